@@ -198,12 +198,12 @@ class EpochOrder:
     def _windows(self) -> NDArray[np.int64]:
         """For each window the rank whose run it is of, its number there, and the output places there that are ours."""
         found = []
-        for stretch in self._stretches:
-            edges = self._runs[stretch.rank].window_edges
-            first = int(np.searchsorted(edges, stretch.start, side="right")) - 1
-            after = int(np.searchsorted(edges, stretch.stop, side="left"))
-            ours = np.clip(edges[first : after + 1], stretch.start, stretch.stop)
-            ranks, numbers = np.full(after - first, stretch.rank), np.arange(first, after)
+        for rank, start, stop in self._stretches.tolist():
+            edges = self._runs[rank].window_edges
+            first = int(np.searchsorted(edges, start, side="right")) - 1
+            after = int(np.searchsorted(edges, stop, side="left"))
+            ours = np.clip(edges[first : after + 1], start, stop)
+            ranks, numbers = np.full(after - first, rank), np.arange(first, after)
             found.append(np.stack([ranks, numbers, ours[:-1], ours[1:]], axis=1))
         return np.concatenate([np.zeros((0, 4), dtype=np.int64), *found])
 

@@ -8,9 +8,10 @@ stopped in turn: a line's pieces are always pieces of the first ranks' runs, so 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.order.cut import BatchCut, Cut
@@ -20,37 +21,33 @@ Taken = tuple[tuple[int, int], ...]
 """How far an epoch is: pairs of a number of ranks and of the batches that each of them took, in turn."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
-    """Output places `start` to `stop` of one of the ranks that began the epoch."""
+Ints = NDArray[np.int64]
 
-    rank: int
-    start: int
-    stop: int
+Stretches = Ints
+"""Output places of the ranks that began an epoch, one row each: which rank's, where they start, where they stop."""
 
 
 class Share(NamedTuple):
     """What one rank has of an epoch."""
 
     runs: dict[int, RankRun]  # by rank, of those that began the epoch
-    stretches: tuple[Stretch, ...]  # of these runs, one behind the other
+    stretches: Stretches  # of these runs, one behind the other
     cut: Cut  # how they become batches
 
 
 def even_share(line: Line, settings: OrderSettings, taken: Taken) -> Share:
     """Return the share of a rank, where all batches are of one size."""
-    total = line.blocks.total_rows
-    began = dataclasses.replace(settings, rank=0, world_size=taken[0][0]) if taken else settings
-    left = _left(total, settings, taken) if taken else [Stretch(rank=0, start=0, stop=total)]
-    rows = sum(stretch.stop - stretch.start for stretch in left)
+    total = rows = line.blocks.total_rows
+    if taken:
+        left = _left(total, settings, taken)
+        rows = _rows_of(left)
     batches = _batches_left(rows, settings) if taken else count_batches(rows, settings)
     start, stop = rank_run(rows, settings, batches)
     cut = BatchCut(rows=stop - start, batch_size=settings.batch_size, batches=batches)
     if not taken:
-        own = Stretch(rank=settings.rank, start=0, stop=cut.rows)
-        return Share({settings.rank: RankRun(line, start, stop)}, (own,), cut)
-    stretches = tuple(_sliced(left, start, stop))
-    ranks = {stretch.rank for stretch in stretches}
+        return Share({settings.rank: RankRun(line, start, stop)}, np.array([[settings.rank, 0, cut.rows]]), cut)
+    stretches, began = _sliced(left, start, stop), dataclasses.replace(settings, rank=0, world_size=taken[0][0])
+    ranks = np.unique(stretches[:, 0]).tolist()
     places = {rank: rank_run(total, dataclasses.replace(began, rank=rank)) for rank in ranks}
     return Share({rank: RankRun(line, *places[rank]) for rank in ranks}, stretches, cut)
 
@@ -95,31 +92,30 @@ def rank_run(rows: int, settings: OrderSettings, batches: int | None = None) -> 
     return start, start + each + (settings.rank < extra)
 
 
-def _left(rows: int, settings: OrderSettings, taken: Taken) -> list[Stretch]:
+def _left(rows: int, settings: OrderSettings, taken: Taken) -> Stretches:
     """Return what is left of the runs of the ranks that began, one behind the other."""
     first = dataclasses.replace(settings, rank=0, world_size=taken[0][0])
-    runs = [rank_run(rows, dataclasses.replace(first, rank=rank)) for rank in range(first.world_size)]
-    line = [Stretch(rank=rank, start=0, stop=stop - start) for rank, (start, stop) in enumerate(runs)]
+    runs = np.array([rank_run(rows, dataclasses.replace(first, rank=rank)) for rank in range(first.world_size)])
+    line = np.stack([np.arange(len(runs)), np.zeros_like(runs[:, 0]), runs[:, 1] - runs[:, 0]], axis=1)
     for number, (ranks, batches_taken) in enumerate(taken):
         some = dataclasses.replace(settings, rank=0, world_size=ranks)
-        total = sum(stretch.stop - stretch.start for stretch in line)
+        total = _rows_of(line)
         # The first ranks' line has lost what `drop_last` leaves out, and may not be counted anew.
         batches = count_batches(rows, some) if number == 0 else _batches_left(total, some)
         if batches_taken > batches:
             raise OptionError(f"{ranks} ranks took {batches_taken:,} batches each, but had {batches:,}")
-        line = [
-            stretch for rank in range(ranks) for stretch in _left_of(line, total, rank, some, batches, batches_taken)
-        ]
+        left = []
+        for rank in range(ranks):
+            start, stop = rank_run(total, dataclasses.replace(some, rank=rank), batches)
+            cut = BatchCut(rows=stop - start, batch_size=settings.batch_size, batches=batches)
+            gone = cut.start_of(batches_taken) if batches_taken < batches else cut.rows
+            left.append(_sliced(line, start + gone, stop))
+        line = np.concatenate(left)
     return line
 
 
-def _left_of(
-    line: list[Stretch], total: int, rank: int, settings: OrderSettings, batches: int, taken: int
-) -> Iterator[Stretch]:
-    """Return what one rank has left of its run of a line."""
-    start, stop = rank_run(total, dataclasses.replace(settings, rank=rank), batches)
-    cut = BatchCut(rows=stop - start, batch_size=settings.batch_size, batches=batches)
-    return _sliced(line, start + (cut.start_of(taken) if taken < batches else cut.rows), stop)
+def _rows_of(line: Stretches) -> int:
+    return int((line[:, 2] - line[:, 1]).sum())
 
 
 def _batches_left(rows: int, settings: OrderSettings) -> int:
@@ -135,13 +131,9 @@ def _batches_left(rows: int, settings: OrderSettings) -> int:
         ) from error
 
 
-def _sliced(line: Iterable[Stretch], start: int, stop: int) -> Iterator[Stretch]:
+def _sliced(line: Stretches, start: int, stop: int) -> Stretches:
     """Return the places `start` to `stop` of a line."""
-    place = 0
-    for stretch in line:
-        after = place + stretch.stop - stretch.start
-        if after > start and place < stop:
-            yield dataclasses.replace(
-                stretch, start=stretch.start + max(0, start - place), stop=stretch.stop - max(0, after - stop)
-            )
-        place = after
+    rank, first, last = line.T
+    begins = np.cumsum(last - first) - (last - first)
+    found = np.stack([rank, first + np.maximum(start - begins, 0), np.minimum(last, first + stop - begins)], axis=1)
+    return found[found[:, 1] < found[:, 2]]

@@ -10,8 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +19,7 @@ from h5stream.order.cut import ListedCut
 from h5stream.order.line import BatchLimit, Line, OrderSettings, RankRun
 from h5stream.order.permutation import BATCHES, permutation
 from h5stream.order.places import Places
-from h5stream.order.shares import Share, Stretch, Taken, rank_run
+from h5stream.order.shares import Share, Stretches, Taken, rank_run
 
 Ints = NDArray[np.int64]
 
@@ -188,57 +186,6 @@ class SizedRun(RankRun):
         return counted
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Batches:
-    """Batches of output places of the ranks that began an epoch."""
-
-    rank: Ints  # rank, start, stop: of each batch
-    start: Ints
-    stop: Ints
-
-    def __len__(self) -> int:
-        return len(self.rank)
-
-    def __getitem__(self, chosen: slice) -> _Batches:
-        return _Batches(self.rank[chosen], self.start[chosen], self.stop[chosen])
-
-    @classmethod
-    def together(cls, several: Sequence[_Batches]) -> _Batches:
-        """Put some behind the others."""
-        return cls(*(np.concatenate([getattr(each, name) for each in several]) for name in ("rank", "start", "stop")))
-
-    def made(self, count: int, settings: OrderSettings) -> _Batches:
-        """Return so many, the largest cut in two until there are."""
-        batches = self
-        while len(batches) < count:
-            sizes = batches.stop - batches.start
-            largest = np.argsort(-sizes, kind="stable")[: count - len(batches)]
-            cut = np.sort(largest[sizes[largest] > 1])
-            if not len(cut):
-                raise OptionError(
-                    f"{int(sizes.sum()):,} samples do not give each of {settings.world_size} ranks the same number of "
-                    "batches: use fewer ranks, or pass drop_last=True; or, where the others of this epoch were taken, "
-                    f"begin the next, with set_epoch({settings.epoch + 1})"
-                )
-            middle = (batches.start[cut] + batches.stop[cut] + 1) // 2
-            stop = batches.stop.copy()
-            stop[cut] = middle
-            batches = _Batches(
-                np.insert(batches.rank, cut + 1, batches.rank[cut]),
-                np.insert(batches.start, cut + 1, middle),
-                np.insert(stop, cut + 1, batches.stop[cut]),
-            )
-        return batches
-
-    def shared_out(self, settings: OrderSettings) -> list[_Batches]:
-        """Give each rank as many, one behind the other."""
-        each, over = divmod(len(self), settings.world_size)
-        if over and not settings.drop_last:
-            each += 1
-        batches = self.made(each * settings.world_size, settings)
-        return [batches[each * rank : each * (rank + 1)] for rank in range(settings.world_size)]
-
-
 def sized_share(line: Line, settings: OrderSettings, taken: Taken) -> Share:
     """Return the share of a rank, where batches are cut by the lengths of samples."""
     first = dataclasses.replace(settings, rank=0, world_size=taken[0][0] if taken else settings.world_size)
@@ -247,26 +194,32 @@ def sized_share(line: Line, settings: OrderSettings, taken: Taken) -> Share:
     for (world, count), after in zip(taken, worlds, strict=False):
         if count > len(ranks[0]):
             raise OptionError(f"{world} ranks took {count:,} batches each, but had {len(ranks[0]):,}")
-        left = _Batches.together([batches[count:] for batches in ranks])
-        ranks = left.shared_out(dataclasses.replace(settings, rank=0, world_size=after))
-    ours = ranks[settings.rank]
-    stretches = tuple(_stretches_of(ours))
-    cut = ListedCut(np.append(0, np.cumsum(ours.stop - ours.start)))
-    return Share({stretch.rank: runs[stretch.rank] for stretch in stretches}, stretches, cut)
+        left, some = np.concatenate([batches[count:] for batches in ranks]), dataclasses.replace(settings, rank=0)
+        each, over = divmod(len(left), after)
+        each += bool(over and not settings.drop_last)
+        left = _made(left, each * after, dataclasses.replace(some, world_size=after))
+        ranks = [left[each * rank : each * (rank + 1)] for rank in range(after)]
+    rank, start, stop = ranks[settings.rank].T
+    cut = ListedCut(np.append(0, np.cumsum(stop - start)))
+    # Batches that follow one another are one stretch.
+    begins = np.flatnonzero(np.append(True, (rank[1:] != rank[:-1]) | (start[1:] != stop[:-1]))[: len(rank)])
+    ends = np.append(begins[1:], len(rank))[: len(begins)] - 1
+    stretches = np.stack([rank[begins], start[begins], stop[ends]], axis=1)
+    return Share({number: runs[number] for number in np.unique(rank).tolist()}, stretches, cut)
 
 
-def _first_shares(line: Line, settings: OrderSettings) -> tuple[list[SizedRun], list[_Batches]]:
+def _first_shares(line: Line, settings: OrderSettings) -> tuple[list[SizedRun], list[Stretches]]:
     """Return the runs of the ranks that begin an epoch, and the batches of each, of which there are as many."""
     total, world = line.blocks.total_rows, settings.world_size
     whole = dataclasses.replace(settings, drop_last=False, batch_size=max(settings.batch_size, total))
     runs = [SizedRun(line, *rank_run(total, dataclasses.replace(whole, rank=rank))) for rank in range(world)]
     ranks = []
     for number, run in enumerate(runs):
-        batches = _Batches(np.full(len(run.edges) - 1, number), run.edges[:-1], run.edges[1:])
+        batches = np.stack([np.full(len(run.edges) - 1, number), run.edges[:-1], run.edges[1:]], axis=1)
         ranks.append(batches[: len(batches) - (settings.drop_last and not run.last_is_full)])
     if not settings.drop_last:
         most = max(map(len, ranks))
-        return runs, [batches.made(most, settings) for batches in ranks]
+        return runs, [_made(batches, most, settings) for batches in ranks]
     fewest = min(map(len, ranks))
     if fewest == 0:
         raise OptionError(
@@ -276,12 +229,21 @@ def _first_shares(line: Line, settings: OrderSettings) -> tuple[list[SizedRun], 
     return runs, [batches[:fewest] for batches in ranks]
 
 
-def _stretches_of(batches: _Batches) -> list[Stretch]:
-    """Return the stretches of output places that follow one another."""
-    ends = np.flatnonzero((batches.rank[1:] != batches.rank[:-1]) | (batches.start[1:] != batches.stop[:-1]))
-    first, last = np.append(0, ends + 1), np.append(ends, len(batches) - 1)
-    return [
-        Stretch(rank=int(batches.rank[a]), start=int(batches.start[a]), stop=int(batches.stop[b]))
-        for a, b in zip(first.tolist(), last.tolist(), strict=True)
-        if len(batches)
-    ]
+def _made(batches: Stretches, count: int, settings: OrderSettings) -> Stretches:
+    """Return so many batches, the largest cut in two until there are."""
+    while len(batches) < count:
+        sizes = batches[:, 2] - batches[:, 1]
+        largest = np.argsort(-sizes, kind="stable")[: count - len(batches)]
+        cut = np.sort(largest[sizes[largest] > 1])
+        if not len(cut):
+            raise OptionError(
+                f"{int(sizes.sum()):,} samples do not give each of {settings.world_size} ranks the same number of "
+                "batches: use fewer ranks, or pass drop_last=True; or, where the others of this epoch were taken, "
+                f"begin the next, with set_epoch({settings.epoch + 1})"
+            )
+        halves, middle = batches[cut], (batches[cut, 1] + batches[cut, 2] + 1) // 2
+        halves[:, 1] = middle
+        batches = batches.copy()
+        batches[cut, 2] = middle
+        batches = np.insert(batches, cut + 1, halves, axis=0)
+    return batches
