@@ -78,7 +78,7 @@ FLOORS = {
 
 # Foreign library -> the rooms (or files) that may import it.
 HOMES = {
-    "h5py": {"storage", "baseline"},
+    "h5py": {"storage", "advice/listing.py", "baseline"},
     "hdf5plugin": {"storage", "baseline"},
     "imagecodecs": {"storage", "baseline"},
     "pynvml": {"monitor"},

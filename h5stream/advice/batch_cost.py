@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.advice.listing import DatasetEntry
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.chunks import Chunks, ChunkTask
 from h5stream.engine.landing.resident import datasets_to_keep
@@ -16,7 +17,6 @@ from h5stream.engine.plan import Placement
 from h5stream.order.epoch import EpochOrder
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DIRECT, DatasetPart, SampleLayout
-from h5stream.storage.listing import DatasetEntry
 from h5stream.storage.source import LOCAL_GAP_NBYTES
 
 PLANNED_CHUNKS = 400_000

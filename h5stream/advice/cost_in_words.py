@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from h5stream.advice.batch_cost import DatasetCost, cached_share
+from h5stream.advice.listing import DatasetEntry
 from h5stream.order.epoch import EpochOrder
-from h5stream.storage.listing import DatasetEntry
 from h5stream.units import text_of_bytes
 
 NAMED = 3

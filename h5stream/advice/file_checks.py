@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from h5stream.advice.check import Check, failed, passed, warned
+from h5stream.advice.listing import list_file
 from h5stream.errors import H5StreamError
 from h5stream.filesystem import mount_of, resident_bytes
-from h5stream.storage.listing import list_datasets
 from h5stream.units import text_of_bytes
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -60,11 +60,12 @@ def check_is_hdf5(path: Path) -> Check:
 def check_structure(path: Path) -> Check:
     """Open the file with libhdf5 and walk through it: one that was cut off, or is damaged, shows here."""
     try:
-        entries, left_out = list_datasets(str(path), most=MOST_DATASETS)
+        listing = list_file(str(path), most=MOST_DATASETS, some=list)
     except H5StreamError as error:
         return failed("structure", str(error), "copy the file again from its source; see also h5clear and h5check")
-    more = f", the first {len(entries):,} looked at" if left_out else ""
-    return passed("structure", f"{len(entries) + left_out:,} dataset(s){more}")
+    seen, left_out = len(listing.entries), listing.left_out
+    more = f", the first {seen:,} looked at" if left_out else ""
+    return passed("structure", f"{seen + left_out:,} dataset(s){more}")
 
 
 def check_filesystem(path: Path, mounts: str | None = None) -> Check:

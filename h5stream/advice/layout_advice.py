@@ -9,10 +9,10 @@ from pathlib import PurePath
 
 from h5stream.advice.batch_cost import DatasetCost
 from h5stream.advice.cost_in_words import count_text
+from h5stream.advice.listing import DatasetEntry
 from h5stream.errors import BudgetError
 from h5stream.order.quality import is_weak
 from h5stream.storage.layout import VIA_H5PY
-from h5stream.storage.listing import DatasetEntry
 from h5stream.units import text_of_bytes
 
 TINY_CHUNK_NBYTES = 64 * 1024

@@ -289,7 +289,7 @@ def batch_rows(rows: int, row_nbytes: int) -> int:
 
 def _lines(files: Sequence[str], fields: str, samples: str, names: Sequence[str], batch_size: int) -> Sequence[str]:
     """Return the Python that streams what was measured."""
-    from h5stream.advice.lines import loader_lines
+    from h5stream.advice.program import loader_lines
 
     source = files[0] if len(files) == 1 else files
     if is_python(fields):

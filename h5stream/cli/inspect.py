@@ -68,7 +68,7 @@ def inspect_command(
         batch = 8192 if batch_size is None else batch_size
         show_samples(paths, samples, field_names(fields), batch, threads, memory_budget, as_json)
         return
-    from h5stream.storage.listing import MOST_DATASETS, list_file
+    from h5stream.advice.listing import MOST_DATASETS, list_file
     from h5stream.workers.guard import InChild
 
     names, most = listed_names(fields), None if everything else MOST_DATASETS
@@ -103,17 +103,17 @@ def inspect_command(
 
 def show_files(pattern: str, paths: list[str], allow_external: bool) -> bool:
     """Show what files are that hold the same, from some of them; tell whether they do."""
-    from h5stream.storage.listing import list_files
+    from h5stream.advice.listing import list_files
     from h5stream.workers.guard import InChild
 
     with InChild(f"listing {pattern!r}", list_files, paths, allow_external=allow_external) as listing:
-        from h5stream.advice.kinds import kinds_of_files
+        from h5stream.advice.detectors import proposals_of_files
         from h5stream.cli.inspect_view import print_files
 
-        kinds = kinds_of_files(pattern, listing.result(), len(paths))
-    if kinds:
-        print_files(safe_console(), pattern, len(paths), kinds[0])
-    return bool(kinds)
+        kind = proposals_of_files(pattern, listing.result(), len(paths), allow_external=allow_external)
+    if kind:
+        print_files(safe_console(), pattern, len(paths), kind)
+    return kind is not None
 
 
 def show_catalogue(paths: list[str], drop: bool, as_json: bool) -> None:

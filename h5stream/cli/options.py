@@ -91,7 +91,7 @@ def field_names(text: str) -> Any:
     'label'
     """
     if is_python(text):
-        from h5stream.advice.from_text import fields_from_text
+        from h5stream.advice.program import fields_from_text
 
         return fields_from_text(text)
     names = listed_names(text)
@@ -136,7 +136,7 @@ def sample_kind(text: str) -> Any:
     """Return the loader's ``samples=`` for what it takes written in Python; None for no text."""
     if not text:
         return None
-    from h5stream.advice.from_text import samples_from_text
+    from h5stream.advice.program import samples_from_text
 
     return samples_from_text(text)
 

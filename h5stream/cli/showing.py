@@ -9,10 +9,10 @@ import codecs
 import io
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook
 from rich.padding import Padding
 from rich.progress import (
     BarColumn,
@@ -27,7 +27,7 @@ from rich.progress import (
 )
 from rich.progress_bar import ProgressBar
 from rich.segment import Segment
-from rich.table import Column
+from rich.table import Column, Table
 from rich.text import Text
 
 from h5stream.units import text_of_bytes
@@ -136,6 +136,30 @@ def verdict(console: Console, found: Suggestion, details: Sequence[str] = ()) ->
 def indented(console: Console, text: str, style: str = "") -> None:
     """Print a sentence two columns in, also where it is broken."""
     console.print(Padding(Text(text, style=style), (0, 0, 0, 2), expand=False))
+
+
+def table(
+    columns: Sequence[str | Column],
+    rows: Iterable[Iterable[RenderableType]],
+    *,
+    gap: int = 1,
+    header_style: str = "bold",
+) -> Table:
+    """Return a table without lines; where no column has a title, without titles."""
+    titled = any(column if isinstance(column, str) else column.header for column in columns)
+    made = Table(
+        *columns, box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style=header_style, show_header=titled
+    )
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def labelled(parts: Iterable[tuple[str, Sequence[RenderableType]]], style: str = "dim", width: int = 10) -> Table:
+    """Return lines beneath one another, each part with its label on the left."""
+    columns = [Column("", justify="right", style=style, min_width=width, no_wrap=True), Column("", overflow="fold")]
+    rows = ((label if place == 0 else "", line) for label, lines in parts for place, line in enumerate(lines))
+    return table(columns, ((label, Text(line) if isinstance(line, str) else line) for label, line in rows))
 
 
 class _Clock(BarColumn):
