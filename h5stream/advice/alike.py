@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import PurePath
 
-from h5stream.advice.cost_in_words import shape_text
 from h5stream.advice.listing import DatasetEntry, Listing
 from h5stream.advice.program import Lines, quoted
 from h5stream.advice.proposals import LABEL, Proposal, Seen, form_of, last_name, looked_up, most_of, named
+from h5stream.units import shape_text
 
 LEAST_ALIKE = 8
 """Like datasets in one group, from which each is taken for a sample; fewer are columns as often as not."""

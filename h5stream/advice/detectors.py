@@ -23,7 +23,6 @@ from h5stream.advice.alike import (
     like_groups,
     unlike_axes,
 )
-from h5stream.advice.cost_in_words import counted, shape_text
 from h5stream.advice.listing import INDEX, DatasetEntry, GroupEntry, Listing
 from h5stream.advice.program import Lines, loader_lines, quoted
 from h5stream.advice.proposals import (
@@ -38,6 +37,7 @@ from h5stream.advice.proposals import (
     named,
     short_keys,
 )
+from h5stream.units import counted, shape_text
 
 MOST_DENSE = 100_000
 """Columns of a sparse matrix, up to which its rows are asked for as dense ones."""

@@ -13,12 +13,12 @@ from dataclasses import fields as attributes
 from typing import Any
 
 from h5stream import allowance
+from h5stream.advice.cost import SampleCost, cost_sample
 from h5stream.advice.detectors import proposals_of
 from h5stream.advice.layout_advice import Advice, repack_command
 from h5stream.advice.listing import MOST_DATASETS, REFUSED, DatasetEntry, Listing, list_file, root_fields
 from h5stream.advice.program import Lines, fields_from_text, loader_lines, quoted, refusal_of
 from h5stream.advice.proposals import BATCH_NBYTES, Proposal, form_of
-from h5stream.advice.sample_cost import SampleCost, cost_sample
 from h5stream.engine.budget import check_budget, default_budget, threads_within
 from h5stream.errors import H5StreamError, OptionError
 from h5stream.storage.opening import open_layout

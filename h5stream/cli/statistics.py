@@ -116,7 +116,7 @@ def _line(name: str, cells: Any, name_width: int, widths: list[int]) -> str:
 
 def _counts(one: FieldStatistics, width: int) -> Iterator[Text]:
     """List the most frequent values and how often they come, broken between them."""
-    from h5stream.advice.cost_in_words import counted
+    from h5stream.units import counted
 
     assert one.counts is not None
     total = max(1, sum(one.counts.values()))

@@ -12,7 +12,7 @@ from inner import around_decoding, order_of, stream_all
 from recording import record_reads
 
 from h5stream import H5StreamLoader
-from h5stream.advice.batch_cost import Ranges, planned
+from h5stream.advice.cost import Ranges, planned
 from h5stream.advice.inspection import inspect_file
 from h5stream.advice.layout_advice import layout_advice
 from h5stream.advice.listing import list_file

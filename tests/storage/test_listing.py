@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from h5stream.advice import listing
+from h5stream.advice.cost import decode_rate
 from h5stream.advice.listing import describe_dataset, list_file, root_fields
-from h5stream.advice.sample_cost import decode_rate
 from h5stream.errors import NotHDF5Error, SourceNotFoundError
 from h5stream.storage.opening import open_layout
 
