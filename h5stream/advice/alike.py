@@ -55,17 +55,13 @@ Inside = dict[str, DatasetEntry]
 class _Alike:
     """Datasets, groups or files that hold the same."""
 
-    what: str
-    """``"datasets"``, ``"groups"`` or ``"files"``."""
-    where: str
-    """What holds them."""
+    what: str  # ``"datasets"``, ``"groups"`` or ``"files"``
+    where: str  # what holds them
     count: int
-    pattern: str
-    """How `Objects`, `Rows` and `Sequences` are told which they are; empty where lines before find them."""
+    pattern: str  # how `Objects`, `Rows` and `Sequences` are told which they are; empty where lines before find them
     things: Mapping[str, Inside]
     """Those that were looked at, and what each holds, by its path inside; a dataset holds itself, as ``"."``."""
-    attributes: Sequence[str]
-    """What all of them have."""
+    attributes: Sequence[str]  # what all of them have
     before: Lines = ()
 
     @cached_property

@@ -15,13 +15,9 @@ class Check:
     """One thing that was looked at."""
 
     name: str
-    """What."""
-    status: Status
-    """``warn`` costs speed, ``fail`` stops something from working."""
+    status: Status  # ``warn`` costs speed, ``fail`` stops something from working
     found: str
-    """What was found, with its numbers."""
-    fix: str = ""
-    """What to do about it; empty if there is nothing to do."""
+    fix: str = ""  # what to do about it; empty if there is nothing to do
 
 
 def passed(name: str, found: str) -> Check:

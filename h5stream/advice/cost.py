@@ -48,16 +48,13 @@ Ints = NDArray[np.int64]
 class BatchCost:
     """What one batch costs, averaged over an epoch."""
 
-    chunks: float
-    """Chunks that are fetched for it."""
+    chunks: float  # chunks that are fetched for it
     read_nbytes: float
-    decoded_nbytes: float
-    """Bytes read from the file, and bytes that filters give."""
+    decoded_nbytes: float  # bytes read from the file, and bytes that filters give
     read_amplification: float | None
     """Bytes read for each stored byte of the batch's own rows: 1 is ideal, 1,000 means that 999 of 1,000 bytes are read
     for nothing. None where nothing is stored."""
-    decode_amplification: float | None
-    """The same for decoded bytes. None where there is nothing to decode."""
+    decode_amplification: float | None  # the same for decoded bytes. None where there is nothing to decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,18 +62,13 @@ class DatasetCost:
     """What an epoch takes from one dataset."""
 
     path: str
-    """The dataset."""
-    chunks: float
-    """Chunks that are fetched; one that several windows need counts for each."""
-    times_read: float
-    """How often each stored chunk is fetched in an epoch: 1 is ideal."""
+    chunks: float  # chunks that are fetched; one that several windows need counts for each
+    times_read: float  # how often each stored chunk is fetched in an epoch: 1 is ideal
     read_nbytes: float
-    decoded_nbytes: float
-    """Bytes read from the file, and bytes that filters give."""
+    decoded_nbytes: float  # bytes read from the file, and bytes that filters give
     gap_nbytes: float = 0.0
     """Of the bytes read, those that lie between chunks and are read along: cheaper than another system call."""
-    kept: bool = False
-    """Whether it is small enough to be read once and kept in memory; later epochs then cost nothing."""
+    kept: bool = False  # whether it is small enough to be read once and kept in memory; later epochs then cost nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,17 +76,14 @@ class Shuffle:
     """How the first epoch is cut and mixed."""
 
     block_rows: int
-    blocks: int
-    """Rows of a block, the unit of the coarse shuffle, and blocks of the file."""
+    blocks: int  # rows of a block, the unit of the coarse shuffle, and blocks of the file
     window_rows: int
     windows: int
     """Rows of the largest window, which are shuffled with one another, and windows of the epoch. The first ones are
     smaller, so that the first batch comes early."""
-    blocks_per_window: int
-    """Distinct blocks in the largest window: what matters for learning. High is good."""
+    blocks_per_window: int  # distinct blocks in the largest window: what matters for learning. High is good
     blocks_per_batch: float
-    blocks_per_batch_full: float
-    """Distinct blocks in a batch, and what a full shuffle would give."""
+    blocks_per_batch_full: float  # distinct blocks in a batch, and what a full shuffle would give
     mixing_score: float
     """1 where batch means of the row number scatter as under a full shuffle, towards 0 where each batch sees one
     stretch of the file. A low score harms only where neighbouring rows resemble each other."""
@@ -104,11 +93,9 @@ class Shuffle:
 class FirstBatch:
     """What comes before an epoch's first batch."""
 
-    window_rows: int
-    """Rows of the first window: its batches come when all of it is read."""
+    window_rows: int  # rows of the first window: its batches come when all of it is read
     read_nbytes: float
-    decoded_nbytes: float
-    """Bytes to read, and bytes that filters give of them, in the first epoch."""
+    decoded_nbytes: float  # bytes to read, and bytes that filters give of them, in the first epoch
     seconds: float
     """About how long that takes in the first epoch of a process; where epochs follow one another, the later ones' first
     window is read during the epoch before."""
@@ -119,45 +106,32 @@ class SampleCost:
     """What shuffled batches of some fields cost."""
 
     fields: tuple[str, ...]
-    """The fields."""
     chosen_by: str
     """``"named"`` by the user, ``"root"`` for the root's datasets, ``"rows"`` for the largest group of equal rows."""
     rows: int
-    row_nbytes: int
-    """Rows of an epoch, and bytes of one in a batch."""
+    row_nbytes: int  # rows of an epoch, and bytes of one in a batch
     batch_size: int
-    batch_rows: int
-    """As asked for, and rows that a full batch really has."""
+    batch_rows: int  # as asked for, and rows that a full batch really has
     batch_nbytes: int
-    """Bytes of a full batch."""
     needed_read_nbytes: float
     needed_decoded_nbytes: float
     """What the batch's own rows take in the file, and once decoded: the least that any reader could do."""
     naive: BatchCost
-    ours: BatchCost
-    """A batch read one row at a time through h5py, and by h5stream, both averaged over the first epoch."""
-    datasets: tuple[DatasetCost, ...]
-    """An epoch of h5stream's, dataset by dataset."""
+    ours: BatchCost  # a batch read one row at a time through h5py, and by h5stream, both averaged over the first epoch
+    datasets: tuple[DatasetCost, ...]  # an epoch of h5stream's, dataset by dataset
     shuffle: Shuffle
-    """How rows are mixed."""
     memory_nbytes: int
     memory_budget: int
-    threads: int
-    """Bytes that slots, windows and scratch take at most; what they may take; reader threads."""
-    kept_rows_nbytes: int
-    """Of it, decoded rows that stay there, so that later epochs gather them."""
-    device_nbytes: int
-    """What all samples would take on a device, if they stayed there; 0 where they cannot."""
+    threads: int  # bytes that slots, windows and scratch take at most; what they may take; reader threads
+    kept_rows_nbytes: int  # of it, decoded rows that stay there, so that later epochs gather them
+    device_nbytes: int  # what all samples would take on a device, if they stayed there; 0 where they cannot
     decode_rows_per_s: float | None
     """Rows a second that undoing filters allows on all threads, timed on some of the file's own chunks. An upper limit:
     reading and copying come on top. None where nothing is decoded in every epoch."""
-    first_batch: FirstBatch
-    """What must be read before the first batch, and about how long that takes."""
-    notice: str
-    """Said where the budget makes the window smaller than wished."""
+    first_batch: FirstBatch  # what must be read before the first batch, and about how long that takes
+    notice: str  # said where the budget makes the window smaller than wished
     naive_words: tuple[str, ...]
-    our_words: tuple[str, ...]
-    """The arithmetic, a step a line."""
+    our_words: tuple[str, ...]  # the arithmetic, a step a line
 
 
 def cost_sample(

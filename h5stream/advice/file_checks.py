@@ -27,12 +27,9 @@ MOST_DATASETS = 2000  # A second's work; what cuts a file off is seen when it is
 class ReadTrial:
     """How fast a file was read."""
 
-    bytes_per_s: float
-    """Bytes a second, one read of 4 MiB after the other."""
-    size_bytes: int
-    """Bytes read. Few: the rate says little."""
-    direct: bool
-    """Whether the reads went past the page cache, so that the rate is the storage's."""
+    bytes_per_s: float  # bytes a second, one read of 4 MiB after the other
+    size_bytes: int  # bytes read. Few: the rate says little
+    direct: bool  # whether the reads went past the page cache, so that the rate is the storage's
 
 
 def check_is_hdf5(path: Path) -> Check:

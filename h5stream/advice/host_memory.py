@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import math
 
-from h5stream.advice.rules import above_zero, at_least
-from h5stream.advice.suggestion import Suggestion
+from h5stream.advice.suggestion import Suggestion, above_zero, at_least
 from h5stream.engine.footprint import DEFAULT_BUDGET, TASK_NBYTES, Footprint, Shape, least_that_fits, size_window
 from h5stream.order.windows import AUTO_BATCHES, AUTO_BLOCKS, AUTO_NBYTES, AUTO_ROWS, wished_rows
 from h5stream.units import text_of_bytes

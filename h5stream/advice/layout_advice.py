@@ -42,18 +42,13 @@ EVERY_EPOCH, ONCE = "every epoch", "first batch"
 class Advice:
     """Something about the layout that costs more than it must."""
 
-    key: str
-    """A stable name of the rule."""
-    fields: tuple[str, ...]
-    """The datasets that it is about."""
-    problem: str
-    """What is wrong, with its number."""
+    key: str  # a stable name of the rule
+    fields: tuple[str, ...]  # the datasets that it is about
+    problem: str  # what is wrong, with its number
     way_out: str
-    """What to do about it."""
     costs: str = EVERY_EPOCH
     """``"every epoch"``, or ``"first batch"`` for datasets that are read once and kept in memory."""
-    repack: bool = False
-    """Whether ``h5stream repack`` removes it."""
+    repack: bool = False  # whether ``h5stream repack`` removes it
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,9 @@ class Advance:
     """How far the epoch is."""
 
     batches: int = 0
-    samples: int = 0
-    """Taken so far."""
-    total: int | None = None
-    """Batches of the epoch, if they are known."""
+    samples: int = 0  # taken so far
+    total: int | None = None  # batches of the epoch, if they are known
     elapsed_s: float = 0.0
-    """Seconds so far."""
 
     @property
     def rate(self) -> str:

@@ -28,33 +28,24 @@ LABEL = re.compile(
 class Proposal:
     """Something in a file that is not rows of datasets, and what to make of it."""
 
-    key: str
-    """A stable name."""
+    key: str  # a stable name
     path: str = ""
-    allow_external: bool = False
-    """The file, as the lines name it, and whether what leads out of it is followed."""
+    allow_external: bool = False  # the file, as the lines name it, and whether what leads out of it is followed
     about: Sequence[DatasetEntry] = ()
     what: str
-    way_out: str = ""
-    """What h5stream makes of it, and what to do instead; empty where nothing is to be done."""
+    way_out: str = ""  # what h5stream makes of it, and what to do instead; empty where nothing is to be done
     fields: Mapping[str, str] = field(default_factory=dict)
     samples_text: str = ""
-    before: Lines = ()
-    """What the loader is given, as Python, and lines with h5py that come before it."""
-    written: Lines = ()
-    """A program that is no loader's alone, in place of these."""
+    before: Lines = ()  # what the loader is given, as Python, and lines with h5py that come before it
+    written: Lines = ()  # A program that is no loader's alone, in place of these
     count: int = 1 << 30
     sample_nbytes: float = 0
-    is_rows: bool = False
-    """Samples, bytes of one, and whether they are rows: what a batch's size follows from."""
-    rows: Sequence[DatasetEntry] = ()
-    """Those of the datasets whose rows can be streamed as they are."""
-    example: Sequence[DatasetEntry] = ()
-    """Those of the datasets that stand for all of them, where they are alike."""
+    is_rows: bool = False  # samples, bytes of one, and whether they are rows: what a batch's size follows from
+    rows: Sequence[DatasetEntry] = ()  # those of the datasets whose rows can be streamed as they are
+    example: Sequence[DatasetEntry] = ()  # those of the datasets that stand for all of them, where they are alike
     some: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """By a pattern that names very many, those that were looked at, on which the program is tried."""
-    is_refused: bool = False
-    """Whether it was tried in vain: there are no lines, and the way out says why."""
+    is_refused: bool = False  # whether it was tried in vain: there are no lines, and the way out says why
 
     @property
     def lines(self) -> Lines:

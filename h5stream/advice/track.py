@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from h5stream import allowance
 from h5stream.advice.epoch_summary import EpochSummary, gpu_ratio
-from h5stream.advice.knobs import LoaderKnobs
-from h5stream.advice.limits import Limit, loop_limit
+from h5stream.advice.limits import Limit, LoaderKnobs, loop_limit
 from h5stream.advice.progress import Advance, Display
 from h5stream.advice.trials import length_of
-from h5stream.advice.waiting import WaitClock
 from h5stream.device.meter import DeviceMemory, device_memory
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError
@@ -21,6 +19,8 @@ from h5stream.monitor.summary import SystemSummary, summarize
 from h5stream.monitor.system import SystemMonitor
 from h5stream.structure import rows_of
 from h5stream.units import text_of_bytes
+
+clock = time.perf_counter
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -233,3 +233,65 @@ def _limit_of(statistics: LoaderStatistics | None, knobs: LoaderKnobs) -> Limit 
     if statistics is None or not statistics.batches:
         return None
     return loop_limit(statistics, knobs, cpus=allowance.cpus())
+
+
+# --- the clock -------------------------------------------------------------------------------------------
+
+
+class WaitClock:
+    """Times the waits of one loop.
+
+    # Guarantees: `take` is called by the loop alone and alone writes; `share` is called by one other thread, the
+    monitor's, and sees a wait that is still going on. No lock: each figure is one number.
+
+    Examples
+    --------
+    >>> waits = WaitClock()
+    >>> iterator = iter(["a", "b"])
+    >>> waits.take(iterator), waits.take(iterator), waits.take(iterator)
+    (('a', True), ('b', True), (None, False))
+    >>> waits.batches
+    2
+    """
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.first_s: float | None = None
+        self.longest_s = 0.0
+        self.total_s = 0.0
+        self._began_s: float | None = None
+        self._seen_s, self._seen_at_s = 0.0, clock()
+
+    def take(self, iterator: Iterator[Any]) -> tuple[Any, bool]:
+        """Return the next value, and whether there was one."""
+        self._began_s = began_s = clock()
+        try:
+            value = next(iterator)
+        except StopIteration:
+            return None, False
+        finally:
+            waited_s = clock() - began_s
+            self._began_s = None
+            self.total_s += waited_s
+        self.batches += 1
+        if self.first_s is None:
+            self.first_s = waited_s
+        else:
+            self.longest_s = max(self.longest_s, waited_s)
+        return value, True
+
+    @property
+    def mean_s(self) -> float | None:
+        """Seconds of a wait after the first, on average; None before there is one."""
+        if self.batches < 2 or self.first_s is None:
+            return None
+        return (self.total_s - self.first_s) / (self.batches - 1)
+
+    def share(self) -> float:
+        """Return the share of the time since the last call that was spent waiting, 0 to 1."""
+        now_s, began_s = clock(), self._began_s
+        waited_s = self.total_s + (now_s - began_s if began_s is not None else 0.0)
+        passed_s, new_s = now_s - self._seen_at_s, waited_s - self._seen_s
+        self._seen_s, self._seen_at_s = waited_s, now_s
+        # The wait may have ended between the two readings, and is then counted a moment early or late.
+        return min(1.0, max(0.0, new_s / passed_s)) if passed_s > 0 else 0.0

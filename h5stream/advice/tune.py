@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from h5stream import allowance
-from h5stream.advice.noise import Comparison, compare, spread_of
-from h5stream.advice.rules import above_zero
-from h5stream.advice.suggestion import Suggestion
-from h5stream.advice.trials import time_loop
+from h5stream.advice.suggestion import Suggestion, above_zero
+from h5stream.advice.trials import Comparison, compare, spread_of, time_loop
 from h5stream.engine.budget import block_rows_of
 from h5stream.engine.footprint import WindowRows
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import BudgetError, DeviceMemoryError, OptionError, WeakShuffleWarning
 from h5stream.loader import H5StreamLoader
+from h5stream.monitor.plot import BLUE, RED, bare, figure_of_matplotlib
 from h5stream.order.quality import FEW_BLOCKS, is_weak
 from h5stream.profiles import Profile
 
@@ -56,26 +55,17 @@ READING = 0.5
 class Attempt:
     """One setting and what was measured with it."""
 
-    knob: str
-    """What was varied: ``"default"``, ``"threads"``, ``"window"`` or ``"device"`` (where the window lies)."""
+    knob: str  # what was varied: ``"default"``, ``"threads"``, ``"window"`` or ``"device"`` (where the window lies)
     threads: int
-    window_rows: int
-    """The setting."""
+    window_rows: int  # the setting
     blocks: int
-    all_blocks: int = 0
-    """Blocks in a window, and of the data. Low (under a hundred of many): the shuffle mixes little."""
-    rows_per_s: float = 0.0
-    """Rows a second; 0 where it was refused."""
-    first_batch_s: float | None = None
-    """Seconds to the first batch."""
-    refused: str = ""
-    """Why it was not run; empty if it was."""
-    statistics: LoaderStatistics | None = None
-    """The loader's own."""
-    window_device: str = ""
-    """The device that the window lies on; empty for the host."""
-    left: int = 0
-    """Runs that may follow, at most."""
+    all_blocks: int = 0  # blocks in a window, and of the data. Low (under a hundred of many): the shuffle mixes little
+    rows_per_s: float = 0.0  # rows a second; 0 where it was refused
+    first_batch_s: float | None = None  # seconds to the first batch
+    refused: str = ""  # why it was not run; empty if it was
+    statistics: LoaderStatistics | None = None  # the loader's own
+    window_device: str = ""  # the device that the window lies on; empty for the host
+    left: int = 0  # runs that may follow, at most
 
     @property
     def setting(self) -> tuple[int, int, str]:
@@ -472,3 +462,62 @@ def _caveats(default: Attempt, best: Attempt, spread: float, said: str) -> tuple
             f"the shuffle is weak: a window holds {best.blocks:,} of {best.all_blocks:,} blocks; see `h5stream inspect`"
         )
     return tuple(caveats)
+
+
+# --- the curve, as a picture ------------------------------------------------------------------------------
+
+_CURVE, _BEST, _DEFAULT = BLUE, RED, "#999999"
+
+
+def save_tune_plot(tuning: Tuning, path: str | Path) -> None:
+    """Draw rows a second over threads and over windows into an image file; needs matplotlib."""
+    figure = figure_of_matplotlib()(figsize=(10, 4.2), dpi=120, layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    ran = [attempt for attempt in tuning.attempts if not attempt.refused]
+    threads = [a for a in ran if a.knob in ("default", "threads")]
+    windows = [a for a in ran if a.threads == tuning.best.threads and not a.window_device]
+    _panel(left, tuning, sorted(threads, key=lambda a: a.threads), lambda a: a.threads, "reader threads")
+    left.set_title(f"window of {tuning.default.window_rows:,} rows", fontsize=10)
+    _panel(right, tuning, sorted(windows, key=lambda a: a.window_rows), lambda a: a.window_rows, "window (rows)")
+    right.set_title(f"{tuning.best.threads} thread(s)", fontsize=10)
+    left.set_ylabel("million rows/s")
+    left.set_ylim(0, 1.15 * max(a.rows_per_s for a in ran) / 1e6)
+    # Either mark may stand in one panel only; the legend has both.
+    marks = {name: mark for axis in (left, right) for mark, name in zip(*axis.get_legend_handles_labels(), strict=True)}
+    left.legend(marks.values(), marks.keys(), loc="lower right", frameon=False, fontsize=9)
+    name = Path(tuning.profile.dataset).name
+    batch = tuning.profile.loader["batch_size"]
+    figure.suptitle(f"{name}, batches of {batch:,} rows: {tuning.answer}", fontsize=11, x=0.01, ha="left")
+    figure.savefig(path)
+
+
+def _panel(axis: Any, tuning: Tuning, attempts: Sequence[Attempt], place: Any, label: str) -> None:
+    axis.set_xscale("log", base=2)
+    axis.set_xlabel(label)
+    bare(axis)
+    places = [place(a) for a in attempts]
+    axis.plot(places, [a.rows_per_s / 1e6 for a in attempts], "o-", color=_CURVE, linewidth=1.6)
+    axis.set_xticks(places, [_short(value) for value in places])
+    axis.minorticks_off()
+    for marked, colour, marker, name in (
+        (tuning.default, _DEFAULT, "s", "default"),
+        (tuning.best, _BEST, "*", "chosen"),
+    ):
+        if marked in attempts:
+            axis.plot(
+                [place(marked)],
+                [marked.rows_per_s / 1e6],
+                marker,
+                color=colour,
+                markersize=13 if marker == "*" else 9,
+                label=name,
+                linestyle="none",
+                zorder=3,
+            )
+
+
+def _short(value: int) -> str:
+    for unit, size in (("M", 1_000_000), ("k", 1_000)):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return str(value)

@@ -34,20 +34,14 @@ _SLAB_NBYTES = 32 * 1024 * 1024
 class Measurement:
     """What a loader did."""
 
-    name: str
-    """The loader."""
+    name: str  # the loader
     rows: int
     batches: int
-    nbytes: int
-    """What it delivered."""
-    seconds: float
-    """From asking for the iterator to the last batch counted."""
-    first_batch_s: float | None
-    """To the first batch; None if there was none in the time."""
-    peak_nbytes: int
-    """Growth of resident memory over the start, worker processes included."""
-    stopped: bool = False
-    """Whether its time was over before its epoch."""
+    nbytes: int  # what it delivered
+    seconds: float  # from asking for the iterator to the last batch counted
+    first_batch_s: float | None  # to the first batch; None if there was none in the time
+    peak_nbytes: int  # growth of resident memory over the start, worker processes included
+    stopped: bool = False  # whether its time was over before its epoch
 
     @property
     def rows_per_s(self) -> float:
@@ -142,12 +136,9 @@ def measure_naive(
 class Checked:
     """What comparing with h5py found."""
 
-    rows: int
-    """Rows that were compared in every field."""
-    total: int
-    """Rows there are."""
-    problem: str = ""
-    """What is wrong; else empty."""
+    rows: int  # rows that were compared in every field
+    total: int  # rows there are
+    problem: str = ""  # what is wrong; else empty
 
 
 def check_epoch(

@@ -90,7 +90,7 @@ def tune_command(
     if out is not None:
         _write(errors, tuning, out, files if len(paths) > 1 else None, fields, samples)
     if plot is not None:
-        from h5stream.advice.tune_plot import save_tune_plot
+        from h5stream.advice.tune import save_tune_plot
 
         save_tune_plot(tuning, plot)
         line(errors, f"plot: {plot}")
