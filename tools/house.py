@@ -85,7 +85,7 @@ HOMES = {
     "psutil": {"monitor"},
     "prometheus_client": {"monitor"},
     "subprocess": {"workers/starting.py", "workers/guard.py"},
-    "multiprocessing": {"workers", "advice/doctor.py", "baseline/stopped.py"},
+    "multiprocessing": {"workers", "advice/doctor.py", "baseline/rivals.py"},
     "xxhash": {"staging/checksum.py"},
     "typer": {"cli"},
     "matplotlib": {"monitor", "advice", "cli"},

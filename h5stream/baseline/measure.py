@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from h5stream.baseline.stopped import Rival, status_nbytes
+from h5stream.baseline.rivals import Rival, status_nbytes
 from h5stream.dataset import H5Dataset
 from h5stream.loader import H5StreamLoader
 from h5stream.storage.handles import open_file

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
@@ -22,7 +21,7 @@ from h5stream.cli.options import (
     pattern_of,
     sample_kind,
 )
-from h5stream.cli.showing import safe_console
+from h5stream.cli.showing import print_json, safe_console
 
 
 def inspect_command(
@@ -98,7 +97,7 @@ def inspect_command(
                 console.print()
             print_all(console, one, everything=everything, one_of_many=one_of_many)
     if as_json:
-        typer.echo(json.dumps([one.to_dict() for one in found], indent=2))
+        print_json([one.to_dict() for one in found])
 
 
 def show_files(pattern: str, paths: list[str], allow_external: bool) -> bool:
@@ -130,7 +129,7 @@ def show_catalogue(paths: list[str], drop: bool, as_json: bool) -> None:
             {"file": path, "dropped": dropped[path], "kept": [asdict(one) for one in kept]}
             for path, kept in found.items()
         ]
-        typer.echo(json.dumps(values, indent=2))
+        print_json(values)
         return
     for path, kept in found.items():
         print_catalogue(safe_console(), path, kept, dropped[path] if drop else None)
@@ -163,7 +162,7 @@ def show_samples(
         threads=threads or threads_within(dataset.layout, allowance.cpus(), budget),
     )
     if as_json:
-        typer.echo(json.dumps([asdict(cost)], indent=2))
+        print_json([asdict(cost)])
         return
     named = ", ".join(paths) if len(paths) < 4 else f"{paths[0]} ... {paths[-1]} ({len(paths):,} files)"
     print_samples(safe_console(), named, cost)

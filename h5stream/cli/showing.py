@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import codecs
 import io
+import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook
 from rich.padding import Padding
 from rich.progress import (
@@ -136,6 +138,11 @@ def verdict(console: Console, found: Suggestion, details: Sequence[str] = ()) ->
 def indented(console: Console, text: str, style: str = "") -> None:
     """Print a sentence two columns in, also where it is broken."""
     console.print(Padding(Text(text, style=style), (0, 0, 0, 2), expand=False))
+
+
+def print_json(value: Any) -> None:
+    """Print JSON, not through rich, which would break long lines."""
+    typer.echo(json.dumps(value, indent=2, default=str))
 
 
 def table(

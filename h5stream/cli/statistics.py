@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
 from h5stream.cli.options import AsJson, Fields, Files, Samples, field_names, files_of, sample_kind
-from h5stream.cli.showing import printable, safe_console
+from h5stream.cli.showing import print_json, printable, safe_console
 from h5stream.errors import OptionError
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def statistics_command(
     dataset = H5Dataset(paths, field_names(fields), samples=sample_kind(samples))
     found = dataset.statistics(axis=_axis(axis))
     if as_json:
-        typer.echo(json.dumps({name: one.to_dict() for name, one in found.items()}, indent=2))
+        print_json({name: one.to_dict() for name, one in found.items()})
         return
     console = safe_console()
     for line in _lines([*found.values()], console.width):
