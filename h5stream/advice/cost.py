@@ -281,17 +281,6 @@ def predict_first_batch(
     """Predict the time to the first batch, from an epoch's costs and each dataset's decoded bytes a second and thread.
 
     What is kept is read in whole first, by one thread; where no rate was measured, one is assumed.
-
-    Examples
-    --------
-    >>> from h5stream.order.blocks import make_blocks
-    >>> from h5stream.order.epoch import OrderSettings
-    >>> settings = OrderSettings(batch_size=4, window_rows=500, first_window_rows=100)
-    >>> order = EpochOrder(make_blocks((0, 1000), (10,)), settings)
-    >>> gzip = DatasetCost(path="x", chunks=1000, times_read=1.0, read_nbytes=5e8, decoded_nbytes=1e9)
-    >>> found = predict_first_batch([gzip], [2e9], order, threads=2)
-    >>> found.window_rows, found.decoded_nbytes, round(found.seconds, 3)
-    (100, 100000000.0, 0.05)
     """
     window_rows = int(order.window_edges[1] - order.window_edges[0])
     read = decoded = seconds = 0.0
@@ -350,10 +339,6 @@ def naive_cost(entry: DatasetEntry) -> DatasetCost:
 
     For each row libhdf5 reads and decodes every chunk that the row lies in, unless its chunk cache happens to
     hold it. Contiguous data, and unfiltered chunks larger than the cache, are read row by row instead.
-
-    Notes
-    -----
-    Source: HDF5 User Guide, "Chunking in HDF5", on the raw data chunk cache (``H5Pset_chunk_cache``).
     """
     rows = entry.rows or 0
     fits = entry.chunk_nbytes <= entry.cache_nbytes

@@ -95,18 +95,6 @@ def inspect_file(
     the most bytes; the batch `BATCH_SIZE` rows, or fewer that are large; budget and threads what the loader would take
     here. `listing` is what `list_file` gives, where another process was asked: libhdf5 crashes at some files. A file
     that cannot be opened, and named fields that cannot be streamed, are errors.
-
-    Examples
-    --------
-    >>> import h5py, numpy as np, tempfile
-    >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
-    >>> with h5py.File(path, "w") as f:
-    ...     _ = f.create_dataset("x", data=np.zeros((100_000, 64), "f4"), chunks=(4096, 64), compression="gzip")
-    >>> found = inspect_file(path, batch_size=1000, memory_budget=1 << 30, threads=2)
-    >>> found.sample.naive.decode_amplification > 1000, round(found.sample.ours.decode_amplification, 2)
-    (True, 1.02)
-    >>> found.advice
-    ()
     """
     if batch_size is not None and batch_size < 1:
         raise OptionError(f"a batch has at least one row, not {batch_size}")

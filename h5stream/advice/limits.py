@@ -51,14 +51,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderKnobs:
-    """What a loader is set to; None where it has no such setting.
-
-    Examples
-    --------
-    >>> from torch.utils.data import DataLoader
-    >>> LoaderKnobs.of(DataLoader([1, 2, 3], batch_size=2)).batch_size
-    2
-    """
+    """What a loader is set to; None where it has no such setting."""
 
     batch_size: int | None = None
     num_workers: int | None = None  # reader threads, or worker processes of a stock `DataLoader`
@@ -122,13 +115,7 @@ def _storage_of(loader: Any) -> tuple[str, str]:
 
 
 def least_amplification(statistics: LoaderStatistics, rows_ahead: int) -> float:
-    """Return the bytes decoded for each byte used at the least: as if all rows that may have been read ahead had been.
-
-    Examples
-    --------
-    >>> least_amplification(LoaderStatistics(rows=100, delivered_bytes=400, decoded_bytes=1200), 200)
-    1.0
-    """
+    """Return the bytes decoded for each byte used at the least: as if all rows that may be read ahead had been."""
     taken = statistics.rows / (statistics.rows + rows_ahead) if rows_ahead else 1.0
     return (statistics.read_amplification or 0.0) * taken
 
@@ -137,14 +124,6 @@ def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int, r
     """Name what limits the loader while it is waited for: alone, or in a loop that it kept waiting.
 
     At most `rows_ahead` rows had been read ahead, and were not taken, when a run was cut off.
-
-    Examples
-    --------
-    >>> found = data_limit(
-    ...     LoaderStatistics(batches=10, elapsed_s=4, wait_s=4, running_s=4, decode_s=3, read_s=0.5, decoded_bytes=1),
-    ...     LoaderKnobs(num_workers=1), cpus=8)
-    >>> found.name, found.turns[0].try_next, found.turns[0].speedup
-    ('decode', '8', 8.0)
     """
     if statistics.copy_busy > COPYING:
         rate = statistics.delivered_bytes / statistics.copy_s if statistics.copy_s else None

@@ -230,18 +230,7 @@ def list_file(
     allow_external: bool = False,
     some: Callable[[Sequence[str]], list[str]] = some_of,
 ) -> Listing:
-    """List the datasets and groups that hard links lead to: all, or at most so many, and of each group `some`.
-
-    Examples
-    --------
-    >>> import os, tempfile
-    >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
-    >>> with h5py.File(path, "w") as f:
-    ...     _ = f.create_dataset("x", (1000, 4), "f4", chunks=(100, 4), compression="gzip", shuffle=True)
-    >>> (entry,) = list_file(path).entries
-    >>> entry.chunk_nbytes, entry.chunks, entry.filters, entry.access
-    (1600, 10, 'shuffle + gzip-4', 'decoded')
-    """
+    """List the datasets and groups that hard links lead to: all, or at most so many, and of each group `some`."""
     FileIdentity.of(path)
     groups: dict[str, GroupEntry] = {}
     damaged: dict[str, str] = {}
@@ -433,15 +422,7 @@ def _without_place(message: str, path: str, name: str) -> str:
 
 
 def dtype_text(dtype: np.dtype[Any]) -> str:
-    """Name a type as people write it.
-
-    Examples
-    --------
-    >>> dtype_text(np.dtype(">f4")), dtype_text(np.dtype("S10")), dtype_text(h5py.string_dtype())
-    ('float32 big-endian', 'S10', 'string of any length')
-    >>> dtype_text(np.dtype([("x", "f8"), ("y", "i2", (3,))]))
-    '{x: float64, y: int16[3]}'
-    """
+    """Name a type as people write it."""
     if dtype.names:
         return "{" + ", ".join(f"{name}: {dtype_text(dtype[name])}" for name in dtype.names) + "}"
     if dtype.subdtype is not None:

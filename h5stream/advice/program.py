@@ -36,13 +36,7 @@ FIELDS = ("Field", "Bounds", "Lengths", "Between", "Crop", "Values", "SampleNumb
 
 
 def quoted(text: str) -> str:
-    r"""Write a text as Python does, in double quotes where that is the same.
-
-    Examples
-    --------
-    >>> print(quoted("train.h5"), quoted('a "b".h5'))
-    "train.h5" 'a "b".h5'
-    """
+    """Write a text as Python does, in double quotes where that is the same."""
     plain = text.isprintable() and '"' not in text and "\\" not in text
     return f'"{text}"' if plain else repr(text)
 
@@ -56,24 +50,10 @@ def loader_lines(
     before: Lines = (),
     options: Sequence[str] = (),
 ) -> Lines:
-    r"""Return the program that streams fields of a file in shuffled batches.
+    """Return the program that streams fields of a file in shuffled batches.
 
     `fields` are names, none for the loader's own choice, or by name what `fields=` takes, as Python; with `samples`,
     what that takes, a batch is a dict. `before` are lines with h5py that come before the loader.
-
-    Examples
-    --------
-    >>> print("\n".join(loader_lines("a.h5", ["X", "obs:label"], batch_size=64)))
-    from h5stream import H5StreamLoader
-    <BLANKLINE>
-    loader = H5StreamLoader(
-        "a.h5",
-        batch_size=64,
-        shuffle=True,
-        fields=["X", "obs:label"],
-    )
-    for X, label in loader:
-        ...  # your training step
     """
     forms = fields if isinstance(fields, Mapping) else {name: quoted(name) for name in fields}
     as_dict = bool(samples) or any(name not in form for name, form in forms.items())
@@ -196,13 +176,7 @@ def _literal(texts: Sequence[str]) -> ast.expr:
 
 
 def samples_from_text(text: str) -> SampleKind:
-    """Read what a sample is from text as Python has it, of literals alone.
-
-    Examples
-    --------
-    >>> samples_from_text("Sequences(16, of=Ends('terminals'))").length
-    16
-    """
+    """Read what a sample is from text as Python has it, of literals alone."""
     made = _read(text, KINDS, "--samples", "\"Sequences(16, of='data/*')\"")
     if not isinstance(made, SampleKind):
         raise OptionError(f"--samples takes one of {', '.join(KINDS)}, not {text!r}")
@@ -210,13 +184,7 @@ def samples_from_text(text: str) -> SampleKind:
 
 
 def fields_from_text(text: str) -> Any:
-    r"""Read what ``fields=`` takes from text as Python has it, of literals and fields alone.
-
-    Examples
-    --------
-    >>> fields_from_text("{'x': Field('hits', rows=Bounds('index')), 'y': 'label'}")["x"].rows
-    Bounds(name='index')
-    """
+    """Read what ``fields=`` takes from text as Python has it, of literals and fields alone."""
     made = _read(text, FIELDS, "--fields", "\"{'x': Field('hits', rows=Bounds('index')), 'y': 'label'}\"")
     return list(made) if isinstance(made, tuple) else made
 

@@ -183,22 +183,10 @@ def short_keys(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def last_name(path: str) -> str:
-    """Return the end of the path of a dataset, or of a member.
-
-    Examples
-    --------
-    >>> last_name("obs:cell_type"), last_name("data/x")
-    ('cell_type', 'x')
-    """
+    """Return the end of the path of a dataset, or of a member."""
     return re.split(r"[/:]", path)[-1]
 
 
 def named(names: Sequence[str]) -> str:
-    """Write names one behind the other, in a sentence.
-
-    Examples
-    --------
-    >>> named(["a", "b", "c"])
-    'a, b and c'
-    """
+    """Write names one behind the other, in a sentence."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -84,13 +84,7 @@ def track(
 
 
 class Tracked:
-    """A loader that shows how far it is; made by `track`.
-
-    Attributes
-    ----------
-    summary : EpochSummary or None
-        The last epoch that ended, by itself or early; None before.
-    """
+    """A loader that shows how far it is; made by `track`."""
 
     def __init__(
         self,
@@ -245,15 +239,6 @@ class WaitClock:
 
     # Guarantees: `take` is called by the loop alone and alone writes; `share` is called by one other thread, the
     monitor's, and sees a wait that is still going on. No lock: each figure is one number.
-
-    Examples
-    --------
-    >>> waits = WaitClock()
-    >>> iterator = iter(["a", "b"])
-    >>> waits.take(iterator), waits.take(iterator), waits.take(iterator)
-    (('a', True), ('b', True), (None, False))
-    >>> waits.batches
-    2
     """
 
     def __init__(self) -> None:

@@ -212,16 +212,7 @@ class Comparison:
 
 
 def compare(ours: Sequence[float], theirs: Sequence[float]) -> Comparison:
-    """Compare the rates of two settings, run in turns; five runs of each can decide, fewer cannot.
-
-    Examples
-    --------
-    >>> compare([120, 125, 118, 122, 121], [100, 103, 99, 104, 101]).is_faster
-    True
-    >>> noisy = compare([109, 60, 115, 105, 118], [100, 110, 55, 108, 98])
-    >>> round(noisy.gain, 2), noisy.is_faster
-    (1.09, False)
-    """
+    """Compare the rates of two settings, run in turns; five runs of each can decide, fewer cannot."""
     return Comparison(
         gain=statistics.median(ours) / max(1e-9, statistics.median(theirs)),
         spread=max(spread_of(ours), spread_of(theirs)),
@@ -233,11 +224,6 @@ def spread_of(runs: Sequence[float]) -> float:
     """Return the share by which two runs of one setting typically differ: the median of all pairs of them.
 
     One run that was disturbed does not make it large; half of them do.
-
-    Examples
-    --------
-    >>> spread_of([100, 75, 100, 75, 100]), spread_of([100, 100, 100, 100, 75]), spread_of([100])
-    (0.25, 0.0, 0.0)
     """
     pairs = [1 - min(a, b) / max(a, b) for a, b in itertools.combinations(runs, 2) if max(a, b) > 0]
     return statistics.median(pairs) if pairs else 0.0

@@ -209,25 +209,12 @@ def _runs_of_search(cpus: int, windows: Sequence[float]) -> int:
 
 
 def thread_counts(cpus: int) -> tuple[int, ...]:
-    """Return the numbers of threads to try: powers of two up to the processors, and those.
-
-    Examples
-    --------
-    >>> thread_counts(6)
-    (1, 2, 4, 6)
-    """
+    """Return the numbers of threads to try: powers of two up to the processors, and those."""
     return tuple(sorted({1 << k for k in range(cpus.bit_length()) if 1 << k <= cpus} | {cpus}))
 
 
 def window_sizes(default: Attempt, *, rows: int, batch_size: int) -> tuple[int, ...]:
-    """Return the windows to try beside the default one: an eighth to four times it, in whole blocks.
-
-    Examples
-    --------
-    >>> one = Attempt(knob="default", threads=1, window_rows=102400, blocks=1024)
-    >>> window_sizes(one, rows=1000000, batch_size=8192)
-    (51200, 204800, 409600)
-    """
+    """Return the windows to try beside the default one: an eighth to four times it, in whole blocks."""
     block_rows = max(1, default.window_rows // max(1, default.blocks))
     least = max(LEAST_BLOCKS * block_rows, 4 * batch_size)
     wanted = {min(rows, int(default.window_rows * factor)) for factor in _FACTORS}
@@ -433,7 +420,7 @@ def _caveats(default: Attempt, best: Attempt, spread: float) -> Iterator[str]:
     if best.window_rows < default.window_rows:
         yield (
             f"the window is smaller than the default's: {best.blocks:,} blocks are mixed instead of "
-            "{default.blocks:,}; pass window= to keep it"
+            f"{default.blocks:,}; pass window= to keep it"
         )
     if is_weak(best.blocks, best.all_blocks):
         yield (

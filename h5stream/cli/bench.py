@@ -279,13 +279,7 @@ class _Bench:
 
 
 def batch_rows(rows: int, row_nbytes: int) -> int:
-    """Return the rows of a batch where the user says nothing: a power of two, 8,192 at most.
-
-    Examples
-    --------
-    >>> batch_rows(10**6, 1024), batch_rows(50_000, 3072), batch_rows(10**6, 1 << 20), batch_rows(10, 8)
-    (8192, 2048, 64, 1)
-    """
+    """Return the rows of a batch where the user says nothing: a power of two, 8,192 at most."""
     most = min(_BATCH_ROWS, _BATCH_NBYTES // max(1, row_nbytes), rows // _LEAST_BATCHES)
     return 1 << max(0, most.bit_length() - 1)
 

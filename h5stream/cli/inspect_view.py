@@ -340,13 +340,7 @@ def _first_batch_words(first: FirstBatch) -> str:
 
 
 def _seconds_text(seconds: float) -> str:
-    """Return an estimated time; its second digit would mean nothing under a second.
-
-    Examples
-    --------
-    >>> _seconds_text(7.2e-05), _seconds_text(0.074), _seconds_text(0.9996), _seconds_text(2.53)
-    ('under 1 ms', 'about 70 ms', 'about 1.0 s', 'about 2.5 s')
-    """
+    """Return an estimated time; its second digit would mean nothing under a second."""
     if seconds < 1e-3:
         return "under 1 ms"
     if (ms := float(f"{1e3 * seconds:.1g}")) < 1000:

@@ -81,15 +81,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.
 
 
 def field_names(text: str) -> Any:
-    """Return the loader's ``fields=`` for names with commas between them, or for what it takes written in Python.
-
-    Examples
-    --------
-    >>> field_names(""), field_names("x"), field_names("x, y")
-    (None, 'x', ['x', 'y'])
-    >>> field_names("Field('tokens', ragged='pad', max_length=512), 'label'")[1]
-    'label'
-    """
+    """Return the loader's ``fields=`` for names with commas between them, or for what it takes written in Python."""
     if is_python(text):
         from h5stream.advice.program import fields_from_text
 

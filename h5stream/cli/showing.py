@@ -50,13 +50,7 @@ _IN_ASCII = dict(
 
 
 def printable(text: str, kept: str = "\n") -> str:
-    r"""Replace what is not printable, but for line breaks; without ``kept`` also those, as in names that are one line.
-
-    Examples
-    --------
-    >>> printable("a\x1b[31mb\n")
-    'a�[31mb\n'
-    """
+    """Replace what is not printable, but for `kept`; names, which are one line, keep nothing."""
     if text.isprintable():
         return text
     valid = text.encode("utf-8", "replace").decode()
