@@ -128,7 +128,13 @@ class EpochSummary(ShownAsText):
         return f" (tensors, batch_transform and collate_fn: {percent(share)})" if share >= LEAST_TOLD else ""
 
     def warning(self) -> tuple[str, ...]:
-        """Say why the GPU, or the loop, waits, and what to turn."""
+        """Say why the GPU, or the loop, waits, and what to turn.
+
+        Returns
+        -------
+        tuple of str
+            Lines for people; none if all is well.
+        """
         if self.low_utilization:
             head = f"LOW GPU UTILIZATION ({percent(self.gpu_ratio)})!"
         elif self.gpu_ratio is None and self.waiting_share > 0.2 and self.limit is not None:
