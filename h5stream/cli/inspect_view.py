@@ -19,7 +19,7 @@ from h5stream.advice.layout_advice import EVERY_EPOCH
 from h5stream.advice.listing import DAMAGED, REFUSED, DatasetEntry
 from h5stream.advice.proposals import Proposal
 from h5stream.advice.samples_cost import SamplesCost
-from h5stream.cli.showing import labelled, printable, table
+from h5stream.cli.showing import NamedLines, labelled, printable, table, whole
 from h5stream.storage.catalogue import Kept
 from h5stream.storage.layout import DECODED, DIRECT, HEAP, VIA_H5PY
 from h5stream.units import count_text, counted, names_text, shape_text, text_of_bytes
@@ -31,9 +31,8 @@ _LISTED_GROUPS = 5
 # From this width on there is room for shapes of chunks beside their sizes.
 _WIDE = 110
 
-# Characters of a type before it goes on in the next line, and of the names for which other columns leave room.
+# Characters of a type before it goes on in the next line.
 _WIDE_TYPE, _NARROW_TYPE = 28, 20
-_LEAST_NAME, _SHORT_NAME = 12, 26
 
 _ACCESS_MEANS = {
     DIRECT: "bytes as they lie in the file",
@@ -44,18 +43,11 @@ _ACCESS_MEANS = {
 }
 _ACCESS_STYLES = {VIA_H5PY: "yellow", REFUSED: "red"}
 
-_RIGHT = ("chunk rows", "chunk size", "stored", "ratio")
-
 Shown = Iterator[RenderableType]
 
 
 def _heading(text: str) -> Text:
     return Text(text, style="bold cyan")
-
-
-def _whole(text: str, style: str = "") -> Text:
-    """Make a line that is printed as it is, however long: it is there to be copied."""
-    return Text(text, style=style, no_wrap=True, overflow="ignore")
 
 
 def _show(console: Console, part: Shown) -> None:
@@ -79,13 +71,13 @@ def _datasets(found: Inspection, width: int, *, everything: bool) -> Shown:
     most = None if everything else _LISTED
     entries = [entry for _, members in listed for entry in members[:most]]
     columns = _columns(entries, width >= _WIDE)
-    names = _name_width(entries, columns, width)
-    yield from _line(Text("dataset"), [Text(title) for title in columns], columns, names, "dim")
+    lines = NamedLines(["dataset", *(f"  {entry.path}" for entry in entries)], columns, width, gap=1 + (width >= _WIDE))
+    yield from lines.of("dataset", [*columns], "dim")
     for rows, members in listed:
         yield Text("no rows" if rows is None else counted(rows, "row"), style="bold")
         for entry in members[:most]:
             style = "" if rows and not entry.role else "dim"
-            yield from _line(Text(f"  {entry.path}"), _cells(entry, columns), columns, names, style)
+            yield from lines.of(f"  {entry.path}", _cells(entry, columns), style)
             yield from _members(entry, width, most)
         if left := len(members) - len(members[:most]):
             yield Text(f"  and {left:,} more (--all)", style="dim")
@@ -127,36 +119,6 @@ def _columns(entries: Sequence[DatasetEntry], wide: bool) -> dict[str, int]:
     }
 
 
-def _name_width(entries: Sequence[DatasetEntry], columns: dict[str, int], width: int) -> int:
-    room = max(_LEAST_NAME, width - sum(columns.values()) - _gap(columns) * len(columns))
-    longest = max(len("dataset"), *(len(entry.path) + 2 for entry in entries), 0)
-    return longest if longest <= room else min(room, _SHORT_NAME)
-
-
-def _gap(columns: dict[str, int]) -> int:
-    return 2 if "stored" in columns else 1
-
-
-def _line(name: Text, cells: Sequence[Text], columns: dict[str, int], name_width: int, style: str) -> Iterator[Text]:
-    """Return a line of the table, or several; a name that is too long for its column has one of its own.
-
-    Not rich's table: that breaks names, and a broken name cannot be copied.
-    """
-    widths = columns.values()
-    folded = [_folded(cell.plain, width) for cell, width in zip(cells, widths, strict=True)]
-    if len(name) > name_width:
-        yield _whole(name.plain, style)
-        name = Text("")
-    for place in range(max(map(len, folded))):
-        line = Text((name.plain if place == 0 else "").ljust(name_width), style=style)
-        for cell, parts, (title, width) in zip(cells, folded, columns.items(), strict=True):
-            part = parts[place] if place < len(parts) else ""
-            part = part.rjust(width) if title in _RIGHT else part.ljust(width)
-            line.append(" " * _gap(columns)).append(part, style=cell.style or style)
-        line.rstrip()
-        yield line
-
-
 def _cells(entry: DatasetEntry, columns: Sequence[str] | dict[str, int]) -> list[Text]:
     shape, wide = entry.chunk_shape, "stored" in columns
     cells = {
@@ -182,7 +144,7 @@ def _members(entry: DatasetEntry, width: int, most: int | None) -> Iterator[Text
     for member in shown:
         name, beside = f"    {member.name.ljust(longest)}", f"  {member.dtype}"
         apart = len(name) + len(beside) > width
-        yield from (_whole(text, "dim") for text in ([name, f"    {beside}"] if apart else [name + beside]))
+        yield from (whole(text, "dim") for text in ([name, f"    {beside}"] if apart else [name + beside]))
     if left := len(entry.members) - len(shown):
         yield Text(f"    and {left:,} more members (--all)", style="dim")
 
@@ -190,16 +152,6 @@ def _members(entry: DatasetEntry, width: int, most: int | None) -> Iterator[Text
 def _is_shown(entry: DatasetEntry) -> bool:
     """Tell whether it matters how a dataset is reached: it has rows, or it is damaged and nothing is known of it."""
     return bool(entry.rows) or entry.layout == DAMAGED
-
-
-def _folded(text: str, width: int) -> list[str]:
-    """Break a text after spaces and plus signs."""
-    lines = [""]
-    for part in re.split(r"(?<=[ +])", text) if len(text) > width else [text]:
-        if lines[-1] and len(lines[-1] + part.rstrip()) > width:
-            lines.append("")
-        lines[-1] += part
-    return [line.rstrip() for line in lines]
 
 
 def _row_text(entry: DatasetEntry) -> str:
@@ -248,11 +200,11 @@ def _program(kind: Proposal, file: str) -> Shown:
     words = [f"h5stream inspect {shlex.quote(file)} --batch-size {kind.batch_size}"]
     words += [f"--samples {shlex.quote(kind.samples_text)}"] if kind.samples_text else []
     for line in " \\\n    ".join([*words, f"--fields {fields}"]).splitlines():
-        yield _whole(f"    {line}", "bold")
+        yield whole(f"    {line}", "bold")
 
 
 def _code(lines: Sequence[str]) -> Iterator[Text]:
-    return (_whole(f"    {line}" if line else "", "green") for line in lines)
+    return (whole(f"    {line}" if line else "", "green") for line in lines)
 
 
 def _to_stream_it(found: Inspection, sample: SampleCost) -> Shown:
@@ -384,7 +336,7 @@ def _advice(found: Inspection) -> Shown:
         yield table(columns, [(f"{number}.", Group(problem, way_out))])
     if found.repack_command:
         yield Text("This writes such a layout to a new file:")
-        yield _whole(found.repack_command, "bold")
+        yield whole(found.repack_command, "bold")
 
 
 # --- the command ------------------------------------------------------------------------------------------

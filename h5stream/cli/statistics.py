@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from h5stream.cli.options import AsJson, Fields, Files, Samples, field_names, files_of, sample_kind
-from h5stream.cli.showing import print_json, printable, safe_console
+from h5stream.cli.showing import NamedLines, print_json, printable, safe_console
 from h5stream.errors import OptionError
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from h5stream.field_statistics import FieldStatistics
 
 _COLUMNS = ("mean", "std", "min", "max", "NaN", "inf")
-_LEAST_NAME = 10
 
 # Channels of a field, and values that are counted, that are listed.
 _MOST_LINES, _MOST_COUNTS = 64, 20
@@ -69,18 +68,14 @@ def _axis(text: str) -> Any:
 
 def _lines(found: list[FieldStatistics], width: int) -> Iterator[Text]:
     rows = [row for one in found for row in _rows(one)]
-    widths = [max(len(title), *(len(row[k + 1]) for row in rows)) for k, title in enumerate(_COLUMNS)]
-    room = width - sum(widths) - 2 * len(widths)
-    name_width = min(max(len("field"), *(len(row[0]) for row in rows)), max(_LEAST_NAME, room))
+    widths = {title: max(len(title), *(len(row[k + 1]) for row in rows)) for k, title in enumerate(_COLUMNS)}
+    lines = NamedLines(["field", *(row[0] for row in rows)], widths, width)
     if found:
         yield Text(f"{found[0].samples:,} samples")
-    yield Text(_line("field", _COLUMNS, name_width, widths), style="dim")
+    yield from lines.of("field", _COLUMNS, "dim")
     for one in found:
         for name, *cells in _rows(one):
-            if len(name) > name_width:
-                yield Text(name)
-                name = ""
-            yield Text(_line(name, cells, name_width, widths))
+            yield from lines.of(name, cells)
         if _size(one.mean) > _MOST_LINES:
             yield Text(f"  and {_size(one.mean) - _MOST_LINES:,} more (--json)", style="dim")
         if one.counts:
@@ -107,10 +102,6 @@ def _number(value: Any) -> str:
     if float(value).is_integer() and abs(value) < 1e9:
         return str(int(value))
     return f"{value:.1f}" if 1e3 <= abs(value) < 1e6 else f"{value:.4g}"  # not 1e+04 for 9999.5
-
-
-def _line(name: str, cells: Any, name_width: int, widths: list[int]) -> str:
-    return name.ljust(name_width) + "".join("  " + c.rjust(w) for c, w in zip(cells, widths, strict=True))
 
 
 def _counts(one: FieldStatistics, width: int) -> Iterator[Text]:
