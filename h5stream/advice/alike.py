@@ -143,6 +143,7 @@ class _Alike:
         self, key: str, is_what: str, way_out: str, fields: Mapping[str, str], samples: str, count: int, nbytes: float
     ) -> Proposal:
         """Return what is proposed of all of them."""
+        is_all = self.what == "files" or (bool(self.pattern) and self.count <= MOST_TRIED)
         return Proposal(
             key="dataset_a_sample" if self.what == "datasets" else key,
             about=[entry for inside in self.every for entry in inside.values()],
@@ -154,7 +155,7 @@ class _Alike:
             sample_nbytes=nbytes,
             before=self.before,
             example=[*self.first.values()],
-            some={self.pattern: [*self.things]} if self.count > MOST_TRIED and self.what != "files" else {},
+            some={} if is_all else {self.of: [*self.things]},
         )
 
 
@@ -338,8 +339,8 @@ def like_datasets(seen: Seen) -> Iterator[Proposal]:
     for group, members in seen.by_group.items():
         parent = f"/{group.rpartition('/')[0]}" if group else ""
         if stems := _stems(members):
-            yield _side_by_side(seen, group, {f"{stem}{{}}": alike for stem, alike in stems.items()})
-        in_stems = {stem + number for stem, alike in stems.items() for number in alike}
+            yield _side_by_side(seen, group, stems)
+        in_stems = {stem.replace("{}", number) for stem, alike in stems.items() for number in alike}
         for key, alike in _families({n: e for n, e in members.items() if n not in in_stems}).items():
             if _are_samples(alike):
                 found[parent, *key][group] = by_names[parent, frozenset(alike)][group] = alike
@@ -429,17 +430,17 @@ def _names_of_alike(path: str, group: str, first: DatasetEntry) -> Lines:
 
 
 def _stems(members: Mapping[str, DatasetEntry]) -> dict[str, Inside]:
-    """Return datasets such as lr0, hr0, lr1, hr1 by what stands before the numbers, where these are the same."""
+    """Return datasets such as lr0, hr0, lr1, hr1 by what stands around the numbers, where these are the same."""
     found: dict[str, Inside] = defaultdict(dict)
     for name, entry in members.items():
-        if (parts := re.fullmatch(r"([^\d{}]+)(\d+)", name)) and entry.shape and entry.rows and not entry.members:
-            found[parts[1]][parts[2]] = entry
+        if (parts := re.fullmatch(r"([^\d{}]*)(\d+)([^\d{}]*)", name)) and entry.rows and not entry.members:
+            found[f"{parts[1]}{{}}{parts[3]}"][parts[2]] = entry
     by_numbers: dict[frozenset[str], dict[str, Inside]] = defaultdict(dict)
     for stem, alike in found.items():
         if len({(entry.dtype, entry.axes) for entry in alike.values()}) == 1:
             by_numbers[frozenset(alike)][stem] = alike
     most = max(by_numbers.values(), key=len, default={})
-    together = {stem + number: entry for stem, alike in most.items() for number, entry in alike.items()}
+    together = {stem.replace("{}", number): entry for stem, alike in most.items() for number, entry in alike.items()}
     return most if len(most) > 1 and _are_samples(together) else {}
 
 
@@ -451,15 +452,16 @@ def _side_by_side(seen: Seen, group: str, families: Mapping[str, Inside]) -> Pro
         entries = [*alike.values()]
         axes = unlike_axes(entries)
         form = form_of(entries[0], above + template, ragged="arrays" if any(axes) else "pad" if axes else "")
-        fields[last_name(template.removesuffix("{}").rstrip("/_-"))] = looked_up(form, "names")
+        fields[last_name(template.replace("{}", "").strip("/_-")) or "x"] = looked_up(form, "names")
         nbytes += max(entry.raw_nbytes for entry in entries)
     starts = [template.removesuffix("{}") for template in families]
     if starts[0].endswith("/"):
         count = seen.count(starts[0][:-1], count)
         names = f"sorted({' & '.join(f'set(f[{quoted(start[:-1])}])' for start in starts)})"
     else:
-        listed = f"f[{quoted(group)}]" if group else "f"
-        names = f"[k for name in {listed} if (k := name.removeprefix({quoted(starts[0])})).isdigit()]"
+        listed, (start, end) = f"f[{quoted(group)}]" if group else "f", next(iter(families)).split("{}")
+        cut = f".removeprefix({quoted(start)})" * bool(start) + f".removesuffix({quoted(end)})" * bool(end)
+        names = f"[k for name in {listed} if (k := name{cut}).isdigit()]"
     one = [above + template.replace("{}", next(iter(alike))) for template, alike in families.items()]
     return Proposal(
         key="side_by_side",
@@ -471,6 +473,7 @@ def _side_by_side(seen: Seen, group: str, families: Mapping[str, Inside]) -> Pro
         sample_nbytes=nbytes,
         before=(f"with h5py.File({quoted(seen.path)}) as f:", f"    names = {names}"),
         example=[next(iter(alike.values())) for alike in families.values()],
+        some={"names": [*next(iter(families.values()))]},
     )
 
 

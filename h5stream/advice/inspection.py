@@ -128,7 +128,7 @@ def inspect_file(
         told = sample.memory_budget if small else memory_budget
         options = [f"memory_budget={told}"] * (told is not None) + ["allow_external=True"] * allow_external
         lines = loader_lines(path, forms, batch_size=sample.batch_rows, options=options)
-        lines = () if refusal_of(lines) and not fields else lines
+        lines = () if not fields and refusal_of(path, forms, allow_external=allow_external) else lines
     return Inspection(
         file=path,
         file_nbytes=os.path.getsize(path),

@@ -126,50 +126,29 @@ def _batch_name(fields: Sequence[str]) -> str:
 # --- tried ------------------------------------------------------------------------------------------------
 
 
-def refusal_of(lines: Lines, files: Sequence[str] = (), some: Mapping[str, Sequence[str]] | None = None) -> str:
-    """Run a program up to its loader, as an `H5Dataset` of which some samples are read; return what was refused.
+def refusal_of(
+    source: str | Sequence[str],
+    fields: Mapping[str, str],
+    samples: str = "",
+    some: Mapping[str, list[str]] | None = None,
+    *,
+    allow_external: bool = False,
+) -> str:
+    """Make the dataset that a program streams and read some samples of it; return why that is refused.
 
-    `files` stand in for its own, which are too many, and the names of `some` for its patterns.
+    The names of `some` stand in for a pattern, or for what the lines before the loader find, as the program writes it.
     """
-    body = ast.parse("\n".join(lines)).body
-    place = next(k for k, one in enumerate(body) if isinstance(one, ast.Assign) and "H5StreamLoader" in ast.dump(one))
-    made = ast.unparse(_AsDataset(files, some or {}).visit(body[place]))
-    scope: dict[str, Any] = {"H5Dataset": h5stream.H5Dataset}
+    words = {name: getattr(h5stream, name) for name in {*KINDS, *FIELDS}} | dict(some or {})
+    texts = [fields_text(fields, as_dict=bool(samples) or any(name not in form for name, form in fields.items()))]
     try:
-        exec(compile(ast.Module(body[:place], []), "<program>", "exec"), scope)
-        exec(made, scope)
-        dataset = scope["loader"]
+        wanted, kind = (_made(ast.parse(text, mode="eval").body, words) for text in (*texts, samples or "None"))
+        dataset = h5stream.H5Dataset(source, wanted, samples=kind, allow_external=allow_external)
         if dataset.layout.row_nbytes <= TRIED_NBYTES:
             for sample in sorted({0, len(dataset) // 2, len(dataset) - 1}):
                 dataset[sample]
     except Exception as error:  # whatever it is, it would meet who copies the program
         return str(error) or type(error).__name__
     return ""
-
-
-class _AsDataset(ast.NodeTransformer):
-    """Turns the loader of a program into the dataset that it streams."""
-
-    def __init__(self, files: Sequence[str], some: Mapping[str, Sequence[str]]) -> None:
-        self._files, self._some = files, some
-
-    def visit_Call(self, call: ast.Call) -> ast.AST:
-        """Leave the arguments that a dataset has too."""
-        if ast.unparse(call.func) != "H5StreamLoader":
-            return self.generic_visit(call)
-        call.func, kept = ast.Name("H5Dataset"), ("samples", "fields", "allow_external")
-        call.keywords = [self.visit(one) for one in call.keywords if one.arg in kept]
-        call.args = [_literal(self._files)] if self._files else call.args
-        return call
-
-    def visit_Constant(self, constant: ast.Constant) -> ast.AST:
-        """Put names in place of a pattern."""
-        names = self._some.get(str(constant.value))
-        return _literal(names) if names else constant
-
-
-def _literal(texts: Sequence[str]) -> ast.expr:
-    return ast.List([ast.Constant(text) for text in texts])
 
 
 # --- read -------------------------------------------------------------------------------------------------
@@ -202,6 +181,10 @@ def _read(text: str, known: Sequence[str], option: str, example: str) -> Any:
 
 
 def _made(node: ast.expr, known: Mapping[str, Any]) -> Any:
+    """Make what an expression says, of literals, known words, and names for which lists stand in."""
+    text = quoted(node.value) if isinstance(node, ast.Constant) and isinstance(node.value, str) else ast.unparse(node)
+    if isinstance(stands_in := known.get(text), list):
+        return stands_in
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         if node.func.id not in known:
             raise ValueError(f"{node.func.id} is none of {', '.join(known)}")

@@ -43,8 +43,8 @@ class Proposal:
     is_rows: bool = False  # samples, bytes of one, and whether they are rows: what a batch's size follows from
     rows: Sequence[DatasetEntry] = ()  # those of the datasets whose rows can be streamed as they are
     example: Sequence[DatasetEntry] = ()  # those of the datasets that stand for all of them, where they are alike
-    some: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By a pattern that names very many, those that were looked at, on which the program is tried."""
+    some: Mapping[str, list[str]] = field(default_factory=dict)
+    """By a pattern of very many, or a name of the lines before, as Python, those looked at, on which it is tried."""
     is_refused: bool = False  # whether it was tried in vain: there are no lines, and the way out says why
 
     @property
@@ -87,7 +87,9 @@ class Proposal:
         """Return it as it may be printed: what is refused when some samples are read becomes prose."""
         if not self.fields:
             return self
-        refused = refusal_of(self.lines, files, self.some)
+        refused = refusal_of(
+            [*files] or self.path, self.fields, self.samples_text, self.some, allow_external=self.allow_external
+        )
         if not refused:
             return self
         way_out = f"It cannot be streamed as it is: {refused}".rstrip(".")

@@ -298,6 +298,13 @@ LAYOUTS = {
         "side_by_side",
         ['Field("lr{}", names=names)', 'name.removeprefix("hr")'],
     ),
+    "pairs, numbered first": (
+        lambda f: [
+            f.create_dataset(f"{k}_{n}", data=np.full((4 + k, 3), k)) for k in range(12) for n in ("x", "label")
+        ],
+        "side_by_side",
+        ['Field("{}_x", ragged="pad", names=names)', 'Field("{}_label"', 'name.removesuffix("_'],
+    ),
     "volumes": (volume, "volume", ['Boxes((4, 10, 10), at="grid")', '"raw"', '"label"']),
     "images and masks": (lambda f: volume(f, True), None, ['fields=["label", "raw"]']),
     "tokens": (lambda f: f.create_dataset("tokens", data=np.arange(5000)), "flat", ["Sequences(128, stride=128)"]),
