@@ -1,12 +1,15 @@
-"""Numbers as people write and read them: bytes as texts, in and out, and whole numbers of any type."""
+"""Bytes, whole numbers, counts, shapes and names as people write and read them."""
 
 from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from h5stream.errors import OptionError
+
+_NAMED = 3  # names that a sentence lists before it counts
 
 _BINARY = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -84,3 +87,44 @@ def whole_number(value: Any) -> int | None:
         return None if isinstance(value, bool) else operator.index(value)
     except TypeError:
         return None
+
+
+def count_text(number: float) -> str:
+    """Return a number as people read it: small ones with what follows the point.
+
+    Examples
+    --------
+    >>> count_text(1024), count_text(8), count_text(1.5), count_text(0.004)
+    ('1,024', '8', '1.5', '0.004')
+    """
+    if number >= 100 or number == int(number):
+        return f"{number:,.0f}"
+    return f"{number:.1f}".removesuffix(".0") if number >= 1 else f"{number:.2g}"
+
+
+def counted(count: int, thing: str, things: str = "") -> str:
+    """Count things.
+
+    Examples
+    --------
+    >>> counted(1, "row"), counted(1024, "row")
+    ('1 row', '1,024 rows')
+    """
+    return f"{count:,} {thing if count == 1 else things or f'{thing}s'}"
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """Write a shape, such as ``3 x 1,024``."""
+    return " x ".join(f"{n:,}" for n in shape)
+
+
+def names_text(names: Sequence[str]) -> str:
+    """Name some datasets and count the others.
+
+    Examples
+    --------
+    >>> names_text(["a", "b"]), names_text(list("abcdef"))
+    ('a, b', 'a, b, c and 3 more')
+    """
+    shown = ", ".join(names[:_NAMED])
+    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"

@@ -9,7 +9,7 @@ import warnings
 
 from h5stream import allowance
 from h5stream.advice import trials
-from h5stream.baseline import stopped
+from h5stream.baseline import rivals
 from h5stream.engine import budget
 from h5stream.engine import run as engine_run
 from h5stream.engine.landing import chunks, kept
@@ -163,7 +163,7 @@ def trials_by(monkeypatch, clock):
 def rivals_are_forks(monkeypatch):
     """Let the process of a naive loader be a fork; tests/baseline/test_stopped.py has a new interpreter."""
     warnings.filterwarnings("ignore", "This process", DeprecationWarning)  # has threads: from Python 3.12 on
-    monkeypatch.setattr(stopped, "METHOD", "fork")
+    monkeypatch.setattr(rivals, "METHOD", "fork")
 
 
 def watch_admissions(monkeypatch):

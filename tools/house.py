@@ -78,14 +78,14 @@ FLOORS = {
 
 # Foreign library -> the rooms (or files) that may import it.
 HOMES = {
-    "h5py": {"storage", "repacking", "baseline"},
+    "h5py": {"storage", "repacking", "advice/listing.py", "baseline"},
     "hdf5plugin": {"storage", "repacking", "baseline"},
     "imagecodecs": {"storage", "repacking", "baseline"},
     "pynvml": {"monitor"},
     "psutil": {"monitor"},
     "prometheus_client": {"monitor"},
     "subprocess": {"workers/starting.py", "workers/guard.py"},
-    "multiprocessing": {"workers", "advice/doctor.py", "baseline/stopped.py"},
+    "multiprocessing": {"workers", "advice/doctor.py", "baseline/rivals.py"},
     "xxhash": {"staging/checksum.py"},
     "typer": {"cli"},
     "matplotlib": {"monitor", "advice", "cli"},

@@ -7,14 +7,14 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import PurePath
 
-from h5stream.advice.cost_in_words import shape_text
-from h5stream.advice.lines import Lines, quoted
-from h5stream.advice.seen import LABEL, Kind, Seen, form_of, last_name, looked_up, most_of, named
-from h5stream.storage.listing import DatasetEntry, Listing
+from h5stream.advice.listing import DatasetEntry, Listing
+from h5stream.advice.program import Lines, quoted
+from h5stream.advice.proposals import LABEL, Proposal, Seen, form_of, last_name, looked_up, most_of, named
+from h5stream.units import shape_text
 
 LEAST_ALIKE = 8
 """Like datasets in one group, from which each is taken for a sample; fewer are columns as often as not."""
@@ -31,13 +31,22 @@ LONG_NBYTES = 16 << 20
 LONG_COUNT = 256
 """Values along an axis, from which they may be a recording's in time."""
 
-_NUMBERED = 0.8
-"""Share of names with a digit in them, from which they count as numbered."""
+MOST_TRIED = 2000
+"""Datasets and groups that a program is tried on; of more, on those that were looked at."""
 
-_IN_MOST = 0.8
-"""Share of like groups that hold a dataset, from which it counts as one that they all should have."""
+WINDOW = 16
+"""Rows of a window of an episode, in the lines."""
 
-_ROBOT = re.compile(r"(^|/)(next_)?(actions?|obs|observations?|rewards?|dones?|qpos|states?)($|/)", re.I)
+MOST = 0.8
+"""Share of names with a digit in them, from which they count as numbered; of like groups that hold a dataset, from
+which all should have it."""
+
+_STEPS = re.compile(
+    r"(^|/)(next_)?(act|actions?|obs|observations?|rewards?|dones?|terminals?|terminations?|terminated|truncations?|"
+    r"truncated|qpos|qvel|states?)($|/)",
+    re.I,
+)
+_EPISODE = re.compile(r"(.*[/_])?(traj|trajectory|demo|episode|ep|rollout)s?[_-]?\d+(\.\w+)?$", re.I)
 
 Inside = dict[str, DatasetEntry]
 
@@ -46,19 +55,14 @@ Inside = dict[str, DatasetEntry]
 class _Alike:
     """Datasets, groups or files that hold the same."""
 
-    what: str
-    """``"datasets"``, ``"groups"`` or ``"files"``."""
-    where: str
-    """What holds them."""
+    what: str  # ``"datasets"``, ``"groups"`` or ``"files"``
+    where: str  # what holds them
     count: int
-    of: str
-    """How `Objects`, `Rows` and `Sequences` are told which they are, as Python."""
+    pattern: str  # how `Objects`, `Rows` and `Sequences` are told which they are; empty where lines before find them
     things: Mapping[str, Inside]
     """Those that were looked at, and what each holds, by its path inside; a dataset holds itself, as ``"."``."""
-    attributes: Sequence[str]
-    """What all of them have."""
+    attributes: Sequence[str]  # what all of them have
     before: Lines = ()
-    """The lines that find them, where no pattern does."""
 
     @cached_property
     def every(self) -> list[Inside]:
@@ -67,6 +71,10 @@ class _Alike:
     @cached_property
     def first(self) -> Inside:
         return self.every[0]
+
+    @cached_property
+    def of(self) -> str:
+        return quoted(self.pattern) if self.pattern else "names" if self.what == "datasets" else "groups"
 
     @cached_property
     def by_counts(self) -> dict[tuple[int | None, ...], list[str]]:
@@ -87,24 +95,31 @@ class _Alike:
         return max(self.by_counts.values(), key=nbytes, default=[])
 
     @cached_property
+    def lengths(self) -> list[int]:
+        return [inside[self.rows[0]].rows or 0 for inside in self.every]
+
+    @cached_property
     def longer(self) -> list[str]:
         """What has a row more in each of them, or a row less."""
-        lengths = [inside[self.rows[0]].rows or 0 for inside in self.every]
-        more = {k: {(n or 0) - m for n, m in zip(k, lengths, strict=True)} for k in self.by_counts}
+        more = {k: {(n or 0) - m for n, m in zip(k, self.lengths, strict=True)} for k in self.by_counts}
         return [name for k, names in self.by_counts.items() if more[k] in ({1}, {-1}) for name in names]
 
     @cached_property
-    def is_robot(self) -> bool:
-        return sum(bool(_ROBOT.search(name)) for name in (*self.rows, *self.longer)) > 1
+    def is_episodes(self) -> bool:
+        """Whether each is an episode, of which rows are steps: by the names of what they hold, or their own."""
+        steps = sum(bool(_STEPS.search(name)) for name in (*self.rows, *self.longer))
+        are_named_so = self.what != "datasets" and all(_EPISODE.match(name) for name in self.things)
+        return steps > 1 or (are_named_so and bool(self.rows) and max(self.lengths) > 1)
 
     @cached_property
     def is_table(self) -> bool:
         """Whether rows of each are samples by their names or types: steps of an episode, or compounds."""
-        return self.what != "datasets" and any(self.first[n].members or _ROBOT.search(n) for n in self.rows)
+        held = any(self.first[n].members or _STEPS.search(n) for n in self.rows)
+        return self.what != "datasets" and (held or self.is_episodes)
 
     @cached_property
     def is_image(self) -> bool:
-        return any(map(is_image, self.first.values()))
+        return any(map(_is_image, self.first.values()))
 
     @cached_property
     def is_labelled(self) -> bool:
@@ -124,6 +139,25 @@ class _Alike:
         axes = self.unlike(name)
         return form_of(self.first[name], name, ragged="arrays" if any(axes) else "pad" if axes and whole else "")
 
+    def proposal(
+        self, key: str, is_what: str, way_out: str, fields: Mapping[str, str], samples: str, count: int, nbytes: float
+    ) -> Proposal:
+        """Return what is proposed of all of them."""
+        is_all = self.what == "files" or (bool(self.pattern) and self.count <= MOST_TRIED)
+        return Proposal(
+            key="dataset_a_sample" if self.what == "datasets" else key,
+            about=[entry for inside in self.every for entry in inside.values()],
+            what=f"{_holds(self)}: each is {is_what}",
+            way_out=way_out,
+            fields=fields,
+            samples_text=samples,
+            count=count,
+            sample_nbytes=nbytes,
+            before=self.before,
+            example=[*self.first.values()],
+            some={} if is_all else {self.of: [*self.things]},
+        )
+
 
 def unlike_axes(entries: Sequence[DatasetEntry]) -> list[int]:
     """Return the axes along which datasets differ in length."""
@@ -134,11 +168,11 @@ def unlike_axes(entries: Sequence[DatasetEntry]) -> list[int]:
 # --- what samples are of them --------------------------------------------------------------------------------
 
 
-def _kind_of(seen: Seen, alike: _Alike) -> Kind:
+def _proposals(alike: _Alike) -> Iterator[Proposal]:
     axis = _stretch_axis(alike)
     if axis is not None:
-        return _as_stretches(seen, alike, axis)
-    return _as_samples(seen, alike) if _is_a_sample(alike) else _as_rows(seen, alike)
+        yield _as_stretches(alike, axis)
+    yield from _as_samples(alike) if _is_a_sample(alike) else _as_rows(alike)
 
 
 def _stretch_axis(alike: _Alike) -> int | None:
@@ -153,15 +187,14 @@ def _stretch_axis(alike: _Alike) -> int | None:
     # An axis that is long beside the others is time, as of channels x time.
     axis = axes[0] if axes else int(len(shape) == 2 and _is_long(shape, 1))
     is_flat = len(shape) == 1 and len(inside) == len(alike.first) and not of_datasets and not alike.is_labelled
-    is_time = (
-        bool(axes) and (axis > 0 or is_flat) and all(_is_long(one[alike.rows[0]].shape, axis) for one in alike.every)
-    )
+    may_be_time = bool(axes) and (axis > 0 or is_flat)
+    is_time = may_be_time and all(_is_long(one[alike.rows[0]].shape or (), axis) for one in alike.every)
     return axis if is_time or (of_datasets and alike.nbytes > LONG_NBYTES) else None
 
 
-def _is_long(shape: tuple[int, ...] | None, axis: int) -> bool:
-    others = [length for k, length in enumerate(shape or ()) if k != axis]
-    return bool(shape) and (shape or ())[axis] >= max(LONG_COUNT, 4 * max(others, default=0))
+def _is_long(shape: tuple[int, ...], axis: int) -> bool:
+    others = [length for k, length in enumerate(shape) if k != axis]
+    return bool(shape) and shape[axis] >= max(LONG_COUNT, 4 * max(others, default=0))
 
 
 def _is_a_sample(alike: _Alike) -> bool:
@@ -178,103 +211,94 @@ def _is_a_sample(alike: _Alike) -> bool:
         return all(len({one[name].shape for name in alike.rows}) == 1 for one in every)
     if not unlike:
         # A single number beside each row is its label.
-        has_label = len(inside) > 1 and any(math.prod((entry.shape or ())[1:]) == 1 for entry in inside)
+        has_label = len(inside) > 1 and any(math.prod(entry.inner) == 1 for entry in inside)
         is_many = len(every) >= LEAST_ALIKE and alike.nbytes <= LONG_NBYTES
         return alike.is_labelled or (is_many and not (has_label and (inside[0].rows or 0) > LEAST_ALIKE))
     lengths = sum(len(set(counts)) > 1 for counts in alike.by_counts)
     is_one = len(unlike) == 1 and (alike.is_labelled or len(first) > 1)
     # A number beside a few rows is what they have together, as an energy of atoms.
-    is_few = max(one[alike.rows[0]].rows or 0 for one in every) < LONG_COUNT
-    return lengths > 1 or is_one or (is_few and any(entry.shape == () for entry in first.values()))
+    is_few = max(alike.lengths) < LONG_COUNT and any(entry.shape == () for entry in first.values())
+    return lengths > 1 or is_one or is_few
 
 
-def _as_samples(seen: Seen, alike: _Alike) -> Kind:
-    chosen = most_of(alike.first)
-    forms = {name: alike.form(name, whole=True) for name in chosen}
+def _as_samples(alike: _Alike) -> Iterator[Proposal]:
+    """Propose each of them whole; where some lack a field, without these."""
+    forms = {name: alike.form(name, whole=True) for name in most_of(alike.first)}
     attributes, text = _labels(alike.attributes), " ".join(forms.values())
     fields = {"x" if name == "." else name: form for name, form in forms.items()}
-    return seen.kind(
-        _key(alike, "group_a_sample"),
-        _all_of(alike),
-        f"{_holds(alike)}: each is a sample of its own",
-        f"samples=Objects({alike.of}) takes each whole"
-        + (', as the field "."' if "." in forms else "")
-        + (", and decode= makes an image of its bytes" if "decode=" in text else "")
-        + ('; ragged="pad" fills up to the longest of the batch' if 'ragged="pad"' in text else "")
-        + ('; ragged="arrays" gives each in its own shape' if 'ragged="arrays"' in text else "")
-        + ('; "@name" is an attribute of it' if attributes else ""),
-        {**fields, **{name: quoted(f"@{name}") for name in attributes}},
-        samples=f"Objects({alike.of})",
-        samples_count=alike.count,
-        sample_nbytes=alike.nbytes if "decode=" not in text else 1 << 19,
-        before=alike.before,
-        example=alike.first.values(),
-    )
+    words = {
+        "decode=": ", and decode= makes an image of its bytes",
+        'ragged="pad"': '; ragged="pad" fills up to the longest of the batch',
+        'ragged="arrays"': '; ragged="arrays" gives each in its own shape',
+    }
+    for samples in (f"Objects({alike.of})", f'Objects({alike.of}, missing="skip")'):
+        yield alike.proposal(
+            "group_a_sample",
+            "a sample of its own",
+            f"samples={samples} takes each whole"
+            + ', as the field "."' * ("." in forms)
+            + "".join(said for word, said in words.items() if word in text)
+            + '; "@name" is an attribute of it' * bool(attributes)
+            + "; some lack a field, and are left out" * ("skip" in samples),
+            {**fields, **{name: quoted(f"@{name}") for name in attributes}},
+            samples,
+            alike.count,
+            alike.nbytes if "decode=" not in text else 1 << 19,
+        )
 
 
-def _as_stretches(seen: Seen, alike: _Alike, axis: int) -> Kind:
+def _as_stretches(alike: _Alike, axis: int) -> Proposal:
     shortest = min(alike.every, key=lambda inside: (inside[alike.rows[0]].shape or ())[axis])
     count = (shortest[alike.rows[0]].shape or ())[axis]
     nbytes = sum(shortest[name].raw_nbytes for name in alike.rows) / count
     length = _rounded(min(count // 4, (1 << 20) / nbytes))
     along, which = (f", axis={axis}", f" along axis {axis}") if axis else ("", "")
     samples = f"Sequences({length}, stride={length}, of={alike.of}{along})"
-    return seen.kind(
-        _key(alike, "group_a_recording"),
-        _all_of(alike),
-        f"{_holds(alike)}: each is a recording",
+    return alike.proposal(
+        "group_a_recording",
+        "a recording",
         f"samples={samples} cuts them into samples of {length:,}{which}, or of a length of your own; "
         f"samples=Objects({alike.of}) takes each whole",
         {name: quoted(name) for name in most_of({name: alike.first[name] for name in alike.rows})},
-        samples=samples,
-        samples_count=alike.count * max(1, count // length),
-        sample_nbytes=nbytes * length,
-        before=alike.before,
-        example=alike.first.values(),
+        samples,
+        alike.count * max(1, count // length),
+        nbytes * length,
     )
 
 
-def _as_rows(seen: Seen, alike: _Alike) -> Kind:
-    first, of = alike.first, alike.of
-    every_row = [*alike.rows, *(alike.longer if alike.is_robot else ())]
+def _as_rows(alike: _Alike) -> Iterator[Proposal]:
+    """Propose rows of all of them; of episodes, first windows of rows that follow one another."""
+    first, of, episodes = alike.first, alike.of, alike.is_episodes
+    every_row = [*alike.rows, *(alike.longer if episodes else ())]
     # The row behind is another sample's too.
-    now = [name for name in every_row if not (alike.is_robot and re.search(r"(^|/)next_", name))] or every_row
+    now = [name for name in every_row if not (episodes and re.search(r"(^|/)next_", name))] or every_row
     chosen = most_of({name: first[name] for name in now})
     fields = {name: alike.form(name) for name in chosen}
     once = [name for name in first if first[name].shape and name not in every_row and not alike.unlike(name)]
-    # Of images, and of rows of unlike shapes, a sample has one.
-    steps = alike.is_robot and not any("(" in form for form in fields.values())
-    shortest = ', lengths="shortest"' if alike.is_robot and alike.longer else ""
+    shortest = ', lengths="shortest"' if episodes and alike.longer else ""
     # Rows of files follow one another anyway.
     is_plain = alike.what == "files" and not shortest and not any("ragged=" in form for form in fields.values())
     rows_of = "" if is_plain else f"Rows(of={of}{shortest})"
     ways = [
-        f"{f'samples={rows_of}' if rows_of else 'the loader'} takes each row of all of them",
-        f"samples=Sequences(16, of={of}) rows that follow one another in one of them",
+        f"samples={rows_of} takes each row of all of them" if rows_of else "The loader takes each row of all of them",
+        f"samples=Sequences({WINDOW}, of={of}) rows that follow one another in one of them",
         *([] if alike.before else [f"samples=Objects({of}) each whole"]),
     ]
-    way_out = ", ".join(ways)
-    return seen.kind(
-        _key(alike, "group_a_recording"),
-        _all_of(alike),
-        f"{_holds(alike)}: each is {'an episode' if alike.is_robot else 'a recording, or a part of one table'}",
-        way_out[0].upper() + way_out[1:] if not rows_of else way_out,
-        {**fields, **{name: f"Field({quoted(name)}, repeat=True)" for name in once}},
-        samples=f'Sequences(16, of={of}, pad="edge"{shortest})' if steps else rows_of,
-        samples_count=sum(inside[alike.rows[0]].rows or 0 for inside in alike.every) * alike.count // len(alike.every),
-        sample_nbytes=(16 if steps else 1) * sum(first[name].row_nbytes for name in chosen),
-        before=alike.before,
-        of_rows=True,
-        example=first.values(),
-    )
-
-
-def _key(alike: _Alike, of_groups: str) -> str:
-    return "dataset_a_sample" if alike.what == "datasets" else of_groups
-
-
-def _all_of(alike: _Alike) -> list[DatasetEntry]:
-    return [entry for inside in alike.every for entry in inside.values()]
+    row_nbytes, count = sum(first[name].row_nbytes for name in chosen), sum(alike.lengths) * alike.count
+    windows = f'Sequences({WINDOW}, of={of}, pad="edge"{shortest})'
+    # Of images, and of rows of unlike shapes, a sample has one.
+    steps = episodes and not any("(" in form for form in fields.values())
+    for samples, nbytes in ((windows, WINDOW * row_nbytes), (rows_of, row_nbytes))[0 if steps else 1 :]:
+        one = alike.proposal(
+            "group_a_recording",
+            "an episode" if episodes else "a recording, or a part of one table",
+            ", ".join(ways),
+            {**fields, **{name: f"Field({quoted(name)}, repeat=True)" for name in once}},
+            samples,
+            count // len(alike.every),
+            nbytes,
+        )
+        yield replace(one, is_rows=True)
 
 
 def _holds(alike: _Alike) -> str:
@@ -288,7 +312,7 @@ def _holds(alike: _Alike) -> str:
         shapes = list(dict.fromkeys(shape_text(one.shape or ()) for one in (sizes[0], sizes[-1])))
         form = f"{entry.clues.image} images" if alike.is_image else f"{' to '.join(shapes)} {entry.dtype}"
         return f"{holds} ({form}, such as {example})" if path == "." else f"{holds} ({path}: {form}; such as {example})"
-    lengths = sorted({inside[alike.rows[0]].rows or 0 for inside in alike.every})
+    lengths = sorted(alike.lengths)
     rows = " to ".join(f"{length:,}" for length in dict.fromkeys((lengths[0], lengths[-1])))
     inside = ", ".join([*alike.first][:3]) + (" ..." if len(alike.first) > 3 else "")
     return f"{holds} of {rows} {'row' if rows == '1' else 'rows'} (such as {example}, with {inside})"
@@ -308,60 +332,57 @@ def _rounded(number: float) -> int:
 # --- datasets ----------------------------------------------------------------------------------------------
 
 
-def like_datasets(seen: Seen) -> Iterator[Kind]:
+def like_datasets(seen: Seen) -> Iterator[Proposal]:
     """Find datasets that are a sample each: in one group, in several beside one another, or in pairs."""
     found: dict[tuple[str, ...], dict[str, Inside]] = defaultdict(dict)
     by_names: dict[tuple[str, frozenset[str]], dict[str, Inside]] = defaultdict(dict)
     for group, members in seen.by_group.items():
         parent = f"/{group.rpartition('/')[0]}" if group else ""
-        stems = _stems(members)
-        if stems:
-            yield _side_by_side(seen, group, {f"{stem}{{}}": alike for stem, alike in stems.items()})
-        in_stems = {stem + number for stem, alike in stems.items() for number in alike}
+        if stems := _stems(members):
+            yield _side_by_side(seen, group, stems)
+        in_stems = {stem.replace("{}", number) for stem, alike in stems.items() for number in alike}
         for key, alike in _families({n: e for n, e in members.items() if n not in in_stems}).items():
             if _are_samples(alike):
                 found[parent, *key][group] = by_names[parent, frozenset(alike)][group] = alike
     taken: set[str] = set()
     for groups in by_names.values():
-        if len(groups) > 1 and numbered(groups) < _NUMBERED and not re.search(r"[{}]", "".join(groups)):
+        if len(groups) > 1 and numbered(groups) < MOST and not re.search(r"[{}]", "".join(groups)):
             yield _side_by_side(seen, "", {f"{group}/{{}}": alike for group, alike in groups.items()})
             taken.update(groups)
     for groups in found.values():
-        yield from _like_in_groups(seen, {group: alike for group, alike in groups.items() if group not in taken})
+        yield from _in_groups(seen, {group: alike for group, alike in groups.items() if group not in taken})
 
 
 def _families(members: Mapping[str, DatasetEntry]) -> dict[tuple[str, ...], Inside]:
     """Return the datasets of a group that are of one type and have as many axes."""
     found: dict[tuple[str, ...], Inside] = defaultdict(dict)
     for name, entry in members.items():
-        if is_image(entry):
+        if _is_image(entry):
             found["image", entry.clues.image][name] = entry
         elif entry.shape and entry.rows and not entry.variable_length and not entry.members:
-            found[entry.dtype, str(len(entry.shape))][name] = entry
+            found[entry.dtype, str(entry.axes)][name] = entry
     return found
 
 
-def is_image(entry: DatasetEntry) -> bool:
+def _is_image(entry: DatasetEntry) -> bool:
     """Tell whether a dataset is one image, as its bytes."""
-    return bool(entry.clues.image) and not (entry.shape or ())[1:] and not entry.variable_length
+    return bool(entry.clues.image) and not entry.inner and not entry.variable_length
 
 
 def _are_samples(alike: Inside) -> bool:
     entries = [*alike.values()]
-    if len(alike) < LEAST_ALIKE:
-        return False
-    if entries[0].clues.image:
-        return True
-    if numbered(alike) < _NUMBERED and len(alike) < 5 * LEAST_ALIKE:
+    if len(alike) < LEAST_ALIKE or entries[0].clues.image:
+        return len(alike) >= LEAST_ALIKE
+    if numbered(alike) < MOST and len(alike) < 5 * LEAST_ALIKE:
         return False
     lengths = {entry.rows or 0 for entry in entries}
-    columns = len(lengths) == 1 and all(len(entry.shape or ()) == 1 for entry in entries)
+    columns = len(lengths) == 1 and all(entry.axes == 1 for entry in entries)
     # Equally long datasets of single numbers are columns, until there are more of them than rows.
     return not columns or len(alike) > max(lengths)
 
 
-def _like_in_groups(seen: Seen, groups: Mapping[str, Inside]) -> Iterator[Kind]:
-    """Return the datasets of one group, or of several beside one another whose names a pattern gives."""
+def _in_groups(seen: Seen, groups: Mapping[str, Inside]) -> Iterator[Proposal]:
+    """Propose the datasets of one group, or of several beside one another whose names a pattern gives."""
     first = next(iter(groups), "")
     above = first.rpartition("/")[0]
     names = [group.rpartition("/")[2] for group in groups]
@@ -369,27 +390,25 @@ def _like_in_groups(seen: Seen, groups: Mapping[str, Inside]) -> Iterator[Kind]:
     datasets = {name: entry for alike in groups.values() for name, entry in alike.items()}
     inner = pattern_of("", datasets, {name for group in groups for name in seen.by_group[group]}) if outer else ""
     if inner:
-        things = {
-            f"{g}/{name}"[len(above) + bool(above) :]: e for g, alike in groups.items() for name, e in alike.items()
-        }
+        things = {f"{group}/{name}": entry for group, alike in groups.items() for name, entry in alike.items()}
         count = sum(seen.count(group, len(alike)) for group, alike in groups.items())
-        yield _like_datasets_kind(seen, above, things, count, f"{outer}/{inner}")
+        yield from _each(seen, above, things, count, f"{outer}/{inner}")
         return
     for group, alike in groups.items():
-        pattern = pattern_of(group, alike, seen.by_group[group])
-        yield _like_datasets_kind(seen, group, alike, seen.count(group, len(alike)), pattern)
+        start, pattern = f"{group}/" if group else "", pattern_of(group, alike, seen.by_group[group])
+        things = {start + name: entry for name, entry in alike.items()}
+        yield from _each(seen, group, things, seen.count(group, len(alike)), pattern)
 
 
-def _like_datasets_kind(seen: Seen, group: str, alike: Inside, count: int, pattern: str) -> Kind:
+def _each(seen: Seen, group: str, alike: Inside, count: int, pattern: str) -> Iterator[Proposal]:
     entries = sorted(alike.items(), key=lambda item: item[1].raw_nbytes, reverse=True)
     shared = set.intersection(*(set(entry.clues.attributes) for entry in alike.values()))
-    return _kind_of(
-        seen,
+    return _proposals(
         _Alike(
             what="datasets",
             where=group or "The root",
             count=count,
-            of=quoted(pattern) if pattern else "names",
+            pattern=pattern,
             things={name: {".": entry} for name, entry in entries},
             attributes=[name for name in entries[0][1].clues.attributes if name in shared],
             before=() if pattern else _names_of_alike(seen.path, group, entries[0][1]),
@@ -404,28 +423,28 @@ def _names_of_alike(path: str, group: str, first: DatasetEntry) -> Lines:
         f"with h5py.File({quoted(path)}) as f:",
         f"    group = f[{quoted('/' + group)}]",
         "    alike = [n for n in group if isinstance(group[n], h5py.Dataset)]",
-        f"    alike = [n for n in alike if group[n].ndim == {len(first.shape or ())}]",
+        f"    alike = [n for n in alike if group[n].ndim == {first.axes}]",
         f"    alike = [n for n in alike if group[n].dtype == group[{quoted(first.path.rpartition('/')[2])}].dtype]",
         f"    names = [{quoted(above)} + n for n in alike]" if above else "    names = alike",
     )
 
 
 def _stems(members: Mapping[str, DatasetEntry]) -> dict[str, Inside]:
-    """Give datasets such as lr0, hr0, lr1, hr1 by what stands before the numbers, where several have the same ones."""
+    """Return datasets such as lr0, hr0, lr1, hr1 by what stands around the numbers, where these are the same."""
     found: dict[str, Inside] = defaultdict(dict)
     for name, entry in members.items():
-        if (parts := re.fullmatch(r"([^\d{}]+)(\d+)", name)) and entry.shape and entry.rows and not entry.members:
-            found[parts[1]][parts[2]] = entry
+        if (parts := re.fullmatch(r"([^\d{}]*)(\d+)([^\d{}]*)", name)) and entry.rows and not entry.members:
+            found[f"{parts[1]}{{}}{parts[3]}"][parts[2]] = entry
     by_numbers: dict[frozenset[str], dict[str, Inside]] = defaultdict(dict)
     for stem, alike in found.items():
-        if len({(entry.dtype, len(entry.shape or ())) for entry in alike.values()}) == 1:
+        if len({(entry.dtype, entry.axes) for entry in alike.values()}) == 1:
             by_numbers[frozenset(alike)][stem] = alike
     most = max(by_numbers.values(), key=len, default={})
-    together = {stem + number: entry for stem, alike in most.items() for number, entry in alike.items()}
+    together = {stem.replace("{}", number): entry for stem, alike in most.items() for number, entry in alike.items()}
     return most if len(most) > 1 and _are_samples(together) else {}
 
 
-def _side_by_side(seen: Seen, group: str, families: Mapping[str, Inside]) -> Kind:
+def _side_by_side(seen: Seen, group: str, families: Mapping[str, Inside]) -> Proposal:
     """Make of datasets that are named alike, such as videos/0 and responses/0, the fields of one sample."""
     above = f"{group}/" if group else ""
     fields, nbytes, count = dict[str, str](), 0, len(next(iter(families.values())))
@@ -433,33 +452,35 @@ def _side_by_side(seen: Seen, group: str, families: Mapping[str, Inside]) -> Kin
         entries = [*alike.values()]
         axes = unlike_axes(entries)
         form = form_of(entries[0], above + template, ragged="arrays" if any(axes) else "pad" if axes else "")
-        fields[last_name(template.removesuffix("{}").rstrip("/_-"))] = looked_up(form, "names")
+        fields[last_name(template.replace("{}", "").strip("/_-")) or "x"] = looked_up(form, "names")
         nbytes += max(entry.raw_nbytes for entry in entries)
     starts = [template.removesuffix("{}") for template in families]
     if starts[0].endswith("/"):
         count = seen.count(starts[0][:-1], count)
         names = f"sorted({' & '.join(f'set(f[{quoted(start[:-1])}])' for start in starts)})"
     else:
-        listed = f"f[{quoted(group)}]" if group else "f"
-        names = f"[k for name in {listed} if (k := name.removeprefix({quoted(starts[0])})).isdigit()]"
+        listed, (start, end) = f"f[{quoted(group)}]" if group else "f", next(iter(families)).split("{}")
+        cut = f".removeprefix({quoted(start)})" * bool(start) + f".removesuffix({quoted(end)})" * bool(end)
+        names = f"[k for name in {listed} if (k := name{cut}).isdigit()]"
     one = [above + template.replace("{}", next(iter(alike))) for template, alike in families.items()]
-    return seen.kind(
-        "side_by_side",
-        [entry for alike in families.values() for entry in alike.values()],
-        f"{named(one)} belong together by their names, and so do {count - 1:,} more: each is a sample of its own",
-        "names= says which are taken, each whole",
-        fields,
-        samples_count=count,
+    return Proposal(
+        key="side_by_side",
+        about=[entry for alike in families.values() for entry in alike.values()],
+        what=f"{named(one)} belong together by their names, and so do {count - 1:,} more: each is a sample of its own",
+        way_out="names= says which are taken, each whole",
+        fields=fields,
+        count=count,
         sample_nbytes=nbytes,
         before=(f"with h5py.File({quoted(seen.path)}) as f:", f"    names = {names}"),
         example=[next(iter(alike.values())) for alike in families.values()],
+        some={"names": [*next(iter(families.values()))]},
     )
 
 
 # --- groups ------------------------------------------------------------------------------------------------
 
 
-def like_groups(seen: Seen) -> Iterator[Kind]:
+def like_groups(seen: Seen) -> Iterator[Proposal]:
     """Find groups that hold the same: a sample, an episode or a recording each, or parts of one table."""
     by_parent: dict[str, dict[str, Inside]] = defaultdict(lambda: defaultdict(dict))
     for entry in seen.entries:
@@ -468,23 +489,20 @@ def like_groups(seen: Seen) -> Iterator[Kind]:
             by_parent["/".join(parts[:depth])][parts[depth]]["/".join(parts[depth + 1 :])] = entry
     taken: set[str] = set()
     for parent in sorted(by_parent, key=lambda p: p.count("/") + bool(p)):
-        groups = by_parent[parent]
+        groups, above = by_parent[parent], f"{parent}/" if parent else ""
         inner = _groups_of(groups)
         alike = _hold_the_same(inner or groups)
         paths = [entry.path for inside in alike.values() for entry in inside.values()]
-        like_samples = numbered(alike) >= _NUMBERED or len(alike) >= MANY_GROUPS
+        like_samples = numbered(alike) >= MOST or len(alike) >= MANY_GROUPS
         if len(alike) < LEAST_GROUPS or not like_samples or taken & set(paths):
             continue
         taken.update(paths)
-        above = f"{parent}/" if parent else ""
-        counts = {name: seen.count(above + name, len(by_parent[above + name])) for name in (groups if inner else ())}
-        yield _like_things(
-            seen,
-            parent,
-            alike,
-            _nested_pattern(parent, alike, inner) if inner else pattern_of(parent, alike, groups),
-            sum(counts.values()) if inner else seen.count(parent, len(alike)),
-        )
+        if inner:
+            count = sum(seen.count(above + name, len(by_parent[above + name])) for name in groups)
+            pattern = _nested_pattern(parent, alike, inner)
+        else:
+            count, pattern = seen.count(parent, len(alike)), pattern_of(parent, alike, groups)
+        yield from _things(seen, parent, {above + name: inside for name, inside in alike.items()}, pattern, count)
 
 
 def _groups_of(groups: Mapping[str, Inside]) -> dict[str, Inside]:
@@ -494,7 +512,7 @@ def _groups_of(groups: Mapping[str, Inside]) -> dict[str, Inside]:
     for name, inside in groups.items():
         held = {path.split("/")[0] for path in inside if "/" in path}
         counts.append(len(held))
-        if any("/" not in path for path in inside) or numbered(held) < _NUMBERED:
+        if any("/" not in path for path in inside) or numbered(held) < MOST:
             return {}
         for path, entry in inside.items():
             child, _, rest = path.partition("/")
@@ -517,9 +535,9 @@ def _hold_the_same(groups: Mapping[str, Inside]) -> dict[str, Inside]:
     for name, inside in groups.items():
         for relative, entry in inside.items():
             if entry.shape is not None and 0 not in entry.shape:
-                held[relative, entry.dtype, len(entry.shape)].append(name)
+                held[relative, entry.dtype, entry.axes].append(name)
     most = max(map(len, held.values()), default=0)
-    common = {key: names for key, names in held.items() if len(names) >= _IN_MOST * most}
+    common = {key: names for key, names in held.items() if len(names) >= MOST * most}
     relatives = list(dict.fromkeys(relative for relative, _, _ in common))
     # Of two types under one name, the one that more groups have.
     named_so = {name: max((k for k in common if k[0] == name), key=lambda k: len(common[k])) for name in relatives}
@@ -533,36 +551,35 @@ def _of_one_shape(groups: dict[str, Inside]) -> dict[str, Inside]:
     """Leave out the groups whose rows are of another shape than those of most."""
     by_shape: dict[tuple[tuple[int, ...], ...], list[str]] = defaultdict(list)
     for name, inside in groups.items():
-        by_shape[tuple((entry.shape or ())[1:] for entry in inside.values())].append(name)
+        by_shape[tuple(entry.inner for entry in inside.values())].append(name)
     most = max(by_shape.values(), key=len, default=[])
     # Where no shape is that of most, each may have its own.
-    return {name: groups[name] for name in most} if len(most) >= _IN_MOST * len(groups) else groups
+    return {name: groups[name] for name in most} if len(most) >= MOST * len(groups) else groups
 
 
-def _like_things(
-    seen: Seen, parent: str, groups: dict[str, Inside], pattern: str, count: int, *, files: bool = False
-) -> Kind:
-    above, first = f"{parent}/" if parent else "", next(iter(groups))
-    every = [seen.attributes(above + name) for name in groups]
+def _things(
+    seen: Seen, parent: str, groups: dict[str, Inside], pattern: str, count: int, what: str = "groups"
+) -> Iterator[Proposal]:
+    every = [seen.attributes(name) for name in groups]
     attributes = [name for name in every[0] if all(name in others for others in every)]
-    return _kind_of(
-        seen,
+    where = "The pattern" if what == "files" else parent or "The root"
+    before = () if pattern else _alike_lines(seen.path, groups, attributes)
+    return _proposals(
         _Alike(
-            what="files" if files else "groups",
-            where="The pattern" if files else parent or "The root",
+            what=what,
+            where=where,
             count=count,
-            of=quoted(pattern) if pattern else "groups",
+            pattern=pattern,
             things=groups,
             attributes=attributes,
-            before=() if pattern else _alike_lines(seen.path, f"{parent}/{first}", groups, attributes),
-        ),
+            before=before,
+        )
     )
 
 
-def _alike_lines(path: str, example: str, groups: Mapping[str, Inside], attributes: Sequence[str]) -> Lines:
+def _alike_lines(path: str, groups: Mapping[str, Inside], attributes: Sequence[str]) -> Lines:
     """Return the lines that find the groups where no pattern does."""
-    parent, _, first = example.rpartition("/")
-    names = groups[first]
+    first, names = next(iter(groups.items()))
     one_shape = all(not any(unlike_axes([inside[name] for inside in groups.values()])) for name in names)
     of_shape = "shape[1:]" if one_shape else "ndim"
     return (
@@ -579,8 +596,8 @@ def _alike_lines(path: str, example: str, groups: Mapping[str, Inside], attribut
         "    )",
         "",
         f"with h5py.File({quoted(path)}) as f:",
-        f"    first = f[{quoted(example)}]",
-        f"    groups = [g.name for g in f[{quoted('/' + parent)}].values() if is_alike(g)]",
+        f"    first = f[{quoted('/' + first)}]",
+        f"    groups = [g.name for g in f[{quoted('/' + first.rpartition('/')[0])}].values() if is_alike(g)]",
         *(f"    groups = [g for g in groups if {quoted(name)} in f[g].attrs]" for name in _labels(attributes)),
     )
 
@@ -588,20 +605,20 @@ def _alike_lines(path: str, example: str, groups: Mapping[str, Inside], attribut
 # --- files -------------------------------------------------------------------------------------------------
 
 
-def like_files(pattern: str, listings: Mapping[str, Listing], count: int) -> Kind | None:
+def like_files(pattern: str, listings: Mapping[str, Listing], count: int) -> list[Proposal]:
     """Tell what files are that hold the same: a sample or a recording each, or parts of one table."""
     inside = {
         path: {entry.path: entry for entry in listing.entries if not entry.role} for path, listing in listings.items()
     }
     alike = _hold_the_same(inside)
-    if len(alike) < max(LEAST_FILES, _IN_MOST * len(listings)):
-        return None
+    if len(alike) < max(LEAST_FILES, MOST * len(listings)):
+        return []
     seen = Seen(
         path=pattern,
         entries=[entry for group in alike.values() for entry in group.values()],
         groups={path: listing.groups[""] for path, listing in listings.items() if "" in listing.groups},
     )
-    return _like_things(seen, "", alike, "files", count, files=True)
+    return [*_things(seen, "", alike, "files", count, "files")]
 
 
 # --- names -------------------------------------------------------------------------------------------------

@@ -9,21 +9,19 @@ from typing import Any
 
 from h5stream import allowance
 from h5stream.advice.epoch_summary import gpu_ratio
-from h5stream.advice.knobs import LoaderKnobs
 from h5stream.advice.limits import (
     BATCH_TOO_SMALL,
     PYTHON,
     STEP,
     Limit,
+    LoaderKnobs,
     data_limit,
     larger_batch,
     least_amplification,
     step_turns,
 )
-from h5stream.advice.rules import above_zero
-from h5stream.advice.suggestion import Suggestion, Turn
+from h5stream.advice.suggestion import NOT_WAITING, WAITING, Suggestion, Turn, above_zero
 from h5stream.advice.trials import Step, Trial, first_batch, time_loop, time_step
-from h5stream.advice.waiting import NOT_WAITING, WAITING
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.loader import H5StreamLoader
 from h5stream.monitor.line import percent
@@ -170,14 +168,14 @@ def _data_limit(alone: Trial, both: Trial, knobs: LoaderKnobs) -> Limit:
     if trial.statistics is not None:
         return data_limit(trial.statistics, knobs, cpus=allowance.cpus(), rows_ahead=_rows_ahead(trial, knobs))
     return Limit(
-        name=PYTHON,
-        measured=f"{1e3 * alone.batch_s:.1f} ms a batch; this loader keeps no statistics",
-        turns=(
+        PYTHON,
+        f"{1e3 * alone.batch_s:.1f} ms a batch; this loader keeps no statistics",
+        (
             Turn(
-                knob="num_workers",
-                present="n/a" if knobs.num_workers is None else str(knobs.num_workers),
-                try_next=str(max(2 * (knobs.num_workers or 0), allowance.cpus())),
-                why="more batches are made at a time",
+                "num_workers",
+                "n/a" if knobs.num_workers is None else str(knobs.num_workers),
+                str(max(2 * (knobs.num_workers or 0), allowance.cpus())),
+                "more batches are made at a time",
             ),
         ),
     )
@@ -190,7 +188,7 @@ def _rows_ahead(trial: Trial, knobs: LoaderKnobs) -> int:
 
 
 def _step(ceiling: Trial, knobs: LoaderKnobs) -> Limit:
-    return Limit(name=STEP, measured=f"{1e3 * ceiling.batch_s:.2f} ms a batch", turns=step_turns(knobs))
+    return Limit(STEP, f"{1e3 * ceiling.batch_s:.2f} ms a batch", step_turns(knobs))
 
 
 def _step_limit(step: Step, batch: Any, ceiling: Trial, seconds: float, knobs: LoaderKnobs) -> Limit:
@@ -208,11 +206,11 @@ def _step_limit(step: Step, batch: Any, ceiling: Trial, seconds: float, knobs: L
     share = fixed_s / ceiling.batch_s
     measured = f"{1e3 * ceiling.batch_s:.2f} ms for {rows} rows, {1e3 * half_s:.2f} ms for {rows // 2}"
     if share < FIXED_SHARE:
-        return Limit(name=STEP, measured=measured, turns=step_turns(knobs))
+        return Limit(STEP, measured, step_turns(knobs))
     return Limit(
-        name=BATCH_TOO_SMALL,
-        measured=f"{measured}: {share:.0%} of a step does not depend on the rows",
-        turns=(larger_batch(knobs, 2 / (2 - share)),),
+        BATCH_TOO_SMALL,
+        f"{measured}: {share:.0%} of a step does not depend on the rows",
+        (larger_batch(knobs, 2 / (2 - share)),),
     )
 
 

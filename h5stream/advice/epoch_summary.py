@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from h5stream.advice.knobs import LoaderKnobs
-from h5stream.advice.limits import Limit
+from h5stream.advice.limits import Limit, LoaderKnobs
 from h5stream.device.meter import DeviceMemory
 from h5stream.engine.statistics import LEAST_TOLD, LoaderStatistics
 from h5stream.monitor.line import NA, percent, size

@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import math
 
-from h5stream.advice.rules import above_zero, at_least
-from h5stream.advice.suggestion import Suggestion
+from h5stream.advice.suggestion import Suggestion, above_zero, at_least
 from h5stream.engine.footprint import DEFAULT_BUDGET, TASK_NBYTES, Footprint, Shape, least_that_fits, size_window
 from h5stream.order.windows import AUTO_BATCHES, AUTO_BLOCKS, AUTO_NBYTES, AUTO_ROWS, wished_rows
 from h5stream.units import text_of_bytes
@@ -21,14 +20,7 @@ _MANY_ROWS = 1 << 30  # more than a window has, and still numbers of 32 bits
 def dataloader_memory(
     *, row_bytes: int, batch_size: int, workers: int, prefetch_factor: int = 2, available_bytes: int | None = None
 ) -> Suggestion:
-    """Return the host memory that a stock `DataLoader` fills with a setting, rows being of all fields, decoded.
-
-    Examples
-    --------
-    >>> memory = dataloader_memory(row_bytes=1024, batch_size=8192, workers=8, prefetch_factor=16).figures
-    >>> memory["queued_batches"], memory["queued_bytes"] == 1 << 30
-    (128, True)
-    """
+    """Return the host memory that a stock `DataLoader` fills with a setting, rows being of all fields, decoded."""
     at_least(1, row_bytes=row_bytes, batch_size=batch_size, prefetch_factor=prefetch_factor)
     at_least(0, workers=workers, available_bytes=available_bytes)
     batch = row_bytes * batch_size
@@ -85,15 +77,6 @@ def loader_memory(
     of threads. Two windows are held, one that is read while the other is consumed. Chunks are those of the largest
     field; a block has as many rows as a chunk of whole rows, unless `block_rows` says otherwise. Without `rows` there
     are more than any window has, without a budget the loader's own default of 2 GiB counts.
-
-    Examples
-    --------
-    >>> free = loader_memory(row_bytes=1024, batch_size=8192, threads=8).figures
-    >>> free["window_rows"], free["total_bytes"] <= 2 << 30
-    (753664, True)
-    >>> tight = loader_memory(row_bytes=1024, batch_size=8192, threads=8, memory_budget=512 << 20).figures
-    >>> tight["capped"], tight["total_bytes"] <= 512 << 20
-    (True, True)
     """
     at_least(1, row_bytes=row_bytes, batch_size=batch_size, chunk_bytes=chunk_bytes)
     at_least(0, threads=threads)

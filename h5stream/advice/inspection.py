@@ -1,6 +1,6 @@
 """What a file looks like to a training loop: its datasets, what a batch of them costs, and what would help.
 
-Everything is a value; `h5stream.cli.inspect` prints it, and `Inspection.to_dict` gives it as plain containers.
+Everything is a value; `h5stream.cli.inspect` prints it, and `Inspection.to_dict` returns it as plain containers.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from dataclasses import fields as attributes
 from typing import Any
 
 from h5stream import allowance
-from h5stream.advice.from_text import fields_from_text
-from h5stream.advice.kinds import kinds_of
+from h5stream.advice.cost import SampleCost, cost_sample
+from h5stream.advice.detectors import proposals_of
 from h5stream.advice.layout_advice import Advice, repack_command
-from h5stream.advice.lines import loader_lines, quoted
-from h5stream.advice.sample_cost import SampleCost, cost_sample
-from h5stream.advice.seen import BATCH_NBYTES, Kind, form_of
+from h5stream.advice.listing import MOST_DATASETS, REFUSED, DatasetEntry, Listing, list_file, root_fields
+from h5stream.advice.program import Lines, fields_from_text, loader_lines, quoted, refusal_of
+from h5stream.advice.proposals import BATCH_NBYTES, Proposal, form_of
 from h5stream.engine.budget import check_budget, default_budget, threads_within
 from h5stream.errors import H5StreamError, OptionError
-from h5stream.storage.listing import MOST_DATASETS, REFUSED, DatasetEntry, Listing, list_file, root_fields
 from h5stream.storage.opening import open_layout
 
 BATCH_SIZE = 8192
@@ -29,15 +29,15 @@ BATCH_SIZE = 8192
 MOST_FIELDS = 64
 """Fields that are taken for a sample where none are named."""
 
+_DERIVED = ("rows", "row_nbytes", "raw_nbytes", "chunk_rows", "chunk_nbytes", "chunks", "chunks_across", "ratio")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroup:
     """Datasets with the same number of rows: candidates for the fields of one sample."""
 
-    rows: int | None
-    """Elements along axis 0; None for single values and null dataspaces."""
-    datasets: tuple[DatasetEntry, ...]
-    """In the file's order."""
+    rows: int | None  # None for single values and null dataspaces
+    datasets: tuple[DatasetEntry, ...]  # in the file's order
 
     @property
     def written_nbytes(self) -> float:
@@ -50,41 +50,29 @@ class Inspection:
     """A file as a training loop sees it."""
 
     file: str
-    """Its path, as given."""
     file_nbytes: int
-    """Its size."""
-    groups: tuple[RowGroup, ...]
-    """Its datasets by number of rows, those of the sample first, then most bytes first."""
-    left_out: int
-    """Datasets that were not looked at."""
-    sample: SampleCost | None
-    """What a batch costs."""
-    no_sample: str
-    """Why there is no sample; else empty."""
-    kinds: tuple[Kind, ...]
-    """What is special about the file: what it holds that is not rows of datasets, and what to do about it."""
-    lines: tuple[str, ...]
-    """Python that streams the sample; empty where there is none."""
-    advice: tuple[Advice, ...]
-    """What would help; empty where nothing is wrong."""
-    repack_command: str
-    """The command that writes a better layout, where that would help; else empty."""
+    groups: tuple[RowGroup, ...]  # its datasets by number of rows, those of the sample first, then most bytes first
+    left_out: int  # datasets that were not looked at
+    sample: SampleCost | None  # what a batch costs
+    no_sample: str  # why there is no sample; else empty
+    kinds: tuple[Proposal, ...]  # what it holds that is not rows of datasets, and what to do about it
+    lines: Lines  # Python that streams the sample; empty where there is none
+    advice: tuple[Advice, ...]  # what would help; empty where nothing is wrong
+    repack_command: str  # what writes a better layout, where that would help; else empty
 
     def to_dict(self) -> dict[str, Any]:
-        """Give everything as plain containers for JSON; the keys are the attributes' names.
-
-        A dataset also has its derived figures: ``rows``, ``row_nbytes``, ``raw_nbytes``, ``chunk_rows``,
-        ``chunk_nbytes``, ``chunks``, ``chunks_across`` and ``ratio``.
-        """
-        plain = asdict(self)
-        plain["groups"] = [
+        """Return everything as plain containers for JSON, with the derived figures of datasets."""
+        plain = {one.name: getattr(self, one.name) for one in attributes(self)}
+        groups = (
             {"rows": group.rows, "datasets": [_with_derived(entry) for entry in group.datasets]}
             for group in self.groups
-        ]
-        return plain
-
-
-_DERIVED = ("rows", "row_nbytes", "raw_nbytes", "chunk_rows", "chunk_nbytes", "chunks", "chunks_across", "ratio")
+        )
+        return plain | {
+            "groups": [*groups],
+            "sample": self.sample and asdict(self.sample),
+            "kinds": [kind.to_dict() for kind in self.kinds],
+            "advice": [asdict(one) for one in self.advice],
+        }
 
 
 def _with_derived(entry: DatasetEntry) -> dict[str, Any]:
@@ -107,34 +95,21 @@ def inspect_file(
     the most bytes; the batch `BATCH_SIZE` rows, or fewer that are large; budget and threads what the loader would take
     here. `listing` is what `list_file` gives, where another process was asked: libhdf5 crashes at some files. A file
     that cannot be opened, and named fields that cannot be streamed, are errors.
-
-    Examples
-    --------
-    >>> import h5py, numpy as np, tempfile
-    >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
-    >>> with h5py.File(path, "w") as f:
-    ...     _ = f.create_dataset("x", data=np.zeros((100_000, 64), "f4"), chunks=(4096, 64), compression="gzip")
-    >>> found = inspect_file(path, batch_size=1000, memory_budget=1 << 30, threads=2)
-    >>> found.sample.naive.decode_amplification > 1000, round(found.sample.ours.decode_amplification, 2)
-    (True, 1.02)
-    >>> found.advice
-    ()
     """
     if batch_size is not None and batch_size < 1:
         raise OptionError(f"a batch has at least one row, not {batch_size}")
     listing = listing or list_file(path, most=MOST_DATASETS, allow_external=allow_external)
-    entries = listing.entries
-    kinds = kinds_of(path, listing)
-    chosen_by, names = _choose_fields(path, entries, fields, kinds, allow_external)
-    by_path = {entry.path: entry for entry in entries}
+    entries, by_path = listing.entries, {entry.path: entry for entry in listing.entries}
+    kinds = proposals_of(path, listing, allow_external=allow_external)
+    chosen_by, names = _choose_fields(path, by_path, fields, kinds, allow_external)
     forms = {name: form_of(by_path[name]) if name in by_path and not fields else quoted(name) for name in names}
     budget = default_budget(allowance.memory_total_bytes()) if memory_budget is None else check_budget(memory_budget)
-    sample: SampleCost | None = None
-    advice: tuple[Advice, ...] = ()
-    no_sample = "" if names else _no_sample(kinds)
+    sample, advice, lines, no_sample = None, tuple[Advice, ...](), Lines(), "" if names else _no_sample(kinds)
     try:
         if names:
-            layout = open_layout(path, _as_fields(forms), allow_external=allow_external)
+            layout = open_layout(
+                path, [fields_from_text(form) for form in forms.values()], allow_external=allow_external
+            )
             sample, advice = cost_sample(
                 layout,
                 entries,
@@ -148,6 +123,12 @@ def inspect_file(
         if fields:
             raise
         no_sample = str(error)
+    if sample:
+        small = any(one.key == "budget_too_small" for one in advice)
+        told = sample.memory_budget if small else memory_budget
+        options = [f"memory_budget={told}"] * (told is not None) + ["allow_external=True"] * allow_external
+        lines = loader_lines(path, forms, batch_size=sample.batch_rows, options=options)
+        lines = () if not fields and refusal_of(path, forms, allow_external=allow_external) else lines
     return Inspection(
         file=path,
         file_nbytes=os.path.getsize(path),
@@ -156,75 +137,52 @@ def inspect_file(
         sample=sample,
         no_sample=no_sample,
         kinds=kinds,
-        lines=_lines(path, sample, forms, advice, memory_budget, allow_external),
+        lines=lines,
         advice=advice,
         repack_command=repack_command(path, advice, [d.path for d in sample.datasets] if sample else (), entries),
     )
 
 
 def _choose_fields(
-    path: str, entries: Sequence[DatasetEntry], named: Sequence[str] | None, kinds: Sequence[Kind], allow_external: bool
+    path: str,
+    entries: Mapping[str, DatasetEntry],
+    named: Sequence[str] | None,
+    kinds: Sequence[Proposal],
+    allow_external: bool,
 ) -> tuple[str, tuple[str, ...]]:
     if named:
         return "named", tuple(named)
     # What is no sample row by row: parts of sparse matrices, datasets that are a sample each, all groups but one.
-    apart = {name for kind in kinds for name in kind.datasets} - {name for kind in kinds for name in kind.samples}
-    usable = {e.path: e for e in entries if e.access != REFUSED and not e.role and e.rows}
-    unusable = {entry.path for entry in entries} - set(usable)
+    apart = {entry.path for kind in kinds for entry in kind.about if entry not in kind.rows}
+    usable = {name: e for name, e in entries.items() if e.access != REFUSED and not e.role and e.rows}
+    unusable = set(entries) - set(usable)
     # What only links lead to is not listed, and a field all the same.
     at_root = [name for name in root_fields(path, allow_external=allow_external) if name not in unusable]
-    mostly = max((_nbytes_of(kind, usable) for kind in kinds if not kind.samples), default=0.0)
+    others = (
+        sum(usable[e.path].written_nbytes for e in kind.about if e.path in usable) for kind in kinds if not kind.rows
+    )
+    mostly = max(others, default=0.0)
     is_most = sum(usable[name].written_nbytes for name in at_root if name in usable) >= mostly
     if at_root and is_most and not apart.intersection(at_root):
         return "root", tuple(at_root)
     groups = _by_rows(entry for name, entry in usable.items() if name not in apart)
-    if not groups:
-        return "rows", ()
-    best = max(groups, key=lambda group: (group.written_nbytes, group.rows or 0))
-    if best.written_nbytes < mostly:
+    best = max(groups, key=lambda group: (group.written_nbytes, group.rows or 0), default=None)
+    if best is None or best.written_nbytes < mostly:
         return "rows", ()  # what is left describes the samples
     keep = {d.path for d in sorted(best.datasets, key=lambda d: -d.written_nbytes)[:MOST_FIELDS]}
     return "rows", tuple(d.path for d in best.datasets if d.path in keep)
 
 
 def _batch_size(entries: Iterable[DatasetEntry]) -> int:
-    """Give as many rows as make a batch, a power of two where rows are large."""
+    """Return as many rows as make a batch, a power of two where rows are large."""
     rows = BATCH_NBYTES // max(1, sum(entry.row_nbytes for entry in entries))
     return min(BATCH_SIZE, 1 << max(0, int(rows).bit_length() - 1))
 
 
-def _as_fields(forms: Mapping[str, str]) -> list[Any]:
-    return [fields_from_text(form) for form in forms.values()]
-
-
-def _nbytes_of(kind: Kind, entries: Mapping[str, DatasetEntry]) -> float:
-    return sum(entries[name].written_nbytes for name in kind.datasets if name in entries)
-
-
-def _no_sample(kinds: Sequence[Kind]) -> str:
-    if any(kind.lines and not kind.samples and kind.key != "single_values" for kind in kinds):
+def _no_sample(kinds: Sequence[Proposal]) -> str:
+    if any(kind.lines and not kind.rows and kind.key != "single_values" for kind in kinds):
         return "its samples are not rows of its datasets, as said above"
     return "no dataset here has rows that can be streamed"
-
-
-def _lines(
-    path: str,
-    sample: SampleCost | None,
-    forms: Mapping[str, str],
-    advice: Sequence[Advice],
-    memory_budget: int | None,
-    allow_external: bool,
-) -> tuple[str, ...]:
-    if sample is None:
-        return ()
-    refused = any(one.key == "budget_too_small" for one in advice)
-    return loader_lines(
-        path,
-        forms,
-        batch_size=sample.batch_rows,
-        memory_budget=sample.memory_budget if refused else memory_budget,
-        allow_external=allow_external,
-    )
 
 
 def _by_rows(entries: Iterable[DatasetEntry]) -> list[RowGroup]:

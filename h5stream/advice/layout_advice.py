@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
 
-from h5stream.advice.batch_cost import DatasetCost
-from h5stream.advice.cost_in_words import count_text
+from h5stream.advice.listing import DatasetEntry
 from h5stream.errors import BudgetError
 from h5stream.order.quality import is_weak
 from h5stream.storage.layout import VIA_H5PY
-from h5stream.storage.listing import DatasetEntry
-from h5stream.units import text_of_bytes
+from h5stream.units import count_text, text_of_bytes
+
+if TYPE_CHECKING:
+    from h5stream.advice.cost import DatasetCost
 
 TINY_CHUNK_NBYTES = 64 * 1024
 """Below this, finding, fetching and handing over a chunk costs more than undoing its filters (50 us at 1.3 GB/s)."""
@@ -40,21 +42,16 @@ EVERY_EPOCH, ONCE = "every epoch", "first batch"
 class Advice:
     """Something about the layout that costs more than it must."""
 
-    key: str
-    """A stable name of the rule."""
-    fields: tuple[str, ...]
-    """The datasets that it is about."""
-    problem: str
-    """What is wrong, with its number."""
+    key: str  # a stable name of the rule
+    fields: tuple[str, ...]  # the datasets that it is about
+    problem: str  # what is wrong, with its number
     way_out: str
-    """What to do about it."""
     costs: str = EVERY_EPOCH
     """``"every epoch"``, or ``"first batch"`` for datasets that are read once and kept in memory."""
-    repack: bool = False
-    """Whether ``h5stream repack`` removes it."""
+    repack: bool = False  # whether ``h5stream repack`` removes it
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Stored:
     """A dataset with everything that the rules look at."""
 
@@ -64,8 +61,127 @@ class _Stored:
     block_rows: int
     batch_rows: int
 
+    @property
+    def is_values(self) -> bool:
+        """Whether rows are sequences or images of any length."""
+        return self.entry.variable_length and bool(self.entry.is_numbers_of_any_length or self.entry.clues.image)
 
-_Finding = tuple[str, str, str, bool]
+    @property
+    def is_chunks(self) -> bool:
+        """Whether chunks and filters are ours to undo; where h5py reads, they are its business."""
+        through_h5py = self.entry.access == VIA_H5PY and self.entry.layout != "compact"
+        return not self.entry.variable_length and not through_h5py
+
+    @property
+    def has_tiny_chunks(self) -> bool:
+        """Whether chunks are many and small."""
+        return self.is_chunks and self.entry.chunks >= MANY_CHUNKS and self.entry.chunk_nbytes < TINY_CHUNK_NBYTES
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether undoing its filters was measured to be slow."""
+        return self.rate is not None and self.rate < SLOW_DECODE and self.entry.chunk_nbytes >= TINY_CHUNK_NBYTES
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """What the rules' sentences say of it."""
+        entry, chunks = self.entry, self.cost.chunks
+        return {
+            "entry": entry,
+            "chunk": text_of_bytes(entry.chunk_nbytes),
+            "rows": entry.chunk_rows or 0,
+            "across": entry.chunks_across,
+            "separate": self.batch_rows * entry.chunks_across,
+            "a_batch": count_text(chunks * self.batch_rows / max(1, entry.rows or 0)),
+            "times": self.cost.times_read,
+            "blocks": self.block_rows,
+            "rate": text_of_bytes(self.rate or 0),
+            "through": "; h5py reads it, under its lock" if entry.access == VIA_H5PY else "",
+            "tiny": text_of_bytes(TINY_CHUNK_NBYTES),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    key: str
+    applies: Callable[[_Stored], bool]
+    problem: str  # with the words of `_Stored`
+    way_out: str
+    repack: bool = True
+
+
+_H5PY = "read through h5py, under its lock and with one thread, because: {entry.reason}"
+_SIZE = "chunks of about 1 MiB"
+
+RULES = (
+    _Rule(
+        "through_h5py",
+        lambda one: one.is_values and one.entry.access == VIA_H5PY,
+        _H5PY,
+        "store the values one behind the other, and beside them where each begins: rows=Bounds(...) takes that",
+        repack=False,
+    ),
+    _Rule(
+        "variable_length",
+        lambda one: one.entry.variable_length and not one.is_values,
+        "{entry.dtype} lies in the file's heap, where each value is looked up for itself, and a batch holds a list, "
+        "not a tensor{through}",
+        "store strings with a fixed length, or as integer codes beside a table of names",
+        repack=False,
+    ),
+    _Rule(
+        "through_h5py",
+        lambda one: not one.entry.variable_length and not one.is_chunks,
+        _H5PY,
+        "store it as plain numbers in chunks of about 1 MiB with lz4",
+    ),
+    _Rule(
+        "row_per_chunk",
+        lambda one: one.has_tiny_chunks and one.entry.chunk_rows == 1,
+        "every row is a chunk of its own ({chunk}), so a batch takes {separate:,} separate chunks; what each costs "
+        "beside its bytes outweighs them",
+        _SIZE,
+    ),
+    _Rule(
+        "tiny_chunks",
+        lambda one: one.has_tiny_chunks and one.entry.chunk_rows != 1,
+        "{entry.chunks:,} chunks of {chunk}, {a_batch} a batch; below {tiny} finding and fetching a chunk costs as "
+        "much as decoding it",
+        _SIZE,
+    ),
+    _Rule(
+        "huge_chunks",
+        lambda one: one.is_chunks and one.entry.chunk_nbytes > HUGE_CHUNK_NBYTES and bool(one.entry.filters),
+        "chunks of {chunk}: one thread decodes each, {rows:,} rows have to be in memory for any one of them, and few "
+        "fit a window",
+        _SIZE,
+    ),
+    _Rule(
+        "split_rows",
+        # One row a chunk has been said already, and there is nothing to gain where a row alone fills chunks.
+        lambda one: (
+            one.is_chunks
+            and one.entry.chunks_across >= MANY_ACROSS
+            and one.entry.chunk_rows != 1
+            and one.entry.row_nbytes <= HUGE_CHUNK_NBYTES
+        ),
+        "each row is cut into {across:,} chunks that lie side by side, so it is put together from {across:,} places",
+        "chunks that hold whole rows",
+    ),
+    _Rule(
+        "straddling_chunks",
+        lambda one: one.is_chunks and one.cost.times_read > STRADDLING and bool(one.entry.filters),
+        "its chunks of {rows:,} rows lie across the blocks of {blocks:,} rows that are shuffled, so each is decoded "
+        "{times:.2f} times an epoch",
+        "the same number of rows in the chunks of all fields, or whole multiples",
+    ),
+    _Rule(
+        "slow_filter",
+        lambda one: one.is_chunks and one.is_slow,
+        "{entry.filters} gives {rate}/s a thread here (timed on its own chunks)",
+        "lz4, which gives about 1.7 GiB/s, or gzip with shuffle, 1.2 GiB/s",
+    ),
+)
 
 
 def layout_advice(
@@ -82,124 +198,31 @@ def layout_advice(
 
     Datasets are given as they are stored, with what an epoch takes of them and their decoded bytes a second.
     """
-    stored = [
-        _Stored(entry=e, cost=c, rate=r, block_rows=block_rows, batch_rows=batch_rows)
-        for e, c, r in zip(entries, costs, rates, strict=True)
-    ]
-    found: dict[tuple[str, ...], list[tuple[_Stored, _Finding]]] = {}
-    for one in stored:
-        for finding in _findings(one):
-            key, problem, way_out, _ = finding
-            # What h5py has to read has a reason of its own in each dataset; elsewhere one example says it.
-            apart = problem if key in ("variable_length", "through_h5py") else ""
-            when = ONCE if one.cost.kept else EVERY_EPOCH
-            found.setdefault((key, when, way_out, apart), []).append((one, finding))
-    advice = [_together(members) for members in found.values()]
+    stored = [_Stored(e, c, r, block_rows, batch_rows) for e, c, r in zip(entries, costs, rates, strict=True)]
+    advice = [one for rule in RULES for one in _found(rule, [one for one in stored if rule.applies(one)])]
     advice += _few_blocks(stored, blocks_per_window, blocks)
     return tuple(sorted(advice, key=lambda a: a.costs != EVERY_EPOCH))
 
 
-def _together(members: Sequence[tuple[_Stored, _Finding]]) -> Advice:
-    """Make one advice of what a rule found in several datasets; the largest is the example."""
-    largest, (key, problem, way_out, repack) = max(members, key=lambda member: member[0].entry.raw_nbytes)
-    if len({finding[1] for _, finding in members}) > 1:
-        problem = f"{largest.entry.path}, for one: {problem}"
-    return Advice(
-        key=key,
-        fields=tuple(one.entry.path for one, _ in members),
-        problem=problem,
-        way_out=way_out,
-        costs=ONCE if largest.cost.kept else EVERY_EPOCH,
-        repack=repack,
-    )
-
-
-def _findings(one: _Stored) -> Iterator[_Finding]:
-    entry = one.entry
-    # Where h5py reads, chunks and filters are its business.
-    if entry.variable_length and (entry.is_numbers_of_any_length or entry.clues.image):
-        if entry.access == VIA_H5PY:
-            yield (
-                "through_h5py",
-                f"read through h5py, under its lock and with one thread, because: {entry.reason}",
-                "store the values one behind the other, and beside them where each begins: rows=Bounds(...) takes that",
-                False,
-            )
-    elif entry.variable_length:
-        yield (
-            "variable_length",
-            f"{entry.dtype} lies in the file's heap, where each value is looked up for itself, and a batch holds a "
-            "list, not a tensor" + ("; h5py reads it, under its lock" if entry.access == VIA_H5PY else ""),
-            "store strings with a fixed length, or as integer codes beside a table of names",
-            False,
-        )
-    elif entry.access == VIA_H5PY and entry.layout != "compact":
-        yield (
-            "through_h5py",
-            f"read through h5py, under its lock and with one thread, because: {entry.reason}",
-            "store it as plain numbers in chunks of about 1 MiB with lz4",
-            True,
-        )
-    else:
-        yield from _of_chunk_sizes(one, entry)
-        yield from _of_chunk_shapes(one, entry)
-
-
-def _of_chunk_sizes(one: _Stored, entry: DatasetEntry) -> Iterator[_Finding]:
-    size, way_out = text_of_bytes(entry.chunk_nbytes), "chunks of about 1 MiB"
-    many_tiny = entry.chunks >= MANY_CHUNKS and entry.chunk_nbytes < TINY_CHUNK_NBYTES
-    if many_tiny and entry.chunk_rows == 1:
-        yield (
-            "row_per_chunk",
-            f"every row is a chunk of its own ({size}), so a batch takes {one.batch_rows * entry.chunks_across:,} "
-            "separate chunks; what each costs beside its bytes outweighs them",
-            way_out,
-            True,
-        )
-    elif many_tiny:
-        a_batch = one.cost.chunks * one.batch_rows / max(1, entry.rows or 0)
-        yield (
-            "tiny_chunks",
-            f"{entry.chunks:,} chunks of {size}, {count_text(a_batch)} a batch; below "
-            f"{text_of_bytes(TINY_CHUNK_NBYTES)} finding and fetching a chunk costs as much as decoding it",
-            way_out,
-            True,
-        )
-    if entry.chunk_nbytes > HUGE_CHUNK_NBYTES and entry.filters:
-        yield (
-            "huge_chunks",
-            f"chunks of {size}: one thread decodes each, {entry.chunk_rows or 0:,} rows have to be in memory for any "
-            "one of them, and few fit a window",
-            way_out,
-            True,
-        )
-
-
-def _of_chunk_shapes(one: _Stored, entry: DatasetEntry) -> Iterator[_Finding]:
-    across, times = entry.chunks_across, one.cost.times_read
-    # One row a chunk has been said already, and there is nothing to gain where a row alone fills chunks.
-    if across >= MANY_ACROSS and entry.chunk_rows != 1 and entry.row_nbytes <= HUGE_CHUNK_NBYTES:
-        yield (
-            "split_rows",
-            f"each row is cut into {across:,} chunks that lie side by side, so it is put together from {across:,} "
-            "places",
-            "chunks that hold whole rows",
-            True,
-        )
-    if times > STRADDLING and entry.filters:
-        yield (
-            "straddling_chunks",
-            f"its chunks of {entry.chunk_rows or 0:,} rows lie across the blocks of {one.block_rows:,} rows that are "
-            f"shuffled, so each is decoded {times:.2f} times an epoch",
-            "the same number of rows in the chunks of all fields, or whole multiples",
-            True,
-        )
-    if one.rate is not None and one.rate < SLOW_DECODE and entry.chunk_nbytes >= TINY_CHUNK_NBYTES:
-        yield (
-            "slow_filter",
-            f"{entry.filters} gives {text_of_bytes(one.rate)}/s a thread here (timed on its own chunks)",
-            "lz4, which gives about 1.7 GiB/s, or gzip with shuffle, 1.2 GiB/s",
-            True,
+def _found(rule: _Rule, stored: Sequence[_Stored]) -> Iterator[Advice]:
+    """Return what a rule found; the largest dataset is the example of others."""
+    together: dict[tuple[bool, str], list[_Stored]] = {}
+    for one in stored:
+        # What h5py has to read has a reason of its own in each dataset; elsewhere one example says it.
+        apart = "" if one.is_chunks else rule.problem.format(**one.words)
+        together.setdefault((one.cost.kept, apart), []).append(one)
+    for members in together.values():
+        largest = max(members, key=lambda one: one.entry.raw_nbytes)
+        problem = rule.problem.format(**largest.words)
+        if any(rule.problem.format(**one.words) != problem for one in members):
+            problem = f"{largest.entry.path}, for one: {problem}"
+        yield Advice(
+            key=rule.key,
+            fields=tuple(one.entry.path for one in members),
+            problem=problem,
+            way_out=rule.way_out,
+            costs=ONCE if largest.cost.kept else EVERY_EPOCH,
+            repack=rule.repack,
         )
 
 

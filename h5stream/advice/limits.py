@@ -1,15 +1,15 @@
-"""Which part limits a loader, named from its statistics: pure."""
+"""Which part limits a loader, named from its settings and statistics: pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from h5stream.advice.knobs import LoaderKnobs
-from h5stream.advice.suggestion import Turn
-from h5stream.advice.waiting import NOT_WAITING
+from h5stream.advice.suggestion import NOT_WAITING, Turn
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.monitor.line import size
+from h5stream.storage.layout import DECODED, VIA_H5PY
 from h5stream.units import text_of_bytes
 
 STORAGE, DECODE, SCATTER, COPY, H5PY = "storage", "decode", "scatter", "copy", "h5py"
@@ -35,34 +35,87 @@ COPYING = 0.8
 """Share of the time with a copy on its way over which the bus is the limit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Limit:
     """The part that all others wait for."""
 
     name: str
     """One of the names above: storage, decode, scatter, copy, h5py, Python, planning, start of the epoch, batch too
     small, step."""
-    measured: str
-    """Its rate or share, as measured."""
-    turns: tuple[Turn, ...]
-    """What to turn, the likeliest gain first."""
+    measured: str  # its rate or share, as measured
+    turns: tuple[Turn, ...]  # what to turn, the likeliest gain first
 
     def __str__(self) -> str:
         return f"{self.name}: {self.measured}"
 
 
-Found = tuple[str, tuple[Turn, ...]]
-"""What was measured of the readers' part that takes longest, and what to turn."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoaderKnobs:
+    """What a loader is set to; None where it has no such setting."""
+
+    batch_size: int | None = None
+    num_workers: int | None = None  # reader threads, or worker processes of a stock `DataLoader`
+    prefetch_factor: int | None = None  # batches ahead
+    window_rows: int | None = None
+    first_window_rows: int | None = None
+    """Rows that are shuffled with one another, and those of an epoch's first window."""
+    persistent_workers: bool | None = None
+    pin_memory: bool | None = None  # as in `DataLoader`
+    batch_transform: str | None = None
+    collate_fn: str | None = None  # names of the functions that run for each batch, or each sample
+    filters: str = ""  # how the field with the most bytes is compressed; empty if it is not, or if that is not known
+    via_h5py: str = ""  # why a field is read through h5py; empty if none is
+
+    @classmethod
+    def of(cls, loader: Any) -> LoaderKnobs:
+        """Read the settings of a loader; any object will do."""
+        batch_size = _number(loader, "batch_size")
+        ours = getattr(loader, "window_size", None)
+        filters, via_h5py = _storage_of(loader)
+        return cls(
+            batch_size=_number(getattr(loader, "batch_sampler", None), "batch_size")
+            if batch_size is None
+            else batch_size,
+            num_workers=_number(loader, "num_workers"),
+            prefetch_factor=_number(loader, "prefetch_factor"),
+            window_rows=_number(ours, "window_rows"),
+            first_window_rows=_number(ours, "first_window_rows"),
+            persistent_workers=getattr(loader, "persistent_workers", None),
+            pin_memory=getattr(loader, "pin_memory", None),
+            batch_transform=_name(getattr(loader, "batch_transform", None)),
+            # A stock DataLoader always has one: torch's own is nothing that its user could leave out.
+            collate_fn=_name(getattr(loader, "collate_fn", None), without=("default_collate", "default_convert")),
+            filters=filters,
+            via_h5py=via_h5py,
+        )
+
+
+def _number(owner: Any, name: str) -> int | None:
+    value = getattr(owner, name, None)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _name(function: Any, without: tuple[str, ...] = ()) -> str | None:
+    if function is None:
+        return None
+    name = str(getattr(function, "__name__", type(function).__name__))
+    return None if name in without else name
+
+
+def _storage_of(loader: Any) -> tuple[str, str]:
+    layout = getattr(getattr(loader, "dataset", None), "layout", None)
+    parts = [parts[0] for parts in getattr(layout, "datasets", ())]
+    decoded = [part for part in parts if part.access == DECODED]
+    widest = max(decoded, key=lambda part: part.stored_row_nbytes, default=None)
+    slow = next((part for part in parts if part.access == VIA_H5PY), None)
+    return (
+        widest.pipeline.describe() if widest is not None else "",
+        f"{slow.path}: {slow.reason}" if slow is not None else "",
+    )
 
 
 def least_amplification(statistics: LoaderStatistics, rows_ahead: int) -> float:
-    """Return the bytes decoded for each byte used at the least: as if all rows that may have been read ahead had been.
-
-    Examples
-    --------
-    >>> least_amplification(LoaderStatistics(rows=100, delivered_bytes=400, decoded_bytes=1200), 200)
-    1.0
-    """
+    """Return the bytes decoded for each byte used at the least: as if all rows that may be read ahead had been."""
     taken = statistics.rows / (statistics.rows + rows_ahead) if rows_ahead else 1.0
     return (statistics.read_amplification or 0.0) * taken
 
@@ -71,37 +124,31 @@ def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int, r
     """Name what limits the loader while it is waited for: alone, or in a loop that it kept waiting.
 
     At most `rows_ahead` rows had been read ahead, and were not taken, when a run was cut off.
-
-    Examples
-    --------
-    >>> found = data_limit(
-    ...     LoaderStatistics(batches=10, elapsed_s=4, wait_s=4, running_s=4, decode_s=3, read_s=0.5, decoded_bytes=1),
-    ...     LoaderKnobs(num_workers=1), cpus=8)
-    >>> found.name, found.turns[0].try_next, found.turns[0].speedup
-    ('decode', '8', 8.0)
     """
     if statistics.copy_busy > COPYING:
-        return _copy(statistics, knobs)
+        rate = statistics.delivered_bytes / statistics.copy_s if statistics.copy_s else None
+        measured = f"{size(rate, '/s')}; under way {statistics.copy_busy:.0%} of the time"
+        return Limit(COPY, measured, (_turn("pin_memory", knobs.pin_memory),))
     if statistics.transform_s > statistics.wait_s:
         if knobs.batch_transform is None and knobs.collate_fn is None:
             return _batch_overhead(statistics, knobs)
         return _python(statistics, knobs)
     if statistics.idle > IDLE:
-        first_s = statistics.first_batch_s or 0.0
-        return _start(statistics, knobs) if 2 * first_s > statistics.wait_s else _batch_overhead(statistics, knobs)
-    torn = least_amplification(statistics, rows_ahead)
-    parts: dict[str, tuple[float, Callable[[float], Found]]] = {
-        STORAGE: (statistics.read_s, lambda share: _storage(statistics, knobs, share)),
-        DECODE: (statistics.decode_s, lambda share: _decode(statistics, knobs, cpus, share, torn)),
-        SCATTER: (statistics.scatter_s, lambda share: _scatter(statistics, knobs, cpus)),
-        H5PY: (statistics.h5py_s, lambda share: _h5py(statistics, knobs)),
-        PLANNING: (statistics.plan_s, lambda share: _planning(statistics, knobs)),
+        starts = 2 * (statistics.first_batch_s or 0.0) > statistics.wait_s
+        return _start(statistics, knobs) if starts else _batch_overhead(statistics, knobs)
+    readers = {
+        STORAGE: statistics.read_s,
+        DECODE: statistics.decode_s,
+        SCATTER: statistics.scatter_s,
+        H5PY: statistics.h5py_s,
+        PLANNING: statistics.plan_s,
     }
-    name = max(parts, key=lambda part: parts[part][0])
-    part_s, find = parts[name]
-    share = part_s / max(1e-9, sum(seconds for seconds, _ in parts.values()))
-    measured, turns = find(share)
-    return Limit(name=name, measured=f"{measured}; {share:.0%} of the readers' work", turns=turns)
+    name = max(readers, key=lambda part: readers[part])
+    share = readers[name] / max(1e-9, sum(readers.values()))
+    torn = least_amplification(statistics, rows_ahead)
+    turns = _readers_turns(name, statistics, knobs, cpus, share, torn)
+    measured = _readers_rate(name, statistics, knobs)
+    return Limit(name, f"{measured}; {share:.0%} of the readers' work", tuple(turns))
 
 
 def loop_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int) -> Limit:
@@ -115,229 +162,143 @@ def loop_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int) -
     step_s = own_s / max(1, statistics.batches)
     measured = f"{1e3 * step_s:.1f} ms a batch, {statistics.wait_share:.0%} of the time waiting for data"
     if step_s < SMALL_STEP_S:
-        return Limit(name=BATCH_TOO_SMALL, measured=measured, turns=(larger_batch(knobs, None),))
-    return Limit(name=STEP, measured=measured, turns=step_turns(knobs))
+        return Limit(BATCH_TOO_SMALL, measured, (larger_batch(knobs, None),))
+    return Limit(STEP, measured, step_turns(knobs))
 
 
 def step_turns(knobs: LoaderKnobs) -> tuple[Turn, ...]:
     """Return what to turn where the step is the limit."""
-    return (
-        Turn(
-            knob="precision",
-            present="as it is",
-            try_next="bf16 autocast, or torch.compile",
-            why="the loader has batches ready; only a faster step helps",
-        ),
-        larger_batch(knobs, None),
-    )
+    return (_turn("precision", "as it is"), larger_batch(knobs, None))
 
 
 def larger_batch(knobs: LoaderKnobs, speedup: float | None) -> Turn:
-    """Give twice the batch as something to try; nothing here ever does it."""
-    return Turn(
-        knob="batch_size",
-        present=_text(knobs.batch_size),
-        try_next="n/a" if knobs.batch_size is None else str(2 * knobs.batch_size),
-        why="more work for each launch and each hand-over; yours to decide, it changes training",
-        speedup=speedup,
-    )
+    """Return twice the batch as something to try; nothing here ever does it."""
+    twice = None if knobs.batch_size is None else 2 * knobs.batch_size
+    return _turn("batch_size", knobs.batch_size, speedup, twice)
 
 
-def _more_workers(statistics: LoaderStatistics, knobs: LoaderKnobs, wanted: int, why: str) -> tuple[Turn, ...]:
-    """Give more threads as something to try, unless the loader may have them already and starts fewer."""
-    if wanted <= max(statistics.threads, knobs.num_workers or 0):
-        return ()
-    present, speedup = _text(knobs.num_workers), wanted / statistics.threads
-    return (Turn(knob="num_workers", present=present, try_next=str(wanted), why=why, speedup=speedup),)
+# What is tried of each knob, where the numbers do not say it, and why.
+_TURNS = {
+    "precision": ("bf16 autocast, or torch.compile", "the loader has batches ready; only a faster step helps"),
+    "batch_size": ("", "more work for each launch and each hand-over; yours to decide, it changes training"),
+    "staging": ("h5stream stage FILE, on a local disk or tmpfs", "memory answers at once"),
+    "order": ("shuffle=True without a sampler, or a larger window", "each chunk is then decoded once"),
+    "filters": ("repack with lz4", f"a thread decodes {size(FAST_DECODE_BYTES_PER_S, '/s')} of it"),
+    "storage of the field": (
+        "repack it with an ordinary filter and type",
+        "threads do not help: h5py's lock lets one in at a time",
+    ),
+    "collate_fn": (
+        "leave it out; batch_transform= gets whole batches",
+        "samples are taken apart one by one for it",
+    ),
+    "batch_transform": (
+        "work on whole tensors, or on the GPU inside the step",
+        "it runs in the thread that asks for the batch",
+    ),
+    "pin_memory": (
+        "True, and casts on the GPU rather than before the copy",
+        "pinned memory is copied at the bus's rate, and fewer bytes sooner",
+    ),
+    "epochs": (
+        "several of one loader, without sampler=",
+        "the first window of the next one is then read during the one before",
+    ),
+}
 
 
-def _storage(statistics: LoaderStatistics, knobs: LoaderKnobs, share: float) -> Found:
-    each = statistics.read_bytes / max(1, statistics.reads)
-    staging = Turn(
-        knob="staging",
-        present="the files where they are",
-        try_next="h5stream stage FILE, on a local disk or tmpfs",
-        why="memory answers at once",
-        speedup=_without(share),
-    )
-    more = _more_workers(statistics, knobs, 2 * statistics.threads, "reads that wait can wait together")
-    return f"{size(statistics.read_bytes_per_s, '/s')} a thread in reads of {text_of_bytes(each)}", (*more, staging)
+def _turn(knob: str, present: object, speedup: float | None = None, try_next: object = "", why: str = "") -> Turn:
+    to_try, reason = _TURNS.get(knob, ("", ""))
+    told = "n/a" if present is None else str(present)
+    tried = "n/a" if try_next is None else str(try_next) or to_try
+    return Turn(knob=knob, present=told, try_next=tried, why=why or reason, speedup=speedup)
 
 
-def _decode(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: float, torn: float) -> Found:
-    rate = statistics.decode_bytes_per_s
-    turns = list(_all_processors(statistics, knobs, cpus))
-    if torn > TORN:
-        order = Turn(
-            knob="order",
-            present=f"{torn:.1f} bytes decoded for each one used",
-            try_next="shuffle=True without a sampler, or a larger window",
-            why="each chunk is then decoded once",
-            speedup=torn,
-        )
-        turns.insert(0, order)
-    if rate is not None and rate < FAST_DECODE_BYTES_PER_S:
-        turns.append(
-            Turn(
-                knob="filters",
-                present=knobs.filters or "as written",
-                try_next="repack with lz4",
-                why=f"a thread decodes {size(FAST_DECODE_BYTES_PER_S, '/s')} of it",
-                speedup=_without(share * (1 - rate / FAST_DECODE_BYTES_PER_S)),
-            )
-        )
-    filters = knobs.filters or "its filters"
-    return f"{size(rate, '/s')} a thread ({filters}, {statistics.threads} of them)", tuple(turns)
+def _readers_rate(name: str, statistics: LoaderStatistics, knobs: LoaderKnobs) -> str:
+    """Say how fast the part of the readers is that takes longest."""
+    if name == STORAGE:
+        each = text_of_bytes(statistics.read_bytes / max(1, statistics.reads))
+        return f"{size(statistics.read_bytes_per_s, '/s')} a thread in reads of {each}"
+    if name == DECODE:
+        filters = knobs.filters or "its filters"
+        return f"{size(statistics.decode_bytes_per_s, '/s')} a thread ({filters}, {statistics.threads} of them)"
+    if name == SCATTER:
+        rate = statistics.delivered_bytes / statistics.scatter_s if statistics.scatter_s else None
+        return f"{size(rate, '/s')} a thread"
+    if name == H5PY:
+        rate = statistics.h5py_bytes / statistics.h5py_s if statistics.h5py_s else None
+        return f"{size(rate, '/s')} under its lock"
+    return f"{1e9 * statistics.plan_s / max(1, statistics.rows):.0f} ns a row"
 
 
-def _scatter(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int) -> Found:
-    rate = statistics.delivered_bytes / statistics.scatter_s if statistics.scatter_s else None
-    repack = _chunks("as written", "repack with chunks of whole rows", "rows then move in one piece")
-    return f"{size(rate, '/s')} a thread", (*_all_processors(statistics, knobs, cpus), repack)
-
-
-def _h5py(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Found:
-    rate = statistics.h5py_bytes / statistics.h5py_s if statistics.h5py_s else None
-    repack = Turn(
-        knob="storage of the field",
-        present=knobs.via_h5py or "read through h5py",
-        try_next="repack it with an ordinary filter and type",
-        why="threads do not help: h5py's lock lets one in at a time",
-    )
-    return f"{size(rate, '/s')} under its lock", (repack,)
-
-
-def _planning(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Found:
-    rows = statistics.rows / max(1, statistics.chunks)
-    smaller_window = Turn(
-        knob="window",
-        present=_text(knobs.window_rows),
-        try_next="n/a" if knobs.window_rows is None else str(max(1, knobs.window_rows // 4)),
-        why="fewer rows are sorted at a time, in cache; it mixes less, `h5stream tune` measures it",
-    )
-    larger_chunks = _chunks(f"{rows:.0f} rows each", "repack with larger chunks", "fewer places to look up")
-    measured = f"{1e9 * statistics.plan_s / max(1, statistics.rows):.0f} ns a row"
-    return measured, (smaller_window if rows > ROWS_OF_A_CHUNK else larger_chunks,)
-
-
-def _chunks(present: str, try_next: str, why: str) -> Turn:
-    return Turn(knob="chunks", present=present, try_next=try_next, why=why)
-
-
-def _all_processors(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int) -> tuple[Turn, ...]:
-    return _more_workers(statistics, knobs, cpus, f"{cpus} processors are allowed")
+def _readers_turns(
+    name: str, statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: float, torn: float
+) -> Iterator[Turn]:
+    """Yield what to turn where that part of the readers takes longest."""
+    rows, rate = statistics.rows / max(1, statistics.chunks), statistics.decode_bytes_per_s
+    if name == DECODE and torn > TORN:
+        yield _turn("order", f"{torn:.1f} bytes decoded for each one used", torn)
+    # Unless the loader may have more threads already, and starts fewer.
+    wanted = {STORAGE: 2 * statistics.threads, DECODE: cpus, SCATTER: cpus}.get(name, 0)
+    if wanted > max(statistics.threads, knobs.num_workers or 0):
+        why = "reads that wait can wait together" if name == STORAGE else f"{cpus} processors are allowed"
+        yield _turn("num_workers", knobs.num_workers, wanted / statistics.threads, wanted, why)
+    if name == STORAGE:
+        yield _turn("staging", "the files where they are", _without(share))
+    elif name == DECODE and rate is not None and rate < FAST_DECODE_BYTES_PER_S:
+        yield _turn("filters", knobs.filters or "as written", _without(share * (1 - rate / FAST_DECODE_BYTES_PER_S)))
+    elif name == SCATTER:
+        yield _turn("chunks", "as written", None, "repack with chunks of whole rows", "rows then move in one piece")
+    elif name == H5PY:
+        yield _turn("storage of the field", knobs.via_h5py or "read through h5py")
+    elif name == PLANNING and rows > ROWS_OF_A_CHUNK:
+        fewer = None if knobs.window_rows is None else max(1, knobs.window_rows // 4)
+        why = "fewer rows are sorted at a time, in cache; it mixes less, `h5stream tune` measures it"
+        yield _turn("window", knobs.window_rows, None, fewer, why)
+    elif name == PLANNING:
+        yield _turn("chunks", f"{rows:.0f} rows each", None, "repack with larger chunks", "fewer places to look up")
 
 
 def _python(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
     spent_s = statistics.transform_s + statistics.wait_s
     gain = spent_s / max(statistics.wait_s, 1e-9)
-    turns = []
-    if knobs.collate_fn is not None:
-        turns.append(
-            Turn(
-                knob="collate_fn",
-                present=knobs.collate_fn,
-                try_next="leave it out; batch_transform= gets whole batches",
-                why="samples are taken apart one by one for it",
-                speedup=gain,
-            )
-        )
-    if knobs.batch_transform is not None:
-        turns.append(
-            Turn(
-                knob="batch_transform",
-                present=knobs.batch_transform,
-                try_next="work on whole tensors, or on the GPU inside the step",
-                why="it runs in the thread that asks for the batch",
-                speedup=gain,
-            )
-        )
+    functions = {"collate_fn": knobs.collate_fn, "batch_transform": knobs.batch_transform}
     each_s = statistics.transform_s / max(1, statistics.batches)
-    return Limit(
-        name=PYTHON,
-        measured=f"{1e3 * each_s:.1f} ms a batch in batch_transform and collate_fn; "
-        f"{statistics.transform_s / spent_s:.0%} of the time to a batch",
-        turns=tuple(turns),
+    measured = (
+        f"{1e3 * each_s:.1f} ms a batch in batch_transform and collate_fn; "
+        f"{statistics.transform_s / spent_s:.0%} of the time to a batch"
     )
-
-
-def _copy(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
-    rate = statistics.delivered_bytes / statistics.copy_s if statistics.copy_s else None
-    return Limit(
-        name=COPY,
-        measured=f"{size(rate, '/s')}; under way {statistics.copy_busy:.0%} of the time",
-        turns=(
-            Turn(
-                knob="pin_memory",
-                present=_text(knobs.pin_memory),
-                try_next="True, and casts on the GPU rather than before the copy",
-                why="pinned memory is copied at the bus's rate, and fewer bytes sooner",
-            ),
-        ),
-    )
+    return Limit(PYTHON, measured, tuple(_turn(knob, name, gain) for knob, name in functions.items() if name))
 
 
 def _start(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
+    """Name the start of the epoch, and what brings the first batch sooner, of that only what is not so already."""
     first_s = statistics.first_batch_s or 0.0
     share = first_s / max(statistics.elapsed_s, 1e-9)
-    return Limit(
-        name=START,
-        measured=f"{1e3 * first_s:.0f} ms until first batches, {share:.0%} of the time",
-        turns=_sooner(knobs, _without(share)),
-    )
-
-
-def _sooner(knobs: LoaderKnobs, speedup: float) -> tuple[Turn, ...]:
-    """Return what brings an epoch's first batch sooner, of that only what is not so already."""
-    turns = []
+    turns, speedup = [], _without(share)
     first_rows = knobs.window_rows if knobs.first_window_rows is None else knobs.first_window_rows
     fewer = max(knobs.batch_size or 1, (first_rows or 0) // 4)
     if first_rows is not None and fewer < first_rows:
-        turns.append(
-            Turn(
-                knob="window",
-                present=f"{_text(knobs.window_rows)}, the first {first_rows}",
-                try_next=str(fewer),
-                why="batches come when the first window is read; fewer rows mix less",
-                speedup=speedup,
-            )
-        )
+        window = "n/a" if knobs.window_rows is None else knobs.window_rows
+        why = "batches come when the first window is read; fewer rows mix less"
+        turns.append(_turn("window", f"{window}, the first {first_rows}", speedup, fewer, why))
     if knobs.num_workers == 0:
-        turns.append(
-            Turn(
-                knob="num_workers",
-                present="0",
-                try_next="1 or more",
-                why="an epoch's first window is then read during the epoch before",
-                speedup=speedup,
-            )
-        )
-    return tuple(turns) or (
-        Turn(
-            knob="epochs",
-            present="each starts anew",
-            try_next="several of one loader, without sampler=",
-            why="the first window of the next one is then read during the one before",
-            speedup=speedup,
-        ),
-    )
+        why = "an epoch's first window is then read during the epoch before"
+        turns.append(_turn("num_workers", 0, speedup, "1 or more", why))
+    measured = f"{1e3 * first_s:.0f} ms until first batches, {share:.0%} of the time"
+    return Limit(START, measured, tuple(turns) or (_turn("epochs", "each starts anew", speedup),))
 
 
 def _batch_overhead(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
     each_s = (statistics.wait_s + statistics.transform_s) / max(1, statistics.batches)
     rows = statistics.rows / max(1, statistics.batches)
-    return Limit(
-        name=BATCH_TOO_SMALL,
-        measured=f"{1e6 * each_s:.0f} us to hand over a batch of {rows:,.0f} rows; the readers idle "
-        f"{statistics.idle:.0%} of the time",
-        turns=(larger_batch(knobs, 2.0),),
+    measured = (
+        f"{1e6 * each_s:.0f} us to hand over a batch of {rows:,.0f} rows; the readers idle {statistics.idle:.0%} of "
+        "the time"
     )
+    return Limit(BATCH_TOO_SMALL, measured, (larger_batch(knobs, 2.0),))
 
 
 def _without(share: float) -> float:
     """How many times faster it gets if that share of the work is gone."""
     return 1.0 / max(1.0 - share, 0.01)
-
-
-def _text(value: object) -> str:
-    return "n/a" if value is None else str(value)

@@ -43,39 +43,19 @@ class Read:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplesCost:
-    """What shuffled batches of samples cost.
+    """What shuffled batches of samples cost."""
 
-    Attributes
-    ----------
-    text : str
-        What a sample is, as the user wrote it.
-    samples, sample_nbytes : int
-        Samples of an epoch, and bytes of one in a batch.
-    left_out : int
-        Segments that are shorter than a sample, or objects that lack a field.
-    asked : int
-        Objects that were asked of HDF5, because their headers were not understood.
-    batch_samples, batch_nbytes : int
-        Samples of a full batch, and its bytes.
-    window_samples : int
-        Samples of the largest window, which are shuffled with one another.
-    shapes : dict of str to str
-        What a sample gives, by field.
-    alone, ours : Read
-        A batch whose samples are read one at a time, and by h5stream.
-    """
-
-    text: str
-    samples: int
+    text: str  # what a sample is, as the user wrote it
+    samples: int  # of an epoch
     sample_nbytes: int
-    left_out: int
-    asked: int
+    left_out: int  # segments that are shorter than a sample, or objects that lack a field
+    asked: int  # objects that were asked of HDF5, because their headers were not understood
     batch_samples: int
     batch_nbytes: int
-    window_samples: int
-    shapes: dict[str, str] = field(default_factory=dict)
+    window_samples: int  # of the largest window, which are shuffled with one another
+    shapes: dict[str, str] = field(default_factory=dict)  # what a sample gives, by field
     alone: Read
-    ours: Read
+    ours: Read  # a batch whose samples are read one at a time, and by h5stream
 
 
 def cost_samples(dataset: H5Dataset, text: str, *, batch_size: int, memory_budget: int, threads: int) -> SamplesCost:

@@ -1,11 +1,16 @@
-"""What every piece of advice is: an answer, the arithmetic behind it, and where its numbers come from."""
+"""What every piece of advice is, an answer with its arithmetic and sources, and the checks of what it is asked with."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from h5stream.errors import OptionError
 from h5stream.notebook import ShownAsText
+
+# Share of step time spent waiting for data: under the first a job is not input-bound, over the second it strongly is.
+NOT_WAITING = 0.05
+WAITING = 0.20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,22 +65,31 @@ class Suggestion(ShownAsText):
         return plain | figures
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Turn:
     """One knob to turn, with what to expect."""
 
-    knob: str
-    """What it is called."""
-    present: str
-    """Its value now."""
-    try_next: str
-    """What to try."""
-    why: str
-    """Why that helps."""
+    knob: str  # what it is called
+    present: str  # its value now
+    try_next: str  # what to try
+    why: str  # why that helps
     speedup: float | None = None
     """How many times faster the limiting part becomes, at best; None where that is not known."""
-    stop: str = ""
-    """When to leave it; empty where nothing is to be tried step by step."""
+    stop: str = ""  # when to leave it; empty where nothing is to be tried step by step
 
     def __str__(self) -> str:
         return f"{self.knob}: {self.present} -> {self.try_next} ({self.why})"
+
+
+def at_least(smallest: float, **values: float | None) -> None:
+    """Raise `OptionError` where a named value is smaller than allowed; ``None`` (not given) passes."""
+    for name, value in values.items():
+        if value is not None and not value >= smallest:
+            raise OptionError(f"{name} must be at least {smallest}, not {value}")
+
+
+def above_zero(**values: float | None) -> None:
+    """Raise `OptionError` where a named value is zero, negative or not a number; ``None`` passes."""
+    for name, value in values.items():
+        if value is not None and not value > 0:
+            raise OptionError(f"{name} must be above 0, not {value}")

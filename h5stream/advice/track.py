@@ -5,15 +5,17 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from h5stream import allowance
 from h5stream.advice.epoch_summary import EpochSummary, gpu_ratio
-from h5stream.advice.knobs import LoaderKnobs
-from h5stream.advice.limits import Limit, loop_limit
-from h5stream.advice.progress import Advance, Display
+from h5stream.advice.limits import Limit, LoaderKnobs, loop_limit
 from h5stream.advice.trials import length_of
-from h5stream.advice.waiting import WaitClock
 from h5stream.device.meter import DeviceMemory, device_memory
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError
@@ -22,8 +24,10 @@ from h5stream.monitor.system import SystemMonitor
 from h5stream.structure import rows_of
 from h5stream.units import text_of_bytes
 
-if TYPE_CHECKING:
-    from rich.console import Console
+clock = time.perf_counter
+
+REFRESH_S = 0.2
+"""Seconds between two drawings of the bar: drawing takes about 2 ms, so 1 %."""
 
 
 def track(
@@ -80,13 +84,7 @@ def track(
 
 
 class Tracked:
-    """A loader that shows how far it is; made by `track`.
-
-    Attributes
-    ----------
-    summary : EpochSummary or None
-        The last epoch that ended, by itself or early; None before.
-    """
+    """A loader that shows how far it is; made by `track`."""
 
     def __init__(
         self,
@@ -118,8 +116,6 @@ class Tracked:
         return None if self._monitor is False else stack.enter_context(SystemMonitor())
 
     def _display(self) -> Display:
-        from rich.console import Console
-
         console = self._console if self._console is not None else Console(stderr=True)
         return Display(console, self._description, length_of(self._loader))
 
@@ -233,3 +229,149 @@ def _limit_of(statistics: LoaderStatistics | None, knobs: LoaderKnobs) -> Limit 
     if statistics is None or not statistics.batches:
         return None
     return loop_limit(statistics, knobs, cpus=allowance.cpus())
+
+
+# --- the clock -------------------------------------------------------------------------------------------
+
+
+class WaitClock:
+    """Times the waits of one loop.
+
+    # Guarantees: `take` is called by the loop alone and alone writes; `share` is called by one other thread, the
+    monitor's, and sees a wait that is still going on. No lock: each figure is one number.
+    """
+
+    def __init__(self) -> None:
+        self.batches = 0
+        self.first_s: float | None = None
+        self.longest_s = 0.0
+        self.total_s = 0.0
+        self._began_s: float | None = None
+        self._seen_s, self._seen_at_s = 0.0, clock()
+
+    def take(self, iterator: Iterator[Any]) -> tuple[Any, bool]:
+        """Return the next value, and whether there was one."""
+        self._began_s = began_s = clock()
+        try:
+            value = next(iterator)
+        except StopIteration:
+            return None, False
+        finally:
+            waited_s = clock() - began_s
+            self._began_s = None
+            self.total_s += waited_s
+        self.batches += 1
+        if self.first_s is None:
+            self.first_s = waited_s
+        else:
+            self.longest_s = max(self.longest_s, waited_s)
+        return value, True
+
+    @property
+    def mean_s(self) -> float | None:
+        """Seconds of a wait after the first, on average; None before there is one."""
+        if self.batches < 2 or self.first_s is None:
+            return None
+        return (self.total_s - self.first_s) / (self.batches - 1)
+
+    def share(self) -> float:
+        """Return the share of the time since the last call that was spent waiting, 0 to 1."""
+        now_s, began_s = clock(), self._began_s
+        waited_s = self.total_s + (now_s - began_s if began_s is not None else 0.0)
+        passed_s, new_s = now_s - self._seen_at_s, waited_s - self._seen_s
+        self._seen_s, self._seen_at_s = waited_s, now_s
+        # The wait may have ended between the two readings, and is then counted a moment early or late.
+        return min(1.0, max(0.0, new_s / passed_s)) if passed_s > 0 else 0.0
+
+
+# --- the bar -------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Advance:
+    """How far the epoch is."""
+
+    batches: int = 0
+    samples: int = 0  # taken so far
+    total: int | None = None  # batches of the epoch, if they are known
+    elapsed_s: float = 0.0
+
+    @property
+    def rate(self) -> str:
+        """Samples a second, or batches where samples are not known."""
+        what, unit = (self.samples, "samples/s") if self.samples else (self.batches, "batches/s")
+        return f"{what / self.elapsed_s if self.elapsed_s else 0:,.0f} {unit}"
+
+    @property
+    def left(self) -> str:
+        """Time that the rest will take, as minutes and seconds."""
+        if self.total is None or not self.batches:
+            return "?:??"
+        seconds = round(self.elapsed_s / self.batches * (self.total - self.batches))
+        return f"{seconds // 60}:{seconds % 60:02d}"
+
+
+class Display:
+    """An epoch as it goes: a bar where there is a terminal, with the machine's state below it, lines elsewhere.
+
+    # Guarantees: called by the loop's thread alone. There is no drawing thread: the bar is drawn when a batch arrives
+    and the last drawing is `REFRESH_S` old.
+    """
+
+    def __init__(self, console: Console, description: str, total: int | None) -> None:
+        self._console, self._description, self._drawn_s = console, description or "epoch", 0.0
+        self._bar: _TwoLines | None = None
+        if console.is_terminal:
+            self._bar = _TwoLines(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=None),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[rate]}"),
+                TimeRemainingColumn(compact=True),
+                console=console,
+                auto_refresh=False,
+                transient=True,
+                expand=True,
+            )
+            self._task = self._bar.add_task(self._description, total=total, rate="")
+            self._bar.start()
+
+    def update(self, advance: Advance) -> None:
+        """Note how far the epoch is; called for each batch, so it must cost next to nothing."""
+        if self._bar is not None and (now_s := time.monotonic()) - self._drawn_s >= REFRESH_S:
+            self._drawn_s = now_s
+            self._draw(self._bar, advance)
+
+    def note(self, advance: Advance, text: str) -> None:
+        """Show the state of the machine."""
+        if self._bar is not None:
+            self._bar.below = Text(text, style="dim", no_wrap=True, overflow="ellipsis")
+            self._draw(self._bar, advance)
+            return
+        done = "" if not advance.total else f"{advance.batches / advance.total:4.0%} "
+        of = "" if advance.total is None else f"/{advance.total}"
+        self.say(
+            f"{self._description}: {done}{advance.batches}{of} | {advance.rate} | {advance.left} left"
+            + (f" | {text}" if text else "")
+        )
+
+    def say(self, text: str) -> None:
+        """Print a line that stays: above the bar, or whole, since a file has no width."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=self._bar is None)
+
+    def close(self) -> None:
+        """Take the bar away; what was said stays."""
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _draw(self, bar: _TwoLines, advance: Advance) -> None:
+        bar.update(self._task, completed=advance.batches, rate=advance.rate)
+        bar.refresh()
+
+
+class _TwoLines(Progress):
+    below = Text("")
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield from super().get_renderables()
+        yield self.below

@@ -1,9 +1,12 @@
-"""Short measured runs: a loader alone, a step alone, both together. Every run ends by itself."""
+"""Short measured runs: a loader alone, a step alone, both together; and whether runs of one setting are the faster."""
 
 from __future__ import annotations
 
+import itertools
+import math
+import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +23,12 @@ SYNCHRONIZE_S = 0.25
 MOST_STEPS = 1000
 """Steps of a trial: more would not make the mean better."""
 
+LEAST_GAIN = 0.03
+"""Share by which a setting must be faster, however little its runs differ: less is not worth another setting."""
+
+CHANCE = 0.01
+"""How likely an order of runs as clear as the one found may be where both settings are equally fast."""
+
 clock = time.perf_counter
 
 
@@ -28,22 +37,14 @@ class Trial:
     """What a run did."""
 
     batches: int
-    rows: int
-    """Taken."""
-    elapsed_s: float
-    """Seconds, to the end of the device's work."""
-    waited_s: float = 0.0
-    """Seconds of them in ``next``."""
-    first_s: float = 0.0
-    """Seconds of them until the first batch."""
-    epoch_batches: int | None = None
-    """Batches of an epoch; None where the loader does not tell."""
-    whole_epochs: bool = False
-    """Whether at least one epoch was run to its end."""
-    on_device: bool = False
-    """Whether there was a device whose work was waited for."""
-    statistics: LoaderStatistics | None = None
-    """The loader's own, of all epochs in the run together."""
+    rows: int  # taken
+    elapsed_s: float  # seconds, to the end of the device's work
+    waited_s: float = 0.0  # seconds of them in ``next``
+    first_s: float = 0.0  # seconds of them until the first batch
+    epoch_batches: int | None = None  # batches of an epoch; None where the loader does not tell
+    whole_epochs: bool = False  # whether at least one epoch was run to its end
+    on_device: bool = False  # whether there was a device whose work was waited for
+    statistics: LoaderStatistics | None = None  # the loader's own, of all epochs in the run together
 
     @property
     def _start_s(self) -> float:
@@ -191,3 +192,59 @@ def _close(iterator: Iterator[Any]) -> None:
     close = getattr(iterator, "close", None)
     if callable(close):
         close()
+
+
+# --- runs of two settings, compared ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Runs of two settings that took turns."""
+
+    gain: float  # how many times faster the one is than the other: their median runs
+    spread: float  # share by which two runs of one setting typically differ: high where something else uses the machine
+    chance: float  # how likely runs of equally fast settings come out in so clear an order
+
+    @property
+    def is_faster(self) -> bool:
+        """Whether it is faster beyond the noise: by more than runs of one setting differ, and not by chance."""
+        return self.gain > 1.0 + max(LEAST_GAIN, self.spread) and self.chance <= CHANCE
+
+
+def compare(ours: Sequence[float], theirs: Sequence[float]) -> Comparison:
+    """Compare the rates of two settings, run in turns; five runs of each can decide, fewer cannot."""
+    return Comparison(
+        gain=statistics.median(ours) / max(1e-9, statistics.median(theirs)),
+        spread=max(spread_of(ours), spread_of(theirs)),
+        chance=_chance(ours, theirs),
+    )
+
+
+def spread_of(runs: Sequence[float]) -> float:
+    """Return the share by which two runs of one setting typically differ: the median of all pairs of them.
+
+    One run that was disturbed does not make it large; half of them do.
+    """
+    pairs = [1 - min(a, b) / max(a, b) for a, b in itertools.combinations(runs, 2) if max(a, b) > 0]
+    return statistics.median(pairs) if pairs else 0.0
+
+
+def _chance(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """Return how likely equally fast settings have so few upsets: pairs of runs in which theirs is not slower.
+
+    All orders of the runs are then equally likely (the rank-sum test of Mann and Whitney, exact).
+    """
+    upsets = sum(theirs_run >= our_run for our_run in ours for theirs_run in theirs)
+    orders = orders_by_upsets(len(ours), len(theirs))
+    return sum(orders[: upsets + 1]) / math.comb(len(ours) + len(theirs), len(ours))
+
+
+def orders_by_upsets(ours: int, theirs: int) -> list[int]:
+    """Count the orders of so many runs of each by their upsets: the coefficients of the Gaussian binomial."""
+    counts = [1] + [0] * (ours * theirs)
+    for k in range(1, ours + 1):
+        for place in range(len(counts) - 1, theirs + k - 1, -1):  # times 1 - q^(theirs + k)
+            counts[place] -= counts[place - theirs - k]
+        for place in range(k, len(counts)):  # divided by 1 - q^k
+            counts[place] += counts[place - k]
+    return counts

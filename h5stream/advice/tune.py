@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import statistics
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from h5stream import allowance
-from h5stream.advice.noise import Comparison, compare, spread_of
-from h5stream.advice.rules import above_zero
-from h5stream.advice.suggestion import Suggestion
-from h5stream.advice.trials import time_loop
+from h5stream.advice.suggestion import Suggestion, above_zero
+from h5stream.advice.trials import Comparison, compare, spread_of, time_loop
 from h5stream.engine.budget import block_rows_of
 from h5stream.engine.footprint import WindowRows
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import BudgetError, DeviceMemoryError, OptionError, WeakShuffleWarning
 from h5stream.loader import H5StreamLoader
+from h5stream.monitor.plot import BLUE, RED, bare, figure_of_matplotlib
 from h5stream.order.quality import FEW_BLOCKS, is_weak
 from h5stream.profiles import Profile
 
@@ -56,26 +55,17 @@ READING = 0.5
 class Attempt:
     """One setting and what was measured with it."""
 
-    knob: str
-    """What was varied: ``"default"``, ``"threads"``, ``"window"`` or ``"device"`` (where the window lies)."""
+    knob: str  # what was varied: ``"default"``, ``"threads"``, ``"window"`` or ``"device"`` (where the window lies)
     threads: int
-    window_rows: int
-    """The setting."""
+    window_rows: int  # the setting
     blocks: int
-    all_blocks: int = 0
-    """Blocks in a window, and of the data. Low (under a hundred of many): the shuffle mixes little."""
-    rows_per_s: float = 0.0
-    """Rows a second; 0 where it was refused."""
-    first_batch_s: float | None = None
-    """Seconds to the first batch."""
-    refused: str = ""
-    """Why it was not run; empty if it was."""
-    statistics: LoaderStatistics | None = None
-    """The loader's own."""
-    window_device: str = ""
-    """The device that the window lies on; empty for the host."""
-    left: int = 0
-    """Runs that may follow, at most."""
+    all_blocks: int = 0  # blocks in a window, and of the data. Low (under a hundred of many): the shuffle mixes little
+    rows_per_s: float = 0.0  # rows a second; 0 where it was refused
+    first_batch_s: float | None = None  # seconds to the first batch
+    refused: str = ""  # why it was not run; empty if it was
+    statistics: LoaderStatistics | None = None  # the loader's own
+    window_device: str = ""  # the device that the window lies on; empty for the host
+    left: int = 0  # runs that may follow, at most
 
     @property
     def setting(self) -> tuple[int, int, str]:
@@ -165,77 +155,28 @@ def tune(
     (True, 500)
     """
     above_zero(seconds=seconds)
-    bench = Bench(source, fields, samples, batch_size, memory_budget, device, seconds, progress)
-    cpus, duel = allowance.cpus(), 2 * TURNS
-    on_device = 0 if device is None else 1 + duel
-    bench.left = 2 + _runs_of_search(cpus, _FACTORS) + 2 * duel + on_device
+    options = {"fields": fields, "samples": samples, "memory_budget": memory_budget, "device": device}
+    bench = Bench(source, batch_size, options, seconds, progress)
+    cpus, duels = allowance.cpus(), 4 * TURNS
+    on_device = 0 if device is None else 1 + 2 * TURNS
+    bench.left = 2 + _runs_of_search(cpus, _FACTORS) + duels + on_device
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WeakShuffleWarning)  # a caveat says it, once
         bench.measure("default", 0, "auto")  # the page cache and the kernels are cold for the first only
-        bench.best.clear()
-        bench.rates.clear()
+        bench.runs.clear()
         default = bench.measure("default", 0, "auto")
         sizes = window_sizes(default, rows=bench.rows, batch_size=batch_size)
-        bench.left = _runs_of_search(cpus, sizes) + 2 * duel + on_device
+        bench.left = _runs_of_search(cpus, sizes) + duels + on_device
         best = search(bench.measure, default, cpus=cpus, rows=bench.rows, batch_size=batch_size)
-        bench.left = 2 * duel + on_device
-        duels = _Duels(bench, default)
+        bench.left = duels + on_device
+        match = _Match(bench, default)
         # A larger window may have been proposed for its mixing alone; its threads may still be worth having.
         for proposed in (best, replace(best, window_rows=default.window_rows, blocks=default.blocks)):
-            if (found := duels.challenge(proposed)) is not None and found.is_faster:
+            if (found := match.challenge(proposed)) is not None and found.is_faster:
                 break
         bench.left = on_device
-        said = "" if device is None else _challenge_on_device(bench, duels)
-    return _tuning(bench, duels, said)
-
-
-class _Duels:
-    """The setting that is to be recommended: the loader's own, until another one beats it beyond the noise."""
-
-    def __init__(self, bench: Bench, default: Attempt) -> None:
-        self._bench, self.default, self.best = bench, default, default
-        self.gain, self.spread = 1.0, bench.spread
-        self.fought: list[str] = []
-        self._seen = {default.setting}
-
-    def challenge(self, proposed: Attempt) -> Comparison | None:
-        """Run it against the one that is to be recommended so far, in turns; None where that was done before."""
-        if proposed.setting in self._seen:
-            return None
-        self._seen.add(proposed.setting)
-        ours, theirs = self._bench.in_turns(proposed, self.best)
-        found = compare(ours, theirs)
-        self.fought.append(_paired_words(proposed, self.best, ours, theirs))
-        self.spread = max(self.spread, found.spread)
-        if found.is_faster:
-            self.best, self.gain = proposed, self.gain * found.gain
-        return found
-
-
-def _paired_words(proposed: Attempt, other: Attempt, ours: list[float], theirs: list[float]) -> str:
-    """Say how the runs went that decide, since the search's table may show something else."""
-    ratios = [our_run / max(1e-9, their_run) for our_run, their_run in zip(ours, theirs, strict=True)]
-    return (
-        f"{len(ratios)} runs each in turns decide, not the search's best runs: {_setting_words(proposed)} ran at "
-        f"{min(ratios):.2f} to {max(ratios):.2f} times the rate of {_setting_words(other)}"
-    )
-
-
-def _setting_words(attempt: Attempt) -> str:
-    device = f", window_device={attempt.window_device!r}" if attempt.window_device else ""
-    return f"num_workers={attempt.threads}, window={attempt.window_rows:,} rows{device}"
-
-
-def _challenge_on_device(bench: Bench, duels: _Duels) -> str:
-    """Lay the chosen window onto the device too; say how that did."""
-    there = bench.measure_on_device(duels.best)
-    if there.refused:
-        return f"window_device={there.window_device!r} was not run: {there.refused}"
-    found = duels.challenge(there)
-    assert found is not None
-    return f"window_device={there.window_device!r} ran at {found.gain:.2f} times the host window's rate" + (
-        "" if found.is_faster else ", which is not more than runs of one setting differ by"
-    )
+        said = [] if device is None else [match.on_device(str(device))]
+    return _tuning(bench, match, said)
 
 
 def search(measure: Measure, default: Attempt, *, cpus: int, rows: int, batch_size: int) -> Attempt:
@@ -268,25 +209,12 @@ def _runs_of_search(cpus: int, windows: Sequence[float]) -> int:
 
 
 def thread_counts(cpus: int) -> tuple[int, ...]:
-    """Return the numbers of threads to try: powers of two up to the processors, and those.
-
-    Examples
-    --------
-    >>> thread_counts(6)
-    (1, 2, 4, 6)
-    """
+    """Return the numbers of threads to try: powers of two up to the processors, and those."""
     return tuple(sorted({1 << k for k in range(cpus.bit_length()) if 1 << k <= cpus} | {cpus}))
 
 
 def window_sizes(default: Attempt, *, rows: int, batch_size: int) -> tuple[int, ...]:
-    """Return the windows to try beside the default one: an eighth to four times it, in whole blocks.
-
-    Examples
-    --------
-    >>> one = Attempt(knob="default", threads=1, window_rows=102400, blocks=1024)
-    >>> window_sizes(one, rows=1000000, batch_size=8192)
-    (51200, 204800, 409600)
-    """
+    """Return the windows to try beside the default one: an eighth to four times it, in whole blocks."""
     block_rows = max(1, default.window_rows // max(1, default.blocks))
     least = max(LEAST_BLOCKS * block_rows, 4 * batch_size)
     wanted = {min(rows, int(default.window_rows * factor)) for factor in _FACTORS}
@@ -301,67 +229,59 @@ def _fastest(attempts: list[Attempt]) -> float:
     return max(attempt.rows_per_s for attempt in attempts)
 
 
-@dataclass(slots=True)
 class Bench:
-    """Runs settings on one file, and keeps the best run and all rates of each."""
+    """Runs settings on one file, and keeps all runs of each."""
 
-    source: Any
-    fields: Any
-    samples: Any
-    batch_size: int
-    memory_budget: int | None
-    device: Any
-    seconds: float
-    progress: Callable[[Attempt], None]
-    left: int = 0
-    rows: int = 0
-    row_nbytes: int = 0
-    best: dict[tuple[int, int, str], Attempt] = field(default_factory=dict)
-    rates: dict[tuple[int, int, str], list[float]] = field(default_factory=dict)
+    def __init__(
+        self, source: Any, batch_size: int, options: dict[str, Any], seconds: float, progress: Callable[[Attempt], None]
+    ) -> None:
+        self.source, self.batch_size, self.options = source, batch_size, options
+        self._seconds, self._progress = seconds, progress
+        self.left = self.rows = self.row_nbytes = 0
+        self.runs: dict[tuple[int, int, str], list[Attempt]] = {}
 
-    def measure(self, knob: str, threads: int, window: WindowRows) -> Attempt:
-        """Run one setting; 0 threads stands for the loader's own choice."""
+    def measure(self, knob: str, threads: int, window: WindowRows, window_device: str = "") -> Attempt:
+        """Run one setting, and note it; 0 threads stands for the loader's own choice."""
         try:
-            attempt = self.run(knob, threads, window)
-        except BudgetError as error:
+            attempt = self.run(knob, threads, window, window_device)
+        except (BudgetError, DeviceMemoryError, OptionError) as error:
+            # No room there, or on the device, or fields that are no tensors.
+            if not isinstance(error, BudgetError) and not window_device:
+                raise
             attempt = Attempt(
-                knob=knob, threads=threads, window_rows=int(window), blocks=0, refused=f"needs {error.needed:,} bytes"
+                knob=knob,
+                threads=threads,
+                window_rows=int(window),
+                blocks=0,
+                refused=str(error).split(";")[0] if window_device else f"needs {getattr(error, 'needed', 0):,} bytes",
+                window_device=window_device,
             )
-        return self._noted(attempt)
-
-    def measure_on_device(self, chosen: Attempt) -> Attempt:
-        """Run a setting with its window on the device."""
-        try:
-            attempt = self.run("device", chosen.threads, chosen.window_rows, str(self.device))
-        except (BudgetError, DeviceMemoryError, OptionError) as error:  # no room there, or fields that are no tensors
-            refused = str(error).split(";")[0]
-            attempt = replace(chosen, knob="device", rows_per_s=0.0, refused=refused, window_device=str(self.device))
-        return self._noted(attempt)
-
-    def _noted(self, attempt: Attempt) -> Attempt:
-        self._told(attempt)
-        self.rates.setdefault(attempt.setting, []).append(attempt.rows_per_s)
-        known = self.best.get(attempt.setting)
-        if known is None or attempt.rows_per_s > known.rows_per_s:
-            self.best[attempt.setting] = attempt
+        self._tell(attempt)
+        self.runs.setdefault(attempt.setting, []).append(attempt)
         return attempt
 
-    def _told(self, attempt: Attempt) -> None:
+    def _tell(self, attempt: Attempt) -> None:
         self.left = max(0, self.left - 1)
-        self.progress(replace(attempt, left=self.left))
+        self._progress(replace(attempt, left=self.left))
+
+    @property
+    def best(self) -> dict[tuple[int, int, str], Attempt]:
+        """The best run of each setting."""
+        return {setting: max(runs, key=lambda run: run.rows_per_s) for setting, runs in self.runs.items()}
 
     @property
     def spread(self) -> float:
         """How far apart two runs of one setting of the search were: the median of the settings."""
-        return statistics.median([spread_of(runs) for runs in self.rates.values() if len(runs) > 1] or [0.0])
+        rates = ([run.rows_per_s for run in runs] for runs in self.runs.values() if len(runs) > 1)
+        return statistics.median([spread_of(one) for one in rates] or [0.0])
 
     def in_turns(self, one: Attempt, other: Attempt) -> tuple[list[float], list[float]]:
-        """Run two settings again, each first in every second turn; give their rates."""
+        """Run two settings again, each first in every second turn; return their rates."""
         rates: dict[tuple[int, int, str], list[float]] = {one.setting: [], other.setting: []}
         for turn in range(TURNS):
             for attempt in (one, other) if turn % 2 else (other, one):
                 ran = self.run(attempt.knob, *attempt.setting)
-                self._told(ran)
+                self._tell(ran)
                 rates[attempt.setting].append(ran.rows_per_s)
         return rates[one.setting], rates[other.setting]
 
@@ -373,22 +293,20 @@ class Bench:
             shuffle=True,
             seed=0,
             num_workers=threads or None,
-            fields=self.fields,
-            samples=self.samples,
             window=window,
-            memory_budget=self.memory_budget,
-            device=self.device,
             window_device=window_device or None,
+            **self.options,
         ) as loader:
-            self.memory_budget, self.rows = loader.memory_budget, len(loader.dataset)
-            self.row_nbytes = loader.dataset.layout.row_nbytes
-            trial = time_loop(loader, None, self.seconds)
-            block_rows = block_rows_of(loader.dataset.layout)
+            layout, rows = loader.dataset.layout, loader.window_size.window_rows
+            self.options["memory_budget"] = loader.memory_budget
+            self.rows, self.row_nbytes = len(loader.dataset), layout.row_nbytes
+            trial = time_loop(loader, None, self._seconds)
+            block_rows = block_rows_of(layout)
             return Attempt(
                 knob=knob,
                 threads=loader.num_workers,
-                window_rows=loader.window_size.window_rows,
-                blocks=-(-loader.window_size.window_rows // block_rows),
+                window_rows=rows,
+                blocks=-(-rows // block_rows),
                 all_blocks=-(-self.rows // block_rows),
                 rows_per_s=trial.rows_per_s,
                 first_batch_s=trial.first_s,
@@ -397,39 +315,85 @@ class Bench:
             )
 
 
-def _tuning(bench: Bench, duels: _Duels, said: str) -> Tuning:
-    names = bench.fields
+class _Match:
+    """The setting that is to be recommended: the loader's own, until another one beats it beyond the noise."""
+
+    def __init__(self, bench: Bench, default: Attempt) -> None:
+        self._bench, self.default, self.best = bench, default, default
+        self.gain, self.spread = 1.0, bench.spread
+        self.said: list[str] = []
+        self._seen = {default.setting}
+
+    def challenge(self, proposed: Attempt) -> Comparison | None:
+        """Run it against the one that is to be recommended so far, in turns; None where that was done before."""
+        if proposed.setting in self._seen:
+            return None
+        self._seen.add(proposed.setting)
+        ours, theirs = self._bench.in_turns(proposed, self.best)
+        ratios = [our_run / max(1e-9, their_run) for our_run, their_run in zip(ours, theirs, strict=True)]
+        # The search's table may show something else.
+        self.said.append(
+            f"{len(ratios)} runs each in turns decide, not the search's best runs: {_setting_words(proposed)} ran at "
+            f"{min(ratios):.2f} to {max(ratios):.2f} times the rate of {_setting_words(self.best)}"
+        )
+        found = compare(ours, theirs)
+        self.spread = max(self.spread, found.spread)
+        if found.is_faster:
+            self.best, self.gain = proposed, self.gain * found.gain
+        return found
+
+    def on_device(self, device: str) -> str:
+        """Lay the chosen window onto the device too; say how that did."""
+        there = self._bench.measure("device", self.best.threads, self.best.window_rows, device)
+        if there.refused:
+            return f"window_device={device!r} was not run: {there.refused}"
+        found = self.challenge(there)
+        assert found is not None
+        said = f"window_device={device!r} ran at {found.gain:.2f} times the host window's rate"
+        return said if found.is_faster else f"{said}, which is not more than runs of one setting differ by"
+
+
+def _setting_words(attempt: Attempt) -> str:
+    device = f", window_device={attempt.window_device!r}" if attempt.window_device else ""
+    return f"num_workers={attempt.threads}, window={attempt.window_rows:,} rows{device}"
+
+
+def _tuning(bench: Bench, match: _Match, said: Sequence[str]) -> Tuning:
+    names, every = bench.options["fields"], bench.best
+    default, best = (every.get(one.setting, one) for one in (match.default, match.best))
+    if best.setting == default.setting:
+        answer = f"no setting is faster than the loader's own beyond the noise; keep {_setting_words(best)}"
+    else:
+        answer = f"{_setting_words(best)}: {match.gain:.2f} times the rate of the loader's own setting"
     if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
         names = tuple(names)
     elif not isinstance(names, str):
         names = None  # what is more than names is for the program to say
-    default, best = (bench.best.get(one.setting, one) for one in (duels.default, duels.best))
-    assert bench.memory_budget is not None
+    settings = {
+        "shuffle": True,
+        "batch_size": bench.batch_size,
+        "num_workers": best.threads,
+        "window": best.window_rows,
+        "memory_budget": bench.options["memory_budget"],
+    }
     return Tuning(
         title="Tuning",
-        answer=_answer(default, best, duels),
-        arithmetic=tuple(_line(attempt) for attempt in bench.best.values()),
-        caveats=(*duels.fought, *_caveats(default, best, duels.spread, said)),
+        answer=answer,
+        arithmetic=tuple(_line(attempt) for attempt in every.values()),
+        caveats=(*match.said, *said, *_caveats(default, best, match.spread)),
         default=default,
         best=best,
-        attempts=tuple(bench.best.values()),
-        gain=duels.gain,
-        spread=duels.spread,
+        attempts=tuple(every.values()),
+        gain=match.gain,
+        spread=match.spread,
         profile=Profile(
             dataset=str(Path(bench.source).resolve()) if isinstance(bench.source, (str, Path)) else "",
             fields=names,
-            loader={
-                "shuffle": True,
-                "batch_size": bench.batch_size,
-                "num_workers": best.threads,
-                "window": best.window_rows,
-                "memory_budget": bench.memory_budget,
-            }
-            | ({"window_device": best.window_device} if best.window_device else {}),
+            loader=settings | ({"window_device": best.window_device} if best.window_device else {}),
             measured={
                 "rows_per_s": round(best.rows_per_s, 1),
-                "gain": round(duels.gain, 3),
-                "spread": round(duels.spread, 3),
+                "gain": round(match.gain, 3),
+                "spread": round(match.spread, 3),
                 "row_bytes": bench.row_nbytes,
                 "rows": bench.rows,
                 "cpus": allowance.cpus(),
@@ -438,37 +402,86 @@ def _tuning(bench: Bench, duels: _Duels, said: str) -> Tuning:
     )
 
 
-def _answer(default: Attempt, best: Attempt, duels: _Duels) -> str:
-    if best.setting == default.setting:
-        return f"no setting is faster than the loader's own beyond the noise; keep {_setting_words(best)}"
-    return f"{_setting_words(best)}: {duels.gain:.2f} times the rate of the loader's own setting"
-
-
 def _line(attempt: Attempt) -> str:
     where = f" on {attempt.window_device}" if attempt.window_device else ""
     text = f"{attempt.knob}: {attempt.threads} thread(s), window {attempt.window_rows:,} rows{where}"
     return f"{text}: {attempt.refused or f'{attempt.rows_per_s:,.0f} rows/s'}"
 
 
-def _caveats(default: Attempt, best: Attempt, spread: float, said: str) -> tuple[str, ...]:
-    caveats = [said] if said else []
+def _caveats(default: Attempt, best: Attempt, spread: float) -> Iterator[str]:
     if spread:
-        caveats.append(
-            f"two runs of one setting differed by {spread:.0%} here; what is faster by less is not recommended"
-            + ("; tune again when the machine is quiet" if spread > NOISY else "")
-        )
-    caveats += ["prefetch_factor has no effect on the host, where a window is read ahead: not searched"]
+        said = f"two runs of one setting differed by {spread:.0%} here; what is faster by less is not recommended"
+        yield said + ("; tune again when the machine is quiet" if spread > NOISY else "")
+    yield "prefetch_factor has no effect on the host, where a window is read ahead: not searched"
     if (ran := best.statistics) is not None:
         work_s = ran.read_s + ran.decode_s + ran.scatter_s + ran.h5py_s + ran.plan_s
         share = ran.read_s / work_s if work_s else 0.0
-        caveats.append(f"staging: reading is {share:.0%} of the readers' work, the most that it could save")
+        yield f"staging: reading is {share:.0%} of the readers' work, the most that it could save"
     if best.window_rows < default.window_rows:
-        caveats.append(
+        yield (
             f"the window is smaller than the default's: {best.blocks:,} blocks are mixed instead of "
             f"{default.blocks:,}; pass window= to keep it"
         )
     if is_weak(best.blocks, best.all_blocks):
-        caveats.append(
+        yield (
             f"the shuffle is weak: a window holds {best.blocks:,} of {best.all_blocks:,} blocks; see `h5stream inspect`"
         )
-    return tuple(caveats)
+
+
+# --- the curve, as a picture ------------------------------------------------------------------------------
+
+_CURVE, _BEST, _DEFAULT = BLUE, RED, "#999999"
+
+
+def save_tune_plot(tuning: Tuning, path: str | Path) -> None:
+    """Draw rows a second over threads and over windows into an image file; needs matplotlib."""
+    figure = figure_of_matplotlib()(figsize=(10, 4.2), dpi=120, layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    ran = [attempt for attempt in tuning.attempts if not attempt.refused]
+    threads = [a for a in ran if a.knob in ("default", "threads")]
+    windows = [a for a in ran if a.threads == tuning.best.threads and not a.window_device]
+    _panel(left, tuning, sorted(threads, key=lambda a: a.threads), lambda a: a.threads, "reader threads")
+    left.set_title(f"window of {tuning.default.window_rows:,} rows", fontsize=10)
+    _panel(right, tuning, sorted(windows, key=lambda a: a.window_rows), lambda a: a.window_rows, "window (rows)")
+    right.set_title(f"{tuning.best.threads} thread(s)", fontsize=10)
+    left.set_ylabel("million rows/s")
+    left.set_ylim(0, 1.15 * max(a.rows_per_s for a in ran) / 1e6)
+    # Either mark may stand in one panel only; the legend has both.
+    marks = {name: mark for axis in (left, right) for mark, name in zip(*axis.get_legend_handles_labels(), strict=True)}
+    left.legend(marks.values(), marks.keys(), loc="lower right", frameon=False, fontsize=9)
+    name = Path(tuning.profile.dataset).name
+    batch = tuning.profile.loader["batch_size"]
+    figure.suptitle(f"{name}, batches of {batch:,} rows: {tuning.answer}", fontsize=11, x=0.01, ha="left")
+    figure.savefig(path)
+
+
+def _panel(axis: Any, tuning: Tuning, attempts: Sequence[Attempt], place: Any, label: str) -> None:
+    axis.set_xscale("log", base=2)
+    axis.set_xlabel(label)
+    bare(axis)
+    places = [place(a) for a in attempts]
+    axis.plot(places, [a.rows_per_s / 1e6 for a in attempts], "o-", color=_CURVE, linewidth=1.6)
+    axis.set_xticks(places, [_short(value) for value in places])
+    axis.minorticks_off()
+    for marked, colour, marker, name in (
+        (tuning.default, _DEFAULT, "s", "default"),
+        (tuning.best, _BEST, "*", "chosen"),
+    ):
+        if marked in attempts:
+            axis.plot(
+                [place(marked)],
+                [marked.rows_per_s / 1e6],
+                marker,
+                color=colour,
+                markersize=13 if marker == "*" else 9,
+                label=name,
+                linestyle="none",
+                zorder=3,
+            )
+
+
+def _short(value: int) -> str:
+    for unit, size in (("M", 1_000_000), ("k", 1_000)):
+        if value >= size:
+            return f"{value / size:.3g}{unit}"
+    return str(value)

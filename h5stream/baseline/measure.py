@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from h5stream.baseline.stopped import Rival, status_nbytes
+from h5stream.baseline.rivals import Rival, status_nbytes
 from h5stream.dataset import H5Dataset
 from h5stream.loader import H5StreamLoader
 from h5stream.storage.handles import open_file
@@ -34,20 +34,14 @@ _SLAB_NBYTES = 32 * 1024 * 1024
 class Measurement:
     """What a loader did."""
 
-    name: str
-    """The loader."""
+    name: str  # the loader
     rows: int
     batches: int
-    nbytes: int
-    """What it delivered."""
-    seconds: float
-    """From asking for the iterator to the last batch counted."""
-    first_batch_s: float | None
-    """To the first batch; None if there was none in the time."""
-    peak_nbytes: int
-    """Growth of resident memory over the start, worker processes included."""
-    stopped: bool = False
-    """Whether its time was over before its epoch."""
+    nbytes: int  # what it delivered
+    seconds: float  # from asking for the iterator to the last batch counted
+    first_batch_s: float | None  # to the first batch; None if there was none in the time
+    peak_nbytes: int  # growth of resident memory over the start, worker processes included
+    stopped: bool = False  # whether its time was over before its epoch
 
     @property
     def rows_per_s(self) -> float:
@@ -145,12 +139,9 @@ def measure_naive(
 class Checked:
     """What comparing with h5py found."""
 
-    rows: int
-    """Rows that were compared in every field."""
-    total: int
-    """Rows there are."""
-    problem: str = ""
-    """What is wrong; else empty."""
+    rows: int  # rows that were compared in every field
+    total: int  # rows there are
+    problem: str = ""  # what is wrong; else empty
 
 
 def check_epoch(
@@ -251,13 +242,7 @@ def _read(file: Any, part: DatasetPart, field: int, first: int, count: int) -> A
 
 
 def row_sums(values: Any) -> NDArray[np.uint64]:
-    """Return a 64-bit sum of each row's bytes, the same for a tensor, an array and a list.
-
-    Examples
-    --------
-    >>> bool((row_sums(torch.arange(4)) == row_sums(np.arange(4))).all())
-    True
-    """
+    """Return a 64-bit sum of each row's bytes, the same for a tensor, an array and a list."""
     if isinstance(values, RAGGED):
         values = [values.sample(k) for k in range(rows_of(values) or 0)]
     elif isinstance(values, torch.Tensor) and values.is_nested:

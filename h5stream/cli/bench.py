@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import os
+import shutil
+import signal
+import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column
 
 from h5stream.cli.options import (
     FLAG,
@@ -28,8 +32,7 @@ from h5stream.cli.options import (
     sample_kind,
     window_rows,
 )
-from h5stream.cli.showing import Bar, line, prose, safe_console
-from h5stream.cli.temporary import temporary_folder
+from h5stream.cli.showing import Bar, line, print_json, prose, safe_console, table
 from h5stream.units import text_of_bytes
 
 if TYPE_CHECKING:
@@ -147,7 +150,7 @@ def bench_command(
         except KeyboardInterrupt:
             report.interrupted = True
     if as_json:
-        typer.echo(json.dumps(report.to_dict(), indent=2))
+        print_json(report.to_dict())
     else:
         print_end(safe_console(), report)
     if report.interrupted:
@@ -244,7 +247,7 @@ class _Bench:
 
     def _naive(self, paths: Sequence[str], loader: H5StreamLoader, batch_size: int, workers: int) -> None:
         from h5stream.baseline.measure import measure_naive
-        from h5stream.baseline.stopped import RivalError
+        from h5stream.baseline.rivals import RivalError
 
         layout = loader.dataset.layout
         note = f"(stops after {self._seconds:.0f} s)"
@@ -276,20 +279,14 @@ class _Bench:
 
 
 def batch_rows(rows: int, row_nbytes: int) -> int:
-    """Return the rows of a batch where the user says nothing: a power of two, 8,192 at most.
-
-    Examples
-    --------
-    >>> batch_rows(10**6, 1024), batch_rows(50_000, 3072), batch_rows(10**6, 1 << 20), batch_rows(10, 8)
-    (8192, 2048, 64, 1)
-    """
+    """Return the rows of a batch where the user says nothing: a power of two, 8,192 at most."""
     most = min(_BATCH_ROWS, _BATCH_NBYTES // max(1, row_nbytes), rows // _LEAST_BATCHES)
     return 1 << max(0, most.bit_length() - 1)
 
 
 def _lines(files: Sequence[str], fields: str, samples: str, names: Sequence[str], batch_size: int) -> Sequence[str]:
     """Return the Python that streams what was measured."""
-    from h5stream.advice.lines import loader_lines
+    from h5stream.advice.program import loader_lines
 
     source = files[0] if len(files) == 1 else files
     if is_python(fields):
@@ -313,14 +310,14 @@ def _print_facts(console: Console, facts: dict[str, Any]) -> None:
 
 def print_row(console: Console, measured: Measurement, *, header: bool) -> None:
     """Print what was measured of one loader, below the names of the columns if that is the first."""
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_header=header, header_style="bold")
-    table.add_column(
-        "loader", width=max(9, min(24, console.width - sum(_WIDTHS.values()) - len(_WIDTHS))), overflow="fold"
-    )
-    for name, width in _WIDTHS.items():
-        table.add_column(name, justify="right", width=width, overflow="fold")
+    wide = max(9, min(24, console.width - sum(_WIDTHS.values()) - len(_WIDTHS)))
+    titles = [("loader", wide), *_WIDTHS.items()]
+    columns = [
+        Column(name if header else "", width=width, justify="right" if k else "left", overflow="fold")
+        for k, (name, width) in enumerate(titles)
+    ]
     first = measured.first_batch_s
-    table.add_row(
+    row = (
         measured.name,
         f"{measured.rows_per_s:,.0f}",
         f"{measured.batches_per_s:,.2f}" if measured.batches else "none",
@@ -328,7 +325,7 @@ def print_row(console: Console, measured: Measurement, *, header: bool) -> None:
         f">{measured.seconds:.1f} s" if first is None else f"{first:.2f} s",
         text_of_bytes(measured.peak_nbytes),
     )
-    console.print(table)
+    console.print(table(columns, [row]))
 
 
 def print_end(console: Console, report: Report) -> None:
@@ -387,3 +384,29 @@ def _print_checked(console: Console, checked: Checked) -> None:
             "compared in the time.",
             style="green",
         )
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """Make a folder that is gone at the end, also where SIGHUP or SIGTERM is the end.
+
+    # Guarantees: the handler removes and dies, and raises nothing: an exception is lost where Python runs a weak
+    reference's callback, as it does behind each call of h5py.
+    """
+    with tempfile.TemporaryDirectory(prefix=prefix) as folder:
+
+        def end(number: int, frame: object) -> None:
+            shutil.rmtree(folder, ignore_errors=True)
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+        before = {}
+        if threading.current_thread() is threading.main_thread():  # elsewhere signals cannot be asked for
+            for number in (signal.SIGHUP, signal.SIGTERM):
+                if signal.getsignal(number) == signal.SIG_DFL:  # not below `nohup`
+                    before[number] = signal.signal(number, end)
+        try:
+            yield Path(folder)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

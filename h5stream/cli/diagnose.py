@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,7 +23,7 @@ from h5stream.cli.options import (
     sample_kind,
     window_rows,
 )
-from h5stream.cli.showing import Bar, indented, prose, safe_console, verdict
+from h5stream.cli.showing import Bar, indented, print_json, prose, safe_console, verdict
 from h5stream.errors import OptionError
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def diagnose_command(
         _print_interrupted(measured, as_json)
         raise
     if as_json:
-        typer.echo(json.dumps(found.to_dict() | {"interrupted": False}, indent=2))
+        print_json(found.to_dict() | {"interrupted": False})
     else:
         _print(found, f"{paths[0] if len(paths) == 1 else f'{len(paths)} files'}: {settings}")
 
@@ -98,7 +97,7 @@ def diagnose_command(
 def _print_interrupted(measured: dict[str, Trial], as_json: bool) -> None:
     if as_json:
         found = {name: {"batch_s": one.batch_s, "rows_per_s": one.rows_per_s} for name, one in measured.items()}
-        typer.echo(json.dumps({"measured": found, "interrupted": True}, indent=2))
+        print_json({"measured": found, "interrupted": True})
         return
     console = safe_console()
     for name, one in measured.items():

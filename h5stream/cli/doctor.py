@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
+from rich.table import Column
 from rich.text import Text
 
 from h5stream.cli.options import AsJson, files_of
-from h5stream.cli.showing import safe_console
+from h5stream.cli.showing import print_json, safe_console, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from h5stream.advice.check import Check
+    from h5stream.advice.doctor import Check
 
 _MARKS = {"pass": ("✓ pass", "green"), "warn": ("! warn", "yellow"), "fail": ("✗ fail", "bold red")}
 
@@ -31,15 +30,13 @@ def doctor_command(
 ) -> None:
     """Check this machine, and how the files lie on it; exit with status 1 if something fails."""
     paths = files_of(files or [])
-    from h5stream.advice.check import worst
-    from h5stream.advice.doctor import examine_file, examine_machine
+    from h5stream.advice.doctor import examine_file, examine_machine, worst
 
     checks = examine_machine()
     for path in paths:
         checks += examine_file(Path(path))
     if as_json:
-        # Not through rich, which would break long lines.
-        typer.echo(json.dumps({"worst": worst(checks), "checks": [asdict(check) for check in checks]}, indent=2))
+        print_json({"worst": worst(checks), "checks": [asdict(check) for check in checks]})
     else:
         _print_table(checks)
     if worst(checks) == "fail":
@@ -47,17 +44,15 @@ def doctor_command(
 
 
 def _print_table(checks: Sequence[Check]) -> None:
-    table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(overflow="fold")
+    rows = []
     for check in checks:
         text, colour = _MARKS[check.status]
         found = Text(check.found)
         if check.fix:
             found.append(f"\n→ {check.fix}", style=colour)
-        table.add_row(Text(text, style=colour), check.name, found)
+        rows.append((Text(text, style=colour), Text(check.name, style="bold"), found))
+    columns = [Column("", no_wrap=True), Column("", no_wrap=True), Column("", overflow="fold")]
     console = safe_console()
-    console.print(table)
+    console.print(table(columns, rows, gap=2))
     counts = {status: sum(check.status == status for check in checks) for status in _MARKS}
     console.print(f"\n{counts['pass']} pass, {counts['warn']} warn, {counts['fail']} fail", highlight=False)

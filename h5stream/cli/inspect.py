@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
@@ -22,7 +21,7 @@ from h5stream.cli.options import (
     pattern_of,
     sample_kind,
 )
-from h5stream.cli.showing import safe_console
+from h5stream.cli.showing import print_json, safe_console
 
 
 def inspect_command(
@@ -68,7 +67,7 @@ def inspect_command(
         batch = 8192 if batch_size is None else batch_size
         show_samples(paths, samples, field_names(fields), batch, threads, memory_budget, as_json)
         return
-    from h5stream.storage.listing import MOST_DATASETS, list_file
+    from h5stream.advice.listing import MOST_DATASETS, list_file
     from h5stream.workers.guard import InChild
 
     names, most = listed_names(fields), None if everything else MOST_DATASETS
@@ -98,22 +97,22 @@ def inspect_command(
                 console.print()
             print_all(console, one, everything=everything, one_of_many=one_of_many)
     if as_json:
-        typer.echo(json.dumps([one.to_dict() for one in found], indent=2))
+        print_json([one.to_dict() for one in found])
 
 
 def show_files(pattern: str, paths: list[str], allow_external: bool) -> bool:
     """Show what files are that hold the same, from some of them; tell whether they do."""
-    from h5stream.storage.listing import list_files
+    from h5stream.advice.listing import list_files
     from h5stream.workers.guard import InChild
 
     with InChild(f"listing {pattern!r}", list_files, paths, allow_external=allow_external) as listing:
-        from h5stream.advice.kinds import kinds_of_files
+        from h5stream.advice.detectors import proposals_of_files
         from h5stream.cli.inspect_view import print_files
 
-        kinds = kinds_of_files(pattern, listing.result(), len(paths))
-    if kinds:
-        print_files(safe_console(), pattern, len(paths), kinds[0])
-    return bool(kinds)
+        kind = proposals_of_files(pattern, listing.result(), len(paths), allow_external=allow_external)
+    if kind:
+        print_files(safe_console(), pattern, len(paths), kind)
+    return kind is not None
 
 
 def show_catalogue(paths: list[str], drop: bool, as_json: bool) -> None:
@@ -130,7 +129,7 @@ def show_catalogue(paths: list[str], drop: bool, as_json: bool) -> None:
             {"file": path, "dropped": dropped[path], "kept": [asdict(one) for one in kept]}
             for path, kept in found.items()
         ]
-        typer.echo(json.dumps(values, indent=2))
+        print_json(values)
         return
     for path, kept in found.items():
         print_catalogue(safe_console(), path, kept, dropped[path] if drop else None)
@@ -163,7 +162,7 @@ def show_samples(
         threads=threads or threads_within(dataset.layout, allowance.cpus(), budget),
     )
     if as_json:
-        typer.echo(json.dumps([asdict(cost)], indent=2))
+        print_json([asdict(cost)])
         return
     named = ", ".join(paths) if len(paths) < 4 else f"{paths[0]} ... {paths[-1]} ({len(paths):,} files)"
     print_samples(safe_console(), named, cost)

@@ -81,17 +81,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.
 
 
 def field_names(text: str) -> Any:
-    """Return the loader's ``fields=`` for names with commas between them, or for what it takes written in Python.
-
-    Examples
-    --------
-    >>> field_names(""), field_names("x"), field_names("x, y")
-    (None, 'x', ['x', 'y'])
-    >>> field_names("Field('tokens', ragged='pad', max_length=512), 'label'")[1]
-    'label'
-    """
+    """Return the loader's ``fields=`` for names with commas between them, or for what it takes written in Python."""
     if is_python(text):
-        from h5stream.advice.from_text import fields_from_text
+        from h5stream.advice.program import fields_from_text
 
         return fields_from_text(text)
     names = listed_names(text)
@@ -136,7 +128,7 @@ def sample_kind(text: str) -> Any:
     """Return the loader's ``samples=`` for what it takes written in Python; None for no text."""
     if not text:
         return None
-    from h5stream.advice.from_text import samples_from_text
+    from h5stream.advice.program import samples_from_text
 
     return samples_from_text(text)
 

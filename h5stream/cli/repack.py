@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +10,7 @@ import typer
 from rich.console import Console
 
 from h5stream.cli.options import FLAG, SIZE, AsJson, check_writable, files_of, listed_names, size
-from h5stream.cli.showing import Bar, Notices, line, prose, safe_console
+from h5stream.cli.showing import Bar, Notices, line, print_json, prose, safe_console
 from h5stream.errors import OptionError
 from h5stream.repacking.recipe import Recipe
 from h5stream.units import text_of_bytes
@@ -92,7 +91,7 @@ def repack_command(
             _print_rates(safe_console(), result, *rates)
     if as_json:
         found = asdict(result) | {"rows_per_s": rates}
-        typer.echo(json.dumps(found, indent=2, default=str))
+        print_json(found)
 
 
 def _print(console: Console, result: RepackResult, said: tuple[str, ...]) -> None:

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import codecs
 import io
+import json
+import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook
+import typer
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook
 from rich.padding import Padding
 from rich.progress import (
     BarColumn,
@@ -27,7 +30,7 @@ from rich.progress import (
 )
 from rich.progress_bar import ProgressBar
 from rich.segment import Segment
-from rich.table import Column
+from rich.table import Column, Table
 from rich.text import Text
 
 from h5stream.units import text_of_bytes
@@ -48,13 +51,7 @@ _IN_ASCII = dict(
 
 
 def printable(text: str, kept: str = "\n") -> str:
-    r"""Replace what is not printable, but for line breaks; without ``kept`` also those, as in names that are one line.
-
-    Examples
-    --------
-    >>> printable("a\x1b[31mb\n")
-    'a�[31mb\n'
-    """
+    """Replace what is not printable, but for `kept`; names, which are one line, keep nothing."""
     if text.isprintable():
         return text
     valid = text.encode("utf-8", "replace").decode()
@@ -97,6 +94,12 @@ def _replaced(error: UnicodeError) -> tuple[str, int]:
     return "".join(_IN_ASCII.get(one, "?") for one in error.object[error.start : error.end]), error.end
 
 
+# Characters of a name for which other columns leave room, and of a column where longer ones have lines of their own.
+_LEAST_NAME, _SHORT_NAME = 12, 26
+
+# Columns that are aligned to the right.
+_NUMBERS = {"chunk rows", "chunk size", "stored", "ratio", "mean", "std", "min", "max", "NaN", "inf"}
+
 # A log file wants to know that it goes on, not how it looks every moment.
 _PLAIN_LINE_S = 5.0
 
@@ -136,6 +139,79 @@ def verdict(console: Console, found: Suggestion, details: Sequence[str] = ()) ->
 def indented(console: Console, text: str, style: str = "") -> None:
     """Print a sentence two columns in, also where it is broken."""
     console.print(Padding(Text(text, style=style), (0, 0, 0, 2), expand=False))
+
+
+def print_json(value: Any) -> None:
+    """Print JSON, not through rich, which would break long lines."""
+    typer.echo(json.dumps(value, indent=2, default=str))
+
+
+def table(
+    columns: Sequence[str | Column],
+    rows: Iterable[Iterable[RenderableType]],
+    *,
+    gap: int = 1,
+    header_style: str = "bold",
+) -> Table:
+    """Return a table without lines; where no column has a title, without titles."""
+    titled = any(column if isinstance(column, str) else column.header for column in columns)
+    made = Table(
+        *columns, box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style=header_style, show_header=titled
+    )
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def whole(text: str, style: str = "") -> Text:
+    """Return a line that is printed as it is, however long: it is there to be copied."""
+    return Text(text, style=style, no_wrap=True, overflow="ignore")
+
+
+class NamedLines:
+    """Lines of a table that begin with a name; one that is too long for its column has a line of its own.
+
+    Not rich's table: that breaks names, and a broken name cannot be copied.
+    """
+
+    def __init__(self, names: Sequence[str], columns: Mapping[str, int], width: int, *, gap: int = 2) -> None:
+        room = max(_LEAST_NAME, width - sum(columns.values()) - gap * len(columns))
+        longest = max(map(len, names))
+        self._name_width = longest if longest <= room else min(room, _SHORT_NAME)
+        self._columns, self._gap = columns, " " * gap
+
+    def of(self, name: str, cells: Sequence[str | Text], style: str = "") -> Iterator[Text]:
+        """Return the line of a name, or several: what is too long for its column goes on in the next."""
+        texts = [Text(cell) if isinstance(cell, str) else cell for cell in cells]
+        folded = [_folded(text.plain, width) for text, width in zip(texts, self._columns.values(), strict=True)]
+        if len(name) > self._name_width:
+            yield whole(name, style)
+            name = ""
+        for place in range(max(map(len, folded))):
+            line = Text((name if place == 0 else "").ljust(self._name_width), style=style)
+            for text, parts, (title, width) in zip(texts, folded, self._columns.items(), strict=True):
+                part = parts[place] if place < len(parts) else ""
+                part = part.rjust(width) if title in _NUMBERS else part.ljust(width)
+                line.append(self._gap).append(part, style=text.style or style)
+            line.rstrip()
+            yield line
+
+
+def _folded(text: str, width: int) -> list[str]:
+    """Break a text after spaces and plus signs."""
+    lines = [""]
+    for part in re.split(r"(?<=[ +])", text) if len(text) > width else [text]:
+        if lines[-1] and len(lines[-1] + part.rstrip()) > width:
+            lines.append("")
+        lines[-1] += part
+    return [line.rstrip() for line in lines]
+
+
+def labelled(parts: Iterable[tuple[str, Sequence[RenderableType]]], style: str = "dim", width: int = 10) -> Table:
+    """Return lines beneath one another, each part with its label on the left."""
+    columns = [Column("", justify="right", style=style, min_width=width, no_wrap=True), Column("", overflow="fold")]
+    rows = ((label if place == 0 else "", line) for label, lines in parts for place, line in enumerate(lines))
+    return table(columns, ((label, Text(line) if isinstance(line, str) else line) for label, line in rows))
 
 
 class _Clock(BarColumn):

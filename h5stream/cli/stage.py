@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column
 from rich.text import Text
 
 from h5stream.cli.options import FLAG, SIZE, AsJson, files_of, listed_names, size
 from h5stream.cli.repack import DEFAULT, ChunkBytes, Compress, Contiguous, RepackFields, ShuffleRows
-from h5stream.cli.showing import Bar, Notices, line, printable, prose, safe_console
+from h5stream.cli.showing import Bar, Notices, line, print_json, printable, prose, safe_console, table
 from h5stream.errors import OptionError, StagingError
 from h5stream.repacking.recipe import Recipe
 from h5stream.units import text_of_bytes
 
 if TYPE_CHECKING:
     from h5stream.staging import StagedFile, StagingProgress
+
+
+_TITLES = ("copy", "size", "state", "used by")
 
 
 def stage_command(
@@ -149,7 +151,7 @@ def _stage(
         )
         shown(result.notices)
     if as_json:
-        _echo_json(asdict(result))
+        print_json(asdict(result))
         return
     seconds = max(time.monotonic() - begin, 1e-6)
     for path in (*result.paths, *result.followed):
@@ -161,10 +163,6 @@ def _stage(
         f"{len(result.copied)} {done} ({text_of_bytes(result.bytes_copied)}{rate}), {len(result.reused)} reused.",
     )
     line(console, f"Remove with: h5stream stage --remove {result.folder}")
-
-
-def _echo_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, default=str))
 
 
 def _there(folder: Path, option: str) -> Path:
@@ -180,7 +178,7 @@ def _list(folder: Path, as_json: bool) -> None:
 
     console, files = safe_console(), list_staged(_there(folder, "--list"))
     if as_json:
-        _echo_json([asdict(file) for file in files])
+        print_json([asdict(file) for file in files])
     elif not files:
         line(console, f"nothing is staged in {folder}")
     elif console.is_terminal:
@@ -194,13 +192,9 @@ def _list(folder: Path, as_json: bool) -> None:
 
 def _print_files(console: Console, files: tuple[StagedFile, ...]) -> None:
     """Print what is short as a table, and what is long (paths, a checksum) below it in lines that can be copied."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("copy", "size", "state", "used by"):
-        table.add_column(title, justify="right" if title == "size" else "left", overflow="fold")
-    for file in files:
-        _, size_text, state, users, *_ = _cells(file)
-        table.add_row(*map(Text, (printable(file.path.name, kept=""), size_text, state, users)))
-    console.print(table)
+    columns = [Column(title, justify="right" if title == "size" else "left", overflow="fold") for title in _TITLES]
+    short = ((printable(file.path.name, kept=""), *_cells(file)[1:4]) for file in files)
+    console.print(table(columns, (map(Text, cells) for cells in short)))
     for file in files:
         path, _, _, _, digest, source = _cells(file)
         line(console, f"  {path} of {source}")
@@ -225,7 +219,7 @@ def _verify(folder: Path, threads: int | None, as_json: bool) -> None:
         results = verify_staged(folder, threads=threads, progress=lambda done, total: bar.show(done, total))
     bad = [result for result in results if not result.ok]
     if as_json:
-        _echo_json([asdict(result) | {"ok": result.ok} for result in results])
+        print_json([asdict(result) | {"ok": result.ok} for result in results])
     else:
         for result in bad:
             line(console, f"DAMAGED {result.path}: {result.problem}")
@@ -242,7 +236,7 @@ def _remove(folder: Path, files: list[str] | None, force: bool, as_json: bool) -
     console = safe_console()
     result = remove_staged(_there(folder, "--remove"), files or None, force=force)
     if as_json:
-        _echo_json(asdict(result))
+        print_json(asdict(result))
         return
     for notice in result.notices:
         prose(console, f"note: {notice}")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
 from h5stream.cli.options import AsJson, Fields, Files, Samples, field_names, files_of, sample_kind
-from h5stream.cli.showing import printable, safe_console
+from h5stream.cli.showing import NamedLines, print_json, printable, safe_console
 from h5stream.errors import OptionError
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from h5stream.field_statistics import FieldStatistics
 
 _COLUMNS = ("mean", "std", "min", "max", "NaN", "inf")
-_LEAST_NAME = 10
 
 # Channels of a field, and values that are counted, that are listed.
 _MOST_LINES, _MOST_COUNTS = 64, 20
@@ -51,7 +49,7 @@ def statistics_command(
     dataset = H5Dataset(paths, field_names(fields), samples=sample_kind(samples))
     found = dataset.statistics(axis=_axis(axis))
     if as_json:
-        typer.echo(json.dumps({name: one.to_dict() for name, one in found.items()}, indent=2))
+        print_json({name: one.to_dict() for name, one in found.items()})
         return
     console = safe_console()
     for line in _lines([*found.values()], console.width):
@@ -70,18 +68,14 @@ def _axis(text: str) -> Any:
 
 def _lines(found: list[FieldStatistics], width: int) -> Iterator[Text]:
     rows = [row for one in found for row in _rows(one)]
-    widths = [max(len(title), *(len(row[k + 1]) for row in rows)) for k, title in enumerate(_COLUMNS)]
-    room = width - sum(widths) - 2 * len(widths)
-    name_width = min(max(len("field"), *(len(row[0]) for row in rows)), max(_LEAST_NAME, room))
+    widths = {title: max(len(title), *(len(row[k + 1]) for row in rows)) for k, title in enumerate(_COLUMNS)}
+    lines = NamedLines(["field", *(row[0] for row in rows)], widths, width)
     if found:
         yield Text(f"{found[0].samples:,} samples")
-    yield Text(_line("field", _COLUMNS, name_width, widths), style="dim")
+    yield from lines.of("field", _COLUMNS, "dim")
     for one in found:
         for name, *cells in _rows(one):
-            if len(name) > name_width:
-                yield Text(name)
-                name = ""
-            yield Text(_line(name, cells, name_width, widths))
+            yield from lines.of(name, cells)
         if _size(one.mean) > _MOST_LINES:
             yield Text(f"  and {_size(one.mean) - _MOST_LINES:,} more (--json)", style="dim")
         if one.counts:
@@ -110,13 +104,9 @@ def _number(value: Any) -> str:
     return f"{value:.1f}" if 1e3 <= abs(value) < 1e6 else f"{value:.4g}"  # not 1e+04 for 9999.5
 
 
-def _line(name: str, cells: Any, name_width: int, widths: list[int]) -> str:
-    return name.ljust(name_width) + "".join("  " + c.rjust(w) for c, w in zip(cells, widths, strict=True))
-
-
 def _counts(one: FieldStatistics, width: int) -> Iterator[Text]:
     """List the most frequent values and how often they come, broken between them."""
-    from h5stream.advice.cost_in_words import counted
+    from h5stream.units import counted
 
     assert one.counts is not None
     total = max(1, sum(one.counts.values()))

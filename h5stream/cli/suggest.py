@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from h5stream.cli.options import (
@@ -26,7 +24,7 @@ from h5stream.cli.options import (
     size,
     some_size,
 )
-from h5stream.cli.showing import safe_console
+from h5stream.cli.showing import labelled, print_json, safe_console
 from h5stream.errors import OptionError
 
 if TYPE_CHECKING:
@@ -84,21 +82,17 @@ def _data_of(
 
 def _shown(suggestion: Suggestion) -> Group:
     """Lay a suggestion out: its title, then answer, arithmetic, notes and sources beside their labels."""
-    body = Table.grid(padding=(0, 1))
-    body.add_column(justify="right", style="dim", min_width=_LABEL_COLUMNS)
-    body.add_column(overflow="fold")
-    body.add_row("answer", Text(suggestion.answer, style="bold green"))
+    parts: list[tuple[str, list[RenderableType]]] = [("answer", [Text(suggestion.answer, style="bold green")])]
     for label, lines, style in (
         ("because", suggestion.arithmetic, ""),
         ("note", suggestion.caveats, "yellow"),
         ("source", suggestion.sources, "dim"),
     ):
-        for place, line in enumerate(lines):
-            # As padding and not as spaces, an indent also holds where the line is folded.
-            text = line.lstrip()
-            shown = Padding(Text(text, style=style), (0, 0, 0, len(line) - len(text)))
-            body.add_row(label if place == 0 else "", shown)
-    return Group(Text(suggestion.title, style="bold cyan"), body, Text())
+        # As padding and not as spaces, an indent also holds where the line is folded.
+        indents = [len(line) - len(line.lstrip()) for line in lines]
+        texts = zip(lines, indents, strict=True)
+        parts.append((label, [Padding(Text(line.lstrip(), style=style), (0, 0, 0, indent)) for line, indent in texts]))
+    return Group(Text(suggestion.title, style="bold cyan"), labelled(parts, width=_LABEL_COLUMNS), Text())
 
 
 def _print_all(console: Console, found: dict[str, Suggestion], batch_size: int | None) -> None:
@@ -213,7 +207,7 @@ def suggest_command(
         here, precision=precision, waiting_share=waiting, preset=preset, cpus=cpus
     )
     if as_json:
-        typer.echo(json.dumps({name: value.to_dict() for name, value in found.items()}, indent=2))
+        print_json({name: value.to_dict() for name, value in found.items()})
     else:
         _print_all(safe_console(), found, batch_size)
 

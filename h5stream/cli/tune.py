@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from h5stream.cli.options import (
@@ -26,7 +25,7 @@ from h5stream.cli.options import (
     is_python,
     sample_kind,
 )
-from h5stream.cli.showing import Bar, line, prose, safe_console, verdict
+from h5stream.cli.showing import Bar, line, print_json, prose, safe_console, table, verdict
 
 if TYPE_CHECKING:
     from h5stream.advice.tune import Attempt, Tuning
@@ -84,13 +83,13 @@ def tune_command(
         _print_interrupted(measured[1:], as_json)  # the first ran cold, and does not count
         raise
     if as_json:
-        typer.echo(json.dumps(tuning.to_dict() | {"interrupted": False}, indent=2, default=str))
+        print_json(tuning.to_dict() | {"interrupted": False})
     else:
         _print(safe_console(), tuning)
     if out is not None:
         _write(errors, tuning, out, files if len(paths) > 1 else None, fields, samples)
     if plot is not None:
-        from h5stream.advice.tune_plot import save_tune_plot
+        from h5stream.advice.tune import save_tune_plot
 
         save_tune_plot(tuning, plot)
         line(errors, f"plot: {plot}")
@@ -122,7 +121,7 @@ def _print_interrupted(measured: list[Attempt], as_json: bool) -> None:
         best.setdefault(attempt.setting, attempt)
     if as_json:
         found = {"attempts": [asdict(attempt) for attempt in best.values()], "interrupted": True}
-        typer.echo(json.dumps(found, indent=2, default=str))
+        print_json(found)
         return
     console = safe_console()
     if best:
@@ -148,16 +147,14 @@ def attempts_table(attempts: Sequence[Attempt], best: Attempt | None, width: int
     taken = sum(max(map(len, column)) + 1 for column in zip(_TITLES, *rows, strict=True))
     most = min(_BAR, width - taken - len(" <-"))
     fastest = max(attempt.rows_per_s for attempt in attempts)
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    for number, title in enumerate(_TITLES):
-        table.add_column(title, justify="right" if number else "left", overflow="fold")
-    table.add_column("", overflow="fold")
+    columns = [Column(title, justify="right" if k else "left", overflow="fold") for k, title in enumerate(_TITLES)]
+    found = table([*columns, Column("", overflow="fold")], ())
     for attempt, numbers in zip(attempts, rows, strict=True):
         chosen = attempt == best
         length = max(1, round(most * attempt.rows_per_s / fastest)) if fastest and most > 0 else 0
         said = attempt.refused or "█" * length + (" <-" if chosen else "")
-        table.add_row(*numbers, said, style="green" if chosen else "")
-    return table
+        found.add_row(*numbers, said, style="green" if chosen else "")
+    return found
 
 
 def _numbers(attempt: Attempt) -> list[str]:

@@ -7,8 +7,9 @@ import errno
 import logging
 import os
 import posixpath
+import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import h5py
@@ -27,7 +28,6 @@ from h5stream.errors import (
     UnsupportedFieldError,
 )
 from h5stream.storage import elements
-from h5stream.storage.clues import some_of
 from h5stream.storage.external import Guard
 from h5stream.storage.fields import split_member
 from h5stream.storage.handles import open_file
@@ -57,6 +57,10 @@ _NOT_THERE = (
 
 _DEEPEST = 1000
 """Groups inside groups that are looked into: libhdf5 itself recurses, and no real file nests like that."""
+
+
+MANY_ALIKE, SOME_ALIKE = 200, 32
+"""Names in a group that differ in their digits alone: of more than so many, so many are looked at."""
 
 
 @contextlib.contextmanager
@@ -124,6 +128,29 @@ def datasets_of(
             below = f"{path}{name}/"
             open_groups.append((below, _hard_linked(thing, below, damaged, chosen)))
     return found
+
+
+def some_of(names: Sequence[str]) -> list[str]:
+    """Choose which of a group's names to look at: all, but of those that differ in their digits alone a few.
+
+    Examples
+    --------
+    >>> len(some_of([f"trace_{k}" for k in range(100_000)] + ["about"]))
+    33
+    """
+    families: dict[str, list[str]] = defaultdict(list)
+    for name in names:
+        families[re.sub(r"\d+", "0", name)].append(name)
+    if len(families) > MANY_ALIKE:  # keys, of which none is like another
+        families = {"": list(names)}
+    few = (alike if len(alike) <= MANY_ALIKE else spread(alike, SOME_ALIKE) for alike in families.values())
+    return sorted(name for names in few for name in names)
+
+
+def spread(things: Sequence[str], wanted: int) -> list[str]:
+    """Return so many of some things, evenly spaced, the first and the last among them; all where there are fewer."""
+    count = len(things)
+    return list(things) if count <= wanted else [things[k * (count - 1) // (wanted - 1)] for k in range(wanted)]
 
 
 def _address(thing: Any) -> tuple[int, int]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from h5stream.advice.rules import at_least
-from h5stream.advice.suggestion import Suggestion
+from h5stream.advice.suggestion import Suggestion, at_least
 
 
 def accumulation_for(target_batch_size: int, batch_size: int, *, rows: int | None = None) -> Suggestion:

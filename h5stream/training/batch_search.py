@@ -10,8 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
-from h5stream.advice.rules import at_least
-from h5stream.advice.suggestion import Suggestion
+from h5stream.advice.suggestion import Suggestion, at_least
 from h5stream.device.backend import release_cached_memory
 from h5stream.errors import OptionError
 

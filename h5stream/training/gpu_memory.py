@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from h5stream.advice.rules import above_zero, at_least
-from h5stream.advice.suggestion import Suggestion
+from h5stream.advice.suggestion import Suggestion, above_zero, at_least
 from h5stream.training.optimizer_states import find_optimizer, optimizer_state_bytes
 from h5stream.units import text_of_bytes
 

@@ -6,7 +6,7 @@ import difflib
 import re
 from dataclasses import dataclass
 
-from h5stream.advice.rules import above_zero
+from h5stream.advice.suggestion import above_zero
 from h5stream.errors import OptionError
 
 

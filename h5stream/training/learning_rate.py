@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from h5stream.advice.rules import above_zero, at_least
-from h5stream.advice.suggestion import Suggestion
+from h5stream.advice.suggestion import Suggestion, above_zero, at_least
 from h5stream.training.optimizer_states import find_optimizer
 
 # Goyal et al. ramp over 5 epochs; Adam's ramp follows its second moment, of which this is everyone's default.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from h5stream.advice.rules import at_least
-from h5stream.advice.suggestion import Suggestion, Turn
-from h5stream.advice.waiting import NOT_WAITING, WAITING
+from h5stream.advice.suggestion import NOT_WAITING, WAITING, Suggestion, Turn, at_least
 from h5stream.errors import OptionError
 from h5stream.training.presets import GpuPreset, Setting
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from h5stream.advice.rules import above_zero, at_least
-from h5stream.advice.suggestion import Suggestion
+from h5stream.advice.suggestion import Suggestion, above_zero, at_least
 from h5stream.errors import OptionError
 from h5stream.training.gpu_names import Card, find_card, memory_of
 

@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 import h5stream
 from h5stream import H5StreamLoader, diagnose
 from h5stream.advice import trials
-from h5stream.advice.knobs import LoaderKnobs
-from h5stream.advice.limits import data_limit
+from h5stream.advice.limits import LoaderKnobs, data_limit
 from h5stream.advice.suggestion import Turn
 from h5stream.advice.trials import Trial, time_loop, time_step
 from h5stream.cli.app import app

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from h5stream.advice import doctor, file_checks, machine_checks
-from h5stream.advice.check import Check, passed, worst
-from h5stream.advice.file_checks import ReadTrial
+from h5stream.advice import doctor
+from h5stream.advice.doctor import Check, ReadTrial, passed, worst
 from h5stream.cli.app import app
 from h5stream.device.facts import CudaFacts, cuda_facts, pin_error, started_cuda_uuids
 from h5stream.filesystem import Mount, mount_of, resident_bytes
@@ -53,16 +52,16 @@ class TestMachine:
         ],
     )
     def test_torch_must_be_new_enough(self, version, status):
-        assert verdict(machine_checks.check_torch(cuda(torch_version=version))) == status
+        assert verdict(doctor.check_torch(cuda(torch_version=version))) == status
 
     def test_torchs_build_is_told(self):
-        assert machine_checks.check_torch(cuda()).found == "torch 2.13.0, CUDA 12.6"
-        assert machine_checks.check_torch(cuda(built_for=None)).found == "torch 2.13.0, CPU build"
+        assert doctor.check_torch(cuda()).found == "torch 2.13.0, CUDA 12.6"
+        assert doctor.check_torch(cuda(built_for=None)).found == "torch 2.13.0, CPU build"
 
     def test_a_driver_is_told_with_its_devices_and_none_is_ordinary(self):
-        assert machine_checks.check_driver(DRIVER).found == "570.86, runs CUDA up to 12.8: H100"
-        assert machine_checks.check_driver(DriverFacts(version="1")).found == "1, runs CUDA up to unknown: no device"
-        check = machine_checks.check_driver(NO_DRIVER)
+        assert doctor.check_driver(DRIVER).found == "570.86, runs CUDA up to 12.8: H100"
+        assert doctor.check_driver(DriverFacts(version="1")).found == "1, runs CUDA up to unknown: no device"
+        check = doctor.check_driver(NO_DRIVER)
         assert verdict(check) == "pass"
         assert check.found == "no NVIDIA driver: library not found; training runs on the processor"
 
@@ -80,7 +79,7 @@ class TestMachine:
         ],
     )
     def test_cuda_must_be_usable_where_there_is_a_gpu(self, facts, driver, visible, status, part):
-        check = machine_checks.check_cuda(cuda(**facts), driver, visible)
+        check = doctor.check_cuda(cuda(**facts), driver, visible)
         assert verdict(check) == status
         assert part in check.found
 
@@ -93,7 +92,7 @@ class TestMachine:
         ],
     )
     def test_pinned_memory_must_work_where_there_is_a_gpu(self, available, error, limit, status, part):
-        check = machine_checks.check_pinned(available, error, limit)
+        check = doctor.check_pinned(available, error, limit)
         assert verdict(check) == status
         assert check.found == part
 
@@ -106,7 +105,7 @@ class TestMachine:
         ],
     )
     def test_one_processor_is_slow(self, allowed, installed, status, found):
-        check = machine_checks.check_processors(allowed, installed)
+        check = doctor.check_processors(allowed, installed)
         assert (verdict(check), check.found) == (status, found)
 
     @pytest.mark.parametrize(
@@ -117,7 +116,7 @@ class TestMachine:
         ],
     )
     def test_little_memory_is_told(self, available, limit, status, found):
-        check = machine_checks.check_memory(available, limit)
+        check = doctor.check_memory(available, limit)
         assert (verdict(check), check.found) == (status, found)
 
     @pytest.mark.parametrize(
@@ -130,7 +129,7 @@ class TestMachine:
         ],
     )
     def test_dockers_small_shared_memory_is_told(self, places, status):
-        assert verdict(machine_checks.check_tmpfs(places)) == status
+        assert verdict(doctor.check_tmpfs(places)) == status
 
     @pytest.mark.parametrize(
         ("soft", "hard", "status", "fix"),
@@ -143,7 +142,7 @@ class TestMachine:
         ],
     )
     def test_few_open_files_are_told_with_what_may_be_had(self, soft, hard, status, fix):
-        check = machine_checks.check_open_files(soft, hard)
+        check = doctor.check_open_files(soft, hard)
         assert (verdict(check), check.fix) == (status, fix)
         assert ("may be raised" in check.found) == (soft != hard)
 
@@ -155,14 +154,14 @@ class TestMachine:
         ("hdf5", "status"), [("1.12.2", "warn"), ("1.12.3", "pass"), ("1.14.6", "pass"), ("2.0.0", "pass")]
     )
     def test_an_old_hdf5_is_told(self, hdf5, status):
-        assert verdict(machine_checks.check_hdf5(self.versions(hdf5))) == status
+        assert verdict(doctor.check_hdf5(self.versions(hdf5))) == status
 
     def test_missing_filters_are_told_and_without_deflate_nothing_goes(self):
-        check = machine_checks.check_filters(self.versions(deflate=True, zstd=True))
+        check = doctor.check_filters(self.versions(deflate=True, zstd=True))
         assert (verdict(check), check.found) == ("pass", "2: deflate, zstd")
-        check = machine_checks.check_filters(self.versions(deflate=True, szip=False))
+        check = doctor.check_filters(self.versions(deflate=True, szip=False))
         assert (verdict(check), check.found) == ("warn", "missing: szip (1)")
-        assert verdict(machine_checks.check_filters(self.versions(deflate=False, zstd=True))) == "fail"
+        assert verdict(doctor.check_filters(self.versions(deflate=False, zstd=True))) == "fail"
 
     @pytest.mark.parametrize(
         ("gpus", "cpus", "status", "found"),
@@ -175,7 +174,7 @@ class TestMachine:
         ],
     )
     def test_a_process_far_from_its_gpu_is_told(self, gpus, cpus, status, found):
-        check = machine_checks.check_numa(gpus, cpus)
+        check = doctor.check_numa(gpus, cpus)
         assert (verdict(check), check.found) == (status, found)
 
     @pytest.mark.parametrize(
@@ -188,7 +187,7 @@ class TestMachine:
         ],
     )
     def test_forking_after_cuda_has_started_is_told(self, method, started, status):
-        assert verdict(machine_checks.check_start_method(method, started)) == status
+        assert verdict(doctor.check_start_method(method, started)) == status
 
 
 MOUNTS = """\
@@ -210,25 +209,25 @@ class TestFile:
         return path
 
     def test_an_hdf5_file_is_known_by_its_signature(self, path):
-        check = file_checks.check_is_hdf5(path)
+        check = doctor.check_is_hdf5(path)
         assert (verdict(check), check.found[:5]) == ("pass", "HDF5,")
 
     @pytest.mark.parametrize("user_block", [512, 1024, 4096])
     def test_the_signature_is_found_behind_a_user_block(self, tmp_path, user_block):
         with h5py.File(tmp_path / "u.h5", "w", userblock_size=user_block) as file:
             file["x"] = 1
-        assert file_checks.check_is_hdf5(tmp_path / "u.h5").found.endswith(f"user block of {user_block} bytes")
+        assert doctor.check_is_hdf5(tmp_path / "u.h5").found.endswith(f"user block of {user_block} bytes")
 
     @pytest.mark.parametrize("content", [b"", b"short", b"\0" * 5000])
     def test_another_file_is_refused(self, tmp_path, content):
         (tmp_path / "x").write_bytes(content)
-        check = file_checks.check_is_hdf5(tmp_path / "x")
+        check = doctor.check_is_hdf5(tmp_path / "x")
         assert verdict(check) == "fail"
         assert check.found.endswith("x: no HDF5 signature")
 
     def test_a_file_that_cannot_be_opened_is_refused_with_the_reason(self, tmp_path):
-        assert "No such file" in file_checks.check_is_hdf5(tmp_path / "nowhere").found
-        assert "Is a directory" in file_checks.check_is_hdf5(tmp_path).found
+        assert "No such file" in doctor.check_is_hdf5(tmp_path / "nowhere").found
+        assert "Is a directory" in doctor.check_is_hdf5(tmp_path).found
 
     @pytest.mark.parametrize(
         ("path", "expected"),
@@ -246,9 +245,9 @@ class TestFile:
         assert (mount.kind, mount.point) == expected
 
     def test_a_network_filesystem_is_slow_and_a_local_one_fine(self):
-        assert verdict(file_checks.check_filesystem(Path("/data/a.h5"), MOUNTS)) == "warn"
-        assert verdict(file_checks.check_filesystem(Path("/data/fast/a.h5"), MOUNTS)) == "pass"
-        assert file_checks.check_filesystem(Path("/a"), "").found == "unknown, mounted at /"
+        assert verdict(doctor.check_filesystem(Path("/data/a.h5"), MOUNTS)) == "warn"
+        assert verdict(doctor.check_filesystem(Path("/data/fast/a.h5"), MOUNTS)) == "pass"
+        assert doctor.check_filesystem(Path("/a"), "").found == "unknown, mounted at /"
 
     def test_this_machines_filesystem_is_found(self, path):
         assert mount_of(path).kind
@@ -268,15 +267,15 @@ class TestFile:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 4 << 20, os.POSIX_FADV_DONTNEED)
         assert 3 << 20 <= resident_bytes(path) <= 5 << 20
-        file_checks.read_trial(path)
+        doctor.read_trial(path)
         assert resident_bytes(path) <= 5 << 20, "measuring filled the page cache"
 
     def test_an_empty_file_has_no_pages(self, tmp_path):
         (tmp_path / "x").touch()
-        assert file_checks.check_residency(tmp_path / "x").found == "0% of 0 B is in memory"
+        assert doctor.check_residency(tmp_path / "x").found == "0% of 0 B is in memory"
 
     def test_what_the_system_does_not_say_is_no_failure(self, tmp_path):
-        assert "does not say" in file_checks.check_residency(tmp_path / "nowhere").found
+        assert "does not say" in doctor.check_residency(tmp_path / "nowhere").found
 
     def test_a_kernel_without_mincore_is_told(self, path, monkeypatch):
         class Libc:
@@ -285,19 +284,19 @@ class TestFile:
                 return -1
 
         monkeypatch.setattr(ctypes, "CDLL", lambda *a, **k: Libc())
-        assert "does not say" in file_checks.check_residency(path).found
+        assert "does not say" in doctor.check_residency(path).found
 
     def test_a_trial_reads_whole_pieces_up_to_its_limit(self, tmp_path):
         path = tmp_path / "x"
         path.write_bytes(b"x" * (17 << 20))
-        trial = file_checks.read_trial(path, trial_bytes=8 << 20, trial_s=60.0)
+        trial = doctor.read_trial(path, trial_bytes=8 << 20, trial_s=60.0)
         assert trial.size_bytes == 8 << 20
         assert trial.bytes_per_s > 0
-        assert file_checks.read_trial(path, trial_s=60.0).size_bytes == 16 << 20
-        assert file_checks.read_trial(path, trial_s=0.0).size_bytes == 4 << 20
+        assert doctor.read_trial(path, trial_s=60.0).size_bytes == 16 << 20
+        assert doctor.read_trial(path, trial_s=0.0).size_bytes == 4 << 20
 
     def test_the_trial_is_spread_over_the_file(self):
-        offsets = file_checks.spread(100 << 20, 20 << 20)
+        offsets = doctor.spread(100 << 20, 20 << 20)
         assert sorted(offset >> 20 for offset in offsets) == [0, 20, 40, 60, 80]
         assert offsets != sorted(offsets)
 
@@ -310,12 +309,12 @@ class TestFile:
             return opened(name, flags, *rest)
 
         monkeypatch.setattr(os, "open", no_direct)
-        assert file_checks.read_trial(path).direct is False
+        assert doctor.read_trial(path).direct is False
 
     def test_a_file_in_memory_is_not_said_to_be_read_past_the_cache(self, tmp_path, monkeypatch):
         (tmp_path / "x").write_bytes(b"x" * (4 << 20))
-        monkeypatch.setattr(file_checks, "mount_of", lambda path: Mount(kind="tmpfs", point="/dev/shm"))
-        assert "through the page cache" in file_checks.check_read_rate(tmp_path / "x").found
+        monkeypatch.setattr(doctor, "mount_of", lambda path: Mount(kind="tmpfs", point="/dev/shm"))
+        assert "through the page cache" in doctor.check_read_rate(tmp_path / "x").found
 
     @pytest.mark.parametrize(
         ("rate", "size", "direct", "status", "part"),
@@ -328,12 +327,12 @@ class TestFile:
     )
     def test_a_slow_disk_is_told(self, rate, size, direct, status, part):
         trial = ReadTrial(bytes_per_s=rate, size_bytes=size, direct=direct)
-        check = file_checks.judge_read_rate(Path("a.h5"), trial)
+        check = doctor.judge_read_rate(Path("a.h5"), trial)
         assert verdict(check) == status
         assert part in check.found
 
     def test_a_read_error_is_a_failure(self, tmp_path):
-        check = file_checks.check_read_rate(tmp_path / "nowhere")
+        check = doctor.check_read_rate(tmp_path / "nowhere")
         assert (verdict(check), "No such file" in check.found) == ("fail", True)
 
     def test_the_checks_of_a_file_stand_in_order(self, path):

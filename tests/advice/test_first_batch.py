@@ -8,9 +8,8 @@ import pytest
 from inner import order_of
 
 from h5stream import H5StreamLoader
-from h5stream.advice.batch_cost import DatasetCost
+from h5stream.advice.cost import DatasetCost, predict_first_batch
 from h5stream.advice.inspection import inspect_file
-from h5stream.advice.sample_cost import predict_first_batch
 from h5stream.order.blocks import make_blocks
 from h5stream.order.epoch import EpochOrder
 from h5stream.order.line import OrderSettings

@@ -12,15 +12,15 @@ from inner import around_decoding, order_of, stream_all
 from recording import record_reads
 
 from h5stream import H5StreamLoader
-from h5stream.advice.batch_cost import Ranges, planned
+from h5stream.advice.cost import Ranges, planned
 from h5stream.advice.inspection import inspect_file
 from h5stream.advice.layout_advice import layout_advice
+from h5stream.advice.listing import list_file
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.chunks import Chunks
 from h5stream.engine.plan import Placement
 from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
 from h5stream.storage.index import MISSING
-from h5stream.storage.listing import list_datasets
 from h5stream.storage.opening import open_layout
 from h5stream.storage.source import LOCAL_GAP_NBYTES
 
@@ -119,7 +119,7 @@ def test_a_file_without_rows_says_so(tmp_path):
 def test_the_naive_loader_by_hand(tmp_path):
     # 1,000 chunks of 100 rows x 256 B: 25,600 B each. h5py's cache holds so many of them.
     path = write(tmp_path / "a.h5", x=(np.zeros((100_000, 64), "f4"), {"chunks": (100, 64), "compression": "gzip"}))
-    (entry,), _ = list_datasets(path)
+    (entry,) = list_file(path).entries
     held = entry.cache_nbytes // 25_600
     assert 0 < held < 1000
     sample = inspect_file(path, batch_size=8192, memory_budget=1 << 30).sample
@@ -207,7 +207,7 @@ def test_first_and_last_rows_of_chunks_plan_what_all_rows_plan(tmp_path_factory,
     if not path.exists():
         write(path, x=(np.arange(500), {"chunks": (chunk_rows,), "compression": "lzf"}))
     layout = open_layout(str(path), "x")
-    part, (entry,) = layout.datasets[0][0], list_datasets(str(path))[0]
+    part, (entry,) = layout.datasets[0][0], list_file(str(path)).entries
     edges = sorted(edges)[: len(edges) // 2 * 2]
     ranges = Ranges(begins=np.array(edges[::2]), ends=np.array(edges[1::2]))
     rows = np.concatenate([np.arange(a, b) for a, b in zip(ranges.begins, ranges.ends, strict=True)])
@@ -328,7 +328,7 @@ def test_a_filter_is_slow_by_its_measured_rate_and_not_by_its_name(tmp_path, rat
     path = write(
         tmp_path / "a.h5", x=(noise(2000, 256), {"chunks": (500, 256), "compression": "gzip", "compression_opts": 9})
     )
-    entries, _ = list_datasets(path)
+    entries = list_file(path).entries
     costs = inspect_file(path, memory_budget=8 * MIB).sample.datasets
     found = layout_advice(entries, costs, [rate], block_rows=500, batch_rows=2000, blocks_per_window=4, blocks=4)
     assert [advice.key for advice in found] == (["slow_filter"] if slow else [])

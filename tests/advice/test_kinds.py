@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.advice.inspection import inspect_file
-from h5stream.advice.lines import WIDTH, loader_lines, quoted
+from h5stream.advice.program import WIDTH, loader_lines, quoted
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 REAL = Path(os.environ.get("H5STREAM_CORPUS", REPOSITORY.parent / "shared" / "corpus")) / "real"

@@ -10,8 +10,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from h5stream.advice.detectors import printed_of
 from h5stream.advice.inspection import inspect_file
-from h5stream.advice.kinds import printed_of
 from h5stream.cli.app import app
 
 imagecodecs = pytest.importorskip("imagecodecs")
@@ -75,6 +75,19 @@ def demos(file):
         for name, shape in (("actions", (7,)), ("obs/image", (4, 4)), ("next_obs/image", (4, 4)), ("dones", ())):
             file[f"data/demo_{k}/{name}"] = np.full((20 + k, *shape), k, "f4")
     file["mask/train"] = [b"demo_0"]
+
+
+def few_of_many_lack(file, what):
+    """Write groups so many that only some are looked at, and that one of the others lacks something."""
+    for k in range(300):
+        file[f"s_{k:03}/x"], file[f"s_{k:03}/y"] = np.full((4, 3), k, "f4"), np.full(5, k)
+    del file[f"s_005/{what}"]
+
+
+def trajectories(file, *names):
+    for k in range(4):
+        for name in names:
+            file[f"traj_{k}/{name}"] = np.full((30 + k + (name == "obs"), 3), k, "f4")
 
 
 def molecules(file):
@@ -225,6 +238,21 @@ LAYOUTS = {
         ['Field("input", ragged="pad")', '"text": "text"'],
     ),
     "demos": (demos, "group_a_recording", ['Sequences(16, of="data/demo_*", pad="edge")', '"actions"', "obs/image"]),
+    "trajectories": (
+        lambda f: trajectories(f, "obs", "act"),
+        "group_a_recording",
+        ['Sequences(16, of="traj_*", pad="edge", lengths="shortest")', '"act"', '"obs"'],
+    ),
+    "trajectories of other names": (
+        lambda f: trajectories(f, "pos", "force"),
+        "group_a_recording",
+        ['Sequences(16, of="traj_*", pad="edge")', '"force"', '"pos"'],
+    ),
+    "groups, of which one that is not looked at lacks a field": (
+        lambda f: few_of_many_lack(f, "y"),
+        "group_a_sample",
+        ['Objects("s_*", missing="skip")', '"x"', '"y"'],
+    ),
     "molecules": (molecules, "group_a_recording", ['Rows(of="gdb/mol_*")', 'Field("species", repeat=True)']),
     "terminals": (
         lambda f: buffer(f, terminals=np.arange(200) % 50 == 49, timeouts=np.arange(200) % 70 == 69),
@@ -269,6 +297,13 @@ LAYOUTS = {
         lambda f: side_by_side(f, "lr", "hr"),
         "side_by_side",
         ['Field("lr{}", names=names)', 'name.removeprefix("hr")'],
+    ),
+    "pairs, numbered first": (
+        lambda f: [
+            f.create_dataset(f"{k}_{n}", data=np.full((4 + k, 3), k)) for k in range(12) for n in ("x", "label")
+        ],
+        "side_by_side",
+        ['Field("{}_x", ragged="pad", names=names)', 'Field("{}_label"', 'name.removesuffix("_'],
     ),
     "volumes": (volume, "volume", ['Boxes((4, 10, 10), at="grid")', '"raw"', '"label"']),
     "images and masks": (lambda f: volume(f, True), None, ['fields=["label", "raw"]']),
@@ -381,6 +416,23 @@ def test_of_very_many_objects_some_are_looked_at(tmp_path, monkeypatch):
     assert 'Objects("data/trace_*")' in "\n".join(kind.lines)
     assert found.left_out == 3000 - len(kind.datasets) > 2900
     assert run(kind.lines, tmp_path, monkeypatch).values.shape == (64, 6)
+
+
+def test_what_the_loader_refuses_is_said_and_not_printed(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(300):
+            rows = 40 + k % 5 if k != 5 else 2  # of those that are not looked at
+            file[f"traj_{k:03}/obs"] = np.zeros((rows, 3) if k != 5 else (rows, 4), "f4")
+            file[f"traj_{k:03}/act"] = np.zeros((rows, 2), "f4")
+    found = inspect_file(str(tmp_path / "a.h5"))
+    (kind,) = found.kinds
+    assert kind.what.endswith("each is an episode")
+    assert kind.way_out.startswith("It cannot be streamed as it is: ")
+    assert "'traj_005'" in kind.way_out
+    assert (kind.lines, kind.fields_text, found.lines) == ((), "", ())
+    shown = CliRunner().invoke(app, ["inspect", found.file])
+    assert shown.exit_code == 0
+    assert "H5StreamLoader(" not in shown.stdout
 
 
 def test_a_matrix_of_columns_written_row_by_row_is_the_same(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h5stream.advice.noise import CHANCE, LEAST_GAIN, compare, orders_by_upsets, spread_of
+from h5stream.advice.trials import CHANCE, LEAST_GAIN, compare, orders_by_upsets, spread_of
 
 RUNS = 5
 RATES = st.lists(st.floats(1.0, 1e7), min_size=RUNS, max_size=RUNS)

@@ -11,7 +11,7 @@ import pytest
 from inner import rivals_are_forks
 
 from h5stream.baseline.measure import measure_naive
-from h5stream.baseline.stopped import Rival, RivalError
+from h5stream.baseline.rivals import Rival, RivalError
 
 
 def is_there(process):

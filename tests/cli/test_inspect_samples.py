@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from h5stream import Sequences
-from h5stream.advice.from_text import samples_from_text
+from h5stream.advice.program import samples_from_text
 from h5stream.cli.app import app
 from h5stream.errors import OptionError
 

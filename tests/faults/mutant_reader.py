@@ -31,9 +31,9 @@ from forking import Standing, end_now
 from oracle import expected, same
 
 from h5stream import H5Dataset, H5StreamLoader
+from h5stream.advice.listing import list_file
 from h5stream.engine.landing import kept
 from h5stream.errors import H5StreamError
-from h5stream.storage.listing import list_datasets
 from h5stream.storage.plugins import PluginBuffer
 
 MEMORY_NBYTES = 1 << 30
@@ -130,7 +130,7 @@ def touch(path: str):
     """List what is there, read some rows, start an epoch: each must end soon and take little."""
     errors = []
     for step in (
-        lambda: list_datasets(path),
+        lambda: list_file(path),
         lambda: two_rows(path),
         lambda: next(iter(H5StreamLoader(path, TOUCHED_ROWS, True, num_workers=0))),
         lambda: next(iter(H5StreamLoader(path, TOUCHED_ROWS, num_workers=0))),

@@ -21,11 +21,11 @@ from typer.testing import CliRunner
 
 import h5stream
 from h5stream import H5Dataset
+from h5stream.advice.listing import list_file
 from h5stream.cli.app import app
 from h5stream.errors import CorruptChunkError, FieldNotFoundError, SourceError, UnsupportedFieldError
 from h5stream.storage.claims import ClaimError, check_claims
 from h5stream.storage.discovery import datasets_of
-from h5stream.storage.listing import list_datasets
 
 CORPUS = Path(os.environ.get("H5STREAM_CORPUS") or Path(__file__).resolve().parents[3] / "shared" / "corpus")
 ODD = sorted(p for p in (CORPUS / "odd").rglob("*") if p.is_file() and p.stat().st_size < 32 << 20)
@@ -227,7 +227,7 @@ def latin(tmp_path):
 
 def test_a_name_that_is_not_utf8_hides_no_other_dataset(latin):
     assert H5Dataset(latin, "x")[:].tolist() == [0, 1, 2, 3]
-    assert [entry.path for entry in list_datasets(latin)[0]] == ["x"]
+    assert [entry.path for entry in list_file(latin).entries] == ["x"]
     with pytest.raises(FieldNotFoundError, match="It has: x"):
         H5Dataset(latin, "no")
 

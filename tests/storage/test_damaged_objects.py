@@ -9,9 +9,9 @@ from making import numbers
 from typer.testing import CliRunner
 
 from h5stream import H5Dataset
+from h5stream.advice.listing import list_file, root_fields
 from h5stream.cli.app import app
 from h5stream.errors import FieldNotFoundError, SourceError
-from h5stream.storage.listing import list_datasets, root_fields
 
 
 def damage_header(path, name):
@@ -75,7 +75,7 @@ def test_a_name_that_is_not_there_is_still_not_there(path):
 def test_a_listing_names_what_is_damaged_and_what_libhdf5_said(path):
     damage_header(path, "x")
     damage_header(path, "other")
-    entries = {entry.path: entry for entry in list_datasets(str(path))[0]}
+    entries = {entry.path: entry for entry in list_file(str(path)).entries}
     assert set(entries) == {"x", "y", "a:b", "deep/z", "deep/w", "other"}
     for name in ("x", "other"):
         assert (entries[name].access, entries[name].layout) == ("refused", "damaged")
@@ -106,7 +106,7 @@ def with_own_link(tmp_path):
 def test_a_user_defined_link_does_not_hide_what_else_there_is(with_own_link):
     assert H5Dataset(with_own_link)[:].tolist() == [0, 1, 2, 3, 4]
     assert root_fields(str(with_own_link)) == ["x"]
-    assert {entry.path for entry in list_datasets(str(with_own_link))[0]} == {"x", "g/y"}
+    assert {entry.path for entry in list_file(str(with_own_link)).entries} == {"x", "g/y"}
 
 
 @pytest.mark.parametrize("allow_external", [False, True])

@@ -13,8 +13,8 @@ from forking import end_now
 from inner import around
 
 from h5stream import H5Dataset, H5StreamLoader, repack, stage
+from h5stream.advice.listing import list_file
 from h5stream.errors import SourceChangedError
-from h5stream.storage.listing import list_datasets
 
 ROWS = 400
 X = np.arange(ROWS * 3, dtype="i4").reshape(ROWS, 3)
@@ -156,7 +156,7 @@ def test_what_the_user_wrote_and_did_not_close_is_read(tmp_path, libver, kept):
     dataset = H5Dataset(path, ["x", "texts"])
     check(dataset)
     assert sum(len(batch) for batch in H5StreamLoader(path, 64, fields="x")) == ROWS
-    assert {entry.rows for entry in list_datasets(path)[0]} == {ROWS}
+    assert {entry.rows for entry in list_file(path).entries} == {ROWS}
     dataset.close()
     x.file.close()
 
@@ -200,7 +200,7 @@ def test_other_doors_take_a_file_that_the_user_has_open(tmp_path, use, mode):
             made = tmp_path / "b.h5"
             repack(path, made, chunk_nbytes=4096)
         else:
-            assert {entry.path for entry in list_datasets(path)[0]} == {"x", "texts"}
+            assert {entry.path for entry in list_file(path).entries} == {"x", "texts"}
             return
         assert np.array_equal(H5Dataset(made, "x")[:], expected)
 

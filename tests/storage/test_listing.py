@@ -5,8 +5,10 @@ import hdf5plugin
 import numpy as np
 import pytest
 
+from h5stream.advice import listing
+from h5stream.advice.cost import decode_rate
+from h5stream.advice.listing import describe_dataset, list_file, root_fields
 from h5stream.errors import NotHDF5Error, SourceNotFoundError
-from h5stream.storage.listing import decode_rate, describe_dataset, list_datasets, root_fields
 from h5stream.storage.opening import open_layout
 
 
@@ -46,9 +48,9 @@ EXPECTED = {
 
 
 def test_each_kind_is_listed_with_how_it_is_read_and_why(every_kind):
-    entries, left_out = list_datasets(every_kind)
-    found = {entry.path: entry for entry in entries}
-    assert left_out == 0
+    whole = list_file(every_kind)
+    found = {entry.path: entry for entry in whole.entries}
+    assert whole.left_out == 0
     for path, expected in EXPECTED.items():
         assert (found[path].layout, found[path].access, found[path].reason) == expected, path
     for path in ("null", "references", "opaque"):
@@ -60,7 +62,7 @@ def test_each_kind_is_listed_with_how_it_is_read_and_why(every_kind):
 
 
 def test_sizes_are_h5pys_own(every_kind):
-    entries, _ = list_datasets(every_kind)
+    entries = list_file(every_kind).entries
     with h5py.File(every_kind) as file:
         for entry in entries:
             dataset = file[entry.path]
@@ -76,9 +78,22 @@ def test_sizes_are_h5pys_own(every_kind):
 
 
 def test_a_listing_may_be_cut_short(every_kind):
-    entries, left_out = list_datasets(every_kind, most=3)
-    assert len(entries) == 3
-    assert left_out == 10
+    found = list_file(every_kind, most=3)
+    assert len(found.entries) == 3
+    assert found.left_out == 10
+
+
+@pytest.mark.parametrize("most", [2000, 10])
+def test_datasets_that_are_not_looked_at_are_counted(tmp_path, most, monkeypatch):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(300):
+            file[f"s/{k}/x"], file[f"s/{k}/y/z"] = k, k
+        file["about"] = 3
+    if most == 10:
+        monkeypatch.setattr(listing, "MOST_COUNTED", 100)  # of more it is estimated
+    found = list_file(str(tmp_path / "a.h5"), most=most)
+    assert len(found.entries) < 100
+    assert len(found.entries) + found.left_out == 601
 
 
 def test_root_fields_are_given_only_where_they_agree(tmp_path, every_kind):
@@ -105,6 +120,6 @@ def test_only_filters_have_a_decode_rate(every_kind):
 def test_files_that_cannot_be_opened_raise_our_errors(tmp_path):
     (tmp_path / "text.h5").write_text("not HDF5 at all")
     with pytest.raises(NotHDF5Error):
-        list_datasets(str(tmp_path / "text.h5"))
+        list_file(str(tmp_path / "text.h5"))
     with pytest.raises(SourceNotFoundError):
-        list_datasets(str(tmp_path / "none.h5"))
+        list_file(str(tmp_path / "none.h5"))

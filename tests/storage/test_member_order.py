@@ -10,8 +10,8 @@ from making import access_of, low_level, string_type, write_raw
 from oracle import assert_like_h5py
 
 from h5stream import H5Dataset, H5StreamLoader
+from h5stream.advice.listing import list_file
 from h5stream.storage.elements import plain_dtype
-from h5stream.storage.listing import list_datasets
 
 # What has to be converted: libhdf5 sorts the members of an open dataset's type when it does that.
 KINDS = {
@@ -43,13 +43,13 @@ def test_fields_keep_their_order_when_a_file_is_opened_again(tmp_path, access, n
     assert names == (["x:early", "x:late:first", "x:late:second"] if nested else ["x:first", "x:second"])
     assert_like_h5py(path, access=access)
     assert list(first[:]) == [name.split(":")[1] for name in dict.fromkeys(":".join(n.split(":")[:2]) for n in names)]
-    listed = list_datasets(path)[0][0].dtype
+    listed = list_file(path).entries[0].dtype
     with h5py.File(path, locking=False) as file:  # still open, so that all of this shares libhdf5's type
         file["x"][()]
         again = H5Dataset(path, "x")
         assert [field.name for field in again.layout.fields] == names
         assert again.layout.datasets[0][0].dtype_text == first.layout.datasets[0][0].dtype_text
-        assert list_datasets(path)[0][0].dtype == listed
+        assert list_file(path).entries[0].dtype == listed
 
 
 @pytest.mark.parametrize("access", KINDS)

@@ -1,7 +1,7 @@
-"""What a file holds that is not rows of equally long datasets, and the lines that stream it: pure, from the listing.
+"""What a file holds that is not rows of equally long datasets, and what to make of it: small detectors, one a layout.
 
-`LOOKS` is the table: what is looked for, and what finds it. Each finder goes by names, shapes and the clues of the
-listing alone, and gives what it found with lines of Python that run as they are.
+Each goes by names, shapes and the clues of the listing alone. What one proposes is tried on a few samples, and only
+then taken from what the next ones see.
 """
 
 from __future__ import annotations
@@ -17,16 +17,27 @@ from h5stream.advice.alike import (
     LEAST_ALIKE,
     LEAST_GROUPS,
     LONG_COUNT,
+    WINDOW,
     like_datasets,
     like_files,
     like_groups,
     unlike_axes,
 )
-from h5stream.advice.cost_in_words import counted, shape_text
-from h5stream.advice.lines import Lines, loader_lines, quoted
-from h5stream.advice.seen import LABEL, MOST_FIELDS, Kind, Seen, form_of, keyed, last_name, looked_up, named, short_keys
-from h5stream.storage.clues import GroupEntry
-from h5stream.storage.listing import INDEX, DatasetEntry, Listing
+from h5stream.advice.listing import INDEX, DatasetEntry, GroupEntry, Listing
+from h5stream.advice.program import Lines, loader_lines, quoted
+from h5stream.advice.proposals import (
+    LABEL,
+    MOST_FIELDS,
+    Proposal,
+    Seen,
+    form_of,
+    keyed,
+    last_name,
+    looked_up,
+    named,
+    short_keys,
+)
+from h5stream.units import counted, shape_text
 
 MOST_DENSE = 100_000
 """Columns of a sparse matrix, up to which its rows are asked for as dense ones."""
@@ -44,43 +55,56 @@ _VOLUME = re.compile(r"raw|label|seg|mask|volume", re.I)
 _LAST = {"first": "last", "start": "end", "begin": "end", "from": "to"}
 
 
-def kinds_of(path: str, listing: Listing) -> tuple[Kind, ...]:
-    """Find what is special about a file's datasets; the lines of Python name the file as `path` does."""
+def proposals_of(
+    path: str, listing: Listing, files: Sequence[str] = (), *, allow_external: bool = False
+) -> tuple[Proposal, ...]:
+    """Find what is special about a file's datasets; programs name it as `path` does, and are tried on `files`."""
     data = [entry for entry in listing.entries if not entry.role]
-    found: list[Kind] = []
-    for look in LOOKS.values():
-        taken = {name for kind in found for name in kind.datasets}
+    found, refused = list[Proposal](), dict[tuple[str, ...], Proposal]()
+    taken: set[str] = set()
+    for detect in DETECTORS:
         rest = [entry for entry in data if entry.path not in taken]
-        found += look(Seen(path=path, entries=rest, groups=listing.groups))
-    everything = Seen(path=path, entries=listing.entries)
-    return (*found, *_pytables(everything), *_single_values(everything), *_dead_links(listing))
+        for proposal in detect(Seen(path=path, entries=rest, groups=listing.groups)):
+            if not taken.isdisjoint(proposal.datasets):
+                continue  # another way for what is taken
+            tried = replace(proposal, path=path, allow_external=allow_external).tried(files)
+            if tried.is_refused:
+                refused.setdefault(tried.datasets, tried)
+            else:
+                found.append(tried)
+                taken.update(tried.datasets)
+    found += (one for one in refused.values() if taken.isdisjoint(one.datasets))
+    return (*found, *_pytables(listing), *_single_values(path, listing), *_dead_links(listing))
 
 
-def kinds_of_files(pattern: str, listings: Mapping[str, Listing], count: int) -> tuple[Kind, ...]:
+def proposals_of_files(
+    pattern: str, listings: Mapping[str, Listing], count: int, *, allow_external: bool = False
+) -> Proposal | None:
     """Find what files are that hold the same; `pattern` names all of them.
 
     What the first holds that is not rows all of them do; else each is a sample, a recording, or a part of the rows.
     """
     alike = like_files(pattern, listings, count)
-    if alike is None:
-        return ()
-    kinds = kinds_of(pattern, next(iter(listings.values())))
+    if not alike:
+        return None
+    kinds = proposals_of(pattern, next(iter(listings.values())), [*listings], allow_external=allow_external)
     inside = printed_of([kind for kind in kinds if kind.key != "flat"], has_rows=False)
-    if inside is None or "import h5py" in inside.lines:
-        return (alike,)
-    return (replace(inside, what=f"The pattern holds {count:,} like files. Of the first: {inside.what}"),)
+    if inside is None or inside.before or inside.written:
+        ways = (replace(one, path=pattern, allow_external=allow_external).tried([*listings]) for one in alike)
+        return next((one for one in ways if not one.is_refused), None)
+    return replace(inside, what=f"The pattern holds {count:,} like files. Of the first: {inside.what}")
 
 
-def printed_of(kinds: Sequence[Kind], has_rows: bool) -> Kind | None:
+def printed_of(kinds: Sequence[Proposal], has_rows: bool) -> Proposal | None:
     """Choose whose lines are printed: of what has most data, and beside rows that are streamed of these alone."""
-    with_lines = [kind for kind in kinds if kind.lines and (not has_rows or kind.samples)]
+    with_lines = [kind for kind in kinds if kind.lines and (not has_rows or kind.rows)]
     return max(with_lines, key=lambda kind: kind.nbytes, default=None)
 
 
 # --- sparse matrices --------------------------------------------------------------------------------------
 
 
-def _sparse(seen: Seen) -> Iterator[Kind]:
+def _sparse(seen: Seen) -> Iterator[Proposal]:
     found = {}
     for group, members in seen.by_group.items():
         parts = [members[name] for name in _SPARSE if name in members]
@@ -97,27 +121,28 @@ def _sparse(seen: Seen) -> Iterator[Kind]:
     which = f"{named(list(found))} {'is a sparse matrix' if len(found) == 1 else 'are sparse matrices'}"
     if entry.sparse != "rows":
         what, _, then = entry.sparse.partition(": ")
-        yield Kind(
+        yield Proposal(
             key="sparse_columns" if "(CSC)" in entry.sparse else "sparse",
-            datasets=tuple(e.path for e in about),
+            about=about,
             what=what if then else which,
             way_out=then[:1].upper() + then[1:] or entry.sparse,
-            lines=_turned_to_rows(seen.path, main) if "(CSC)" in entry.sparse else (),
-            nbytes=sum(e.written_nbytes for e in about),
+            written=_turned_to_rows(seen.path, main) if "(CSC)" in entry.sparse else (),
         )
         return
     form = "packed" if entry.width > MOST_DENSE else "dense"
     fields = {"x": f'Field({quoted(main)}, ragged="{form}")', **_annotations(seen, rows, taken=set(found))}
-    yield seen.kind(
-        "sparse",
-        about,
-        f"{which}; {main} has {counted(rows, 'sample')}" + (f" of {entry.width:,} columns" if entry.width else ""),
-        "ragged='dense' gives rows of it, with columns= some of their columns; ragged='packed' gives the values that "
-        "are stored, and their columns",
-        fields if len(fields) > 1 else {main: fields["x"]},
-        samples_count=rows,
+    yield Proposal(
+        key="sparse",
+        about=about,
+        what=f"{which}; {main} has {counted(rows, 'sample')}" + f" of {entry.width:,} columns" * bool(entry.width),
+        way_out=(
+            "ragged='dense' gives rows of it, with columns= some of their columns; ragged='packed' gives the values "
+            "that are stored, and their columns"
+        ),
+        fields=fields if len(fields) > 1 else {main: fields["x"]},
+        count=rows,
         sample_nbytes=4.0 * entry.width * (form == "dense"),
-        of_rows=True,
+        is_rows=True,
     )
 
 
@@ -126,7 +151,7 @@ def _annotations(seen: Seen, rows: int, taken: Iterable[str] = ()) -> dict[str, 
     found: dict[str, str] = {}
     for entry in seen.entries:
         group, _, name = entry.path.rpartition("/")
-        if entry.rows != rows or group in taken or len(entry.shape or ()) != 1:
+        if entry.rows != rows or group in taken or entry.axes != 1:
             continue
         if name == "codes" and "categories" in seen.by_group[group]:
             found[group] = quoted(group)
@@ -140,13 +165,15 @@ def _annotations(seen: Seen, rows: int, taken: Iterable[str] = ()) -> dict[str, 
 
 def _turned_to_rows(path: str, group: str) -> Lines:
     """Return the lines that write a matrix row by row."""
-    target = _target(path)
+    target = f"{PurePath(path).stem}.rows.h5"  # beside where they run, whatever folder the source lies in
     return (
         "import h5py",
         "import numpy as np",
         "from h5stream import Field, H5StreamLoader",
         "",
-        *_from_to(path, target),
+        f"source = {quoted(path)}",
+        f"target = {quoted(target)}",
+        'with h5py.File(source) as f, h5py.File(target, "w") as out:',
         f"    matrix = f[{quoted(group)}]",
         '    data, indices, indptr = (matrix[name][:] for name in ("data", "indices", "indptr"))',
         "    columns = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))",
@@ -160,44 +187,48 @@ def _turned_to_rows(path: str, group: str) -> Lines:
     )
 
 
-def _anndata(seen: Seen) -> Iterator[Kind]:
+def _anndata(seen: Seen) -> Iterator[Proposal]:
     matrix = seen.by_path.get("X")
-    if matrix is None or len(matrix.shape or ()) != 2 or not matrix.rows:
+    if matrix is None or matrix.axes != 2 or not matrix.rows:
         return
     beside = _annotations(seen, matrix.rows)
     if beside and any(name.startswith(("obs", "var")) for name in seen.by_path):
-        yield seen.kind(
-            "anndata",
-            [matrix],
-            f"It looks like AnnData's: X has {counted(matrix.rows, 'sample')}, and obs says what each is",
-            "Columns of obs that are categories come as their codes, and loader.dataset.categories says what these are",
-            {"x": quoted("X"), **beside},
-            samples_count=matrix.rows,
+        yield Proposal(
+            key="anndata",
+            about=[matrix],
+            what=f"It looks like AnnData's: X has {counted(matrix.rows, 'sample')}, and obs says what each is",
+            way_out="Columns of obs that are categories come as their codes, and loader.dataset.categories says what "
+            "these are",
+            fields={"x": quoted("X"), **beside},
+            count=matrix.rows,
             sample_nbytes=matrix.row_nbytes,
             rows=[matrix],
-            of_rows=True,
+            is_rows=True,
         )
 
 
 # --- one behind the other: episodes, and samples of unlike lengths --------------------------------------------
 
 
-def _episodes(seen: Seen) -> Iterator[Kind]:
+def _episodes(seen: Seen) -> Iterator[Proposal]:
     for rows, beside in sorted(seen.by_rows.items(), key=lambda item: -sum(e.raw_nbytes for e in item[1])):
         said, of = _episodes_said(seen, rows, beside)
         fields = [entry for entry in beside if entry not in said and not re.search(r"(^|/)next_", entry.path)]
         if not said or not fields or rows < LEAST_ALIKE:
             continue
-        yield seen.kind(
-            "episodes",
-            beside,
-            f"{named([entry.path for entry in said])} {'says' if len(said) == 1 else 'say'} where episodes end in "
-            f"{counted(rows, 'row')} that lie one behind the other",
-            f"samples=Sequences(16, of={of}) takes rows that follow one another and stay inside an episode",
-            keyed(fields[:MOST_FIELDS]),
-            samples=f'Sequences(16, of={of}, pad="edge")',
-            samples_count=rows,
-            sample_nbytes=16.0 * sum(entry.row_nbytes for entry in fields[:MOST_FIELDS]),
+        yield Proposal(
+            key="episodes",
+            about=beside,
+            what=(
+                f"{named([entry.path for entry in said])} {'says' if len(said) == 1 else 'say'} where episodes end in "
+                f"{counted(rows, 'row')} that lie one behind the other"
+            ),
+            way_out=f"samples=Sequences({WINDOW}, of={of}) takes rows that follow one another and stay inside an "
+            "episode",
+            fields=keyed(fields[:MOST_FIELDS]),
+            samples_text=f'Sequences({WINDOW}, of={of}, pad="edge")',
+            count=rows,
+            sample_nbytes=WINDOW * sum(entry.row_nbytes for entry in fields[:MOST_FIELDS]),
             rows=beside,
         )
         return
@@ -205,7 +236,7 @@ def _episodes(seen: Seen) -> Iterator[Kind]:
 
 def _episodes_said(seen: Seen, rows: int, beside: list[DatasetEntry]) -> tuple[list[DatasetEntry], str]:
     """Return the datasets that say where episodes of so many rows end, and how `Sequences` is told."""
-    flat = [entry for entry in beside if len(entry.shape or ()) == 1]
+    flat = [entry for entry in beside if entry.axes == 1]
     flags = [entry for entry in flat if _FLAG.search(entry.path) and _is_flag(entry)]
     if flags:
         return flags, f"Ends({', '.join(quoted(entry.path) for entry in flags)})"
@@ -237,7 +268,7 @@ def _says_rows(entry: DatasetEntry, rows: int) -> str:
     return "Lengths" if counts.total == rows and _LENGTH.search(name) and counts.most != rows else ""
 
 
-def _ragged(seen: Seen) -> Iterator[Kind]:
+def _ragged(seen: Seen) -> Iterator[Proposal]:
     """Find samples of any number of rows, of which other datasets say which each has."""
     found: dict[int, list[tuple[str, list[DatasetEntry], list[DatasetEntry]]]] = defaultdict(list)
     for how, said, rows, count in (one for entry in seen.entries for one in _stretches_said(seen, entry)):
@@ -258,16 +289,20 @@ def _ragged(seen: Seen) -> Iterator[Kind]:
     says = {e.path for _, said, _ in found[count] for e in said}
     beside = [e for e in seen.by_rows[count] if e.path not in says and not e.members][:MOST_FIELDS]
     fields |= {e.path: form_of(e) for e in beside}
-    yield seen.kind(
-        "ragged",
-        [*about, *beside],
-        f"{named(told)} {'says' if len(told) == 1 else 'say'} which rows of {named(which[:3])}"
-        f"{' and others' if len(which) > 3 else ''} each of {counted(count, 'sample')} has",
-        'rows= takes these. Fields come as values and offsets, or with ragged="pad", "nested" or "list" otherwise; '
-        "max_length= and crop=Crop(...) take a part of each",
-        short_keys(fields),
-        samples_count=count,
-        of_rows=True,
+    yield Proposal(
+        key="ragged",
+        about=[*about, *beside],
+        what=(
+            f"{named(told)} {'says' if len(told) == 1 else 'say'} which rows of {named(which[:3])}"
+            f"{' and others' if len(which) > 3 else ''} each of {counted(count, 'sample')} has"
+        ),
+        way_out=(
+            'rows= takes these. Fields come as values and offsets, or with ragged="pad", "nested" or "list" otherwise; '
+            "max_length= and crop=Crop(...) take a part of each"
+        ),
+        fields=short_keys(fields),
+        count=count,
+        is_rows=True,
     )
 
 
@@ -302,7 +337,7 @@ def _of_largest_group(entries: Sequence[DatasetEntry]) -> list[DatasetEntry]:
     return max(groups.values(), key=lambda group: sum(entry.written_nbytes for entry in group))
 
 
-def _named_objects(seen: Seen) -> Iterator[Kind]:
+def _named_objects(seen: Seen) -> Iterator[Proposal]:
     """Find texts, one a row, that are the names of datasets of a group."""
     texts = {entry.path: {_family(word) for word in entry.clues.words} for entry in seen.entries if entry.clues.words}
     for group, members in seen.by_group.items():
@@ -311,34 +346,32 @@ def _named_objects(seen: Seen) -> Iterator[Kind]:
             if len(members) < LEAST_GROUPS or path.rpartition("/")[0] == group or not words <= set(there):
                 continue
             count, first = seen.by_path[path].rows or 0, there[min(words)]
-            alike = [
-                e for e in members.values() if e.dtype == first.dtype and len(e.shape or ()) == len(first.shape or ())
-            ]
+            alike = [e for e in members.values() if e.dtype == first.dtype and e.axes == len(first.shape or ())]
             unlike = unlike_axes(alike)
             if any(unlike) and not first.clues.image:
                 continue
             form = form_of(first, f"{group}/{{}}".lstrip("/"), ragged="pad" if unlike else "")
             beside = [e for e in seen.entries if e.rows == count and e.path != path and not e.members][:MOST_FIELDS]
-            yield seen.kind(
-                "named",
-                [seen.by_path[path], *alike, *beside],
-                f"{path} names, for each of {counted(count, 'sample')}, a dataset of {group or 'the root'}",
-                "names= looks it up; each is read once a window, however many samples name it",
-                {
+            yield Proposal(
+                key="named",
+                about=[seen.by_path[path], *alike, *beside],
+                what=f"{path} names, for each of {counted(count, 'sample')}, a dataset of {group or 'the root'}",
+                way_out="names= looks it up; each is read once a window, however many samples name it",
+                fields={
                     re.sub(r"_?(ids?|names?)$", "", path.rpartition("/")[2]) or "x": looked_up(form, quoted(path)),
                     **keyed(beside),
                 },
-                samples_count=count,
+                count=count,
                 sample_nbytes=max(e.raw_nbytes for e in alike),
             )
             return
 
 
-def _volumes(seen: Seen) -> Iterator[Kind]:
+def _volumes(seen: Seen) -> Iterator[Proposal]:
     """Find volumes: an image and its labels of one shape, in chunks that were chosen to be cut along all axes."""
     by_shape: dict[tuple[int, ...], list[DatasetEntry]] = defaultdict(list)
     for entry in seen.entries:
-        if len(entry.shape or ()) == len(entry.chunk_shape or ()) == 3:
+        if entry.axes == len(entry.chunk_shape or ()) == 3:
             by_shape[entry.shape or ()].append(entry)
     for shape, entries in by_shape.items():
         chunk = min(entry.chunk_shape or () for entry in entries)
@@ -348,22 +381,26 @@ def _volumes(seen: Seen) -> Iterator[Kind]:
         chosen = any(one not in guessed for one, guessed in zip(chunk, halved, strict=True))
         if len(entries) < 2 or not is_cut or not chosen or not any(_VOLUME.search(entry.path) for entry in entries):
             continue
-        yield seen.kind(
-            "volume",
-            entries,
-            f"{named([entry.path for entry in entries])} are volumes of {shape_text(shape)}, in chunks of "
-            f"{shape_text(chunk)}",
-            f'samples=Boxes({chunk}, at="grid") takes boxes that lie side by side; of another size, if you say so, and '
-            'with at="random", per_epoch=1000 anywhere. Without samples=, each slice along axis 0 is a sample',
-            keyed(entries[:MOST_FIELDS]),
-            samples=f'Boxes({chunk}, at="grid")',
-            samples_count=math.prod(-(-outer // inner) for outer, inner in zip(shape, chunk, strict=True)),
+        yield Proposal(
+            key="volume",
+            about=entries,
+            what=(
+                f"{named([entry.path for entry in entries])} are volumes of {shape_text(shape)}, in chunks of "
+                f"{shape_text(chunk)}"
+            ),
+            way_out=(
+                f'samples=Boxes({chunk}, at="grid") takes boxes that lie side by side; of another size, if you say so, '
+                'and with at="random", per_epoch=1000 anywhere. Without samples=, each slice along axis 0 is a sample'
+            ),
+            fields=keyed(entries[:MOST_FIELDS]),
+            samples_text=f'Boxes({chunk}, at="grid")',
+            count=math.prod(-(-outer // inner) for outer, inner in zip(shape, chunk, strict=True)),
             sample_nbytes=math.prod(chunk) * sum(entry.element_nbytes for entry in entries),
             rows=entries,
         )
 
 
-def _flat(seen: Seen) -> Iterator[Kind]:
+def _flat(seen: Seen) -> Iterator[Proposal]:
     """Find one long sequence of numbers, such as tokens or a signal, of which a row is one number."""
     every = [entry for entry in seen.entries if (entry.rows or 0) > 1]
     if len(every) != 1 or len(every[0].shape or ()) != 1 or LABEL.search(last_name(every[0].path)):
@@ -371,15 +408,17 @@ def _flat(seen: Seen) -> Iterator[Kind]:
     entry, rows = every[0], every[0].rows or 0
     if rows < 4 * LONG_COUNT or not re.match(r"u?int|float", entry.dtype):
         return
-    yield seen.kind(
-        "flat",
-        every,
-        f"{entry.path} is one sequence of {rows:,} numbers",
-        "samples=Sequences(128, stride=128) cuts it into samples of 128, or of a length of your own. Without samples=, "
-        "each number is a sample",
-        {entry.path: quoted(entry.path)},
-        samples="Sequences(128, stride=128)",
-        samples_count=rows // 128,
+    yield Proposal(
+        key="flat",
+        about=every,
+        what=f"{entry.path} is one sequence of {rows:,} numbers",
+        way_out=(
+            "samples=Sequences(128, stride=128) cuts it into samples of 128, or of a length of your own. Without "
+            "samples=, each number is a sample"
+        ),
+        fields={entry.path: quoted(entry.path)},
+        samples_text="Sequences(128, stride=128)",
+        count=rows // 128,
         sample_nbytes=128.0 * entry.row_nbytes,
         rows=every,
     )
@@ -393,7 +432,7 @@ def _family(name: str) -> str:
 # --- NWB, MATLAB, PyTables, single values -----------------------------------------------------------------
 
 
-def _nwb(seen: Seen) -> Iterator[Kind]:
+def _nwb(seen: Seen) -> Iterator[Proposal]:
     if "nwb_version" not in seen.attributes(""):
         return
     series = {
@@ -409,21 +448,22 @@ def _nwb(seen: Seen) -> Iterator[Kind]:
     data = series[group]["data"]
     beside = [one for name, one in series[group].items() if name in ("data", "timestamps") and one.rows == data.rows]
     length = max(1, min(100, (data.rows or 1) // 2))
-    yield seen.kind(
-        "nwb",
-        beside,
-        f"It is Neurodata Without Borders (NWB); {group} is a recording of {counted(data.rows or 0, 'row')}",
-        f"samples=Sequences({length}) takes {length:,} rows that follow one another; without samples= each row is one",
-        short_keys({one.path: quoted(one.path) for one in beside}),
-        samples=f"Sequences({length})",
-        samples_count=data.rows or 1,
+    yield Proposal(
+        key="nwb",
+        about=beside,
+        what=f"It is Neurodata Without Borders (NWB); {group} is a recording of {counted(data.rows or 0, 'row')}",
+        way_out=f"samples=Sequences({length}) takes {length:,} rows that follow one another; without samples= "
+        "each row is one",
+        fields=short_keys({one.path: quoted(one.path) for one in beside}),
+        samples_text=f"Sequences({length})",
+        count=data.rows or 1,
         sample_nbytes=length * data.row_nbytes,
         rows=beside,
-        of_rows=True,
+        is_rows=True,
     )
 
 
-def _matlab(seen: Seen) -> Iterator[Kind]:
+def _matlab(seen: Seen) -> Iterator[Proposal]:
     arrays = [e for e in seen.entries if e.matlab_class and e.shape and len(e.shape) > 1 and max(e.shape) > 1]
     if not arrays:
         return
@@ -436,26 +476,28 @@ def _matlab(seen: Seen) -> Iterator[Kind]:
     turned = _turned(arrays)
     if not turned:
         last = ", ".join([":"] * (len(shape) - 1))
-        yield Kind(
+        yield Proposal(
             key="matlab",
-            datasets=tuple(e.path for e in arrays),
+            about=arrays,
             what=what,
             way_out=f"A row here is {largest.path}({last}, i) in MATLAB. samples=Rows(axis=-1) takes what "
             "lies along the last axis here, which is MATLAB's first",
-            samples=tuple(e.path for e in arrays),
+            rows=arrays,
         )
         return
     rows = (turned[0].shape or (0,))[-1]
-    yield seen.kind(
-        "matlab_turned",
-        turned,
-        f"{what}. The {counted(rows, 'sample')} of {named([e.path for e in turned])} lie along the last axis here, "
-        "not the first",
-        "samples=Rows(axis=-1) takes them along that axis",
-        {e.path: quoted(e.path) for e in turned[:MOST_FIELDS]},
-        samples="Rows(axis=-1)",
-        samples_count=rows,
-        of_rows=True,
+    yield Proposal(
+        key="matlab_turned",
+        about=turned,
+        what=(
+            f"{what}. The {counted(rows, 'sample')} of {named([e.path for e in turned])} lie along the last axis here, "
+            "not the first"
+        ),
+        way_out="samples=Rows(axis=-1) takes them along that axis",
+        fields={e.path: quoted(e.path) for e in turned[:MOST_FIELDS]},
+        samples_text="Rows(axis=-1)",
+        count=rows,
+        is_rows=True,
     )
 
 
@@ -471,73 +513,53 @@ def _turned(arrays: Sequence[DatasetEntry]) -> list[DatasetEntry]:
     return most if len(most) > max(1, agree_first) else []
 
 
-def _pytables(seen: Seen) -> Iterator[Kind]:
-    index = [entry.path for entry in seen.entries if entry.role == INDEX]
+def _pytables(listing: Listing) -> Iterator[Proposal]:
+    index = [entry for entry in listing.entries if entry.role == INDEX]
     if index:
-        yield Kind(
-            key="pytables",
-            datasets=tuple(index),
-            what=f"{counted(len(index), 'dataset')} with _i_ in the path {'are' if len(index) > 1 else 'is'} what "
-            "PyTables keeps to find rows of its tables, and no data",
-            way_out="",
+        what = f"{counted(len(index), 'dataset')} with _i_ in the path {'are' if len(index) > 1 else 'is'} what "
+        yield Proposal(
+            key="pytables", about=index, what=f"{what}PyTables keeps to find rows of its tables, and no data"
         )
 
 
-def _dead_links(listing: Listing) -> Iterator[Kind]:
+def _dead_links(listing: Listing) -> Iterator[Proposal]:
     dead = [f"{path}/{name}".lstrip("/") for path, group in listing.groups.items() for name in group.dead]
     if dead:
-        yield Kind(
+        yield Proposal(
             key="dead_links",
-            datasets=(),
             what=f"{counted(len(dead), 'link')} {'lead' if len(dead) > 1 else 'leads'} nowhere, such as {dead[0]!r}",
             way_out="What they were to lead to is no sample: a pattern leaves them out, with a warning",
         )
 
 
-def _single_values(seen: Seen) -> Iterator[Kind]:
-    if seen.entries and all(not entry.shape and not entry.clues.image for entry in seen.entries):
-        first = seen.entries[0].path
-        yield Kind(
+def _single_values(path: str, listing: Listing) -> Iterator[Proposal]:
+    entries = listing.entries
+    if entries and all(not entry.shape and not entry.clues.image for entry in entries):
+        yield Proposal(
             key="single_values",
-            datasets=tuple(entry.path for entry in seen.entries),
-            what=f"It holds single values only ({counted(len(seen.entries), 'dataset')}), and no dataset with rows",
+            about=entries,
+            what=f"It holds single values only ({counted(len(entries), 'dataset')}), and no dataset with rows",
             way_out="There is nothing to stream. Read them with h5py",
-            lines=(
+            written=(
                 "import h5py",
                 "",
-                f"with h5py.File({quoted(seen.path)}) as f:",
-                f"    print(f[{quoted(first)}][()])",
+                f"with h5py.File({quoted(path)}) as f:",
+                f"    print(f[{quoted(entries[0].path)}][()])",
             ),
         )
 
 
-LOOKS: dict[str, Callable[[Seen], Iterator[Kind]]] = {
-    "sparse": _sparse,  # also "sparse_columns"
-    "anndata": _anndata,
-    "nwb": _nwb,
-    "named": _named_objects,
-    "dataset_a_sample": like_datasets,  # also "side_by_side"
-    "group_a_sample": like_groups,  # also "group_a_recording"
-    "episodes": _episodes,
-    "ragged": _ragged,
-    "matlab": _matlab,  # also "matlab_turned"
-    "volume": _volumes,
-    "flat": _flat,
-}
-"""What is looked for, in this order: what one finds, the next does not see."""
-
-
-# --- words ------------------------------------------------------------------------------------------------
-
-
-def _target(path: str) -> str:
-    """Name the file that the lines write: beside where they run, whatever folder the source lies in."""
-    return f"{PurePath(path).stem}.rows.h5"
-
-
-def _from_to(path: str, target: str) -> Lines:
-    return (
-        f"source = {quoted(path)}",
-        f"target = {quoted(target)}",
-        'with h5py.File(source) as f, h5py.File(target, "w") as out:',
-    )
+DETECTORS: tuple[Callable[[Seen], Iterator[Proposal]], ...] = (
+    _sparse,
+    _anndata,
+    _nwb,
+    _named_objects,
+    like_datasets,
+    like_groups,
+    _episodes,
+    _ragged,
+    _matlab,
+    _volumes,
+    _flat,
+)
+"""In the order in which they look."""

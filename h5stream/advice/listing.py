@@ -1,0 +1,486 @@
+"""What a file says: its datasets and groups, how each dataset is stored, how its bytes are reached, what it may be for.
+
+Of very many things that are named alike, some are looked at; all are counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import h5py
+import numpy as np
+
+from h5stream.errors import FieldLengthError, H5StreamError
+from h5stream.storage.discovery import (
+    SOME_ALIKE,
+    datasets_of,
+    default_fields,
+    is_bookkeeping,
+    open_hdf5,
+    some_of,
+    spread,
+)
+from h5stream.storage.elements import plain_dtype
+from h5stream.storage.external import Guard
+from h5stream.storage.fields import Field
+from h5stream.storage.filters import pipeline_of
+from h5stream.storage.images import format_of
+from h5stream.storage.opening import open_layout
+from h5stream.storage.source import FileIdentity
+from h5stream.storage.sparse import is_matrix, shape_of
+
+REFUSED = "refused"
+"""h5stream does not read it; the reason says why. Stands beside `DIRECT`, `DECODED` and `VIA_H5PY`."""
+
+DAMAGED = "damaged"
+"""The layout of what is there and cannot be opened: a dataset, or a group with all that is in it."""
+
+INDEX, DIMENSION, CELL = "index", "dimension", "cell"
+"""Roles of datasets that are no samples: what PyTables keeps to find rows of its tables, dimensions of netCDF without
+values of their own, and what cells of MATLAB refer to."""
+
+MOST_DATASETS = 2000
+"""Datasets that are looked at unless all are asked for: some two seconds."""
+
+MOST_COUNTED = 100_000
+"""Objects of a file that are counted one by one, in a second or two; how many there are of more is estimated."""
+
+COUNTED_NBYTES = 1 << 23
+"""Bytes of a dataset of integers that is read as a whole; of a larger one, its ends are."""
+
+_WORDS = 8
+"""Texts that are looked at."""
+
+_LAYOUTS = {
+    h5py.h5d.COMPACT: "compact",
+    h5py.h5d.CONTIGUOUS: "contiguous",
+    h5py.h5d.CHUNKED: "chunked",
+    h5py.h5d.VIRTUAL: "virtual",
+}
+
+# What h5py raises on objects that it cannot make sense of, whatever is wrong with them.
+_UNREADABLE = (OSError, RuntimeError, ValueError, TypeError, KeyError, NotImplementedError, MemoryError, H5StreamError)
+
+# Attributes that say something of the file's form, and not of a sample.
+_BOOKKEEPING = re.compile(
+    r"_|[A-Z_0-9]+$|MATLAB_|encoding|FIELD_\d|pandas_|(units|long_name|standard_name|missing_value|nrows|data_columns|"
+    r"index_cols|info|levels|metadata|non_index_axes|table_type|values_cols|errors|nblocks|axis\d_variety)$"
+)
+
+# Values of the attribute CLASS with which PyTables marks parts of an index, and of NAME on a dimension of netCDF.
+_INDEX_CLASSES = (b"INDEXARRAY", b"CACHEARRAY", b"LASTROWARRAY")
+_NO_VALUES = b"This is a netCDF dimension but not a netCDF variable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberEntry:
+    """One member of a compound."""
+
+    name: str  # as it is asked for as a field: "obs:bulk_labels", "obs:at:x" for a compound inside it
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What the numbers of a dataset of integers are, one a row; of a large one, its ends alone."""
+
+    first: int
+    last: int
+    total: int = -1
+    least: int = 0
+    most: int = 0
+    changes: int = -1  # how often one differs from that before it
+    is_rising: bool = True  # whether none is smaller than that before it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clues:
+    """Clues of what a dataset is for."""
+
+    attributes: tuple[str, ...] = ()  # those that can be fields
+    image: str = ""  # "jpeg", "png" or "webp" where its first values begin like that, "auto" where they differ
+    counts: Counts | None = None  # of a dataset of integers with one axis
+    words: tuple[str, ...] = ()  # the first texts of a dataset of texts with one axis
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetEntry:
+    """One dataset of a file; the defaults are those of one that cannot be opened."""
+
+    path: str  # without the leading slash
+    shape: tuple[int, ...] | None = None  # None for a null dataspace
+    dtype: str = "unknown"  # the type of an element as people write it
+    element_nbytes: int = 0
+    variable_length: bool = False  # whether elements lie in the file's heap
+    layout: str = DAMAGED  # or "compact", "contiguous", "chunked", "virtual"
+    chunk_shape: tuple[int, ...] | None = None
+    filters: str = ""  # as people write them: "shuffle + gzip-4"
+    stored_nbytes: int = 0  # without the index and the heap
+    stored_chunks: int | None = None  # chunks that were ever written, where that is known
+    cache_nbytes: int = 0
+    cache_chunks: int = 0  # what h5py's own chunk cache holds for it at most
+    access: str = REFUSED  # or DIRECT, DECODED, HEAP, VIA_H5PY
+    reason: str
+    members: tuple[MemberEntry, ...] = ()  # those of compounds inside it in their place
+    role: str = ""  # INDEX, DIMENSION or CELL where it is no data of its own
+    matlab_class: str = ""  # the class that MATLAB gave it
+    clues: Clues = field(default_factory=Clues)
+
+    @property
+    def rows(self) -> int | None:
+        """Elements along axis 0; None where there is no such axis."""
+        return self.shape[0] if self.shape else None
+
+    @property
+    def inner(self) -> tuple[int, ...]:
+        """The shape of a row."""
+        return self.shape[1:] if self.shape else ()
+
+    @property
+    def axes(self) -> int:
+        """How many axes there are."""
+        return len(self.shape or ())
+
+    @property
+    def group(self) -> str:
+        """The path of the group that holds it; the root's is empty."""
+        return self.path.rpartition("/")[0]
+
+    @property
+    def is_numbers_of_any_length(self) -> bool:
+        """Whether each value is a sequence of numbers, which ``ragged=`` takes."""
+        return self.variable_length and re.match(r"sequence of (bool|float|u?int)\d*$", self.dtype) is not None
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of one row, without filters."""
+        return math.prod(self.inner) * self.element_nbytes if self.shape else 0
+
+    @property
+    def raw_nbytes(self) -> int:
+        """Bytes of all elements, without filters."""
+        return 0 if self.shape is None else math.prod(self.shape) * self.element_nbytes
+
+    @property
+    def chunk_rows(self) -> int | None:
+        """Rows that one chunk reaches over; None where the data is not chunked."""
+        return self.chunk_shape[0] if self.chunk_shape else None
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Bytes of a chunk once decoded; 0 where the data is not chunked."""
+        return math.prod(self.chunk_shape) * self.element_nbytes if self.chunk_shape else 0
+
+    @property
+    def chunks_across(self) -> int:
+        """Chunks that one row lies in."""
+        return math.prod(-(-n // c) for n, c in zip(self.inner, (self.chunk_shape or ())[1:], strict=False))
+
+    @property
+    def chunks(self) -> int:
+        """Chunks that the data takes, stored or not; 0 where it is not chunked."""
+        if not self.chunk_shape or not self.shape:
+            return 0
+        return -(-self.shape[0] // self.chunk_shape[0]) * self.chunks_across
+
+    @property
+    def written_nbytes(self) -> float:
+        """Bytes of the elements that were ever written, without filters; the others are the fill value."""
+        if self.stored_chunks is None or not self.chunks:
+            return float(self.raw_nbytes if self.stored_nbytes else 0)
+        return self.raw_nbytes * self.stored_chunks / self.chunks
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times smaller the written data is in the file; None where nothing is stored."""
+        return self.written_nbytes / self.stored_nbytes if self.stored_nbytes and self.written_nbytes else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupEntry:
+    """A group, and how many of the links in it were looked at."""
+
+    links: int
+    looked_at: int
+    dead: tuple[str, ...] = ()  # links that lead nowhere
+    attributes: tuple[str, ...] = ()  # those that can be fields
+    sparse: str = ""  # "rows" for a sparse matrix that lies row by row; of others why they cannot be streamed
+    width: int = 0  # columns of such a matrix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """What a file holds."""
+
+    entries: tuple[DatasetEntry, ...]  # in the file's order
+    left_out: int = 0  # datasets that were not looked at
+    groups: dict[str, GroupEntry] = field(default_factory=dict)  # by path; the root's is empty
+
+
+def list_file(
+    path: str,
+    *,
+    most: int | None = None,
+    allow_external: bool = False,
+    some: Callable[[Sequence[str]], list[str]] = some_of,
+) -> Listing:
+    """List the datasets and groups that hard links lead to: all, or at most so many, and of each group `some`."""
+    FileIdentity.of(path)
+    groups: dict[str, GroupEntry] = {}
+    damaged: dict[str, str] = {}
+
+    def chosen(where: str, group: Any, names: list[str]) -> list[str]:
+        wanted = names if most is None else some(names)
+        groups[where] = _group_entry(where, group, len(names), wanted)
+        return wanted
+
+    # The file stays open meanwhile, so that opening it again for each dataset finds libhdf5's own copy.
+    with open_hdf5(path) as file:
+        # Names only: each dataset that stays open makes every closing of the file slower.
+        found = list(datasets_of(file, damaged, chosen))
+        entries = [_entry(path, name, file[name], allow_external) for name in found[:most]]
+        count = _count(file, found, groups)
+    broken = (DatasetEntry(path=name, reason=_broken(said)) for name, said in damaged.items())
+    return Listing(entries=(*entries, *broken), left_out=max(0, count - len(entries)), groups=groups)
+
+
+def list_files(paths: Sequence[str], *, allow_external: bool = False) -> dict[str, Listing]:
+    """List some of several files, spread over them."""
+    most = MOST_DATASETS // SOME_ALIKE
+    return {path: list_file(path, most=most, allow_external=allow_external) for path in spread(paths, SOME_ALIKE)}
+
+
+def describe_dataset(path: str, name: str, *, allow_external: bool = False) -> DatasetEntry:
+    """Describe one dataset, also one that only a soft link leads to."""
+    with open_hdf5(path) as file:
+        return _entry(path, name, file[name], allow_external)
+
+
+def root_fields(path: str, *, allow_external: bool = False) -> list[str]:
+    """Return the names of the root's datasets, links followed, if they agree in length; else nothing."""
+    with open_hdf5(path) as file, contextlib.suppress(FieldLengthError, *_UNREADABLE):
+        return default_fields(file, path, Guard.for_paths((path,), allow_external=allow_external))
+    return []
+
+
+def _broken(said: str) -> str:
+    return f"it is there, but libhdf5 cannot open it: {said}"
+
+
+def _count(file: Any, found: Sequence[str], groups: dict[str, GroupEntry]) -> int:
+    """Count the datasets of a file, of which some were found; of very many, from those that are alike."""
+    if all(group.links == group.looked_at for group in groups.values()):
+        return len(found)
+    seen = {h5py.h5o.TYPE_DATASET: 0, h5py.h5o.TYPE_GROUP: 0}
+
+    def see(name: bytes, info: Any) -> bool | None:
+        seen[info.type] = seen.get(info.type, 0) + 1
+        return True if sum(seen.values()) > MOST_COUNTED else None
+
+    with contextlib.suppress(*_UNREADABLE):
+        if h5py.h5o.visit(file.id, see, info=True) is None:
+            return seen[h5py.h5o.TYPE_DATASET]
+    above = {where: group.links / max(1, group.looked_at) for where, group in groups.items()}
+    return round(sum(math.prod(above.get(way, 1.0) for way in _ways_to(path)) for path in found))
+
+
+def _ways_to(path: str) -> Iterator[str]:
+    parts = path.split("/")
+    return ("/".join(parts[:depth]) for depth in range(len(parts)))
+
+
+# --- groups, attributes -----------------------------------------------------------------------------------
+
+
+def _or(ask: Callable[[], Any], otherwise: Any) -> Any:
+    try:
+        return ask()
+    except _UNREADABLE:
+        return otherwise
+
+
+def _group_entry(path: str, group: Any, links: int, names: Sequence[str]) -> GroupEntry:
+    sparse, width = "", 0
+    if len(names) == links and _or(lambda: is_matrix(group), False):
+        try:
+            sparse, (_, width) = "rows", shape_of(group, path, "")
+        except H5StreamError as error:
+            sparse = str(error).removeprefix("'': ")
+        except _UNREADABLE:
+            sparse = ""
+    return GroupEntry(
+        links=links,
+        looked_at=len(names),
+        dead=tuple(name for name in names if _or(partial(_is_dead, group, name), False)),
+        attributes=_attributes(group),
+        sparse=sparse,
+        width=width,
+    )
+
+
+def _is_dead(group: Any, name: str) -> bool:
+    return group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_SOFT and group.get(name) is None
+
+
+def _attributes(thing: Any) -> tuple[str, ...]:
+    names = _or(lambda: [name for name in thing.attrs if not _BOOKKEEPING.match(name)], [])
+    return tuple(name for name in names[:64] if _or(partial(_can_be_field, thing, name), False))
+
+
+def _can_be_field(thing: Any, name: str) -> bool:
+    attribute = thing.attrs.get_id(name)
+    dtype = attribute.dtype
+    small = attribute.shape is not None and math.prod(attribute.shape) <= 64
+    return small and (dtype.kind in "iufbS" or h5py.check_string_dtype(dtype) is not None)
+
+
+def _attribute(dataset: Any, name: str) -> bytes:
+    """Return a text attribute as bytes; empty where there is none, or where it is something else."""
+    value = _or(lambda: dataset.attrs.get(name, b""), b"")
+    return value.encode() if isinstance(value, str) else bytes(value) if isinstance(value, bytes) else b""
+
+
+# --- datasets ---------------------------------------------------------------------------------------------
+
+
+def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetEntry:
+    clues = Clues(
+        attributes=_attributes(dataset),
+        image=_or(lambda: _image(dataset), ""),
+        counts=_or(lambda: _counts(dataset), None),
+        words=_or(lambda: _words(dataset), ()),
+    )
+    access, reason, stored_chunks = _access(path, name, allow_external, clues.image)
+    creation = dataset.id.get_create_plist()
+    chunks, nbytes, _ = dataset.id.get_access_plist().get_chunk_cache()
+    dtype = _or(lambda: plain_dtype(dataset.dtype), None)
+    return DatasetEntry(
+        path=name,
+        shape=dataset.shape,
+        dtype="a type that h5py cannot read" if dtype is None else dtype_text(dtype),
+        element_nbytes=int(dataset.id.get_type().get_size()),
+        variable_length=dtype is not None and dtype.kind == "O" and h5py.check_ref_dtype(dtype) is None,
+        layout=_LAYOUTS.get(creation.get_layout(), "unknown"),
+        chunk_shape=dataset.chunks,
+        filters=pipeline_of(creation).describe(),
+        stored_nbytes=int(_or(dataset.id.get_storage_size, 0)),
+        stored_chunks=stored_chunks,
+        cache_nbytes=int(nbytes),
+        cache_chunks=int(chunks),
+        access=access,
+        reason=reason,
+        members=() if dtype is None else tuple(_members(name, dtype)),
+        role=_role(dataset, name),
+        matlab_class=_attribute(dataset, "MATLAB_class").decode("ascii", "replace"),
+        clues=clues,
+    )
+
+
+def _members(name: str, dtype: np.dtype[Any]) -> Iterator[MemberEntry]:
+    for member in dtype.names or ():
+        inner, full = dtype[member], f"{name}:{member}"
+        if inner.names:
+            yield from _members(full, inner)
+        else:
+            yield MemberEntry(name=full, dtype=dtype_text(inner))
+
+
+def _role(dataset: Any, name: str) -> str:
+    if is_bookkeeping(name) or _attribute(dataset, "CLASS") in _INDEX_CLASSES:
+        return INDEX
+    if name.startswith("#refs#/"):
+        return CELL
+    return DIMENSION if _attribute(dataset, "NAME").startswith(_NO_VALUES) else ""
+
+
+def _access(path: str, name: str, allow_external: bool, image: Any) -> tuple[str, str, int | None]:
+    """Ask the opening itself, so that the answer is what a loader would do."""
+    refusal = ""
+    for wanted in (name, Field(name, decode=image)) if image else (name,):  # opaque values are read as images alone
+        try:
+            part = open_layout(path, wanted, allow_external=allow_external).datasets[0][0]
+        except H5StreamError as error:
+            refusal = refusal or _without_place(str(error), path, name)
+        except _UNREADABLE as error:
+            refusal = refusal or f"h5py cannot read it: {error}"
+        else:
+            return part.access, part.reason, None if part.index is None else len(part.index.numbers)
+    return REFUSED, refusal, None
+
+
+def _without_place(message: str, path: str, name: str) -> str:
+    """Leave out what the listing says anyway: which file and which dataset."""
+    for opening in (f"{path!r}", ":", ",", " ", "field ", "dataset ", f"{name!r}", ":", " "):
+        message = message.removeprefix(opening)
+    return message
+
+
+def dtype_text(dtype: np.dtype[Any]) -> str:
+    """Name a type as people write it."""
+    if dtype.names:
+        return "{" + ", ".join(f"{name}: {dtype_text(dtype[name])}" for name in dtype.names) + "}"
+    if dtype.subdtype is not None:
+        return f"{dtype_text(dtype.subdtype[0])}[{','.join(map(str, dtype.subdtype[1]))}]"
+    if h5py.check_ref_dtype(dtype) is not None:
+        return "reference"
+    if dtype.kind == "O":
+        inside = h5py.check_vlen_dtype(dtype)
+        return f"sequence of {dtype_text(inside)}" if isinstance(inside, np.dtype) else "string of any length"
+    if dtype.kind in "SV":
+        return f"S{dtype.itemsize}" if dtype.kind == "S" else f"opaque of {dtype.itemsize} bytes"
+    text = dtype.name if h5py.check_enum_dtype(dtype) is None else f"enum of {dtype.name}"
+    swapped = dtype.newbyteorder("=") != dtype
+    return f"{text} big-endian" if swapped and dtype.byteorder == ">" else text
+
+
+# --- what values say --------------------------------------------------------------------------------------
+
+
+def _image(dataset: Any) -> str:
+    dtype, shape = dataset.dtype, dataset.shape
+    inside = h5py.check_vlen_dtype(dtype)
+    is_whole = not shape or (len(shape) == 1 and dtype == np.uint8)
+    is_rows = len(shape or ()) == 1 and (dtype.kind in "VS" or inside == np.uint8)
+    is_padded = len(shape or ()) == 2 and dtype == np.uint8
+    if shape is None or dtype.names or not (is_rows or is_padded or (is_whole and dtype.kind in "VSu")):
+        return ""
+    if 0 in shape or dtype.itemsize * math.prod(dataset.chunks or (1,)) > 1 << 26:
+        return ""
+    if is_whole:
+        heads = [np.asarray(dataset[()] if not shape else dataset[:16])]
+    else:
+        heads = [dataset[k] if len(shape) == 1 else dataset[k, :16] for k in sorted({0, shape[0] // 2, shape[0] - 1})]
+    formats = {format_of(np.asarray(head).tobytes()[:16]) for head in heads if np.asarray(head).size}
+    return formats.pop() if len(formats) == 1 else "auto" if formats and "" not in formats else ""
+
+
+def _counts(dataset: Any) -> Counts | None:
+    shape, dtype = dataset.shape, dataset.dtype
+    if shape is None or len(shape) != 1 or dtype.kind not in "iub" or not shape[0]:
+        return None
+    if shape[0] * dtype.itemsize > COUNTED_NBYTES:
+        return Counts(first=int(dataset[0]), last=int(dataset[-1]))
+    values = dataset[:].astype(np.int64)
+    steps = np.diff(values)
+    return Counts(
+        first=int(values[0]),
+        last=int(values[-1]),
+        total=int(values.sum()),
+        least=int(values.min()),
+        most=int(values.max()),
+        changes=int((steps != 0).sum()),
+        is_rising=bool((steps >= 0).all()),
+    )
+
+
+def _words(dataset: Any) -> tuple[str, ...]:
+    is_text = dataset.dtype.kind == "S" or h5py.check_string_dtype(dataset.dtype) is not None
+    if not dataset.shape or len(dataset.shape) != 1 or not is_text:
+        return ()
+    return tuple(one.decode() for one in dataset[:_WORDS].tolist())

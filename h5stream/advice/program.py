@@ -1,0 +1,205 @@
+"""Programs of Python: written as lines to copy, tried before they are printed, and read from the command line."""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+import h5stream
+from h5stream.errors import OptionError
+from h5stream.storage.extents import SampleKind
+
+Lines = tuple[str, ...]
+
+WIDTH = 76
+"""Characters of a line; a name that is longer than that stays whole on a line of its own."""
+
+MOST_UNPACKED = 4
+"""Fields that a loop gives names of their own."""
+
+TRIED_NBYTES = 256 << 20
+"""Bytes of a sample, up to which some are read when a program is tried."""
+
+KINDS = ("Sequences", "Rows", "Objects", "Table", "Boxes", "Ends", "Bounds", "Lengths", "Ids")
+"""What ``--samples`` is made of."""
+
+FIELDS = ("Field", "Bounds", "Lengths", "Between", "Crop", "Values", "SampleNumber", "Padding")
+"""What ``--fields`` is made of, beside names, slices and ranges."""
+
+
+# --- written ----------------------------------------------------------------------------------------------
+
+
+def quoted(text: str) -> str:
+    """Write a text as Python does, in double quotes where that is the same."""
+    plain = text.isprintable() and '"' not in text and "\\" not in text
+    return f'"{text}"' if plain else repr(text)
+
+
+def loader_lines(
+    path: str | Sequence[str],
+    fields: Sequence[str] | Mapping[str, str],
+    *,
+    batch_size: int,
+    samples: str = "",
+    before: Lines = (),
+    options: Sequence[str] = (),
+) -> Lines:
+    """Return the program that streams fields of a file in shuffled batches.
+
+    `fields` are names, none for the loader's own choice, or by name what `fields=` takes, as Python; with `samples`,
+    what that takes, a batch is a dict. `before` are lines with h5py that come before the loader.
+    """
+    forms = fields if isinstance(fields, Mapping) else {name: quoted(name) for name in fields}
+    as_dict = bool(samples) or any(name not in form for name, form in forms.items())
+    text = fields_text(forms, as_dict=as_dict)
+    imported = sorted(
+        {"H5StreamLoader", *_called(samples), *(name for form in forms.values() for name in _called(form))}
+    )
+    source = quoted(path) if isinstance(path, str) else f"[{', '.join(map(quoted, path))}]"
+    arguments = [source, f"batch_size={batch_size}", "shuffle=True", *options]
+    arguments += [f"samples={samples}"] if samples else []
+    is_dict = text.startswith("{")
+    return (
+        *(("import h5py",) if before else ()),
+        f"from h5stream import {', '.join(imported)}",
+        "",
+        *((*before, "") if before else ()),
+        "loader = H5StreamLoader(",
+        *(f"    {one}," for one in arguments),
+        *(_fields_lines(text, [*_entries(forms, is_dict)]) if forms else ()),
+        ")",
+        f"for {'batch' if is_dict else _batch_name([*forms])} in loader:",
+        "    ...  # your training step",
+    )
+
+
+def fields_text(forms: Mapping[str, str], *, as_dict: bool) -> str:
+    """Write what ``fields=`` takes: one alone, a list, or a dict."""
+    if len(forms) == 1:
+        return next(iter(forms.values()))
+    inside = ", ".join(_entries(forms, as_dict))
+    return f"{{{inside}}}" if as_dict else f"[{inside}]"
+
+
+def _called(text: str) -> set[str]:
+    """Return the names that a text in Python calls."""
+    calls = [node.func for node in ast.walk(ast.parse(text or "0", mode="eval")) if isinstance(node, ast.Call)]
+    return {func.id for func in calls if isinstance(func, ast.Name)}
+
+
+def _entries(forms: Mapping[str, str], as_dict: bool) -> list[str]:
+    return [f"{quoted(key)}: {form}" if as_dict else form for key, form in forms.items()]
+
+
+def _fields_lines(text: str, entries: Sequence[str]) -> list[str]:
+    in_one = f"    fields={text},"
+    if len(entries) == 1 or len(in_one) <= WIDTH:
+        return [in_one]
+    inside = (line for entry in entries for line in _folded(f"{entry},"))
+    return [f"    fields={text[0]}", *(f"        {line}" for line in inside), f"    {text[-1]},"]
+
+
+def _folded(entry: str) -> list[str]:
+    """Write a field that is too long on several lines."""
+    parts = re.fullmatch(r'(.*?Field\()("[^"\\]*"), (.*)(\),)', entry)
+    if parts is None or len(entry) + 8 <= WIDTH:
+        return [entry]
+    start, name, rest, end = parts.groups()
+    return [start, f"    {name},", f"    {rest},", end]
+
+
+def _batch_name(fields: Sequence[str]) -> str:
+    """Name what a batch holds: each field by the end of its name, where those can be names and differ."""
+    names = [re.sub(r"\W", "_", re.split(r"[/:]", name)[-1], flags=re.ASCII) for name in fields]
+    together = ", ".join(names)
+    good = all(name.isidentifier() and not keyword.iskeyword(name) for name in names)
+    fits = 1 < len(names) <= MOST_UNPACKED and len(f"for {together} in loader:") <= WIDTH
+    return together if good and fits and len({*names, "loader"}) > len(names) else "batch"
+
+
+# --- tried ------------------------------------------------------------------------------------------------
+
+
+def refusal_of(
+    source: str | Sequence[str],
+    fields: Mapping[str, str],
+    samples: str = "",
+    some: Mapping[str, list[str]] | None = None,
+    *,
+    allow_external: bool = False,
+) -> str:
+    """Make the dataset that a program streams and read some samples of it; return why that is refused.
+
+    The names of `some` stand in for a pattern, or for what the lines before the loader find, as the program writes it.
+    """
+    words = {name: getattr(h5stream, name) for name in {*KINDS, *FIELDS}} | dict(some or {})
+    texts = [fields_text(fields, as_dict=bool(samples) or any(name not in form for name, form in fields.items()))]
+    try:
+        wanted, kind = (_made(ast.parse(text, mode="eval").body, words) for text in (*texts, samples or "None"))
+        dataset = h5stream.H5Dataset(source, wanted, samples=kind, allow_external=allow_external)
+        if dataset.layout.row_nbytes <= TRIED_NBYTES:
+            for sample in sorted({0, len(dataset) // 2, len(dataset) - 1}):
+                dataset[sample]
+    except Exception as error:  # whatever it is, it would meet who copies the program
+        return str(error) or type(error).__name__
+    return ""
+
+
+# --- read -------------------------------------------------------------------------------------------------
+
+
+def samples_from_text(text: str) -> SampleKind:
+    """Read what a sample is from text as Python has it, of literals alone."""
+    made = _read(text, KINDS, "--samples", "\"Sequences(16, of='data/*')\"")
+    if not isinstance(made, SampleKind):
+        raise OptionError(f"--samples takes one of {', '.join(KINDS)}, not {text!r}")
+    return made
+
+
+def fields_from_text(text: str) -> Any:
+    """Read what ``fields=`` takes from text as Python has it, of literals and fields alone."""
+    made = _read(text, FIELDS, "--fields", "\"{'x': Field('hits', rows=Bounds('index')), 'y': 'label'}\"")
+    return list(made) if isinstance(made, tuple) else made
+
+
+def _read(text: str, known: Sequence[str], option: str, example: str) -> Any:
+    words = {name: getattr(h5stream, name) for name in known}
+    if option == "--fields":
+        words |= {"slice": slice, "range": range}
+    try:
+        return _made(ast.parse(text.strip(), mode="eval").body, words)
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        raise OptionError(
+            f"{option} takes what {option[2:]}= does, such as {example}, and {text!r} is not that: {error}"
+        ) from None
+
+
+def _made(node: ast.expr, known: Mapping[str, Any]) -> Any:
+    """Make what an expression says, of literals, known words, and names for which lists stand in."""
+    text = quoted(node.value) if isinstance(node, ast.Constant) and isinstance(node.value, str) else ast.unparse(node)
+    if isinstance(stands_in := known.get(text), list):
+        return stands_in
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if node.func.id not in known:
+            raise ValueError(f"{node.func.id} is none of {', '.join(known)}")
+        named = {str(keyword.arg): _made(keyword.value, known) for keyword in node.keywords}
+        return known[node.func.id](*(_made(arg, known) for arg in node.args), **named)
+    if isinstance(node, ast.Dict):
+        if None in node.keys:
+            raise ValueError("** is not read here")
+        pairs = zip(node.keys, node.values, strict=True)
+        return {_made(key, known): _made(value, known) for key, value in pairs if key is not None}
+    if isinstance(node, ast.List | ast.Tuple):
+        every = [_made(one, known) for one in node.elts]
+        return every if isinstance(node, ast.List) else tuple(every)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
+        if isinstance(dtype := getattr(torch, node.attr, None), torch.dtype):
+            return dtype
+        raise ValueError(f"torch.{node.attr} is no dtype")
+    return ast.literal_eval(node)
