@@ -188,7 +188,9 @@ class TestMachine:
         ],
     )
     def test_forking_after_cuda_has_started_is_told(self, method, started, status):
-        assert verdict(machine_checks.check_start_method(method, started)) == status
+        found = machine_checks.check_start_method(method, started)
+        assert verdict(found) == status
+        assert f"{method} for a DataLoader's workers" in found.found
 
 
 MOUNTS = """\
