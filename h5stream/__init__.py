@@ -156,9 +156,7 @@ def __getattr__(name: str) -> Any:
     if name == "errors":
         return importlib.import_module("h5stream.errors")
     if name in _MOVED:
-        warnings.warn(
-            f"h5stream.{name} is h5stream.order.{name} now, and goes in 0.4", DeprecationWarning, stacklevel=2
-        )
+        warnings.warn(f"h5stream.{name} goes in 0.4: write h5stream.order.{name}", DeprecationWarning, stacklevel=2)
         return getattr(importlib.import_module("h5stream.order"), name)
     if name not in _HOMES:
         raise AttributeError(f"module 'h5stream' has no attribute {name!r}")

@@ -101,9 +101,9 @@ def read_profile(path: str | Path) -> Profile:
     try:
         tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise OptionError(f"profile {str(path)!r}: {error.strerror}; `h5stream tune FILE --out` writes one") from error
+        raise OptionError(f"profile {str(path)!r}: {error.strerror}; `h5stream tune FILE --out` writes one") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise OptionError(f"profile {str(path)!r} is not TOML: {error}") from error
+        raise OptionError(f"profile {str(path)!r} is not TOML: {error}") from None
     data, loader = tables.get("data", {}), tables.get("loader", {})
     if not isinstance(data, dict) or not isinstance(loader, dict):
         raise OptionError(f"profile {str(path)!r}: [data] and [loader] must be tables")

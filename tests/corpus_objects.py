@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
-from oracle.compare import count_of, differs, part_of, plain
+from oracle.compare import count_of, differs, parts_of, plain
 
 from h5stream import Field, H5Dataset, Objects, Rows, Sequences
 from h5stream.errors import H5StreamError
@@ -69,7 +69,8 @@ def outcome_of(form: Form) -> tuple[str, str]:
     if count_of(batch) != len(expected):
         return "unlike", f"{count_of(batch)} samples, not {len(expected)}"
     some = np.unique(np.linspace(0, len(expected) - 1, MOST_COMPARED).astype(int)).tolist() if expected else []
-    several = ((f"sample {k}", part_of(batch, k), expected[k]) for k in some)
+    parts = parts_of(batch)
+    several = ((f"sample {k}", parts[k], expected[k]) for k in some)
     ends = ((f"sample {k} alone", alone[n], expected[k]) for n, k in enumerate({0, len(expected) - 1}))
     for name, ours, theirs in itertools.chain(several, ends):
         if problem := differs(plain(ours), as_given(theirs)):

@@ -35,9 +35,16 @@ def refused(kind, *parts, source, **options):
     with pytest.raises(kind) as caught:
         H5StreamLoader(str(source), **options)
     assert isinstance(caught.value, H5StreamError)
+    assert_stands_alone(caught.value)
     missing = [part for part in parts if part not in str(caught.value)]
     assert not missing, f"{missing} not in: {caught.value}"
     return caught.value
+
+
+def assert_stands_alone(error):
+    """Check that no other traceback is printed above the one that says everything."""
+    assert error.__cause__ is None
+    assert error.__context__ is None or error.__suppress_context__
 
 
 # --- files --------------------------------------------------------------------------------------------------
@@ -48,6 +55,14 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
     error = refused(SourceNotFoundError, f"no such file: {path!r}", source=path)
     assert error.file == path
     assert isinstance(error, FileNotFoundError)
+
+
+@pytest.mark.parametrize(("named", "meant"), [("trian.h5", "train.h5"), ("val.h5", "val.hdf5"), ("other.h5", "")])
+def test_the_file_that_may_be_meant_is_named(tmp_path, named, meant):
+    for name in ("train.h5", "train.txt", "val.hdf5"):
+        (tmp_path / name).touch()
+    error = refused(SourceNotFoundError, f"no such file: {str(tmp_path / named)!r}", source=tmp_path / named)
+    assert str(error).endswith(f"Did you mean {str(tmp_path / meant)!r}?" if meant else f"{named}'")
 
 
 def test_a_pattern_without_a_match_is_named(tmp_path):

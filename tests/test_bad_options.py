@@ -287,7 +287,7 @@ def test_what_contradicts_itself_under_old_names_is_refused(ragged, old, says):
 
 @pytest.mark.parametrize("name", h5stream.order.__all__)
 def test_names_that_moved_are_found_where_they_were_with_a_warning(name):
-    with pytest.warns(DeprecationWarning, match=f"h5stream.{name} is h5stream.order.{name} now"):
+    with pytest.warns(DeprecationWarning, match=f"h5stream.{name} goes in 0.4: write h5stream.order.{name}"):
         assert getattr(h5stream, name) is getattr(h5stream.order, name)
 
 

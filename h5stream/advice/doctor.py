@@ -302,15 +302,16 @@ def check_numa(gpu_nodes: Sequence[int], cpu_nodes: Set[int]) -> Check:
 
 
 def check_start_method(method: str, cuda_started: bool) -> Check:
-    """Judge how DataLoader's workers would be started."""
+    """Judge how DataLoader's workers would be started; `sample_workers` are started as the loader is told to."""
     if method == "fork" and cuda_started:
         return warned(
             "start method",
-            "fork, and CUDA has started: forked workers cannot use it",
+            "fork for a DataLoader's workers, and CUDA has started: forked workers cannot use it",
             "start workers before CUDA, or multiprocessing.set_start_method('spawn')",
         )
-    note = "; workers must not use CUDA" if method == "fork" else ""
-    return passed("start method", method + note)
+    note = ", which must not use CUDA" if method == "fork" else ""
+    said = f"{method} for a DataLoader's workers{note}; sample_workers start as multiprocessing_context= says"
+    return passed("start method", said)
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -20,11 +20,13 @@ from rich.table import Column
 from h5stream.cli.options import (
     FLAG,
     AsJson,
+    BatchSize,
     Fields,
     MemoryBudget,
     Samples,
     Threads,
     Window,
+    batch_rows_of,
     field_names,
     files_of,
     is_python,
@@ -38,15 +40,6 @@ from h5stream.units import text_of_bytes
 if TYPE_CHECKING:
     from h5stream.baseline.measure import Checked, Measurement
     from h5stream.loader import H5StreamLoader
-
-_BATCH_ROWS = 8192
-"""Rows of a batch: what the notes of large-batch trainers have."""
-
-_BATCH_NBYTES = 64 << 20
-"""Bytes of a batch at most, unless the user says how many rows: of rows of a megabyte 8,192 fill no memory."""
-
-_LEAST_BATCHES = 16
-"""Batches of an epoch at least, or a rate would be the time of one batch."""
 
 _REPEATED_S = 20.0
 """Seconds; a first epoch shorter than this is followed by another, in memory that has been touched."""
@@ -105,15 +98,7 @@ def bench_command(
     ] = None,
     fields: Fields = "",
     samples: Samples = "",
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            "--batch-size",
-            min=1,
-            metavar="ROWS",
-            help="Rows of a batch; by default 8192, less for short files and large rows.",
-        ),
-    ] = None,
+    batch_size: BatchSize = None,
     threads: Threads = None,
     window: Window = "auto",
     memory_budget: MemoryBudget = None,
@@ -181,15 +166,12 @@ class _Bench:
             yield lambda done: bar.show(done, total, note)
 
     def measure(
-        self, paths: Sequence[str], batch_size: int | None, workers: int, check: bool, options: dict[str, Any]
+        self, paths: list[str], batch_size: int | None, workers: int, check: bool, options: dict[str, Any]
     ) -> None:
         """Measure ours, then the naive loader, then compare with h5py."""
         from h5stream.loader import H5StreamLoader
-        from h5stream.storage.opening import open_layout
 
-        if batch_size is None:
-            layout = open_layout(paths, options["fields"], samples=options["samples"])
-            batch_size = batch_rows(layout.samples, layout.row_nbytes)
+        batch_size = batch_size or batch_rows_of(paths, options["fields"], options["samples"])
         with H5StreamLoader(paths, batch_size, True, seed=0, keep="never", **options) as loader:
             self.names = [one.name for one in loader.dataset.layout.fields]
             self._note_facts(paths, loader, options["samples"])
@@ -276,12 +258,6 @@ class _Bench:
     def _print(self, measured: Measurement, *, header: bool = False) -> None:
         if self._results is not None:
             print_row(self._results, measured, header=header)
-
-
-def batch_rows(rows: int, row_nbytes: int) -> int:
-    """Return the rows of a batch where the user says nothing: a power of two, 8,192 at most."""
-    most = min(_BATCH_ROWS, _BATCH_NBYTES // max(1, row_nbytes), rows // _LEAST_BATCHES)
-    return 1 << max(0, most.bit_length() - 1)
 
 
 def _lines(files: Sequence[str], fields: str, samples: str, names: Sequence[str], batch_size: int) -> Sequence[str]:

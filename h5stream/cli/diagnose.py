@@ -18,6 +18,7 @@ from h5stream.cli.options import (
     Samples,
     Threads,
     Window,
+    batch_rows_of,
     field_names,
     files_of,
     sample_kind,
@@ -42,7 +43,7 @@ def diagnose_command(
         float, typer.Option("--step-ms", metavar="MS", help="Milliseconds of a training step on a full batch.")
     ],
     fields: Fields = "",
-    batch_size: BatchSize = 8192,
+    batch_size: BatchSize = None,
     threads: Threads = None,
     window: Window = "auto",
     memory_budget: MemoryBudget = None,
@@ -72,16 +73,17 @@ def diagnose_command(
                 left = 3 - len(measured) + 0.2  # the step may be tried on half a batch
                 bar.show(total=bar.elapsed_s + left * seconds, note=_NEXT[what])
 
+            given = {"fields": field_names(fields), "samples": sample_kind(samples)}
+            batch_size = batch_size or batch_rows_of(paths, **given)
             with H5StreamLoader(
                 paths,
                 batch_size,
                 shuffle=True,
                 seed=0,
                 num_workers=threads,
-                fields=field_names(fields),
                 window=window_rows(window),
                 memory_budget=memory_budget,
-                samples=sample_kind(samples),
+                **given,
             ) as loader:
                 found = diagnose(loader, pause(step_ms / 1e3 / batch_size), seconds=seconds, progress=show)
                 settings = _settings(loader)

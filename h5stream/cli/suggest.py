@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -18,6 +19,7 @@ from h5stream.cli.options import (
     MemoryBudget,
     Samples,
     Threads,
+    batch_rows,
     field_names,
     files_of,
     sample_kind,
@@ -178,8 +180,9 @@ def suggest_command(
 
     cpus, available_bytes = allowance.cpus(), allowance.memory_available_bytes()
     preset = None if gpu is None and gpu_memory is None else preset_for(gpu, memory_gib=gpu_memory, cpus=cpus)
-    # Without a GPU's preset: the loader's own default batch, and the DataLoader's default prefetch.
-    start = preset.setting if preset else Setting(batch_size=8192, workers=cpus, prefetch_factor=2)
+    # Without a GPU's preset: the default batch of these rows, and the DataLoader's default prefetch.
+    usual = batch_rows(data.rows or sys.maxsize, data.row_bytes or 1)
+    start = preset.setting if preset else Setting(batch_size=usual, workers=cpus, prefetch_factor=2)
     setting = Setting(
         batch_size=batch_size or start.batch_size,
         workers=start.workers if workers is None else workers,

@@ -19,6 +19,7 @@ from h5stream.cli.options import (
     Files,
     MemoryBudget,
     Samples,
+    batch_rows_of,
     check_writable,
     field_names,
     files_of,
@@ -38,7 +39,7 @@ def tune_command(
     files: Files,
     fields: Fields = "",
     samples: Samples = "",
-    batch_size: BatchSize = 8192,
+    batch_size: BatchSize = None,
     memory_budget: MemoryBudget = None,
     device: Annotated[
         str | None, typer.Option("--device", help="Feed this device; its memory is tried for the window.")
@@ -69,11 +70,11 @@ def tune_command(
                 measured.append(attempt)
                 bar.show(total=bar.elapsed_s * (1 + attempt.left / len(measured)), note=_said(attempt))
 
+            given = {"fields": field_names(fields), "samples": sample_kind(samples)}
             tuning = tune(
                 paths[0] if len(paths) == 1 else paths,
-                fields=field_names(fields),
-                samples=sample_kind(samples),
-                batch_size=batch_size,
+                **given,
+                batch_size=batch_size or batch_rows_of(paths, **given),
                 memory_budget=memory_budget,
                 device=device,
                 seconds=seconds,

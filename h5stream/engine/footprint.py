@@ -196,8 +196,9 @@ class Shape:
         return 2 * (self.batch_nbytes(batch_size) + more)
 
     def batches_of(self, window_rows: int, batch_size: int) -> int:
-        """Return the batches that a window of so many rows may touch."""
-        return math.ceil(min(window_rows, self.rows) / batch_size) + 1
+        """Return the batches that a window of so many rows may touch: no more than an epoch has, if they are alike."""
+        touched = math.ceil(min(window_rows, self.rows) / batch_size) + 1
+        return touched if self.room else min(touched, math.ceil(self.rows / batch_size))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -423,14 +424,18 @@ def _twice(shape: Shape, rows: int, batch_size: int) -> int:
 
 
 def _most_rows(shape: Shape, wished: int, batch_size: int, share: int) -> int:
-    """Return the rows of a window of which two fit, in whole blocks, because a window ends at a block's edge."""
+    """Return the rows of a window of which two fit, in whole blocks, because a window ends at a block's edge.
+
+    They are a batch at least, or all: a smaller window fills as many batches.
+    """
     # Two windows of a batch each fit already if they do not begin inside one.
     single = 2 * shape.batch_nbytes(batch_size) + shape.plan_nbytes(batch_size)
     low, high = int(single + shape.held_nbytes(batch_size, batch_size) <= share), wished // batch_size
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if _twice(shape, middle * batch_size, batch_size) <= share else (low, middle - 1)
-    return max(min(shape.block_rows, wished), low * batch_size // shape.block_rows * shape.block_rows)
+    rows = max(1, low) * batch_size
+    return wished if rows >= wished else max(min(shape.block_rows, wished), rows // shape.block_rows * shape.block_rows)
 
 
 def size_order(shape: Shape, *, batch_size: int, window: int | str, shuffle: bool) -> tuple[int, int]:

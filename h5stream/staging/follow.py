@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from h5stream.errors import H5StreamError, NotHDF5Error, SourceError, SourceNotFoundError, UnfollowableReferenceError
+from h5stream.errors import H5StreamError, NotHDF5Error, UnfollowableReferenceError
 from h5stream.staging.layout import Group, Member, version_from
 
 if TYPE_CHECKING:
@@ -22,8 +22,10 @@ def gather(path: Path, *, follow: bool) -> tuple[Group, list[str]]:
 
     A needed file that is named by an absolute path, or would not be found beside the copy, is an error.
     """
+    from h5stream.storage.source import stat_of
+
     main = Path(os.path.abspath(path))
-    _check_regular(main)
+    stat_of(str(main))
     if not follow:
         # First, because looking into a file brings what this process has written into it, and so changes it.
         stays = list(_what_stays_behind(main))
@@ -31,15 +33,6 @@ def gather(path: Path, *, follow: bool) -> tuple[Group, list[str]]:
     found, missing = _closure(main)
     notices = [f"{item.file} names {item.target} ({item.kind}), which does not exist" for item in missing]
     return _group(found), [*notices, *_storage_notice(main)]
-
-
-def _check_regular(path: Path) -> None:
-    if path.is_dir():
-        raise SourceError(f"{path} is a folder; name the files in it", file=str(path))
-    if not path.exists():
-        raise SourceNotFoundError(f"no file at {path}", file=str(path))
-    if not path.is_file():
-        raise SourceError(f"{path} is no regular file; only regular files can be staged", file=str(path))
 
 
 def _needs(path: Path) -> tuple[Reference, ...]:

@@ -23,7 +23,6 @@ from h5stream.errors import (
     H5StreamError,
     NotHDF5Error,
     SourceError,
-    SourceNotFoundError,
     TruncatedFileError,
     UnsupportedFieldError,
 )
@@ -32,7 +31,7 @@ from h5stream.storage.external import Guard
 from h5stream.storage.fields import split_member
 from h5stream.storage.handles import open_file
 from h5stream.storage.nearest import did_you_mean
-from h5stream.storage.source import not_permitted
+from h5stream.storage.source import no_such_file, not_permitted
 from h5stream.storage.values import holds_reference, in_stored_byte_order
 
 _log = logging.getLogger("h5stream")
@@ -69,9 +68,9 @@ def open_hdf5(path: str) -> Iterator[Any]:
     try:
         file = open_file(path)
     except FileNotFoundError:
-        raise SourceNotFoundError(f"no such file: {path!r}", file=path) from None
+        raise no_such_file(path) from None
     except OSError as error:
-        raise _explain_open_failure(path, error) from error
+        raise _explain_open_failure(path, error) from None
     with file:
         try:
             yield file

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import h5py
 
-from h5stream.errors import NotHDF5Error, SourceNotFoundError, TruncatedFileError
+from h5stream.errors import NotHDF5Error, TruncatedFileError
 from h5stream.storage.handles import open_file
+from h5stream.storage.source import no_such_file
 
 # A pattern that names millions of files is not followed for ever.
 _MOST_BLOCKS = 100_000
@@ -77,7 +78,7 @@ def references(path: str | os.PathLike[str]) -> tuple[Reference, ...]:
     """
     file = Path(os.path.abspath(path))
     if not file.is_file():
-        raise SourceNotFoundError(f"no file at {file}", file=str(file))
+        raise no_such_file(str(file))
     if not h5py.is_hdf5(file):
         raise NotHDF5Error(f"{file} is not an HDF5 file", file=str(file))
     try:

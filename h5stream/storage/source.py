@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import difflib
 import logging
 import os
 import threading
@@ -108,6 +109,35 @@ def not_permitted(path: str) -> SourceError:
     )
 
 
+def stat_of(path: str) -> os.stat_result:
+    """Return what the system says of a regular file; refuse a path that leads to anything else."""
+    try:
+        stat = os.stat(path)
+    except FileNotFoundError:
+        raise no_such_file(path) from None
+    except OSError as error:
+        raise SourceError(f"cannot examine {path!r}: {error.strerror}", file=path) from None
+    if S_ISDIR(stat.st_mode):
+        raise SourceError(f"{path!r} is a folder, not an HDF5 file; name its files or a pattern", file=path)
+    if not S_ISREG(stat.st_mode):  # Opening a pipe would wait for its writer.
+        raise SourceError(f"{path!r} is a pipe or a device, not an HDF5 file", file=path)
+    return stat
+
+
+def no_such_file(path: str) -> SourceNotFoundError:
+    """Return the error of a path that leads nowhere; it names the file beside it that may be meant."""
+    folder, name = os.path.split(path)
+    stem, end = os.path.splitext(name)
+    with contextlib.suppress(OSError):
+        # Of names that differ in their ends, the one with the end that was asked for comes last, and is taken.
+        there = sorted(os.listdir(folder or os.curdir), key=lambda one: os.path.splitext(one)[1] == end)
+        stems = {os.path.splitext(one)[0]: one for one in there}
+        for near in difflib.get_close_matches(stem, stems, n=1):
+            said = f"no such file: {path!r}. Did you mean {os.path.join(folder, stems[near])!r}?"
+            return SourceNotFoundError(said, file=path)
+    return SourceNotFoundError(f"no such file: {path!r}", file=path)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileIdentity:
     """What a file was when it was opened."""
@@ -125,16 +155,7 @@ class FileIdentity:
 
     @classmethod
     def _now(cls, path: str) -> FileIdentity:
-        try:
-            stat = os.stat(path)
-        except FileNotFoundError:
-            raise SourceNotFoundError(f"no such file: {path!r}", file=path) from None
-        except OSError as error:
-            raise SourceError(f"cannot examine {path!r}: {error.strerror}", file=path) from error
-        if S_ISDIR(stat.st_mode):
-            raise SourceError(f"{path!r} is a folder, not an HDF5 file; name its files or a pattern", file=path)
-        if not S_ISREG(stat.st_mode):  # Opening a pipe would wait for its writer.
-            raise SourceError(f"{path!r} is a pipe or a device, not an HDF5 file", file=path)
+        stat = stat_of(path)
         return cls(path=path, size=stat.st_size, mtime_ns=stat.st_mtime_ns, inode=stat.st_ino)
 
     @property

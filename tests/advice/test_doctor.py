@@ -187,7 +187,9 @@ class TestMachine:
         ],
     )
     def test_forking_after_cuda_has_started_is_told(self, method, started, status):
-        assert verdict(doctor.check_start_method(method, started)) == status
+        found = doctor.check_start_method(method, started)
+        assert verdict(found) == status
+        assert f"{method} for a DataLoader's workers" in found.found
 
 
 MOUNTS = """\

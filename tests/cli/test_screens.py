@@ -153,7 +153,17 @@ def test_several_files_and_patterns_are_taken_alike(screens):
     assert [one["file"] for one in json.loads(screens("inspect", "a?.h5", "--json").out)] == ["a1.h5", "a2.h5"]
     checks = json.loads(screens("doctor", "a?.h5", "--json").out)["checks"]
     assert [check["name"] for check in checks].count("structure") == 2
-    assert json.loads(screens("suggest", "a?.h5", "--json").out)["dataloader_memory"]["batch_bytes"] == 8192 * 72
+
+
+def test_a_short_file_has_the_same_small_batch_in_all_commands(screens):
+    usual = json.loads(screens("bench", "a?.h5", "--seconds", "0.1", "--no-check", "--json").out)["batch_size"]
+    assert 1 < usual < 4096
+    assert json.loads(screens("suggest", "a?.h5", "--json").out)["dataloader_memory"]["batch_bytes"] == usual * 72
+    assert f"batch {usual}, " in screens("diagnose", "a?.h5", "--step-ms", "1", "--seconds", "0.1").out
+    assert (
+        json.loads(screens("tune", "a?.h5", "--seconds", "0.02", "--json").out)["profile"]["loader"]["batch_size"]
+        == usual
+    )
 
 
 def test_sizes_are_taken_as_texts(screens):

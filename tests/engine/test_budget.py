@@ -73,9 +73,12 @@ def test_what_a_window_needs_fits_or_the_number_that_is_named_does(
     assert 1 <= sized.first_window_rows <= sized.window_rows <= 1000
     if options["window"] != "auto":
         assert sized.window_rows == (1000 if options["window"] == "all" else min(1000, options["window"]))
-    # A window goes on to the next block's edge, and begins inside a batch.
+    else:  # smaller than a batch it would fill as many
+        assert sized.window_rows >= min(1000, batch_size) // layout.leading[0].chunk_rows * layout.leading[0].chunk_rows
+    # A window goes on to the next block's edge, and begins inside a batch; an epoch of one batch has no other.
     block_rows = layout.leading[0].chunk_rows
     widest = -(-min(-(-sized.window_rows // block_rows) * block_rows, 1000) // options["batch_size"]) + 1
+    widest = min(widest, -(-1000 // options["batch_size"]))
     slot = -(-SlotFormat.for_rows(layout.fields, options["batch_size"]).nbytes // 4096) * 4096
     assert 1 <= sized.threads <= options["threads"]
     fixed = sized.threads * budget.scratch_nbytes(layout) + options["kept_nbytes"]
