@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from h5stream.sampler import ChunkBatchSampler
     from h5stream.samples.boxes import Boxes
     from h5stream.samples.columns import Padding, SampleNumber, SourceNumber, Values
-    from h5stream.samples.objects import Objects
-    from h5stream.samples.rows import Rows
+    from h5stream.samples.objects import Objects, Rows
     from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
     from h5stream.samples.sequences import Sequences
     from h5stream.samples.stretches import Between, Crop
@@ -74,7 +73,7 @@ _HOMES = {
     "Padded": "h5stream.structure",
     "Padding": "h5stream.samples.columns",
     "RepackResult": "h5stream.repacking.rewrite",
-    "Rows": "h5stream.samples.rows",
+    "Rows": "h5stream.samples.objects",
     "SampleNumber": "h5stream.samples.columns",
     "Sequences": "h5stream.samples.sequences",
     "Sized": "h5stream.order.draw",

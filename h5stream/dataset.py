@@ -27,7 +27,7 @@ from h5stream.order.epoch import Window
 from h5stream.order.places import Places, place_dtype
 from h5stream.order.weights import SourceShares
 from h5stream.samples.axes import ROWS
-from h5stream.samples.box_space import BoxSpace
+from h5stream.samples.boxes import BoxSpace
 from h5stream.samples.objects import Objects
 from h5stream.samples.sequences import Sequences
 from h5stream.samples.space import SequenceSpace

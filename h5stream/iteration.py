@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol
 
 from h5stream.cursor import Cursor, Progress, Start
-from h5stream.device.kept import KeptEngine
+from h5stream.device.window import KeptEngine
 from h5stream.engine.footprint import Footprint
 from h5stream.engine.running import STOP_S, Engine, Running, check_process
 from h5stream.engine.slots import Slots
@@ -24,8 +24,8 @@ from h5stream.routes.route import END, Route, Stream
 from h5stream.settings import Settings
 from h5stream.state import Place
 from h5stream.storage.layout import SampleLayout
-from h5stream.workers.importing import checked_method
 from h5stream.workers.sample_engine import AHEAD, Pool, SampleEngine, WorkersAsked
+from h5stream.workers.starting import checked_method
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

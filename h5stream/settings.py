@@ -28,7 +28,7 @@ from h5stream.ranks import DrawnSeed, checked_ranks, current_ranks, drawn_seed
 from h5stream.staging.loading import stage_layout
 from h5stream.storage.layout import FieldLayout, SampleLayout
 from h5stream.units import whole_number
-from h5stream.workers.importing import checked_method
+from h5stream.workers.starting import checked_method
 
 DEFAULT_BATCH_ROWS = 8192
 """Large enough that nothing is done per row that could be done per batch."""

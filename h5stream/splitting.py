@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from h5stream.errors import LeakWarning, OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.splits import part_sizes, split_by_groups, split_by_strata, split_plainly
-from h5stream.samples.box_space import BoxSpace, Grid
+from h5stream.samples.boxes import BoxSpace, Grid
 from h5stream.samples.space import SequenceSpace
 from h5stream.storage.layout import SampleLayout
-from h5stream.storage.many_files import FilesIdentity
+from h5stream.storage.source import FilesIdentity
 
 Ints = NDArray[np.int64]
 

@@ -14,8 +14,8 @@ from h5stream.engine import budget
 from h5stream.engine import run as engine_run
 from h5stream.engine.landing import chunks, kept
 from h5stream.engine.run import Run
-from h5stream.routes import choice, pinned
-from h5stream.staging import blocks
+from h5stream.routes import choice, host
+from h5stream.staging import copying
 from h5stream.storage import filters
 from h5stream.storage.filters import Pipeline
 from h5stream.storage.source import FileBytes
@@ -116,7 +116,7 @@ def memory_available(monkeypatch, nbytes):
 
 def device_is(monkeypatch, backend):
     """Let every device be this."""
-    for module in (choice, pinned):
+    for module in (choice, host):
         monkeypatch.setattr(module, "backend_for", lambda device: backend)
 
 
@@ -124,7 +124,7 @@ def pinned_copies(monkeypatch):
     """Say that CUDA is there, and give a list of what is pinned from now on."""
     seen = []
     monkeypatch.setattr(choice, "is_cuda_available", lambda: True)
-    monkeypatch.setattr(pinned, "pinned_copy", lambda batch: seen.append(batch) or batch)
+    monkeypatch.setattr(host, "pinned_copy", lambda batch: seen.append(batch) or batch)
     return seen
 
 
@@ -175,4 +175,4 @@ def watch_admissions(monkeypatch):
 
 def after_each_write(monkeypatch, then):
     """Call `then()` behind each piece that staging has written."""
-    around(monkeypatch, blocks, "_write", after=lambda *_: then())
+    around(monkeypatch, copying, "_write", after=lambda *_: then())

@@ -12,7 +12,7 @@ from making import index_type, make_file, numbers
 from oracle import assert_like_h5py
 
 from h5stream import H5Dataset
-from h5stream.storage.check import why_not_decoded_here
+from h5stream.storage.fallback import why_not_decoded_here
 from h5stream.storage.index import build_index, read_stored_chunk
 
 U = None

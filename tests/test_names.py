@@ -7,8 +7,8 @@ from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h5stream.storage.links import Links
 from h5stream.storage.names import Names, packed
+from h5stream.storage.whereabouts import Links
 
 TEXTS = st.lists(st.text("ab_.019٣²é", min_size=1, max_size=9), max_size=30, unique=True)
 

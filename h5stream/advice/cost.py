@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from h5stream.advice.layout_advice import Advice, budget_advice, layout_advice
 from h5stream.advice.listing import DatasetEntry, describe_dataset
-from h5stream.device.kept import device_nbytes
+from h5stream.device.window import device_nbytes
 from h5stream.engine.budget import Sizing
 from h5stream.engine.footprint import TASK_NBYTES, Footprint
 from h5stream.engine.landing.chunks import Chunks

@@ -24,7 +24,7 @@ from h5stream.advice.suggestion import NOT_WAITING, WAITING, Suggestion, Turn, a
 from h5stream.advice.trials import Step, Trial, first_batch, time_loop, time_step
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.loader import H5StreamLoader
-from h5stream.monitor.line import percent
+from h5stream.monitor.sample import percent
 from h5stream.monitor.system import MIN_INTERVAL_S, SystemMonitor
 from h5stream.structure import first_rows, rows_of
 

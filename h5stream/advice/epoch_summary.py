@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from h5stream.advice.limits import Limit, LoaderKnobs
-from h5stream.device.meter import DeviceMemory
+from h5stream.device.facts import DeviceMemory
 from h5stream.engine.statistics import LEAST_TOLD, LoaderStatistics
-from h5stream.monitor.line import NA, percent, size
+from h5stream.monitor.sample import NA, percent, size
 from h5stream.monitor.summary import SystemSummary
 from h5stream.notebook import ShownAsText
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from h5stream.advice.suggestion import NOT_WAITING, Turn
 from h5stream.engine.statistics import LoaderStatistics
-from h5stream.monitor.line import size
+from h5stream.monitor.sample import size
 from h5stream.storage.layout import DECODED, VIA_H5PY
 from h5stream.units import text_of_bytes
 

@@ -16,7 +16,7 @@ from h5stream import allowance
 from h5stream.advice.epoch_summary import EpochSummary, gpu_ratio
 from h5stream.advice.limits import Limit, LoaderKnobs, loop_limit
 from h5stream.advice.trials import length_of
-from h5stream.device.meter import DeviceMemory, device_memory
+from h5stream.device.facts import DeviceMemory, device_memory
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError
 from h5stream.monitor.summary import SystemSummary, summarize

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from h5stream.device.meter import synchronize
+from h5stream.device.facts import synchronize
 from h5stream.engine.statistics import LoaderStatistics, combined
 from h5stream.errors import OptionError
 from h5stream.structure import rows_of

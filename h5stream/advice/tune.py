@@ -22,7 +22,7 @@ from h5stream.engine.footprint import WindowRows
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import BudgetError, DeviceMemoryError, OptionError, WeakShuffleWarning
 from h5stream.loader import H5StreamLoader
-from h5stream.monitor.plot import BLUE, RED, bare, figure_of_matplotlib
+from h5stream.monitor.screen import BLUE, RED, bare, figure_of_matplotlib
 from h5stream.order.quality import FEW_BLOCKS, is_weak
 from h5stream.profiles import Profile
 

@@ -38,7 +38,7 @@ def monitor_command(
     from h5stream.errors import OptionError
     from h5stream.monitor import SystemMonitor
     from h5stream.monitor.export import open_log
-    from h5stream.monitor.plot import check_plot_path, save_plot
+    from h5stream.monitor.screen import check_plot_path, save_plot
 
     if duration is not None and not duration > 0:
         raise OptionError(f"--duration {duration:g}: must be more than 0 seconds")

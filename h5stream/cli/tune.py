@@ -56,7 +56,7 @@ def tune_command(
     paths = files_of(files)
     check_writable(plot, "--plot")
     check_writable(out, "--out")
-    from h5stream.monitor.plot import check_plot_path
+    from h5stream.monitor.screen import check_plot_path
 
     if plot is not None:
         check_plot_path(plot)

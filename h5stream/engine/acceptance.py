@@ -15,7 +15,7 @@ from h5stream.engine.plan import Placement
 from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.engine.tasks import Destination, Task
 from h5stream.errors import CorruptChunkError, OptionError
-from h5stream.samples.box_space import Accept, BoxSpace
+from h5stream.samples.boxes import Accept, BoxSpace
 from h5stream.storage.layout import SampleLayout
 from h5stream.structure import sample_of
 

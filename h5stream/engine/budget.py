@@ -41,9 +41,8 @@ from h5stream.order.sized import POOL_BATCHES
 from h5stream.order.transfer import transfer_rows
 from h5stream.order.weights import PlannedDraws
 from h5stream.order.windows import first_rows
-from h5stream.samples.box_space import BoxSpace
-from h5stream.samples.space import SequenceSpace
-from h5stream.samples.spans import neighbours
+from h5stream.samples.boxes import BoxSpace
+from h5stream.samples.space import SequenceSpace, neighbours
 from h5stream.samples.stretches import DENSE
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, FieldLayout, SampleLayout
 from h5stream.storage.names import Names

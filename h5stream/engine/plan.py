@@ -19,8 +19,7 @@ from h5stream.engine.ragged import Share
 from h5stream.order.epoch import Window
 from h5stream.order.permutation import CROPS, fractions_of
 from h5stream.order.places import Places, is_ascending, less, narrowed, new_array, pieces, place_dtype, sought
-from h5stream.samples.space import SequenceSpace, Steps
-from h5stream.samples.spans import spans_of
+from h5stream.samples.space import SequenceSpace, Steps, spans_of
 from h5stream.storage.layout import DatasetPart, Lookup, SampleLayout
 
 Ints = NDArray[np.int64]

@@ -31,7 +31,7 @@ from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, Window
 from h5stream.order.places import Places, narrowed
 from h5stream.order.regrouped import RegroupedOrder
-from h5stream.samples.box_space import BoxSpace
+from h5stream.samples.boxes import BoxSpace
 from h5stream.samples.space import SequenceSpace, Steps
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from h5stream.monitor.export import CsvLog, JsonlLog, TensorBoardLog, open_log, read_log
-from h5stream.monitor.line import format_line
-from h5stream.monitor.sample import GpuSample, HostSample, ProcessSample, SystemSample
+from h5stream.monitor.sample import GpuSample, HostSample, ProcessSample, SystemSample, format_line
 from h5stream.monitor.summary import GpuSummary, Spread, SystemSummary, summarize
 from h5stream.monitor.system import Sink, SystemMonitor
 

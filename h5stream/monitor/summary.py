@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from h5stream.monitor.line import NA, percent, scaled
-from h5stream.monitor.sample import GpuSample, SystemSample
+from h5stream.monitor.sample import NA, GpuSample, SystemSample, percent, scaled
 from h5stream.notebook import ShownAsText
 from h5stream.units import text_of_bytes
 

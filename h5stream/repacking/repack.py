@@ -29,7 +29,7 @@ from h5stream.repacking.rewrite import (
     plan_rewrite,
     rewrite,
 )
-from h5stream.repacking.tree import is_full
+from h5stream.repacking.writer import is_full
 from h5stream.space import measure, refusal
 
 PathLike = str | os.PathLike[str]

@@ -26,9 +26,8 @@ from h5stream.engine.slots import Slot, SlotFormat, SlotRing
 from h5stream.errors import FieldLengthError, H5StreamError, StagedFileDamagedError
 from h5stream.order.listed import ListedOrder
 from h5stream.order.permutation import permutation
-from h5stream.repacking.compare import difference
 from h5stream.repacking.encode import Compression, Encoder, encoder_for
-from h5stream.repacking.raw import RawDataset, resolve_datasets, survey
+from h5stream.repacking.raw import RawDataset, difference, resolve_datasets, survey
 from h5stream.repacking.recipe import Recipe
 from h5stream.repacking.writer import NewShape, Rebuild, rebuilding
 from h5stream.storage.handles import open_file

@@ -8,21 +8,22 @@ libhdf5 could not close it: it would have to write what did not fit.
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import h5py
 import numpy as np
-from h5py import h5d, h5f, h5p, h5s, h5z
+from h5py import h5a, h5d, h5f, h5g, h5l, h5o, h5p, h5r, h5s, h5z
 from numpy.typing import NDArray
 
 from h5stream.repacking.raw import RawDataset, address_of_object
-from h5stream.repacking.tree import TreeCopy
 from h5stream.storage.filters import Filter
 from h5stream.storage.handles import open_file
-from h5stream.storage.values import is_fixed
+from h5stream.storage.values import holds_reference, in_stored_byte_order, is_fixed, same
 
 Bytes = NDArray[np.uint8]
 
@@ -146,3 +147,199 @@ def _create_dataset(dataset: Any, group: Any, name: bytes, shape: NewShape, noti
         # Optional, so that a chunk which does not get smaller may be stored without it.
         creation.set_filter(each.id, h5z.FLAG_OPTIONAL, each.values)
     h5d.create(group, name, dataset.get_type().copy(), space, creation)
+
+
+# --- Everything of a file but the data that is rewritten: groups, links, attributes, and objects as they are.
+#
+# References are addresses inside a file, and mean nothing in another one. They are translated, in attributes and in
+# datasets, once every object has its place in the new file; dimension scales live by them.
+
+
+Create = Callable[[Any, Any, bytes], bool]
+"""Given a source dataset, a group of the new file and a name: makes the dataset there, or says no."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_FAILURES = (OSError, RuntimeError, ValueError, TypeError, KeyError, NotImplementedError)
+
+
+class TreeCopy:
+    """Copies the tree of one open file into another, new one.
+
+    # Guarantees: used by one thread.
+    """
+
+    def __init__(self, source: Any, target: Any, create: Create) -> None:
+        self._source, self._target, self._create = source, target, create
+        self.notices: list[str] = []  # what could not be kept, for people
+        # address of each object in the source -> its path in the target, if it has one there
+        self.places: dict[int, bytes] = {}
+        self._attributes: list[tuple[Any, bytes, bytes]] = []
+        self._with_references: list[tuple[Any, bytes]] = []
+
+    def run(self) -> None:
+        """Copy everything, and translate the references at the end."""
+        root = self._source["/"].id
+        self.places[address_of_object(root)] = b"/"
+        self._group(root, self._target["/"].id, b"")
+        for owner, place, name in self._attributes:
+            what = f"attribute {_text(name)!r} of {_text(place)}"
+            self._try(what, functools.partial(self._attribute, owner, place, name))
+        for dataset, place in self._with_references:
+            self._try(f"references in {_text(place)}", functools.partial(self._translate_dataset, dataset, place))
+
+    def _try(self, what: str, action: Callable[[], object]) -> bool:
+        try:
+            action()
+        except _FAILURES as error:
+            if is_full(error):
+                raise
+            self.notices.append(f"{what} could not be kept: {error}")
+            return False
+        return True
+
+    # --- groups and links -------------------------------------------------------------------------------
+
+    def _group(self, source: Any, target: Any, place: bytes) -> None:
+        self._note_attributes(source, place or b"/")
+        for name in _link_names(source):
+            where = place + b"/" + name
+            kind = source.links.get_info(name).type
+            if kind == h5l.TYPE_HARD:
+                if not self._try(_text(where), functools.partial(self._object, source, target, name, where)):
+                    self.places = {key: place for key, place in self.places.items() if place != where}
+            elif kind == h5l.TYPE_SOFT:
+                target.links.create_soft(name, source.links.get_val(name))
+            elif kind == h5l.TYPE_EXTERNAL:
+                target.links.create_external(name, *source.links.get_val(name))
+            else:
+                self.notices.append(f"{_text(where)} is a user-defined link and was left out")
+
+    def _object(self, source: Any, target: Any, name: bytes, place: bytes) -> None:
+        thing = h5o.open(source, name)
+        address = address_of_object(thing)
+        if address in self.places:
+            h5o.link(h5o.open(self._target.id, self.places[address]), target, name)
+            return
+        self.places[address] = place
+        if isinstance(thing, h5g.GroupID):
+            self._group(thing, h5g.create(target, name, gcpl=_creation_of_group(thing)), place)
+        elif not isinstance(thing, h5d.DatasetID):
+            _copy_object(source, target, name)
+            self._note_attributes(thing, place)
+        else:
+            self._dataset(thing, source, target, name, place)
+
+    def _dataset(self, thing: Any, source: Any, target: Any, name: bytes, place: bytes) -> None:
+        if not self._create(thing, target, name):
+            _copy_object(source, target, name)
+            if holds_reference(thing.get_type()):
+                self._with_references.append((thing, place))
+        if thing.get_type().committed():
+            self.notices.append(f"{_text(place)} no longer shares its named type; it has the type itself")
+        self._note_attributes(thing, place)
+
+    # --- attributes -------------------------------------------------------------------------------------
+
+    def _note_attributes(self, owner: Any, place: bytes) -> None:
+        self._attributes += [(owner, place, name) for name in _attribute_names(owner)]
+
+    def _attribute(self, owner: Any, place: bytes, name: bytes) -> None:
+        attribute = h5a.open(owner, name)
+        stored, space = attribute.get_type(), attribute.get_space()
+        twin = h5a.create(h5o.open(self._target.id, place), name, stored.copy(), space)
+        if space.get_simple_extent_type() == h5s.NULL or space.get_simple_extent_npoints() == 0:
+            return
+        shape = space.get_simple_extent_dims()
+        if is_fixed(stored):
+            raw = np.zeros(shape, dtype=f"V{stored.get_size()}")
+            attribute.read(raw, mtype=stored)
+            twin.write(raw, mtype=stored)
+            return
+        values = _read(attribute)
+        twin.write(self._translated(values))
+        if not holds_reference(stored) and not same(values, _read(twin)):
+            twin.write(in_stored_byte_order(values))
+            if not same(values, _read(twin)):
+                raise ValueError("h5py does not read back what it wrote")
+
+    # --- references -------------------------------------------------------------------------------------
+
+    def _translate_dataset(self, dataset: Any, place: bytes) -> None:
+        source = h5py.Dataset(dataset)
+        values = np.asarray(source[()], dtype=source.dtype)
+        h5d.open(self._target.id, place).write(h5s.ALL, h5s.ALL, self._translated(values))
+
+    def _translated(self, values: Any) -> Any:
+        """Return an array in which every reference leads to the same object of the new file."""
+        if values.dtype.names is not None:
+            out = values.copy()
+            for member in values.dtype.names:
+                out[member] = self._translated(values[member])
+            return out
+        if values.dtype.kind != "O":
+            return values
+        out = values.copy()
+        for where in np.ndindex(values.shape):
+            out[where] = self._translated_value(values[where])
+        return out
+
+    def _translated_value(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            return self._translated(value)
+        if not isinstance(value, h5r.Reference) or not value:
+            return value
+        place = self.places.get(address_of_object(h5r.dereference(value, self._source.id)))
+        if place is None:
+            self.notices.append("a reference to an object without a name was left empty")
+            return type(value)()
+        if isinstance(value, h5r.RegionReference):
+            region = h5r.get_region(value, self._source.id)
+            return h5r.create(self._target.id, place, h5r.DATASET_REGION, region)
+        return h5r.create(self._target.id, place, h5r.OBJECT)
+
+
+def _read(attribute: Any) -> Any:
+    values = np.zeros(attribute.shape, dtype=attribute.dtype)
+    attribute.read(values)
+    return values
+
+
+def _copy_object(source: Any, target: Any, name: bytes) -> None:
+    how = h5p.create(h5p.OBJECT_COPY)
+    how.set_copy_object(h5o.COPY_WITHOUT_ATTR_FLAG)  # they follow, with their references translated
+    h5o.copy(source, name, target, name, copypl=how)
+
+
+def _creation_of_group(group: Any) -> Any:
+    # The list that an open group gives also names where its links lie in its own file: HDF5 2.0 then looks for
+    # them there in the new one ("wrong fractal heap header signature").
+    given, fresh = group.get_create_plist(), h5p.create(h5p.GROUP_CREATE)
+    fresh.set_link_creation_order(given.get_link_creation_order())
+    fresh.set_attr_creation_order(given.get_attr_creation_order())
+    return fresh
+
+
+def _link_names(group: Any) -> list[bytes]:
+    names: list[bytes] = []
+    tracked = group.get_create_plist().get_link_creation_order() & h5p.CRT_ORDER_TRACKED
+    group.links.iterate(names.append, idx_type=h5py.h5.INDEX_CRT_ORDER if tracked else h5py.h5.INDEX_NAME)
+    return names
+
+
+def _attribute_names(owner: Any) -> Iterator[bytes]:
+    names: list[bytes] = []
+    how = owner.get_create_plist() if isinstance(owner, (h5g.GroupID, h5d.DatasetID)) else None
+    tracked = how is not None and how.get_attr_creation_order() & h5p.CRT_ORDER_TRACKED
+    h5a.iterate(owner, names.append, index_type=h5py.h5.INDEX_CRT_ORDER if tracked else h5py.h5.INDEX_NAME)
+    return iter(names)
+
+
+def is_full(error: BaseException) -> bool:
+    """Tell whether an error of the operating system or of libhdf5 means that there is no space left."""
+    if isinstance(error, OSError) and error.errno in _FULL:
+        return True
+    return any(f"errno = {number}," in str(error) for number in _FULL)
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace")

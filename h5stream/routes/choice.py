@@ -11,8 +11,7 @@ import torch
 from h5stream.dataset import H5Dataset
 from h5stream.device.backend import DeviceBackend, backend_for
 from h5stream.device.cuda import is_cuda_available
-from h5stream.device.kept import KeptFeed, check_keeping
-from h5stream.device.window import WindowFeed, check_fields
+from h5stream.device.window import KeptFeed, WindowFeed, check_fields, check_keeping
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.budget import LimitedField, Sizing
 from h5stream.engine.footprint import Footprint
@@ -20,11 +19,8 @@ from h5stream.engine.slots import SlotFormat
 from h5stream.errors import OptionError
 from h5stream.order.listed import GivenOrder
 from h5stream.order.weights import PlannedDraws
-from h5stream.routes.device import DeviceRoute
-from h5stream.routes.device_window import DeviceWindowRoute
-from h5stream.routes.host import HostRoute, LeasedTensors
-from h5stream.routes.moved import MovedRoute
-from h5stream.routes.pinned import PinnedRoute
+from h5stream.routes.device import DeviceRoute, DeviceWindowRoute
+from h5stream.routes.host import HostRoute, LeasedTensors, MovedRoute, PinnedRoute
 from h5stream.routes.route import Handover, Route
 from h5stream.settings import DEFAULT_BATCH_ROWS, Settings
 from h5stream.sized_batches import SizedBatches

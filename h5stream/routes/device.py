@@ -8,10 +8,12 @@ from typing import Any
 from h5stream.device.backend import DeviceBackend
 from h5stream.device.feed import DeviceFeed, Feed
 from h5stream.device.pinned_slots import PinnedRing
+from h5stream.device.window import WindowFeed
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.counters import clock
 from h5stream.engine.running import Running
 from h5stream.engine.slots import SlotFormat, Slots
+from h5stream.order.transfer import TransferOrder
 from h5stream.routes.route import END, Function, Handover, Stream
 
 
@@ -28,7 +30,7 @@ class ToDevice:
 
     @property
     def functions(self) -> None:
-        """Nothing: what functions of the user make is no slot, and goes by `h5stream.routes.moved`."""
+        """Nothing: what functions of the user make is no slot, and goes by `h5stream.routes.host`."""
 
     def new_slots(self) -> Slots:
         """Return a ring of pinned memory."""
@@ -78,3 +80,30 @@ class DeviceStream:
     def close(self) -> None:
         """Wait for the copies under way."""
         self._feed.close()
+
+
+# --- Batches that a device gathers from its own memory: from a window there, or from all samples.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceWindowRoute(ToDevice):
+    """Gives batches that a device gathers; see `h5stream.routes.route.Route`. Slots hold rows as the file has them."""
+
+    batch_format: SlotFormat  # how a batch is packed
+    feed: type[WindowFeed] = WindowFeed  # what gathers them
+
+    def stream(self, run: Running, first_batch: int) -> Stream:
+        """Return the stream of an epoch."""
+        assert isinstance(run.order, TransferOrder)
+        feed = self.feed(
+            self.backend,
+            run,
+            self.assembler,
+            run.order,
+            self.slot_format,
+            self.batch_format,
+            first_batch=first_batch,
+            transform=self.on_side_stream,
+            tally=run.counters.tally(),
+        )
+        return DeviceStream(feed, run, self.handover)

@@ -6,12 +6,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from h5stream.device.backend import backend_for
+from h5stream.device.cuda import is_cuda_available
+from h5stream.device.pinned_slots import PinnedSlots
+from h5stream.device.pinning import pinned_copy
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.counters import clock
 from h5stream.engine.running import Running
 from h5stream.engine.slots import SlotFormat, SlotRing, Slots
 from h5stream.routes.route import END, Handover, Stream
+from h5stream.structure import with_tensors
 from h5stream.workers.samples import SampleFunctions
 
 ToTensors = Callable[[ReadyBatch], Any]
@@ -70,3 +77,51 @@ class HostStream:
 
     def close(self) -> None:
         """Do nothing: nothing is under way here."""
+
+
+# --- Batches in pinned memory of the host, for copies to a GPU that the user makes ----------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PinnedRoute(HostRoute):
+    """Gives batches in pinned memory; see `HostRoute`.
+
+    What is not pinned is pinned behind all else, as DataLoader does behind its `collate_fn`: what `collate_fn`, a cast
+    or a transform made, and slots of another process. Of tensors over pinned slots nothing is copied. torch knows
+    nothing of copies from slots of another process, so its own pinned memory is what is given there.
+    """
+
+    def new_slots(self) -> Slots:
+        """Give slots of torch's own pinned memory, unless functions of the user make other tensors of them."""
+        if self.functions is not None:
+            return HostRoute.new_slots(self)
+        return PinnedSlots(backend_for("cuda"), self.slot_format.nbytes)
+
+    def stream(self, run: Running, first_batch: int) -> Stream:
+        """Return the stream of an epoch."""
+        return HostStream(run, self.to_tensors, self._pinned)
+
+    def _pinned(self, value: Any, rows: int) -> Any:
+        return pinned_copy(self.handover(value, rows))
+
+
+# --- Batches that functions of the user made, moved to a device one by one ------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedRoute(HostRoute):
+    """Gives batches on a device; see `HostRoute`.
+
+    They are no slots, whose bytes could cross together: each tensor is pinned, and its copy queued on the consumer's
+    stream, which the thread does not wait for.
+    """
+
+    device: torch.device  # where they are moved
+
+    def stream(self, run: Running, first_batch: int) -> Stream:
+        """Return the stream of an epoch."""
+        return HostStream(run, self.to_tensors, self._moved)
+
+    def _moved(self, value: Any, rows: int) -> Any:
+        pinned = pinned_copy(value) if is_cuda_available() else value
+        return self.handover(with_tensors(pinned, lambda tensor: tensor.to(self.device, non_blocking=True)), rows)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.samples.box_space import BoxSpace, Grid, Listed
-from h5stream.samples.rows import Rows
+from h5stream.samples.boxes import BoxSpace, Grid, Listed
+from h5stream.samples.objects import Rows
 from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
 from h5stream.samples.sequences import Sequences, room_for
 from h5stream.samples.table import ROW, START, Table, part_of_each

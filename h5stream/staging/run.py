@@ -31,8 +31,7 @@ from h5stream.staging.claims import (
 )
 from h5stream.staging.copying import CopiedFile, CopyJob, ParallelCopy
 from h5stream.staging.folder import StagingFolder, end_session, is_held, pid_of
-from h5stream.staging.follow import gather
-from h5stream.staging.layout import Group
+from h5stream.staging.layout import Group, gather
 from h5stream.staging.manifest import CONTROL, Entry
 from h5stream.staging.progress import ProgressCallback, StagingProgress
 from h5stream.staging.remaking import Remaking

@@ -30,9 +30,7 @@ from h5stream.storage.fields import Field, SampleShape
 from h5stream.storage.headers import ASK, Headers, read_headers
 from h5stream.storage.index import ChunkIndex, beyond_end
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, Target
-from h5stream.storage.links import find_in_each
 from h5stream.storage.lookups import LookedUp
-from h5stream.storage.many_files import FilesIdentity
 from h5stream.storage.names import Names
 from h5stream.storage.object_rows import ObjectRows, Owned, Stored, asked_of, owned_chunks, together
 from h5stream.storage.objects import (
@@ -55,8 +53,10 @@ from h5stream.storage.objects import (
     with_fill,
 )
 from h5stream.storage.places import Files, OpenFile
+from h5stream.storage.source import FilesIdentity
 from h5stream.storage.templates import checksums
 from h5stream.storage.values import same
+from h5stream.storage.whereabouts import find_in_each
 
 OPEN_AT_ONCE = 128
 """Files that are open together while their headers are read."""

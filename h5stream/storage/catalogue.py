@@ -22,9 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.storage.many_files import FilesIdentity
 from h5stream.storage.names import Names
-from h5stream.storage.source import FileIdentity, SourceIdentity
+from h5stream.storage.source import FileIdentity, FilesIdentity, SourceIdentity
 
 SWITCH = "H5STREAM_CATALOGUE"
 """The environment variable that switches it off, as 0."""

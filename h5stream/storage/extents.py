@@ -13,10 +13,8 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.axes import ROWS, AlongAxis, FieldSteps, along_axis, axis_space, table_axis_space
-from h5stream.samples.box_space import Along, BoxSpace, Listed
-from h5stream.samples.boxes import Boxes, box_space
-from h5stream.samples.objects import Objects
-from h5stream.samples.rows import Rows
+from h5stream.samples.boxes import Along, Boxes, BoxSpace, Listed, box_space
+from h5stream.samples.objects import Objects, Rows
 from h5stream.samples.sequences import Sequences
 from h5stream.samples.space import steps_of
 from h5stream.samples.table import START, Table

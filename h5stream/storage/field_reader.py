@@ -18,7 +18,7 @@ from h5stream.errors import (
     OptionError,
     UnsupportedFieldError,
 )
-from h5stream.samples.box_space import Along
+from h5stream.samples.boxes import Along
 from h5stream.samples.columns import Given, Padding, Values
 from h5stream.samples.objects import Objects
 from h5stream.samples.segments import Bounds, Said
@@ -42,8 +42,7 @@ from h5stream.storage.images import Images
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Target
 from h5stream.storage.lookups import LookedUp
 from h5stream.storage.nearest import did_you_mean
-from h5stream.storage.object_rows import object_rows
-from h5stream.storage.object_values import part_of_bytes
+from h5stream.storage.object_rows import object_rows, part_of_bytes
 from h5stream.storage.options import IMAGES, OF_OBJECTS, ONCE, SPARSE, VALUES, check_options
 from h5stream.storage.parts import VARIABLE_LENGTH, PartReader
 from h5stream.storage.places import OpenFile, Place

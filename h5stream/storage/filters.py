@@ -31,12 +31,13 @@ from h5stream.storage.codecs import (
     UNDO,
     Bytes,
     DecodeError,
+    Decompressor,
     NotAskedError,
     TooShortError,
     element_nbytes_of,
     most_nbytes,
+    new_decompressor,
 )
-from h5stream.storage.libdeflate import Decompressor, new_decompressor
 from h5stream.storage.plugins import PluginBuffer, plugin_function
 
 KNOWN_NAMES = {
@@ -137,7 +138,7 @@ class Pipeline:
         return " + ".join(names)
 
     def only_inflates(self, raw_nbytes: int) -> tuple[bool, int]:
-        """Tell whether chunks without a filter mask need inflating and nothing else, so that `libdeflate` can do it.
+        """Tell whether chunks without a filter mask need inflating and nothing else, so that `codecs` can do it.
 
         The second value is what `decode` gives as `shuffled`.
         """

@@ -21,11 +21,10 @@ from h5stream.samples.sequences import Of
 from h5stream.storage import whereabouts
 from h5stream.storage.discovery import behind, is_hard_link, once_of, thing_at
 from h5stream.storage.external import Guard
-from h5stream.storage.links import NOT_HARD, Links
 from h5stream.storage.names import Names, packed
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.templates import GROUP
-from h5stream.storage.whereabouts import RawFile
+from h5stream.storage.whereabouts import NOT_HARD, Links, RawFile
 
 _log = logging.getLogger("h5stream")
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from h5stream.errors import OptionError
-from h5stream.samples.box_space import BoxSpace
+from h5stream.samples.boxes import BoxSpace
 from h5stream.samples.columns import Column, NumberColumn, PaddingColumn, PartColumn, SourceColumn, ValuesColumn
 from h5stream.samples.space import SequenceSpace, joined_space
 from h5stream.storage.agreement import FileParts, check_alike, with_like_strings

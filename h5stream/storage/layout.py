@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.samples.box_space import Along, BoxSpace
+from h5stream.samples.boxes import Along, BoxSpace
 from h5stream.samples.columns import Column
 from h5stream.samples.normalising import Normalisation
 from h5stream.samples.sequences import Draws

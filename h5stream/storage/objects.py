@@ -33,8 +33,7 @@ from h5stream.storage.index import INDEX_UNREADABLE, ChunkIndex, beyond_end, fil
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, Target
 from h5stream.storage.lookups import LookedUp
 from h5stream.storage.names import Names
-from h5stream.storage.object_rows import object_rows
-from h5stream.storage.object_values import part_of_bytes
+from h5stream.storage.object_rows import object_rows, part_of_bytes
 from h5stream.storage.places import OpenFile
 from h5stream.storage.rowbox import column_pieces
 from h5stream.storage.templates import COMPACT, CONTIGUOUS, NOWHERE

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, FieldNotFoundError, H5StreamError, OptionError, UnsupportedFieldError
 from h5stream.samples.axes import ROWS
-from h5stream.samples.box_space import number_outside
+from h5stream.samples.boxes import number_outside
 from h5stream.samples.columns import (
     Column,
     NumberColumn,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from h5stream.errors import OptionError
-from h5stream.samples.objects import Objects
-from h5stream.samples.rows import Rows
+from h5stream.samples.objects import Objects, Rows
 from h5stream.samples.table import Table
 from h5stream.storage.fields import Field
 

@@ -10,17 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import CorruptChunkError, H5StreamError, MissingFilterError
-from h5stream.samples.box_space import Along
+from h5stream.samples.boxes import Along
 from h5stream.storage import elements, filters
-from h5stream.storage.check import compact_offset, decode_stored, fill_element, why_not_decoded_here
 from h5stream.storage.codecs import NBIT, SCALEOFFSET, DecodeError
-from h5stream.storage.external import Guard
+from h5stream.storage.external import Guard, files_behind
+from h5stream.storage.fallback import compact_offset, decode_stored, fill_element, why_not_decoded_here
 from h5stream.storage.global_heap import MOST_VALUES, base_of, values_of
 from h5stream.storage.headers import superblock_of
 from h5stream.storage.index import COMPARED_NBYTES, INDEX_UNREADABLE, ChunkIndex, build_index, one_extent
 from h5stream.storage.layout import DECODED, DIRECT, HEAP, IN_EXTERNAL_FILES, IS_VIRTUAL, VIA_H5PY, DatasetPart, Target
 from h5stream.storage.places import Files, Place
-from h5stream.storage.references import files_behind
 from h5stream.storage.rowbox import ColumnPiece, Columns, column_pieces
 
 WATCHED_FILES = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from h5stream.advice.suggestion import Suggestion, above_zero, at_least
-from h5stream.training.optimizer_states import find_optimizer
+from h5stream.training.gpu_memory import find_optimizer
 
 # Goyal et al. ramp over 5 epochs; Adam's ramp follows its second moment, of which this is everyone's default.
 _WARMUP_EPOCHS = 5

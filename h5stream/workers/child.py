@@ -19,11 +19,9 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 import torch
 
-from h5stream.workers.connection import frame, received
-from h5stream.workers.failures import Failure
-from h5stream.workers.importing import import_main
+from h5stream.workers.connection import Failure, frame, received
 from h5stream.workers.memory import SharedMemory
-from h5stream.workers.starting import ignore_signals
+from h5stream.workers.starting import ignore_signals, import_main
 
 PARENT_LOOK_S = 1.0
 """How often a parent that says nothing is looked for."""

@@ -22,10 +22,9 @@ from h5stream.engine.running import STOP_S, Engine, Running, check_process, clos
 from h5stream.engine.slots import Slot, SlotRing, Slots
 from h5stream.order.epoch import Order
 from h5stream.workers.generators import warn_of_own_generators
-from h5stream.workers.importing import check_function
-from h5stream.workers.memory import SharedMemory, create_file
-from h5stream.workers.packing import pack, unpack
+from h5stream.workers.memory import SharedMemory, create_file, pack, unpack
 from h5stream.workers.samples import Done, Job, SampleFunctions, SampleWork, Told, noted
+from h5stream.workers.starting import check_function
 from h5stream.workers.worker import Worker
 
 AHEAD = 2
@@ -37,7 +36,7 @@ class WorkersAsked:
     """What a loader's arguments say of its workers."""
 
     count: int  # how many
-    method: str  # how they are started; see `h5stream.workers.importing.checked_method`
+    method: str  # how they are started; see `h5stream.workers.starting.checked_method`
     ahead: int  # batches that each has at a time, at most
     on_start: Callable[[int], None] | None  # called with its number in each of them
     seed: int  # of the loader

@@ -31,9 +31,8 @@ from h5stream.errors import OptionError
 from h5stream.order.permutation import words_of
 from h5stream.structure import samples_of
 from h5stream.workers.child import PARENT_LOOK_S, Parent
-from h5stream.workers.failures import Failure
-from h5stream.workers.memory import BorrowedMemory, Loan
-from h5stream.workers.packing import Packed, pack, unpack
+from h5stream.workers.connection import Failure
+from h5stream.workers.memory import BorrowedMemory, Loan, Packed, pack, unpack
 
 SEED_NBYTES = 16
 """Bytes of a sample's number and seed, the last field of a slot."""

@@ -17,11 +17,9 @@ import torch
 
 from h5stream.engine.running import closed
 from h5stream.workers.child import Parent, Work, inherited, prepare
-from h5stream.workers.connection import frame, received
-from h5stream.workers.failures import Failure, death
-from h5stream.workers.importing import check_main_guard, main_module
+from h5stream.workers.connection import Failure, death, frame, received
 from h5stream.workers.memory import BorrowedMemory, create_file
-from h5stream.workers.starting import END_S, disown, see_out, start
+from h5stream.workers.starting import END_S, check_main_guard, disown, main_module, see_out, start
 
 LOOK_S = 0.25
 """Seconds between looks at a process that says nothing. Its end is seen at once, by the closed socket, unless a process

@@ -22,7 +22,7 @@ from h5stream.device.facts import CudaFacts, cuda_facts, pin_error, started_cuda
 from h5stream.filesystem import Mount, mount_of, resident_bytes
 from h5stream.monitor.nvml import DriverFacts, driver_facts
 from h5stream.monitor.visible import DeviceName
-from h5stream.storage.versions import FilterFact, StorageVersions, storage_versions
+from h5stream.storage.plugins import FilterFact, StorageVersions, storage_versions
 
 GIB = 1 << 30
 CARD = DeviceName(uuid="GPU-1", name="H100", pci_bus_id="0000:17:00.0")

@@ -12,9 +12,8 @@ from h5stream.advice.listing import dtype_text
 from h5stream.advice.proposals import last_name, named
 from h5stream.advice.suggestion import above_zero, at_least
 from h5stream.baseline.measure import row_sums
-from h5stream.cli.options import batch_rows
 from h5stream.cli.inspect_view import _seconds_text
-from h5stream.cli.options import field_names
+from h5stream.cli.options import batch_rows, field_names
 from h5stream.cli.showing import printable
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError

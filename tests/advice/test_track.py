@@ -17,7 +17,7 @@ from h5stream import H5StreamLoader, LoaderStatistics, SystemMonitor, track
 from h5stream.advice.epoch_summary import EpochSummary
 from h5stream.advice.limits import LoaderKnobs, loop_limit
 from h5stream.advice.track import WaitClock
-from h5stream.device import meter
+from h5stream.device import facts
 from h5stream.errors import OptionError
 from h5stream.structure import rows_of
 
@@ -305,7 +305,7 @@ def test_a_gpu_that_works_gets_no_warning(ratio):
 
 
 def test_gpu_memory_is_said_at_the_first_batch(monkeypatch):
-    memory = meter.DeviceMemory(device=0, allocated_bytes=3 << 30, peak_bytes=5 << 30)
+    memory = facts.DeviceMemory(device=0, allocated_bytes=3 << 30, peak_bytes=5 << 30)
     monkeypatch.setattr("h5stream.advice.track.device_memory", lambda: memory)
     text, _ = printed(Loader())
     assert text.index("GPU memory at the first batch: 3.00 GiB") < text.index("Batch size: ")

@@ -17,7 +17,7 @@ from h5stream.cli.app import app
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError
 from h5stream.profiles import Profile, read_profile, write_profile
-from h5stream.routes.device_window import DeviceWindowRoute
+from h5stream.routes.device import DeviceWindowRoute
 
 ROWS, BATCH, CHUNK = 6000, 100, 10
 

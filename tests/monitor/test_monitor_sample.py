@@ -19,8 +19,8 @@ from h5stream.monitor import (
     format_line,
     summarize,
 )
-from h5stream.monitor.figures import GPU_FIGURES, SYSTEM_FIGURES, flatten, value_at
-from h5stream.monitor.line import scaled
+from h5stream.monitor.export import GPU_FIGURES, SYSTEM_FIGURES, flatten, value_at
+from h5stream.monitor.sample import scaled
 
 CLASSES = [GpuSample, HostSample, ProcessSample, SystemSample, GpuSummary, SystemSummary, Spread]
 NOT_FIGURES = {"time_s", "elapsed_s", "interval_s", "cost_cpu_s", "cost_wall_s", "pid", "cpus_allowed"}

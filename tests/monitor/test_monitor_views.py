@@ -11,8 +11,7 @@ from rich.console import Console
 
 from h5stream.errors import MissingExtraError, OptionError
 from h5stream.monitor import GpuSample, HostSample, ProcessSample, SystemSample
-from h5stream.monitor.plot import check_plot_path, save_plot
-from h5stream.monitor.screen import render_screen, sparkline
+from h5stream.monitor.screen import check_plot_path, render_screen, save_plot, sparkline
 
 GIB = 1 << 30
 

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from h5stream.errors import OptionError
 from h5stream.samples.segments import Bounds, Ends, Ids, Lengths, edges_of
 from h5stream.samples.sequences import Sequences, anchors_of, checked_steps
-from h5stream.samples.space import joined_space, sequence_space
-from h5stream.samples.spans import spans_of
+from h5stream.samples.space import joined_space, sequence_space, spans_of
 
 lengths = st.lists(st.integers(0, 9), min_size=1, max_size=8)
 steps = st.lists(st.integers(-4, 6), min_size=1, max_size=6, unique=True)

@@ -20,7 +20,8 @@ from forking import PATIENCE_S, Forked
 PRELUDE = """
 import json, os, sys, threading
 from h5stream.staging import *
-from h5stream.staging import blocks, copying
+from h5stream.staging import (copying)
+from h5stream.staging import copying
 
 def say(word, **facts):
     print(json.dumps({"word": word, **facts}), flush=True)

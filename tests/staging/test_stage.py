@@ -22,7 +22,7 @@ from h5stream.errors import (
     StagingError,
 )
 from h5stream.filesystem import mount_of
-from h5stream.staging import blocks, list_staged, remove_staged, run, stage, staged
+from h5stream.staging import copying, list_staged, remove_staged, run, stage, staged
 from h5stream.staging.checksum import BLOCK_BYTES
 
 MIB = 1 << 20
@@ -233,14 +233,14 @@ def test_a_source_that_changes_while_it_is_copied_is_an_error(write, ram, tmp_pa
 
 
 def test_bytes_that_do_not_read_back_are_an_error(write, ram, monkeypatch, left):
-    read_back = blocks.read_back
+    read_back = copying.read_back
 
     def damaged(block, memory, at):
         piece = read_back(block, memory, at)
         piece[0] ^= 1
         return piece
 
-    monkeypatch.setattr(blocks, "read_back", damaged)
+    monkeypatch.setattr(copying, "read_back", damaged)
     with pytest.raises(StagedFileDamagedError, match="is not what is read back"):
         stage(write("a.h5", 1000), to=ram)
     assert left(ram) == []
@@ -250,7 +250,7 @@ def test_an_input_error_names_the_file(write, ram, monkeypatch, left):
     def broken(block, piece, at):
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(blocks, "_write", broken)
+    monkeypatch.setattr(copying, "_write", broken)
     with pytest.raises(StagingError, match=r"cannot copy .*a\.h5 to .*Input/output error"):
         stage(write("a.h5", 1000), to=ram)
     assert left(ram) == []

@@ -13,7 +13,7 @@ from hypothesis import given
 
 from h5stream.storage import templates
 from h5stream.storage.headers import ABSENT, ASK, chunks_of, given_of, read_headers, superblock_of
-from h5stream.storage.links import NOT_HARD, links_of
+from h5stream.storage.whereabouts import NOT_HARD, links_of
 from tools import fuzz_files
 
 

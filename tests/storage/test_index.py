@@ -21,7 +21,7 @@ from oracle import assert_like_h5py
 
 from h5stream import H5Dataset
 from h5stream.errors import SourceError, TruncatedFileError
-from h5stream.storage.check import compact_offset
+from h5stream.storage.fallback import compact_offset
 from h5stream.storage.index import build_index, check_inside
 from h5stream.storage.source import identity_of
 

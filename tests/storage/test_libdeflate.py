@@ -12,14 +12,14 @@ from h5stream import H5StreamLoader
 from h5stream.compiled import _native as kernels
 from h5stream.engine.slots import address_of
 from h5stream.errors import CorruptChunkError
-from h5stream.storage import libdeflate
+from h5stream.storage import codecs
 
 ROWS, COLUMNS = 3_000, 37
 
 
 @pytest.fixture
 def decompressor():
-    made = libdeflate.new_decompressor()
+    made = codecs.new_decompressor()
     if made is None:
         pytest.skip("imagecodecs is not linked with a libdeflate that can be called by address")
     return made
@@ -114,8 +114,8 @@ def test_what_cannot_be_found_is_not_used(monkeypatch):
         raise ImportError(name)
 
     monkeypatch.setattr(importlib, "import_module", nothing)
-    libdeflate.found_functions.cache_clear()
+    codecs.found_functions.cache_clear()
     try:
-        assert libdeflate.new_decompressor() is None
+        assert codecs.new_decompressor() is None
     finally:
-        libdeflate.found_functions.cache_clear()
+        codecs.found_functions.cache_clear()

@@ -21,7 +21,7 @@ from h5stream.errors import (
     SourceError,
     SourceNotFoundError,
 )
-from h5stream.storage import check
+from h5stream.storage import fallback
 from h5stream.storage.source import FileIdentity
 from h5stream.storage.whereabouts import RawFile
 
@@ -206,7 +206,7 @@ def test_a_layout_travels_by_pickling_without_opening_the_file(tmp_path):
 
 
 def test_a_chunk_too_large_to_be_compared_is_left_to_h5py(tmp_path, monkeypatch):
-    monkeypatch.setattr("h5stream.storage.check.COMPARED_NBYTES", 1000)
+    monkeypatch.setattr("h5stream.storage.fallback.COMPARED_NBYTES", 1000)
     path = make_file(tmp_path / "a.h5", data=numbers(1000, 10), chunks=(500, 10), compression="gzip")
     dataset = H5Dataset(path, "x")
     assert "too many to compare" in dataset.layout.datasets[0][0].reason
@@ -217,7 +217,7 @@ def test_what_a_plugin_decoded_is_compared_before_its_memory_is_gone(tmp_path):
     path = make_file(tmp_path / "a.h5", data=numbers(5000, 10), chunks=(1000, 10), **hdf5plugin.Blosc())
     part = H5Dataset(path, "x").layout.datasets[0][0]
     with h5py.File(path) as file:
-        decoded = check.decode_stored(part, FileIdentity.of(path), place=0)
+        decoded = fallback.decode_stored(part, FileIdentity.of(path), place=0)
         assert decoded.base is None
         assert decoded.tobytes() == file["x"][:1000].tobytes()
 

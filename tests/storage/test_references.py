@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from h5stream.errors import NotHDF5Error, SourceNotFoundError, TruncatedFileError
-from h5stream.storage.references import Reference, ReferenceKind, references
+from h5stream.storage.external import Reference, ReferenceKind, references
 
 
 def found(path):

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
-from h5stream.training.gpu_memory import gpu_memory
-from h5stream.training.optimizer_states import OPTIMIZERS, find_optimizer, optimizer_state_bytes
+from h5stream.training.gpu_memory import OPTIMIZERS, find_optimizer, gpu_memory, optimizer_state_bytes
 
 TORCH = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),

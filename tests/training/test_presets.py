@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
-from h5stream.training.gpu_names import CARDS, find_card, memory_of, nearest_names
-from h5stream.training.presets import preset_for, validation_batch
+from h5stream.training.presets import CARDS, find_card, memory_of, nearest_names, preset_for, validation_batch
 
 
 @pytest.mark.parametrize(

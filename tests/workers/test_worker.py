@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from h5stream.errors import IsolatedProcessError, LoaderClosedError
-from h5stream.workers.packing import pack, unpack
+from h5stream.workers.memory import pack, unpack
 from h5stream.workers.worker import Worker
 
 # Those that import torch anew are slow; test_sample_workers.py has one by default.

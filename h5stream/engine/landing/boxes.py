@@ -20,7 +20,7 @@ from h5stream.engine.landing.programs import Program, programs_of
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
 from h5stream.engine.tasks import Destination, LandingTask, Tools, copying
-from h5stream.samples.box_space import BoxSpace, number_outside
+from h5stream.samples.boxes import BoxSpace, number_outside
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout
 from h5stream.storage.rowbox import ColumnPiece

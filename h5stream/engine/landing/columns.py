@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from h5stream.engine.plan import Placement
 from h5stream.engine.tasks import Destination, LandingTask, copying
-from h5stream.samples.box_space import number_outside
+from h5stream.samples.boxes import number_outside
 from h5stream.samples.columns import Column
 from h5stream.storage.layout import FieldLayout, SampleLayout
 

@@ -26,9 +26,9 @@ from h5stream.engine.plan import Placement
 from h5stream.engine.slots import SlotFormat, address_of, map_memory
 from h5stream.engine.tasks import NOTHING, Bytes, Destination, LandingTask, Task, Tools, Way
 from h5stream.order.places import PIECE, Places, is_ascending, pieces, place_dtype
-from h5stream.samples.box_space import BoxSpace
+from h5stream.samples.boxes import BoxSpace
 from h5stream.storage.layout import DECODED, VIA_H5PY, DatasetPart, SampleLayout
-from h5stream.storage.many_files import FilesIdentity
+from h5stream.storage.source import FilesIdentity
 
 KEEP_NBYTES = 16 * 1024 * 1024
 """Largest dataset that is read once, in bytes as the batches hold it: two million int64 labels, or a small file in

@@ -26,8 +26,7 @@ from h5stream.engine.tasks import Bytes, Destination, LandingTask, Ranges, Tools
 from h5stream.errors import SourceError
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DatasetPart, Target
-from h5stream.storage.many_files import FilesBytes
-from h5stream.storage.source import LOCAL_GAP_NBYTES, ByteSource
+from h5stream.storage.source import LOCAL_GAP_NBYTES, ByteSource, FilesBytes
 
 EXTENT_NBYTES = 512 * 1024
 """Bytes of a row that are read at once, at most, unless one element has more; and scratch of a reader thread.
