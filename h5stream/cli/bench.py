@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -31,7 +33,7 @@ from h5stream.cli.options import (
     window_rows,
 )
 from h5stream.cli.showing import Bar, line, prose, safe_console
-from h5stream.cli.temporary import temporary_folder
+from h5stream.filesystem import unfinished
 from h5stream.units import text_of_bytes
 
 if TYPE_CHECKING:
@@ -116,9 +118,12 @@ def bench_command(
     """
     report = Report(workers=workers)
     bench = _Bench(report, None if as_json else safe_console(), safe_console(stderr=True), seconds)
-    with temporary_folder("h5stream-bench-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="h5stream-bench-") as folder,
+        unfinished(lambda: shutil.rmtree(folder, ignore_errors=True)),
+    ):
         try:
-            paths = files_of(files) if files else [str(bench.sample(folder / "sample.h5"))]
+            paths = files_of(files) if files else [str(bench.sample(Path(folder, "sample.h5")))]
             options = {
                 "fields": field_names(fields),
                 "samples": sample_kind(samples),
