@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import mmap
 import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +16,9 @@ MEMORY_FILESYSTEMS = frozenset({"tmpfs", "ramfs", "devtmpfs", "hugetlbfs"})
 _NETWORK = ("nfs", "cifs", "smb", "fuse", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "9p", "virtiofs", "afs")
 _SAMPLES = 64
 _SAMPLE_BYTES = 1 << 20
+
+_UNFINISHED: set[Callable[[], object]] = set()
+"""What removes the files that are being written, each without a lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,3 +145,40 @@ def _resident_pages(descriptor: int, offset: int, length: int) -> int:
     if failure:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     return sum(byte & 1 for byte in answer.raw[: -(-length // mmap.PAGESIZE)])  # only the lowest bit has a meaning
+
+
+@contextlib.contextmanager
+def unfinished(remove: Callable[[], object]) -> Iterator[None]:
+    """Have `remove` called by a signal that ends the command meanwhile."""
+    _UNFINISHED.add(remove)
+    try:
+        yield
+    finally:
+        _UNFINISHED.discard(remove)
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGHUP and SIGTERM, where they would end this process, remove what is unfinished first.
+
+    # Guarantees: the handler removes and dies, and raises nothing: an exception is lost where Python runs a weak
+    reference's callback, as it does behind each call of h5py. A forked child dies alone.
+    """
+    ours, before = os.getpid(), {}
+
+    def end(number: int, frame: object) -> None:
+        for remove in tuple(_UNFINISHED) if os.getpid() == ours else ():
+            with contextlib.suppress(OSError):
+                remove()
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    if threading.current_thread() is threading.main_thread():  # elsewhere signals cannot be asked for
+        for number in (signal.SIGHUP, signal.SIGTERM):
+            if signal.getsignal(number) == signal.SIG_DFL:  # not below `nohup`
+                before[number] = signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

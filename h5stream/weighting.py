@@ -170,8 +170,8 @@ def _checked_weights(read: _Values, given: Any, total: int) -> NDArray[np.float6
         raise OptionError(
             f"Weighted: weights= takes one number a sample: {total:,} samples, weights of shape {weights.shape}"
         )
-    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
-    if len(wrong):
+    if not (weights.min(initial=0) >= 0 and weights.max(initial=0) < np.inf):
+        wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
         raise OptionError(
             f"Weighted: weights= are numbers of 0 or more: sample {wrong[0]:,} has {weights[wrong[0]]}, and of all "
             f"{total:,} samples {len(wrong):,} have none that will do; 0 leaves a sample out"
@@ -373,10 +373,11 @@ def _meaning(sampler: Any, dataset: H5Dataset) -> dict[str, Any] | None:
     """Return the arguments that say what a sampler does; None where it is for other data."""
     total = len(dataset)
     if type(sampler) is WeightedRandomSampler:
-        weights = np.asarray(sampler.weights, dtype=np.float64)
+        weights: Any = sampler.weights
         if len(weights) > total:
             return None
-        weights = weights if len(weights) == total else np.append(weights, np.zeros(total - len(weights)))
+        if len(weights) < total:
+            weights = np.append(_as_array(weights), np.zeros(total - len(weights)))
         return {"draw": Weighted(weights, sampler.num_samples, sampler.replacement)}
     if type(sampler) is SubsetRandomSampler:
         return {"dataset": dataset.listed(sampler.indices)} if len(sampler.indices) else None

@@ -27,6 +27,7 @@ from h5stream.cli.statistics import statistics_command
 from h5stream.cli.suggest import suggest_command
 from h5stream.cli.tune import tune_command
 from h5stream.errors import H5StreamError
+from h5stream.filesystem import ended_by_signals
 
 START = """\
 [bold]h5stream {version}[/]: train from plain HDF5 files at the speed of the hardware.
@@ -109,11 +110,13 @@ _UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__na
 def main() -> None:
     """Run the command line: any error that a user can cause is one line, and the exit status is not 0.
 
-    2 stands for an error, 1 for bad news of `doctor`, `bench` and `stage --verify`, 130 for Ctrl-C.
+    2 stands for an error, 1 for bad news of `doctor`, `bench` and `stage --verify`, 130 for Ctrl-C; SIGHUP and SIGTERM
+    end it as they end any program, and what is unfinished is deleted.
     """
     never_unprintable()
     try:
-        status = app(prog_name="h5stream", standalone_mode=False)
+        with ended_by_signals():
+            status = app(prog_name="h5stream", standalone_mode=False)
         sys.stdout.flush()  # Here, where a closed pipe is still a case that is looked after.
     except BrokenPipeError:
         _leave_pipe()

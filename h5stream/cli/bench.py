@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import signal
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -35,6 +32,7 @@ from h5stream.cli.options import (
     window_rows,
 )
 from h5stream.cli.showing import Bar, line, print_json, prose, safe_console, table
+from h5stream.filesystem import unfinished
 from h5stream.units import text_of_bytes
 
 if TYPE_CHECKING:
@@ -119,9 +117,12 @@ def bench_command(
     """
     report = Report(workers=workers)
     bench = _Bench(report, None if as_json else safe_console(), safe_console(stderr=True), seconds)
-    with temporary_folder("h5stream-bench-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="h5stream-bench-") as folder,
+        unfinished(lambda: shutil.rmtree(folder, ignore_errors=True)),
+    ):
         try:
-            paths = files_of(files) if files else [str(bench.sample(folder / "sample.h5"))]
+            paths = files_of(files) if files else [str(bench.sample(Path(folder, "sample.h5")))]
             options = {
                 "fields": field_names(fields),
                 "samples": sample_kind(samples),
@@ -360,29 +361,3 @@ def _print_checked(console: Console, checked: Checked) -> None:
             "compared in the time.",
             style="green",
         )
-
-
-@contextlib.contextmanager
-def temporary_folder(prefix: str) -> Iterator[Path]:
-    """Make a folder that is gone at the end, also where SIGHUP or SIGTERM is the end.
-
-    # Guarantees: the handler removes and dies, and raises nothing: an exception is lost where Python runs a weak
-    reference's callback, as it does behind each call of h5py.
-    """
-    with tempfile.TemporaryDirectory(prefix=prefix) as folder:
-
-        def end(number: int, frame: object) -> None:
-            shutil.rmtree(folder, ignore_errors=True)
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-
-        before = {}
-        if threading.current_thread() is threading.main_thread():  # elsewhere signals cannot be asked for
-            for number in (signal.SIGHUP, signal.SIGTERM):
-                if signal.getsignal(number) == signal.SIG_DFL:  # not below `nohup`
-                    before[number] = signal.signal(number, end)
-        try:
-            yield Path(folder)
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

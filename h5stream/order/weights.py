@@ -80,7 +80,7 @@ class WeightedDraws(EpochDraws):
             before = self._until[piece.stop - 1]
         self._until *= places / self._until[-1]
         # Whatever rounding did: every draw finds a place, and one of some weight.
-        self._until[places - 1 - int(np.argmax(weights[::-1] > 0)) :] = np.inf
+        self._until[np.searchsorted(self._until, self._until[-1]) :] = np.inf
         # For each whole number the first place that lies beyond it.
         self._guesses = new_array(places, place_dtype(places))
         for piece in pieces(places):

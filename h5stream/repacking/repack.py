@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Literal
 
 from h5stream.errors import H5StreamError, NotEnoughSpaceError, OptionError, StagingError
-from h5stream.filesystem import flush_folder, give_name
+from h5stream.filesystem import flush_folder, give_name, unfinished
 from h5stream.repacking.recipe import Recipe
 from h5stream.repacking.rewrite import (
     RepackProgressCallback,
@@ -127,7 +127,7 @@ def carry_out(
 ) -> RepackResult:
     """Write and verify the new file beside the target, and give it its name."""
     new = _absolute(target)
-    with _part_of(new) as part:
+    with _part_of(new) as part, unfinished(part.unlink):
         result = explained(Path(plan.source), new, lambda: rewrite(plan, part, progress))
         _give_name(part, new, overwrite=overwrite)
     return result.named(new)

@@ -18,7 +18,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from h5stream.errors import H5StreamError, StagingError
-from h5stream.filesystem import Mount, existing_parent, flush_folder, give_name, mount_of, resident_bytes, rotates
+from h5stream.filesystem import (
+    Mount,
+    existing_parent,
+    flush_folder,
+    give_name,
+    mount_of,
+    resident_bytes,
+    rotates,
+    unfinished,
+)
 from h5stream.staging.claims import (
     Claim,
     Claimant,
@@ -122,7 +131,8 @@ class StagingRun:
         self._notices += [f"{path} lies in the folder already" for path in in_place if in_place[path]]
         if self._remaking is not None:
             self._notices += self._remaking.look_at(self._folder, [group.members[0] for group in groups])
-        names = self._until_all_are_there(groups) if groups else ()
+        with unfinished(self._vanish):
+            names = self._until_all_are_there(groups) if groups else ()
         return self._result(paths, dict(zip(wanted, names, strict=True)))
 
     def _until_all_are_there(self, groups: Sequence[Group]) -> tuple[tuple[str, ...], ...]:
@@ -252,6 +262,11 @@ class StagingRun:
                 if name in files and self._is_unfinished(files[name]):
                     drop_unfinished(self._folder, name, files.pop(name))
             self._folder.save(files)
+
+    def _vanish(self) -> None:
+        """Delete what this session writes; who takes the lock next sees a dead session, and takes its entries out."""
+        for path in self._folder.control.glob(f"{self._who.session}.*"):
+            path.unlink(missing_ok=True)
 
     def _is_unfinished(self, entry: Entry) -> bool:
         return not entry.whole and entry.owner == self._who.session

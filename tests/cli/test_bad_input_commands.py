@@ -126,6 +126,30 @@ main()
     assert sorted(os.listdir(here)) == ["a1.h5", "a2.h5"]
 
 
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGTERM"])
+@pytest.mark.parametrize(
+    "words",
+    [["repack", "a1.h5", "out.h5"], ["stage", "a1.h5", "--to", "to"], ["stage", "a1.h5", "--to", "to", "--repack"]],
+    ids=" ".join,
+)
+def test_a_command_that_writes_and_is_ended_by_a_signal_leaves_no_part(name, words, here, h5stream):
+    program = f"""
+import os, pathlib, signal
+from h5stream.cli import {words[0]} as command
+from h5stream.cli.app import main
+def show(self, *_):
+    print(*pathlib.Path().rglob("*.part"), flush=True)
+    os.kill(os.getpid(), signal.{name})
+command.Bar.show = show
+main()
+"""
+    ended = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+    assert ended.returncode == -getattr(signal, name), ended.stderr
+    assert ".part" in ended.stdout
+    assert not [*here.rglob("*.part"), *here.rglob("*.session"), *here.rglob("out.h5")]
+    assert h5stream(*words).status == 0
+
+
 def interrupted_in(monkeypatch, name, call):
     """Let Ctrl-C come in the so-manieth call of a function."""
     module, function = name.rsplit(".", 1)
