@@ -49,11 +49,6 @@ def with_new_names(given: Mapping[str, Any], stacklevel: int) -> dict[str, Any]:
     """Return arguments under their new names, with a warning for each old one that was used.
 
     What a signature has no name for, ``**old``, may be among them as ``"old"``.
-
-    Examples
-    --------
-    >>> with_new_names({"old": {"transform": len}, "batch_transform": None, "seed": 1}, stacklevel=2)
-    {'batch_transform': <built-in function len>, 'seed': 1}
     """
     others = given.get("old", {})
     for name in others.keys() - OLD.keys():

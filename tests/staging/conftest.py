@@ -20,7 +20,6 @@ from forking import PATIENCE_S, Forked
 PRELUDE = """
 import json, os, sys, threading
 from h5stream.staging import *
-from h5stream.staging import (copying)
 from h5stream.staging import copying
 
 def say(word, **facts):
@@ -31,7 +30,7 @@ def hear():
 
 def pause_after(pieces):
     gate, left, lock = threading.Event(), [pieces], threading.Lock()
-    write, close = blocks._write, copying.ParallelCopy.close
+    write, close = copying._write, copying.ParallelCopy.close
     def paused(block, piece, at):
         write(block, piece, at)
         with lock:
@@ -44,7 +43,7 @@ def pause_after(pieces):
     def closing(self):
         gate.set()
         close(self)
-    blocks._write, copying.ParallelCopy.close = paused, closing
+    copying._write, copying.ParallelCopy.close = paused, closing
 """
 
 

@@ -602,3 +602,23 @@ def test_an_exit_of_a_child_is_an_error_of_the_script_and_names_the_guard(tmp_pa
     assert last.startswith("h5stream.errors.IsolatedProcessError: ")
     assert said in last
     assert "under `if __name__ == '__main__':`" in last
+
+
+UNGUARDED = """
+import sys
+from h5stream import H5StreamLoader
+
+def same(sample):
+    return sample
+
+for _ in H5StreamLoader(sys.argv[1], 50, sample_transform=same, sample_workers=1):
+    pass
+"""
+
+
+def test_a_script_without_the_guard_that_its_functions_need_is_told_so(tmp_path, sample):
+    script = tmp_path / "train.py"
+    script.write_text(UNGUARDED)
+    ran = subprocess.run([sys.executable, script, sample.path], text=True, capture_output=True, timeout=120)
+    assert ran.returncode == 1
+    assert "Put it under `if __name__ == '__main__':`" in ran.stderr
