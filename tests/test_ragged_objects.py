@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, Packed, Padded, SampleNumber, errors
 from h5stream.storage import whereabouts
+from h5stream.storage.field_reader import FieldReader
 
 STORED = [{}, {"compression": "gzip", "shuffle": True}, {"fletcher32": True}, {"chunks": True}]
 
@@ -191,3 +192,15 @@ def test_one_long_sample_that_makes_batches_too_large_is_told_the_ways_out(tmp_p
         H5StreamLoader(
             tmp_path / "a.h5", 32, samples=Objects("t*"), fields=Field(".", ragged="pad"), memory_budget=1 << 24
         )
+
+
+def test_groups_that_are_unlike_are_described_a_field_at_a_time(tmp_path, monkeypatch):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(1, 9):
+            for name in "xyz":
+                file.create_dataset(f"o/{k}/{name}", data=np.arange(9.0) + k, chunks=(k,))
+    added, add = [], FieldReader._add
+    monkeypatch.setattr(FieldReader, "_add", lambda *given: (added.append(given[1]), add(*given))[1])
+    dataset = H5Dataset(tmp_path / "a.h5", [Field(name, ragged="list") for name in "xyz"], samples=Objects("o/*"))
+    assert [values[7].tolist() for values in dataset[:]] == [(np.arange(9.0) + 8).tolist()] * 3
+    assert len(added) <= 3 + 8 * 3  # the first group, then each field of each

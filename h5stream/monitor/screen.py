@@ -169,7 +169,7 @@ def _cores(value: float | None) -> str:
     return NA if value is None else f"{value:.2f} cores"
 
 
-# --- The course of the samples as a picture; matplotlib comes with the extra ``screen`` -------------
+# --- The course of the samples as a picture; matplotlib comes with the extra ``plot`` -------------
 
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers and in print.

@@ -2,7 +2,7 @@
 
 Guarantees:
     One thread a running monitor, a daemon. It alone owns the `Probe`, NVML included, from making it to
-    closing it, and it alone writes to the sinks and closes them. Readers (`sample`, `sample`, `history`,
+    closing it, and it alone writes to the sinks and closes them. Readers (`line`, `sample`, `history`,
     `summary`) look only at the finished samples, under a lock that is never held over a call into psutil,
     NVML or a sink: a driver that hangs stops the samples, not the training. `stop` wakes the thread and
     waits for it at most `timeout_s`; a thread that hangs in the driver is left. After a fork the child has

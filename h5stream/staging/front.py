@@ -71,7 +71,7 @@ def stage(
     NotEnoughSpaceError
         If the copies do not fit into the folder or into memory.
     UnfollowableReferenceError
-        If `layout` is asked for and a needed file would not be found beside the copy.
+        If `follow` is asked for and a needed file would not be found beside the copy.
     StagingError
         If the folder cannot be used.
 

@@ -138,7 +138,7 @@ if TYPE_CHECKING:
 
 
 def gather(path: Path, *, follow: bool) -> tuple[Group, list[str]]:
-    """Return the group of a file: itself, and with `layout` every file that it needs, directly or not; and what to say.
+    """Return the group of a file: itself, and with `follow` every file that it needs, directly or not; and what to say.
 
     A needed file that is named by an absolute path, or would not be found beside the copy, is an error.
     """

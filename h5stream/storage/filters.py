@@ -138,7 +138,7 @@ class Pipeline:
         return " + ".join(names)
 
     def only_inflates(self, raw_nbytes: int) -> tuple[bool, int]:
-        """Tell whether chunks without a filter mask need inflating and nothing else, so that `codecs` can do it.
+        """Tell whether chunks without a filter mask need inflating and nothing else, so that libdeflate can do it.
 
         The second value is what `decode` gives as `shuffled`.
         """
