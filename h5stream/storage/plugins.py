@@ -61,8 +61,7 @@ class PluginBuffer:
     # be done with it before the next `decode` into the same buffer.
     """
 
-    def __init__(self) -> None:
-        self._address: int | None = None
+    _address: int | None = None
 
     def __del__(self) -> None:
         self.release()

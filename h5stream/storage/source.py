@@ -224,13 +224,14 @@ class Descriptor:
     It is closed when the last reference to it goes, so that no reader's number changes its meaning.
     """
 
-    __slots__ = ("number",)
+    number = -1  # until it is known: Ctrl-C may come before
 
     def __init__(self, number: int) -> None:
         self.number = number
 
     def __del__(self, _close: Callable[[int], None] = os.close) -> None:
-        _close(self.number)
+        if self.number >= 0:
+            _close(self.number)
 
 
 MOST_OPEN = 256

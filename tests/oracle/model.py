@@ -223,7 +223,12 @@ class Model:
         if at == "start" or len(values) <= length:
             return values[:length]
         first = (len(values) - length) // 2
-        return values[first : first + length] if at == "center" else Crops(values, length)
+        is_led = at == "center" and self._centered() > 1  # may begin where another's crop says, see `Field`
+        return values[first : first + length] if at == "center" and not is_led else Crops(values, length)
+
+    def _centered(self) -> int:
+        crops = [tree["options"].get("crop") for tree in self.fields.values() if isinstance(tree, dict)]
+        return sum(crop is not None and crop["options"].get("at") == "center" for crop in crops)
 
     def _arithmetic(self, values: Any, options: dict[str, Any]) -> Any:
         if not {"mean", "std", "factor", "nan", "dtype"} & set(options):
