@@ -85,7 +85,9 @@ class Guard:
                 _refuse(path, name, "virtual source", source.file_name)
             if (inside, source.dset_name) not in seen:
                 seen.add((inside, source.dset_name))
-                self._check_source(inside, source.dset_name, seen)
+                is_own = inside == os.path.abspath(path)
+                with contextlib.nullcontext(dataset.file) if is_own else open_file(inside) as file:
+                    self._check_source(file, inside, source.dset_name, seen)
 
     def _opened_path(self, target: str, path: str) -> str | None:
         """Return the path of an opened file that a virtual source names, None if it is not one of them."""
@@ -93,14 +95,13 @@ class Guard:
         there = here if target == "." else os.path.abspath(os.path.join(os.path.dirname(here), target))
         return there if there == here or there in self.opened else None
 
-    def _check_source(self, path: str, name: str, seen: set[tuple[str, str]]) -> None:
-        with open_file(path) as file:
-            for one in _names_meant(file, name):
-                self.check_links(file, one, path)
-                with _damage_ignored():
-                    source = file[one]
-                    if isinstance(source, h5py.Dataset):
-                        self._check_data(source, one, path, seen=seen)
+    def _check_source(self, file: Any, path: str, name: str, seen: set[tuple[str, str]]) -> None:
+        for one in _names_meant(file, name):
+            self.check_links(file, one, path)
+            with _damage_ignored():
+                source = file[one]
+                if isinstance(source, h5py.Dataset):
+                    self._check_data(source, one, path, seen=seen)
 
 
 @contextlib.contextmanager

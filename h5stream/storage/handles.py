@@ -122,7 +122,7 @@ def _key(stat: os.stat_result) -> tuple[int, int]:
 
 def _writers(key: tuple[int, int]) -> Iterator[Any]:
     """Yield an open object of each writable handle of a file that this process, not its parent, opened."""
-    if os.getpid() != _pid:
+    if os.getpid() != _pid or not _others_are_open():
         return
     seen: set[int] = set()
     for thing in h5f.get_obj_ids(h5f.OBJ_ALL, _OPENED):
@@ -133,6 +133,17 @@ def _writers(key: tuple[int, int]) -> Iterator[Any]:
                 file = h5i.get_file_id(thing)
                 if file.get_intent() & h5f.ACC_RDWR and _key_of(file) == key:
                     yield thing
+
+
+def _others_are_open() -> bool:
+    """Tell, by counting, whether anything may be open that is not of a file opened here: to look at each takes long."""
+    with _ours_lock:
+        files = [file for ref, _ in _ours if (file := ref()) is not None]
+    try:
+        ours = sum(h5f.get_obj_count(file.id, _OPENED | h5f.OBJ_LOCAL) for file in files if file.id.valid)
+    except _FAILURES:  # closed meanwhile
+        return True
+    return bool(h5f.get_obj_count(h5f.OBJ_ALL, _OPENED) != ours)
 
 
 def _key_of(file: Any) -> tuple[int, int]:
