@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from oracle.answers import right_answer  # type: ignore[import-not-found]
 from oracle.kinds import KINDS, case_of  # type: ignore[import-not-found]
 from oracle.shrink import script, shrink  # type: ignore[import-not-found]
-from oracle.workers import Worker  # type: ignore[import-not-found]
+from oracle.workers import CASE_S, Worker  # type: ignore[import-not-found]
 
 FAILURES = ("wrong", "raw", "unmodelled")
 
@@ -46,7 +46,7 @@ class Fuzzing:
 
     def work(self) -> None:
         """Run one case after the other, until the time is over."""
-        worker = Worker()
+        worker = Worker(self.options.seconds)
         while time.monotonic() - self.began < 60 * self.options.minutes:
             with self.lock:
                 seed = next(self.seeds)
@@ -101,6 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--seed", type=int, default=int(time.time()), help="the first; by default the time")
+    parser.add_argument("--seconds", type=int, default=CASE_S, help="of processor time that a case may take")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--kind", choices=sorted(KINDS), help="draw cases of this kind alone")
     parser.add_argument("--case", type=int, help="run the case of this seed, and no other")
@@ -109,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     fuzzing = Fuzzing(options)
     if options.case is not None:
-        worker = Worker()
+        worker = Worker(options.seconds)
         fuzzing.one(worker, case_of(options.case, options.kind))
         worker.close()
     else:

@@ -217,6 +217,7 @@ def transformed(reading: Reading, options: dict[str, Any]) -> None:
     ragged = any(isinstance(tree, dict) and "ragged" in tree["options"] for tree in reading.trees.values())
     samples = [plain(model.sample(number)) for number in range(len(model.samples))]
     ragged |= len({str(shape_of(sample)) for sample in samples}) > 1 or any(map(has_lists, samples))
+    ragged |= any(isinstance(value, tuple) for value in reading.named(dataset[0]).values())  # one compound of each
     how = {"sample_transform": same_samples, "sample_workers": options["workers"]} | (
         {"collate_fn": list} if ragged else {}
     )

@@ -11,25 +11,26 @@ from typing import Any
 CASE_S = 60
 """Seconds of processor time that a case may take: three ranks open 2,050 objects of unlike storage in 16."""
 
-WAIT_S = 300
-"""Seconds after which a process that uses no processor is taken for one that hangs."""
+WAIT = 5
+"""So many times as long a process may take by the clock; one that uses no processor is taken for one that hangs."""
 
 
-def _serve(pipe: Any) -> None:
+def _serve(pipe: Any, case_s: int) -> None:
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
     from .run import run
 
     while (case := pipe.recv()) is not None:
         used = resource.getrusage(resource.RUSAGE_SELF)
-        resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + CASE_S, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + case_s, resource.RLIM_INFINITY))
         pipe.send(run(case))
 
 
 class Worker:
     """A process that runs one case after the other; a new one takes the place of one that is gone."""
 
-    def __init__(self) -> None:
+    def __init__(self, case_s: int = CASE_S) -> None:
         self._process: Any = None
+        self._case_s = case_s
 
     def run(self, case: dict[str, Any]) -> list[dict[str, Any]]:
         """Run a case; one that ends its process, or does not end, is "raw" too."""
@@ -37,20 +38,20 @@ class Worker:
             self._start()
         try:
             self._pipe.send(case)
-            if self._pipe.poll(WAIT_S):
+            if self._pipe.poll(WAIT * self._case_s):
                 found: list[dict[str, Any]] = self._pipe.recv()
                 return found
-            said = f"nothing came for {WAIT_S} s"
+            said = f"nothing came for {WAIT * self._case_s} s"
         except (EOFError, OSError):
             self._process.join()
-            said = f"the process ended with {self._process.exitcode}: a signal, or {CASE_S} s of processor time"
+            said = f"the process ended with {self._process.exitcode}: a signal, or {self._case_s} s of processor time"
         self.close()
         return [{"form": case["forms"][0]["form"], "status": "raw", "said": said}]
 
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, self._case_s), daemon=True)
         self._process.start()
         theirs.close()
 
