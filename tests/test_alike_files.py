@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, SampleNumber, errors
-from h5stream.storage import alike_files, whereabouts
+from h5stream.storage import units, whereabouts
 from h5stream.storage.catalogue import kept_of
 
 COUNT = 23
@@ -31,7 +31,7 @@ FORMS = {
 def _many(request, monkeypatch):
     """Few files are read like many, and like few."""
     monkeypatch.setattr(whereabouts, "MANY", request.param)
-    monkeypatch.setattr(alike_files, "OPEN_AT_ONCE", 5)
+    monkeypatch.setattr(units, "OPEN_AT_ONCE", 5)
 
 
 @pytest.fixture

@@ -41,14 +41,16 @@ from h5stream.storage.fields import Field, SampleShape, changed, columns_wanted,
 from h5stream.storage.images import Images
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Target
 from h5stream.storage.lookups import LookedUp
+from h5stream.storage.names import Names
 from h5stream.storage.nearest import did_you_mean
-from h5stream.storage.object_rows import object_rows, part_of_bytes
+from h5stream.storage.object_rows import bytes_of_each, rows_of_each
 from h5stream.storage.options import IMAGES, OF_OBJECTS, ONCE, SPARSE, VALUES, check_options
 from h5stream.storage.parts import VARIABLE_LENGTH, PartReader
 from h5stream.storage.places import OpenFile, Place
 from h5stream.storage.rowbox import Columns, selected_shape
 from h5stream.storage.sparse import SparseEntry, categories_of, is_matrix, shape_of
 from h5stream.storage.templates import NOWHERE
+from h5stream.storage.units import EachBytes, Lying, ObjectsOfFile, find
 from h5stream.storage.values import as_samples_have_it
 from h5stream.storage.whereabouts import RawFile
 
@@ -431,9 +433,15 @@ class FieldReader:
         _, path, _ = find_dataset(self.file, field.name, self.identity.path, self.guard)
         targets = [self._add_image_layout(field, None)]
         with RawFile(self.file, self.guard) as raw:
-            self._bytes.append(part_of_bytes(raw, self.number, self._parts.row_start, [path], targets))
+            self._bytes.append(self._part_of_bytes(ObjectsOfFile(raw, [path]), self.number, targets))
         lengths[field.name] = 1
         return targets[0].field
+
+    def _part_of_bytes(self, members: ObjectsOfFile, file: int, targets: list[Target], first: int = -1) -> DatasetPart:
+        """Return objects that are bytes as rows, of this part or of what is looked up."""
+        found = EachBytes("", len(members), self.guard)
+        which, first = find(members, [found]), self._parts.row_start if first < 0 else first
+        return bytes_of_each(members, which, found, file=file, row_start=first, targets=targets)
 
     def _look_up_objects(self, place: int, field: Field, lengths: dict[str, int]) -> Any:
         """Add a field of which each sample has an object that is named."""
@@ -493,9 +501,9 @@ class FieldReader:
         """Add the rows of objects that a file has; gives the names of those that it has not."""
         before, parts = len(self.fields), len(known.parts)
 
-        def describe(name: str) -> DatasetPart:
+        def describe(k: int) -> DatasetPart:
             del self.fields[before:], known.parts[parts:]
-            known.entry = self._add_looked_up(known, field, file, path, name)
+            known.entry = self._add_looked_up(known, field, file, path, members.names[k])
             if field.ragged is not None:
                 self._check_ragged(field, known.parts[-1])
             return replace(known.parts.pop(), row_start=0)
@@ -503,19 +511,21 @@ class FieldReader:
         with RawFile(file, self.guard) as raw:
             paths = [field.name.replace("{}", name).strip("/") for name in names]
             addresses = raw.addresses(paths)
-            there = np.flatnonzero(addresses != NOWHERE).tolist()
-            if there and field.decode:
+            there = np.flatnonzero(addresses != NOWHERE)
+            members = ObjectsOfFile(raw, Names.of((paths[k] for k in there.tolist()), addresses[there]))
+            named = [names[k] for k in there.tolist()]
+            if named and field.decode:
                 targets = [self._add_image_layout(field, None)]
                 known.entry, first = targets[0].field, known.rows
                 known.check_alike(self.fields[before:], path)
-                listed = [paths[k] for k in there]
                 number = self._opened.files.number_of(path) if field.file else self.number
-                known.parts.append(part_of_bytes(raw, number, first, listed, targets, addresses[there]))
-                known.objects |= {names[k]: (first + row, 1) for row, k in enumerate(there)}
-            elif there:
-                rows = object_rows(raw, [paths[k] for k in there], addresses[there], "", describe)
+                known.parts.append(self._part_of_bytes(members, number, targets, first))
+                known.objects |= {name: (first + row, 1) for row, name in enumerate(named)}
+            elif named:
+                lying = Lying("", len(named))
+                rows = rows_of_each(members, find(members, [lying]), lying, describe)
                 begins = zip(*(each.tolist() for each in known.add_objects(rows)), strict=True)
-                known.objects |= dict(zip([names[k] for k in there], begins, strict=True))
+                known.objects |= dict(zip(named, begins, strict=True))
         return [name for name, address in zip(names, addresses.tolist(), strict=True) if address == NOWHERE]
 
     def _add_looked_up(self, known: LookedUp, field: Field, file: Any, path: str, name: str = "") -> Any:

@@ -36,9 +36,8 @@ from h5stream.samples.stretches import DENSE
 from h5stream.samples.table import ROW, Table, groups_in, table_space
 from h5stream.storage import whereabouts
 from h5stream.storage.agreement import FileParts, check_alike, with_like_strings, with_room_for_all
-from h5stream.storage.alike_files import AlikeFiles
 from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.discovery import default_fields, is_there, open_hdf5
+from h5stream.storage.discovery import default_fields, open_hdf5
 from h5stream.storage.elements import held_dtype
 from h5stream.storage.extents import Extents, SampleKind, Volume, has_extents
 from h5stream.storage.external import Guard
@@ -49,7 +48,7 @@ from h5stream.storage.image_sizes import with_image_sizes
 from h5stream.storage.layout import FieldLayout, SampleLayout
 from h5stream.storage.lookups import LookedUp, aligned, forget, shared
 from h5stream.storage.names import Names
-from h5stream.storage.objects import attributes_of, objects_of
+from h5stream.storage.objects import attributes_of, files_of, lacks, objects_of
 from h5stream.storage.places import Files, OpenFile
 from h5stream.storage.sparse import SparseEntry
 from h5stream.storage.whereabouts import RawFile
@@ -176,7 +175,7 @@ def _parts_of(
                     shape = _default_shape(file, group, path, guard)
                 extents = Extents.of(samples) if samples and has_extents(samples, shape.fields) else None
                 opened = OpenFile(file, number, every, guard, linked)
-                if lacking and _lacks(file, group, shape, path, guard):
+                if lacking and lacks(file, group, shape, path, guard):
                     found.left_out += 1
                     continue
                 reader = FieldReader(opened, found.rows, samples, extents, looked_up)
@@ -198,16 +197,6 @@ def _parts_of(
     if not found.files:
         raise FieldNotFoundError(f"each of {found.left_out:,} objects lacks a field: {lacking}", field="")
     return found, shape
-
-
-def _lacks(file: Any, group: str, shape: SampleShape, path: str, guard: Guard) -> bool:
-    """Tell whether an object has nothing under a field's name; an error's words, of all that is there, take long."""
-    for one in shape.inside(group).fields:
-        if isinstance(one, Field) and not one.file and one.names is None and not set("@:") & set(one.name):
-            guard.check_links(file, one.name, path)
-            if not is_there(file, one.name, path):
-                return True
-    return False
 
 
 def _objects_together(
@@ -263,14 +252,13 @@ def _files_together(
     if not all(isinstance(f, (Field, SampleNumber, Values)) for f in shape.fields):
         return None
     words = _in_words(replace(asked, shape=shape), samples)
-    files = AlikeFiles(every, shape.inside(asked.group), asked.group, samples, guard, words)
-    part = files.read(looked_up)
-    if part is None:
+    together = files_of(every, shape.inside(asked.group), asked.group, samples, guard, words, looked_up)
+    if together is None:
         looked_up.clear()
         return None
-    files.save()
-    every.identities[:] = [files.identity]
-    found = _Parts(left_out=files.left_out)
+    part, identity = together
+    every.identities[:] = [identity]
+    found = _Parts(left_out=len(asked.paths) - part.rows)
     found.add(part, 0, "", repr(asked.paths[0]), Volume())
     return found, shape
 

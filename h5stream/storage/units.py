@@ -1,0 +1,760 @@
+"""Where the data of many things lie that are alike inside, objects of a file or files: one table for both.
+
+Headers that are like one another are compared as bytes (`h5stream.storage.headers`). Whatever is not understood is
+asked of libhdf5, and so is some of what is. The catalogue keeps what was found.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.errors import FieldLengthError, FieldNotFoundError, TruncatedFileError, UnsupportedFieldError
+from h5stream.storage import elements, whereabouts
+from h5stream.storage.catalogue import Catalogue
+from h5stream.storage.discovery import check_has_numpy_type, dataset_at, is_attribute, is_there, once_of, open_hdf5
+from h5stream.storage.external import Guard
+from h5stream.storage.fallback import compact_offset
+from h5stream.storage.global_heap import DOUBTFUL
+from h5stream.storage.headers import ASK, Headers, chunks_of, read_headers
+from h5stream.storage.index import INDEX_UNREADABLE, beyond_end, fill_of, found_chunks, offset_of
+from h5stream.storage.names import Names
+from h5stream.storage.source import FileIdentity, FilesIdentity
+from h5stream.storage.templates import CHUNKED, COMPACT, CONTIGUOUS, NOWHERE, checksums, read_blocks
+from h5stream.storage.values import as_samples_have_it, kind_of, same
+from h5stream.storage.whereabouts import RawFile, checked, find_in_each
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Chunks = tuple[Ints, Ints, Ints, Ints, Ints]
+"""Of chunks: what they belong to, number, offset, bytes, filter mask."""
+
+OPEN_AT_ONCE = 128
+"""Files that are open together while their headers are read."""
+
+
+class UnlikeError(Exception):
+    """Things that are stored in another way than the first: they are read one by one."""
+
+
+class Lot(NamedTuple):
+    """Some of many things, whose headers are read together; all are compared with the first of them."""
+
+    which: Ints  # their numbers
+    leads: int  # how many stand in front only to be compared with: 0 or 1
+    givens: Ints  # what `h5stream.storage.templates` takes of the file that they lie in, or of each one's
+    headers: Callable[[str, Sequence[str]], Headers]  # reads those under a path inside of each, for some attributes
+
+
+class Members(Protocol):
+    """Many things that are alike inside; each has its number."""
+
+    catalogue: Catalogue
+    missing: str  # what becomes of one that lacks something, as `Objects` says it
+    first: int  # the one that all have to be like
+    names: Sequence[str]  # where each lies in its file
+    file: int | None  # the number of the source that all lie in, where it is not that of the first
+
+    def __len__(self) -> int: ...
+
+    def lots(self) -> Iterator[Lot]:
+        """Yield all of them."""
+
+    def opened(self, k: int) -> contextlib.AbstractContextManager[tuple[Any, str]]:
+        """Open the file of one; gives it, and where it lies in there."""
+
+    def check(self, k: int, file: Any, path: str) -> None:
+        """Refuse links that lead where no header was looked for."""
+
+    def placed(self, chunks: Chunks, which: Ints, path: str) -> Ints:
+        """Return where chunks begin in all bytes; refuse such as lie outside of their file."""
+
+
+class ObjectsOfFile:
+    """Objects of one file; `addresses` says by paths inside of them where headers lie, "" for those of their own."""
+
+    file: int | None = None
+
+    def __init__(self, raw: RawFile, names: Sequence[str], missing: str = "error") -> None:
+        self.names: Sequence[str] = names
+        self.raw, self.missing, self.first = raw, missing, 0
+        self.catalogue = raw.catalogue
+        known = names.addresses if isinstance(names, Names) else None
+        self._addresses = {} if known is None else {"": known}
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def at(self, path: str) -> Ints:
+        """Return where headers lie under a path inside of each; `NOWHERE` for what is not in this file."""
+        if path not in self._addresses:
+            self._addresses[path] = self.raw.inside(self.names, path) if path else self.raw.addresses(self.names)
+        return self._addresses[path]
+
+    def lots(self) -> Iterator[Lot]:
+        """Yield all at once."""
+        which = np.arange(len(self))
+        if self.first:
+            which = np.concatenate([[self.first], which])
+
+        def headers(path: str, attributes: Sequence[str]) -> Headers:
+            return self.raw.headers(self.at(path)[which] if self.first else self.at(path), attributes)
+
+        yield Lot(which, int(self.first > 0), self.raw.given[None], headers)
+
+    def opened(self, k: int) -> contextlib.AbstractContextManager[tuple[Any, str]]:
+        """Return the file, which stays open, and the name of one."""
+        return contextlib.nullcontext((self.raw.file, self.names[k]))
+
+    def check(self, k: int, file: Any, path: str) -> None:
+        """Refuse what is there, and in another file."""
+        if self.at(path)[k] == NOWHERE and is_there(file, inside_of(self.names[k], path), file.filename):
+            raise UnlikeError(self.names[k])
+
+    def placed(self, chunks: Chunks, which: Ints, path: str) -> Ints:
+        """Return where chunks begin in the file."""
+        owner, _, offset, nbytes, _ = chunks
+        beyond = beyond_end(offset, nbytes, self.raw.superblock.file_nbytes)
+        if len(beyond):
+            raise _beyond(self.raw.file.filename, inside_of(self.names[int(which[owner[beyond[0]]])], path))
+        return offset
+
+
+class FilesEach:
+    """Files of which each is a sample."""
+
+    file: int | None = 0
+
+    def __init__(self, identity: FilesIdentity, catalogue: Catalogue, missing: str) -> None:
+        self.identity, self.catalogue, self.missing, self.first = identity, catalogue, missing, 0
+        self.names: Sequence[str]
+        self.paths, self.names = (
+            [*identity.paths],
+            Names(np.zeros(0, np.uint8), np.zeros(len(identity.paths) + 1, np.int64)),
+        )
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def lots(self) -> Iterator[Lot]:
+        """Yield some after the other, which are open meanwhile."""
+        for low in range(0, len(self), OPEN_AT_ONCE):
+            some = np.concatenate([[self.first], np.arange(low, min(len(self), low + OPEN_AT_ONCE))])
+            with contextlib.ExitStack() as opened:
+                givens, roots = _opened_raw([self.paths[k] for k in some.tolist()], opened)
+                yield Lot(some, 1, givens, functools.partial(_headers_in_each, givens, roots))
+
+    @contextlib.contextmanager
+    def opened(self, k: int) -> Iterator[tuple[Any, str]]:
+        """Open one."""
+        with open_hdf5(self.paths[k]) as file:
+            yield file, ""
+
+    def check(self, k: int, file: Any, path: str) -> None:
+        """Refuse what other than hard links lead to."""
+        for end in [*(k for k, letter in enumerate(path) if letter == "/"), len(path)]:
+            if not is_there(file, path[:end], file.filename):
+                raise FieldNotFoundError(
+                    f"{file.filename!r}: there is no dataset {path!r}. Objects(..., missing='skip') leaves out files "
+                    "that lack a field",
+                    field=path,
+                    file=file.filename,
+                )
+            if file.id.links.get_info(path[:end].encode()).type != h5py.h5l.TYPE_HARD:
+                raise UnlikeError(path)
+
+    def placed(self, chunks: Chunks, which: Ints, path: str) -> Ints:
+        """Return where chunks begin in all files, one behind the other."""
+        owner, _, offset, nbytes, _ = chunks
+        of = which[owner]
+        beyond = beyond_end(offset, nbytes, self.identity.sizes[of])
+        if len(beyond):
+            raise _beyond(self.paths[int(of[beyond[0]])], path)
+        return offset + self.identity.starts[of]
+
+
+def inside_of(name: str, path: str) -> str:
+    """Return the path of what lies inside of something."""
+    return f"{name}/{path}" if name and path else name or path
+
+
+def _beyond(file: str, name: str) -> TruncatedFileError:
+    return TruncatedFileError(
+        f"{file!r}: bytes of {name!r} are said to lie beyond the file's end. Copy it again from its source.", file=file
+    )
+
+
+def _headers_in_each(givens: Ints, addresses: Ints, path: str, attributes: Sequence[str]) -> Headers:
+    for step in filter(None, path.split("/")):
+        addresses = find_in_each(givens, addresses, step)
+    return read_headers(givens, addresses, attributes)
+
+
+def _opened_raw(paths: list[str], opened: contextlib.ExitStack) -> tuple[Ints, Ints]:
+    """Open files, and give what compiled code takes of each, and where its root group lies.
+
+    The root is `ASK` in files that have anything unusual there, such as a user block.
+
+    Source: the HDF5 File Format Specification, version 3.0, "Disk Format: Level 0A".
+    """
+    givens, heads = np.zeros((len(paths), 5), np.int64), np.zeros((len(paths), _HEAD_NBYTES), np.uint8)
+    givens[:, 2:4] = 8
+    for k, path in enumerate(paths):
+        with contextlib.suppress(OSError):  # libhdf5 says what is wrong
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            opened.callback(os.close, descriptor)
+            givens[k, :2] = descriptor, os.fstat(descriptor).st_size
+            head = os.pread(descriptor, _HEAD_NBYTES, 0)
+            heads[k, : len(head)] = np.frombuffer(head, np.uint8)
+    usual = (heads[:, :16] == np.frombuffer(_OLD, np.uint8)).all(axis=1) & (heads[:, 20:24] == 0).all(axis=1)
+    newer = (heads[:, :8] == np.frombuffer(_OLD[:8], np.uint8)).all(axis=1) & np.isin(heads[:, 8], (2, 3))
+    newer &= (heads[:, 9:12] == [8, 8, 0]).all(axis=1)  # wide addresses and lengths; not being written
+    newer &= checksums(heads[:, :44]) == np.ascontiguousarray(heads[:, 44:48]).view("<u4")[:, 0]
+    # The second of an old one is information of a driver.
+    base, extension, end, root = (_words(heads, *places, newer) for places in ((24, 12), (48, 20), (40, 28), (64, 36)))
+    usual = (usual | newer) & (base == 0) & (extension == -1) & (end >= 0)
+    usual &= end <= givens[:, 1]
+    return givens, np.where(usual, root, ASK)
+
+
+_HEAD_NBYTES = 96
+_OLD = b"\x89HDF\r\n\x1a\n" + bytes(5) + bytes([8, 8, 0])
+"""A superblock of version 0 with addresses and lengths of 8 bytes."""
+
+
+def _words(heads: NDArray[np.uint8], old: int, new: int, are_new: NDArray[np.bool_]) -> Ints:
+    """Give numbers of 8 bytes that lie in one place in superblocks of the old format, and in another in newer ones."""
+    at = [np.ascontiguousarray(heads[:, place : place + 8]).view("<i8")[:, 0] for place in (old, new)]
+    found: Ints = np.where(are_new, at[1], at[0])
+    return found
+
+
+# --- What is looked for in all of them --------------------------------------------------------------------------------
+
+
+class Column(Protocol):
+    """What is looked for under one path inside of each."""
+
+    path: str
+    attribute: str  # its attribute there; empty for what lies there itself
+    known: Bools  # of which it was found
+
+    def take(self, lot: Lot, headers: Headers) -> None:
+        """Take what the headers of some say."""
+
+    def samples(self) -> list[int]:
+        """Choose those of which libhdf5 is asked, too."""
+
+    def ask(self, k: int, file: Any, name: str) -> None:
+        """Ask libhdf5 for one."""
+
+    def lack(self, k: int) -> bool:
+        """Take it that one has none; tells whether that can be."""
+
+    def agrees(self, k: int, file: Any, name: str) -> bool:
+        """Tell whether libhdf5 says of one what was found."""
+
+    def doubt(self, k: int) -> None:
+        """Forget what was found of one, and of those like it."""
+
+    def only(self, which: Ints) -> None:
+        """Keep some of them."""
+
+    def save(self, catalogue: Catalogue) -> None:
+        """Note what was found in the catalogue."""
+
+    def load(self, catalogue: Catalogue, count: int) -> None:
+        """Take what the catalogue has; raises ValueError for what cannot be."""
+
+
+def find(members: Members, columns: Sequence[Column]) -> Ints:
+    """Find what lies where in all of them; gives the numbers of those that have all of it.
+
+    Raises ValueError where the catalogue has what libhdf5 does not say.
+    """
+    catalogue, count = members.catalogue, len(members)
+    if catalogue.is_kept:
+        which = catalogue.arrays["which"].astype(np.int64)
+        if not len(which) or (np.diff(which) <= 0).any() or not 0 <= which[0] <= which[-1] < count:
+            raise ValueError("which")
+        for column in columns:
+            column.load(catalogue, len(which))
+        for row in checked(len(which), is_kept=True):
+            with members.opened(int(which[row])) as (file, name):
+                if not all(column.agrees(row, file, name) for column in columns):
+                    raise ValueError(name)
+        return which
+    if count >= whereabouts.MANY:
+        _from_bytes(members, columns)
+    left = np.flatnonzero(~np.logical_and.reduce([column.known for column in columns], axis=0, initial=True))
+    there = np.ones(count, dtype=bool)
+    for k in left.tolist():
+        there[k] = _ask(members, columns, k)
+    which = np.flatnonzero(there)
+    for column in columns:
+        if len(which) < count:
+            column.only(which)
+        column.save(catalogue)
+    catalogue.arrays["which"] = which
+    return which
+
+
+def _from_bytes(members: Members, columns: Sequence[Column]) -> None:
+    """Take what headers say, and compare some of it with what libhdf5 says."""
+    by_path: dict[str, list[Column]] = {}
+    for column in columns:
+        by_path.setdefault(column.path, []).append(column)
+    for lot in members.lots():
+        for path, some in by_path.items():
+            headers = lot.headers(path, [column.attribute for column in some if column.attribute])
+            for column in some:
+                column.take(lot, headers)
+    for k in sorted({k for column in columns for k in column.samples()}):
+        with members.opened(k) as (file, name):
+            for column in columns:
+                if column.known[k] and not column.agrees(k, file, name):
+                    column.doubt(k)
+
+
+def _ask(members: Members, columns: Sequence[Column], k: int) -> bool:
+    """Ask libhdf5 for what is not known of one; tells whether it has all of it, where it need not."""
+    with members.opened(k) as (file, name):
+        for column in columns:
+            if column.known[k]:
+                continue
+            if not column.attribute:
+                is_missing = not is_there(file, inside_of(name, column.path), file.filename)
+                if is_missing and members.missing == "skip":
+                    return False
+                if is_missing and members.missing == "fill" and column.lack(k):
+                    continue
+                members.check(k, file, column.path)
+            try:
+                column.ask(k, file, name)
+            except FieldNotFoundError:
+                if members.missing != "skip":
+                    raise
+                return False
+    return True
+
+
+# --- Datasets: of each, how it is stored, how many rows it has, and where its chunks lie ------------------------------
+
+
+class Asked(NamedTuple):
+    """What libhdf5 says of one dataset: all but its rows that others of its kind have too, and where its chunks lie."""
+
+    name: str
+    kind: Any
+    fill: tuple[int, int, bytes]
+    shape: tuple[int, ...]
+    chunks: Ints  # (chunks, 4): number, offset, bytes, filter mask
+    type: Any
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether its bytes lie where h5stream reads them."""
+        return isinstance(self.kind, tuple)
+
+    @property
+    def is_chunked(self) -> bool:
+        """Whether it is stored in chunks."""
+        return bool(self.kind[0] == h5py.h5d.CHUNKED)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all of it was written."""
+        sides = zip(self.shape, self.kind[-1], strict=True) if self.is_chunked else ()
+        return bool(len(self.chunks) == math.prod(-(-n // c) for n, c in sides))
+
+    def differs(self, other: Asked) -> bool:
+        """Tell whether another is stored otherwise, or stands for another value where it was never written."""
+        return (other.kind, other.shape) != (self.kind, self.shape) or (other.fill != self.fill and not other.is_whole)
+
+    def check(self, other: Asked, name: str, path: str) -> None:
+        """Refuse another of another shape or type; one that is only stored otherwise is `UnlikeError`."""
+        if other.shape != self.shape or not other.type.equal(self.type):
+            raise FieldLengthError(
+                f"{path!r}: {name!r} holds {other.type.dtype} {other.shape}, and {self.name!r} {self.type.dtype} "
+                f"{self.shape}, and objects are to be alike. Field(..., ragged='pad') takes unlike lengths; "
+                "leave out what is otherwise unlike: Objects([...]) takes names",
+                field=name,
+                file=path,
+            )
+        if self.differs(other):
+            raise UnlikeError(name)
+
+
+def asked_of(file: Any, name: str) -> Asked:
+    """Ask libhdf5 how a dataset is stored, and where its chunks lie."""
+    path = file.filename
+    opened = dataset_at(file, name, path)
+    check_has_numpy_type(opened, name, path)
+    creation, shape, stored = opened.get_create_plist(), opened.shape, opened.get_type()
+    if not shape:
+        raise FieldLengthError(
+            f"{path!r}: {name!r} is {'empty' if shape is None else 'a single value'}, and has no rows "
+            "that ragged= or names= could take",
+            field=name,
+            file=path,
+        )
+    layout, fill = creation.get_layout(), fill_of(opened)
+    pipeline = tuple(creation.get_filter(k) for k in range(creation.get_nfilters()))
+    kind: tuple[Any, ...] = (layout, stored.encode(), shape[1:], pipeline)
+    if layout == h5py.h5d.CHUNKED:
+        with contextlib.suppress(*INDEX_UNREADABLE):
+            return Asked(name, (*kind, creation.get_chunk()), fill, shape, found_chunks(opened), stored)
+    where, is_known = None, layout == h5py.h5d.CONTIGUOUS and not creation.get_external_count()
+    if is_known:
+        where = offset_of(opened)
+    elif layout == h5py.h5d.COMPACT and 0 not in shape:
+        where = compact_offset(h5py.Dataset(opened), FileIdentity.of(path))
+        is_known = where is not None
+    if not is_known:  # it is a kind of its own, which is read as it is described
+        return Asked(name, f"{path}:{name}", fill, shape, np.zeros((0, 4), np.int64), stored)
+    chunks = np.array([[0, where or 0, opened.get_storage_size(), 0]], dtype=np.int64)[: where is not None]
+    return Asked(name, kind, fill, shape, chunks, stored)
+
+
+class Lying:
+    """Where one dataset of each lies; where they are to be alike in all their axes, `like` is what the first is."""
+
+    attribute: str = ""
+
+    def __init__(self, path: str, count: int, like: Asked | None = None) -> None:
+        self.path, self.like, self.asked = path, like, 0
+        self.known = np.zeros(count, dtype=bool)
+        self.rows = np.zeros(count, dtype=np.int64)
+        self.kind = np.full(count, -1, dtype=np.int64)  # a number for all that are stored alike; -1 for none
+        self._pieces: list[Chunks] = [(np.zeros(0, np.int64),) * 5]
+        self._numbers: dict[Any, int] = {}  # of kinds, by their headers, or by what libhdf5 says
+        self._said: dict[int, Any] = {}  # what libhdf5 says of each
+
+    @property
+    def chunks(self) -> Chunks:
+        """Where chunks lie, in the order of what they belong to and of their numbers."""
+        if len(self._pieces) > 1:
+            columns = [np.concatenate(each) for each in zip(*self._pieces, strict=True)]
+            order = np.lexsort((columns[1], columns[0]))
+            self._pieces = [tuple(each[order] for each in columns)]  # type: ignore[list-item]
+        return self._pieces[0]
+
+    def take(self, lot: Lot, headers: Headers) -> None:
+        """Take those that are understood, and agree in their axes."""
+        usual = (headers.kind >= 0) & (headers.rank == headers.rank[0]) & (headers.rank > 0)
+        usual &= (headers.dims[:, 0 if self.like else 1 :] == headers.dims[0, 0 if self.like else 1 :]).all(axis=1)
+        usual[: lot.leads] = False
+        for kind in np.unique(headers.kind[usual]).tolist():
+            some = np.flatnonzero(usual & (headers.kind == kind))
+            some, (owner, *columns) = _owned_chunks(lot.givens, headers, some)
+            which = lot.which[some]
+            self.known[which], self.rows[which] = True, headers.dims[some, 0]
+            self.kind[which] = self._numbers.setdefault(headers.kinds[kind].kind, len(self._numbers))
+            self._pieces.append((lot.which[owner], *columns))  # type: ignore[arg-type]
+
+    def samples(self) -> list[int]:
+        """Choose the first of each kind, and some more."""
+        each = (np.flatnonzero(self.kind == number) for number in range(len(self._numbers)))
+        return [int(some[k]) for some in each for k in checked(len(some))]
+
+    def ask(self, k: int, file: Any, name: str) -> None:
+        """Ask for one; refuse one that is unlike the first."""
+        name = inside_of(name, self.path)
+        asked = asked_of(file, name)
+        if self.like is not None:
+            self.like.check(asked, name, file.filename)
+        self.known[k], self.rows[k], self.asked = True, asked.shape[0], self.asked + 1
+        self.kind[k] = self._numbers.setdefault((asked.kind, asked.fill), len(self._numbers))
+        self._said.setdefault(int(self.kind[k]), (asked.kind, asked.fill))
+        self._pieces.append((np.full(len(asked.chunks), k), *asked.chunks.T))
+
+    def lack(self, k: int) -> bool:
+        """Take it that one has no rows, or what stands for them."""
+        self.known[k] = True
+        return True
+
+    def agrees(self, k: int, file: Any, name: str) -> bool:
+        """Tell whether one is stored as was found, in the way of others of its kind."""
+        name, number = inside_of(name, self.path), int(self.kind[k])
+        if number < 0:
+            return not is_there(file, name, file.filename)
+        asked = asked_of(file, name)
+        owner, *columns = self.chunks
+        ours = slice(*np.searchsorted(owner, [k, k + 1]).tolist())
+        found = np.stack([each[ours] for each in columns], axis=1)
+        if asked.shape[0] != self.rows[k] or not np.array_equal(found, asked.chunks):
+            return False
+        if self.like is not None and self.like.differs(asked):
+            return False
+        said = asked.kind, asked.fill
+        if number not in self._said:  # the first of its kind
+            other = self._numbers.setdefault(said, number)
+            self._said[number] = self._said[other] = said
+            self.kind[self.kind == number] = other
+        return bool(self._said[number] == said)
+
+    def doubt(self, k: int) -> None:
+        """Forget all of a kind."""
+        some, chunks = self.kind == self.kind[k], self.chunks
+        self.known[some], self.kind[some] = False, -1
+        left = ~some[chunks[0]]
+        self._pieces = [tuple(each[left] for each in chunks)]
+
+    def only(self, which: Ints) -> None:
+        """Keep some."""
+        number, chunks = np.full(len(self.kind), -1), self.chunks
+        number[which] = np.arange(len(which))
+        left = number[chunks[0]] >= 0
+        owner, *columns = (each[left] for each in chunks)
+        self._pieces = [(number[owner], *columns)]  # type: ignore[list-item]
+        self.rows, self.kind, self.known = self.rows[which], self.kind[which], self.known[which]
+
+    def save(self, catalogue: Catalogue) -> None:
+        """Note all."""
+        every = zip(_KEPT, (self.rows, self.kind, *self.chunks), strict=True)
+        catalogue.arrays |= {f"{self.path} {name}": values for name, values in every}
+        catalogue.arrays[f"{self.path} asked"] = np.array([self.asked])
+
+    def load(self, catalogue: Catalogue, count: int) -> None:
+        """Take all; what it says of chunks has to fit the rows."""
+        rows, kind, *chunks = (catalogue.arrays[f"{self.path} {name}"].astype(np.int64) for name in _KEPT)
+        owner, number, _, nbytes, _ = chunks
+        if not len(rows) == len(kind) == count or len({len(each) for each in chunks}) > 1:
+            raise ValueError(self.path)
+        next_one, next_of_it = np.diff(owner) > 0, (np.diff(owner) == 0) & (np.diff(number) > 0)
+        is_sound = (rows >= 0).all() and (next_one | next_of_it).all() and (number >= 0).all() and (nbytes >= 0).all()
+        if not is_sound or (len(owner) and not 0 <= owner[0] <= owner[-1] < count):
+            raise ValueError(self.path)
+        if self.like is not None and (rows[kind >= 0] != self.like.shape[0]).any():
+            raise ValueError(self.path)
+        self.rows, self.kind, self.known = rows, kind, np.ones(count, dtype=bool)
+        self.asked = int(catalogue.arrays[f"{self.path} asked"][0])
+        self._pieces = [tuple(chunks)]  # type: ignore[list-item]
+
+
+_KEPT = ("rows", "kind", "owner", "number", "offset", "nbytes", "filter mask")
+
+
+def _owned_chunks(givens: Ints, headers: Headers, which: Ints) -> tuple[Ints, Chunks]:
+    """Return which of some of one kind are understood, and where their chunks lie."""
+    layout = headers.layout[which[0]] if len(which) else -1
+    if layout == CONTIGUOUS:
+        dims, element_nbytes = headers.dims[which], headers.kinds[headers.kind[which[0]]].element_nbytes
+        is_whole = headers.nbytes[which] == dims.prod(axis=1, where=dims > 0) * element_nbytes
+        which = which[is_whole | (headers.address[which] == NOWHERE)]
+        owner = which[headers.address[which] != NOWHERE]
+        zeros = np.zeros_like(owner)
+        return which, (owner, zeros, headers.address[owner], headers.nbytes[owner], zeros)
+    if layout != CHUNKED:
+        none = which[:0]
+        return none, (none, none, none, none, none)
+    chunks = chunks_of(givens, headers, which)
+    mask = chunks.filter_mask.astype(np.int64)
+    return which[chunks.understood], (chunks.owner, chunks.number, chunks.offset, chunks.nbytes, mask)
+
+
+# --- Values: what each has once ---------------------------------------------------------------------------------------
+
+
+class Once:
+    """What each has once, an attribute or a dataset that is a value: an array for all, or a list."""
+
+    def __init__(self, given: Any, file: Any, name: str, value: Any, count: int, guard: Guard) -> None:
+        self._given, self._first, self._guard = given, value, guard
+        first = given.inside(name).name
+        self._is_attribute = is_attribute(file, first, file.filename)
+        self.attribute: str
+        owner, _, self.attribute = given.name.rpartition("@") if self._is_attribute else (given.name, "", "")
+        self.path = owner.strip("/.")
+        self.known = np.zeros(count, dtype=bool)
+        self._stored = _stored_type(file, first, self._is_attribute) if isinstance(value, np.ndarray) else None
+        self.values: Any = [None] * count
+        if isinstance(value, np.ndarray):
+            self.values = np.empty((count, *value.shape), value.dtype)
+
+    def take(self, lot: Lot, headers: Headers) -> None:
+        """Read the values of those that are like the first one's."""
+        if self._stored is None or not self._first.size:
+            return
+        found = headers.attributes[self.attribute] if self.attribute else headers
+        nbytes = self._stored.base.itemsize * self._first.size
+        there = (found.kind == found.kind[0]) & (found.kind >= 0) & (found.address >= 0)
+        if not self.attribute:
+            there &= (headers.layout == CONTIGUOUS) | (headers.layout == COMPACT)
+            there &= (headers.rank == headers.rank[0]) & (headers.dims == headers.dims[0]).all(axis=1)
+        if not there[0] or found.nbytes[0] != nbytes:
+            return
+        some = np.flatnonzero(there)
+        data, is_read = read_blocks(given_to(lot.givens, some), found.address[some], nbytes)
+        which, data = lot.which[some[is_read]], np.ascontiguousarray(data[is_read, :nbytes])
+        self.values[which] = data.view(self._stored.base).reshape(len(which), *self._first.shape)
+        self.known[which] = True
+
+    def samples(self) -> list[int]:
+        """Choose some."""
+        some = np.flatnonzero(self.known)
+        return [int(some[k]) for k in checked(len(some))]
+
+    def _asked(self, file: Any, name: str) -> Any:
+        name = self._given.inside(name).name
+        one, first = value_of(file, name, self._guard, is_attribute=self._is_attribute), self._first
+        is_array = isinstance(first, np.ndarray)
+        if kind_of(one) == kind_of(first) and not (is_array and (one.shape, one.dtype) != (first.shape, first.dtype)):
+            return one
+        said = [
+            f"{each.dtype} {each.shape}" if isinstance(each, np.ndarray) else kind_of(each) for each in (one, first)
+        ]
+        raise FieldLengthError(
+            f"{file.filename!r}: {name!r} is {said[0]}, and that of the first object {said[1]}, and objects are to be "
+            "alike",
+            field=name,
+            file=file.filename,
+        )
+
+    def ask(self, k: int, file: Any, name: str) -> None:
+        """Read one; refuse one of another type or shape than the first."""
+        self.values[k], self.known[k] = self._asked(file, name), True
+
+    def lack(self, k: int) -> bool:
+        """Return False: nothing stands for a value."""
+        return False
+
+    def agrees(self, k: int, file: Any, name: str) -> bool:
+        """Tell whether one is what was found."""
+        return bool(same(self.values[k], self._asked(file, name)))
+
+    def doubt(self, k: int) -> None:
+        """Forget all."""
+        self.known[:] = False
+
+    def only(self, which: Ints) -> None:
+        """Keep some."""
+        values = self.values
+        self.values = values[which] if isinstance(values, np.ndarray) else [values[k] for k in which.tolist()]
+
+    def save(self, catalogue: Catalogue) -> None:
+        """Note all."""
+        catalogue.put(f"value {self._given.name}", self.values)
+
+    def load(self, catalogue: Catalogue, count: int) -> None:
+        """Take all."""
+        self.values = catalogue.values(f"value {self._given.name}", count, np.shape(self._first))
+
+
+def given_to(givens: Ints, which: Ints) -> Ints:
+    """Return what is given of the files of some, where each has its own."""
+    return givens if len(givens) == 1 else givens[which]
+
+
+def _stored_type(file: Any, name: str, is_attribute: bool) -> np.dtype[Any] | None:
+    """Return the type that numbers are stored with; None where only libhdf5 makes NumPy's out of their bytes."""
+    owner, _, attribute = name.rpartition("@")
+    opened = file[owner.strip("/") or "/"].attrs.get_id(attribute) if is_attribute else file[name].id
+    dtype = np.dtype(opened.dtype)
+    return dtype if elements.is_stored_as(opened.get_type(), dtype) else None
+
+
+def value_of(file: Any, name: str, guard: Guard, *, is_attribute: bool) -> Any:
+    """Return an attribute, or a dataset that is a value, as samples have it; see `once_of`."""
+    owner, _, attribute = name.rpartition("@")
+    guard.check_links(file, owner if is_attribute else name, file.filename)
+    with contextlib.suppress(KeyError, OSError, RuntimeError, ValueError, TypeError, NotImplementedError):
+        if is_attribute:
+            opened = h5py.h5a.open(h5py.h5o.open(file.id, owner.strip("/").encode() or b"."), attribute.encode())
+        else:
+            opened = h5py.h5d.open(file.id, name.encode())
+        if opened.dtype.kind in "biufc" and opened.dtype.itemsize <= 16 and opened.shape is not None:
+            numbers = np.empty(opened.shape, opened.dtype)
+            if is_attribute:
+                opened.read(numbers)
+            else:
+                opened.read(h5py.h5s.ALL, h5py.h5s.ALL, numbers)
+            return as_samples_have_it(numbers)
+    return as_samples_have_it(once_of(file, name, file.filename, guard))
+
+
+# --- Bytes: objects that are bytes, each of a length of its own, such as encoded images -------------------------------
+
+
+class EachBytes:
+    """Where objects that are bytes lie, and how many they are; `DOUBTFUL` where only libhdf5 can read them."""
+
+    attribute: str = ""
+
+    def __init__(self, path: str, count: int, guard: Guard) -> None:
+        self.path, self._guard = path, guard
+        self.known = np.zeros(count, dtype=bool)
+        self.where, self.nbytes = np.full(count, DOUBTFUL), np.ones(count, np.int64)
+
+    def take(self, lot: Lot, headers: Headers) -> None:
+        """Take those that are understood, stored like the first."""
+        usual = (headers.kind == headers.kind[0]) & (headers.kind >= 0) & (headers.layout == CONTIGUOUS)
+        some = np.flatnonzero(usual & (headers.address >= 0))
+        which = lot.which[some]
+        self.where[which], self.nbytes[which], self.known[which] = headers.address[some], headers.nbytes[some], True
+
+    def samples(self) -> list[int]:
+        """Choose some."""
+        some = np.flatnonzero(self.known)
+        return [int(some[k]) for k in checked(len(some))]
+
+    def ask(self, k: int, file: Any, name: str) -> None:
+        """Ask for one; refuse what is no bytes."""
+        self.where[k], self.nbytes[k] = self._asked(file, inside_of(name, self.path))
+        self.known[k] = True
+
+    def _asked(self, file: Any, name: str) -> tuple[int, int]:
+        path = file.filename
+        opened = dataset_at(file, name, path)
+        check_has_numpy_type(opened, name, path)
+        dtype, shape = opened.dtype, opened.shape
+        if shape is None or elements.bytes_leaf(dtype) is None or len(shape) > 1 or (shape and dtype.itemsize > 1):
+            said = "of variable length" if dtype.kind == "O" else dtype
+            raise UnsupportedFieldError(
+                f"{path!r}: {name!r} is {said} {shape}: decode= takes objects that are bytes: uint8, or "
+                "one opaque value (np.void); values of variable length are taken as rows of one dataset",
+                field=name,
+                file=path,
+            )
+        self._guard.check_data(h5py.Dataset(opened), name, path)
+        creation, nbytes = opened.get_create_plist(), dtype.itemsize * math.prod(shape)
+        is_plain = dtype.kind != "u" or elements.is_stored_as(opened.get_type(), dtype)
+        if not is_plain or creation.get_layout() != h5py.h5d.CONTIGUOUS or creation.get_external_count():
+            return DOUBTFUL, 1
+        where = offset_of(opened)
+        return (NOWHERE, 0) if where is None else (where, nbytes)
+
+    def lack(self, k: int) -> bool:
+        """Return False: nothing stands for an image."""
+        return False
+
+    def agrees(self, k: int, file: Any, name: str) -> bool:
+        """Tell whether one lies where it was found."""
+        return self._asked(file, inside_of(name, self.path)) == (self.where[k], self.nbytes[k])
+
+    def doubt(self, k: int) -> None:
+        """Forget all."""
+        self.known[:] = False
+
+    def only(self, which: Ints) -> None:
+        """Keep some."""
+        self.where, self.nbytes = self.where[which], self.nbytes[which]
+
+    def save(self, catalogue: Catalogue) -> None:
+        """Note all."""
+        catalogue.arrays |= {f"{self.path} where": self.where, f"{self.path} bytes": self.nbytes}
+
+    def load(self, catalogue: Catalogue, count: int) -> None:
+        """Take all."""
+        arrays = catalogue.arrays
+        self.where, self.nbytes = (arrays[f"{self.path} {name}"].astype(np.int64) for name in ("where", "bytes"))
+        if not len(self.where) == len(self.nbytes) == count:
+            raise ValueError(self.path)
