@@ -443,6 +443,24 @@ def test_what_a_file_has_is_put_in_words_once_however_many_objects_lack_a_field(
     assert len(asked) <= 1
 
 
+@pytest.mark.parametrize("missing", ["fill", "skip"])
+def test_an_object_in_another_file_is_none_that_is_missing(tmp_path, missing):
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["x"] = np.full(3, 77.0)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(4):
+            file[f"o/{k}/x"] = np.full(3, float(k))
+        del file["o/1/x"], file["o/2/x"]
+        file["o/1/x"] = h5py.ExternalLink("b.h5", "/x")
+    samples = Objects("o/*", missing=missing)
+    if missing == "skip":
+        dataset = H5Dataset(tmp_path / "a.h5", "x", samples=samples, allow_external=True)
+        assert dataset[:][:, 0].tolist() == [0, 77, 3]
+    else:
+        with pytest.raises(errors.FieldNotFoundError, match=r"no dataset 'o/2/x'.*fills datasets of objects that are"):
+            H5Dataset(tmp_path / "a.h5", "x", samples=samples, allow_external=True)
+
+
 def test_objects_that_cannot_be_filled_are_not_left_out(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for k in range(4):

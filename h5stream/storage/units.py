@@ -331,11 +331,11 @@ def _ask(members: Members, columns: Sequence[Column], k: int) -> bool:
             if column.known[k]:
                 continue
             if not column.attribute:
-                is_missing = not is_there(file, inside_of(name, column.path), file.filename)
-                if is_missing and members.missing == "skip":
-                    return False
-                if is_missing and members.missing == "fill" and column.lack(k):
-                    continue
+                if members.missing != "error" and not is_there(file, inside_of(name, column.path), file.filename):
+                    if members.missing == "skip":
+                        return False
+                    if column.lack(k):
+                        continue
                 members.check(k, file, column.path)
             try:
                 column.ask(k, file, name)
