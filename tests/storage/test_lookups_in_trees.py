@@ -10,10 +10,10 @@ import pytest
 
 from h5stream import Field, H5Dataset, Objects
 from h5stream.storage import whereabouts
-from h5stream.storage.units import _opened_raw
 from h5stream.storage.headers import ASK, chunks_of, given_of, read_headers, superblock_of
 from h5stream.storage.index import found_chunks
 from h5stream.storage.templates import checksums
+from h5stream.storage.units import _opened_raw
 from tools import fuzz_files
 
 
