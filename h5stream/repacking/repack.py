@@ -14,7 +14,7 @@ import contextlib
 import fcntl
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +25,6 @@ from h5stream.repacking.rewrite import (
     RepackProgressCallback,
     RepackResult,
     RewritePlan,
-    estimate_nbytes,
     plan_rewrite,
     rewrite,
 )
@@ -118,7 +117,7 @@ def plan_repack(source: PathLike, target: PathLike, recipe: Recipe, *, overwrite
     old, new = _absolute(source), _absolute(target)
     check_target(old, new, overwrite=overwrite)
     plan = plan_rewrite(str(old), recipe)
-    _check_space(plan.source, new, estimate_nbytes(plan))
+    _check_space(plan.source, new, plan.estimated_nbytes)
     return plan
 
 
@@ -128,7 +127,8 @@ def carry_out(
     """Write and verify the new file beside the target, and give it its name."""
     new = _absolute(target)
     with _part_of(new) as part, unfinished(part.unlink):
-        result = explained(Path(plan.source), new, lambda: rewrite(plan, part, progress))
+        with explained(plan.source, new):
+            result = rewrite(plan, part, progress)
         _give_name(part, new, overwrite=overwrite)
     return result.named(new)
 
@@ -158,10 +158,11 @@ def _check_space(source: str, target: Path, needed: int) -> None:
         raise NotEnoughSpaceError(problem, file=source, folder=str(target.parent), needed=needed)
 
 
-def explained(source: Path, target: Path, action: Callable[[], RepackResult]) -> RepackResult:
-    """Run the rewriting; what the operating system or libhdf5 says becomes ours, with the files' names."""
+@contextlib.contextmanager
+def explained(source: str, target: Path) -> Iterator[None]:
+    """Turn what the operating system or libhdf5 says of rewriting into ours, with the files' names."""
     try:
-        return action()
+        yield
     except H5StreamError:
         raise
     except (OSError, RuntimeError) as error:
@@ -169,12 +170,12 @@ def explained(source: Path, target: Path, action: Callable[[], RepackResult]) ->
             raise NotEnoughSpaceError(
                 f"{target.parent} filled up while {source} was rewritten there. What was written is deleted; free "
                 "space, compress, or name another folder",
-                file=str(source),
+                file=source,
                 folder=str(target.parent),
             ) from error
         raise StagingError(
             f"cannot rewrite {source} to {target}: {error}. What was written is deleted",
-            file=str(source),
+            file=source,
             folder=str(target.parent),
         ) from error
 

@@ -127,6 +127,16 @@ class RewritePlan:
     notices: tuple[str, ...]
     """What should be known."""
 
+    @property
+    def estimated_nbytes(self) -> int:
+        """About how many bytes the new file will take."""
+        change = sum(
+            each.nbytes - each.stored_nbytes
+            for each in self.datasets
+            if each.address in self.rewritten and not each.is_sparse and self.recipe.compress == "none"
+        )
+        return os.path.getsize(self.source) + max(0, change)
+
 
 def plan_rewrite(source: str, recipe: Recipe) -> RewritePlan:
     """Look at a file, and decide what becomes of each of its datasets.
@@ -181,24 +191,13 @@ def _undone(plan: RewritePlan) -> Iterator[str]:
         part = each.layout.datasets[0][0] if each.layout is not None and each.address in plan.rewritten else None
         if part is not None and part.pipeline.filters and each.stored_nbytes < each.nbytes and not each.is_sparse:
             filters[part.pipeline.describe()] = None
-    now, then = os.path.getsize(plan.source), estimate_nbytes(plan)
+    now, then = os.path.getsize(plan.source), plan.estimated_nbytes
     if filters and then > WORTH_SAYING * now:
         yield (
             f"{', '.join(filters)} is undone and not replaced: {text_of_bytes(now)} become about "
             f"{text_of_bytes(then)}; "
             'compress="lz4" (--compress lz4) keeps it compressed, and quick to read'
         )
-
-
-def estimate_nbytes(plan: RewritePlan) -> int:
-    """Give about how many bytes the new file will take."""
-    size = os.path.getsize(plan.source)
-    change = sum(
-        each.nbytes - each.stored_nbytes
-        for each in plan.datasets
-        if each.address in plan.rewritten and not each.is_sparse and plan.recipe.compress == "none"
-    )
-    return size + max(0, change)
 
 
 def rewrite(plan: RewritePlan, target: Path, progress: RepackProgressCallback | None = None) -> RepackResult:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from h5stream.errors import OptionError, StagingError
 from h5stream.repacking.recipe import Recipe
-from h5stream.staging.claims import Claimant
+from h5stream.staging.claims import Terms
 from h5stream.staging.copying import default_threads
 from h5stream.staging.folder import StagingFolder, new_session
-from h5stream.staging.progress import ProgressCallback
 from h5stream.staging.remaking import Remaking
-from h5stream.staging.run import StagedFiles, StagingRun
+from h5stream.staging.run import ProgressCallback, StagedFiles, StagingRun
 
 PathLike = str | os.PathLike[str]
 
@@ -31,7 +31,7 @@ def stage(
     repack: Mapping[str, Any] | None = None,
     progress: ProgressCallback | None = None,
 ) -> StagedFiles:
-    """Copy files to a folder on faster storage, verified, each of them once; give where the copies are.
+    """Copy files to a folder on faster storage, verified, each of them once; return where the copies are.
 
     A copy that is there already and whose source has not changed is reused; a stale one is replaced, unless
     a live process uses it, in which case the new copy goes to a subfolder. What another process is copying is
@@ -86,7 +86,8 @@ def stage(
     ...     first.paths[0].read_bytes(), len(first.copied), len(again.copied)
     (b'any bytes', 1, 0)
     """
-    return _stage(files, to, follow, lease, True, threads, margin_bytes, repack, progress)
+    terms = Terms(session=new_session(), hold=lease, keep=True, margin_bytes=margin_bytes)
+    return _stage(files, to, terms, follow, threads, repack, progress)
 
 
 @contextlib.contextmanager
@@ -126,7 +127,8 @@ def staged(
     ...     content, paths[0].exists()
     (b'any bytes', False)
     """
-    result = _stage(files, to, follow, True, False, threads, margin_bytes, repack, progress)
+    terms = Terms(session=new_session(), hold=True, keep=False, margin_bytes=margin_bytes)
+    result = _stage(files, to, terms, follow, threads, repack, progress)
     try:
         yield result.paths
     finally:
@@ -136,32 +138,24 @@ def staged(
 def _stage(
     files: PathLike | Iterable[PathLike],
     to: PathLike,
+    terms: Terms,
     follow: bool,
-    hold: bool,
-    keep: bool,
     threads: int | None,
-    margin_bytes: int | None,
     repack: Mapping[str, Any] | None,
     progress: ProgressCallback | None,
 ) -> StagedFiles:
     if threads is not None and threads < 1:
         raise OptionError(f"threads must be at least 1, not {threads}")
-    if margin_bytes is not None and margin_bytes < 0:
-        raise OptionError(f"margin_bytes must not be negative, not {margin_bytes}")
+    if terms.margin_bytes is not None and terms.margin_bytes < 0:
+        raise OptionError(f"margin_bytes must not be negative, not {terms.margin_bytes}")
     if repack is not None and follow:
         raise OptionError("follow=True copies files that belong together and cannot repack them; leave one of both out")
     remaking = None if repack is None else Remaking(Recipe.of(**repack))
-    folder = StagingFolder(path=Path(os.path.abspath(os.path.expanduser(to))))
+    folder = StagingFolder.of(to)
     if folder.path.exists() and not folder.path.is_dir():
         raise StagingError(f"{folder.path} is no folder", folder=str(folder.path))
+    if remaking is not None:
+        terms = replace(terms, recipe=remaking.text, estimate=remaking.estimate)
     paths = [files] if isinstance(files, str | os.PathLike) else list(files)
-    who = Claimant(
-        session=new_session(),
-        hold=hold,
-        keep=keep,
-        margin_bytes=margin_bytes,
-        recipe="" if remaking is None else remaking.recipe.to_text(),
-        estimate=None if remaking is None else remaking.estimate,
-    )
-    run = StagingRun(folder, who, threads or default_threads(), progress, remaking)
+    run = StagingRun(folder, terms, threads or default_threads(), progress, remaking)
     return run.run([Path(path).expanduser() for path in paths], follow)

@@ -11,13 +11,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from h5stream.errors import SourceChangedError
 from h5stream.repacking.recipe import Recipe
-from h5stream.staging.checksum import BLOCK_BYTES, Checksum, combine, hash_block
 from h5stream.staging.claims import is_of
-from h5stream.staging.copying import CopiedFile, CopyJob, dress, open_part
+from h5stream.staging.copying import CopiedFile, CopyJob, finish, open_part
 from h5stream.staging.folder import StagingFolder
-from h5stream.staging.layout import Member, version_from
+from h5stream.storage.source import FileIdentity
 
 if TYPE_CHECKING:
     from h5stream.repacking.rewrite import RepackProgress, RewritePlan
@@ -30,73 +28,48 @@ class Remaking:
     """
 
     def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
+        self._recipe, self.text = recipe, recipe.to_text()
         self._plans: dict[str, RewritePlan] = {}
 
-    def look_at(self, folder: StagingFolder, members: Sequence[Member]) -> list[str]:
-        """Plan what seems to be missing, before the folder is locked: it may mean to read a long index.
+    def look_at(self, folder: StagingFolder, sources: Sequence[FileIdentity]) -> list[str]:
+        """Plan what seems to be missing, before the folder is locked, as it may mean to read a long index.
 
-        Gives what is to be said before anything is written.
+        What is to be said before anything is written comes back.
         """
         whole = [entry for entry in folder.load().values() if entry.whole]
-        missing = [each for each in members if not any(is_of(entry, each, self.recipe.to_text()) for entry in whole)]
-        return [f"{each.source}: {notice}" for each in missing for notice in self._plan(each.source).notices]
+        missing = [each.path for each in sources if not any(is_of(entry, each, self.text) for entry in whole)]
+        return [f"{path}: {notice}" for path in missing for notice in self._plan(path).notices]
 
     def _plan(self, source: str) -> RewritePlan:
         from h5stream.repacking.rewrite import plan_rewrite
 
         if source not in self._plans:
-            self._plans[source] = plan_rewrite(source, self.recipe)
+            self._plans[source] = plan_rewrite(source, self._recipe)
         return self._plans[source]
 
-    def estimate(self, member: Member) -> int:
-        """Give about how many bytes a file will take."""
-        from h5stream.repacking.rewrite import estimate_nbytes
+    def estimate(self, source: str) -> int:
+        """Return about how many bytes a file will take."""
+        return self._plan(source).estimated_nbytes
 
-        return estimate_nbytes(self._plan(member.source))
+    def remake(self, job: CopyJob, told: Callable[[int], None]) -> tuple[CopiedFile, tuple[str, ...]]:
+        """Rewrite a file to its unfinished name, verified and flushed; return it, and what could not be kept.
 
-    def remake(self, job: CopyJob, progress: Callable[[int], None]) -> tuple[CopiedFile, tuple[str, ...]]:
-        """Rewrite a file to its unfinished name, verify it and flush it; give it, and what could not be kept.
-
-        `progress` is told how far it is, in bytes of the estimated size.
+        `told` hears how far it is, in bytes of the estimated size.
         """
         from h5stream.repacking.repack import explained
-        from h5stream.repacking.rewrite import estimate_nbytes, rewrite
+        from h5stream.repacking.rewrite import rewrite
 
-        plan = self._plan(job.source)
-        estimated = estimate_nbytes(plan)
+        plan = self._plan(job.source.path)
 
         def show(now: RepackProgress) -> None:
-            progress(estimated * now.bytes_done // max(1, now.bytes_total))
+            told(plan.estimated_nbytes * now.bytes_done // max(1, now.bytes_total))
 
         os.close(open_part(job))  # complains if it is gone
-        result = explained(Path(job.source), Path(job.folder, job.name), lambda: rewrite(plan, job.part, show))
-        notices = tuple(f"{job.source}: {notice}" for notice in result.notices if notice not in plan.notices)
+        with explained(job.source.path, Path(job.folder, job.name)):
+            result = rewrite(plan, job.part, show)
         target = open_part(job)
         try:
-            facts = os.stat(job.source)
-            if version_from(facts) != job.version:
-                raise SourceChangedError(
-                    f"{job.source} changed while it was repacked. The copy was not kept; stage again when nothing "
-                    "writes to it",
-                    file=job.source,
-                )
-            copy = dress(job, facts, target)
-            return (
-                CopiedFile(
-                    job=job,
-                    checksum=_checksum(target, copy.st_size),
-                    inode=copy.st_ino,
-                    mtime_ns=copy.st_mtime_ns,
-                    repacked_bytes=copy.st_size,
-                ),
-                notices,
-            )
+            copied = finish(job, target, repacked=True)
         finally:
             os.close(target)
-
-
-def _checksum(descriptor: int, size_bytes: int) -> Checksum:
-    """Hash what was written, as the manifest keeps it; whether it is right was found out through h5py."""
-    starts = range(0, size_bytes, BLOCK_BYTES)
-    return combine([hash_block(descriptor, start, BLOCK_BYTES, lambda nbytes: None) for start in starts])
+        return copied, tuple(f"{plan.source}: {notice}" for notice in result.notices if notice not in plan.notices)

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from h5stream.filesystem import Mount, mount_of, resident_bytes
 from h5stream.space import Space, measure, refusal, what_fits
 from h5stream.staging import stage
-from h5stream.staging.checksum import block_count, combine
+from h5stream.staging.copying import combine
 from h5stream.staging.folder import new_session
-from h5stream.staging.layout import Group, Member, SourceVersion, Standing, choose_prefix, prefixes
 from h5stream.staging.manifest import Entry, from_json, to_json
 from h5stream.staging.run import Place, little_gain
 
@@ -38,7 +37,6 @@ def test_the_checksum_can_be_made_by_anybody_with_xxhash(write, ram):
 
 def test_the_order_of_blocks_matters():
     assert combine([b"a", b"b"]) != combine([b"b", b"a"])
-    assert block_count(5, 2) == 3
 
 
 @given(
@@ -149,36 +147,3 @@ def test_what_reads_from_the_page_cache_is_noticed_when_it_is_staged(write, smal
     notices = stage(sources, to=folder).notices
     assert len(notices) == 4
     assert "7 more of 10 files likewise" in notices[-1]
-
-
-def group(*names):
-    version = SourceVersion(size_bytes=1, mtime_ns=1, inode=1, device=1)
-    members = tuple(Member(source=f"/data/{name}", version=version, relative=name) for name in names)
-    return Group(root="/data", members=members)
-
-
-@given(st.sets(st.sampled_from(["a", "b"])), st.sets(st.sampled_from(["a", "b"])))
-def test_a_group_goes_where_none_of_its_names_is_taken(taken, there):
-    wanted = group("a", "b")
-
-    def standing(name, member):
-        if "/" in name:
-            return Standing.FREE
-        if name in taken:
-            return Standing.TAKEN
-        return Standing.FRESH if name in there else Standing.FREE
-
-    steps = prefixes(wanted)
-    first, second = next(steps), next(steps)
-    assert choose_prefix(wanted, [first] if "a" in there else [], standing) == (second if taken else first)
-
-
-def test_a_group_goes_back_to_where_it_lies():
-    def standing(name, member):
-        return Standing.FRESH if name.startswith("other/") else Standing.FREE
-
-    assert choose_prefix(group("a", "b"), ["other/"], standing) == "other/"
-
-
-def test_no_name_is_left_when_all_are_taken():
-    assert choose_prefix(group("a"), [], lambda name, member: Standing.TAKEN) is None

@@ -13,7 +13,6 @@ import pytest
 
 from h5stream.errors import ManifestError, StagedFileInUseError, StagingError
 from h5stream.staging import StagedState, list_staged, remove_staged, stage, staged
-from h5stream.staging.folder import StagingFolder, begin_session, end_session, is_alive, new_session, pid_of
 
 MIB = 1 << 20
 NOBODY = 65534
@@ -29,18 +28,6 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as ano
 
 def users(folder):
     return {file.path.name: file.used_by for file in list_staged(folder)}
-
-
-def test_a_session_is_alive_from_its_beginning_to_its_end(ram):
-    place, session = StagingFolder(path=ram), new_session()
-    with place.locked():
-        assert not is_alive(place, session)
-        begin_session(place, session)
-        assert is_alive(place, session)
-        assert is_alive(place, session), "to ask is no lock that the next one meets"
-        end_session(place, session)
-        assert not is_alive(place, session)
-    assert pid_of(session) == os.getpid()
 
 
 def test_a_killed_user_is_gone_even_if_nothing_waits_for_it(child, write, ram, left):

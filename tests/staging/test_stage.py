@@ -23,7 +23,7 @@ from h5stream.errors import (
 )
 from h5stream.filesystem import mount_of
 from h5stream.staging import copying, list_staged, remove_staged, run, stage, staged
-from h5stream.staging.checksum import BLOCK_BYTES
+from h5stream.staging.manifest import BLOCK_BYTES
 
 MIB = 1 << 20
 

@@ -137,9 +137,9 @@ def test_a_kill_at_the_rename_leaves_nothing_for_good(child, write, ram, left, m
     import signal
     from h5stream.staging import run
     give = run._give_name
-    def kill(job, folder):
+    def kill(job):
         if {moment!r} == "after the name":
-            give(job, folder)
+            give(job)
         os.kill(os.getpid(), signal.SIGKILL)
     run._give_name = kill
     stage(sys.argv[1], to=sys.argv[2])
