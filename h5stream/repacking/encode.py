@@ -8,9 +8,6 @@ Source: HDF5 File Format Specification, "Data Storage - Filter Pipeline Message"
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import StrEnum
-
 import imagecodecs
 import numpy as np
 from numpy.typing import NDArray
@@ -21,95 +18,44 @@ from h5stream.storage.filters import Filter
 Bytes = NDArray[np.uint8]
 
 ZSTD = 32015
-_GZIP_LEVEL, _ZSTD_LEVEL = 4, 3
-# The widths whose byte shuffle the loader undoes in vector instructions while it scatters.
+# The widths whose byte shuffle the loader undoes in vector instructions while it scatters. What is shuffled is smaller:
+# float32 of 11 significant bits lz4 0.96 -> 0.63, zstd 0.59 -> 0.46, gzip 0.59 -> 0.45.
 _SHUFFLED_NBYTES = frozenset({2, 4, 8})
-
-
-class Compression(StrEnum):
-    """How repacked chunks are compressed.
-
-    With numbers of 2, 4 or 8 bytes a byte shuffle comes first: the loader undoes it for nothing, and what is
-    shuffled is smaller (float32 of 11 significant bits: lz4 0.96 -> 0.63, zstd 0.59 -> 0.46, gzip 0.59 -> 0.45).
-    """
-
-    NONE = "none"
-    """Not at all: rows are read one by one, and an exact global shuffle costs no more than a window."""
-    LZ4 = "lz4"
-    """Fast to read, compresses little; needs hdf5plugin wherever h5py reads it."""
-    ZSTD = "zstd"
-    """Smaller, and still faster to read than gzip; needs hdf5plugin wherever h5py reads it."""
-    GZIP = "gzip"
-    """Every HDF5 library reads it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Encoder:
-    """Compresses the chunks of one dataset.
-
-    # Guarantees: immutable; any thread may call, and the GIL is not held while it compresses.
-    """
-
-    filters: tuple[Filter, ...]  # the pipeline, in the order in which it is applied; empty where nothing is compressed
-
-    def encode(self, chunk: Bytes) -> tuple[Bytes, int]:
-        """Return the bytes to store and the filter mask that goes with them.
-
-        A chunk that does not get smaller is stored as it is, with every filter's bit set.
-        """
-        if not self.filters:
-            return chunk, 0
-        data = chunk
-        for each in self.filters:
-            data = _APPLY[each.id](each, data)
-        if data.nbytes >= chunk.nbytes:
-            return chunk, (1 << len(self.filters)) - 1
-        return data, 0
-
-
-def encoder_for(compression: Compression, element_nbytes: int) -> Encoder:
-    """Return the encoder for elements of that many bytes.
-
-    Examples
-    --------
-    >>> [f.name for f in encoder_for(Compression.GZIP, 4).filters]
-    ['shuffle', 'gzip']
-    >>> encoder_for(Compression.NONE, 4).filters
-    ()
-    """
-    if compression is Compression.NONE:
-        return Encoder(filters=())
-    shuffle = Filter(id=SHUFFLE, values=(element_nbytes,), name="shuffle")
-    before = (shuffle,) if element_nbytes in _SHUFFLED_NBYTES else ()
-    return Encoder(filters=(*before, _CODECS[compression]))
-
-
 _CODECS = {
-    Compression.LZ4: Filter(id=LZ4, values=(0,), name="lz4"),  # 0: the plugin's own size of blocks
-    Compression.ZSTD: Filter(id=ZSTD, values=(_ZSTD_LEVEL,), name="zstd"),
-    Compression.GZIP: Filter(id=DEFLATE, values=(_GZIP_LEVEL,), name="gzip"),
+    "lz4": Filter(id=LZ4, values=(0,), name="lz4"),  # 0: the plugin's own size of blocks
+    "zstd": Filter(id=ZSTD, values=(3,), name="zstd"),  # a level, as gzip's
+    "gzip": Filter(id=DEFLATE, values=(4,), name="gzip"),
 }
 
 
-def _shuffle(applied: Filter, data: Bytes) -> Bytes:
-    # A chunk holds whole elements only.
-    return np.ascontiguousarray(data.reshape(-1, applied.values[0]).T).reshape(-1)
+def filters_for(compress: str, element_nbytes: int) -> tuple[Filter, ...]:
+    """Return the filters of chunks of such elements, in the order in which they are applied.
+
+    Examples
+    --------
+    >>> [f.name for f in filters_for("gzip", 4)], filters_for("none", 4)
+    (['shuffle', 'gzip'], ())
+    """
+    if compress == "none":
+        return ()
+    shuffle = Filter(id=SHUFFLE, values=(element_nbytes,), name="shuffle")
+    return (*((shuffle,) if element_nbytes in _SHUFFLED_NBYTES else ()), _CODECS[compress])
 
 
-def _lz4(applied: Filter, data: Bytes) -> Bytes:
-    return _as_array(imagecodecs.lz4h5_encode(data))
+def encode(filters: tuple[Filter, ...], chunk: Bytes) -> tuple[Bytes, int]:
+    """Return the bytes to store and the filter mask that goes with them.
 
-
-def _zstd(applied: Filter, data: Bytes) -> Bytes:
-    return _as_array(imagecodecs.zstd_encode(data, level=applied.values[0]))
-
-
-def _deflate(applied: Filter, data: Bytes) -> Bytes:
-    return _as_array(imagecodecs.deflate_encode(data, level=applied.values[0]))
-
-
-def _as_array(data: bytes) -> Bytes:
-    return np.frombuffer(data, dtype=np.uint8)
-
-
-_APPLY = {SHUFFLE: _shuffle, LZ4: _lz4, ZSTD: _zstd, DEFLATE: _deflate}
+    A chunk that does not get smaller is stored as it is, with every filter's bit set. Any thread may call, and the GIL
+    is not held while it compresses.
+    """
+    data = chunk
+    for each in filters:
+        if each.id == SHUFFLE:  # a chunk holds whole elements only
+            data = np.ascontiguousarray(data.reshape(-1, each.values[0]).T).reshape(-1)
+        elif each.id == LZ4:
+            data = np.frombuffer(imagecodecs.lz4h5_encode(data), dtype=np.uint8)
+        elif each.id == ZSTD:
+            data = np.frombuffer(imagecodecs.zstd_encode(data, level=each.values[0]), dtype=np.uint8)
+        else:
+            data = np.frombuffer(imagecodecs.deflate_encode(data, level=each.values[0]), dtype=np.uint8)
+    return (data, 0) if not filters or data.nbytes < chunk.nbytes else (chunk, (1 << len(filters)) - 1)

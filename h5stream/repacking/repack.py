@@ -15,19 +15,15 @@ import fcntl
 import os
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from h5stream.errors import H5StreamError, NotEnoughSpaceError, OptionError, StagingError
 from h5stream.filesystem import flush_folder, give_name, unfinished
 from h5stream.repacking.recipe import Recipe
-from h5stream.repacking.rewrite import (
-    RepackProgressCallback,
-    RepackResult,
-    RewritePlan,
-    plan_rewrite,
-    rewrite,
-)
+from h5stream.repacking.rewrite import RepackProgressCallback, RepackResult, rewrite
+from h5stream.repacking.survey import RewritePlan, plan_rewrite
 from h5stream.repacking.writer import is_full
 from h5stream.space import measure, refusal
 
@@ -130,7 +126,7 @@ def carry_out(
         with explained(plan.source, new):
             result = rewrite(plan, part, progress)
         _give_name(part, new, overwrite=overwrite)
-    return result.named(new)
+    return replace(result, target=new)
 
 
 def _absolute(path: PathLike) -> Path:

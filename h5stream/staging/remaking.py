@@ -18,7 +18,8 @@ from h5stream.staging.folder import StagingFolder
 from h5stream.storage.source import FileIdentity
 
 if TYPE_CHECKING:
-    from h5stream.repacking.rewrite import RepackProgress, RewritePlan
+    from h5stream.repacking.rewrite import RepackProgress
+    from h5stream.repacking.survey import RewritePlan
 
 
 class Remaking:
@@ -41,7 +42,7 @@ class Remaking:
         return [f"{path}: {notice}" for path in missing for notice in self._plan(path).notices]
 
     def _plan(self, source: str) -> RewritePlan:
-        from h5stream.repacking.rewrite import plan_rewrite
+        from h5stream.repacking.survey import plan_rewrite
 
         if source not in self._plans:
             self._plans[source] = plan_rewrite(source, self._recipe)

@@ -25,7 +25,7 @@ from h5stream.errors import (
     StagingError,
 )
 from h5stream.order.permutation import permutation
-from h5stream.repacking import raw
+from h5stream.repacking import verify
 from tests.staging.same_file import assert_same_tree
 
 FILTERS = {
@@ -323,7 +323,7 @@ def test_a_source_that_changes_meanwhile_is_refused(plain, folder):
 
 
 def test_verification_finds_a_single_wrong_bit(plain, folder, monkeypatch):
-    reading = raw.read_rows
+    reading = verify.read_rows
 
     def flipped(dataset, start, stop):
         rows = reading(dataset, start, stop)
@@ -331,7 +331,7 @@ def test_verification_finds_a_single_wrong_bit(plain, folder, monkeypatch):
             rows.reshape(-1).view("u1")[-1] ^= 1
         return rows
 
-    monkeypatch.setattr(raw, "read_rows", flipped)
+    monkeypatch.setattr(verify, "read_rows", flipped)
     for options in ({}, {"shuffle_rows": 3}):
         with pytest.raises(StagedFileDamagedError, match="x: row"):
             repack(plain, folder / "b.h5", **options)

@@ -105,7 +105,7 @@ def test_damage_after_staging_is_found(source, ram):
 
 
 def test_damage_while_repacking_leaves_nothing(source, ram, left, monkeypatch):
-    monkeypatch.setattr("h5stream.repacking.rewrite.difference", lambda *_: "x: row 3 differs")
+    monkeypatch.setattr("h5stream.repacking.verify.difference", lambda *_: "row 3 differs")
     with pytest.raises(StagedFileDamagedError):
         stage(source, to=ram, repack={})
     assert left(ram) == []
