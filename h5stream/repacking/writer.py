@@ -8,23 +8,26 @@ libhdf5 could not close it: it would have to write what did not fit.
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import h5py
+import imagecodecs
 import numpy as np
 from h5py import h5a, h5d, h5f, h5g, h5l, h5o, h5p, h5r, h5s, h5z
 from numpy.typing import NDArray
 
-from h5stream.repacking.encode import filters_for
 from h5stream.repacking.survey import RawDataset, RewritePlan, address_of_object
+from h5stream.space import is_full
+from h5stream.storage.codecs import DEFLATE, LZ4, SHUFFLE
+from h5stream.storage.filters import Filter
 from h5stream.storage.handles import open_file
 from h5stream.storage.values import holds_reference, in_stored_byte_order, is_fixed, same
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+Bytes = NDArray[np.uint8]
+
 _FAILURES = (OSError, RuntimeError, ValueError, TypeError, KeyError, NotImplementedError)
 
 
@@ -71,12 +74,12 @@ class NewFile:
             self._open = (dataset.address, h5d.open(self._target.id, self._places[dataset.address]))
         return self._open[1]
 
-    def write_chunk(self, dataset: RawDataset, first_row: int, data: NDArray[np.uint8], filter_mask: int) -> None:
+    def write_chunk(self, dataset: RawDataset, first_row: int, data: Bytes, filter_mask: int) -> None:
         """Store a chunk that is compressed already."""
         where = (first_row,) + (0,) * (len(dataset.shape) - 1)
         self._dataset_of(dataset).write_direct_chunk(where, data, filter_mask)
 
-    def write_rows(self, dataset: RawDataset, first_row: int, data: NDArray[np.uint8]) -> None:
+    def write_rows(self, dataset: RawDataset, first_row: int, data: Bytes) -> None:
         """Store the bytes of some rows of a dataset without chunks."""
         target, count = self._dataset_of(dataset), (data.nbytes // dataset.row_nbytes, *dataset.shape[1:])
         space = target.get_space()
@@ -279,13 +282,6 @@ def _attribute_names(owner: Any) -> Iterator[bytes]:
     return iter(names)
 
 
-def is_full(error: BaseException) -> bool:
-    """Tell whether an error of the operating system or of libhdf5 means that there is no space left."""
-    if isinstance(error, OSError) and error.errno in _FULL:
-        return True
-    return any(f"errno = {number}," in str(error) for number in _FULL)
-
-
 def _text(name: bytes) -> str:
     return name.decode("utf-8", "replace")
 
@@ -320,3 +316,53 @@ def _finish(source: str, target: str, user_block: int) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+# --- Chunks are compressed outside HDF5's lock, by many threads, into the bytes that HDF5's filters would store.
+#
+# Source: HDF5 File Format Specification, "Data Storage - Filter Pipeline Message"; the registered filters 32004
+# (LZ4) and 32015 (Zstandard).
+
+
+ZSTD = 32015
+# The widths whose byte shuffle the loader undoes in vector instructions while it scatters. What is shuffled is smaller:
+# float32 of 11 significant bits lz4 0.96 -> 0.63, zstd 0.59 -> 0.46, gzip 0.59 -> 0.45.
+_SHUFFLED_NBYTES = frozenset({2, 4, 8})
+_CODECS = {
+    "lz4": Filter(id=LZ4, values=(0,), name="lz4"),  # 0: the plugin's own size of blocks
+    "zstd": Filter(id=ZSTD, values=(3,), name="zstd"),  # a level, as gzip's
+    "gzip": Filter(id=DEFLATE, values=(4,), name="gzip"),
+}
+
+
+def filters_for(compress: str, element_nbytes: int) -> tuple[Filter, ...]:
+    """Return the filters of chunks of such elements, in the order in which they are applied.
+
+    Examples
+    --------
+    >>> [f.name for f in filters_for("gzip", 4)], filters_for("none", 4)
+    (['shuffle', 'gzip'], ())
+    """
+    if compress == "none":
+        return ()
+    shuffle = Filter(id=SHUFFLE, values=(element_nbytes,), name="shuffle")
+    return (*((shuffle,) if element_nbytes in _SHUFFLED_NBYTES else ()), _CODECS[compress])
+
+
+def encode(filters: tuple[Filter, ...], chunk: Bytes) -> tuple[Bytes, int]:
+    """Return the bytes to store and the filter mask that goes with them.
+
+    A chunk that does not get smaller is stored as it is, with every filter's bit set. Any thread may call, and the GIL
+    is not held while it compresses.
+    """
+    data = chunk
+    for each in filters:
+        if each.id == SHUFFLE:  # a chunk holds whole elements only
+            data = np.ascontiguousarray(data.reshape(-1, each.values[0]).T).reshape(-1)
+        elif each.id == LZ4:
+            data = np.frombuffer(imagecodecs.lz4h5_encode(data), dtype=np.uint8)
+        elif each.id == ZSTD:
+            data = np.frombuffer(imagecodecs.zstd_encode(data, level=each.values[0]), dtype=np.uint8)
+        else:
+            data = np.frombuffer(imagecodecs.deflate_encode(data, level=each.values[0]), dtype=np.uint8)
+    return (data, 0) if not filters or data.nbytes < chunk.nbytes else (chunk, (1 << len(filters)) - 1)

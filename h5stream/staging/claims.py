@@ -13,18 +13,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 from typing import NamedTuple
 
-from h5stream.errors import NotEnoughSpaceError, StagingError
-from h5stream.filesystem import MEMORY_FILESYSTEMS
-from h5stream.space import Space, measure, pages, refusal
-from h5stream.staging.folder import StagingFolder
+from h5stream.errors import StagingError
+from h5stream.space import check_fits, measure
+from h5stream.staging.folder import CONTROL, Entry, Files, StagingFolder
 from h5stream.staging.layout import Group, Member, prefixes
-from h5stream.staging.manifest import CONTROL, Entry, Files
 from h5stream.storage.source import FileIdentity
 
 
@@ -181,36 +179,15 @@ def _with(old: Entry | None, users: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*(old.users if old else ()), *users]))
 
 
-def _check_space(
-    folder: StagingFolder, there: Files, outdated: Mapping[str, Entry], claim: Claim, terms: Terms
-) -> None:
-    space = _without(folder, measure(folder.path, terms.margin_bytes), outdated)
-    begun = ((name, entry) for name, entry in there.items() if not entry.whole)
-    promised = sum(entry.bytes_of_copy - folder.copied_bytes(name, entry) for name, entry in begun)
-    sizes = [(source.path, terms.bytes_of_copy(source)) for source in claim.to_copy.values()]
-    problem = refusal(space, sizes, promised)
-    if problem:
-        raise NotEnoughSpaceError(
-            problem,
-            folder=str(folder.path),
-            needed=sum(pages(size) for _, size in sizes),
-            available=max(0, space.usable_bytes - promised),
-        )
-
-
-def _without(folder: StagingFolder, space: Space, outdated: Mapping[str, Entry]) -> Space:
-    """Return the space that there is when some copies are gone."""
+def _check_space(folder: StagingFolder, there: Files, outdated: Iterable[str], claim: Claim, terms: Terms) -> None:
     freed = 0
     for name in outdated:
         with contextlib.suppress(OSError):
             freed += folder.copy_path(name).lstat().st_blocks * 512
-    free, memory = space.free_bytes, space.memory_bytes
-    in_memory = memory is not None and space.filesystem in MEMORY_FILESYSTEMS
-    return replace(
-        space,
-        free_bytes=None if free is None else free + freed,
-        memory_bytes=memory + freed if in_memory and memory is not None else memory,
-    )
+    begun = ((name, entry) for name, entry in there.items() if not entry.whole)
+    promised = sum(entry.bytes_of_copy - folder.copied_bytes(name, entry) for name, entry in begun)
+    sizes = [(source.path, terms.bytes_of_copy(source)) for source in claim.to_copy.values()]
+    check_fits(measure(folder.path, terms.margin_bytes, freed), sizes, promised)
 
 
 def _make_part(folder: StagingFolder, path: Path) -> int:

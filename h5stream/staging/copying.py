@@ -19,16 +19,17 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import xxhash
 
 from h5stream import allowance
-from h5stream.errors import H5StreamError, NotEnoughSpaceError, SourceChangedError, StagedFileDamagedError, StagingError
-from h5stream.staging.manifest import BLOCK_BYTES, Checksum
+from h5stream.errors import SourceChangedError, StagedFileDamagedError, StagingError
+from h5stream.filesystem import mount_of
+from h5stream.space import explained
+from h5stream.staging.folder import BLOCK_BYTES, Checksum, Entry, StagingFolder
 from h5stream.storage.source import FileIdentity
-from h5stream.units import text_of_bytes
 
 # What is read at a time stays in the processor's cache, so that both hashes and reading back cost nothing that can be
 # seen beside the copies through the kernel; mapping either file was slower (docs/notes-staging.md).
@@ -36,19 +37,16 @@ PIECE_BYTES = 256 << 10
 _LATE_START_S = 1.0
 # What copy_file_range says where it does not work between two files; a copy by hand then does.
 _CANNOT = {errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM, errno.EBADF}
-_FULL = {errno.ENOSPC, errno.EDQUOT}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CopyJob:
     """One file to be copied, and what the threads know together about it."""
 
+    folder: StagingFolder
     name: str  # in the folder
-    folder: Path
+    entry: Entry  # what the manifest says of it, as long as it is not finished
     source: FileIdentity  # what the source must still be when the copy is done
-    part: Path  # the unfinished copy, an empty file at first
-    part_inode: int  # blocks that went to another file of that name are not in this one
-    in_kernel: bool  # whether copy_file_range is worth a try, on one device
     digests: dict[int, bytes] = field(default_factory=dict)  # of the blocks that are there
 
     @property
@@ -56,15 +54,14 @@ class CopyJob:
         """Where each block begins; a file of zero bytes has one, so that it is made."""
         return range(0, max(1, self.source.size), BLOCK_BYTES)
 
+    @property
+    def part(self) -> Path:
+        """The unfinished copy, an empty file at first."""
+        return self.folder.part_path(self.name, self.entry)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CopiedFile:
-    """One file that was copied, flushed and verified; still under its unfinished name."""
 
-    job: CopyJob
-    checksum: Checksum
-    size_bytes: int
-    mtime_ns: int  # as coarse as the copy's file system keeps it
+Finished = tuple[CopyJob, Entry]
+"""A file that was copied, flushed and verified, still under its unfinished name; and what the manifest is to say."""
 
 
 class _StoppedError(Exception):
@@ -102,9 +99,11 @@ class ParallelCopy:
 
     def __init__(self, jobs: Sequence[CopyJob], threads: int) -> None:
         self._jobs, self._threads = jobs, threads
+        # In memory, reading and writing by hand is faster (docs/notes-staging.md).
+        self._in_kernel = not mount_of(jobs[0].folder.path).in_memory
         self._name = f"h5stream-stage-{id(self):x}"
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=self._name)
-        self._done: queue.SimpleQueue[Future[CopiedFile | None]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[Future[Finished | None]] = queue.SimpleQueue()
         self._stop, self._lock = threading.Event(), threading.Lock()
         self.bytes_done = 0
 
@@ -116,9 +115,9 @@ class ParallelCopy:
         for _, at, job in sorted(blocks, key=lambda block: block[:2]):
             self._pool.submit(self._copy, job, at).add_done_callback(self._done.put)
 
-    def wait(self, timeout_s: float) -> list[CopiedFile]:
+    def wait(self, timeout_s: float) -> list[Finished]:
         """Return the files finished since the last call, after `timeout_s` at most; raise a thread's error."""
-        found: list[CopiedFile | None] = []
+        found: list[Finished | None] = []
         with contextlib.suppress(queue.Empty):
             found.append(self._done.get(timeout=timeout_s).result())
             while True:
@@ -134,9 +133,9 @@ class ParallelCopy:
         while time.monotonic() < give_up and any(one.name.startswith(self._name) for one in threading.enumerate()):
             time.sleep(0.001)
 
-    def _copy(self, job: CopyJob, start: int) -> CopiedFile | None:
+    def _copy(self, job: CopyJob, start: int) -> Finished | None:
         """Copy a block; return the file if that was the last one."""
-        with explained(job), _opened(job) as (source, target):
+        with explained(job.source.path, job.folder.path, "copied", job.source.size), _opened(job) as (source, target):
             digest = self._copy_block(job, source, target, range(start, min(start + BLOCK_BYTES, job.source.size)))
             with self._lock:
                 job.digests[start] = digest
@@ -146,7 +145,7 @@ class ParallelCopy:
     def _copy_block(self, job: CopyJob, source: int, target: int, span: range) -> bytes:
         """Copy some bytes, and return their hash, which what is read back must have."""
         read, back, at = xxhash.xxh3_128(), xxhash.xxh3_128(), span.start
-        in_kernel = job.in_kernel and os.fstat(source).st_dev == os.fstat(target).st_dev
+        in_kernel = self._in_kernel and os.fstat(source).st_dev == os.fstat(target).st_dev
         given, got = (memoryview(mmap.mmap(-1, PIECE_BYTES)) for _ in range(2))  # on page boundaries
         while at < span.stop:
             count = os.preadv(source, [given[: span.stop - at]], at)
@@ -165,7 +164,7 @@ class ParallelCopy:
             raise _damaged(
                 job,
                 f"differs from it between bytes {span.start} and {span.stop}: what was written there is not what is "
-                "read back. Its copy was not kept; memory or storage at fault is likely",
+                "read back; memory or storage at fault is likely",
             )
         return read.digest()
 
@@ -211,14 +210,20 @@ def open_part(job: CopyJob) -> int:
     """Open the unfinished copy, if it is still the file that was claimed."""
     with contextlib.suppress(FileNotFoundError):
         target = os.open(job.part, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        if os.fstat(target).st_ino == job.part_inode:
+        if os.fstat(target).st_ino == job.entry.copy_inode:
             return target
         os.close(target)
-    raise StagingError(
-        f"the unfinished copy of {job.source.path} was removed while it was made (by `h5stream stage --remove "
-        "--force`?). Its copy was not kept; stage again",
-        file=job.source.path,
-        folder=str(job.folder),
+    raise gone(job)
+
+
+def gone(job: CopyJob) -> StagingError:
+    """Return the error of a copy that was taken away while it was made."""
+    path, folder = job.source.path, str(job.folder.path)
+    return StagingError(
+        f"the copy of {path} was removed from {folder} while it was made (by `h5stream stage --remove --force`?); "
+        "stage again",
+        file=path,
+        folder=folder,
     )
 
 
@@ -247,34 +252,11 @@ def _changed(job: CopyJob, how: str) -> SourceChangedError:
 
 
 def _damaged(job: CopyJob, how: str) -> StagedFileDamagedError:
-    return StagedFileDamagedError(f"the copy of {job.source.path} {how}", file=job.source.path, folder=str(job.folder))
+    path, folder = job.source.path, str(job.folder.path)
+    return StagedFileDamagedError(f"the copy of {path} {how}. It was not kept", file=path, folder=folder)
 
 
-@contextlib.contextmanager
-def explained(job: CopyJob) -> Iterator[None]:
-    """Turn the operating system's errors into ours, with the file's name."""
-    try:
-        yield
-    except H5StreamError:
-        raise
-    except OSError as error:
-        path, size = job.source.path, job.source.size
-        if error.errno in _FULL:
-            raise NotEnoughSpaceError(
-                f"{job.folder} filled up while {path} ({text_of_bytes(size)}) was copied there: {error.strerror}. "
-                "The unfinished copies were removed; free space, or name another folder",
-                file=path,
-                folder=str(job.folder),
-                needed=size,
-            ) from error
-        raise StagingError(
-            f"cannot copy {path} to {job.folder}: {error.strerror or error}. The unfinished copies were removed",
-            file=path,
-            folder=str(job.folder),
-        ) from error
-
-
-def finish(job: CopyJob, target: int, *, repacked: bool = False) -> CopiedFile:
+def finish(job: CopyJob, target: int, *, repacked: bool = False) -> Finished:
     """Give a copy its source's mode and time, flush it, and look at both files for the last time."""
     facts = check_source(job)
     os.fchmod(target, stat.S_IMODE(facts.st_mode) & 0o777)
@@ -284,14 +266,15 @@ def finish(job: CopyJob, target: int, *, repacked: bool = False) -> CopiedFile:
     check_source(job)
     copy = os.fstat(target)
     if repacked:  # whether its values are right was found out through h5py
-        blocks = range(0, copy.st_size, BLOCK_BYTES)
-        checksum = combine([digest_of_block(job.part, start)[0] for start in blocks])
+        digests = [digest_of_block(job.part, start)[0] for start in range(0, copy.st_size, BLOCK_BYTES)]
     elif copy.st_size == job.source.size:
-        checksum = combine([job.digests[start] for start in job.blocks if start < copy.st_size])
+        digests = [job.digests[start] for start in job.blocks if start < copy.st_size]
     else:
-        raise _damaged(
-            job,
-            f"has {copy.st_size} bytes, its source {job.source.size}: something else wrote to {job.part}. Its copy was "
-            "not kept; stage again",
-        )
-    return CopiedFile(job=job, checksum=checksum, size_bytes=copy.st_size, mtime_ns=copy.st_mtime_ns)
+        raise _damaged(job, f"has {copy.st_size} bytes, not {job.source.size}: something else wrote to {job.part}")
+    return job, replace(
+        job.entry,
+        checksum=combine(digests),
+        copy_mtime_ns=copy.st_mtime_ns,
+        copy_bytes=copy.st_size if repacked else -1,
+        staged_at=time.time(),
+    )

@@ -14,8 +14,7 @@ from h5stream.repacking.recipe import Recipe
 from h5stream.staging.claims import Terms
 from h5stream.staging.copying import default_threads
 from h5stream.staging.folder import StagingFolder, new_session
-from h5stream.staging.remaking import Remaking
-from h5stream.staging.run import ProgressCallback, StagedFiles, StagingRun
+from h5stream.staging.run import ProgressCallback, Remaking, StagedFiles, StagingRun
 
 PathLike = str | os.PathLike[str]
 

@@ -18,8 +18,7 @@ from pathlib import Path
 
 from h5stream.errors import StagedFileInUseError, StagingError
 from h5stream.staging.copying import combine, default_threads, digest_of_block
-from h5stream.staging.folder import StagingFolder, pids_of, sessions_of
-from h5stream.staging.manifest import Checksum, Entry, Files
+from h5stream.staging.folder import Checksum, Entry, Files, StagingFolder, pids_of, sessions_of
 from h5stream.staging.run import TICK_S
 
 PathLike = str | os.PathLike[str]

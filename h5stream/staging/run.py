@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from h5stream.errors import H5StreamError, StagingError
 from h5stream.filesystem import (
@@ -27,13 +28,18 @@ from h5stream.filesystem import (
     rotates,
     unfinished,
 )
-from h5stream.staging.claims import Claim, Terms, make_claim
-from h5stream.staging.copying import CopiedFile, CopyJob, ParallelCopy
-from h5stream.staging.folder import StagingFolder, is_held, pids_of
+from h5stream.repacking.recipe import Recipe
+from h5stream.space import explained
+from h5stream.staging.claims import Claim, Terms, is_of, make_claim
+from h5stream.staging.copying import CopyJob, Finished, ParallelCopy, finish, gone, open_part
+from h5stream.staging.folder import CONTROL, StagingFolder, is_held, pids_of
 from h5stream.staging.layout import Group, gather
-from h5stream.staging.manifest import CONTROL
-from h5stream.staging.remaking import Remaking
+from h5stream.storage.source import FileIdentity
 from h5stream.units import text_of_bytes
+
+if TYPE_CHECKING:
+    from h5stream.repacking.repack import RepackProgress
+    from h5stream.repacking.survey import RewritePlan
 
 TICK_S = 0.1
 _MOST_NOTICES, _MOST_SAMPLES = 3, 32
@@ -109,6 +115,59 @@ def _release(folder: StagingFolder, session: str) -> None:
         folder.save(files)
 
 
+class Remaking:
+    """Rewrites files by one recipe into the folder, instead of copying them there.
+
+    The engine is imported only here, and only when something is repacked: `h5stream stage` needs no torch.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe, self.text = recipe, recipe.to_text()
+        self._plans: dict[str, RewritePlan] = {}
+
+    def look_at(self, folder: StagingFolder, sources: Sequence[FileIdentity]) -> list[str]:
+        """Plan what seems to be missing, before the folder is locked, as it may mean to read a long index.
+
+        What is to be said before anything is written comes back.
+        """
+        whole = [entry for entry in folder.load().values() if entry.whole]
+        missing = [each.path for each in sources if not any(is_of(entry, each, self.text) for entry in whole)]
+        return [f"{path}: {notice}" for path in missing for notice in self._plan(path).notices]
+
+    def _plan(self, source: str) -> RewritePlan:
+        from h5stream.repacking.survey import plan_rewrite
+
+        if source not in self._plans:
+            self._plans[source] = plan_rewrite(source, self._recipe)
+        return self._plans[source]
+
+    def estimate(self, source: str) -> int:
+        """Return about how many bytes a file will take."""
+        return self._plan(source).estimated_nbytes
+
+    def remake(self, job: CopyJob, told: Callable[[int], None]) -> tuple[Finished, tuple[str, ...]]:
+        """Rewrite a file to its unfinished name, verified and flushed; return it, and what could not be kept.
+
+        `told` hears how far it is, in bytes of the estimated size.
+        """
+        from h5stream.repacking.repack import rewrite
+
+        plan = self._plan(job.source.path)
+
+        def show(now: RepackProgress) -> None:
+            told(plan.estimated_nbytes * now.bytes_done // max(1, now.bytes_total))
+
+        os.close(open_part(job))  # complains if it is gone
+        with explained(job.source.path, job.folder.path, "rewritten", plan.estimated_nbytes):
+            result = rewrite(plan, job.part, show)
+        target = open_part(job)
+        try:
+            copied = finish(job, target, repacked=True)
+        finally:
+            os.close(target)
+        return copied, tuple(f"{plan.source}: {notice}" for notice in result.notices if notice not in plan.notices)
+
+
 class StagingRun:
     """One call of `stage`: claims, copies, publishes, waits."""
 
@@ -170,7 +229,7 @@ class StagingRun:
             path.unlink(missing_ok=True)
 
     def _copy(self, claim: Claim) -> None:
-        jobs = self._jobs(claim)
+        jobs = [CopyJob(self._folder, name, claim.files[name], source) for name, source in claim.to_copy.items()]
         if self._remaking is None:
             self._notices += _gain_notices(jobs, self._folder.path)
         self._announce(claim)
@@ -185,35 +244,20 @@ class StagingRun:
         finally:
             copy.close()
 
-    def _jobs(self, claim: Claim) -> list[CopyJob]:
-        # In memory, reading and writing by hand is faster (docs/notes-staging.md).
-        in_kernel = not mount_of(self._folder.path).in_memory
-        return [
-            CopyJob(
-                name=name,
-                folder=self._folder.path,
-                source=source,
-                part=self._folder.part_path(name, claim.files[name]),
-                part_inode=claim.files[name].copy_inode,
-                in_kernel=in_kernel,
-            )
-            for name, source in claim.to_copy.items()
-        ]
-
     def _remake(self, remaking: Remaking, job: CopyJob) -> None:
         before = self._now
-        copied, notices = remaking.remake(job, lambda done: self._tell(bytes_done=before.bytes_done + done))
+        finished, notices = remaking.remake(job, lambda done: self._tell(bytes_done=before.bytes_done + done))
         self._notices += notices
-        self._publish([copied])
+        self._publish([finished])
         self._tell(
-            bytes_done=before.bytes_done + copied.size_bytes,
+            bytes_done=before.bytes_done + finished[1].bytes_of_copy,
             files_done=before.files_done + 1,
             notices=tuple(self._notices),
         )
 
     def _until_copied(self, copy: ParallelCopy, count: int) -> None:
         before, left, published_at = self._now, count, time.monotonic()
-        finished: list[CopiedFile] = []
+        finished: list[Finished] = []
         while left:
             finished += copy.wait(TICK_S)
             # Small files are done by the hundred in a tick, and the manifest is always written as a whole.
@@ -223,29 +267,18 @@ class StagingRun:
                 published_at, finished = time.monotonic(), []
             self._tell(bytes_done=before.bytes_done + copy.bytes_done, files_done=before.files_done + count - left)
 
-    def _publish(self, finished: Sequence[CopiedFile]) -> None:
+    def _publish(self, finished: Sequence[Finished]) -> None:
         """Give finished copies their names, and say so; until then the manifest knows them by inode only."""
         with self._folder.locked(self._tick) as files:
-            for copied in finished:
-                job, entry = copied.job, files.get(copied.job.name)
-                if entry is None or entry.whole or entry.owner != self._terms.session:
-                    raise StagingError(
-                        f"{job.name} was removed from {job.folder} while it was copied there. Its copy was not kept; "
-                        "stage again",
-                        file=job.source.path,
-                        folder=str(job.folder),
-                    )
+            for job, entry in finished:
+                now = files.get(job.name)
+                if now is None or now.copy_inode != entry.copy_inode:
+                    raise gone(job)
                 _give_name(job)
-                files[job.name] = replace(
-                    entry,
-                    checksum=copied.checksum,
-                    copy_mtime_ns=copied.mtime_ns,
-                    copy_bytes=-1 if self._remaking is None else copied.size_bytes,
-                    staged_at=time.time(),
-                )
+                files[job.name] = replace(entry, users=now.users)
             flush_folder(self._folder.path)
             self._folder.save(files)
-        self._copied.update({copied.job.name: copied.size_bytes for copied in finished})
+        self._copied.update({job.name: entry.bytes_of_copy for job, entry in finished})
 
     def _announce(self, claim: Claim) -> None:
         coming = [claim.files[name].bytes_of_copy for name in (*claim.to_copy, *claim.to_wait_for)]
@@ -312,16 +345,15 @@ def _lies_in(path: Path, folder: str) -> bool:
 
 def _give_name(job: CopyJob) -> None:
     """Rename a copy to its own name, never over another file that was put there."""
-    path = Path(job.folder, job.name)
+    path, source = job.folder.copy_path(job.name), job.source.path
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         give_name(job.part, path)
     except OSError as error:
         raise StagingError(
-            f"cannot give the copy of {job.source.path} its name {path}: {error.strerror or error}. Its copy was not "
-            "kept",
-            file=job.source.path,
-            folder=str(job.folder),
+            f"cannot give the copy of {source} its name {path}: {error.strerror or error}. It was not kept",
+            file=source,
+            folder=str(job.folder.path),
         ) from error
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from h5stream.errors import ManifestError, StagedFileInUseError, StagingError
 from h5stream.staging import StagedState, list_staged, remove_staged, stage, verify_staged
-from h5stream.staging.manifest import BLOCK_BYTES
+from h5stream.staging.folder import BLOCK_BYTES
 
 
 def states(folder):

@@ -15,8 +15,7 @@ from h5stream.filesystem import Mount, mount_of, resident_bytes
 from h5stream.space import Space, measure, refusal, what_fits
 from h5stream.staging import stage
 from h5stream.staging.copying import combine
-from h5stream.staging.folder import new_session
-from h5stream.staging.manifest import Entry, from_json, to_json
+from h5stream.staging.folder import Entry, from_json, new_session, to_json
 from h5stream.staging.run import Place, little_gain
 
 DISK = Place(device=1, mount=Mount(kind="ext4", point="/"), rotates=False)

@@ -23,7 +23,7 @@ from h5stream.errors import (
 )
 from h5stream.filesystem import mount_of
 from h5stream.staging import copying, list_staged, remove_staged, run, stage, staged
-from h5stream.staging.manifest import BLOCK_BYTES
+from h5stream.staging.folder import BLOCK_BYTES
 
 MIB = 1 << 20
 
@@ -251,7 +251,7 @@ def test_an_input_error_names_the_file(write, ram, monkeypatch, left):
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(copying, "_write", broken)
-    with pytest.raises(StagingError, match=r"cannot copy .*a\.h5 to .*Input/output error"):
+    with pytest.raises(StagingError, match=r"a\.h5 cannot be copied to .*Input/output error"):
         stage(write("a.h5", 1000), to=ram)
     assert left(ram) == []
 
