@@ -190,10 +190,11 @@ def carry_out(
 ) -> RepackResult:
     """Write and verify the new file beside the target, and give it its name."""
     new = _absolute(target)
-    with _part_of(new) as part, unfinished(part.unlink):
-        with explained(plan.source, new.parent, "rewritten", plan.estimated_nbytes):
-            result = rewrite(plan, part, progress)
-        _give_name(part, new, overwrite=overwrite)
+    told = explained(plan.source, new.parent, "rewritten", plan.estimated_nbytes)
+    with _part_of(new) as part, unfinished(part.unlink), told:
+        result = rewrite(plan, part, progress)
+        part.replace(new) if overwrite else give_name(part, new)
+        flush_folder(new.parent)
     return replace(result, target=new)
 
 
@@ -248,19 +249,6 @@ def _sweep(target: Path) -> None:
                 path.unlink()
             finally:
                 os.close(descriptor)
-
-
-def _give_name(part: Path, target: Path, *, overwrite: bool) -> None:
-    try:
-        if overwrite:
-            part.replace(target)
-        else:
-            give_name(part, target)
-        flush_folder(target.parent)
-    except OSError as error:
-        raise StagingError(
-            f"cannot name the finished file {target}: {error.strerror or error}. It was deleted", file=str(target)
-        ) from error
 
 
 # --- One file rewritten and verified.

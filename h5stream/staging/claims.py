@@ -37,10 +37,6 @@ class Terms:
     recipe: str = ""  # how the files are to be repacked (`Recipe.to_text`); empty for copies of their own bytes
     estimate: Callable[[str], int] | None = None  # about how many bytes a source takes repacked
 
-    def bytes_of_copy(self, source: FileIdentity) -> int:
-        """Return about how many bytes a copy will take."""
-        return source.size if self.estimate is None else self.estimate(source.path)
-
 
 class Claim(NamedTuple):
     """What one look at the manifest decided."""
@@ -186,17 +182,11 @@ def _check_space(folder: StagingFolder, there: Files, outdated: Iterable[str], c
             freed += folder.copy_path(name).lstat().st_blocks * 512
     begun = ((name, entry) for name, entry in there.items() if not entry.whole)
     promised = sum(entry.bytes_of_copy - folder.copied_bytes(name, entry) for name, entry in begun)
-    sizes = [(source.path, terms.bytes_of_copy(source)) for source in claim.to_copy.values()]
+    sizes = [(source.path, claim.files[name].bytes_of_copy) for name, source in claim.to_copy.items()]
     check_fits(measure(folder.path, terms.margin_bytes, freed), sizes, promised)
 
 
 def _make_part(folder: StagingFolder, path: Path) -> int:
     """Make the empty file that a copy begins as, and return its inode."""
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        raise folder.unusable(error) from error
-    try:
-        return os.fstat(descriptor).st_ino
-    finally:
-        os.close(descriptor)
+    with folder.usable(), open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as part:
+        return os.fstat(part.fileno()).st_ino

@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import mmap
 import os
 import queue
@@ -26,7 +25,6 @@ import xxhash
 
 from h5stream import allowance
 from h5stream.errors import SourceChangedError, StagedFileDamagedError, StagingError
-from h5stream.filesystem import mount_of
 from h5stream.space import explained
 from h5stream.staging.folder import BLOCK_BYTES, Checksum, Entry, StagingFolder
 from h5stream.storage.source import FileIdentity
@@ -35,8 +33,6 @@ from h5stream.storage.source import FileIdentity
 # seen beside the copies through the kernel; mapping either file was slower (docs/notes-staging.md).
 PIECE_BYTES = 256 << 10
 _LATE_START_S = 1.0
-# What copy_file_range says where it does not work between two files; a copy by hand then does.
-_CANNOT = {errno.EXDEV, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL, errno.EPERM, errno.EBADF}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +95,6 @@ class ParallelCopy:
 
     def __init__(self, jobs: Sequence[CopyJob], threads: int) -> None:
         self._jobs, self._threads = jobs, threads
-        # In memory, reading and writing by hand is faster (docs/notes-staging.md).
-        self._in_kernel = not mount_of(jobs[0].folder.path).in_memory
         self._name = f"h5stream-stage-{id(self):x}"
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=self._name)
         self._done: queue.SimpleQueue[Future[Finished | None]] = queue.SimpleQueue()
@@ -145,15 +139,13 @@ class ParallelCopy:
     def _copy_block(self, job: CopyJob, source: int, target: int, span: range) -> bytes:
         """Copy some bytes, and return their hash, which what is read back must have."""
         read, back, at = xxhash.xxh3_128(), xxhash.xxh3_128(), span.start
-        in_kernel = self._in_kernel and os.fstat(source).st_dev == os.fstat(target).st_dev
         given, got = (memoryview(mmap.mmap(-1, PIECE_BYTES)) for _ in range(2))  # on page boundaries
         while at < span.stop:
             count = os.preadv(source, [given[: span.stop - at]], at)
             if count == 0:
                 raise _changed(job, f"it ends at byte {at}, {span.stop} were expected")
             read.update(given[:count])
-            taken = _copied_in_kernel(source, target, at, count) if in_kernel else 0
-            _write(target, given[taken:count], at + taken)
+            _write(target, given[:count], at)
             back.update(read_back(target, got[:count], at))
             at += count
             with self._lock:
@@ -173,18 +165,6 @@ def _write(target: int, piece: memoryview, at: int) -> None:
     done = 0
     while done < len(piece):
         done += os.pwrite(target, piece[done:], at + done)
-
-
-def _copied_in_kernel(source: int, target: int, at: int, count: int) -> int:
-    """Let the kernel copy bytes, which can share extents or copy on a server; return how many it took."""
-    done = 0
-    try:
-        while done < count and (moved := os.copy_file_range(source, target, count - done, at + done, at + done)):
-            done += moved
-    except OSError as error:
-        if error.errno not in _CANNOT:
-            raise
-    return done
 
 
 def read_back(target: int, space: memoryview, at: int) -> memoryview:

@@ -24,7 +24,6 @@ The manifest is JSON (``.h5stream/manifest.json`` in the folder); its names are 
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import json
@@ -40,14 +39,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from h5stream.errors import ManifestError, NotEnoughSpaceError, StagingError
+from h5stream.space import is_full
 
 CONTROL = ".h5stream"
 """Folder inside the staging folder that holds the manifest, its lock and unfinished copies."""
 
 FORMAT, VERSION = "h5stream-staging", 2
 BLOCK_BYTES = 16 << 20  # a file of 1 TB has 60,000 digests, and one of 100 MB still keeps every thread busy
-
-
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.002, 0.1
 
 _locks: dict[str, int] = {}
@@ -120,18 +118,15 @@ class StagingFolder:
 
     def load(self) -> Files:
         """Read the manifest; no file, no entries."""
-        try:
+        text = None
+        with self.usable(), contextlib.suppress(FileNotFoundError):
             text = self._manifest.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            raise self.unusable(error) from error
-        return from_json(text, where=str(self.path))
+        return {} if text is None else from_json(text, where=str(self.path))
 
     def save(self, files: Files) -> None:
         """Replace the manifest in one step; only under the lock."""
         fresh = self.control / "manifest.json.new"
-        try:
+        with self.usable():
             if not files:
                 self._manifest.unlink(missing_ok=True)
                 return
@@ -140,8 +135,6 @@ class StagingFolder:
                 out.flush()
                 os.fsync(out.fileno())
             fresh.replace(self._manifest)
-        except OSError as error:
-            raise self.unusable(error) from error
 
     def _tidy(self) -> None:
         made = 0
@@ -157,23 +150,16 @@ class StagingFolder:
 
     def _make_control(self) -> None:
         made = [path for path in (self.path, *self.path.parents) if not path.exists()]
-        try:
-            self.control.mkdir(mode=0o755, parents=True, exist_ok=True)
-            if made:
-                with contextlib.suppress(FileExistsError), (self.control / "made").open("x") as out:
-                    out.write(str(len(made)))  # folders that go with the last copy, if nothing else has come into them
-        except OSError as error:
-            raise self.unusable(error) from error
-        if self.control.is_symlink():
-            raise StagingError(
-                f"{self.control} is a symbolic link, which could lead out of the folder: remove it",
-                folder=str(self.path),
-            )
+        self.control.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if made:
+            with contextlib.suppress(FileExistsError), (self.control / "made").open("x") as out:
+                out.write(str(len(made)))  # folders that go with the last copy, if nothing else has come into them
         facts = self.control.lstat()
-        if not is_ours(facts) or facts.st_mode & 0o022:
+        if not is_ours(facts) or facts.st_mode & 0o022:  # a symbolic link may be written to by all
+            owner = f"belongs to user {facts.st_uid} with mode {facts.st_mode & 0o777:o}"
             raise StagingError(
-                f"{self.control} belongs to user {facts.st_uid} with mode {facts.st_mode & 0o777:o}: somebody else "
-                "could put other data into the copies that it lists. Name a folder of your own, or remove it",
+                f"{self.control} {'is a symbolic link' if stat.S_ISLNK(facts.st_mode) else owner}: somebody else could "
+                "put other data into the copies that it lists. Name a folder of your own, or remove it",
                 folder=str(self.path),
             )
 
@@ -181,36 +167,38 @@ class StagingFolder:
         """Try to take a lock and to keep it under a key; its file is made where it is absent."""
         locked = False
         try:
-            self._make_control()
-            with _locks_lock:  # no fork between the two lines
-                _locks[key] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            # With the last staged file its lock is removed as well; one without a name is worth nothing.
-            locked = _try_flock(_locks[key], fcntl.LOCK_EX) and is_same(_locks[key], path)
-        except FileNotFoundError:
-            pass  # another process tidied up meanwhile; the next try makes the folder again
-        except StagingError:
-            raise
-        except OSError as error:
-            raise self.unusable(error) from error
+            with self.usable():
+                self._make_control()
+                with _locks_lock, contextlib.suppress(FileNotFoundError):  # no fork between opening and noting it
+                    # Another process may have tidied up meanwhile; the next try makes the folder again.
+                    _locks[key] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+                # With the last staged file its lock is removed as well; one without a name is worth nothing.
+                locked = key in _locks and _try_flock(_locks[key], fcntl.LOCK_EX) and is_same(_locks[key], path)
         finally:
             if not locked:
                 _unlock(key)
         return locked
 
-    def unusable(self, error: OSError) -> StagingError:
-        """Return the error for a folder in which the manifest cannot be kept."""
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            return NotEnoughSpaceError(
-                f"{self.path} is full: not even the manifest of staged files could be written. Free space "
-                "there, or name another folder",
-                folder=str(self.path),
-            )
-        return StagingError(
-            f"cannot keep the manifest of staged files in {self.path}: {error.strerror or error}"
-            f"{f' ({error.filename})' if error.filename else ''}. "
-            "Staging needs a folder that may be written and locked; name another one, or free what blocks it",
-            folder=str(self.path),
-        )
+    @contextlib.contextmanager
+    def usable(self) -> Iterator[None]:
+        """Turn the operating system's errors into that of a folder in which the manifest cannot be kept."""
+        try:
+            yield
+        except StagingError:
+            raise
+        except OSError as error:
+            where = str(self.path)
+            if is_full(error):
+                raise NotEnoughSpaceError(
+                    f"{where} is full: not even the manifest of staged files could be written. Free space there, or "
+                    "name another folder",
+                    folder=where,
+                ) from error
+            raise StagingError(
+                f"cannot keep the manifest of staged files in {where}: {error}. Staging needs a folder that may be "
+                "written and locked; name another one, or free what blocks it",
+                folder=where,
+            ) from error
 
     # --- sessions ---------------------------------------------------------------------------------------
 
@@ -236,15 +224,30 @@ class StagingFolder:
         except OSError:
             return False
         try:
-            return not _try_flock(descriptor, fcntl.LOCK_SH)
-        except OSError as error:
-            raise self.unusable(error) from error
+            with self.usable():
+                return not _try_flock(descriptor, fcntl.LOCK_SH)
         finally:
             os.close(descriptor)
 
     def alive_among(self, entries: Iterable[Entry]) -> set[str]:
         """Return those sessions of some copies whose processes still run."""
         return set(filter(self.is_alive, {session for entry in entries for session in sessions_of(entry)}))
+
+    def release(self, session: str) -> None:
+        """End a session that this process holds: what it has not finished goes, and what only `staged` blocks used."""
+        if not is_held(session):
+            return
+        if not self.control.exists():
+            self.end_session(session)
+            return
+        with self.locked() as files:
+            used = [name for name, entry in files.items() if session in entry.users]
+            self.end_session(session)
+            self.reclaim(files)
+            for name in used:
+                if name in files and not files[name].keep and files[name].whole and not files[name].users:
+                    self.delete_copy(name, files.pop(name))
+            self.save(files)
 
     # --- copies -----------------------------------------------------------------------------------------
 

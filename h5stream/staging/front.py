@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from h5stream.errors import OptionError, StagingError
 from h5stream.repacking.recipe import Recipe
@@ -15,6 +16,12 @@ from h5stream.staging.claims import Terms
 from h5stream.staging.copying import default_threads
 from h5stream.staging.folder import StagingFolder, new_session
 from h5stream.staging.run import ProgressCallback, Remaking, StagedFiles, StagingRun
+from h5stream.storage.source import FileIdentity
+
+if TYPE_CHECKING:
+    from h5stream.storage.layout import SampleLayout
+
+_log = logging.getLogger("h5stream")
 
 PathLike = str | os.PathLike[str]
 
@@ -158,3 +165,27 @@ def _stage(
     paths = [files] if isinstance(files, str | os.PathLike) else list(files)
     run = StagingRun(folder, terms, threads or default_threads(), progress, remaking)
     return run.run([Path(path).expanduser() for path in paths], follow)
+
+
+def stage_layout(layout: SampleLayout, to: PathLike) -> tuple[SampleLayout, Callable[[], None]]:
+    """Stage the files of a layout; give the layout over the copies, and what gives their lease back.
+
+    A copy has its source's bytes, so every address in the layout holds for it too: nothing is opened again. A file that
+    is not the one any more that the layout was made of is an error.
+    """
+    every = [one for identity in layout.files for one in identity.each()]
+    _log.info("staging %d file(s) to %s", len(every), to)
+    # What links lead to is among the files. Other files that those need come along only where they may be outside.
+    follow = layout.allow_external and any(part.leads_on for parts in layout.datasets for part in parts)
+    staged = stage([one.path for one in every], to=to, follow=follow)
+    for notice in staged.notices:
+        _log.info("%s", notice)
+    try:
+        for one in every:
+            one.check_unchanged()
+        made = iter([FileIdentity.of(str(path)) for path in staged.paths])
+        copies = tuple(identity.over([next(made) for _ in identity.file_sizes]) for identity in layout.files)
+    except BaseException:
+        staged.release()
+        raise
+    return replace(layout, files=copies), staged.release

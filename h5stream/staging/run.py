@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from h5stream.errors import H5StreamError, StagingError
+from h5stream.errors import H5StreamError
 from h5stream.filesystem import (
     Mount,
     existing_parent,
@@ -32,7 +32,7 @@ from h5stream.repacking.recipe import Recipe
 from h5stream.space import explained
 from h5stream.staging.claims import Claim, Terms, is_of, make_claim
 from h5stream.staging.copying import CopyJob, Finished, ParallelCopy, finish, gone, open_part
-from h5stream.staging.folder import CONTROL, StagingFolder, is_held, pids_of
+from h5stream.staging.folder import CONTROL, StagingFolder, pids_of
 from h5stream.staging.layout import Group, gather
 from h5stream.storage.source import FileIdentity
 from h5stream.units import text_of_bytes
@@ -96,23 +96,7 @@ class StagedFiles:
 
         Nothing happens the second time, in a forked child, or where the folder is gone.
         """
-        _release(StagingFolder(self.folder), self.token)
-
-
-def _release(folder: StagingFolder, session: str) -> None:
-    if not is_held(session):
-        return
-    if not folder.control.exists():
-        folder.end_session(session)
-        return
-    with folder.locked() as files:
-        used = [name for name, entry in files.items() if session in entry.users]
-        folder.end_session(session)
-        folder.reclaim(files)  # also what this session has not finished
-        for name in used:
-            if name in files and not files[name].keep and files[name].whole and not files[name].users:
-                folder.delete_copy(name, files.pop(name))
-        folder.save(files)
+        StagingFolder(self.folder).release(self.token)
 
 
 class Remaking:
@@ -217,7 +201,7 @@ class StagingRun:
             # Out of space or out of reach: the next call that takes the lock sees a dead session and does the same.
             with contextlib.suppress(H5StreamError, OSError):
                 self._vanish()  # first, so that there is room for the manifest
-                _release(self._folder, self._terms.session)
+                self._folder.release(self._terms.session)
             raise
         if not self._terms.hold:
             self._folder.end_session(self._terms.session)
@@ -237,10 +221,19 @@ class StagingRun:
             for job in jobs:
                 self._remake(self._remaking, job)
             return
-        copy = ParallelCopy(jobs, self._threads)
+        copy, before = ParallelCopy(jobs, self._threads), self._now
+        left, published_at, finished = len(jobs), time.monotonic(), list[Finished]()
         try:
             copy.start()
-            self._until_copied(copy, len(jobs))
+            while left:
+                finished += copy.wait(TICK_S)
+                # Small files are done by the hundred in a tick, and the manifest is always written as a whole.
+                if finished and (len(finished) == left or time.monotonic() - published_at >= TICK_S):
+                    self._publish(finished)
+                    left -= len(finished)
+                    published_at, finished = time.monotonic(), []
+                done = before.files_done + len(jobs) - left
+                self._tell(bytes_done=before.bytes_done + copy.bytes_done, files_done=done)
         finally:
             copy.close()
 
@@ -255,18 +248,6 @@ class StagingRun:
             notices=tuple(self._notices),
         )
 
-    def _until_copied(self, copy: ParallelCopy, count: int) -> None:
-        before, left, published_at = self._now, count, time.monotonic()
-        finished: list[Finished] = []
-        while left:
-            finished += copy.wait(TICK_S)
-            # Small files are done by the hundred in a tick, and the manifest is always written as a whole.
-            if finished and (len(finished) == left or time.monotonic() - published_at >= TICK_S):
-                self._publish(finished)
-                left -= len(finished)
-                published_at, finished = time.monotonic(), []
-            self._tell(bytes_done=before.bytes_done + copy.bytes_done, files_done=before.files_done + count - left)
-
     def _publish(self, finished: Sequence[Finished]) -> None:
         """Give finished copies their names, and say so; until then the manifest knows them by inode only."""
         with self._folder.locked(self._tick) as files:
@@ -274,7 +255,10 @@ class StagingRun:
                 now = files.get(job.name)
                 if now is None or now.copy_inode != entry.copy_inode:
                     raise gone(job)
-                _give_name(job)
+                with explained(job.source.path, job.folder.path, "copied", entry.bytes_of_copy):
+                    path = self._folder.copy_path(job.name)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    give_name(job.part, path)  # never over another file that was put there
                 files[job.name] = replace(entry, users=now.users)
             flush_folder(self._folder.path)
             self._folder.save(files)
@@ -341,20 +325,6 @@ class StagingRun:
 def _lies_in(path: Path, folder: str) -> bool:
     real = os.path.realpath(path)
     return real.startswith(folder + "/") and not real.startswith(f"{folder}/{CONTROL}/") and path.is_file()
-
-
-def _give_name(job: CopyJob) -> None:
-    """Rename a copy to its own name, never over another file that was put there."""
-    path, source = job.folder.copy_path(job.name), job.source.path
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        give_name(job.part, path)
-    except OSError as error:
-        raise StagingError(
-            f"cannot give the copy of {source} its name {path}: {error.strerror or error}. It was not kept",
-            file=source,
-            folder=str(job.folder.path),
-        ) from error
 
 
 # --- Why staging gains little, for people.

@@ -8,14 +8,10 @@ from pathlib import Path
 
 import pytest
 import xxhash
-from hypothesis import given
-from hypothesis import strategies as st
 
 from h5stream.filesystem import Mount, mount_of, resident_bytes
-from h5stream.space import Space, measure, refusal, what_fits
+from h5stream.space import Space, measure, refusal
 from h5stream.staging import stage
-from h5stream.staging.copying import combine
-from h5stream.staging.folder import Entry, from_json, new_session, to_json
 from h5stream.staging.run import Place, little_gain
 
 DISK = Place(device=1, mount=Mount(kind="ext4", point="/"), rotates=False)
@@ -34,44 +30,9 @@ def test_the_checksum_can_be_made_by_anybody_with_xxhash(write, ram):
     assert recorded["digest"] == xxhash.xxh3_128_hexdigest(b"".join(digests))
 
 
-def test_the_order_of_blocks_matters():
-    assert combine([b"a", b"b"]) != combine([b"b", b"a"])
-
-
-@given(
-    st.dictionaries(
-        st.text(st.characters(blacklist_characters="/\0"), min_size=1).filter(
-            lambda name: name not in {".", "..", ".h5stream"}
-        ),
-        st.builds(
-            Entry,
-            source=st.text(),
-            size_bytes=st.integers(0),
-            mtime_ns=st.integers(),
-            owner=st.just(new_session()),
-            keep=st.booleans(),
-            checksum=st.none() | st.just(combine([b"x"])),
-            copy_inode=st.integers(0),
-            users=st.lists(st.just(new_session())).map(tuple),
-        ),
-        max_size=5,
-    )
-)
-def test_a_manifest_survives_writing_and_reading(files):
-    assert from_json(to_json(files), where="/x") == files
-
-
 def space(**changes):
     values = {"free_bytes": 1000 << 20, "memory_bytes": 500 << 20, "memory_margin_bytes": 100 << 20}
     return Space(folder="/x", filesystem="tmpfs", free_margin_bytes=0, **{**values, **changes})
-
-
-@pytest.mark.parametrize(
-    ("changes", "usable_mib"),
-    [({}, 400), ({"memory_bytes": None}, 1000), ({"free_bytes": 1 << 20}, 1), ({"memory_bytes": 5}, 0)],
-)
-def test_the_tighter_limit_counts(changes, usable_mib):
-    assert space(**changes).usable_bytes == usable_mib << 20
 
 
 def test_a_refusal_names_numbers_and_what_would_fit():
@@ -82,16 +43,6 @@ def test_a_refusal_names_numbers_and_what_would_fit():
     assert "1 of 2 would fit: small" in text
     assert refusal(space(), [("big", 390 << 20)]) == ""
     assert "None of them fits" in refusal(space(), [("big", 500 << 20)])
-
-
-@given(st.lists(st.integers(0, 100)), st.integers(0, 300))
-def test_what_fits_does_fit_and_nothing_smaller_was_left_out(sizes, usable):
-    named = [(str(number), size) for number, size in enumerate(sizes)]
-    fitting = set(what_fits(named, usable))
-    inside = [size for name, size in named if name in fitting]
-    outside = [size for name, size in named if name not in fitting]
-    assert sum(inside) <= usable
-    assert not outside or sum(inside) + min(outside) > usable
 
 
 def test_the_type_of_a_file_system_is_found_and_a_tmpfs_is_measured_in_memory_too(ram, small_tmpfs):

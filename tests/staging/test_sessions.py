@@ -50,19 +50,6 @@ def test_a_killed_user_is_gone_even_if_nothing_waits_for_it(child, write, ram, l
     assert left(ram) == []
 
 
-def test_one_killed_of_several_users_leaves_the_others_theirs(child, write, ram):
-    source = write("a.h5", 1000)
-    one, two = child(USE, source, ram), child(USE, source, ram)
-    for each in (one, two):
-        each.hear("using")
-    one.kill(signal.SIGKILL)
-    one.end()
-    assert users(ram) == {"a.h5": (two.pid,)}
-    with pytest.raises(StagedFileInUseError) as caught:
-        remove_staged(ram)
-    assert caught.value.pids == (two.pid,)
-
-
 def test_a_forked_child_keeps_no_lease_of_its_killed_parent(child, write, ram):
     script = """
     result = stage(sys.argv[1], to=sys.argv[2])
@@ -105,17 +92,6 @@ def test_a_forked_child_keeps_no_copy_of_its_killed_parent_in_the_making(child, 
     assert [file.state for file in list_staged(ram)] == [StagedState.UNFINISHED]
     assert len(stage(source, to=ram).copied) == 1
     os.kill(grandchild, signal.SIGKILL)
-
-
-def test_several_leases_of_one_process_are_given_back_one_by_one(write, ram):
-    source = write("a.h5", 10)
-    first, second = stage(source, to=ram), stage(source, to=ram)
-    first.release()
-    first.release()
-    with pytest.raises(StagedFileInUseError):
-        remove_staged(ram)
-    second.release()
-    assert users(ram) == {"a.h5": ()}
 
 
 def test_a_lease_on_many_files_takes_one_descriptor(child, write, ram):
