@@ -8,9 +8,8 @@ libhdf5 could not close it: it would have to write what did not fit.
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import h5py
@@ -129,20 +128,22 @@ class NewFile:
         self._places[address_of_object(root)] = b"/"
         self._group(root, self._target["/"].id, b"")
         for owner, place, name in self._attributes:
-            what = f"attribute {_text(name)!r} of {_text(place)}"
-            self._try(what, functools.partial(self._attribute, owner, place, name))
+            with self._trying(f"attribute {_text(name)!r} of {_text(place)}"):
+                self._attribute(owner, place, name)
         for dataset, place in self._with_references:
-            self._try(f"references in {_text(place)}", functools.partial(self._translate_dataset, dataset, place))
+            with self._trying(f"references in {_text(place)}"):
+                self._translate_dataset(dataset, place)
 
-    def _try(self, what: str, action: Callable[[], object]) -> bool:
+    @contextlib.contextmanager
+    def _trying(self, what: str, where: bytes = b"") -> Iterator[None]:
+        """Note what fails, and that nothing lies at its place."""
         try:
-            action()
+            yield
         except _FAILURES as error:
             if is_full(error):
                 raise
             self.notices.append(f"{what} could not be kept: {error}")
-            return False
-        return True
+            self._places = {key: place for key, place in self._places.items() if place != where}
 
     def _group(self, source: Any, target: Any, place: bytes) -> None:
         self._note_attributes(source, place or b"/")
@@ -150,8 +151,8 @@ class NewFile:
             where = place + b"/" + name
             kind = source.links.get_info(name).type
             if kind == h5l.TYPE_HARD:
-                if not self._try(_text(where), functools.partial(self._object, source, target, name, where)):
-                    self._places = {key: place for key, place in self._places.items() if place != where}
+                with self._trying(_text(where), where):
+                    self._object(source, target, name, where)
             elif kind == h5l.TYPE_SOFT:
                 target.links.create_soft(name, source.links.get_val(name))
             elif kind == h5l.TYPE_EXTERNAL:
