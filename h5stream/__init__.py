@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from h5stream.mixture import Mixture
     from h5stream.monitor import SystemMonitor
     from h5stream.order.draw import Balanced, Sized, Weighted
-    from h5stream.repacking.repack import repack
-    from h5stream.repacking.rewrite import RepackResult
+    from h5stream.repacking.repack import RepackResult, repack
     from h5stream.sampler import ChunkBatchSampler
     from h5stream.samples.boxes import Boxes
     from h5stream.samples.columns import Padding, SampleNumber, SourceNumber, Values
@@ -72,7 +71,7 @@ _HOMES = {
     "Packed": "h5stream.structure",
     "Padded": "h5stream.structure",
     "Padding": "h5stream.samples.columns",
-    "RepackResult": "h5stream.repacking.rewrite",
+    "RepackResult": "h5stream.repacking.repack",
     "Rows": "h5stream.samples.objects",
     "SampleNumber": "h5stream.samples.columns",
     "Sequences": "h5stream.samples.sequences",

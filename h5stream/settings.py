@@ -25,7 +25,7 @@ from h5stream.order.listed import GivenOrder
 from h5stream.order.users import OrderFactory, Ranks
 from h5stream.order.windows import check_window
 from h5stream.ranks import DrawnSeed, checked_ranks, current_ranks, drawn_seed
-from h5stream.staging.loading import stage_layout
+from h5stream.staging.front import stage_layout
 from h5stream.storage.layout import FieldLayout, SampleLayout
 from h5stream.units import whole_number
 from h5stream.workers.starting import checked_method

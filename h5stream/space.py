@@ -5,14 +5,19 @@ What decides (`refusal`, `what_fits`) is pure; what measures (`measure`) reads `
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from h5stream import allowance
+from h5stream.errors import H5StreamError, NotEnoughSpaceError, StagingError
 from h5stream.filesystem import existing_parent, mount_of
 from h5stream.units import text_of_bytes
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 # What stays free unless the caller says otherwise. A training process needs memory of its own and grows
 # while it runs; the kernel starts to reclaim and to swap well before the last page is gone.
@@ -26,17 +31,11 @@ class Space:
     """What a folder can take, at one moment."""
 
     folder: str
-    """The folder."""
-    filesystem: str
-    """Type of its file system, such as ``tmpfs`` or ``ext4``; empty where it is not known."""
-    free_bytes: int | None
-    """What the file system says is free, for this user; None where it has no limit (ramfs)."""
-    memory_bytes: int | None
-    """Memory that can be taken, within the cgroup's limit; None for a file system that is not in memory."""
-    free_margin_bytes: int
-    """What is to stay free in the file system."""
-    memory_margin_bytes: int
-    """What is to stay free of the memory."""
+    filesystem: str  # its type, such as ``tmpfs`` or ``ext4``; empty where it is not known
+    free_bytes: int | None  # what the file system says is free, for this user; None where it has no limit (ramfs)
+    memory_bytes: int | None  # what can be taken, within the cgroup's limit; None where files are not in memory
+    free_margin_bytes: int  # what is to stay free in the file system
+    memory_margin_bytes: int  # what is to stay free of the memory
 
     @property
     def usable_bytes(self) -> int:
@@ -49,8 +48,8 @@ class Space:
         return max(0, min(limits))
 
 
-def measure(folder: Path, margin_bytes: int | None = None) -> Space:
-    """Return what a folder can take now; `margin_bytes` replaces both margins."""
+def measure(folder: Path, margin_bytes: int | None = None, freed_bytes: int = 0) -> Space:
+    """Return what a folder can take when so much is deleted there; `margin_bytes` replaces both margins."""
     place = existing_parent(folder)
     mount, facts = mount_of(place), os.statvfs(place)
     memory = allowance.memory_available_bytes() if mount.in_memory else None
@@ -61,11 +60,54 @@ def measure(folder: Path, margin_bytes: int | None = None) -> Space:
     return Space(
         folder=str(folder),
         filesystem=mount.kind,
-        free_bytes=facts.f_bavail * facts.f_frsize if facts.f_blocks else None,
-        memory_bytes=memory,
+        free_bytes=facts.f_bavail * facts.f_frsize + freed_bytes if facts.f_blocks else None,
+        memory_bytes=None if memory is None else memory + freed_bytes,
         free_margin_bytes=free_margin if margin_bytes is None else margin_bytes,
         memory_margin_bytes=memory_margin if margin_bytes is None else margin_bytes,
     )
+
+
+def check_fits(space: Space, sizes: Sequence[tuple[str, int]], promised_bytes: int = 0) -> None:
+    """Raise `NotEnoughSpaceError` where files do not fit beside what other processes are still to write."""
+    problem = refusal(space, sizes, promised_bytes)
+    if problem:
+        raise NotEnoughSpaceError(
+            problem,
+            file=sizes[0][0] if len(sizes) == 1 else "",
+            folder=space.folder,
+            needed=sum(pages(size) for _, size in sizes),
+            available=max(0, space.usable_bytes - promised_bytes),
+        )
+
+
+@contextlib.contextmanager
+def explained(source: str, folder: Path, how: str, needed: int) -> Iterator[None]:
+    """Turn what the operating system or libhdf5 says of a file that is being ``"copied"`` into ours, with its name."""
+    try:
+        yield
+    except H5StreamError:
+        raise
+    except (OSError, RuntimeError) as error:
+        if is_full(error):
+            raise NotEnoughSpaceError(
+                f"{folder} filled up while {source} was {how} there. What was not finished is deleted; free space, or "
+                "name another folder",
+                file=source,
+                folder=str(folder),
+                needed=needed,
+            ) from error
+        raise StagingError(
+            f"{source} cannot be {how} to {folder}: {getattr(error, 'strerror', None) or error}. What was not finished "
+            "is deleted",
+            file=source,
+            folder=str(folder),
+        ) from error
+
+
+def is_full(error: BaseException) -> bool:
+    """Tell whether an error of the operating system or of libhdf5 means that there is no space left."""
+    told = any(f"errno = {number}," in str(error) for number in _FULL)
+    return told or (isinstance(error, OSError) and error.errno in _FULL)
 
 
 def pages(size_bytes: int, page_bytes: int = 4096) -> int:
@@ -97,7 +139,7 @@ def what_fits(sizes: Sequence[tuple[str, int]], usable_bytes: int) -> list[str]:
 
 
 def refusal(space: Space, sizes: Sequence[tuple[str, int]], promised_bytes: int = 0) -> str:
-    """Give why the files do not fit, with the numbers and what would fit; an empty string where they fit.
+    """Return why the files do not fit, with the numbers and what would fit; an empty string where they fit.
 
     Each file has a name and its bytes; what other processes are copying will still take `promised_bytes`.
     """

@@ -86,7 +86,7 @@ HOMES = {
     "prometheus_client": {"monitor"},
     "subprocess": {"workers/starting.py", "workers/guard.py"},
     "multiprocessing": {"workers", "advice/doctor.py", "baseline/rivals.py"},
-    "xxhash": {"staging/checksum.py"},
+    "xxhash": {"staging/copying.py"},
     "typer": {"cli"},
     "matplotlib": {"monitor", "advice", "cli"},
 }

@@ -16,7 +16,7 @@ from h5stream.repacking.recipe import Recipe
 from h5stream.units import text_of_bytes
 
 if TYPE_CHECKING:
-    from h5stream.repacking.rewrite import RepackProgress, RepackResult
+    from h5stream.repacking.repack import RepackProgress, RepackResult
 
 _SHOWN = 5
 DEFAULT = Recipe()

@@ -17,16 +17,11 @@ _LEAST_CHUNK, _MOST_CHUNK = 4096, 1 << 30
 class Recipe:
     """The options of one `repack`."""
 
-    fields: tuple[str, ...] | None = None
-    """Datasets to rewrite; None for all that can be."""
-    chunk_nbytes: int = 1024 * 1024
-    """Decoded bytes of a chunk, 4 KiB to 1 GiB."""
-    compress: str = "none"
-    """``"none"``, ``"lz4"``, ``"zstd"`` or ``"gzip"``."""
-    contiguous: bool = False
-    """Whether to store without chunks."""
-    shuffle_rows: int | None = None
-    """Seed of the offline shuffle."""
+    fields: tuple[str, ...] | None = None  # datasets to rewrite; None for all that can be
+    chunk_nbytes: int = 1024 * 1024  # decoded bytes of a chunk
+    compress: str = "none"  # with numbers of 2, 4 or 8 bytes a byte shuffle comes first
+    contiguous: bool = False  # whether to store without chunks
+    shuffle_rows: int | None = None  # seed of the offline shuffle
 
     def __post_init__(self) -> None:
         if self.compress not in _COMPRESSIONS:

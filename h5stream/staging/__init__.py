@@ -12,8 +12,7 @@ from h5stream.staging.inventory import (
     remove_staged,
     verify_staged,
 )
-from h5stream.staging.progress import ProgressCallback, StagingProgress
-from h5stream.staging.run import StagedFiles
+from h5stream.staging.run import ProgressCallback, StagedFiles, StagingProgress
 
 __all__ = [
     "ProgressCallback",

@@ -13,312 +13,180 @@ from __future__ import annotations
 
 import contextlib
 import os
-import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from pathlib import Path
+from typing import NamedTuple
 
-from h5stream.errors import NotEnoughSpaceError, StagingError
-from h5stream.filesystem import MEMORY_FILESYSTEMS
-from h5stream.space import Space, measure, pages, refusal
-from h5stream.staging.folder import StagingFolder, begin_session, is_alive, is_ours, unusable
-from h5stream.staging.layout import Group, Member, Standing, choose_prefix, known_prefixes
-from h5stream.staging.manifest import Entry, Files
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claimant:
-    """Who asks, and what for."""
-
-    session: str
-    """Name of the call's session."""
-    hold: bool
-    """Whether the session goes on with the copies, as their user."""
-    keep: bool
-    """Whether the copies stay when nothing uses them any more."""
-    margin_bytes: int | None
-    """What is to stay free; None for the defaults."""
-    recipe: str = ""
-    """How the files are to be repacked (`Recipe.to_text`); empty for copies of their own bytes."""
-    estimate: Callable[[Member], int] | None = None
-    """Gives about how many bytes a repacked file will take; None where nothing is repacked."""
-
-    def bytes_of_copy(self, member: Member) -> int:
-        """Give about how many bytes a copy will take."""
-        return member.version.size_bytes if self.estimate is None else self.estimate(member)
+from h5stream.errors import StagingError
+from h5stream.space import check_fits, measure
+from h5stream.staging.folder import CONTROL, Entry, Files, StagingFolder
+from h5stream.staging.layout import Group, Member, prefixes
+from h5stream.storage.source import FileIdentity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Terms:
+    """Who asks for copies, and on which terms."""
+
+    session: str  # of the call
+    hold: bool  # whether the session goes on with the copies, as their user
+    keep: bool  # whether the copies stay when nothing uses them any more
+    margin_bytes: int | None  # what is to stay free; None for the defaults
+    recipe: str = ""  # how the files are to be repacked (`Recipe.to_text`); empty for copies of their own bytes
+    estimate: Callable[[str], int] | None = None  # about how many bytes a source takes repacked
+
+
+class Claim(NamedTuple):
     """What one look at the manifest decided."""
 
-    names: tuple[tuple[str, ...], ...]
-    """For each group, the name of each member."""
-    to_copy: tuple[tuple[str, Member, int], ...]
-    """What this process is to copy: name, source, and inode of the empty file that it begins as."""
-    to_wait_for: tuple[str, ...]
-    """What other processes are copying."""
+    names: list[tuple[str, ...]]  # for each group, the name of each member
+    to_copy: dict[str, FileIdentity]  # what this process is to copy, by name
+    to_wait_for: list[str]  # what other processes are copying
+    files: Files  # the manifest, as it was written
 
 
-@dataclass(slots=True)
-class _Draft:
-    """A claim in the making, and the manifest as it would become."""
+class _Standing(Enum):
+    """What a name in the folder is to a file that would take it."""
 
-    files: dict[str, Entry]
-    names: list[tuple[str, ...]]
-    to_copy: list[tuple[str, Member]]
-    to_wait_for: list[str]
-    to_retire: list[str]
+    THERE = auto()  # its copy, whole or in the making
+    FREE = auto()  # nothing has that name, or a copy of the source that may be replaced
+    TAKEN = auto()  # something else has that name, or uses it
 
 
-def is_intact(folder: StagingFolder, name: str, entry: Entry) -> bool | None:
-    """Say whether a copy is as it was made; None where something else, or nothing, has its name."""
-    try:
-        facts = folder.copy_path(name).lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    if not stat.S_ISREG(facts.st_mode) or facts.st_ino != entry.copy_inode or not is_ours(facts):
-        return None
-    return facts.st_size == entry.bytes_of_copy and facts.st_mtime_ns == entry.copy_mtime_ns
-
-
-def _is_free(folder: StagingFolder, name: str) -> bool:
-    """Say whether a file of that name can be made: nothing has it, and its folders are folders."""
-    path = folder.copy_path(name)
-    if os.path.lexists(path):
-        return False
-    return _lead_nowhere_else(parent for parent in _folders_above(folder, path) if os.path.lexists(parent))
-
-
-def _folders_above(folder: StagingFolder, path: Path) -> list[Path]:
-    """Return the folders between a copy and the staging folder, the innermost first."""
-    return list(path.parents)[: len(path.relative_to(folder.path).parts) - 1]
-
-
-def _lead_nowhere_else(folders: Iterable[Path]) -> bool:
-    """Say whether these are plain folders: a symbolic link in the way could lead out of the staging folder."""
-    return all(stat.S_ISDIR(os.lstat(path).st_mode) for path in folders)
-
-
-def standing_in(folder: StagingFolder, files: Files, who: Claimant) -> Callable[[str, Member], Standing]:
-    """Return the function that says what a name is to a source."""
-
-    def standing(name: str, member: Member) -> Standing:
-        entry = files.get(name)
-        if entry is None:
-            return Standing.FREE if _is_free(folder, name) else Standing.TAKEN
-        if entry.source != member.source:
-            return Standing.TAKEN
-        if not entry.whole:
-            return Standing.OURS if entry.owner == who.session else Standing.COPYING
-        return _standing_of_copy(folder, name, entry, member, who)
-
-    return standing
-
-
-def _standing_of_copy(folder: StagingFolder, name: str, entry: Entry, member: Member, who: Claimant) -> Standing:
-    intact = is_intact(folder, name, entry)
-    if intact is None:
-        return Standing.STALE if _is_free(folder, name) else Standing.TAKEN
-    if intact and is_of(entry, member, who.recipe):
-        return Standing.FRESH
-    return Standing.TAKEN if entry.users else Standing.STALE
-
-
-def is_of(entry: Entry, member: Member, recipe: str) -> bool:
+def is_of(entry: Entry, source: FileIdentity, recipe: str) -> bool:
     """Say whether a copy was made of this state of the source, and in this way."""
-    now = (member.source, member.version.size_bytes, member.version.mtime_ns, recipe)
+    now = (source.path, source.size, source.mtime_ns, recipe)
     return (entry.source, entry.size_bytes, entry.mtime_ns, entry.recipe) == now
 
 
-def make_claim(folder: StagingFolder, groups: Sequence[Group], who: Claimant, tick: Callable[[], None]) -> Claim:
-    """Decide what to copy and what to use, and write both to the manifest, in the session of `who`.
+def make_claim(folder: StagingFolder, groups: Sequence[Group], terms: Terms, tick: Callable[[], None]) -> Claim:
+    """Decide what to copy and what to use, and write both to the manifest.
 
     Where what is to be copied does not fit, nothing is changed and `NotEnoughSpaceError` is raised.
     """
-    with folder.locked(tick) as files:
-        before = dict(files)
-        reclaim(folder, files)
-        draft = _draft(folder, groups, files, who)
-        if draft.to_copy:
-            _check_space(folder, files, draft, who)
-        if draft.to_copy or who.hold:
-            begin_session(folder, who.session)  # before the manifest speaks of it: without a lock it counts as dead
-        for name in draft.to_retire:
-            delete_copy(folder, name, files[name])
+    with folder.locked(tick) as before:
+        there = dict(before)
+        folder.reclaim(there)
+        claim = _decide(folder, groups, there, terms)
+        files = claim.files
+        outdated = {name: one for name, one in there.items() if name in claim.to_copy or name not in files}
+        if claim.to_copy:
+            _check_space(folder, there, outdated, claim, terms)
+        if claim.to_copy or terms.hold:
+            folder.begin_session(terms.session)  # before the manifest speaks of it: without a lock it counts as dead
+        for name, entry in outdated.items():
+            folder.delete_copy(name, entry)
         with contextlib.ExitStack() as undone:
-            for name, _ in draft.to_copy:
-                path = folder.part_path(name, draft.files[name])
-                inode = _make_part(folder, path)
+            for name in claim.to_copy:
+                path = folder.part_path(name, files[name])
+                files[name] = replace(files[name], copy_inode=_make_part(folder, path))
                 undone.callback(path.unlink, missing_ok=True)
-                draft.files[name] = replace(draft.files[name], copy_inode=inode)
-            if draft.files != before:
-                folder.save(draft.files)
+            if files != before:
+                folder.save(files)
             undone.pop_all()  # all of them are in the manifest now
-    to_copy = tuple((name, member, draft.files[name].copy_inode) for name, member in draft.to_copy)
-    return Claim(names=tuple(draft.names), to_copy=to_copy, to_wait_for=tuple(draft.to_wait_for))
+    return claim
 
 
-def _draft(folder: StagingFolder, groups: Sequence[Group], files: Files, who: Claimant) -> _Draft:
-    draft = _Draft(dict(files), [], [], [], [])
-    standing = standing_in(folder, draft.files, who)
-    copies: dict[str, list[str]] = {}
+def _decide(folder: StagingFolder, groups: Sequence[Group], there: Files, terms: Terms) -> Claim:
+    claim = Claim([], {}, [], dict(there))
+    files = claim.files
+
+    def standing(name: str, member: Member) -> _Standing:
+        return _standing(folder, files, name, member.source, terms.recipe)
+
+    copies: dict[str, list[str]] = {}  # names, by source
     for name, entry in files.items():
         copies.setdefault(entry.source, []).append(name)
     for group in groups:
-        known = known_prefixes(group, copies.get(group.members[0].source, []))
-        prefix = choose_prefix(group, known, standing)
-        if prefix is None:
+        names = _names(group, copies.get(group.members[0].source.path, []), standing)
+        if names is None:
+            path = group.members[0].source.path
             raise StagingError(
-                f"no name is left in {folder.path} for {group.members[0].source}; remove what is not needed "
-                "with `h5stream stage --remove`",
-                file=group.members[0].source,
+                f"no name is left in {folder.path} for {path}; remove what is not needed with `h5stream stage "
+                "--remove`",
+                file=path,
                 folder=str(folder.path),
             )
-        names = tuple(prefix + member.relative for member in group.members)
+        claim.names.append(names)
         for name, member in zip(names, group.members, strict=True):
-            _take(draft, name, member, standing(name, member), who)
-            copies.setdefault(member.source, []).append(name)
-        draft.names.append(names)
-    _retire_outdated(folder, draft, groups, who)
-    return draft
+            old, users = files.get(name), [terms.session] if terms.hold else []
+            if old is None or standing(name, member) is _Standing.FREE:
+                claim.to_copy[name] = member.source
+                files[name] = _begun(member.source, old, users, terms)
+                copies.setdefault(member.source.path, []).append(name)
+            elif old.whole or old.owner == terms.session:
+                files[name] = replace(old, users=_with(old, users), keep=old.keep or terms.keep)
+            else:
+                claim.to_wait_for.append(name)
+    chosen = {name for names in claim.names for name in names}
+    for member in {member for group in groups for member in group.members}:
+        for name in copies.get(member.source.path, []):  # also under other names, left while they were still used
+            if name in files and name not in chosen and standing(name, member) is _Standing.FREE:
+                del files[name]
+    return claim
 
 
-def _take(draft: _Draft, name: str, member: Member, standing: Standing, who: Claimant) -> None:
-    old = draft.files.get(name)
-    if standing is Standing.FRESH and old is not None:
-        draft.files[name] = replace(old, users=_users(old, who), keep=old.keep or who.keep)
-    elif standing is Standing.COPYING:
-        draft.to_wait_for.append(name)
-    elif standing in {Standing.FREE, Standing.STALE}:
-        if old is not None:
-            draft.to_retire.append(name)
-        draft.to_copy.append((name, member))
-        draft.files[name] = _copying_entry(member, old, who)
+def _standing(folder: StagingFolder, files: Files, name: str, source: FileIdentity, recipe: str) -> _Standing:
+    entry = files.get(name)
+    if entry is None:
+        return _Standing.FREE if folder.is_free(name) else _Standing.TAKEN
+    if entry.source != source.path:
+        return _Standing.TAKEN
+    intact = True if not entry.whole else folder.is_intact(name, entry)
+    if intact is None:
+        return _Standing.FREE if folder.is_free(name) else _Standing.TAKEN
+    if not entry.whole or (intact and is_of(entry, source, recipe)):
+        return _Standing.THERE
+    return _Standing.TAKEN if entry.users else _Standing.FREE
 
 
-def _copying_entry(member: Member, old: Entry | None, who: Claimant) -> Entry:
+def _names(group: Group, copies: Sequence[str], standing: Callable[[str, Member], _Standing]) -> tuple[str, ...] | None:
+    """Return the names of a group: where it lies already, or the first where none is taken; None if all are."""
+
+    def stand(prefix: str) -> set[_Standing]:
+        return {standing(prefix + member.relative, member) for member in group.members}
+
+    first = group.members[0].relative
+    known = (name.removesuffix(first) for name in copies if name == first or name.endswith("/" + first))
+    chosen = next((prefix for prefix in known if stand(prefix) == {_Standing.THERE}), None)
+    if chosen is None:
+        reserved = any(member.relative.startswith(CONTROL + "/") for member in group.members)
+        free = (prefix for prefix in prefixes(group) if _Standing.TAKEN not in stand(prefix))
+        chosen = next((prefix for prefix in free if prefix or not reserved), None)
+    return None if chosen is None else tuple(chosen + member.relative for member in group.members)
+
+
+def _begun(source: FileIdentity, old: Entry | None, users: Sequence[str], terms: Terms) -> Entry:
     return Entry(
-        source=member.source,
-        size_bytes=member.version.size_bytes,
-        mtime_ns=member.version.mtime_ns,
-        owner=who.session,
-        keep=who.keep or bool(old and old.keep),
-        users=_users(old, who),
-        recipe=who.recipe,
-        copy_bytes=-1 if who.estimate is None else who.estimate(member),
+        source=source.path,
+        size_bytes=source.size,
+        mtime_ns=source.mtime_ns,
+        owner=terms.session,
+        keep=terms.keep or bool(old and old.keep),
+        users=_with(old, users),
+        recipe=terms.recipe,
+        copy_bytes=-1 if terms.estimate is None else terms.estimate(source.path),
     )
 
 
-def _users(old: Entry | None, who: Claimant) -> tuple[str, ...]:
-    """Return the users of a copy, with this session where it is to be one."""
-    return tuple(dict.fromkeys([*(old.users if old else ()), *([who.session] if who.hold else [])]))
+def _with(old: Entry | None, users: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys([*(old.users if old else ()), *users]))
 
 
-def _retire_outdated(folder: StagingFolder, draft: _Draft, groups: Sequence[Group], who: Claimant) -> None:
-    """Retire stale copies of the same sources under other names, left while they were still used."""
-    standing = standing_in(folder, draft.files, who)
-    chosen = {name for names in draft.names for name in names}
-    members = {member.source: member for group in groups for member in group.members}
-    for name, entry in list(draft.files.items()):
-        member = members.get(entry.source)
-        if member and name not in chosen and standing(name, member) is Standing.STALE:
-            draft.to_retire.append(name)
-            del draft.files[name]
-
-
-def _check_space(folder: StagingFolder, files: Files, draft: _Draft, who: Claimant) -> None:
-    space = _after_retiring(folder, measure(folder.path, who.margin_bytes), draft.to_retire)
-    promised = sum(_still_to_come(folder, name, entry) for name, entry in files.items() if not entry.whole)
-    sizes = [(member.source, who.bytes_of_copy(member)) for _, member in draft.to_copy]
-    problem = refusal(space, sizes, promised)
-    if problem:
-        raise NotEnoughSpaceError(
-            problem,
-            folder=str(folder.path),
-            needed=sum(pages(size) for _, size in sizes),
-            available=max(0, space.usable_bytes - promised),
-        )
-
-
-def _after_retiring(folder: StagingFolder, space: Space, names: Sequence[str]) -> Space:
+def _check_space(folder: StagingFolder, there: Files, outdated: Iterable[str], claim: Claim, terms: Terms) -> None:
     freed = 0
-    for name in names:
+    for name in outdated:
         with contextlib.suppress(OSError):
             freed += folder.copy_path(name).lstat().st_blocks * 512
-    free = None if space.free_bytes is None else space.free_bytes + freed
-    memory = space.memory_bytes
-    if memory is not None and space.filesystem in MEMORY_FILESYSTEMS:
-        memory += freed
-    return replace(space, free_bytes=free, memory_bytes=memory)
-
-
-def copied_bytes(folder: StagingFolder, name: str, entry: Entry) -> int:
-    """Return how far an unfinished copy has come, in bytes, as the file system counts them."""
-    try:
-        return min(entry.bytes_of_copy, folder.part_path(name, entry).lstat().st_blocks * 512)
-    except OSError:
-        return 0
-
-
-def _still_to_come(folder: StagingFolder, name: str, entry: Entry) -> int:
-    return entry.bytes_of_copy - copied_bytes(folder, name, entry)
+    begun = ((name, entry) for name, entry in there.items() if not entry.whole)
+    promised = sum(entry.bytes_of_copy - folder.copied_bytes(name, entry) for name, entry in begun)
+    sizes = [(source.path, claim.files[name].bytes_of_copy) for name, source in claim.to_copy.items()]
+    check_fits(measure(folder.path, terms.margin_bytes, freed), sizes, promised)
 
 
 def _make_part(folder: StagingFolder, path: Path) -> int:
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    try:
-        descriptor = os.open(path, flags, 0o600)
-    except OSError as error:
-        raise unusable(folder, error) from error
-    try:
-        return os.fstat(descriptor).st_ino
-    finally:
-        os.close(descriptor)
-
-
-def delete_copy(folder: StagingFolder, name: str, entry: Entry) -> bool:
-    """Delete a copy if the file of that name is the one that was made; say whether it was."""
-    path = folder.copy_path(name)
-    folders = _folders_above(folder, path)
-    if is_intact(folder, name, entry) is None or not _lead_nowhere_else(folders):
-        return False
-    path.unlink()
-    for parent in folders:
-        with contextlib.suppress(OSError):  # not empty: another's
-            parent.rmdir()
-    return True
-
-
-def drop_unfinished(folder: StagingFolder, name: str, entry: Entry) -> None:
-    """Delete what there is of a copy that was not finished."""
-    with contextlib.suppress(FileNotFoundError):
-        folder.part_path(name, entry).unlink()
-    if entry.copy_inode:
-        # Its name was given but not yet confirmed. It is ours by its inode only.
-        delete_copy(folder, name, entry)
-
-
-def sessions_of(entry: Entry) -> set[str]:
-    """Return the sessions that need a copy: those that use it, and the one that makes it."""
-    return {*entry.users, *([] if entry.whole else [entry.owner])}
-
-
-def alive_among(folder: StagingFolder, entries: Iterable[Entry]) -> set[str]:
-    """Return those sessions of some copies whose processes still run."""
-    named = {session for entry in entries for session in sessions_of(entry)}
-    return {session for session in named if is_alive(folder, session)}
-
-
-def reclaim(folder: StagingFolder, files: dict[str, Entry]) -> None:
-    """Take the unfinished copies of dead sessions, and their uses, from the folder and from `files`."""
-    alive = alive_among(folder, files.values())
-    for name, entry in list(files.items()):
-        if entry.whole or entry.owner in alive:
-            files[name] = replace(entry, users=tuple(user for user in entry.users if user in alive))
-        else:
-            drop_unfinished(folder, name, files.pop(name))
-    for path in folder.control.glob("*.session"):  # of the dead, also of those of whom the manifest never spoke
-        if path.stem not in alive:
-            for unfinished in (*folder.control.glob(f"{path.stem}.*.part"), path):
-                unfinished.unlink(missing_ok=True)
+    """Make the empty file that a copy begins as, and return its inode."""
+    with folder.usable(), open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as part:
+        return os.fstat(part.fileno()).st_ino

@@ -1,4 +1,12 @@
-"""The staging folder on disk: its manifest, the lock over it, and the locks of those who copy and of those who use.
+"""The staging folder on disk: its manifest, the lock over it, and the sessions of those who copy or use.
+
+The manifest is JSON (``.h5stream/manifest.json`` in the folder); its names are relative to the folder::
+
+    {"format": "h5stream-staging", "version": 2,
+     "files": {"a.h5": {"source": "/data/a.h5", "size_bytes": 10, "mtime_ns": 1, "state": "whole",
+                        "checksum": {"algorithm": "xxh3_128", "block_bytes": 16777216, "digest": "..."},
+                        "copy_inode": 5, "copy_mtime_ns": 1, "owner": "4711-0a1b2c3d4e5f", "staged_at": 1700000000.0,
+                        "keep": true, "users": [...], "recipe": "", "copy_bytes": -1}}}
 
 # Guarantees:
 # - The manifest is changed only under `StagingFolder.locked`, an exclusive flock that is held for moments,
@@ -16,22 +24,29 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
+import json
 import os
+import re
+import stat
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
 
-from h5stream.errors import NotEnoughSpaceError, StagingError
-from h5stream.staging.manifest import CONTROL, Entry, Files, from_json, to_json
+from h5stream.errors import ManifestError, NotEnoughSpaceError, StagingError
+from h5stream.space import is_full
 
-FIRST_WAIT_S = 0.002
-LONGEST_WAIT_S = 0.1
+CONTROL = ".h5stream"
+"""Folder inside the staging folder that holds the manifest, its lock and unfinished copies."""
+
+FORMAT, VERSION = "h5stream-staging", 2
+BLOCK_BYTES = 16 << 20  # a file of 1 TB has 60,000 digests, and one of 100 MB still keeps every thread busy
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.002, 0.1
 
 _locks: dict[str, int] = {}
 """Descriptors of the locks that this process holds, by session or, for moments, by folder."""
@@ -49,16 +64,16 @@ def _forget_locks() -> None:
 os.register_at_fork(before=_locks_lock.acquire, after_in_parent=_locks_lock.release, after_in_child=_forget_locks)
 
 
-def _no_tick() -> None:
-    """Do nothing between two tries."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class StagingFolder:
-    """A folder that files are staged to."""
+    """A folder that files are staged to, by its absolute path."""
 
     path: Path
-    """The folder, absolute."""
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str]) -> StagingFolder:
+        """Return the folder of a path as a user gives it."""
+        return cls(Path(os.path.abspath(os.path.expanduser(path))))
 
     @property
     def control(self) -> Path:
@@ -84,13 +99,16 @@ class StagingFolder:
         return self.control / f"{session}.session"
 
     @contextlib.contextmanager
-    def locked(self, tick: Callable[[], None] = _no_tick) -> Iterator[dict[str, Entry]]:
+    def locked(self, tick: Callable[[], None] = lambda: None) -> Iterator[Files]:
         """Hold the lock and give the files of the manifest; the folders are made where they are absent.
 
         Where there is no manifest at the end, nothing of ours stays in the folder.
         """
-        key = f"lock {uuid.uuid4().hex}"
-        _wait_for_lock(self, key, tick)
+        key, wait_s = f"lock {uuid.uuid4().hex}", FIRST_WAIT_S
+        while not self._try_lock(self.control / "lock", key):
+            tick()
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
         try:
             yield self.load()
         finally:
@@ -98,20 +116,17 @@ class StagingFolder:
                 self._tidy()
             _unlock(key)
 
-    def load(self) -> dict[str, Entry]:
+    def load(self) -> Files:
         """Read the manifest; no file, no entries."""
-        try:
+        text = None
+        with self.usable(), contextlib.suppress(FileNotFoundError):
             text = self._manifest.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            raise unusable(self, error) from error
-        return from_json(text, where=str(self.path))
+        return {} if text is None else from_json(text, where=str(self.path))
 
     def save(self, files: Files) -> None:
         """Replace the manifest in one step; only under the lock."""
         fresh = self.control / "manifest.json.new"
-        try:
+        with self.usable():
             if not files:
                 self._manifest.unlink(missing_ok=True)
                 return
@@ -120,8 +135,6 @@ class StagingFolder:
                 out.flush()
                 os.fsync(out.fileno())
             fresh.replace(self._manifest)
-        except OSError as error:
-            raise unusable(self, error) from error
 
     def _tidy(self) -> None:
         made = 0
@@ -135,33 +148,175 @@ class StagingFolder:
             for path in (self.control, self.path, *self.path.parents)[: made + 1]:
                 path.rmdir()
 
+    def _make_control(self) -> None:
+        made = [path for path in (self.path, *self.path.parents) if not path.exists()]
+        self.control.mkdir(mode=0o755, parents=True, exist_ok=True)
+        if made:
+            with contextlib.suppress(FileExistsError), (self.control / "made").open("x") as out:
+                out.write(str(len(made)))  # folders that go with the last copy, if nothing else has come into them
+        facts = self.control.lstat()
+        if not is_ours(facts) or facts.st_mode & 0o022:  # a symbolic link may be written to by all
+            owner = f"belongs to user {facts.st_uid} with mode {facts.st_mode & 0o777:o}"
+            raise StagingError(
+                f"{self.control} {'is a symbolic link' if stat.S_ISLNK(facts.st_mode) else owner}: somebody else could "
+                "put other data into the copies that it lists. Name a folder of your own, or remove it",
+                folder=str(self.path),
+            )
 
-def _wait_for_lock(folder: StagingFolder, key: str, tick: Callable[[], None]) -> None:
-    wait_s = FIRST_WAIT_S
-    while not _try_lock(folder, folder.control / "lock", key):
-        tick()
-        time.sleep(wait_s)
-        wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+    def _try_lock(self, path: Path, key: str) -> bool:
+        """Try to take a lock and to keep it under a key; its file is made where it is absent."""
+        locked = False
+        try:
+            with self.usable():
+                self._make_control()
+                with _locks_lock, contextlib.suppress(FileNotFoundError):  # no fork between opening and noting it
+                    # Another process may have tidied up meanwhile; the next try makes the folder again.
+                    _locks[key] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+                # With the last staged file its lock is removed as well; one without a name is worth nothing.
+                locked = key in _locks and _try_flock(_locks[key], fcntl.LOCK_EX) and is_same(_locks[key], path)
+        finally:
+            if not locked:
+                _unlock(key)
+        return locked
+
+    @contextlib.contextmanager
+    def usable(self) -> Iterator[None]:
+        """Turn the operating system's errors into that of a folder in which the manifest cannot be kept."""
+        try:
+            yield
+        except StagingError:
+            raise
+        except OSError as error:
+            where = str(self.path)
+            if is_full(error):
+                raise NotEnoughSpaceError(
+                    f"{where} is full: not even the manifest of staged files could be written. Free space there, or "
+                    "name another folder",
+                    folder=where,
+                ) from error
+            raise StagingError(
+                f"cannot keep the manifest of staged files in {where}: {error}. Staging needs a folder that may be "
+                "written and locked; name another one, or free what blocks it",
+                folder=where,
+            ) from error
+
+    # --- sessions ---------------------------------------------------------------------------------------
+
+    def begin_session(self, session: str) -> None:
+        """Take the lock of a session, until `end_session` or the end of the process; only under the folder's lock."""
+        # What no entry names is swept away, also while its session only waits for others.
+        path = self.session_path(session)
+        if session not in _locks or not is_same(_locks[session], path):
+            _unlock(session)
+            self._try_lock(path, session)
+
+    def end_session(self, session: str) -> None:
+        """Let go of the lock of a session, if this process holds it."""
+        if is_held(session):
+            with contextlib.suppress(OSError):
+                self.session_path(session).unlink()
+            _unlock(session)
+
+    def is_alive(self, session: str) -> bool:
+        """Say whether the process of a session runs, in this container or another."""
+        try:
+            descriptor = os.open(self.session_path(session), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            return False
+        try:
+            with self.usable():
+                return not _try_flock(descriptor, fcntl.LOCK_SH)
+        finally:
+            os.close(descriptor)
+
+    def alive_among(self, entries: Iterable[Entry]) -> set[str]:
+        """Return those sessions of some copies whose processes still run."""
+        return set(filter(self.is_alive, {session for entry in entries for session in sessions_of(entry)}))
+
+    def release(self, session: str) -> None:
+        """End a session that this process holds: what it has not finished goes, and what only `staged` blocks used."""
+        if not is_held(session):
+            return
+        if not self.control.exists():
+            self.end_session(session)
+            return
+        with self.locked() as files:
+            used = [name for name, entry in files.items() if session in entry.users]
+            self.end_session(session)
+            self.reclaim(files)
+            for name in used:
+                if name in files and not files[name].keep and files[name].whole and not files[name].users:
+                    self.delete_copy(name, files.pop(name))
+            self.save(files)
+
+    # --- copies -----------------------------------------------------------------------------------------
+
+    def is_intact(self, name: str, entry: Entry) -> bool | None:
+        """Say whether a copy is as it was made; None where something else, or nothing, has its name."""
+        try:
+            facts = self.copy_path(name).lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        if not stat.S_ISREG(facts.st_mode) or facts.st_ino != entry.copy_inode or not is_ours(facts):
+            return None
+        return facts.st_size == entry.bytes_of_copy and facts.st_mtime_ns == entry.copy_mtime_ns
+
+    def is_free(self, name: str) -> bool:
+        """Say whether a file of that name can be made: nothing has it, and its folders are folders."""
+        return not os.path.lexists(self.copy_path(name)) and self._leads_nowhere_else(name)
+
+    def _leads_nowhere_else(self, name: str) -> bool:
+        """Say whether what there is of a name's folders is plain: a symbolic link could lead out of the folder."""
+        return all(stat.S_ISDIR(each.lstat().st_mode) for each in self._folders_above(name) if os.path.lexists(each))
+
+    def _folders_above(self, name: str) -> list[Path]:
+        """Return the folders between a copy and the staging folder, the innermost first."""
+        return [self.path / parent for parent in Path(name).parents][:-1]
+
+    def delete_copy(self, name: str, entry: Entry) -> bool:
+        """Delete a copy if the file of that name is the one that was made; say whether it was."""
+        if self.is_intact(name, entry) is None or not self._leads_nowhere_else(name):
+            return False
+        self.copy_path(name).unlink()
+        for parent in self._folders_above(name):
+            with contextlib.suppress(OSError):  # not empty: another's
+                parent.rmdir()
+        return True
+
+    def drop_unfinished(self, name: str, entry: Entry) -> None:
+        """Delete what there is of a copy that was not finished."""
+        with contextlib.suppress(FileNotFoundError):
+            self.part_path(name, entry).unlink()
+        if entry.copy_inode:  # its name may have been given and not yet confirmed; it is ours by its inode only
+            self.delete_copy(name, entry)
+
+    def copied_bytes(self, name: str, entry: Entry) -> int:
+        """Return how far an unfinished copy has come, in bytes, as the file system counts them."""
+        try:
+            return min(entry.bytes_of_copy, self.part_path(name, entry).lstat().st_blocks * 512)
+        except OSError:
+            return 0
+
+    def reclaim(self, files: Files) -> None:
+        """Take the unfinished copies of dead sessions, and their uses, from the folder and from `files`."""
+        alive = self.alive_among(files.values())
+        for name, entry in list(files.items()):
+            if entry.whole or entry.owner in alive:
+                files[name] = replace(entry, users=tuple(user for user in entry.users if user in alive))
+            else:
+                self.drop_unfinished(name, files.pop(name))
+        for path in self.control.glob("*.session"):  # of the dead, also of those of whom the manifest never spoke
+            if path.stem not in alive:
+                for unfinished in (*self.control.glob(f"{path.stem}.*.part"), path):
+                    unfinished.unlink(missing_ok=True)
 
 
-def _try_lock(folder: StagingFolder, path: Path, key: str) -> bool:
-    """Try to take a lock and to keep it under a key; its file is made where it is absent."""
-    _make_control(folder)
-    locked = False
+def _try_flock(descriptor: int, kind: int) -> bool:
     try:
-        with _locks_lock:  # no fork between the two lines
-            _locks[key] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except FileNotFoundError:
-        return False  # another process tidied up between the two calls; the next try makes the folder again
-    except OSError as error:
-        raise unusable(folder, error) from error
-    try:
-        # With the last staged file its lock is removed as well; one without a name is worth nothing.
-        locked = _try_flock(folder, _locks[key], fcntl.LOCK_EX) and is_same(_locks[key], path)
-    finally:
-        if not locked:
-            _unlock(key)
-    return locked
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def _unlock(key: str) -> None:
@@ -173,42 +328,9 @@ def _unlock(key: str) -> None:
             os.close(descriptor)
 
 
-def _make_control(folder: StagingFolder) -> None:
-    made = [path for path in (folder.path, *folder.path.parents) if not path.exists()]
-    try:
-        folder.control.mkdir(mode=0o755, parents=True, exist_ok=True)
-        if made:
-            with contextlib.suppress(FileExistsError), (folder.control / "made").open("x") as out:
-                out.write(str(len(made)))  # folders that go with the last copy, if nothing else has come into them
-    except OSError as error:
-        raise unusable(folder, error) from error
-    if folder.control.is_symlink():
-        raise StagingError(
-            f"{folder.control} is a symbolic link, which could lead out of the folder: remove it",
-            folder=str(folder.path),
-        )
-    facts = folder.control.lstat()
-    if not is_ours(facts) or facts.st_mode & 0o022:
-        raise StagingError(
-            f"{folder.control} belongs to user {facts.st_uid} with mode {facts.st_mode & 0o777:o}: somebody else could "
-            "put other data into the copies that it lists. Name a folder of your own, or remove it",
-            folder=str(folder.path),
-        )
-
-
 def is_ours(facts: os.stat_result) -> bool:
     """Say whether a file was made by this user or by root."""
     return facts.st_uid in (0, os.geteuid())
-
-
-def _try_flock(folder: StagingFolder, descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        raise unusable(folder, error) from error
-    return True
 
 
 def is_same(descriptor: int, path: Path) -> bool:
@@ -219,45 +341,25 @@ def is_same(descriptor: int, path: Path) -> bool:
         return False
 
 
-def unusable(folder: StagingFolder, error: OSError) -> StagingError:
-    """Return the error for a folder in which the manifest cannot be kept."""
-    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-        return NotEnoughSpaceError(
-            f"{folder.path} is full: not even the manifest of staged files could be written. Free space "
-            "there, or name another folder",
-            folder=str(folder.path),
-        )
-    return StagingError(
-        f"cannot keep the manifest of staged files in {folder.path}: {error.strerror or error}"
-        f"{f' ({error.filename})' if error.filename else ''}. "
-        f"Staging needs a folder that may be written and locked; name another one, or free what blocks it",
-        folder=str(folder.path),
-    )
-
-
 def new_session() -> str:
     """Return the name of a session of this process: its id, as the process sees it, and what tells calls apart."""
     return f"{os.getpid()}-{uuid.uuid4().hex[:12]}"
 
 
-def pid_of(session: str) -> int:
-    """Return the process that a session belongs to, for people: in a container its id is another one from outside.
+def pids_of(sessions: Iterable[str]) -> tuple[int, ...]:
+    """Return the processes of some sessions, for people: in a container an id is another one from outside.
 
     Examples
     --------
-    >>> pid_of(new_session()) == os.getpid()
+    >>> pids_of([new_session(), new_session()]) == (os.getpid(),)
     True
     """
-    return int(session.partition("-")[0])
+    return tuple(sorted({int(session.partition("-")[0]) for session in sessions}))
 
 
-def begin_session(folder: StagingFolder, session: str) -> None:
-    """Take the lock of a session, which is held until `end_session` or the end of the process; only under the lock."""
-    # What no entry names is swept away, also while its session only waits for others.
-    path = folder.session_path(session)
-    if session not in _locks or not is_same(_locks[session], path):
-        _unlock(session)
-        _try_lock(folder, path, session)
+def sessions_of(entry: Entry) -> set[str]:
+    """Return the sessions that need a copy: those that use it, and the one that makes it."""
+    return {*entry.users, *([] if entry.whole else [entry.owner])}
 
 
 def is_held(session: str) -> bool:
@@ -265,21 +367,101 @@ def is_held(session: str) -> bool:
     return session in _locks
 
 
-def end_session(folder: StagingFolder, session: str) -> None:
-    """Return the lock of a session back, if this process holds it."""
-    if is_held(session):
-        with contextlib.suppress(OSError):
-            folder.session_path(session).unlink()
-        _unlock(session)
+# --- What the manifest says, as values; no file is touched here.
 
 
-def is_alive(folder: StagingFolder, session: str) -> bool:
-    """Say whether the process of a session runs, in this container or another."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checksum:
+    """A file's checksum: the hash of the digests of its blocks, so that threads can share the work.
+
+    It finds accidents, not attacks: the algorithm is not cryptographic.
+    """
+
+    digest: str  # in hexadecimal
+    algorithm: str = "xxh3_128"  # of the blocks, and of their digests in file order
+    block_bytes: int = BLOCK_BYTES  # the last block of a file is shorter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One staged file, or one that is being copied."""
+
+    source: str  # absolute path, symbolic links resolved
+    size_bytes: int  # of the source when it was copied
+    mtime_ns: int  # of the source when it was copied; the copy is given the same
+    owner: str  # the session that made, or makes, the copy
+    keep: bool  # False where the last `staged` block that uses the copy deletes it
+    checksum: Checksum | None = None  # of the copy; None while it is being made
+    copy_inode: int = 0  # tells a file that was put in the copy's place apart
+    copy_mtime_ns: int = 0  # as the copy's file system keeps it
+    staged_at: float = 0.0  # in seconds since 1970
+    users: tuple[str, ...] = ()  # sessions; one whose lock is not held any more does not count
+    recipe: str = ""  # how it was repacked (`Recipe.to_text`); empty for a copy of the source's own bytes
+    copy_bytes: int = -1  # size of a repacked copy, an estimate while it is being made; -1 where it is the source's
+
+    @property
+    def whole(self) -> bool:
+        """Whether the copy is finished and verified."""
+        return self.checksum is not None
+
+    @property
+    def bytes_of_copy(self) -> int:
+        """Size of the copy in bytes."""
+        return self.size_bytes if self.copy_bytes < 0 else self.copy_bytes
+
+
+Files = dict[str, Entry]
+_FIELDS = tuple(field.name for field in fields(Entry))
+
+
+def to_json(files: Mapping[str, Entry]) -> str:
+    """Return the manifest's text, a line for each file."""
+    # json's own `indent` is ten times as slow, and a manifest is written with every batch of finished copies.
+    listing = ",\n".join(f"{json.dumps(name)}: {json.dumps(_listed(entry))}" for name, entry in sorted(files.items()))
+    return f'{{"format": "{FORMAT}", "version": {VERSION}, "files": {{\n{listing}\n}}}}\n'
+
+
+def _listed(entry: Entry) -> dict[str, Any]:
+    flat = {name: getattr(entry, name) for name in _FIELDS}
+    checksum = asdict(entry.checksum) if entry.checksum else None
+    return {**flat, "state": "whole" if entry.whole else "copying", "checksum": checksum}
+
+
+def from_json(text: str, *, where: str) -> Files:
+    """Return the files that the manifest of the folder `where` lists; refuse what is none, or leads out of it."""
+    away = f"Move {where}/{CONTROL} away and stage again; the files beside it are then left as they are"
+    manifest = f"{where}/{CONTROL}/manifest.json"
     try:
-        descriptor = os.open(folder.session_path(session), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        return not _try_flock(folder, descriptor, fcntl.LOCK_SH)
-    finally:
-        os.close(descriptor)
+        document = json.loads(text)
+        if document["format"] != FORMAT:
+            raise ValueError(f"format {document['format']!r}")
+        if (version := int(document["version"])) != VERSION:
+            raise ManifestError(
+                f"{manifest} has version {version}, this h5stream knows {VERSION}: use the h5stream that wrote it, "
+                "or another folder",
+                folder=where,
+            )
+        files = {name: _entry(listed) for name, listed in document["files"].items()}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ManifestError(
+            f"{manifest} is not a manifest of staged files ({type(error).__name__}: {error}). {away}", folder=where
+        ) from error
+    for name in files:
+        path = PurePosixPath(name)
+        if not name or path.is_absolute() or ".." in path.parts or path.parts[0] == CONTROL or str(path) != name:
+            # What is deleted by this list must not be led elsewhere by a damaged or forged one.
+            raise ManifestError(
+                f"{manifest} names {name!r}, but a name must be a relative path that stays inside the folder and "
+                f"outside {CONTROL}/. {away}",
+                folder=where,
+            )
+    return files
+
+
+def _entry(listed: Mapping[str, Any]) -> Entry:
+    values = {key: value for key, value in listed.items() if key != "state"}
+    for session in (values["owner"], *values["users"]):  # it becomes part of paths
+        if not re.fullmatch("[0-9]+-[0-9a-f]{12}", session):
+            raise ValueError(f"session {session!r}")
+    checksum = None if values["checksum"] is None else Checksum(**values["checksum"])
+    return Entry(**{**values, "checksum": checksum, "users": tuple(values["users"])})

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from h5stream.errors import OptionError, StagingError
 from h5stream.repacking.recipe import Recipe
-from h5stream.staging.claims import Claimant
+from h5stream.staging.claims import Terms
 from h5stream.staging.copying import default_threads
 from h5stream.staging.folder import StagingFolder, new_session
-from h5stream.staging.progress import ProgressCallback
-from h5stream.staging.remaking import Remaking
-from h5stream.staging.run import StagedFiles, StagingRun
+from h5stream.staging.run import ProgressCallback, Remaking, StagedFiles, StagingRun
+from h5stream.storage.source import FileIdentity
+
+if TYPE_CHECKING:
+    from h5stream.storage.layout import SampleLayout
+
+_log = logging.getLogger("h5stream")
 
 PathLike = str | os.PathLike[str]
 
@@ -31,7 +37,7 @@ def stage(
     repack: Mapping[str, Any] | None = None,
     progress: ProgressCallback | None = None,
 ) -> StagedFiles:
-    """Copy files to a folder on faster storage, verified, each of them once; give where the copies are.
+    """Copy files to a folder on faster storage, verified, each of them once; return where the copies are.
 
     A copy that is there already and whose source has not changed is reused; a stale one is replaced, unless
     a live process uses it, in which case the new copy goes to a subfolder. What another process is copying is
@@ -86,7 +92,8 @@ def stage(
     ...     first.paths[0].read_bytes(), len(first.copied), len(again.copied)
     (b'any bytes', 1, 0)
     """
-    return _stage(files, to, follow, lease, True, threads, margin_bytes, repack, progress)
+    terms = Terms(session=new_session(), hold=lease, keep=True, margin_bytes=margin_bytes)
+    return _stage(files, to, terms, follow, threads, repack, progress)
 
 
 @contextlib.contextmanager
@@ -126,7 +133,8 @@ def staged(
     ...     content, paths[0].exists()
     (b'any bytes', False)
     """
-    result = _stage(files, to, follow, True, False, threads, margin_bytes, repack, progress)
+    terms = Terms(session=new_session(), hold=True, keep=False, margin_bytes=margin_bytes)
+    result = _stage(files, to, terms, follow, threads, repack, progress)
     try:
         yield result.paths
     finally:
@@ -136,32 +144,48 @@ def staged(
 def _stage(
     files: PathLike | Iterable[PathLike],
     to: PathLike,
+    terms: Terms,
     follow: bool,
-    hold: bool,
-    keep: bool,
     threads: int | None,
-    margin_bytes: int | None,
     repack: Mapping[str, Any] | None,
     progress: ProgressCallback | None,
 ) -> StagedFiles:
     if threads is not None and threads < 1:
         raise OptionError(f"threads must be at least 1, not {threads}")
-    if margin_bytes is not None and margin_bytes < 0:
-        raise OptionError(f"margin_bytes must not be negative, not {margin_bytes}")
+    if terms.margin_bytes is not None and terms.margin_bytes < 0:
+        raise OptionError(f"margin_bytes must not be negative, not {terms.margin_bytes}")
     if repack is not None and follow:
         raise OptionError("follow=True copies files that belong together and cannot repack them; leave one of both out")
     remaking = None if repack is None else Remaking(Recipe.of(**repack))
-    folder = StagingFolder(path=Path(os.path.abspath(os.path.expanduser(to))))
+    folder = StagingFolder.of(to)
     if folder.path.exists() and not folder.path.is_dir():
         raise StagingError(f"{folder.path} is no folder", folder=str(folder.path))
+    if remaking is not None:
+        terms = replace(terms, recipe=remaking.text, estimate=remaking.estimate)
     paths = [files] if isinstance(files, str | os.PathLike) else list(files)
-    who = Claimant(
-        session=new_session(),
-        hold=hold,
-        keep=keep,
-        margin_bytes=margin_bytes,
-        recipe="" if remaking is None else remaking.recipe.to_text(),
-        estimate=None if remaking is None else remaking.estimate,
-    )
-    run = StagingRun(folder, who, threads or default_threads(), progress, remaking)
+    run = StagingRun(folder, terms, threads or default_threads(), progress, remaking)
     return run.run([Path(path).expanduser() for path in paths], follow)
+
+
+def stage_layout(layout: SampleLayout, to: PathLike) -> tuple[SampleLayout, Callable[[], None]]:
+    """Stage the files of a layout; give the layout over the copies, and what gives their lease back.
+
+    A copy has its source's bytes, so every address in the layout holds for it too: nothing is opened again. A file that
+    is not the one any more that the layout was made of is an error.
+    """
+    every = [one for identity in layout.files for one in identity.each()]
+    _log.info("staging %d file(s) to %s", len(every), to)
+    # What links lead to is among the files. Other files that those need come along only where they may be outside.
+    follow = layout.allow_external and any(part.leads_on for parts in layout.datasets for part in parts)
+    staged = stage([one.path for one in every], to=to, follow=follow)
+    for notice in staged.notices:
+        _log.info("%s", notice)
+    try:
+        for one in every:
+            one.check_unchanged()
+        made = iter([FileIdentity.of(str(path)) for path in staged.paths])
+        copies = tuple(identity.over([next(made) for _ in identity.file_sizes]) for identity in layout.files)
+    except BaseException:
+        staged.release()
+        raise
+    return replace(layout, files=copies), staged.release

@@ -9,20 +9,16 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
 from h5stream.errors import StagedFileInUseError, StagingError
-from h5stream.staging.checksum import Checksum, block_count, combine, hash_block
-from h5stream.staging.claims import alive_among, delete_copy, drop_unfinished, is_intact, reclaim, sessions_of
-from h5stream.staging.copying import default_threads
-from h5stream.staging.folder import StagingFolder, pid_of
-from h5stream.staging.manifest import Entry
+from h5stream.staging.copying import combine, default_threads, digest_of_block
+from h5stream.staging.folder import Checksum, Entry, Files, StagingFolder, pids_of, sessions_of
 from h5stream.staging.run import TICK_S
 
 PathLike = str | os.PathLike[str]
@@ -123,39 +119,30 @@ def list_staged(folder: PathLike) -> tuple[StagedFile, ...]:
     >>> list_staged("/nowhere")
     ()
     """
-    place = _folder(folder)
-    listed = place.load()
-    alive = alive_among(place, listed.values())
-    return tuple(_staged_file(place, name, entry, alive) for name, entry in sorted(listed.items()))
-
-
-def _folder(folder: PathLike) -> StagingFolder:
-    return StagingFolder(path=Path(os.path.abspath(os.path.expanduser(folder))))
-
-
-def _staged_file(place: StagingFolder, name: str, entry: Entry, alive: AbstractSet[str]) -> StagedFile:
-    return StagedFile(
-        path=place.copy_path(name),
-        source=Path(entry.source),
-        size_bytes=entry.bytes_of_copy,
-        recipe=entry.recipe,
-        state=_state(place, name, entry, alive),
-        checksum=entry.checksum,
-        staged_at=entry.staged_at,
-        owner_pid=pid_of(entry.owner),
-        keep=entry.keep,
-        used_by=_pids(alive & set(entry.users)),
+    place = StagingFolder.of(folder)
+    files = sorted(place.load().items())
+    alive = place.alive_among(entry for _, entry in files)
+    return tuple(
+        StagedFile(
+            path=place.copy_path(name),
+            source=Path(entry.source),
+            size_bytes=entry.bytes_of_copy,
+            state=_state(place, name, entry, alive),
+            checksum=entry.checksum,
+            staged_at=entry.staged_at,
+            owner_pid=pids_of([entry.owner])[0],
+            keep=entry.keep,
+            used_by=pids_of(alive & set(entry.users)),
+            recipe=entry.recipe,
+        )
+        for name, entry in files
     )
-
-
-def _pids(sessions: AbstractSet[str]) -> tuple[int, ...]:
-    return tuple(sorted({pid_of(session) for session in sessions}))
 
 
 def _state(place: StagingFolder, name: str, entry: Entry, alive: AbstractSet[str]) -> StagedState:
     if not entry.whole:
         return StagedState.COPYING if entry.owner in alive else StagedState.UNFINISHED
-    intact = is_intact(place, name, entry)
+    intact = place.is_intact(name, entry)
     if not intact:
         return StagedState.MISSING if intact is None else StagedState.CHANGED
     try:
@@ -185,74 +172,40 @@ def verify_staged(
     tuple of VerifiedFile
         By name; copies that are being made are left out.
     """
-    place = _folder(folder)
+    place = StagingFolder.of(folder)
     whole = {name: (entry, entry.checksum) for name, entry in sorted(place.load().items()) if entry.checksum}
-    reader = _Reader()
-    total = sum(entry.bytes_of_copy for entry, _ in whole.values())
+    total, bytes_done = sum(entry.bytes_of_copy for entry, _ in whole.values()), 0
     pool = ThreadPoolExecutor(threads or default_threads(), thread_name_prefix="h5stream-verify")
     try:
         blocks = {
             name: [
-                pool.submit(reader.digest, place.copy_path(name), number * made.block_bytes, made.block_bytes)
-                for number in range(block_count(entry.bytes_of_copy, made.block_bytes))
+                pool.submit(digest_of_block, place.copy_path(name), start, made.block_bytes)
+                for start in range(0, entry.bytes_of_copy, made.block_bytes)
             ]
             for name, (entry, made) in whole.items()
         }
         left = {future for futures in blocks.values() for future in futures}
         while left:
-            _, left = wait(left, timeout=TICK_S)
+            done, left = wait(left, timeout=TICK_S)
+            bytes_done += sum(future.result()[1] for future in done if not future.exception())
             if progress is not None:
-                progress(reader.bytes_done, total)
+                progress(bytes_done, total)
     finally:
-        reader.stop.set()
         pool.shutdown(cancel_futures=True)
     return tuple(
-        VerifiedFile(
-            path=place.copy_path(name),
-            problem=_problem(place.copy_path(name), entry, made, [future.result() for future in blocks[name]]),
-        )
+        VerifiedFile(path=place.copy_path(name), problem=_problem(place.copy_path(name), entry, made, blocks[name]))
         for name, (entry, made) in whole.items()
     )
 
 
-class _StoppedError(Exception):
-    """The caller has gone."""
-
-
-class _Reader:
-    """Hashes blocks for several threads."""
-
-    def __init__(self) -> None:
-        self.stop = threading.Event()
-        self.bytes_done = 0
-        self._lock = threading.Lock()
-
-    def digest(self, path: Path, offset: int, length: int) -> bytes | OSError:
-        """Return the hash of one block, or the error that reading it met."""
-        try:
-            with path.open("rb", buffering=0) as file:
-                return hash_block(file.fileno(), offset, length, self._told)
-        except OSError as error:
-            return error
-
-    def _told(self, nbytes: int) -> None:
-        if self.stop.is_set():
-            raise _StoppedError
-        with self._lock:
-            self.bytes_done += nbytes
-
-
-def _problem(path: Path, entry: Entry, made: Checksum, digests: Sequence[bytes | OSError]) -> str:
+def _problem(path: Path, entry: Entry, made: Checksum, blocks: list[Future[tuple[bytes, int]]]) -> str:
     try:
         size = path.lstat().st_size
+        if size != entry.bytes_of_copy:
+            return f"has {size} bytes, {entry.bytes_of_copy} were staged"
+        found = combine([block.result()[0] for block in blocks])
     except OSError as error:
         return f"cannot be read: {error.strerror or error}"
-    if size != entry.bytes_of_copy:
-        return f"has {size} bytes, {entry.bytes_of_copy} were staged"
-    errors = [item for item in digests if isinstance(item, OSError)]
-    if errors:
-        return f"cannot be read: {errors[0].strerror or errors[0]}"
-    found = combine([item for item in digests if isinstance(item, bytes)])
     if found.algorithm != made.algorithm:
         return f"its checksum is of a kind that is not known here: {made.algorithm}"
     return "" if found.digest == made.digest else f"its checksum is {found.digest}, {made.digest} was staged"
@@ -296,76 +249,60 @@ def remove_staged(
     ...     remove_staged(Path(place, "fast")).bytes_freed
     9
     """
-    place = _folder(folder)
+    place = StagingFolder.of(folder)
     if not place.control.is_dir():
         if files is None:
             return RemovedFiles(removed=(), bytes_freed=0, notices=())
         raise StagingError(f"nothing was staged to {place.path}", folder=str(place.path))
     with place.locked() as listed:
-        names = list(listed) if files is None else _names(place, listed, files)
-        reclaim(place, listed)
+        paths = [files] if isinstance(files, str | os.PathLike) else files
+        names = list(listed) if paths is None else list(dict.fromkeys(_name(place, listed, path) for path in paths))
+        place.reclaim(listed)
         names = [name for name in names if name in listed]
         if not force:
             _check_unused(place, listed, names)
+        removed, freed, notices = list[Path](), 0, list[str]()
         try:
-            return _remove(place, listed, names)
+            for name in names:
+                entry, path = listed[name], place.copy_path(name)
+                if not entry.whole:
+                    place.drop_unfinished(name, entry)
+                elif place.delete_copy(name, entry):
+                    removed.append(path)
+                    freed += entry.bytes_of_copy
+                elif os.path.lexists(path):
+                    notices.append(f"{path} is not the file that was staged, and was left alone")
+                else:
+                    notices.append(f"{path} was gone already")
+                del listed[name]
         finally:
             place.save(listed)
+    return RemovedFiles(removed=tuple(removed), bytes_freed=freed, notices=tuple(notices))
 
 
-def _names(place: StagingFolder, listed: dict[str, Entry], files: PathLike | Iterable[PathLike]) -> list[str]:
-    wanted = [files] if isinstance(files, str | os.PathLike) else list(files)
-    names = []
-    for path in wanted:
-        name = _name(place, listed, path)
-        if name is None:
-            raise StagingError(
-                f"{path} is not in the manifest of {place.path}, and only what was staged is deleted. "
-                f"`h5stream stage --list {place.path}` shows what there is",
-                file=str(path),
-                folder=str(place.path),
-            )
-        names.append(name)
-    return list(dict.fromkeys(names))
-
-
-def _name(place: StagingFolder, listed: dict[str, Entry], path: PathLike) -> str | None:
+def _name(place: StagingFolder, listed: Files, path: PathLike) -> str:
     text = os.fspath(path)
-    if text in listed:
-        return text
     absolute = Path(os.path.abspath(text))
     real = absolute.parent.resolve() / absolute.name
-    for candidate, root in ((absolute, place.path), (real, place.path.resolve())):
-        if candidate.is_relative_to(root) and str(candidate.relative_to(root)) in listed:
-            return str(candidate.relative_to(root))
-    return None
+    for candidate, root in ((Path(text), Path()), (absolute, place.path), (real, place.path.resolve())):
+        if candidate.is_relative_to(root) and (name := str(candidate.relative_to(root))) in listed:
+            return name
+    raise StagingError(
+        f"{path} is not in the manifest of {place.path}, and only what was staged is deleted. "
+        f"`h5stream stage --list {place.path}` shows what there is",
+        file=str(path),
+        folder=str(place.path),
+    )
 
 
-def _check_unused(place: StagingFolder, listed: dict[str, Entry], names: Iterable[str]) -> None:
-    busy = {name: pids for name in names if (pids := _pids(sessions_of(listed[name])))}
+def _check_unused(place: StagingFolder, listed: Files, names: Iterable[str]) -> None:
+    busy = {name: sessions for name in names if (sessions := sessions_of(listed[name]))}
     if busy:
-        lines = ", ".join(f"{name} (process {', '.join(map(str, pids))})" for name, pids in busy.items())
+        lines = ", ".join(f"{name} (process {', '.join(map(str, pids_of(busy[name])))})" for name in busy)
         raise StagedFileInUseError(
             f"{len(busy)} staged file(s) of {place.path} are in use: {lines}. Nothing was removed; end those "
-            f"processes, name other files, or use --force (force=True)",
+            "processes, name other files, or use --force (force=True)",
             file=str(place.copy_path(next(iter(busy)))),
             folder=str(place.path),
-            pids=tuple(sorted({pid for pids in busy.values() for pid in pids})),
+            pids=pids_of(session for sessions in busy.values() for session in sessions),
         )
-
-
-def _remove(place: StagingFolder, listed: dict[str, Entry], names: Iterable[str]) -> RemovedFiles:
-    removed, freed, notices = [], 0, []
-    for name in names:
-        entry, path = listed[name], place.copy_path(name)
-        if not entry.whole:
-            drop_unfinished(place, name, entry)
-        elif delete_copy(place, name, entry):
-            removed.append(path)
-            freed += entry.bytes_of_copy
-        elif os.path.lexists(path):
-            notices.append(f"{path} is not the file that was staged, and was left alone")
-        else:
-            notices.append(f"{path} was gone already")
-        del listed[name]
-    return RemovedFiles(removed=tuple(removed), bytes_freed=freed, notices=tuple(notices))

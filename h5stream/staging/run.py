@@ -2,9 +2,8 @@
 
 # Guarantees:
 # - The manifest is touched by the caller's thread only; the threads of `ParallelCopy` know nothing of it.
-# - Whatever ends a call early (an error, Ctrl-C, an error of the progress callback) passes through `_copy`'s
-#   `finally`, which stops the threads and takes back what was not finished. After a kill -9 the next call
-#   that takes the folder's lock does the same.
+# - Whatever ends a call early (an error, Ctrl-C, an error of the progress callback) stops the threads and takes back
+#   what was not finished. After a kill -9 the next call that takes the folder's lock does the same.
 # - No wait is longer than `TICK_S` without a call of the progress callback.
 """
 
@@ -13,11 +12,12 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from h5stream.errors import H5StreamError, StagingError
+from h5stream.errors import H5StreamError
 from h5stream.filesystem import (
     Mount,
     existing_parent,
@@ -28,27 +28,46 @@ from h5stream.filesystem import (
     rotates,
     unfinished,
 )
-from h5stream.staging.claims import (
-    Claim,
-    Claimant,
-    alive_among,
-    copied_bytes,
-    delete_copy,
-    drop_unfinished,
-    make_claim,
-    reclaim,
-)
-from h5stream.staging.copying import CopiedFile, CopyJob, ParallelCopy
-from h5stream.staging.folder import StagingFolder, end_session, is_held, pid_of
+from h5stream.repacking.recipe import Recipe
+from h5stream.space import explained
+from h5stream.staging.claims import Claim, Terms, is_of, make_claim
+from h5stream.staging.copying import CopyJob, Finished, ParallelCopy, finish, gone, open_part
+from h5stream.staging.folder import CONTROL, StagingFolder, pids_of
 from h5stream.staging.layout import Group, gather
-from h5stream.staging.manifest import CONTROL, Entry
-from h5stream.staging.progress import ProgressCallback, StagingProgress
-from h5stream.staging.remaking import Remaking
+from h5stream.storage.source import FileIdentity
 from h5stream.units import text_of_bytes
 
+if TYPE_CHECKING:
+    from h5stream.repacking.repack import RepackProgress
+    from h5stream.repacking.survey import RewritePlan
+
 TICK_S = 0.1
-_MOST_NOTICES = 3
-_MOST_SAMPLES = 32
+_MOST_NOTICES, _MOST_SAMPLES = 3, 32
+RESIDENT_SHARE = 0.9
+"""From here on nearly every read is served from memory; the rest comes in with the first epoch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagingProgress:
+    """How far one call of `stage` has come."""
+
+    bytes_done: int
+    """Bytes that lie in the folder already, of what had to be copied by this or another process."""
+    bytes_total: int
+    """Bytes that had to be copied by this or another process."""
+    files_done: int
+    """Files that are whole, of those that had to be copied."""
+    files_total: int
+    """Files that had to be copied."""
+    waiting_for: tuple[int, ...]
+    """Process ids of those who copy what this process only waits for; empty while it copies itself."""
+    notices: tuple[str, ...]
+    """Lines for people that are known so far."""
+
+
+ProgressCallback = Callable[[StagingProgress], None]
+"""Called in the caller's thread, about ten times a second, also during waits. What it raises ends the call:
+nothing half-copied is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,23 +96,60 @@ class StagedFiles:
 
         Nothing happens the second time, in a forked child, or where the folder is gone.
         """
-        _release(StagingFolder(path=self.folder), self.token)
+        StagingFolder(self.folder).release(self.token)
 
 
-def _release(folder: StagingFolder, session: str) -> None:
-    if not is_held(session):
-        return
-    if not folder.control.exists():
-        end_session(folder, session)
-        return
-    with folder.locked() as files:
-        used = [name for name, entry in files.items() if session in entry.users]
-        end_session(folder, session)
-        reclaim(folder, files)
-        for name in used:
-            if name in files and not files[name].keep and files[name].whole and not files[name].users:
-                delete_copy(folder, name, files.pop(name))
-        folder.save(files)
+class Remaking:
+    """Rewrites files by one recipe into the folder, instead of copying them there.
+
+    The engine is imported only here, and only when something is repacked: `h5stream stage` needs no torch.
+    """
+
+    def __init__(self, recipe: Recipe) -> None:
+        self._recipe, self.text = recipe, recipe.to_text()
+        self._plans: dict[str, RewritePlan] = {}
+
+    def look_at(self, folder: StagingFolder, sources: Sequence[FileIdentity]) -> list[str]:
+        """Plan what seems to be missing, before the folder is locked, as it may mean to read a long index.
+
+        What is to be said before anything is written comes back.
+        """
+        whole = [entry for entry in folder.load().values() if entry.whole]
+        missing = [each.path for each in sources if not any(is_of(entry, each, self.text) for entry in whole)]
+        return [f"{path}: {notice}" for path in missing for notice in self._plan(path).notices]
+
+    def _plan(self, source: str) -> RewritePlan:
+        from h5stream.repacking.survey import plan_rewrite
+
+        if source not in self._plans:
+            self._plans[source] = plan_rewrite(source, self._recipe)
+        return self._plans[source]
+
+    def estimate(self, source: str) -> int:
+        """Return about how many bytes a file will take."""
+        return self._plan(source).estimated_nbytes
+
+    def remake(self, job: CopyJob, told: Callable[[int], None]) -> tuple[Finished, tuple[str, ...]]:
+        """Rewrite a file to its unfinished name, verified and flushed; return it, and what could not be kept.
+
+        `told` hears how far it is, in bytes of the estimated size.
+        """
+        from h5stream.repacking.repack import rewrite
+
+        plan = self._plan(job.source.path)
+
+        def show(now: RepackProgress) -> None:
+            told(plan.estimated_nbytes * now.bytes_done // max(1, now.bytes_total))
+
+        os.close(open_part(job))  # complains if it is gone
+        with explained(job.source.path, job.folder.path, "rewritten", plan.estimated_nbytes):
+            result = rewrite(plan, job.part, show)
+        target = open_part(job)
+        try:
+            copied = finish(job, target, repacked=True)
+        finally:
+            os.close(target)
+        return copied, tuple(f"{plan.source}: {notice}" for notice in result.notices if notice not in plan.notices)
 
 
 class StagingRun:
@@ -102,16 +158,13 @@ class StagingRun:
     def __init__(
         self,
         folder: StagingFolder,
-        who: Claimant,
+        terms: Terms,
         threads: int,
         progress: ProgressCallback | None,
-        remaking: Remaking | None = None,
+        remaking: Remaking | None,
     ) -> None:
-        self._folder = folder
-        self._who = who
-        self._remaking = remaking
-        self._threads = threads
-        self._progress = progress
+        self._folder, self._terms, self._threads = folder, terms, threads
+        self._progress, self._remaking = progress, remaking
         self._notices: list[str] = []
         self._copied: dict[str, int] = {}  # name -> bytes
         self._now = StagingProgress(
@@ -121,193 +174,128 @@ class StagingRun:
     def run(self, paths: Sequence[Path], follow: bool) -> StagedFiles:
         """Bring everything to the folder."""
         inside = os.path.realpath(self._folder.path)
-        in_place = {path: _lies_in(path, inside) for path in paths}
-        wanted = list(dict.fromkeys(path for path in paths if not in_place[path]))
+        in_place = [path for path in dict.fromkeys(paths) if _lies_in(path, inside)]
+        wanted = [path for path in dict.fromkeys(paths) if path not in in_place]
         groups = []
         for path in wanted:
             group, notices = gather(path, follow=follow)
             groups.append(group)
             self._notices += notices
-        self._notices += [f"{path} lies in the folder already" for path in in_place if in_place[path]]
+        self._notices += [f"{path} lies in the folder already" for path in in_place]
         if self._remaking is not None:
-            self._notices += self._remaking.look_at(self._folder, [group.members[0] for group in groups])
+            self._notices += self._remaking.look_at(self._folder, [group.members[0].source for group in groups])
         with unfinished(self._vanish):
-            names = self._until_all_are_there(groups) if groups else ()
+            names = self._until_all_are_there(groups) if groups else []
         return self._result(paths, dict(zip(wanted, names, strict=True)))
 
-    def _until_all_are_there(self, groups: Sequence[Group]) -> tuple[tuple[str, ...], ...]:
-        done = False
+    def _until_all_are_there(self, groups: Sequence[Group]) -> list[tuple[str, ...]]:
         try:
             while True:
-                claim = make_claim(self._folder, groups, self._who, self._tick)
+                claim = make_claim(self._folder, groups, self._terms, self._tick)
                 if claim.to_copy:
                     self._copy(claim)
                 if not claim.to_wait_for:
-                    done = True
-                    return claim.names
+                    break
                 self._wait(claim)
-        finally:
-            if not done:
-                self._give_back()
-            elif not self._who.hold:
-                end_session(self._folder, self._who.session)
-
-    def _copy(self, claim: Claim) -> None:
-        copy: ParallelCopy | None = None
-        try:
-            jobs = self._jobs(claim)
-            if self._remaking is not None:
-                self._announce(claim)
-                self._remake(self._remaking, jobs)
-                return
-            self._notices += _gain_notices(jobs, self._folder.path)
-            self._announce(claim)
-            copy = ParallelCopy(jobs, self._threads)
-            copy.start()
-            self._until_copied(copy, len(jobs), self._now)
-        finally:
-            if copy is not None:
-                copy.close()
-            self._take_back()
-
-    def _remake(self, remaking: Remaking, jobs: Sequence[CopyJob]) -> None:
-        for job in jobs:
-            before = self._now
-
-            def show(done: int, start: int = before.bytes_done) -> None:
-                self._tell(bytes_done=start + done)
-
-            copied, notices = remaking.remake(job, show)
-            self._notices += notices
-            self._publish([copied])
-            self._tell(
-                bytes_done=before.bytes_done + copied.size_bytes,
-                files_done=before.files_done + 1,
-                notices=tuple(self._notices),
-            )
-
-    def _until_copied(self, copy: ParallelCopy, count: int, before: StagingProgress) -> None:
-        left, published_at = count, time.monotonic()
-        finished: list[CopiedFile] = []
-        while left:
-            finished += copy.wait(TICK_S)
-            # Small files are done by the hundred in a tick, and the manifest is always written as a whole.
-            if finished and (len(finished) == left or time.monotonic() - published_at >= TICK_S):
-                self._publish(finished)
-                left -= len(finished)
-                published_at, finished = time.monotonic(), []
-            self._tell(bytes_done=before.bytes_done + copy.bytes_done, files_done=before.files_done + count - left)
-
-    def _jobs(self, claim: Claim) -> list[CopyJob]:
-        target = place_of(self._folder.path)
-        files = self._folder.load()
-        jobs = []
-        for name, member, inode in claim.to_copy:
-            jobs.append(
-                CopyJob(
-                    name=name,
-                    folder=str(self._folder.path),
-                    source=member.source,
-                    version=member.version,
-                    part=self._folder.part_path(name, files[name]),
-                    part_inode=inode,
-                    # In memory, reading and writing by hand is faster (docs/notes-staging.md).
-                    in_kernel=member.version.device == target.device and not target.mount.in_memory,
-                )
-            )
-        return jobs
-
-    def _publish(self, finished: Sequence[CopiedFile]) -> None:
-        """Give finished copies their names, and say so; until then the manifest knows them by inode only."""
-        with self._folder.locked(self._tick) as files:
-            for copied in finished:
-                job, entry = copied.job, self._own_entry(files, copied.job)
-                _give_name(job, self._folder)
-                files[job.name] = replace(
-                    entry,
-                    checksum=copied.checksum,
-                    copy_mtime_ns=copied.mtime_ns,
-                    copy_bytes=copied.repacked_bytes,
-                    staged_at=time.time(),
-                )
-            flush_folder(self._folder.path)
-            self._folder.save(files)
-        self._copied.update({copied.job.name: copied.size_bytes for copied in finished})
-
-    def _own_entry(self, files: dict[str, Entry], job: CopyJob) -> Entry:
-        entry = files.get(job.name)
-        if entry is None or not self._is_unfinished(entry):
-            raise StagingError(
-                f"{job.name} was removed from {self._folder.path} while it was copied there. Its copy was "
-                f"not kept; stage again",
-                file=job.source,
-                folder=str(self._folder.path),
-            )
-        return entry
-
-    def _take_back(self) -> None:
-        """Delete what was claimed and not finished; after a success there is nothing of the kind."""
-        # Out of space or out of reach: the next call that takes the lock sees a dead session and does the
-        # same.
-        with contextlib.suppress(H5StreamError, OSError):
-            own = {name: entry for name, entry in self._folder.load().items() if self._is_unfinished(entry)}
-            for name, entry in own.items():  # first, so that there is room for the manifest
-                self._folder.part_path(name, entry).unlink(missing_ok=True)
-            if own:
-                self._forget(own)
-
-    def _forget(self, own: dict[str, Entry]) -> None:
-        with self._folder.locked() as files:
-            for name in own:
-                if name in files and self._is_unfinished(files[name]):
-                    drop_unfinished(self._folder, name, files.pop(name))
-            self._folder.save(files)
+        except BaseException:
+            # Out of space or out of reach: the next call that takes the lock sees a dead session and does the same.
+            with contextlib.suppress(H5StreamError, OSError):
+                self._vanish()  # first, so that there is room for the manifest
+                self._folder.release(self._terms.session)
+            raise
+        if not self._terms.hold:
+            self._folder.end_session(self._terms.session)
+        return claim.names
 
     def _vanish(self) -> None:
         """Delete what this session writes; who takes the lock next sees a dead session, and takes its entries out."""
-        for path in self._folder.control.glob(f"{self._who.session}.*"):
+        for path in self._folder.control.glob(f"{self._terms.session}.*"):
             path.unlink(missing_ok=True)
 
-    def _is_unfinished(self, entry: Entry) -> bool:
-        return not entry.whole and entry.owner == self._who.session
+    def _copy(self, claim: Claim) -> None:
+        jobs = [CopyJob(self._folder, name, claim.files[name], source) for name, source in claim.to_copy.items()]
+        if self._remaking is None:
+            self._notices += _gain_notices(jobs, self._folder.path)
+        self._announce(claim)
+        if self._remaking is not None:
+            for job in jobs:
+                self._remake(self._remaking, job)
+            return
+        copy, before = ParallelCopy(jobs, self._threads), self._now
+        left, published_at, finished = len(jobs), time.monotonic(), list[Finished]()
+        try:
+            copy.start()
+            while left:
+                finished += copy.wait(TICK_S)
+                # Small files are done by the hundred in a tick, and the manifest is always written as a whole.
+                if finished and (len(finished) == left or time.monotonic() - published_at >= TICK_S):
+                    self._publish(finished)
+                    left -= len(finished)
+                    published_at, finished = time.monotonic(), []
+                done = before.files_done + len(jobs) - left
+                self._tell(bytes_done=before.bytes_done + copy.bytes_done, files_done=done)
+        finally:
+            copy.close()
 
-    def _give_back(self) -> None:
-        """End the session of a call that has failed, and with it the uses that it has begun."""
-        with contextlib.suppress(H5StreamError, OSError):
-            _release(self._folder, self._who.session)
+    def _remake(self, remaking: Remaking, job: CopyJob) -> None:
+        before = self._now
+        finished, notices = remaking.remake(job, lambda done: self._tell(bytes_done=before.bytes_done + done))
+        self._notices += notices
+        self._publish([finished])
+        self._tell(
+            bytes_done=before.bytes_done + finished[1].bytes_of_copy,
+            files_done=before.files_done + 1,
+            notices=tuple(self._notices),
+        )
+
+    def _publish(self, finished: Sequence[Finished]) -> None:
+        """Give finished copies their names, and say so; until then the manifest knows them by inode only."""
+        with self._folder.locked(self._tick) as files:
+            for job, entry in finished:
+                now = files.get(job.name)
+                if now is None or now.copy_inode != entry.copy_inode:
+                    raise gone(job)
+                with explained(job.source.path, job.folder.path, "copied", entry.bytes_of_copy):
+                    path = self._folder.copy_path(job.name)
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    give_name(job.part, path)  # never over another file that was put there
+                files[job.name] = replace(entry, users=now.users)
+            flush_folder(self._folder.path)
+            self._folder.save(files)
+        self._copied.update({job.name: entry.bytes_of_copy for job, entry in finished})
 
     def _announce(self, claim: Claim) -> None:
-        files = self._folder.load()
-        waited = [files[name].bytes_of_copy for name in claim.to_wait_for if name in files]
-        own = [self._who.bytes_of_copy(member) for _, member, _ in claim.to_copy]
+        coming = [claim.files[name].bytes_of_copy for name in (*claim.to_copy, *claim.to_wait_for)]
         done = sum(self._copied.values())
         self._tell(
             bytes_done=done,
-            bytes_total=done + sum(own) + sum(waited),
+            bytes_total=done + sum(coming),
             files_done=len(self._copied),
-            files_total=len(self._copied) + len(own) + len(waited),
+            files_total=len(self._copied) + len(coming),
             notices=tuple(self._notices),
         )
 
     def _wait(self, claim: Claim) -> None:
         """Wait until what others copy is whole, or its copier is gone."""
-        if claim.to_wait_for and not claim.to_copy:
+        if not claim.to_copy:
             self._announce(claim)
-        before, count = self._now, len(claim.to_wait_for)
+        before = self._now
         while True:
             files = self._folder.load()
-            unfinished = {n: files[n] for n in claim.to_wait_for if n in files and not files[n].whole}
-            alive = alive_among(self._folder, unfinished.values())
-            copying = {name: entry for name, entry in unfinished.items() if entry.owner in alive}
+            there = {name: files[name] for name in claim.to_wait_for if name in files}
+            alive = self._folder.alive_among(entry for entry in there.values() if not entry.whole)
+            copying = {name: entry for name, entry in there.items() if not entry.whole and entry.owner in alive}
             if not copying:
                 self._tell(waiting_for=())
                 return
-            there = sum(copied_bytes(self._folder, name, entry) for name, entry in copying.items())
-            whole = sum(files[n].bytes_of_copy for n in claim.to_wait_for if n in files and n not in copying)
+            done = sum(
+                self._folder.copied_bytes(name, entry) if name in copying else entry.bytes_of_copy
+                for name, entry in there.items()
+            )
             self._tell(
-                bytes_done=before.bytes_done + there + whole,
-                files_done=before.files_done + count - len(copying),
-                waiting_for=tuple(sorted({pid_of(entry.owner) for entry in copying.values()})),
+                bytes_done=before.bytes_done + done,
+                files_done=before.files_done + len(claim.to_wait_for) - len(copying),
+                waiting_for=pids_of(entry.owner for entry in copying.values()),
             )
             time.sleep(TICK_S)
 
@@ -321,16 +309,16 @@ class StagingRun:
 
     def _result(self, paths: Sequence[Path], names: dict[Path, tuple[str, ...]]) -> StagedFiles:
         where = self._folder.copy_path
-        all_names = dict.fromkeys(name for group in names.values() for name in group)
+        every = dict.fromkeys(name for group in names.values() for name in group)
         return StagedFiles(
             folder=self._folder.path,
             paths=tuple(where(names[path][0]) if path in names else path.absolute() for path in paths),
             followed=tuple(dict.fromkeys(where(name) for group in names.values() for name in group[1:])),
-            copied=tuple(where(name) for name in all_names if name in self._copied),
-            reused=tuple(where(name) for name in all_names if name not in self._copied),
+            copied=tuple(where(name) for name in every if name in self._copied),
+            reused=tuple(where(name) for name in every if name not in self._copied),
             bytes_copied=sum(self._copied.values()),
             notices=tuple(self._notices),
-            token=self._who.session if self._who.hold else "",
+            token=self._terms.session if self._terms.hold else "",
         )
 
 
@@ -339,52 +327,16 @@ def _lies_in(path: Path, folder: str) -> bool:
     return real.startswith(folder + "/") and not real.startswith(f"{folder}/{CONTROL}/") and path.is_file()
 
 
-def _give_name(job: CopyJob, folder: StagingFolder) -> None:
-    """Rename a copy to its own name, never over another file that was put there."""
-    path = folder.copy_path(job.name)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        give_name(job.part, path)
-    except OSError as error:
-        raise StagingError(
-            f"cannot give the copy of {job.source} its name {path}: {error.strerror or error}. Its copy was not kept",
-            file=job.source,
-            folder=job.folder,
-        ) from error
-
-
-def _gain_notices(jobs: Sequence[CopyJob], folder: Path) -> list[str]:
-    """Give why staging gains little, for at most `_MOST_SAMPLES` files at even distances."""
-    target = place_of(folder)
-    sources: dict[int, Place] = {}
-    sampled = jobs[:: -(-len(jobs) // _MOST_SAMPLES)]
-    lines = []
-    for job in sampled:
-        path, device = Path(job.source), job.version.device
-        if device not in sources:
-            sources[device] = place_of(path)
-        line = little_gain(job.source, job.version.size_bytes, resident_bytes(path), sources[device], target)
-        lines += [line] if line else []
-    if len(lines) > _MOST_NOTICES:
-        among = f"{len(sampled)} files" if len(sampled) == len(jobs) else f"{len(sampled)} files looked at"
-        lines[_MOST_NOTICES:] = [f"... and {len(lines) - _MOST_NOTICES} more of {among} likewise"]
-    return lines
-
-
-# From here on nearly every read is served from memory; the rest comes in with the first epoch.
-RESIDENT_SHARE = 0.9
+# --- Why staging gains little, for people.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
     """What matters about where a file lies."""
 
-    device: int
-    """Number of the device, as ``st_dev``."""
+    device: int  # its number, `st_dev`
     mount: Mount
-    """The file system."""
-    rotates: bool | None
-    """Whether it lies on a rotating disk; None where that is not known."""
+    rotates: bool | None  # whether it is a rotating disk; None where that is not known
 
 
 def place_of(path: Path) -> Place:
@@ -394,11 +346,22 @@ def place_of(path: Path) -> Place:
     return Place(device=device, mount=mount_of(found), rotates=rotates(device))
 
 
-def little_gain(name: str, size_bytes: int, resident: int | None, source: Place, target: Place) -> str:
-    """Give why staging a file gains little, for people; an empty string where it may gain.
+def _gain_notices(jobs: Sequence[CopyJob], folder: Path) -> list[str]:
+    """Return why staging gains little, for at most `_MOST_SAMPLES` files at even distances."""
+    target, sampled = place_of(folder), jobs[:: -(-len(jobs) // _MOST_SAMPLES)]
+    lines = [
+        line
+        for path, size in ((Path(job.source.path), job.source.size) for job in sampled)
+        if (line := little_gain(path.as_posix(), size, resident_bytes(path), place_of(path), target))
+    ]
+    if len(lines) > _MOST_NOTICES:
+        among = f"{len(sampled)} files" if len(sampled) == len(jobs) else f"{len(sampled)} files looked at"
+        lines[_MOST_NOTICES:] = [f"... and {len(lines) - _MOST_NOTICES} more of {among} likewise"]
+    return lines
 
-    Of the file the page cache holds `resident` bytes; None where that is not known.
-    """
+
+def little_gain(name: str, size_bytes: int, resident: int | None, source: Place, target: Place) -> str:
+    """Return why staging a file of which `resident` bytes are in the page cache gains little; empty if it may gain."""
     if source.mount.in_memory:
         return f"staging {name} gains nothing: it lies in memory already ({source.mount.kind})"
     if source.device == target.device:

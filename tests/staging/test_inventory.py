@@ -9,7 +9,7 @@ import pytest
 
 from h5stream.errors import ManifestError, StagedFileInUseError, StagingError
 from h5stream.staging import StagedState, list_staged, remove_staged, stage, verify_staged
-from h5stream.staging.checksum import BLOCK_BYTES
+from h5stream.staging.folder import BLOCK_BYTES
 
 
 def states(folder):
@@ -169,6 +169,27 @@ def test_a_damaged_manifest_is_named_and_nothing_is_lost(write, ram, text):
     with pytest.raises(ManifestError, match="away and stage again"):
         stage(write("b.h5", 10), to=ram)
     assert (ram / "a.h5").exists()
+
+
+def test_what_version_0_2_has_staged_is_used_and_what_it_left_unfinished_is_made_anew(write, ram, left):
+    whole, begun = write("a.h5", 10), write("b.h5", 20)
+    stage(whole, to=ram, lease=False)
+    copy, was = (ram / "a.h5").stat(), whole.stat()
+    dead, digest = "4711-0a1b2c3d4e5f", list_staged(ram)[0].checksum.digest
+    common = {"owner": dead, "keep": True, "staged_at": 0.0, "users": [dead], "recipe": "", "copy_bytes": -1}
+    a = {"source": str(whole), "size_bytes": 10, "mtime_ns": was.st_mtime_ns, "copy_inode": copy.st_ino,
+         "checksum": {"digest": digest, "algorithm": "xxh3_128", "block_bytes": 16777216},
+         "copy_mtime_ns": copy.st_mtime_ns, "state": "whole", **common}  # fmt: skip
+    b = {"source": str(begun), "size_bytes": 20, "mtime_ns": begun.stat().st_mtime_ns, "copy_inode": 1,
+         "checksum": None, "copy_mtime_ns": 0, "state": "copying", **common}  # fmt: skip
+    files = {"format": "h5stream-staging", "version": 2, "files": {"a.h5": a, "b.h5": b}}
+    (ram / ".h5stream" / "manifest.json").write_text(json.dumps(files))
+    for name in (f"{dead}.690c64c7ea680db6.part", f"{dead}.session"):
+        (ram / ".h5stream" / name).write_bytes(b"half")
+    result = stage([whole, begun], to=ram, lease=False)
+    assert (result.reused, result.copied) == ((ram / "a.h5",), (ram / "b.h5",))
+    assert all(one.ok for one in verify_staged(ram))
+    assert left(ram / ".h5stream") == ["lock", "manifest.json"]
 
 
 def test_a_manifest_of_a_newer_version_is_left_alone(write, ram):

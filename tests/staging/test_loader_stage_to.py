@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import time
 
 import h5py
 import numpy as np
@@ -168,23 +167,3 @@ def test_a_forked_child_does_not_give_the_lease_back(source, ram):
     os.waitpid(pid, 0)
     assert users(ram) == [(os.getpid(),)]
     loader.close()
-
-
-def test_a_killed_process_keeps_no_lease(child, source, ram):
-    script = """
-    from h5stream import H5StreamLoader
-    loader = H5StreamLoader(sys.argv[1], 128, fields=["x", "y"], stage_to=sys.argv[2])
-    batches = iter(loader)
-    next(batches)
-    say("streaming")
-    hear()
-    """
-    victim = child(script, source, ram)
-    victim.hear("streaming")
-    assert users(ram) == [(victim.pid,)]
-    victim.kill()
-    victim.end()
-    deadline = time.monotonic() + 10
-    while users(ram) != [()] and time.monotonic() < deadline:
-        pass
-    assert users(ram) == [()]

@@ -8,16 +8,10 @@ from pathlib import Path
 
 import pytest
 import xxhash
-from hypothesis import given
-from hypothesis import strategies as st
 
 from h5stream.filesystem import Mount, mount_of, resident_bytes
-from h5stream.space import Space, measure, refusal, what_fits
+from h5stream.space import Space, measure, refusal
 from h5stream.staging import stage
-from h5stream.staging.checksum import block_count, combine
-from h5stream.staging.folder import new_session
-from h5stream.staging.layout import Group, Member, SourceVersion, Standing, choose_prefix, prefixes
-from h5stream.staging.manifest import Entry, from_json, to_json
 from h5stream.staging.run import Place, little_gain
 
 DISK = Place(device=1, mount=Mount(kind="ext4", point="/"), rotates=False)
@@ -36,45 +30,9 @@ def test_the_checksum_can_be_made_by_anybody_with_xxhash(write, ram):
     assert recorded["digest"] == xxhash.xxh3_128_hexdigest(b"".join(digests))
 
 
-def test_the_order_of_blocks_matters():
-    assert combine([b"a", b"b"]) != combine([b"b", b"a"])
-    assert block_count(5, 2) == 3
-
-
-@given(
-    st.dictionaries(
-        st.text(st.characters(blacklist_characters="/\0"), min_size=1).filter(
-            lambda name: name not in {".", "..", ".h5stream"}
-        ),
-        st.builds(
-            Entry,
-            source=st.text(),
-            size_bytes=st.integers(0),
-            mtime_ns=st.integers(),
-            owner=st.just(new_session()),
-            keep=st.booleans(),
-            checksum=st.none() | st.just(combine([b"x"])),
-            copy_inode=st.integers(0),
-            users=st.lists(st.just(new_session())).map(tuple),
-        ),
-        max_size=5,
-    )
-)
-def test_a_manifest_survives_writing_and_reading(files):
-    assert from_json(to_json(files), where="/x") == files
-
-
 def space(**changes):
     values = {"free_bytes": 1000 << 20, "memory_bytes": 500 << 20, "memory_margin_bytes": 100 << 20}
     return Space(folder="/x", filesystem="tmpfs", free_margin_bytes=0, **{**values, **changes})
-
-
-@pytest.mark.parametrize(
-    ("changes", "usable_mib"),
-    [({}, 400), ({"memory_bytes": None}, 1000), ({"free_bytes": 1 << 20}, 1), ({"memory_bytes": 5}, 0)],
-)
-def test_the_tighter_limit_counts(changes, usable_mib):
-    assert space(**changes).usable_bytes == usable_mib << 20
 
 
 def test_a_refusal_names_numbers_and_what_would_fit():
@@ -85,16 +43,6 @@ def test_a_refusal_names_numbers_and_what_would_fit():
     assert "1 of 2 would fit: small" in text
     assert refusal(space(), [("big", 390 << 20)]) == ""
     assert "None of them fits" in refusal(space(), [("big", 500 << 20)])
-
-
-@given(st.lists(st.integers(0, 100)), st.integers(0, 300))
-def test_what_fits_does_fit_and_nothing_smaller_was_left_out(sizes, usable):
-    named = [(str(number), size) for number, size in enumerate(sizes)]
-    fitting = set(what_fits(named, usable))
-    inside = [size for name, size in named if name in fitting]
-    outside = [size for name, size in named if name not in fitting]
-    assert sum(inside) <= usable
-    assert not outside or sum(inside) + min(outside) > usable
 
 
 def test_the_type_of_a_file_system_is_found_and_a_tmpfs_is_measured_in_memory_too(ram, small_tmpfs):
@@ -149,36 +97,3 @@ def test_what_reads_from_the_page_cache_is_noticed_when_it_is_staged(write, smal
     notices = stage(sources, to=folder).notices
     assert len(notices) == 4
     assert "7 more of 10 files likewise" in notices[-1]
-
-
-def group(*names):
-    version = SourceVersion(size_bytes=1, mtime_ns=1, inode=1, device=1)
-    members = tuple(Member(source=f"/data/{name}", version=version, relative=name) for name in names)
-    return Group(root="/data", members=members)
-
-
-@given(st.sets(st.sampled_from(["a", "b"])), st.sets(st.sampled_from(["a", "b"])))
-def test_a_group_goes_where_none_of_its_names_is_taken(taken, there):
-    wanted = group("a", "b")
-
-    def standing(name, member):
-        if "/" in name:
-            return Standing.FREE
-        if name in taken:
-            return Standing.TAKEN
-        return Standing.FRESH if name in there else Standing.FREE
-
-    steps = prefixes(wanted)
-    first, second = next(steps), next(steps)
-    assert choose_prefix(wanted, [first] if "a" in there else [], standing) == (second if taken else first)
-
-
-def test_a_group_goes_back_to_where_it_lies():
-    def standing(name, member):
-        return Standing.FRESH if name.startswith("other/") else Standing.FREE
-
-    assert choose_prefix(group("a", "b"), ["other/"], standing) == "other/"
-
-
-def test_no_name_is_left_when_all_are_taken():
-    assert choose_prefix(group("a"), [], lambda name, member: Standing.TAKEN) is None

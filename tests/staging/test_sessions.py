@@ -13,7 +13,6 @@ import pytest
 
 from h5stream.errors import ManifestError, StagedFileInUseError, StagingError
 from h5stream.staging import StagedState, list_staged, remove_staged, stage, staged
-from h5stream.staging.folder import StagingFolder, begin_session, end_session, is_alive, new_session, pid_of
 
 MIB = 1 << 20
 NOBODY = 65534
@@ -29,18 +28,6 @@ as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as ano
 
 def users(folder):
     return {file.path.name: file.used_by for file in list_staged(folder)}
-
-
-def test_a_session_is_alive_from_its_beginning_to_its_end(ram):
-    place, session = StagingFolder(path=ram), new_session()
-    with place.locked():
-        assert not is_alive(place, session)
-        begin_session(place, session)
-        assert is_alive(place, session)
-        assert is_alive(place, session), "to ask is no lock that the next one meets"
-        end_session(place, session)
-        assert not is_alive(place, session)
-    assert pid_of(session) == os.getpid()
 
 
 def test_a_killed_user_is_gone_even_if_nothing_waits_for_it(child, write, ram, left):
@@ -61,19 +48,6 @@ def test_a_killed_user_is_gone_even_if_nothing_waits_for_it(child, write, ram, l
     assert users(ram) == {"a.h5": ()}
     assert remove_staged(ram).bytes_freed == 1000
     assert left(ram) == []
-
-
-def test_one_killed_of_several_users_leaves_the_others_theirs(child, write, ram):
-    source = write("a.h5", 1000)
-    one, two = child(USE, source, ram), child(USE, source, ram)
-    for each in (one, two):
-        each.hear("using")
-    one.kill(signal.SIGKILL)
-    one.end()
-    assert users(ram) == {"a.h5": (two.pid,)}
-    with pytest.raises(StagedFileInUseError) as caught:
-        remove_staged(ram)
-    assert caught.value.pids == (two.pid,)
 
 
 def test_a_forked_child_keeps_no_lease_of_its_killed_parent(child, write, ram):
@@ -118,17 +92,6 @@ def test_a_forked_child_keeps_no_copy_of_its_killed_parent_in_the_making(child, 
     assert [file.state for file in list_staged(ram)] == [StagedState.UNFINISHED]
     assert len(stage(source, to=ram).copied) == 1
     os.kill(grandchild, signal.SIGKILL)
-
-
-def test_several_leases_of_one_process_are_given_back_one_by_one(write, ram):
-    source = write("a.h5", 10)
-    first, second = stage(source, to=ram), stage(source, to=ram)
-    first.release()
-    first.release()
-    with pytest.raises(StagedFileInUseError):
-        remove_staged(ram)
-    second.release()
-    assert users(ram) == {"a.h5": ()}
 
 
 def test_a_lease_on_many_files_takes_one_descriptor(child, write, ram):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import itertools
 import os
-import shutil
 import stat
 from itertools import pairwise
 
@@ -23,7 +23,7 @@ from h5stream.errors import (
 )
 from h5stream.filesystem import mount_of
 from h5stream.staging import copying, list_staged, remove_staged, run, stage, staged
-from h5stream.staging.checksum import BLOCK_BYTES
+from h5stream.staging.folder import BLOCK_BYTES
 
 MIB = 1 << 20
 
@@ -120,7 +120,7 @@ def test_a_file_that_is_not_ours_keeps_its_name(write, ram):
 
 def test_a_file_that_appears_meanwhile_is_not_overwritten(write, ram, monkeypatch, left):
     source = write("a.h5", 100)
-    around(monkeypatch, run, "_give_name", before=lambda *_: (ram / "a.h5").write_bytes(b"mine"))
+    around(monkeypatch, run, "give_name", before=lambda *_: (ram / "a.h5").write_bytes(b"mine"))
     with pytest.raises(StagingError, match="File exists"):
         stage(source, to=ram)
     assert (ram / "a.h5").read_bytes() == b"mine"
@@ -251,7 +251,7 @@ def test_an_input_error_names_the_file(write, ram, monkeypatch, left):
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(copying, "_write", broken)
-    with pytest.raises(StagingError, match=r"cannot copy .*a\.h5 to .*Input/output error"):
+    with pytest.raises(StagingError, match=r"a\.h5 cannot be copied to .*Input/output error"):
         stage(write("a.h5", 1000), to=ram)
     assert left(ram) == []
 
@@ -312,23 +312,10 @@ def test_memory_does_not_limit_a_disk(write, tmp_path, monkeypatch):
     assert stage(write("a.h5", 1000), to=tmp_path / "disk", margin_bytes=0).copied
 
 
-def test_one_file_system_copies_in_the_kernel_and_falls_back(write, tmp_path, monkeypatch):
-    source = write("a.h5", 3 * MIB + 5)
-    calls = []
-    real = os.copy_file_range
-
-    def counting(*arguments):
-        calls.append(arguments)
-        if len(calls) % 2 == 0:
-            raise OSError(errno.EXDEV, "Invalid cross-device link")
-        return real(*arguments)
-
-    monkeypatch.setattr(os, "copy_file_range", counting)
-    result = stage(source, to=tmp_path / "near")
-    if not mount_of(tmp_path).in_memory:
-        assert len(calls) > 2
-        assert "on the same file system" in result.notices[-1]
-    assert result.paths[0].read_bytes() == source.read_bytes()
+def test_that_a_folder_on_the_same_file_system_gains_little_is_said(write, tmp_path):
+    if mount_of(tmp_path).in_memory:
+        pytest.skip("the temporary folder lies in memory")
+    assert "on the same file system" in stage(write("a.h5", 1000), to=tmp_path / "near").notices[-1]
 
 
 def test_an_error_of_the_progress_callback_ends_the_call(write, ram, left):
@@ -384,8 +371,43 @@ def test_the_last_of_two_staged_blocks_takes_the_copy_away(write, ram, left):
     assert left(ram) == []
 
 
-def test_release_survives_a_folder_that_is_gone(write, tmp_path):
-    result = stage(write("a.h5", 100), to=tmp_path / "fast")
-    shutil.rmtree(tmp_path / "fast")
-    result.release()
-    assert not (tmp_path / "fast").exists()
+def test_who_wants_the_lock_waits_for_it_and_can_be_stopped_meanwhile(write, ram, left):
+    source, told = write("a.h5", 1000), []
+
+    def show(now):
+        told.append(now)
+        raise KeyboardInterrupt
+
+    (ram / ".h5stream").mkdir()
+    with (ram / ".h5stream" / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(KeyboardInterrupt):
+            stage(source, to=ram, lease=False, progress=show)
+        assert left(ram) == [".h5stream", ".h5stream/lock"]
+    assert len(told) == 1
+    assert stage(source, to=ram, lease=False).copied == (ram / "a.h5",)
+
+
+def test_a_folder_that_cannot_be_locked_is_named(write, ram, monkeypatch):
+    def refuse(descriptor, kind):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(StagingError, match=r"No locks available.*needs a folder that may be written and locked"):
+        stage(write("a.h5", 10), to=ram)
+
+
+def test_a_part_that_was_exchanged_in_mid_copy_is_never_given_the_name(write, ram, monkeypatch, left):
+    done = []
+
+    def exchange():
+        if not done:
+            done.append(True)
+            (part,) = (ram / ".h5stream").glob("*.part")
+            part.unlink()
+            part.touch()
+
+    after_each_write(monkeypatch, exchange)
+    with pytest.raises(StagingError, match=r"was removed from .* while it was made"):
+        stage(write("a.h5", 33 << 20), to=ram, threads=1)
+    assert left(ram) == []

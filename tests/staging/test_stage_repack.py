@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -96,16 +95,8 @@ def test_progress_ends_at_what_it_took(source, ram):
     assert len(told) > 3
 
 
-def test_damage_after_staging_is_found(source, ram):
-    stage(source, to=ram, repack={}, lease=False)
-    with (ram / "a.h5").open("r+b") as file:
-        file.seek(-5, os.SEEK_END)
-        file.write(b"\xaa")
-    assert [result.ok for result in verify_staged(ram)] == [False]
-
-
 def test_damage_while_repacking_leaves_nothing(source, ram, left, monkeypatch):
-    monkeypatch.setattr("h5stream.repacking.rewrite.difference", lambda *_: "x: row 3 differs")
+    monkeypatch.setattr("h5stream.repacking.verify.difference", lambda *_: "row 3 differs")
     with pytest.raises(StagedFileDamagedError):
         stage(source, to=ram, repack={})
     assert left(ram) == []
@@ -126,7 +117,7 @@ def test_a_full_disk_leaves_nothing(source, small_tmpfs, left, monkeypatch):
     folder = small_tmpfs("256k")
     with pytest.raises(NotEnoughSpaceError, match="do not fit"):
         stage(source, to=folder / "ram", repack={})
-    monkeypatch.setattr("h5stream.staging.claims.refusal", lambda *_: "")
+    monkeypatch.setattr("h5stream.space.refusal", lambda *_: "")
     with pytest.raises(NotEnoughSpaceError, match="ram filled up"):
         stage(source, to=folder / "ram", repack={})
     assert left(folder / "ram") == []
@@ -153,28 +144,6 @@ def test_after_a_kill_in_mid_repack_nothing_looks_whole(child, source, ram, left
     assert_same_tree(source, ram / "a.h5")
     remove_staged(ram)
     assert left(ram) == []
-
-
-def test_a_waiting_process_takes_over_from_a_killed_one(child, source, ram):
-    first = child(PAUSED, source, ram)
-    first.hear("half")
-    second = child(
-        """
-        told = []
-        def show(now):
-            if now.waiting_for and not told:
-                told.append(now)
-                say("waiting")
-        result = stage(sys.argv[1], to=sys.argv[2], repack={}, progress=show)
-        say("done", copied=len(result.copied))
-        """,
-        source,
-        ram,
-    )
-    second.hear("waiting")
-    first.kill(signal.SIGKILL)
-    assert second.hear("done") == {"copied": 1}
-    assert_same_tree(source, ram / "a.h5")
 
 
 def test_the_command_shares_its_options_with_repack(source, ram):
