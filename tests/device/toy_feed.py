@@ -25,10 +25,10 @@ def feed_in_place(backend, *, wait_to_refill=True, wait_to_consume=True, wait_to
                     pass
             else:
                 backend.synchronize(copied[place])
-        slots[place].tensor.fill_(k)
+        slots[place].fill_(k)
         if consumed[place] is not None and wait_to_overwrite:
             backend.wait(side, consumed[place])
-        backend.copy_async(there[place], slots[place].tensor, side)
+        backend.copy_async(there[place], slots[place], side)
         copied[place] = backend.record_event(side)
         if wait_to_consume:
             backend.wait(consumer, copied[place])
@@ -41,7 +41,7 @@ def feed_in_place(backend, *, wait_to_refill=True, wait_to_consume=True, wait_to
 def feed_owned(backend, *, hold=True):
     """Give each batch device memory of its own, allocated for the side stream and dropped at once."""
     side, consumer = backend.side_stream(), backend.current_stream()
-    slot = backend.allocate_pinned(BATCH_BYTES).tensor
+    slot = backend.allocate_pinned(BATCH_BYTES)
     seen = [torch.zeros(BATCH_BYTES, dtype=torch.uint8) for _ in range(BATCHES)]
     for k in range(BATCHES):
         slot.fill_(k)

@@ -28,9 +28,9 @@ from seeded import SeededLoader as H5StreamLoader
 from torch.utils.data import DataLoader
 
 from h5stream import H5Dataset
-from h5stream.device.cpu import CpuBackend
 from h5stream.errors import CorruptChunkError, IsolatedProcessError, LoaderClosedError, LoaderTimeoutError, OptionError
 from h5stream.workers.sample_engine import SampleRun
+from tests.device.fake_backend import FakeBackend
 
 pytestmark = [
     # Python 3.12 and later warn of a fork beside threads, which is what these tests ask for: it takes no seconds.
@@ -271,7 +271,7 @@ def test_batches_are_moved_to_a_device_and_transformed_there(kinds, monkeypatch,
     given = {"fields": {"x": "x", "y": "y"}, "shuffle": True, "sample_transform": applied.as_it_is, **FORK}
     with H5StreamLoader(kinds, 7, **given) as loader:
         expected = [{"x": batch["x"] * 2, "y": batch["y"]} for batch in loader]
-    device_is(monkeypatch, CpuBackend())
+    device_is(monkeypatch, FakeBackend(0, is_late=False))
 
     def doubled(batch):
         return {"x": batch["x"] * 2, "y": batch["y"]}
@@ -548,7 +548,6 @@ def test_starting_and_stopping_leaves_nothing_behind(tmp_path, rounds):
             {"sample_transform": print, "sample_workers": 1, "multiprocessing_context": "thread"},
             "multiprocessing_context= takes 'spawn', 'forkserver' or 'fork'",
         ),
-        ({"sample_transform": print, "window_device": "cpu"}, "window_device= shuffles whole fields"),
     ],
 )
 def test_wrong_arguments_are_refused_at_once(sample, given, said):
