@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from h5stream.errors import IsolatedProcessError
-from h5stream.workers.connection import Failure, signal_name
+from h5stream.workers.failures import Failure, signal_name
 from h5stream.workers.starting import interpreter
 
 _P = ParamSpec("_P")

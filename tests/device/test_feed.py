@@ -12,6 +12,7 @@ from inner import device_is
 
 from h5stream import H5StreamLoader
 from h5stream.device import feed as module
+from h5stream.device.cuda import CudaBackend
 from h5stream.device.feed import DeviceFeed, pinned_ring
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
@@ -84,7 +85,7 @@ def run_feed(layout, backend, *, depth=2, keep=False, room=ROWS, **options):
         assert given.rows == ROWS
         batch = given.value
         del given
-        out = {name: torch.zeros((ROWS, *batch[name].shape[1:]), dtype=batch[name].dtype) for name in ("x", "y")}
+        out = {name: torch.zeros_like(batch[name]) for name in ("x", "y")}
         for name, tensor in out.items():
             backend.launch(consumer, torch.Tensor.copy_, tensor, batch[name])
         seen.append((out, batch["s"]))
@@ -92,7 +93,7 @@ def run_feed(layout, backend, *, depth=2, keep=False, room=ROWS, **options):
             kept.append(batch)
         del batch
     feed.close()
-    backend.finish()
+    getattr(backend, "finish", torch.cuda.synchronize)()
     if keep:
         seen += [({name: batch[name] for name in ("x", "y")}, batch["s"]) for batch in kept]
     return seen, ring
@@ -121,6 +122,14 @@ def test_a_batch_in_a_slot_with_much_more_room_crosses_without_it(layout, seed, 
 def test_every_batch_is_right_however_late_the_device_is(layout, seed, reuse_buffers):
     seen, _ = run_feed(layout, FakeBackend(seed), reuse_buffers=reuse_buffers)
     assert len(seen) == BATCHES
+    assert is_right(seen)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.parametrize("reuse_buffers", [False, True])
+def test_every_batch_is_right_on_a_gpu(cast_layout, reuse_buffers):
+    seen, _ = run_feed(cast_layout, CudaBackend(), keep=not reuse_buffers, reuse_buffers=reuse_buffers)
     assert is_right(seen)
 
 

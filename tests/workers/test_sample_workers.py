@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 
 import applied
+import forking
 import h5py
 import numpy as np
 import psutil
@@ -358,6 +359,39 @@ def test_a_killed_worker_is_an_error_and_the_next_iteration_has_others(tmp_path,
         assert int(next(iter(loader))[1][0]) == 0
         assert not set(before) & set(pids_of(loader))
     assert all(map(is_gone, before))
+
+
+KILLED = """
+import functools, sys, torch
+sys.path[:0] = [{FOLDER!r}]
+import applied
+from h5stream import H5StreamLoader
+
+given = {"fields": ["x", "y"], "sample_workers": 2, "multiprocessing_context": "fork"}
+function = functools.partial(applied.hanging, 5, sys.argv[2])
+iterator = iter(H5StreamLoader(sys.argv[1], 10, sample_transform=function, **given))
+next(iterator)
+"""
+
+
+def test_workers_end_when_their_parent_is_killed_whatever_they_do(tmp_path, sample):
+    parent = forking.Forked(KILLED.replace("{FOLDER!r}", repr(str(Path(__file__).parent))), sample.path, tmp_path)
+    eventually(lambda: any(tmp_path.glob("[0-9]*")))
+    workers = psutil.Process(parent.pid).children()
+    assert len(workers) == 2
+    parent.kill()
+    parent.communicate()
+    eventually(lambda: all(is_gone(worker.pid) for worker in workers))
+
+
+def test_a_worker_that_cannot_begin_says_why(sample):
+    def failing(number):
+        raise ZeroDivisionError(f"{number} at the beginning")
+
+    with rows(sample.path, applied.as_it_is, 1, worker_init_fn=failing) as loader:
+        with pytest.raises(ZeroDivisionError, match="0 at the beginning") as caught:
+            next(iter(loader))
+        assert "in failing" in str(caught.value.__cause__)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
