@@ -29,12 +29,6 @@ class InChild(Generic[_T]):
     As a context manager, it ends the child at the end, whatever it is doing.
 
     # Guarantees: used by one thread.
-
-    Examples
-    --------
-    >>> with InChild("counting", sum, [1, 2]) as call:
-    ...     call.result()
-    3
     """
 
     def __init__(self, what: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> None:
