@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import resource
 
 import numpy as np
+import pytest
 import torch
 from forking import in_forked_child
 
@@ -86,4 +88,16 @@ def test_a_forked_child_that_drops_it_takes_nothing_from_its_parent():
     assert np.all(held["array"] == 5)
     assert pages_of(descriptor) >= NBYTES
     held.clear()
+    os.close(descriptor)
+
+
+def test_where_addresses_are_limited_a_file_takes_a_part_of_them(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (16 * NBYTES, 16 * NBYTES))
+    descriptor = create_file()
+    memory = SharedMemory(descriptor)
+    kept = memory.allocate(NBYTES // 2)
+    with pytest.raises(MemoryError, match="no memory for 4,194,304 bytes of batches: 2,097,152 bytes are in use"):
+        memory.allocate(NBYTES)
+    del kept
+    assert len(memory.allocate(NBYTES // 2)) == NBYTES // 2
     os.close(descriptor)
