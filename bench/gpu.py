@@ -31,9 +31,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from h5stream import H5Dataset, H5StreamLoader, SystemMonitor, allowance
 from h5stream.baseline.rivals import naive_loader
 from h5stream.baseline.sample_file import write_sample_file
-from h5stream.device.backend import backend_for
-from h5stream.device.feed import DeviceFeed
-from h5stream.device.pinned_slots import PinnedRing
+from h5stream.device.cuda import CudaBackend
+from h5stream.device.feed import DeviceFeed, pinned_ring
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.slots import SlotFormat, Slots
@@ -75,8 +74,7 @@ class Bench:
         return str(path)
 
     def loader(self, kind: str, **options: Any) -> H5StreamLoader:
-        where = {} if options.get("window_device") else {"device": self.device}
-        return H5StreamLoader(self.file(kind), self.batch, shuffle=True, fields=FIELDS, **where, **options)
+        return H5StreamLoader(self.file(kind), self.batch, shuffle=True, fields=FIELDS, device=self.device, **options)
 
     def timed(self, action: Callable[[], Any]) -> float:
         self.sync()
@@ -127,8 +125,9 @@ def feed_share(bench: Bench) -> dict[str, float]:
     found["share_of_pinned_copy"] = found["feed_gb_per_s"] / plain
     found["copy_busy"] = loader.stats().copy_busy
     loader.close()
-    found["feed_alone_gb_per_s"] = _feed_alone(bench)
-    found["feed_alone_share"] = found["feed_alone_gb_per_s"] / plain
+    if bench.cuda:
+        found["feed_alone_gb_per_s"] = _feed_alone(bench)
+        found["feed_alone_share"] = found["feed_alone_gb_per_s"] / plain
     return found
 
 
@@ -149,8 +148,8 @@ def _feed_alone(bench: Bench) -> float:
     """Gigabytes a second of a feed that never waits for a reader."""
     layout = H5Dataset(bench.file("unfiltered"), FIELDS).layout
     slot_format = SlotFormat.for_rows(layout.fields, bench.batch)
-    backend = backend_for(bench.device)
-    slots = PinnedRing(backend, slot_format.nbytes)
+    backend = CudaBackend(bench.device)
+    slots = pinned_ring(backend, slot_format.nbytes)
     feed = DeviceFeed(backend, _AlwaysReady(slots, bench.batch), Assembler(layout), slot_format, depth=2)
     repeat = 10 if bench.quick else 500
     for _ in range(5):
@@ -161,16 +160,14 @@ def _feed_alone(bench: Bench) -> float:
 
 
 def batches_per_s(bench: Bench) -> dict[str, dict[str, float]]:
-    """Batches a second of the naive loader, and of ours with the window on the host and on the device."""
+    """Batches a second of the naive loader, and of ours."""
     figures: dict[str, dict[str, float]] = {}
     for kind in FILTERS:
         row = figures[kind] = {}
         for workers in (2, 8, 16):
             if workers <= max(2, allowance.cpus()) and kind != "lz4_shuffle":
                 row[f"naive_{workers}_workers"] = _naive_rate(bench, kind, workers)
-        row["host_window"] = _rate(bench, kind)
-        row["device_window"] = _rate(bench, kind, window_device=bench.device)
-        row["kept_on_device"] = _rate(bench, kind, window_device=bench.device, keep="device")
+        row["ours"] = _rate(bench, kind)
     return figures
 
 
@@ -260,8 +257,6 @@ def _feeds(bench: Bench, wanted: float, steps: int) -> Iterator[tuple[str, Any, 
     """Give name, loader, steps to leave out, and steps to count."""
     for kind in ("gzip4_shuffle", "unfiltered"):
         yield f"ours_{kind}", bench.loader(kind, persistent_workers=True), 5, steps
-    if wanted == 20:
-        yield "ours_device_window", bench.loader("gzip4_shuffle", window_device=bench.device), 5, steps
     workers = min(8, max(2, allowance.cpus()))
     rounds = 1 if bench.quick else 2
     yield "naive_unfiltered", _naive(bench, "unfiltered", workers, bench.batch), workers, rounds * workers
@@ -298,26 +293,23 @@ def _fed(bench: Bench, step: Step, feed: Iterator[Any], skip: int, steps: int) -
 
 
 def steady_state(bench: Bench) -> dict[str, float]:
-    """Host memory after each of several epochs, by the feed and by a device window: it must be flat."""
-    found: dict[str, float] = {}
-    for name, options in (("feed", {}), ("device_window", {"window_device": bench.device})):
-        held, resident, pinned = [], [], []
-        with bench.loader("gzip4_shuffle", **options) as loader:
-            for _ in range(3 if bench.quick else 6):
-                for _batch in loader:
-                    pass
-                slots = loader._iterations.engine.slots
-                held.append(getattr(slots, "really_held_nbytes", slots.held_nbytes))
-                resident.append(_resident_bytes())
-                pinned.append(torch.cuda.host_memory_stats()["num_host_alloc"] if bench.cuda else 0)
-        found |= {
-            f"{name}_held_bytes_after_second_epoch": held[1],
-            f"{name}_held_bytes_after_last_epoch": held[-1],
-            f"{name}_resident_growth_bytes": resident[-1] - resident[1],
-            f"{name}_pinned_allocations_after_second_epoch": pinned[-1] - pinned[1],
-        }
+    """Host memory after each of several epochs: it must be flat."""
+    held, resident, pinned = [], [], []
+    with bench.loader("gzip4_shuffle") as loader:
+        for _ in range(3 if bench.quick else 6):
+            for _batch in loader:
+                pass
+            held.append(loader.held_nbytes)
+            resident.append(_resident_bytes())
+            pinned.append(torch.cuda.host_memory_stats()["num_host_alloc"] if bench.cuda else 0)
     cpu = resource.getrusage(resource.RUSAGE_SELF)
-    return found | {"cpu_seconds_so_far": cpu.ru_utime + cpu.ru_stime}
+    return {
+        "held_bytes_after_second_epoch": held[1],
+        "held_bytes_after_last_epoch": held[-1],
+        "resident_growth_bytes": resident[-1] - resident[1],
+        "pinned_allocations_after_second_epoch": pinned[-1] - pinned[1],
+        "cpu_seconds_so_far": cpu.ru_utime + cpu.ru_stime,
+    }
 
 
 def _resident_bytes() -> int:
@@ -332,8 +324,8 @@ def delayed_consumers(bench: Bench) -> dict[str, float]:
     for kind, options in (
         ("unfiltered", {"reuse_device_buffers": True}),
         ("unfiltered", {}),
-        ("gzip4_shuffle", {"window_device": bench.device}),
-        ("gzip4_shuffle", {"window_device": bench.device, "keep": "device"}),
+        ("gzip4_shuffle", {"reuse_device_buffers": True}),
+        ("gzip4_shuffle", {}),
     ):
         with bench.loader(kind, window=bench.rows // 4, **options) as loader:
             batches, wrong = _delayed(bench, loader, wanted)

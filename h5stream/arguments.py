@@ -25,6 +25,7 @@ class OldNames(TypedDict, total=False):
     samples_per_epoch: int | None
     replacement: bool | None
     isolation: Any
+    window_device: Any
 
 
 OLD: dict[str, tuple[str | None, str]] = {
@@ -36,6 +37,7 @@ OLD: dict[str, tuple[str | None, str]] = {
     "balance": ("draw", "write draw=Balanced(field, shares)"),
     "samples_per_epoch": ("draw", "write draw=NUMBER, or count=NUMBER in Weighted(...) or Balanced(...)"),
     "replacement": ("draw", "write draw=Weighted(..., replacement=...) or Balanced(..., replacement=...)"),
+    "window_device": (None, "write device=...; windows lie in this machine's memory"),
     "isolation": (None, "it has no effect any more; transform_workers=1 has batch_transform= applied elsewhere"),
 }
 """Each argument of an old name, the one that took its place, and what to write."""
@@ -60,6 +62,12 @@ def with_new_names(given: Mapping[str, Any], stacklevel: int) -> dict[str, Any]:
         if new is not None and found.get(new) is not None:
             raise OptionError(f"{old}= is an old name of {new}=, and both were given; leave out {old}=")
         warnings.warn(f"{old}= goes in 0.4: {written}", DeprecationWarning, stacklevel=stacklevel + 1)
+    if found.get("keep") == "device":
+        text = "keep='device' goes in 0.4: write keep='auto', which keeps samples in this machine's memory"
+        warnings.warn(text, DeprecationWarning, stacklevel=stacklevel + 1)
+        found["keep"] = "auto"
+    if "window_device" in used and found.get("device") is None:  # batches came there, and still do
+        found["device"] = used["window_device"]
     if "transform" in used:
         found["batch_transform"] = used["transform"]
     if (draw := _draw_of(used)) is not None:

@@ -183,15 +183,10 @@ class Cursor:
                 window=self._asked.window,
                 window_rows=self._settings.window_rows,
                 batch_rows=min(self._settings.batch_size, len(self._dataset)),
-                memory_budget=None if self._asked.gathers_on_device else self._footprint.memory_budget,
+                memory_budget=self._footprint.memory_budget,
                 ranks=self.ranks.world_size,
                 stacklevel=4,
             )
-
-    @property
-    def blocks_of_files(self) -> Blocks:
-        """All samples in the order of the files, whatever order an epoch has."""
-        return self._dataset.blocks
 
     def _blocks_of(self, epoch: int) -> Blocks:
         """Return the blocks of an epoch: all alike, but where it draws its samples."""

@@ -298,8 +298,8 @@ def _batches(
         lambda: SlotRing(slot_format.nbytes, most_slots=size.max_open_batches),
         threads=size.threads,
     )
-    order, first = size.engine_order(EpochOrder(blocks, settings), 0)
-    run = engine.begin(order, first, max_open_batches=size.max_open_batches)
+    order = size.engine_order(EpochOrder(blocks, settings))
+    run = engine.begin(order, 0, max_open_batches=size.max_open_batches)
     try:
         while (batch := run.next_batch()) is not None:
             yield batch, slot_format

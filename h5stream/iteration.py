@@ -12,15 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol
 
 from h5stream.cursor import Cursor, Progress, Start
-from h5stream.device.window import KeptEngine
+from h5stream.engine.counters import clock
 from h5stream.engine.footprint import Footprint
 from h5stream.engine.running import STOP_S, Engine, Running, check_process
 from h5stream.engine.slots import Slots
 from h5stream.engine.threads import ThreadEngine
 from h5stream.errors import LoaderClosedError
 from h5stream.order.epoch import EpochOrder, Order
-from h5stream.order.line import OrderSettings
-from h5stream.routes.route import END, Route, Stream
+from h5stream.routes.route import Route
 from h5stream.settings import Settings
 from h5stream.state import Place
 from h5stream.storage.layout import SampleLayout
@@ -85,12 +84,10 @@ class Iterations:
 
     def _begun(self, start: Start, max_open_batches: int) -> Iteration:
         order, first_batch = self.cursor.order_of(start)
-        filled: Order = order
-        first_slot = first_batch
-        if isinstance(order, EpochOrder):  # what the user's code decides is read as it comes
-            filled, first_slot = self.footprint.engine_order(order, first_batch)
+        # What the user's code decides is read as it comes.
+        filled: Order = self.footprint.engine_order(order) if isinstance(order, EpochOrder) else order
         run = self.engine.begin(
-            filled, first_slot, max_open_batches=max_open_batches, world_size=start.ranks.world_size
+            filled, first_batch, max_open_batches=max_open_batches, world_size=start.ranks.world_size
         )
         progress = Progress(start=start, order=order, first_batch=first_batch, batch=first_batch)
         return Iteration(run=run, progress=progress)
@@ -153,7 +150,8 @@ class LoaderIterator:
     def __init__(self, owner: Owner, iterations: Iterations, iteration: Iteration) -> None:
         self._owner, self._iterations = owner, iterations
         self._run, self._progress = iteration.run, iteration.progress
-        self._stream: Stream = iterations.route.stream(iteration.run, iteration.progress.first_batch)
+        self._finish, feed = iterations.route.finish, iterations.route.feed
+        self._feed = None if feed is None else feed(iteration.run)
         self._epoch = iteration.progress.start.place.epoch
         self.counters = iteration.run.counters.begin()
         self._pid = os.getpid()
@@ -189,14 +187,18 @@ class LoaderIterator:
             except BaseException:
                 self._over = self._over or not self._closed
                 self._finalizer()
-                self._stream.close()
+                self._close_feed()
                 raise
 
     def _next(self) -> Any:
         if self._closed:
             raise self._closed_early()
         try:
-            value = self._stream.next_batch(self._owner.timeout)
+            batch = (self._feed or self._run).next_batch(self._owner.timeout)
+            if batch is not None:
+                began = clock()
+                value = self._finish(batch)
+                self.counters.finished(began)
         except StopIteration as error:  # must not pass for the end of the epoch
             raise RuntimeError("batch_transform or collate_fn raised StopIteration") from error
         except LoaderClosedError:
@@ -205,13 +207,18 @@ class LoaderIterator:
             raise
         if (taken := self._run.left_to_hand_over()) is not None:
             self._iterations.read_ahead(self._epoch, taken)
-        if value is END:
+        if batch is None:
             self._over = self._progress.ended = True
             self._run.stop()
             self._finalizer.detach()  # what was read ahead is for the epoch that follows
             raise StopIteration
         self._progress.advance(self._run.left_out)
         return value
+
+    def _close_feed(self) -> None:
+        """Wait for the copies to a device that are under way; the run is stopped by what started it."""
+        if self._feed is not None:
+            self._feed.close()
 
     def _closed_early(self) -> Exception:
         """Say that the epoch was closed before its end; where every batch had been given, that was the end."""
@@ -231,7 +238,7 @@ class LoaderIterator:
         if os.getpid() == self._pid and self._turns.acquire(timeout=STOP_S):  # one that waited was woken
             try:
                 self._cut_short()  # it may have begun to read ahead meanwhile
-                self._stream.close()
+                self._close_feed()
             finally:
                 self._turns.release()
 
@@ -244,21 +251,12 @@ def _stop(stop: Callable[[], object], cut_short: Callable[[], object]) -> None:
 def engine_for(settings: Settings, layout: SampleLayout, footprint: Footprint, route: Route, cursor: Cursor) -> Engine:
     """Make what fills a loader's slots, threads of this process; and workers behind it, if asked for."""
     if not settings.workers:
-        engine = _filling_engine(settings, layout, footprint, route, cursor, route.new_slots, settings.worker_init_fn)
-        return _keeping_engine(engine, layout, footprint, cursor) if settings.keep == "device" else engine
+        return _filling_engine(settings, layout, footprint, route, route.new_slots, settings.worker_init_fn)
     assert route.functions is not None
     pool = Pool(route.functions, _workers_asked(settings, cursor.seed))
     new_slots = functools.partial(pool.new_slots, route.slot_format.nbytes)
-    engine = _filling_engine(settings, layout, footprint, route, cursor, new_slots, None)
+    engine = _filling_engine(settings, layout, footprint, route, new_slots, None)
     return SampleEngine(engine, pool, max(0, footprint.memory_budget - footprint.needed_nbytes))
-
-
-def _keeping_engine(engine: Engine, layout: SampleLayout, footprint: Footprint, cursor: Cursor) -> KeptEngine:
-    """Make what has all samples brought to a device once, in the order of the files, a few slots at a time."""
-    size, blocks = footprint.slot_rows, cursor.blocks_of_files
-    few = OrderSettings(batch_size=size, window_rows=4 * size, first_window_rows=4 * size, shuffle=False)
-    order = EpochOrder(blocks, few)
-    return KeptEngine(engine, layout, blocks, lambda: footprint.engine_order(order, 0)[0], footprint.threads)
 
 
 def _filling_engine(
@@ -266,7 +264,6 @@ def _filling_engine(
     layout: SampleLayout,
     footprint: Footprint,
     route: Route,
-    cursor: Cursor,
     new_slots: Callable[[], Slots],
     on_thread_start: Callable[[int], None] | None,
 ) -> Engine:

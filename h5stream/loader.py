@@ -15,6 +15,7 @@ from torch.utils.data import Dataset
 from h5stream import sharing
 from h5stream.arguments import OLD, OldNames, with_new_names
 from h5stream.cursor import Cursor
+from h5stream.device.cuda import backend_for
 from h5stream.dropped import Living
 from h5stream.engine.counters import RunCounters
 from h5stream.engine.footprint import Footprint, WindowRows
@@ -23,7 +24,7 @@ from h5stream.iteration import Iterations, LoaderIterator, engine_for
 from h5stream.order.draw import Balanced, Sized, Weighted
 from h5stream.order.users import OrderFactory
 from h5stream.profiles import arguments_from
-from h5stream.routes.choice import backend_of, route_for, sizing_for
+from h5stream.routes.route import route_for, sizing_for
 from h5stream.settings import DEFAULT_BATCH_ROWS, Settings, checked_epoch, remade
 from h5stream.sized_batches import sized_batches
 from h5stream.storage.extents import SampleKind
@@ -81,9 +82,6 @@ class H5StreamLoader:
     reuse_device_buffers : bool
         Write batches into the same device memory in turn: a batch is then valid only until the next one is
         asked for. By default each owns its memory for as long as it is kept.
-    window_device : torch.device or str, optional
-        Keep the window on this device and gather batches there: the processor only reads and decodes, and
-        `window` may be tens of gigabytes. Same order and bytes as on the host. Fields must be tensors.
     fields : str, Field, sequence or mapping, optional
         What a sample is made of; see `H5Dataset`. A batch of a sequence of fields is a list, as DataLoader's is.
     samples : Sequences, Rows, Objects, Table or Boxes, optional
@@ -125,13 +123,12 @@ class H5StreamLoader:
         batches by the rows of a ragged field, of samples of like lengths if asked for, of whatever another draw takes.
         A function makes orders of your own: called as ``draw(blocks, epoch, ranks)`` for each epoch, it returns an
         `h5stream.order.Order`, which names rows by their places in the dataset. No batch may have more than
-        `batch_size` rows, nor a window more than `window`. It takes no `shuffle` or sampler, nor `window_device`.
-    keep : "auto", "device" or "never"
+        `batch_size` rows, nor a window more than `window`. It takes no `shuffle` or sampler.
+    keep : "auto" or "never"
         Whether rows stay in memory once they are decoded, as many as `memory_budget` has room for beside all else:
         later epochs gather them instead of decoding them again, in the same order. Loaders of this process with the
         same fields of the same files share them. They go with the last of these or its `close`, and while others that
-        were given no budget need the room. ``"device"`` has all samples on `device` before the first batch comes, and
-        until `close`; they may take half of its free memory. Epochs then cost the processor next to nothing.
+        were given no budget need the room.
     sample_transform : callable, optional
         Applied to each sample, as ``H5Dataset[i]`` gives it, before samples are collated. What it draws with Python's,
         NumPy's or torch's global generators is a function of seed, epoch and sample, however many workers there are.
@@ -144,7 +141,7 @@ class H5StreamLoader:
     **old
         Names of 0.2, which go in 0.4, each with a `DeprecationWarning` that says what to write: `transform` is
         ``batch_transform=``; `order`, `max_batch_rows`, `bucket`, `weights`, `balance`, `samples_per_epoch` and
-        `replacement` are ``draw=``; `isolation` has no effect.
+        `replacement` are ``draw=``; `window_device` is ``device=``; `isolation` has no effect.
 
     Raises
     ------
@@ -202,7 +199,6 @@ class H5StreamLoader:
         in_order: bool = True,
         device: torch.device | str | None = None,
         reuse_device_buffers: bool = False,
-        window_device: torch.device | str | None = None,
         fields: Fields = None,
         samples: SampleKind | None = None,
         seed: int | None = None,
@@ -215,7 +211,7 @@ class H5StreamLoader:
         stage_to: str | os.PathLike[str] | None = None,
         on_error: Literal["raise", "skip"] = "raise",
         draw: Weighted | Balanced | Sized | int | OrderFactory | None = None,
-        keep: Literal["auto", "device", "never"] = "auto",
+        keep: Literal["auto", "never"] = "auto",
         sample_transform: Callable[[Any], Any] | None = None,
         sample_workers: int | None = None,
         transform_workers: int | None = None,
@@ -228,10 +224,10 @@ class H5StreamLoader:
         layout = settings.seeded(self.dataset.layout)
         blocks = self.dataset.blocks_for(settings.shuffle)
         draws = epoch_draws(settings, self.dataset, blocks)
-        backend = backend_of(settings, layout, len(self.dataset))
+        backend = None if settings.device is None else backend_for(settings.device)
         sized = sized_batches(self.dataset, settings.sized)
         listed = settings.given_order(self.dataset)
-        self._sizing, given = sizing_for(settings, self.dataset, listed, sized, backend, draws)
+        self._sizing, given = sizing_for(settings, self.dataset, listed, sized, draws)
         footprint = self._sizing.choose(settings.window)
         route = route_for(settings, layout, footprint, self._sizing.most_rows, backend)
         self._cursor = Cursor(

@@ -135,11 +135,6 @@ def arguments_from(path: str | Path, dataset: Any, arguments: Mapping[str, Any])
         del settings["shuffle"]
     if arguments.get("batch_sampler") is not None:
         settings.pop("batch_size", None)
-    if "window_device" in settings and "device" in arguments:
-        # The window follows to another device of the kind that it was measured on; elsewhere nothing is known.
-        device = str(arguments["device"])
-        if device.split(":")[0] == str(settings["window_device"]).split(":")[0]:
-            settings["window_device"] = device
-        else:
-            del settings["window_device"]
+    if "device" in arguments:
+        settings.pop("window_device", None)
     return chosen | settings | dict(arguments)

@@ -60,7 +60,6 @@ class Settings:
     in_order: bool
     device: torch.device | str | None
     reuse_device_buffers: bool
-    window_device: torch.device | str | None
     fields: Any
     samples: Any
     seed: int | None
@@ -88,16 +87,17 @@ class Settings:
         check_batch_transform(settings.batch_transform)
         settings._check_order_is_decided_once()
         settings._check_batches_are_sized_once()
-        settings._check_device_window()
+        if settings.on_error not in ("raise", "skip"):
+            raise OptionError(f"on_error= takes 'raise' or 'skip', not {settings.on_error!r}")
         settings._check_workers()
         check_window(settings.window)
         checked_ranks(settings.rank, settings.world_size, listed=settings.is_listed)
         if settings.memory_budget is not None:
             check_budget(settings.memory_budget)
-        if settings.keep not in ("auto", "device", "never"):
+        if settings.keep not in ("auto", "never"):
             raise OptionError(
-                "keep= takes 'auto' (rows stay in memory once they are decoded, within memory_budget), 'device' (all "
-                f"samples stay on the device) or 'never', not {settings.keep!r}"
+                "keep= takes 'auto' (rows stay in memory once they are decoded, within memory_budget) or 'never', not "
+                f"{settings.keep!r}"
             )
         generator = settings.generator
         if generator is not None and not isinstance(generator, torch.Generator):
@@ -151,22 +151,6 @@ class Settings:
                 "pass shuffle=True with it"
             )
 
-    def _check_device_window(self) -> None:
-        if self.on_error not in ("raise", "skip"):
-            raise OptionError(f"on_error= takes 'raise' or 'skip', not {self.on_error!r}")
-        if not self.gathers_on_device:
-            return
-        asked = self._gathering
-        if self.is_listed:
-            raise OptionError(f"{asked} shuffles on the device, so sampler= and batch_sampler= must be left out")
-        if self.order is not None:
-            raise OptionError(
-                f"{asked} shuffles on the device by the loader's own order, so draw= takes no function; device= takes "
-                "batches of any order there"
-            )
-        if self.on_error == "skip":
-            raise OptionError(f"{asked} gathers whole windows, so on_error='skip' cannot leave rows out; drop one")
-
     def _check_workers(self) -> None:
         """Refuse workers that have nothing to do, and what cannot be done to single samples."""
         if self.sample_workers is not None and self.sample_transform is None and self.collate_fn is None:
@@ -182,13 +166,6 @@ class Settings:
             raise OptionError(
                 f"sample_workers={self.sample_workers} and transform_workers={self.transform_workers} are the same "
                 "processes, so both must be the same number; leave one of them out"
-            )
-        if not self.applies_functions:
-            return
-        if self.gathers_on_device:
-            raise OptionError(
-                f"{self._gathering} shuffles whole fields on the device, so sample_transform= and transform_workers= "
-                "must be left out; device= takes their batches there"
             )
         if self.workers:
             checked_method(self.multiprocessing_context)
@@ -223,16 +200,6 @@ class Settings:
     def is_listed(self) -> bool:
         """Whether a sampler lists the rows of each batch."""
         return self.sampler is not None or self.batch_sampler is not None
-
-    @property
-    def gathers_on_device(self) -> bool:
-        """Whether a device gathers batches, from a window or from all samples."""
-        return self.window_device is not None or self.keep == "device"
-
-    @property
-    def _gathering(self) -> str:
-        """Which argument asks for that."""
-        return "keep='device'" if self.window_device is None else "window_device="
 
     @property
     def applies_functions(self) -> bool:

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import warnings
 
-from h5stream import allowance
+from h5stream import allowance, loader
 from h5stream.advice import trials
 from h5stream.baseline import rivals
 from h5stream.engine import budget
 from h5stream.engine import run as engine_run
 from h5stream.engine.landing import chunks, kept
 from h5stream.engine.run import Run
-from h5stream.routes import choice, host
+from h5stream.routes import route
 from h5stream.staging import copying
 from h5stream.storage import filters
 from h5stream.storage.filters import Pipeline
@@ -60,7 +60,7 @@ def batches_to_arrange(run):
 
 def feed_of(stream):
     """Give the feed of a device behind an iterator, if there is one."""
-    return getattr(stream._stream, "_feed", None)
+    return stream._feed
 
 
 def waits_of(counters):
@@ -116,15 +116,15 @@ def memory_available(monkeypatch, nbytes):
 
 def device_is(monkeypatch, backend):
     """Let every device be this."""
-    for module in (choice, host):
+    for module in (loader, route):
         monkeypatch.setattr(module, "backend_for", lambda device: backend)
 
 
 def pinned_copies(monkeypatch):
     """Say that CUDA is there, and give a list of what is pinned from now on."""
     seen = []
-    monkeypatch.setattr(choice, "is_cuda_available", lambda: True)
-    monkeypatch.setattr(host, "pinned_copy", lambda batch: seen.append(batch) or batch)
+    monkeypatch.setattr(route, "is_cuda_available", lambda: True)
+    monkeypatch.setattr(route, "pinned_copy", lambda batch: seen.append(batch) or batch)
     return seen
 
 

@@ -202,6 +202,22 @@ def test_an_argument_that_is_gone_is_told_with_what_takes_its_place(path):
     assert next(iter(loader)).tolist() == list(range(5))
 
 
+@pytest.mark.parametrize(
+    ("old", "said"),
+    [
+        ({"window_device": "cpu"}, "window_device= goes in 0.4: write device="),
+        ({"window_device": "cpu", "device": "cpu"}, "window_device= goes in 0.4: write device="),
+        ({"keep": "device"}, "keep='device' goes in 0.4: write keep='auto'"),
+        ({"keep": "device", "device": "cpu"}, "keep='device' goes in 0.4: write keep='auto'"),
+    ],
+)
+def test_what_kept_samples_on_a_device_is_told_and_gives_the_same_batches(path, old, said):
+    with pytest.warns(DeprecationWarning, match=said) as caught:
+        loader = H5StreamLoader(path, 5, True, fields="y", seed=1, **old)
+    assert [warning.filename for warning in caught] == [__file__]
+    assert [y.tolist() for y in loader] == [y.tolist() for y in H5StreamLoader(path, 5, True, fields="y", seed=1)]
+
+
 class BackToFront:
     """The rows from the last to the first, five in a batch."""
 

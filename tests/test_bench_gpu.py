@@ -27,8 +27,6 @@ def test_the_gpu_benchmark_runs_on_the_processor_and_finds_no_wrong_batch(tmp_pa
     assert report["delayed_consumers"]["wrong"] == 0
     assert report["delayed_consumers"]["batches"] >= 48
     assert report["feed_share"]["feed_gb_per_s"] > 0
-    assert report["feed_share"]["feed_alone_gb_per_s"] > 0
     steady = report["steady_state"]
-    for kind in ("feed", "device_window"):
-        assert steady[f"{kind}_held_bytes_after_second_epoch"] == steady[f"{kind}_held_bytes_after_last_epoch"]
+    assert steady["held_bytes_after_second_epoch"] == steady["held_bytes_after_last_epoch"]
     assert "delayed consumers: batches" in script("tools/bench_report.py", out)

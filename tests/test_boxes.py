@@ -323,7 +323,6 @@ def has_enough(label):
     [
         {},
         {"num_workers": 0},
-        {"window_device": "cpu"},
         {"rank": 1, "world_size": 2},
     ],
 )

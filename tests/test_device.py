@@ -13,7 +13,6 @@ from amounts import crossed
 from inner import device_is, pinned_copies
 
 from h5stream import Field, H5StreamLoader
-from h5stream.device.cpu import CpuBackend
 from h5stream.errors import CorruptChunkError, OptionError
 from tests.device.fake_backend import FakeBackend
 
@@ -54,30 +53,10 @@ def assert_same(found, expected):
 
 @pytest.mark.parametrize("window", ["auto", 200, "all"])
 @pytest.mark.parametrize("workers", [0, 2])
-def test_host_device_and_device_window_give_the_same_batches_on_the_processor(path, window, workers):
+@pytest.mark.parametrize("device", ["cpu", "cpu:0", torch.device("cpu")])
+def test_the_processor_is_no_device_that_batches_go_to(path, window, workers, device):
     host = batches_of(path, window=window, num_workers=workers)
-    assert_same(batches_of(path, window=window, num_workers=workers, device="cpu"), host)
-    assert_same(batches_of(path, window=window, num_workers=workers, window_device="cpu"), host)
-
-
-@pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"rank": 1, "world_size": 3}, {"shuffle": False}])
-def test_the_device_window_follows_every_order(path, options):
-    options = {"shuffle": True, "seed": 0, **options}
-    host = H5StreamLoader(path, BATCH, fields="y", window=150, **options)
-    device = H5StreamLoader(path, BATCH, fields="y", window=150, window_device="cpu", **options)
-    for _ in range(2):
-        assert [b.tolist() for b in device] == [b.tolist() for b in host]
-
-
-@pytest.mark.parametrize("window", [200, 2000, 5000])
-def test_the_order_is_the_hosts_also_for_windows_larger_than_the_automatic_one(tmp_path, window):
-    """Small chunks: an automatic window of 1,024 of them is small, but an epoch's first window need not be."""
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("y", data=np.arange(5000), chunks=(1,))
-    options = {"shuffle": True, "seed": 0, "fields": "y", "window": window, "num_workers": 0}
-    host = H5StreamLoader(tmp_path / "a.h5", 50, **options)
-    device = H5StreamLoader(tmp_path / "a.h5", 50, window_device="cpu", **options)
-    assert [b.tolist() for b in device] == [b.tolist() for b in host]
+    assert_same(batches_of(path, window=window, num_workers=workers, device=device), host)
 
 
 class Seeded:
@@ -90,16 +69,14 @@ class Seeded:
         return self.backend
 
 
-@pytest.mark.parametrize(("seed", "mode"), crossed(tuple(range(12)), ("feed", "reuse", "window")))
+@pytest.mark.parametrize(("seed", "mode"), crossed(tuple(range(12)), ("feed", "reuse")))
 def test_on_a_late_device_every_batch_is_right(path, monkeypatch, seed, mode):
     """The consumer copies each batch on its own stream; what it saw is looked at when all has run."""
     expected = batches_of(path, window=150)
     fake = Seeded(seed)
     device_is(monkeypatch, fake.backend)
-    options = {"window_device": "cuda"} if mode == "window" else {"device": "cuda"}
-    loader = H5StreamLoader(
-        path, BATCH, shuffle=True, fields=FIELDS, seed=3, window=150, reuse_device_buffers=mode == "reuse", **options
-    )
+    options = {"device": "cuda", "reuse_device_buffers": mode == "reuse"}
+    loader = H5StreamLoader(path, BATCH, shuffle=True, fields=FIELDS, seed=3, window=150, **options)
     seen, consumer = [], fake.backend.current_stream()
     for batch in loader:
         out = {key: torch.zeros_like(value) for key, value in batch.items()}
@@ -112,13 +89,13 @@ def test_on_a_late_device_every_batch_is_right(path, monkeypatch, seed, mode):
 
 
 def test_strings_come_along_beside_tensors_on_a_device(path, monkeypatch):
-    device_is(monkeypatch, CpuBackend())
+    device_is(monkeypatch, FakeBackend(0, is_late=False))
     fields = {"y": "y", "s": "s"}
     assert_same(batches_of(path, fields=fields, device="cuda"), batches_of(path, fields=fields))
 
 
 def test_a_transform_runs_once_for_each_batch_on_a_device(path, monkeypatch):
-    device_is(monkeypatch, CpuBackend())
+    device_is(monkeypatch, FakeBackend(0, is_late=False))
     calls = itertools.count()
     loader = H5StreamLoader(path, BATCH, fields="y", device="cuda", batch_transform=lambda y: (next(calls), y * 2)[1])
     assert torch.cat(list(loader)).tolist() == [2 * k for k in range(ROWS)]
@@ -126,7 +103,7 @@ def test_a_transform_runs_once_for_each_batch_on_a_device(path, monkeypatch):
 
 
 def test_collate_fn_works_on_a_device(path, monkeypatch):
-    device_is(monkeypatch, CpuBackend())
+    device_is(monkeypatch, FakeBackend(0, is_late=False))
     loader = H5StreamLoader(path, BATCH, fields="y", device="cuda", collate_fn=len)
     assert next(iter(loader)) == BATCH
 
@@ -154,14 +131,13 @@ def test_an_error_on_a_device_arrives_at_its_batch(path, monkeypatch, tmp_path):
     with broken.open("r+b") as raw:
         raw.seek(info.byte_offset)
         raw.write(b"\xff" * info.size)
-    device_is(monkeypatch, CpuBackend())
-    for options in ({"device": "cuda"}, {"window_device": "cuda", "window": 64}):
-        seen = []
-        stream = iter(H5StreamLoader(broken, BATCH, fields=["x", "y"], prefetch_factor=8, **options))
-        with pytest.raises(CorruptChunkError, match="chunk"):
-            seen.extend(y[0].item() for _, y in stream)
-        assert seen == [0, 64, 128, 192, 256, 320, 384, 448][: len(seen)]
-        assert len(seen) >= 6
+    device_is(monkeypatch, FakeBackend(0, is_late=False))
+    seen = []
+    stream = iter(H5StreamLoader(broken, BATCH, fields=["x", "y"], prefetch_factor=8, device="cuda"))
+    with pytest.raises(CorruptChunkError, match="chunk"):
+        seen.extend(y[0].item() for _, y in stream)
+    assert seen == [0, 64, 128, 192, 256, 320, 384, 448][: len(seen)]
+    assert len(seen) >= 6
 
 
 def test_a_dropped_iterator_leaves_no_slot_behind(path, monkeypatch):
@@ -208,15 +184,6 @@ def test_without_cuda_a_cuda_device_is_a_clear_error(path):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_pin_memory_without_cuda_has_nothing_to_do(path):
     assert not next(iter(H5StreamLoader(path, BATCH, fields="y", pin_memory=True))).is_pinned()
-
-
-def test_a_device_window_refuses_strings_samplers_and_another_device(path):
-    with pytest.raises(OptionError, match="is a list of strings"):
-        H5StreamLoader(path, BATCH, fields=["y", "s"], window_device="cpu")
-    with pytest.raises(OptionError, match="must be left out"):
-        H5StreamLoader(path, BATCH, fields="y", sampler=[1, 2], window_device="cpu")
-    with pytest.raises(OptionError, match="name one"):
-        H5StreamLoader(path, BATCH, fields="y", window_device="cpu", device="cuda")
 
 
 @pytest.mark.parametrize("options", [{"collate_fn": torch.utils.data.default_collate}, {"batch_transform": dict}, {}])

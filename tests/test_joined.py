@@ -134,7 +134,6 @@ def test_what_a_loader_does_it_does_over_joined_datasets(folder, tmp_path):
     assert sorted(itertools.chain(*ranks)) == list(range(TOTAL))
     assert labels_of(made(window=12, stage_to=tmp_path)) == whole
     assert labels_of(made(window=12, num_workers=0)) == whole
-    assert labels_of(made(window=12, window_device="cpu")) == whole
     joined = H5Dataset(groups(folder))
     for options in ({"sampler": [40, 2, 2, 17], "batch_size": 3}, {"batch_sampler": [[9], [44, 0]]}):
         assert labels_of(H5StreamLoader(groups(folder), **options)) == labels_of(DataLoader(joined, **options))
@@ -248,7 +247,7 @@ def test_batches_have_the_form_that_dataloader_gives(folder):
         assert isinstance(dataset[0], sample)
         theirs = next(iter(DataLoader(dataset, 4)))
         seen = []
-        for options in ({}, {"num_workers": 0}, {"device": "cpu"}, {"window_device": "cpu"}):
+        for options in ({}, {"num_workers": 0}, {"device": "cpu"}):
             with H5StreamLoader(dataset, 4, batch_transform=_as_it_is, **options) as loader:
                 seen.append(next(iter(loader)))
         seen.append(next(iter(H5StreamLoader(dataset, 4, collate_fn=torch.utils.data.default_collate))))

@@ -173,7 +173,6 @@ WAYS = {
     "without threads": plain(shuffle=True, num_workers=0, window=5),
     "all in one window": plain(shuffle=True, window="all"),
     "on a device": plain(shuffle=True, device="cpu"),
-    "windows on a device": plain(shuffle=True, window_device="cpu", window=9),
     "skipping errors": plain(shuffle=True, on_error="skip", memory_budget=32 << 20),
     "ranks": ranks,
     "resumed": resumed,

@@ -67,7 +67,7 @@ def count(values):
     return np.bincount(np.array(values) // 10_000, minlength=3).tolist()
 
 
-@pytest.mark.parametrize("options", [{}, {"window": 100}, {"num_workers": 0}, {"window_device": "cpu"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"window": 100}, {"num_workers": 0}], ids=str)
 def test_an_epoch_has_its_share_of_each_source(paths, options):
     for stop, wanted in (("first", [60, 30, 210]), ("all", [600, 300, 2100])):
         mixture = Mixture(paths, weights={"b": 1, "c": 7, "a": 2}, stop=stop, fields=FIELDS)

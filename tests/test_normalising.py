@@ -94,7 +94,7 @@ def test_samples_slices_lists_and_batches_agree(path, name, form):
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"shuffle": True}, {"num_workers": 0}, {"window_device": "cpu"}, {"device": "cpu"}],
+    [{"shuffle": True}, {"num_workers": 0}, {"device": "cpu"}],
     ids=str,
 )
 def test_every_route_gives_the_same(path, arguments):

@@ -130,20 +130,17 @@ def test_a_profile_without_a_dataset_needs_one(tmp_path):
         arguments_from(written(tmp_path), None, {})
 
 
-@pytest.mark.parametrize(
-    ("arguments", "window_device"),
-    [
-        ({}, "cuda"),
-        ({"device": "cuda"}, "cuda"),
-        ({"device": "cuda:1"}, "cuda:1"),
-        ({"device": "cpu"}, None),
-        ({"device": None}, None),
-        ({"device": "cuda:1", "window_device": None}, None),
-    ],
-)
-def test_a_window_on_a_device_follows_the_device_that_is_given(tmp_path, arguments, window_device):
+@pytest.mark.parametrize(("arguments", "said"), [({}, "cuda"), ({"device": "cuda:1"}, None), ({"device": None}, None)])
+def test_a_device_goes_before_the_one_that_an_old_profile_has_the_window_on(tmp_path, arguments, said):
     path = written(tmp_path, dataset="a.h5", loader={"window_device": "cuda"})
-    assert arguments_from(path, None, arguments).get("window_device") == window_device
+    assert arguments_from(path, None, arguments).get("window_device") == said
+
+
+def test_an_old_profile_with_the_window_on_a_device_is_read_with_a_warning(file, tmp_path):
+    path = written(tmp_path, dataset=file, fields="x", loader={"window_device": "cpu", "batch_size": 7})
+    with pytest.warns(DeprecationWarning, match="window_device= goes in 0.4"):
+        loader = H5StreamLoader.from_profile(path)
+    assert loader.batch_size == 7
 
 
 def test_a_window_device_is_text(tmp_path):

@@ -81,8 +81,6 @@ def test_before_and_after_are_the_uninterrupted_run(sample, window, options):
     "options",
     [
         {"device": "cpu"},
-        {"window_device": "cpu"},
-        {"window_device": "cpu", "keep": "device"},
         {"persistent_workers": True},
     ],
 )
@@ -253,8 +251,6 @@ def at_ranks(sample, world_size, state=None, **options):
     crossed(
         (
             {},
-            {"window_device": "cpu"},
-            {"window_device": "cpu", "keep": "device"},
             {"shuffle": False, "num_workers": 0},
         ),
         (1, 2, 8, 4),
@@ -362,7 +358,7 @@ def test_the_same_data_at_another_path_and_time_go_on(sample, tmp_path):
 
 def test_threads_and_devices_may_differ(sample):
     taken, state = stopped_after(make(sample, num_workers=2), 6)
-    later = make(sample, num_workers=0, window_device="cpu", memory_budget=1 << 30)
+    later = make(sample, num_workers=0, device="cpu", memory_budget=1 << 30)
     later.load_state_dict(state)
     assert taken + rows(later) == rows(make(sample))
 

@@ -166,13 +166,11 @@ def test_rows_are_places_in_the_dataset(sample):
         assert len(stock) == 4
 
 
-def test_a_device_gets_the_same_batches_and_a_device_window_is_refused(sample):
+def test_a_device_gets_the_same_batches(sample):
     with loader_of(sample, curriculum) as loader:
         expected = rows_of(sample, loader)
     with loader_of(sample, curriculum, device="cpu", batch_transform=lambda batch: batch) as loader:
         assert rows_of(sample, loader) == expected
-    with pytest.raises(OptionError, match="draw= takes no function; device= takes batches of any order"):
-        loader_of(sample, curriculum, window_device="cpu")
 
 
 def test_what_is_open_stays_within_the_budget(sample):

@@ -52,7 +52,7 @@ ROOMS = {
     "settings": "every argument of the loader, checked once",
     "sized_batches": "how batches are cut by the lengths of samples",
     "weighting": "how often an epoch takes each sample",
-    "routes": "how filled slots reach the user: host, pinned, device, device window",
+    "routes": "how filled slots reach the user: on the host, or on a device",
     "state": "checkpoints: a few numbers",
     "cursor": "which order each epoch has, and which comes next",
     "iteration": "one epoch that is under way: begun, perhaps ahead, counted, ended",

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from h5stream.advice.layout_advice import Advice, budget_advice, layout_advice
 from h5stream.advice.listing import DatasetEntry, describe_dataset
-from h5stream.device.window import device_nbytes
 from h5stream.engine.budget import Sizing
 from h5stream.engine.footprint import TASK_NBYTES, Footprint
 from h5stream.engine.landing.chunks import Chunks
@@ -125,7 +124,6 @@ class SampleCost:
     memory_budget: int
     threads: int  # bytes that slots, windows and scratch take at most; what they may take; reader threads
     kept_rows_nbytes: int  # of it, decoded rows that stay there, so that later epochs gather them
-    device_nbytes: int  # what all samples would take on a device, if they stayed there; 0 where they cannot
     decode_rows_per_s: float | None
     """Rows a second that undoing filters allows on all threads, timed on some of the file's own chunks. An upper limit:
     reading and copying come on top. None where nothing is decoded in every epoch."""
@@ -174,7 +172,6 @@ def cost_sample(
         memory_nbytes=size.needed_nbytes,
         memory_budget=budget,
         kept_rows_nbytes=size.kept_rows_nbytes,
-        device_nbytes=device_nbytes(layout, layout.rows),
         threads=size.threads,
         decode_rows_per_s=_decode_rows_per_s(layout.rows, costs, rates, threads),
         first_batch=predict_first_batch(costs, rates, order, threads),

@@ -20,7 +20,7 @@ from h5stream.advice.trials import Comparison, compare, spread_of, time_loop
 from h5stream.engine.budget import block_rows_of
 from h5stream.engine.footprint import WindowRows
 from h5stream.engine.statistics import LoaderStatistics
-from h5stream.errors import BudgetError, DeviceMemoryError, OptionError, WeakShuffleWarning
+from h5stream.errors import BudgetError, WeakShuffleWarning
 from h5stream.loader import H5StreamLoader
 from h5stream.monitor.screen import BLUE, RED, bare, figure_of_matplotlib
 from h5stream.order.quality import FEW_BLOCKS, is_weak
@@ -55,7 +55,7 @@ READING = 0.5
 class Attempt:
     """One setting and what was measured with it."""
 
-    knob: str  # what was varied: ``"default"``, ``"threads"``, ``"window"`` or ``"device"`` (where the window lies)
+    knob: str  # what was varied: ``"default"``, ``"threads"`` or ``"window"``
     threads: int
     window_rows: int  # the setting
     blocks: int
@@ -64,13 +64,12 @@ class Attempt:
     first_batch_s: float | None = None  # seconds to the first batch
     refused: str = ""  # why it was not run; empty if it was
     statistics: LoaderStatistics | None = None  # the loader's own
-    window_device: str = ""  # the device that the window lies on; empty for the host
     left: int = 0  # runs that may follow, at most
 
     @property
-    def setting(self) -> tuple[int, int, str]:
+    def setting(self) -> tuple[int, int]:
         """What tells it from others."""
-        return self.threads, self.window_rows, self.window_device
+        return self.threads, self.window_rows
 
 
 _FACTORS = (1 / 8, 1 / 4, 1 / 2, 2, 4)
@@ -121,8 +120,7 @@ def tune(
     """Measure shuffled epochs of a file with other numbers of threads and other windows.
 
     Batch size and memory budget stay what they are, and for a given window the order of the rows does too.
-    Another window is another shuffle, so that a larger one is preferred while it costs under a tenth. With a
-    device, the chosen window is at last laid onto it, and stays there if that is faster beyond what runs differ by.
+    Another window is another shuffle, so that a larger one is preferred while it costs under a tenth.
 
     Parameters
     ----------
@@ -158,25 +156,22 @@ def tune(
     options = {"fields": fields, "samples": samples, "memory_budget": memory_budget, "device": device}
     bench = Bench(source, batch_size, options, seconds, progress)
     cpus, duels = allowance.cpus(), 4 * TURNS
-    on_device = 0 if device is None else 1 + 2 * TURNS
-    bench.left = 2 + _runs_of_search(cpus, _FACTORS) + duels + on_device
+    bench.left = 2 + _runs_of_search(cpus, _FACTORS) + duels
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WeakShuffleWarning)  # a caveat says it, once
         bench.measure("default", 0, "auto")  # the page cache and the kernels are cold for the first only
         bench.runs.clear()
         default = bench.measure("default", 0, "auto")
         sizes = window_sizes(default, rows=bench.rows, batch_size=batch_size)
-        bench.left = _runs_of_search(cpus, sizes) + duels + on_device
+        bench.left = _runs_of_search(cpus, sizes) + duels
         best = search(bench.measure, default, cpus=cpus, rows=bench.rows, batch_size=batch_size)
-        bench.left = duels + on_device
+        bench.left = duels
         match = _Match(bench, default)
         # A larger window may have been proposed for its mixing alone; its threads may still be worth having.
         for proposed in (best, replace(best, window_rows=default.window_rows, blocks=default.blocks)):
             if (found := match.challenge(proposed)) is not None and found.is_faster:
                 break
-        bench.left = on_device
-        said = [] if device is None else [match.on_device(str(device))]
-    return _tuning(bench, match, said)
+    return _tuning(bench, match)
 
 
 def search(measure: Measure, default: Attempt, *, cpus: int, rows: int, batch_size: int) -> Attempt:
@@ -238,24 +233,15 @@ class Bench:
         self.source, self.batch_size, self.options = source, batch_size, options
         self._seconds, self._progress = seconds, progress
         self.left = self.rows = self.row_nbytes = 0
-        self.runs: dict[tuple[int, int, str], list[Attempt]] = {}
+        self.runs: dict[tuple[int, int], list[Attempt]] = {}
 
-    def measure(self, knob: str, threads: int, window: WindowRows, window_device: str = "") -> Attempt:
+    def measure(self, knob: str, threads: int, window: WindowRows) -> Attempt:
         """Run one setting, and note it; 0 threads stands for the loader's own choice."""
         try:
-            attempt = self.run(knob, threads, window, window_device)
-        except (BudgetError, DeviceMemoryError, OptionError) as error:
-            # No room there, or on the device, or fields that are no tensors.
-            if not isinstance(error, BudgetError) and not window_device:
-                raise
-            attempt = Attempt(
-                knob=knob,
-                threads=threads,
-                window_rows=int(window),
-                blocks=0,
-                refused=str(error).split(";")[0] if window_device else f"needs {getattr(error, 'needed', 0):,} bytes",
-                window_device=window_device,
-            )
+            attempt = self.run(knob, threads, window)
+        except BudgetError as error:
+            refused = f"needs {error.needed:,} bytes"
+            attempt = Attempt(knob=knob, threads=threads, window_rows=int(window), blocks=0, refused=refused)
         self._tell(attempt)
         self.runs.setdefault(attempt.setting, []).append(attempt)
         return attempt
@@ -265,7 +251,7 @@ class Bench:
         self._progress(replace(attempt, left=self.left))
 
     @property
-    def best(self) -> dict[tuple[int, int, str], Attempt]:
+    def best(self) -> dict[tuple[int, int], Attempt]:
         """The best run of each setting."""
         return {setting: max(runs, key=lambda run: run.rows_per_s) for setting, runs in self.runs.items()}
 
@@ -277,7 +263,7 @@ class Bench:
 
     def in_turns(self, one: Attempt, other: Attempt) -> tuple[list[float], list[float]]:
         """Run two settings again, each first in every second turn; return their rates."""
-        rates: dict[tuple[int, int, str], list[float]] = {one.setting: [], other.setting: []}
+        rates: dict[tuple[int, int], list[float]] = {one.setting: [], other.setting: []}
         for turn in range(TURNS):
             for attempt in (one, other) if turn % 2 else (other, one):
                 ran = self.run(attempt.knob, *attempt.setting)
@@ -285,7 +271,7 @@ class Bench:
                 rates[attempt.setting].append(ran.rows_per_s)
         return rates[one.setting], rates[other.setting]
 
-    def run(self, knob: str, threads: int, window: WindowRows, window_device: str = "") -> Attempt:
+    def run(self, knob: str, threads: int, window: WindowRows) -> Attempt:
         """Run a setting and note nothing."""
         with H5StreamLoader(
             self.source,
@@ -294,7 +280,6 @@ class Bench:
             seed=0,
             num_workers=threads or None,
             window=window,
-            window_device=window_device or None,
             **self.options,
         ) as loader:
             layout, rows = loader.dataset.layout, loader.window_size.window_rows
@@ -311,7 +296,6 @@ class Bench:
                 rows_per_s=trial.rows_per_s,
                 first_batch_s=trial.first_s,
                 statistics=trial.statistics,
-                window_device=window_device,
             )
 
 
@@ -342,23 +326,12 @@ class _Match:
             self.best, self.gain = proposed, self.gain * found.gain
         return found
 
-    def on_device(self, device: str) -> str:
-        """Lay the chosen window onto the device too; say how that did."""
-        there = self._bench.measure("device", self.best.threads, self.best.window_rows, device)
-        if there.refused:
-            return f"window_device={device!r} was not run: {there.refused}"
-        found = self.challenge(there)
-        assert found is not None
-        said = f"window_device={device!r} ran at {found.gain:.2f} times the host window's rate"
-        return said if found.is_faster else f"{said}, which is not more than runs of one setting differ by"
-
 
 def _setting_words(attempt: Attempt) -> str:
-    device = f", window_device={attempt.window_device!r}" if attempt.window_device else ""
-    return f"num_workers={attempt.threads}, window={attempt.window_rows:,} rows{device}"
+    return f"num_workers={attempt.threads}, window={attempt.window_rows:,} rows"
 
 
-def _tuning(bench: Bench, match: _Match, said: Sequence[str]) -> Tuning:
+def _tuning(bench: Bench, match: _Match) -> Tuning:
     names, every = bench.options["fields"], bench.best
     default, best = (every.get(one.setting, one) for one in (match.default, match.best))
     if best.setting == default.setting:
@@ -380,7 +353,7 @@ def _tuning(bench: Bench, match: _Match, said: Sequence[str]) -> Tuning:
         title="Tuning",
         answer=answer,
         arithmetic=tuple(_line(attempt) for attempt in every.values()),
-        caveats=(*match.said, *said, *_caveats(default, best, match.spread)),
+        caveats=(*match.said, *_caveats(default, best, match.spread)),
         default=default,
         best=best,
         attempts=tuple(every.values()),
@@ -389,7 +362,7 @@ def _tuning(bench: Bench, match: _Match, said: Sequence[str]) -> Tuning:
         profile=Profile(
             dataset=str(Path(bench.source).resolve()) if isinstance(bench.source, (str, Path)) else "",
             fields=names,
-            loader=settings | ({"window_device": best.window_device} if best.window_device else {}),
+            loader=settings,
             measured={
                 "rows_per_s": round(best.rows_per_s, 1),
                 "gain": round(match.gain, 3),
@@ -403,8 +376,7 @@ def _tuning(bench: Bench, match: _Match, said: Sequence[str]) -> Tuning:
 
 
 def _line(attempt: Attempt) -> str:
-    where = f" on {attempt.window_device}" if attempt.window_device else ""
-    text = f"{attempt.knob}: {attempt.threads} thread(s), window {attempt.window_rows:,} rows{where}"
+    text = f"{attempt.knob}: {attempt.threads} thread(s), window {attempt.window_rows:,} rows"
     return f"{text}: {attempt.refused or f'{attempt.rows_per_s:,.0f} rows/s'}"
 
 
@@ -439,7 +411,7 @@ def save_tune_plot(tuning: Tuning, path: str | Path) -> None:
     left, right = figure.subplots(1, 2, sharey=True)
     ran = [attempt for attempt in tuning.attempts if not attempt.refused]
     threads = [a for a in ran if a.knob in ("default", "threads")]
-    windows = [a for a in ran if a.threads == tuning.best.threads and not a.window_device]
+    windows = [a for a in ran if a.threads == tuning.best.threads]
     _panel(left, tuning, sorted(threads, key=lambda a: a.threads), lambda a: a.threads, "reader threads")
     left.set_title(f"window of {tuning.default.window_rows:,} rows", fontsize=10)
     _panel(right, tuning, sorted(windows, key=lambda a: a.window_rows), lambda a: a.window_rows, "window (rows)")

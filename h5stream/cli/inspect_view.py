@@ -274,9 +274,6 @@ def _our_words(sample: SampleCost) -> Iterator[str]:
     yield f"memory: {text_of_bytes(sample.memory_nbytes)} at most, of a budget of {text_of_bytes(sample.memory_budget)}"
     if sample.kept_rows_nbytes:
         yield f"of it {text_of_bytes(sample.kept_rows_nbytes)} are decoded rows that stay for later epochs"
-    if sample.device_nbytes:
-        nbytes = text_of_bytes(sample.device_nbytes)
-        yield f"on a device all samples take {nbytes}, at most half of what is free there (keep='device')"
     if sample.notice:
         yield sample.notice
 

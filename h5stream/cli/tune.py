@@ -41,9 +41,7 @@ def tune_command(
     samples: Samples = "",
     batch_size: BatchSize = None,
     memory_budget: MemoryBudget = None,
-    device: Annotated[
-        str | None, typer.Option("--device", help="Feed this device; its memory is tried for the window.")
-    ] = None,
+    device: Annotated[str | None, typer.Option("--device", help="Feed this device.")] = None,
     seconds: Annotated[float, typer.Option("--seconds", help="Time of each trial; there are some thirty.")] = 1.5,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the curve into this image.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Write the best setting into this TOML profile.")] = None,
@@ -117,7 +115,7 @@ def _said(attempt: Attempt) -> str:
 
 def _print_interrupted(measured: list[Attempt], as_json: bool) -> None:
     """Print the best run of each setting; which one is the best is not known yet."""
-    best: dict[tuple[int, int, str], Attempt] = {}
+    best: dict[tuple[int, int], Attempt] = {}
     for attempt in sorted(measured, key=lambda attempt: -attempt.rows_per_s):
         best.setdefault(attempt.setting, attempt)
     if as_json:

@@ -1,1 +1,1 @@
-"""Batches to the GPU. The only home of ``torch.cuda``: other rooms take a `DeviceBackend`."""
+"""Batches to the GPU. The only home of ``torch.cuda``."""

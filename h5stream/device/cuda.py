@@ -1,17 +1,36 @@
-"""The CUDA backend: ``torch.cuda``'s streams, events and allocators behind the protocol of `backend`."""
+"""A CUDA device and the host's memory beside it: memory, copies that run by themselves, and events that order them.
+
+The protocol in five lines, for one batch::
+
+    cuda.copy_async(device_memory, host_slot, side)      # starts when what side did before is done
+    copied = cuda.record_event(side)
+    cuda.wait(consumer_stream, copied)                   # the consumer's stream, not its thread
+    cuda.synchronize(copied)                             # before the host slot is written again
+    cuda.wait(side, consumed)                            # before the device memory is written again
+
+Each of these waits is needed, and the tests take each of them out to show it, on a device that does everything as late
+as it may (``tests/device``).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import resource
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import cuda
+from torch.utils.data._utils.pin_memory import pin_memory
 
-from h5stream.device.pinning import HostBuffer, check_size, held_by_pinning, pageable, warn_not_pinned
+from h5stream.engine.slots import Slot
 from h5stream.errors import OptionError
+
+
+class PinningWarning(UserWarning):
+    """Host memory could not be pinned; copies to the device take the slower way, and are correct."""
 
 
 def is_cuda_available() -> bool:
@@ -25,127 +44,131 @@ def release_cached_memory() -> None:
         cuda.empty_cache()
 
 
-class CudaBackend:
-    """One CUDA device. `h5stream.device.backend.DeviceBackend` says what each method promises.
+def pinned_copy(batch: Any) -> Any:
+    """Return a batch, whatever its structure, in torch's own pinned memory, as a stock DataLoader does."""
+    return pin_memory(batch)  # type: ignore[no-untyped-call]
 
-    Every call that could create a context or change the current device runs with this device made current,
-    and puts the former one back: ``cuda:1`` leaves no context on GPU 0. (``cudaHostAlloc`` is such a call:
-    pinning makes a context on the current device, https://github.com/pytorch/pytorch/issues/58626.)
+
+class CudaBackend:
+    """One CUDA device, and no other: every call that could create a context runs with this device made current.
+
+    (``cudaHostAlloc`` is such a call: pinning makes a context on the current device,
+    https://github.com/pytorch/pytorch/issues/58626.) A *stream* is a queue of work that the device does in order; two
+    streams are not ordered unless one waits for an event of the other.
+
+    # Guarantees: any thread may call; `current_stream` is the calling thread's own. `_lock` makes the side stream once,
+    and one warning of memory that cannot be pinned. Only `synchronize` waits, for work that ends by itself. Queued work
+    does not hold the memory that it touches: a host buffer stays in its holder's hands until the event behind its copy
+    is done; device memory may be dropped before that only if `hold` named the streams that still use it.
     """
 
-    # Guarantees:
-    # - `_side` is made once, under `_lock`, by the thread that asks first; streams are then used by any.
-    # - `_pinning_fails` goes from False to True once, under `_lock`; one thread alone makes the warning.
-    # - Nothing else is written after the constructor.
-    __slots__ = ("_device", "_lock", "_pinning_fails", "_side")
+    __slots__ = ("_lock", "_pinning_fails", "_side", "device")
 
     def __init__(self, device: torch.device | str = "cuda") -> None:
-        self._device = _checked(torch.device(device))
+        self.device = _checked(torch.device(device))  # with its index
         self._lock = threading.Lock()
         self._pinning_fails = False
         self._side: cuda.Stream | None = None
-
-    @property
-    def device(self) -> torch.device:
-        """The device, with its index."""
-        return self._device
 
     @contextlib.contextmanager
     def _on(self, stream: cuda.Stream) -> Iterator[None]:
         # The device first: leaving `cuda.stream` alone goes back to the former device with cudaSetDevice,
         # which makes a context there; leaving `cuda.device` does so only where there is a context already.
-        with cuda.device(self._device), cuda.stream(stream):
+        with cuda.device(self.device), cuda.stream(stream):
             yield
 
-    def allocate_pinned(self, nbytes: int) -> HostBuffer:
-        """Give pinned memory, or pageable memory from the first failure on, with one warning."""
-        check_size(nbytes)
-        if nbytes == 0 or self._pinning_fails:
-            return pageable(nbytes)
+    def allocate_pinned(self, nbytes: int) -> torch.Tensor:
+        """Return host memory, a uint8 vector: pinned, or pageable from the first failure on, with one warning."""
+        if not nbytes or self._pinning_fails:
+            return torch.empty(nbytes, dtype=torch.uint8)
         try:
-            with cuda.device(self._device):
-                tensor = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+            with cuda.device(self.device):
+                return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
         except (RuntimeError, MemoryError) as error:
             # The host's own memory may be what ran out; then the pageable buffer raises, and rightly so.
-            buffer = pageable(nbytes)
-            self._note_failure(nbytes, error)
-            return buffer
-        return HostBuffer(tensor=tensor, pinned=True, held_bytes=held_by_pinning(nbytes))
-
-    def _note_failure(self, nbytes: int, error: BaseException) -> None:
-        with self._lock:
-            first, self._pinning_fails = not self._pinning_fails, True
-        if first:
-            warn_not_pinned(nbytes, error, stacklevel=4)
+            memory = torch.empty(nbytes, dtype=torch.uint8)
+            with self._lock:
+                first, self._pinning_fails = not self._pinning_fails, True
+            if first:
+                _warn_not_pinned(nbytes, error)
+            return memory
 
     def allocate_device(self, nbytes: int, stream: cuda.Stream) -> torch.Tensor:
-        """Give memory of torch's caching allocator, tied to the stream."""
-        check_size(nbytes)
+        """Return memory of torch's caching allocator, a uint8 vector, for work on a stream."""
         with self._on(stream):
-            return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+            return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
 
     def current_stream(self) -> cuda.Stream:
-        """Return the calling thread's current stream on this device."""
-        return cuda.current_stream(self._device)
+        """Return the stream on which the calling thread's own work goes: the consumer's."""
+        return cuda.current_stream(self.device)
 
     def side_stream(self) -> cuda.Stream:
-        """Return the stream of this backend, made at the first call."""
+        """Return the stream beside the consumer's; the same at every call."""
         with self._lock:
             if self._side is None:
-                self._side = cuda.Stream(device=self._device)  # type: ignore[no-untyped-call]
+                self._side = cuda.Stream(device=self.device)  # type: ignore[no-untyped-call]
             return self._side
 
     def copy_async(self, destination: torch.Tensor, source: torch.Tensor, stream: cuda.Stream) -> None:
-        """Queue one ``cudaMemcpyAsync``; from pageable memory the driver may hold the thread up."""
+        """Queue a copy of bytes; from pageable memory the driver may hold the thread up."""
         with self._on(stream):
             destination.copy_(source, non_blocking=True)
 
     def launch(self, stream: cuda.Stream, kernel: Callable[..., Any], *tensors: torch.Tensor) -> None:
-        """Run the kernel's Python now; what it launches is queued on the stream."""
+        """Queue what writes in place into the tensors that it gets; what it returns is dropped."""
         with self._on(stream):
             kernel(*tensors)
 
     def call(self, stream: cuda.Stream, function: Callable[[Any], Any], argument: Any) -> Any:
-        """Call it with the stream made current."""
+        """Call a user's function now, with what it launches queued on the stream, and return what it returns."""
         with self._on(stream):
             return function(argument)
 
-    def total_nbytes(self) -> int:
-        """Ask the driver."""
-        return int(cuda.mem_get_info(self._device)[1])
-
-    def free_nbytes(self) -> int:
-        """Ask the driver, and torch's allocator for what it holds ready."""
-        ready = cuda.memory_reserved(self._device) - cuda.memory_allocated(self._device)
-        return int(cuda.mem_get_info(self._device)[0]) + int(ready)
-
     def record_event(self, stream: cuda.Stream, *, timed: bool = False) -> cuda.Event:
-        """Record an event that a waiting thread sleeps on, rather than spins."""
-        with cuda.device(self._device):
+        """Mark the place behind all that is queued; a thread that waits for it sleeps, rather than spins."""
+        with cuda.device(self.device):
             event = cuda.Event(enable_timing=timed, blocking=True)  # type: ignore[no-untyped-call]
             event.record(stream)
         return event
 
     def elapsed_ns(self, began: cuda.Event, ended: cuda.Event) -> int:
-        """Ask ``cudaEventElapsedTime``, which knows half microseconds."""
-        with cuda.device(self._device):
+        """Return the time between two timed events that are done; CUDA knows half microseconds."""
+        with cuda.device(self.device):
             return round(1e6 * float(began.elapsed_time(ended)))
 
     def wait(self, stream: cuda.Stream, event: cuda.Event) -> None:
-        """Queue a ``cudaStreamWaitEvent``."""
+        """Let what is queued on a stream from now on start only after an event; the thread does not wait."""
         stream.wait_event(event)
 
     def done(self, event: cuda.Event) -> bool:
-        """Query the event."""
+        """Tell whether all before an event has run, without waiting."""
         return bool(event.query())  # type: ignore[no-untyped-call]
 
     def synchronize(self, event: cuda.Event) -> None:
-        """Wait for the event with the GIL released."""
+        """Wait in the calling thread for an event, with the GIL released."""
         event.synchronize()
 
     def hold(self, tensor: torch.Tensor, stream: cuda.Stream) -> None:
-        """Tell torch's allocator that the stream uses the memory."""
+        """Keep device memory from reuse, once it is dropped, until what another stream has queued by then has run."""
         tensor.record_stream(stream)
+
+
+def backend_for(device: str | torch.device) -> CudaBackend | None:
+    """Return the backend of a device that batches are wanted on; None for the host.
+
+    Examples
+    --------
+    >>> backend_for("cpu")
+    >>> backend_for("mps")
+    Traceback (most recent call last):
+        ...
+    h5stream.errors.OptionError: device='mps' cannot be fed: h5stream knows 'cpu', 'cuda' and 'cuda:N'
+    """
+    with contextlib.suppress(RuntimeError):
+        wanted = torch.device(device)
+        if wanted.type in ("cpu", "cuda"):
+            return None if wanted.type == "cpu" else CudaBackend(wanted)
+    raise OptionError(f"device={str(device)!r} cannot be fed: h5stream knows 'cpu', 'cuda' and 'cuda:N'")
 
 
 def _checked(device: torch.device) -> torch.device:
@@ -157,3 +180,44 @@ def _checked(device: torch.device) -> torch.device:
     if index >= count:
         raise OptionError(f"device={str(device)!r} does not exist: this process sees {count} CUDA device(s)")
     return torch.device("cuda", index)
+
+
+def _warn_not_pinned(nbytes: int, reason: BaseException) -> None:
+    """Say that pinning failed, why, and what would help."""
+    soft, hard = (
+        "unlimited" if limit == resource.RLIM_INFINITY else f"{limit} bytes"
+        for limit in resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    )
+    first_line = str(reason).split("\n", 1)[0] or type(reason).__name__
+    warnings.warn(
+        f"{nbytes} bytes of host memory could not be pinned ({first_line}); pageable memory is used from "
+        "here on, from which copies are slower and hold up the thread that starts them. "
+        f"RLIMIT_MEMLOCK is {soft} (soft), {hard} (hard): where that is the reason, raise it (ulimit -l unlimited; in "
+        "a container --ulimit memlock=-1)",
+        PinningWarning,
+        stacklevel=3,
+    )
+
+
+class PinnedSlots:
+    """Pinned slots for batches that the user copies to a GPU himself (``pin_memory=True`` without ``device``).
+
+    The user's copy may still be running when he drops the batch, and only torch's own allocator knows: it notes every
+    non_blocking copy from its memory and reuses it when they are done. So each slot is a tensor of that allocator, and
+    is dropped rather than kept. It rounds each slot up to a power of two.
+
+    # Guarantees: any thread may call; the allocator has its own lock.
+    """
+
+    held_nbytes = 0
+
+    def __init__(self, backend: CudaBackend, slot_nbytes: int) -> None:
+        self.slot_nbytes, self._backend = slot_nbytes, backend
+
+    def take(self) -> Slot:
+        """Take memory from the allocator, which has kept what was dropped."""
+        tensor = self._backend.allocate_pinned(self.slot_nbytes)
+        return Slot(tensor.numpy(), tensor=tensor)
+
+    def trim(self) -> None:
+        """Do nothing: nothing is held here."""

@@ -20,13 +20,7 @@ class CudaFacts:
 
 
 def cuda_facts() -> CudaFacts:
-    """Give torch's view of CUDA. It may start CUDA, so it is for checks, not for libraries at work.
-
-    Examples
-    --------
-    >>> cuda_facts().torch_version.count(".") >= 2
-    True
-    """
+    """Return torch's view of CUDA. It may start CUDA, so it is for checks, not for libraries at work."""
     import torch
 
     initialized = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
@@ -47,13 +41,8 @@ def started_cuda_uuids() -> tuple[str, ...]:
     Empty otherwise: neither torch is imported nor CUDA started for the answer, because a process that has
     started CUDA can no longer fork workers that use it.
     """
-    torch = sys.modules.get("torch")
-    # Another thread may be importing torch just now: it is there, but not all of it.
-    is_initialized = getattr(getattr(torch, "cuda", None), "is_initialized", None)
-    if torch is None or is_initialized is None or not is_initialized():
-        return ()
-    count = torch.cuda.device_count()
-    return tuple(str(torch.cuda.get_device_properties(index).uuid) for index in range(count))
+    cuda = _started_cuda()
+    return () if cuda is None else tuple(str(cuda.get_device_properties(k).uuid) for k in range(cuda.device_count()))
 
 
 def pin_error(size_bytes: int) -> str | None:
@@ -80,13 +69,7 @@ class DeviceMemory:
 
 
 def device_memory() -> DeviceMemory | None:
-    """Return the memory of the current device; None where this process has not started CUDA.
-
-    Examples
-    --------
-    >>> device_memory() is None or device_memory().allocated_bytes >= 0
-    True
-    """
+    """Return the memory of the current device; None where this process has not started CUDA."""
     cuda = _started_cuda()
     if cuda is None:
         return None
@@ -102,11 +85,6 @@ def synchronize() -> bool:
     """Wait for all work that was queued on the current device; tell whether there is a device.
 
     A step that ends in Python has only been queued on a GPU. Whoever measures it waits here first.
-
-    Examples
-    --------
-    >>> synchronize() in (True, False)
-    True
     """
     cuda = _started_cuda()
     if cuda is None:

@@ -21,7 +21,6 @@ from h5stream.engine.footprint import (
     RaggedBytes,
     Shape,
     least_that_fits,
-    packed_nbytes,
     size_window,
     threads_in,
 )
@@ -38,9 +37,7 @@ from h5stream.errors import BudgetError, OptionError
 from h5stream.order.line import OrderSettings
 from h5stream.order.places import place_nbytes
 from h5stream.order.sized import POOL_BATCHES
-from h5stream.order.transfer import transfer_rows
 from h5stream.order.weights import PlannedDraws
-from h5stream.order.windows import first_rows
 from h5stream.samples.boxes import BoxSpace
 from h5stream.samples.space import SequenceSpace, neighbours
 from h5stream.samples.stretches import DENSE
@@ -74,9 +71,6 @@ LEAST_READ_NBYTES = 256
 """Bytes of a row for each read that it takes, at least, for rows to be read one by one: shorter reads cost their
 system call, half a microsecond, and little else."""
 
-
-LEAST_SLOTS = 6
-"""Slots of a device window, at least: two that are read together while two cross and two are ready."""
 
 LEAST_OPEN = 8
 """Batches that must fit where their size is not known, so that reading ahead is worth its name."""
@@ -288,21 +282,11 @@ class Sizing:
     threads_asked: bool = True  # whether the user gave their number
     selected: NDArray[np.int64] | None = None  # the rows of an epoch, if not all
     shuffle: bool = True
-    device_nbytes: int | None = None  # memory of the device that holds the windows; None where they lie on the host
-    stays_on_device: bool = False  # whether all samples stay on a device, which shuffles them
     whole_windows: bool = False  # whether windows are read whole, whatever rows cost
     limited: LimitedField | None = None  # what batches are cut by
     keep: bool = True  # whether rows may stay in memory once they are decoded
     draws: PlannedDraws | None = None  # what draws the samples of an epoch, if it does not take each once
     plain: SampleLayout | None = None  # the fields as the user opened them, without what is added or copied
-
-    @property
-    def _is_on_device(self) -> bool:
-        return self.device_nbytes is not None or self.stays_on_device
-
-    @property
-    def _reads_whole(self) -> bool:
-        return self.whole_windows or self._is_on_device
 
     @property
     def _keeps_rows(self) -> bool:
@@ -350,19 +334,16 @@ class Sizing:
         A batch that `DataLoader` would take must not fail for a budget that nobody chose: there an automatic window
         takes what it needs at least.
         """
-        host_window = "auto" if self._is_on_device else window
         budget, shapes = self.memory_budget, self._shapes()
         while True:
             # A machine of 200 processors must not need 200 threads' scratch.
             threads = self.threads if self.threads_asked else threads_within(self.layout, self.threads, budget)
             try:
-                size = replace(self, threads=threads)._within(budget, host_window, shapes)
+                return replace(self, threads=threads)._within(budget, window, shapes)
             except BudgetError as error:
-                if host_window != "auto" or error.needed > self.most_budget:
+                if window != "auto" or error.needed > self.most_budget:
                     raise
                 budget = error.needed
-            else:
-                return self._on_device(size, window) if self._is_on_device else size
 
     def with_room(self, window: int | str) -> Sizing:
         """Return the sizing where nobody says how large batches are: for the largest that the budget has room for.
@@ -384,16 +365,15 @@ class Sizing:
         rows, first_rows = settings.window_rows, settings.first_window_rows
         if (rows, first_rows) == (size.window_rows, size.first_window_rows):
             return size
-        if not self._is_on_device:
-            windows, kept_rows = replace(self, threads=size.threads)._windows(self._shapes(), rows), size.kept_rows
-            try:
-                size = windows(size.kept, self.memory_budget)
-            except BudgetError as error:
-                if error.needed > self.most_budget:
-                    raise
-                size = windows(size.kept, error.needed)
-            if kept_rows:
-                size = _first_that_fits(self._candidates(size))
+        windows, kept_rows = replace(self, threads=size.threads)._windows(self._shapes(), rows), size.kept_rows
+        try:
+            size = windows(size.kept, self.memory_budget)
+        except BudgetError as error:
+            if error.needed > self.most_budget:
+                raise
+            size = windows(size.kept, error.needed)
+        if kept_rows:
+            size = _first_that_fits(self._candidates(size))
         return replace(size, window_rows=rows, first_window_rows=first_rows, wished_rows=rows)
 
     def _shapes(self) -> _Shapes:
@@ -416,14 +396,14 @@ class Sizing:
                 shuffle=self.shuffle,
                 most_rows=most_rows,
             )
-            is_whole = len(kept) == len(self.layout.datasets) and not self._reads_whole and not size.batches_at_once
+            is_whole = len(kept) == len(self.layout.datasets) and not self.whole_windows and not size.batches_at_once
             return replace(size.gathering(GATHERED_NBYTES) if is_whole else size, kept=kept)
 
         return sized
 
     def _within(self, budget: int, window: int | str, shapes: _Shapes) -> Footprint:
         """Return what a budget has room for, of windows as asked for or like those of the default budget."""
-        if window != "auto" or not self.shuffle or self._reads_whole:
+        if window != "auto" or not self.shuffle or self.whole_windows:
             return self._first(self._windows(shapes, window), budget, window)
         is_plain = self.plain is None or self.plain is self.layout
         default = self._default(shapes if is_plain else None)
@@ -479,7 +459,7 @@ class Sizing:
         That is all rows, gathered from there; all beside a window that is not much smaller; as many as fit; none.
         """
         budget, layout = size.memory_budget, self.layout
-        if self.shuffle and not self._reads_whole and (gathered := self._gathered(size)) is not None:
+        if self.shuffle and not self.whole_windows and (gathered := self._gathered(size)) is not None:
             yield gathered
         every = rows_to_keep(layout, size.kept, sys.maxsize) if windows is not None else {}
         if windows is not None and every and size.needed_nbytes > (room := budget - format_of(layout, every).nbytes):
@@ -500,43 +480,6 @@ class Sizing:
         nbytes = format_of(layout, rows).nbytes
         at_once = max(GATHERED_NBYTES, min(MOST_GATHERED_NBYTES, nbytes // GATHERED_SHARE))
         return size.gathering(at_once).keeping(rows, nbytes)
-
-    def _on_device(self, size: Footprint, window: int | str) -> Footprint:
-        """Size a device window: by its own rows, or by what the device could give; where all stays, as on the host."""
-        layout = self.layout
-        wished = self.rows if window == "all" else window if isinstance(window, int) else self._automatic_rows(size)
-        window_rows = wished = min(self.rows, wished)
-        if window == "auto" and self.device_nbytes is not None:
-            # Two of them in a quarter of all its memory: what is free at the moment must not choose the order.
-            window_rows = min(wished, max(1, self.device_nbytes // 8 // max(1, layout.row_nbytes + 8)))
-        # As for a host window of so many rows, so that the order is the same.
-        block_rows = block_rows_of(layout)
-        first = first_rows(batch_size=self.batch_rows, block_rows=block_rows, row_nbytes=layout.row_nbytes)
-        slots, slot_rows = self._slots_in(size.max_open_batches, block_rows)
-        return replace(
-            size,
-            on_device=True,
-            max_open_batches=slots,
-            slot_rows=slot_rows,
-            window_rows=window_rows,
-            first_window_rows=window_rows if window == "all" else min(window_rows, first),
-            wished_rows=wished if self.shuffle else window_rows,
-        )
-
-    def _automatic_rows(self, size: Footprint) -> int:
-        """Return the rows of an automatic window: those of a loader without a device, so that the order is the same."""
-        if not self.shuffle:  # they have no say in the order
-            return size.window_rows if self.device_nbytes is None else self.rows
-        return self._default().window_rows
-
-    def _slots_in(self, batches: int, block_rows: int) -> tuple[int, int]:
-        """Cut the memory of so many batches into slots of whole blocks, if that gives enough; say of how many rows."""
-        layout = self.layout
-        slot_rows = transfer_rows(self.batch_rows, block_rows, layout.row_nbytes, self.rows)
-        row_nbytes = [field.row_nbytes for field in layout.fields]
-        batch_nbytes, slot_nbytes = (packed_nbytes(row_nbytes, rows) for rows in (self.batch_rows, slot_rows))
-        slots = batches * batch_nbytes // slot_nbytes
-        return (batches, self.batch_rows) if slots < min(batches, LEAST_SLOTS) else (slots, slot_rows)
 
 
 def _first_that_fits(candidates: Iterator[Footprint]) -> Footprint:

@@ -41,11 +41,6 @@ class Tally:
     h5py_ns: int = 0
     plan_ns: int = 0
 
-    def become(self, totals: tuple[int, ...]) -> None:
-        """Take over what was counted elsewhere; see `RunCounters.totals`."""
-        for name, count in zip(_NAMES, totals, strict=True):
-            setattr(self, name, count)
-
     def read(self, since: int, nbytes: int, reads: int = 1) -> None:
         """Count the time since a moment as reading so many bytes."""
         self.read_ns += clock() - since
@@ -125,7 +120,7 @@ class RunCounters:
         self._rows = self._batches = self._asks = self._starved = self._ready = 0
         self._wait_ns = self._longest_ns = self._transform_ns = 0
         self._waits: collections.deque[int] = collections.deque(maxlen=NEWEST_WAITS)
-        self.skipped_rows = self.device_bytes = 0
+        self.skipped_rows = 0
         self._skipped_chunks: dict[str, None] = {}
 
     def tally(self) -> Tally:
@@ -209,7 +204,6 @@ class RunCounters:
             delivered_bytes=self._rows * self._row_nbytes,
             **{n: total for n, total in totals.items() if not n.endswith("_ns")},
             **{f"{n[:-3]}_s": total * 1e-9 for n, total in totals.items() if n.endswith("_ns")},
-            device_bytes=self.device_bytes,
             threads=self._threads,
             running_s=0.0 if self._began is None else (now - self._created) * 1e-9,
             ready_mean=self._ready / asks,

@@ -11,7 +11,6 @@ from h5stream.errors import BudgetError
 from h5stream.order.epoch import EpochOrder, Order
 from h5stream.order.places import place_nbytes
 from h5stream.order.regrouped import FileOrder, RegroupedOrder
-from h5stream.order.transfer import TransferOrder
 from h5stream.order.windows import AUTO_BATCHES, file_order_rows, first_rows, rows_of_two, wished_rows
 
 WindowRows = int | Literal["auto", "all"]
@@ -206,14 +205,13 @@ class Footprint:
     """How much is read together, and what that takes.
 
     Windows are read whole, and shuffled on their way into the batches' slots; unless a few batches are gathered at a
-    time, since rows cost the same wherever they lie, or windows lie on a device, which shuffles: then slots bring them
-    there in the order of the file.
+    time, since rows cost the same wherever they lie.
     """
 
     window_rows: int
     first_window_rows: int  # of an epoch's first window
     wished_rows: int  # of an automatic window, for which there may be no room
-    slot_rows: int  # those of a batch, unless slots cross to a device's window
+    slot_rows: int  # those of a batch
     max_open_batches: int  # slots that the engine may fill or hold ready at a time
     memory_budget: int
     needed_nbytes: int  # what this takes at most: all of those below
@@ -228,7 +226,6 @@ class Footprint:
     kept_rows_nbytes: int = 0
     wished_nbytes: int = 0  # a budget that has room for `wished_rows`, where this one has not
     batches_at_once: int = 0  # that are gathered; 0 where windows are read whole
-    on_device: bool = False
 
     @property
     def notice(self) -> str:
@@ -236,11 +233,6 @@ class Footprint:
         if self.window_rows >= self.wished_rows:
             return ""
         smaller = f"window: {self.window_rows:,} rows instead of {self.wished_rows:,}, so that two windows "
-        if self.on_device:
-            return (
-                f"{smaller}fit a quarter of the device's memory. Rows come in another order than on a larger one; pass "
-                f"window={self.window_rows} for this order on any device"
-            )
         enough = f"memory_budget={self.wished_nbytes}" if self.wished_nbytes else "more"
         return (
             f"{smaller}and their plans fit memory_budget={self.memory_budget:,} bytes. Rows come in another order "
@@ -252,15 +244,11 @@ class Footprint:
         """Slots that are read together at first."""
         return self.batches_at_once or self.first_window_rows // self.slot_rows + 2
 
-    def engine_order(self, order: EpochOrder, first_batch: int) -> tuple[Order, int]:
-        """Return the order in which the engine fills slots, and the slot that `first_batch` needs first."""
-        if self.on_device:
-            slots_at_once = max(1, min(4, self.max_open_batches // 3))
-            transfer = TransferOrder(order, slot_rows=self.slot_rows, slots_at_once=slots_at_once)
-            return transfer, transfer.first_slot(first_batch)
+    def engine_order(self, order: EpochOrder) -> Order:
+        """Return the order in which the engine fills slots."""
         if order.first_row is not None:
-            return FileOrder(order, self.batches_at_once or None), first_batch
-        return (RegroupedOrder(order, self.batches_at_once) if self.batches_at_once else order), first_batch
+            return FileOrder(order, self.batches_at_once or None)
+        return RegroupedOrder(order, self.batches_at_once) if self.batches_at_once else order
 
     def gathering(self, nbytes: int) -> Footprint:
         """Return the same with batches of so many bytes gathered at a time, in place of whole windows."""

@@ -17,8 +17,7 @@ STOP_S = 1.0
 class Running(Protocol):
     """One pass over an order that is under way.
 
-    Threads or none: `h5stream.engine.run.Run`; through workers: `h5stream.workers.sample_engine.SampleRun`; samples
-    on a device: `h5stream.device.window.KeptRun`.
+    Threads or none: `h5stream.engine.run.Run`; through workers: `h5stream.workers.sample_engine.SampleRun`.
 
     # Guarantees: one consumer asks for batches; `stop` may be called by any thread, twice, inside the garbage
     # collector, and in a forked child, where it does nothing.

@@ -112,8 +112,7 @@ class Slot:
 class Slots(Protocol):
     """Where an engine takes batch buffers from. Any thread may call; none of the calls waits.
 
-    `SlotRing`; and pinned slots for batches that the user copies to a GPU
-    (`h5stream.device.pinned_slots.PinnedSlots`).
+    `SlotRing`; and pinned slots for batches that the user copies to a GPU (`h5stream.device.cuda.PinnedSlots`).
     """
 
     slot_nbytes: int

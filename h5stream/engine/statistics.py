@@ -44,10 +44,7 @@ class LoaderStatistics(ShownAsText):
     h5py_bytes : int
         Bytes of rows that came through h5py, under its lock. High: `h5stream inspect` says why.
     memory_bytes : int
-        Bytes of rows that were in memory already, or on the device: small fields, and what stays once it is decoded
-        (``keep=``).
-    device_bytes : int
-        Bytes of all samples where they stay on the device (``keep="device"``), besides 8 for each; else 0.
+        Bytes of rows that were in memory already: small fields, and what stays once it is decoded (``keep=``).
     threads : int
         Readers; with ``num_workers=0`` the asking thread is the one.
     running_s : float
@@ -96,7 +93,6 @@ class LoaderStatistics(ShownAsText):
     chunks: int = 0
     h5py_bytes: int = 0
     memory_bytes: int = 0
-    device_bytes: int = 0
     threads: int = 1
     running_s: float = 0.0
     read_s: float = 0.0
@@ -202,10 +198,6 @@ class LoaderStatistics(ShownAsText):
         return min(1.0, seconds / whole) if whole else 0.0
 
     @property
-    def _device_text(self) -> str:
-        return f" ({text_of_bytes(self.device_bytes)} stay on the device)" if self.device_bytes else ""
-
-    @property
     def _transform_text(self) -> list[str]:
         share = self.transform_s / self.elapsed_s if self.elapsed_s else 0.0
         text = f"tensors, batch_transform and collate_fn: {self.transform_s:.2f} s, {share:.0%} of the time"
@@ -226,7 +218,7 @@ class LoaderStatistics(ShownAsText):
                 f"max {1e3 * self.wait_max_s:.1f} ms; first batch "
                 + ("n/a" if self.first_batch_s is None else f"{1e3 * self.first_batch_s:.0f} ms"),
                 f"read {text_of_bytes(self.read_bytes)}, decoded {text_of_bytes(self.decoded_bytes)}, "
-                f"in memory {text_of_bytes(self.memory_bytes)}{self._device_text}, amplification "
+                f"in memory {text_of_bytes(self.memory_bytes)}, amplification "
                 + ("n/a" if amplification is None else f"{amplification:.2f}"),
                 f"{self.threads} reader(s): read {self.read_busy:.0%}, decode {self.decode_busy:.0%}, "
                 f"scatter {self.scatter_busy:.0%}, h5py {self.h5py_busy:.0%}, plan {self.plan_busy:.0%}, "
@@ -243,7 +235,6 @@ _NOT_ADDED = {
     "wait_p95_s",
     "wait_max_s",
     "first_batch_s",
-    "device_bytes",
     "threads",
     "ready_mean",
     "ready_limit",
@@ -274,7 +265,6 @@ def combined(snapshots: Sequence[LoaderStatistics]) -> LoaderStatistics:
         first_batch_s=sum(s.first_batch_s or 0.0 for s in snapshots),
         wait_p95_s=max(s.wait_p95_s for s in snapshots),
         wait_max_s=max(s.wait_max_s for s in snapshots),
-        device_bytes=max(s.device_bytes for s in snapshots),
         threads=max(s.threads for s in snapshots),
         ready_mean=sum(s.ready_mean * s.batches for s in snapshots) / batches,
         ready_limit=max(s.ready_limit for s in snapshots),

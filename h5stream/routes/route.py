@@ -1,72 +1,200 @@
-"""The seam between who fills slots and how their batches reach the user, and what every way does to a batch."""
+"""Which way a loader's batches take, what is done to each on it, and how much may be read together."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
+from h5stream.dataset import H5Dataset
+from h5stream.device.cuda import CudaBackend, PinnedSlots, backend_for, is_cuda_available, pinned_copy
+from h5stream.device.feed import DeviceFeed, pinned_ring
+from h5stream.engine.assemble import Assembler
+from h5stream.engine.batches import ReadyBatch
+from h5stream.engine.budget import LimitedField, Sizing
+from h5stream.engine.footprint import Footprint
 from h5stream.engine.running import Running
-from h5stream.engine.slots import SlotFormat, Slots
-from h5stream.structure import samples_of
+from h5stream.engine.slots import SlotFormat, SlotRing, Slots
+from h5stream.order.listed import GivenOrder
+from h5stream.order.weights import PlannedDraws
+from h5stream.settings import DEFAULT_BATCH_ROWS, Settings
+from h5stream.sized_batches import SizedBatches
+from h5stream.storage.layout import SampleLayout
+from h5stream.structure import samples_of, with_tensors
 from h5stream.workers.samples import SampleFunctions
 
 Function = Callable[[Any], Any]
 
-END = object()
-"""What a stream gives after the last batch."""
-
-
-class Stream(Protocol):
-    """Gives finished batches of one epoch, in order. Used by one thread."""
-
-    def next_batch(self, timeout_s: float) -> Any:
-        """Wait for the next; `END` after the last."""
-
-    def close(self) -> None:
-        """Let go of what is under way; the run is stopped by what started it."""
-
-
-class Route(Protocol):
-    """How a loader's batches reach the user: one kind a loader, made once; a value that never changes."""
-
-    @property
-    def slot_format(self) -> SlotFormat:
-        """How a slot is packed."""
-        ...
-
-    @property
-    def functions(self) -> SampleFunctions | None:
-        """What workers are to make of filled slots, if there are any, before they come here."""
-        ...
-
-    def new_slots(self) -> Slots:
-        """Return the slots that batches are read into, for an engine whose threads are this process's."""
-
-    def stream(self, run: Running, first_batch: int) -> Stream:
-        """Return the stream of an epoch, from a batch on."""
+DEFAULT_PREFETCH = 2
+"""Batches ahead on a device: one is copied while one is consumed; more only helps where steps vary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Handover:
-    """What is done to a batch once its tensors are there."""
+class Route:
+    """How a loader's batches reach the user; made once."""
 
-    takes_apart: bool = False  # make a list of samples of it, for `collate_fn` or because samples were asked for
-    gives_samples: bool = False  # give the one sample of a batch of one
-    collate_fn: Function | None = None  # collate_fn, transform: the user's functions
-    transform: Function | None = None
+    slot_format: SlotFormat  # how a slot is packed
+    new_slots: Callable[[], Slots]  # makes what batches are read into, for an engine whose threads are this process's
+    finish: Function  # makes the user's batch of a `ReadyBatch`
+    functions: SampleFunctions | None = None  # what workers make of filled slots, if there are any
+    feed: Callable[[Running], DeviceFeed] | None = None  # brings an epoch's batches to a device, before they come here
 
-    def __call__(self, value: Any, rows: int) -> Any:
-        """Do it."""
-        if self.takes_apart:
-            value = samples_of(value, rows)
-            value = value[0] if self.gives_samples else value
-        if self.collate_fn is not None:
-            value = self.collate_fn(value)
-        return value if self.transform is None else self.transform(value)
 
-    def split(self) -> tuple[Function | None, Handover]:
-        """Return the transform, if nothing is done before it and it can be done elsewhere, and what is left to do."""
-        if self.takes_apart or self.collate_fn is not None:
-            return None, self
-        return self.transform, replace(self, transform=None)
+def sizing_for(
+    settings: Settings,
+    dataset: H5Dataset,
+    given: GivenOrder | None,
+    sized: SizedBatches | None,
+    draws: PlannedDraws | None = None,
+) -> tuple[Sizing, GivenOrder | None]:
+    """Return what the size of windows depends on, and the sampler's batches with the room that there is for each."""
+    total = len(dataset) if draws is None else draws.count
+    rows = given.said_rows if given is not None else min(settings.batch_rows or 1, total)
+    budget, most_budget = settings.budget()
+    limited = None
+    if sized is not None and rows is not None:
+        rows, most = sized.samples(rows, is_drawn=draws is not None)
+        limit = sized.limit
+        limited = LimitedField(number=sized.field, rows=limit.rows, samples=most, bucketed=limit.bucketed)
+    sizing = Sizing(
+        layout=settings.seeded(dataset.layout),
+        selected=dataset.rows,
+        draws=draws,
+        batch_rows=rows or DEFAULT_BATCH_ROWS,
+        memory_budget=budget,
+        most_budget=most_budget,
+        threads=settings.threads,
+        threads_asked=settings.num_workers is not None,
+        # Rows that lie scattered want a large window.
+        shuffle=settings.shuffle or settings.order is not None or not dataset.is_in_file_order,
+        whole_windows=settings.order is not None,
+        limited=limited,
+        keep=settings.keep == "auto",
+        plain=settings.dataset.layout,
+    )
+    if given is None or rows is not None:
+        return sizing, given
+    sizing = sizing.with_room(settings.window)
+    return sizing, replace(given, room=sizing.batch_rows)
+
+
+def route_for(
+    settings: Settings, layout: SampleLayout, footprint: Footprint, batch_rows: int, backend: CudaBackend | None
+) -> Route:
+    """Make the route that a loader's arguments ask for: of batches on the host, or on a device."""
+    slot_format = SlotFormat.for_rows(layout.fields, max(footprint.slot_rows, batch_rows))
+    if settings.applies_functions:
+        return _route_of_functions(settings, layout, slot_format, footprint.max_open_batches, backend)
+    assembler = Assembler(layout, gives_lists=not settings.takes_apart)
+    if backend is not None:
+        return _device_route(settings, assembler, slot_format, footprint.max_open_batches, backend)
+    pinned = _pinned(settings)
+
+    def leased(batch: ReadyBatch) -> Any:
+        """Make tensors over a slot, which goes back when the last of them is dropped."""
+        return assembler.batch(batch.slot.lease(), slot_format, batch.rows, batch.objects, apart=pinned is None)
+
+    if pinned is not None:
+        slots: Callable[[], Slots] = functools.partial(PinnedSlots, pinned, slot_format.nbytes)
+    else:
+        slots = functools.partial(SlotRing, slot_format.nbytes, most_slots=footprint.max_open_batches)
+    finish = _finishing(leased, settings, settings.batch_transform, None if pinned is None else pinned_copy)
+    return Route(slot_format=slot_format, new_slots=slots, finish=finish)
+
+
+def _pinned(settings: Settings) -> CudaBackend | None:
+    """Return what pins batches of the host, for copies to a GPU that the user makes; None where none is asked for.
+
+    What is not pinned is pinned behind all else, as DataLoader does behind its `collate_fn`: what `collate_fn`, a cast
+    or a transform made, and slots of another process. Of tensors over pinned slots nothing is copied.
+    """
+    return backend_for("cuda") if settings.pin_memory and is_cuda_available() else None
+
+
+def _device_route(
+    settings: Settings, assembler: Assembler, slot_format: SlotFormat, most_slots: int, backend: CudaBackend
+) -> Route:
+    is_first = not settings.takes_apart and settings.collate_fn is None  # then beside the consumer's work
+
+    def feed(run: Running) -> DeviceFeed:
+        return DeviceFeed(
+            backend,
+            run,
+            assembler,
+            slot_format,
+            depth=DEFAULT_PREFETCH if settings.prefetch_factor is None else settings.prefetch_factor,
+            reuse_buffers=settings.reuse_device_buffers,
+            transform=settings.batch_transform if is_first else None,
+            tally=run.counters.tally(),
+        )
+
+    return Route(
+        slot_format=slot_format,
+        new_slots=functools.partial(pinned_ring, backend, slot_format.nbytes, most_slots),
+        finish=_finishing(_value, settings, None if is_first else settings.batch_transform),
+        feed=feed,
+    )
+
+
+def _route_of_functions(
+    settings: Settings, layout: SampleLayout, slot_format: SlotFormat, most_slots: int, backend: CudaBackend | None
+) -> Route:
+    """Make the route of batches that functions of the user make, here or in workers.
+
+    They are no slots, whose bytes could cross together: on its way to a device each tensor is pinned, and its copy
+    queued on the consumer's stream, which the thread does not wait for.
+    """
+    is_transformed_there = settings.transform_workers is not None
+    functions = SampleFunctions(
+        # A sample of several fields is a tuple, of which a collated batch is a list.
+        assembler=Assembler(layout, gives_lists=settings.sample_transform is None and not settings.takes_apart),
+        slot_format=slot_format,
+        sample_transform=settings.sample_transform,
+        collate_fn=settings.collate_fn,
+        transform=settings.batch_transform if is_transformed_there else None,
+        gives_samples=settings.gives_samples,
+        repeats=settings.may_repeat,
+    )
+    make: Function = _value if settings.workers else functions.here
+    is_pinned = is_cuda_available() and (settings.pin_memory or backend is not None)
+
+    def moved(batch: ReadyBatch) -> Any:
+        assert backend is not None
+        value = pinned_copy(make(batch)) if is_pinned else make(batch)
+        return with_tensors(value, lambda tensor: tensor.to(backend.device, non_blocking=True))
+
+    transform = None if is_transformed_there else settings.batch_transform
+    return Route(
+        slot_format=slot_format,
+        new_slots=functools.partial(SlotRing, slot_format.nbytes, most_slots=most_slots),
+        finish=_finishing(make, None, transform, pinned_copy if is_pinned else None)
+        if backend is None
+        else _finishing(moved, None, transform),
+        functions=functions,
+    )
+
+
+def _value(batch: ReadyBatch) -> Any:
+    return batch.value
+
+
+def _finishing(
+    make: Function, taking_apart: Settings | None, transform: Function | None, behind: Function | None = None
+) -> Function:
+    """Return what makes the user's batch: its tensors, what his functions do to them, what is done behind all else."""
+    takes_apart = taking_apart is not None and taking_apart.takes_apart
+    gives_samples = taking_apart is not None and taking_apart.gives_samples
+    collate = None if taking_apart is None else taking_apart.collate_fn
+
+    def finish(batch: ReadyBatch) -> Any:
+        value = make(batch)
+        if takes_apart:
+            value = samples_of(value, batch.rows)
+            value = value[0] if gives_samples else value
+        for function in functions:
+            value = function(value)
+        return value
+
+    functions = [one for one in (collate, transform, behind) if one is not None]
+    return finish

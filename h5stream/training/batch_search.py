@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from h5stream.advice.suggestion import Suggestion, at_least
-from h5stream.device.backend import release_cached_memory
+from h5stream.device.cuda import release_cached_memory
 from h5stream.errors import OptionError
 
 # Of the largest batch that worked. Memory of a step varies with the data and the allocator's history.

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from h5stream.errors import IsolatedProcessError
-from h5stream.workers.connection import Failure, signal_name
+from h5stream.workers.failures import Failure, signal_name
 from h5stream.workers.starting import interpreter
 
 _P = ParamSpec("_P")
@@ -29,12 +29,6 @@ class InChild(Generic[_T]):
     As a context manager, it ends the child at the end, whatever it is doing.
 
     # Guarantees: used by one thread.
-
-    Examples
-    --------
-    >>> with InChild("counting", sum, [1, 2]) as call:
-    ...     call.result()
-    3
     """
 
     def __init__(self, what: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> None:

@@ -1,4 +1,4 @@
-"""The parent's side of Python for each sample: an engine whose filled batches go through processes before they come."""
+"""An engine whose filled batches go through processes before they come: Python for each sample, beside the training."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from h5stream.engine.slots import Slot, SlotRing, Slots
 from h5stream.order.epoch import Order
 from h5stream.workers.generators import warn_of_own_generators
 from h5stream.workers.memory import SharedMemory, create_file, pack, unpack
-from h5stream.workers.samples import Done, Job, SampleFunctions, SampleWork, Told, noted
-from h5stream.workers.starting import check_function
-from h5stream.workers.worker import Worker
+from h5stream.workers.samples import SampleFunctions
+from h5stream.workers.starting import check_function, main_module
+from h5stream.workers.worker import Done, Job, Told, Worker, noted
 
 AHEAD = 2
 """Batches that each worker has at a time, unless `prefetch_factor` says otherwise: as in DataLoader."""
@@ -46,9 +46,9 @@ class WorkersAsked:
 class Pool:
     """The workers of a loader, and the memory that batches go to them in.
 
-    # Guarantees: `start`, `renew` and `close` are called by the thread that iterates. `deal` and `post` by the threads
-    that feed, under `_dealing`; what workers say comes in a thread for each. It ends with this object, with `close`,
-    and with the process.
+    # Guarantees: `start`, `renew` and `close` are called by the thread that iterates. `give` by the threads that feed,
+    under `_dealing`; what workers say comes in a thread for each. It ends with this object, with `close`, and with the
+    process.
     """
 
     def __init__(self, functions: SampleFunctions, asked: WorkersAsked) -> None:
@@ -57,30 +57,27 @@ class Pool:
             "sample_transform": functions.sample_transform,
             "collate_fn": functions.collate_fn,
             "batch_transform": functions.transform,
-            "worker_init_fn": asked.on_start,
         }
+        self._pickled = b""
         if asked.method != "fork":
-            for name, function in called.items():
-                way_out = ", or pass multiprocessing_context='fork'"
-                check_function(name, function, f"the processes of {asked.whose}", way_out)
-            self._pickled = pickle.dumps(tuple(called.values()))
-        else:
-            self._pickled = b""
-        on_start = called.pop("worker_init_fn")
-        warn_of_own_generators(called, on_start, asked.whose, stacklevel=4)
-        self.memory, self._board, self._descriptor = self._new_memory()
+            every = called | {"worker_init_fn": asked.on_start}
+            for name, function in every.items():
+                check_function(name, function, f"the processes of {asked.whose}")
+            self._pickled = pickle.dumps(tuple(every.values()))
+        warn_of_own_generators(called, asked.on_start, asked.whose, stacklevel=4)
         self.runs: dict[int, SampleRun] = {}
         self.numbers = itertools.count(1)
-        self.workers: list[Worker] = []
-        self._given: dict[Worker, int] = {}
         self._dealing = threading.Lock()
-        self._end: Callable[[], object] = lambda: None
+        self._forget()
 
-    def _new_memory(self) -> tuple[SharedMemory, np.ndarray[tuple[int], np.dtype[np.int64]], int]:
-        descriptor = create_file()
-        memory = SharedMemory(descriptor)
-        weakref.finalize(memory, os.close, descriptor)
-        return memory, memory.allocate(PAGE_NBYTES).view(np.int64), descriptor
+    def _forget(self) -> None:
+        """Begin with nothing: workers, and memory that they map."""
+        self.workers: list[Worker] = []
+        self._end: Callable[[], object] = lambda: None
+        self._descriptor = create_file()
+        self.memory = SharedMemory(self._descriptor)
+        weakref.finalize(self.memory, os.close, self._descriptor)
+        self._board = self.memory.allocate(PAGE_NBYTES).view(np.int64)
 
     def new_slots(self, nbytes: int) -> Slots:
         """Return the slots that readers fill: in memory that workers map."""
@@ -93,68 +90,54 @@ class Pool:
 
     def start(self) -> None:
         """Start the workers that are not there."""
-        if len(self.workers) == self.asked.count and self.is_whole:
-            return
-        self._end()
-        self._board[:] = 0
-        self.workers, self._given = [], {}
-        self._end = weakref.finalize(self, _end_all, self.workers, self._board)
-        for number in range(self.asked.count):
-            worker = self._started(number)
-            self._given[worker] = 0
-            self.workers.append(worker)
-
-    def _started(self, number: int) -> Worker:
         asked = self.asked
-        told = Told(
-            number=number,
-            count=asked.count,
-            seed=asked.seed,
-            called_off=self.memory.lend(self._board.view(np.uint8)),
-            on_start=asked.on_start,
-            whose=asked.whose,
-        )
-        return Worker(
-            functools.partial(SampleWork, self._functions, told),
-            functools.partial(_hear, weakref.ref(self)),
-            whose=asked.whose,
-            way_out="Iterate again to start others",
-            functions=self._pickled,
-            method=asked.method,
-            files=[self._descriptor],
-        )
+        if len(self.workers) == asked.count and self.is_whole:
+            return
+        self.close()
+        self._board[:] = 0
+        self._end = weakref.finalize(self, _end_all, self.workers, self._board)
+        main, hear = main_module(self._pickled), functools.partial(_hear, weakref.ref(self))
+        for number in range(asked.count):
+            told = Told(
+                number=number,
+                count=asked.count,
+                seed=asked.seed,
+                functions=self._functions,
+                on_start=asked.on_start,
+                called_off=self.memory.lend(self._board.view(np.uint8)),
+                whose=asked.whose,
+                main=main,
+            )
+            self.workers.append(Worker(told, self._descriptor, asked.method, hear))
 
     def deal(self) -> Worker:
         """Choose the worker that has least to do, and count a batch for it."""
         with self._dealing:
-            worker = min(self.workers, key=lambda worker: self._given[worker])
-            self._given[worker] += 1
+            worker = min(self.workers, key=lambda worker: worker.given)
+            worker.given += 1
             return worker
 
-    def answered(self, worker: Worker) -> None:
-        """Count a batch that a worker is done with."""
+    def heard(self, worker: Worker, done: Done) -> SampleRun | None:
+        """Take in that a worker is done with a batch; return the pass that waits for it."""
+        self.memory.come_back(done.returned)
         with self._dealing:
-            if worker in self._given:
-                self._given[worker] -= 1
+            worker.given -= 1
+        return self.runs.get(done.run)
 
     def call_off(self, run: int) -> None:
         """Let workers know that a pass is over."""
         noted(self._board, run)[0] = run
 
-    def trim(self) -> None:
-        """Let go of free memory."""
-        self.memory.trim()
-
     def renew(self) -> None:
         """Leave all to the process that this one was forked from."""
         self.close()
         self.runs = {}
-        self.memory, self._board, self._descriptor = self._new_memory()
+        self._forget()
 
     def close(self) -> None:
         """End the workers; in a forked process, only forget them."""
         self._end()
-        self.workers, self._given, self._end = [], {}, lambda: None
+        self.workers, self._end = [], lambda: None
 
 
 def _end_all(workers: list[Worker], board: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
@@ -173,15 +156,16 @@ def _hear(pool_ref: weakref.ref[Pool], worker: Worker, message: Done | BaseExcep
     if isinstance(message, BaseException):
         for run in [] if pool is None else list(pool.runs.values()):
             run.lose(worker, message)
-        return
-    if pool is not None:
-        pool.memory.come_back(message.returned)
-        pool.answered(worker)
-        if (waiting := pool.runs.get(message.run)) is not None:
-            waiting.hear(worker, message)
-            return
-    if message.made is not None:
-        worker.memory.give_back(message.made.loans)
+    elif pool is not None and (waiting := pool.heard(worker, message)) is not None:
+        waiting.hear(worker, message)
+    else:
+        _give_back(worker, message)
+
+
+def _give_back(worker: Worker, done: Done) -> None:
+    """Let a worker have back what it made of a batch that nobody wants."""
+    if done.made is not None:
+        worker.memory.give_back(done.made.loans)
 
 
 class SampleEngine:
@@ -214,7 +198,7 @@ class SampleEngine:
     def trim(self) -> None:
         """Let go of the memory of free slots."""
         self._engine.trim()
-        self._pool.trim()
+        self._pool.memory.trim()
 
     def renew(self) -> None:
         """In a forked child, make anew what is the parent's."""
@@ -234,9 +218,9 @@ class SampleRun:
     """One pass whose batches go through workers; see `h5stream.engine.running.Running`.
 
     # Guarantees: a thread of its own takes what is filled and gives it to workers, and ends with the pass. It, the
-    # consumer, and the threads that hear the workers share what is below `_changed`, under it; the feeder waits for
-    # `_room`, which has the same lock: a thread woken for nothing takes a processor from the workers. A filled batch
-    # counts as open until its worker is done with it, so that both together stay within the budget.
+    consumer, and the threads that hear the workers share what is below `_changed`, under it; the feeder waits for
+    `_room`, which has the same lock: a thread woken for nothing takes a processor from the workers. A filled batch
+    counts as open until its worker is done with it, so that both together stay within the budget.
     """
 
     def __init__(self, run: Running, pool: Pool, first_batch: int, max_open_batches: int, spare_nbytes: int) -> None:
@@ -250,7 +234,7 @@ class SampleRun:
         self._due: collections.deque[int] = collections.deque()
         self._with: dict[int, Worker] = {}
         self._made: dict[int, tuple[Worker, Done] | BaseException] = {}
-        self._ended = self._stopped = self._asked_for = False
+        self._ended = self._stopped = False
         self._error: BaseException | None = None
         pool.runs[self._number] = self
         self._feeder = threading.Thread(target=self._feed, name="h5stream-feeder", daemon=True)
@@ -264,17 +248,15 @@ class SampleRun:
         deadline = time.monotonic() + timeout_s if timeout_s else None
         since = clock()
         with self._changed:
-            while not self._is_decided():
-                left = None if deadline is None else deadline - time.monotonic()
-                if left is not None and left <= 0:
-                    break
-                self._changed.wait(left)
-            else:
+            if self._changed.wait_for(self._is_decided, None if deadline is None else deadline - time.monotonic()):
                 batch = self._next()
                 self.counters.waited(since)
                 return batch
-        due, is_read = self._give_up()
-        raise timed_out(due, timeout_s, is_read=is_read)
+            due = self._due[0] if self._due else self._coming
+            worker = self._with.get(due)
+        if worker is not None:
+            worker.end()  # it may do what it does for ever
+        raise timed_out(due, timeout_s, is_read=worker is not None)
 
     def next_if_ready(self) -> ReadyBatch | None:
         """Return the next batch if that needs no waiting; None at the end as well."""
@@ -310,18 +292,6 @@ class SampleRun:
         self._room.notify()
         value = unpack(done.made, worker.memory)
         return ReadyBatch(done.number, done.rows, _EMPTY, {}, missing=0, value=value)
-
-    def _give_up(self) -> tuple[int, bool]:
-        """End the worker that the next batch is waited for from: it may do what it does for ever.
-
-        Gives the batch, and whether there was such a worker.
-        """
-        with self._changed:
-            due = self._due[0] if self._due else self._coming
-            worker = self._with.get(due)
-        if worker is not None:
-            worker.end()
-        return due, worker is not None
 
     # --- other threads ------------------------------------------------------------------------------------
 
@@ -369,9 +339,9 @@ class SampleRun:
                     self._most = min(self._most, fitting)
                 if self._due[0] == done.number:
                     self._changed.notify_all()
-                done = done._replace(made=None)
-        if done.made is not None:
-            worker.memory.give_back(done.made.loans)
+            is_late = self._stopped
+        if is_late:
+            _give_back(worker, done)
         self._count_passed_on()
 
     def lose(self, worker: Worker, error: BaseException) -> None:
@@ -405,8 +375,8 @@ class SampleRun:
         self._pool.runs.pop(self._number, None)
         self._pool.call_off(self._number)
         for one in made.values():
-            if isinstance(one, tuple) and one[1].made is not None:
-                one[0].memory.give_back(one[1].made.loans)
+            if isinstance(one, tuple):
+                _give_back(*one)
         self._run.stop()
         if self._feeder is not threading.current_thread():
             self._feeder.join(STOP_S)

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import operator
-import os
-import pickle
 import random
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,13 +23,9 @@ from torch.utils.data._utils import worker as torch_worker
 from h5stream.compiled._native import copy_past_cache
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
-from h5stream.engine.slots import Slot, SlotFormat
-from h5stream.errors import OptionError
+from h5stream.engine.slots import SlotFormat
 from h5stream.order.permutation import words_of
 from h5stream.structure import samples_of
-from h5stream.workers.child import PARENT_LOOK_S, Parent
-from h5stream.workers.connection import Failure
-from h5stream.workers.memory import BorrowedMemory, Loan, Packed, pack, unpack
 
 SEED_NBYTES = 16
 """Bytes of a sample's number and seed, the last field of a slot."""
@@ -73,7 +66,7 @@ class SampleFunctions:
         numbers, seeds = self._seeds(packed, batch)
         value = self.assembler.batch(packed, self.slot_format, batch.rows, batch.objects)
         if self.sample_transform is None and self.collate_fn is None and not self.gives_samples:
-            _seed_all(seeds[0])
+            seed_all(seeds[0])
             return value if self.transform is None else self.transform(value)
         value = samples_of(value, batch.rows)
         if self.sample_transform is not None:
@@ -83,7 +76,7 @@ class SampleFunctions:
         if self.gives_samples:
             convert: Function = _as_it_is if self.sample_transform is None else torch_collate.default_convert
             value = convert(value[0])
-        _seed_all(seeds[0] ^ 1)  # for the whole batch
+        seed_all(seeds[0] ^ 1)  # for the whole batch
         if self.collate_fn is not None:
             value = self.collate_fn(value)
         elif self.sample_transform is not None and not self.gives_samples:
@@ -114,7 +107,7 @@ class SampleFunctions:
         for number, seed, sample in zip(numbers, seeds, samples, strict=True):
             if is_called_off():
                 raise CalledOffError
-            _seed_all(seed)
+            seed_all(seed)
             try:
                 yield self.sample_transform(sample)
             except StopIteration as error:
@@ -128,105 +121,11 @@ def _as_it_is(value: Any) -> Any:
     return value
 
 
-def _seed_all(seed: int) -> None:
+def seed_all(seed: int) -> None:
     """Seed what functions draw from. Not by `torch.manual_seed`, which takes 300 us to tell devices as well."""
     random.seed(seed)
     np.random.seed(seed >> 32)
     torch.default_generator.manual_seed(seed)
-
-
-class Job(NamedTuple):
-    """A batch for a worker: of which pass, which batch, how many samples, and its slot and objects."""
-
-    run: int
-    number: int
-    rows: int
-    filled: Packed
-
-
-class Done(NamedTuple):
-    """What came of a batch: it, or an error, or neither where it was called off; and which loans ended there."""
-
-    run: int
-    number: int
-    rows: int
-    made: Packed | None
-    failure: Failure | None
-    returned: list[int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What a worker is told at its start."""
-
-    # number, count, seed: which it is, of how many, and its own seed: what `torch.utils.data.get_worker_info()` gives
-    # there
-    number: int
-    count: int
-    seed: int
-    called_off: Loan  # where the parent notes the passes that are over; see `noted`
-    on_start: Callable[[int], None] | None  # the user's `worker_init_fn`
-    whose: str  # for errors: whose process it is
-
-
-def noted(board: NDArray[np.int64], run: int) -> NDArray[np.int64]:
-    """Return the place where a pass is noted that is over; its number stands there. All are, if the first is not 0."""
-    return board[1 + run % (len(board) - 1) :][:1]
-
-
-class SampleWork:
-    """Applies the user's functions to batches, one after the other; see `h5stream.workers.child.Work`."""
-
-    def __init__(self, functions: SampleFunctions, told: Told, parent: Parent) -> None:
-        self._functions, self._whose, self._parent = functions, told.whose, parent
-        self._incoming = BorrowedMemory(parent.files[0])
-        self._board = np.frombuffer(self._incoming.borrow(told.called_off), dtype=np.int64)
-        threading.Thread(target=_end_with, args=(os.getppid(),), name="h5stream-watch", daemon=True).start()
-        torch.set_num_threads(1)  # as many processes as processors
-        seed = (told.seed + told.number) % 2**64
-        info: Any = torch_worker.WorkerInfo
-        torch_worker._worker_info = info(id=told.number, num_workers=told.count, seed=seed, dataset=None)
-        _seed_all(seed)
-        if told.on_start is not None:
-            told.on_start(told.number)
-
-    def handle(self, message: Job) -> None:
-        """Do what is done to a batch, and send what came of it."""
-        made = failure = None
-        try:
-            made = self._made(message)
-        except CalledOffError:
-            pass
-        except Exception as error:
-            failure = Failure.of(error)
-        # Behind the user's functions, so that what they did not keep is told of.
-        returned = self._incoming.returned()
-        self._parent.send(Done(message.run, message.number, message.rows, made, failure, returned))
-
-    def _made(self, job: Job) -> Packed:
-        over, every = noted(self._board, job.run).data, self._board.data
-        memory, objects = unpack(job.filled, self._incoming)
-        batch = ReadyBatch(job.number, job.rows, Slot(memory), objects, missing=0)
-        collating = Collating(job.rows, self._parent.memory.take)
-        run = job.run
-        value = self._functions.made(batch, collating, lambda: bool(over[0] == run or every[0]))
-        try:
-            return pack(value, self._parent.memory)
-        except (pickle.PicklingError, TypeError, AttributeError) as error:
-            raise OptionError(
-                f"what was made of batch {job.number} cannot leave the process of {self._whose}, because it cannot be "
-                f"pickled: {error}"
-            ) from error
-
-    def close(self) -> None:
-        """Do nothing: nothing is under way between two messages."""
-
-
-def _end_with(parent: int) -> None:
-    """End this process once its parent is gone, whatever the user's function is doing."""
-    while os.getppid() == parent:
-        threading.Event().wait(PARENT_LOOK_S)
-    os._exit(0)
 
 
 KEPT_NBYTES = 4096

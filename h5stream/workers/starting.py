@@ -1,8 +1,7 @@
-"""Starting a process that works for this one, and seeing it out."""
+"""How a process that works for this one is started, and whether the user's functions can go there."""
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import multiprocessing.spawn
 import os
@@ -11,8 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from multiprocessing import spawn
+from collections.abc import Callable
 from typing import Any
 
 from h5stream.errors import OptionError
@@ -33,8 +31,8 @@ def interpreter(program: str, **options: Any) -> subprocess.Popen[bytes]:
     """
     path = [p for p in sys.path if isinstance(p, str)]
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    command = [os.fsdecode(spawn.get_executable()), *flags, "-c", f"import sys\nsys.path[:] = {path!r}\n{program}"]
-    return subprocess.Popen(command, **options)
+    executable = os.fsdecode(multiprocessing.spawn.get_executable())
+    return subprocess.Popen([executable, *flags, "-c", f"import sys\nsys.path[:] = {path!r}\n{program}"], **options)
 
 
 class _Multiprocessed:
@@ -43,7 +41,7 @@ class _Multiprocessed:
     def __init__(self, process: Any) -> None:
         self._process, self.returncode = process, None
         process.start()
-        self.pid = process.pid
+        self.pid, self.kill = process.pid, process.kill
 
     def poll(self) -> int | None:
         if self.returncode is None:
@@ -56,41 +54,42 @@ class _Multiprocessed:
             raise subprocess.TimeoutExpired(self._process.name, timeout or 0)
         return status
 
-    def kill(self) -> None:
-        self._process.kill()
-
 
 Process = subprocess.Popen[bytes] | _Multiprocessed
 
 
-def start(ours: socket.socket, theirs: socket.socket, method: str = "spawn") -> Process:
-    """Start a process that serves at one end of a socket, whose other end is ours."""
-    with _held_back(FOR_THE_PARENT):
+def start(ours: socket.socket, theirs: socket.socket, method: str, inherited: Any) -> Process:
+    """Start a worker at one end of a socket, whose other end is ours; a fork is given what is `inherited`."""
+    # Blocked meanwhile: a child inherits that, and has its handlers before it lets signals come.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, FOR_THE_PARENT)
+    try:
         if method == "spawn":
-            program = f"from h5stream.workers.child import serve\nserve({theirs.fileno()}, {os.getpid()})"
+            program = f"from h5stream.workers.worker import serve\nserve({theirs.fileno()}, {os.getpid()})"
             return interpreter(program, stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(),))
-        forks = method == "fork"  # else the server is the parent, which ends with this process
-        given = theirs, os.getpid() if forks else None, ours if forks else None
+        # The parent of one that a server forks is the server, which ends with this process.
+        given = (theirs, os.getpid(), ours, inherited) if method == "fork" else (theirs, None, None, None)
         context: Any = multiprocessing.get_context(method)
         return _Multiprocessed(context.Process(target=_serve, args=given, daemon=True))
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(theirs: socket.socket, parent: int | None, ours: socket.socket | None) -> None:
-    from h5stream.workers.child import serve
+def _serve(theirs: socket.socket, parent: int | None, ours: socket.socket | None, inherited: Any) -> None:
+    from h5stream.workers.worker import serve
 
     if ours is not None:
         ours.close()  # else the parent's end would stay open without it
-    serve(theirs.detach(), os.getppid() if parent is None else parent)
+    serve(theirs.detach(), os.getppid() if parent is None else parent, inherited)
 
 
-@contextlib.contextmanager
-def _held_back(signals: frozenset[signal.Signals]) -> Iterator[None]:
-    """Block signals meanwhile: a child inherits that, and has its handlers before it lets them come."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+def see_out(process: Process) -> int | None:
+    """Wait for a process to end, and end it if it does not; return its status, None if it had to be ended."""
     try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        return None
 
 
 def ignore_signals() -> None:
@@ -101,25 +100,6 @@ def ignore_signals() -> None:
     for number in FOR_THE_PARENT:
         signal.signal(number, lambda *_: None)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, FOR_THE_PARENT)
-
-
-def see_out(process: Process, wait_s: float = END_S) -> int | None:
-    """Wait for a process to end, and end it if it does not; gives its status, None if it had to be ended."""
-    try:
-        return process.wait(wait_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-        return None
-
-
-def disown(process: Process) -> None:
-    """Forget the parent's process, in one that was forked from the parent."""
-    process.returncode = 0  # else it would be waited for when dropped
-
-
-# --- Whether the user's functions can go to another process, and how the script that they come from is imported
-# there.
 
 
 def checked_method(context: Any) -> str:
@@ -136,8 +116,9 @@ def checked_method(context: Any) -> str:
     return str(method)
 
 
-def check_function(name: str, function: Callable[..., Any] | None, where: str, way_out: str = "") -> None:
+def check_function(name: str, function: Callable[..., Any] | None, where: str) -> None:
     """Refuse a function that a child could not call."""
+    way_out = ", or pass multiprocessing_context='fork'"
     try:
         data = pickle.dumps(function)
     except Exception as error:
@@ -154,6 +135,9 @@ def check_function(name: str, function: Callable[..., Any] | None, where: str, w
         )
 
 
+# --- The script that functions come from is imported in a child as multiprocessing does, so that the guard is the same.
+
+
 def main_module(functions: bytes) -> dict[str, Any] | None:
     """Say how to import the parent's script, if pickled functions come from it.
 
@@ -167,19 +151,13 @@ def main_module(functions: bytes) -> dict[str, Any] | None:
 
 
 def import_main(main: dict[str, Any]) -> None:
-    """Import the parent's script, in the child; as multiprocessing does, so that the guard is the same."""
-    with _importing_main():
+    """Import the parent's script, in the child; what starts a process meanwhile is told about the missing guard."""
+    here: Any = multiprocessing.current_process()
+    here._inheriting = True
+    try:
         multiprocessing.spawn.prepare(main)
-
-
-class _importing_main:  # noqa: N801  a context manager, used like a function
-    """While it lasts, what starts a process is told about the missing guard: by multiprocessing, and by us."""
-
-    def __enter__(self) -> None:
-        multiprocessing.current_process()._inheriting = True  # type: ignore[attr-defined]
-
-    def __exit__(self, *exception: object) -> None:
-        del multiprocessing.current_process()._inheriting  # type: ignore[attr-defined]
+    finally:
+        del here._inheriting
 
 
 def _is_being_imported() -> bool:

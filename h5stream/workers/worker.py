@@ -1,100 +1,160 @@
-"""The parent's side of a process that works for it: started, watched, spoken with, and ended."""
+"""A process that applies functions to batches: started, watched, spoken with and ended by its parent; and its own side.
+
+What they say to each other are pickles on a socket, each short: the bytes of batches lie in memory that both map.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import pickle
 import queue
+import select
 import socket
+import sys
 import threading
-from collections.abc import Callable, Sequence
-from typing import Any
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple, NoReturn
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch.utils.data._utils import worker as torch_worker
 
+from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.running import closed
-from h5stream.workers.child import Parent, Work, inherited, prepare
-from h5stream.workers.connection import Failure, death, frame, received
-from h5stream.workers.memory import BorrowedMemory, create_file
-from h5stream.workers.starting import END_S, check_main_guard, disown, main_module, see_out, start
+from h5stream.engine.slots import Slot
+from h5stream.errors import OptionError
+from h5stream.workers.failures import Failure, death
+from h5stream.workers.memory import BorrowedMemory, Loan, Packed, SharedMemory, create_file, pack, unpack
+from h5stream.workers.samples import CalledOffError, Collating, SampleFunctions, seed_all
+from h5stream.workers.starting import END_S, check_main_guard, ignore_signals, import_main, see_out, start
 
 LOOK_S = 0.25
 """Seconds between looks at a process that says nothing. Its end is seen at once, by the closed socket, unless a process
 that it forked holds that open; then by this, so that an error comes within a second."""
 
-DIRECT_NBYTES = 4096
-"""Bytes up to which a message is written by the thread that says it: waking another takes longer than the writing."""
+PARENT_LOOK_S = 1.0
+"""How often a parent that says nothing is looked for."""
+
+
+class Job(NamedTuple):
+    """A batch for a worker: of which pass, which batch, how many samples, and its slot and objects."""
+
+    run: int
+    number: int
+    rows: int
+    filled: Packed
+
+
+class Done(NamedTuple):
+    """What came of a batch: it, or an error, or neither where it was called off; and which loans ended there."""
+
+    run: int
+    number: int
+    rows: int
+    made: Packed | None
+    failure: Failure | None
+    returned: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Told:
+    """What a worker is told at its start."""
+
+    # number, count, seed: which it is, of how many, and its own seed: what `torch.utils.data.get_worker_info()` gives
+    # there
+    number: int
+    count: int
+    seed: int
+    functions: SampleFunctions
+    on_start: Callable[[int], None] | None  # the user's `worker_init_fn`
+    called_off: Loan  # where the parent notes the passes that are over; see `noted`
+    whose: str  # the arguments that asked for it, for errors
+    main: dict[str, Any] | None  # the parent's script, where a function comes from it
+
+
+def noted(board: NDArray[np.int64], run: int) -> NDArray[np.int64]:
+    """Return the place where a pass is noted that is over; its number stands there. All are, if the first is not 0."""
+    return board[1 + run % (len(board) - 1) :][:1]
+
+
+def _send(link: Connection, *message: Any) -> None:
+    """Say something; nothing to a process that is gone, which whoever listens finds out."""
+    with contextlib.suppress(OSError):
+        link.send_bytes(pickle.dumps(message, protocol=5))  # its own pickler is made anew for each message
+
+
+def _received(link: Connection, look_s: float, is_there: Callable[[], bool]) -> Iterator[Any]:
+    """Yield the messages that come, until the other end is closed, or is not there at a look."""
+    poller = select.poll()  # once, which the connection makes for each message
+    poller.register(link, select.POLLIN)
+    while True:
+        try:
+            if poller.poll(1000 * look_s):
+                data = link.recv_bytes()
+            elif is_there():
+                continue
+            else:
+                return
+        except (EOFError, OSError):
+            return
+        yield pickle.loads(data)
+
+
+# --- the parent's side ----------------------------------------------------------------------------------------
 
 
 class Worker:
     """A process, from its start to its end.
 
-    # Guarantees: two threads, which end with the process, read and write, so that Ctrl-C finds no half message. `post`
-    # may be called by any thread, inside the garbage collector too, and `end` as well, twice, and in a forked child,
-    # where it lets go of descriptors and leaves the process alone. What was borrowed of `memory` outlives the process.
+    # Guarantees: a thread reads, and ends with the process. `post` and `end` may be called by any thread, `end` twice,
+    and in a forked child, where it lets go of descriptors and leaves the process alone. What was borrowed of `memory`
+    outlives the process.
     """
 
-    def __init__(
-        self,
-        make: Callable[[Parent], Work],
-        hear: Callable[[Worker, Any], None],
-        *,
-        whose: str,
-        way_out: str,
-        functions: bytes = b"",
-        method: str = "spawn",
-        files: Sequence[int] = (),
-    ) -> None:
-        check_main_guard(whose)
-        self._owner_pid, self._hear, self._whose, self._way_out = os.getpid(), hear, whose, way_out
+    def __init__(self, told: Told, slots: int, method: str, hear: Callable[[Worker, Any], None]) -> None:
+        check_main_guard(told.whose)
+        self._owner_pid, self._hear, self._whose, self.given = os.getpid(), hear, told.whose, 0
         file = create_file()
-        self.memory = BorrowedMemory(file)
-        self._socket, theirs = socket.socketpair()
-        with theirs:
+        try:
+            self.memory = BorrowedMemory(file)
+            self._socket, theirs = socket.socketpair()
             try:
-                with inherited(make) if method == "fork" else contextlib.nullcontext(make) as sent:
-                    self._tell([file, *files], functions, sent)
-                    self._process = start(self._socket, theirs, method)
+                with theirs:
+                    self._tell([file, slots], told, method)
+                    self._process = start(self._socket, theirs, method, told)
+                self._link = Connection(os.dup(self._socket.fileno()))
             except BaseException:
                 self._socket.close()
                 raise
-        self._ended = False
-        self.gone: BaseException | None = None
-        """Why nothing more comes of it."""
-        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._writing, self._is_direct = threading.Lock(), True
-        self._threads = [
-            threading.Thread(target=work, name=f"h5stream-worker-{self.pid}", daemon=True)
-            for work in (self._listen, self._speak)
-        ]
+        finally:
+            os.close(file)
+        self.pid, self._ended, self._sending = self._process.pid, False, threading.Lock()
+        self.gone: BaseException | None = None  # why nothing more comes of it
+        self._listener = threading.Thread(target=self._listen, name=f"h5stream-worker-{self.pid}", daemon=True)
         try:
-            for thread in self._threads:
-                thread.start()
+            self._listener.start()
         except BaseException:  # Ctrl-C, or no more threads
             self.end()
             raise
 
-    def _tell(self, files: Sequence[int], functions: bytes, make: Callable[[Parent], Work]) -> None:
-        """Send files, the first is its memory, and what to do: in one too, as it reads nothing before it has torch."""
-        seed, level = torch.initial_seed() % 2**63, logging.getLogger("h5stream").getEffectiveLevel()
-        told = create_file()
+    def _tell(self, files: list[int], told: Told, method: str) -> None:
+        """Send files, the first of which says what to do: in one, as the process reads nothing before it has torch."""
+        file = create_file()
         try:
-            with os.fdopen(os.dup(told), "wb") as file:
-                # First how it prepares itself: that may import what the rest needs.
-                pickle.dump(functools.partial(prepare, main_module(functions), level, seed), file, protocol=5)
-                pickle.dump(make, file, protocol=5)
-            os.lseek(told, 0, os.SEEK_SET)
-            socket.send_fds(self._socket, [b"!"], [told, *files])
+            with os.fdopen(os.dup(file), "wb") as writing:
+                # First what may import what the rest needs; a fork has the rest.
+                pickle.dump((told.main, logging.getLogger("h5stream").getEffectiveLevel()), writing, protocol=5)
+                pickle.dump(None if method == "fork" else told, writing, protocol=5)
+            os.lseek(file, 0, os.SEEK_SET)
+            socket.send_fds(self._socket, [b"!"], [file, *files])
         finally:
-            os.close(told)
-
-    @property
-    def pid(self) -> int:
-        """Its process."""
-        return self._process.pid
+            os.close(file)
 
     @property
     def is_ours(self) -> bool:
@@ -106,31 +166,13 @@ class Worker:
         """Whether it is there, as far as is known, and can be talked to."""
         return not self._ended and self.gone is None and self._process.poll() is None
 
-    def post(self, message: Any) -> None:
-        """Say something, and which loans ended; never waits, and says nothing to a process that is gone."""
-        data = frame((message, self.memory.returned()))
-        if self._is_direct and len(data) <= DIRECT_NBYTES and self._writing.acquire(blocking=False):
-            try:
-                self._socket.send(data, socket.MSG_DONTWAIT)  # all or nothing: so short a message is not cut
-                return
-            except OSError:  # no room; or the process is gone, which `_listen` finds out
-                pass
-            finally:
-                self._writing.release()
-        self._outgoing.put(data)
-        self._is_direct = False  # what comes after it goes the same way, until all is written
-
-    def _speak(self) -> None:
-        while (data := self._outgoing.get()) is not None:
-            with self._writing:
-                try:
-                    self._socket.sendall(data)
-                except OSError:
-                    return
-                self._is_direct = self._outgoing.empty()
+    def post(self, job: Job) -> None:
+        """Give it a batch, and say which loans ended; nothing to a process that is gone."""
+        with self._sending:
+            _send(self._link, job, self.memory.returned())
 
     def _listen(self) -> None:
-        for message, log in received(self._socket, LOOK_S, lambda: self._process.poll() is None):
+        for message, log in _received(self._link, LOOK_S, lambda: self._process.poll() is None):
             for level, name, text in log:
                 logging.getLogger(name).log(level, "%s", text)
             if isinstance(message, Failure):  # it could not begin
@@ -140,8 +182,7 @@ class Worker:
         exitcode = see_out(self._process)
         if self.gone is None:
             who = f"the child process {self.pid} of {self._whose}"
-            self.gone = closed() if self._ended else death(who, exitcode, self._way_out)
-        self._outgoing.put(None)
+            self.gone = closed() if self._ended else death(who, exitcode, "Iterate again to start others")
         self._hear(self, self.gone)
 
     def end(self) -> None:
@@ -149,18 +190,126 @@ class Worker:
         if self._ended:
             return
         self._ended = True
-        if not self.is_ours:
-            disown(self._process)
-        else:
+        if self.is_ours:
             self.hang_up()
-            for thread in self._threads:
-                if thread.is_alive() and thread is not threading.current_thread():
-                    thread.join(2 * END_S)
+            if self._listener.is_alive() and self._listener is not threading.current_thread():
+                self._listener.join(2 * END_S)
+        else:
+            self._process.returncode = 0  # else it would be waited for when dropped
         self._socket.close()
+        self._link.close()
 
     def hang_up(self) -> None:
         """Let the process know that nothing more comes, though a forked one may hold the socket too."""
-        try:
+        with contextlib.suppress(OSError):  # it is gone
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:  # it is gone
-            return
+
+
+# --- the other side -------------------------------------------------------------------------------------------
+
+
+def serve(end: int, parent: int, told: Told | None = None) -> NoReturn:
+    """Be the worker of a process, until it hangs up or is gone; `end` is a descriptor."""
+    ignore_signals()
+    link, status = Connection(end), 0
+    try:
+        work = _begun(link, told)
+    except BaseException as error:
+        _send(link, Failure.of(error), [])
+    else:
+        try:
+            for job, returned in _received(link, PARENT_LOOK_S, lambda: os.getppid() == parent):
+                work.memory.come_back(returned)
+                work.do(job)
+        except BaseException as error:  # a function's sys.exit(), or a fault of ours
+            status = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
+            traceback.print_exception(error)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    # Without waiting for threads: one may be inside a decoder, and nothing looks at what it writes.
+    os._exit(status & 255)
+
+
+def _begun(link: Connection, told: Told | None) -> _Work:
+    """Learn what is to be done, and begin to."""
+    with socket.socket(fileno=os.dup(link.fileno())) as end:
+        _, (file, memory, slots), _, _ = socket.recv_fds(end, 1, 3)
+    log: queue.SimpleQueue[tuple[int, str, str]] = queue.SimpleQueue()
+    with os.fdopen(file, "rb") as reading:
+        main, level = pickle.load(reading)
+        ours = logging.getLogger("h5stream")
+        ours.setLevel(level)
+        ours.propagate, ours.handlers = False, [_LogHandler(log)]
+        if main is not None:
+            import_main(main)
+        told = told or pickle.load(reading)
+    return _Work(link, told, SharedMemory(memory), BorrowedMemory(slots), log)
+
+
+class _LogHandler(logging.Handler):
+    """Keeps what is logged for the parent, whose handlers are the user's."""
+
+    def __init__(self, log: queue.SimpleQueue[tuple[int, str, str]]) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._log.put((record.levelno, record.name, record.getMessage()))
+
+
+class _Work:
+    """Applies the user's functions to batches, one after the other."""
+
+    def __init__(
+        self,
+        link: Connection,
+        told: Told,
+        memory: SharedMemory,
+        incoming: BorrowedMemory,
+        log: queue.SimpleQueue[tuple[int, str, str]],
+    ) -> None:
+        self._link, self._told, self.memory, self._incoming, self._log = link, told, memory, incoming, log
+        self._board = np.frombuffer(incoming.borrow(told.called_off), dtype=np.int64)
+        threading.Thread(target=_end_with, args=(os.getppid(),), name="h5stream-watch", daemon=True).start()
+        torch.set_num_threads(1)  # as many processes as processors
+        seed = (told.seed + told.number) % 2**64
+        info: Any = torch_worker.WorkerInfo
+        torch_worker._worker_info = info(id=told.number, num_workers=told.count, seed=seed, dataset=None)
+        seed_all(seed)
+        if told.on_start is not None:
+            told.on_start(told.number)
+
+    def do(self, job: Job) -> None:
+        """Do what is done to a batch, and send what came of it, and what was logged."""
+        made = failure = None
+        try:
+            made = self._made(job)
+        except CalledOffError:
+            pass
+        except Exception as error:
+            failure = Failure.of(error)
+        # Behind the user's functions, so that what they did not keep is told of.
+        done = Done(job.run, job.number, job.rows, made, failure, self._incoming.returned())
+        _send(self._link, done, [self._log.get() for _ in range(self._log.qsize())])
+
+    def _made(self, job: Job) -> Packed:
+        over, every, run = noted(self._board, job.run).data, self._board.data, job.run
+        slot, objects = unpack(job.filled, self._incoming)
+        batch = ReadyBatch(job.number, job.rows, Slot(slot), objects, missing=0)
+        collating = Collating(job.rows, self.memory.take)
+        value = self._told.functions.made(batch, collating, lambda: bool(over[0] == run or every[0]))
+        try:
+            return pack(value, self.memory)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            raise OptionError(
+                f"what was made of batch {job.number} cannot leave the process of {self._told.whose}, because it "
+                f"cannot be pickled: {error}"
+            ) from error
+
+
+def _end_with(parent: int) -> None:
+    """End this process once its parent is gone, whatever the user's function is doing."""
+    while os.getppid() == parent:
+        threading.Event().wait(PARENT_LOOK_S)
+    os._exit(0)

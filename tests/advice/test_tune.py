@@ -8,7 +8,6 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
-from inner import iterations_of
 from typer.testing import CliRunner
 
 from h5stream import H5StreamLoader
@@ -17,7 +16,6 @@ from h5stream.cli.app import app
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError
 from h5stream.profiles import Profile, read_profile, write_profile
-from h5stream.routes.device import DeviceWindowRoute
 
 ROWS, BATCH, CHUNK = 6000, 100, 10
 
@@ -161,37 +159,16 @@ def test_a_plot_that_cannot_be_written_is_refused_before_anything_is_measured(fi
     assert isinstance(done.exception, OptionError)
 
 
-# --- a window on the device ---------------------------------------------------------------------------------
-
-
-def tuned_with_rates(file, monkeypatch, *, on_device, host=100.0, **options):
+def tuned_with_rates(file, monkeypatch, host=100.0):
     """Tune with rates that a test wrote down, in place of measured ones; the loaders are real."""
     real = Bench.run
 
-    def run(self, knob, threads, window, window_device=""):
-        rates = on_device if window_device else host
-        rate = rates((threads, window, window_device)) if callable(rates) else rates
-        return replace(real(self, knob, threads, window, window_device), rows_per_s=rate)
+    def run(self, knob, threads, window):
+        rate = host((threads, window)) if callable(host) else host
+        return replace(real(self, knob, threads, window), rows_per_s=rate)
 
     monkeypatch.setattr(Bench, "run", run)
-    return tune(file, fields="x", batch_size=BATCH, memory_budget=50_000_000, seconds=0.001, **options)
-
-
-def test_a_device_window_that_is_faster_is_written_into_the_profile_and_used(file, tmp_path, monkeypatch):
-    found = tuned_with_rates(file, monkeypatch, on_device=150.0, device="cpu")
-    assert found.best.window_device == "cpu"
-    assert found.best.knob == "device"
-    assert found.gain == pytest.approx(1.5)
-    assert "window_device='cpu'" in found.answer
-    assert found.profile.loader["window_device"] == "cpu"
-    write_profile(found.profile, tmp_path / "p.toml")
-    with (
-        H5StreamLoader.from_profile(tmp_path / "p.toml", shuffle=True, seed=7) as there,
-        H5StreamLoader.from_profile(tmp_path / "p.toml", shuffle=True, seed=7, window_device=None) as host,
-    ):
-        assert isinstance(iterations_of(there).route, DeviceWindowRoute)
-        assert not isinstance(iterations_of(host).route, DeviceWindowRoute)
-        assert [batch.tolist() for batch in there] == [batch.tolist() for batch in host]
+    return tune(file, fields="x", batch_size=BATCH, memory_budget=50_000_000, seconds=0.001)
 
 
 def uneven(rates):
@@ -200,24 +177,16 @@ def uneven(rates):
     return lambda setting: next(turns[setting])
 
 
-@pytest.mark.parametrize("on_device", [100.0, 60.0, 102.0, uneven([150.0, 99.0])])
-def test_a_device_window_that_is_not_clearly_faster_is_left(file, monkeypatch, on_device):
-    found = tuned_with_rates(file, monkeypatch, on_device=on_device, device="cpu")
-    assert found.best.window_device == ""
-    assert "window_device" not in found.profile.loader
-    assert any("times the host window's rate, which is not more than" in line for line in found.caveats)
-
-
 def test_a_gain_within_what_runs_differ_by_is_none(file, monkeypatch):
-    found = tuned_with_rates(file, monkeypatch, host=uneven([100.0, 70.0, 100.0]), on_device=120.0, device="cpu")
-    assert found.best.window_device == ""
+    found = tuned_with_rates(file, monkeypatch, host=uneven([100.0, 70.0, 100.0]))
+    assert found.best.setting == found.default.setting
 
 
 # --- what is recommended ------------------------------------------------------------------------------------
 
 
 def test_where_nothing_is_faster_that_is_the_answer_and_the_profile_keeps_what_there_is(file, monkeypatch):
-    found = tuned_with_rates(file, monkeypatch, on_device=0.0)
+    found = tuned_with_rates(file, monkeypatch)
     assert found.best == found.default
     assert found.gain == 1.0
     assert found.answer.startswith("no setting is faster than the loader's own beyond the noise; keep num_workers=")
@@ -227,7 +196,7 @@ def test_where_nothing_is_faster_that_is_the_answer_and_the_profile_keeps_what_t
 def test_noise_alone_recommends_nothing(file, monkeypatch):
     rng = np.random.default_rng(1)
     for _ in range(3):
-        found = tuned_with_rates(file, monkeypatch, host=lambda setting: 100 * rng.lognormal(0, 0.4), on_device=0.0)
+        found = tuned_with_rates(file, monkeypatch, host=lambda setting: 100 * rng.lognormal(0, 0.4))
         assert found.best.setting == found.default.setting
         assert any("two runs of one setting differed by" in line for line in found.caveats)
 
@@ -238,7 +207,7 @@ def test_what_is_faster_beyond_the_noise_is_recommended_with_its_gain(file, monk
     def rate(setting):  # the default window holds all rows
         return (100 if setting[1] == ROWS else 150) * rng.uniform(0.95, 1.05)
 
-    found = tuned_with_rates(file, monkeypatch, host=rate, on_device=0.0)
+    found = tuned_with_rates(file, monkeypatch, host=rate)
     assert found.best.setting != found.default.setting
     assert found.gain == pytest.approx(1.5, rel=0.15)
     assert f"{found.gain:.2f} times the rate of the loader's own setting" in found.answer
@@ -255,20 +224,6 @@ def test_a_profile_trains_shuffled_as_it_was_tuned(file, tmp_path):
         assert next(iter(loader)).tolist() != list(range(BATCH))
 
 
-def test_fields_that_cannot_lie_there_are_said(tmp_path):
-    with h5py.File(tmp_path / "s.h5", "w") as made:
-        made["s"] = np.array([b"ab"] * 1000)
-    found = tune(str(tmp_path / "s.h5"), fields="s", batch_size=BATCH, seconds=0.001, device="cpu")
-    assert found.best.window_device == ""
-    assert any("was not run: window_device= holds tensors" in line for line in found.caveats)
-
-
-def test_without_a_device_no_window_is_laid_on_one(file):
-    found = tune(file, fields="x", batch_size=BATCH, seconds=0.001)
-    assert not any(attempt.window_device for attempt in found.attempts)
-
-
-def test_the_command_tries_the_device_and_says_how_it_did(file, tmp_path):
+def test_the_command_takes_a_device_that_batches_are_wanted_on(file):
     done = run(file, "--fields", "x", "--batch-size", "100", "--seconds", "0.001", "--device", "cpu")
     assert done.exit_code == 0, (done.output, done.exception)
-    assert "window_device='cpu' ran at" in " ".join(done.output.split())

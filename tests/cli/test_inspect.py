@@ -95,11 +95,6 @@ def test_reasons_are_given_for_what_h5py_must_read(path):
     assert "h5py  turned: variable length" in inspect(path, "--all")
 
 
-def test_it_says_what_all_samples_take_on_a_device_where_they_can_stay_there(path):
-    assert "on a device all samples take 312 KiB, at most half" in " ".join(inspect(path, "--fields", "label").split())
-    assert "on a device" not in inspect(path, "--fields", "names")
-
-
 def test_fields_and_batch_size_are_the_users(path):
     (found,) = json.loads(inspect(path, "--fields", "label", "--batch-size", "100", "--json"))
     sample = found["sample"]
@@ -117,7 +112,7 @@ KEYS = {
 SAMPLE_KEYS = {
     "fields", "chosen_by", "rows", "row_nbytes", "batch_size", "batch_rows", "batch_nbytes", "needed_read_nbytes",
     "needed_decoded_nbytes", "naive", "ours", "datasets", "shuffle", "memory_nbytes", "memory_budget", "threads",
-    "kept_rows_nbytes", "device_nbytes",
+    "kept_rows_nbytes",
     "decode_rows_per_s", "first_batch", "notice", "naive_words", "our_words",
 }  # fmt: skip
 DATASET_KEYS = {

@@ -1,6 +1,6 @@
 """A device that does everything as late, as early and as badly ordered as the protocol allows.
 
-It keeps to the letter of `h5stream.device.backend.DeviceBackend` and to nothing more:
+It keeps to the letter of `h5stream.device.cuda.CudaBackend` and to nothing more:
 
 * a stream is a queue; its work runs in order, whenever a seeded scheduler likes, each stream at its own
   speed (one of them may not move at all until somebody waits for it);
@@ -27,8 +27,6 @@ from collections import Counter, deque
 import numpy as np
 import torch
 
-from h5stream.device.pinning import HostBuffer
-
 POISON = 0xA5
 
 # How likely a stream moves at a tick. 0: not until somebody waits; 1: at once.
@@ -54,6 +52,13 @@ class FakeEvent:
         self.asked = 0
         self.at = None
 
+    @classmethod
+    def past(cls):
+        """Return an event that nothing has to wait for."""
+        event = cls(None)
+        event.is_done = True
+        return event
+
 
 class _Work:
     """One entry of a queue: it may start when `after` are done, and then calls `run`."""
@@ -78,18 +83,21 @@ class _Block:
 
 
 class FakeBackend:
-    """See the module. `counts` tells how often each method was called, for "one copy a batch"."""
+    """See the module. `counts` tells how often each method was called, for "one copy a batch", and bytes that crossed.
+
+    One that is not late does all that it can at the next call.
+    """
 
     # Guarantees:
     # - `_lock` covers queues, events and blocks; work runs under it, in whatever thread moved the scheduler.
     # - Finalizers, which run anywhere, only append to `_dropped`; the next call under the lock reads it.
 
-    def __init__(self, seed=0, *, skip=(), pinning_fails=False):
+    def __init__(self, seed=0, *, skip=(), is_late=True):
         unknown = set(skip) - {"wait", "synchronize", "done", "hold"}
         assert not unknown, f"no such wait: {unknown}"
         self._random = random.Random(seed)
         self._skip = frozenset(skip)
-        self._pinning_fails = pinning_fails
+        self._speeds = _SPEEDS if is_late else (1.0,)
         self._lock = threading.RLock()
         self._blocks = {}
         self._dropped = deque()
@@ -107,7 +115,7 @@ class FakeBackend:
 
     def allocate_pinned(self, nbytes):
         self._tick("allocate_pinned")
-        return HostBuffer(tensor=self._allocate(_Block(nbytes)), pinned=not self._pinning_fails, held_bytes=nbytes)
+        return self._allocate(_Block(nbytes))
 
     def allocate_device(self, nbytes, stream):
         self._tick("allocate_device")
@@ -123,6 +131,7 @@ class FakeBackend:
         assert destination.dtype == source.dtype == torch.uint8, "a copy moves bytes"
         assert destination.shape == source.shape, "both ends have one length"
         self._tick("copy_async")
+        self.counts["nbytes"] += source.numel()
         self._enqueue(stream, lambda to, of: to.copy_(of), destination, source)
 
     def launch(self, stream, kernel, *tensors):
@@ -134,12 +143,6 @@ class FakeBackend:
         self._tick("call")
         self._force(self.record_event(stream))
         return function(argument)
-
-    def total_nbytes(self):
-        return 1 << 40
-
-    def free_nbytes(self):
-        return 1 << 40
 
     def record_event(self, stream, *, timed=False):
         self._tick("record_event")
@@ -201,7 +204,7 @@ class FakeBackend:
             return sum(block.nbytes for block in self._blocks.values() if block.stream is not None)
 
     def new_stream(self, name):
-        stream = FakeStream(name, self._random.choice(_SPEEDS))
+        stream = FakeStream(name, self._random.choice(self._speeds))
         self._streams.append(stream)
         return stream
 

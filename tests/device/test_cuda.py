@@ -1,20 +1,127 @@
-"""The CUDA backend: which device it touches (by a recording `torch.cuda`), and on a GPU what it does."""
+"""The CUDA backend: which device it touches (by a recording `torch.cuda`), what happens where memory cannot be pinned,
+and on a GPU what it does.
+"""
 
 import ast
+import resource
 import subprocess
 import sys
+import threading
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import forking
 import pytest
 import torch
-from toy_feed import feed_in_place, feed_owned, is_right
 
 import h5stream
-from h5stream.device.backend import CudaBackend, DeviceBackend, backend_for
+from h5stream.device import cuda as cuda_module
+from h5stream.device.cuda import CudaBackend, PinningWarning, backend_for, release_cached_memory
 from h5stream.errors import OptionError
 
 gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")]
+
+
+class RecordedCuda:
+    """Two GPUs that record, for each call that could touch a device, the device that was current."""
+
+    def __init__(self):
+        self.current = 0
+        self.touched = []
+        self.calls = []
+
+    def is_available(self):
+        return True
+
+    def device_count(self):
+        return 2
+
+    def current_device(self):
+        return self.current
+
+    def device(self, device):
+        return _Current(self, torch.device(device).index)
+
+    def stream(self, stream):
+        return _OnStream(self, stream)
+
+    def current_stream(self, device):
+        return SimpleNamespace(index=torch.device(device).index)
+
+    def Stream(self, device):
+        return _Stream(self, torch.device(device).index)
+
+    def Event(self, **options):
+        self.touch("Event", self.current)
+        return _Event(self, options)
+
+    def touch(self, call, index):
+        self.calls.append(call)
+        self.touched.append(index)
+
+
+class _Current:
+    """Like `torch.cuda.device`: what it does on leaving makes no context."""
+
+    def __init__(self, cuda, index):
+        self.cuda, self.index = cuda, index
+
+    def __enter__(self):
+        self.before, self.cuda.current = self.cuda.current, self.index
+
+    def __exit__(self, *error):
+        self.cuda.current = self.before
+
+
+class _OnStream:
+    """Like `torch.cuda.stream`: on leaving it sets the device that was current, which makes a context."""
+
+    def __init__(self, cuda, stream):
+        self.cuda, self.stream = cuda, stream
+
+    def __enter__(self):
+        self.before = self.cuda.current
+        self.cuda.current = self.stream.index
+        self.cuda.touch("enter stream", self.stream.index)
+
+    def __exit__(self, *error):
+        self.cuda.current = self.before
+        self.cuda.touch("leave stream", self.before)
+
+
+class _Stream:
+    def __init__(self, cuda, index):
+        self.cuda, self.index = cuda, index
+
+    def wait_event(self, event):
+        self.cuda.touch("wait_event", self.index)
+
+
+class _Event:
+    def __init__(self, cuda, options):
+        self.cuda, self.options, self.stream = cuda, options, None
+
+    def record(self, stream):
+        self.stream = stream
+        self.cuda.touch("record", self.cuda.current)
+
+    def query(self):
+        return True
+
+    def elapsed_time(self, ended):
+        self.cuda.touch("elapsed_time", self.cuda.current)
+        return 0.25
+
+    def synchronize(self):
+        self.cuda.touch("synchronize", self.stream.index)
+
+
+@pytest.fixture
+def recorded_cuda(monkeypatch):
+    fake = RecordedCuda()
+    monkeypatch.setattr(cuda_module, "cuda", fake)
+    return fake
 
 
 @pytest.fixture
@@ -37,7 +144,7 @@ def test_cuda_1_touches_no_other_device(recorded_cuda):
     side = backend.side_stream()
     slot = backend.allocate_pinned(8)
     there = backend.allocate_device(8, side)
-    backend.copy_async(there, slot.tensor, side)
+    backend.copy_async(there, slot, side)
     event = backend.record_event(side)
     backend.wait(side, event)
     backend.launch(side, torch.Tensor.zero_, there)
@@ -49,19 +156,11 @@ def test_cuda_1_touches_no_other_device(recorded_cuda):
     assert recorded_cuda.current == 0, "the thread's current device is put back"
 
 
-@pytest.mark.usefixtures("host_only_empty")
-def test_pinned_memory_says_what_is_really_held(recorded_cuda):
-    buffer = CudaBackend("cuda:0").allocate_pinned(1000)
-    assert (buffer.pinned, buffer.held_bytes, buffer.tensor.shape[0]) == (True, 1024, 1000)
-    assert recorded_cuda.calls == ["pin"]
-
-
 def test_cuda_without_an_index_is_the_current_device_at_that_moment(recorded_cuda):
     recorded_cuda.current = 1
     backend = backend_for("cuda")
     recorded_cuda.current = 0
     assert backend.device == torch.device("cuda", 1)
-    assert isinstance(backend, DeviceBackend)
 
 
 def test_the_side_stream_is_one(recorded_cuda):
@@ -82,11 +181,25 @@ def test_the_time_between_two_timed_events_is_in_nanoseconds(recorded_cuda):
     assert set(recorded_cuda.touched) == {1}
 
 
-def test_memory_that_torch_only_holds_ready_is_free(recorded_cuda):
-    held = {"mem_get_info": (100, 1000), "memory_reserved": 70, "memory_allocated": 30}
-    for name, value in held.items():
-        setattr(recorded_cuda, name, lambda device, value=value: value if device.index == 1 else None)
-    assert (CudaBackend("cuda:1").free_nbytes(), CudaBackend("cuda:1").total_nbytes()) == (140, 1000)
+@pytest.mark.parametrize("device", ["mps", "gpu", "cuda:x", ""])
+def test_a_device_that_cannot_be_fed_is_named(device):
+    with pytest.raises(OptionError, match=f"device='{device}' cannot be fed"):
+        backend_for(device)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is CUDA")
+def test_cuda_without_cuda_says_so():
+    with pytest.raises(OptionError, match="device='cuda:1' needs CUDA, and there is none here"):
+        backend_for("cuda:1")
+
+
+def test_giving_back_cached_memory_starts_nothing_where_cuda_is_unused():
+    code = (
+        "import torch; from h5stream.device.cuda import release_cached_memory; release_cached_memory(); "
+        "raise SystemExit(torch.cuda.is_initialized())"
+    )
+    assert forking.run(code).returncode == 0
+    release_cached_memory()
 
 
 def test_a_device_that_does_not_exist_is_named_with_how_many_there_are(recorded_cuda):
@@ -116,30 +229,72 @@ def _is_torch(node):
 
 
 def test_importing_the_backends_starts_no_cuda():
-    code = "import h5stream.device.backend, torch; raise SystemExit(torch.cuda.is_initialized())"
+    code = "import h5stream.device.cuda, torch; raise SystemExit(torch.cuda.is_initialized())"
     assert forking.run(code).returncode == 0
+
+
+class PinsNothing:
+    """`torch.empty` of a machine that refuses to lock memory."""
+
+    def __init__(self, real):
+        self.real = real
+        self.asked = 0
+
+    def __call__(self, *shape, pin_memory=False, **options):
+        if pin_memory:
+            self.asked += 1
+            raise RuntimeError("CUDA error: out of memory\nCompile with TORCH_USE_CUDA_DSA")
+        return self.real(*shape, **options)
+
+
+def test_pinning_that_fails_falls_back_with_one_warning_that_names_the_limit(recorded_cuda, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (65536, resource.RLIM_INFINITY))
+    empty = PinsNothing(torch.empty)
+    monkeypatch.setattr(torch, "empty", empty)
+    backend = backend_for("cuda:1")
+    with pytest.warns(PinningWarning) as caught:
+        buffers = [backend.allocate_pinned(100) for _ in range(3)]
+    assert len(caught) == 1
+    assert empty.asked == 1
+    assert "100 bytes of host memory could not be pinned (CUDA error: out of memory)" in str(caught[0].message)
+    assert "RLIMIT_MEMLOCK is 65536 bytes (soft), unlimited (hard)" in str(caught[0].message)
+    assert "TORCH_USE_CUDA_DSA" not in str(caught[0].message)
+    assert str(caught[0].filename) == __file__
+    assert [(b.is_pinned(), b.dtype, b.shape) for b in buffers] == [(False, torch.uint8, (100,))] * 3
+
+
+def test_many_threads_whose_pinning_fails_make_one_warning(recorded_cuda, monkeypatch):
+    monkeypatch.setattr(torch, "empty", PinsNothing(torch.empty))
+    backend = backend_for("cuda:0")
+    start, got = threading.Barrier(4), []
+
+    def allocate():
+        start.wait()
+        got.append(backend.allocate_pinned(8))
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        threads = [threading.Thread(target=allocate) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert len([w for w in caught if w.category is PinningWarning]) == 1
+    assert [buffer.shape for buffer in got] == [(8,)] * 4
 
 
 class TestOnAGpu:
     pytestmark = gpu
 
-    @pytest.mark.parametrize("feed", [feed_in_place, feed_owned])
-    def test_the_feed_gives_right_bytes(self, feed):
-        backend = CudaBackend()
-        seen = feed(backend)
-        torch.cuda.synchronize()
-        assert is_right(seen)
-
     def test_a_slow_copy_stream_is_waited_for(self):
         backend = CudaBackend()
         side, consumer = backend.side_stream(), backend.current_stream()
         slot = backend.allocate_pinned(1 << 20)
-        assert slot.pinned
-        assert slot.tensor.is_pinned()
-        slot.tensor.fill_(3)
+        assert slot.is_pinned()
+        slot.fill_(3)
         there = backend.allocate_device(1 << 20, side)
         backend.launch(side, lambda: torch.cuda._sleep(50_000_000))
-        backend.copy_async(there, slot.tensor, side)
+        backend.copy_async(there, slot, side)
         copied = backend.record_event(side)
         backend.wait(consumer, copied)
         backend.hold(there, consumer)
@@ -151,7 +306,7 @@ class TestOnAGpu:
         side = backend.side_stream()
         slot, there = backend.allocate_pinned(1 << 24), backend.allocate_device(1 << 24, side)
         began = backend.record_event(side, timed=True)
-        backend.copy_async(there, slot.tensor, side)
+        backend.copy_async(there, slot, side)
         ended = backend.record_event(side, timed=True)
         backend.synchronize(ended)
         assert 0 < backend.elapsed_ns(began, ended) < 1e9
@@ -159,9 +314,9 @@ class TestOnAGpu:
     @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
     def test_cuda_1_makes_no_context_on_gpu_0(self):
         code = (
-            "import torch; from h5stream.device.backend import CudaBackend; b = CudaBackend('cuda:1'); "
+            "import torch; from h5stream.device.cuda import CudaBackend; b = CudaBackend('cuda:1'); "
             "s = b.side_stream(); h = b.allocate_pinned(8); d = b.allocate_device(8, s); "
-            "b.copy_async(d, h.tensor, s); b.synchronize(b.record_event(s)); "
+            "b.copy_async(d, h, s); b.synchronize(b.record_event(s)); "
             "raise SystemExit(torch._C._cuda_hasPrimaryContext(0))"
         )
         assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

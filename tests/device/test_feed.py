@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import gc
 
+import h5py
 import numpy as np
 import pytest
 import torch
+from inner import device_is
 
-from h5stream.device.cpu import CpuBackend
-from h5stream.device.feed import DeviceFeed
-from h5stream.device.pinned_slots import PinnedRing
+from h5stream import H5StreamLoader
+from h5stream.device.cuda import CudaBackend
+from h5stream.device.feed import DeviceFeed, pinned_ring
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.slots import SlotFormat
 from h5stream.storage.opening import open_layout
-from tests.device.fake_backend import FakeBackend
+from tests.device.fake_backend import FakeBackend, FakeEvent
 
 BATCHES, ROWS = 12, 8
 SEEDS = range(25)
@@ -23,8 +25,6 @@ SEEDS = range(25)
 
 @pytest.fixture(scope="module")
 def layout(tmp_path_factory):
-    import h5py
-
     path = tmp_path_factory.mktemp("feed") / "f.h5"
     with h5py.File(path, "w") as file:
         file["x"] = np.zeros((4, 3), dtype="f4")
@@ -76,15 +76,15 @@ def batch_bytes(layout, slot_format, k):
 def run_feed(layout, backend, *, depth=2, keep=False, room=ROWS, **options):
     """Feed all batches; the consumer copies each on its own stream, later. Give what it saw."""
     slot_format = SlotFormat.for_rows(layout.fields, room)
-    ring = PinnedRing(backend, slot_format.nbytes)
+    ring = pinned_ring(backend, slot_format.nbytes)
     source = Filled(layout, ring, slot_format)
     feed = DeviceFeed(backend, source, Assembler(layout), slot_format, depth=depth, **options)
     consumer, seen, kept = backend.current_stream(), [], []
     while (given := feed.next_batch()) is not None:
-        batch, rows = given
+        assert given.rows == ROWS
+        batch = given.value
         del given
-        assert rows == ROWS
-        out = {name: torch.zeros((ROWS, *batch[name].shape[1:]), dtype=batch[name].dtype) for name in ("x", "y")}
+        out = {name: torch.zeros_like(batch[name]) for name in ("x", "y")}
         for name, tensor in out.items():
             backend.launch(consumer, torch.Tensor.copy_, tensor, batch[name])
         seen.append((out, batch["s"]))
@@ -92,11 +92,10 @@ def run_feed(layout, backend, *, depth=2, keep=False, room=ROWS, **options):
             kept.append(batch)
         del batch
     feed.close()
-    finish = getattr(backend, "finish", lambda: None)
-    finish()
+    getattr(backend, "finish", torch.cuda.synchronize)()
     if keep:
         seen += [({name: batch[name] for name in ("x", "y")}, batch["s"]) for batch in kept]
-    return seen, feed, ring
+    return seen, ring
 
 
 def is_right(seen):
@@ -111,16 +110,25 @@ def is_right(seen):
 @pytest.mark.parametrize("reuse_buffers", [False, True])
 @pytest.mark.parametrize("seed", range(5))
 def test_a_batch_in_a_slot_with_much_more_room_crosses_without_it(layout, seed, reuse_buffers):
-    seen, feed, _ = run_feed(layout, FakeBackend(seed), room=1000, keep=not reuse_buffers, reuse_buffers=reuse_buffers)
+    backend = FakeBackend(seed)
+    seen, _ = run_feed(layout, backend, room=1000, keep=not reuse_buffers, reuse_buffers=reuse_buffers)
     assert is_right(seen)
-    assert feed.totals.nbytes == BATCHES * SlotFormat.for_rows(layout.fields, ROWS).nbytes
+    assert backend.counts["nbytes"] == BATCHES * SlotFormat.for_rows(layout.fields, ROWS).nbytes
 
 
 @pytest.mark.parametrize("reuse_buffers", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_batch_is_right_however_late_the_device_is(layout, seed, reuse_buffers):
-    seen, _, _ = run_feed(layout, FakeBackend(seed), reuse_buffers=reuse_buffers)
+    seen, _ = run_feed(layout, FakeBackend(seed), reuse_buffers=reuse_buffers)
     assert len(seen) == BATCHES
+    assert is_right(seen)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.parametrize("reuse_buffers", [False, True])
+def test_every_batch_is_right_on_a_gpu(cast_layout, reuse_buffers):
+    seen, _ = run_feed(cast_layout, CudaBackend(), keep=not reuse_buffers, reuse_buffers=reuse_buffers)
     assert is_right(seen)
 
 
@@ -137,25 +145,26 @@ def test_normalisation_runs_on_the_device_after_the_raw_bytes_crossed(layout, se
         s,
     )
     layout = replace(layout, fields=fields)
-    seen, feed, _ = run_feed(layout, FakeBackend(seed))
+    backend = FakeBackend(seed)
+    seen, _ = run_feed(layout, backend)
     for k, (out, _) in enumerate(seen):
         assert torch.equal(out["x"], (torch.full((ROWS, 3), k + 1.0) - torch.tensor([1.0, 2, 3])) / 2)
         assert torch.equal(out["y"], torch.full((ROWS,), (k + 1) / 2))
-    assert feed.totals.nbytes == BATCHES * SlotFormat.for_rows(layout.fields, ROWS).nbytes
+    assert backend.counts["nbytes"] == BATCHES * SlotFormat.for_rows(layout.fields, ROWS).nbytes
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_casts_run_on_the_device_after_the_raw_bytes_crossed(cast_layout, seed):
     backend = FakeBackend(seed)
-    seen, feed, _ = run_feed(cast_layout, backend)
+    seen, _ = run_feed(cast_layout, backend)
     assert is_right(seen)
     assert seen[0][0]["y"].dtype == torch.float32
-    assert feed.totals.nbytes == BATCHES * SlotFormat.for_rows(cast_layout.fields, ROWS).nbytes
+    assert backend.counts["nbytes"] == BATCHES * SlotFormat.for_rows(cast_layout.fields, ROWS).nbytes
 
 
 @pytest.mark.parametrize("seed", SEEDS[:8])
 def test_batches_that_are_kept_stay_right(layout, seed):
-    seen, _, _ = run_feed(layout, FakeBackend(seed), keep=True)
+    seen, _ = run_feed(layout, FakeBackend(seed), keep=True)
     assert len(seen) == 2 * BATCHES
     assert is_right(seen)
 
@@ -174,32 +183,20 @@ def test_without_a_wait_some_batch_is_wrong(layout, name):
     skipped, reuse_buffers = WAITS[name]
     wrong = 0
     for seed in SEEDS:
-        seen, _, _ = run_feed(layout, FakeBackend(seed, skip=skipped), reuse_buffers=reuse_buffers)
+        seen, _ = run_feed(layout, FakeBackend(seed, skip=skipped), reuse_buffers=reuse_buffers)
         wrong += not is_right(seen)
     assert wrong > 0, f"{name}: nobody noticed"
 
 
-def _without(method):
-    """Take one wait out of the feed's own code rather than out of the backend."""
-    return {
-        "consumed": ("_ReusedBuffers", "consumed", lambda self: None),
-        "give_back_done": (
-            "HostSlots",
-            "give_back_done",
-            lambda self, keep_at_most: [self._copying.popleft().slot.give_back() for _ in list(self._copying)],
-        ),
-        "hand_over": ("DeviceFeed", "_hand_over", lambda self, flight: (flight.batch, flight.rows)),
-    }[method]
+def test_reused_memory_that_does_not_wait_for_its_consumer_gives_wrong_batches(layout, monkeypatch):
+    """The feed's own event, taken out, where the backend's waits are all there."""
 
+    def consumed(self):
+        if self._in_use is not None:
+            self._buffers.append((self._in_use, FakeEvent.past()))
 
-@pytest.mark.parametrize(("method", "reuse"), [("consumed", True), ("give_back_done", False), ("hand_over", False)])
-def test_without_the_feeds_own_wait_some_batch_is_wrong(layout, monkeypatch, method, reuse):
-    import h5stream.device.feed as module
-
-    owner, name, broken = _without(method)
-    monkeypatch.setattr(getattr(module, owner), name, broken)
-    wrong = sum(not is_right(run_feed(layout, FakeBackend(seed), reuse_buffers=reuse)[0]) for seed in SEEDS)
-    assert wrong > 0
+    monkeypatch.setattr(DeviceFeed, "_consumed", consumed)
+    assert sum(not is_right(run_feed(layout, FakeBackend(seed), reuse_buffers=True)[0]) for seed in SEEDS) > 0
 
 
 @pytest.mark.parametrize("skip", [(), ("hold",)])
@@ -209,13 +206,13 @@ def test_reused_memory_that_ends_with_the_feed_is_held_for_what_the_consumer_que
     for seed in SEEDS:
         backend = FakeBackend(seed, skip=skip)
         slot_format = SlotFormat.for_rows(layout.fields, ROWS)
-        ring = PinnedRing(backend, slot_format.nbytes)
+        ring = pinned_ring(backend, slot_format.nbytes)
         source = Filled(layout, ring, slot_format)
         feed = DeviceFeed(backend, source, Assembler(layout), slot_format, depth=2, reuse_buffers=True)
         seen = []
         while (given := feed.next_batch()) is not None:
             out = torch.zeros(ROWS, 3)
-            backend.launch(backend.current_stream(), torch.Tensor.copy_, out, given[0]["x"])
+            backend.launch(backend.current_stream(), torch.Tensor.copy_, out, given.value["x"])
             seen.append(out)
             del given
         feed.close()
@@ -228,13 +225,13 @@ def test_reused_memory_that_ends_with_the_feed_is_held_for_what_the_consumer_que
 
 def test_each_batch_is_one_copy(layout):
     backend = FakeBackend(3)
-    _, feed, _ = run_feed(layout, backend)
-    assert backend.counts["copy_async"] == feed.totals.copies == BATCHES
+    run_feed(layout, backend)
+    assert backend.counts["copy_async"] == BATCHES
 
 
 def test_slots_are_pinned_once_and_none_is_allocated_in_steady_state(layout):
     backend = FakeBackend(0)
-    _, _, ring = run_feed(layout, backend)
+    _, ring = run_feed(layout, backend)
     assert backend.counts["allocate_pinned"] == 1
     assert ring.free_slots * ring.slot_nbytes == ring.held_nbytes
 
@@ -250,17 +247,17 @@ def test_a_transform_runs_on_the_side_stream_before_the_consumer_sees_the_batch(
     def double(batch):
         return {"x": batch["x"] * 2, "y": batch["y"] * 2, "s": batch["s"]}
 
-    seen, _, _ = run_feed(layout, FakeBackend(seed), transform=double)
+    seen, _ = run_feed(layout, FakeBackend(seed), transform=double)
     assert all(bool((out["x"] == 2 * (k + 1)).all()) for k, (out, _) in enumerate(seen))
 
 
 def test_an_error_arrives_at_its_batch_and_not_at_one_ahead_of_it(layout):
-    backend = CpuBackend()
+    backend = FakeBackend(is_late=False)
     slot_format = SlotFormat.for_rows(layout.fields, ROWS)
-    ring = PinnedRing(backend, slot_format.nbytes)
+    ring = pinned_ring(backend, slot_format.nbytes)
     source = Filled(layout, ring, slot_format, fail_at=3)
     feed = DeviceFeed(backend, source, Assembler(layout), slot_format, depth=8)
-    assert [feed.next_batch()[0]["x"][0, 0].item() for _ in range(3)] == [1.0, 2.0, 3.0]
+    assert [feed.next_batch().value["x"][0, 0].item() for _ in range(3)] == [1.0, 2.0, 3.0]
     with pytest.raises(ValueError, match="batch 3"):
         feed.next_batch()
 
@@ -268,7 +265,7 @@ def test_an_error_arrives_at_its_batch_and_not_at_one_ahead_of_it(layout):
 def test_dropping_the_feed_waits_for_its_copies_and_gives_the_slots_back(layout):
     backend = FakeBackend(5)
     slot_format = SlotFormat.for_rows(layout.fields, ROWS)
-    ring = PinnedRing(backend, slot_format.nbytes)
+    ring = pinned_ring(backend, slot_format.nbytes)
     feed = DeviceFeed(backend, Filled(layout, ring, slot_format), Assembler(layout), slot_format, depth=4)
     feed.next_batch()
     del feed
@@ -279,12 +276,81 @@ def test_dropping_the_feed_waits_for_its_copies_and_gives_the_slots_back(layout)
 def test_no_room_on_the_device_names_the_knob(layout):
     from h5stream.errors import DeviceMemoryError
 
-    class Full(CpuBackend):
+    class Full(FakeBackend):
         def allocate_device(self, nbytes, stream):
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 MiB")
 
     slot_format = SlotFormat.for_rows(layout.fields, ROWS)
-    ring = PinnedRing(Full(), slot_format.nbytes)
+    ring = pinned_ring(Full(), slot_format.nbytes)
     feed = DeviceFeed(Full(), Filled(layout, ring, slot_format), Assembler(layout), slot_format, depth=6)
     with pytest.raises(DeviceMemoryError, match="prefetch_factor=6"):
         feed.next_batch()
+
+
+# --- through a loader -----------------------------------------------------------------------------------------
+
+OPTIONS = {"shuffle": True, "fields": "x", "seed": 3, "window": 100}
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("loader") / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset(
+            "x", data=np.arange(6000, dtype="i4").reshape(-1, 6), chunks=(50, 6), shuffle=True, compression="gzip"
+        )
+    return path
+
+
+@pytest.mark.parametrize("skip", [(), ("hold",)])
+def test_what_a_transform_makes_is_held_for_the_consumer(path, monkeypatch, skip):
+    expected, wrong = list(H5StreamLoader(path, 64, **OPTIONS)), 0
+    for seed in SEEDS:
+        backend = FakeBackend(seed, skip=skip)
+
+        def doubled(batch, backend=backend):
+            made_there = backend.allocate_device(batch.nbytes, backend.side_stream()).view(batch.dtype)
+            return torch.mul(batch, 2, out=made_there.view(batch.shape))
+
+        device_is(monkeypatch, backend)
+        seen = []
+        for batch in H5StreamLoader(path, 64, device="cuda", batch_transform=doubled, **OPTIONS):
+            seen.append(torch.zeros_like(batch))
+            backend.launch(backend.current_stream(), torch.Tensor.copy_, seen[-1], batch)
+            del batch
+            gc.collect(0)
+        backend.finish()
+        wrong += any(not torch.equal(a, 2 * b) for a, b in zip(seen, expected, strict=True))
+    assert wrong == 0 if not skip else wrong > 0
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_time_of_the_copies_is_counted(path, monkeypatch, seed):
+    fake = FakeBackend(seed)
+    device_is(monkeypatch, fake)
+    with H5StreamLoader(path, 64, device="cuda", **OPTIONS) as loader:
+        for _ in loader:
+            pass
+        # Each piece of work counts a nanosecond on the fake: a copy is one, and the event behind it another.
+        assert 1e9 * loader.stats().copy_s >= 2 * fake.counts["copy_async"] - 0.1
+        assert fake.counts["elapsed_ns"] == fake.counts["copy_async"] == len(loader)
+    with H5StreamLoader(path, 64, **OPTIONS) as loader:
+        list(loader)
+        assert loader.stats().copy_s == loader.stats().copy_busy == 0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+@pytest.mark.parametrize("reuse_buffers", [False, True])
+def test_a_consumer_that_is_late_on_a_gpu_gets_the_hosts_bytes(path, reuse_buffers):
+    expected = list(H5StreamLoader(path, 64, **OPTIONS))
+    loader = H5StreamLoader(path, 64, device="cuda", reuse_device_buffers=reuse_buffers, **OPTIONS)
+    for _ in range(20):
+        loader.set_epoch(0)
+        seen = []
+        for batch in loader:
+            torch.cuda._sleep(1_000_000)
+            seen.append(batch.clone())
+            del batch
+        assert all(torch.equal(a.cpu(), b) for a, b in zip(seen, expected, strict=True))
+    assert loader.stats().copy_s > 0

@@ -202,5 +202,3 @@ def test_raising_is_the_default_and_anything_else_is_refused(tmp_path):
     for wrong in ("ignore", None, True):
         with pytest.raises(OptionError, match="on_error= takes 'raise' or 'skip'"):
             H5StreamLoader(sample.path, on_error=wrong)
-    with pytest.raises(OptionError, match="cannot leave rows out"):
-        H5StreamLoader(sample.path, window_device="cpu", on_error="skip")

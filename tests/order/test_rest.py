@@ -12,7 +12,6 @@ from h5stream.errors import OptionError
 from h5stream.order.blocks import make_blocks
 from h5stream.order.epoch import EpochOrder, order_after
 from h5stream.order.line import OrderSettings
-from h5stream.order.transfer import TransferOrder
 
 
 @st.composite
@@ -66,7 +65,7 @@ def test_every_row_is_given_once_however_often_the_number_of_ranks_changes(case)
 
 @examples(150)
 @given(stopped_epochs(), st.integers(0, 5), st.integers(0, 9))
-def test_windows_and_batch_rows_and_device_windows_agree(case, took, first_batch):
+def test_windows_and_batch_rows_agree(case, took, first_batch):
     blocks, chosen, worlds, _ = case
     try:
         order = EpochOrder(blocks, dataclasses.replace(chosen, world_size=worlds[1]), ((worlds[0], took),))
@@ -82,26 +81,6 @@ def test_windows_and_batch_rows_and_device_windows_agree(case, took, first_batch
         (k, i): row for k in range(first_batch, order.batches) for i, row in enumerate(order.batch_rows(k).tolist())
     }
     assert found == expected
-    transfer = TransferOrder(order, slot_rows=chosen.batch_size, slots_at_once=2)
-    by_place = {}
-    for number in range(len(order.window_edges) - 1):
-        rows = order.rows_of_window(number)[transfer.sources(number)]
-        by_place.update(enumerate(rows.tolist(), int(order.window_edges[number])))
-    flat = [row for k in range(order.batches) for row in order.batch_rows(k).tolist()]
-    assert [by_place[place] for place in range(len(flat))] == flat
-
-
-def test_a_device_begins_with_the_window_of_the_first_batch():
-    chosen = OrderSettings(batch_size=8, window_rows=40, first_window_rows=10)
-    order = EpochOrder(make_blocks((0, 200), (5,)), chosen)
-    transfer = TransferOrder(order, slot_rows=8, slots_at_once=2)
-    for batch in range(order.batches):
-        slot = transfer.first_slot(batch)
-        window = transfer.window_of(slot)
-        start = order.cut.start_of(batch)
-        assert order.window_edges[window] <= start < order.window_edges[window + 1]
-        assert slot == transfer.slot_edges[window]
-    assert transfer.first_slot(order.batches) == transfer.batches
 
 
 def test_the_same_number_of_ranks_goes_on_in_the_very_order():

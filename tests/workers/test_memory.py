@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
+import resource
 
 import numpy as np
+import pytest
 import torch
 from forking import in_forked_child
 
-from h5stream.workers.memory import SharedMemory, create_file
+from h5stream.workers.memory import MESSAGE_NBYTES, BorrowedMemory, SharedMemory, create_file, pack, unpack
 
 NBYTES = 1 << 22
 
@@ -55,16 +58,19 @@ def test_what_was_taken_is_given_again_and_trimmed():
     os.close(descriptor)
 
 
-def test_memory_that_lies_where_an_arena_was_is_not_taken_for_it():
-    memory = SharedMemory(create_file())
-    array = memory.allocate(NBYTES)
-    address = array.__array_interface__["data"][0]
-    assert memory.find(address, NBYTES) is not None
-    del array
-    gc.collect()
-    assert memory.find(address, NBYTES) is None
-    loan = memory.lend(np.arange(100, dtype=np.uint8))
-    assert loan.nbytes == 100
+def test_a_long_stream_of_what_is_pickled_crosses_in_memory_too():
+    descriptor = create_file()
+    ours, theirs = SharedMemory(descriptor), BorrowedMemory(descriptor)
+    value = {"text": [f"{k} " * 30 for k in range(1000)], "x": np.arange(1000.0), "few": [1]}
+    packed = pack(value, ours)
+    assert len(packed.stream) < MESSAGE_NBYTES < len(pickle.dumps(value["text"]))
+    found = unpack(packed, theirs)
+    assert found["text"] == value["text"]
+    assert np.array_equal(found["x"], value["x"])
+    assert len(theirs.returned()) == 1, "the text is no memory that somebody looks at"
+    del found
+    assert len(theirs.returned()) == 1
+    os.close(descriptor)
 
 
 def test_a_forked_child_that_drops_it_takes_nothing_from_its_parent():
@@ -82,4 +88,16 @@ def test_a_forked_child_that_drops_it_takes_nothing_from_its_parent():
     assert np.all(held["array"] == 5)
     assert pages_of(descriptor) >= NBYTES
     held.clear()
+    os.close(descriptor)
+
+
+def test_where_addresses_are_limited_a_file_takes_a_part_of_them(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (16 * NBYTES, 16 * NBYTES))
+    descriptor = create_file()
+    memory = SharedMemory(descriptor)
+    kept = memory.allocate(NBYTES // 2)
+    with pytest.raises(MemoryError, match="no memory for 4,194,304 bytes of batches: 2,097,152 bytes are in use"):
+        memory.allocate(NBYTES)
+    del kept
+    assert len(memory.allocate(NBYTES // 2)) == NBYTES // 2
     os.close(descriptor)

@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 
 import applied
+import forking
 import h5py
 import numpy as np
 import psutil
@@ -28,9 +29,9 @@ from seeded import SeededLoader as H5StreamLoader
 from torch.utils.data import DataLoader
 
 from h5stream import H5Dataset
-from h5stream.device.cpu import CpuBackend
 from h5stream.errors import CorruptChunkError, IsolatedProcessError, LoaderClosedError, LoaderTimeoutError, OptionError
 from h5stream.workers.sample_engine import SampleRun
+from tests.device.fake_backend import FakeBackend
 
 pytestmark = [
     # Python 3.12 and later warn of a fork beside threads, which is what these tests ask for: it takes no seconds.
@@ -271,7 +272,7 @@ def test_batches_are_moved_to_a_device_and_transformed_there(kinds, monkeypatch,
     given = {"fields": {"x": "x", "y": "y"}, "shuffle": True, "sample_transform": applied.as_it_is, **FORK}
     with H5StreamLoader(kinds, 7, **given) as loader:
         expected = [{"x": batch["x"] * 2, "y": batch["y"]} for batch in loader]
-    device_is(monkeypatch, CpuBackend())
+    device_is(monkeypatch, FakeBackend(0, is_late=False))
 
     def doubled(batch):
         return {"x": batch["x"] * 2, "y": batch["y"]}
@@ -358,6 +359,39 @@ def test_a_killed_worker_is_an_error_and_the_next_iteration_has_others(tmp_path,
         assert int(next(iter(loader))[1][0]) == 0
         assert not set(before) & set(pids_of(loader))
     assert all(map(is_gone, before))
+
+
+KILLED = """
+import functools, sys, torch
+sys.path[:0] = [{FOLDER!r}]
+import applied
+from h5stream import H5StreamLoader
+
+given = {"fields": ["x", "y"], "sample_workers": 2, "multiprocessing_context": "fork"}
+function = functools.partial(applied.hanging, 5, sys.argv[2])
+iterator = iter(H5StreamLoader(sys.argv[1], 10, sample_transform=function, **given))
+next(iterator)
+"""
+
+
+def test_workers_end_when_their_parent_is_killed_whatever_they_do(tmp_path, sample):
+    parent = forking.Forked(KILLED.replace("{FOLDER!r}", repr(str(Path(__file__).parent))), sample.path, tmp_path)
+    eventually(lambda: any(tmp_path.glob("[0-9]*")))
+    workers = psutil.Process(parent.pid).children()
+    assert len(workers) == 2
+    parent.kill()
+    parent.communicate()
+    eventually(lambda: all(is_gone(worker.pid) for worker in workers))
+
+
+def test_a_worker_that_cannot_begin_says_why(sample):
+    def failing(number):
+        raise ZeroDivisionError(f"{number} at the beginning")
+
+    with rows(sample.path, applied.as_it_is, 1, worker_init_fn=failing) as loader:
+        with pytest.raises(ZeroDivisionError, match="0 at the beginning") as caught:
+            next(iter(loader))
+        assert "in failing" in str(caught.value.__cause__)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -548,7 +582,6 @@ def test_starting_and_stopping_leaves_nothing_behind(tmp_path, rounds):
             {"sample_transform": print, "sample_workers": 1, "multiprocessing_context": "thread"},
             "multiprocessing_context= takes 'spawn', 'forkserver' or 'fork'",
         ),
-        ({"sample_transform": print, "window_device": "cpu"}, "window_device= shuffles whole fields"),
     ],
 )
 def test_wrong_arguments_are_refused_at_once(sample, given, said):
