@@ -219,10 +219,10 @@ def test_the_pci_address_is_the_kernels(bus_id):
 
 def test_driver_and_cuda_version_are_read_or_none():
     fake = FakeNvml()
-    reader = NvmlReader(fake)
-    assert (reader.driver_version(), reader.cuda_version()) == ("570.86.15", (12, 8))
+    facts = nvml.driver_facts(fake)
+    assert (facts.version, facts.cuda_version, facts.reason) == ("570.86.15", (12, 8), None)
     fake.fail("nvmlSystemGetCudaDriverVersion", fake.NVML_ERROR_UNKNOWN)
-    assert reader.cuda_version() is None
+    assert nvml.driver_facts(fake).cuda_version is None
 
 
 class TestMig:
