@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Column
 from rich.text import Text
 
-from h5stream.cli.options import FLAG, SIZE, AsJson, files_of, listed_names, size
+from h5stream.cli import options
 from h5stream.cli.repack import DEFAULT, ChunkBytes, Compress, Contiguous, RepackFields, ShuffleRows
 from h5stream.cli.showing import Bar, Notices, line, print_json, printable, prose, safe_console, table
 from h5stream.errors import OptionError, StagingError
@@ -23,48 +23,32 @@ if TYPE_CHECKING:
     from h5stream.staging import StagedFile, StagingProgress
 
 
-_TITLES = ("copy", "size", "state", "used by")
+def _folder(name: str, text: str) -> Any:
+    return typer.Option(name, help=text, metavar="DIR")
 
 
 def stage_command(
     files: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="FILE",
-            help="Files, or patterns such as 'day*.h5', to copy; with --remove, the copies to delete.",
-            show_default=False,
-        ),
+        options.files_argument("Files, or patterns such as 'day*.h5', to copy; with --remove, the copies to delete."),
     ] = None,
-    to: Annotated[Path | None, typer.Option("--to", help="Copy FILES to this folder.", metavar="DIR")] = None,
-    list_: Annotated[Path | None, typer.Option("--list", help="Show what is staged in DIR.", metavar="DIR")] = None,
-    verify: Annotated[
-        Path | None, typer.Option("--verify", help="Read the copies in DIR, compare their checksums.", metavar="DIR")
-    ] = None,
-    remove: Annotated[
-        Path | None, typer.Option("--remove", help="Delete the copies in DIR, all or FILES.", metavar="DIR")
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Bring along the files that FILES need.", metavar=FLAG)
-    ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="With --remove: also what live processes use.", metavar=FLAG)
-    ] = False,
+    to: Annotated[Path | None, _folder("--to", "Copy FILES to this folder.")] = None,
+    list_: Annotated[Path | None, _folder("--list", "Show what is staged in DIR.")] = None,
+    verify: Annotated[Path | None, _folder("--verify", "Read the copies in DIR, compare their checksums.")] = None,
+    remove: Annotated[Path | None, _folder("--remove", "Delete the copies in DIR, all or FILES.")] = None,
+    follow: Annotated[bool, options.flag("--follow", "Bring along the files that FILES need.")] = False,
+    force: Annotated[bool, options.flag("--force", "With --remove: also what live processes use.")] = False,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads that copy or verify.")] = None,
     margin_bytes: Annotated[
-        int | None,
-        typer.Option(
-            "--margin-bytes", parser=size, metavar=SIZE, help="Leave this much free, in memory and in DIR: 2GiB."
-        ),
+        int | None, options.nbytes("--margin-bytes", "Leave this much free, in memory and in DIR: 2GiB.", options.size)
     ] = None,
-    repack: Annotated[
-        bool, typer.Option("--repack", help="Rewrite FILES for streaming on the way.", metavar=FLAG)
-    ] = False,
+    repack: Annotated[bool, options.flag("--repack", "Rewrite FILES for streaming on the way.")] = False,
     chunk_bytes: ChunkBytes = DEFAULT.chunk_nbytes,
     compress: Compress = "none",
     contiguous: Contiguous = False,
     shuffle_rows: ShuffleRows = None,
     fields: RepackFields = "",
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Copy FILES to faster storage (a RAM disk, an NVMe), verified; list, verify and remove the copies.
 
@@ -76,7 +60,7 @@ def stage_command(
     """
     chosen = _only_one({"--to": to, "--list": list_, "--verify": verify, "--remove": remove})
     recipe = Recipe.of(
-        fields=listed_names(fields),
+        fields=options.listed_names(fields),
         chunk_nbytes=chunk_bytes,
         compress=compress,
         contiguous=contiguous,
@@ -84,7 +68,7 @@ def stage_command(
     )
     _check_combination(chosen, bool(files), recipe, follow=follow, force=force, repack=repack)
     if to is not None:
-        _stage(files_of(files or []), to, follow, threads, margin_bytes, recipe if repack else None, as_json)
+        _stage(options.files_of(files or []), to, follow, threads, margin_bytes, recipe if repack else None, as_json)
     elif list_ is not None:
         _list(list_, as_json)
     elif verify is not None:
@@ -108,9 +92,9 @@ def _check_combination(chosen: str, files: bool, recipe: Recipe, **flags: bool) 
         raise OptionError("stage --to needs FILES to copy; for example: h5stream stage a.h5 --to /dev/shm/x")
     if chosen in {"--list", "--verify"} and files:
         raise OptionError(f"stage {chosen} is about the whole folder and takes no FILES")
-    for flag, belongs_to in (("follow", "--to"), ("force", "--remove"), ("repack", "--to")):
-        if flags[flag] and chosen != belongs_to:
-            raise OptionError(f"--{flag} belongs to {belongs_to}, not to {chosen}")
+    for name, belongs_to in (("follow", "--to"), ("force", "--remove"), ("repack", "--to")):
+        if flags[name] and chosen != belongs_to:
+            raise OptionError(f"--{name} belongs to {belongs_to}, not to {chosen}")
     if not flags["repack"] and recipe != DEFAULT:
         raise OptionError(
             "--chunk-bytes, --compress, --contiguous, --shuffle-rows and --fields say how to rewrite; add --repack"
@@ -192,7 +176,8 @@ def _list(folder: Path, as_json: bool) -> None:
 
 def _print_files(console: Console, files: tuple[StagedFile, ...]) -> None:
     """Print what is short as a table, and what is long (paths, a checksum) below it in lines that can be copied."""
-    columns = [Column(title, justify="right" if title == "size" else "left", overflow="fold") for title in _TITLES]
+    titles = ("copy", "size", "state", "used by")
+    columns = [Column(one, justify="right" if one == "size" else "left", overflow="fold") for one in titles]
     short = ((printable(file.path.name, kept=""), *_cells(file)[1:4]) for file in files)
     console.print(table(columns, (map(Text, cells) for cells in short)))
     for file in files:

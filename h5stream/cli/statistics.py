@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.text import Text
 
-from h5stream.cli.options import AsJson, Fields, Files, Samples, field_names, files_of, sample_kind
+from h5stream.cli import options
 from h5stream.cli.showing import NamedLines, print_json, printable, safe_console
 from h5stream.errors import OptionError
 
@@ -23,19 +22,16 @@ _MOST_LINES, _MOST_COUNTS = 64, 20
 
 
 def statistics_command(
-    files: Files,
-    fields: Fields = "",
+    files: options.Files,
+    fields: options.Fields = "",
     axis: Annotated[
         str,
-        typer.Option(
-            "--axis",
-            metavar="N",
-            help="Numbers for each index of an axis of a sample: -1 for columns of a table, or x=-1,y=0.",
-            show_default=False,
+        options.words(
+            "--axis", "Numbers for each index of an axis of a sample: -1 for columns of a table, or x=-1,y=0.", "N"
         ),
     ] = "",
-    samples: Samples = "",
-    as_json: AsJson = False,
+    samples: options.Samples = "",
+    as_json: options.AsJson = False,
 ) -> None:
     """Find mean, standard deviation, extremes, NaNs and counts of values, in one pass over the files.
 
@@ -43,10 +39,10 @@ def statistics_command(
 
     What was found is kept in ~/.cache for the next time; inspect --forget drops it.
     """
-    paths = files_of(files)
+    paths = options.files_of(files)
     from h5stream import H5Dataset
 
-    dataset = H5Dataset(paths, field_names(fields), samples=sample_kind(samples))
+    dataset = H5Dataset(paths, **options.loader_options(fields, samples))
     found = dataset.statistics(axis=_axis(axis))
     if as_json:
         print_json({name: one.to_dict() for name, one in found.items()})

@@ -12,50 +12,36 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from h5stream.cli.options import (
-    AsJson,
-    BatchSize,
-    Fields,
-    Files,
-    MemoryBudget,
-    Samples,
-    batch_rows_of,
-    check_writable,
-    field_names,
-    files_of,
-    is_python,
-    sample_kind,
-)
+from h5stream.cli import options
 from h5stream.cli.showing import Bar, line, print_json, prose, safe_console, table, verdict
 
 if TYPE_CHECKING:
     from h5stream.advice.tune import Attempt, Tuning
 
 _BAR = 20
-_GUESSED_RUNS = 40
 
 
 def tune_command(
-    files: Files,
-    fields: Fields = "",
-    samples: Samples = "",
-    batch_size: BatchSize = None,
-    memory_budget: MemoryBudget = None,
+    files: options.Files,
+    fields: options.Fields = "",
+    samples: options.Samples = "",
+    batch_size: options.BatchSize = None,
+    memory_budget: options.MemoryBudget = None,
     device: Annotated[
         str | None, typer.Option("--device", help="Feed this device; its memory is tried for the window.")
     ] = None,
     seconds: Annotated[float, typer.Option("--seconds", help="Time of each trial; there are some thirty.")] = 1.5,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the curve into this image.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Write the best setting into this TOML profile.")] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Measure shuffled epochs with other threads and windows; print the curve and the best setting.
 
     Ctrl-C ends with what was measured until then.
     """
-    paths = files_of(files)
-    check_writable(plot, "--plot")
-    check_writable(out, "--out")
+    paths = options.files_of(files)
+    options.check_writable(plot, "--plot")
+    options.check_writable(out, "--out")
     from h5stream.monitor.screen import check_plot_path
 
     if plot is not None:
@@ -70,11 +56,11 @@ def tune_command(
                 measured.append(attempt)
                 bar.show(total=bar.elapsed_s * (1 + attempt.left / len(measured)), note=_said(attempt))
 
-            given = {"fields": field_names(fields), "samples": sample_kind(samples)}
+            given = options.loader_options(fields, samples)
             tuning = tune(
                 paths[0] if len(paths) == 1 else paths,
                 **given,
-                batch_size=batch_size or batch_rows_of(paths, **given),
+                batch_size=batch_size or options.batch_rows_of(paths, **given),
                 memory_budget=memory_budget,
                 device=device,
                 seconds=seconds,
@@ -104,7 +90,7 @@ def _write(console: Console, tuning: Tuning, out: Path, files: list[str] | None,
     more = (
         [repr(files)] * bool(files)
         + [f"samples={samples}"] * bool(samples)
-        + [f"fields=({fields})"] * is_python(fields)
+        + [f"fields=({fields})"] * options.is_python(fields)
     )
     given = ", ".join([repr(str(out)), *more])
     line(console, f"profile: {out}")
