@@ -49,8 +49,9 @@ def inspect_command(
 
     names, most = options.listed_names(fields), None if everything else MOST_DATASETS
     found = []
-    asked = names or everything or as_json
-    one_of_many = bool(pattern) and not asked and show_files(pattern, paths, allow_external)
+    one_of_many = False
+    if pattern and not (names or everything or as_json):
+        one_of_many = show_files(pattern, paths, allow_external)
     for place, path in enumerate(paths[:1] if one_of_many else paths):
         # A child goes through the file first, because libhdf5 crashes at some; meanwhile the rest is imported.
         listing = InChild(f"listing {path!r}", list_file, path, most=most, allow_external=allow_external)
@@ -102,11 +103,8 @@ def show_catalogue(paths: list[str], drop: bool, as_json: bool) -> None:
     found = {path: kept_of(path) for path in paths}
     dropped = {path: forget(path) if drop else 0 for path in paths}
     if as_json:
-        values = [
-            {"file": path, "dropped": dropped[path], "kept": [asdict(one) for one in kept]}
-            for path, kept in found.items()
-        ]
-        print_json(values)
+        kept_of_each = {path: [asdict(one) for one in kept] for path, kept in found.items()}
+        print_json([{"file": path, "dropped": dropped[path], "kept": kept} for path, kept in kept_of_each.items()])
         return
     for path, kept in found.items():
         print_catalogue(safe_console(), path, kept, dropped[path] if drop else None)

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from h5stream.cli import options
-from h5stream.cli.showing import Bar, Notices, line, print_json, prose, safe_console
+from h5stream.cli.showing import Bar, line, notes, print_json, prose, safe_console
 from h5stream.errors import OptionError
 from h5stream.repacking.recipe import Recipe
 from h5stream.units import text_of_bytes
@@ -64,7 +64,7 @@ def repack_command(
 
     plan = plan_repack(given[0], target, recipe, overwrite=overwrite)
     if not as_json:
-        Notices(safe_console())(plan.notices)
+        notes(safe_console(), plan.notices, set())
     with Bar(safe_console(stderr=True), "repacking") as bar:
 
         def show(now: RepackProgress) -> None:

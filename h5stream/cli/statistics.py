@@ -63,33 +63,30 @@ def _axis(text: str) -> Any:
 
 
 def _lines(found: list[FieldStatistics], width: int) -> Iterator[Text]:
-    rows = [row for one in found for row in _rows(one)]
-    widths = {title: max(len(title), *(len(row[k + 1]) for row in rows)) for k, title in enumerate(_COLUMNS)}
-    lines = NamedLines(["field", *(row[0] for row in rows)], widths, width)
+    import numpy as np
+
+    rows = {one.name: [*_rows(one)] for one in found}
+    lines = NamedLines(["field", *_COLUMNS], [row for some in rows.values() for row in some], width)
     if found:
         yield Text(f"{found[0].samples:,} samples")
-    yield from lines.of("field", _COLUMNS, "dim")
+    yield from lines.heading()
     for one in found:
-        for name, *cells in _rows(one):
+        for name, cells in rows[one.name]:
             yield from lines.of(name, cells)
-        if _size(one.mean) > _MOST_LINES:
-            yield Text(f"  and {_size(one.mean) - _MOST_LINES:,} more (--json)", style="dim")
+        if (left := np.size(one.mean) - _MOST_LINES) > 0:
+            yield Text(f"  and {left:,} more (--json)", style="dim")
         if one.counts:
             yield from _counts(one, width)
 
 
-def _size(value: Any) -> int:
-    return int(getattr(value, "size", 1))
-
-
-def _rows(one: FieldStatistics) -> Iterator[list[str]]:
+def _rows(one: FieldStatistics) -> Iterator[tuple[str, list[str]]]:
     """Return a name and the cells of its line, for a field or for each of its channels."""
     import numpy as np
 
     columns = (one.mean, one.std, one.min, one.max, one.nan, one.inf)
     for place in list(np.ndindex(np.shape(one.mean)))[:_MOST_LINES]:
         index = f"[{', '.join(map(str, place))}]" if place else ""
-        yield [printable(f"{one.name}{index}", kept=""), *(_number(np.asarray(each)[place]) for each in columns)]
+        yield printable(f"{one.name}{index}", kept=""), [_number(np.asarray(each)[place]) for each in columns]
 
 
 def _number(value: Any) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -16,7 +15,7 @@ from h5stream.cli import options
 from h5stream.cli.showing import Bar, line, print_json, prose, safe_console, table, verdict
 
 if TYPE_CHECKING:
-    from h5stream.advice.tune import Attempt, Tuning
+    from h5stream.advice.tune import Attempt
 
 _BAR = 20
 
@@ -54,7 +53,11 @@ def tune_command(
 
             def show(attempt: Attempt) -> None:
                 measured.append(attempt)
-                bar.show(total=bar.elapsed_s * (1 + attempt.left / len(measured)), note=_said(attempt))
+                setting = f"{attempt.threads} thread(s), window {attempt.window_rows:,}"
+                bar.show(
+                    total=bar.elapsed_s * (1 + attempt.left / len(measured)),
+                    note=f"{setting}: {attempt.rows_per_s:,.0f} rows/s",
+                )
 
             given = options.loader_options(fields, samples)
             tuning = tune(
@@ -72,33 +75,24 @@ def tune_command(
     if as_json:
         print_json(tuning.to_dict() | {"interrupted": False})
     else:
-        _print(safe_console(), tuning)
+        console = safe_console()
+        console.print(attempts_table(tuning.attempts, tuning.best, console.width))
+        verdict(console, tuning)
+        console.print(Text(f"The batch size stays {tuning.profile.loader['batch_size']}.", style="dim"))
     if out is not None:
-        _write(errors, tuning, out, files if len(paths) > 1 else None, fields, samples)
+        from h5stream.profiles import write_profile
+
+        write_profile(tuning.profile, out)
+        line(errors, f"profile: {out}")
+        # With what a profile does not hold.
+        more = [repr(files)] * (len(paths) > 1) + [f"samples={samples}"] * bool(samples)
+        words = ", ".join([repr(str(out)), *more, *[f"fields=({fields})"] * options.is_python(fields)])
+        line(errors, f"use it:  loader = H5StreamLoader.from_profile({words})  # shuffle=True is in it")
     if plot is not None:
         from h5stream.advice.tune import save_tune_plot
 
         save_tune_plot(tuning, plot)
         line(errors, f"plot: {plot}")
-
-
-def _write(console: Console, tuning: Tuning, out: Path, files: list[str] | None, fields: str, samples: str) -> None:
-    """Write the profile, and print how it is used, with what a profile does not hold."""
-    from h5stream.profiles import write_profile
-
-    write_profile(tuning.profile, out)
-    more = (
-        [repr(files)] * bool(files)
-        + [f"samples={samples}"] * bool(samples)
-        + [f"fields=({fields})"] * options.is_python(fields)
-    )
-    given = ", ".join([repr(str(out)), *more])
-    line(console, f"profile: {out}")
-    line(console, f"use it:  loader = H5StreamLoader.from_profile({given})  # shuffle=True is in it")
-
-
-def _said(attempt: Attempt) -> str:
-    return f"{attempt.threads} thread(s), window {attempt.window_rows:,}: {attempt.rows_per_s:,.0f} rows/s"
 
 
 def _print_interrupted(measured: list[Attempt], as_json: bool) -> None:
@@ -119,18 +113,18 @@ def _print_interrupted(measured: list[Attempt], as_json: bool) -> None:
     prose(console, f"Interrupted: {until}.", style="yellow")
 
 
-def _print(console: Console, tuning: Tuning) -> None:
-    console.print(attempts_table(tuning.attempts, tuning.best, console.width))
-    verdict(console, tuning)
-    console.print(Text(f"The batch size stays {tuning.profile.loader['batch_size']}.", style="dim"))
-
-
 _TITLES = ("varied", "threads", "window", "blocks", "rows/s", "1st batch")
 
 
 def attempts_table(attempts: Sequence[Attempt], best: Attempt | None, width: int) -> Table:
     """Lay the attempts out; the bars take what the numbers leave, since those are never cut."""
-    rows = [_numbers(attempt) for attempt in attempts]
+    rows = []
+    for one in attempts:
+        ran = ["", "", ""]
+        if not one.refused:
+            first = "" if one.first_batch_s is None else f"{1e3 * one.first_batch_s:.0f} ms"
+            ran = [f"{one.blocks:,}", f"{one.rows_per_s:,.0f}", first]
+        rows.append([one.knob, str(one.threads), f"{one.window_rows:,}", *ran])
     taken = sum(max(map(len, column)) + 1 for column in zip(_TITLES, *rows, strict=True))
     most = min(_BAR, width - taken - len(" <-"))
     fastest = max(attempt.rows_per_s for attempt in attempts)
@@ -142,15 +136,3 @@ def attempts_table(attempts: Sequence[Attempt], best: Attempt | None, width: int
         said = attempt.refused or "█" * length + (" <-" if chosen else "")
         found.add_row(*numbers, said, style="green" if chosen else "")
     return found
-
-
-def _numbers(attempt: Attempt) -> list[str]:
-    ran = [f"{attempt.blocks:,}", f"{attempt.rows_per_s:,.0f}"]
-    first = "" if attempt.refused or attempt.first_batch_s is None else f"{1e3 * attempt.first_batch_s:.0f} ms"
-    return [
-        attempt.knob,
-        str(attempt.threads),
-        f"{attempt.window_rows:,}",
-        *(["", ""] if attempt.refused else ran),
-        first,
-    ]

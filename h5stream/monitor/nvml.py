@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, Protocol, cast
 
 from h5stream.monitor.sample import GpuSample
 from h5stream.monitor.visible import DeviceName
@@ -46,47 +46,18 @@ _MEANINGS = {
 }
 
 
-class _Query(NamedTuple):
-    """One question to NVML, and the figures that its answer holds."""
-
-    figures: tuple[str, ...]
-    calls: tuple[tuple[str, str], ...]  # functions with an argument's name, in turn until one of them answers
-    values: Callable[[Any], tuple[Any, ...]]
-    of_card: bool = True  # a MIG instance has its card's answer
-
-
-_QUERIES = (
-    _Query(
-        ("utilization_ratio",),
-        (("nvmlDeviceGetUtilizationRates", ""),),
-        lambda rates: (rates.gpu / 100,),
-        of_card=False,
+# Figures of a card: what NVML's unit is in ours, and functions with their argument, in turn until one answers.
+_SCALED: dict[str, tuple[float, tuple[str, ...]]] = {
+    "power_w": (1e-3, ("nvmlDeviceGetPowerUsage",)),
+    "power_limit_w": (1e-3, ("nvmlDeviceGetEnforcedPowerLimit",)),
+    # The second before driver 570.
+    "temperature_c": (
+        1.0,
+        tuple(f"{call} NVML_TEMPERATURE_GPU" for call in ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")),
     ),
-    _Query(
-        ("memory_used_bytes", "memory_total_bytes"),
-        # Version 2 keeps the driver's own share out of "used"; drivers before 510 have only version 1.
-        (("nvmlDeviceGetMemoryInfo", "nvmlMemory_v2"), ("nvmlDeviceGetMemoryInfo", "")),
-        lambda memory: (int(memory.used), int(memory.total)),
-        of_card=False,
-    ),
-    _Query(("power_w",), (("nvmlDeviceGetPowerUsage", ""),), lambda mw: (mw * 1e-3,)),
-    _Query(("power_limit_w",), (("nvmlDeviceGetEnforcedPowerLimit", ""),), lambda mw: (mw * 1e-3,)),
-    _Query(
-        ("temperature_c",),  # the second before driver 570
-        (
-            ("nvmlDeviceGetTemperatureV", "NVML_TEMPERATURE_GPU"),
-            ("nvmlDeviceGetTemperature", "NVML_TEMPERATURE_GPU"),
-        ),
-        lambda degrees: (float(degrees),),
-    ),
-    _Query(("sm_clock_hz",), (("nvmlDeviceGetClockInfo", "NVML_CLOCK_SM"),), lambda mhz: (mhz * 1e6,)),
-    _Query(("memory_clock_hz",), (("nvmlDeviceGetClockInfo", "NVML_CLOCK_MEM"),), lambda mhz: (mhz * 1e6,)),
-    _Query(
-        ("throttle_reasons",),  # the second before driver 535
-        (("nvmlDeviceGetCurrentClocksEventReasons", ""), ("nvmlDeviceGetCurrentClocksThrottleReasons", "")),
-        lambda mask: (tuple(name for bit, name in enumerate(THROTTLE_BITS) if mask & 1 << bit),),
-    ),
-)
+    "sm_clock_hz": (1e6, ("nvmlDeviceGetClockInfo NVML_CLOCK_SM",)),
+    "memory_clock_hz": (1e6, ("nvmlDeviceGetClockInfo NVML_CLOCK_MEM",)),
+}
 
 
 class DriverGone(Exception):  # noqa: N818 - an event, not an error: machines without a GPU are ordinary
@@ -216,18 +187,36 @@ class NvmlReader:
         return GpuSample(uuid=device.name.uuid, name=device.name.name, unavailable=device.lost, **values)
 
     def _values(self, device: _Device) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for query in _QUERIES:
-            handle = device.card if query.of_card else device.handle
-            for function, constant in query.calls:
-                call = getattr(self._api, function, None)  # an older nvidia-ml-py lacks the newer ones
-                arguments = (getattr(self._api, constant),) if constant else ()
-                answer = call and self._try(call, handle, *arguments, device=device, what=f"{function} {constant}")
-                if answer is not None:
-                    found |= zip(query.figures, query.values(answer), strict=True)
-                    break
+        rates = self._first(device, device.handle, "nvmlDeviceGetUtilizationRates")
+        # Version 2 keeps the driver's own share out of "used"; drivers before 510 have only version 1.
+        versions = ("nvmlDeviceGetMemoryInfo nvmlMemory_v2", "nvmlDeviceGetMemoryInfo")
+        memory = self._first(device, device.handle, *versions)
+        # The second before driver 535.
+        reasons = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+        mask = self._first(device, device.card, *reasons)
         busy, received = (device.gpm and self._try(device.gpm.read, device=device, what="gpm")) or (None, None)
-        return found | {"sm_activity_ratio": busy, "pcie_receive_bytes_per_s": self._pcie(device, received)}
+        scaled = {name: (factor, self._first(device, device.card, *calls)) for name, (factor, calls) in _SCALED.items()}
+        return {
+            "utilization_ratio": None if rates is None else rates.gpu / 100,
+            "memory_used_bytes": None if memory is None else int(memory.used),
+            "memory_total_bytes": None if memory is None else int(memory.total),
+            "throttle_reasons": None
+            if mask is None
+            else tuple(name for bit, name in enumerate(THROTTLE_BITS) if mask & 1 << bit),
+            "sm_activity_ratio": busy,
+            "pcie_receive_bytes_per_s": self._pcie(device, received),
+        } | {name: None if value is None else value * factor for name, (factor, value) in scaled.items()}
+
+    def _first(self, device: _Device, handle: Any, *calls: str) -> Any:
+        """Return the first answer of functions of a handle; an older nvidia-ml-py lacks the newer ones."""
+        for what in calls:
+            function, *constants = what.split()
+            arguments = [getattr(self._api, constant) for constant in constants]
+            call = getattr(self._api, function, None)
+            answer = call and self._try(call, handle, *arguments, device=device, what=what)
+            if answer is not None:
+                return answer
+        return None
 
     def _pcie(self, device: _Device, from_gpm: float | None) -> float | None:
         """Prefer the card's byte counter, then GPM; a MIG instance does not get its neighbours' bytes."""

@@ -251,13 +251,7 @@ def figure_name(path: str) -> str:
 
 
 def value_at(path: str, sample: SystemSample, gpu: int = 0) -> Any:
-    """Return the value at a path such as ``host.cpu_ratio`` or, of one device, ``gpu.power_w``; None if there is none.
-
-    Examples
-    --------
-    >>> value_at("gpu.power_w", SystemSample(time_s=0.0)), value_at("elapsed_s", SystemSample(time_s=0.0))
-    (None, 0.0)
-    """
+    """Return the value at a path such as ``host.cpu_ratio`` or, of a device, ``gpu.power_w``; None if there is none."""
     owner, _, name = path.rpartition(".")
     found = sample.gpu(gpu) if owner == "gpu" else getattr(sample, owner) if owner else sample
     return None if found is None else getattr(found, name)

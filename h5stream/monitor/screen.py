@@ -66,11 +66,6 @@ def sparkline(values: Sequence[float | None], width: int, top: float | None = No
     """Return the last `width` values, oldest first, as a row of bars; a blank where there is no value.
 
     A full bar is `top`, by default the greatest of those shown.
-
-    Examples
-    --------
-    >>> sparkline([0.0, 0.5, None, 1.0], width=4, top=1.0)
-    '▁▅ █'
     """
     shown = list(values)[-width:] if width > 0 else []
     full = top or max((value for value in shown if value is not None), default=0.0) or 1.0

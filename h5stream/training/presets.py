@@ -232,62 +232,36 @@ def validation_batch(batch_size: int, *, rule: str = "half") -> Suggestion:
 # --- GPU names as drivers, shops and people write them -> one card of a table, or the nearest names.
 
 
-# The memories that each is sold with in GiB (the maker's "GB"), the usual one first, from the makers' data sheets. The
-# notes know the RTX 5090 with 24 GB, which is the laptop card; the desktop card has 32, and its preset says so.
-CARDS: dict[str, tuple[float, ...]] = {
-    "RTX 5090": (24, 32),
-    "RTX 5090 Laptop": (24,),
-    "RTX 5080": (16,),
-    "RTX 5070 Ti": (16,),
-    "RTX 5070": (12,),
-    "RTX 4090": (24,),
-    "RTX 4090 Laptop": (16,),
-    "RTX 4080": (16,),
-    "RTX 4080 SUPER": (16,),
-    "RTX 4080 Laptop": (12,),
-    "RTX 4070": (12,),
-    "RTX 4070 Ti": (12,),
-    "RTX 4070 Ti SUPER": (16,),
-    "RTX 4070 Laptop": (8,),
-    "RTX 4060": (8,),
-    "RTX 4060 Ti": (8, 16),
-    "RTX 3090": (24,),
-    "RTX 3090 Ti": (24,),
-    "RTX 3080": (10, 12),
-    "RTX 3080 Ti": (12,),
-    "RTX 3070": (8,),
-    "RTX 3070 Ti": (8,),
-    "RTX 3060": (12, 8),
-    "RTX 2080 Ti": (11,),
-    "GTX 1080 Ti": (11,),
-    "RTX A4000": (16,),
-    "RTX A5000": (24,),
-    "RTX A6000": (48,),
-    "RTX 4000 Ada": (20,),
-    "RTX 5000 Ada": (32,),
-    "RTX 6000 Ada": (48,),
-    "RTX PRO 6000": (96,),
-    "P100": (16, 12),
-    "P40": (24,),
-    "V100": (16, 32),
-    "T4": (16,),
-    "A2": (16,),
-    "A10": (24,),
-    "A10G": (24,),
-    "A16": (16,),
-    "A30": (24,),
-    "A40": (48,),
-    "A100": (40, 80),
-    "L4": (24,),
-    "L40": (48,),
-    "L40S": (48,),
-    "H100": (80, 94, 96),
-    "H200": (141,),
-    "GH200": (96, 144),
-    "B100": (192,),
-    "B200": (180, 192),
-    "B300": (288,),
+# Memories in GiB (the makers' "GB"), the usual one first, and the cards that are sold with these, from the makers' data
+# sheets. The notes know the RTX 5090 with 24 GB, which is the laptop card; the desktop card has 32, and its preset says
+# so.
+_SOLD: dict[tuple[float, ...], str] = {
+    (8,): "RTX 4070 Laptop, RTX 4060, RTX 3070, RTX 3070 Ti",
+    (8, 16): "RTX 4060 Ti",
+    (12, 8): "RTX 3060",
+    (10, 12): "RTX 3080",
+    (11,): "RTX 2080 Ti, GTX 1080 Ti",
+    (12,): "RTX 5070, RTX 4080 Laptop, RTX 4070, RTX 4070 Ti, RTX 3080 Ti",
+    (16, 12): "P100",
+    (16,): (
+        "RTX 5080, RTX 5070 Ti, RTX 4090 Laptop, RTX 4080, RTX 4080 SUPER, RTX 4070 Ti SUPER, RTX A4000, T4, A2, A16"
+    ),
+    (16, 32): "V100",
+    (20,): "RTX 4000 Ada",
+    (24,): "RTX 5090 Laptop, RTX 4090, RTX 3090, RTX 3090 Ti, RTX A5000, P40, A10, A10G, A30, L4",
+    (24, 32): "RTX 5090",
+    (32,): "RTX 5000 Ada",
+    (40, 80): "A100",
+    (48,): "RTX A6000, RTX 6000 Ada, A40, L40, L40S",
+    (80, 94, 96): "H100",
+    (96,): "RTX PRO 6000",
+    (96, 144): "GH200",
+    (141,): "H200",
+    (180, 192): "B200",
+    (192,): "B100",
+    (288,): "B300",
 }
+CARDS = {name: memory for memory, names in _SOLD.items() for name in names.split(", ")}
 
 # Words that say who made it or how it plugs in, and nothing about the model.
 _NOISE = re.compile(

@@ -20,7 +20,7 @@ from h5stream.monitor import (
     summarize,
 )
 from h5stream.monitor.export import flatten
-from h5stream.monitor.sample import GPU_FIGURES, SYSTEM_FIGURES, figure_name, scaled, value_at
+from h5stream.monitor.sample import GPU_FIGURES, SYSTEM_FIGURES, figure_name, scaled
 
 CLASSES = [GpuSample, HostSample, ProcessSample, SystemSample, GpuSummary, SystemSummary, Spread]
 NOT_FIGURES = {"time_s", "elapsed_s", "interval_s", "cost_cpu_s", "cost_wall_s", "pid", "cpus_allowed"}
@@ -63,12 +63,6 @@ def test_a_sample_flattens_with_none_for_what_is_not_known():
     assert flat["gpu0_utilization_ratio"] is None
     assert flat["gpu0_throttle_reasons"] == "a+b"
     assert dict(flatten(SystemSample(time_s=0, gpus=(GpuSample(uuid="", name=""),))))["gpu0_throttle_reasons"] is None
-
-
-def test_value_at_reaches_into_host_and_process():
-    sample = SystemSample(time_s=0, host=HostSample(cpu_ratio=0.5), process=ProcessSample(pid=1, cpu_cores=2.0))
-    values = {figure_name(path): value_at(path, sample) for path in SYSTEM_FIGURES}
-    assert (values["cpu_ratio"], values["process_cpu_cores"]) == (0.5, 2.0)
 
 
 @pytest.mark.parametrize(
