@@ -67,7 +67,7 @@ _WORKFLOW: dict[str, dict[str, tuple[Callable[..., None], str, str]]] = {
     "Train": {
         "bench": (bench_command, "FILE", "How fast, beside an ordinary DataLoader."),
         "diagnose": (diagnose_command, "FILE --step-ms 20", "Does the loader keep up with a training step."),
-        "tune": (tune_command, "FILE", "Measure threads and windows, write a profile."),
+        "tune": (tune_command, "FILE", "Measure threads and windows; write a profile."),
         "suggest": (suggest_command, 'FILE --gpu "A100"', "Settings to try, each with its arithmetic."),
     },
     "Stage": {
@@ -117,12 +117,14 @@ def main() -> None:
         with ended_by_signals():
             status = app(prog_name="h5stream", standalone_mode=False)
         sys.stdout.flush()  # Here, where a closed pipe is still a case that is looked after.
-    except BrokenPipeError:
-        _leave_pipe()
+    except BrokenPipeError:  # As other programs do when `head` has read enough; the interpreter flushes once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except (H5StreamError, OSError) as error:
         fail(str(error))
     except _UsageError as error:
-        fail(f"{error.format_message()}{_where_help_is(error)}")
+        context = getattr(error, "ctx", None)
+        fail(error.format_message() + (f" (see {context.command_path} -h)" if context is not None else ""))
     except KeyboardInterrupt:
         sys.exit(130)
     else:
@@ -136,14 +138,3 @@ def fail(message: str) -> None:
         text = textwrap.fill(text, console.width, break_long_words=False, break_on_hyphens=False)
     console.print(Text.assemble(("error:", "bold red"), text.removeprefix("error:")), highlight=False, soft_wrap=True)
     sys.exit(2)
-
-
-def _where_help_is(error: Exception) -> str:
-    context = getattr(error, "ctx", None)
-    return f" (see {context.command_path} -h)" if context is not None else ""
-
-
-def _leave_pipe() -> None:
-    """End quietly, as other programs do when `head` has read enough; the interpreter flushes once more."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(1)

@@ -23,6 +23,7 @@ from h5stream.units import text_of_bytes
 if TYPE_CHECKING:
     from h5stream.baseline.measure import Checked, Measurement
     from h5stream.loader import H5StreamLoader
+    from h5stream.storage.layout import SampleLayout
 
 _REPEATED_S = 20.0
 """Seconds; a first epoch shorter than this is followed by another, in memory that has been touched."""
@@ -111,7 +112,12 @@ def bench_command(
         unfinished(lambda: shutil.rmtree(folder, ignore_errors=True)),
     ):
         try:
-            paths = options.files_of(files) if files else [_sample_file(Path(folder, "sample.h5"), progress)]
+            paths = options.files_of(files or [])
+            if not files:
+                from h5stream.baseline.sample_file import write_sample_file
+
+                with progress("writing a sample file", 524_288) as show:
+                    paths = [str(write_sample_file(Path(folder, "sample.h5"), 524_288, progress=show))]
             given = options.loader_options(fields, samples)
             batch_size = batch_size or options.batch_rows_of(paths, **given)
             given |= {"num_workers": threads, "window": options.window_rows(window), "memory_budget": memory_budget}
@@ -130,14 +136,6 @@ def bench_command(
         raise typer.Exit(1)
 
 
-def _sample_file(path: Path, progress: Progress) -> str:
-    from h5stream.baseline.sample_file import write_sample_file
-
-    rows = 524_288
-    with progress("writing a sample file", rows) as show:
-        return str(write_sample_file(path, rows, progress=show))
-
-
 def _measure(
     report: Report,
     paths: list[str],
@@ -150,7 +148,6 @@ def _measure(
 ) -> list[str]:
     """Measure ours, then the naive loader, then compare with h5py; print each; return the names of the fields."""
     from h5stream.baseline import measure
-    from h5stream.baseline.rivals import RivalError
     from h5stream.loader import H5StreamLoader
 
     def epoch(loader: H5StreamLoader, title: str) -> Measurement:
@@ -182,24 +179,35 @@ def _measure(
         if given["samples"] is not None:
             report.naive_failed = "naive was not measured, and h5py not compared with: both know rows only"
             return names
-        try:
-            with progress("naive", layout.rows) as show:
-                naive = measure.measure_naive(
-                    paths,
-                    names,
-                    batch_size=batch_size,
-                    workers=report.workers,
-                    seconds=seconds,
-                    row_nbytes=layout.row_nbytes,
-                    progress=show,
-                )
+        naive = _naive(report, paths, batch_size, seconds, layout, progress)
+        if naive is not None:
             add(naive)
-        except RivalError as error:
-            report.naive_failed = str(error)
         if check:
             with progress("comparing with h5py", len(loader.dataset)) as show:
                 report.checked = measure.check_epoch(loader, seconds=seconds, progress=show)
     return names
+
+
+def _naive(
+    report: Report, paths: list[str], batch_size: int, seconds: float, layout: SampleLayout, progress: Progress
+) -> Measurement | None:
+    from h5stream.baseline.measure import measure_naive
+    from h5stream.baseline.rivals import RivalError
+
+    try:
+        with progress("naive", layout.rows) as show:
+            return measure_naive(
+                paths,
+                [one.name for one in layout.fields],
+                batch_size=batch_size,
+                workers=report.workers,
+                seconds=seconds,
+                row_nbytes=layout.row_nbytes,
+                progress=show,
+            )
+    except RivalError as error:
+        report.naive_failed = str(error)
+        return None
 
 
 def _facts(paths: Sequence[str], loader: H5StreamLoader, samples: Any) -> dict[str, Any]:
@@ -266,7 +274,10 @@ def print_end(console: Console, report: Report) -> None:
     """Print what the rows come to."""
     naive = next((one for one in report.results if one.name == "naive"), None)
     if naive is not None and naive.rows:
-        ratios = ", ".join(f"{one.name} {_ratio(one, naive)}" for one in report.ours)
+        times = {one.name: one.rows_per_s / naive.rows_per_s for one in report.ours}
+        ratios = ", ".join(
+            f"{name} {ratio:,.0f}" if ratio >= 10 else f"{name} {ratio:.2g}" for name, ratio in times.items()
+        )
         said = f"x naive: {ratios}."
         if not naive.batches:  # Rows read are at least those delivered, so that is what ours is at the least.
             said = f"x naive, at least: {ratios}. It finished no batch in {naive.seconds:.0f} s; the rows that it had "
@@ -301,8 +312,3 @@ def print_end(console: Console, report: Report) -> None:
     if report.interrupted:
         measured = "this is what was measured until then" if report.ours else "nothing was measured yet"
         prose(console, f"Interrupted: {measured}.", style="yellow")
-
-
-def _ratio(ours: Measurement, naive: Measurement) -> str:
-    ratio = ours.rows_per_s / naive.rows_per_s
-    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"

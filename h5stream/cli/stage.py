@@ -59,12 +59,6 @@ def stage_command(
     Exit status: 0 when all is well, 1 when --verify finds a damaged copy, 2 for an error.
     """
     folders = {"--to": to, "--list": list_, "--verify": verify, "--remove": remove}
-    chosen = [name for name, value in folders.items() if value is not None]
-    if len(chosen) != 1:
-        raise OptionError(
-            f"stage takes exactly one of --to, --list, --verify and --remove, each with a folder; "
-            f"given: {', '.join(chosen) or 'none'}. For example: h5stream stage a.h5 --to /dev/shm/x"
-        )
     recipe = Recipe.of(
         fields=options.listed_names(fields),
         chunk_nbytes=chunk_bytes,
@@ -72,18 +66,7 @@ def stage_command(
         contiguous=contiguous,
         shuffle_rows=shuffle_rows,
     )
-    (what,) = chosen
-    how = "--chunk-bytes, --compress, --contiguous, --shuffle-rows and --fields say how to rewrite; add --repack"
-    for broken, rule in (
-        (to and not files, "stage --to needs FILES to copy; for example: h5stream stage a.h5 --to /dev/shm/x"),
-        ((list_ or verify) and files, f"stage {what} is about the whole folder and takes no FILES"),
-        (follow and not to, f"--follow belongs to --to, not to {what}"),
-        (force and not remove, f"--force belongs to --remove, not to {what}"),
-        (repack and not to, f"--repack belongs to --to, not to {what}"),
-        (recipe != DEFAULT and not repack, how),
-    ):
-        if broken:
-            raise OptionError(rule)
+    what = _chosen(folders, files, recipe, follow=follow, force=force, repack=repack)
     if to is not None:
         rewritten = asdict(recipe) if repack else None
         _stage(
@@ -107,6 +90,34 @@ def stage_command(
         _verify(folder, threads, as_json)
     else:
         _remove(folder, files, force, as_json)
+
+
+def _chosen(
+    folders: dict[str, Path | None], files: list[str] | None, recipe: Recipe, *, follow: bool, force: bool, repack: bool
+) -> str:
+    """Return the option that says what to do, and refuse what does not go with it."""
+    chosen = [name for name, value in folders.items() if value is not None]
+    if len(chosen) != 1:
+        raise OptionError(
+            f"stage takes exactly one of --to, --list, --verify and --remove, each with a folder; "
+            f"given: {', '.join(chosen) or 'none'}. For example: h5stream stage a.h5 --to /dev/shm/x"
+        )
+    (what,) = chosen
+    how = "--chunk-bytes, --compress, --contiguous, --shuffle-rows and --fields say how to rewrite; add --repack"
+    for broken, rule in (
+        (
+            what == "--to" and not files,
+            "stage --to needs FILES to copy; for example: h5stream stage a.h5 --to /dev/shm/x",
+        ),
+        (what in ("--list", "--verify") and files, f"stage {what} is about the whole folder and takes no FILES"),
+        (follow and what != "--to", f"--follow belongs to --to, not to {what}"),
+        (force and what != "--remove", f"--force belongs to --remove, not to {what}"),
+        (repack and what != "--to", f"--repack belongs to --to, not to {what}"),
+        (recipe != DEFAULT and not repack, how),
+    ):
+        if broken:
+            raise OptionError(rule)
+    return what
 
 
 def _stage(files: list[str], as_json: bool, **asked: Any) -> None:

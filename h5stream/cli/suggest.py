@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 from rich.console import Group, RenderableType
@@ -18,6 +18,7 @@ from h5stream.errors import OptionError
 
 if TYPE_CHECKING:
     from h5stream.advice.suggestion import Suggestion
+    from h5stream.training.presets import Setting
 
 _CHUNK_NBYTES = 1 << 20
 
@@ -82,30 +83,16 @@ def suggest_command(
     as_json: options.AsJson = False,
 ) -> None:
     """Suggest batch size, reader threads, memory and more, with the arithmetic. Nothing is applied."""
-    block_rows = None
-    if files:
-        paths = options.files_of(files)
-        from h5stream.storage.opening import open_layout
-
-        layout = open_layout(paths, **options.loader_options(fields, samples))
-        # With a chunk of the user's own the file's no longer say how many rows it has.
-        block_rows = None if chunk_bytes else min(layout.block_rows[0], layout.rows)
-        chunk_bytes = chunk_bytes or layout.leading[0].chunk_nbytes
-        row_bytes, rows = row_bytes or layout.row_nbytes, rows or layout.samples
-    elif fields or samples:
-        raise OptionError(f"--fields {fields!r} names fields of FILE; name a file as well")
+    data = _data_of(files or [], fields, samples, row_bytes, rows, chunk_bytes)
     from h5stream import allowance
-    from h5stream.advice.host_memory import dataloader_memory, loader_memory
-    from h5stream.training.accumulation import accumulation_for
     from h5stream.training.gpu_memory import gpu_memory as gpu_memory_of
-    from h5stream.training.learning_rate import learning_rate_for
     from h5stream.training.order_of_knobs import what_to_try_first
     from h5stream.training.presets import Setting, preset_for, validation_batch
 
     cpus, available_bytes = allowance.cpus(), allowance.memory_available_bytes()
     preset = None if gpu is None and gpu_memory is None else preset_for(gpu, memory_gib=gpu_memory, cpus=cpus)
     # Without a GPU's preset: the default batch of these rows, and the DataLoader's default prefetch.
-    usual = options.batch_rows(rows or sys.maxsize, row_bytes or 1)
+    usual = options.batch_rows(data.rows or sys.maxsize, data.row_bytes or 1)
     start = preset.setting if preset else Setting(batch_size=usual, workers=cpus, prefetch_factor=2)
     setting = Setting(
         batch_size=batch_size or start.batch_size,
@@ -116,23 +103,7 @@ def suggest_command(
     here = setting if workers is not None else replace(setting, workers=min(setting.workers, cpus))
     found: dict[str, Suggestion] = {} if preset is None else {"preset": preset}
     found["validation_batch"] = validation_batch(setting.batch_size, rule=validation)
-    if row_bytes is not None:
-        found["loader_memory"] = loader_memory(
-            row_bytes=row_bytes,
-            batch_size=setting.batch_size,
-            threads=threads or here.workers,
-            chunk_bytes=chunk_bytes or _CHUNK_NBYTES,
-            block_rows=block_rows,
-            rows=rows,
-            memory_budget=memory_budget,
-        )
-        found["dataloader_memory"] = dataloader_memory(
-            row_bytes=row_bytes,
-            batch_size=setting.batch_size,
-            workers=setting.workers,
-            prefetch_factor=setting.prefetch_factor,
-            available_bytes=available_bytes,
-        )
+    found |= _host_memory(data, setting, threads or here.workers, memory_budget, available_bytes)
     if parameters is not None:
         if preset is None:
             raise OptionError("--parameters needs --gpu or --gpu-memory: the memory that the model must fit")
@@ -142,22 +113,19 @@ def suggest_command(
             batch_size=setting.batch_size,
             memory_gib=preset.memory_gib,
             activation_bytes_per_row=activation_bytes,
-            row_bytes=row_bytes or 0,
+            row_bytes=data.row_bytes or 0,
         )
-    if target_batch is not None:
-        found["accumulation"] = accumulation_for(target_batch, setting.batch_size, rows=rows)
-    if lr is not None:
-        if lr_batch is None:
-            raise OptionError("--lr needs --lr-batch: the batch that the rate was tuned for")
-        found["learning_rate"] = learning_rate_for(
-            target_batch or setting.batch_size, old_batch_size=lr_batch, old_lr=lr, optimizer=optimizer, rows=rows
-        )
+    found |= _optimizer_steps(setting.batch_size, target_batch, lr, lr_batch, optimizer, data.rows)
     found["what_to_try_first"] = what_to_try_first(
         here, precision=precision, waiting_share=waiting, preset=preset, cpus=cpus
     )
     if as_json:
         print_json({name: value.to_dict() for name, value in found.items()})
         return
+    _print_all(found, batch_size)
+
+
+def _print_all(found: dict[str, Suggestion], batch_size: int | None) -> None:
     console = safe_console()
     for suggestion in found.values():
         console.print(_shown(suggestion))
@@ -166,6 +134,75 @@ def suggest_command(
         console.print(Text(f"With more numbers: {', '.join(more)}.", style="dim"))
     kept = "" if batch_size is None else f" Your batch size stays {batch_size}."
     console.print(Text(f"Suggestions are printed and never applied.{kept}", style="dim"))
+
+
+class _Data(NamedTuple):
+    """What is known of the data: as it was given, and of files where it was not."""
+
+    row_bytes: int | None
+    rows: int | None
+    chunk_bytes: int
+    block_rows: int | None = None
+
+
+def _data_of(
+    files: list[str], fields: str, samples: str, row_bytes: int | None, rows: int | None, chunk_bytes: int | None
+) -> _Data:
+    if not files:
+        if fields or samples:
+            raise OptionError(f"--fields {fields!r} names fields of FILE; name a file as well")
+        return _Data(row_bytes, rows, chunk_bytes or _CHUNK_NBYTES)
+    paths = options.files_of(files)
+    from h5stream.storage.opening import open_layout
+
+    layout = open_layout(paths, **options.loader_options(fields, samples))
+    chunk = chunk_bytes or layout.leading[0].chunk_nbytes
+    # With a chunk of the user's own the file's no longer say how many rows it has.
+    block_rows = None if chunk_bytes else min(layout.block_rows[0], layout.rows)
+    return _Data(row_bytes or layout.row_nbytes, rows or layout.samples, chunk, block_rows)
+
+
+def _host_memory(
+    data: _Data, setting: Setting, threads: int, memory_budget: int | None, available_bytes: int | None
+) -> dict[str, Suggestion]:
+    if data.row_bytes is None:
+        return {}
+    from h5stream.advice.host_memory import dataloader_memory, loader_memory
+
+    loader = loader_memory(
+        batch_size=setting.batch_size, threads=threads, memory_budget=memory_budget, **data._asdict()
+    )
+    stock = dataloader_memory(
+        row_bytes=data.row_bytes,
+        batch_size=setting.batch_size,
+        workers=setting.workers,
+        prefetch_factor=setting.prefetch_factor,
+        available_bytes=available_bytes,
+    )
+    return {"loader_memory": loader, "dataloader_memory": stock}
+
+
+def _optimizer_steps(
+    batch_size: int,
+    target_batch: int | None,
+    lr: float | None,
+    lr_batch: int | None,
+    optimizer: str,
+    rows: int | None,
+) -> dict[str, Suggestion]:
+    from h5stream.training.accumulation import accumulation_for
+    from h5stream.training.learning_rate import learning_rate_for
+
+    found = {}
+    if target_batch is not None:
+        found["accumulation"] = accumulation_for(target_batch, batch_size, rows=rows)
+    if lr is not None:
+        if lr_batch is None:
+            raise OptionError("--lr needs --lr-batch: the batch that the rate was tuned for")
+        found["learning_rate"] = learning_rate_for(
+            target_batch or batch_size, old_batch_size=lr_batch, old_lr=lr, optimizer=optimizer, rows=rows
+        )
+    return found
 
 
 def _shown(suggestion: Suggestion) -> Group:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -15,7 +16,7 @@ from h5stream.cli import options
 from h5stream.cli.showing import Bar, line, print_json, prose, safe_console, table, verdict
 
 if TYPE_CHECKING:
-    from h5stream.advice.tune import Attempt
+    from h5stream.advice.tune import Attempt, Tuning
 
 _BAR = 20
 
@@ -75,24 +76,31 @@ def tune_command(
     if as_json:
         print_json(tuning.to_dict() | {"interrupted": False})
     else:
-        console = safe_console()
-        console.print(attempts_table(tuning.attempts, tuning.best, console.width))
-        verdict(console, tuning)
-        console.print(Text(f"The batch size stays {tuning.profile.loader['batch_size']}.", style="dim"))
+        _print(safe_console(), tuning)
     if out is not None:
-        from h5stream.profiles import write_profile
-
-        write_profile(tuning.profile, out)
-        line(errors, f"profile: {out}")
-        # With what a profile does not hold.
-        more = [repr(files)] * (len(paths) > 1) + [f"samples={samples}"] * bool(samples)
-        words = ", ".join([repr(str(out)), *more, *[f"fields=({fields})"] * options.is_python(fields)])
-        line(errors, f"use it:  loader = H5StreamLoader.from_profile({words})  # shuffle=True is in it")
+        _write(errors, tuning, out, files if len(paths) > 1 else None, fields, samples)
     if plot is not None:
         from h5stream.advice.tune import save_tune_plot
 
         save_tune_plot(tuning, plot)
         line(errors, f"plot: {plot}")
+
+
+def _print(console: Console, tuning: Tuning) -> None:
+    console.print(attempts_table(tuning.attempts, tuning.best, console.width))
+    verdict(console, tuning)
+    console.print(Text(f"The batch size stays {tuning.profile.loader['batch_size']}.", style="dim"))
+
+
+def _write(console: Console, tuning: Tuning, out: Path, files: list[str] | None, fields: str, samples: str) -> None:
+    """Write the profile, and print how it is used, with what a profile does not hold."""
+    from h5stream.profiles import write_profile
+
+    write_profile(tuning.profile, out)
+    more = [repr(files)] * bool(files) + [f"samples={samples}"] * bool(samples)
+    words = ", ".join([repr(str(out)), *more, *[f"fields=({fields})"] * options.is_python(fields)])
+    line(console, f"profile: {out}")
+    line(console, f"use it:  loader = H5StreamLoader.from_profile({words})  # shuffle=True is in it")
 
 
 def _print_interrupted(measured: list[Attempt], as_json: bool) -> None:

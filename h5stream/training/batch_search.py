@@ -158,8 +158,7 @@ def find_batch_size(
         raise OptionError(f"limit must be at least start: {limit} < {start}")
     free = free or release_cached_memory
     saved = [(owner, _to_host(owner.state_dict())) for owner in restore]
-    attempts: list[Attempt] = []
-    steps_run = 0
+    attempts, steps_run = list[Attempt](), 0
 
     def fits(rows: int) -> bool:
         nonlocal steps_run
@@ -194,11 +193,17 @@ def find_batch_size(
         raise OptionError(
             f"not even 1 row fits: {attempts[-1].message}. Free memory, or make the model or the row smaller"
         )
+    return _report(attempts, steps_run, low, high, margin_share, restored=bool(saved))
+
+
+def _report(
+    attempts: Sequence[Attempt], steps_run: int, low: int, high: int | None, margin_share: float, *, restored: bool
+) -> BatchSearch:
     suggested = max(1, int(low * (1 - margin_share)))
     caveats = []
     if high is None:
         caveats.append(f"nothing failed up to {low}, the limit: a larger one may fit")
-    if not saved:
+    if not restored:
         caveats.append(
             f"the step ran {steps_run} times and did whatever it does; nothing was put back, so "
             "restore weights and optimizer if it trained them"

@@ -36,14 +36,8 @@ def learning_rate_for(
     ratio = new_batch_size / old_batch_size
     linear, root = old_lr * ratio, old_lr * math.sqrt(ratio)
     rule, rate = ("linear", linear) if plain else ("sqrt", root)
-    epoch = None if rows is None else math.ceil(rows / new_batch_size)
-    # 0.999 is no binary fraction: without rounding, 2 / (1 - 0.999) would come out above 2000.
-    steps: int | None = math.ceil(round(2 / (1 - _BETA2), 6))
-    warmup = f"warm-up: 2 / (1 - {_BETA2:g}) = {steps} steps, whatever the batch"
-    if plain:
-        steps = None if epoch is None else _WARMUP_EPOCHS * epoch
-        end = " steps; give the rows" if steps is None else f" = {steps} steps"
-        warmup = f"warm-up: {_WARMUP_EPOCHS} epochs x ceil({rows or 'rows'} / {new_batch_size}){end}"
+    epoch = rows and math.ceil(rows / new_batch_size)
+    steps, warmup = _warmup(plain, new_batch_size, rows, epoch)
     caveats = ["a start, not a law: check the loss of the first epoch against the old batch"]
     if plain and new_batch_size > 8192:
         caveats.append("over 8192 rows Goyal et al. lost accuracy with this rule, on ImageNet")
@@ -76,3 +70,13 @@ def learning_rate_for(
             "warmup_start": start,
         },
     )
+
+
+def _warmup(plain: bool, batch_size: int, rows: int | None, epoch: int | None) -> tuple[int | None, str]:
+    if not plain:
+        # 0.999 is no binary fraction: without rounding, 2 / (1 - 0.999) would come out above 2000.
+        steps = math.ceil(round(2 / (1 - _BETA2), 6))
+        return steps, f"warm-up: 2 / (1 - {_BETA2:g}) = {steps} steps, whatever the batch"
+    known = None if epoch is None else _WARMUP_EPOCHS * epoch
+    end = " steps; give the rows" if known is None else f" = {known} steps"
+    return known, f"warm-up: {_WARMUP_EPOCHS} epochs x ceil({rows or 'rows'} / {batch_size}){end}"

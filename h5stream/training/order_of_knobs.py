@@ -28,8 +28,27 @@ def what_to_try_first(
         raise OptionError(f"waiting_share must be between 0 and 1, not {waiting_share}")
     if precision not in _FASTER_PRECISION:
         raise OptionError(f"precision must be one of {', '.join(_FASTER_PRECISION)}, not {precision!r}")
+    knobs = _knobs(setting, precision, preset, cpus)
+    order, reason = _order(waiting_share)
+    chosen = tuple(knobs[name] for name in order.split())
+    lines = [
+        line
+        for place, turn in enumerate(chosen, 1)
+        for line in (f"{place}. {turn.knob}: {turn.present} -> {turn.try_next}", f"   {turn.why}; stop {turn.stop}")
+    ]
+    return Suggestion(
+        title="What to try first",
+        answer=", then ".join(turn.knob for turn in chosen) + " (one at a time)",
+        arithmetic=(reason, *lines),
+        caveats=("a larger batch changes training, not only its speed: see the learning rate",),
+        sources=("docs/troubleshooting.md, Low GPU utilization; `h5stream diagnose` measures the wait",),
+        figures={"knobs": chosen, "waiting_share": waiting_share},
+    )
+
+
+def _knobs(setting: Setting, precision: str, preset: GpuPreset | None, cpus: int | None) -> dict[str, Turn]:
     faster = _FASTER_PRECISION[precision]
-    knobs = {
+    return {
         "batch": Turn(
             knob="batch_size",
             present=str(setting.batch_size),
@@ -59,21 +78,6 @@ def what_to_try_first(
             stop="if the loss departs from the one in fp32",
         ),
     }
-    order, reason = _order(waiting_share)
-    chosen = tuple(knobs[name] for name in order.split())
-    lines = [
-        line
-        for place, turn in enumerate(chosen, 1)
-        for line in (f"{place}. {turn.knob}: {turn.present} -> {turn.try_next}", f"   {turn.why}; stop {turn.stop}")
-    ]
-    return Suggestion(
-        title="What to try first",
-        answer=", then ".join(turn.knob for turn in chosen) + " (one at a time)",
-        arithmetic=(reason, *lines),
-        caveats=("a larger batch changes training, not only its speed: see the learning rate",),
-        sources=("docs/troubleshooting.md, Low GPU utilization; `h5stream diagnose` measures the wait",),
-        figures={"knobs": chosen, "waiting_share": waiting_share},
-    )
 
 
 def _order(waiting_share: float | None) -> tuple[str, str]:

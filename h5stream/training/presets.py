@@ -142,7 +142,12 @@ def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus:
     above_zero(memory_gib=memory_gib)
     if not gpu and memory_gib is None:
         raise OptionError("preset_for() needs the name of a GPU or its memory in GiB; neither was given")
-    name = _card_or_none(gpu, memory_gib)
+    name = None
+    try:
+        name = find_card(gpu) if gpu else None
+    except OptionError:
+        if memory_gib is None:
+            raise
     memory, known = (float(memory_gib or 0), "as given")
     if name is not None:
         memory, known = memory_of(name, gpu or "", memory_gib)
@@ -172,15 +177,6 @@ def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus:
         documented=documented,
         observations=observations,
     )
-
-
-def _card_or_none(gpu: str | None, memory_gib: float | None) -> str | None:
-    try:
-        return find_card(gpu) if gpu else None
-    except OptionError:
-        if memory_gib is None:
-            raise
-        return None
 
 
 def _from_memory(memory_gib: float) -> Setting:
