@@ -41,7 +41,8 @@ class HostReader:
         """Read processors, memory and disks."""
         now, before = _count(), self._before
         self._before = now
-        used, total = memory()
+        total = allowance.memory_total_bytes()  # both within the cgroup's limit, where that is the smaller
+        used = max(0, total - allowance.memory_available_bytes())
         busy = disk = None
         if before is not None:
             if now.total_s > before.total_s:
@@ -50,15 +51,6 @@ class HostReader:
                 disk = (now.disk_bytes - before.disk_bytes) / max(now.at_s - before.at_s, 1e-9)
             # else: a disk that was taken out takes its count with it.
         return HostSample(cpu_ratio=busy, ram_used_bytes=used, ram_total_bytes=total, disk_read_bytes_per_s=disk)
-
-
-def memory() -> tuple[int, int]:
-    """Return memory used and memory there is, in bytes, within the cgroup's limit where that is the smaller."""
-    machine = psutil.virtual_memory()
-    limit, used = allowance.memory_limit_bytes(), allowance.memory_in_use_bytes()
-    if limit is not None and used is not None and limit < machine.total:
-        return used, limit
-    return machine.total - machine.available, machine.total
 
 
 def _count() -> _Counters:
