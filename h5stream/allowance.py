@@ -65,12 +65,6 @@ def memory_limit_bytes() -> int | None:
     return min((n for n in numbers if n < 1 << 60), default=None)
 
 
-def memory_in_use_bytes() -> int | None:
-    """Return what the cgroup counts against its limit, without reclaimable page cache, in bytes."""
-    uses = (_use_of(folder, "memory.current", "") for folder in cgroup_folders())
-    return next((used for used in uses if used is not None), None)
-
-
 def memory_total_bytes() -> int:
     """Return the memory in bytes that the machine has, or the cgroup may use: it does not change from run to run."""
     limit = memory_limit_bytes()

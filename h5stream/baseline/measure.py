@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import os
 import time
@@ -19,8 +20,9 @@ from numpy.typing import NDArray
 from h5stream.baseline.rivals import Rival, status_nbytes
 from h5stream.dataset import H5Dataset
 from h5stream.loader import H5StreamLoader
+from h5stream.repacking.raw import row_sums as raw_sums
 from h5stream.storage.handles import open_file
-from h5stream.storage.layout import DatasetPart, SampleLayout
+from h5stream.storage.layout import DatasetPart
 from h5stream.storage.rowbox import columns_of
 from h5stream.structure import RAGGED, leaves, rows_of, tensors_of
 
@@ -64,19 +66,17 @@ def batches_of(loader: Any) -> Iterator[Any]:
 
 def batch_nbytes(batch: Any) -> int:
     """Return the bytes of a batch's tensors and strings."""
-    texts = sum(sum(map(len, leaf)) for leaf in leaves(batch) if isinstance(leaf, list) and _is_text(leaf))
-    return texts + sum(tensor.nbytes for tensor in tensors_of(batch))
-
-
-def _is_text(values: list[Any]) -> bool:
-    return bool(values) and isinstance(values[0], (str, bytes))
+    texts = [leaf for leaf in leaves(batch) if isinstance(leaf, list) and leaf and isinstance(leaf[0], (str, bytes))]
+    return sum(map(len, itertools.chain(*texts))) + sum(tensor.nbytes for tensor in tensors_of(batch))
 
 
 def measure_epoch(
     name: str, loader: Any, *, seconds: float = math.inf, progress: Progress = lambda rows: None
 ) -> Measurement:
-    """Stream one epoch, or of a long one what comes within so many seconds, and give its figures."""
-    before = _reset_peak()
+    """Stream one epoch, or of a long one what comes within so many seconds, and return its figures."""
+    with contextlib.suppress(OSError):  # ``proc_pid_clear_refs(5)``: writing 5 resets VmHWM, where the kernel lets us
+        Path("/proc/self/clear_refs").write_text("5")
+    before = status_nbytes(os.getpid(), "VmRSS")
     start = time.perf_counter()
     rows = batches = nbytes = 0
     first, stopped = None, False
@@ -198,22 +198,21 @@ def _compare_with_h5py(
     layout, compared = loader.dataset.layout, [0] * len(loader.dataset.layout.fields)
     until = time.perf_counter() + seconds
     for number, start in enumerate(layout.file_starts[:-1]):
-        parts = [_part_of(layout, number, field) for field in range(len(layout.fields))]
+        parts = [parts[number] for parts in layout.datasets]
+        targets = sorted(((one.field, one, part) for part in parts for one in part.targets), key=lambda each: each[0])
         with contextlib.ExitStack() as opened:
-            paths = {layout.files[part.file].path for part in parts}
-            files = {path: opened.enter_context(open_file(path)) for path in paths}
-            for first, count in _stretches(layout, number):
-                came = seen[start + first : start + first + count]
+            files = {path: opened.enter_context(open_file(path)) for path in {layout.files[p.file].path for p in parts}}
+            for first, count in _stretches(parts):
+                rows = slice(start + first, start + first + count)
+                came = seen[rows]
                 if not came.any():
                     continue
-                for field, part in enumerate(parts):
+                for field, target, part in targets:
                     path = layout.files[part.file].path
-                    theirs = row_sums(_read(files[path], part, field, first, count))
-                    if (theirs != sums[field, start + first : start + first + count])[came].any():
-                        problem = (
-                            f"field {layout.fields[field].name!r}: rows from {start + first} on differ from h5py's "
-                            f"in {path!r}"
-                        )
+                    read = columns_of(files[path][part.path][first : first + count], part.columns)
+                    if (row_sums(target.taken(read)) != sums[field, rows])[came].any():
+                        name = layout.fields[field].name
+                        problem = f"field {name!r}: rows from {rows.start} on differ from h5py's in {path!r}"
                         return Checked(rows=min(compared), total=layout.rows, problem=problem)
                     compared[field] += int(np.count_nonzero(came))
                 if time.perf_counter() >= until:
@@ -221,14 +220,8 @@ def _compare_with_h5py(
     return Checked(rows=min(compared), total=layout.rows)
 
 
-def _part_of(layout: SampleLayout, number: int, field: int) -> DatasetPart:
-    """Return what fills a field in one part of the rows."""
-    return next(parts[number] for parts in layout.datasets if field in [t.field for t in parts[number].targets])
-
-
-def _stretches(layout: SampleLayout, number: int) -> Iterator[tuple[int, int]]:
-    """Cut a part's rows into stretches of whole chunks of the field with the most bytes: first row and rows."""
-    parts = [parts[number] for parts in layout.datasets]
+def _stretches(parts: Sequence[DatasetPart]) -> Iterator[tuple[int, int]]:
+    """Cut a file's rows into stretches of whole chunks of the field with the most bytes: first row and rows."""
     lead = max(parts, key=lambda part: part.stored_row_nbytes)
     row_nbytes = max(1, sum(part.stored_row_nbytes for part in parts))
     step = max(1, _SLAB_NBYTES // row_nbytes // lead.chunk_rows) * lead.chunk_rows
@@ -236,77 +229,38 @@ def _stretches(layout: SampleLayout, number: int) -> Iterator[tuple[int, int]]:
         yield first, min(step, lead.rows - first)
 
 
-def _read(file: Any, part: DatasetPart, field: int, first: int, count: int) -> Any:
-    target = next(target for target in part.targets if target.field == field)
-    return target.taken(columns_of(file[part.path][first : first + count], part.columns))
-
-
 def row_sums(values: Any) -> NDArray[np.uint64]:
     """Return a 64-bit sum of each row's bytes, the same for a tensor, an array and a list."""
     if isinstance(values, RAGGED):
         values = [values.sample(k) for k in range(rows_of(values) or 0)]
-    elif isinstance(values, torch.Tensor) and values.is_nested:
-        values = list(values.unbind())
-    if isinstance(values, list) or getattr(values, "dtype", None) == np.dtype(object):
+    elif isinstance(values, torch.Tensor):
+        values = list(values.unbind()) if values.is_nested else values.numpy()
+    if isinstance(values, list) or values.dtype.kind in "OS":
         return np.array([_object_sum(value) for value in values], dtype=np.uint64)
-    array = values.numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
-    if array.dtype.kind == "S":
-        return np.array([_object_sum(value) for value in array.tolist()], dtype=np.uint64)
-    array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("="))
-    raw = array.reshape(len(array), -1).view(np.uint8).reshape(len(array), -1) if array.size else None
-    if raw is None:
-        return np.zeros(len(array), dtype=np.uint64)
-    padded = raw
-    if raw.shape[1] % 8:
-        padded = np.zeros((len(raw), -(-raw.shape[1] // 8) * 8), dtype=np.uint8)
-        padded[:, : raw.shape[1]] = raw
-    words = padded.view(np.uint64)
-    weights = np.random.default_rng(words.shape[1]).integers(1, 2**63, words.shape[1], dtype=np.uint64) | np.uint64(1)
-    sums: NDArray[np.uint64] = (words * weights).sum(axis=1, dtype=np.uint64)
-    return sums
+    if not values.size:
+        return np.zeros(len(values), dtype=np.uint64)
+    array = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
+    return raw_sums(array.reshape(len(array), -1).view(np.uint8))
 
 
 def _object_sum(value: Any) -> int:
-    if isinstance(value, torch.Tensor):
-        value = value.numpy()
-    raw = np.ascontiguousarray(value).tobytes() if not isinstance(value, bytes) else value
+    raw = value if isinstance(value, bytes) else np.ascontiguousarray(value).tobytes()
     return hash((raw, len(raw))) & 0xFFFFFFFFFFFFFFFF
 
 
-def _reset_peak() -> int:
-    """Forget the peak of resident memory, where the kernel lets us, and give the present one in bytes.
-
-    Source: ``proc_pid_clear_refs(5)``: writing 5 resets VmHWM.
-    """
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-    return status_nbytes(os.getpid(), "VmRSS")
-
-
-_ROUNDS = 5
-_SECONDS = 3.0
-
-
-def fresh_rates(
-    paths: Sequence[str], fields: Sequence[str], *, rounds: int = _ROUNDS, seconds: float = _SECONDS, **options: Any
-) -> list[float]:
-    """Give each file's best rate in rows a second, opening the file included.
+def fresh_rates(paths: Sequence[str], fields: Sequence[str], *, rounds: int = 5, seconds: float = 3.0) -> list[float]:
+    """Return each file's best rate in rows a second, opening the file included.
 
     The files take turns, so that a neighbour on the machine slows all of them alike. A loader that stays open
     would keep small datasets in memory and measure nothing. What was delivered within the time of a turn counts.
     """
     best = [0.0] * len(paths)
-    for _ in range(rounds):
-        for number, path in enumerate(paths):
-            best[number] = max(best[number], _rate(path, fields, seconds, {"shuffle": True, "seed": 0, **options}))
+    for number, path in list(enumerate(paths)) * rounds:
+        start, rows = time.perf_counter(), 0
+        with H5StreamLoader(path, shuffle=True, seed=0, fields=list(fields)) as loader:
+            for batch in batches_of(loader):
+                rows += rows_of(batch) or 0
+                if time.perf_counter() - start >= seconds:
+                    break
+            best[number] = max(best[number], rows / (time.perf_counter() - start))
     return best
-
-
-def _rate(path: str, fields: Sequence[str], seconds: float, options: dict[str, Any]) -> float:
-    start, rows = time.perf_counter(), 0
-    with H5StreamLoader(path, fields=list(fields), **options) as loader:
-        for batch in batches_of(loader):
-            rows += rows_of(batch) or 0
-            if time.perf_counter() - start >= seconds:
-                break
-        return rows / (time.perf_counter() - start)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import bisect
 import contextlib
 import ctypes
+import functools
 import multiprocessing
+import operator
 import os
 import signal
 import time
@@ -23,14 +25,9 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 from h5stream.errors import H5StreamError
 from h5stream.storage.handles import open_file
 
-TICK_S = 0.1
-"""Seconds between two looks at what the rival has done."""
-
-START_S = 60.0
-"""Seconds that a new interpreter may take to import torch; they do not count."""
-
-METHOD = "spawn"
-"""How its process is started: with nothing that ours has loaded or begun."""
+TICK_S = 0.1  # between two looks at what the rival has done
+START_S = 60.0  # that a new interpreter may take to import torch; they do not count
+METHOD = "spawn"  # how its process is started: with nothing that ours has loaded or begun
 
 _PR_SET_PDEATHSIG = 1
 
@@ -64,13 +61,10 @@ class NaiveDataset(Dataset[Any]):
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         number = bisect.bisect_right(self._starts, index) - 1
         row = index - self._starts[number]
-        return tuple(_tensor(dataset[row], member) for dataset, member in self._open(number))
-
-
-def _tensor(value: Any, member: tuple[str, ...]) -> Any:
-    for name in member:
-        value = value[name]
-    return torch.as_tensor(np.asarray(value))
+        return tuple(
+            torch.as_tensor(np.asarray(functools.reduce(operator.getitem, member, dataset[row])))
+            for dataset, member in self._open(number)
+        )
 
 
 def naive_loader(
@@ -112,8 +106,7 @@ class _Counted(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         row = self._inner[index]
-        info = get_worker_info()
-        worker = info.id if info is not None else 0
+        worker = getattr(get_worker_info(), "id", 0)
         self._rows[worker] += 1
         self._pids[worker] = os.getpid()
         return row
@@ -135,7 +128,7 @@ class Rival:
         self._ours, theirs = started.Pipe(duplex=False)
         self._process: Any = started.Process(
             target=_work,
-            args=(tuple(paths), tuple(fields), batch_size, workers, self._told, self._rows, self._pids, theirs),
+            args=((tuple(paths), tuple(fields), batch_size, workers), self._told, self._rows, self._pids, theirs),
             name="h5stream-rival",
         )
         self._process.start()
@@ -157,7 +150,7 @@ class Rival:
         return self._told.first_s - self._told.started_s if self._told.first_s else None
 
     def run(self, seconds: float, progress: Callable[[int], None]) -> float:
-        """Let it work for at most so many seconds, and give how many it took; `RivalError` if it fails."""
+        """Let it work for at most so many seconds, and return how many it took; `RivalError` if it fails."""
         asked = time.perf_counter()
         while True:
             self._process.join(TICK_S)
@@ -165,18 +158,15 @@ class Rival:
             if self._told.ended_s:
                 return float(self._told.ended_s - started)
             if self._process.exitcode is not None:
-                raise RivalError(f"the naive loader failed: {self._complaint()}")
+                why = f"its process ended with status {self._process.exitcode}"
+                with contextlib.suppress(EOFError, OSError):
+                    why = str(self._ours.recv()) if self._ours.poll() else why
+                raise RivalError(f"the naive loader failed: {why}")
             if started and now - started >= seconds:
                 return float(now - started)
             if not started and now - asked >= START_S:
                 raise RivalError(f"the naive loader's process did not start within {START_S:.0f} s")
             progress(self.rows)
-
-    def _complaint(self) -> str:
-        with contextlib.suppress(EOFError, OSError):
-            if self._ours.poll():
-                return str(self._ours.recv())
-        return f"its process ended with status {self._process.exitcode}"
 
     def peak_nbytes(self) -> int:
         """Return the growth of resident memory, of its worker processes too."""
@@ -193,16 +183,7 @@ class Rival:
         self._ours.close()
 
 
-def _work(
-    paths: Sequence[str],
-    fields: Sequence[str],
-    batch_size: int,
-    workers: int,
-    told: Any,
-    rows: Any,
-    pids: Any,
-    end: Connection,
-) -> None:
+def _work(loader: tuple[Any, ...], told: Any, rows: Any, pids: Any, end: Connection) -> None:
     """Stream an epoch, in the rival's process."""
     os.setsid()  # Ctrl-C is the parent's, who stops the whole group.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -211,8 +192,7 @@ def _work(
     told.rss_before = status_nbytes(os.getpid(), "VmRSS")
     try:
         told.started_s = time.perf_counter()
-        loader = naive_loader(paths, fields, batch_size, workers, wrapped=lambda inner: _Counted(inner, rows, pids))
-        for _ in loader:
+        for _ in naive_loader(*loader, wrapped=lambda inner: _Counted(inner, rows, pids)):
             told.batches += 1
             told.first_s = told.first_s or time.perf_counter()
         told.ended_s = time.perf_counter()
@@ -224,10 +204,8 @@ def _work(
 
 def status_nbytes(pid: int, key: str) -> int:
     """Return a size of ``/proc/PID/status`` in bytes, 0 where there is none."""
-    try:
+    with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             if line.startswith(key + ":"):
                 return int(line.split()[1]) * 1024
-    except OSError:
-        pass
     return 0

@@ -19,7 +19,6 @@ from h5stream.cli.diagnose import diagnose_command
 from h5stream.cli.doctor import doctor_command
 from h5stream.cli.inspect import inspect_command
 from h5stream.cli.monitor import monitor_command
-from h5stream.cli.options import FLAG
 from h5stream.cli.repack import repack_command
 from h5stream.cli.showing import never_unprintable, safe_console
 from h5stream.cli.stage import stage_command
@@ -28,29 +27,6 @@ from h5stream.cli.suggest import suggest_command
 from h5stream.cli.tune import tune_command
 from h5stream.errors import H5StreamError
 from h5stream.filesystem import ended_by_signals
-
-START = """\
-[bold]h5stream {version}[/]: train from plain HDF5 files at the speed of the hardware.
-
-[bold cyan]Look[/]   inspect FILE               what is in it, what a batch costs, advice
-       doctor FILE                is this machine well, and the file on it
-       statistics FILE            mean, deviation, NaNs and classes of fields
-[bold cyan]Train[/]  bench FILE                 how fast, beside an ordinary DataLoader
-       diagnose FILE --step-ms 20 does the loader keep up with such a step
-       tune FILE                  measure threads and windows, write a profile
-       suggest FILE --gpu "A100"  settings to try, each with its arithmetic
-[bold cyan]Stage[/]  stage FILE --to /dev/shm/x verified copies on a RAM disk
-       repack IN OUT              rewrite the chunks so that they stream well
-[bold cyan]Watch[/]  monitor                    GPU, processors, memory and disks, live
-
-FILE may be several, or a pattern: h5stream inspect 'day*.h5'
-h5stream COMMAND -h explains one; h5stream --install-completion helps to type.
-
-In Python, in place of a DataLoader:
-    from h5stream import H5StreamLoader
-    for x, y in H5StreamLoader("train.h5", 64, shuffle=True, fields=["x", "y"]):
-        ...\
-"""
 
 app = typer.Typer(
     name="h5stream",
@@ -70,7 +46,7 @@ def _print_version(wanted: bool) -> None:
 def _root(
     context: typer.Context,
     version: bool = typer.Option(
-        False, "--version", "-V", callback=_print_version, is_eager=True, help="Print the version.", metavar=FLAG
+        False, "--version", "-V", callback=_print_version, is_eager=True, help="Print the version.", metavar=""
     ),
 ) -> None:
     """Train from plain HDF5 files at the speed of the hardware."""
@@ -78,30 +54,53 @@ def _root(
     names.disabled = True
     context.call_on_close(lambda: setattr(names, "disabled", False))
     if context.invoked_subcommand is None:
-        Console().print(START.format(version=__version__), highlight=False, soft_wrap=True)
+        Console().print(_start(), highlight=False, soft_wrap=True)
 
 
-_WORKFLOW: dict[str, dict[str, tuple[Callable[..., None], str]]] = {
+# What one does, the commands for it, what is typed, and what it is good for.
+_WORKFLOW: dict[str, dict[str, tuple[Callable[..., None], str, str]]] = {
     "Look": {
-        "inspect": (inspect_command, "What is in a file, what a shuffled batch costs, advice."),
-        "doctor": (doctor_command, "Is this machine well, and the file on it."),
-        "statistics": (statistics_command, "Mean, deviation, NaNs and classes of fields."),
+        "inspect": (inspect_command, "FILE", "What is in a file, what a batch costs, advice."),
+        "doctor": (doctor_command, "FILE", "Is this machine well, and the file on it."),
+        "statistics": (statistics_command, "FILE", "Mean, deviation, NaNs and classes of fields."),
     },
     "Train": {
-        "bench": (bench_command, "How fast, beside an ordinary DataLoader."),
-        "diagnose": (diagnose_command, "Does the loader keep up with a training step."),
-        "tune": (tune_command, "Measure threads and windows; write a profile."),
-        "suggest": (suggest_command, "Settings to try, each with its arithmetic."),
+        "bench": (bench_command, "FILE", "How fast, beside an ordinary DataLoader."),
+        "diagnose": (diagnose_command, "FILE --step-ms 20", "Does the loader keep up with a training step."),
+        "tune": (tune_command, "FILE", "Measure threads and windows; write a profile."),
+        "suggest": (suggest_command, 'FILE --gpu "A100"', "Settings to try, each with its arithmetic."),
     },
     "Stage": {
-        "stage": (stage_command, "Verified copies on faster storage."),
-        "repack": (repack_command, "Rewrite the chunks so that they stream well."),
+        "stage": (stage_command, "FILE --to /dev/shm/x", "Verified copies on faster storage."),
+        "repack": (repack_command, "IN OUT", "Rewrite the chunks so that they stream well."),
     },
-    "Watch": {"monitor": (monitor_command, "GPU, processors, memory and disks, live.")},
+    "Watch": {"monitor": (monitor_command, "", "GPU, processors, memory and disks, live.")},
 }
 for _panel, _commands in _WORKFLOW.items():
-    for _name, (_command, _short) in _commands.items():
+    for _name, (_command, _, _short) in _commands.items():
         app.command(_name, short_help=_short, rich_help_panel=_panel)(_command)
+
+
+def _start() -> str:
+    """Return what is shown where no command is given."""
+    lines = [f"[bold]h5stream {__version__}[/]: train from plain HDF5 files at the speed of the hardware.", ""]
+    for panel, commands in _WORKFLOW.items():
+        for place, (name, (_, typed, short)) in enumerate(commands.items()):
+            head = f"[bold cyan]{panel}[/]{'':{7 - len(panel)}}" if place == 0 else " " * 7
+            said = short[0].lower() + short[1:-1] if short[1].islower() else short[:-1]
+            lines.append(f"{head}{f'{name} {typed}':27}{said}")
+    return "\n".join([*lines, _MORE])
+
+
+_MORE = """
+FILE may be several, or a pattern: h5stream inspect 'day*.h5'
+h5stream COMMAND -h explains one; h5stream --install-completion helps to type.
+
+In Python, in place of a DataLoader:
+    from h5stream import H5StreamLoader
+    for x, y in H5StreamLoader("train.h5", 64, shuffle=True, fields=["x", "y"]):
+        ...\
+"""
 
 # The one base of the errors that typer has for what was typed wrongly; it exports only some of its kinds.
 _UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "ClickException")
@@ -118,12 +117,14 @@ def main() -> None:
         with ended_by_signals():
             status = app(prog_name="h5stream", standalone_mode=False)
         sys.stdout.flush()  # Here, where a closed pipe is still a case that is looked after.
-    except BrokenPipeError:
-        _leave_pipe()
+    except BrokenPipeError:  # As other programs do when `head` has read enough; the interpreter flushes once more.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except (H5StreamError, OSError) as error:
         fail(str(error))
     except _UsageError as error:
-        fail(f"{error.format_message()}{_where_help_is(error)}")
+        context = getattr(error, "ctx", None)
+        fail(error.format_message() + (f" (see {context.command_path} -h)" if context is not None else ""))
     except KeyboardInterrupt:
         sys.exit(130)
     else:
@@ -137,14 +138,3 @@ def fail(message: str) -> None:
         text = textwrap.fill(text, console.width, break_long_words=False, break_on_hyphens=False)
     console.print(Text.assemble(("error:", "bold red"), text.removeprefix("error:")), highlight=False, soft_wrap=True)
     sys.exit(2)
-
-
-def _where_help_is(error: Exception) -> str:
-    context = getattr(error, "ctx", None)
-    return f" (see {context.command_path} -h)" if context is not None else ""
-
-
-def _leave_pipe() -> None:
-    """End quietly, as other programs do when `head` has read enough; the interpreter flushes once more."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    sys.exit(1)

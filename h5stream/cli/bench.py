@@ -6,6 +6,7 @@ import contextlib
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,23 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Column
 
-from h5stream.cli.options import (
-    FLAG,
-    AsJson,
-    BatchSize,
-    Fields,
-    MemoryBudget,
-    Samples,
-    Threads,
-    Window,
-    batch_rows_of,
-    field_names,
-    files_of,
-    is_python,
-    listed_names,
-    sample_kind,
-    window_rows,
-)
+from h5stream.cli import options
 from h5stream.cli.showing import Bar, line, print_json, prose, safe_console, table
 from h5stream.filesystem import unfinished
 from h5stream.units import text_of_bytes
@@ -38,6 +23,7 @@ from h5stream.units import text_of_bytes
 if TYPE_CHECKING:
     from h5stream.baseline.measure import Checked, Measurement
     from h5stream.loader import H5StreamLoader
+    from h5stream.storage.layout import SampleLayout
 
 _REPEATED_S = 20.0
 """Seconds; a first epoch shorter than this is followed by another, in memory that has been touched."""
@@ -54,6 +40,9 @@ _WORDS = {
     "naive": "one row per __getitem__ through h5py, {workers} worker processes",
 }
 
+Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+"""Shows how many rows of so many are done of something that has a title."""
+
 
 @dataclass(slots=True)
 class Report:
@@ -61,17 +50,21 @@ class Report:
 
     workers: int = 2
     facts: dict[str, Any] = field(default_factory=dict)
-    ours: list[Measurement] = field(default_factory=list)
-    naive: Measurement | None = None
+    results: list[Measurement] = field(default_factory=list)
     naive_failed: str = ""
     checked: Checked | None = None
     lines: Sequence[str] = ()
     interrupted: bool = False
 
+    @property
+    def ours(self) -> list[Measurement]:
+        """What was measured of h5stream."""
+        return [one for one in self.results if one.name != "naive"]
+
     def to_dict(self) -> dict[str, Any]:
-        """Give it as JSON has it."""
+        """Return it as JSON has it."""
         return self.facts | {
-            "results": [_as_dict(one) for one in (*self.ours, self.naive) if one is not None],
+            "results": [asdict(one) | {"rows_per_s": one.rows_per_s} for one in self.results],
             "naive_failed": self.naive_failed,
             "checked": self.checked is not None,
             "checked_rows": self.checked.rows if self.checked else 0,
@@ -81,33 +74,23 @@ class Report:
         }
 
 
-def _as_dict(measured: Measurement) -> dict[str, Any]:
-    return asdict(measured) | {"rows_per_s": measured.rows_per_s}
-
-
 def bench_command(
     files: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="FILE",
-            help="Your files, or patterns such as 'day*.h5'; without any a 512 MiB sample is written.",
-            show_default=False,
-        ),
+        options.files_argument("Your files, or patterns such as 'day*.h5'; without any a 512 MiB sample is written."),
     ] = None,
-    fields: Fields = "",
-    samples: Samples = "",
-    batch_size: BatchSize = None,
-    threads: Threads = None,
-    window: Window = "auto",
-    memory_budget: MemoryBudget = None,
-    workers: Annotated[
-        int, typer.Option("--workers", min=0, metavar="N", help="Worker processes of the naive DataLoader.")
-    ] = 2,
+    fields: options.Fields = "",
+    samples: options.Samples = "",
+    batch_size: options.BatchSize = None,
+    threads: options.Threads = None,
+    window: options.Window = "auto",
+    memory_budget: options.MemoryBudget = None,
+    workers: Annotated[int, options.number("--workers", "Worker processes of the naive DataLoader.", least=0)] = 2,
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.1, help="Longest time of each loader, and of the comparison.")
     ] = 10.0,
-    check: Annotated[bool, typer.Option(help="Compare the rows with h5py.", metavar=FLAG)] = True,
-    as_json: AsJson = False,
+    check: Annotated[bool, options.flag("", "Compare the rows with h5py.")] = True,
+    as_json: options.AsJson = False,
 ) -> None:
     """Stream shuffled epochs, then time the naive DataLoader, and compare the rows with h5py.
 
@@ -115,150 +98,132 @@ def bench_command(
 
     With --samples only h5stream is measured: the naive loader reads rows.
     """
-    report = Report(workers=workers)
-    bench = _Bench(report, None if as_json else safe_console(), safe_console(stderr=True), seconds)
+    report, errors = Report(workers), safe_console(stderr=True)
+    console = None if as_json else safe_console()
+
+    @contextlib.contextmanager
+    def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+        note = f"(stops after {seconds:.0f} s)" if title == "naive" else ""
+        with Bar(errors, title, unit="rows") as bar:
+            yield lambda done: bar.show(done, total, note)
+
     with (
         tempfile.TemporaryDirectory(prefix="h5stream-bench-") as folder,
         unfinished(lambda: shutil.rmtree(folder, ignore_errors=True)),
     ):
         try:
-            paths = files_of(files) if files else [str(bench.sample(Path(folder, "sample.h5")))]
-            options = {
-                "fields": field_names(fields),
-                "samples": sample_kind(samples),
-                "num_workers": threads,
-                "window": window_rows(window),
-                "memory_budget": memory_budget,
-            }
-            bench.measure(paths, batch_size, workers, check, options)
+            paths = options.files_of(files or [])
+            if not files:
+                from h5stream.baseline.sample_file import write_sample_file
+
+                with progress("writing a sample file", 524_288) as show:
+                    paths = [str(write_sample_file(Path(folder, "sample.h5"), 524_288, progress=show))]
+            given = options.loader_options(fields, samples)
+            batch_size = batch_size or options.batch_rows_of(paths, **given)
+            given |= {"num_workers": threads, "window": options.window_rows(window), "memory_budget": memory_budget}
+            names = _measure(report, paths, batch_size, seconds, check, given, progress, console)
             if files:
-                report.lines = _lines(files, fields, samples, bench.names, report.facts["batch_size"])
+                report.lines = _lines(files, fields, samples, names, batch_size)
         except KeyboardInterrupt:
             report.interrupted = True
     if as_json:
         print_json(report.to_dict())
     else:
-        print_end(safe_console(), report)
+        print_end(safe_console(), report)  # The other one may have been stopped inside a line.
     if report.interrupted:
         raise typer.Exit(130)
     if report.checked is not None and report.checked.problem:
         raise typer.Exit(1)
 
 
-class _Bench:
-    """Measures one thing after the other, ours first, and prints each when it is known."""
+def _measure(
+    report: Report,
+    paths: list[str],
+    batch_size: int,
+    seconds: float,
+    check: bool,
+    given: dict[str, Any],
+    progress: Progress,
+    console: Console | None,
+) -> list[str]:
+    """Measure ours, then the naive loader, then compare with h5py; print each; return the names of the fields."""
+    from h5stream.baseline import measure
+    from h5stream.loader import H5StreamLoader
 
-    def __init__(self, report: Report, results: Console | None, errors: Console, seconds: float) -> None:
-        self._report, self._results, self._errors, self._seconds = report, results, errors, seconds
-        self.names: list[str] = []
+    def epoch(loader: H5StreamLoader, title: str) -> Measurement:
+        with progress(title, len(loader.dataset)) as show:
+            return measure.measure_epoch(title, loader, seconds=seconds, progress=show)
 
-    def sample(self, path: Path) -> Path:
-        """Write the sample file."""
-        from h5stream.baseline.sample_file import write_sample_file
+    def add(measured: Measurement) -> Measurement:
+        report.results.append(measured)
+        if console is not None:
+            print_row(console, measured, header=len(report.results) == 1)
+        return measured
 
-        rows = 524_288
-        with self._progress("writing a sample file", rows) as show:
-            return write_sample_file(path, rows, progress=show)
-
-    @contextlib.contextmanager
-    def _progress(self, title: str, total: int, note: str = "") -> Iterator[Callable[[int], None]]:
-        """Show a bar of rows; give what takes how many are done."""
-        with Bar(self._errors, title, unit="rows") as bar:
-            yield lambda done: bar.show(done, total, note)
-
-    def measure(
-        self, paths: list[str], batch_size: int | None, workers: int, check: bool, options: dict[str, Any]
-    ) -> None:
-        """Measure ours, then the naive loader, then compare with h5py."""
-        from h5stream.loader import H5StreamLoader
-
-        batch_size = batch_size or batch_rows_of(paths, options["fields"], options["samples"])
-        with H5StreamLoader(paths, batch_size, True, seed=0, keep="never", **options) as loader:
-            self.names = [one.name for one in loader.dataset.layout.fields]
-            self._note_facts(paths, loader, options["samples"])
-            self._ours(loader)
-        with H5StreamLoader(paths, batch_size, True, seed=0, **options) as loader:
-            if not self._report.ours[-1].stopped:
-                self._kept(loader)
-            if options["samples"] is None:
-                self._naive(paths, loader, batch_size, workers)
-                if check:
-                    self._check(loader)
-            else:
-                self._report.naive_failed = "naive was not measured, and h5py not compared with: both know rows only"
-
-    def _note_facts(self, paths: Sequence[str], loader: H5StreamLoader, samples: Any) -> None:
+    with H5StreamLoader(paths, batch_size, True, seed=0, keep="never", **given) as loader:
         layout = loader.dataset.layout
-        self._report.facts = {
-            "file": paths[0] if len(paths) == 1 else list(paths),
-            "file_bytes": sum(Path(path).stat().st_size for path in paths),
-            "rows": layout.samples,
-            "row_bytes": layout.row_nbytes,
-            "samples": "" if samples is None else repr(samples),
-            "batch_size": loader.batch_size,
-            "threads": loader.num_workers,
-            "window_rows": loader.window_size.window_rows,
-            "memory_budget": loader.memory_budget,
-            "notice": loader.window_size.notice,
-        }
-        if self._results is not None:
-            _print_facts(self._results, self._report.facts)
+        names = [one.name for one in layout.fields]
+        report.facts = _facts(paths, loader, given["samples"])
+        if console is not None:
+            _print_facts(console, report.facts)
+        first = add(epoch(loader, "h5stream, first epoch"))
+        stopped = first.stopped
+        if not stopped and first.seconds < _REPEATED_S:
+            stopped = add(epoch(loader, "h5stream")).stopped
+    with H5StreamLoader(paths, batch_size, True, seed=0, **given) as loader:
+        # As the loader comes, from its second epoch on; nothing where rows do not stay in memory.
+        if not stopped and not epoch(loader, "kept, first epoch").stopped:
+            kept, found = epoch(loader, "kept"), loader.stats()
+            if not kept.stopped and found.memory_bytes and not found.decoded_bytes + found.h5py_bytes:
+                add(kept)
+        if given["samples"] is not None:
+            report.naive_failed = "naive was not measured, and h5py not compared with: both know rows only"
+            return names
+        naive = _naive(report, paths, batch_size, seconds, layout, progress)
+        if naive is not None:
+            add(naive)
+        if check:
+            with progress("comparing with h5py", len(loader.dataset)) as show:
+                report.checked = measure.check_epoch(loader, seconds=seconds, progress=show)
+    return names
 
-    def _ours(self, loader: H5StreamLoader) -> None:
-        for name in ("h5stream, first epoch", "h5stream"):
-            self._report.ours.append(self._epoch(loader, name))
-            self._print(self._report.ours[-1], header=len(self._report.ours) == 1)
-            if self._report.ours[-1].stopped or self._report.ours[-1].seconds >= _REPEATED_S:
-                return
 
-    def _kept(self, loader: H5StreamLoader) -> None:
-        """Measure the loader as it comes, from its second epoch on; nothing where rows do not stay in memory."""
-        for name in ("kept, first epoch", "kept"):
-            measured = self._epoch(loader, name)
-            if measured.stopped:
-                return
-        found = loader.stats()
-        if found.memory_bytes and not found.decoded_bytes + found.h5py_bytes:
-            self._report.ours.append(measured)
-            self._print(measured)
+def _naive(
+    report: Report, paths: list[str], batch_size: int, seconds: float, layout: SampleLayout, progress: Progress
+) -> Measurement | None:
+    from h5stream.baseline.measure import measure_naive
+    from h5stream.baseline.rivals import RivalError
 
-    def _epoch(self, loader: H5StreamLoader, title: str) -> Measurement:
-        from h5stream.baseline.measure import measure_epoch
+    try:
+        with progress("naive", layout.rows) as show:
+            return measure_naive(
+                paths,
+                [one.name for one in layout.fields],
+                batch_size=batch_size,
+                workers=report.workers,
+                seconds=seconds,
+                row_nbytes=layout.row_nbytes,
+                progress=show,
+            )
+    except RivalError as error:
+        report.naive_failed = str(error)
+        return None
 
-        with self._progress(title, len(loader.dataset)) as show:
-            return measure_epoch(title, loader, seconds=self._seconds, progress=show)
 
-    def _naive(self, paths: Sequence[str], loader: H5StreamLoader, batch_size: int, workers: int) -> None:
-        from h5stream.baseline.measure import measure_naive
-        from h5stream.baseline.rivals import RivalError
-
-        layout = loader.dataset.layout
-        note = f"(stops after {self._seconds:.0f} s)"
-        with self._progress("naive", layout.rows, note) as show:
-            try:
-                self._report.naive = measure_naive(
-                    paths,
-                    [one.name for one in layout.fields],
-                    batch_size=batch_size,
-                    workers=workers,
-                    seconds=self._seconds,
-                    row_nbytes=layout.row_nbytes,
-                    progress=show,
-                )
-            except RivalError as error:
-                self._report.naive_failed = str(error)
-                return
-        self._print(self._report.naive)
-
-    def _check(self, loader: H5StreamLoader) -> None:
-        from h5stream.baseline.measure import check_epoch
-
-        with self._progress("comparing with h5py", len(loader.dataset)) as show:
-            self._report.checked = check_epoch(loader, seconds=self._seconds, progress=show)
-
-    def _print(self, measured: Measurement, *, header: bool = False) -> None:
-        if self._results is not None:
-            print_row(self._results, measured, header=header)
+def _facts(paths: Sequence[str], loader: H5StreamLoader, samples: Any) -> dict[str, Any]:
+    layout = loader.dataset.layout
+    return {
+        "file": paths[0] if len(paths) == 1 else list(paths),
+        "file_bytes": sum(Path(path).stat().st_size for path in paths),
+        "rows": layout.samples,
+        "row_bytes": layout.row_nbytes,
+        "samples": "" if samples is None else repr(samples),
+        "batch_size": loader.batch_size,
+        "threads": loader.num_workers,
+        "window_rows": loader.window_size.window_rows,
+        "memory_budget": loader.memory_budget,
+        "notice": loader.window_size.notice,
+    }
 
 
 def _lines(files: Sequence[str], fields: str, samples: str, names: Sequence[str], batch_size: int) -> Sequence[str]:
@@ -266,9 +231,9 @@ def _lines(files: Sequence[str], fields: str, samples: str, names: Sequence[str]
     from h5stream.advice.program import loader_lines
 
     source = files[0] if len(files) == 1 else files
-    if is_python(fields):
+    if options.is_python(fields):
         return loader_lines(source, {"": f"({fields})"}, batch_size=batch_size, samples=samples)
-    named = (listed_names(fields) or []) if samples else names
+    named = (options.listed_names(fields) or []) if samples else names
     return loader_lines(source, named, batch_size=batch_size, samples=samples)
 
 
@@ -307,34 +272,39 @@ def print_row(console: Console, measured: Measurement, *, header: bool) -> None:
 
 def print_end(console: Console, report: Report) -> None:
     """Print what the rows come to."""
-    if report.naive is not None and report.naive.rows:
-        ratios = ", ".join(f"{one.name} {_ratio(one, report.naive)}" for one in report.ours)
+    naive = next((one for one in report.results if one.name == "naive"), None)
+    if naive is not None and naive.rows:
+        times = {one.name: one.rows_per_s / naive.rows_per_s for one in report.ours}
+        ratios = ", ".join(
+            f"{name} {ratio:,.0f}" if ratio >= 10 else f"{name} {ratio:.2g}" for name, ratio in times.items()
+        )
         said = f"x naive: {ratios}."
-        if not report.naive.batches:
-            # Rows read are at least those delivered, so that is what ours is at the least.
-            said = (
-                f"x naive, at least: {ratios}. It finished no batch in {report.naive.seconds:.0f} s; the rows that it "
-                "had read by then count."
-            )
+        if not naive.batches:  # Rows read are at least those delivered, so that is what ours is at the least.
+            said = f"x naive, at least: {ratios}. It finished no batch in {naive.seconds:.0f} s; the rows that it had "
+            said += "read by then count."
         prose(console, said, style="bold")
-    elif report.naive is not None:
+    elif naive is not None:
         prose(console, "The naive loader read not one row in its time.")
     if report.naive_failed:
         prose(console, f"note: {report.naive_failed}", style="yellow")
     if report.ours:
-        stopped = [one.name for one in (*report.ours, report.naive) if one is not None and one.stopped]
-        said = f" Stopped before the epoch's end: {'; '.join(stopped)}." if stopped else ""
-        known = {one.name for one in (*report.ours, report.naive) if one is not None}
+        known = [one.name for one in report.results]
         for name, words in _WORDS.items():
             if name in known:
                 prose(console, f"{name}: {words.format(workers=report.workers)}.", style="dim")
-        prose(
-            console,
-            f"1st batch: time to it. memory: growth of resident memory, worker processes included.{said}",
-            style="dim",
-        )
+        stopped = "; ".join(one.name for one in report.results if one.stopped)
+        said = "1st batch: time to it. memory: growth of resident memory, worker processes included."
+        prose(console, said + (f" Stopped before the epoch's end: {stopped}." if stopped else ""), style="dim")
     if (checked := report.checked) is not None:
-        _print_checked(console, checked)
+        some = (
+            f"{checked.rows:,} of {checked.total:,} rows came once and with h5py's bytes, as many as could be compared"
+        )
+        if checked.problem:
+            prose(console, f"WRONG: {checked.problem}", style="bold red")
+        elif checked.rows == checked.total:
+            prose(console, f"Checked: each of {checked.rows:,} rows came once, with h5py's bytes.", style="green")
+        else:
+            prose(console, f"Checked: {some} in the time.", style="green")
     if report.lines:
         prose(console, "To stream it:")
     for one_line in report.lines:
@@ -342,22 +312,3 @@ def print_end(console: Console, report: Report) -> None:
     if report.interrupted:
         measured = "this is what was measured until then" if report.ours else "nothing was measured yet"
         prose(console, f"Interrupted: {measured}.", style="yellow")
-
-
-def _ratio(ours: Measurement, naive: Measurement) -> str:
-    ratio = ours.rows_per_s / naive.rows_per_s
-    return f"{ratio:,.0f}" if ratio >= 10 else f"{ratio:.2g}"
-
-
-def _print_checked(console: Console, checked: Checked) -> None:
-    if checked.problem:
-        prose(console, f"WRONG: {checked.problem}", style="bold red")
-    elif checked.rows == checked.total:
-        prose(console, f"Checked: each of {checked.rows:,} rows came once, with h5py's bytes.", style="green")
-    else:
-        prose(
-            console,
-            f"Checked: {checked.rows:,} of {checked.total:,} rows came once and with h5py's bytes, as many as could be "
-            "compared in the time.",
-            style="green",
-        )

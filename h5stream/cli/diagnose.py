@@ -3,32 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
-from h5stream.cli.options import (
-    AsJson,
-    BatchSize,
-    Fields,
-    Files,
-    MemoryBudget,
-    Samples,
-    Threads,
-    Window,
-    batch_rows_of,
-    field_names,
-    files_of,
-    sample_kind,
-    window_rows,
-)
+from h5stream.cli import options
 from h5stream.cli.showing import Bar, indented, print_json, prose, safe_console, verdict
 from h5stream.errors import OptionError
 
 if TYPE_CHECKING:
-    from h5stream.advice.diagnose import Diagnosis
     from h5stream.advice.trials import Trial
     from h5stream.loader import H5StreamLoader
 
@@ -38,18 +22,18 @@ _NEXT = {"loader alone": "the step alone", "step alone": "both", "both": "half a
 
 
 def diagnose_command(
-    files: Files,
+    files: options.Files,
     step_ms: Annotated[
         float, typer.Option("--step-ms", metavar="MS", help="Milliseconds of a training step on a full batch.")
     ],
-    fields: Fields = "",
-    batch_size: BatchSize = None,
-    threads: Threads = None,
-    window: Window = "auto",
-    memory_budget: MemoryBudget = None,
-    samples: Samples = "",
+    fields: options.Fields = "",
+    batch_size: options.BatchSize = None,
+    threads: options.Threads = None,
+    window: options.Window = "auto",
+    memory_budget: options.MemoryBudget = None,
+    samples: options.Samples = "",
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Time of each of the three runs.")] = 5.0,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Measure the loader of the files alone, and with a step that takes so long, and name what limits the two.
 
@@ -59,12 +43,13 @@ def diagnose_command(
     """
     if not step_ms > 0:
         raise OptionError(f"--step-ms {step_ms:g}: must be more than 0 milliseconds")
-    paths = files_of(files)
+    paths = options.files_of(files)
     measured: dict[str, Trial] = {}
     try:
         with Bar(safe_console(stderr=True), "measuring", unit="s") as bar:
             from h5stream.advice.diagnose import diagnose
             from h5stream.loader import H5StreamLoader
+            from h5stream.structure import rows_of
 
             bar.show(total=bar.elapsed_s + 3.2 * seconds, note="the loader alone")
 
@@ -73,27 +58,27 @@ def diagnose_command(
                 left = 3 - len(measured) + 0.2  # the step may be tried on half a batch
                 bar.show(total=bar.elapsed_s + left * seconds, note=_NEXT[what])
 
-            given = {"fields": field_names(fields), "samples": sample_kind(samples)}
-            batch_size = batch_size or batch_rows_of(paths, **given)
-            with H5StreamLoader(
-                paths,
-                batch_size,
-                shuffle=True,
-                seed=0,
-                num_workers=threads,
-                window=window_rows(window),
-                memory_budget=memory_budget,
-                **given,
-            ) as loader:
-                found = diagnose(loader, pause(step_ms / 1e3 / batch_size), seconds=seconds, progress=show)
+            given = options.loader_options(fields, samples)
+            batch_size = batch_size or options.batch_rows_of(paths, **given)
+            given |= {"num_workers": threads, "window": options.window_rows(window), "memory_budget": memory_budget}
+            with H5StreamLoader(paths, batch_size, shuffle=True, seed=0, **given) as loader:
+                row_s = step_ms / 1e3 / batch_size
+                found = diagnose(
+                    loader, lambda batch: time.sleep(row_s * (rows_of(batch) or 0)), seconds=seconds, progress=show
+                )
                 settings = _settings(loader)
     except KeyboardInterrupt:
         _print_interrupted(measured, as_json)
         raise
     if as_json:
         print_json(found.to_dict() | {"interrupted": False})
-    else:
-        _print(found, f"{paths[0] if len(paths) == 1 else f'{len(paths)} files'}: {settings}")
+        return
+    console = safe_console()
+    console.print(Text(f"{paths[0] if len(paths) == 1 else f'{len(paths)} files'}: {settings}", style="dim"))
+    verdict(console, found, found.arithmetic)
+    if found.statistics is not None:
+        console.print(Text("the loader alone:", style="dim"))
+        indented(console, str(found.statistics), style="dim")
 
 
 def _print_interrupted(measured: dict[str, Trial], as_json: bool) -> None:
@@ -107,13 +92,6 @@ def _print_interrupted(measured: dict[str, Trial], as_json: bool) -> None:
     prose(console, f"Interrupted: {'there is no verdict' if measured else 'nothing was measured'}.", style="yellow")
 
 
-def pause(seconds_a_row: float) -> Callable[[Any], None]:
-    """Return a step that does nothing for a time in proportion to the rows."""
-    from h5stream.structure import rows_of
-
-    return lambda batch: time.sleep(seconds_a_row * (rows_of(batch) or 0))
-
-
 def _settings(loader: H5StreamLoader) -> str:
     """Say what is measured, and where a step on a full batch is none that will come."""
     rows, batch = len(loader.dataset), loader.batch_size or 0
@@ -122,12 +100,3 @@ def _settings(loader: H5StreamLoader) -> str:
         f"{loader.num_workers} thread(s), window {loader.window_size.window_rows:,} rows, "
         f"batch {batch:,}, {loader.dataset.layout.row_nbytes:,} bytes a row{short if rows < batch else ''}"
     )
-
-
-def _print(found: Diagnosis, settings: str) -> None:
-    console = safe_console()
-    console.print(Text(settings, style="dim"))
-    verdict(console, found, found.arithmetic)
-    if found.statistics is not None:
-        console.print(Text("the loader alone:", style="dim"))
-        indented(console, str(found.statistics), style="dim")

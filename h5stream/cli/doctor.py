@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.table import Column
 from rich.text import Text
 
-from h5stream.cli.options import AsJson, files_of
+from h5stream.cli.options import AsJson, files_argument, files_of
 from h5stream.cli.showing import print_json, safe_console, table
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from h5stream.advice.doctor import Check
 
 _MARKS = {"pass": ("✓ pass", "green"), "warn": ("! warn", "yellow"), "fail": ("✗ fail", "bold red")}
 
 
 def doctor_command(
-    files: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="FILE", help="HDF5 files, or patterns, to look at as well.", show_default=False),
-    ] = None,
+    files: Annotated[list[str] | None, files_argument("HDF5 files, or patterns, to look at as well.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Check this machine, and how the files lie on it; exit with status 1 if something fails."""
@@ -38,21 +30,17 @@ def doctor_command(
     if as_json:
         print_json({"worst": worst(checks), "checks": [asdict(check) for check in checks]})
     else:
-        _print_table(checks)
+        rows = []
+        for check in checks:
+            mark, colour = _MARKS[check.status]
+            found = Text(check.found)
+            if check.fix:
+                found.append(f"\n→ {check.fix}", style=colour)
+            rows.append((Text(mark, style=colour), Text(check.name, style="bold"), found))
+        columns = [Column("", no_wrap=True), Column("", no_wrap=True), Column("", overflow="fold")]
+        console = safe_console()
+        console.print(table(columns, rows, gap=2))
+        counts = [f"{sum(check.status == status for check in checks)} {status}" for status in _MARKS]
+        console.print(f"\n{', '.join(counts)}", highlight=False)
     if worst(checks) == "fail":
         raise typer.Exit(1)
-
-
-def _print_table(checks: Sequence[Check]) -> None:
-    rows = []
-    for check in checks:
-        text, colour = _MARKS[check.status]
-        found = Text(check.found)
-        if check.fix:
-            found.append(f"\n→ {check.fix}", style=colour)
-        rows.append((Text(text, style=colour), Text(check.name, style="bold"), found))
-    columns = [Column("", no_wrap=True), Column("", no_wrap=True), Column("", overflow="fold")]
-    console = safe_console()
-    console.print(table(columns, rows, gap=2))
-    counts = {status: sum(check.status == status for check in checks) for status in _MARKS}
-    console.print(f"\n{counts['pass']} pass, {counts['warn']} warn, {counts['fail']} fail", highlight=False)

@@ -4,49 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
-from h5stream.cli.options import (
-    FLAG,
-    AsJson,
-    Fields,
-    Files,
-    MemoryBudget,
-    Samples,
-    Threads,
-    field_names,
-    files_of,
-    is_python,
-    listed_names,
-    pattern_of,
-    sample_kind,
-)
+from h5stream.cli import options
 from h5stream.cli.showing import print_json, safe_console
 
 
 def inspect_command(
-    files: Files,
-    fields: Fields = "",
+    files: options.Files,
+    fields: options.Fields = "",
     batch_size: Annotated[
-        int | None,
-        typer.Option(
-            "--batch-size", min=1, metavar="ROWS", help="Rows of a batch; by default 8,192, if 256 MiB hold them."
-        ),
+        int | None, options.number("--batch-size", "Rows of a batch; by default 8,192, if 256 MiB hold them.", "ROWS")
     ] = None,
-    threads: Threads = None,
-    memory_budget: MemoryBudget = None,
-    samples: Samples = "",
-    everything: Annotated[bool, typer.Option("--all", help="List every dataset.", metavar=FLAG)] = False,
+    threads: options.Threads = None,
+    memory_budget: options.MemoryBudget = None,
+    samples: options.Samples = "",
+    everything: Annotated[bool, options.flag("--all", "List every dataset.")] = False,
     allow_external: Annotated[
-        bool, typer.Option("--allow-external", help="Follow external storage and virtual sources.", metavar=FLAG)
+        bool, options.flag("--allow-external", "Follow external storage and virtual sources.")
     ] = False,
-    catalogue: Annotated[
-        bool, typer.Option("--catalogue", help="Show what is kept of the files' objects.", metavar=FLAG)
-    ] = False,
-    forget: Annotated[
-        bool, typer.Option("--forget", help="Drop what is kept of the files' objects.", metavar=FLAG)
-    ] = False,
-    as_json: AsJson = False,
+    catalogue: Annotated[bool, options.flag("--catalogue", "Show what is kept of the files' objects.")] = False,
+    forget: Annotated[bool, options.flag("--forget", "Drop what is kept of the files' objects.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Show a file's datasets, what a shuffled batch costs, and advice. Nothing is changed.
 
@@ -58,23 +35,24 @@ def inspect_command(
 
     Of a folder, or a pattern, whose files hold the same: what all of them are, and the first.
     """
-    pattern = pattern_of(files)
-    paths = files_of([pattern] if pattern else files)
+    pattern = options.pattern_of(files)
+    paths = options.files_of([pattern] if pattern else files)
     if catalogue or forget:
         show_catalogue(paths, forget, as_json)
         return
-    if samples or is_python(fields):
+    if samples or options.is_python(fields):
         batch = 8192 if batch_size is None else batch_size
-        show_samples(paths, samples, field_names(fields), batch, threads, memory_budget, as_json)
+        show_samples(paths, samples, options.field_names(fields), batch, threads, memory_budget, as_json)
         return
     from h5stream.advice.listing import MOST_DATASETS, list_file
     from h5stream.workers.guard import InChild
 
-    names, most = listed_names(fields), None if everything else MOST_DATASETS
+    names, most = options.listed_names(fields), None if everything else MOST_DATASETS
     found = []
-    asked = names or everything or as_json
-    one_of_many = bool(pattern) and not asked and show_files(pattern, paths, allow_external)
-    for number, path in enumerate(paths[:1] if one_of_many else paths):
+    one_of_many = False
+    if pattern and not (names or everything or as_json):
+        one_of_many = show_files(pattern, paths, allow_external)
+    for place, path in enumerate(paths[:1] if one_of_many else paths):
         # A child goes through the file first, because libhdf5 crashes at some; meanwhile the rest is imported.
         listing = InChild(f"listing {path!r}", list_file, path, most=most, allow_external=allow_external)
         with listing:
@@ -93,7 +71,7 @@ def inspect_command(
         found.append(one)
         if not as_json:
             console = safe_console()
-            if number or pattern:
+            if place or pattern:
                 console.print()
             print_all(console, one, everything=everything, one_of_many=one_of_many)
     if as_json:
@@ -125,11 +103,8 @@ def show_catalogue(paths: list[str], drop: bool, as_json: bool) -> None:
     found = {path: kept_of(path) for path in paths}
     dropped = {path: forget(path) if drop else 0 for path in paths}
     if as_json:
-        values = [
-            {"file": path, "dropped": dropped[path], "kept": [asdict(one) for one in kept]}
-            for path, kept in found.items()
-        ]
-        print_json(values)
+        kept_of_each = {path: [asdict(one) for one in kept] for path, kept in found.items()}
+        print_json([{"file": path, "dropped": dropped[path], "kept": kept} for path, kept in kept_of_each.items()])
         return
     for path, kept in found.items():
         print_catalogue(safe_console(), path, kept, dropped[path] if drop else None)
@@ -152,7 +127,7 @@ def show_samples(
     from h5stream.cli.inspect_view import print_samples
     from h5stream.engine.budget import default_budget, threads_within
 
-    dataset = H5Dataset(paths, fields, samples=sample_kind(text))
+    dataset = H5Dataset(paths, fields, samples=options.sample_kind(text))
     budget = memory_budget or default_budget(allowance.memory_total_bytes())
     cost = cost_samples(
         dataset,

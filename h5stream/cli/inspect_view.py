@@ -12,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Column
 from rich.text import Text
 
-from h5stream.advice.cost import FirstBatch, SampleCost
+from h5stream.advice.cost import SampleCost
 from h5stream.advice.detectors import printed_of
 from h5stream.advice.inspection import Inspection
 from h5stream.advice.layout_advice import EVERY_EPOCH
@@ -68,59 +68,46 @@ def _datasets(found: Inspection, width: int, *, everything: bool) -> Shown:
         own = [(rows, [e for e in entries if not e.role and e.path not in alike]) for rows, entries in groups]
         groups = sorted((one for one in own if one[1]), key=lambda one: not one[0])
     listed = groups if everything else groups[:_LISTED_GROUPS]
-    most = None if everything else _LISTED
-    entries = [entry for _, members in listed for entry in members[:most]]
-    columns = _columns(entries, width >= _WIDE)
-    lines = NamedLines(["dataset", *(f"  {entry.path}" for entry in entries)], columns, width, gap=1 + (width >= _WIDE))
-    yield from lines.of("dataset", [*columns], "dim")
+    shown = None if everything else _LISTED
+    entries = [entry for _, members in listed for entry in members[:shown]]
+    wide = width >= _WIDE
+    titles = ["a row", "chunk" if wide else "chunk rows", "chunk size", "filters", "stored", "ratio", "read"]
+    titles = [title for title in titles if wide or title != "stored"]
+    cells = {entry.path: _cells(entry, titles) for entry in entries}
+    named = [(f"  {path}", each) for path, each in cells.items()]
+    most = _WIDE_TYPE if wide else _NARROW_TYPE
+    lines = NamedLines(["dataset", *titles], named, width, gap=1 + wide, most=most)
+    yield from lines.heading()
     for rows, members in listed:
         yield Text("no rows" if rows is None else counted(rows, "row"), style="bold")
-        for entry in members[:most]:
+        for entry in members[:shown]:
             style = "" if rows and not entry.role else "dim"
-            yield from lines.of(f"  {entry.path}", _cells(entry, columns), style)
-            yield from _members(entry, width, most)
-        if left := len(members) - len(members[:most]):
+            yield from lines.of(f"  {entry.path}", cells[entry.path], style)
+            yield from _members(entry, width, shown)
+        if left := len(members) - len(members[:shown]):
             yield Text(f"  and {left:,} more (--all)", style="dim")
-    if legend := _legend([entry for entry in entries if entry.rows]):
-        yield Text(legend, style="dim")
+    with_rows = [entry for entry in entries if entry.rows]
+    legend = ["ratio: how many times smaller filters make it"] if any(entry.filters for entry in with_rows) else []
+    accesses = {entry.access for entry in with_rows}
+    legend += [f"{access} = {means}" for access, means in _ACCESS_MEANS.items() if access in accesses]
+    if legend:
+        yield Text("; ".join(legend), style="dim")
     lengths = len(groups) - len(listed)
     apart = sum(bool(entry.role) for group in found.groups for entry in group.datasets)
-    for count, what in (
-        (
-            sum(len(members) for _, members in groups[len(listed) :]),
-            f" of {lengths:,} other lengths" if lengths > 1 else " of another length",
-        ),
-        (apart, f" without data of {'their own, such as indexes' if apart > 1 else 'its own'}"),
-        (len(alike), " like one of these"),
-        (found.left_out, " not looked at"),
-    ):
+    other = f" of {lengths:,} other lengths" if lengths > 1 else " of another length"
+    left_out = {
+        other: sum(len(members) for _, members in groups[len(listed) :]),
+        f" without data of {'their own, such as indexes' if apart > 1 else 'its own'}": apart,
+        " like one of these": len(alike),
+        " not looked at": found.left_out,
+    }
+    for what, count in left_out.items():
         if count and not everything:
             yield Text(f"and {counted(count, 'dataset')}{what} (--all)", style="dim")
 
 
-def _legend(entries: Sequence[DatasetEntry]) -> str:
-    """Explain the columns that do not explain themselves."""
-    accesses = {entry.access for entry in entries}
-    said = ["ratio: how many times smaller filters make it"] if any(entry.filters for entry in entries) else []
-    return "; ".join([*said, *(f"{access} = {means}" for access, means in _ACCESS_MEANS.items() if access in accesses)])
-
-
-def _columns(entries: Sequence[DatasetEntry], wide: bool) -> dict[str, int]:
-    """Return the titles of the columns beside the names, and how wide each is."""
-    titles = ["a row", "chunk" if wide else "chunk rows", "chunk size", "filters", "stored", "ratio", "read"]
-    titles = [title for title in titles if wide or title != "stored"]
-    if not entries:
-        return {title: len(title) for title in titles}
-    cells = zip(*([cell.plain for cell in _cells(entry, titles)] for entry in entries), strict=True)
-    most = _WIDE_TYPE if wide else _NARROW_TYPE
-    return {
-        title: min(max([*map(len, column), *map(len, title.split())]), most)
-        for title, column in zip(titles, cells, strict=True)
-    }
-
-
-def _cells(entry: DatasetEntry, columns: Sequence[str] | dict[str, int]) -> list[Text]:
-    shape, wide = entry.chunk_shape, "stored" in columns
+def _cells(entry: DatasetEntry, titles: Sequence[str]) -> list[Text]:
+    shape, wide = entry.chunk_shape, "stored" in titles
     cells = {
         "a row": _row_text(entry),
         "chunk": shape_text(shape) if shape else entry.layout,
@@ -132,7 +119,7 @@ def _cells(entry: DatasetEntry, columns: Sequence[str] | dict[str, int]) -> list
         "read": entry.access if _is_shown(entry) else "-",
     }
     styles = {"read": _ACCESS_STYLES.get(entry.access, "green") if _is_shown(entry) else ""}
-    return [Text(cells[title], style=styles.get(title, "")) for title in columns]
+    return [Text(cells[title], style=styles.get(title, "")) for title in titles]
 
 
 def _members(entry: DatasetEntry, width: int, most: int | None) -> Iterator[Text]:
@@ -199,12 +186,11 @@ def _program(kind: Proposal, file: str) -> Shown:
         fields = re.sub(r', (?="[^"]*": )', ",\n        ", fields)
     words = [f"h5stream inspect {shlex.quote(file)} --batch-size {kind.batch_size}"]
     words += [f"--samples {shlex.quote(kind.samples_text)}"] if kind.samples_text else []
-    for line in " \\\n    ".join([*words, f"--fields {fields}"]).splitlines():
-        yield whole(f"    {line}", "bold")
+    yield from _code(" \\\n    ".join([*words, f"--fields {fields}"]).splitlines(), "bold")
 
 
-def _code(lines: Sequence[str]) -> Iterator[Text]:
-    return (whole(f"    {line}" if line else "", "green") for line in lines)
+def _code(lines: Sequence[str], style: str = "green") -> Iterator[Text]:
+    return (whole(f"    {line}" if line else "", style) for line in lines)
 
 
 def _to_stream_it(found: Inspection, sample: SampleCost) -> Shown:
@@ -270,7 +256,14 @@ def _our_words(sample: SampleCost) -> Iterator[str]:
         rate = float(f"{sample.decode_rows_per_s:.2g}")
         threads = counted(sample.threads, "thread")
         yield f"undoing filters alone allows {rate:,.0f} rows/s on {threads} (timed on chunks of this file)"
-    yield _first_batch_words(sample.first_batch)
+    # The time of the first batch is of that work alone, and starting up is not in it.
+    first, work, decoded = sample.first_batch, "reading that", ""
+    if first.decoded_nbytes:
+        work, decoded = "reading and decoding that", f" ({text_of_bytes(first.decoded_nbytes)} decoded)"
+    yield (
+        f"first batch: after {text_of_bytes(first.read_nbytes)} of the file{decoded}; {work} alone takes "
+        f"{_seconds_text(first.seconds)}, and starting up comes on top; later epochs' first batches are read ahead"
+    )
     yield f"memory: {text_of_bytes(sample.memory_nbytes)} at most, of a budget of {text_of_bytes(sample.memory_budget)}"
     if sample.kept_rows_nbytes:
         yield f"of it {text_of_bytes(sample.kept_rows_nbytes)} are decoded rows that stay for later epochs"
@@ -278,23 +271,12 @@ def _our_words(sample: SampleCost) -> Iterator[str]:
         yield sample.notice
 
 
-def _first_batch_words(first: FirstBatch) -> str:
-    """Say what comes before the first batch; its time is of that work alone, and starting up is not in it."""
-    decoded = f" ({text_of_bytes(first.decoded_nbytes)} decoded)" if first.decoded_nbytes else ""
-    work = "reading and decoding that" if first.decoded_nbytes else "reading that"
-    return (
-        f"first batch: after {text_of_bytes(first.read_nbytes)} of the file{decoded}; {work} alone takes "
-        f"{_seconds_text(first.seconds)}, and starting up comes on top; later epochs' first batches are read ahead"
-    )
-
-
 def _seconds_text(seconds: float) -> str:
     """Return an estimated time; its second digit would mean nothing under a second."""
     if seconds < 1e-3:
         return "under 1 ms"
-    if (ms := float(f"{1e3 * seconds:.1g}")) < 1000:
-        return f"about {ms:.0f} ms"
-    return f"about {seconds:,.1f} s"
+    ms = float(f"{1e3 * seconds:.1g}")
+    return f"about {ms:.0f} ms" if ms < 1000 else f"about {seconds:,.1f} s"
 
 
 def _mixing(sample: SampleCost) -> Shown:
@@ -374,46 +356,39 @@ def print_samples(console: Console, file: str, cost: SamplesCost) -> None:
     why = "objects lack a field" if cost.text.startswith("Objects") else "segments are shorter than one"
     short = f"; {cost.left_out:,} {why}" if cost.left_out else ""
     short += f"; {cost.asked:,} objects were asked of HDF5" if cost.asked else ""
-    shapes = ((f"  {printable(name)}", shape) for name, shape in cost.shapes.items())
-    both = (cost.alone, cost.ours)
-
-    def each(what: str, of: str) -> list[str]:
-        sizes = [getattr(reader, of) for reader in both]
-        return [what, *(_amplified(nbytes, nbytes / max(1, cost.batch_nbytes)) for nbytes in sizes)]
-
-    parts: tuple[list[RenderableType], ...] = (
-        [
-            _heading("A sample"),
-            Text(f"{cost.text}: {cost.samples:,} of {text_of_bytes(cost.sample_nbytes)}{short}."),
-            table(["", ""], shapes, gap=2),
-        ],
-        [
-            _heading(f"A shuffled batch of {cost.batch_samples:,}"),
-            Text(
-                f"It holds {text_of_bytes(cost.batch_nbytes)}; {cost.window_samples:,} samples are shuffled with one "
-                "another."
-            ),
-            _figures(
-                ("average, counted", "one sample at a time", "h5stream"),
-                [
-                    each("read from the file", "read_nbytes"),
-                    each("decoded, or as it lies there", "decoded_nbytes"),
-                    ["chunks, or runs of rows", *(count_text(reader.chunks) for reader in both)],
-                ],
-            ),
-            Text("x: for each byte that the batch holds; what samples share is counted once.", style="dim"),
-        ],
-    )
-    for part in parts:
-        _show(console, iter(part))
+    readers = (cost.alone, cost.ours)
+    whole = max(1, cost.batch_nbytes)
+    read = [_amplified(one.read_nbytes, one.read_nbytes / whole) for one in readers]
+    decoded = [_amplified(one.decoded_nbytes, one.decoded_nbytes / whole) for one in readers]
+    size, window = text_of_bytes(cost.batch_nbytes), f"{cost.window_samples:,} samples"
+    sample: list[RenderableType] = [
+        _heading("A sample"),
+        Text(f"{cost.text}: {cost.samples:,} of {text_of_bytes(cost.sample_nbytes)}{short}."),
+        table(["", ""], ((f"  {printable(name)}", shape) for name, shape in cost.shapes.items()), gap=2),
+    ]
+    batch: list[RenderableType] = [
+        _heading(f"A shuffled batch of {cost.batch_samples:,}"),
+        Text(f"It holds {size}; {window} are shuffled with one another."),
+        _figures(
+            ("average, counted", "one sample at a time", "h5stream"),
+            [
+                ["read from the file", *read],
+                ["decoded, or as it lies there", *decoded],
+                ["chunks, or runs of rows", *(count_text(one.chunks) for one in readers)],
+            ],
+        ),
+        Text("x: for each byte that the batch holds; what samples share is counted once.", style="dim"),
+    ]
+    _show(console, iter(sample))
+    _show(console, iter(batch))
 
 
 def print_catalogue(console: Console, path: str, kept: Sequence[Kept], dropped: int | None) -> None:
     """Print what is kept of a file's objects, or how much of it was dropped."""
+    what = f"{counted(len(kept), 'catalogue')} kept" if dropped is None else f"{counted(dropped, 'catalogue')} dropped"
+    console.print(Text(printable(f"{path}: {what}"), "bold cyan" if dropped is None else ""))
     if dropped is not None:
-        console.print(Text(printable(f"{path}: {counted(dropped, 'catalogue')} dropped")))
         return
-    console.print(_heading(printable(f"{path}: {counted(len(kept), 'catalogue')} kept")))
     for one in kept:
         when = datetime.datetime.fromtimestamp(one.made).strftime("%Y-%m-%d %H:%M")
         state = "" if one.is_current else "; of the file as it was, made anew when it is opened"

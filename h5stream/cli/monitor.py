@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from h5stream.cli.options import FLAG, check_writable
+from h5stream.cli.options import check_writable, flag
 from h5stream.cli.showing import line
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def monitor_command(
     device: Annotated[
         list[str] | None, typer.Option(help="Only this GPU, by CUDA's number or UUID; repeatable.")
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Print one sample and end.", metavar=FLAG)] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print samples as JSON, one a line.", metavar=FLAG)] = False,
+    once: Annotated[bool, flag("--once", "Print one sample and end.")] = False,
+    as_json: Annotated[bool, flag("--json", "Print samples as JSON, one a line.")] = False,
     log: Annotated[Path | None, typer.Option(help="Write samples to this .jsonl or .csv file as well.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw their course into this image at the end.")] = None,
 ) -> None:
@@ -58,7 +58,7 @@ def monitor_command(
     with monitor, contextlib.suppress(KeyboardInterrupt):  # The ordinary way to end it.
         _show(monitor, arrivals, pid, live=not once and not as_json, as_json=as_json)
     if monitor.failure is not None:
-        Console(stderr=True).print(f"monitor: {monitor.failure}", highlight=False, markup=False)
+        line(Console(stderr=True), f"monitor: {monitor.failure}")
         raise typer.Exit(2)
     if plot is not None:
         save_plot(monitor.history, plot)
@@ -97,16 +97,21 @@ class Arrivals:
 
 
 def _show(monitor: SystemMonitor, arrivals: Arrivals, pid: int | None, *, live: bool, as_json: bool) -> None:
+    from h5stream.monitor import format_line
+    from h5stream.monitor.export import sample_to_json
+
     if live and sys.stdout.isatty():
         _show_screen(monitor, arrivals, pid)
         return
-    told = False
+    told = as_json
     for sample in arrivals:
-        sys.stdout.write(_as_json(sample) if as_json else _as_lines(sample))
+        devices = range(max(1, len(sample.gpus)))
+        lines = [sample_to_json(sample)] if as_json else [format_line(sample, device) for device in devices]
+        sys.stdout.write("\n".join([*lines, ""]))
         sys.stdout.flush()
-        if not told and not as_json and sample.gpu_reason is not None:
+        if not told and sample.gpu_reason is not None:
             told = True
-            Console(stderr=True).print(f"GPU: {sample.gpu_reason}", highlight=False, markup=False)
+            line(Console(stderr=True), f"GPU: {sample.gpu_reason}")
 
 
 def _show_screen(monitor: SystemMonitor, arrivals: Arrivals, pid: int | None) -> None:
@@ -126,15 +131,3 @@ def _show_screen(monitor: SystemMonitor, arrivals: Arrivals, pid: int | None) ->
             live.update(picture, refresh=True)
     if monitor.history:
         console.print(str(monitor.summary()), highlight=False, markup=False)
-
-
-def _as_json(sample: SystemSample) -> str:
-    from h5stream.monitor.export import sample_to_json
-
-    return sample_to_json(sample) + "\n"
-
-
-def _as_lines(sample: SystemSample) -> str:
-    from h5stream.monitor import format_line
-
-    return "".join(f"{format_line(sample, device)}\n" for device in range(max(1, len(sample.gpus))))

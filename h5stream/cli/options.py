@@ -7,6 +7,7 @@ import glob
 import os
 import re
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +15,6 @@ import typer
 
 from h5stream.errors import OptionError
 from h5stream.units import as_bytes
-
-SIZE = "SIZE"
 
 _BATCH_ROWS = 8192
 """Rows of a batch: what the notes of large-batch trainers have."""
@@ -25,9 +24,6 @@ _BATCH_NBYTES = 64 << 20
 
 _LEAST_BATCHES = 16
 """Batches of an epoch at least, or a rate would be the time of one batch."""
-
-# Of options that take no value: help would show a type, and that reads as a value to give.
-FLAG = ""
 
 
 def size(text: str | int) -> int:
@@ -47,54 +43,56 @@ def some_size(text: str | int) -> int:
     return nbytes
 
 
-Files = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="FILE", help="HDF5 files, or patterns such as 'day*.h5'; one after the other.", show_default=False
-    ),
-]
+def flag(name: str, text: str) -> Any:
+    """Return an option that takes no value; help would show a type, and that reads as a value to give."""
+    return typer.Option(*[name] * bool(name), help=text, metavar="")
+
+
+def number(name: str, text: str, metavar: str = "N", least: float | None = 1) -> Any:
+    """Return an option of a number."""
+    return typer.Option(name, min=least, metavar=metavar, help=text)
+
+
+def nbytes(name: str, text: str, parser: Callable[[str], float] = some_size, **more: Any) -> Any:
+    """Return an option of a number of bytes."""
+    return typer.Option(name, parser=parser, metavar="SIZE", help=text, **more)
+
+
+def files_argument(text: str) -> Any:
+    """Return the argument for files."""
+    return typer.Argument(metavar="FILE", help=text, show_default=False)
+
+
+def words(name: str, text: str, metavar: str = "TEXT") -> Any:
+    """Return an option of a text, whose default is none."""
+    return typer.Option(name, metavar=metavar, help=text, show_default=False)
+
+
+Files = Annotated[list[str], files_argument("HDF5 files, or patterns such as 'day*.h5'; one after the other.")]
 Fields = Annotated[
     str,
-    typer.Option(
+    words(
         "--fields",
-        metavar="NAMES",
-        help="Fields of a sample, separated by commas, or what fields= takes, such as "
-        "\"Field('x', ragged='pad'), 'y'\".",
-        show_default=False,
+        "Fields of a sample, separated by commas, or what fields= takes, such as \"Field('x', ragged='pad'), 'y'\".",
+        "NAMES",
     ),
 ]
-Samples = Annotated[
-    str,
-    typer.Option(
-        "--samples",
-        metavar="TEXT",
-        help="What a sample is, where it is no row: \"Sequences(16, of='data/*')\".",
-        show_default=False,
-    ),
-]
+Samples = Annotated[str, words("--samples", "What a sample is, where it is no row: \"Sequences(16, of='data/*')\".")]
 BatchSize = Annotated[
     int | None,
-    typer.Option(
-        "--batch-size",
-        min=1,
-        metavar="ROWS",
-        help="Rows of a batch; by default 8192, less for short files and large rows.",
-    ),
+    number("--batch-size", "Rows of a batch; by default 8192, less for short files and large rows.", "ROWS"),
 ]
-Threads = Annotated[
-    int | None,
-    typer.Option("--threads", min=1, metavar="N", help="h5stream's reader threads; by default all that are allowed."),
-]
+Threads = Annotated[int | None, number("--threads", "h5stream's reader threads; by default all that are allowed.")]
 Window = Annotated[
     str, typer.Option("--window", metavar="ROWS", help="Rows shuffled with one another, 'auto' or 'all'.")
 ]
-MemoryBudget = Annotated[
-    int | None,
-    typer.Option(
-        "--memory-budget", parser=some_size, metavar=SIZE, help="Memory that the loader may take, such as 4GiB."
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.", metavar=FLAG)]
+MemoryBudget = Annotated[int | None, nbytes("--memory-budget", "Memory that the loader may take, such as 4GiB.")]
+AsJson = Annotated[bool, flag("--json", "Print the figures as JSON.")]
+
+
+def loader_options(fields: str, samples: str) -> dict[str, Any]:
+    """Return the loader's ``fields=`` and ``samples=``."""
+    return {"fields": field_names(fields), "samples": sample_kind(samples)}
 
 
 def field_names(text: str) -> Any:
@@ -142,13 +140,7 @@ def files_of(given: list[str]) -> list[str]:
 
 
 def batch_rows(rows: int, row_nbytes: int) -> int:
-    """Return the rows of a batch where the user says nothing: a power of two, 8,192 at most.
-
-    Examples
-    --------
-    >>> batch_rows(10**6, 1024), batch_rows(50_000, 3072), batch_rows(10**6, 1 << 20), batch_rows(10, 8)
-    (8192, 2048, 64, 1)
-    """
+    """Return the rows of a batch where the user says nothing: a power of two, 8,192 at most."""
     most = min(_BATCH_ROWS, _BATCH_NBYTES // max(1, row_nbytes), rows // _LEAST_BATCHES)
     return 1 << max(0, most.bit_length() - 1)
 

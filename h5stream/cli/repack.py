@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from h5stream.cli.options import FLAG, SIZE, AsJson, check_writable, files_of, listed_names, size
-from h5stream.cli.showing import Bar, Notices, line, print_json, prose, safe_console
+from h5stream.cli import options
+from h5stream.cli.showing import Bar, line, notes, print_json, prose, safe_console
 from h5stream.errors import OptionError
 from h5stream.repacking.recipe import Recipe
 from h5stream.units import text_of_bytes
@@ -22,18 +22,11 @@ _SHOWN = 5
 DEFAULT = Recipe()
 
 ChunkBytes = Annotated[
-    int,
-    typer.Option(
-        "--chunk-bytes", parser=size, metavar=SIZE, help="Decoded size of a chunk; else 1MiB.", show_default=False
-    ),
+    int, options.nbytes("--chunk-bytes", "Decoded size of a chunk; else 1MiB.", options.size, show_default=False)
 ]
 Compress = Annotated[str, typer.Option("--compress", help="none, lz4, zstd or gzip.")]
-Contiguous = Annotated[
-    bool, typer.Option("--contiguous", help="No chunks at all; cannot grow or be compressed.", metavar=FLAG)
-]
-ShuffleRows = Annotated[
-    int | None, typer.Option("--shuffle-rows", min=0, metavar="SEED", help="Shuffle the samples once, for good.")
-]
+Contiguous = Annotated[bool, options.flag("--contiguous", "No chunks at all; cannot grow or be compressed.")]
+ShuffleRows = Annotated[int | None, options.number("--shuffle-rows", "Shuffle the samples once, for good.", "SEED", 0)]
 RepackFields = Annotated[
     str, typer.Option("--fields", help="Rewrite only these datasets, with commas between; copy the others.")
 ]
@@ -47,23 +40,21 @@ def repack_command(
     compress: Compress = "none",
     contiguous: Contiguous = False,
     shuffle_rows: ShuffleRows = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT if it exists.", metavar=FLAG)] = False,
-    measure: Annotated[
-        bool, typer.Option(help="Stream both files afterwards and compare the rates.", metavar=FLAG)
-    ] = True,
-    as_json: AsJson = False,
+    overwrite: Annotated[bool, options.flag("--overwrite", "Replace OUT if it exists.")] = False,
+    measure: Annotated[bool, options.flag("", "Stream both files afterwards and compare the rates.")] = True,
+    as_json: options.AsJson = False,
 ) -> None:
     """Rewrite IN as OUT in chunks that stream well; everything else in it is kept, and every row is verified."""
-    given = files_of([str(source)])
+    given = options.files_of([str(source)])
     if len(given) > 1:
         raise OptionError(
             f"repack writes one file, and {str(source)!r} names {len(given)}; to rewrite several into a folder: "
             "h5stream stage FILES --to DIR --repack"
         )
     if not target.exists():
-        check_writable(target, "OUT")
+        options.check_writable(target, "OUT")
     recipe = Recipe.of(
-        fields=listed_names(fields),
+        fields=options.listed_names(fields),
         chunk_nbytes=chunk_bytes,
         compress=compress,
         contiguous=contiguous,
@@ -73,7 +64,7 @@ def repack_command(
 
     plan = plan_repack(given[0], target, recipe, overwrite=overwrite)
     if not as_json:
-        Notices(safe_console())(plan.notices)
+        notes(safe_console(), plan.notices, set())
     with Bar(safe_console(stderr=True), "repacking") as bar:
 
         def show(now: RepackProgress) -> None:

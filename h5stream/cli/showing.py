@@ -11,7 +11,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -114,19 +114,12 @@ def prose(console: Console, text: str, style: str = "") -> None:
     console.print(printable(text, kept=""), style=style, markup=False, highlight=False)
 
 
-class Notices:
-    """Prints each notice once."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._seen: set[str] = set()
-
-    def __call__(self, notices: tuple[str, ...]) -> None:
-        """Print those that are new."""
-        for notice in notices:
-            if notice not in self._seen:
-                self._seen.add(notice)
-                prose(self._console, f"note: {notice}")
+def notes(console: Console, notices: Iterable[str], seen: set[str]) -> None:
+    """Print each notice once."""
+    for notice in notices:
+        if notice not in seen:
+            seen.add(notice)
+            prose(console, f"note: {notice}")
 
 
 def verdict(console: Console, found: Suggestion, details: Sequence[str] = ()) -> None:
@@ -168,28 +161,43 @@ def whole(text: str, style: str = "") -> Text:
     return Text(text, style=style, no_wrap=True, overflow="ignore")
 
 
+Cells = Sequence[str | Text]
+
+
 class NamedLines:
     """Lines of a table that begin with a name; one that is too long for its column has a line of its own.
+
+    Columns are as wide as the longest of their cells, or `most`, beyond which a cell goes on in the next line.
 
     Not rich's table: that breaks names, and a broken name cannot be copied.
     """
 
-    def __init__(self, names: Sequence[str], columns: Mapping[str, int], width: int, *, gap: int = 2) -> None:
-        room = max(_LEAST_NAME, width - sum(columns.values()) - gap * len(columns))
-        longest = max(map(len, names))
+    def __init__(
+        self, titles: Sequence[str], rows: Sequence[tuple[str, Cells]], width: int, *, gap: int = 2, most: int = 1 << 30
+    ) -> None:
+        self._titles, self._gap = titles, " " * gap
+        words = [[title.split() for title in titles[1:]], *([[str(cell)] for cell in cells] for _, cells in rows)]
+        self._widths = [
+            min(most, max(len(word) for cell in column for word in cell)) for column in zip(*words, strict=True)
+        ]
+        room = max(_LEAST_NAME, width - sum(self._widths) - gap * len(self._widths))
+        longest = max(map(len, [titles[0], *(name for name, _ in rows)]))
         self._name_width = longest if longest <= room else min(room, _SHORT_NAME)
-        self._columns, self._gap = columns, " " * gap
 
-    def of(self, name: str, cells: Sequence[str | Text], style: str = "") -> Iterator[Text]:
+    def heading(self) -> Iterator[Text]:
+        """Return the line of the titles."""
+        return self.of(self._titles[0], self._titles[1:], "dim")
+
+    def of(self, name: str, cells: Cells, style: str = "") -> Iterator[Text]:
         """Return the line of a name, or several: what is too long for its column goes on in the next."""
         texts = [Text(cell) if isinstance(cell, str) else cell for cell in cells]
-        folded = [_folded(text.plain, width) for text, width in zip(texts, self._columns.values(), strict=True)]
+        folded = [_folded(text.plain, width) for text, width in zip(texts, self._widths, strict=True)]
         if len(name) > self._name_width:
             yield whole(name, style)
             name = ""
         for place in range(max(map(len, folded))):
             line = Text((name if place == 0 else "").ljust(self._name_width), style=style)
-            for text, parts, (title, width) in zip(texts, folded, self._columns.items(), strict=True):
+            for text, parts, title, width in zip(texts, folded, self._titles[1:], self._widths, strict=True):
                 part = parts[place] if place < len(parts) else ""
                 part = part.rjust(width) if title in _NUMBERS else part.ljust(width)
                 line.append(self._gap).append(part, style=text.style or style)

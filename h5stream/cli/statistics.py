@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from rich.text import Text
 
-from h5stream.cli.options import AsJson, Fields, Files, Samples, field_names, files_of, sample_kind
+from h5stream.cli import options
 from h5stream.cli.showing import NamedLines, print_json, printable, safe_console
 from h5stream.errors import OptionError
 
@@ -23,19 +22,16 @@ _MOST_LINES, _MOST_COUNTS = 64, 20
 
 
 def statistics_command(
-    files: Files,
-    fields: Fields = "",
+    files: options.Files,
+    fields: options.Fields = "",
     axis: Annotated[
         str,
-        typer.Option(
-            "--axis",
-            metavar="N",
-            help="Numbers for each index of an axis of a sample: -1 for columns of a table, or x=-1,y=0.",
-            show_default=False,
+        options.words(
+            "--axis", "Numbers for each index of an axis of a sample: -1 for columns of a table, or x=-1,y=0.", "N"
         ),
     ] = "",
-    samples: Samples = "",
-    as_json: AsJson = False,
+    samples: options.Samples = "",
+    as_json: options.AsJson = False,
 ) -> None:
     """Find mean, standard deviation, extremes, NaNs and counts of values, in one pass over the files.
 
@@ -43,10 +39,10 @@ def statistics_command(
 
     What was found is kept in ~/.cache for the next time; inspect --forget drops it.
     """
-    paths = files_of(files)
+    paths = options.files_of(files)
     from h5stream import H5Dataset
 
-    dataset = H5Dataset(paths, field_names(fields), samples=sample_kind(samples))
+    dataset = H5Dataset(paths, **options.loader_options(fields, samples))
     found = dataset.statistics(axis=_axis(axis))
     if as_json:
         print_json({name: one.to_dict() for name, one in found.items()})
@@ -67,33 +63,30 @@ def _axis(text: str) -> Any:
 
 
 def _lines(found: list[FieldStatistics], width: int) -> Iterator[Text]:
-    rows = [row for one in found for row in _rows(one)]
-    widths = {title: max(len(title), *(len(row[k + 1]) for row in rows)) for k, title in enumerate(_COLUMNS)}
-    lines = NamedLines(["field", *(row[0] for row in rows)], widths, width)
+    import numpy as np
+
+    rows = {one.name: [*_rows(one)] for one in found}
+    lines = NamedLines(["field", *_COLUMNS], [row for some in rows.values() for row in some], width)
     if found:
         yield Text(f"{found[0].samples:,} samples")
-    yield from lines.of("field", _COLUMNS, "dim")
+    yield from lines.heading()
     for one in found:
-        for name, *cells in _rows(one):
+        for name, cells in rows[one.name]:
             yield from lines.of(name, cells)
-        if _size(one.mean) > _MOST_LINES:
-            yield Text(f"  and {_size(one.mean) - _MOST_LINES:,} more (--json)", style="dim")
+        if (left := np.size(one.mean) - _MOST_LINES) > 0:
+            yield Text(f"  and {left:,} more (--json)", style="dim")
         if one.counts:
             yield from _counts(one, width)
 
 
-def _size(value: Any) -> int:
-    return int(getattr(value, "size", 1))
-
-
-def _rows(one: FieldStatistics) -> Iterator[list[str]]:
+def _rows(one: FieldStatistics) -> Iterator[tuple[str, list[str]]]:
     """Return a name and the cells of its line, for a field or for each of its channels."""
     import numpy as np
 
     columns = (one.mean, one.std, one.min, one.max, one.nan, one.inf)
     for place in list(np.ndindex(np.shape(one.mean)))[:_MOST_LINES]:
         index = f"[{', '.join(map(str, place))}]" if place else ""
-        yield [printable(f"{one.name}{index}", kept=""), *(_number(np.asarray(each)[place]) for each in columns)]
+        yield printable(f"{one.name}{index}", kept=""), [_number(np.asarray(each)[place]) for each in columns]
 
 
 def _number(value: Any) -> str:

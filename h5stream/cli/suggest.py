@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from h5stream.cli.options import (
-    SIZE,
-    AsJson,
-    Fields,
-    MemoryBudget,
-    Samples,
-    Threads,
-    batch_rows,
-    field_names,
-    files_of,
-    sample_kind,
-    size,
-    some_size,
-)
+from h5stream.cli import options
 from h5stream.cli.showing import labelled, print_json, safe_console
 from h5stream.errors import OptionError
 
@@ -35,7 +22,6 @@ if TYPE_CHECKING:
 
 _CHUNK_NBYTES = 1 << 20
 
-_LABEL_COLUMNS = 8
 # Which options a suggestion takes, for those who did not give them.
 _NEEDED = {
     "preset": "--gpu (a preset)",
@@ -46,122 +32,47 @@ _NEEDED = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Data:
-    """What is known of the data: as it was given, and of files where it was not."""
-
-    row_bytes: int | None
-    rows: int | None
-    chunk_bytes: int
-    block_rows: int | None = None
-
-
 def _gib(text: str | float) -> float:
     """Return a card's memory in GiB: a plain number is that already, and the makers' "24 GB" are 24 GiB."""
     plain = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(?:GB|GiB|G)?\s*", str(text), re.IGNORECASE)
-    return float(plain[1]) if plain else some_size(str(text)) / (1 << 30)
-
-
-def _data_of(
-    files: list[str], fields: str, samples: str, row_bytes: int | None, rows: int | None, chunk_bytes: int | None
-) -> _Data:
-    if not files:
-        if fields or samples:
-            raise OptionError(f"--fields {fields!r} names fields of FILE; name a file as well")
-        return _Data(row_bytes=row_bytes, rows=rows, chunk_bytes=chunk_bytes or _CHUNK_NBYTES)
-    paths = files_of(files)
-    from h5stream.storage.opening import open_layout
-
-    layout = open_layout(paths, field_names(fields), samples=sample_kind(samples))
-    return _Data(
-        row_bytes=row_bytes or layout.row_nbytes,
-        rows=rows or layout.samples,
-        chunk_bytes=chunk_bytes or layout.leading[0].chunk_nbytes,
-        # With a chunk of the user's own the file's no longer say how many rows it has.
-        block_rows=None if chunk_bytes else min(layout.block_rows[0], layout.rows),
-    )
-
-
-def _shown(suggestion: Suggestion) -> Group:
-    """Lay a suggestion out: its title, then answer, arithmetic, notes and sources beside their labels."""
-    parts: list[tuple[str, list[RenderableType]]] = [("answer", [Text(suggestion.answer, style="bold green")])]
-    for label, lines, style in (
-        ("because", suggestion.arithmetic, ""),
-        ("note", suggestion.caveats, "yellow"),
-        ("source", suggestion.sources, "dim"),
-    ):
-        # As padding and not as spaces, an indent also holds where the line is folded.
-        indents = [len(line) - len(line.lstrip()) for line in lines]
-        texts = zip(lines, indents, strict=True)
-        parts.append((label, [Padding(Text(line.lstrip(), style=style), (0, 0, 0, indent)) for line, indent in texts]))
-    return Group(Text(suggestion.title, style="bold cyan"), labelled(parts, width=_LABEL_COLUMNS), Text())
-
-
-def _print_all(console: Console, found: dict[str, Suggestion], batch_size: int | None) -> None:
-    for suggestion in found.values():
-        console.print(_shown(suggestion))
-    more = [options for name, options in _NEEDED.items() if name not in found]
-    if more:
-        console.print(Text(f"With more numbers: {', '.join(more)}.", style="dim"))
-    kept = "" if batch_size is None else f" Your batch size stays {batch_size}."
-    console.print(Text(f"Suggestions are printed and never applied.{kept}", style="dim"))
+    return float(plain[1]) if plain else options.some_size(str(text)) / (1 << 30)
 
 
 def suggest_command(
     files: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="FILE",
-            help="HDF5 files, or patterns, that give --row-bytes, --rows and --chunk-bytes.",
-            show_default=False,
-        ),
+        options.files_argument("HDF5 files, or patterns, that give --row-bytes, --rows and --chunk-bytes."),
     ] = None,
-    fields: Fields = "",
-    samples: Samples = "",
+    fields: options.Fields = "",
+    samples: options.Samples = "",
     batch_size: Annotated[
-        int | None, typer.Option("--batch-size", min=1, metavar="ROWS", help="Your batch size; it is never changed.")
+        int | None, options.number("--batch-size", "Your batch size; it is never changed.", "ROWS")
     ] = None,
-    threads: Threads = None,
+    threads: options.Threads = None,
     workers: Annotated[
-        int | None, typer.Option("--workers", min=0, metavar="N", help="Worker processes of a stock DataLoader.")
+        int | None, options.number("--workers", "Worker processes of a stock DataLoader.", least=0)
     ] = None,
-    prefetch: Annotated[int | None, typer.Option("--prefetch", min=1, metavar="N", help="Its prefetch factor.")] = None,
-    memory_budget: MemoryBudget = None,
+    prefetch: Annotated[int | None, options.number("--prefetch", "Its prefetch factor.")] = None,
+    memory_budget: options.MemoryBudget = None,
     gpu: Annotated[str | None, typer.Option("--gpu", help="The GPU's name, as the driver or you write it.")] = None,
     gpu_memory: Annotated[
-        float | None,
-        typer.Option(
-            "--gpu-memory", parser=_gib, metavar=SIZE, help="The GPU's memory, such as 24GiB; 24GB is the same here."
-        ),
+        float | None, options.nbytes("--gpu-memory", "The GPU's memory, such as 24GiB; 24GB is the same here.", _gib)
     ] = None,
-    row_bytes: Annotated[
-        int | None,
-        typer.Option("--row-bytes", parser=some_size, metavar=SIZE, help="Size of a row, all fields, decoded."),
-    ] = None,
-    rows: Annotated[int | None, typer.Option("--rows", min=1, metavar="N", help="Rows of an epoch.")] = None,
-    chunk_bytes: Annotated[
-        int | None,
-        typer.Option("--chunk-bytes", parser=some_size, metavar=SIZE, help="Size of a decoded chunk; else 1MiB."),
-    ] = None,
-    parameters: Annotated[
-        int | None, typer.Option("--parameters", min=1, metavar="N", help="Parameters of the model, trained.")
-    ] = None,
+    row_bytes: Annotated[int | None, options.nbytes("--row-bytes", "Size of a row, all fields, decoded.")] = None,
+    rows: Annotated[int | None, options.number("--rows", "Rows of an epoch.")] = None,
+    chunk_bytes: Annotated[int | None, options.nbytes("--chunk-bytes", "Size of a decoded chunk; else 1MiB.")] = None,
+    parameters: Annotated[int | None, options.number("--parameters", "Parameters of the model, trained.")] = None,
     activation_bytes: Annotated[
-        int,
-        typer.Option(
-            "--activation-bytes", parser=size, metavar=SIZE, help="Activations of a row (measure_activations)."
-        ),
+        int, options.nbytes("--activation-bytes", "Activations of a row (measure_activations).", options.size)
     ] = 0,
     optimizer: Annotated[
         str, typer.Option("--optimizer", help="sgd, momentum, adamw, adamw8bit, adafactor ...")
     ] = "adamw",
     target_batch: Annotated[
-        int | None, typer.Option("--target-batch", min=1, metavar="ROWS", help="Rows that an optimizer step shall see.")
+        int | None, options.number("--target-batch", "Rows that an optimizer step shall see.", "ROWS")
     ] = None,
     lr: Annotated[float | None, typer.Option("--lr", help="A learning rate that works ...")] = None,
-    lr_batch: Annotated[
-        int | None, typer.Option("--lr-batch", min=1, metavar="ROWS", help="... with this batch.")
-    ] = None,
+    lr_batch: Annotated[int | None, options.number("--lr-batch", "... with this batch.", "ROWS")] = None,
     precision: Annotated[str, typer.Option("--precision", help="fp32, tf32, fp16 or bf16.")] = "fp32",
     waiting: Annotated[
         float | None, typer.Option("--waiting", help="Measured share of the step that waits for data, 0 to 1.")
@@ -169,7 +80,7 @@ def suggest_command(
     validation: Annotated[
         Literal["half", "twice"], typer.Option("--validation", help="Rule for the validation batch.")
     ] = "half",
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Suggest batch size, reader threads, memory and more, with the arithmetic. Nothing is applied."""
     data = _data_of(files or [], fields, samples, row_bytes, rows, chunk_bytes)
@@ -181,7 +92,7 @@ def suggest_command(
     cpus, available_bytes = allowance.cpus(), allowance.memory_available_bytes()
     preset = None if gpu is None and gpu_memory is None else preset_for(gpu, memory_gib=gpu_memory, cpus=cpus)
     # Without a GPU's preset: the default batch of these rows, and the DataLoader's default prefetch.
-    usual = batch_rows(data.rows or sys.maxsize, data.row_bytes or 1)
+    usual = options.batch_rows(data.rows or sys.maxsize, data.row_bytes or 1)
     start = preset.setting if preset else Setting(batch_size=usual, workers=cpus, prefetch_factor=2)
     setting = Setting(
         batch_size=batch_size or start.batch_size,
@@ -192,8 +103,7 @@ def suggest_command(
     here = setting if workers is not None else replace(setting, workers=min(setting.workers, cpus))
     found: dict[str, Suggestion] = {} if preset is None else {"preset": preset}
     found["validation_batch"] = validation_batch(setting.batch_size, rule=validation)
-    if data.row_bytes is not None:
-        found |= _host_memory(data, data.row_bytes, setting, threads or here.workers, memory_budget, available_bytes)
+    found |= _host_memory(data, setting, threads or here.workers, memory_budget, available_bytes)
     if parameters is not None:
         if preset is None:
             raise OptionError("--parameters needs --gpu or --gpu-memory: the memory that the model must fit")
@@ -211,8 +121,65 @@ def suggest_command(
     )
     if as_json:
         print_json({name: value.to_dict() for name, value in found.items()})
-    else:
-        _print_all(safe_console(), found, batch_size)
+        return
+    _print_all(found, batch_size)
+
+
+def _print_all(found: dict[str, Suggestion], batch_size: int | None) -> None:
+    console = safe_console()
+    for suggestion in found.values():
+        console.print(_shown(suggestion))
+    more = [given for name, given in _NEEDED.items() if name not in found]
+    if more:
+        console.print(Text(f"With more numbers: {', '.join(more)}.", style="dim"))
+    kept = "" if batch_size is None else f" Your batch size stays {batch_size}."
+    console.print(Text(f"Suggestions are printed and never applied.{kept}", style="dim"))
+
+
+class _Data(NamedTuple):
+    """What is known of the data: as it was given, and of files where it was not."""
+
+    row_bytes: int | None
+    rows: int | None
+    chunk_bytes: int
+    block_rows: int | None = None
+
+
+def _data_of(
+    files: list[str], fields: str, samples: str, row_bytes: int | None, rows: int | None, chunk_bytes: int | None
+) -> _Data:
+    if not files:
+        if fields or samples:
+            raise OptionError(f"--fields {fields!r} names fields of FILE; name a file as well")
+        return _Data(row_bytes, rows, chunk_bytes or _CHUNK_NBYTES)
+    paths = options.files_of(files)
+    from h5stream.storage.opening import open_layout
+
+    layout = open_layout(paths, **options.loader_options(fields, samples))
+    chunk = chunk_bytes or layout.leading[0].chunk_nbytes
+    # With a chunk of the user's own the file's no longer say how many rows it has.
+    block_rows = None if chunk_bytes else min(layout.block_rows[0], layout.rows)
+    return _Data(row_bytes or layout.row_nbytes, rows or layout.samples, chunk, block_rows)
+
+
+def _host_memory(
+    data: _Data, setting: Setting, threads: int, memory_budget: int | None, available_bytes: int | None
+) -> dict[str, Suggestion]:
+    if data.row_bytes is None:
+        return {}
+    from h5stream.advice.host_memory import dataloader_memory, loader_memory
+
+    loader = loader_memory(
+        batch_size=setting.batch_size, threads=threads, memory_budget=memory_budget, **data._asdict()
+    )
+    stock = dataloader_memory(
+        row_bytes=data.row_bytes,
+        batch_size=setting.batch_size,
+        workers=setting.workers,
+        prefetch_factor=setting.prefetch_factor,
+        available_bytes=available_bytes,
+    )
+    return {"loader_memory": loader, "dataloader_memory": stock}
 
 
 def _optimizer_steps(
@@ -238,26 +205,15 @@ def _optimizer_steps(
     return found
 
 
-def _host_memory(
-    data: _Data, row_bytes: int, setting: Setting, threads: int, memory_budget: int | None, available_bytes: int | None
-) -> dict[str, Suggestion]:
-    from h5stream.advice.host_memory import dataloader_memory, loader_memory
-
-    return {
-        "loader_memory": loader_memory(
-            row_bytes=row_bytes,
-            batch_size=setting.batch_size,
-            threads=threads,
-            chunk_bytes=data.chunk_bytes,
-            block_rows=data.block_rows,
-            rows=data.rows,
-            memory_budget=memory_budget,
-        ),
-        "dataloader_memory": dataloader_memory(
-            row_bytes=row_bytes,
-            batch_size=setting.batch_size,
-            workers=setting.workers,
-            prefetch_factor=setting.prefetch_factor,
-            available_bytes=available_bytes,
-        ),
-    }
+def _shown(suggestion: Suggestion) -> Group:
+    """Lay a suggestion out: its title, then answer, arithmetic, notes and sources beside their labels."""
+    parts: list[tuple[str, list[RenderableType]]] = [("answer", [Text(suggestion.answer, style="bold green")])]
+    for label, lines, style in (
+        ("because", suggestion.arithmetic, ""),
+        ("note", suggestion.caveats, "yellow"),
+        ("source", suggestion.sources, "dim"),
+    ):
+        # As padding and not as spaces, an indent also holds where the line is folded.
+        indents = [(line.lstrip(), len(line) - len(line.lstrip())) for line in lines]
+        parts.append((label, [Padding(Text(line, style=style), (0, 0, 0, indent)) for line, indent in indents]))
+    return Group(Text(suggestion.title, style="bold cyan"), labelled(parts, width=8), Text())

@@ -12,48 +12,34 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from h5stream.cli.options import (
-    AsJson,
-    BatchSize,
-    Fields,
-    Files,
-    MemoryBudget,
-    Samples,
-    batch_rows_of,
-    check_writable,
-    field_names,
-    files_of,
-    is_python,
-    sample_kind,
-)
+from h5stream.cli import options
 from h5stream.cli.showing import Bar, line, print_json, prose, safe_console, table, verdict
 
 if TYPE_CHECKING:
     from h5stream.advice.tune import Attempt, Tuning
 
 _BAR = 20
-_GUESSED_RUNS = 40
 
 
 def tune_command(
-    files: Files,
-    fields: Fields = "",
-    samples: Samples = "",
-    batch_size: BatchSize = None,
-    memory_budget: MemoryBudget = None,
+    files: options.Files,
+    fields: options.Fields = "",
+    samples: options.Samples = "",
+    batch_size: options.BatchSize = None,
+    memory_budget: options.MemoryBudget = None,
     device: Annotated[str | None, typer.Option("--device", help="Feed this device.")] = None,
     seconds: Annotated[float, typer.Option("--seconds", help="Time of each trial; there are some thirty.")] = 1.5,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the curve into this image.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Write the best setting into this TOML profile.")] = None,
-    as_json: AsJson = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Measure shuffled epochs with other threads and windows; print the curve and the best setting.
 
     Ctrl-C ends with what was measured until then.
     """
-    paths = files_of(files)
-    check_writable(plot, "--plot")
-    check_writable(out, "--out")
+    paths = options.files_of(files)
+    options.check_writable(plot, "--plot")
+    options.check_writable(out, "--out")
     from h5stream.monitor.screen import check_plot_path
 
     if plot is not None:
@@ -66,13 +52,17 @@ def tune_command(
 
             def show(attempt: Attempt) -> None:
                 measured.append(attempt)
-                bar.show(total=bar.elapsed_s * (1 + attempt.left / len(measured)), note=_said(attempt))
+                setting = f"{attempt.threads} thread(s), window {attempt.window_rows:,}"
+                bar.show(
+                    total=bar.elapsed_s * (1 + attempt.left / len(measured)),
+                    note=f"{setting}: {attempt.rows_per_s:,.0f} rows/s",
+                )
 
-            given = {"fields": field_names(fields), "samples": sample_kind(samples)}
+            given = options.loader_options(fields, samples)
             tuning = tune(
                 paths[0] if len(paths) == 1 else paths,
                 **given,
-                batch_size=batch_size or batch_rows_of(paths, **given),
+                batch_size=batch_size or options.batch_rows_of(paths, **given),
                 memory_budget=memory_budget,
                 device=device,
                 seconds=seconds,
@@ -94,23 +84,21 @@ def tune_command(
         line(errors, f"plot: {plot}")
 
 
+def _print(console: Console, tuning: Tuning) -> None:
+    console.print(attempts_table(tuning.attempts, tuning.best, console.width))
+    verdict(console, tuning)
+    console.print(Text(f"The batch size stays {tuning.profile.loader['batch_size']}.", style="dim"))
+
+
 def _write(console: Console, tuning: Tuning, out: Path, files: list[str] | None, fields: str, samples: str) -> None:
     """Write the profile, and print how it is used, with what a profile does not hold."""
     from h5stream.profiles import write_profile
 
     write_profile(tuning.profile, out)
-    more = (
-        [repr(files)] * bool(files)
-        + [f"samples={samples}"] * bool(samples)
-        + [f"fields=({fields})"] * is_python(fields)
-    )
-    given = ", ".join([repr(str(out)), *more])
+    more = [repr(files)] * bool(files) + [f"samples={samples}"] * bool(samples)
+    words = ", ".join([repr(str(out)), *more, *[f"fields=({fields})"] * options.is_python(fields)])
     line(console, f"profile: {out}")
-    line(console, f"use it:  loader = H5StreamLoader.from_profile({given})  # shuffle=True is in it")
-
-
-def _said(attempt: Attempt) -> str:
-    return f"{attempt.threads} thread(s), window {attempt.window_rows:,}: {attempt.rows_per_s:,.0f} rows/s"
+    line(console, f"use it:  loader = H5StreamLoader.from_profile({words})  # shuffle=True is in it")
 
 
 def _print_interrupted(measured: list[Attempt], as_json: bool) -> None:
@@ -131,18 +119,18 @@ def _print_interrupted(measured: list[Attempt], as_json: bool) -> None:
     prose(console, f"Interrupted: {until}.", style="yellow")
 
 
-def _print(console: Console, tuning: Tuning) -> None:
-    console.print(attempts_table(tuning.attempts, tuning.best, console.width))
-    verdict(console, tuning)
-    console.print(Text(f"The batch size stays {tuning.profile.loader['batch_size']}.", style="dim"))
-
-
 _TITLES = ("varied", "threads", "window", "blocks", "rows/s", "1st batch")
 
 
 def attempts_table(attempts: Sequence[Attempt], best: Attempt | None, width: int) -> Table:
     """Lay the attempts out; the bars take what the numbers leave, since those are never cut."""
-    rows = [_numbers(attempt) for attempt in attempts]
+    rows = []
+    for one in attempts:
+        ran = ["", "", ""]
+        if not one.refused:
+            first = "" if one.first_batch_s is None else f"{1e3 * one.first_batch_s:.0f} ms"
+            ran = [f"{one.blocks:,}", f"{one.rows_per_s:,.0f}", first]
+        rows.append([one.knob, str(one.threads), f"{one.window_rows:,}", *ran])
     taken = sum(max(map(len, column)) + 1 for column in zip(_TITLES, *rows, strict=True))
     most = min(_BAR, width - taken - len(" <-"))
     fastest = max(attempt.rows_per_s for attempt in attempts)
@@ -154,15 +142,3 @@ def attempts_table(attempts: Sequence[Attempt], best: Attempt | None, width: int
         said = attempt.refused or "█" * length + (" <-" if chosen else "")
         found.add_row(*numbers, said, style="green" if chosen else "")
     return found
-
-
-def _numbers(attempt: Attempt) -> list[str]:
-    ran = [f"{attempt.blocks:,}", f"{attempt.rows_per_s:,.0f}"]
-    first = "" if attempt.refused or attempt.first_batch_s is None else f"{1e3 * attempt.first_batch_s:.0f} ms"
-    return [
-        attempt.knob,
-        str(attempt.threads),
-        f"{attempt.window_rows:,}",
-        *(["", ""] if attempt.refused else ran),
-        first,
-    ]

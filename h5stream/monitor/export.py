@@ -5,40 +5,39 @@ from __future__ import annotations
 import csv
 import json
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
 from h5stream.errors import MissingExtraError, OptionError
-from h5stream.monitor.sample import GpuSample, HostSample, ProcessSample, SystemSample
+from h5stream.monitor.sample import (
+    GPU_FIGURES,
+    SYSTEM_FIGURES,
+    GpuSample,
+    HostSample,
+    ProcessSample,
+    SystemSample,
+    figure_name,
+    value_at,
+)
 from h5stream.monitor.system import Sink
 
 
 def sample_to_json(sample: SystemSample) -> str:
-    """Return a sample as one line of JSON, named as in the classes; what is not known is ``null``.
-
-    Examples
-    --------
-    >>> sample_from_json(sample_to_json(SystemSample(time_s=1.5))) == SystemSample(time_s=1.5)
-    True
-    """
+    """Return a sample as one line of JSON, named as in the classes; what is not known is ``null``."""
     return json.dumps(asdict(sample))
 
 
 def sample_from_json(line: str) -> SystemSample:
     """Return the sample that `sample_to_json` made the line from."""
     facts: dict[str, Any] = json.loads(line)
-    facts["gpus"] = tuple(
-        GpuSample(**{**gpu, "throttle_reasons": _as_tuple(gpu["throttle_reasons"])}) for gpu in facts["gpus"]
-    )
+    for gpu in facts["gpus"]:
+        gpu["throttle_reasons"] = None if gpu["throttle_reasons"] is None else tuple(gpu["throttle_reasons"])
+    facts["gpus"] = tuple(GpuSample(**gpu) for gpu in facts["gpus"])
     facts["host"] = HostSample(**facts["host"])
     facts["process"] = ProcessSample(**facts["process"]) if facts["process"] else None
     return SystemSample(**facts)
-
-
-def _as_tuple(reasons: list[str] | None) -> tuple[str, ...] | None:
-    return None if reasons is None else tuple(reasons)
 
 
 def read_log(path: str | Path) -> list[SystemSample]:
@@ -59,10 +58,7 @@ def read_log(path: str | Path) -> list[SystemSample]:
 
 
 class _FileLog:
-    """A text file that is opened with the first sample and complete after every one.
-
-    An existing file is replaced.
-    """
+    """A text file that is opened with the first sample and complete after every one; an existing one is replaced."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -71,11 +67,22 @@ class _FileLog:
         if not folder.is_dir() or not os.access(folder, os.W_OK) or self.path.is_dir():
             raise OptionError(f"cannot write {str(path)!r}: {str(folder)!r} must be a folder that takes files")
 
-    def _opened(self) -> IO[str]:
+    def write(self, sample: SystemSample) -> None:
+        """Write one line.
+
+        Parameters
+        ----------
+        sample : SystemSample
+            What was measured.
+        """
         if self._file is None:
             # Kept open from sample to sample; `close` is its end.
             self._file = self.path.open("w", encoding="utf-8", newline="")
-        return self._file
+        self._write(self._file, sample)
+        self._file.flush()
+
+    def _write(self, out: IO[str], sample: SystemSample) -> None:
+        raise NotImplementedError
 
     def close(self) -> None:
         """Close the file."""
@@ -97,17 +104,8 @@ class JsonlLog(_FileLog):
         If there is no folder to write it to.
     """
 
-    def write(self, sample: SystemSample) -> None:
-        """Write one line.
-
-        Parameters
-        ----------
-        sample : SystemSample
-            What was measured.
-        """
-        out = self._opened()
+    def _write(self, out: IO[str], sample: SystemSample) -> None:
         out.write(sample_to_json(sample) + "\n")
-        out.flush()
 
 
 class CsvLog(_FileLog):
@@ -128,21 +126,12 @@ class CsvLog(_FileLog):
 
     _table: csv.DictWriter[str] | None = None
 
-    def write(self, sample: SystemSample) -> None:
-        """Write one row, and the heading before the first.
-
-        Parameters
-        ----------
-        sample : SystemSample
-            What was measured.
-        """
+    def _write(self, out: IO[str], sample: SystemSample) -> None:
         row = dict(flatten(sample))
-        out = self._opened()
         if self._table is None:
             self._table = csv.DictWriter(out, list(row), extrasaction="ignore")
             self._table.writeheader()
         self._table.writerow(row)
-        out.flush()
 
 
 def open_log(path: str | Path) -> Sink:
@@ -218,92 +207,22 @@ class TensorBoardLog:
             self._writer.close()
 
 
-# --- The figures of a sample by name: one table for files, TensorBoard and Prometheus -------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """A number that a sample may have."""
-
-    name: str
-    """Its name outside, ending in its unit."""
-    path: str
-    """Where `value_at` finds it."""
-    help: str
-    """What it is, in one line."""
-
-
-def _figure(path: str, help_text: str, name: str = "") -> Figure:
-    return Figure(
-        name=name or path.removeprefix("gpu.").removeprefix("host.").replace(".", "_"), path=path, help=help_text
-    )
-
-
-GPU_FIGURES = (
-    _figure("gpu.utilization_ratio", "Share of the time in which some kernel ran."),
-    _figure("gpu.sm_activity_ratio", "Share of the multiprocessors that were busy."),
-    _figure("gpu.memory_used_bytes", "Device memory taken."),
-    _figure("gpu.memory_total_bytes", "Device memory there is."),
-    _figure("gpu.pcie_receive_bytes_per_s", "Bytes a second that came over PCIe."),
-    _figure("gpu.power_w", "Power drawn."),
-    _figure("gpu.power_limit_w", "Power that may be drawn."),
-    _figure("gpu.temperature_c", "Temperature of the die."),
-    _figure("gpu.sm_clock_hz", "Clock of the multiprocessors."),
-    _figure("gpu.memory_clock_hz", "Clock of the device memory."),
-)
-
-SYSTEM_FIGURES = (
-    _figure("host.cpu_ratio", "Share of the machine's processors that was busy."),
-    _figure("host.ram_used_bytes", "Memory taken, within the cgroup's limit where there is one."),
-    _figure("host.ram_total_bytes", "Memory there is, within the cgroup's limit where there is one."),
-    _figure("host.disk_read_bytes_per_s", "Bytes a second read from the machine's disks."),
-    _figure("process.processes", "Processes that are watched: one and its children."),
-    _figure("process.cpu_cores", "Processors that the watched processes kept busy."),
-    _figure("process.memory_bytes", "Resident memory of the watched process."),
-    _figure("process.children_memory_bytes", "Resident memory of its children."),
-    _figure("process.disk_read_bytes_per_s", "Bytes a second fetched from storage for the watched processes."),
-    _figure("data_wait_ratio", "Share of the time that the training loop waited for a batch."),
-    _figure("cost_ratio", "Share of one processor that the monitor itself takes.", "monitor_cost_ratio"),
-)
-
-
-def value_at(path: str, sample: SystemSample, gpu: int = 0) -> float | None:
-    """Return the value at a path such as ``host.cpu_ratio`` or, of one device, ``gpu.power_w``; None if there is none.
-
-    Examples
-    --------
-    >>> value_at("gpu.power_w", SystemSample(time_s=0.0)), value_at("elapsed_s", SystemSample(time_s=0.0))
-    (None, 0.0)
-    """
-    owner, _, name = path.rpartition(".")
-    found = sample.gpu(gpu) if owner == "gpu" else getattr(sample, owner) if owner else sample
-    value: float | None = None if found is None else getattr(found, name)
-    return value
-
-
 def flatten(sample: SystemSample) -> Iterator[tuple[str, float | str | None]]:
-    """Return every figure of a sample with its name; those of a GPU begin with ``gpu0_``, ``gpu1_`` ...
-
-    Examples
-    --------
-    >>> dict(flatten(SystemSample(time_s=0.0)))["cpu_ratio"] is None
-    True
-    """
-    yield from (("time_s", sample.time_s), ("elapsed_s", sample.elapsed_s), ("interval_s", sample.interval_s))
-    yield from ((figure.name, value_at(figure.path, sample)) for figure in SYSTEM_FIGURES)
+    """Return every figure of a sample with its name; those of a GPU begin with ``gpu0_``, ``gpu1_`` ..."""
+    yield from ((name, value_at(name, sample)) for name in ("time_s", "elapsed_s", "interval_s"))
+    yield from ((figure_name(path), value_at(path, sample)) for path in SYSTEM_FIGURES)
     for position, gpu in enumerate(sample.gpus):
         yield f"gpu{position}_uuid", gpu.uuid
-        yield from ((f"gpu{position}_{figure.name}", value_at(figure.path, sample, position)) for figure in GPU_FIGURES)
+        yield from ((f"gpu{position}_{figure_name(path)}", value_at(path, sample, position)) for path in GPU_FIGURES)
         reasons = gpu.throttle_reasons
         yield f"gpu{position}_throttle_reasons", None if reasons is None else "+".join(reasons)
 
 
 # --- Samples in Prometheus' text format: base units, ratios from 0 to 1, nothing where nothing is known.
 #
-# Source: "Metric and label naming" of the Prometheus documentation.
+# Source: "Metric and label naming" of the Prometheus documentation, which writes units out.
 
 
-# Prometheus writes units out.
 _UNITS = {"_per_s": "_per_second", "_w": "_watts", "_c": "_celsius", "_hz": "_hertz"}
 
 
@@ -340,27 +259,24 @@ class PrometheusCollector:
     def collect(self) -> Iterator[Any]:
         """Return one gauge for each figure that is known."""
         sample = self._newest()
-        for figure in SYSTEM_FIGURES:
-            value = value_at(figure.path, sample)
-            if value is not None:
-                yield self._family(_metric("h5stream_" + figure.name), figure.help, value=value)
-        for figure in GPU_FIGURES:
-            known = [(str(i), gpu, value_at(figure.path, sample, i)) for i, gpu in enumerate(sample.gpus)]
-            gauge = self._family(_metric("h5stream_gpu_" + figure.name), figure.help, labels=["gpu", "uuid", "name"])
-            for position, gpu, value in known:
-                if value is not None:
-                    gauge.add_metric([position, gpu.uuid, gpu.name], value)
-            if gauge.samples:
-                yield gauge
-        yield from self._throttling(sample)
+        gpus = [(str(position), gpu) for position, gpu in enumerate(sample.gpus)]
+        for path, text in SYSTEM_FIGURES.items():
+            yield from self._gauge(figure_name(path), text, (), [((), value_at(path, sample))])
+        for path, text in GPU_FIGURES.items():
+            values = [((number, gpu.uuid, gpu.name), value_at(path, sample, int(number))) for number, gpu in gpus]
+            yield from self._gauge(f"gpu_{figure_name(path)}", text, ("gpu", "uuid", "name"), values)
+        reasons = [((number, gpu.uuid, reason), 1) for number, gpu in gpus for reason in gpu.throttle_reasons or ()]
+        text = "1 for each reason that holds the clocks back."
+        yield from self._gauge("gpu_throttled", text, ("gpu", "uuid", "reason"), reasons)
 
-    def _throttling(self, sample: SystemSample) -> Iterator[Any]:
-        gauge = self._family(
-            "h5stream_gpu_throttled", "1 for each reason that holds the clocks back.", labels=["gpu", "uuid", "reason"]
-        )
-        for position, gpu in enumerate(sample.gpus):
-            for reason in gpu.throttle_reasons or ():
-                gauge.add_metric([str(position), gpu.uuid, reason], 1)
+    def _gauge(
+        self, name: str, text: str, labels: Sequence[str], values: Sequence[tuple[Sequence[str], float | None]]
+    ) -> Iterator[Any]:
+        unit = next((unit for unit in _UNITS if name.endswith(unit)), "")
+        gauge = self._family(f"h5stream_{name.removesuffix(unit)}{_UNITS.get(unit, '')}", text, labels=labels)
+        for label, value in values:
+            if value is not None:
+                gauge.add_metric(label, value)
         if gauge.samples:
             yield gauge
 
@@ -372,10 +288,3 @@ def prometheus_text(sample: SystemSample) -> str:
     registry.register(PrometheusCollector(lambda: sample))
     text: bytes = client.generate_latest(registry)
     return text.decode()
-
-
-def _metric(name: str) -> str:
-    for short, full in _UNITS.items():
-        if name.endswith(short):
-            return name.removesuffix(short) + full
-    return name

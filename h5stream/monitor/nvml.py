@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -33,9 +33,39 @@ THROTTLE_BITS = (
     "display_clock_setting",
 )
 
+# What each error number says of the driver, of one device, or of one call; any other may pass.
+_MEANINGS = {
+    "NVML_ERROR_UNINITIALIZED": "gone",
+    "NVML_ERROR_DRIVER_NOT_LOADED": "gone",
+    "NVML_ERROR_LIBRARY_NOT_FOUND": "gone",
+    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "gone",
+    "NVML_ERROR_GPU_IS_LOST": "lost",
+    "NVML_ERROR_RESET_REQUIRED": "lost",
+    "NVML_ERROR_NOT_SUPPORTED": "unsupported",
+    "NVML_ERROR_FUNCTION_NOT_FOUND": "unsupported",
+}
+
+
+# Figures of a card: what NVML's unit is in ours, and functions with their argument, in turn until one answers.
+_SCALED: dict[str, tuple[float, tuple[str, ...]]] = {
+    "power_w": (1e-3, ("nvmlDeviceGetPowerUsage",)),
+    "power_limit_w": (1e-3, ("nvmlDeviceGetEnforcedPowerLimit",)),
+    # The second before driver 570.
+    "temperature_c": (
+        1.0,
+        tuple(f"{call} NVML_TEMPERATURE_GPU" for call in ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")),
+    ),
+    "sm_clock_hz": (1e6, ("nvmlDeviceGetClockInfo NVML_CLOCK_SM",)),
+    "memory_clock_hz": (1e6, ("nvmlDeviceGetClockInfo NVML_CLOCK_MEM",)),
+}
+
 
 class DriverGone(Exception):  # noqa: N818 - an event, not an error: machines without a GPU are ordinary
     """The driver is absent, or went away while it was in use; the message says why."""
+
+
+class _DeviceLostError(Exception):
+    """One device is out; the others are not."""
 
 
 class NvmlApi(Protocol):
@@ -53,7 +83,7 @@ class NvmlApi(Protocol):
 
 
 def installed_nvml() -> NvmlApi:
-    """Give nvidia-ml-py's module; loading it touches no driver."""
+    """Return nvidia-ml-py's module; loading it touches no driver."""
     import pynvml
 
     return cast(NvmlApi, pynvml)
@@ -66,14 +96,10 @@ class _Device:
     name: DeviceName
     handle: Any
     card: Any  # the handle of the whole card; the same as `handle` unless this is a MIG instance
-    gpm: GpmPair | None = None
+    gpm: _GpmPair | None = None
     unsupported: set[str] = field(default_factory=set)
     received: tuple[int, float] | None = None  # PCIe bytes so far, and when
     lost: str | None = None
-
-    @property
-    def is_mig(self) -> bool:
-        return self.name.parent_uuid is not None
 
 
 class NvmlReader:
@@ -85,14 +111,12 @@ class NvmlReader:
             self._api.nvmlInit()
         except self._api.NVMLError as error:
             raise DriverGone(f"no NVIDIA driver: {error}") from None
+        self._meanings = {getattr(self._api, name): meaning for name, meaning in _MEANINGS.items()}
         self._devices: list[_Device] = []
 
     def close(self) -> None:
         """Free what NVML lent and shut it down; harmless after the driver has gone."""
-        for device in self._devices:
-            if device.gpm is not None:
-                device.gpm.close()
-        self._devices = []
+        self._keep([])
         with contextlib.suppress(self._api.NVMLError):  # The driver may have gone already.
             self._api.nvmlShutdown()
 
@@ -100,133 +124,105 @@ class NvmlReader:
         """Return every card in NVML's order, each followed by its MIG instances."""
         return [device.name for device in self._enumerate()]
 
-    def driver_version(self) -> str | None:
-        """Return the driver's version, ``570.86.15``."""
-        return cast("str | None", self._once(self._api.nvmlSystemGetDriverVersion))
-
-    def cuda_version(self) -> tuple[int, int] | None:
-        """Return the newest CUDA version that the driver can run, as (major, minor)."""
-        number = self._once(self._api.nvmlSystemGetCudaDriverVersion)
-        return None if number is None else (number // 1000, number % 1000 // 10)
-
     def watch(self, uuids: tuple[str, ...]) -> None:
         """Observe the devices of these UUIDs from now on, in this order, keeping what was learnt."""
-        known = {device.name.uuid: device for device in self._devices}
-        fresh = {device.name.uuid: device for device in self._enumerate()}
-        chosen = [known.get(uuid) or fresh[uuid] for uuid in uuids if uuid in known or uuid in fresh]
+        there = {device.name.uuid: device for device in [*self._enumerate(), *self._devices]}
+        self._keep([there[uuid] for uuid in uuids if uuid in there])
         for device in self._devices:
-            if device not in chosen and device.gpm is not None:
-                device.gpm.close()
-        self._devices = chosen
-        for device in chosen:
-            device.gpm = device.gpm or self._start_gpm(device)
+            support = None if device.gpm else self.ask("nvmlGpmQueryDeviceSupport", device.card)
+            if support is not None and support.isSupportedDevice:
+                device.gpm = _GpmPair(self._api, device.card, device.name.gpu_instance_id)
 
     def read(self) -> tuple[GpuSample, ...]:
         """Read every observed device; after a `DriverGone` this reader is of no use, but for `close`."""
         return tuple(self._read_device(device) for device in self._devices)
 
-    # -- finding devices
+    def ask(self, function: str, *arguments: Any) -> Any:
+        """Return what NVML's `function` gives; None where it fails, driver and library permitting."""
+        return self._try(getattr(self._api, function), *arguments)
 
-    def _enumerate(self) -> list[_Device]:
-        found: list[_Device] = []
-        for index in range(self._once(self._api.nvmlDeviceGetCount) or 0):
-            card = self._once(self._api.nvmlDeviceGetHandleByIndex, index)
-            uuid = None if card is None else self._once(self._api.nvmlDeviceGetUUID, card)
-            if card is None or uuid is None:
+    def _keep(self, devices: list[_Device]) -> None:
+        for device in self._devices:
+            if device not in devices and device.gpm is not None:
+                device.gpm.close()
+        self._devices = devices
+
+    def _enumerate(self) -> Iterator[_Device]:
+        for index in range(self.ask("nvmlDeviceGetCount") or 0):
+            card = self.ask("nvmlDeviceGetHandleByIndex", index)
+            uuid = None if card is None else self.ask("nvmlDeviceGetUUID", card)
+            if uuid is None:
                 continue  # A card that is already lost has neither; the others count.
-            name = self._once(self._api.nvmlDeviceGetName, card) or "unnamed GPU"
-            pci = self._once(self._api.nvmlDeviceGetPciInfo, card)
-            bus = None if pci is None else _sysfs_bus_id(pci.busId)
-            entry = _Device(DeviceName(uuid=uuid, name=name, pci_bus_id=bus), card, card)
-            found += [entry, *self._mig_instances(entry)]
-        return found
+            name = self.ask("nvmlDeviceGetName", card) or "unnamed GPU"
+            pci = self.ask("nvmlDeviceGetPciInfo", card)
+            entry = DeviceName(uuid=uuid, name=name, pci_bus_id=None if pci is None else _sysfs_bus_id(pci.busId))
+            yield _Device(entry, card, card)
+            mode = self.ask("nvmlDeviceGetMigMode", card)
+            if mode and mode[0]:
+                yield from self._mig_instances(card, entry)
 
-    def _mig_instances(self, card: _Device) -> list[_Device]:
-        mode = self._once(self._api.nvmlDeviceGetMigMode, card.handle)
-        if not mode or not mode[0]:
-            return []
-        found = []
-        for index in range(self._once(self._api.nvmlDeviceGetMaxMigDeviceCount, card.handle) or 0):
-            handle = self._once(self._api.nvmlDeviceGetMigDeviceHandleByIndex, card.handle, index)
-            uuid = None if handle is None else self._once(self._api.nvmlDeviceGetUUID, handle)
+    def _mig_instances(self, card: Any, of: DeviceName) -> Iterator[_Device]:
+        for index in range(self.ask("nvmlDeviceGetMaxMigDeviceCount", card) or 0):
+            handle = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", card, index)
+            uuid = None if handle is None else self.ask("nvmlDeviceGetUUID", handle)
             if uuid is None:
                 continue  # The instances' numbers have gaps.
             name = DeviceName(
                 uuid=uuid,
-                name=self._once(self._api.nvmlDeviceGetName, handle) or card.name.name,
-                parent_uuid=card.name.uuid,
-                gpu_instance_id=self._once(self._api.nvmlDeviceGetGpuInstanceId, handle),
-                compute_instance_id=self._once(self._api.nvmlDeviceGetComputeInstanceId, handle),
-                pci_bus_id=card.name.pci_bus_id,
+                name=self.ask("nvmlDeviceGetName", handle) or of.name,
+                parent_uuid=of.uuid,
+                gpu_instance_id=self.ask("nvmlDeviceGetGpuInstanceId", handle),
+                compute_instance_id=self.ask("nvmlDeviceGetComputeInstanceId", handle),
+                pci_bus_id=of.pci_bus_id,
             )
-            found.append(_Device(name, handle, card.handle))
-        return found
-
-    def _start_gpm(self, device: _Device) -> GpmPair | None:
-        support = self._once(self._api.nvmlGpmQueryDeviceSupport, device.card)
-        if support is None or not support.isSupportedDevice:
-            return None
-        return GpmPair(self._api, device.card, device.name.gpu_instance_id if device.is_mig else None)
-
-    # -- reading
+            yield _Device(name, handle, card)
 
     def _read_device(self, device: _Device) -> GpuSample:
-        identity: dict[str, Any] = {"uuid": device.name.uuid, "name": device.name.name}
+        values: dict[str, Any] = {}
         if device.lost is None:
             try:
-                return GpuSample(**identity, **self._values(device))
+                values = self._values(device)
             except _DeviceLostError as error:
                 device.lost = str(error)
-        return GpuSample(**identity, unavailable=device.lost)
+        return GpuSample(uuid=device.name.uuid, name=device.name.name, unavailable=device.lost, **values)
 
     def _values(self, device: _Device) -> dict[str, Any]:
-        card = device.card
-        utilization = self._ask(device, "nvmlDeviceGetUtilizationRates", device.handle)
-        memory = self._memory(device)
-        busy, received = (self._try(device, "gpm", device.gpm.read) if device.gpm else None) or (None, None)
+        rates = self._first(device, device.handle, "nvmlDeviceGetUtilizationRates")
+        # Version 2 keeps the driver's own share out of "used"; drivers before 510 have only version 1.
+        versions = ("nvmlDeviceGetMemoryInfo nvmlMemory_v2", "nvmlDeviceGetMemoryInfo")
+        memory = self._first(device, device.handle, *versions)
+        # The second before driver 535.
+        reasons = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+        mask = self._first(device, device.card, *reasons)
+        busy, received = (device.gpm and self._try(device.gpm.read, device=device, what="gpm")) or (None, None)
+        scaled = {name: (factor, self._first(device, device.card, *calls)) for name, (factor, calls) in _SCALED.items()}
         return {
-            "utilization_ratio": None if utilization is None else utilization.gpu / 100,
-            "sm_activity_ratio": busy,
+            "utilization_ratio": None if rates is None else rates.gpu / 100,
             "memory_used_bytes": None if memory is None else int(memory.used),
             "memory_total_bytes": None if memory is None else int(memory.total),
+            "throttle_reasons": None
+            if mask is None
+            else tuple(name for bit, name in enumerate(THROTTLE_BITS) if mask & 1 << bit),
+            "sm_activity_ratio": busy,
             "pcie_receive_bytes_per_s": self._pcie(device, received),
-            "power_w": _times(self._ask(device, "nvmlDeviceGetPowerUsage", card), 1e-3),
-            "power_limit_w": _times(self._ask(device, "nvmlDeviceGetEnforcedPowerLimit", card), 1e-3),
-            "temperature_c": self._temperature(device),
-            "sm_clock_hz": self._clock_hz(device, self._api.NVML_CLOCK_SM),
-            "memory_clock_hz": self._clock_hz(device, self._api.NVML_CLOCK_MEM),
-            "throttle_reasons": self._throttle(device),
-        }
+        } | {name: None if value is None else value * factor for name, (factor, value) in scaled.items()}
 
-    def _memory(self, device: _Device) -> Any:
-        # Version 2 keeps the driver's own share out of "used"; drivers before 510 have only version 1.
-        version = self._api.nvmlMemory_v2
-        second = self._ask(device, "nvmlDeviceGetMemoryInfo", device.handle, version)
-        return second or self._ask(device, "nvmlDeviceGetMemoryInfo", device.handle)
-
-    def _temperature(self, device: _Device) -> float | None:
-        where = (device.card, self._api.NVML_TEMPERATURE_GPU)
-        degrees = self._ask(device, "nvmlDeviceGetTemperatureV", *where)
-        if degrees is None:  # drivers before 570
-            degrees = self._ask(device, "nvmlDeviceGetTemperature", *where)
-        return _times(degrees, 1.0)
-
-    def _clock_hz(self, device: _Device, clock: int) -> float | None:
-        return _times(self._ask(device, "nvmlDeviceGetClockInfo", device.card, clock), 1e6)
-
-    def _throttle(self, device: _Device) -> tuple[str, ...] | None:
-        mask = self._ask(device, "nvmlDeviceGetCurrentClocksEventReasons", device.card)
-        if mask is None:  # drivers before 535
-            mask = self._ask(device, "nvmlDeviceGetCurrentClocksThrottleReasons", device.card)
-        if mask is None:
-            return None
-        return tuple(name for bit, name in enumerate(THROTTLE_BITS) if mask & 1 << bit)
+    def _first(self, device: _Device, handle: Any, *calls: str) -> Any:
+        """Return the first answer of functions of a handle; an older nvidia-ml-py lacks the newer ones."""
+        for what in calls:
+            function, *constants = what.split()
+            arguments = [getattr(self._api, constant) for constant in constants]
+            call = getattr(self._api, function, None)
+            answer = call and self._try(call, handle, *arguments, device=device, what=what)
+            if answer is not None:
+                return answer
+        return None
 
     def _pcie(self, device: _Device, from_gpm: float | None) -> float | None:
         """Prefer the card's byte counter, then GPM; a MIG instance does not get its neighbours' bytes."""
-        if device.is_mig:
+        if device.name.parent_uuid is not None:
             return from_gpm
-        count = self._try(device, "pcie counter", lambda: self._pcie_counter(device.card))
+        count = self._try(self._pcie_counter, device.card, device=device, what="pcie counter")
         now, before = time.monotonic(), device.received
         device.received = None if count is None else (count, now)
         if count is not None and before is not None and count >= before[0] and now > before[1]:
@@ -242,60 +238,21 @@ class NvmlReader:
         wide = value.valueType == api.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
         return int(value.value.ullVal) if wide else None
 
-    # -- failing
-
-    def _ask(self, device: _Device, function: str, *arguments: Any) -> Any:
-        """Return what NVML's `function` gives; None where driver, device or nvidia-ml-py lacks it."""
-        call = getattr(self._api, function, None)
-        if call is None:
+    def _try(self, call: Callable[..., Any], *arguments: Any, device: _Device | None = None, what: str = "") -> Any:
+        """Return what `call` gives; None if it cannot, and do not ask a device again for what it does not support."""
+        if device is not None and what in device.unsupported:
             return None
-        return self._try(device, f"{function}/{arguments[1:]}", lambda: call(*arguments))
-
-    def _try(self, device: _Device, what: str, call: Callable[[], Any]) -> Any:
-        """Return what `call` gives; None if it cannot, and do not ask again for what is not supported."""
-        if what in device.unsupported:
-            return None
-        try:
-            return call()
-        except self._api.NVMLError as error:
-            self._raise_if_gone(error)
-            if _number(error) in self._codes("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED"):
-                raise _DeviceLostError(str(error)) from None
-            if _number(error) in self._codes("NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_FUNCTION_NOT_FOUND"):
-                device.unsupported.add(what)
-            return None
-
-    def _once(self, call: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return call(*arguments)
         except self._api.NVMLError as error:
-            self._raise_if_gone(error)
+            meaning = self._meanings.get(getattr(error, "value", -1))
+            if meaning == "gone":
+                raise DriverGone(f"the NVIDIA driver went away: {error}") from None
+            if meaning == "lost" and device is not None:
+                raise _DeviceLostError(str(error)) from None
+            if meaning == "unsupported" and device is not None:
+                device.unsupported.add(what)
             return None
-
-    def _raise_if_gone(self, error: Exception) -> None:
-        gone = self._codes(
-            "NVML_ERROR_UNINITIALIZED",
-            "NVML_ERROR_DRIVER_NOT_LOADED",
-            "NVML_ERROR_LIBRARY_NOT_FOUND",
-            "NVML_ERROR_LIB_RM_VERSION_MISMATCH",
-        )
-        if _number(error) in gone:
-            raise DriverGone(f"the NVIDIA driver went away: {error}") from None
-
-    def _codes(self, *names: str) -> tuple[int, ...]:
-        return tuple(getattr(self._api, name) for name in names)
-
-
-class _DeviceLostError(Exception):
-    """One device is out; the others are not."""
-
-
-def _number(error: Exception) -> int:
-    return cast(int, getattr(error, "value", -1))
-
-
-def _times(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor
 
 
 def _sysfs_bus_id(bus_id: str | bytes) -> str:
@@ -309,57 +266,32 @@ def _sysfs_bus_id(bus_id: str | bytes) -> str:
 class DriverFacts:
     """The driver and its devices."""
 
-    version: str | None = None
-    """The driver's version, None without a driver."""
-    cuda_version: tuple[int, int] | None = None
-    """The newest CUDA that the driver runs, as (major, minor)."""
-    devices: tuple[DeviceName, ...] = ()
-    """Every card and MIG instance in NVML's order."""
-    reason: str | None = None
-    """Why there is no driver, or None."""
+    version: str | None = None  # None without a driver
+    cuda_version: tuple[int, int] | None = None  # the newest CUDA that the driver runs, as (major, minor)
+    devices: tuple[DeviceName, ...] = ()  # every card and MIG instance in NVML's order
+    reason: str | None = None  # why there is no driver, or None
 
 
 def driver_facts(api: NvmlApi | None = None) -> DriverFacts:
-    """Ask the driver once and give NVML back.
-
-    Examples
-    --------
-    >>> facts = driver_facts()
-    >>> (facts.version is None) == (facts.reason is not None)
-    True
-    """
+    """Ask the driver once and give NVML back."""
     try:
-        reader = NvmlReader(api)
+        with contextlib.closing(NvmlReader(api)) as reader:
+            version = reader.ask("nvmlSystemGetDriverVersion") or "unknown version"
+            cuda = reader.ask("nvmlSystemGetCudaDriverVersion")
+            return DriverFacts(
+                version=version,
+                cuda_version=None if cuda is None else (cuda // 1000, cuda % 1000 // 10),
+                devices=tuple(reader.list_devices()),
+            )
     except DriverGone as gone:
         return DriverFacts(reason=str(gone))
-    try:
-        return DriverFacts(
-            version=reader.driver_version() or "unknown version",
-            cuda_version=reader.cuda_version(),
-            devices=tuple(reader.list_devices()),
-        )
-    except DriverGone as gone:
-        return DriverFacts(reason=str(gone))
-    finally:
-        reader.close()
 
 
-# --- SM activity and PCIe traffic from NVML's GPU performance monitoring (Hopper and later) -------
-#
-# Utilisation only says that some kernel ran; GPM counts how many multiprocessors were busy. It works on pairs of
-# samples, and gives means over the time between them.
-#
-# Source: ``nvmlGpmMetricsGet`` in the NVML API reference.
+class _GpmPair:
+    """Two samples of NVML's GPU performance monitoring (Hopper and later) that take turns, of a card or an instance.
 
-
-Means = tuple[float | None, float | None]
-"""The share of the multiprocessors that were busy, 0 to 1, and bytes a second over PCIe, between two samples."""
-
-
-class GpmPair:
-    """Two GPM samples of one device that take turns; owned by the thread of its `NvmlReader`.
-
-    The device is the whole card, or the MIG instance of it that has NVML's number `gpu_instance`.
+    Utilisation only says that some kernel ran; GPM counts how many multiprocessors were busy, as a mean over the time
+    between two samples. Source: ``nvmlGpmMetricsGet`` in the NVML API reference.
     """
 
     def __init__(self, api: Any, card: Any, gpu_instance: int | None) -> None:
@@ -369,9 +301,9 @@ class GpmPair:
         self._request = api.c_nvmlGpmMetricsGet_t()
         self._has_first = False
 
-    def read(self) -> Means | None:
-        """Return the means since the reading before, or None the first time."""
-        api = self._api
+    def read(self) -> tuple[float | None, float | None] | None:
+        """Return the share of busy multiprocessors, and PCIe bytes a second, since the last reading; None at first."""
+        api, request = self._api, self._request
         while len(self._samples) < 2:
             self._samples.append(api.nvmlGpmSampleAlloc())
         earlier, later = self._samples
@@ -383,32 +315,21 @@ class GpmPair:
         if not self._has_first:
             self._has_first = True
             return None
-        return self._between(earlier, later)
-
-    def close(self) -> None:
-        """Return the samples back to NVML."""
-        for sample in self._samples:
-            try:
-                self._api.nvmlGpmSampleFree(sample)
-            except self._api.NVMLError:
-                break  # The driver has gone, and the samples with it.
-        self._samples = []
-
-    def _between(self, earlier: Any, later: Any) -> Means:
-        api, request = self._api, self._request
-        request.version = api.NVML_GPM_METRICS_GET_VERSION
-        request.numMetrics = 2
+        request.version, request.numMetrics = api.NVML_GPM_METRICS_GET_VERSION, 2
         request.sample1, request.sample2 = earlier, later
         request.metrics[0].metricId = api.NVML_GPM_METRIC_SM_UTIL
         request.metrics[1].metricId = api.NVML_GPM_METRIC_PCIE_RX_PER_SEC
         api.nvmlGpmMetricsGet(request)
-        busy, mebibytes = _value(request.metrics[0]), _value(request.metrics[1])
+        # Two samples without a clock tick between them make a value that is not a number.
+        busy, mebibytes = (
+            None if metric.nvmlReturn or not math.isfinite(metric.value) else float(metric.value)
+            for metric in request.metrics[:2]
+        )
         # Drivers have given MIG instances a little over 100.
         return None if busy is None else min(busy / 100, 1.0), None if mebibytes is None else mebibytes * 2**20
 
-
-def _value(metric: Any) -> float | None:
-    """Return a metric's value; two samples without a clock tick between them make it not a number."""
-    if metric.nvmlReturn or not math.isfinite(metric.value):
-        return None
-    return float(metric.value)
+    def close(self) -> None:
+        """Return the samples to NVML."""
+        with contextlib.suppress(self._api.NVMLError):  # The driver has gone, and the samples with it.
+            while self._samples:
+                self._api.nvmlGpmSampleFree(self._samples.pop())

@@ -11,7 +11,7 @@ from h5stream.device.facts import started_cuda_uuids
 from h5stream.monitor.host import HostReader, ProcessReader
 from h5stream.monitor.nvml import DriverGone, NvmlApi, NvmlReader
 from h5stream.monitor.sample import GpuSample, SystemSample
-from h5stream.monitor.visible import Visible, visible_devices
+from h5stream.monitor.visible import visible_devices
 
 _log = logging.getLogger("h5stream.monitor")
 
@@ -39,7 +39,7 @@ class GpuWatch:
         self.note: str | None = None
         try:
             self._reader = NvmlReader(api)
-            self._choose()
+            self._choose(self._reader)
         except DriverGone as gone:
             self._give_up(gone)
 
@@ -51,7 +51,7 @@ class GpuWatch:
             if self._own_process and not self._cuda_uuids:
                 self._cuda_uuids = started_cuda_uuids()
                 if self._cuda_uuids:
-                    self._choose()
+                    self._choose(self._reader)
             self._last = self._reader.read()
         except DriverGone as gone:
             self._give_up(gone)
@@ -63,19 +63,24 @@ class GpuWatch:
             self._reader.close()
             self._reader = None
 
-    def _choose(self) -> None:
-        assert self._reader is not None
-        names = self._reader.list_devices()
+    def _choose(self, reader: NvmlReader) -> None:
+        names = reader.list_devices()
         seen = visible_devices(names, self._environment, self._cuda_uuids)
-        uuids = _picked(self._devices, seen, tuple(name.uuid for name in names))
+        uuids = seen.uuids
+        if self._devices is not None:  # one that does not exist is left out
+            found: list[str] = []
+            for one in self._devices:
+                if isinstance(one, int):
+                    found += seen.uuids[one:][:1] if one >= 0 else ()
+                else:
+                    found += [name.uuid for name in names if name.uuid.lower().startswith(one.lower())]
+            uuids = tuple(dict.fromkeys(found))
+        nothing = "there is a driver, but it lists no GPU"
+        if names and self._devices is not None:
+            nothing = f"devices={list(self._devices)!r} names none of the {len(names)} devices that NVML lists"
         self.note = seen.note
-        self.reason = None if uuids else seen.note or self._nothing(len(names))
-        self._reader.watch(uuids)
-
-    def _nothing(self, devices: int) -> str:
-        if devices and self._devices is not None:
-            return f"devices={list(self._devices)!r} names none of the {devices} devices that NVML lists"
-        return "there is a driver, but it lists no GPU"
+        self.reason = None if uuids else seen.note or nothing
+        reader.watch(uuids)
 
     def _give_up(self, gone: DriverGone) -> None:
         self.reason = str(gone)
@@ -85,23 +90,10 @@ class GpuWatch:
         self.close()
 
 
-def _picked(wanted: Sequence[int | str] | None, seen: Visible, every: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the UUIDs that were asked for; one that does not exist is left out."""
-    if wanted is None:
-        return seen.uuids
-    found = []
-    for one in wanted:
-        if isinstance(one, int):
-            found += list(seen.uuids[one : one + 1]) if one >= 0 else []
-        else:
-            found += [uuid for uuid in every if uuid.lower().startswith(one.lower())]
-    return tuple(dict.fromkeys(found))
-
-
 class Probe:
     """Reads everything once per call. Belongs to the thread that uses it, NVML included.
 
-    `data_wait` gives the share of the time since its last call that went into waiting for data, or None. It is a
+    `data_wait` returns the share of the time since its last call that went into waiting for data, or None. It is a
     `ProcessLookupError` if there is no process `pid`.
     """
 
@@ -110,28 +102,20 @@ class Probe:
         *,
         pid: int | None = None,
         devices: Sequence[int | str] | None = None,
-        data_wait: Callable[[], float | None] | None = None,
+        data_wait: Callable[[], float | None],
         api: NvmlApi | None = None,
     ) -> None:
-        self._process = ProcessReader(pid)
+        self._process, self._host, self._data_wait = ProcessReader(pid), HostReader(), data_wait
         own = pid is None or pid == os.getpid()
-        environment = os.environ if own else self._process.environment()
-        self._host = HostReader()
-        self._data_wait = data_wait
-        self.gpus = GpuWatch(api, environment, devices, own_process=own)
+        self.gpus = GpuWatch(api, os.environ if own else self._process.environment(), devices, own_process=own)
         self._started_s = self._last_s = time.monotonic()
         self.read()  # Rates need a first reading; its values are not shown.
-
-    @property
-    def age_s(self) -> float:
-        """Seconds since the last reading."""
-        return time.monotonic() - self._last_s
 
     def read(self) -> SystemSample:
         """Read everything."""
         wall_s, cpu_s = time.monotonic(), time.thread_time()
         gpus, host, process = self.gpus.read(), self._host.read(), self._process.read()
-        waited = self._data_wait() if self._data_wait is not None else None
+        waited = self._data_wait()
         interval_s, self._last_s = wall_s - self._last_s, wall_s
         return SystemSample(
             time_s=time.time(),
@@ -145,7 +129,3 @@ class Probe:
             process=process,
             data_wait_ratio=waited,
         )
-
-    def close(self) -> None:
-        """Give NVML back."""
-        self.gpus.close()

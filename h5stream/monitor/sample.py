@@ -7,6 +7,7 @@ device or the system does not say, and is shown as ``n/a``; 0 always means a mea
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from h5stream.units import text_of_bytes
 
@@ -212,56 +213,75 @@ class SystemSample:
         return self.gpus[position] if 0 <= position < len(self.gpus) else None
 
 
+# --- The figures of a sample by name: one table for files, TensorBoard, Prometheus and summaries ---
+
+
+# Where each stands, and what it is.
+SYSTEM_FIGURES = {
+    "host.cpu_ratio": "Share of the machine's processors that was busy.",
+    "host.ram_used_bytes": "Memory taken, within the cgroup's limit where there is one.",
+    "host.ram_total_bytes": "Memory there is, within the cgroup's limit where there is one.",
+    "host.disk_read_bytes_per_s": "Bytes a second read from the machine's disks.",
+    "process.processes": "Processes that are watched: one and its children.",
+    "process.cpu_cores": "Processors that the watched processes kept busy.",
+    "process.memory_bytes": "Resident memory of the watched process.",
+    "process.children_memory_bytes": "Resident memory of its children.",
+    "process.disk_read_bytes_per_s": "Bytes a second fetched from storage for the watched processes.",
+    "data_wait_ratio": "Share of the time that the training loop waited for a batch.",
+    "cost_ratio": "Share of one processor that the monitor itself takes.",
+}
+GPU_FIGURES = {
+    "gpu.utilization_ratio": "Share of the time in which some kernel ran.",
+    "gpu.sm_activity_ratio": "Share of the multiprocessors that were busy.",
+    "gpu.memory_used_bytes": "Device memory taken.",
+    "gpu.memory_total_bytes": "Device memory there is.",
+    "gpu.pcie_receive_bytes_per_s": "Bytes a second that came over PCIe.",
+    "gpu.power_w": "Power drawn.",
+    "gpu.power_limit_w": "Power that may be drawn.",
+    "gpu.temperature_c": "Temperature of the die.",
+    "gpu.sm_clock_hz": "Clock of the multiprocessors.",
+    "gpu.memory_clock_hz": "Clock of the device memory.",
+}
+
+
+def figure_name(path: str) -> str:
+    """Return the name of a figure in logs; it ends in the unit."""
+    name = path.removeprefix("gpu.").removeprefix("host.").replace(".", "_")
+    return "monitor_cost_ratio" if path == "cost_ratio" else name
+
+
+def value_at(path: str, sample: SystemSample, gpu: int = 0) -> Any:
+    """Return the value at a path such as ``host.cpu_ratio`` or, of a device, ``gpu.power_w``; None if there is none."""
+    owner, _, name = path.rpartition(".")
+    found = sample.gpu(gpu) if owner == "gpu" else getattr(sample, owner) if owner else sample
+    return None if found is None else getattr(found, name)
+
+
 # --- A sample as one line of text, and the number formats that every view of the monitor shares ---
 
 
 NA = "n/a"
-_GIB = 1 << 30
 
 
 def percent(ratio: float | None, digits: int = 1) -> str:
-    """Return a ratio as a percentage, or ``n/a``.
-
-    Examples
-    --------
-    >>> percent(0.4521), percent(0.854, 0), percent(None)
-    ('45.2%', '85%', 'n/a')
-    """
+    """Return a ratio as a percentage, such as ``45.2%``, or ``n/a``."""
     return NA if ratio is None else f"{100 * ratio:.{digits}f}%"
 
 
 def amount(used: int | None, total: int | None) -> str:
-    """Give memory as used/total and its share, in units of 2**30 bytes, or ``n/a``.
-
-    Examples
-    --------
-    >>> amount(int(12.3 * 2**30), 24 * 2**30)
-    '12.3/24.0GiB(51.2%)'
-    """
+    """Return memory as used/total and its share, in units of 2**30 bytes, such as ``12.3/24.0GiB(51.2%)``."""
     if used is None or not total:
         return NA
-    return f"{used / _GIB:.1f}/{total / _GIB:.1f}GiB({percent(used / total)})"
+    return f"{used / (1 << 30):.1f}/{total / (1 << 30):.1f}GiB({percent(used / total)})"
 
 
 def size(nbytes: float | None, per: str = "") -> str:
-    """Give bytes, or bytes a second with ``"/s"``, or ``n/a``.
-
-    Examples
-    --------
-    >>> size(3 << 20), size(1e9, "/s"), size(None)
-    ('3.00 MiB', '954 MiB/s', 'n/a')
-    """
+    """Return bytes, or bytes a second with ``"/s"``, or ``n/a``."""
     return NA if nbytes is None else text_of_bytes(nbytes) + per
 
 
 def scaled(value: float | None, unit: str) -> str:
-    """Return a number with a decimal prefix, or ``n/a``.
-
-    Examples
-    --------
-    >>> scaled(1.98e9, "Hz"), scaled(340, "W"), scaled(None, "W")
-    ('1.98 GHz', '340 W', 'n/a')
-    """
+    """Return a number with a decimal prefix, such as ``1.98 GHz``, or ``n/a``."""
     if value is None:
         return NA
     for prefix in ("", "k", "M", "G"):
@@ -298,10 +318,12 @@ def format_line(sample: SystemSample, device: int = 0) -> str:
     >>> format_line(SystemSample(time_s=0, host=host))
     'GPU: n/a | VRAM:n/a | CPU: 45.2% | RAM:18.4/64.0GiB(28.8%)'
     """
-    gpu = sample.gpu(device)
-    vram = amount(gpu.memory_used_bytes, gpu.memory_total_bytes) if gpu else NA
+    busy, used, total = (
+        value_at(f"gpu.{name}", sample, device)
+        for name in ("utilization_ratio", "memory_used_bytes", "memory_total_bytes")
+    )
     host = sample.host
     return (
-        f"GPU: {percent(gpu.utilization_ratio if gpu else None, 0)} | VRAM:{vram} | "
+        f"GPU: {percent(busy, 0)} | VRAM:{amount(used, total)} | "
         f"CPU: {percent(host.cpu_ratio)} | RAM:{amount(host.ram_used_bytes, host.ram_total_bytes)}"
     )

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from h5stream.monitor.sample import NA, GpuSample, SystemSample, percent, scaled
+from h5stream.monitor.sample import SystemSample, percent, scaled, size, value_at
 from h5stream.notebook import ShownAsText
-from h5stream.units import text_of_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,17 +144,18 @@ class SystemSummary(ShownAsText):
     def __str__(self) -> str:
         lines = [_gpu_text(gpu) for gpu in self.gpus] or [f"GPU: n/a ({self.gpu_reason or 'no samples'})"]
         lines.append(
-            f"CPU {_mean_percent(self.cpu_ratio)} | process {_mean(self.process_cpu_cores, 'cores')} | "
-            f"RAM peak {_peak(self.ram_used_bytes)} | disk {_mean(self.disk_read_bytes_per_s, 'B/s')}"
+            f"CPU {percent(_mean(self.cpu_ratio))} | process {scaled(_mean(self.process_cpu_cores), 'cores')} | "
+            f"RAM peak {_peak(self.ram_used_bytes)} | disk {scaled(_mean(self.disk_read_bytes_per_s), 'B/s')}"
         )
         lines.append(
-            f"data wait {_mean_percent(self.data_wait_ratio)} | {self.samples} samples in "
-            f"{self.duration_s:.1f} s | the monitor took {_mean_percent(self.cost_ratio, 2)} of one processor"
+            f"data wait {percent(_mean(self.data_wait_ratio))} | {self.samples} samples in "
+            f"{self.duration_s:.1f} s | the monitor took {percent(_mean(self.cost_ratio), 2)} of one processor"
         )
         return "\n".join(lines)
 
 
-_SPREADS = (
+# Where the values stand of which a summary has the spread.
+_OF_GPU = (
     "utilization_ratio",
     "sm_activity_ratio",
     "memory_used_bytes",
@@ -163,6 +163,16 @@ _SPREADS = (
     "power_w",
     "temperature_c",
 )
+_OF_SYSTEM = {
+    "cpu_ratio": "host.cpu_ratio",
+    "process_cpu_cores": "process.cpu_cores",
+    "ram_used_bytes": "host.ram_used_bytes",
+    "disk_read_bytes_per_s": "host.disk_read_bytes_per_s",
+    "process_disk_read_bytes_per_s": "process.disk_read_bytes_per_s",
+    "process_memory_bytes": "process.memory_together_bytes",
+    "data_wait_ratio": "data_wait_ratio",
+    "cost_ratio": "cost_ratio",
+}
 
 
 def summarize(samples: Sequence[SystemSample]) -> SystemSummary:
@@ -184,66 +194,49 @@ def summarize(samples: Sequence[SystemSample]) -> SystemSummary:
     0
     """
     last = samples[-1] if samples else SystemSample(time_s=0.0)
-    processes = [sample.process for sample in samples if sample.process is not None]
+    spreads: dict[str, Any] = {
+        name: Spread.of(value_at(path, sample) for sample in samples) for name, path in _OF_SYSTEM.items()
+    }
     return SystemSummary(
         samples=len(samples),
         duration_s=sum(sample.interval_s for sample in samples),
         gpus=tuple(_summarize_gpu(gpu.uuid, samples) for gpu in last.gpus),
         gpu_reason=last.gpu_reason,
-        cpu_ratio=Spread.of(sample.host.cpu_ratio for sample in samples),
-        process_cpu_cores=Spread.of(process.cpu_cores for process in processes),
-        ram_used_bytes=Spread.of(sample.host.ram_used_bytes for sample in samples),
         ram_total_bytes=last.host.ram_total_bytes,
-        disk_read_bytes_per_s=Spread.of(sample.host.disk_read_bytes_per_s for sample in samples),
-        process_disk_read_bytes_per_s=Spread.of(process.disk_read_bytes_per_s for process in processes),
-        process_memory_bytes=Spread.of(process.memory_together_bytes for process in processes),
-        data_wait_ratio=Spread.of(sample.data_wait_ratio for sample in samples),
-        cost_ratio=Spread.of(sample.cost_ratio for sample in samples),
+        **spreads,
     )
 
 
 def _summarize_gpu(uuid: str, samples: Sequence[SystemSample]) -> GpuSummary:
     readings = [gpu for sample in samples for gpu in sample.gpus if gpu.uuid == uuid]
-    throttled, reasons = _throttling(readings)
-    spreads: dict[str, Any] = {name: Spread.of(getattr(gpu, name) for gpu in readings) for name in _SPREADS}
+    held = [set(gpu.throttle_reasons) - {"gpu_idle"} for gpu in readings if gpu.throttle_reasons is not None]
+    counts = Counter(reason for reasons in held for reason in sorted(reasons))
+    spreads: dict[str, Any] = {name: Spread.of(getattr(gpu, name) for gpu in readings) for name in _OF_GPU}
     return GpuSummary(
         uuid=uuid,
         name=readings[-1].name,
         memory_total_bytes=next((g.memory_total_bytes for g in reversed(readings) if g.memory_total_bytes), None),
-        throttled_ratio=throttled,
-        throttle_reasons=reasons,
+        throttled_ratio=sum(map(bool, held)) / len(held) if held else None,
+        throttle_reasons=tuple(reason for reason, _ in counts.most_common()),
         unavailable=readings[-1].unavailable,
         **spreads,
     )
 
 
-def _throttling(readings: Sequence[GpuSample]) -> tuple[float | None, tuple[str, ...]]:
-    known = [set(gpu.throttle_reasons) - {"gpu_idle"} for gpu in readings if gpu.throttle_reasons is not None]
-    if not known:
-        return None, ()
-    counts = Counter(reason for reasons in known for reason in sorted(reasons))
-    return sum(map(bool, known)) / len(known), tuple(reason for reason, _ in counts.most_common())
-
-
 def _gpu_text(gpu: GpuSummary) -> str:
     text = (
-        f"{gpu.name}: GPU {_mean_percent(gpu.utilization_ratio)} | "
-        f"SM {_mean_percent(gpu.sm_activity_ratio)} | "
-        f"VRAM peak {_peak(gpu.memory_used_bytes)} | "
-        f"PCIe in {_mean(gpu.pcie_receive_bytes_per_s, 'B/s')} | {_mean(gpu.power_w, 'W')}"
+        f"{gpu.name}: GPU {percent(_mean(gpu.utilization_ratio))} | SM {percent(_mean(gpu.sm_activity_ratio))} | "
+        f"VRAM peak {_peak(gpu.memory_used_bytes)} | PCIe in {scaled(_mean(gpu.pcie_receive_bytes_per_s), 'B/s')} | "
+        f"{scaled(_mean(gpu.power_w), 'W')}"
     )
     if gpu.throttled_ratio:
         text += f" | held back {percent(gpu.throttled_ratio)} of the time: {', '.join(gpu.throttle_reasons)}"
     return text + (f" | {gpu.unavailable}" if gpu.unavailable else "")
 
 
-def _mean_percent(spread: Spread | None, digits: int = 1) -> str:
-    return percent(spread.mean if spread else None, digits)
-
-
-def _mean(spread: Spread | None, unit: str) -> str:
-    return scaled(spread.mean, unit) if spread else NA
+def _mean(spread: Spread | None) -> float | None:
+    return None if spread is None else spread.mean
 
 
 def _peak(spread: Spread | None) -> str:
-    return text_of_bytes(spread.high) if spread else NA
+    return size(None if spread is None else spread.high)

@@ -13,6 +13,8 @@ Guarantees:
 from __future__ import annotations
 
 import atexit
+import contextlib
+import functools
 import logging
 import os
 import threading
@@ -61,9 +63,14 @@ class Sink(Protocol):
 
 
 class _Run:
-    """One life of the sampling thread; it does not know its monitor, so a forgotten one can be collected."""
+    """One life of the sampling thread; it does not know its monitor, so a forgotten one can be collected.
 
-    def __init__(self, make_probe: Callable[[], Probe], interval_s: float, sinks: Iterable[Sink], history: int) -> None:
+    # Guarantees: `data_wait` is one reference, replaced by any thread and called by the sampling one.
+    """
+
+    def __init__(
+        self, make_probe: Callable[..., Probe], interval_s: float, sinks: Iterable[Sink], history: int
+    ) -> None:
         self.make_probe, self.interval_s, self.sinks = make_probe, interval_s, list(sinks)
         self.samples: deque[SystemSample] = deque(maxlen=history)
         self.lock = threading.Lock()
@@ -71,6 +78,7 @@ class _Run:
         self.first = threading.Event()  # Set with the first sample, and when there will be none.
         self.failure: str | None = None
         self.note: str | None = None
+        self.data_wait: Callable[[], float | None] | None = None
         self.taken_s = time.monotonic()
 
     def begin(self) -> threading.Thread:
@@ -80,11 +88,9 @@ class _Run:
 
     def _loop(self) -> None:
         try:
-            probe = self.make_probe()
-            try:
+            probe = self.make_probe(data_wait=self._waited)
+            with contextlib.closing(probe.gpus):
                 self._sample_until_stopped(probe)
-            finally:
-                probe.close()
         except Exception as error:
             self.failure = f"{type(error).__name__}: {error}"
             _log.warning("sampling ended: %s", self.failure)
@@ -92,6 +98,10 @@ class _Run:
             self.first.set()
             for sink in self.sinks:
                 self._guarded(sink, sink.close)
+
+    def _waited(self) -> float | None:
+        source = self.data_wait
+        return None if source is None else source()
 
     def _sample_until_stopped(self, probe: Probe) -> None:
         # The first sample comes as soon as a rate means anything, the others in the rhythm asked for.
@@ -114,20 +124,6 @@ class _Run:
         except Exception as error:
             _log.warning("%s gets no more samples: %s: %s", type(sink).__name__, type(error).__name__, error)
             self.sinks = [other for other in self.sinks if other is not sink]
-
-
-class _DataWait:
-    """Where the share of waiting comes from; apart from the monitor, so that the thread does not keep that alive.
-
-    # Guarantees: one reference, replaced by any thread and called by the sampling one.
-    """
-
-    def __init__(self, source: Callable[[], float | None] | None) -> None:
-        self.source = source
-
-    def __call__(self) -> float | None:
-        source = self.source
-        return None if source is None else source()
 
 
 class SystemMonitor(ShownAsText):
@@ -187,15 +183,15 @@ class SystemMonitor(ShownAsText):
         if pid is not None and not process_exists(pid):
             raise OptionError(f"pid={pid!r}: there is no such process")
         self.interval_s = float(interval_s)
-        self._history = history
-        self._sinks = tuple(sinks)
+        self._history, self._sinks = history, tuple(sinks)
         # Not a method: the thread would keep the monitor alive through it.
-        self._data_wait = waits = _DataWait(data_wait)
-        self._make_probe = lambda: Probe(pid=pid, devices=devices, data_wait=waits, api=nvml)
-        self._run = self._new_run(self._sinks)
+        self._make_probe = functools.partial(Probe, pid=pid, devices=devices, api=nvml)
+        self._run = _Run(self._make_probe, self.interval_s, self._sinks, history)
+        self._run.data_wait = data_wait
         self._thread: threading.Thread | None = None
         self._owner = os.getpid()
-        _remember(self)
+        _hook()
+        _monitors.add(self)
 
     def start(self) -> Self:
         """Begin to sample in the background; does nothing if it does so already.
@@ -214,9 +210,7 @@ class SystemMonitor(ShownAsText):
             return self
         if self._sinks and self._run.stopping.is_set():
             raise OptionError("the monitor's sinks were closed when it stopped: make a new SystemMonitor")
-        kept = self.history
-        self._run = self._new_run(self._sinks)
-        self._run.samples.extend(kept)
+        self._run = self._next_run(self.history)
         self._owner = os.getpid()
         self._thread = self._run.begin()
         # The thread knows the run and not the monitor, so this fires when the last user forgets the monitor.
@@ -256,11 +250,11 @@ class SystemMonitor(ShownAsText):
     @property
     def data_wait(self) -> Callable[[], float | None] | None:
         """Where the share of time spent waiting for data comes from; may be set while the monitor runs."""
-        return self._data_wait.source
+        return self._run.data_wait
 
     @data_wait.setter
     def data_wait(self, source: Callable[[], float | None] | None) -> None:
-        self._data_wait.source = source
+        self._run.data_wait = source
 
     @property
     def failure(self) -> str | None:
@@ -330,8 +324,11 @@ class SystemMonitor(ShownAsText):
     def _patience_s(self) -> float:
         return 5 * self.interval_s + 2.0
 
-    def _new_run(self, sinks: Iterable[Sink]) -> _Run:
-        return _Run(self._make_probe, self.interval_s, sinks, self._history)
+    def _next_run(self, kept: Iterable[SystemSample]) -> _Run:
+        run = _Run(self._make_probe, self.interval_s, self._sinks, self._history)
+        run.samples.extend(kept)
+        run.data_wait = self._run.data_wait
+        return run
 
     def _newest(self) -> SystemSample:
         with self._run.lock:
@@ -346,7 +343,8 @@ class SystemMonitor(ShownAsText):
 
     def _take_now(self) -> SystemSample:
         """Take one sample in a thread of its own, so that a hanging driver does not hang the caller."""
-        once = self._new_run(())
+        once = _Run(self._make_probe, self.interval_s, (), 1)
+        once.data_wait = self._run.data_wait
         thread = once.begin()
         once.first.wait(self._patience_s)
         once.stopping.set()
@@ -361,10 +359,9 @@ class SystemMonitor(ShownAsText):
 
     def _after_fork(self) -> None:
         """Forget the parent's thread, which does not exist here, and locks that it may have held."""
-        samples = tuple(self._run.samples)
-        self._run = self._new_run(())  # Files and event writers stay the parent's.
-        self._run.samples.extend(samples)
-        self._thread, self._sinks, self._owner = None, (), os.getpid()
+        self._sinks = ()  # Files and event writers stay the parent's.
+        self._run = self._next_run(self._run.samples)
+        self._thread, self._owner = None, os.getpid()
 
 
 def _blank(reason: str) -> SystemSample:
@@ -372,17 +369,13 @@ def _blank(reason: str) -> SystemSample:
 
 
 _monitors: Living[SystemMonitor] = Living()
-_hooked = False
 
 
-def _remember(monitor: SystemMonitor) -> None:
-    """Have `monitor` stopped at exit and reset in forked children; the hooks come with the first monitor."""
-    global _hooked
-    if not _hooked:
-        _hooked = True
-        atexit.register(stop_all)
-        os.register_at_fork(after_in_child=_reset_all)
-    _monitors.add(monitor)
+@functools.cache
+def _hook() -> None:
+    """Have monitors stopped at exit and reset in forked children; the hooks come with the first monitor."""
+    atexit.register(stop_all)
+    os.register_at_fork(after_in_child=_reset_all)
 
 
 def stop_all() -> None:

@@ -12,33 +12,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceName:
     """What NVML says of a card, or of a MIG instance, before anything is measured."""
 
-    uuid: str
-    """``GPU-...`` or ``MIG-...``."""
-    name: str
-    """Product name."""
-    parent_uuid: str | None = None
-    """The card of a MIG instance; None for a card."""
-    gpu_instance_id: int | None = None
+    uuid: str  # ``GPU-...`` or ``MIG-...``
+    name: str  # of the product
+    parent_uuid: str | None = None  # the card of a MIG instance; None for a card
+    gpu_instance_id: int | None = None  # NVML's numbers of a MIG instance
     compute_instance_id: int | None = None
-    """NVML's numbers of a MIG instance; None for a card."""
-    pci_bus_id: str | None = None
-    """Address on the PCI bus, as in ``/sys/bus/pci/devices``; a MIG instance has its card's."""
+    pci_bus_id: str | None = None  # as in ``/sys/bus/pci/devices``; a MIG instance has its card's
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Visible:
+class Visible(NamedTuple):
     """The devices that a process sees."""
 
-    uuids: tuple[str, ...]
-    """In CUDA's order."""
-    note: str | None = None
-    """What is uncertain about the order, or why nothing is visible; None where all is known."""
+    uuids: tuple[str, ...]  # in CUDA's order
+    note: str | None = None  # what is uncertain about the order, or why nothing is visible
 
 
 _UNSURE = (
@@ -54,53 +47,37 @@ def visible_devices(
 
     What CUDA itself says (`cuda_uuids`, with or without the ``GPU-`` prefix), if it has started in that process, wins
     over the environment, except that it names a MIG instance by its card with some drivers.
-
-    Examples
-    --------
-    >>> cards = [DeviceName(uuid="GPU-aa", name="A"), DeviceName(uuid="GPU-bb", name="A")]
-    >>> visible_devices(cards, {"CUDA_VISIBLE_DEVICES": "1,0"}).uuids
-    ('GPU-bb', 'GPU-aa')
-    >>> visible_devices(cards, {"CUDA_VISIBLE_DEVICES": "GPU-b"}).uuids
-    ('GPU-bb',)
-    >>> visible_devices(cards, {}, cuda_uuids=["bb", "aa"]).uuids
-    ('GPU-bb', 'GPU-aa')
     """
+    cards = [device for device in devices if device.parent_uuid is None]
+    instances = {card.uuid: [one.uuid for one in devices if one.parent_uuid == card.uuid] for card in cards}
+    # A card in MIG mode shows its first instance.
+    shown = {one.uuid: (instances.get(one.uuid) or [one.uuid])[0] for one in devices}
     listed = environment.get("CUDA_VISIBLE_DEVICES")
     tokens = None if listed is None else [token.strip() for token in listed.split(",")]
-    names_mig = tokens is not None and tokens[0].startswith("MIG-")
-    if cuda_uuids and not names_mig:
-        known = [_by_bare_uuid(devices, uuid) for uuid in cuda_uuids]
-        if all(known):
-            return Visible(uuids=tuple(uuid for uuid in known if uuid))
+    if cuda_uuids and not (tokens and tokens[0].startswith("MIG-")):
+        bare = {_bare(uuid): first for uuid, first in shown.items()}
+        if all(_bare(uuid) in bare for uuid in cuda_uuids):
+            return Visible(tuple(bare[_bare(uuid)] for uuid in cuda_uuids))
     if tokens is None:
-        uuids = tuple(one.uuid for card in _cards(devices) for one in (_instances(devices, card) or [card]))
+        uuids = tuple(uuid for card in cards for uuid in (instances[card.uuid] or [card.uuid]))
     else:
-        uuids = _follow(tokens, devices)
-    return Visible(uuids=uuids, note=_note(tokens, devices, uuids, environment))
+        uuids = _follow([_named(token, devices, cards, shown) for token in tokens])
+        if not uuids:
+            return Visible((), f"CUDA_VISIBLE_DEVICES={','.join(tokens)!r} shows none of the {len(cards)} GPUs")
+    by_index = tokens is None or any(token.isdecimal() for token in tokens)
+    unlike = len({card.name for card in cards}) > 1
+    unsure = by_index and unlike and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+    return Visible(uuids, _UNSURE if unsure else None)
 
 
-def _cards(devices: Sequence[DeviceName]) -> list[DeviceName]:
-    return [device for device in devices if device.parent_uuid is None]
+def _bare(uuid: str) -> str:
+    return uuid.removeprefix("GPU-").removeprefix("MIG-")
 
 
-def _instances(devices: Sequence[DeviceName], card: DeviceName) -> list[DeviceName]:
-    return [device for device in devices if device.parent_uuid == card.uuid]
-
-
-def _by_bare_uuid(devices: Sequence[DeviceName], uuid: str) -> str | None:
-    bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
-    for device in devices:
-        if device.uuid.removeprefix("GPU-").removeprefix("MIG-") == bare:
-            card_with_instances = _instances(devices, device)
-            return card_with_instances[0].uuid if card_with_instances else device.uuid
-    return None
-
-
-def _follow(tokens: Sequence[str], devices: Sequence[DeviceName]) -> tuple[str, ...]:
+def _follow(named: Sequence[str | None]) -> tuple[str, ...]:
     """Read the list as CUDA does: up to the first entry that names nothing; twice the same makes it void."""
     found: list[str] = []
-    for token in tokens:
-        uuid = _named(token, devices)
+    for uuid in named:
         if uuid is None:
             break
         if uuid in found:
@@ -111,39 +88,15 @@ def _follow(tokens: Sequence[str], devices: Sequence[DeviceName]) -> tuple[str, 
     return tuple(found)
 
 
-def _named(token: str, devices: Sequence[DeviceName]) -> str | None:
-    if token.startswith("MIG-GPU-"):
-        return _legacy_mig(token, devices)
-    if token.startswith(("GPU-", "MIG-")):
-        matches = [device for device in devices if device.uuid.lower().startswith(token.lower())]
-        return _first_instance(matches[0], devices) if len(matches) == 1 else None
-    cards = _cards(devices)
-    if not token.isdecimal() or int(token) >= len(cards):
-        return None
-    return _first_instance(cards[int(token)], devices)
-
-
-def _first_instance(device: DeviceName, devices: Sequence[DeviceName]) -> str:
-    instances = _instances(devices, device)
-    return instances[0].uuid if instances else device.uuid
-
-
-def _legacy_mig(token: str, devices: Sequence[DeviceName]) -> str | None:
-    """Read the form of drivers before 470, ``MIG-GPU-<uuid>/<GPU instance>/<compute instance>``."""
-    card, _, numbers = token.removeprefix("MIG-").partition("/")
-    for device in devices:
-        if device.parent_uuid == card and f"{device.gpu_instance_id}/{device.compute_instance_id}" == numbers:
-            return device.uuid
-    return None
-
-
-def _note(
-    tokens: Sequence[str] | None, devices: Sequence[DeviceName], uuids: tuple[str, ...], environment: Mapping[str, str]
+def _named(
+    token: str, devices: Sequence[DeviceName], cards: Sequence[DeviceName], shown: Mapping[str, str]
 ) -> str | None:
-    if tokens is not None and not uuids:
-        return f"CUDA_VISIBLE_DEVICES={','.join(tokens)!r} shows none of the {len(_cards(devices))} GPUs"
-    by_index = tokens is None or any(token.isdecimal() for token in tokens)
-    unlike = len({card.name for card in _cards(devices)}) > 1
-    if by_index and unlike and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-        return _UNSURE
-    return None
+    """Return the device that an entry names: a beginning of a UUID, an index, or a name of drivers before 470."""
+    if token.startswith("MIG-GPU-"):  # ``MIG-GPU-<uuid>/<GPU instance>/<compute instance>``
+        names = {f"MIG-{one.parent_uuid}/{one.gpu_instance_id}/{one.compute_instance_id}": one for one in devices}
+        return names[token].uuid if token in names else None
+    if token.startswith(("GPU-", "MIG-")):
+        found = [one for one in devices if one.uuid.lower().startswith(token.lower())]
+    else:
+        found = list(cards[int(token) :][:1]) if token.isdecimal() else []
+    return shown[found[0].uuid] if len(found) == 1 else None

@@ -221,19 +221,29 @@ def check_target(source: Path, target: Path, *, overwrite: bool) -> None:
 def _part_of(target: Path) -> Iterator[Path]:
     """Return the unfinished file: locked while it is written, and gone afterwards."""
     _sweep(target)
-    part = target.with_name(f".{target.name[:200]}.{uuid.uuid4().hex[:8]}.part")
+    part, descriptor = _locked_part(target)
     try:
-        descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    except OSError as error:
-        raise StagingError(
-            f"cannot write to {target.parent}: {error.strerror or error}", folder=str(target.parent)
-        ) from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield part
     finally:
         part.unlink(missing_ok=True)
         os.close(descriptor)
+
+
+def _locked_part(target: Path) -> tuple[Path, int]:
+    """Make the unfinished file; another one where a sweep of the same target took it away before it was locked."""
+    while True:
+        part = target.with_name(f".{target.name[:200]}.{uuid.uuid4().hex[:8]}.part")
+        try:
+            descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(descriptor).st_nlink:
+                    return part, descriptor
+            os.close(descriptor)
+        except OSError as error:
+            raise StagingError(
+                f"cannot write to {target.parent}: {error.strerror or error}", folder=str(target.parent)
+            ) from error
 
 
 def _sweep(target: Path) -> None:

@@ -13,12 +13,6 @@ def accumulation_for(target_batch_size: int, batch_size: int, *, rows: int | Non
     Dividing each mean loss by the number of steps is right only if all batches have the same number of rows.
     Where the target is no multiple, the last batch is smaller and weighs less: a mean loss counts with its
     rows over the target's. `rows` are those of an epoch, to tell the size of its last optimizer step.
-
-    Examples
-    --------
-    >>> plan = accumulation_for(300, 128).figures
-    >>> plan["steps"], plan["microbatch_rows"], [round(weight, 3) for weight in plan["weights"]]
-    (3, (128, 128, 44), [0.427, 0.427, 0.147])
     """
     at_least(1, target_batch_size=target_batch_size, batch_size=batch_size, rows=rows)
     target = target_batch_size
@@ -27,11 +21,32 @@ def accumulation_for(target_batch_size: int, batch_size: int, *, rows: int | Non
     microbatches = (batch_size,) * (steps - 1) + (last,)
     even = max(size for size in range(1, min(batch_size, target) + 1) if target % size == 0)
     last_step = None if rows is None else (rows % target or min(target, rows))
+    lines, caveats = [f"batches: ceil({target} / {batch_size}) = {steps}"], []
+    answer = f"{steps} batches of {batch_size}"
+    if steps == 1:
+        answer = f"no accumulation: one batch of {last} does it"
+    elif last == batch_size:
+        lines.append(f"weight of each mean loss: 1/{steps} = {1 / steps:.4f}")
+    else:
+        answer = f"{steps - 1} x {batch_size} and a last batch of {last}"
+        lines += [
+            f"the last one: {target} - {steps - 1} x {batch_size} = {last} rows",
+            f"weights of the mean losses: {batch_size}/{target} = {batch_size / target:.4f}, the last "
+            f"{last}/{target} = {last / target:.4f} (1/{steps} = {1 / steps:.4f} would be wrong)",
+        ]
+        caveats.append(
+            f"even alternatives: batches of {even} ({target // even} of them), or full batches and an "
+            f"optimizer step of {steps * batch_size} rows a rank"
+        )
+    if last_step is not None and last_step != target:
+        caveats.append(f"an epoch's last optimizer step has {last_step} rows: weigh by those, or drop it")
+    if steps > 1:
+        caveats.append("batch normalisation and in-batch contrastive losses still see one batch at a time")
     return Suggestion(
         title=f"Gradient accumulation for a batch of {target}",
-        answer=_answer(steps, batch_size, last),
-        arithmetic=_arithmetic(target, batch_size, steps, last),
-        caveats=_caveats(steps, batch_size, last, target, even, last_step),
+        answer=answer,
+        arithmetic=tuple(lines),
+        caveats=tuple(caveats),
         figures={
             "target_batch_size": target,
             "batch_size": batch_size,
@@ -43,38 +58,3 @@ def accumulation_for(target_batch_size: int, batch_size: int, *, rows: int | Non
             "last_step_rows": last_step,
         },
     )
-
-
-def _answer(steps: int, batch_size: int, last: int) -> str:
-    if steps == 1:
-        return f"no accumulation: one batch of {last} does it"
-    if last == batch_size:
-        return f"{steps} batches of {batch_size}"
-    return f"{steps - 1} x {batch_size} and a last batch of {last}"
-
-
-def _arithmetic(target: int, batch_size: int, steps: int, last: int) -> tuple[str, ...]:
-    lines = [f"batches: ceil({target} / {batch_size}) = {steps}"]
-    if last != batch_size and steps > 1:
-        lines.append(f"the last one: {target} - {steps - 1} x {batch_size} = {last} rows")
-        lines.append(
-            f"weights of the mean losses: {batch_size}/{target} = {batch_size / target:.4f}, the last "
-            f"{last}/{target} = {last / target:.4f} (1/{steps} = {1 / steps:.4f} would be wrong)"
-        )
-    elif steps > 1:
-        lines.append(f"weight of each mean loss: 1/{steps} = {1 / steps:.4f}")
-    return tuple(lines)
-
-
-def _caveats(steps: int, batch_size: int, last: int, target: int, even: int, last_step: int | None) -> tuple[str, ...]:
-    found = []
-    if steps > 1 and last != batch_size:
-        found.append(
-            f"even alternatives: batches of {even} ({target // even} of them), or full batches and an "
-            f"optimizer step of {steps * batch_size} rows a rank"
-        )
-    if last_step is not None and last_step != target:
-        found.append(f"an epoch's last optimizer step has {last_step} rows: weigh by those, or drop it")
-    if steps > 1:
-        found.append("batch normalisation and in-batch contrastive losses still see one batch at a time")
-    return tuple(found)

@@ -88,7 +88,14 @@ def measure_activations(
     if rows < _LEAST_ROWS:
         raise OptionError(f"measure_activations() needs a batch of at least {_LEAST_ROWS} rows, not {rows}")
     half = rows // 2
-    run = forward or (lambda part: _call(model, part))
+
+    def run(part: Any) -> Any:
+        if forward is not None:
+            return forward(part)
+        if isinstance(part, dict):
+            return model(**part)
+        return model(*part) if isinstance(part, (tuple, list)) else model(part)
+
     with _unchanged(model):
         kept_half = _kept_bytes(model, first_rows(batch, half), run)
         kept_whole = _kept_bytes(model, batch, run)
@@ -117,14 +124,6 @@ def _rows_of(batch: Any) -> int:
     if len(lengths) != 1:
         raise OptionError(f"the batch's tensors must agree in rows, and there must be one: {sorted(lengths)}")
     return int(lengths.pop())
-
-
-def _call(model: torch.nn.Module, batch: Any) -> Any:
-    if isinstance(batch, dict):
-        return model(**batch)
-    if isinstance(batch, (tuple, list)):
-        return model(*batch)
-    return model(batch)
 
 
 def _storage_key(tensor: torch.Tensor) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -43,12 +43,9 @@ class Stateful(Protocol):
 class Attempt:
     """One batch size that was tried."""
 
-    batch_size: int
-    """Rows."""
-    fits: bool
-    """False if memory ran out."""
-    message: str = ""
-    """The first line of what was raised, empty if it fits."""
+    batch_size: int  # rows
+    fits: bool  # False if memory ran out
+    message: str = ""  # the first line of what was raised, empty if it fits
 
     def __str__(self) -> str:
         return f"{self.batch_size}: " + ("fits" if self.fits else f"out of memory ({self.message})")
@@ -80,15 +77,7 @@ class BatchSearch(Suggestion):
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Tell whether an error, or one that caused it, says that memory ran out, on a GPU or on the host.
-
-    Examples
-    --------
-    >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("CUDA error: out of memory"))
-    (True, True)
-    >>> is_out_of_memory(RuntimeError("shapes do not match"))
-    False
-    """
+    """Tell whether an error, or one that caused it, says that memory ran out, on a GPU or on the host."""
     while error is not None:
         if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
             return True
@@ -109,7 +98,7 @@ def find_batch_size(
     restore: Sequence[Stateful] = (),
     free: Callable[[], Any] | None = None,
 ) -> BatchSearch:
-    """Grow the batch until memory runs out, step back, and give the largest that worked less a margin.
+    """Grow the batch until memory runs out, step back, and return the largest that worked less a margin.
 
     The batch doubles (or, if not even the first fits, halves), then the gap between the largest that worked
     and the smallest that did not is halved down to `resolution`.
@@ -167,73 +156,84 @@ def find_batch_size(
     most = limit if limit is not None else 64 * start
     if most < start:
         raise OptionError(f"limit must be at least start: {limit} < {start}")
+    free = free or release_cached_memory
     saved = [(owner, _to_host(owner.state_dict())) for owner in restore]
-    search = _Search(step, steps_per_try, free or release_cached_memory)
-    try:
-        low, high = search.bracket(start, most)
-        low, high = search.narrow(low, high, resolution)
-    finally:
-        for owner, state in saved:
-            _put_back(owner, state)
-        search.release()
-    return _report(search, low, high, margin_share, restored=bool(saved))
+    attempts, steps_run = list[Attempt](), 0
 
-
-@dataclass(slots=True)
-class _Search:
-    """The tries so far, and how to make the next. Used by one thread, the caller's."""
-
-    step: Callable[[int], Any]
-    steps_per_try: int
-    free: Callable[[], Any]
-    attempts: list[Attempt] = field(default_factory=list)
-    steps_run: int = 0
-
-    def release(self) -> None:
+    def fits(rows: int) -> bool:
+        nonlocal steps_run
         gc.collect()
-        self.free()
-
-    def fits(self, rows: int) -> bool:
-        self.release()
-        message = None
+        free()
+        message = ""
         try:
-            for _ in range(self.steps_per_try):
-                self.steps_run += 1
-                self.step(rows)
+            for _ in range(steps_per_try):
+                steps_run += 1
+                step(rows)
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
             # Only the text survives: the traceback's frames hold the tensors of the failed step.
             message = str(error).split("\n", 1)[0] or type(error).__name__
-        self.attempts.append(Attempt(batch_size=rows, fits=message is None, message=message or ""))
-        return message is None
+        attempts.append(Attempt(batch_size=rows, fits=not message, message=message))
+        return not message
 
-    def bracket(self, start: int, most: int) -> tuple[int, int | None]:
-        """Return a size that fits and one that does not; None where nothing failed up to the limit."""
-        rows = start
-        if not self.fits(rows):
-            while rows > 1:
-                failed, rows = rows, max(1, rows // 2)
-                if self.fits(rows):
-                    return rows, failed
-            raise OptionError(
-                f"not even 1 row fits: {self.attempts[-1].message}. Free memory, or make the model or the row smaller"
-            )
-        while rows < most:
-            larger = min(2 * rows, most)
-            if not self.fits(larger):
-                return rows, larger
-            rows = larger
-        return rows, None
-
-    def narrow(self, low: int, high: int | None, resolution: int | None) -> tuple[int, int | None]:
-        while high is not None and high - low > (resolution or max(1, low // 16)):
+    try:
+        low, high = _bracket(fits, start, most)
+        while low and high is not None and high - low > (resolution or max(1, low // 16)):
             middle = (low + high) // 2
-            if self.fits(middle):
-                low = middle
-            else:
-                high = middle
-        return low, high
+            low, high = (middle, high) if fits(middle) else (low, middle)
+    finally:
+        for owner, state in saved:
+            owner.load_state_dict(state)
+            if isinstance(owner, (torch.nn.Module, torch.optim.Optimizer)):
+                owner.zero_grad(set_to_none=True)
+        gc.collect()
+        free()
+    if not low:
+        raise OptionError(
+            f"not even 1 row fits: {attempts[-1].message}. Free memory, or make the model or the row smaller"
+        )
+    return _report(attempts, steps_run, low, high, margin_share, restored=bool(saved))
+
+
+def _report(
+    attempts: Sequence[Attempt], steps_run: int, low: int, high: int | None, margin_share: float, *, restored: bool
+) -> BatchSearch:
+    suggested = max(1, int(low * (1 - margin_share)))
+    caveats = []
+    if high is None:
+        caveats.append(f"nothing failed up to {low}, the limit: a larger one may fit")
+    if not restored:
+        caveats.append(
+            f"the step ran {steps_run} times and did whatever it does; nothing was put back, so "
+            "restore weights and optimizer if it trained them"
+        )
+    return BatchSearch(
+        title="Largest batch",
+        answer=f"{suggested} rows ({low} worked, less {margin_share:.0%})",
+        arithmetic=(*map(str, attempts), f"{low} x (1 - {margin_share:g}) = {suggested}"),
+        caveats=tuple(caveats),
+        batch_size=suggested,
+        largest=low,
+        smallest_failure=high,
+        attempts=tuple(attempts),
+        steps_run=steps_run,
+    )
+
+
+def _bracket(fits: Callable[[int], bool], start: int, most: int) -> tuple[int, int | None]:
+    """Return a size that fits, 0 for none, and one that does not; None where nothing failed up to the limit."""
+    low, high = start, start
+    if not fits(start):
+        while high > 1 and not fits(low := high // 2):
+            high = low
+        return (low, high) if high > 1 else (0, 1)
+    while low < most:
+        high = min(2 * low, most)
+        if not fits(high):
+            return low, high
+        low = high
+    return low, None
 
 
 def _to_host(state: Any) -> Any:
@@ -248,35 +248,3 @@ def _to_host(state: Any) -> Any:
     if isinstance(state, (list, tuple)):
         return type(state)([_to_host(value) for value in state])
     return copy.deepcopy(state)
-
-
-def _put_back(owner: Stateful, state: dict[str, Any]) -> None:
-    owner.load_state_dict(state)
-    if isinstance(owner, (torch.nn.Module, torch.optim.Optimizer)):
-        owner.zero_grad(set_to_none=True)
-
-
-def _report(search: _Search, largest: int, failure: int | None, margin_share: float, *, restored: bool) -> BatchSearch:
-    suggested = max(1, int(largest * (1 - margin_share)))
-    caveats = []
-    if failure is None:
-        caveats.append(f"nothing failed up to {largest}, the limit: a larger one may fit")
-    if not restored:
-        caveats.append(
-            f"the step ran {search.steps_run} times and did whatever it does; nothing was put back, so "
-            "restore weights and optimizer if it trained them"
-        )
-    return BatchSearch(
-        title="Largest batch",
-        answer=f"{suggested} rows ({largest} worked, less {margin_share:.0%})",
-        arithmetic=(
-            *(str(attempt) for attempt in search.attempts),
-            f"{largest} x (1 - {margin_share:g}) = {suggested}",
-        ),
-        caveats=tuple(caveats),
-        batch_size=suggested,
-        largest=largest,
-        smallest_failure=failure,
-        attempts=tuple(search.attempts),
-        steps_run=search.steps_run,
-    )

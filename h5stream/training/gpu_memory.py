@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from h5stream.advice.suggestion import Suggestion, above_zero, at_least
 from h5stream.errors import OptionError
@@ -40,13 +40,6 @@ def gpu_memory(
     The parameters, all of them trained, stand for one square matrix, which matters to factored optimizers alone (and
     flatters them). Activations and the optimizer's temporaries are not there at the same time, so the peak takes the
     larger of the two. The temporaries are another copy of the parameters: torch's default on CUDA (``foreach``).
-
-    Examples
-    --------
-    >>> need = gpu_memory(110_000_000, optimizer="adamw", batch_size=96, memory_gib=8,
-    ...                   activation_bytes_per_row=40 << 20).figures
-    >>> need["fits"], need["largest_batch_size"]
-    (True, 129)
     """
     at_least(0, row_bytes=row_bytes, activation_bytes_per_row=activation_bytes_per_row)
     at_least(1, parameters=parameters, batch_size=batch_size)
@@ -68,13 +61,19 @@ def gpu_memory(
     }
     total = capacity - room + parts["batch_bytes"] + max(parts["activation_bytes"], weights)
     largest = _largest_batch(room, weights, activation_bytes_per_row, BATCHES_ON_DEVICE * row_bytes)
-    kind, text = find_optimizer(optimizer), {name: text_of_bytes(nbytes) for name, nbytes in parts.items()}
+    text = {name: text_of_bytes(nbytes) for name, nbytes in parts.items()}
+    name = find_optimizer(optimizer)
+    rows = "" if largest is None else f"; {largest} rows would fit"
+    verdict = "fits" if total <= capacity else f"{text_of_bytes(total - capacity)} too much"
+    caveat = "workspaces and the backward pass's temporaries are in the safety; find_batch_size() measures"
+    if not parts["activation_bytes"]:
+        caveat = "activations are not in here: measure_activations(model, batch) on a small batch gives them"
     return Suggestion(
         title="GPU memory",
-        answer=_answer(total, capacity, largest),
+        answer=f"{text_of_bytes(total)} of {text_of_bytes(capacity)}: {verdict}{rows}",
         arithmetic=(
             f"weights: {parameters:,} parameters = {text['weight_bytes']}, and as much for their gradients",
-            f"optimizer, {kind.name}: keeps {kind.keeps} = {text['optimizer_bytes']}",
+            f"optimizer, {name}: keeps {OPTIMIZERS[name].keeps} = {text['optimizer_bytes']}",
             f"activations: {batch_size} rows x {text_of_bytes(activation_bytes_per_row)} = {text['activation_bytes']}",
             f"optimizer step's temporaries: {text['step_bytes']}; the larger of the two counts: "
             f"{text_of_bytes(max(parts['activation_bytes'], weights))}",
@@ -82,16 +81,10 @@ def gpu_memory(
             f"CUDA context {text['context_bytes']}, safety {SAFETY_SHARE:.0%} of the card {text['safety_bytes']}",
             f"together {text_of_bytes(total)} of {text_of_bytes(capacity)}",
         ),
-        caveats=_caveats(parts["activation_bytes"]),
+        caveats=(caveat,),
         figures=parts
         | {"total_bytes": total, "capacity_bytes": capacity, "largest_batch_size": largest, "fits": total <= capacity},
     )
-
-
-def _answer(total: int, capacity: int, largest: int | None) -> str:
-    verdict = "fits" if total <= capacity else f"{text_of_bytes(total - capacity)} too much"
-    rows = "" if largest is None else f"; {largest} rows would fit"
-    return f"{text_of_bytes(total)} of {text_of_bytes(capacity)}: {verdict}{rows}"
 
 
 def _largest_batch(room: int, step: int, activations_per_row: float, on_device: int) -> int | None:
@@ -99,18 +92,8 @@ def _largest_batch(room: int, step: int, activations_per_row: float, on_device: 
     per_row = activations_per_row + on_device
     if per_row <= 0:
         return None
-    by_activations = room / per_row
-    if on_device > 0:
-        by_step = (room - step) / on_device
-    else:
-        by_step = by_activations if room >= step else 0
-    return max(0, int(min(by_activations, by_step)))
-
-
-def _caveats(activations: int) -> tuple[str, ...]:
-    if not activations:
-        return ("activations are not in here: measure_activations(model, batch) on a small batch gives them",)
-    return ("workspaces and the backward pass's temporaries are in the safety; find_batch_size() measures",)
+    by_step = (room - step) / on_device if on_device else math.inf if room >= step else 0
+    return max(0, int(min(room / per_row, by_step)))
 
 
 # --- What an optimizer keeps for each parameter, in bytes -----------------------------------------
@@ -124,97 +107,65 @@ _BLOCK_VALUES = 256
 _SMALLEST_8BIT = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OptimizerKind:
+class OptimizerKind(NamedTuple):
     """How much an optimizer keeps."""
 
-    name: str
-    """Its short name."""
-    copies: int
-    """State tensors as large as the parameter (or, with 8 bits, as many values)."""
-    keeps: str
-    """What they are."""
-    form: str = "full"
-    """``"full"`` in the parameter's own type, ``"8bit"``, or ``"factored"`` into rows and columns."""
+    copies: int  # state tensors as large as the parameter (or, with 8 bits, as many values)
+    keeps: str  # what they are
+    form: str = "full"  # in the parameter's own type, "8bit", or "factored" into rows and columns
 
 
-_KINDS = (
-    OptimizerKind(name="sgd", copies=0, keeps="nothing"),
-    OptimizerKind(name="momentum", copies=1, keeps="momentum"),
-    OptimizerKind(name="rmsprop", copies=1, keeps="square average"),
-    OptimizerKind(name="adagrad", copies=1, keeps="sum of squares"),
-    OptimizerKind(name="adadelta", copies=2, keeps="square average and step average"),
-    OptimizerKind(name="adam", copies=2, keeps="first and second moment"),
-    OptimizerKind(name="adamw", copies=2, keeps="first and second moment"),
-    OptimizerKind(name="nadam", copies=2, keeps="first and second moment"),
-    OptimizerKind(name="radam", copies=2, keeps="first and second moment"),
-    OptimizerKind(name="adamax", copies=2, keeps="first moment and largest norm"),
-    OptimizerKind(name="amsgrad", copies=3, keeps="both moments and the largest second moment"),
-    OptimizerKind(name="lamb", copies=2, keeps="first and second moment"),
-    OptimizerKind(name="lion", copies=1, keeps="momentum"),
-    OptimizerKind(name="adam8bit", copies=2, keeps="both moments, 8 bits a value", form="8bit"),
-    OptimizerKind(name="adamw8bit", copies=2, keeps="both moments, 8 bits a value", form="8bit"),
-    OptimizerKind(name="lion8bit", copies=1, keeps="momentum, 8 bits a value", form="8bit"),
-    OptimizerKind(name="adafactor", copies=1, keeps="second moment as rows and columns", form="factored"),
-)
-OPTIMIZERS = {kind.name: kind for kind in _KINDS}
-
+_MOMENTS = OptimizerKind(2, "first and second moment")
+OPTIMIZERS = {
+    "sgd": OptimizerKind(0, "nothing"),
+    "momentum": OptimizerKind(1, "momentum"),
+    "rmsprop": OptimizerKind(1, "square average"),
+    "adagrad": OptimizerKind(1, "sum of squares"),
+    "adadelta": OptimizerKind(2, "square average and step average"),
+    "adam": _MOMENTS,
+    "adamw": _MOMENTS,
+    "nadam": _MOMENTS,
+    "radam": _MOMENTS,
+    "adamax": OptimizerKind(2, "first moment and largest norm"),
+    "amsgrad": OptimizerKind(3, "both moments and the largest second moment"),
+    "lamb": _MOMENTS,
+    "lion": OptimizerKind(1, "momentum"),
+    "adam8bit": OptimizerKind(2, "both moments, 8 bits a value", "8bit"),
+    "adamw8bit": OptimizerKind(2, "both moments, 8 bits a value", "8bit"),
+    "lion8bit": OptimizerKind(1, "momentum, 8 bits a value", "8bit"),
+    "adafactor": OptimizerKind(1, "second moment as rows and columns", "factored"),
+}
 _ALIASES = {"sgdmomentum": "momentum", "sgdm": "momentum", "nesterov": "momentum"}
 
 
-def find_optimizer(name: str) -> OptimizerKind:
-    """Return the optimizer of a name; case, dashes and where "8bit" stands do not matter.
-
-    The error for an unknown one lists all names, the nearest first.
-
-    Examples
-    --------
-    >>> find_optimizer("8-bit AdamW").name, find_optimizer("SGD").copies
-    ('adamw8bit', 0)
-    """
+def find_optimizer(name: str) -> str:
+    """Return an optimizer's name in the table; case, dashes and where "8bit" stands do not matter."""
     key = re.sub(r"[^a-z0-9]", "", name.lower())
     if "8bit" in key:
         key = key.replace("8bit", "").removeprefix("paged") + "8bit"
-    kind = OPTIMIZERS.get(_ALIASES.get(key, key))
-    if kind is None:
+    key = _ALIASES.get(key, key)
+    if key not in OPTIMIZERS:
         near = difflib.get_close_matches(key, OPTIMIZERS, n=1, cutoff=0.3)
         names = ", ".join([*near, *(known for known in OPTIMIZERS if known not in near)])
         raise OptionError(f"no optimizer is known as {name!r}; known: {names}")
-    return kind
+    return key
 
 
 def optimizer_state_bytes(optimizer: str, shapes: Sequence[Shape]) -> int:
     """Return the bytes of state that an optimizer keeps for float32 parameters of these shapes.
 
-    The step counters (4 bytes a tensor, by default on the host) are left out.
-
-    Notes
-    -----
-    8-bit states: https://arxiv.org/abs/2110.02861 and bitsandbytes' defaults (blocks of 256 values with one
-    float32 scale, tensors under 4096 values stay in 32 bits). Adafactor: https://arxiv.org/abs/1804.04235,
+    The step counters (4 bytes a tensor, by default on the host) are left out. 8-bit states:
+    https://arxiv.org/abs/2110.02861 and bitsandbytes' defaults. Adafactor: https://arxiv.org/abs/1804.04235,
     section 3, without first moment: a row and a column for every matrix, a full state for vectors.
-
-    Examples
-    --------
-    >>> optimizer_state_bytes("adamw", [(1000, 1000)]), optimizer_state_bytes("adafactor", [(1000, 1000)])
-    (8000000, 8000)
     """
-    kind = find_optimizer(optimizer)
-    if kind.form == "8bit":
-        return sum(kind.copies * _bytes_8bit(math.prod(shape)) for shape in shapes)
-    if kind.form == "factored":
-        return 4 * sum(_factored_elements(shape) for shape in shapes)
-    return 4 * kind.copies * sum(math.prod(shape) for shape in shapes)
+    kind = OPTIMIZERS[find_optimizer(optimizer)]
 
+    def state(shape: Shape) -> int:
+        values = math.prod(shape)
+        if kind.form == "8bit" and values >= _SMALLEST_8BIT:
+            return values + 4 * math.ceil(values / _BLOCK_VALUES)
+        if kind.form == "factored" and len(shape) >= 2:
+            return 4 * math.prod(shape[:-2]) * (shape[-2] + shape[-1])
+        return 4 * values
 
-def _bytes_8bit(values: int) -> int:
-    if values < _SMALLEST_8BIT:
-        return values * 4
-    return values + 4 * math.ceil(values / _BLOCK_VALUES)
-
-
-def _factored_elements(shape: Shape) -> int:
-    if len(shape) < 2:
-        return math.prod(shape)
-    leading = math.prod(shape[:-2])
-    return leading * (shape[-2] + shape[-1])
+    return sum(kind.copies * state(shape) for shape in shapes)

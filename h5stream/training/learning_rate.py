@@ -29,20 +29,22 @@ def learning_rate_for(
     divide by the gradient's own size (Adam and its kin). Both are starting points: no rule holds for every
     task and size. Batches are those of an optimizer step, with accumulation and all ranks; `rows` of an epoch turn
     warm-up epochs into steps.
-
-    Examples
-    --------
-    >>> rate = learning_rate_for(16, old_batch_size=8, old_lr=0.0004).figures
-    >>> round(rate["sqrt"], 6), rate["linear"], rate["rule"], rate["warmup_steps"]
-    (0.000566, 0.0008, 'sqrt', 2000)
     """
     at_least(1, new_batch_size=new_batch_size, old_batch_size=old_batch_size, rows=rows)
     above_zero(old_lr=old_lr)
-    plain = find_optimizer(optimizer).name in _STEP_BY_GRADIENT
+    plain = find_optimizer(optimizer) in _STEP_BY_GRADIENT
     ratio = new_batch_size / old_batch_size
     linear, root = old_lr * ratio, old_lr * math.sqrt(ratio)
     rule, rate = ("linear", linear) if plain else ("sqrt", root)
-    steps, warmup_line = _warmup(plain, new_batch_size, rows)
+    epoch = rows and math.ceil(rows / new_batch_size)
+    steps, warmup = _warmup(plain, new_batch_size, rows, epoch)
+    caveats = ["a start, not a law: check the loss of the first epoch against the old batch"]
+    if plain and new_batch_size > 8192:
+        caveats.append("over 8192 rows Goyal et al. lost accuracy with this rule, on ImageNet")
+    if not plain and ratio > 1:
+        caveats.append("for Adam, beta1 and beta2 change with the batch as well (arXiv:2205.10287)")
+    if steps and epoch and steps > epoch:
+        caveats.append(f"the warm-up is {steps / epoch:.1f} epochs of {epoch} steps")
     # Goyal et al. ramp up from the old rate; Adam's ramp begins at 0. A smaller batch starts where it ends.
     start = min(old_lr, rate) if plain else 0.0
     return Suggestion(
@@ -52,9 +54,9 @@ def learning_rate_for(
             f"ratio: {new_batch_size} / {old_batch_size} = {ratio:.4g}",
             f"linear: {old_lr:g} x {ratio:.4g} = {linear:.4g}  (SGD)",
             f"sqrt:   {old_lr:g} x sqrt({ratio:.4g}) = {root:.4g}  (Adam and its kin)",
-            warmup_line,
+            warmup,
         ),
-        caveats=_caveats(ratio, steps, rows, new_batch_size, plain),
+        caveats=tuple(caveats),
         sources=_SOURCES,
         figures={
             "old_batch_size": old_batch_size,
@@ -70,23 +72,11 @@ def learning_rate_for(
     )
 
 
-def _warmup(plain: bool, batch_size: int, rows: int | None) -> tuple[int | None, str]:
+def _warmup(plain: bool, batch_size: int, rows: int | None, epoch: int | None) -> tuple[int | None, str]:
     if not plain:
         # 0.999 is no binary fraction: without rounding, 2 / (1 - 0.999) would come out above 2000.
         steps = math.ceil(round(2 / (1 - _BETA2), 6))
         return steps, f"warm-up: 2 / (1 - {_BETA2:g}) = {steps} steps, whatever the batch"
-    if rows is None:
-        return None, f"warm-up: {_WARMUP_EPOCHS} epochs x ceil(rows / {batch_size}) steps; give the rows"
-    steps = _WARMUP_EPOCHS * math.ceil(rows / batch_size)
-    return steps, f"warm-up: {_WARMUP_EPOCHS} epochs x ceil({rows} / {batch_size}) = {steps} steps"
-
-
-def _caveats(ratio: float, steps: int | None, rows: int | None, batch_size: int, plain: bool) -> tuple[str, ...]:
-    found = ["a start, not a law: check the loss of the first epoch against the old batch"]
-    if plain and batch_size > 8192:
-        found.append("over 8192 rows Goyal et al. lost accuracy with this rule, on ImageNet")
-    if not plain and ratio > 1:
-        found.append("for Adam, beta1 and beta2 change with the batch as well (arXiv:2205.10287)")
-    if steps and rows and steps > (epoch := math.ceil(rows / batch_size)):
-        found.append(f"the warm-up is {steps / epoch:.1f} epochs of {epoch} steps")
-    return tuple(found)
+    known = None if epoch is None else _WARMUP_EPOCHS * epoch
+    end = " steps; give the rows" if known is None else f" = {known} steps"
+    return known, f"warm-up: {_WARMUP_EPOCHS} epochs x ceil({rows or 'rows'} / {batch_size}){end}"

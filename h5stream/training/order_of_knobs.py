@@ -22,28 +22,15 @@ def what_to_try_first(
     The share of step time spent waiting for data decides. Over 20 %: what feeds the GPU comes first (threads and
     memory), since a larger batch only waits for more rows. Otherwise: batch, threads, memory, precision; under 5 %
     nothing in the loader will help, so that batch and precision lead. Below a preset, that is what to try next.
-
-    Examples
-    --------
-    >>> now = Setting(batch_size=64, workers=2, prefetch_factor=2)
-    >>> [turn.knob for turn in what_to_try_first(now).figures["knobs"]]
-    ['batch_size', 'num_workers', 'memory_budget', 'precision']
-    >>> [turn.knob for turn in what_to_try_first(now, waiting_share=0.5).figures["knobs"]]
-    ['num_workers', 'memory_budget', 'batch_size', 'precision']
     """
     at_least(1, cpus=cpus)
     if waiting_share is not None and not 0 <= waiting_share <= 1:
         raise OptionError(f"waiting_share must be between 0 and 1, not {waiting_share}")
     if precision not in _FASTER_PRECISION:
         raise OptionError(f"precision must be one of {', '.join(_FASTER_PRECISION)}, not {precision!r}")
-    knobs = {
-        "batch": _batch_knob(setting, preset),
-        "workers": _workers_knob(setting, preset, cpus),
-        "memory": _memory_knob(),
-        "precision": _precision_knob(precision),
-    }
+    knobs = _knobs(setting, precision, preset, cpus)
     order, reason = _order(waiting_share)
-    chosen = tuple(knobs[name] for name in order)
+    chosen = tuple(knobs[name] for name in order.split())
     lines = [
         line
         for place, turn in enumerate(chosen, 1)
@@ -59,78 +46,68 @@ def what_to_try_first(
     )
 
 
-def _order(waiting_share: float | None) -> tuple[tuple[str, ...], str]:
+def _knobs(setting: Setting, precision: str, preset: GpuPreset | None, cpus: int | None) -> dict[str, Turn]:
+    faster = _FASTER_PRECISION[precision]
+    return {
+        "batch": Turn(
+            knob="batch_size",
+            present=str(setting.batch_size),
+            try_next=_next_batch(setting.batch_size, preset),
+            why="more work for each launch and each copy",
+            stop="when rows/s no longer rise or memory ends (find_batch_size)",
+        ),
+        "workers": Turn(
+            knob="num_workers",
+            present=str(setting.workers),
+            try_next=_next_workers(setting.workers, preset, cpus),
+            why="threads that read and decode; by default all processors that are allowed",
+            stop="when the processors are busy or the wait is under 5 %",
+        ),
+        "memory": Turn(
+            knob="memory_budget",
+            present="the default",
+            try_next="all decoded rows and 2GiB",
+            why="rows that fit stay decoded in memory, so that later epochs neither read nor decode them (keep=)",
+            stop="when stats() says that nothing is read any more, or memory ends",
+        ),
+        "precision": Turn(
+            knob="precision",
+            present=precision,
+            try_next="leave it" if faster == precision else faster,
+            why="faster matrix products and smaller activations",
+            stop="if the loss departs from the one in fp32",
+        ),
+    }
+
+
+def _order(waiting_share: float | None) -> tuple[str, str]:
     if waiting_share is None:
-        return ("batch", "workers", "memory", "precision"), (
-            "nothing measured: batch first; `h5stream diagnose` measures the wait and may reverse it"
-        )
+        measured = "nothing measured: batch first; `h5stream diagnose` measures the wait and may reverse it"
+        return "batch workers memory precision", measured
     share = f"{waiting_share:.0%} of the step waits for data"
     if waiting_share > WAITING:
-        return ("workers", "memory", "batch", "precision"), f"{share} (over {WAITING:.0%}): feed it first"
+        return "workers memory batch precision", f"{share} (over {WAITING:.0%}): feed it first"
     if waiting_share < NOT_WAITING:
-        return ("batch", "precision", "workers", "memory"), (
-            f"{share} (under {NOT_WAITING:.0%}): the loader is not the limit"
-        )
-    return ("batch", "workers", "memory", "precision"), f"{share}: neither side is clearly the limit"
+        return "batch precision workers memory", f"{share} (under {NOT_WAITING:.0%}): the loader is not the limit"
+    return "batch workers memory precision", f"{share}: neither side is clearly the limit"
 
 
-def _batch_knob(setting: Setting, preset: GpuPreset | None) -> Turn:
-    now = setting.batch_size
+def _next_batch(now: int, preset: GpuPreset | None) -> str:
     if preset is None:
-        try_next = f"{2 * now} (double)"
-    elif now < preset.setting.batch_size:
-        try_next = f"{preset.setting.batch_size} (the preset)"
-    elif preset.underused is not None and now < preset.underused.batch_size:
-        try_next = f"{preset.underused.batch_size} (the preset of an underused {preset.gpu})"
-    else:
-        # As from 8192 to 10240, the one step beyond a preset that the table has.
-        try_next = f"{now + max(1, now // 4)} (a quarter more than now)"
-    return Turn(
-        knob="batch_size",
-        present=str(now),
-        try_next=try_next,
-        why="more work for each launch and each copy",
-        stop="when rows/s no longer rise or memory ends (find_batch_size)",
-    )
+        return f"{2 * now} (double)"
+    if now < preset.setting.batch_size:
+        return f"{preset.setting.batch_size} (the preset)"
+    if preset.underused is not None and now < preset.underused.batch_size:
+        return f"{preset.underused.batch_size} (the preset of an underused {preset.gpu})"
+    # As from 8192 to 10240, the one step beyond a preset that the table has.
+    return f"{now + max(1, now // 4)} (a quarter more than now)"
 
 
-def _workers_knob(setting: Setting, preset: GpuPreset | None, cpus: int | None) -> Turn:
-    now = setting.workers
+def _next_workers(now: int, preset: GpuPreset | None, cpus: int | None) -> str:
     known = [one.workers for one in (preset.setting, preset.underused) if one] if preset else []
     wanted = next((value for value in known if value > now), max(1, 2 * now))
     if cpus is not None and now > cpus:
-        try_next = f"{cpus} (no more processors are allowed here)"
-    elif now == cpus:
-        try_next = f"leave it: {cpus} processors allowed"
-    elif cpus is not None and wanted >= cpus:
-        try_next = f"{cpus} (all processors allowed)"
-    else:
-        try_next = str(wanted)
-    return Turn(
-        knob="num_workers",
-        present=str(now),
-        try_next=try_next,
-        why="threads that read and decode; by default all processors that are allowed",
-        stop="when the processors are busy or the wait is under 5 %",
-    )
-
-
-def _memory_knob() -> Turn:
-    return Turn(
-        knob="memory_budget",
-        present="the default",
-        try_next="all decoded rows and 2GiB",
-        why="rows that fit stay decoded in memory, so that later epochs neither read nor decode them (keep=)",
-        stop="when stats() says that nothing is read any more, or memory ends",
-    )
-
-
-def _precision_knob(precision: str) -> Turn:
-    faster = _FASTER_PRECISION[precision]
-    return Turn(
-        knob="precision",
-        present=precision,
-        try_next="leave it" if faster == precision else faster,
-        why="faster matrix products and smaller activations",
-        stop="if the loss departs from the one in fp32",
-    )
+        return f"{cpus} (no more processors are allowed here)"
+    if now == cpus:
+        return f"leave it: {cpus} processors allowed"
+    return f"{cpus} (all processors allowed)" if cpus is not None and wanted >= cpus else str(wanted)

@@ -49,6 +49,10 @@ def _setting(batch_size: int, workers: int, prefetch_factor: int) -> Setting:
     return Setting(batch_size=batch_size, workers=workers, prefetch_factor=prefetch_factor)
 
 
+def _seen(batch_size: int, workers: int, prefetch_factor: int, workload: str) -> Observation:
+    return Observation(setting=_setting(batch_size, workers, prefetch_factor), workload=workload)
+
+
 # Card -> the memory in GiB that the setting is for.
 _DOCUMENTED = {
     "RTX 5090": (24.0, _setting(8192, 8, 16)),
@@ -61,10 +65,10 @@ _DOCUMENTED = {
 _UNDERUSED = {"RTX 5090": _setting(10240, 12, 16), "RTX 5090 Laptop": _setting(10240, 12, 16)}
 
 _OBSERVED = {
-    "RTX 3090": ((12, 8, 4), "fine-tuning a 1B language model, bf16, checkpointing, 18 to 20 of 24 GiB"),
-    "RTX 3070": ((96, 2, 4), "text classifier, fp16, 8-bit AdamW, 7.7 of 8 GiB; validation batch 192"),
-    "RTX 4060": ((128, 12, 4), "image-text model, accumulation 2"),
-    "P100": ((8, 12, 4), "segmentation at 384 pixels, 15 of 16 GiB; 12 if the card is still underused"),
+    "RTX 3090": _seen(12, 8, 4, "fine-tuning a 1B language model, bf16, checkpointing, 18 to 20 of 24 GiB"),
+    "RTX 3070": _seen(96, 2, 4, "text classifier, fp16, 8-bit AdamW, 7.7 of 8 GiB; validation batch 192"),
+    "RTX 4060": _seen(128, 12, 4, "image-text model, accumulation 2"),
+    "P100": _seen(8, 12, 4, "segmentation at 384 pixels, 15 of 16 GiB; 12 if the card is still underused"),
 }
 
 # Rows per GiB of the RTX 3090's preset, the lowest of the four documented ones (4090: 299, 4080: 320,
@@ -99,39 +103,6 @@ class GpuPreset(Suggestion):
     underused: Setting | None
     documented: bool
     observations: tuple[Observation, ...]
-
-
-def _from_memory(memory_gib: float) -> Setting:
-    """Scale the RTX 3090's preset; below 24 GiB the loader settings are the 16 GiB card's."""
-    rows = int(memory_gib * _ROWS_PER_GIB)
-    whole = max(rows // _ROUND_ROWS * _ROUND_ROWS, min(rows, _ROUND_ROWS), 1)
-    return _setting(whole, 8 if memory_gib >= 24 else 6, 12)
-
-
-def _memory_arithmetic(memory_gib: float, setting: Setting) -> tuple[str, ...]:
-    return (
-        f"{memory_gib:g} GiB x {_ROWS_PER_GIB:g} rows/GiB (4 MiB a row) = "
-        f"{memory_gib * _ROWS_PER_GIB:,.0f}, in steps of {_ROUND_ROWS}: {setting.batch_size}",
-    )
-
-
-def _observations(card: Card | None) -> tuple[Observation, ...]:
-    if card is None or card.name not in _OBSERVED:
-        return ()
-    numbers, workload = _OBSERVED[card.name]
-    return (Observation(setting=_setting(*numbers), workload=workload),)
-
-
-def _caveats(card: Card | None, setting: Setting, cpus: int | None) -> tuple[str, ...]:
-    found = [f"a larger model takes a smaller batch on this card: {seen}" for seen in _observations(card)]
-    if card is not None and card.name == "RTX 5090":
-        found.append("this is for 24 GiB (the laptop card); the desktop card has 32 GiB")
-    if cpus is not None and setting.workers > cpus:
-        found.append(
-            f"{setting.workers} reader threads want as many processors; this process may use {cpus}: take {cpus} here, "
-            "as H5StreamLoader does by itself"
-        )
-    return (*found, "a start for small rows and a small model: find_batch_size() measures yours")
 
 
 def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus: int | None = None) -> GpuPreset:
@@ -171,46 +142,63 @@ def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus:
     above_zero(memory_gib=memory_gib)
     if not gpu and memory_gib is None:
         raise OptionError("preset_for() needs the name of a GPU or its memory in GiB; neither was given")
-    card = _card_or_none(gpu, memory_gib)
-    memory, known = memory_of(card, gpu or "", memory_gib) if card else (float(memory_gib or 0), "as given")
-    noted = _DOCUMENTED.get(card.name) if card else None
+    name = None
+    try:
+        name = find_card(gpu) if gpu else None
+    except OptionError:
+        if memory_gib is None:
+            raise
+    memory, known = (float(memory_gib or 0), "as given")
+    if name is not None:
+        memory, known = memory_of(name, gpu or "", memory_gib)
+    noted = _DOCUMENTED.get(name or "")
     documented = noted is not None and memory == noted[0]
     setting = noted[1] if noted is not None and documented else _from_memory(memory)
-    name = card.name if card else (gpu or "")
+    observations = (_OBSERVED[name],) if name in _OBSERVED else ()
+    caveats = [f"a larger model takes a smaller batch on this card: {seen}" for seen in observations]
+    if name == "RTX 5090":
+        caveats.append("this is for 24 GiB (the laptop card); the desktop card has 32 GiB")
+    if cpus is not None and setting.workers > cpus:
+        caveats.append(
+            f"{setting.workers} reader threads want as many processors; this process may use {cpus}: take {cpus} here, "
+            "as H5StreamLoader does by itself"
+        )
+    name = name or gpu or ""
     return GpuPreset(
         title=f"Where to start on {name or 'a GPU'} ({memory:g} GiB)",
         answer=str(setting),
-        arithmetic=_preset_arithmetic(name, setting, documented, memory, known),
-        caveats=_caveats(card, setting, cpus),
+        arithmetic=_arithmetic(name, setting, documented, memory, known),
+        caveats=(*caveats, "a start for small rows and a small model: find_batch_size() measures yours"),
         sources=(_SOURCE,),
         gpu=name,
         memory_gib=memory,
         setting=setting,
         underused=_UNDERUSED.get(name) if documented else None,
         documented=documented,
-        observations=_observations(card),
+        observations=observations,
     )
 
 
-def _card_or_none(gpu: str | None, memory_gib: float | None) -> Card | None:
-    try:
-        return find_card(gpu) if gpu else None
-    except OptionError:
-        if memory_gib is None:
-            raise
-        return None
+def _from_memory(memory_gib: float) -> Setting:
+    """Scale the RTX 3090's preset; below 24 GiB the loader settings are the 16 GiB card's."""
+    rows = int(memory_gib * _ROWS_PER_GIB)
+    whole = max(rows // _ROUND_ROWS * _ROUND_ROWS, min(rows, _ROUND_ROWS), 1)
+    return _setting(whole, 8 if memory_gib >= 24 else 6, 12)
 
 
-def _preset_arithmetic(name: str, setting: Setting, documented: bool, memory_gib: float, known: str) -> tuple[str, ...]:
+def _arithmetic(name: str, setting: Setting, documented: bool, memory_gib: float, known: str) -> tuple[str, ...]:
     if not documented:
-        return (f"{memory_gib:g} GiB: {known}", *_memory_arithmetic(memory_gib, setting))
-    lines = [f"the table's row of the {name} with {memory_gib:g} GiB: {setting}"]
-    if name in _UNDERUSED:
-        lines.append(f"if it stays underused: {_UNDERUSED[name]}")
+        return (
+            f"{memory_gib:g} GiB: {known}",
+            f"{memory_gib:g} GiB x {_ROWS_PER_GIB:g} rows/GiB (4 MiB a row) = "
+            f"{memory_gib * _ROWS_PER_GIB:,.0f}, in steps of {_ROUND_ROWS}: {setting.batch_size}",
+        )
     per_gib = setting.batch_size / memory_gib
-    mib = 1024 / per_gib
-    lines.append(f"{setting.batch_size} rows / {memory_gib:g} GiB = {per_gib:.0f} rows/GiB: {mib:.1f} MiB a row")
-    return tuple(lines)
+    return (
+        f"the table's row of the {name} with {memory_gib:g} GiB: {setting}",
+        *([f"if it stays underused: {_UNDERUSED[name]}"] if name in _UNDERUSED else []),
+        f"{setting.batch_size} rows / {memory_gib:g} GiB = {per_gib:.0f} rows/GiB: {1024 / per_gib:.1f} MiB a row",
+    )
 
 
 def validation_batch(batch_size: int, *, rule: str = "half") -> Suggestion:
@@ -218,11 +206,6 @@ def validation_batch(batch_size: int, *, rule: str = "half") -> Suggestion:
 
     Half where host memory is the limit: the slots of a second loader stand beside those of the training one. Twice
     where GPU memory is: validation keeps neither gradients nor activations for a backward pass.
-
-    Examples
-    --------
-    >>> validation_batch(8192).figures["batch_size"], validation_batch(96, rule="twice").figures["batch_size"]
-    (4096, 192)
     """
     at_least(1, batch_size=batch_size)
     if rule not in ("half", "twice"):
@@ -245,73 +228,36 @@ def validation_batch(batch_size: int, *, rule: str = "half") -> Suggestion:
 # --- GPU names as drivers, shops and people write them -> one card of a table, or the nearest names.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """One GPU model."""
-
-    name: str
-    """As the presets call it."""
-    memory_gib: tuple[float, ...]
-    """The memories it is sold with in GiB (the maker's "GB"), the usual one first."""
-
-
-# Memories are the makers' data sheets'. The notes know the RTX 5090 with 24 GB, which is the laptop card;
-# the desktop card has 32, and its preset says so.
-_CARDS = (
-    ("RTX 5090", 24, 32),
-    ("RTX 5090 Laptop", 24),
-    ("RTX 5080", 16),
-    ("RTX 5070 Ti", 16),
-    ("RTX 5070", 12),
-    ("RTX 4090", 24),
-    ("RTX 4090 Laptop", 16),
-    ("RTX 4080", 16),
-    ("RTX 4080 SUPER", 16),
-    ("RTX 4080 Laptop", 12),
-    ("RTX 4070", 12),
-    ("RTX 4070 Ti", 12),
-    ("RTX 4070 Ti SUPER", 16),
-    ("RTX 4070 Laptop", 8),
-    ("RTX 4060", 8),
-    ("RTX 4060 Ti", 8, 16),
-    ("RTX 3090", 24),
-    ("RTX 3090 Ti", 24),
-    ("RTX 3080", 10, 12),
-    ("RTX 3080 Ti", 12),
-    ("RTX 3070", 8),
-    ("RTX 3070 Ti", 8),
-    ("RTX 3060", 12, 8),
-    ("RTX 2080 Ti", 11),
-    ("GTX 1080 Ti", 11),
-    ("RTX A4000", 16),
-    ("RTX A5000", 24),
-    ("RTX A6000", 48),
-    ("RTX 4000 Ada", 20),
-    ("RTX 5000 Ada", 32),
-    ("RTX 6000 Ada", 48),
-    ("RTX PRO 6000", 96),
-    ("P100", 16, 12),
-    ("P40", 24),
-    ("V100", 16, 32),
-    ("T4", 16),
-    ("A2", 16),
-    ("A10", 24),
-    ("A10G", 24),
-    ("A16", 16),
-    ("A30", 24),
-    ("A40", 48),
-    ("A100", 40, 80),
-    ("L4", 24),
-    ("L40", 48),
-    ("L40S", 48),
-    ("H100", 80, 94, 96),
-    ("H200", 141),
-    ("GH200", 96, 144),
-    ("B100", 192),
-    ("B200", 180, 192),
-    ("B300", 288),
-)
-CARDS = tuple(Card(name=str(name), memory_gib=tuple(map(float, memory))) for name, *memory in _CARDS)
+# Memories in GiB (the makers' "GB"), the usual one first, and the cards that are sold with these, from the makers' data
+# sheets. The notes know the RTX 5090 with 24 GB, which is the laptop card; the desktop card has 32, and its preset says
+# so.
+_SOLD: dict[tuple[float, ...], str] = {
+    (8,): "RTX 4070 Laptop, RTX 4060, RTX 3070, RTX 3070 Ti",
+    (8, 16): "RTX 4060 Ti",
+    (12, 8): "RTX 3060",
+    (10, 12): "RTX 3080",
+    (11,): "RTX 2080 Ti, GTX 1080 Ti",
+    (12,): "RTX 5070, RTX 4080 Laptop, RTX 4070, RTX 4070 Ti, RTX 3080 Ti",
+    (16, 12): "P100",
+    (16,): (
+        "RTX 5080, RTX 5070 Ti, RTX 4090 Laptop, RTX 4080, RTX 4080 SUPER, RTX 4070 Ti SUPER, RTX A4000, T4, A2, A16"
+    ),
+    (16, 32): "V100",
+    (20,): "RTX 4000 Ada",
+    (24,): "RTX 5090 Laptop, RTX 4090, RTX 3090, RTX 3090 Ti, RTX A5000, P40, A10, A10G, A30, L4",
+    (24, 32): "RTX 5090",
+    (32,): "RTX 5000 Ada",
+    (40, 80): "A100",
+    (48,): "RTX A6000, RTX 6000 Ada, A40, L40, L40S",
+    (80, 94, 96): "H100",
+    (96,): "RTX PRO 6000",
+    (96, 144): "GH200",
+    (141,): "H200",
+    (180, 192): "B200",
+    (192,): "B100",
+    (288,): "B300",
+}
+CARDS = {name: memory for memory, names in _SOLD.items() for name in names.split(", ")}
 
 # Words that say who made it or how it plugs in, and nothing about the model.
 _NOISE = re.compile(
@@ -327,44 +273,21 @@ def _key(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", _NOISE.sub(" ", text))
 
 
-_BY_KEY = {_key(card.name): card for card in CARDS}
+_BY_KEY = {_key(card): card for card in CARDS}
 # "4090" alone is what people type; a bare number that two cards share would not be in here.
 _BY_NUMBER = {key.lstrip("rgtx"): card for key, card in _BY_KEY.items() if key.startswith(("rtx", "gtx"))}
 
 
-def nearest_names(name: str, count: int = 3) -> tuple[str, ...]:
-    """Return the known names that look most like the one asked for, best first.
-
-    Examples
-    --------
-    >>> nearest_names("RTX 4O90", count=1)
-    ('RTX 4090',)
-    """
-    keys = difflib.get_close_matches(_key(name), _BY_KEY, n=count, cutoff=0.3)
-    return tuple(_BY_KEY[key].name for key in keys)
-
-
-def find_card(name: str) -> Card:
+def find_card(name: str) -> str:
     """Return the card that a name means, whether a driver, a shop or a person wrote it.
 
     Makers' words, form factors, case, spaces and memory sizes do not matter; the model's letters and
     digits do, since a guess between ``4080`` and ``4090`` is worse than a question. The error gives the nearest names.
-
-    Examples
-    --------
-    >>> find_card("NVIDIA GeForce RTX 4090").name
-    'RTX 4090'
-    >>> find_card("NVIDIA A100-SXM4-80GB").name
-    'A100'
-    >>> find_card("RTX 490")
-    Traceback (most recent call last):
-        ...
-    h5stream.errors.OptionError: no GPU is known as 'RTX 490'; nearest: RTX 4090, ...
     """
     key = _key(name)
     card = _BY_KEY.get(key) or _BY_NUMBER.get(key)
     if card is None:
-        near = ", ".join(nearest_names(name)) or "none"
+        near = ", ".join(_BY_KEY[one] for one in difflib.get_close_matches(key, _BY_KEY, cutoff=0.3)) or "none"
         raise OptionError(
             f"no GPU is known as {name!r}; nearest: {near}. For another card give its memory instead "
             "(--gpu-memory, in GiB)"
@@ -372,26 +295,18 @@ def find_card(name: str) -> Card:
     return card
 
 
-def memory_of(card: Card, name: str, memory_gib: float | None = None) -> tuple[float, str]:
+def memory_of(card: str, name: str, memory_gib: float | None = None) -> tuple[float, str]:
     """Return the memory of the card that a name means, in GiB, and a phrase that says how that is known.
 
     A size given by hand counts first, then one in the name if the card is sold with it (the 480 in
     ``GH200 480GB`` is the processor's memory, not the GPU's), then the usual one.
-
-    Examples
-    --------
-    >>> memory_of(find_card("A100"), "NVIDIA A100 80GB PCIe")
-    (80.0, 'as its name says')
-    >>> memory_of(find_card("GH200"), "NVIDIA GH200 480GB")[0]
-    96.0
     """
-    above_zero(memory_gib=memory_gib)
     if memory_gib is not None:
         return float(memory_gib), "as given"
-    named = _MEMORY.search(name.lower())
-    if named and float(named[1]) in card.memory_gib:
+    named, sold = _MEMORY.search(name.lower()), CARDS[card]
+    if named and float(named[1]) in sold:
         return float(named[1]), "as its name says"
-    if len(card.memory_gib) == 1:
-        return card.memory_gib[0], "by its data sheet"
-    sold = " or ".join(f"{size:g}" for size in card.memory_gib)
-    return card.memory_gib[0], f"the card is sold with {sold} GiB; give --gpu-memory to choose"
+    if len(sold) == 1:
+        return float(sold[0]), "by its data sheet"
+    several = " or ".join(f"{size:g}" for size in sold)
+    return float(sold[0]), f"the card is sold with {several} GiB; give --gpu-memory to choose"

@@ -266,8 +266,9 @@ def test_a_rival_without_a_batch_is_no_bare_ratio(capsys):
     ours = Measurement(
         name="h5stream, first epoch", rows=50_000, batches=10, nbytes=1, seconds=1.0, first_batch_s=0.1, peak_nbytes=1
     )
-    report = Report(ours=[ours], naive=replace(ours, rows=620, batches=0, seconds=10.0, first_batch_s=None))
-    print_row(Console(width=80), report.naive, header=True)
+    naive = replace(ours, name="naive", rows=620, batches=0, seconds=10.0, first_batch_s=None)
+    report = Report(results=[ours, naive])
+    print_row(Console(width=80), naive, header=True)
     print_end(Console(width=80), report)
     text = " ".join(capsys.readouterr().out.split())
     assert " 62 none " in text

@@ -136,9 +136,6 @@ class FakeNvml:
     def nvmlDeviceGetHandleByIndex(self, index):
         return self._enter("nvmlDeviceGetHandleByIndex", self.cards[index])
 
-    def nvmlDeviceGetUUID(self, handle):
-        return self._enter("nvmlDeviceGetUUID", handle).uuid
-
     def nvmlDeviceGetName(self, handle):
         self._enter("nvmlDeviceGetName", handle)
         return handle.name if isinstance(handle, Card) else f"{handle.parent.name} MIG 1g.10gb"
@@ -164,12 +161,6 @@ class FakeNvml:
             raise FakeError(self.NVML_ERROR_NOT_FOUND)
         return card.mig[index // 2]
 
-    def nvmlDeviceGetGpuInstanceId(self, handle):
-        return self._enter("nvmlDeviceGetGpuInstanceId", handle).gi
-
-    def nvmlDeviceGetComputeInstanceId(self, handle):
-        return self._enter("nvmlDeviceGetComputeInstanceId", handle).ci
-
     def nvmlDeviceGetUtilizationRates(self, handle):
         self._enter("nvmlDeviceGetUtilizationRates", handle)
         if isinstance(handle, Instance):
@@ -182,26 +173,8 @@ class FakeNvml:
         # Version 1 counts what the driver reserves as used.
         return SimpleNamespace(used=used if version else used + GIB // 2, total=total)
 
-    def nvmlDeviceGetPowerUsage(self, handle):
-        return self._enter("nvmlDeviceGetPowerUsage", handle).power_mw
-
-    def nvmlDeviceGetEnforcedPowerLimit(self, handle):
-        return self._enter("nvmlDeviceGetEnforcedPowerLimit", handle).limit_mw
-
-    def nvmlDeviceGetTemperatureV(self, handle, sensor):
-        return self._enter("nvmlDeviceGetTemperatureV", handle).temperature
-
-    def nvmlDeviceGetTemperature(self, handle, sensor):
-        return self._enter("nvmlDeviceGetTemperature", handle).temperature
-
     def nvmlDeviceGetClockInfo(self, handle, clock):
         return self._enter("nvmlDeviceGetClockInfo", handle).clocks[clock]
-
-    def nvmlDeviceGetCurrentClocksEventReasons(self, handle):
-        return self._enter("nvmlDeviceGetCurrentClocksEventReasons", handle).throttle
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
-        return self._enter("nvmlDeviceGetCurrentClocksThrottleReasons", handle).throttle
 
     def nvmlDeviceGetFieldValues(self, handle, fields):
         assert fields == [self.NVML_FI_DEV_PCIE_COUNT_RX_BYTES]
@@ -252,3 +225,21 @@ class FakeNvml:
         for metric in request.metrics[: request.numMetrics]:
             metric.nvmlReturn = card.failures.get("gpm metric", 0)
             metric.value = values[metric.metricId]
+
+
+def _reader(call, attribute):
+    return lambda self, handle, *_: getattr(self._enter(call, handle), attribute)
+
+
+for _call, _attribute in {
+    "nvmlDeviceGetUUID": "uuid",
+    "nvmlDeviceGetGpuInstanceId": "gi",
+    "nvmlDeviceGetComputeInstanceId": "ci",
+    "nvmlDeviceGetPowerUsage": "power_mw",
+    "nvmlDeviceGetEnforcedPowerLimit": "limit_mw",
+    "nvmlDeviceGetTemperatureV": "temperature",
+    "nvmlDeviceGetTemperature": "temperature",
+    "nvmlDeviceGetCurrentClocksEventReasons": "throttle",
+    "nvmlDeviceGetCurrentClocksThrottleReasons": "throttle",
+}.items():
+    setattr(FakeNvml, _call, _reader(_call, _attribute))

@@ -162,11 +162,6 @@ def test_a_driver_that_goes_away_is_told_with_its_reason(code):
     reader.close()  # harmless
 
 
-def test_no_driver_is_told_with_its_reason():
-    with pytest.raises(DriverGone, match="no NVIDIA driver: error 12"):
-        NvmlReader(FakeNvml(init_error=FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND))
-
-
 def test_closing_gives_everything_back():
     fake = FakeNvml(Card("GPU-1"), Card("GPU-2"))
     reader = reader_of(fake)
@@ -183,11 +178,6 @@ def test_closing_after_the_driver_has_gone_asks_for_no_more_than_one_sample():
     fake.vanish()
     reader.close()
     assert fake.calls["nvmlGpmSampleFree"] == 1
-
-
-def test_devices_come_in_the_order_that_was_asked_for():
-    fake = FakeNvml(Card("GPU-1", utilization=10), Card("GPU-2", utilization=20))
-    assert [gpu.utilization_ratio for gpu in reader_of(fake, "GPU-2", "GPU-1").read()] == [0.2, 0.1]
 
 
 def test_a_new_order_keeps_what_was_learnt_and_frees_what_is_not_watched():
@@ -219,10 +209,10 @@ def test_the_pci_address_is_the_kernels(bus_id):
 
 def test_driver_and_cuda_version_are_read_or_none():
     fake = FakeNvml()
-    reader = NvmlReader(fake)
-    assert (reader.driver_version(), reader.cuda_version()) == ("570.86.15", (12, 8))
+    facts = nvml.driver_facts(fake)
+    assert (facts.version, facts.cuda_version, facts.reason) == ("570.86.15", (12, 8), None)
     fake.fail("nvmlSystemGetCudaDriverVersion", fake.NVML_ERROR_UNKNOWN)
-    assert reader.cuda_version() is None
+    assert nvml.driver_facts(fake).cuda_version is None
 
 
 class TestMig:
@@ -260,11 +250,6 @@ class TestMig:
         fake.cards[0].sm_util = 103.0
         assert read_twice(reader_of(fake, "MIG-a"))[0].sm_activity_ratio == 1.0
 
-    def test_an_instance_without_name_has_its_cards(self):
-        fake = self.fake()
-        fake.fail("nvmlDeviceGetName", fake.NVML_ERROR_UNKNOWN, fake.cards[0].mig[0])
-        assert NvmlReader(fake).list_devices()[1].name == "Fake H100"
-
 
 class TestPcie:
     def rate(self, clock, card, received, seconds=1.0):
@@ -272,9 +257,6 @@ class TestPcie:
         reader.read()
         card.received, clock[0] = received, clock[0] + seconds
         return reader.read()[0].pcie_receive_bytes_per_s
-
-    def test_the_first_reading_has_no_rate(self):
-        assert reader_of(FakeNvml(Card("GPU-1"))).read()[0].pcie_receive_bytes_per_s is None
 
     def test_a_counter_that_jumped_back_gives_no_rate_of_its_own(self, clock):
         card = Card("GPU-1", received=1000, gpm=False)
@@ -286,18 +268,6 @@ class TestPcie:
     def test_a_counter_of_32_bits_is_not_believed(self, clock):
         assert self.rate(clock, Card("GPU-1", wide_counter=False), 10) == 100 * 2**20, "GPM's"
         assert self.rate(clock, Card("GPU-1", wide_counter=False, gpm=False), 10) is None
-
-    def test_a_field_that_is_not_supported_is_asked_for_once(self, clock):
-        card = Card("GPU-1", gpm=False, failures={"pcie field": FakeNvml.NVML_ERROR_NOT_SUPPORTED})
-        fake = FakeNvml(card)
-        assert read_twice(reader_of(fake))[0].pcie_receive_bytes_per_s is None
-        assert fake.calls["nvmlDeviceGetFieldValues"] == 1
-
-
-def test_gpm_without_support_is_not_tried():
-    fake = FakeNvml(Card("GPU-1", gpm=False))
-    assert read_twice(reader_of(fake))[0].sm_activity_ratio is None
-    assert fake.calls["nvmlGpmSampleAlloc"] == 0
 
 
 def test_a_gpm_metric_that_is_not_a_number_is_none():
@@ -318,8 +288,9 @@ def test_every_throttle_bit_has_nvidias_name():
 
 
 def test_the_fake_and_nvidia_ml_py_have_every_name_that_is_used():
-    text = "".join(Path(module.__file__).read_text() for module in (nvml, nvml))
-    names = set(re.findall(r"""(?:api\.|")(nvml[A-Z]\w+|NVML_[A-Z]\w+|c_nvml\w+|NVMLError)\b""", text))
+    text = Path(nvml.__file__).read_text()
+    names = set(re.findall(r"""(?:api\.|")(nvml[A-Z]\w+|c_nvml\w+|NVMLError)\b""", text))
+    names |= set(re.findall(r"\bNVML_[A-Z]\w+", text))
     assert len(names) > 35
     for name in names:
         assert hasattr(pynvml, name), name

@@ -15,7 +15,7 @@ import pytest
 from fake_nvml import GIB, Card, FakeNvml
 
 from h5stream.errors import OptionError
-from h5stream.monitor import SystemMonitor, probe, system
+from h5stream.monitor import SystemMonitor, probe
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -85,20 +85,17 @@ def test_the_line_shows_the_device_that_is_asked_for():
         assert [monitor.line(i)[:8] for i in range(3)] == ["GPU: 1% ", "GPU: 2% ", "GPU: n/a"]
 
 
-@pytest.mark.parametrize("interval", [0.05, 0, -1, math.nan])
-def test_an_interval_under_a_tenth_of_a_second_is_refused(interval):
-    with pytest.raises(OptionError, match=r"interval_s=.*at least 0.1 s"):
-        SystemMonitor(interval_s=interval)
-
-
-def test_a_history_of_nothing_is_refused():
-    with pytest.raises(OptionError, match="history=0"):
-        SystemMonitor(history=0)
-
-
-def test_a_process_that_does_not_exist_is_refused():
-    with pytest.raises(OptionError, match="pid=999999999: there is no such process"):
-        SystemMonitor(pid=999_999_999)
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        *(({"interval_s": seconds}, "interval_s=.*at least 0.1 s") for seconds in (0.05, 0, -1, math.nan)),
+        ({"history": 0}, "history=0"),
+        ({"pid": 999_999_999}, "pid=999999999: there is no such process"),
+    ],
+)
+def test_what_cannot_be_watched_is_refused(wrong, said):
+    with pytest.raises(OptionError, match=said):
+        SystemMonitor(**wrong)
 
 
 def test_making_a_monitor_touches_nothing():
@@ -334,12 +331,6 @@ def test_visible_devices_of_the_watched_process_count(monkeypatch):
         child.stdin.close()
     assert [gpu.uuid for gpu in sample.gpus] == ["GPU-1"]
     assert sample.process.pid == child.pid
-
-
-def test_the_exit_handler_stops_every_monitor():
-    monitors = [SystemMonitor(interval_s=3600, nvml=no_driver()).start() for _ in range(2)]
-    system.stop_all()
-    assert not any(monitor.running for monitor in monitors)
 
 
 def test_stopping_from_within_the_thread_does_not_wait_for_itself():

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
 
 import matplotlib.figure
 import pytest
 from rich.console import Console
 
-from h5stream.errors import MissingExtraError, OptionError
+from h5stream.errors import OptionError
 from h5stream.monitor import GpuSample, HostSample, ProcessSample, SystemSample
 from h5stream.monitor.screen import check_plot_path, render_screen, save_plot, sparkline
 
@@ -67,18 +66,9 @@ class TestPlot:
         assert labels(figures[0])[0] == ["GPU: n/a", "SM: n/a", "CPU (machine)", "CPU (process): n/a"]
         assert figures[0].get_suptitle().startswith("no GPU (no driver)")
 
-    def test_it_really_writes_a_picture(self, tmp_path):
-        save_plot([sample_at(1, card(0.5)), sample_at(2, card(0.7))], tmp_path / "x.png")
-        assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
-
     def test_no_samples_are_refused(self):
         with pytest.raises(OptionError, match="no samples to plot"):
             save_plot([], "x.png")
-
-    def test_without_matplotlib_the_extra_is_named(self, monkeypatch):
-        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-        with pytest.raises(MissingExtraError, match=r"pip install 'h5stream\[plot\]'"):
-            check_plot_path("x.png")
 
     def test_a_path_that_will_not_do_is_refused_beforehand(self, tmp_path):
         check_plot_path(tmp_path / "x.PNG")
@@ -142,12 +132,6 @@ class TestScreen:
     def test_an_ended_process_says_so_and_one_child_is_no_children(self):
         assert "Process   has ended" in screen_text([sample_at(1, process=None)])
         assert "1 child " in screen_text([sample_at(1, process=ProcessSample(pid=1, processes=2))])
-
-    def test_the_process_can_be_left_out(self):
-        assert "Process" not in screen_text([sample_at(1)], with_process=False)
-
-    def test_a_note_stands_below(self):
-        assert "unlike GPUs" in screen_text([sample_at(1)], note="unlike GPUs")
 
     @pytest.mark.parametrize("width", [80, 100, 200])
     def test_no_line_is_wider_than_the_terminal(self, width):

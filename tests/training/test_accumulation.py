@@ -36,11 +36,6 @@ def test_weighted_microbatches_give_the_whole_batchs_gradient(target, batch):
     torch.testing.assert_close(parts.weight.grad, whole.weight.grad)
 
 
-def test_the_notes_doubling_is_two_even_batches():
-    plan = accumulation_for(256, 128)
-    assert (plan.figures["steps"], plan.figures["weights"], plan.answer) == (2, (0.5, 0.5), "2 batches of 128")
-
-
 def test_an_uneven_last_batch_is_said_with_its_weight_and_its_alternatives():
     plan = accumulation_for(300, 128)
     assert plan.figures["microbatch_rows"] == (128, 128, 44)

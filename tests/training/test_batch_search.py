@@ -147,13 +147,6 @@ def test_model_and_optimizer_are_put_back_where_they_are_named():
     assert found.caveats == ()
 
 
-def test_a_fresh_optimizer_is_fresh_again():
-    model = torch.nn.Linear(3, 3)
-    optimizer = torch.optim.AdamW(model.parameters())
-    find_batch_size(train_step(model, optimizer, 50), 8, restore=[model, optimizer])
-    assert optimizer.state_dict()["state"] == {}
-
-
 def test_what_is_not_named_is_left_as_the_step_left_it_and_that_is_said():
     model = torch.nn.Linear(3, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -169,10 +162,6 @@ def test_every_try_is_printed():
     assert [attempt.batch_size for attempt in found.attempts] == [16, 32, 64, 48, 40, 44]
     assert "64: out of memory (no room for 64)" in str(found)
     assert found.arithmetic[-1] == "40 x (1 - 0.1) = 36"
-
-
-def test_a_start_that_does_not_fit_is_halved():
-    assert find_batch_size(full_at(3), 64, resolution=1).largest == 3
 
 
 def test_not_even_one_row_is_an_error_that_says_why():

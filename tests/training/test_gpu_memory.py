@@ -69,7 +69,7 @@ def test_eight_bit_states_take_two_bytes_and_a_scale_a_block():
     ],
 )
 def test_optimizers_are_found_as_people_write_them(written, name):
-    assert find_optimizer(written).name == name
+    assert find_optimizer(written) == name
 
 
 def test_an_unknown_optimizer_is_answered_with_the_nearest_first():

@@ -17,21 +17,11 @@ def names(**options):
     return [knob.knob for knob in what_to_try_first(setting(), **options).figures["knobs"]]
 
 
-def test_without_a_measurement_it_is_batch_threads_memory_precision():
-    assert names() == ["batch_size", "num_workers", "memory_budget", "precision"]
-
-
-def test_a_step_that_waits_for_data_gets_the_feeding_knobs_first():
+def test_the_measured_wait_decides_what_comes_first():
+    usual = ["batch_size", "num_workers", "memory_budget", "precision"]
+    assert [names(waiting_share=share) for share in (None, 0.05, 0.10, 0.20)] == [usual] * 4
     assert names(waiting_share=0.21)[:2] == ["num_workers", "memory_budget"]
-
-
-def test_a_step_that_does_not_wait_gets_the_models_knobs_first():
     assert names(waiting_share=0.04)[:2] == ["batch_size", "precision"]
-
-
-@pytest.mark.parametrize("share", [0.05, 0.10, 0.20])
-def test_between_the_thresholds_neither_side_leads(share):
-    assert names(waiting_share=share) == names()
 
 
 @pytest.mark.parametrize(
