@@ -31,8 +31,9 @@ from h5stream.cli.options import (
     sample_kind,
     window_rows,
 )
-from h5stream.cli.showing import Bar, line, print_json, prose, safe_console, table
+from h5stream.cli.showing import line, print_json, prose, safe_console, table
 from h5stream.filesystem import unfinished
+from h5stream.monitor.progress import Bar
 from h5stream.units import text_of_bytes
 
 if TYPE_CHECKING:

@@ -24,8 +24,9 @@ from h5stream.cli.options import (
     sample_kind,
     window_rows,
 )
-from h5stream.cli.showing import Bar, indented, print_json, prose, safe_console, verdict
+from h5stream.cli.showing import indented, print_json, prose, safe_console, verdict
 from h5stream.errors import OptionError
+from h5stream.monitor.progress import Bar
 
 if TYPE_CHECKING:
     from h5stream.advice.diagnose import Diagnosis

@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 
 from h5stream.cli.options import FLAG, SIZE, AsJson, check_writable, files_of, listed_names, size
-from h5stream.cli.showing import Bar, Notices, line, print_json, prose, safe_console
+from h5stream.cli.showing import Notices, line, print_json, prose, safe_console
 from h5stream.errors import OptionError
+from h5stream.monitor.progress import Bar
 from h5stream.repacking.recipe import Recipe
 from h5stream.units import text_of_bytes
 

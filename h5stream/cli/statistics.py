@@ -8,8 +8,9 @@ import typer
 from rich.text import Text
 
 from h5stream.cli.options import AsJson, Fields, Files, Samples, field_names, files_of, sample_kind
-from h5stream.cli.showing import NamedLines, print_json, printable, safe_console
+from h5stream.cli.showing import NamedLines, print_json, safe_console
 from h5stream.errors import OptionError
+from h5stream.monitor.progress import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

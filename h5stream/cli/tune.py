@@ -26,7 +26,8 @@ from h5stream.cli.options import (
     is_python,
     sample_kind,
 )
-from h5stream.cli.showing import Bar, line, print_json, prose, safe_console, table, verdict
+from h5stream.cli.showing import line, print_json, prose, safe_console, table, verdict
+from h5stream.monitor.progress import Bar
 
 if TYPE_CHECKING:
     from h5stream.advice.tune import Attempt, Tuning

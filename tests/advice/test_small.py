@@ -14,9 +14,9 @@ from h5stream.advice.suggestion import above_zero, at_least
 from h5stream.baseline.measure import row_sums
 from h5stream.cli.inspect_view import _seconds_text
 from h5stream.cli.options import batch_rows, field_names
-from h5stream.cli.showing import printable
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError
+from h5stream.monitor.progress import printable
 
 SAID = [
     (worst([passed("a", ""), warned("b", "", ""), passed("c", "")]), "warn"),

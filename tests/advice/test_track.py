@@ -14,9 +14,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import h5stream
 from h5stream import H5StreamLoader, LoaderStatistics, SystemMonitor, track
-from h5stream.advice.epoch_summary import EpochSummary
 from h5stream.advice.limits import LoaderKnobs, loop_limit
-from h5stream.advice.track import WaitClock
+from h5stream.advice.track import EpochSummary, WaitClock
 from h5stream.device import facts
 from h5stream.errors import OptionError
 from h5stream.structure import rows_of
