@@ -6,7 +6,7 @@ import pytest
 import torch
 from each import for_each
 
-from h5stream.advice.doctor import passed, warned, worst
+from h5stream.advice.doctor import judged, worst
 from h5stream.advice.limits import LoaderKnobs, least_amplification
 from h5stream.advice.listing import dtype_text
 from h5stream.advice.proposals import last_name, named
@@ -19,7 +19,7 @@ from h5stream.errors import OptionError
 from h5stream.monitor.progress import printable
 
 SAID = [
-    (worst([passed("a", ""), warned("b", "", ""), passed("c", "")]), "warn"),
+    (worst([judged("a", ""), judged("b", "", "fix"), judged("c", "")]), "warn"),
     (worst([]), "pass"),
     (dtype_text(np.dtype(">f4")), "float32 big-endian"),
     (dtype_text(np.dtype("S10")), "S10"),
