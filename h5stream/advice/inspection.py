@@ -29,8 +29,6 @@ BATCH_SIZE = 8192
 MOST_FIELDS = 64
 """Fields that are taken for a sample where none are named."""
 
-_DERIVED = ("rows", "row_nbytes", "raw_nbytes", "chunk_rows", "chunk_nbytes", "chunks", "chunks_across", "ratio")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowGroup:
@@ -64,8 +62,7 @@ class Inspection:
         """Return everything as plain containers for JSON, with the derived figures of datasets."""
         plain = {one.name: getattr(self, one.name) for one in attributes(self)}
         groups = (
-            {"rows": group.rows, "datasets": [_with_derived(entry) for entry in group.datasets]}
-            for group in self.groups
+            {"rows": group.rows, "datasets": [asdict(entry) for entry in group.datasets]} for group in self.groups
         )
         return plain | {
             "groups": [*groups],
@@ -73,10 +70,6 @@ class Inspection:
             "kinds": [kind.to_dict() for kind in self.kinds],
             "advice": [asdict(one) for one in self.advice],
         }
-
-
-def _with_derived(entry: DatasetEntry) -> dict[str, Any]:
-    return asdict(entry) | {name: getattr(entry, name) for name in _DERIVED}
 
 
 def inspect_file(
