@@ -13,9 +13,8 @@ from dataclasses import fields as attributes
 from typing import Any
 
 from h5stream import allowance
-from h5stream.advice.cost import SampleCost, cost_sample
+from h5stream.advice.cost import Advice, SampleCost, cost_sample, repack_command
 from h5stream.advice.detectors import proposals_of
-from h5stream.advice.layout_advice import Advice, repack_command
 from h5stream.advice.listing import MOST_DATASETS, REFUSED, DatasetEntry, Listing, list_file, root_fields
 from h5stream.advice.program import Lines, fields_from_text, loader_lines, quoted, refusal_of
 from h5stream.advice.proposals import BATCH_NBYTES, Proposal, form_of

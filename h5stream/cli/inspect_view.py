@@ -12,10 +12,9 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Column
 from rich.text import Text
 
-from h5stream.advice.cost import FirstBatch, SampleCost
+from h5stream.advice.cost import EVERY_EPOCH, FirstBatch, SampleCost
 from h5stream.advice.detectors import printed_of
 from h5stream.advice.inspection import Inspection
-from h5stream.advice.layout_advice import EVERY_EPOCH
 from h5stream.advice.listing import DAMAGED, REFUSED, DatasetEntry
 from h5stream.advice.proposals import Proposal
 from h5stream.advice.samples_cost import SamplesCost
