@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -680,7 +680,7 @@ def _budget_advice(error: BudgetError | None) -> Iterator[Advice]:
         )
 
 
-def repack_command(path: str, advice: Sequence[Advice], paths: Sequence[str], entries: Sequence[DatasetEntry]) -> str:
+def repack_command(path: str, advice: Sequence[Advice], paths: Collection[str], entries: Sequence[DatasetEntry]) -> str:
     """Return the command that writes a better layout, where some advice asks for it; else nothing."""
     if not any(one.repack for one in advice):
         return ""

@@ -30,7 +30,7 @@ def inspect_command(
     batch_size: Annotated[
         int | None,
         typer.Option(
-            "--batch-size", min=1, metavar="ROWS", help="Rows of a batch; by default 8,192, if 256 MiB hold them."
+            "--batch-size", min=1, metavar="ROWS", help="Rows of a batch; by default 8,192, if 64 MiB hold them."
         ),
     ] = None,
     threads: Threads = None,

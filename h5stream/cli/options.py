@@ -12,19 +12,11 @@ from typing import Annotated, Any
 
 import typer
 
+from h5stream.advice.suggestion import batch_rows
 from h5stream.errors import OptionError
 from h5stream.units import as_bytes
 
 SIZE = "SIZE"
-
-_BATCH_ROWS = 8192
-"""Rows of a batch: what the notes of large-batch trainers have."""
-
-_BATCH_NBYTES = 64 << 20
-"""Bytes of a batch at most, unless the user says how many rows: of rows of a megabyte 8,192 fill no memory."""
-
-_LEAST_BATCHES = 16
-"""Batches of an epoch at least, or a rate would be the time of one batch."""
 
 # Of options that take no value: help would show a type, and that reads as a value to give.
 FLAG = ""
@@ -139,18 +131,6 @@ def files_of(given: list[str]) -> list[str]:
         if not os.access(path, os.R_OK):
             raise not_permitted(path)
     return paths
-
-
-def batch_rows(rows: int, row_nbytes: int) -> int:
-    """Return the rows of a batch where the user says nothing: a power of two, 8,192 at most.
-
-    Examples
-    --------
-    >>> batch_rows(10**6, 1024), batch_rows(50_000, 3072), batch_rows(10**6, 1 << 20), batch_rows(10, 8)
-    (8192, 2048, 64, 1)
-    """
-    most = min(_BATCH_ROWS, _BATCH_NBYTES // max(1, row_nbytes), rows // _LEAST_BATCHES)
-    return 1 << max(0, most.bit_length() - 1)
 
 
 def batch_rows_of(paths: list[str], fields: Any, samples: Any) -> int:

@@ -12,6 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from h5stream.advice.suggestion import batch_rows
 from h5stream.cli.options import (
     SIZE,
     AsJson,
@@ -19,7 +20,6 @@ from h5stream.cli.options import (
     MemoryBudget,
     Samples,
     Threads,
-    batch_rows,
     field_names,
     files_of,
     sample_kind,

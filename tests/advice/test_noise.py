@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h5stream.advice.trials import CHANCE, LEAST_GAIN, compare, spread_of
+from h5stream.advice.trials import CHANCE, LEAST_GAIN, compare
 
 RUNS = 5
 RATES = st.lists(st.floats(1.0, 1e7), min_size=RUNS, max_size=RUNS)
@@ -66,16 +66,3 @@ def test_four_runs_decide_where_they_are_apart_and_two_never_do():
 @given(RATES, RATES)
 def test_never_both_ways(ours, theirs):
     assert not (compare(ours, theirs).is_faster and compare(theirs, ours).is_faster)
-
-
-@given(RATES, RATES, st.floats(0.01, 100.0))
-def test_the_unit_of_the_rates_does_not_matter(ours, theirs, unit):
-    scaled = compare([unit * rate for rate in ours], [unit * rate for rate in theirs])
-    assert scaled.gain == pytest.approx(compare(ours, theirs).gain)
-    assert scaled.spread == pytest.approx(compare(ours, theirs).spread)
-
-
-@given(RATES)
-def test_the_spread_is_a_share(runs):
-    assert 0.0 <= spread_of(runs) <= 1.0
-    assert spread_of([runs[0]] * RUNS) == 0.0

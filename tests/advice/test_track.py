@@ -12,7 +12,6 @@ import torch
 from rich.console import Console
 from torch.utils.data import DataLoader, IterableDataset
 
-import h5stream
 from h5stream import H5StreamLoader, LoaderStatistics, SystemMonitor, track
 from h5stream.advice.limits import LoaderKnobs, loop_limit
 from h5stream.advice.track import EpochSummary, WaitClock
@@ -347,8 +346,3 @@ def test_the_wait_clock_sees_a_wait_that_still_goes_on():
 )
 def test_the_rows_of_a_batch_are_found(batch, rows):
     assert rows_of(batch) == rows
-
-
-def test_it_is_public():
-    assert h5stream.track is track
-    assert {"track", "EpochSummary", "LoaderStatistics"} <= set(h5stream.__all__)
