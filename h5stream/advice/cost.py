@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -505,109 +505,87 @@ def _our_words(stored: Sequence[_Stored], order: EpochOrder, leading: str) -> It
 # --- advice ---------------------------------------------------------------------------------------------
 
 
-def _is_values(entry: DatasetEntry) -> bool:
-    """Tell whether rows are sequences or images of any length."""
-    return entry.variable_length and bool(entry.is_numbers_of_any_length or entry.clues.image)
-
-
-def _is_chunks(entry: DatasetEntry) -> bool:
-    """Tell whether chunks and filters are ours to undo; where h5py reads, they are its business."""
-    return not entry.variable_length and (entry.access != VIA_H5PY or entry.layout == "compact")
-
-
-def _has_tiny_chunks(entry: DatasetEntry) -> bool:
-    return _is_chunks(entry) and entry.chunks >= MANY_CHUNKS and entry.chunk_nbytes < TINY_CHUNK_NBYTES
-
-
-class _Rule(NamedTuple):
-    key: str
-    applies: Callable[[DatasetEntry, DatasetCost, float | None], bool]
-    problem: str  # with the words of `_words_of`
-    way_out: str
-    repack: bool = True
-
-
 _H5PY = "read through h5py, under its lock and with one thread, because: {entry.reason}"
 _SIZE = "chunks of about 1 MiB"
 
-RULES = (
-    _Rule(
-        "through_h5py",
-        lambda entry, cost, rate: _is_values(entry) and entry.access == VIA_H5PY,
+# What is wrong, with the words of `_words_of`, and the way out. Repacking removes all but the first two.
+RULES = {
+    "through_h5py, values": (
         _H5PY,
         "store the values one behind the other, and beside them where each begins: rows=Bounds(...) takes that",
-        repack=False,
     ),
-    _Rule(
-        "variable_length",
-        lambda entry, cost, rate: entry.variable_length and not _is_values(entry),
+    "variable_length": (
         "{entry.dtype} lies in the file's heap, where each value is looked up for itself, and a batch holds a list, "
         "not a tensor{through}",
         "store strings with a fixed length, or as integer codes beside a table of names",
-        repack=False,
     ),
-    _Rule(
-        "through_h5py",
-        lambda entry, cost, rate: not entry.variable_length and not _is_chunks(entry),
-        _H5PY,
-        "store it as plain numbers in chunks of about 1 MiB with lz4",
-    ),
-    _Rule(
-        "row_per_chunk",
-        lambda entry, cost, rate: _has_tiny_chunks(entry) and entry.chunk_rows == 1,
+    "through_h5py": (_H5PY, "store it as plain numbers in chunks of about 1 MiB with lz4"),
+    "row_per_chunk": (
         "every row is a chunk of its own ({chunk}), so a batch takes {separate:,} separate chunks; what each costs "
         "beside its bytes outweighs them",
         _SIZE,
     ),
-    _Rule(
-        "tiny_chunks",
-        lambda entry, cost, rate: _has_tiny_chunks(entry) and entry.chunk_rows != 1,
+    "tiny_chunks": (
         "{entry.chunks:,} chunks of {chunk}, {a_batch} a batch; below {tiny} finding and fetching a chunk costs as "
         "much as decoding it",
         _SIZE,
     ),
-    _Rule(
-        "huge_chunks",
-        lambda entry, cost, rate: _is_chunks(entry) and entry.chunk_nbytes > HUGE_CHUNK_NBYTES and bool(entry.filters),
+    "huge_chunks": (
         "chunks of {chunk}: one thread decodes each, {rows:,} rows have to be in memory for any one of them, and few "
         "fit a window",
         _SIZE,
     ),
-    _Rule(
-        "split_rows",
-        # One row a chunk has been said already, and there is nothing to gain where a row alone fills chunks.
-        lambda entry, cost, rate: (
-            _is_chunks(entry)
-            and entry.chunks_across >= MANY_ACROSS
-            and entry.chunk_rows != 1
-            and entry.row_nbytes <= HUGE_CHUNK_NBYTES
-        ),
+    "split_rows": (
         "each row is cut into {across:,} chunks that lie side by side, so it is put together from {across:,} places",
         "chunks that hold whole rows",
     ),
-    _Rule(
-        "straddling_chunks",
-        lambda entry, cost, rate: _is_chunks(entry) and cost.times_read > STRADDLING and bool(entry.filters),
+    "straddling_chunks": (
         "its chunks of {rows:,} rows lie across the blocks of {blocks:,} rows that are shuffled, so each is decoded "
         "{times:.2f} times an epoch",
         "the same number of rows in the chunks of all fields, or whole multiples",
     ),
-    _Rule(
-        "slow_filter",
-        lambda entry, cost, rate: (
-            _is_chunks(entry) and rate is not None and rate < SLOW_DECODE and entry.chunk_nbytes >= TINY_CHUNK_NBYTES
-        ),
+    "slow_filter": (
         "{entry.filters} gives {rate}/s a thread here (timed on its own chunks)",
         "lz4, which gives about 1.7 GiB/s, or gzip with shuffle, 1.2 GiB/s",
     ),
-)
+}
+_NO_REPACK = ("through_h5py, values", "variable_length")
+
+
+def _broken(entry: DatasetEntry, cost: DatasetCost, rate: float | None) -> Iterator[str]:
+    """Yield the rules that a dataset breaks; where h5py reads, chunks and filters are its business."""
+    through = entry.access == VIA_H5PY
+    if entry.variable_length and (entry.is_numbers_of_any_length or entry.clues.image):
+        yield from ["through_h5py, values"] * through
+    elif entry.variable_length:
+        yield "variable_length"
+    elif through and entry.layout != "compact":
+        yield "through_h5py"
+    else:
+        is_tiny, filtered = entry.chunk_nbytes < TINY_CHUNK_NBYTES, bool(entry.filters)
+        if is_tiny and entry.chunks >= MANY_CHUNKS:
+            yield "row_per_chunk" if entry.chunk_rows == 1 else "tiny_chunks"
+        if filtered and entry.chunk_nbytes > HUGE_CHUNK_NBYTES:
+            yield "huge_chunks"
+        # One row a chunk has been said already, and there is nothing to gain where a row alone fills chunks.
+        if entry.chunks_across >= MANY_ACROSS and entry.chunk_rows != 1 and entry.row_nbytes <= HUGE_CHUNK_NBYTES:
+            yield "split_rows"
+        if filtered and cost.times_read > STRADDLING:
+            yield "straddling_chunks"
+        if rate is not None and rate < SLOW_DECODE and not is_tiny:
+            yield "slow_filter"
 
 
 def _layout_advice(stored: Sequence[_Stored], shuffle: Shuffle, batch_rows: int, is_few: bool) -> list[Advice]:
     """Look for what costs more than it must; what costs in every epoch comes first."""
-    found = [
-        one for rule in RULES for one in _found(rule, [s for s in stored if rule.applies(*s)], shuffle, batch_rows)
-    ]
+    found: list[Advice] = []
+    for rule in RULES:
+        problems = [
+            (one, RULES[rule][0].format(**_words_of(one, shuffle.block_rows, batch_rows)))
+            for one in stored
+            if rule in _broken(*one)
+        ]
+        found += _together(rule, problems)
     if is_few:
         held, blocks = shuffle.blocks_per_window, shuffle.blocks
         leading = max((one.entry for one in stored), key=lambda entry: entry.row_nbytes)
@@ -624,29 +602,24 @@ def _layout_advice(stored: Sequence[_Stored], shuffle: Shuffle, batch_rows: int,
     return sorted(found, key=lambda one: one.costs != EVERY_EPOCH)
 
 
-def _found(rule: _Rule, stored: Sequence[_Stored], shuffle: Shuffle, batch_rows: int) -> Iterator[Advice]:
+def _together(rule: str, problems: Sequence[tuple[_Stored, str]]) -> Iterator[Advice]:
     """Return what a rule found; the largest dataset is the example of others."""
-
-    def problem_of(one: _Stored) -> str:
-        return rule.problem.format(**_words_of(one, shuffle.block_rows, batch_rows))
-
-    together: dict[tuple[bool, str], list[_Stored]] = {}
-    for one in stored:
+    together: dict[tuple[bool, str], list[tuple[_Stored, str]]] = {}
+    for one, problem in problems:
         # What h5py has to read has a reason of its own in each dataset; elsewhere one example says it.
-        apart = "" if _is_chunks(one.entry) else problem_of(one)
-        together.setdefault((one.cost.kept, apart), []).append(one)
+        apart = problem if rule in (*_NO_REPACK, "through_h5py") else ""
+        together.setdefault((one.cost.kept, apart), []).append((one, problem))
     for members in together.values():
-        largest = max(members, key=lambda one: one.entry.raw_nbytes)
-        problem = problem_of(largest)
-        if any(problem_of(one) != problem for one in members):
+        largest, problem = max(members, key=lambda member: member[0].entry.raw_nbytes)
+        if len({problem for _, problem in members}) > 1:
             problem = f"{largest.entry.path}, for one: {problem}"
         yield Advice(
-            key=rule.key,
-            fields=tuple(one.entry.path for one in members),
+            key=rule.split(",")[0],
+            fields=tuple(one.entry.path for one, _ in members),
             problem=problem,
-            way_out=rule.way_out,
+            way_out=RULES[rule][1],
             costs=ONCE if largest.cost.kept else EVERY_EPOCH,
-            repack=rule.repack,
+            repack=rule not in _NO_REPACK,
         )
 
 

@@ -298,7 +298,7 @@ class _Epoch:
             yield held.pop()
 
     def _count(self, rows: int | None) -> None:
-        count, elapsed_s = self._waits.batches, time.perf_counter() - self._began_s
+        count = self._waits.batches
         if rows is not None:
             self._samples += rows
             self._largest = rows if self._largest is None else max(self._largest, rows)
@@ -308,6 +308,9 @@ class _Epoch:
         note = None
         if count % self._stride == 0:
             note = self._monitor.line(self._device) if self._monitor is not None else ""
+        elif not self._bar.is_due():
+            return
+        elapsed_s = time.perf_counter() - self._began_s
         many, unit = (self._samples, "samples/s") if self._samples else (count, "batches/s")
         rate = f"{many / elapsed_s if elapsed_s else 0:,.0f} {unit}"
         self._bar.show_batches(count, self._total, elapsed_s, rate, note)

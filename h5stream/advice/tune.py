@@ -1,7 +1,7 @@
 """`tune`: a measured search over threads, window and where the window lies, within the budget; the batch size stays.
 
 The search proposes, a duel decides: what was fastest in the search may only have run in a quiet moment, so it runs
-against the loader's own setting again, in turns, and is recommended only where `noise.compare` finds it faster beyond
+against the loader's own setting again, in turns, and is recommended only where `trials.compare` finds it faster beyond
 what two runs of one setting differ by. That nothing is, is a result.
 """
 

@@ -95,10 +95,12 @@ class Bar(Progress):
             self._last = now
             self.say(f"{self._title}: {self._counts(done, total, now)} {note}".replace("  ", " ").rstrip())
 
+    def is_due(self) -> bool:
+        """Tell whether there is a bar, and its last drawing is old enough; called for each batch."""
+        return not self.disable and time.monotonic() - self._last >= REFRESH_S
+
     def show_batches(self, done: int, total: int | None, elapsed_s: float, rate: str, note: str | None) -> None:
-        """Show how many batches came, at what rate; with a note, anew in any case. It costs next to nothing."""
-        if note is None and (self.disable or time.monotonic() - self._last < REFRESH_S):
-            return
+        """Show how many batches came, at what rate; with a note, as what stands below from now on."""
         if note is not None:
             self._note = note
         if not self.disable:

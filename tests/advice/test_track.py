@@ -79,25 +79,6 @@ def test_the_summary_has_the_lines_that_people_know():
     assert str(summary) in text
 
 
-def test_the_form_of_the_wait_is_exact():
-    summary = EpochSummary(
-        description="",
-        batches=3,
-        expected_batches=3,
-        samples=None,
-        epoch_s=1.0,
-        batch_size=None,
-        expected_batch_size=None,
-        wait_mean_s=0.0253,
-        wait_max_s=0.0781,
-        wait_first_s=None,
-        waiting_share=0.1,
-        knobs=LoaderKnobs(),
-    )
-    assert "DataLoader avg: 25.3ms, max: 78.1ms" in str(summary)
-    assert summary.samples_per_s is None
-
-
 def test_a_batch_that_came_smaller_than_asked_for_shows(file):
     with H5StreamLoader(file, 4096) as loader:
         text, _ = printed(loader)
@@ -233,26 +214,29 @@ def test_a_stock_loader_without_a_length_will_do():
     assert summary.limit is None
 
 
-def summary_at(gpu_ratio, statistics, loader=None):
-    loader = loader or Loader(statistics=statistics)
-    knobs = LoaderKnobs.of(loader)
-    return EpochSummary(
-        description="train",
-        batches=20,
-        expected_batches=20,
-        samples=80,
-        epoch_s=10.0,
-        batch_size=4,
-        expected_batch_size=4,
-        wait_mean_s=0.4,
-        wait_max_s=0.5,
-        wait_first_s=0.4,
-        waiting_share=0.8,
-        knobs=knobs,
-        gpu_ratio=gpu_ratio,
-        statistics=statistics,
-        limit=None if statistics is None else loop_limit(statistics, knobs, cpus=4),
-    )
+def summary_at(gpu_ratio, statistics, loader=None, **others):
+    knobs = LoaderKnobs.of(loader or Loader(statistics=statistics))
+    given = {
+        "description": "train",
+        "batches": 20,
+        "expected_batches": 20,
+        "samples": 80,
+        "epoch_s": 10.0,
+        "batch_size": 4,
+        "expected_batch_size": 4,
+        "wait_mean_s": 0.4,
+        "wait_max_s": 0.5,
+        "wait_first_s": 0.4,
+        "waiting_share": 0.8,
+        "limit": None if statistics is None else loop_limit(statistics, knobs, cpus=4),
+    }
+    return EpochSummary(knobs=knobs, gpu_ratio=gpu_ratio, statistics=statistics, **given | others)
+
+
+def test_the_form_of_the_wait_is_exact():
+    summary = summary_at(None, None, samples=None, wait_mean_s=0.0253, wait_max_s=0.0781, wait_first_s=None)
+    assert "DataLoader avg: 25.3ms, max: 78.1ms (first batch: n/a)" in str(summary)
+    assert summary.samples_per_s is None
 
 
 WAITING = {"batches": 20, "elapsed_s": 10.0, "wait_s": 8.0, "running_s": 10.0, "threads": 3}
