@@ -281,18 +281,18 @@ def _group_entry(path: str, group: Any, links: int, names: Sequence[str]) -> Gro
             sparse = str(error).removeprefix("'': ")
         except _UNREADABLE:
             sparse = ""
+
+    def is_dead(name: str) -> bool:
+        return group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_SOFT and group.get(name) is None
+
     return GroupEntry(
         links=links,
         looked_at=len(names),
-        dead=tuple(name for name in names if _or(partial(_is_dead, group, name), False)),
+        dead=tuple(name for name in names if _or(partial(is_dead, name), False)),
         attributes=_attributes(group),
         sparse=sparse,
         width=width,
     )
-
-
-def _is_dead(group: Any, name: str) -> bool:
-    return group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_SOFT and group.get(name) is None
 
 
 def _attributes(thing: Any) -> tuple[str, ...]:

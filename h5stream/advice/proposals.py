@@ -74,7 +74,8 @@ class Proposal:
         if found.refused:
             way_out = f"It cannot be streamed as it is: {found.refused}".rstrip(".")
             return replace(self, way_out=way_out, fields={}, is_refused=True)
-        most = 256 if not self.samples_text or self.samples_text.startswith("Rows") else 64
+        are_rows = self.samples_text[:4] in ("", "Rows") and not any("names=" in form for form in self.fields.values())
+        most = 256 if are_rows else 64
         count = most if files or self.some else found.samples
         return replace(self, batch_size=max(1, min(most, count, batch_rows(None, found.sample_nbytes))))
 
