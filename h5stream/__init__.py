@@ -15,8 +15,7 @@ from h5stream._version import __version__
 if TYPE_CHECKING:
     from h5stream import errors
     from h5stream.advice.diagnose import Diagnosis, diagnose
-    from h5stream.advice.epoch_summary import EpochSummary
-    from h5stream.advice.track import track
+    from h5stream.advice.track import EpochSummary, track
     from h5stream.advice.tune import Tuning, tune
     from h5stream.dataset import H5Dataset, collate
     from h5stream.engine.statistics import LoaderStatistics
@@ -56,7 +55,7 @@ _HOMES = {
     "Crop": "h5stream.samples.stretches",
     "Diagnosis": "h5stream.advice.diagnose",
     "Ends": "h5stream.samples.segments",
-    "EpochSummary": "h5stream.advice.epoch_summary",
+    "EpochSummary": "h5stream.advice.track",
     "Field": "h5stream.storage.fields",
     "FieldStatistics": "h5stream.field_statistics",
     "GpuPreset": "h5stream.training.presets",

@@ -7,7 +7,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePath
 
@@ -16,30 +16,13 @@ from h5stream.advice.program import Lines, quoted
 from h5stream.advice.proposals import LABEL, Proposal, Seen, form_of, last_name, looked_up, most_of, named
 from h5stream.units import shape_text
 
-LEAST_ALIKE = 8
-"""Like datasets in one group, from which each is taken for a sample; fewer are columns as often as not."""
-
-LEAST_GROUPS, MANY_GROUPS = 3, 20
-"""Like groups, from which each is taken for a recording or an episode: if they are numbered, and anyway."""
-
-LEAST_FILES = 2
-"""Like files, from which the lines are for all of them."""
-
-LONG_NBYTES = 16 << 20
-"""Bytes of one of what is alike, from which it has many samples and is not one."""
-
-LONG_COUNT = 256
-"""Values along an axis, from which they may be a recording's in time."""
-
-MOST_TRIED = 2000
-"""Datasets and groups that a program is tried on; of more, on those that were looked at."""
-
-WINDOW = 16
-"""Rows of a window of an episode, in the lines."""
-
-MOST = 0.8
-"""Share of names with a digit in them, from which they count as numbered; of like groups that hold a dataset, from
-which all should have it."""
+LEAST_ALIKE = 8  # like datasets in one group, from which each is a sample; fewer are columns as often as not
+LEAST_GROUPS, MANY_GROUPS = 3, 20  # like groups, from which each is a recording: if they are numbered, and anyway
+LONG_NBYTES = 16 << 20  # bytes of one of what is alike, from which it has many samples and is not one
+LONG_COUNT = 256  # values along an axis, from which they may be a recording's in time
+MOST_TRIED = 2000  # datasets and groups that a program is tried on; of more, on those that were looked at
+WINDOW = 16  # rows of a window of an episode, in the lines
+MOST = 0.8  # share of names that count as numbered if they have a digit; of like groups that should hold a dataset
 
 _STEPS = re.compile(
     r"(^|/)(next_)?(act|actions?|obs|observations?|rewards?|dones?|terminals?|terminations?|terminated|truncations?|"
@@ -55,12 +38,11 @@ Inside = dict[str, DatasetEntry]
 class _Alike:
     """Datasets, groups or files that hold the same."""
 
-    what: str  # ``"datasets"``, ``"groups"`` or ``"files"``
+    what: str  # "datasets", "groups" or "files"
     where: str  # what holds them
     count: int
     pattern: str  # how `Objects`, `Rows` and `Sequences` are told which they are; empty where lines before find them
-    things: Mapping[str, Inside]
-    """Those that were looked at, and what each holds, by its path inside; a dataset holds itself, as ``"."``."""
+    things: Mapping[str, Inside]  # those looked at, and what each holds by its path inside; a dataset itself, as "."
     attributes: Sequence[str]  # what all of them have
     before: Lines = ()
 
@@ -127,11 +109,9 @@ class _Alike:
 
     @cached_property
     def nbytes(self) -> int:
-        """Bytes of the largest."""
-        return max(sum(entry.raw_nbytes for entry in inside.values()) for inside in self.every)
+        return max(sum(entry.raw_nbytes for entry in inside.values()) for inside in self.every)  # of the largest
 
     def unlike(self, name: str) -> list[int]:
-        """Return the axes along which one of what they hold differs in length."""
         return unlike_axes([inside[name] for inside in self.every])
 
     def form(self, name: str, *, whole: bool = False) -> str:
@@ -139,10 +119,7 @@ class _Alike:
         axes = self.unlike(name)
         return form_of(self.first[name], name, ragged="arrays" if any(axes) else "pad" if axes and whole else "")
 
-    def proposal(
-        self, key: str, is_what: str, way_out: str, fields: Mapping[str, str], samples: str, count: int, nbytes: float
-    ) -> Proposal:
-        """Return what is proposed of all of them."""
+    def proposal(self, key: str, is_what: str, way_out: str, fields: Mapping[str, str], samples: str) -> Proposal:
         is_all = self.what == "files" or (bool(self.pattern) and self.count <= MOST_TRIED)
         return Proposal(
             key="dataset_a_sample" if self.what == "datasets" else key,
@@ -151,8 +128,6 @@ class _Alike:
             way_out=way_out,
             fields=fields,
             samples_text=samples,
-            count=count,
-            sample_nbytes=nbytes,
             before=self.before,
             example=[*self.first.values()],
             some={} if is_all else {self.of: [*self.things]},
@@ -169,8 +144,7 @@ def unlike_axes(entries: Sequence[DatasetEntry]) -> list[int]:
 
 
 def _proposals(alike: _Alike) -> Iterator[Proposal]:
-    axis = _stretch_axis(alike)
-    if axis is not None:
+    if (axis := _stretch_axis(alike)) is not None:
         yield _as_stretches(alike, axis)
     yield from _as_samples(alike) if _is_a_sample(alike) else _as_rows(alike)
 
@@ -242,8 +216,6 @@ def _as_samples(alike: _Alike) -> Iterator[Proposal]:
             + "; some lack a field, and are left out" * ("skip" in samples),
             {**fields, **{name: quoted(f"@{name}") for name in attributes}},
             samples,
-            alike.count,
-            alike.nbytes if "decode=" not in text else 1 << 19,
         )
 
 
@@ -251,7 +223,8 @@ def _as_stretches(alike: _Alike, axis: int) -> Proposal:
     shortest = min(alike.every, key=lambda inside: (inside[alike.rows[0]].shape or ())[axis])
     count = (shortest[alike.rows[0]].shape or ())[axis]
     nbytes = sum(shortest[name].raw_nbytes for name in alike.rows) / count
-    length = _rounded(min(count // 4, (1 << 20) / nbytes))
+    digits = str(max(1, int(min(count // 4, (1 << 20) / nbytes))))
+    length = int(digits[:2].ljust(len(digits), "0"))  # two digits of it
     along, which = (f", axis={axis}", f" along axis {axis}") if axis else ("", "")
     samples = f"Sequences({length}, stride={length}, of={alike.of}{along})"
     return alike.proposal(
@@ -261,8 +234,6 @@ def _as_stretches(alike: _Alike, axis: int) -> Proposal:
         f"samples=Objects({alike.of}) takes each whole",
         {name: quoted(name) for name in most_of({name: alike.first[name] for name in alike.rows})},
         samples,
-        alike.count * max(1, count // length),
-        nbytes * length,
     )
 
 
@@ -284,21 +255,17 @@ def _as_rows(alike: _Alike) -> Iterator[Proposal]:
         f"samples=Sequences({WINDOW}, of={of}) rows that follow one another in one of them",
         *([] if alike.before else [f"samples=Objects({of}) each whole"]),
     ]
-    row_nbytes, count = sum(first[name].row_nbytes for name in chosen), sum(alike.lengths) * alike.count
     windows = f'Sequences({WINDOW}, of={of}, pad="edge"{shortest})'
     # Of images, and of rows of unlike shapes, a sample has one.
     steps = episodes and not any("(" in form for form in fields.values())
-    for samples, nbytes in ((windows, WINDOW * row_nbytes), (rows_of, row_nbytes))[0 if steps else 1 :]:
-        one = alike.proposal(
+    for samples in (windows, rows_of)[0 if steps else 1 :]:
+        yield alike.proposal(
             "group_a_recording",
             "an episode" if episodes else "a recording, or a part of one table",
             ", ".join(ways),
             {**fields, **{name: f"Field({quoted(name)}, repeat=True)" for name in once}},
             samples,
-            count // len(alike.every),
-            nbytes,
         )
-        yield replace(one, is_rows=True)
 
 
 def _holds(alike: _Alike) -> str:
@@ -321,12 +288,6 @@ def _holds(alike: _Alike) -> str:
 def _labels(attributes: Sequence[str]) -> list[str]:
     """Return the attributes that look like what a sample is asked for; else the first."""
     return ([name for name in attributes if LABEL.search(name)] or [*attributes[:1]])[:2]
-
-
-def _rounded(number: float) -> int:
-    """Leave two digits of a number; at least 1."""
-    digits = str(max(1, int(number)))
-    return int(digits[:2].ljust(len(digits), "0"))
 
 
 # --- datasets ----------------------------------------------------------------------------------------------
@@ -401,19 +362,23 @@ def _in_groups(seen: Seen, groups: Mapping[str, Inside]) -> Iterator[Proposal]:
 
 
 def _each(seen: Seen, group: str, alike: Inside, count: int, pattern: str) -> Iterator[Proposal]:
-    entries = sorted(alike.items(), key=lambda item: item[1].raw_nbytes, reverse=True)
-    shared = set.intersection(*(set(entry.clues.attributes) for entry in alike.values()))
+    things = dict(sorted(alike.items(), key=lambda item: item[1].raw_nbytes, reverse=True))
+    largest = next(iter(things.values()))
     return _proposals(
         _Alike(
             what="datasets",
             where=group or "The root",
             count=count,
             pattern=pattern,
-            things={name: {".": entry} for name, entry in entries},
-            attributes=[name for name in entries[0][1].clues.attributes if name in shared],
-            before=() if pattern else _names_of_alike(seen.path, group, entries[0][1]),
-        ),
+            things={name: {".": entry} for name, entry in things.items()},
+            attributes=_shared([entry.clues.attributes for entry in things.values()]),
+            before=() if pattern else _names_of_alike(seen.path, group, largest),
+        )
     )
+
+
+def _shared(every: Sequence[Sequence[str]]) -> list[str]:
+    return [name for name in every[0] if all(name in others for others in every)]
 
 
 def _names_of_alike(path: str, group: str, first: DatasetEntry) -> Lines:
@@ -447,13 +412,12 @@ def _stems(members: Mapping[str, DatasetEntry]) -> dict[str, Inside]:
 def _side_by_side(seen: Seen, group: str, families: Mapping[str, Inside]) -> Proposal:
     """Make of datasets that are named alike, such as videos/0 and responses/0, the fields of one sample."""
     above = f"{group}/" if group else ""
-    fields, nbytes, count = dict[str, str](), 0, len(next(iter(families.values())))
+    fields, count = dict[str, str](), len(next(iter(families.values())))
     for template, alike in families.items():
         entries = [*alike.values()]
         axes = unlike_axes(entries)
         form = form_of(entries[0], above + template, ragged="arrays" if any(axes) else "pad" if axes else "")
         fields[last_name(template.replace("{}", "").strip("/_-")) or "x"] = looked_up(form, "names")
-        nbytes += max(entry.raw_nbytes for entry in entries)
     starts = [template.removesuffix("{}") for template in families]
     if starts[0].endswith("/"):
         count = seen.count(starts[0][:-1], count)
@@ -469,8 +433,6 @@ def _side_by_side(seen: Seen, group: str, families: Mapping[str, Inside]) -> Pro
         what=f"{named(one)} belong together by their names, and so do {count - 1:,} more: each is a sample of its own",
         way_out="names= says which are taken, each whole",
         fields=fields,
-        count=count,
-        sample_nbytes=nbytes,
         before=(f"with h5py.File({quoted(seen.path)}) as f:", f"    names = {names}"),
         example=[next(iter(alike.values())) for alike in families.values()],
         some={"names": [*next(iter(families.values()))]},
@@ -530,49 +492,43 @@ def _nested_pattern(parent: str, alike: Iterable[str], all_of: Iterable[str]) ->
 
 
 def _hold_the_same(groups: Mapping[str, Inside]) -> dict[str, Inside]:
-    """Return the groups that hold all datasets which most of them hold, and of each those."""
+    """Return the groups that hold all datasets which most of them hold, of one shape of rows, and of each those."""
     held: dict[tuple[str, str, int], list[str]] = defaultdict(list)
     for name, inside in groups.items():
         for relative, entry in inside.items():
             if entry.shape is not None and 0 not in entry.shape:
                 held[relative, entry.dtype, entry.axes].append(name)
     most = max(map(len, held.values()), default=0)
-    common = {key: names for key, names in held.items() if len(names) >= MOST * most}
-    relatives = list(dict.fromkeys(relative for relative, _, _ in common))
-    # Of two types under one name, the one that more groups have.
-    named_so = {name: max((k for k in common if k[0] == name), key=lambda k: len(common[k])) for name in relatives}
-    members = [name for name in groups if all(name in common[key] for key in named_so.values())]
-    if members and not any(groups[members[0]][relative].shape for relative in relatives):
+    common: dict[str, list[str]] = {}
+    for (relative, _, _), names in held.items():
+        # Of two types under one name, the one that more groups have.
+        if len(names) >= MOST * most and len(names) > len(common.get(relative, ())):
+            common[relative] = names
+    members = [name for name in groups if all(name in names for names in common.values())]
+    if members and not any(groups[members[0]][relative].shape for relative in common):
         return {}  # single values alone
-    return _of_one_shape({name: {relative: groups[name][relative] for relative in relatives} for name in members})
-
-
-def _of_one_shape(groups: dict[str, Inside]) -> dict[str, Inside]:
-    """Leave out the groups whose rows are of another shape than those of most."""
+    alike = {name: {relative: groups[name][relative] for relative in common} for name in members}
     by_shape: dict[tuple[tuple[int, ...], ...], list[str]] = defaultdict(list)
-    for name, inside in groups.items():
+    for name, inside in alike.items():
         by_shape[tuple(entry.inner for entry in inside.values())].append(name)
-    most = max(by_shape.values(), key=len, default=[])
+    usual = max(by_shape.values(), key=len, default=[])
     # Where no shape is that of most, each may have its own.
-    return {name: groups[name] for name in most} if len(most) >= MOST * len(groups) else groups
+    return {name: alike[name] for name in usual} if len(usual) >= MOST * len(alike) else alike
 
 
 def _things(
     seen: Seen, parent: str, groups: dict[str, Inside], pattern: str, count: int, what: str = "groups"
 ) -> Iterator[Proposal]:
-    every = [seen.attributes(name) for name in groups]
-    attributes = [name for name in every[0] if all(name in others for others in every)]
-    where = "The pattern" if what == "files" else parent or "The root"
-    before = () if pattern else _alike_lines(seen.path, groups, attributes)
+    attributes = _shared([seen.attributes(name) for name in groups])
     return _proposals(
         _Alike(
             what=what,
-            where=where,
+            where="The pattern" if what == "files" else parent or "The root",
             count=count,
             pattern=pattern,
             things=groups,
             attributes=attributes,
-            before=before,
+            before=() if pattern else _alike_lines(seen.path, groups, attributes),
         )
     )
 
@@ -611,7 +567,7 @@ def like_files(pattern: str, listings: Mapping[str, Listing], count: int) -> lis
         path: {entry.path: entry for entry in listing.entries if not entry.role} for path, listing in listings.items()
     }
     alike = _hold_the_same(inside)
-    if len(alike) < max(LEAST_FILES, MOST * len(listings)):
+    if len(alike) < max(2, MOST * len(listings)):
         return []
     seen = Seen(
         path=pattern,

@@ -1,15 +1,17 @@
-"""What shuffled batches of some fields cost: by one row at a time through h5py, and by the engine's own plan."""
+"""What shuffled batches of some fields cost, read row by row and by our own plan; and what costs more than it must."""
 
 from __future__ import annotations
 
+import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.advice.layout_advice import Advice, budget_advice, layout_advice
 from h5stream.advice.listing import DatasetEntry, describe_dataset
 from h5stream.engine.budget import Sizing
 from h5stream.engine.footprint import TASK_NBYTES, Footprint
@@ -21,27 +23,31 @@ from h5stream.errors import BudgetError, H5StreamError
 from h5stream.order.blocks import make_blocks
 from h5stream.order.epoch import EpochOrder
 from h5stream.order.line import OrderSettings
-from h5stream.order.quality import forecast
+from h5stream.order.quality import forecast, is_weak
 from h5stream.storage.codecs import DecodeError
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.index import MISSING
-from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, SampleLayout
+from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, SampleLayout
 from h5stream.storage.source import LOCAL_GAP_NBYTES, SourceIdentity
 from h5stream.units import count_text, counted, names_text, text_of_bytes
 
-PLANNED_CHUNKS = 400_000
-"""Chunks that are planned at most, about a second of work; of longer epochs, evenly spaced windows are taken."""
+PLANNED_CHUNKS = 400_000  # chunks that are planned at most, about a second of work; of longer epochs, some windows are
+ASSUMED_BYTES_PER_S = 1e9  # bytes a second that one thread reads, or decodes where no rate was measured
+KINDS_EXPLAINED = 4  # kinds of datasets that get a sentence
+_NOTABLE = 1.05  # below this an amplification is edge chunks and rounding, and not worth a sentence
 
-ASSUMED_BYTES_PER_S = 1e9
-"""Bytes a second that one thread reads, or decodes where no rate was measured: a fast disk, and gzip."""
+# Below this, finding, fetching and handing over a chunk costs more than undoing its filters (50 us at 1.3 GB/s).
+TINY_CHUNK_NBYTES = 64 * 1024
+HUGE_CHUNK_NBYTES = 16 * 1024 * 1024  # above this, a window of 1 GiB holds fewer than 64 chunks to shuffle
+MANY_CHUNKS = 256  # fewer chunks than this cost too little to be worth a word, however small they are
+MANY_ACROSS = 8  # a row in so many chunks costs a lookup and a copy in each
+STRADDLING = 1.5  # fetches of each chunk an epoch, above which unlike chunk lengths are worth a word
+SLOW_DECODE = 400e6  # bytes a second of one thread; gzip gives about 1.3e9, lz4 1.8e9, bzip2 well under 1e8
 
-KINDS_EXPLAINED = 4
-"""Kinds of datasets that get a sentence."""
-
-# Below this an amplification is edge chunks and rounding, and not worth a sentence.
-_NOTABLE = 1.05
+EVERY_EPOCH, ONCE = "every epoch", "first batch"
 
 Ints = NDArray[np.int64]
+Runs = tuple[Ints, Ints]  # runs of rows: begins and ends, ascending
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,11 +55,9 @@ class BatchCost:
     """What one batch costs, averaged over an epoch."""
 
     chunks: float  # chunks that are fetched for it
-    read_nbytes: float
-    decoded_nbytes: float  # bytes read from the file, and bytes that filters give
-    read_amplification: float | None
-    """Bytes read for each stored byte of the batch's own rows: 1 is ideal, 1,000 means that 999 of 1,000 bytes are read
-    for nothing. None where nothing is stored."""
+    read_nbytes: float  # from the file
+    decoded_nbytes: float  # that filters give
+    read_amplification: float | None  # bytes read for each stored byte of its own rows: 1 is ideal. None: none stored
     decode_amplification: float | None  # the same for decoded bytes. None where there is nothing to decode
 
 
@@ -64,10 +68,9 @@ class DatasetCost:
     path: str
     chunks: float  # chunks that are fetched; one that several windows need counts for each
     times_read: float  # how often each stored chunk is fetched in an epoch: 1 is ideal
-    read_nbytes: float
-    decoded_nbytes: float  # bytes read from the file, and bytes that filters give
-    gap_nbytes: float = 0.0
-    """Of the bytes read, those that lie between chunks and are read along: cheaper than another system call."""
+    read_nbytes: float  # from the file
+    decoded_nbytes: float  # that filters give
+    gap_nbytes: float = 0.0  # of those read, what lies between chunks: cheaper than another system call
     kept: bool = False  # whether it is small enough to be read once and kept in memory; later epochs then cost nothing
 
 
@@ -75,15 +78,13 @@ class DatasetCost:
 class Shuffle:
     """How the first epoch is cut and mixed."""
 
-    block_rows: int
-    blocks: int  # rows of a block, the unit of the coarse shuffle, and blocks of the file
-    window_rows: int
-    windows: int
-    """Rows of the largest window, which are shuffled with one another, and windows of the epoch. The first ones are
-    smaller, so that the first batch comes early."""
+    block_rows: int  # rows of a block, the unit of the coarse shuffle
+    blocks: int  # of the file
+    window_rows: int  # rows of the largest window, which are shuffled with one another; the first ones are smaller
+    windows: int  # of the epoch
     blocks_per_window: int  # distinct blocks in the largest window: what matters for learning. High is good
-    blocks_per_batch: float
-    blocks_per_batch_full: float  # distinct blocks in a batch, and what a full shuffle would give
+    blocks_per_batch: float  # distinct blocks in a batch
+    blocks_per_batch_full: float  # what a full shuffle would give
     mixing_score: float
     """1 where batch means of the row number scatter as under a full shuffle, towards 0 where each batch sees one
     stretch of the file. A low score harms only where neighbouring rows resemble each other."""
@@ -91,14 +92,12 @@ class Shuffle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstBatch:
-    """What comes before an epoch's first batch."""
+    """What comes before the first batch of a process; later epochs' first windows are read during the epoch before."""
 
     window_rows: int  # rows of the first window: its batches come when all of it is read
-    read_nbytes: float
-    decoded_nbytes: float  # bytes to read, and bytes that filters give of them, in the first epoch
-    seconds: float
-    """About how long that takes in the first epoch of a process; where epochs follow one another, the later ones' first
-    window is read during the epoch before."""
+    read_nbytes: float  # to read
+    decoded_nbytes: float  # that filters give of them
+    seconds: float  # about how long that takes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,31 +105,49 @@ class SampleCost:
     """What shuffled batches of some fields cost."""
 
     fields: tuple[str, ...]
-    chosen_by: str
-    """``"named"`` by the user, ``"root"`` for the root's datasets, ``"rows"`` for the largest group of equal rows."""
-    rows: int
-    row_nbytes: int  # rows of an epoch, and bytes of one in a batch
-    batch_size: int
-    batch_rows: int  # as asked for, and rows that a full batch really has
+    chosen_by: str  # "named" by the user, "root" for the root's datasets, "rows" for the largest group of equal rows
+    rows: int  # of an epoch
+    row_nbytes: int  # of one in a batch
+    batch_size: int  # as asked for
+    batch_rows: int  # that a full batch really has
     batch_nbytes: int
-    needed_read_nbytes: float
-    needed_decoded_nbytes: float
-    """What the batch's own rows take in the file, and once decoded: the least that any reader could do."""
-    naive: BatchCost
-    ours: BatchCost  # a batch read one row at a time through h5py, and by h5stream, both averaged over the first epoch
+    needed_read_nbytes: float  # what the batch's own rows take in the file: the least that any reader could do
+    needed_decoded_nbytes: float  # the same once decoded
+    naive: BatchCost  # a batch read one row at a time through h5py
+    ours: BatchCost  # by h5stream, averaged over the first epoch
     datasets: tuple[DatasetCost, ...]  # an epoch of h5stream's, dataset by dataset
     shuffle: Shuffle
-    memory_nbytes: int
-    memory_budget: int
-    threads: int  # bytes that slots, windows and scratch take at most; what they may take; reader threads
-    kept_rows_nbytes: int  # of it, decoded rows that stay there, so that later epochs gather them
+    memory_nbytes: int  # that slots, windows and scratch take at most
+    memory_budget: int  # what they may take
+    threads: int  # that read
+    kept_rows_nbytes: int  # of the memory, decoded rows that stay there, so that later epochs gather them
     decode_rows_per_s: float | None
     """Rows a second that undoing filters allows on all threads, timed on some of the file's own chunks. An upper limit:
     reading and copying come on top. None where nothing is decoded in every epoch."""
-    first_batch: FirstBatch  # what must be read before the first batch, and about how long that takes
+    first_batch: FirstBatch
     notice: str  # said where the budget makes the window smaller than wished
     naive_words: tuple[str, ...]
     our_words: tuple[str, ...]  # the arithmetic, a step a line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """Something about the layout that costs more than it must."""
+
+    key: str  # a stable name of the rule
+    fields: tuple[str, ...]  # the datasets that it is about
+    problem: str  # what is wrong, with its number
+    way_out: str
+    costs: str = EVERY_EPOCH  # or ONCE, for datasets that are read once and kept in memory
+    repack: bool = False  # whether ``h5stream repack`` removes it
+
+
+class _Stored(NamedTuple):
+    """A dataset, what an epoch takes of it, and bytes a second at which one thread undoes its filters."""
+
+    entry: DatasetEntry
+    cost: DatasetCost
+    rate: float | None
 
 
 def cost_sample(
@@ -147,14 +164,16 @@ def cost_sample(
 
     Where the budget is too small, the one that would do is taken, and advised.
     """
-    stored = _stored_as(layout, entries)
-    size, too_small = _window_size(layout, batch_size, memory_budget, threads)
+    batch_rows = min(batch_size, layout.rows)  # as the loader has slots
+    size, too_small = _window_size(layout, batch_rows, memory_budget, threads)
     budget = too_small.needed if too_small else memory_budget
-    order = _order_of(layout, batch_size, size)
-    batch_rows = min(batch_size, layout.rows)
-    costs, rates = stream_costs(layout, order, stored, memory_budget=budget), _decode_rates(layout)
+    order = EpochOrder(
+        make_blocks(layout.file_starts, layout.block_rows),
+        OrderSettings(batch_size=batch_size, window_rows=size.window_rows, first_window_rows=size.first_window_rows),
+    )
+    stored = _stored(layout, entries, order, budget)
+    every = [one.entry for one in stored]
     shuffle = _shuffle(order, min(layout.block_rows[0], layout.rows))
-    ours, naive = batch_cost(costs, stored, batch_rows), batch_cost([naive_cost(e) for e in stored], stored, batch_rows)
     sample = SampleCost(
         fields=fields,
         chosen_by=chosen_by,
@@ -163,68 +182,68 @@ def cost_sample(
         batch_size=batch_size,
         batch_rows=batch_rows,
         batch_nbytes=batch_rows * layout.row_nbytes,
-        needed_read_nbytes=sum(e.stored_nbytes for e in stored) * batch_rows / layout.rows,
-        needed_decoded_nbytes=sum(e.written_nbytes for e in stored if e.filters) * batch_rows / layout.rows,
-        naive=naive,
-        ours=ours,
-        datasets=costs,
+        needed_read_nbytes=sum(e.stored_nbytes for e in every) * batch_rows / layout.rows,
+        needed_decoded_nbytes=sum(e.written_nbytes for e in every if e.filters) * batch_rows / layout.rows,
+        naive=_batch_cost([_naive_cost(e) for e in every], every, batch_rows),
+        ours=_batch_cost([one.cost for one in stored], every, batch_rows),
+        datasets=tuple(one.cost for one in stored),
         shuffle=shuffle,
         memory_nbytes=size.needed_nbytes,
         memory_budget=budget,
         kept_rows_nbytes=size.kept_rows_nbytes,
         threads=size.threads,
-        decode_rows_per_s=_decode_rows_per_s(layout.rows, costs, rates, threads),
-        first_batch=predict_first_batch(costs, rates, order, threads),
+        decode_rows_per_s=_decode_rows_per_s(layout.rows, stored, threads),
+        first_batch=_first_batch(stored, order, threads),
         notice=size.notice,
-        naive_words=naive_in_words(stored),
-        our_words=ours_in_words(stored, costs, order, leading=layout.leading[0].path),
+        naive_words=_naive_words(every),
+        our_words=tuple(_our_words(stored, order, layout.leading[0].path)),
     )
-    advice = layout_advice(
-        stored,
-        costs,
-        rates,
-        block_rows=shuffle.block_rows,
-        batch_rows=batch_rows,
-        # A window of all rows is as good as it gets, however few blocks there are.
-        blocks_per_window=shuffle.blocks_per_window if size.window_rows < layout.rows else shuffle.blocks,
-        blocks=shuffle.blocks,
-    )
-    return sample, budget_advice(too_small) + advice
+    # A window of all rows is as good as it gets, however few blocks there are.
+    is_few = size.window_rows < layout.rows and is_weak(shuffle.blocks_per_window, shuffle.blocks)
+    return sample, (*_budget_advice(too_small), *_layout_advice(stored, shuffle, batch_rows, is_few))
 
 
-def _stored_as(layout: SampleLayout, entries: Sequence[DatasetEntry]) -> tuple[DatasetEntry, ...]:
-    """Return the layout's datasets as they are stored, in its order; a soft link's may not be listed."""
-    by_path = {entry.path: entry for entry in entries}
-    first, external = [parts[0] for parts in layout.datasets], layout.allow_external
-    return tuple(
-        (by_path.get(part.path) if part.file == 0 else None)
-        or describe_dataset(layout.files[part.file].path, part.path, allow_external=external)
-        for part in first
-    )
+def _stored(
+    layout: SampleLayout, entries: Sequence[DatasetEntry], order: EpochOrder, memory_budget: int
+) -> list[_Stored]:
+    """Return the layout's datasets as they are stored, with what the first epoch takes by the engine's own plan."""
+    by_path, external = {entry.path: entry for entry in entries}, layout.allow_external
+    kept, seconds, found = datasets_to_keep(layout, memory_budget), min(0.05, 1.0 / len(layout.datasets)), []
+    for number, parts in enumerate(layout.datasets):
+        part, source, scale = parts[0], layout.files[parts[0].file], 1.0
+        entry = by_path.get(part.path) if part.file == 0 else None  # a soft link's may not be listed
+        entry = entry or describe_dataset(source.path, part.path, allow_external=external)
+        if number in kept:
+            windows = [(np.zeros(1, dtype=np.int64), np.array([layout.rows]))]
+        else:
+            windows, scale = _some_windows(order, part)
+        chunks, read, decoded, gaps = (scale * _planned(part, windows, entry)).tolist()
+        cost = DatasetCost(
+            path=entry.path,
+            chunks=chunks,
+            times_read=chunks / max(1, _stored_chunks(part)),
+            read_nbytes=read,
+            decoded_nbytes=decoded,
+            gap_nbytes=gaps,
+            kept=number in kept,
+        )
+        found.append(_Stored(entry, cost, decode_rate(part, source, seconds=seconds)))
+    return found
 
 
 def _window_size(
-    layout: SampleLayout, batch_size: int, budget: int, threads: int
+    layout: SampleLayout, batch_rows: int, budget: int, threads: int
 ) -> tuple[Footprint, BudgetError | None]:
     """Size the window as the loader would; where the budget is too small, with the one that would do."""
-    error, batch_size = None, min(batch_size, layout.rows)  # as the loader has slots
+    error = None
     while True:
         # With more memory more is kept, so what a refusal names is asked for again.
         try:
-            sizing = Sizing(layout=layout, batch_rows=batch_size, memory_budget=budget, threads=threads)
-            size = sizing.fitting("auto")
+            sizing = Sizing(layout=layout, batch_rows=batch_rows, memory_budget=budget, threads=threads)
+            return sizing.fitting("auto"), error
         except BudgetError as refused:
             error = BudgetError(str(refused), needed=refused.needed, budget=error.budget if error else budget)
             budget = refused.needed
-        else:
-            return size, error
-
-
-def _order_of(layout: SampleLayout, batch_size: int, size: Footprint) -> EpochOrder:
-    """Return the first epoch's order."""
-    rows, first_rows = size.window_rows, size.first_window_rows
-    settings = OrderSettings(batch_size=batch_size, window_rows=rows, first_window_rows=first_rows)
-    return EpochOrder(make_blocks(layout.file_starts, layout.block_rows), settings)
 
 
 def _shuffle(order: EpochOrder, block_rows: int) -> Shuffle:
@@ -242,7 +261,7 @@ def _shuffle(order: EpochOrder, block_rows: int) -> Shuffle:
     )
 
 
-def batch_cost(costs: Sequence[DatasetCost], entries: Sequence[DatasetEntry], batch_rows: int) -> BatchCost:
+def _batch_cost(costs: Sequence[DatasetCost], entries: Sequence[DatasetEntry], batch_rows: int) -> BatchCost:
     """Average what an epoch takes from each dataset, and how they are stored, over its batches."""
     share = batch_rows / max(1, entries[0].rows or 0)
     read, decoded = sum(c.read_nbytes for c in costs), sum(c.decoded_nbytes for c in costs)
@@ -257,32 +276,19 @@ def batch_cost(costs: Sequence[DatasetCost], entries: Sequence[DatasetEntry], ba
     )
 
 
-def _decode_rates(layout: SampleLayout) -> tuple[float | None, ...]:
-    """Time each dataset's filters, all together for a second at most."""
-    seconds = min(0.05, 1.0 / len(layout.datasets))
-    return tuple(decode_rate(parts[0], layout.files[parts[0].file], seconds=seconds) for parts in layout.datasets)
-
-
-def _decode_rows_per_s(
-    rows: int, costs: Sequence[DatasetCost], rates: Sequence[float | None], threads: int
-) -> float | None:
-    streamed = [(cost, rate) for cost, rate in zip(costs, rates, strict=True) if rate and not cost.kept]
-    seconds = sum(cost.decoded_nbytes / rate for cost, rate in streamed)
-    if sum(cost.decoded_nbytes for cost, _ in streamed) < rows:
+def _decode_rows_per_s(rows: int, stored: Sequence[_Stored], threads: int) -> float | None:
+    streamed = [(one.cost.decoded_nbytes, one.rate) for one in stored if one.rate and not one.cost.kept]
+    seconds = sum(nbytes / rate for nbytes, rate in streamed)
+    if sum(nbytes for nbytes, _ in streamed) < rows:
         return None  # hardly anything was ever written, which says nothing about the rest
     return threads * rows / seconds if seconds else None
 
 
-def predict_first_batch(
-    costs: Sequence[DatasetCost], rates: Sequence[float | None], order: EpochOrder, threads: int
-) -> FirstBatch:
-    """Predict the time to the first batch, from an epoch's costs and each dataset's decoded bytes a second and thread.
-
-    What is kept is read in whole first, by one thread; where no rate was measured, one is assumed.
-    """
+def _first_batch(stored: Sequence[_Stored], order: EpochOrder, threads: int) -> FirstBatch:
+    """Predict the time to the first batch; what is kept is read in whole first, by one thread."""
     window_rows = int(order.window_edges[1] - order.window_edges[0])
     read = decoded = seconds = 0.0
-    for cost, rate in zip(costs, rates, strict=True):
+    for _, cost, rate in stored:
         share, hands = (1.0, 1) if cost.kept else (window_rows / max(1, order.rows), max(1, threads))
         read, decoded = read + share * cost.read_nbytes, decoded + share * cost.decoded_nbytes
         work_s = cost.read_nbytes / ASSUMED_BYTES_PER_S + cost.decoded_nbytes / (rate or ASSUMED_BYTES_PER_S)
@@ -297,10 +303,9 @@ def decode_rate(part: DatasetPart, identity: SourceIdentity, *, chunks: int = 8,
         return None
     source, scratch = identity.open(), DecodeScratch()
     spent = done = 0.0
-    count = len(index.numbers)
     try:
         # The first is not timed: a running epoch has its buffers and its code in place.
-        for turn, place in enumerate([0, *sorted({k * count // chunks for k in range(chunks)})]):
+        for turn, place in enumerate([0, *sorted({k * len(index.numbers) // chunks for k in range(chunks)})]):
             # This thread's own time: what else runs here says nothing about the file.
             begin = time.thread_time()
             stored = scratch.buffer("read", int(index.nbytes[place]))
@@ -322,84 +327,36 @@ def decode_rate(part: DatasetPart, identity: SourceIdentity, *, chunks: int = 8,
 # --- one row at a time ------------------------------------------------------------------------------------
 
 
-def cached_share(entry: DatasetEntry) -> float:
-    """Return the part of a dataset's chunks that h5py's chunk cache can hold: what random rows find there.
-
-    A chunk larger than the cache is never held.
-    """
+def _cached_share(entry: DatasetEntry) -> float:
+    """Return the part of the chunks that h5py's chunk cache holds; one larger than the cache is never held."""
     if not entry.chunks:
         return 0.0
     return min(1.0, min(entry.cache_nbytes // max(1, entry.chunk_nbytes), entry.cache_chunks) / entry.chunks)
 
 
-def naive_cost(entry: DatasetEntry) -> DatasetCost:
+def _naive_cost(entry: DatasetEntry) -> DatasetCost:
     """Estimate what an epoch costs that asks h5py for single rows in random order, in one process.
 
-    For each row libhdf5 reads and decodes every chunk that the row lies in, unless its chunk cache happens to
-    hold it. Contiguous data, and unfiltered chunks larger than the cache, are read row by row instead.
+    For each row libhdf5 reads and decodes every chunk that the row lies in, unless its chunk cache happens to hold it.
+    Contiguous data, and unfiltered chunks larger than the cache, are read row by row instead.
     """
-    rows = entry.rows or 0
-    fits = entry.chunk_nbytes <= entry.cache_nbytes
-    if not entry.chunks or not (entry.filters or fits):
-        return DatasetCost(
-            path=entry.path,
-            chunks=rows * entry.chunks_across,
-            times_read=1.0,
-            read_nbytes=min(entry.stored_nbytes, entry.raw_nbytes),
-            decoded_nbytes=0,
-        )
-    stored = entry.chunks if entry.stored_chunks is None else entry.stored_chunks
-    # At least once each: the first time there is nothing in the cache. Chunks never written cost nothing.
-    times = max(1.0, rows * entry.chunks_across * (1 - cached_share(entry)) / entry.chunks)
+    rows, times = entry.rows or 0, 1.0
+    chunks, read, decoded = rows * entry.chunks_across, min(entry.stored_nbytes, entry.raw_nbytes), 0
+    if entry.chunks and (entry.filters or entry.chunk_nbytes <= entry.cache_nbytes):
+        # At least once each: the first time there is nothing in the cache. Chunks never written cost nothing.
+        times = max(1.0, chunks * (1 - _cached_share(entry)) / entry.chunks)
+        chunks = entry.chunks if entry.stored_chunks is None else entry.stored_chunks
+        read, decoded = entry.stored_nbytes, chunks * entry.chunk_nbytes if entry.filters else 0
     return DatasetCost(
         path=entry.path,
-        chunks=times * stored,
+        chunks=times * chunks,
         times_read=times,
-        read_nbytes=times * entry.stored_nbytes,
-        decoded_nbytes=times * stored * entry.chunk_nbytes if entry.filters else 0,
+        read_nbytes=times * read,
+        decoded_nbytes=times * decoded,
     )
 
 
 # --- h5stream ---------------------------------------------------------------------------------------------
-
-
-def stream_costs(
-    layout: SampleLayout, order: EpochOrder, entries: Sequence[DatasetEntry], *, memory_budget: int
-) -> tuple[DatasetCost, ...]:
-    """Plan the first epoch's reads with the engine's own plan, and add them up for each dataset of the layout.
-
-    The memory budget decides which datasets are kept.
-    """
-    kept = datasets_to_keep(layout, memory_budget)
-    costs = []
-    for number, (parts, entry) in enumerate(zip(layout.datasets, entries, strict=True)):
-        if number in kept:
-            whole = Ranges(begins=np.zeros(1, dtype=np.int64), ends=np.array([layout.rows], dtype=np.int64))
-            total = planned(parts[0], [whole], entry)
-        else:
-            windows, scale = _some_windows(order, parts[0])
-            total = planned(parts[0], windows, entry) * scale
-        stored = _stored_chunks(parts[0])
-        costs.append(
-            DatasetCost(
-                path=entry.path,
-                chunks=float(total[0]),
-                times_read=float(total[0]) / stored if stored else 0.0,
-                read_nbytes=float(total[1]),
-                decoded_nbytes=float(total[2]),
-                gap_nbytes=float(total[3]),
-                kept=number in kept,
-            )
-        )
-    return tuple(costs)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranges:
-    """Runs of rows: begins and ends, ascending."""
-
-    begins: Ints
-    ends: Ints
 
 
 def _stored_chunks(part: DatasetPart) -> int:
@@ -412,31 +369,34 @@ def _stored_chunks(part: DatasetPart) -> int:
     return int(np.isin(part.index.numbers % across, list(wanted)).sum())
 
 
-def _some_windows(order: EpochOrder, part: DatasetPart) -> tuple[list[Ranges], float]:
+def _some_windows(order: EpochOrder, part: DatasetPart) -> tuple[list[Runs], float]:
     """Return the epoch's windows, or evenly spaced ones of a long epoch and what stands for how many."""
     count = len(order.window_edges) - 1
     chunks = max(order.blocks.count, -(-part.rows // part.chunk_rows) * len(part.pieces))
     taken = min(count, max(1, count * PLANNED_CHUNKS // max(1, chunks)))
     # The last of each stretch: the first windows of an epoch are small and not like the others.
-    numbers = [(k + 1) * count // taken - 1 for k in range(taken)]
-    windows = [Ranges(begins=begins, ends=ends) for begins, ends in map(order.window_ranges, numbers)]
-    rows = sum(int((w.ends - w.begins).sum()) for w in windows)
-    return windows, order.rows / max(1, rows)
+    windows = [order.window_ranges((k + 1) * count // taken - 1) for k in range(taken)]
+    return windows, order.rows / max(1, sum(int((ends - begins).sum()) for begins, ends in windows))
 
 
-def planned(part: DatasetPart, windows: Sequence[Ranges], entry: DatasetEntry) -> NDArray[np.float64]:
-    """Add up chunks, bytes read and bytes decoded over windows."""
+def _planned(part: DatasetPart, windows: Sequence[Runs], entry: DatasetEntry) -> NDArray[np.float64]:
+    """Add up chunks, bytes read, bytes decoded and bytes of gaps over windows."""
+    total = np.zeros(4)
     if not part.pieces:  # rows without elements
-        return np.zeros(4)
+        return total
     if part.access == DIRECT:
         return _read_in_part(part, windows)
-    total = np.zeros(4)
-    for window in windows:
-        rows = _rows_at_edges(window, part)
+    for begins, ends in windows:
+        rows = _rows_at_edges(begins, ends, part.chunk_rows)
         nothing = np.zeros_like(rows)
         placement = Placement(rows=rows, batch=nothing, within=nothing)
         if part.index is None:
-            total += _through_h5py(placement, part, entry)
+            # h5py decodes whole chunks; what they take in the file is known on average only.
+            ours, edges, numbers = placement.in_chunks(part)
+            spans = ours.rows[edges[1:] - 1] - ours.rows[edges[:-1]] + 1
+            raw = len(numbers) * part.chunk_nbytes if entry.filters else int(spans.sum()) * part.stored_row_nbytes
+            share = min(1.0, entry.stored_nbytes / max(1, entry.raw_nbytes))
+            total += len(numbers), raw * share, raw if entry.filters else 0, 0
             continue
         for task in Chunks(part, (), LOCAL_GAP_NBYTES).plan(placement, TASK_NBYTES):
             chunks, fetched = int((task.entry != MISSING).sum()), sum(task.ranges().nbytes)
@@ -444,131 +404,258 @@ def planned(part: DatasetPart, windows: Sequence[Ranges], entry: DatasetEntry) -
     return total
 
 
-def _read_in_part(part: DatasetPart, windows: Sequence[Ranges]) -> NDArray[np.float64]:
+def _read_in_part(part: DatasetPart, windows: Sequence[Runs]) -> NDArray[np.float64]:
     """Count what is read where nothing is decoded: rows, not chunks; the latter as if rows of one came together."""
     reach, rows, along, stretches = reach_of(part), 0, 0, 0
-    for window in windows:
-        between = window.begins[1:] - window.ends[:-1]
+    for begins, ends in windows:
+        between = begins[1:] - ends[:-1]
         near = between[(between + 1) * reach.stride - int(reach.extents[:, 2].min()) <= LOCAL_GAP_NBYTES]
-        rows += int((window.ends - window.begins).sum())
-        along += int(near.sum())
-        stretches += len(window.begins) - len(near)
+        rows, along = rows + int((ends - begins).sum()), along + int(near.sum())
+        stretches += len(begins) - len(near)
     nbytes = reach.nbytes_of(rows + along, stretches)
     share = _stored_chunks(part) / max(1, len(part.pieces) * -(-part.rows // part.chunk_rows))
     chunks = len(part.pieces) * rows / part.chunk_rows
     return share * np.array([chunks, nbytes, 0, max(0, nbytes - rows * reach.row_nbytes)])
 
 
-def _rows_at_edges(window: Ranges, part: DatasetPart) -> Ints:
+def _rows_at_edges(begins: Ints, ends: Ints, chunk_rows: int) -> Ints:
     """Return the first and last row of each chunk in each run: all that a plan's reads depend on."""
-    size = part.chunk_rows
-    first = -(-window.begins // size)
-    counts = np.maximum(0, (window.ends - 1) // size - first + 1)
+    first = -(-begins // chunk_rows)
+    counts = np.maximum(0, (ends - 1) // chunk_rows - first + 1)
     starts = np.cumsum(counts) - counts
-    edges = (np.repeat(first - starts, counts) + np.arange(int(counts.sum()), dtype=np.int64)) * size
-    before = edges[~np.isin(edges, window.begins)] - 1
-    return np.unique(np.concatenate([window.begins, window.ends - 1, edges, before]))
-
-
-def _through_h5py(placement: Placement, part: DatasetPart, entry: DatasetEntry) -> tuple[float, float, float, float]:
-    """Count what h5py reads: whole chunks are decoded; what they take in the file is known on average only."""
-    ours, edges, numbers = placement.in_chunks(part)
-    spans = ours.rows[edges[1:] - 1] - ours.rows[edges[:-1]] + 1
-    raw = len(numbers) * part.chunk_nbytes if entry.filters else int(spans.sum()) * part.stored_row_nbytes
-    share = entry.stored_nbytes / max(1, entry.raw_nbytes)
-    return len(numbers), raw * min(1.0, share), raw if entry.filters else 0, 0
+    edges = (np.repeat(first - starts, counts) + np.arange(int(counts.sum()), dtype=np.int64)) * chunk_rows
+    return np.unique(np.concatenate([begins, ends - 1, edges, edges[~np.isin(edges, begins)] - 1]))
 
 
 # --- in words -------------------------------------------------------------------------------------------
 
 
-def naive_in_words(entries: Sequence[DatasetEntry]) -> tuple[str, ...]:
-    """Say what one row at a time costs; datasets that are stored alike share a sentence."""
-    lines = [f"{names_text(n)}: {text}" for text, n in _alike((e.path, _naive(e)) for e in entries)]
-    if len(lines) > KINDS_EXPLAINED:
-        lines[KINDS_EXPLAINED:] = [f"and likewise for {len(lines) - KINDS_EXPLAINED:,} more kinds of datasets"]
-    if any(cached_share(entry) for entry in entries):
-        lines.append(
-            'that is with the dataset kept open: file["x"][i] opens it anew, with an empty cache, for each row'
-        )
-    return tuple(lines)
-
-
-def _alike(sentences: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
+def _by_sentence(sentences: Iterable[tuple[str, str]]) -> list[str]:
+    """Return sentences with the names of the datasets that share them."""
     by_text: dict[str, list[str]] = {}
     for name, text in sentences:
-        if text:
-            by_text.setdefault(text, []).append(name)
-    return list(by_text.items())
+        by_text.setdefault(text, []).append(name)
+    return [f"{names_text(names)}: {text}" for text, names in by_text.items() if text]
+
+
+def _naive_words(entries: Sequence[DatasetEntry]) -> tuple[str, ...]:
+    """Say what one row at a time costs; datasets that are stored alike share a sentence."""
+    lines = _by_sentence((entry.path, _naive(entry)) for entry in entries)
+    if len(lines) > KINDS_EXPLAINED:
+        lines[KINDS_EXPLAINED:] = [f"and likewise for {len(lines) - KINDS_EXPLAINED:,} more kinds of datasets"]
+    if any(map(_cached_share, entries)):
+        opened = 'file["x"][i] opens it anew, with an empty cache, for each row'
+        lines.append(f"that is with the dataset kept open: {opened}")
+    return tuple(lines)
 
 
 def _naive(entry: DatasetEntry) -> str:
     if not entry.chunks:
         return "not chunked, so a row is read by itself"
-    across, chunk, row = entry.chunks_across, text_of_bytes(entry.chunk_nbytes), text_of_bytes(entry.row_nbytes)
     if not entry.filters and entry.chunk_nbytes > entry.cache_nbytes:
         return "chunks without a filter and larger than h5py's cache, so a row is read by itself"
-    verb = "decoded" if entry.filters else "read"
-    pieces = f"a chunk of {chunk} is" if across == 1 else f"{across:,} chunks of {chunk} are"
-    times = across * entry.chunk_nbytes / max(1, entry.row_nbytes)
+    chunk, row, cache = map(text_of_bytes, (entry.chunk_nbytes, entry.row_nbytes, entry.cache_nbytes))
+    pieces = f"{entry.chunks_across:,} chunks of {chunk} are" if entry.chunks_across > 1 else f"a chunk of {chunk} is"
+    times = entry.chunks_across * entry.chunk_nbytes / max(1, entry.row_nbytes)
     more = f", {count_text(times)} times as much" if times > _NOTABLE else ""
-    return f"{pieces} {verb} for one row of {row}{more}; {_cache(entry)}"
-
-
-def _cache(entry: DatasetEntry) -> str:
-    share, cache = cached_share(entry), text_of_bytes(entry.cache_nbytes)
+    share = _cached_share(entry)
+    held = f"h5py's chunk cache ({cache}) spares that for {share:.1%} of the rows, as it holds so many of the chunks"
     if share == 1:
-        held = "it, so it" if entry.chunks == 1 else f"all {entry.chunks:,} of them, so each"
-        return f"but h5py's chunk cache ({cache}) holds {held} is fetched once in each worker"
-    if share == 0:
-        return f"none fits h5py's chunk cache ({cache})"
-    return f"h5py's chunk cache ({cache}) spares that for {share:.1%} of the rows, as it holds so many of the chunks"
+        held = f"but h5py's chunk cache ({cache}) holds all of it, so each is fetched once in each worker"
+    elif share == 0:
+        held = f"none fits h5py's chunk cache ({cache})"
+    return f"{pieces} {'decoded' if entry.filters else 'read'} for one row of {row}{more}; {held}"
 
 
-def ours_in_words(
-    entries: Sequence[DatasetEntry], costs: Sequence[DatasetCost], order: EpochOrder, *, leading: str
-) -> tuple[str, ...]:
+def _our_words(stored: Sequence[_Stored], order: EpochOrder, leading: str) -> Iterator[str]:
     """Say what h5stream does instead, and what of it is not ideal."""
-    block_rows = int(order.blocks.edges[1])
-    lines = []
-    chunks, batches = sum(cost.chunks for cost in costs if not cost.kept), counted(order.batches, "batch", "batches")
+    blocks = f"blocks of {int(order.blocks.edges[1]):,} (the chunks of {leading})"
+    chunks, batches = sum(one.cost.chunks for one in stored if not one.cost.kept), order.batches
     if chunks:
-        lines.append(
-            "each chunk is fetched once for all its rows that a window holds: "
-            f"{count_text(chunks)} fetched / {batches} = {count_text(chunks / order.batches)} a batch"
+        each = f"{count_text(chunks)} fetched / {counted(batches, 'batch', 'batches')} = {count_text(chunks / batches)}"
+        yield f"each chunk is fetched once for all its rows that a window holds: {each} a batch"
+    if kept := [one.cost.path for one in stored if one.cost.kept]:
+        yield f"{names_text(kept)}: small, so read once and kept in memory; later epochs read nothing of it"
+    yield from _by_sentence(
+        (
+            entry.path,
+            f"chunks of {entry.chunk_rows or 0:,} rows lie across {blocks}, so each is fetched {cost.times_read:.2f} "
+            "times an epoch",
         )
-    kept = [cost.path for cost in costs if cost.kept]
-    if kept:
-        lines.append(f"{names_text(kept)}: small, so read once and kept in memory; later epochs read nothing of it")
-    both = list(zip(entries, costs, strict=True))
-    for describe in (_straddling(block_rows, leading), _beyond):
-        found = _alike((entry.path, describe(entry, cost)) for entry, cost in both)
-        lines += [f"{names_text(names)}: {text}" for text, names in found]
-    return (*lines, *_gaps(costs))
-
-
-def _straddling(block_rows: int, leading: str) -> Callable[[DatasetEntry, DatasetCost], str]:
-    def describe(entry: DatasetEntry, cost: DatasetCost) -> str:
-        if cost.kept or cost.times_read < _NOTABLE:
-            return ""
-        return (
-            f"chunks of {entry.chunk_rows or 0:,} rows lie across blocks of {block_rows:,} (the chunks of {leading}), "
-            f"so each is fetched {cost.times_read:.2f} times an epoch"
-        )
-
-    return describe
-
-
-def _beyond(entry: DatasetEntry, cost: DatasetCost) -> str:
-    """Say where chunks hold more than the data: whole chunks are stored and decoded."""
-    whole = entry.chunks * entry.chunk_nbytes
-    if not cost.decoded_nbytes or whole < _NOTABLE * entry.raw_nbytes:
-        return ""
-    return f"chunks reach beyond the data, so {whole / max(1, entry.raw_nbytes):.2f} times as much is decoded"
-
-
-def _gaps(costs: Sequence[DatasetCost]) -> Iterator[str]:
-    read, gaps = sum(cost.read_nbytes for cost in costs), sum(cost.gap_nbytes for cost in costs)
+        for entry, cost, _ in stored
+        if not cost.kept and cost.times_read >= _NOTABLE
+    )
+    beyond = (
+        (e.path, e.chunks * e.chunk_nbytes / max(1, e.raw_nbytes)) for e, cost, _ in stored if cost.decoded_nbytes
+    )
+    yield from _by_sentence(
+        (path, f"chunks reach beyond the data, so {times:.2f} times as much is decoded")
+        for path, times in beyond
+        if times >= _NOTABLE
+    )
+    read, gaps = (sum(each) for each in zip(*((c.read_nbytes, c.gap_nbytes) for _, c, _ in stored), strict=True))
     if gaps > (_NOTABLE - 1) * read:
         share = f"{gaps / read:.0%}"
         yield f"{share} of the bytes read lie between small chunks; reading on is cheaper than another system call"
+
+
+# --- advice ---------------------------------------------------------------------------------------------
+
+
+_H5PY = "read through h5py, under its lock and with one thread, because: {entry.reason}"
+_SIZE = "chunks of about 1 MiB"
+
+# What is wrong, with the words of `_words_of`, and the way out. Repacking removes all but the first two.
+RULES = {
+    "through_h5py, values": (
+        _H5PY,
+        "store the values one behind the other, and beside them where each begins: rows=Bounds(...) takes that",
+    ),
+    "variable_length": (
+        "{entry.dtype} lies in the file's heap, where each value is looked up for itself, and a batch holds a list, "
+        "not a tensor{through}",
+        "store strings with a fixed length, or as integer codes beside a table of names",
+    ),
+    "through_h5py": (_H5PY, "store it as plain numbers in chunks of about 1 MiB with lz4"),
+    "row_per_chunk": (
+        "every row is a chunk of its own ({chunk}), so a batch takes {separate:,} separate chunks; what each costs "
+        "beside its bytes outweighs them",
+        _SIZE,
+    ),
+    "tiny_chunks": (
+        "{entry.chunks:,} chunks of {chunk}, {a_batch} a batch; below {tiny} finding and fetching a chunk costs as "
+        "much as decoding it",
+        _SIZE,
+    ),
+    "huge_chunks": (
+        "chunks of {chunk}: one thread decodes each, {rows:,} rows have to be in memory for any one of them, and few "
+        "fit a window",
+        _SIZE,
+    ),
+    "split_rows": (
+        "each row is cut into {across:,} chunks that lie side by side, so it is put together from {across:,} places",
+        "chunks that hold whole rows",
+    ),
+    "straddling_chunks": (
+        "its chunks of {rows:,} rows lie across the blocks of {blocks:,} rows that are shuffled, so each is decoded "
+        "{times:.2f} times an epoch",
+        "the same number of rows in the chunks of all fields, or whole multiples",
+    ),
+    "slow_filter": (
+        "{entry.filters} gives {rate}/s a thread here (timed on its own chunks)",
+        "lz4, which gives about 1.7 GiB/s, or gzip with shuffle, 1.2 GiB/s",
+    ),
+}
+_NO_REPACK = ("through_h5py, values", "variable_length")
+
+
+def _broken(entry: DatasetEntry, cost: DatasetCost, rate: float | None) -> Iterator[str]:
+    """Yield the rules that a dataset breaks; where h5py reads, chunks and filters are its business."""
+    through = entry.access == VIA_H5PY
+    if entry.variable_length and (entry.is_numbers_of_any_length or entry.clues.image):
+        yield from ["through_h5py, values"] * through
+    elif entry.variable_length:
+        yield "variable_length"
+    elif through and entry.layout != "compact":
+        yield "through_h5py"
+    else:
+        is_tiny, filtered = entry.chunk_nbytes < TINY_CHUNK_NBYTES, bool(entry.filters)
+        if is_tiny and entry.chunks >= MANY_CHUNKS:
+            yield "row_per_chunk" if entry.chunk_rows == 1 else "tiny_chunks"
+        if filtered and entry.chunk_nbytes > HUGE_CHUNK_NBYTES:
+            yield "huge_chunks"
+        # One row a chunk has been said already, and there is nothing to gain where a row alone fills chunks.
+        if entry.chunks_across >= MANY_ACROSS and entry.chunk_rows != 1 and entry.row_nbytes <= HUGE_CHUNK_NBYTES:
+            yield "split_rows"
+        if filtered and cost.times_read > STRADDLING:
+            yield "straddling_chunks"
+        if rate is not None and rate < SLOW_DECODE and not is_tiny:
+            yield "slow_filter"
+
+
+def _layout_advice(stored: Sequence[_Stored], shuffle: Shuffle, batch_rows: int, is_few: bool) -> list[Advice]:
+    """Look for what costs more than it must; what costs in every epoch comes first."""
+    found: list[Advice] = []
+    for rule in RULES:
+        problems = [
+            (one, RULES[rule][0].format(**_words_of(one, shuffle.block_rows, batch_rows)))
+            for one in stored
+            if rule in _broken(*one)
+        ]
+        found += _together(rule, problems)
+    if is_few:
+        held, blocks = shuffle.blocks_per_window, shuffle.blocks
+        leading = max((one.entry for one in stored), key=lambda entry: entry.row_nbytes)
+        chunk = text_of_bytes(leading.chunk_nbytes or leading.row_nbytes)
+        advice = Advice(
+            key="few_blocks",
+            fields=(leading.path,),
+            problem=f"a window holds {held:,} of {blocks:,} blocks (chunks of {chunk}), so the rows of a batch come "
+            "from few stretches of the file",
+            way_out="a larger window= and memory_budget=, or smaller chunks",
+            repack=leading.chunk_nbytes > HUGE_CHUNK_NBYTES,
+        )
+        found.append(advice)
+    return sorted(found, key=lambda one: one.costs != EVERY_EPOCH)
+
+
+def _together(rule: str, problems: Sequence[tuple[_Stored, str]]) -> Iterator[Advice]:
+    """Return what a rule found; the largest dataset is the example of others."""
+    together: dict[tuple[bool, str], list[tuple[_Stored, str]]] = {}
+    for one, problem in problems:
+        # What h5py has to read has a reason of its own in each dataset; elsewhere one example says it.
+        apart = problem if rule in (*_NO_REPACK, "through_h5py") else ""
+        together.setdefault((one.cost.kept, apart), []).append((one, problem))
+    for members in together.values():
+        largest, problem = max(members, key=lambda member: member[0].entry.raw_nbytes)
+        if len({problem for _, problem in members}) > 1:
+            problem = f"{largest.entry.path}, for one: {problem}"
+        yield Advice(
+            key=rule.split(",")[0],
+            fields=tuple(one.entry.path for one, _ in members),
+            problem=problem,
+            way_out=RULES[rule][1],
+            costs=ONCE if largest.cost.kept else EVERY_EPOCH,
+            repack=rule not in _NO_REPACK,
+        )
+
+
+def _words_of(one: _Stored, block_rows: int, batch_rows: int) -> dict[str, Any]:
+    """Return what the rules' sentences say of a dataset."""
+    entry, cost, rate = one
+    return {
+        "entry": entry,
+        "chunk": text_of_bytes(entry.chunk_nbytes),
+        "rows": entry.chunk_rows or 0,
+        "across": entry.chunks_across,
+        "separate": batch_rows * entry.chunks_across,
+        "a_batch": count_text(cost.chunks * batch_rows / max(1, entry.rows or 0)),
+        "times": cost.times_read,
+        "blocks": block_rows,
+        "rate": text_of_bytes(rate or 0),
+        "through": "; h5py reads it, under its lock" if entry.access == VIA_H5PY else "",
+        "tiny": text_of_bytes(TINY_CHUNK_NBYTES),
+    }
+
+
+def _budget_advice(error: BudgetError | None) -> Iterator[Advice]:
+    """Say what memory would do, where the budget does not."""
+    if error is not None:
+        may, needed = text_of_bytes(error.budget), text_of_bytes(error.needed)
+        yield Advice(
+            key="budget_too_small",
+            fields=(),
+            problem=f"the loader may take {may} here and would refuse: it needs {needed}",
+            way_out=f"pass memory_budget={error.needed} or more, or a smaller batch_size",
+        )
+
+
+def repack_command(path: str, advice: Sequence[Advice], paths: Collection[str], entries: Sequence[DatasetEntry]) -> str:
+    """Return the command that writes a better layout, where some advice asks for it; else nothing."""
+    if not any(one.repack for one in advice):
+        return ""
+    filtered = any(entry.filters for entry in entries if entry.path in paths)
+    source = PurePath(path)
+    target = source.with_name(f"{source.stem}.repacked{source.suffix}")
+    compress = "lz4" if filtered else "none"
+    return f"h5stream repack {shlex.quote(path)} {shlex.quote(str(target))} --chunk-bytes 1MiB --compress {compress}"

@@ -39,8 +39,7 @@ from h5stream.advice.proposals import (
 )
 from h5stream.units import counted, shape_text
 
-MOST_DENSE = 100_000
-"""Columns of a sparse matrix, up to which its rows are asked for as dense ones."""
+MOST_DENSE = 100_000  # columns of a sparse matrix, up to which its rows are asked for as dense ones
 
 _SPARSE = ("data", "indices", "indptr")
 
@@ -74,7 +73,7 @@ def proposals_of(
                 found.append(tried)
                 taken.update(tried.datasets)
     found += (one for one in refused.values() if taken.isdisjoint(one.datasets))
-    return (*found, *_pytables(listing), *_single_values(path, listing), *_dead_links(listing))
+    return (*found, *_asides(listing), *_single_values(path, listing))
 
 
 def proposals_of_files(
@@ -107,11 +106,9 @@ def printed_of(kinds: Sequence[Proposal], has_rows: bool) -> Proposal | None:
 def _sparse(seen: Seen) -> Iterator[Proposal]:
     found = {}
     for group, members in seen.by_group.items():
-        parts = [members[name] for name in _SPARSE if name in members]
-        if len(parts) == len(_SPARSE) and all(e.shape is not None and len(e.shape) == 1 for e in parts):
-            data, indices, indptr = parts
-            if data.rows and data.rows == indices.rows and (indptr.rows or 0) > 1:
-                found[group] = parts
+        parts = [members[name] for name in _SPARSE if name in members and members[name].axes == 1]
+        if len(parts) == len(_SPARSE) and parts[0].rows == parts[1].rows != 0 and (parts[2].rows or 0) > 1:
+            found[group] = parts
     if not found:
         return
     main = max(found, key=lambda group: (group == "X", found[group][0].rows or 0))
@@ -120,13 +117,13 @@ def _sparse(seen: Seen) -> Iterator[Proposal]:
     about = [e for parts in found.values() for e in parts]
     which = f"{named(list(found))} {'is a sparse matrix' if len(found) == 1 else 'are sparse matrices'}"
     if entry.sparse != "rows":
-        what, _, then = entry.sparse.partition(": ")
+        (what, _, then), is_csc = entry.sparse.partition(": "), "(CSC)" in entry.sparse
         yield Proposal(
-            key="sparse_columns" if "(CSC)" in entry.sparse else "sparse",
+            key="sparse_columns" if is_csc else "sparse",
             about=about,
             what=what if then else which,
             way_out=then[:1].upper() + then[1:] or entry.sparse,
-            written=_turned_to_rows(seen.path, main) if "(CSC)" in entry.sparse else (),
+            written=_turned_to_rows(seen.path, main) if is_csc else (),
         )
         return
     form = "packed" if entry.width > MOST_DENSE else "dense"
@@ -135,14 +132,9 @@ def _sparse(seen: Seen) -> Iterator[Proposal]:
         key="sparse",
         about=about,
         what=f"{which}; {main} has {counted(rows, 'sample')}" + f" of {entry.width:,} columns" * bool(entry.width),
-        way_out=(
-            "ragged='dense' gives rows of it, with columns= some of their columns; ragged='packed' gives the values "
-            "that are stored, and their columns"
-        ),
+        way_out="ragged='dense' gives rows of it, with columns= some of their columns; ragged='packed' gives the "
+        "values that are stored, and their columns",
         fields=fields if len(fields) > 1 else {main: fields["x"]},
-        count=rows,
-        sample_nbytes=4.0 * entry.width * (form == "dense"),
-        is_rows=True,
     )
 
 
@@ -200,10 +192,7 @@ def _anndata(seen: Seen) -> Iterator[Proposal]:
             way_out="Columns of obs that are categories come as their codes, and loader.dataset.categories says what "
             "these are",
             fields={"x": quoted("X"), **beside},
-            count=matrix.rows,
-            sample_nbytes=matrix.row_nbytes,
             rows=[matrix],
-            is_rows=True,
         )
 
 
@@ -213,25 +202,24 @@ def _anndata(seen: Seen) -> Iterator[Proposal]:
 def _episodes(seen: Seen) -> Iterator[Proposal]:
     for rows, beside in sorted(seen.by_rows.items(), key=lambda item: -sum(e.raw_nbytes for e in item[1])):
         said, of = _episodes_said(seen, rows, beside)
-        fields = [entry for entry in beside if entry not in said and not re.search(r"(^|/)next_", entry.path)]
+        fields = [e for e in beside if e not in said and not re.search(r"(^|/)next_", e.path)][:MOST_FIELDS]
         if not said or not fields or rows < LEAST_ALIKE:
             continue
         yield Proposal(
             key="episodes",
             about=beside,
-            what=(
-                f"{named([entry.path for entry in said])} {'says' if len(said) == 1 else 'say'} where episodes end in "
-                f"{counted(rows, 'row')} that lie one behind the other"
-            ),
+            what=f"{_say(said)} where episodes end in {counted(rows, 'row')} that lie one behind the other",
             way_out=f"samples=Sequences({WINDOW}, of={of}) takes rows that follow one another and stay inside an "
             "episode",
-            fields=keyed(fields[:MOST_FIELDS]),
+            fields=keyed(fields),
             samples_text=f'Sequences({WINDOW}, of={of}, pad="edge")',
-            count=rows,
-            sample_nbytes=WINDOW * sum(entry.row_nbytes for entry in fields[:MOST_FIELDS]),
             rows=beside,
         )
         return
+
+
+def _say(said: Sequence[DatasetEntry]) -> str:
+    return f"{named([entry.path for entry in said])} {'says' if len(said) == 1 else 'say'}"
 
 
 def _episodes_said(seen: Seen, rows: int, beside: list[DatasetEntry]) -> tuple[list[DatasetEntry], str]:
@@ -278,11 +266,14 @@ def _ragged(seen: Seen) -> Iterator[Proposal]:
     if not found:
         return
     count = max(found, key=lambda n: sum(e.written_nbytes for _, _, flat in found[n] for e in flat))
-    fields, about, told = dict[str, str](), list[DatasetEntry](), list[str]()
+    fields, about, told = dict[str, str](), list[DatasetEntry](), list[DatasetEntry]()
     for how, said, flat in sorted(found[count], key=lambda one: one[0]):  # bounds before lengths of the same
-        chosen = [e for e in _of_largest_group(flat) if e.path not in fields][:MOST_FIELDS]
-        if chosen:
-            told += [e.path for e in said]
+        groups: dict[str, list[DatasetEntry]] = defaultdict(list)
+        for entry in flat:
+            groups[entry.group].append(entry)
+        largest = max(groups.values(), key=lambda group: sum(entry.written_nbytes for entry in group))
+        if chosen := [e for e in largest if e.path not in fields][:MOST_FIELDS]:
+            told += said
             about += [*said, *chosen]
             fields |= {e.path: f"Field({quoted(e.path)}, rows={how})" for e in chosen}
     which = [*fields]
@@ -292,17 +283,11 @@ def _ragged(seen: Seen) -> Iterator[Proposal]:
     yield Proposal(
         key="ragged",
         about=[*about, *beside],
-        what=(
-            f"{named(told)} {'says' if len(told) == 1 else 'say'} which rows of {named(which[:3])}"
-            f"{' and others' if len(which) > 3 else ''} each of {counted(count, 'sample')} has"
-        ),
-        way_out=(
-            'rows= takes these. Fields come as values and offsets, or with ragged="pad", "nested" or "list" otherwise; '
-            "max_length= and crop=Crop(...) take a part of each"
-        ),
+        what=f"{_say(told)} which rows of {named(which[:3])}{' and others' if len(which) > 3 else ''} each of "
+        f"{counted(count, 'sample')} has",
+        way_out='rows= takes these. Fields come as values and offsets, or with ragged="pad", "nested" or "list" '
+        "otherwise; max_length= and crop=Crop(...) take a part of each",
         fields=short_keys(fields),
-        count=count,
-        is_rows=True,
     )
 
 
@@ -329,14 +314,6 @@ def _stretches_said(seen: Seen, entry: DatasetEntry) -> Iterator[tuple[str, list
                 yield f"Between({quoted(entry.path)}, {quoted(other.path)}{inclusive})", [entry, other], rows, count
 
 
-def _of_largest_group(entries: Sequence[DatasetEntry]) -> list[DatasetEntry]:
-    """Return those that lie in one group, in the one that has most bytes of them."""
-    groups: dict[str, list[DatasetEntry]] = defaultdict(list)
-    for entry in entries:
-        groups[entry.path.rpartition("/")[0]].append(entry)
-    return max(groups.values(), key=lambda group: sum(entry.written_nbytes for entry in group))
-
-
 def _named_objects(seen: Seen) -> Iterator[Proposal]:
     """Find texts, one a row, that are the names of datasets of a group."""
     texts = {entry.path: {_family(word) for word in entry.clues.words} for entry in seen.entries if entry.clues.words}
@@ -361,8 +338,6 @@ def _named_objects(seen: Seen) -> Iterator[Proposal]:
                     re.sub(r"_?(ids?|names?)$", "", path.rpartition("/")[2]) or "x": looked_up(form, quoted(path)),
                     **keyed(beside),
                 },
-                count=count,
-                sample_nbytes=max(e.raw_nbytes for e in alike),
             )
             return
 
@@ -384,18 +359,12 @@ def _volumes(seen: Seen) -> Iterator[Proposal]:
         yield Proposal(
             key="volume",
             about=entries,
-            what=(
-                f"{named([entry.path for entry in entries])} are volumes of {shape_text(shape)}, in chunks of "
-                f"{shape_text(chunk)}"
-            ),
-            way_out=(
-                f'samples=Boxes({chunk}, at="grid") takes boxes that lie side by side; of another size, if you say so, '
-                'and with at="random", per_epoch=1000 anywhere. Without samples=, each slice along axis 0 is a sample'
-            ),
+            what=f"{named([entry.path for entry in entries])} are volumes of {shape_text(shape)}, in chunks of "
+            f"{shape_text(chunk)}",
+            way_out=f'samples=Boxes({chunk}, at="grid") takes boxes that lie side by side, or of another size, and '
+            'with at="random", per_epoch=1000 anywhere. Without samples=, each slice along axis 0 is a sample',
             fields=keyed(entries[:MOST_FIELDS]),
             samples_text=f'Boxes({chunk}, at="grid")',
-            count=math.prod(-(-outer // inner) for outer, inner in zip(shape, chunk, strict=True)),
-            sample_nbytes=math.prod(chunk) * sum(entry.element_nbytes for entry in entries),
             rows=entries,
         )
 
@@ -412,14 +381,10 @@ def _flat(seen: Seen) -> Iterator[Proposal]:
         key="flat",
         about=every,
         what=f"{entry.path} is one sequence of {rows:,} numbers",
-        way_out=(
-            "samples=Sequences(128, stride=128) cuts it into samples of 128, or of a length of your own. Without "
-            "samples=, each number is a sample"
-        ),
+        way_out="samples=Sequences(128, stride=128) cuts it into samples of 128, or of a length of your own. Without "
+        "samples=, each number is a sample",
         fields={entry.path: quoted(entry.path)},
         samples_text="Sequences(128, stride=128)",
-        count=rows // 128,
-        sample_nbytes=128.0 * entry.row_nbytes,
         rows=every,
     )
 
@@ -433,33 +398,27 @@ def _family(name: str) -> str:
 
 
 def _nwb(seen: Seen) -> Iterator[Proposal]:
-    if "nwb_version" not in seen.attributes(""):
-        return
     series = {
         group: members
         for group, members in seen.by_group.items()
-        if "data" in members
-        and (members["data"].rows or 0) > 1
-        and ("timestamps" in members or "starting_time" in members)
+        if "data" in members and (members["data"].rows or 0) > 1 and members.keys() & {"timestamps", "starting_time"}
     }
-    if not series:
+    if "nwb_version" not in seen.attributes("") or not series:
         return
     group = max(series, key=lambda name: series[name]["data"].written_nbytes)
     data = series[group]["data"]
-    beside = [one for name, one in series[group].items() if name in ("data", "timestamps") and one.rows == data.rows]
-    length = max(1, min(100, (data.rows or 1) // 2))
+    rows = data.rows or 1
+    beside = [one for name, one in series[group].items() if name in ("data", "timestamps") and one.rows == rows]
+    length = max(1, min(100, rows // 2))
     yield Proposal(
         key="nwb",
         about=beside,
-        what=f"It is Neurodata Without Borders (NWB); {group} is a recording of {counted(data.rows or 0, 'row')}",
+        what=f"It is Neurodata Without Borders (NWB); {group} is a recording of {counted(rows, 'row')}",
         way_out=f"samples=Sequences({length}) takes {length:,} rows that follow one another; without samples= "
         "each row is one",
         fields=short_keys({one.path: quoted(one.path) for one in beside}),
         samples_text=f"Sequences({length})",
-        count=data.rows or 1,
-        sample_nbytes=length * data.row_nbytes,
         rows=beside,
-        is_rows=True,
     )
 
 
@@ -473,56 +432,37 @@ def _matlab(seen: Seen) -> Iterator[Proposal]:
         "MATLAB wrote this file (-v7.3), and its axes are the other way round here: "
         f"{largest.path} is {shape_text(shape[::-1])} in MATLAB and {shape_text(shape)} in HDF5"
     )
-    turned = _turned(arrays)
-    if not turned:
+    # Arrays that agree in their last axis and not in their first: samples are columns here.
+    ends: tuple[dict[int, list[DatasetEntry]], ...] = (defaultdict(list), defaultdict(list))
+    for entry in arrays:
+        for end, by_length in zip((0, -1), ends, strict=True):
+            by_length[(entry.shape or ())[end]].append(entry)
+    first, turned = (max((g for n, g in by_length.items() if n > 1), key=len, default=[]) for by_length in ends)
+    if len(turned) <= max(1, len(first)):
         last = ", ".join([":"] * (len(shape) - 1))
-        yield Proposal(
-            key="matlab",
-            about=arrays,
-            what=what,
-            way_out=f"A row here is {largest.path}({last}, i) in MATLAB. samples=Rows(axis=-1) takes what "
-            "lies along the last axis here, which is MATLAB's first",
-            rows=arrays,
+        way_out = (
+            f"A row here is {largest.path}({last}, i) in MATLAB. samples=Rows(axis=-1) takes what lies along the last "
+            "axis here, which is MATLAB's first"
         )
+        yield Proposal(key="matlab", about=arrays, what=what, way_out=way_out, rows=arrays)
         return
-    rows = (turned[0].shape or (0,))[-1]
+    rows, names = (turned[0].shape or (0,))[-1], named([e.path for e in turned])
     yield Proposal(
         key="matlab_turned",
         about=turned,
-        what=(
-            f"{what}. The {counted(rows, 'sample')} of {named([e.path for e in turned])} lie along the last axis here, "
-            "not the first"
-        ),
+        what=f"{what}. The {counted(rows, 'sample')} of {names} lie along the last axis here, not the first",
         way_out="samples=Rows(axis=-1) takes them along that axis",
         fields={e.path: quoted(e.path) for e in turned[:MOST_FIELDS]},
         samples_text="Rows(axis=-1)",
-        count=rows,
-        is_rows=True,
     )
 
 
-def _turned(arrays: Sequence[DatasetEntry]) -> list[DatasetEntry]:
-    """Return the arrays that agree in their last axis and not in their first: samples are columns here."""
-    by_first, by_last = defaultdict(list), defaultdict(list)
-    for entry in arrays:
-        if entry.shape:
-            by_first[entry.shape[0]].append(entry)
-            by_last[entry.shape[-1]].append(entry)
-    most = max((group for length, group in by_last.items() if length > 1), key=len, default=[])
-    agree_first = max((len(group) for length, group in by_first.items() if length > 1), default=0)
-    return most if len(most) > max(1, agree_first) else []
-
-
-def _pytables(listing: Listing) -> Iterator[Proposal]:
-    index = [entry for entry in listing.entries if entry.role == INDEX]
-    if index:
-        what = f"{counted(len(index), 'dataset')} with _i_ in the path {'are' if len(index) > 1 else 'is'} what "
-        yield Proposal(
-            key="pytables", about=index, what=f"{what}PyTables keeps to find rows of its tables, and no data"
-        )
-
-
-def _dead_links(listing: Listing) -> Iterator[Proposal]:
+def _asides(listing: Listing) -> Iterator[Proposal]:
+    """Name what is no data: indexes of PyTables, and links that lead nowhere."""
+    if index := [entry for entry in listing.entries if entry.role == INDEX]:
+        which = f"{counted(len(index), 'dataset')} with _i_ in the path {'are' if len(index) > 1 else 'is'}"
+        what = f"{which} what PyTables keeps to find rows of its tables, and no data"
+        yield Proposal(key="pytables", about=index, what=what)
     dead = [f"{path}/{name}".lstrip("/") for path, group in listing.groups.items() for name in group.dead]
     if dead:
         yield Proposal(

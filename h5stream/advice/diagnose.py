@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from h5stream import allowance
-from h5stream.advice.epoch_summary import gpu_ratio
 from h5stream.advice.limits import (
     BATCH_TOO_SMALL,
     PYTHON,
@@ -21,6 +20,7 @@ from h5stream.advice.limits import (
     step_turns,
 )
 from h5stream.advice.suggestion import NOT_WAITING, WAITING, Suggestion, Turn, above_zero
+from h5stream.advice.track import gpu_ratio
 from h5stream.advice.trials import Step, Trial, first_batch, time_loop, time_step
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.loader import H5StreamLoader
@@ -28,14 +28,9 @@ from h5stream.monitor.sample import percent
 from h5stream.monitor.system import MIN_INTERVAL_S, SystemMonitor
 from h5stream.structure import first_rows, rows_of
 
-TRIAL_S = 5.0
-"""Seconds of each of the three runs."""
-
-ACCELERATOR_AIM = 0.90
-"""Share of the ceiling that a loop should reach; what is missing is paid for and not used."""
-
-FIXED_SHARE = 0.6
-"""Share of a step that does not depend on the rows, over which the batch is too small for it."""
+TRIAL_S = 5.0  # seconds of each of the three runs
+ACCELERATOR_AIM = 0.90  # share of the ceiling that a loop should reach; what is missing is paid for and not used
+FIXED_SHARE = 0.6  # share of a step that does not depend on the rows, over which the batch is too small for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,52 +128,37 @@ def diagnose(
         with SystemMonitor(interval_s=max(MIN_INTERVAL_S, min(1.0, seconds / 10))) as monitor:
             both = time_loop(loader, step, seconds, step_s=ceiling.batch_s)
         progress("both", both)
-    knobs = LoaderKnobs.of(loader)
-    waiting = _waiting_share(ceiling, both)
+    knobs, waiting = LoaderKnobs.of(loader), both.waiting_share
+    if both.on_device:
+        # The host may wait while the device still has work queued, so only the device's own time counts.
+        waiting = max(0.0, 1.0 - ceiling.batch_s / both.batch_s)
     if waiting >= NOT_WAITING:
         limit = _data_limit(alone, both, knobs)
     else:
-        limit = _step_limit(step, batch, ceiling, seconds, knobs) if probe_batch else _step(ceiling, knobs)
-    found = _verdict(alone, ceiling, both, waiting, limit, gpu_ratio(monitor.summary()))
-    return replace(found, caveats=(*found.caveats, *_ahead_in_words(alone, knobs)))
+        limit = _step_limit(step, batch if probe_batch else None, ceiling, seconds, knobs)
+    return _verdict(alone, ceiling, both, waiting, limit, gpu_ratio(monitor.summary()), knobs)
 
 
 @contextlib.contextmanager
 def _epoch_put_back(loader: Any) -> Iterator[None]:
     """Leave the loader's count of epochs as it was: the next one is to be shuffled as it would have been."""
-    if not isinstance(loader, H5StreamLoader):
-        yield
-        return
-    position = loader._cursor.position
+    cursor = loader._cursor if isinstance(loader, H5StreamLoader) else None
+    position = cursor.position if cursor is not None else None
     try:
         yield
     finally:
-        loader._cursor.position = position  # not `set_epoch`, which would move the user's own sampler
-
-
-def _waiting_share(ceiling: Trial, both: Trial) -> float:
-    if both.on_device:
-        # The host may wait while the device still has work queued, so only the device's own time counts.
-        return max(0.0, 1.0 - ceiling.batch_s / both.batch_s)
-    return both.waiting_share
+        if cursor is not None and position is not None:
+            cursor.position = position  # not `set_epoch`, which would move the user's own sampler
 
 
 def _data_limit(alone: Trial, both: Trial, knobs: LoaderKnobs) -> Limit:
     trial = alone if alone.statistics is not None else both
     if trial.statistics is not None:
         return data_limit(trial.statistics, knobs, cpus=allowance.cpus(), rows_ahead=_rows_ahead(trial, knobs))
-    return Limit(
-        PYTHON,
-        f"{1e3 * alone.batch_s:.1f} ms a batch; this loader keeps no statistics",
-        (
-            Turn(
-                "num_workers",
-                "n/a" if knobs.num_workers is None else str(knobs.num_workers),
-                str(max(2 * (knobs.num_workers or 0), allowance.cpus())),
-                "more batches are made at a time",
-            ),
-        ),
-    )
+    present = "n/a" if knobs.num_workers is None else str(knobs.num_workers)
+    more = str(max(2 * (knobs.num_workers or 0), allowance.cpus()))
+    turn = Turn(knob="num_workers", present=present, try_next=more, why="more batches are made at a time")
+    return Limit(PYTHON, f"{1e3 * alone.batch_s:.1f} ms a batch; this loader keeps no statistics", (turn,))
 
 
 def _rows_ahead(trial: Trial, knobs: LoaderKnobs) -> int:
@@ -187,49 +167,45 @@ def _rows_ahead(trial: Trial, knobs: LoaderKnobs) -> int:
     return min(2 * (knobs.window_rows or 0), left * (knobs.batch_size or 0))
 
 
-def _step(ceiling: Trial, knobs: LoaderKnobs) -> Limit:
-    return Limit(STEP, f"{1e3 * ceiling.batch_s:.2f} ms a batch", step_turns(knobs))
-
-
 def _step_limit(step: Step, batch: Any, ceiling: Trial, seconds: float, knobs: LoaderKnobs) -> Limit:
     """Tell a step that computes from one that is launched: half the rows should take half the time."""
-    rows = rows_of(batch)
-    half = _half(batch, rows)
-    if rows is None or half is None:
-        return _step(ceiling, knobs)
+    rows = 0 if batch is None else rows_of(batch) or 0
+    plain = Limit(STEP, f"{1e3 * ceiling.batch_s:.2f} ms a batch", step_turns(knobs))
+    half = first_rows(batch, rows // 2) if rows > 1 else None
+    if half is None:
+        return plain
     try:
         half_s = time_step(step, half, seconds / 5).batch_s
     except Exception:  # a step may insist on its batch size, in whatever way it likes
-        return _step(ceiling, knobs)
+        return plain
     # step_s = fixed + rows * each, and the same for half the rows.
-    fixed_s = min(ceiling.batch_s, max(0.0, 2 * half_s - ceiling.batch_s))
-    share = fixed_s / ceiling.batch_s
+    share = min(ceiling.batch_s, max(0.0, 2 * half_s - ceiling.batch_s)) / ceiling.batch_s
     measured = f"{1e3 * ceiling.batch_s:.2f} ms for {rows} rows, {1e3 * half_s:.2f} ms for {rows // 2}"
     if share < FIXED_SHARE:
         return Limit(STEP, measured, step_turns(knobs))
-    return Limit(
-        BATCH_TOO_SMALL,
-        f"{measured}: {share:.0%} of a step does not depend on the rows",
-        (larger_batch(knobs, 2 / (2 - share)),),
-    )
-
-
-def _half(batch: Any, rows: int | None) -> Any:
-    if rows is None or rows < 2:
-        # Of one row there is no half; twice that row is as good a comparison, but not all batches can be joined.
-        return None
-    return first_rows(batch, rows // 2)
+    measured += f": {share:.0%} of a step does not depend on the rows"
+    return Limit(BATCH_TOO_SMALL, measured, (larger_batch(knobs, 2 / (2 - share)),))
 
 
 def _verdict(
-    alone: Trial, ceiling: Trial, both: Trial, waiting: float, limit: Limit, gpu_share: float | None
+    alone: Trial,
+    ceiling: Trial,
+    both: Trial,
+    waiting: float,
+    limit: Limit,
+    gpu_share: float | None,
+    knobs: LoaderKnobs,
 ) -> Diagnosis:
     data_s, step_s, together_s = alone.batch_s, ceiling.batch_s, both.batch_s
     ceiling_share = min(1.0, step_s / together_s) if together_s else 0.0
-    turns = tuple(_for_the_loop(turn, limit, data_s, step_s, together_s) for turn in limit.turns)
+    turns = limit.turns
+    if limit.name not in (STEP, BATCH_TOO_SMALL):  # the gain of the loop is that of its part, which the step caps
+        gains = (turn.speedup and max(1.0, together_s / max(step_s, data_s / turn.speedup, 1e-9)) for turn in turns)
+        turns = tuple(replace(turn, speedup=gain) for turn, gain in zip(turns, gains, strict=True))
+    bound = "not" if waiting < NOT_WAITING else "strongly" if waiting > WAITING else "somewhat"
     return Diagnosis(
         title="Diagnosis",
-        answer=f"{_bound(waiting)}; the limit is {limit}",
+        answer=f"{bound} input-bound ({waiting:.1%} waiting); the limit is {limit}",
         arithmetic=(
             f"loader alone: {1e3 * data_s:.2f} ms a batch ({alone.rows_per_s:,.0f} rows/s, {alone.batches} batches)",
             f"step alone, on a batch that is there: {1e3 * step_s:.2f} ms ({ceiling.rows_per_s:,.0f} rows/s): the "
@@ -239,9 +215,9 @@ def _verdict(
             f"the first batch came after {1e3 * both.first_s:.0f} ms: once an epoch, and its part is counted",
             f"the loop reaches {ceiling_share:.0%} of the ceiling (aim: {ACCELERATOR_AIM:.0%}); "
             f"GPU utilisation {percent(gpu_share)}",
-            *(f"next: {turn}{_gain(turn)}" for turn in turns),
+            *(f"next: {turn}{f'; up to {turn.speedup:.1f} times faster' if turn.speedup else ''}" for turn in turns),
         ),
-        caveats=_caveats(waiting, both, step_s, together_s),
+        caveats=(*_caveats(alone, both, waiting, step_s, knobs),),
         data_s=data_s,
         step_s=step_s,
         together_s=together_s,
@@ -254,40 +230,17 @@ def _verdict(
     )
 
 
-def _bound(waiting: float) -> str:
-    if waiting < NOT_WAITING:
-        return f"not input-bound ({waiting:.1%} waiting)"
-    return f"{'strongly' if waiting > WAITING else 'somewhat'} input-bound ({waiting:.1%} waiting)"
-
-
-def _for_the_loop(turn: Turn, limit: Limit, data_s: float, step_s: float, together_s: float) -> Turn:
-    """Turn the speed-up of the limiting part into that of the loop, which the step caps."""
-    if turn.speedup is None or limit.name in (STEP, BATCH_TOO_SMALL):
-        return turn
-    return replace(turn, speedup=max(1.0, together_s / max(step_s, data_s / turn.speedup, 1e-9)))
-
-
-def _gain(turn: Turn) -> str:
-    return "" if turn.speedup is None else f"; up to {turn.speedup:.1f} times faster"
-
-
-def _caveats(waiting: float, both: Trial, step_s: float, together_s: float) -> tuple[str, ...]:
-    own_s = together_s * (1 - waiting)
+def _caveats(alone: Trial, both: Trial, waiting: float, step_s: float, knobs: LoaderKnobs) -> Iterator[str]:
+    own_s = both.batch_s * (1 - waiting)
     if not both.on_device and own_s > 1.3 * step_s:
-        return (
+        yield (
             f"the step takes {1e3 * own_s:.2f} ms beside the loader: both compute on the same processors "
-            "(fewer num_workers, or torch.set_num_threads)",
+            "(fewer num_workers, or torch.set_num_threads)"
         )
-    return ()
-
-
-def _ahead_in_words(alone: Trial, knobs: LoaderKnobs) -> tuple[str, ...]:
     ahead, statistics = _rows_ahead(alone, knobs), alone.statistics
-    found = statistics.read_amplification if statistics is not None else None
-    if statistics is None or found is None or ahead <= statistics.rows / 10:
-        return ()
-    return (
-        f"the loader's amplification of {found:.2f} counts what it had read ahead when it was stopped, up to {ahead:,} "
-        f"rows beside {statistics.rows:,} taken: of the rows that were read it is "
-        f"{least_amplification(statistics, ahead):.2f} or more",
-    )
+    if statistics is not None and statistics.read_amplification is not None and ahead > statistics.rows / 10:
+        yield (
+            f"the loader's amplification of {statistics.read_amplification:.2f} counts what it had read ahead when it "
+            f"was stopped, up to {ahead:,} rows beside {statistics.rows:,} taken: of the rows that were read it is "
+            f"{least_amplification(statistics, ahead):.2f} or more"
+        )

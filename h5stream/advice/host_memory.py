@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
 from h5stream.advice.suggestion import Suggestion, above_zero, at_least
@@ -29,6 +28,10 @@ def dataloader_memory(
     collating = max(workers, 1) * batch
     worker_bytes = workers * WORKER_BYTES
     total = batch + queued * batch + collating + worker_bytes
+    fits: tuple[str, ...] = ()
+    if available_bytes is not None:
+        share = f"{text_of_bytes(total)} of {text_of_bytes(available_bytes)} that can be taken here now"
+        fits = (f"{'more than there is' if total > available_bytes else 'fits'}: {share}",)
     return Suggestion(
         title="Host memory, stock DataLoader",
         answer=f"{text_of_bytes(queued * batch)} queued, about {text_of_bytes(total)} in all",
@@ -40,7 +43,7 @@ def dataloader_memory(
             f"worker processes: {workers} x {text_of_bytes(WORKER_BYTES)} = {text_of_bytes(worker_bytes)}",
             f"and the batch in use: {text_of_bytes(batch)}; together {text_of_bytes(total)}",
         ),
-        caveats=_against_available(total, available_bytes),
+        caveats=fits,
         sources=("DataLoader keeps at most prefetch_factor x num_workers batches outstanding (torch docs)",),
         figures={
             "batch_bytes": batch,
@@ -52,13 +55,6 @@ def dataloader_memory(
             "available_bytes": available_bytes,
         },
     )
-
-
-def _against_available(total: int, available_bytes: int | None) -> tuple[str, ...]:
-    if available_bytes is None:
-        return ()
-    share = f"{text_of_bytes(total)} of {text_of_bytes(available_bytes)} that can be taken here now"
-    return (f"more than there is: {share}" if total > available_bytes else f"fits: {share}",)
 
 
 def loader_memory(
@@ -81,14 +77,12 @@ def loader_memory(
     at_least(1, row_bytes=row_bytes, batch_size=batch_size, chunk_bytes=chunk_bytes)
     at_least(0, threads=threads)
     above_zero(block_rows=block_rows, rows=rows, memory_budget=memory_budget)
-    shape = shape_of_numbers(
-        row_bytes=row_bytes, chunk_bytes=chunk_bytes, rows=rows or _MANY_ROWS, block_rows=block_rows
-    )
-    batch_rows, budget = min(batch_size, shape.rows), memory_budget or DEFAULT_BUDGET
-    asked, size, smallest = _sizes(shape, batch_rows, threads, budget)
+    budget = memory_budget or DEFAULT_BUDGET
+    shape = _shape_of(row_bytes, chunk_bytes, rows or _MANY_ROWS, block_rows)
+    asked, size, smallest = _sizes(shape, min(batch_size, shape.rows), threads, budget)
+    held = shape.held_nbytes(min(batch_size, shape.rows), size.window_rows)
     fits = smallest <= budget
     slots = size.max_open_batches * size.batch_nbytes
-    held = shape.held_nbytes(batch_rows, size.window_rows)
     return Suggestion(
         title="Host memory, h5stream",
         answer=f"{text_of_bytes(size.needed_nbytes)}, window of {size.window_rows} rows"
@@ -123,17 +117,16 @@ def loader_memory(
     )
 
 
-def shape_of_numbers(*, row_bytes: int, chunk_bytes: int, rows: int, block_rows: int | None = None) -> Shape:
+def _shape_of(row_bytes: int, chunk_bytes: int, rows: int, block_rows: int | None) -> Shape:
     """Return the shape of data of which little is known: one compressed dataset, no chunk larger than it was."""
-    whole = block_rows is None
-    block_rows = block_rows or max(1, chunk_bytes // row_bytes)
-    chunk = block_rows * row_bytes if whole else chunk_bytes
+    chunk_rows = block_rows or max(1, chunk_bytes // row_bytes)
+    chunk = chunk_bytes if block_rows else chunk_rows * row_bytes
     return Shape(
         rows=rows,
         field_nbytes=(row_bytes,),
-        block_rows=block_rows,
+        block_rows=chunk_rows,
         scratch_nbytes=min(TASK_NBYTES, rows * row_bytes + chunk) + 4 * chunk,
-        chunks_a_row=max(1.0, block_rows * row_bytes / max(1, chunk)) / block_rows,
+        chunks_a_row=max(1.0, chunk_rows * row_bytes / max(1, chunk)) / chunk_rows,
     )
 
 
@@ -146,8 +139,8 @@ def _sizes(shape: Shape, batch_rows: int, threads: int, budget: int) -> tuple[in
         )
 
     asked = least_that_fits(sized, DEFAULT_BUDGET).window_rows
-    known = functools.partial(sized, most_rows=asked)
-    return asked, least_that_fits(known, budget), least_that_fits(known, 1).memory_budget
+    ours, least = (least_that_fits(lambda nbytes: sized(nbytes, asked), one) for one in (budget, 1))
+    return asked, ours, least.memory_budget
 
 
 def _window_line(asked: int, rows: int, batch_size: int, shape: Shape) -> str:

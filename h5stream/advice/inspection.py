@@ -7,33 +7,26 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from dataclasses import fields as attributes
-from typing import Any
+from typing import Any, NamedTuple
 
 from h5stream import allowance
-from h5stream.advice.cost import SampleCost, cost_sample
+from h5stream.advice.cost import Advice, SampleCost, cost_sample, repack_command
 from h5stream.advice.detectors import proposals_of
-from h5stream.advice.layout_advice import Advice, repack_command
 from h5stream.advice.listing import MOST_DATASETS, REFUSED, DatasetEntry, Listing, list_file, root_fields
-from h5stream.advice.program import Lines, fields_from_text, loader_lines, quoted, refusal_of
-from h5stream.advice.proposals import BATCH_NBYTES, Proposal, form_of
+from h5stream.advice.program import Lines, fields_from_text, loader_lines, quoted, tried
+from h5stream.advice.proposals import Proposal, form_of
+from h5stream.advice.suggestion import batch_rows
 from h5stream.engine.budget import check_budget, default_budget, threads_within
 from h5stream.errors import H5StreamError, OptionError
 from h5stream.storage.opening import open_layout
 
-BATCH_SIZE = 8192
-"""Rows of a batch where nothing else is asked for, and `BATCH_NBYTES` hold them: the loader's own default."""
-
-MOST_FIELDS = 64
-"""Fields that are taken for a sample where none are named."""
-
-_DERIVED = ("rows", "row_nbytes", "raw_nbytes", "chunk_rows", "chunk_nbytes", "chunks", "chunks_across", "ratio")
+MOST_FIELDS = 64  # fields that are taken for a sample where none are named
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowGroup:
+class RowGroup(NamedTuple):
     """Datasets with the same number of rows: candidates for the fields of one sample."""
 
     rows: int | None  # None for single values and null dataspaces
@@ -63,20 +56,12 @@ class Inspection:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain containers for JSON, with the derived figures of datasets."""
         plain = {one.name: getattr(self, one.name) for one in attributes(self)}
-        groups = (
-            {"rows": group.rows, "datasets": [_with_derived(entry) for entry in group.datasets]}
-            for group in self.groups
-        )
         return plain | {
-            "groups": [*groups],
+            "groups": [{"rows": rows, "datasets": [asdict(entry) for entry in held]} for rows, held in self.groups],
             "sample": self.sample and asdict(self.sample),
             "kinds": [kind.to_dict() for kind in self.kinds],
             "advice": [asdict(one) for one in self.advice],
         }
-
-
-def _with_derived(entry: DatasetEntry) -> dict[str, Any]:
-    return asdict(entry) | {name: getattr(entry, name) for name in _DERIVED}
 
 
 def inspect_file(
@@ -92,7 +77,7 @@ def inspect_file(
     """Look at a file and say what shuffled batches of it cost; nothing is changed.
 
     The fields are by default the root's datasets if they agree in length, else the group of equally long datasets with
-    the most bytes; the batch `BATCH_SIZE` rows, or fewer that are large; budget and threads what the loader would take
+    the most bytes; the batch what `batch_rows` says; budget and threads what the loader would take
     here. `listing` is what `list_file` gives, where another process was asked: libhdf5 crashes at some files. A file
     that cannot be opened, and named fields that cannot be streamed, are errors.
     """
@@ -104,18 +89,18 @@ def inspect_file(
     chosen_by, names = _choose_fields(path, by_path, fields, kinds, allow_external)
     forms = {name: form_of(by_path[name]) if name in by_path and not fields else quoted(name) for name in names}
     budget = default_budget(allowance.memory_total_bytes()) if memory_budget is None else check_budget(memory_budget)
-    sample, advice, lines, no_sample = None, tuple[Advice, ...](), Lines(), "" if names else _no_sample(kinds)
+    sample, advice, lines, no_sample = None, tuple[Advice, ...](), Lines(), _no_sample(kinds)
     try:
         if names:
-            layout = open_layout(
-                path, [fields_from_text(form) for form in forms.values()], allow_external=allow_external
-            )
+            wanted = [fields_from_text(form) for form in forms.values()]
+            layout = open_layout(path, wanted, allow_external=allow_external)
+            row_nbytes = sum(by_path[name].row_nbytes for name in names if name in by_path)
             sample, advice = cost_sample(
                 layout,
                 entries,
                 fields=names,
                 chosen_by=chosen_by,
-                batch_size=batch_size or _batch_size(by_path[name] for name in names if name in by_path),
+                batch_size=batch_size or batch_rows(None, row_nbytes),
                 memory_budget=budget,
                 threads=threads or threads_within(layout, allowance.cpus(), budget),
             )
@@ -125,22 +110,36 @@ def inspect_file(
         no_sample = str(error)
     if sample:
         small = any(one.key == "budget_too_small" for one in advice)
-        told = sample.memory_budget if small else memory_budget
-        options = [f"memory_budget={told}"] * (told is not None) + ["allow_external=True"] * allow_external
-        lines = loader_lines(path, forms, batch_size=sample.batch_rows, options=options)
-        lines = () if not fields and refusal_of(path, forms, allow_external=allow_external) else lines
+        lines = _lines(path, forms, sample, memory_budget is not None or small, bool(fields), allow_external)
+    ours = {d.path for d in sample.datasets} if sample else set[str]()
     return Inspection(
         file=path,
         file_nbytes=os.path.getsize(path),
-        groups=_groups(entries, sample),
+        groups=_by_rows(entries, ours),
         left_out=listing.left_out,
         sample=sample,
-        no_sample=no_sample,
+        no_sample="" if sample else no_sample,
         kinds=kinds,
         lines=lines,
         advice=advice,
-        repack_command=repack_command(path, advice, [d.path for d in sample.datasets] if sample else (), entries),
+        repack_command=repack_command(path, advice, ours, entries),
     )
+
+
+def _lines(
+    path: str, forms: Mapping[str, str], sample: SampleCost, with_budget: bool, are_named: bool, allow_external: bool
+) -> Lines:
+    """Return the program that streams the sample; of fields that nobody named, only if it was tried and is right."""
+    if not are_named and tried(path, forms, allow_external=allow_external).refused:
+        return ()
+    options = [f"memory_budget={sample.memory_budget}"] * with_budget + ["allow_external=True"] * allow_external
+    return loader_lines(path, forms, sample.batch_rows, options=options)
+
+
+def _no_sample(kinds: Sequence[Proposal]) -> str:
+    if any(kind.lines and not kind.rows and kind.key != "single_values" for kind in kinds):
+        return "its samples are not rows of its datasets, as said above"
+    return "no dataset here has rows that can be streamed"
 
 
 def _choose_fields(
@@ -173,29 +172,13 @@ def _choose_fields(
     return "rows", tuple(d.path for d in best.datasets if d.path in keep)
 
 
-def _batch_size(entries: Iterable[DatasetEntry]) -> int:
-    """Return as many rows as make a batch, a power of two where rows are large."""
-    rows = BATCH_NBYTES // max(1, sum(entry.row_nbytes for entry in entries))
-    return min(BATCH_SIZE, 1 << max(0, int(rows).bit_length() - 1))
-
-
-def _no_sample(kinds: Sequence[Proposal]) -> str:
-    if any(kind.lines and not kind.rows and kind.key != "single_values" for kind in kinds):
-        return "its samples are not rows of its datasets, as said above"
-    return "no dataset here has rows that can be streamed"
-
-
-def _by_rows(entries: Iterable[DatasetEntry]) -> list[RowGroup]:
+def _by_rows(entries: Iterable[DatasetEntry], first: Set[str] = frozenset()) -> tuple[RowGroup, ...]:
+    """Return the groups of equally long datasets: those that hold one of `first`, then those with most bytes."""
     groups: dict[int | None, list[DatasetEntry]] = defaultdict(list)
     for entry in entries:
         groups[entry.rows].append(entry)
-    return [RowGroup(rows=rows, datasets=tuple(members)) for rows, members in groups.items()]
-
-
-def _groups(entries: Sequence[DatasetEntry], sample: SampleCost | None) -> tuple[RowGroup, ...]:
-    ours = {d.path for d in sample.datasets} if sample else set()
 
     def place(group: RowGroup) -> tuple[bool, bool, float]:
-        return not any(d.path in ours for d in group.datasets), not group.rows, -group.written_nbytes
+        return first.isdisjoint(d.path for d in group.datasets), not group.rows, -group.written_nbytes
 
-    return tuple(sorted(_by_rows(entries), key=place))
+    return tuple(sorted((RowGroup(rows, tuple(held)) for rows, held in groups.items()), key=place))

@@ -16,32 +16,20 @@ STORAGE, DECODE, SCATTER, COPY, H5PY = "storage", "decode", "scatter", "copy", "
 PYTHON, PLANNING, START = "Python", "planning", "start of the epoch"
 BATCH_TOO_SMALL, STEP = "batch too small", "step"
 
+# What a thread decodes of lz4 on the 2-core reference machine (docs/design.md): what a repacked file would do.
 FAST_DECODE_BYTES_PER_S = 1.8e9
-"""What a thread decodes of lz4 on the 2-core reference machine (docs/design.md): what a repacked file would do."""
-
-TORN = 1.5
-"""Bytes decoded for each byte used from which the order, not the filter, is what to change."""
-
-IDLE = 0.6
-"""Share of the readers' time without work over which no work of theirs can be the limit."""
-
-SMALL_STEP_S = 2e-3
-"""Seconds of a step under which launching it is most of it: some hundred kernels of 5 to 10 us each."""
-
-ROWS_OF_A_CHUNK = 64
-"""Rows of a chunk over which planning is shuffling rows, and under which it is looking up chunks."""
-
-COPYING = 0.8
-"""Share of the time with a copy on its way over which the bus is the limit."""
+TORN = 1.5  # bytes decoded for each byte used from which the order, not the filter, is what to change
+IDLE = 0.6  # share of the readers' time without work over which no work of theirs can be the limit
+SMALL_STEP_S = 2e-3  # seconds of a step under which launching it is most of it: some hundred kernels of 5 to 10 us
+ROWS_OF_A_CHUNK = 64  # rows of a chunk over which planning is shuffling rows, and under which looking up chunks
+COPYING = 0.8  # share of the time with a copy on its way over which the bus is the limit
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
     """The part that all others wait for."""
 
-    name: str
-    """One of the names above: storage, decode, scatter, copy, h5py, Python, planning, start of the epoch, batch too
-    small, step."""
+    name: str  # one of the names above
     measured: str  # its rate or share, as measured
     turns: tuple[Turn, ...]  # what to turn, the likeliest gain first
 
@@ -56,37 +44,40 @@ class LoaderKnobs:
     batch_size: int | None = None
     num_workers: int | None = None  # reader threads, or worker processes of a stock `DataLoader`
     prefetch_factor: int | None = None  # batches ahead
-    window_rows: int | None = None
-    first_window_rows: int | None = None
-    """Rows that are shuffled with one another, and those of an epoch's first window."""
+    window_rows: int | None = None  # rows that are shuffled with one another
+    first_window_rows: int | None = None  # those of an epoch's first window
     persistent_workers: bool | None = None
     pin_memory: bool | None = None  # as in `DataLoader`
-    batch_transform: str | None = None
-    collate_fn: str | None = None  # names of the functions that run for each batch, or each sample
+    batch_transform: str | None = None  # the name of the function that runs for each batch
+    collate_fn: str | None = None  # the name of the function that runs for each sample
     filters: str = ""  # how the field with the most bytes is compressed; empty if it is not, or if that is not known
     via_h5py: str = ""  # why a field is read through h5py; empty if none is
 
     @classmethod
     def of(cls, loader: Any) -> LoaderKnobs:
         """Read the settings of a loader; any object will do."""
-        batch_size = _number(loader, "batch_size")
-        ours = getattr(loader, "window_size", None)
-        filters, via_h5py = _storage_of(loader)
+        batch_size, window = _number(loader, "batch_size"), getattr(loader, "window_size", None)
+        if batch_size is None:
+            batch_size = _number(getattr(loader, "batch_sampler", None), "batch_size")
+        parts = [
+            parts[0] for parts in getattr(getattr(getattr(loader, "dataset", None), "layout", None), "datasets", ())
+        ]
+        decoded = [part for part in parts if part.access == DECODED]
+        widest = max(decoded, key=lambda part: part.stored_row_nbytes, default=None)
+        # A stock DataLoader always has a collate_fn: torch's own is nothing that its user could leave out.
+        collate_fn = _name(getattr(loader, "collate_fn", None))
         return cls(
-            batch_size=_number(getattr(loader, "batch_sampler", None), "batch_size")
-            if batch_size is None
-            else batch_size,
+            batch_size=batch_size,
             num_workers=_number(loader, "num_workers"),
             prefetch_factor=_number(loader, "prefetch_factor"),
-            window_rows=_number(ours, "window_rows"),
-            first_window_rows=_number(ours, "first_window_rows"),
+            window_rows=_number(window, "window_rows"),
+            first_window_rows=_number(window, "first_window_rows"),
             persistent_workers=getattr(loader, "persistent_workers", None),
             pin_memory=getattr(loader, "pin_memory", None),
             batch_transform=_name(getattr(loader, "batch_transform", None)),
-            # A stock DataLoader always has one: torch's own is nothing that its user could leave out.
-            collate_fn=_name(getattr(loader, "collate_fn", None), without=("default_collate", "default_convert")),
-            filters=filters,
-            via_h5py=via_h5py,
+            collate_fn=None if collate_fn in ("default_collate", "default_convert") else collate_fn,
+            filters=widest.pipeline.describe() if widest is not None else "",
+            via_h5py=next((f"{part.path}: {part.reason}" for part in parts if part.access == VIA_H5PY), ""),
         )
 
 
@@ -95,23 +86,8 @@ def _number(owner: Any, name: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _name(function: Any, without: tuple[str, ...] = ()) -> str | None:
-    if function is None:
-        return None
-    name = str(getattr(function, "__name__", type(function).__name__))
-    return None if name in without else name
-
-
-def _storage_of(loader: Any) -> tuple[str, str]:
-    layout = getattr(getattr(loader, "dataset", None), "layout", None)
-    parts = [parts[0] for parts in getattr(layout, "datasets", ())]
-    decoded = [part for part in parts if part.access == DECODED]
-    widest = max(decoded, key=lambda part: part.stored_row_nbytes, default=None)
-    slow = next((part for part in parts if part.access == VIA_H5PY), None)
-    return (
-        widest.pipeline.describe() if widest is not None else "",
-        f"{slow.path}: {slow.reason}" if slow is not None else "",
-    )
+def _name(function: Any) -> str | None:
+    return None if function is None else str(getattr(function, "__name__", type(function).__name__))
 
 
 def least_amplification(statistics: LoaderStatistics, rows_ahead: int) -> float:
@@ -126,13 +102,12 @@ def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int, r
     At most `rows_ahead` rows had been read ahead, and were not taken, when a run was cut off.
     """
     if statistics.copy_busy > COPYING:
-        rate = statistics.delivered_bytes / statistics.copy_s if statistics.copy_s else None
-        measured = f"{size(rate, '/s')}; under way {statistics.copy_busy:.0%} of the time"
+        rate = _rate(statistics.delivered_bytes, statistics.copy_s)
+        measured = f"{rate}; under way {statistics.copy_busy:.0%} of the time"
         return Limit(COPY, measured, (_turn("pin_memory", knobs.pin_memory),))
     if statistics.transform_s > statistics.wait_s:
-        if knobs.batch_transform is None and knobs.collate_fn is None:
-            return _batch_overhead(statistics, knobs)
-        return _python(statistics, knobs)
+        has_functions = knobs.batch_transform is not None or knobs.collate_fn is not None
+        return _python(statistics, knobs) if has_functions else _batch_overhead(statistics, knobs)
     if statistics.idle > IDLE:
         starts = 2 * (statistics.first_batch_s or 0.0) > statistics.wait_s
         return _start(statistics, knobs) if starts else _batch_overhead(statistics, knobs)
@@ -145,10 +120,8 @@ def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int, r
     }
     name = max(readers, key=lambda part: readers[part])
     share = readers[name] / max(1e-9, sum(readers.values()))
-    torn = least_amplification(statistics, rows_ahead)
-    turns = _readers_turns(name, statistics, knobs, cpus, share, torn)
-    measured = _readers_rate(name, statistics, knobs)
-    return Limit(name, f"{measured}; {share:.0%} of the readers' work", tuple(turns))
+    turns = _readers_turns(name, statistics, knobs, cpus, share, least_amplification(statistics, rows_ahead))
+    return Limit(name, f"{_readers_rate(name, statistics, knobs)}; {share:.0%} of the readers' work", tuple(turns))
 
 
 def loop_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int) -> Limit:
@@ -188,10 +161,7 @@ _TURNS = {
         "repack it with an ordinary filter and type",
         "threads do not help: h5py's lock lets one in at a time",
     ),
-    "collate_fn": (
-        "leave it out; batch_transform= gets whole batches",
-        "samples are taken apart one by one for it",
-    ),
+    "collate_fn": ("leave it out; batch_transform= gets whole batches", "samples are taken apart one by one for it"),
     "batch_transform": (
         "work on whole tensors, or on the GPU inside the step",
         "it runs in the thread that asks for the batch",
@@ -214,21 +184,21 @@ def _turn(knob: str, present: object, speedup: float | None = None, try_next: ob
     return Turn(knob=knob, present=told, try_next=tried, why=why or reason, speedup=speedup)
 
 
+def _rate(nbytes: int, seconds: float) -> str:
+    return size(nbytes / seconds if seconds else None, "/s")
+
+
 def _readers_rate(name: str, statistics: LoaderStatistics, knobs: LoaderKnobs) -> str:
     """Say how fast the part of the readers is that takes longest."""
-    if name == STORAGE:
-        each = text_of_bytes(statistics.read_bytes / max(1, statistics.reads))
-        return f"{size(statistics.read_bytes_per_s, '/s')} a thread in reads of {each}"
-    if name == DECODE:
-        filters = knobs.filters or "its filters"
-        return f"{size(statistics.decode_bytes_per_s, '/s')} a thread ({filters}, {statistics.threads} of them)"
-    if name == SCATTER:
-        rate = statistics.delivered_bytes / statistics.scatter_s if statistics.scatter_s else None
-        return f"{size(rate, '/s')} a thread"
-    if name == H5PY:
-        rate = statistics.h5py_bytes / statistics.h5py_s if statistics.h5py_s else None
-        return f"{size(rate, '/s')} under its lock"
-    return f"{1e9 * statistics.plan_s / max(1, statistics.rows):.0f} ns a row"
+    filters = f" a thread ({knobs.filters or 'its filters'}, {statistics.threads} of them)"
+    each = text_of_bytes(statistics.read_bytes / max(1, statistics.reads))
+    return {
+        STORAGE: f"{size(statistics.read_bytes_per_s, '/s')} a thread in reads of {each}",
+        DECODE: size(statistics.decode_bytes_per_s, "/s") + filters,
+        SCATTER: f"{_rate(statistics.delivered_bytes, statistics.scatter_s)} a thread",
+        H5PY: f"{_rate(statistics.h5py_bytes, statistics.h5py_s)} under its lock",
+        PLANNING: f"{1e9 * statistics.plan_s / max(1, statistics.rows):.0f} ns a row",
+    }[name]
 
 
 def _readers_turns(
@@ -263,10 +233,9 @@ def _python(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
     spent_s = statistics.transform_s + statistics.wait_s
     gain = spent_s / max(statistics.wait_s, 1e-9)
     functions = {"collate_fn": knobs.collate_fn, "batch_transform": knobs.batch_transform}
-    each_s = statistics.transform_s / max(1, statistics.batches)
     measured = (
-        f"{1e3 * each_s:.1f} ms a batch in batch_transform and collate_fn; "
-        f"{statistics.transform_s / spent_s:.0%} of the time to a batch"
+        f"{1e3 * statistics.transform_s / max(1, statistics.batches):.1f} ms a batch in batch_transform and "
+        f"collate_fn; {statistics.transform_s / spent_s:.0%} of the time to a batch"
     )
     return Limit(PYTHON, measured, tuple(_turn(knob, name, gain) for knob, name in functions.items() if name))
 
@@ -290,15 +259,14 @@ def _start(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
 
 
 def _batch_overhead(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
-    each_s = (statistics.wait_s + statistics.transform_s) / max(1, statistics.batches)
-    rows = statistics.rows / max(1, statistics.batches)
-    measured = (
-        f"{1e6 * each_s:.0f} us to hand over a batch of {rows:,.0f} rows; the readers idle {statistics.idle:.0%} of "
-        "the time"
+    each_s, rows = (
+        each / max(1, statistics.batches) for each in (statistics.wait_s + statistics.transform_s, statistics.rows)
     )
+    idle = f"the readers idle {statistics.idle:.0%} of the time"
+    measured = f"{1e6 * each_s:.0f} us to hand over a batch of {rows:,.0f} rows; {idle}"
     return Limit(BATCH_TOO_SMALL, measured, (larger_batch(knobs, 2.0),))
 
 
 def _without(share: float) -> float:
-    """How many times faster it gets if that share of the work is gone."""
+    """Return how many times faster it gets if that share of the work is gone."""
     return 1.0 / max(1.0 - share, 0.01)

@@ -9,7 +9,7 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -35,27 +35,17 @@ from h5stream.storage.opening import open_layout
 from h5stream.storage.source import FileIdentity
 from h5stream.storage.sparse import is_matrix, shape_of
 
-REFUSED = "refused"
-"""h5stream does not read it; the reason says why. Stands beside `DIRECT`, `DECODED` and `VIA_H5PY`."""
+REFUSED = "refused"  # h5stream does not read it; the reason says why. Stands beside `DIRECT`, `DECODED` and `VIA_H5PY`
+DAMAGED = "damaged"  # the layout of what is there and cannot be opened: a dataset, or a group with all that is in it
 
-DAMAGED = "damaged"
-"""The layout of what is there and cannot be opened: a dataset, or a group with all that is in it."""
-
+# Roles of datasets that are no samples: what PyTables keeps to find rows of its tables, dimensions of netCDF without
+# values of their own, and what cells of MATLAB refer to.
 INDEX, DIMENSION, CELL = "index", "dimension", "cell"
-"""Roles of datasets that are no samples: what PyTables keeps to find rows of its tables, dimensions of netCDF without
-values of their own, and what cells of MATLAB refer to."""
 
-MOST_DATASETS = 2000
-"""Datasets that are looked at unless all are asked for: some two seconds."""
-
-MOST_COUNTED = 100_000
-"""Objects of a file that are counted one by one, in a second or two; how many there are of more is estimated."""
-
-COUNTED_NBYTES = 1 << 23
-"""Bytes of a dataset of integers that is read as a whole; of a larger one, its ends are."""
-
-_WORDS = 8
-"""Texts that are looked at."""
+MOST_DATASETS = 2000  # datasets that are looked at unless all are asked for: some two seconds
+MOST_COUNTED = 100_000  # objects of a file that are counted one by one, in a second or two; of more it is estimated
+COUNTED_NBYTES = 1 << 23  # bytes of a dataset of integers that is read as a whole; of a larger one, its ends are
+_WORDS = 8  # texts that are looked at
 
 _LAYOUTS = {
     h5py.h5d.COMPACT: "compact",
@@ -131,11 +121,14 @@ class DatasetEntry:
     role: str = ""  # INDEX, DIMENSION or CELL where it is no data of its own
     matlab_class: str = ""  # the class that MATLAB gave it
     clues: Clues = field(default_factory=Clues)
-
-    @property
-    def rows(self) -> int | None:
-        """Elements along axis 0; None where there is no such axis."""
-        return self.shape[0] if self.shape else None
+    rows: int | None = None  # elements along axis 0; None where there is no such axis
+    row_nbytes: int = 0  # of one row, without filters
+    raw_nbytes: int = 0  # of all elements, without filters
+    chunk_rows: int | None = None  # that one chunk reaches over; None where the data is not chunked
+    chunk_nbytes: int = 0  # of a chunk once decoded; 0 where the data is not chunked
+    chunks: int = 0  # that the data takes, stored or not; 0 where it is not chunked
+    chunks_across: int = 1  # chunks that one row lies in
+    ratio: float | None = None  # how many times smaller the written data is in the file; None where nothing is stored
 
     @property
     def inner(self) -> tuple[int, ...]:
@@ -158,48 +151,29 @@ class DatasetEntry:
         return self.variable_length and re.match(r"sequence of (bool|float|u?int)\d*$", self.dtype) is not None
 
     @property
-    def row_nbytes(self) -> int:
-        """Bytes of one row, without filters."""
-        return math.prod(self.inner) * self.element_nbytes if self.shape else 0
-
-    @property
-    def raw_nbytes(self) -> int:
-        """Bytes of all elements, without filters."""
-        return 0 if self.shape is None else math.prod(self.shape) * self.element_nbytes
-
-    @property
-    def chunk_rows(self) -> int | None:
-        """Rows that one chunk reaches over; None where the data is not chunked."""
-        return self.chunk_shape[0] if self.chunk_shape else None
-
-    @property
-    def chunk_nbytes(self) -> int:
-        """Bytes of a chunk once decoded; 0 where the data is not chunked."""
-        return math.prod(self.chunk_shape) * self.element_nbytes if self.chunk_shape else 0
-
-    @property
-    def chunks_across(self) -> int:
-        """Chunks that one row lies in."""
-        return math.prod(-(-n // c) for n, c in zip(self.inner, (self.chunk_shape or ())[1:], strict=False))
-
-    @property
-    def chunks(self) -> int:
-        """Chunks that the data takes, stored or not; 0 where it is not chunked."""
-        if not self.chunk_shape or not self.shape:
-            return 0
-        return -(-self.shape[0] // self.chunk_shape[0]) * self.chunks_across
-
-    @property
     def written_nbytes(self) -> float:
         """Bytes of the elements that were ever written, without filters; the others are the fill value."""
         if self.stored_chunks is None or not self.chunks:
             return float(self.raw_nbytes if self.stored_nbytes else 0)
         return self.raw_nbytes * self.stored_chunks / self.chunks
 
-    @property
-    def ratio(self) -> float | None:
-        """How many times smaller the written data is in the file; None where nothing is stored."""
-        return self.written_nbytes / self.stored_nbytes if self.stored_nbytes and self.written_nbytes else None
+
+def _with_sizes(entry: DatasetEntry) -> DatasetEntry:
+    """Return it with what follows from its shape and that of its chunks."""
+    shape, chunk, nbytes = entry.shape, entry.chunk_shape or (), entry.element_nbytes
+    across = math.prod(-(-n // c) for n, c in zip(entry.inner, chunk[1:], strict=False))
+    sized = replace(
+        entry,
+        rows=shape[0] if shape else None,
+        row_nbytes=math.prod(entry.inner) * nbytes if shape else 0,
+        raw_nbytes=0 if shape is None else math.prod(shape) * nbytes,
+        chunk_rows=chunk[0] if chunk else None,
+        chunk_nbytes=math.prod(chunk) * nbytes if chunk else 0,
+        chunks=-(-shape[0] // chunk[0]) * across if chunk and shape else 0,
+        chunks_across=across,
+    )
+    written, stored = sized.written_nbytes, sized.stored_nbytes
+    return replace(sized, ratio=written / stored if stored and written else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +220,8 @@ def list_file(
         found = list(datasets_of(file, damaged, chosen))
         entries = [_entry(path, name, file[name], allow_external) for name in found[:most]]
         count = _count(file, found, groups)
-    broken = (DatasetEntry(path=name, reason=_broken(said)) for name, said in damaged.items())
+    why = "it is there, but libhdf5 cannot open it: "
+    broken = (DatasetEntry(path=name, reason=f"{why}{said}") for name, said in damaged.items())
     return Listing(entries=(*entries, *broken), left_out=max(0, count - len(entries)), groups=groups)
 
 
@@ -269,10 +244,6 @@ def root_fields(path: str, *, allow_external: bool = False) -> list[str]:
     return []
 
 
-def _broken(said: str) -> str:
-    return f"it is there, but libhdf5 cannot open it: {said}"
-
-
 def _count(file: Any, found: Sequence[str], groups: dict[str, GroupEntry]) -> int:
     """Count the datasets of a file, of which some were found; of very many, from those that are alike."""
     if all(group.links == group.looked_at for group in groups.values()):
@@ -287,12 +258,8 @@ def _count(file: Any, found: Sequence[str], groups: dict[str, GroupEntry]) -> in
         if h5py.h5o.visit(file.id, see, info=True) is None:
             return seen[h5py.h5o.TYPE_DATASET]
     above = {where: group.links / max(1, group.looked_at) for where, group in groups.items()}
-    return round(sum(math.prod(above.get(way, 1.0) for way in _ways_to(path)) for path in found))
-
-
-def _ways_to(path: str) -> Iterator[str]:
-    parts = path.split("/")
-    return ("/".join(parts[:depth]) for depth in range(len(parts)))
+    ways = ([path[:k] for k, one in enumerate(path) if one == "/"] for path in found)
+    return round(sum(above.get("", 1.0) * math.prod(above.get(way, 1.0) for way in each) for each in ways))
 
 
 # --- groups, attributes -----------------------------------------------------------------------------------
@@ -314,30 +281,30 @@ def _group_entry(path: str, group: Any, links: int, names: Sequence[str]) -> Gro
             sparse = str(error).removeprefix("'': ")
         except _UNREADABLE:
             sparse = ""
+
+    def is_dead(name: str) -> bool:
+        return group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_SOFT and group.get(name) is None
+
     return GroupEntry(
         links=links,
         looked_at=len(names),
-        dead=tuple(name for name in names if _or(partial(_is_dead, group, name), False)),
+        dead=tuple(name for name in names if _or(partial(is_dead, name), False)),
         attributes=_attributes(group),
         sparse=sparse,
         width=width,
     )
 
 
-def _is_dead(group: Any, name: str) -> bool:
-    return group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_SOFT and group.get(name) is None
-
-
 def _attributes(thing: Any) -> tuple[str, ...]:
+    """Return the names of the attributes that can be fields: small, of numbers or text."""
+
+    def can_be_field(name: str) -> bool:
+        attribute = thing.attrs.get_id(name)
+        small = attribute.shape is not None and math.prod(attribute.shape) <= 64
+        return small and (attribute.dtype.kind in "iufbS" or h5py.check_string_dtype(attribute.dtype) is not None)
+
     names = _or(lambda: [name for name in thing.attrs if not _BOOKKEEPING.match(name)], [])
-    return tuple(name for name in names[:64] if _or(partial(_can_be_field, thing, name), False))
-
-
-def _can_be_field(thing: Any, name: str) -> bool:
-    attribute = thing.attrs.get_id(name)
-    dtype = attribute.dtype
-    small = attribute.shape is not None and math.prod(attribute.shape) <= 64
-    return small and (dtype.kind in "iufbS" or h5py.check_string_dtype(dtype) is not None)
+    return tuple(name for name in names[:64] if _or(partial(can_be_field, name), False))
 
 
 def _attribute(dataset: Any, name: str) -> bytes:
@@ -360,7 +327,7 @@ def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetE
     creation = dataset.id.get_create_plist()
     chunks, nbytes, _ = dataset.id.get_access_plist().get_chunk_cache()
     dtype = _or(lambda: plain_dtype(dataset.dtype), None)
-    return DatasetEntry(
+    entry = DatasetEntry(
         path=name,
         shape=dataset.shape,
         dtype="a type that h5py cannot read" if dtype is None else dtype_text(dtype),
@@ -380,6 +347,7 @@ def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetE
         matlab_class=_attribute(dataset, "MATLAB_class").decode("ascii", "replace"),
         clues=clues,
     )
+    return _with_sizes(entry)
 
 
 def _members(name: str, dtype: np.dtype[Any]) -> Iterator[MemberEntry]:

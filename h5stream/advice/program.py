@@ -6,7 +6,7 @@ import ast
 import keyword
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,20 +16,13 @@ from h5stream.storage.extents import SampleKind
 
 Lines = tuple[str, ...]
 
-WIDTH = 76
-"""Characters of a line; a name that is longer than that stays whole on a line of its own."""
+WIDTH = 76  # characters of a line; a name that is longer than that stays whole on a line of its own
+MOST_UNPACKED = 4  # fields that a loop gives names of their own
+TRIED_NBYTES = 256 << 20  # bytes of a sample, up to which some are read when a program is tried
 
-MOST_UNPACKED = 4
-"""Fields that a loop gives names of their own."""
-
-TRIED_NBYTES = 256 << 20
-"""Bytes of a sample, up to which some are read when a program is tried."""
-
+# What ``--samples`` is made of, and what ``--fields`` is, beside names, slices and ranges.
 KINDS = ("Sequences", "Rows", "Objects", "Table", "Boxes", "Ends", "Bounds", "Lengths", "Ids")
-"""What ``--samples`` is made of."""
-
 FIELDS = ("Field", "Bounds", "Lengths", "Between", "Crop", "Values", "SampleNumber", "Padding")
-"""What ``--fields`` is made of, beside names, slices and ranges."""
 
 
 # --- written ----------------------------------------------------------------------------------------------
@@ -44,7 +37,6 @@ def quoted(text: str) -> str:
 def loader_lines(
     path: str | Sequence[str],
     fields: Sequence[str] | Mapping[str, str],
-    *,
     batch_size: int,
     samples: str = "",
     before: Lines = (),
@@ -56,27 +48,28 @@ def loader_lines(
     what that takes, a batch is a dict. `before` are lines with h5py that come before the loader.
     """
     forms = fields if isinstance(fields, Mapping) else {name: quoted(name) for name in fields}
-    as_dict = bool(samples) or any(name not in form for name, form in forms.items())
-    text = fields_text(forms, as_dict=as_dict)
-    imported = sorted(
-        {"H5StreamLoader", *_called(samples), *(name for form in forms.values() for name in _called(form))}
-    )
+    text = fields_text(forms, as_dict=_is_dict(forms, samples))
+    is_dict = text.startswith("{")
+    imported = {"H5StreamLoader", *(name for one in (samples, *forms.values()) for name in _called(one))}
     source = quoted(path) if isinstance(path, str) else f"[{', '.join(map(quoted, path))}]"
     arguments = [source, f"batch_size={batch_size}", "shuffle=True", *options]
     arguments += [f"samples={samples}"] if samples else []
-    is_dict = text.startswith("{")
     return (
         *(("import h5py",) if before else ()),
-        f"from h5stream import {', '.join(imported)}",
+        f"from h5stream import {', '.join(sorted(imported))}",
         "",
         *((*before, "") if before else ()),
         "loader = H5StreamLoader(",
         *(f"    {one}," for one in arguments),
-        *(_fields_lines(text, [*_entries(forms, is_dict)]) if forms else ()),
+        *(_fields_lines(text, _entries(forms, is_dict)) if forms else ()),
         ")",
         f"for {'batch' if is_dict else _batch_name([*forms])} in loader:",
         "    ...  # your training step",
     )
+
+
+def _is_dict(forms: Mapping[str, str], samples: str) -> bool:
+    return bool(samples) or any(name not in form for name, form in forms.items())
 
 
 def fields_text(forms: Mapping[str, str], *, as_dict: bool) -> str:
@@ -126,29 +119,37 @@ def _batch_name(fields: Sequence[str]) -> str:
 # --- tried ------------------------------------------------------------------------------------------------
 
 
-def refusal_of(
+class Tried(NamedTuple):
+    """What came of reading some samples as a program does."""
+
+    refused: str = ""  # why that was refused
+    samples: int = 0
+    sample_nbytes: int = 0
+
+
+def tried(
     source: str | Sequence[str],
     fields: Mapping[str, str],
     samples: str = "",
     some: Mapping[str, list[str]] | None = None,
-    *,
     allow_external: bool = False,
-) -> str:
-    """Make the dataset that a program streams and read some samples of it; return why that is refused.
+) -> Tried:
+    """Make the dataset that a program streams and read some samples of it.
 
     The names of `some` stand in for a pattern, or for what the lines before the loader find, as the program writes it.
     """
     words = {name: getattr(h5stream, name) for name in {*KINDS, *FIELDS}} | dict(some or {})
-    texts = [fields_text(fields, as_dict=bool(samples) or any(name not in form for name, form in fields.items()))]
+    texts = (fields_text(fields, as_dict=_is_dict(fields, samples)), samples or "None")
     try:
-        wanted, kind = (_made(ast.parse(text, mode="eval").body, words) for text in (*texts, samples or "None"))
+        wanted, kind = (_made(ast.parse(text, mode="eval").body, words) for text in texts)
         dataset = h5stream.H5Dataset(source, wanted, samples=kind, allow_external=allow_external)
-        if dataset.layout.row_nbytes <= TRIED_NBYTES:
-            for sample in sorted({0, len(dataset) // 2, len(dataset) - 1}):
+        found = Tried(samples=len(dataset), sample_nbytes=dataset.layout.row_nbytes)
+        if found.sample_nbytes <= TRIED_NBYTES:
+            for sample in sorted({0, found.samples // 2, found.samples - 1}):
                 dataset[sample]
     except Exception as error:  # whatever it is, it would meet who copies the program
-        return str(error) or type(error).__name__
-    return ""
+        return Tried(refused=str(error) or type(error).__name__)
+    return found
 
 
 # --- read -------------------------------------------------------------------------------------------------

@@ -10,18 +10,15 @@ from functools import cached_property
 from typing import Any
 
 from h5stream.advice.listing import DatasetEntry, GroupEntry
-from h5stream.advice.program import Lines, fields_text, loader_lines, quoted, refusal_of
+from h5stream.advice.program import Lines, fields_text, loader_lines, quoted, tried
+from h5stream.advice.suggestion import batch_rows
 
-BATCH_NBYTES = 256 << 20
-"""Bytes of a batch that the lines ask for, at most."""
+MOST_FIELDS = 16  # fields that the lines name, at most
 
-MOST_FIELDS = 16
-"""Fields that the lines name, at most."""
-
+# Names of what a sample is asked for, where shapes and numbers leave it open.
 LABEL = re.compile(
     r"label|class|target|categ|arrival|text|caption|transcript|speaker|cell_?type|cluster|age$|^y$", re.I
 )
-"""Names of what a sample is asked for, where shapes and numbers leave it open."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,18 +26,16 @@ class Proposal:
     """Something in a file that is not rows of datasets, and what to make of it."""
 
     key: str  # a stable name
-    path: str = ""
-    allow_external: bool = False  # the file, as the lines name it, and whether what leads out of it is followed
+    path: str = ""  # the file, as the lines name it
+    allow_external: bool = False  # whether what leads out of it is followed
     about: Sequence[DatasetEntry] = ()
     what: str
     way_out: str = ""  # what h5stream makes of it, and what to do instead; empty where nothing is to be done
-    fields: Mapping[str, str] = field(default_factory=dict)
+    fields: Mapping[str, str] = field(default_factory=dict)  # what the loader is given, as Python
     samples_text: str = ""
-    before: Lines = ()  # what the loader is given, as Python, and lines with h5py that come before it
-    written: Lines = ()  # A program that is no loader's alone, in place of these
-    count: int = 1 << 30
-    sample_nbytes: float = 0
-    is_rows: bool = False  # samples, bytes of one, and whether they are rows: what a batch's size follows from
+    before: Lines = ()  # lines with h5py that come before it
+    written: Lines = ()  # a program that is no loader's alone, in place of these
+    batch_size: int = 0  # samples of a batch, once it is tried
     rows: Sequence[DatasetEntry] = ()  # those of the datasets whose rows can be streamed as they are
     example: Sequence[DatasetEntry] = ()  # those of the datasets that stand for all of them, where they are alike
     some: Mapping[str, list[str]] = field(default_factory=dict)
@@ -50,16 +45,10 @@ class Proposal:
     @property
     def lines(self) -> Lines:
         """Python that streams it; empty where there is none."""
+        options = ["allow_external=True"] * self.allow_external
         if self.written or not self.fields:
             return self.written
-        return loader_lines(
-            self.path,
-            self.fields,
-            batch_size=self.batch_size,
-            samples=self.samples_text,
-            before=self.before,
-            options=["allow_external=True"] * self.allow_external,
-        )
+        return loader_lines(self.path, self.fields, self.batch_size, self.samples_text, self.before, options)
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -72,13 +61,6 @@ class Proposal:
         return "" if self.before or not self.fields else fields_text(self.fields, as_dict=True)
 
     @property
-    def batch_size(self) -> int:
-        """Samples of a batch."""
-        if not self.fields:
-            return 0
-        return max(1, min(256 if self.is_rows else 64, self.count, int(BATCH_NBYTES // max(1, self.sample_nbytes))))
-
-    @property
     def nbytes(self) -> float:
         """Bytes that were ever written of what it is about."""
         return sum(entry.written_nbytes for entry in self.about)
@@ -87,22 +69,22 @@ class Proposal:
         """Return it as it may be printed: what is refused when some samples are read becomes prose."""
         if not self.fields:
             return self
-        refused = refusal_of(
-            [*files] or self.path, self.fields, self.samples_text, self.some, allow_external=self.allow_external
-        )
-        if not refused:
-            return self
-        way_out = f"It cannot be streamed as it is: {refused}".rstrip(".")
-        return replace(self, way_out=way_out, fields={}, is_refused=True)
+        given = (self.fields, self.samples_text, self.some, self.allow_external)
+        found = tried([*files] or self.path, *given)
+        if found.refused:
+            way_out = f"It cannot be streamed as it is: {found.refused}".rstrip(".")
+            return replace(self, way_out=way_out, fields={}, is_refused=True)
+        are_rows = self.samples_text[:4] in ("", "Rows") and not any("names=" in form for form in self.fields.values())
+        most = 256 if are_rows else 64
+        count = most if files or self.some else found.samples
+        return replace(self, batch_size=max(1, min(most, count, batch_rows(None, found.sample_nbytes))))
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain containers for JSON."""
         names = ("key", "datasets", "what", "way_out", "lines", "nbytes", "samples_text", "fields_text", "batch_size")
-        found = {name: getattr(self, name) for name in names}
-        return found | {name: [e.path for e in getattr(self, of)] for name, of in _ENTRIES.items()}
-
-
-_ENTRIES = {"samples": "rows", "example": "example"}
+        entries = {"samples": self.rows, "example": self.example}
+        paths = {name: [entry.path for entry in of] for name, of in entries.items()}
+        return {name: getattr(self, name) for name in names} | paths
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,14 +21,9 @@ from h5stream.engine.tasks import Destination, Task
 from h5stream.order.epoch import EpochOrder, Window
 from h5stream.order.line import OrderSettings
 
-ALONE = 32
-"""Samples that are read one at a time."""
-
-RAGGED_NBYTES = 256 << 20
-"""Bytes of samples of unlike lengths that are read at most."""
-
-SECONDS = 3.0
-"""A window is read for so long at most; what of it is left is taken to cost as much."""
+ALONE = 32  # samples that are read one at a time
+RAGGED_NBYTES = 256 << 20  # bytes of samples of unlike lengths that are read at most
+SECONDS = 3.0  # a window is read for so long at most; what of it is left is taken to cost as much
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +66,9 @@ def cost_samples(dataset: H5Dataset, text: str, *, batch_size: int, memory_budge
     largest = int(windows.argmax())
     numbers = np.sort(order.rows_of_window(largest))
     reader = RowReader(layout)
-    ours, done = _counted(reader, numbers, SECONDS)
+    ours, done = _counted(reader, numbers)
     some = np.random.default_rng(0).permutation(numbers)[:ALONE]
-    alone = [_counted(reader, some[k : k + 1], SECONDS)[0] for k in range(len(some))]
+    alone = [_counted(reader, some[k : k + 1])[0] for k in range(len(some))]
     reader.close()
     share = batch_samples / len(numbers) / done
     names = layout.shape.keys or [field.name for field in layout.fields]
@@ -105,38 +99,31 @@ def _read(tallies: list[Tally], share: float) -> Read:
     )
 
 
-def _counted(reader: RowReader, numbers: Any, seconds: float) -> tuple[Tally, float]:
-    """Read samples, all to the same memory; give what was counted, and the share of them that was read."""
-    layout, wanted = reader.layout, len(numbers)
-    nothing, places = np.zeros_like(numbers), 1
-    within = nothing
+def _counted(reader: RowReader, numbers: Any) -> tuple[Tally, float]:
+    """Read samples, all to the same memory; return what was counted, and the share of them that was read."""
+    layout, wanted, places = reader.layout, len(numbers), 1
+    within = np.zeros_like(numbers)
     if any(field.kind == "ragged" for field in layout.fields):  # each has memory of its own
         numbers = numbers[: max(1, RAGGED_NBYTES // max(1, layout.row_nbytes))]
-        nothing, within, places = np.zeros_like(numbers), np.arange(len(numbers)), len(numbers)
+        within, places = np.arange(len(numbers)), len(numbers)
     slot_format = SlotFormat.for_rows(layout.fields, places)
-    memory = map_memory(slot_format.nbytes)
-    objects = objects_for(layout.fields, places)
-    placement = reader.accepted(Placement.of(Window(rows=numbers, batch=nothing, within=within)))
+    memory = np.frombuffer(map_memory(slot_format.nbytes), dtype=np.uint8)
+    window = Window(rows=numbers, batch=np.zeros_like(numbers), within=within)
     destination = Destination(
-        slots=np.array([address_of(np.frombuffer(memory, dtype=np.uint8))], dtype=np.int64),
+        slots=np.array([address_of(memory)], dtype=np.int64),
         format=slot_format,
         row_nbytes=tuple(field.placed_nbytes for field in layout.fields),
-        objects=[objects],
+        objects=[objects_for(layout.fields, places)],
     )
     tally = Tally()
     tools = reader.tools(tally)
-    tasks: list[Task] = list(reader.plan(placement, TASK_NBYTES))
+    tasks: list[Task] = list(reader.plan(reader.accepted(Placement.of(window)), TASK_NBYTES))
     destination = replace(destination, ragged=lend(tasks, destination.objects, destination.row_nbytes))
-    until, done = time.monotonic() + seconds, 0
-    for task in _mixed(tasks):
-        task.land(tools.read(task.ranges()), destination, tools)
+    until, done = time.monotonic() + SECONDS, 0
+    # In an order of which every part is like the whole.
+    for k in np.random.default_rng(0).permutation(len(tasks)).tolist():
+        tasks[k].land(tools.read(tasks[k].ranges()), destination, tools)
         done += 1
         if time.monotonic() > until:
             break
     return tally, done / max(1, len(tasks)) * len(numbers) / wanted
-
-
-def _mixed(tasks: list[Task]) -> Iterator[Task]:
-    """Give tasks in an order of which every part is like the whole."""
-    for k in np.random.default_rng(0).permutation(len(tasks)).tolist():
-        yield tasks[k]

@@ -81,6 +81,18 @@ class Turn:
         return f"{self.knob}: {self.present} -> {self.try_next} ({self.why})"
 
 
+# Rows of a batch where nothing is asked for: as large-batch trainers' notes have it, but no more bytes than this (8,192
+# rows of a megabyte fill any memory), and of an epoch so many batches, or a rate would be the time of one.
+_BATCH_ROWS, _BATCH_NBYTES, _LEAST_BATCHES = 8192, 64 << 20, 16
+
+
+def batch_rows(rows: int | None, row_nbytes: float) -> int:
+    """Return the rows of a batch where the user says nothing: a power of two, 8,192 at most, of so many in all."""
+    most = [_BATCH_ROWS, int(_BATCH_NBYTES // max(1, row_nbytes))]
+    most += [] if rows is None else [rows // _LEAST_BATCHES]
+    return 1 << max(0, min(most).bit_length() - 1)
+
+
 def at_least(smallest: float, **values: float | None) -> None:
     """Raise `OptionError` where a named value is smaller than allowed; ``None`` (not given) passes."""
     for name, value in values.items():

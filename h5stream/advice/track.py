@@ -8,26 +8,171 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.text import Text
+from rich.console import Console
 
 from h5stream import allowance
-from h5stream.advice.epoch_summary import EpochSummary, gpu_ratio
 from h5stream.advice.limits import Limit, LoaderKnobs, loop_limit
 from h5stream.advice.trials import length_of
 from h5stream.device.facts import DeviceMemory, device_memory
-from h5stream.engine.statistics import LoaderStatistics
+from h5stream.engine.statistics import LEAST_TOLD, LoaderStatistics
 from h5stream.errors import OptionError
+from h5stream.monitor.progress import Bar
+from h5stream.monitor.sample import NA, percent, size
 from h5stream.monitor.summary import SystemSummary, summarize
 from h5stream.monitor.system import SystemMonitor
+from h5stream.notebook import ShownAsText
 from h5stream.structure import rows_of
 from h5stream.units import text_of_bytes
 
 clock = time.perf_counter
 
-REFRESH_S = 0.2
-"""Seconds between two drawings of the bar: drawing takes about 2 ms, so 1 %."""
+LOW_UTILIZATION = 0.30  # mean GPU utilisation under which the summary warns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochSummary(ShownAsText):
+    """One epoch, as `h5stream.track` saw it.
+
+    Attributes
+    ----------
+    description : str
+        What the epoch was called.
+    batches : int
+        Batches taken. Fewer than `expected_batches`: the loop ended early.
+    expected_batches : int or None
+        ``len(loader)``; None if it has none.
+    samples : int or None
+        Rows taken; None if no batch told how many it has.
+    epoch_s : float
+        Seconds from the first ``next`` to the end.
+    batch_size : int or None
+        Rows of the largest batch.
+    expected_batch_size : int or None
+        What the loader was asked for. More than `batch_size`: the data has fewer rows, or the rank gets less.
+    wait_mean_s, wait_max_s : float or None
+        Seconds in ``next``, without the first. High beside the step: input-bound. Near 0: it is not.
+    wait_first_s : float or None
+        Seconds in the first ``next``. High: the first window is large, workers start, or storage is cold.
+    waiting_share : float
+        Share of the epoch spent in ``next``, 0 to 1. Under 0.05: not input-bound; over 0.2: strongly.
+    first_memory, memory : DeviceMemory or None
+        GPU memory in tensors at the first batch, and at the end; None where CUDA is not used.
+    machine : SystemSummary or None
+        Means and extremes of the monitor's samples in this epoch.
+    gpu_ratio : float or None
+        Mean utilisation of the GPU that was used, 0 to 1. Low (under 0.3): it mostly waits.
+    statistics : LoaderStatistics or None
+        The loader's own; None if it keeps none.
+    knobs : LoaderKnobs
+        The loader's settings.
+    limit : Limit or None
+        What limited the loop, where it can be named.
+
+    Examples
+    --------
+    >>> print(EpochSummary(description="train", batches=100, expected_batches=100, samples=819200, epoch_s=4.0,
+    ...     batch_size=8192, expected_batch_size=8192, wait_mean_s=0.0253, wait_max_s=0.0781, wait_first_s=0.3,
+    ...     waiting_share=0.7, knobs=LoaderKnobs(batch_size=8192)))
+    train: 4.0s | 204,800 samples/s | 25.0 batches/s
+    Batch size: 8192 (expected: 8192)
+    GPU memory: n/a allocated, n/a peak
+    DataLoader avg: 25.3ms, max: 78.1ms (first batch: 300.0ms)
+    Waiting for data: 70.0% of the time
+    Mean utilisation: GPU n/a | CPU n/a
+    """
+
+    description: str
+    batches: int
+    expected_batches: int | None
+    samples: int | None
+    epoch_s: float
+    batch_size: int | None
+    expected_batch_size: int | None
+    wait_mean_s: float | None
+    wait_max_s: float | None
+    wait_first_s: float | None
+    waiting_share: float
+    knobs: LoaderKnobs
+    first_memory: DeviceMemory | None = None
+    memory: DeviceMemory | None = None
+    machine: SystemSummary | None = None
+    gpu_ratio: float | None = None
+    statistics: LoaderStatistics | None = None
+    limit: Limit | None = None
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Rows a second, the loop's own work included."""
+        return None if self.samples is None or not self.epoch_s else self.samples / self.epoch_s
+
+    @property
+    def batches_per_s(self) -> float:
+        """Batches a second, the loop's own work included."""
+        return self.batches / self.epoch_s if self.epoch_s else 0.0
+
+    @property
+    def low_utilization(self) -> bool:
+        """Whether the GPU's mean utilisation was measured and is under 30 %."""
+        return self.gpu_ratio is not None and self.gpu_ratio < LOW_UTILIZATION
+
+    def __str__(self) -> str:
+        samples = NA if self.samples_per_s is None else f"{self.samples_per_s:,.0f}"
+        early, memory = "", self.memory
+        if self.expected_batches is not None and self.batches < self.expected_batches:
+            early = f" | ended after {self.batches} of {self.expected_batches} batches"
+        cpu = self.machine.cpu_ratio if self.machine is not None else None
+        # What went into making batches of rows that were there, where it is not next to nothing.
+        share = self.statistics.transform_s / self.epoch_s if self.statistics is not None and self.epoch_s else 0.0
+        made = f" (tensors, batch_transform and collate_fn: {percent(share)})" if share >= LEAST_TOLD else ""
+        sizes = (NA if rows is None else str(rows) for rows in (self.batch_size, self.expected_batch_size))
+        waits = (self.wait_mean_s, self.wait_max_s, self.wait_first_s)
+        lines = (
+            f"{self.description or 'epoch'}: {self.epoch_s:.1f}s | {samples} samples/s | "
+            f"{self.batches_per_s:.1f} batches/s{early}",
+            "Batch size: {} (expected: {})".format(*sizes),
+            f"GPU memory: {size(memory.allocated_bytes if memory else None)} allocated, "
+            f"{size(memory.peak_bytes if memory else None)} peak",
+            "DataLoader avg: {}, max: {} (first batch: {})".format(
+                *(NA if seconds is None else f"{1e3 * seconds:.1f}ms" for seconds in waits)
+            ),
+            f"Waiting for data: {percent(self.waiting_share)} of the time{made}",
+            f"Mean utilisation: GPU {percent(self.gpu_ratio)} | CPU {percent(cpu.mean if cpu else None)}",
+        )
+        return "\n".join((*lines, *self.warning()))
+
+    def warning(self) -> tuple[str, ...]:
+        """Say why the GPU, or the loop, waits, and what to turn.
+
+        Returns
+        -------
+        tuple of str
+            Lines for people; none if all is well.
+        """
+        if self.low_utilization:
+            head = f"LOW GPU UTILIZATION ({percent(self.gpu_ratio)})!"
+        elif self.gpu_ratio is None and self.waiting_share > 0.2 and self.limit is not None:
+            head = f"INPUT-BOUND: {self.waiting_share:.0%} of the time went into waiting for data."
+        else:
+            return ()
+        why = "this loader keeps no statistics" if self.statistics is None else "too short to tell"
+        cause = f"n/a ({why})." if self.limit is None else str(self.limit)
+        turns = () if self.limit is None else self.limit.turns
+        values = {
+            "batch_size": self.knobs.batch_size,
+            "num_workers": self.knobs.num_workers,
+            "window": self.knobs.window_rows,
+            "prefetch_factor": self.knobs.prefetch_factor,
+        }
+        named = {turn.knob for turn in turns}
+        others = [f"{name} (current: {value})" for name, value in values.items() if name not in named and value]
+        lines = [f"{head} Likely cause: {cause}", *(f"   - {turn}" for turn in turns)]
+        return (*lines, *([f"   other knobs: {', '.join(others)}"] if others else []))
+
+
+def gpu_ratio(machine: SystemSummary | None, device: int = 0) -> float | None:
+    """Return the mean utilisation of a GPU; None where it is not known."""
+    spread = machine.gpus[device].utilization_ratio if machine is not None and device < len(machine.gpus) else None
+    return spread.mean if spread is not None else None
 
 
 def track(
@@ -103,44 +248,41 @@ class Tracked:
         return len(self._loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
-        """Start an epoch."""
+        """Start an epoch; its summary is printed however it ends: exhausted, left with `break`, or by an exception."""
         with contextlib.ExitStack() as stack:
-            monitor = self._begin_monitor(stack)
-            epoch = _Epoch(self._loader, monitor, self._description, self._every, self._display())
-            stack.callback(self._end, epoch)
-            yield from epoch.batches()
-
-    def _begin_monitor(self, stack: contextlib.ExitStack) -> SystemMonitor | None:
-        if isinstance(self._monitor, SystemMonitor):
-            return self._monitor
-        return None if self._monitor is False else stack.enter_context(SystemMonitor())
-
-    def _display(self) -> Display:
-        console = self._console if self._console is not None else Console(stderr=True)
-        return Display(console, self._description, length_of(self._loader))
-
-    def _end(self, epoch: _Epoch) -> None:
-        """Print the summary, however the epoch ended: exhausted, left with `break`, or by an exception."""
-        self.summary = epoch.end()
+            monitor = self._monitor if isinstance(self._monitor, SystemMonitor) else None
+            if monitor is None and self._monitor is not False:
+                monitor = stack.enter_context(SystemMonitor())
+            epoch = _Epoch(self._loader, monitor, self._description, self._every, self._console)
+            try:
+                yield from epoch.batches()
+            finally:
+                self.summary = epoch.end()
 
 
 class _Epoch:
     """One pass."""
 
     def __init__(
-        self, loader: Iterable[Any], monitor: SystemMonitor | None, description: str, every: float, display: Display
+        self,
+        loader: Iterable[Any],
+        monitor: SystemMonitor | None,
+        description: str,
+        every: float,
+        console: Console | None,
     ) -> None:
-        self._loader, self._monitor, self._description, self._display = loader, monitor, description, display
-        self._advance = Advance(total=length_of(loader))
-        self._waits = WaitClock()
-        self._stride = max(1, round(every * (self._advance.total or 100)))
+        self._loader, self._monitor, self._description = loader, monitor, description
+        self._total, self._waits = length_of(loader), WaitClock()
+        console = Console(stderr=True) if console is None else console
+        self._bar = Bar(console, description or "epoch", unit="batches", total=self._total)
+        self._bar.start()
+        self._stride = max(1, round(every * (self._total or 100)))
+        self._samples = 0
         self._largest: int | None = None
         self._first_memory: DeviceMemory | None = None
-        self._began_at_s = time.time()
-        self._before = monitor.data_wait if monitor is not None else None
-        self._began_s = time.perf_counter()
+        self._began_at_s, self._began_s = time.time(), time.perf_counter()
         if monitor is not None:
-            monitor.data_wait = self._waits.share
+            self._before, monitor.data_wait = monitor.data_wait, self._waits.share
 
     def batches(self) -> Iterator[Any]:
         """Return the batches."""
@@ -149,59 +291,50 @@ class _Epoch:
             batch, there = self._waits.take(iterator)
             if not there:
                 return
-            self._count(batch)
+            self._count(rows_of(batch))
             # Handed over, not shared: a name of ours would keep the batch's memory while the loop runs.
             held = [batch]
             del batch
             yield held.pop()
 
-    def _count(self, batch: Any) -> None:
-        advance, rows = self._advance, rows_of(batch)
-        advance.batches += 1
+    def _count(self, rows: int | None) -> None:
+        count = self._waits.batches
         if rows is not None:
-            advance.samples += rows
+            self._samples += rows
             self._largest = rows if self._largest is None else max(self._largest, rows)
-        advance.elapsed_s = time.perf_counter() - self._began_s
-        if advance.batches == 1:
-            self._note_first()
-        if advance.batches % self._stride == 0:
-            self._display.note(advance, self._monitor.line(self._device) if self._monitor is not None else "")
-        else:
-            self._display.update(advance)
+        if count == 1 and (memory := device_memory()) is not None:
+            self._first_memory = memory
+            self._bar.say(f"GPU memory at the first batch: {text_of_bytes(memory.allocated_bytes)}")
+        note = None
+        if count % self._stride == 0:
+            note = self._monitor.line(self._device) if self._monitor is not None else ""
+        elif not self._bar.is_due():
+            return
+        elapsed_s = time.perf_counter() - self._began_s
+        many, unit = (self._samples, "samples/s") if self._samples else (count, "batches/s")
+        rate = f"{many / elapsed_s if elapsed_s else 0:,.0f} {unit}"
+        self._bar.show_batches(count, self._total, elapsed_s, rate, note)
 
     @property
     def _device(self) -> int:
-        memory = self._first_memory
-        return memory.device if memory is not None else 0
-
-    def _note_first(self) -> None:
-        self._first_memory = device_memory()
-        if self._first_memory is not None:
-            self._display.say(f"GPU memory at the first batch: {text_of_bytes(self._first_memory.allocated_bytes)}")
+        return self._first_memory.device if self._first_memory is not None else 0
 
     def end(self) -> EpochSummary:
-        """Take the display away, sum up, and print that."""
-        elapsed_s = time.perf_counter() - self._began_s
-        machine = self._end_monitor()
-        self._display.close()
-        summary = self._sum_up(elapsed_s, machine)
-        if summary.batches:
-            self._display.say(str(summary))
-        return summary
-
-    def _end_monitor(self) -> SystemSummary | None:
-        if self._monitor is None:
-            return None
-        self._monitor.data_wait = self._before
-        return summarize([sample for sample in self._monitor.history if sample.time_s >= self._began_at_s])
-
-    def _sum_up(self, elapsed_s: float, machine: SystemSummary | None) -> EpochSummary:
-        statistics, knobs, waits = _statistics_of(self._loader), LoaderKnobs.of(self._loader), self._waits
-        return EpochSummary(
+        """Take the bar away, sum up, and print that."""
+        elapsed_s, machine = time.perf_counter() - self._began_s, None
+        if self._monitor is not None:
+            self._monitor.data_wait = self._before
+            machine = summarize([one for one in self._monitor.history if one.time_s >= self._began_at_s])
+        self._bar.stop()
+        knobs, waits = LoaderKnobs.of(self._loader), self._waits
+        ask = getattr(self._loader, "stats", None)
+        statistics = found if isinstance(found := ask() if callable(ask) else None, LoaderStatistics) else None
+        is_known = statistics is not None and bool(statistics.batches)
+        summary = EpochSummary(
             description=self._description,
-            batches=self._advance.batches,
-            expected_batches=self._advance.total,
-            samples=None if self._largest is None else self._advance.samples,
+            batches=waits.batches,
+            expected_batches=self._total,
+            samples=None if self._largest is None else self._samples,
             epoch_s=elapsed_s,
             batch_size=self._largest,
             expected_batch_size=knobs.batch_size,
@@ -215,23 +348,11 @@ class _Epoch:
             machine=machine,
             gpu_ratio=gpu_ratio(machine, self._device),
             statistics=statistics,
-            limit=_limit_of(statistics, knobs),
+            limit=loop_limit(statistics, knobs, cpus=allowance.cpus()) if statistics and is_known else None,
         )
-
-
-def _statistics_of(loader: Any) -> LoaderStatistics | None:
-    ask = getattr(loader, "stats", None)
-    found = ask() if callable(ask) else None
-    return found if isinstance(found, LoaderStatistics) else None
-
-
-def _limit_of(statistics: LoaderStatistics | None, knobs: LoaderKnobs) -> Limit | None:
-    if statistics is None or not statistics.batches:
-        return None
-    return loop_limit(statistics, knobs, cpus=allowance.cpus())
-
-
-# --- the clock -------------------------------------------------------------------------------------------
+        if summary.batches:
+            self._bar.say(str(summary), soft_wrap=self._bar.disable)
+        return summary
 
 
 class WaitClock:
@@ -282,96 +403,3 @@ class WaitClock:
         self._seen_s, self._seen_at_s = waited_s, now_s
         # The wait may have ended between the two readings, and is then counted a moment early or late.
         return min(1.0, max(0.0, new_s / passed_s)) if passed_s > 0 else 0.0
-
-
-# --- the bar -------------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Advance:
-    """How far the epoch is."""
-
-    batches: int = 0
-    samples: int = 0  # taken so far
-    total: int | None = None  # batches of the epoch, if they are known
-    elapsed_s: float = 0.0
-
-    @property
-    def rate(self) -> str:
-        """Samples a second, or batches where samples are not known."""
-        what, unit = (self.samples, "samples/s") if self.samples else (self.batches, "batches/s")
-        return f"{what / self.elapsed_s if self.elapsed_s else 0:,.0f} {unit}"
-
-    @property
-    def left(self) -> str:
-        """Time that the rest will take, as minutes and seconds."""
-        if self.total is None or not self.batches:
-            return "?:??"
-        seconds = round(self.elapsed_s / self.batches * (self.total - self.batches))
-        return f"{seconds // 60}:{seconds % 60:02d}"
-
-
-class Display:
-    """An epoch as it goes: a bar where there is a terminal, with the machine's state below it, lines elsewhere.
-
-    # Guarantees: called by the loop's thread alone. There is no drawing thread: the bar is drawn when a batch arrives
-    and the last drawing is `REFRESH_S` old.
-    """
-
-    def __init__(self, console: Console, description: str, total: int | None) -> None:
-        self._console, self._description, self._drawn_s = console, description or "epoch", 0.0
-        self._bar: _TwoLines | None = None
-        if console.is_terminal:
-            self._bar = _TwoLines(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=None),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[rate]}"),
-                TimeRemainingColumn(compact=True),
-                console=console,
-                auto_refresh=False,
-                transient=True,
-                expand=True,
-            )
-            self._task = self._bar.add_task(self._description, total=total, rate="")
-            self._bar.start()
-
-    def update(self, advance: Advance) -> None:
-        """Note how far the epoch is; called for each batch, so it must cost next to nothing."""
-        if self._bar is not None and (now_s := time.monotonic()) - self._drawn_s >= REFRESH_S:
-            self._drawn_s = now_s
-            self._draw(self._bar, advance)
-
-    def note(self, advance: Advance, text: str) -> None:
-        """Show the state of the machine."""
-        if self._bar is not None:
-            self._bar.below = Text(text, style="dim", no_wrap=True, overflow="ellipsis")
-            self._draw(self._bar, advance)
-            return
-        done = "" if not advance.total else f"{advance.batches / advance.total:4.0%} "
-        of = "" if advance.total is None else f"/{advance.total}"
-        self.say(
-            f"{self._description}: {done}{advance.batches}{of} | {advance.rate} | {advance.left} left"
-            + (f" | {text}" if text else "")
-        )
-
-    def say(self, text: str) -> None:
-        """Print a line that stays: above the bar, or whole, since a file has no width."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=self._bar is None)
-
-    def close(self) -> None:
-        """Take the bar away; what was said stays."""
-        if self._bar is not None:
-            self._bar.stop()
-
-    def _draw(self, bar: _TwoLines, advance: Advance) -> None:
-        bar.update(self._task, completed=advance.batches, rate=advance.rate)
-        bar.refresh()
-
-
-class _TwoLines(Progress):
-    below = Text("")
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        yield from super().get_renderables()
-        yield self.below

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,19 +17,13 @@ from h5stream.structure import rows_of
 
 Step = Callable[[Any], object]
 
-SYNCHRONIZE_S = 0.25
-"""Seconds of device work that may be queued before it is waited for: enough to hide the pause, and an end in sight."""
-
-MOST_STEPS = 1000
-"""Steps of a trial: more would not make the mean better."""
-
-LEAST_GAIN = 0.03
-"""Share by which a setting must be faster, however little its runs differ: less is not worth another setting."""
-
-CHANCE = 0.01
-"""How likely an order of runs as clear as the one found may be where both settings are equally fast."""
+SYNCHRONIZE_S = 0.25  # seconds of device work that may be queued: enough to hide the pause, and an end in sight
+MOST_STEPS = 1000  # steps of a trial: more would not make the mean better
+LEAST_GAIN = 0.03  # share by which a setting must be faster, however little its runs differ
+CHANCE = 0.01  # how likely an order of runs as clear as the one found may be where both settings are equally fast
 
 clock = time.perf_counter
+_END = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +42,11 @@ class Trial:
 
     @property
     def _start_s(self) -> float:
-        """Seconds of the wait for the first batch that are not this run's share of it.
-
-        The start of an epoch is waited for once an epoch. Of a run that ended within its first epoch, what counts is
-        that part of it which the batches taken are of the epoch's; none of it where that is not known.
-        """
+        # The first batch is waited for once an epoch: a run that ended within its first epoch counts only the part
+        # of that wait which its batches are of the epoch's, and none of it where that is not known.
         if self.whole_epochs or self.batches < 2:
             return 0.0
-        if not self.epoch_batches:
-            return self.first_s
-        return self.first_s * max(0.0, 1.0 - self.batches / self.epoch_batches)
+        return self.first_s * (max(0.0, 1.0 - self.batches / self.epoch_batches) if self.epoch_batches else 1.0)
 
     @property
     def batch_s(self) -> float:
@@ -88,17 +77,14 @@ def first_batch(loader: Any) -> Any:
 
 
 def time_step(step: Step, batch: Any, seconds: float) -> Trial:
-    """Run a step again and again on one batch, whose data costs nothing: the ceiling of the loop.
-
-    The first call is not counted: it compiles, and lets libraries choose their algorithms.
-    """
+    """Run a step again and again on one batch: the ceiling of the loop; the first call compiles and is not timed."""
     step(batch)
     synchronize()
     once_s = _timed(step, batch, 1)[0]
     count = int(min(MOST_STEPS, max(2, seconds / max(once_s, 1e-9))))
     elapsed_s, on_device = _timed(step, batch, count)
-    rows = rows_of(batch) or 0
-    return Trial(batches=count, rows=count * rows, elapsed_s=elapsed_s, whole_epochs=True, on_device=on_device)
+    rows = count * (rows_of(batch) or 0)
+    return Trial(batches=count, rows=rows, elapsed_s=elapsed_s, whole_epochs=True, on_device=on_device)
 
 
 def _timed(step: Step, batch: Any, count: int) -> tuple[float, bool]:
@@ -114,24 +100,44 @@ def time_loop(loader: Any, step: Step | None, seconds: float, *, step_s: float =
 
     Of a step that takes `step_s`, not more than `SYNCHRONIZE_S` of device work is queued.
     """
-    loop = _Loop(step, seconds, max(1, round(SYNCHRONIZE_S / step_s)) if step_s else 0)
+    stride = max(1, round(SYNCHRONIZE_S / step_s)) if step_s else 0
     kept: list[LoaderStatistics] = []
-    epochs = 0
-    while not epochs or clock() < loop.ends_s:
-        before = loop.batches
-        ended = loop.run(loader)
+    batches = rows = epochs = 0
+    waited_s = first_s = 0.0
+    began_s = ends_s = clock()
+    while True:
+        before, asked_s = batches, clock()
+        iterator = iter(loader)
+        try:
+            while (batch := next(iterator, _END)) is not _END:
+                got_s = clock()
+                waited_s += got_s - asked_s
+                if not batches:
+                    first_s, ends_s = got_s - began_s, got_s + seconds
+                batches, rows = batches + 1, rows + (rows_of(batch) or 0)
+                if step is not None:
+                    step(batch)
+                    if stride and batches % stride == 0:
+                        synchronize()
+                asked_s = clock()
+                if asked_s >= ends_s and batches >= 2:
+                    break
+            else:
+                waited_s += clock() - asked_s
+                epochs += 1
+        finally:
+            _close(iterator)
         if isinstance(found := loader.stats() if hasattr(loader, "stats") else None, LoaderStatistics):
             kept.append(found)
-        epochs += ended
-        if not ended or loop.batches == before:
+        if batch is not _END or batches == before or clock() >= ends_s:
             break
     on_device = synchronize() if step is not None else False
     return Trial(
-        batches=loop.batches,
-        rows=loop.rows,
-        elapsed_s=clock() - loop.began_s,
-        waited_s=loop.waited_s,
-        first_s=loop.first_s,
+        batches=batches,
+        rows=rows,
+        elapsed_s=clock() - began_s,
+        waited_s=waited_s,
+        first_s=first_s,
         epoch_batches=length_of(loader),
         whole_epochs=epochs > 0,
         on_device=on_device,
@@ -147,54 +153,9 @@ def length_of(loader: Any) -> int | None:
         return None
 
 
-class _Loop:
-    """A training loop with a stopwatch."""
-
-    def __init__(self, step: Step | None, seconds: float, stride: int) -> None:
-        self._step, self._seconds, self._stride = step, seconds, stride
-        self.batches = self.rows = 0
-        self.began_s = self.ends_s = clock()
-        self.waited_s = self.first_s = 0.0
-
-    def run(self, loader: Any) -> bool:
-        """Run an epoch; tell whether it came to its end."""
-        asked_s = clock()
-        iterator = iter(loader)
-        try:
-            while True:
-                batch = next(iterator, _END)
-                got_s = clock()
-                self.waited_s += got_s - asked_s
-                if batch is _END:
-                    return True
-                self._take(batch, got_s)
-                asked_s = clock()
-                if asked_s >= self.ends_s and self.batches >= 2:
-                    return False
-        finally:
-            _close(iterator)
-
-    def _take(self, batch: Any, got_s: float) -> None:
-        if not self.batches:
-            self.first_s, self.ends_s = got_s - self.began_s, got_s + self._seconds
-        self.batches += 1
-        self.rows += rows_of(batch) or 0
-        if self._step is not None:
-            self._step(batch)
-            if self._stride and self.batches % self._stride == 0:
-                synchronize()
-
-
-_END = object()
-
-
 def _close(iterator: Iterator[Any]) -> None:
-    close = getattr(iterator, "close", None)
-    if callable(close):
+    if callable(close := getattr(iterator, "close", None)):
         close()
-
-
-# --- runs of two settings, compared ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,39 +173,26 @@ class Comparison:
 
 
 def compare(ours: Sequence[float], theirs: Sequence[float]) -> Comparison:
-    """Compare the rates of two settings, run in turns; five runs of each can decide, fewer cannot."""
+    """Compare the rates of two settings, run in turns; five runs of each can decide, fewer cannot.
+
+    The chance is that of the rank-sum test (Mann and Whitney, exact): all orders of equally fast runs are as likely.
+    """
+    upsets = sum(theirs_run >= our_run for our_run in ours for theirs_run in theirs)
+    orders = _upsets_of_orders(len(ours), len(theirs))
     return Comparison(
         gain=statistics.median(ours) / max(1e-9, statistics.median(theirs)),
         spread=max(spread_of(ours), spread_of(theirs)),
-        chance=_chance(ours, theirs),
+        chance=sum(one <= upsets for one in orders) / len(orders),
     )
 
 
 def spread_of(runs: Sequence[float]) -> float:
-    """Return the share by which two runs of one setting typically differ: the median of all pairs of them.
-
-    One run that was disturbed does not make it large; half of them do.
-    """
+    """Return the share by which two runs of one setting typically differ: the median of all pairs of them."""
     pairs = [1 - min(a, b) / max(a, b) for a, b in itertools.combinations(runs, 2) if max(a, b) > 0]
     return statistics.median(pairs) if pairs else 0.0
 
 
-def _chance(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Return how likely equally fast settings have so few upsets: pairs of runs in which theirs is not slower.
-
-    All orders of the runs are then equally likely (the rank-sum test of Mann and Whitney, exact).
-    """
-    upsets = sum(theirs_run >= our_run for our_run in ours for theirs_run in theirs)
-    orders = orders_by_upsets(len(ours), len(theirs))
-    return sum(orders[: upsets + 1]) / math.comb(len(ours) + len(theirs), len(ours))
-
-
-def orders_by_upsets(ours: int, theirs: int) -> list[int]:
-    """Count the orders of so many runs of each by their upsets: the coefficients of the Gaussian binomial."""
-    counts = [1] + [0] * (ours * theirs)
-    for k in range(1, ours + 1):
-        for place in range(len(counts) - 1, theirs + k - 1, -1):  # times 1 - q^(theirs + k)
-            counts[place] -= counts[place - theirs - k]
-        for place in range(k, len(counts)):  # divided by 1 - q^k
-            counts[place] += counts[place - k]
-    return counts
+@functools.cache
+def _upsets_of_orders(ours: int, theirs: int) -> tuple[int, ...]:
+    orders = itertools.combinations(range(ours + theirs), ours)
+    return tuple(sum(place - k for k, place in enumerate(places)) for places in orders)

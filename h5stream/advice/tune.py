@@ -1,7 +1,7 @@
 """`tune`: a measured search over threads, window and where the window lies, within the budget; the batch size stays.
 
 The search proposes, a duel decides: what was fastest in the search may only have run in a quiet moment, so it runs
-against the loader's own setting again, in turns, and is recommended only where `noise.compare` finds it faster beyond
+against the loader's own setting again, in turns, and is recommended only where `trials.compare` finds it faster beyond
 what two runs of one setting differ by. That nothing is, is a result.
 """
 
@@ -26,29 +26,14 @@ from h5stream.monitor.screen import BLUE, RED, bare, figure_of_matplotlib
 from h5stream.order.quality import FEW_BLOCKS, is_weak
 from h5stream.profiles import Profile
 
-TRIAL_S = 1.5
-"""Seconds of a trial after its first batch: some windows of an ordinary file."""
-
-ROUNDS = 2
-"""How often each setting runs, in turns; the better run counts, since a neighbour only ever slows one down."""
-
-TURNS = 5
-"""How often a proposed setting and the one that is there run in turns: the least with which chance can be ruled out."""
-
-AS_FAST = 0.97
-"""Share of the best rate from which fewer threads are as good: two runs differ by as much."""
-
-NOISY = 0.15
-"""Share by which runs of one setting may differ before the result is called uncertain."""
-
-WORTH_MIXING = 0.90
-"""Share of the best rate that a larger window may cost: it mixes better, and the epoch is not longer for long."""
-
-LEAST_BLOCKS = FEW_BLOCKS
-"""Blocks of the smallest window that is tried: with fewer the loader itself would warn."""
-
-READING = 0.5
-"""Share of the readers' time spent reading from which more threads than processors are tried."""
+TRIAL_S = 1.5  # seconds of a trial after its first batch: some windows of an ordinary file
+ROUNDS = 2  # how often each setting runs, in turns; the better run counts, since a neighbour only ever slows one down
+TURNS = 5  # how often a proposed setting and the one that is there run in turns: the least that rules chance out
+AS_FAST = 0.97  # share of the best rate from which fewer threads are as good: two runs differ by as much
+NOISY = 0.15  # share by which runs of one setting may differ before the result is called uncertain
+WORTH_MIXING = 0.90  # share of the best rate that a larger window may cost: it mixes better
+READING = 0.5  # share of the readers' time spent reading from which more threads than processors are tried
+FACTORS = (1 / 8, 1 / 4, 1 / 2, 2, 4)  # windows that are tried, beside the loader's own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,16 +52,13 @@ class Attempt:
     left: int = 0  # runs that may follow, at most
 
     @property
-    def setting(self) -> tuple[int, int]:
+    def setting(self) -> Setting:
         """What tells it from others."""
         return self.threads, self.window_rows
 
 
-_FACTORS = (1 / 8, 1 / 4, 1 / 2, 2, 4)
-"""Windows that are tried, beside the loader's own."""
-
-Measure = Callable[[str, int, WindowRows], Attempt]
-"""Runs a setting: what is varied, threads, window."""
+Measure = Callable[[str, int, WindowRows], Attempt]  # runs a setting: what is varied, threads, window
+Setting = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,24 +136,23 @@ def tune(
     """
     above_zero(seconds=seconds)
     options = {"fields": fields, "samples": samples, "memory_budget": memory_budget, "device": device}
-    bench = Bench(source, batch_size, options, seconds, progress)
-    cpus, duels = allowance.cpus(), 4 * TURNS
-    bench.left = 2 + _runs_of_search(cpus, _FACTORS) + duels
+    bench, cpus = Bench(source, batch_size, options, seconds, progress), allowance.cpus()
+    duels = 4 * TURNS
+    bench.left = 2 + _runs_of_search(cpus, FACTORS) + duels
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WeakShuffleWarning)  # a caveat says it, once
         bench.measure("default", 0, "auto")  # the page cache and the kernels are cold for the first only
         bench.runs.clear()
-        default = bench.measure("default", 0, "auto")
+        default = bench.default = bench.best = bench.measure("default", 0, "auto")
         sizes = window_sizes(default, rows=bench.rows, batch_size=batch_size)
         bench.left = _runs_of_search(cpus, sizes) + duels
         best = search(bench.measure, default, cpus=cpus, rows=bench.rows, batch_size=batch_size)
         bench.left = duels
-        match = _Match(bench, default)
         # A larger window may have been proposed for its mixing alone; its threads may still be worth having.
         for proposed in (best, replace(best, window_rows=default.window_rows, blocks=default.blocks)):
-            if (found := match.challenge(proposed)) is not None and found.is_faster:
+            if (found := bench.challenge(proposed)) is not None and found.is_faster:
                 break
-    return _tuning(bench, match)
+    return _tuning(bench)
 
 
 def search(measure: Measure, default: Attempt, *, cpus: int, rows: int, batch_size: int) -> Attempt:
@@ -180,16 +161,16 @@ def search(measure: Measure, default: Attempt, *, cpus: int, rows: int, batch_si
     counts = [n for n in thread_counts(cpus) if n != default.threads]
     tried = _in_turns(measure, [("default", default.threads, window), *(("threads", n, window) for n in counts)])
     widest = max(tried, key=lambda attempt: attempt.threads)
-    while _reads_most(widest) and widest.threads < 8 * cpus:
+    while widest.statistics and widest.statistics.read_busy > READING and widest.threads < 8 * cpus:
         widest = measure("threads", 2 * widest.threads, window)
         tried.append(widest)
-    fast = _fastest(tried)
+    fast = max(attempt.rows_per_s for attempt in tried)
     chosen = min((a for a in tried if a.rows_per_s >= AS_FAST * fast), key=lambda attempt: attempt.threads)
     sizes = window_sizes(default, rows=rows, batch_size=batch_size)
     windows = _in_turns(
         measure, [(chosen.knob, chosen.threads, window), *(("window", chosen.threads, size) for size in sizes)]
     )
-    fast = _fastest(windows)
+    fast = max(attempt.rows_per_s for attempt in windows)
     return max((a for a in windows if a.rows_per_s >= WORTH_MIXING * fast), key=lambda attempt: attempt.window_rows)
 
 
@@ -211,21 +192,16 @@ def thread_counts(cpus: int) -> tuple[int, ...]:
 def window_sizes(default: Attempt, *, rows: int, batch_size: int) -> tuple[int, ...]:
     """Return the windows to try beside the default one: an eighth to four times it, in whole blocks."""
     block_rows = max(1, default.window_rows // max(1, default.blocks))
-    least = max(LEAST_BLOCKS * block_rows, 4 * batch_size)
-    wanted = {min(rows, int(default.window_rows * factor)) for factor in _FACTORS}
+    least = max(FEW_BLOCKS * block_rows, 4 * batch_size)
+    wanted = {min(rows, int(default.window_rows * factor)) for factor in FACTORS}
     return tuple(sorted(size for size in wanted if size >= least and size != default.window_rows))
 
 
-def _reads_most(attempt: Attempt) -> bool:
-    return attempt.statistics is not None and attempt.statistics.read_busy > READING
-
-
-def _fastest(attempts: list[Attempt]) -> float:
-    return max(attempt.rows_per_s for attempt in attempts)
-
-
 class Bench:
-    """Runs settings on one file, and keeps all runs of each."""
+    """Runs settings on one file, keeps all runs of each, and the setting that is to be recommended.
+
+    That is the loader's own, until another one beats it beyond the noise.
+    """
 
     def __init__(
         self, source: Any, batch_size: int, options: dict[str, Any], seconds: float, progress: Callable[[Attempt], None]
@@ -233,7 +209,11 @@ class Bench:
         self.source, self.batch_size, self.options = source, batch_size, options
         self._seconds, self._progress = seconds, progress
         self.left = self.rows = self.row_nbytes = 0
-        self.runs: dict[tuple[int, int], list[Attempt]] = {}
+        self.runs: dict[Setting, list[Attempt]] = {}
+        self.default = self.best = Attempt(knob="default", threads=0, window_rows=0, blocks=0)
+        self.gain, self.spreads = 1.0, [0.0]
+        self.said: list[str] = []
+        self._duels: set[Setting] = set()
 
     def measure(self, knob: str, threads: int, window: WindowRows) -> Attempt:
         """Run one setting, and note it; 0 threads stands for the loader's own choice."""
@@ -250,26 +230,29 @@ class Bench:
         self.left = max(0, self.left - 1)
         self._progress(replace(attempt, left=self.left))
 
-    @property
-    def best(self) -> dict[tuple[int, int], Attempt]:
-        """The best run of each setting."""
-        return {setting: max(runs, key=lambda run: run.rows_per_s) for setting, runs in self.runs.items()}
-
-    @property
-    def spread(self) -> float:
-        """How far apart two runs of one setting of the search were: the median of the settings."""
-        rates = ([run.rows_per_s for run in runs] for runs in self.runs.values() if len(runs) > 1)
-        return statistics.median([spread_of(one) for one in rates] or [0.0])
-
-    def in_turns(self, one: Attempt, other: Attempt) -> tuple[list[float], list[float]]:
-        """Run two settings again, each first in every second turn; return their rates."""
-        rates: dict[tuple[int, int], list[float]] = {one.setting: [], other.setting: []}
+    def challenge(self, proposed: Attempt) -> Comparison | None:
+        """Run it against the setting to be recommended so far, in turns; None where that was done before."""
+        if proposed.setting in self._duels | {self.default.setting}:
+            return None
+        self._duels.add(proposed.setting)
+        rates: dict[Setting, list[float]] = {proposed.setting: [], self.best.setting: []}
         for turn in range(TURNS):
-            for attempt in (one, other) if turn % 2 else (other, one):
+            for attempt in (proposed, self.best) if turn % 2 else (self.best, proposed):
                 ran = self.run(attempt.knob, *attempt.setting)
                 self._tell(ran)
                 rates[attempt.setting].append(ran.rows_per_s)
-        return rates[one.setting], rates[other.setting]
+        ours, theirs = rates.values()
+        ratios = [our_run / max(1e-9, their_run) for our_run, their_run in zip(ours, theirs, strict=True)]
+        # The search's table may show something else.
+        self.said.append(
+            f"{len(ratios)} runs each in turns decide, not the search's best runs: {_setting_words(proposed)} ran at "
+            f"{min(ratios):.2f} to {max(ratios):.2f} times the rate of {_setting_words(self.best)}"
+        )
+        found = compare(ours, theirs)
+        self.spreads.append(found.spread)
+        if found.is_faster:
+            self.best, self.gain = proposed, self.gain * found.gain
+        return found
 
     def run(self, knob: str, threads: int, window: WindowRows) -> Attempt:
         """Run a setting and note nothing."""
@@ -299,49 +282,23 @@ class Bench:
             )
 
 
-class _Match:
-    """The setting that is to be recommended: the loader's own, until another one beats it beyond the noise."""
-
-    def __init__(self, bench: Bench, default: Attempt) -> None:
-        self._bench, self.default, self.best = bench, default, default
-        self.gain, self.spread = 1.0, bench.spread
-        self.said: list[str] = []
-        self._seen = {default.setting}
-
-    def challenge(self, proposed: Attempt) -> Comparison | None:
-        """Run it against the one that is to be recommended so far, in turns; None where that was done before."""
-        if proposed.setting in self._seen:
-            return None
-        self._seen.add(proposed.setting)
-        ours, theirs = self._bench.in_turns(proposed, self.best)
-        ratios = [our_run / max(1e-9, their_run) for our_run, their_run in zip(ours, theirs, strict=True)]
-        # The search's table may show something else.
-        self.said.append(
-            f"{len(ratios)} runs each in turns decide, not the search's best runs: {_setting_words(proposed)} ran at "
-            f"{min(ratios):.2f} to {max(ratios):.2f} times the rate of {_setting_words(self.best)}"
-        )
-        found = compare(ours, theirs)
-        self.spread = max(self.spread, found.spread)
-        if found.is_faster:
-            self.best, self.gain = proposed, self.gain * found.gain
-        return found
-
-
 def _setting_words(attempt: Attempt) -> str:
     return f"num_workers={attempt.threads}, window={attempt.window_rows:,} rows"
 
 
-def _tuning(bench: Bench, match: _Match) -> Tuning:
-    names, every = bench.options["fields"], bench.best
-    default, best = (every.get(one.setting, one) for one in (match.default, match.best))
+def _tuning(bench: Bench) -> Tuning:
+    names = bench.options["fields"]
+    every = {setting: max(runs, key=lambda run: run.rows_per_s) for setting, runs in bench.runs.items()}
+    default, best = (every.get(one.setting, one) for one in (bench.default, bench.best))
+    answer = f"{_setting_words(best)}: {bench.gain:.2f} times the rate of the loader's own setting"
     if best.setting == default.setting:
         answer = f"no setting is faster than the loader's own beyond the noise; keep {_setting_words(best)}"
-    else:
-        answer = f"{_setting_words(best)}: {match.gain:.2f} times the rate of the loader's own setting"
     if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
         names = tuple(names)
     elif not isinstance(names, str):
         names = None  # what is more than names is for the program to say
+    rates = ([run.rows_per_s for run in runs] for runs in bench.runs.values() if len(runs) > 1)
+    spread = max(statistics.median([spread_of(one) for one in rates] or [0.0]), *bench.spreads)
     settings = {
         "shuffle": True,
         "batch_size": bench.batch_size,
@@ -353,20 +310,20 @@ def _tuning(bench: Bench, match: _Match) -> Tuning:
         title="Tuning",
         answer=answer,
         arithmetic=tuple(_line(attempt) for attempt in every.values()),
-        caveats=(*match.said, *_caveats(default, best, match.spread)),
+        caveats=(*bench.said, *_caveats(default, best, spread)),
         default=default,
         best=best,
         attempts=tuple(every.values()),
-        gain=match.gain,
-        spread=match.spread,
+        gain=bench.gain,
+        spread=spread,
         profile=Profile(
             dataset=str(Path(bench.source).resolve()) if isinstance(bench.source, (str, Path)) else "",
             fields=names,
             loader=settings,
             measured={
                 "rows_per_s": round(best.rows_per_s, 1),
-                "gain": round(match.gain, 3),
-                "spread": round(match.spread, 3),
+                "gain": round(bench.gain, 3),
+                "spread": round(spread, 3),
                 "row_bytes": bench.row_nbytes,
                 "rows": bench.rows,
                 "cpus": allowance.cpus(),
@@ -390,19 +347,11 @@ def _caveats(default: Attempt, best: Attempt, spread: float) -> Iterator[str]:
         share = ran.read_s / work_s if work_s else 0.0
         yield f"staging: reading is {share:.0%} of the readers' work, the most that it could save"
     if best.window_rows < default.window_rows:
-        yield (
-            f"the window is smaller than the default's: {best.blocks:,} blocks are mixed instead of "
-            f"{default.blocks:,}; pass window= to keep it"
-        )
+        mixed = f"{best.blocks:,} blocks are mixed instead of {default.blocks:,}"
+        yield f"the window is smaller than the default's: {mixed}; pass window= to keep it"
     if is_weak(best.blocks, best.all_blocks):
-        yield (
-            f"the shuffle is weak: a window holds {best.blocks:,} of {best.all_blocks:,} blocks; see `h5stream inspect`"
-        )
-
-
-# --- the curve, as a picture ------------------------------------------------------------------------------
-
-_CURVE, _BEST, _DEFAULT = BLUE, RED, "#999999"
+        held = f"{best.blocks:,} of {best.all_blocks:,} blocks"
+        yield f"the shuffle is weak: a window holds {held}; see `h5stream inspect`"
 
 
 def save_tune_plot(tuning: Tuning, path: str | Path) -> None:
@@ -412,48 +361,34 @@ def save_tune_plot(tuning: Tuning, path: str | Path) -> None:
     ran = [attempt for attempt in tuning.attempts if not attempt.refused]
     threads = [a for a in ran if a.knob in ("default", "threads")]
     windows = [a for a in ran if a.threads == tuning.best.threads]
-    _panel(left, tuning, sorted(threads, key=lambda a: a.threads), lambda a: a.threads, "reader threads")
+    _panel(left, tuning, threads, lambda a: a.threads, "reader threads")
     left.set_title(f"window of {tuning.default.window_rows:,} rows", fontsize=10)
-    _panel(right, tuning, sorted(windows, key=lambda a: a.window_rows), lambda a: a.window_rows, "window (rows)")
+    _panel(right, tuning, windows, lambda a: a.window_rows, "window (rows)")
     right.set_title(f"{tuning.best.threads} thread(s)", fontsize=10)
     left.set_ylabel("million rows/s")
     left.set_ylim(0, 1.15 * max(a.rows_per_s for a in ran) / 1e6)
     # Either mark may stand in one panel only; the legend has both.
     marks = {name: mark for axis in (left, right) for mark, name in zip(*axis.get_legend_handles_labels(), strict=True)}
     left.legend(marks.values(), marks.keys(), loc="lower right", frameon=False, fontsize=9)
-    name = Path(tuning.profile.dataset).name
-    batch = tuning.profile.loader["batch_size"]
+    name, batch = Path(tuning.profile.dataset).name, tuning.profile.loader["batch_size"]
     figure.suptitle(f"{name}, batches of {batch:,} rows: {tuning.answer}", fontsize=11, x=0.01, ha="left")
     figure.savefig(path)
 
 
-def _panel(axis: Any, tuning: Tuning, attempts: Sequence[Attempt], place: Any, label: str) -> None:
+def _panel(axis: Any, tuning: Tuning, attempts: Sequence[Attempt], place: Callable[[Attempt], int], label: str) -> None:
+    attempts = sorted(attempts, key=place)
     axis.set_xscale("log", base=2)
     axis.set_xlabel(label)
     bare(axis)
     places = [place(a) for a in attempts]
-    axis.plot(places, [a.rows_per_s / 1e6 for a in attempts], "o-", color=_CURVE, linewidth=1.6)
-    axis.set_xticks(places, [_short(value) for value in places])
+    axis.plot(places, [a.rows_per_s / 1e6 for a in attempts], "o-", color=BLUE, linewidth=1.6)
+    scales = ((1_000_000, "M"), (1_000, "k"), (1, ""))
+    axis.set_xticks(places, [next(f"{n / by:.3g}{unit}" for by, unit in scales if n >= by) for n in places])
     axis.minorticks_off()
-    for marked, colour, marker, name in (
-        (tuning.default, _DEFAULT, "s", "default"),
-        (tuning.best, _BEST, "*", "chosen"),
+    for one, colour, marker, size, name in (
+        (tuning.default, "#999999", "s", 9, "default"),
+        (tuning.best, RED, "*", 13, "chosen"),
     ):
-        if marked in attempts:
-            axis.plot(
-                [place(marked)],
-                [marked.rows_per_s / 1e6],
-                marker,
-                color=colour,
-                markersize=13 if marker == "*" else 9,
-                label=name,
-                linestyle="none",
-                zorder=3,
-            )
-
-
-def _short(value: int) -> str:
-    for unit, size in (("M", 1_000_000), ("k", 1_000)):
-        if value >= size:
-            return f"{value / size:.3g}{unit}"
-    return str(value)
+        if one in attempts:
+            look = {"color": colour, "markersize": size, "label": name, "linestyle": "none", "zorder": 3}
+            axis.plot([place(one)], [one.rows_per_s / 1e6], marker, **look)

@@ -16,8 +16,9 @@ from rich.console import Console
 from rich.table import Column
 
 from h5stream.cli import options
-from h5stream.cli.showing import Bar, line, print_json, prose, safe_console, table
+from h5stream.cli.showing import line, print_json, prose, safe_console, table
 from h5stream.filesystem import unfinished
+from h5stream.monitor.progress import Bar
 from h5stream.units import text_of_bytes
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ import typer
 from rich.text import Text
 
 from h5stream.cli import options
-from h5stream.cli.showing import Bar, indented, print_json, prose, safe_console, verdict
+from h5stream.cli.showing import indented, print_json, prose, safe_console, verdict
 from h5stream.errors import OptionError
+from h5stream.monitor.progress import Bar
 
 if TYPE_CHECKING:
     from h5stream.advice.trials import Trial

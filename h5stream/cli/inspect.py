@@ -12,7 +12,7 @@ def inspect_command(
     files: options.Files,
     fields: options.Fields = "",
     batch_size: Annotated[
-        int | None, options.number("--batch-size", "Rows of a batch; by default 8,192, if 256 MiB hold them.", "ROWS")
+        int | None, options.number("--batch-size", "Rows of a batch; by default 8,192, if 64 MiB hold them.", "ROWS")
     ] = None,
     threads: options.Threads = None,
     memory_budget: options.MemoryBudget = None,

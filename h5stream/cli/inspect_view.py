@@ -12,14 +12,14 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Column
 from rich.text import Text
 
-from h5stream.advice.cost import SampleCost
+from h5stream.advice.cost import EVERY_EPOCH, SampleCost
 from h5stream.advice.detectors import printed_of
 from h5stream.advice.inspection import Inspection
-from h5stream.advice.layout_advice import EVERY_EPOCH
 from h5stream.advice.listing import DAMAGED, REFUSED, DatasetEntry
 from h5stream.advice.proposals import Proposal
 from h5stream.advice.samples_cost import SamplesCost
-from h5stream.cli.showing import NamedLines, labelled, printable, table, whole
+from h5stream.cli.showing import NamedLines, labelled, table, whole
+from h5stream.monitor.progress import printable
 from h5stream.storage.catalogue import Kept
 from h5stream.storage.layout import DECODED, DIRECT, HEAP, VIA_H5PY
 from h5stream.units import count_text, counted, names_text, shape_text, text_of_bytes

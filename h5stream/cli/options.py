@@ -13,17 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
+from h5stream.advice.suggestion import batch_rows
 from h5stream.errors import OptionError
 from h5stream.units import as_bytes
-
-_BATCH_ROWS = 8192
-"""Rows of a batch: what the notes of large-batch trainers have."""
-
-_BATCH_NBYTES = 64 << 20
-"""Bytes of a batch at most, unless the user says how many rows: of rows of a megabyte 8,192 fill no memory."""
-
-_LEAST_BATCHES = 16
-"""Batches of an epoch at least, or a rate would be the time of one batch."""
 
 
 def size(text: str | int) -> int:
@@ -137,12 +129,6 @@ def files_of(given: list[str]) -> list[str]:
         if not os.access(path, os.R_OK):
             raise not_permitted(path)
     return paths
-
-
-def batch_rows(rows: int, row_nbytes: int) -> int:
-    """Return the rows of a batch where the user says nothing: a power of two, 8,192 at most."""
-    most = min(_BATCH_ROWS, _BATCH_NBYTES // max(1, row_nbytes), rows // _LEAST_BATCHES)
-    return 1 << max(0, most.bit_length() - 1)
 
 
 def batch_rows_of(paths: list[str], fields: Any, samples: Any) -> int:

@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 
 from h5stream.cli import options
-from h5stream.cli.showing import Bar, line, notes, print_json, prose, safe_console
+from h5stream.cli.showing import line, notes, print_json, prose, safe_console
 from h5stream.errors import OptionError
+from h5stream.monitor.progress import Bar
 from h5stream.repacking.recipe import Recipe
 from h5stream.units import text_of_bytes
 

@@ -1,4 +1,4 @@
-"""What the commands print: lines, notices once each, and a bar with rate and time left.
+"""What the commands print: lines, and notices once each.
 
 Nothing goes to a terminal that may not: no control characters from files, and nothing that its encoding cannot say.
 """
@@ -10,34 +10,19 @@ import io
 import json
 import re
 import sys
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook
 from rich.padding import Padding
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    Task,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
-from rich.progress_bar import ProgressBar
 from rich.segment import Segment
 from rich.table import Column, Table
 from rich.text import Text
 
-from h5stream.units import text_of_bytes
+from h5stream.monitor.progress import printable
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from h5stream.advice.suggestion import Suggestion
 
 # What our own screens draw, and one character each for terminals that know ASCII only.
@@ -48,14 +33,6 @@ _IN_ASCII = dict(
         strict=True,
     )
 )
-
-
-def printable(text: str, kept: str = "\n") -> str:
-    """Replace what is not printable, but for `kept`; names, which are one line, keep nothing."""
-    if text.isprintable():
-        return text
-    valid = text.encode("utf-8", "replace").decode()
-    return "".join(c if c.isprintable() or c in kept else "\N{REPLACEMENT CHARACTER}" for c in valid)
 
 
 class _Cleaned:
@@ -99,9 +76,6 @@ _LEAST_NAME, _SHORT_NAME = 12, 26
 
 # Columns that are aligned to the right.
 _NUMBERS = {"chunk rows", "chunk size", "stored", "ratio", "mean", "std", "min", "max", "NaN", "inf"}
-
-# A log file wants to know that it goes on, not how it looks every moment.
-_PLAIN_LINE_S = 5.0
 
 
 def line(console: Console, text: str) -> None:
@@ -220,68 +194,3 @@ def labelled(parts: Iterable[tuple[str, Sequence[RenderableType]]], style: str =
     columns = [Column("", justify="right", style=style, min_width=width, no_wrap=True), Column("", overflow="fold")]
     rows = ((label if place == 0 else "", line) for label, lines in parts for place, line in enumerate(lines))
     return table(columns, ((label, Text(line) if isinstance(line, str) else line) for label, line in rows))
-
-
-class _Clock(BarColumn):
-    def render(self, task: Task) -> ProgressBar:
-        """Draw the time that has passed as a part of what was foretold, which is never seen to be over."""
-        total = task.total or 1.0
-        return ProgressBar(total=total, completed=min(task.elapsed or 0.0, 0.99 * total), width=self.bar_width)
-
-
-class Bar:
-    """A progress bar with rate and time left on a terminal; elsewhere a plain line every few seconds.
-
-    It goes to the errors' console where the standard output is for results. What is counted is a `unit`: ``"bytes"``,
-    ``"rows"``, or ``"s"``, whose total is foretold and which pass by themselves.
-    """
-
-    def __init__(self, console: Console, title: str, *, unit: str = "bytes") -> None:
-        self._title, self._console, self._unit = title, console, unit
-        self._begin = self._last = time.monotonic()
-        columns: dict[str, tuple[ProgressColumn, ...]] = {
-            "rows": (BarColumn(20), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn()),
-            "bytes": (BarColumn(20), DownloadColumn(True), TransferSpeedColumn(), TimeRemainingColumn()),
-            "s": (_Clock(20), TextColumn("{task.elapsed:.0f} of about {task.total:.0f} s")),
-        }
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            *columns[unit],
-            TextColumn("{task.fields[note]}", markup=False, table_column=Column(overflow="ellipsis", no_wrap=True)),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-        )
-        self._task = self._progress.add_task(title, total=None if unit != "s" else 1, note="")
-
-    def __enter__(self) -> Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._progress.stop()
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds since it began."""
-        return time.monotonic() - self._begin
-
-    def show(self, done: float = 0, total: float = 0, note: str = "") -> None:
-        """Show how far it is."""
-        note = printable(note, kept="")
-        self._progress.update(self._task, completed=done, total=total or None, note=note)
-        now = time.monotonic()
-        if not self._console.is_terminal and now - self._last >= _PLAIN_LINE_S:
-            self._last = now
-            prose(self._console, f"{self._title}: {self._counts(done, total, now)} {note}".replace("  ", " ").rstrip())
-
-    def _counts(self, done: float, total: float, now: float) -> str:
-        if self._unit == "s":
-            return f"{now - self._begin:.0f} of about {total:.0f} s"
-        rate = done / max(now - self._begin, 1e-6)
-        left = f", {(total - done) / rate:.0f} s left" if rate > 0 else ""
-        if self._unit == "rows":
-            return f"{done:,} of {total:,} rows, {rate:,.0f}/s{left}"
-        return f"{text_of_bytes(done)} of {text_of_bytes(total)}, {text_of_bytes(rate)}/s{left}"

@@ -14,8 +14,9 @@ from rich.text import Text
 
 from h5stream.cli import options
 from h5stream.cli.repack import DEFAULT, ChunkBytes, Compress, Contiguous, RepackFields, ShuffleRows
-from h5stream.cli.showing import Bar, line, notes, print_json, printable, prose, safe_console, table
+from h5stream.cli.showing import line, notes, print_json, prose, safe_console, table
 from h5stream.errors import OptionError, StagingError
+from h5stream.monitor.progress import Bar, printable
 from h5stream.repacking.recipe import Recipe
 from h5stream.units import text_of_bytes
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rich.text import Text
 
 from h5stream.cli import options
-from h5stream.cli.showing import NamedLines, print_json, printable, safe_console
+from h5stream.cli.showing import NamedLines, print_json, safe_console
 from h5stream.errors import OptionError
+from h5stream.monitor.progress import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

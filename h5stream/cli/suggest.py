@@ -12,6 +12,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from h5stream.advice.suggestion import batch_rows
 from h5stream.cli import options
 from h5stream.cli.showing import labelled, print_json, safe_console
 from h5stream.errors import OptionError
@@ -92,7 +93,7 @@ def suggest_command(
     cpus, available_bytes = allowance.cpus(), allowance.memory_available_bytes()
     preset = None if gpu is None and gpu_memory is None else preset_for(gpu, memory_gib=gpu_memory, cpus=cpus)
     # Without a GPU's preset: the default batch of these rows, and the DataLoader's default prefetch.
-    usual = options.batch_rows(data.rows or sys.maxsize, data.row_bytes or 1)
+    usual = batch_rows(data.rows or sys.maxsize, data.row_bytes or 1)
     start = preset.setting if preset else Setting(batch_size=usual, workers=cpus, prefetch_factor=2)
     setting = Setting(
         batch_size=batch_size or start.batch_size,

@@ -13,7 +13,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from h5stream.cli import options
-from h5stream.cli.showing import Bar, line, print_json, prose, safe_console, table, verdict
+from h5stream.cli.showing import line, print_json, prose, safe_console, table, verdict
+from h5stream.monitor.progress import Bar
 
 if TYPE_CHECKING:
     from h5stream.advice.tune import Attempt, Tuning

@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from each import for_each
 from inner import around_decoding, around_reads, processors, stream_all, synchronized_by, trials_by
 from torch.utils.data import DataLoader
 from typer.testing import CliRunner
@@ -239,44 +240,6 @@ def test_a_tiny_batch_is_named_and_twice_the_batch_is_nearly_twice_as_fast(clock
     assert after.together_s / 16 < 0.55 * before.together_s / 8
 
 
-def test_a_tiny_batch_without_a_step_is_named_too():
-    statistics = LoaderStatistics(
-        rows=8000, batches=8000, elapsed_s=1.0, wait_s=0.4, transform_s=0.5, running_s=1.0, decode_s=0.1
-    )
-    found = data_limit(statistics, LoaderKnobs(batch_size=1), cpus=4)
-    assert found.name == "batch too small"
-    assert found.turns[0].try_next == "2"
-
-
-def test_an_order_that_tears_chunks_apart_is_what_to_change_first():
-    statistics = LoaderStatistics(
-        batches=10,
-        elapsed_s=1.0,
-        wait_s=1.0,
-        running_s=1.0,
-        decode_s=0.9,
-        decoded_bytes=160,
-        delivered_bytes=10,
-    )
-    turn = data_limit(statistics, LoaderKnobs(num_workers=1), cpus=4).turns[0]
-    assert (turn.knob, turn.speedup) == ("order", 16.0)
-
-
-def test_what_was_read_ahead_is_no_torn_chunk():
-    statistics = LoaderStatistics(
-        rows=100,
-        batches=10,
-        elapsed_s=1.0,
-        wait_s=1.0,
-        running_s=1.0,
-        decode_s=0.9,
-        decoded_bytes=900,
-        delivered_bytes=300,
-    )
-    assert data_limit(statistics, LoaderKnobs(), cpus=4).turns[0].knob == "order"
-    assert data_limit(statistics, LoaderKnobs(), cpus=4, rows_ahead=200).turns[0].knob != "order"
-
-
 def test_a_run_that_is_cut_off_says_that_it_had_read_ahead(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=np.zeros((100_000, 64), "f4"), chunks=(1000, 64), compression="gzip")
@@ -285,41 +248,38 @@ def test_a_run_that_is_cut_off_says_that_it_had_read_ahead(tmp_path):
     assert any("had read ahead when it was stopped" in caveat for caveat in found.caveats)
 
 
-def test_an_epoch_that_is_all_beginning_says_so():
-    statistics = LoaderStatistics(batches=2, elapsed_s=1.0, wait_s=0.9, first_batch_s=0.9, running_s=1.0, read_s=0.1)
-    found = data_limit(statistics, LoaderKnobs(window_rows=1000), cpus=4)
-    assert found.name == "start of the epoch"
-    assert found.turns[0].knob == "window"
+WAITED = {"batches": 10, "elapsed_s": 1.0, "wait_s": 1.0, "running_s": 1.0}
+DECODED = WAITED | {"decode_s": 0.9, "decoded_bytes": 900, "delivered_bytes": 300, "rows": 100}
+BEGUN = {"batches": 2, "elapsed_s": 1.0, "wait_s": 0.9, "first_batch_s": 0.9, "running_s": 1.0, "read_s": 0.1}
+TINY = {"rows": 8000, "batches": 8000, "wait_s": 0.4, "transform_s": 0.5, "running_s": 1.0, "decode_s": 0.1}
+WIDE = {"batch_size": 100, "window_rows": 20000}
+# What a loader counted, its settings, what limits it, and what is to be turned to which value.
+LIMITS = [
+    (TINY, {"batch_size": 1}, "batch too small", {"batch_size": "2"}),
+    # Each chunk is torn apart; rows that were read ahead are no torn chunk.
+    (DECODED | {"decoded_bytes": 4800}, {"num_workers": 4}, "decode", {"order": None, "filters": None}),
+    (DECODED, {"num_workers": 4}, "decode", {"order": None, "filters": None}),
+    (DECODED, {"num_workers": 4, "rows_ahead": 200}, "decode", {"filters": None}),
+    # At the beginning of an epoch only what would change something.
+    (BEGUN, {"window_rows": 1000}, "start of the epoch", {"window": "250"}),
+    (BEGUN, WIDE | {"num_workers": 2, "first_window_rows": 20000}, "start of the epoch", {"window": "5000"}),
+    (BEGUN, WIDE | {"num_workers": 2, "first_window_rows": 100}, "start of the epoch", {"epochs": None}),
+    (BEGUN, WIDE | {"num_workers": 0, "first_window_rows": 100}, "start of the epoch", {"num_workers": "1 or more"}),
+    # No more threads than the loader may have already, such as of a small file, which one of two threads reads.
+    (WAITED | {"scatter_s": 0.9, "threads": 1}, {"num_workers": 4}, "scatter", {"chunks": None}),
+    (WAITED | {"scatter_s": 0.9, "threads": 1}, {"num_workers": 1}, "scatter", {"num_workers": "4", "chunks": None}),
+    (WAITED | {"read_s": 0.9, "threads": 1}, {"num_workers": 2}, "storage", {"staging": None}),
+    (WAITED | {"read_s": 0.9, "threads": 2}, {"num_workers": 2}, "storage", {"num_workers": "4", "staging": None}),
+]
 
 
-@pytest.mark.parametrize(
-    ("knobs", "turns"),
-    [
-        ({"num_workers": 2, "window_rows": 20000, "first_window_rows": 20000}, {"window": "5000"}),
-        ({"num_workers": 2, "window_rows": 20000, "first_window_rows": 100}, {"epochs": None}),
-        ({"num_workers": 0, "window_rows": 20000, "first_window_rows": 100}, {"num_workers": "1 or more"}),
-    ],
-)
-def test_at_the_beginning_only_what_would_change_something_is_to_be_turned(knobs, turns):
-    statistics = LoaderStatistics(batches=2, elapsed_s=1.0, wait_s=0.9, first_batch_s=0.9, running_s=1.0, read_s=0.1)
-    found = data_limit(statistics, LoaderKnobs(batch_size=100, **knobs), cpus=4).turns
-    assert [turn.knob for turn in found] == list(turns)
-    assert all(turns[turn.knob] in (None, turn.try_next) for turn in found)
-
-
-@pytest.mark.parametrize(
-    ("limiting", "started", "allowed", "turned"),
-    [
-        ({"scatter_s": 0.9}, 1, 2, False),  # a small file, which one of two threads reads
-        ({"scatter_s": 0.9}, 1, 1, True),
-        ({"read_s": 0.9}, 1, 2, False),
-        ({"read_s": 0.9}, 2, 2, True),
-    ],
-)
-def test_no_more_threads_are_advised_than_the_loader_may_have_already(limiting, started, allowed, turned):
-    statistics = LoaderStatistics(batches=9, elapsed_s=1.0, wait_s=1.0, running_s=1.0, threads=started, **limiting)
-    found = data_limit(statistics, LoaderKnobs(num_workers=allowed), cpus=2).turns
-    assert ("num_workers" in [turn.knob for turn in found]) == turned
+@for_each(LIMITS)
+def test_what_a_loader_counted_names_its_limit_and_what_to_turn(counted, settings, name, turns):
+    settings = dict(settings)
+    ahead = settings.pop("rows_ahead", 0)
+    found = data_limit(LoaderStatistics(**counted), LoaderKnobs(**settings), cpus=4, rows_ahead=ahead)
+    assert found.name == name
+    assert {turn.knob: turns.get(turn.knob) and turn.try_next for turn in found.turns} == turns
 
 
 def test_the_gain_is_capped_by_the_step(clock):

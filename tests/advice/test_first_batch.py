@@ -8,38 +8,29 @@ import pytest
 from inner import order_of
 
 from h5stream import H5StreamLoader
-from h5stream.advice.cost import DatasetCost, predict_first_batch
+from h5stream.advice import cost
 from h5stream.advice.inspection import inspect_file
-from h5stream.order.blocks import make_blocks
-from h5stream.order.epoch import EpochOrder
-from h5stream.order.line import OrderSettings
 
 
-def cost(**given):
-    return DatasetCost(
-        **{"path": "x", "chunks": 10, "times_read": 1.0, "read_nbytes": 1e9, "decoded_nbytes": 0.0, **given}
-    )
+def predicted(path, monkeypatch, rate=1e9, **options):
+    """Return what comes before the first batch where one thread undoes filters at a rate."""
+    monkeypatch.setattr(cost, "decode_rate", lambda *part, seconds: rate)
+    return inspect_file(path, batch_size=100, **options).sample.first_batch
 
 
-def predicted(*costs, rates=None, window_rows=10, threads=1):
-    settings = OrderSettings(batch_size=2, window_rows=window_rows, first_window_rows=window_rows)
-    order = EpochOrder(make_blocks((0, 100), (5,)), settings)
-    return predict_first_batch(costs, rates or [None] * len(costs), order, threads)
-
-
-def test_twice_the_threads_take_half_the_time():
-    assert predicted(cost(), threads=2).seconds == pytest.approx(predicted(cost()).seconds / 2)
-
-
-def test_what_is_kept_is_read_in_whole_and_by_one_thread():
-    kept = predicted(cost(kept=True), threads=8)
-    assert (kept.read_nbytes, kept.seconds) == (1e9, predicted(cost(), window_rows=100).seconds)
-
-
-def test_a_measured_rate_takes_the_place_of_the_assumed():
-    slow = predicted(cost(decoded_nbytes=1e9), rates=[1e8])
-    assert slow.seconds == pytest.approx(0.1 + 1.0)
-    assert predicted(cost(decoded_nbytes=1e9)).seconds == pytest.approx(0.1 + 0.1)
+def test_the_time_follows_from_threads_and_from_the_rate_of_decoding(tmp_path, monkeypatch):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, rows in (("x", 20_000), ("few", 2000)):
+            file.create_dataset(name, data=np.zeros((rows, 256), "f4"), chunks=(512, 256), compression="gzip")
+    path, small = str(tmp_path / "a.h5"), {"fields": ["x"], "memory_budget": 12 << 20}
+    kept = predicted(path, monkeypatch, threads=8, fields=["few"])
+    assert kept.decoded_nbytes == pytest.approx(2000 * 1024, rel=0.05)  # in whole, and by one thread
+    assert kept.seconds == pytest.approx((kept.decoded_nbytes + kept.read_nbytes) / 1e9)
+    one, two = (predicted(path, monkeypatch, threads=threads, **small) for threads in (1, 2))
+    assert one.seconds == pytest.approx((one.decoded_nbytes + one.read_nbytes) / 1e9)
+    assert two.seconds == pytest.approx((two.decoded_nbytes + two.read_nbytes) / 2e9)
+    slow = predicted(path, monkeypatch, rate=1e8, threads=1, **small)
+    assert slow.seconds == pytest.approx(slow.decoded_nbytes / 1e8 + slow.read_nbytes / 1e9)
 
 
 def test_inspect_names_the_first_window_that_the_loader_reads(tmp_path):

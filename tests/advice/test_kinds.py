@@ -1,20 +1,14 @@
 """What a file is, and that the lines of Python which `inspect` prints run as they are."""
 
-import os
-from pathlib import Path
-
 import h5py
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.advice.inspection import inspect_file
 from h5stream.advice.program import WIDTH, loader_lines, quoted
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-REAL = Path(os.environ.get("H5STREAM_CORPUS", REPOSITORY.parent / "shared" / "corpus")) / "real"
 RNG = np.random.default_rng(0)
 
 
@@ -73,13 +67,6 @@ def test_the_options_that_were_given_are_in_the_lines(tmp_path, monkeypatch):
     assert (loader.batch_size, loader.memory_budget, loader.dataset.layout.allow_external) == (7, 1 << 26, True)
 
 
-def test_a_whole_compound_is_named_and_so_are_its_members(tmp_path):
-    path = make(tmp_path / "a.h5", **ROWS["compound"])
-    entry = next(e for group in inspect_file(path).groups for e in group.datasets if e.path == "obs")
-    assert [(m.name, m.dtype) for m in entry.members] == [("obs:label", "int8"), ("obs:at:lat", "float32")]
-    assert inspect_file(path, fields=[m.name for m in entry.members]).sample.rows == 9
-
-
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="/\0:"), min_size=1, max_size=90)
 
 
@@ -103,23 +90,6 @@ def test_a_quoted_text_is_that_text(text):
 # --- samples that are not ---------------------------------------------------------------------------------
 
 
-def test_a_sparse_matrix_is_streamed(tmp_path, monkeypatch):
-    dense = np.where(RNG.random((600, 40)) < 0.1, RNG.integers(1, 9, (600, 40)), 0).astype("i4")
-    rows, columns = np.nonzero(dense)
-    path = make(
-        tmp_path / "a.h5",
-        m__data=dense[rows, columns],
-        m__indices=columns,
-        m__indptr=np.append(0, np.bincount(rows, minlength=600).cumsum()),
-        m__names=np.array([b"gene"] * 40),
-        m__shape=np.array(dense.shape),
-    )
-    found = inspect_file(path)
-    assert (found.sample, found.lines, kinds(found)) == (None, (), ["sparse"])
-    scope = run(found.kinds[0].lines, tmp_path, monkeypatch)
-    assert (scope["loader"].dataset[:].numpy() == dense).all()
-
-
 def test_a_sparse_matrix_beside_rows_does_not_hide_them(tmp_path):
     path = make(
         tmp_path / "a.h5", X=np.zeros((50, 30)), raw__data=np.ones(60), raw__indices=np.zeros(60, int),
@@ -128,16 +98,6 @@ def test_a_sparse_matrix_beside_rows_does_not_hide_them(tmp_path):
     found = inspect_file(path)
     assert found.sample.fields == ("X",)
     assert kinds(found) == ["sparse"]
-
-
-@pytest.mark.parametrize("lengths", [[100] * 12, [*range(90, 102)]])
-def test_datasets_that_a_pattern_names_are_objects(lengths, tmp_path, monkeypatch):
-    traces = {f"waves__trace_{k:03}": RNG.standard_normal((n, 3)).astype("f4") for k, n in enumerate(lengths)}
-    found = inspect_file(make(tmp_path / "a.h5", **traces, waves__about=np.arange(4)))
-    assert kinds(found) == ["dataset_a_sample"]
-    assert 'samples=Objects("waves/trace_*")' in found.kinds[0].way_out
-    batch = run(found.kinds[0].lines, tmp_path, monkeypatch)["batch"]
-    assert (batch if isinstance(batch, torch.Tensor) else batch.values).shape == (12, max(lengths), 3)
 
 
 @pytest.mark.parametrize("lengths", [[100] * 12, [*range(90, 102)]])
@@ -152,19 +112,6 @@ def test_datasets_that_no_pattern_names_are_named(lengths, tmp_path, monkeypatch
     assert len(dataset) == 12
     for k, trace in enumerate(traces.values()):
         assert (dataset[k].numpy() == trace).all()
-
-
-def test_datasets_at_the_root_that_are_a_sample_each_are_no_fields(tmp_path, monkeypatch):
-    path = make(tmp_path / "a.h5", **{f"{k}": np.zeros((5, 2)) for k in range(40)})
-    found = inspect_file(path)
-    assert (found.sample, kinds(found)) == (None, ["dataset_a_sample"])
-    run(found.kinds[0].lines, tmp_path, monkeypatch)
-
-
-def test_columns_are_not_samples(tmp_path):
-    found = inspect_file(make(tmp_path / "a.h5", **ROWS["columns"]))
-    assert kinds(found) == []
-    assert len(found.sample.fields) == 30
 
 
 def episodes(**others):
@@ -205,14 +152,6 @@ def test_groups_of_episodes_are_streamed_as_sequences(name, tmp_path, monkeypatc
     assert (ours["goal"][:, 0] == np.repeat(np.arange(5), np.arange(10, 15))).all()
 
 
-def test_numbered_groups_at_the_root_are_streamed_as_rows_of_one_dataset(tmp_path, monkeypatch):
-    path = make(tmp_path / "a.h5", **{f"{k}__x": np.full((k + 1, 2), k) for k in range(12)})
-    (kind,) = inspect_file(path).kinds
-    x = run(kind.lines, tmp_path, monkeypatch)["loader"].dataset[:]
-    order = np.array(sorted(range(12), key=str))
-    assert (x[:, 0] == np.repeat(order, order + 1)).all()
-
-
 def matlab(path, **arrays):
     """Write arrays as MATLAB -v7.3 does: axes the other way round, and a class on each."""
     with h5py.File(path, "w") as file:
@@ -220,17 +159,6 @@ def matlab(path, **arrays):
             file[name] = array.T
             file[name].attrs["MATLAB_class"] = np.bytes_("double")
     return str(path)
-
-
-def test_matlabs_axes_are_turned_back_where_samples_lie_along_the_last(tmp_path, monkeypatch):
-    x, y = RNG.standard_normal((90, 5)), np.arange(90.0).reshape(90, 1)
-    found = inspect_file(matlab(tmp_path / "a.mat", X=x, y=y))
-    assert (found.sample, kinds(found)) == (None, ["matlab_turned"])
-    assert "X is 90 x 5 in MATLAB and 5 x 90 in HDF5" in found.kinds[0].what
-    dataset = run(found.kinds[0].lines, tmp_path, monkeypatch)["loader"].dataset
-    ours = dataset[:]
-    assert (ours["X"].numpy() == x).all()
-    assert (ours["y"].numpy() == y).all()
 
 
 def test_matlabs_axes_are_said_where_samples_lie_along_the_first(tmp_path, monkeypatch):
@@ -260,24 +188,3 @@ def test_a_dimension_of_netcdf_without_values_is_no_field(tmp_path):
     with h5py.File(path, "a") as file:
         file["g/n"].attrs["NAME"] = np.bytes_("This is a netCDF dimension but not a netCDF variable.        50")
     assert inspect_file(path).sample.fields == ("g/x",)
-
-
-# --- real files -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.corpus
-@pytest.mark.skipif(not REAL.is_dir(), reason=f"the corpus of real files is not at {REAL}")
-@pytest.mark.parametrize("step", [2, pytest.param(1, marks=pytest.mark.slow)], ids=["in turns", "all"])
-def test_the_lines_run_for_every_real_file(tmp_path, monkeypatch, step):
-    """By default for every second."""
-    for path in sorted(REAL.iterdir())[::step]:
-        found = inspect_file(str(path))
-        programs = [found.lines, *(kind.lines for kind in found.kinds)]
-        assert any(programs), path
-        for lines in filter(None, programs):
-            for made in tmp_path.iterdir():
-                made.unlink()
-            scope = run(lines, tmp_path, monkeypatch)
-            if "loader" in scope:
-                batch = scope["batch"] if "batch" in scope else scope["loader"].dataset[0]
-                assert isinstance(batch, torch.Tensor | tuple | dict | list), path

@@ -6,20 +6,20 @@ import pytest
 import torch
 from each import for_each
 
-from h5stream.advice.doctor import passed, warned, worst
+from h5stream.advice.doctor import judged, worst
 from h5stream.advice.limits import LoaderKnobs, least_amplification
 from h5stream.advice.listing import dtype_text
 from h5stream.advice.proposals import last_name, named
-from h5stream.advice.suggestion import above_zero, at_least
+from h5stream.advice.suggestion import above_zero, at_least, batch_rows
 from h5stream.baseline.measure import row_sums
 from h5stream.cli.inspect_view import _seconds_text
-from h5stream.cli.options import batch_rows, field_names
-from h5stream.cli.showing import printable
+from h5stream.cli.options import field_names
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError
+from h5stream.monitor.progress import printable
 
 SAID = [
-    (worst([passed("a", ""), warned("b", "", ""), passed("c", "")]), "warn"),
+    (worst([judged("a", ""), judged("b", "", "fix"), judged("c", "")]), "warn"),
     (worst([]), "pass"),
     (dtype_text(np.dtype(">f4")), "float32 big-endian"),
     (dtype_text(np.dtype("S10")), "S10"),
@@ -28,7 +28,10 @@ SAID = [
     (last_name("obs:cell_type"), "cell_type"),
     (last_name("data/x"), "x"),
     (named(["a", "b", "c"]), "a, b and c"),
-    ([batch_rows(*given) for given in ((10**6, 1024), (50_000, 3072), (10**6, 1 << 20), (10, 8))], [8192, 2048, 64, 1]),
+    (
+        [batch_rows(*given) for given in ((10**6, 1024), (50_000, 3072), (10**6, 1 << 20), (10, 8), (None, 8))],
+        [8192, 2048, 64, 1, 8192],
+    ),
     ([_seconds_text(s) for s in (7.2e-05, 0.074, 0.9996)], ["under 1 ms", "about 70 ms", "about 1.0 s"]),
     ([field_names(text) for text in ("", "x", "x, y")], [None, "x", ["x", "y"]]),
     (printable("a\x1b[31mb\n"), "a\N{REPLACEMENT CHARACTER}[31mb\n"),

@@ -25,8 +25,8 @@ from h5stream.advice.tune import Attempt
 from h5stream.baseline.measure import Measurement
 from h5stream.cli.app import app, fail
 from h5stream.cli.bench import Report, print_end, print_row
-from h5stream.cli.showing import Bar
 from h5stream.cli.tune import attempts_table
+from h5stream.monitor.progress import Bar
 
 SCREENS = {
     "start": [],

@@ -1,0 +1,127 @@
+"""How far something is: a bar on a terminal, lines elsewhere; and text from files, made fit to be printed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from rich.console import Console, RenderableType
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.progress_bar import ProgressBar
+from rich.table import Column
+from rich.text import Text
+
+from h5stream.units import text_of_bytes
+
+PLAIN_LINE_S = 5.0  # a log file wants to know that it goes on, not how it looks every moment
+REFRESH_S = 0.2  # seconds between two drawings for batches: drawing takes about 2 ms, so 1 %
+
+
+def printable(text: str, kept: str = "\n") -> str:
+    """Replace what is not printable, but for `kept`; names, which are one line, keep nothing."""
+    if text.isprintable():
+        return text
+    valid = text.encode("utf-8", "replace").decode()
+    return "".join(c if c.isprintable() or c in kept else "\N{REPLACEMENT CHARACTER}" for c in valid)
+
+
+class _Clock(BarColumn):
+    def render(self, task: Task) -> ProgressBar:
+        """Draw the time that has passed as a part of what was foretold, which is never seen to be over."""
+        total = task.total or 1.0
+        return ProgressBar(total=total, completed=min(task.elapsed or 0.0, 0.99 * total), width=self.bar_width)
+
+
+class Bar(Progress):
+    """A progress bar with rate and time left on a terminal; elsewhere a plain line every few seconds.
+
+    It goes to the errors' console where the standard output is for results. What is counted is a `unit`: ``"bytes"``,
+    ``"rows"``, ``"batches"``, or ``"s"``, whose total is foretold and which pass by themselves.
+
+    # Guarantees: of batches it is drawn by the thread that shows them, and by no other: when one arrives and the last
+    drawing is `REFRESH_S` old. A note stands below, and lines are printed when the caller says so.
+    """
+
+    def __init__(self, console: Console, title: str, *, unit: str = "bytes", total: int | None = None) -> None:
+        self._title, self._unit, self._note = title, unit, ""
+        self._begin = self._last = time.monotonic()
+        columns: dict[str, tuple[ProgressColumn, ...]] = {
+            "rows": (BarColumn(20), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn()),
+            "bytes": (BarColumn(20), DownloadColumn(True), TransferSpeedColumn(), TimeRemainingColumn()),
+            "batches": (BarColumn(None), MofNCompleteColumn(), TextColumn("{task.fields[rate]}")),
+            "s": (_Clock(20), TextColumn("{task.elapsed:.0f} of about {task.total:.0f} s")),
+        }
+        beside = Column(overflow="ellipsis", no_wrap=True)
+        last = TextColumn("{task.fields[note]}", markup=False, table_column=beside)
+        super().__init__(
+            TextColumn("{task.description}", markup=False),
+            *columns[unit],
+            TimeRemainingColumn(compact=True) if unit == "batches" else last,
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+            auto_refresh=unit != "batches",
+            expand=unit == "batches",
+        )
+        self._task = self.add_task(title, total=1 if unit == "s" else total, note="", rate="")
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Return the bar, and what stands below it."""
+        yield from super().get_renderables()
+        if self._unit == "batches":
+            yield Text(self._note, style="dim", no_wrap=True, overflow="ellipsis")
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since it began."""
+        return time.monotonic() - self._begin
+
+    def show(self, done: float = 0, total: float = 0, note: str = "") -> None:
+        """Show how far it is."""
+        note = printable(note, kept="")
+        self.update(self._task, completed=done, total=total or None, note=note)
+        now = time.monotonic()
+        if self.disable and now - self._last >= PLAIN_LINE_S:
+            self._last = now
+            self.say(f"{self._title}: {self._counts(done, total, now)} {note}".replace("  ", " ").rstrip())
+
+    def is_due(self) -> bool:
+        """Tell whether there is a bar, and its last drawing is old enough; called for each batch."""
+        return not self.disable and time.monotonic() - self._last >= REFRESH_S
+
+    def show_batches(self, done: int, total: int | None, elapsed_s: float, rate: str, note: str | None) -> None:
+        """Show how many batches came, at what rate; with a note, as what stands below from now on."""
+        if note is not None:
+            self._note = note
+        if not self.disable:
+            self._last = time.monotonic()
+            self.update(self._task, completed=done, rate=rate)
+            self.refresh()
+            return
+        left = "?:??" if total is None else "{}:{:02d}".format(*divmod(round(elapsed_s / done * (total - done)), 60))
+        share, of = (f"{done / total:4.0%} ", f"/{total}") if total else ("", "")
+        end = f" | {note}" if note else ""
+        self.say(f"{self._title}: {share}{done}{of} | {rate} | {left} left{end}", soft_wrap=True)
+
+    def say(self, text: str, soft_wrap: bool = False) -> None:
+        """Print a line that stays: above the bar, or where there is none."""
+        self.console.print(printable(text), markup=False, highlight=False, soft_wrap=soft_wrap)
+
+    def _counts(self, done: float, total: float, now: float) -> str:
+        if self._unit == "s":
+            return f"{now - self._begin:.0f} of about {total:.0f} s"
+        rate = done / max(now - self._begin, 1e-6)
+        left = f", {(total - done) / rate:.0f} s left" if rate > 0 else ""
+        if self._unit == "rows":
+            return f"{done:,} of {total:,} rows, {rate:,.0f}/s{left}"
+        return f"{text_of_bytes(done)} of {text_of_bytes(total)}, {text_of_bytes(rate)}/s{left}"
