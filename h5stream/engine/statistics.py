@@ -257,13 +257,6 @@ def combined(snapshots: Sequence[LoaderStatistics]) -> LoaderStatistics:
 
     Sums are added. `first_batch_s` is added too, so that its share of `elapsed_s` stays what it is;
     `wait_p95_s` is the highest of them, which the common one does not exceed.
-
-    Examples
-    --------
-    >>> one = LoaderStatistics(rows=10, batches=2, wait_max_s=0.1)
-    >>> two = combined([one, one])
-    >>> two.rows, two.batches, two.wait_max_s
-    (20, 4, 0.1)
     """
     batches = max(1, sum(s.batches for s in snapshots))
     added = {

@@ -102,13 +102,7 @@ class Blocks:
 def make_blocks(
     file_starts: tuple[int, ...], block_rows: tuple[int, ...], rows: NDArray[np.int64] | None = None
 ) -> Blocks:
-    """Cut each file's rows into blocks; a block never crosses from one file into the next.
-
-    Examples
-    --------
-    >>> make_blocks((0, 5, 9), (2, 3)).edges.tolist()
-    [0, 2, 4, 5, 8, 9]
-    """
+    """Cut each file's rows into blocks; a block never crosses from one file into the next."""
     count = sum(-(-(stop - start) // size) for start, stop, size in _spans(file_starts, block_rows))
     if count > _MAX_BLOCKS:
         raise OptionError(
@@ -128,14 +122,7 @@ def make_blocks(
 def blocks_by(
     keys: NDArray[np.int64], rows: NDArray[np.int64] | None = None, begins: NDArray[np.int64] | None = None
 ) -> Blocks:
-    """Make blocks of rows, or of samples, that have one key: the chunk that each of them begins in or looks up.
-
-    Examples
-    --------
-    >>> blocks = blocks_by(np.array([1, 0, 1, 0]))
-    >>> blocks.edges.tolist(), blocks.rows.tolist()
-    ([0, 2, 4], [1, 3, 0, 2])
-    """
+    """Make blocks of rows, or of samples, that have one key: the chunk that each of them begins in or looks up."""
     begins = keys if begins is None else begins
     if not is_ascending(begins):
         by_key = np.argsort(begins, kind="stable")
@@ -147,13 +134,7 @@ def blocks_by(
 def block_numbers(
     file_starts: tuple[int, ...], block_rows: tuple[int, ...], rows: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the number of the block that each of some rows lies in; see `make_blocks`.
-
-    Examples
-    --------
-    >>> block_numbers((0, 5, 9), (2, 3), np.array([8, 0, 4, 5])).tolist()
-    [4, 0, 2, 3]
-    """
+    """Return the number of the block that each of some rows lies in; see `make_blocks`."""
     starts, sizes = np.array(file_starts[:-1]), np.array(block_rows)
     counts = -(-np.diff(file_starts) // sizes)
     file = np.searchsorted(starts, rows, side="right") - 1
@@ -162,14 +143,7 @@ def block_numbers(
 
 
 def listed_blocks(rows: NDArray[np.int64], block_rows: int) -> Blocks:
-    """Cut rows in an order of the user's into stretches: what an epoch that is not shuffled goes through.
-
-    Examples
-    --------
-    >>> blocks = listed_blocks(np.array([7, 2, 2, 5, 0]), 2)
-    >>> blocks.edges.tolist(), blocks.rows_at(np.arange(5)).tolist()
-    ([0, 2, 4, 5], [7, 2, 2, 5, 0])
-    """
+    """Cut rows in an order of the user's into stretches: what an epoch that is not shuffled goes through."""
     return Blocks(edges=np.append(np.arange(0, len(rows), block_rows, dtype=np.int64), len(rows)), rows=rows)
 
 
@@ -178,17 +152,7 @@ def _spans(file_starts: tuple[int, ...], block_rows: tuple[int, ...]) -> list[tu
 
 
 def select_rows(selection: Any, total: int) -> NDArray[np.int64] | None:
-    """Turn indices or a boolean mask into ascending row numbers.
-
-    Examples
-    --------
-    >>> select_rows([5, -1, 2], 10).tolist()
-    [2, 5, 9]
-    >>> select_rows([True, False, True], 3).tolist()
-    [0, 2]
-    >>> select_rows(slice(None, None, 4), 10).tolist()
-    [0, 4, 8]
-    """
+    """Turn indices or a boolean mask into ascending row numbers."""
     if selection is None:
         return None
     rows = row_numbers(selection, total)
@@ -211,13 +175,7 @@ def _repeated_in(rows: NDArray[np.int64], piece: slice) -> NDArray[np.int64]:
 
 
 def row_numbers(selection: Any, total: int) -> NDArray[np.int64]:
-    """Turn indices, a slice or a boolean mask into row numbers in the order given, as often as they are named.
-
-    Examples
-    --------
-    >>> row_numbers([5, -1, 2, 5], 10).tolist()
-    [5, 9, 2, 5]
-    """
+    """Turn indices, a slice or a boolean mask into row numbers in the order given, as often as they are named."""
     rows: NDArray[np.int64]
     chosen = np.arange(*selection.indices(total)) if isinstance(selection, slice) else np.asarray(selection)
     if chosen.dtype == bool:

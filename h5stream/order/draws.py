@@ -18,15 +18,6 @@ class RandomStarts:
     """Draws samples for each epoch.
 
     # Guarantees: immutable; any thread may draw.
-
-    Examples
-    --------
-    >>> from h5stream.samples.sequences import Draws
-    >>> from h5stream.samples.space import SequenceSpace
-    >>> space = SequenceSpace(anchors=np.arange(10), edges=np.array([0, 4, 10]), pad=None, left_out=0, draws=Draws())
-    >>> starts = RandomStarts(space)
-    >>> len(starts), starts.numbers(seed=0, epoch=0).tolist(), starts.numbers(seed=0, epoch=1).tolist()
-    (2, [1, 7], [3, 6])
     """
 
     def __init__(self, space: Space, rows: Ints | None = None) -> None:
@@ -70,13 +61,7 @@ class RandomStarts:
 
 
 def below(words: NDArray[np.uint64], counts: Any) -> Ints:
-    """Turn 64 random bits each into numbers from 0 to less than the counts, which are far below 2**64.
-
-    Examples
-    --------
-    >>> below(np.array([0, 17, 40], np.uint64), np.array([10, 10, 7])).tolist()
-    [0, 7, 5]
-    """
+    """Turn 64 random bits each into numbers from 0 to less than the counts, which are far below 2**64."""
     return (words % np.asarray(counts).astype(np.uint64)).astype(np.int64)
 
 

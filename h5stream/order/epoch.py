@@ -152,18 +152,6 @@ class EpochOrder:
     """The order of one rank in an epoch, or in what other numbers of ranks left of it.
 
     A window that holds rows of two ranks' runs is read by both; every row is still given once.
-
-    Examples
-    --------
-    >>> from h5stream.order.blocks import make_blocks
-    >>> settings = OrderSettings(batch_size=4, window_rows=6, first_window_rows=6, seed=1)
-    >>> order = EpochOrder(make_blocks((0, 10), (2,)), settings)
-    >>> order.batches, order.batch_rows(0).tolist()
-    (3, [1, 2, 5, 3])
-    >>> settings = OrderSettings(batch_size=2, window_rows=6, first_window_rows=6, shuffle=False)
-    >>> rest = EpochOrder(make_blocks((0, 12), (2,)), settings, ((2, 1),))  # two ranks took a batch: rows 0, 1 and 6, 7
-    >>> [rest.batch_rows(k).tolist() for k in range(rest.batches)]
-    [[2, 3], [4, 5], [8, 9], [10, 11]]
     """
 
     def __init__(self, blocks: Blocks, settings: OrderSettings, taken: Taken = ()) -> None:
@@ -294,16 +282,7 @@ def order_after(
     taken: Taken,
     order_of: Callable[[Blocks, OrderSettings, Taken], EpochOrder] = EpochOrder,
 ) -> tuple[EpochOrder, int]:
-    """Return the order of an epoch of which some was taken, and the batch to go on with; `order_of` makes orders.
-
-    Examples
-    --------
-    >>> from h5stream.order.blocks import make_blocks
-    >>> settings = OrderSettings(batch_size=2, window_rows=6, first_window_rows=6, world_size=2)
-    >>> order, first_batch = order_after(make_blocks((0, 12), (2,)), settings, ((4, 1), (2, 1)))
-    >>> order.batches, first_batch
-    (1, 1)
-    """
+    """Return the order of an epoch of which some was taken, and the batch to go on with; `order_of` makes orders."""
     before, first_batch = taken, 0
     if taken and taken[-1][0] == settings.world_size:
         before, first_batch = taken[:-1], taken[-1][1]

@@ -85,15 +85,7 @@ def _batched(indices: Iterator[Any], size: int, drop_last: bool) -> Iterator[lis
 
 
 class ListedOrder:
-    """Batches of given rows; consecutive batches are read together.
-
-    Examples
-    --------
-    >>> order = ListedOrder([[4, 0], [1]], together=2, total_rows=5)
-    >>> window = next(order.windows())
-    >>> window.rows.tolist(), window.batch.tolist(), window.within.tolist()
-    ([0, 1, 4], [0, 1, 0], [1, 0, 0])
-    """
+    """Batches of given rows; consecutive batches are read together."""
 
     def __init__(
         self,

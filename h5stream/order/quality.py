@@ -42,29 +42,12 @@ class WeakMixing:
 
 
 def is_weak(window_blocks: int, blocks: int) -> bool:
-    """Tell whether windows of so many blocks mix too little of data that has so many.
-
-    Examples
-    --------
-    >>> is_weak(32, 2563), is_weak(1024, 100_000), is_weak(12, 12)
-    (True, False, False)
-    """
+    """Tell whether windows of so many blocks mix too little of data that has so many."""
     return window_blocks < min(FEW_BLOCKS, _NEARLY_ALL * blocks)
 
 
 def weak_mixing(blocks: Blocks, *, window_rows: int, batch_rows: int, ranks: int = 1) -> WeakMixing | None:
-    """Say what windows of so many rows mix, where that is too little; else None.
-
-    Examples
-    --------
-    >>> from h5stream.order.blocks import make_blocks
-    >>> sorted_file = make_blocks((0, 1_281_167), (500,))
-    >>> found = weak_mixing(sorted_file, window_rows=16_000, batch_rows=64)
-    >>> found.window_blocks, found.blocks, round(found.batch_blocks), round(found.batch_blocks_full)
-    (32, 2563, 28, 63)
-    >>> weak_mixing(sorted_file, window_rows=100_000, batch_rows=64) is None
-    True
-    """
+    """Say what windows of so many rows mix, where that is too little; else None."""
     block_rows = blocks.total_rows / blocks.count
     held = min(blocks.count, max(1, round(ranks * window_rows / block_rows)))
     if ranks * window_rows >= blocks.total_rows or not is_weak(held, blocks.count):
@@ -85,16 +68,7 @@ def _distinct(blocks: int, drawn: int) -> float:
 
 
 def measure(order: EpochOrder) -> Quality:
-    """Measure the order of an epoch.
-
-    Examples
-    --------
-    >>> from h5stream.order.blocks import make_blocks
-    >>> from h5stream.order.line import OrderSettings
-    >>> settings = OrderSettings(batch_size=100, window_rows=1000, first_window_rows=1000)
-    >>> measure(EpochOrder(make_blocks((0, 1000), (10,)), settings)).score > 0.5
-    True
-    """
+    """Measure the order of an epoch."""
     batches = [order.batch_rows(k) for k in range(order.batches)]
     windows = [order.outputs(k)[0] for k in range(len(order.window_edges) - 1)]
     return Quality(
@@ -111,14 +85,6 @@ def forecast(order: EpochOrder) -> Quality:
     The blocks of each window are known; within a window rows are drawn without replacement. So the variance of
     batch means is that of the windows' means plus that of a sample of the window. The blocks must hold no
     selection of rows.
-
-    Examples
-    --------
-    >>> from h5stream.order.blocks import make_blocks
-    >>> from h5stream.order.line import OrderSettings
-    >>> settings = OrderSettings(batch_size=100, window_rows=1000, first_window_rows=1000)
-    >>> forecast(EpochOrder(make_blocks((0, 1000), (10,)), settings)).blocks_per_batch
-    63.39...
     """
     windows = [_WindowMoments.of(*order.window_ranges(k)) for k in range(len(order.window_edges) - 1)]
     weights = np.array([w.rows for w in windows], dtype=np.float64)

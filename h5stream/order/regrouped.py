@@ -31,15 +31,6 @@ class RegroupedOrder(_View):
 
     A window of the epoch's order holds all rows that are shuffled with one another, for an exact global shuffle
     all there are. Who reads rows one by one need not hold it: the permutation, eight bytes a row, is enough.
-
-    Examples
-    --------
-    >>> from h5stream.order.blocks import make_blocks
-    >>> from h5stream.order.line import OrderSettings
-    >>> settings = OrderSettings(batch_size=4, window_rows=10, first_window_rows=10, seed=1)
-    >>> order = RegroupedOrder(EpochOrder(make_blocks((0, 10), (2,)), settings), batches_at_once=1)
-    >>> [window.rows.tolist() for window in order.windows()]
-    [[2, 5, 6, 9], [0, 1, 7, 3], [8, 4]]
     """
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
@@ -83,16 +74,6 @@ class FileOrder(_View):
 
     A span ends where a batch or a block ends, so that it never lies in two files. Working it out costs nothing for
     each row.
-
-    Examples
-    --------
-    >>> from h5stream.order.blocks import make_blocks
-    >>> from h5stream.order.line import OrderSettings
-    >>> settings = OrderSettings(batch_size=4, window_rows=8, first_window_rows=8, shuffle=False)
-    >>> order = FileOrder(EpochOrder(make_blocks((0, 10), (6,)), settings))
-    >>> window = next(order.windows())
-    >>> window.rows.tolist(), window.counts.tolist(), window.batch.tolist(), window.within.tolist()
-    ([0, 4, 6, 8], [4, 2, 2, 2], [0, 1, 1, 2], [0, 0, 2, 0])
     """
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:

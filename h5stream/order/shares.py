@@ -53,13 +53,7 @@ def even_share(line: Line, settings: OrderSettings, taken: Taken) -> Share:
 
 
 def count_batches(rows: int, settings: OrderSettings) -> int:
-    """Return the batches that every rank has, by arithmetic alone.
-
-    Examples
-    --------
-    >>> count_batches(100, OrderSettings(batch_size=8, window_rows=8, first_window_rows=8))
-    13
-    """
+    """Return the batches that every rank has, by arithmetic alone."""
     ranks, size = settings.world_size, settings.batch_size
     if settings.drop_last:
         batches = rows // (ranks * size)

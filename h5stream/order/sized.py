@@ -29,15 +29,7 @@ length come from anywhere in the window."""
 
 
 def cut_by_rows(lengths: Ints, batch_size: int, limit: BatchLimit) -> Ints:
-    """Cut samples that follow one another into batches, each with as many as may be.
-
-    Examples
-    --------
-    >>> cut_by_rows(np.array([3, 1, 2, 4, 1]), 8, BatchLimit(rows=5)).tolist()
-    [0, 2, 3, 5]
-    >>> cut_by_rows(np.array([3, 1, 2, 4, 1]), 8, BatchLimit(rows=6, padded=True)).tolist()
-    [0, 2, 3, 4, 5]
-    """
+    """Cut samples that follow one another into batches, each with as many as may be."""
     count = len(lengths)
     if limit.rows is None:
         return np.append(np.arange(0, count, batch_size), count)
@@ -66,13 +58,7 @@ def _padded_end(lengths: Ints, start: int, most: int, rows: int) -> int:
 
 
 def most_samples(lengths: Ints, batch_size: int, limit: BatchLimit) -> int:
-    """Return the samples that a batch may have, whatever the order: the shortest of all.
-
-    Examples
-    --------
-    >>> most_samples(np.array([3, 1, 2, 4, 1]), 8, BatchLimit(rows=5))
-    3
-    """
+    """Return the samples that a batch may have, whatever the order: the shortest of all."""
     if limit.rows is None:
         return min(batch_size, len(lengths))
     return min(batch_size, max(1, int(np.searchsorted(np.cumsum(np.sort(lengths)), limit.rows, side="right"))))

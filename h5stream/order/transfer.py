@@ -16,15 +16,7 @@ for so many."""
 
 
 def transfer_rows(batch_rows: int, block_rows: int, row_nbytes: int, rows: int) -> int:
-    """Return the rows of a slot: whole blocks, so that slots seldom cut a chunk, and no less than a batch.
-
-    Examples
-    --------
-    >>> transfer_rows(8192, 1024, 1032, 524288), transfer_rows(10000, 1024, 1032, 524288)
-    (8192, 10240)
-    >>> transfer_rows(32, 1000, 1000, 524288), transfer_rows(32, 1000, 1000, 500)
-    (5000, 500)
-    """
+    """Return the rows of a slot: whole blocks, so that slots seldom cut a chunk, and no less than a batch."""
     wanted = max(batch_rows, -(-TRANSFER_NBYTES // max(1, row_nbytes)))
     return min(rows, -(-wanted // block_rows) * block_rows)
 
@@ -36,15 +28,6 @@ class TransferOrder:
 
     # Guarantees: `windows` may run in another thread than all else. What it works out for `sources` is handed over
     # by single operations on a dictionary.
-
-    Examples
-    --------
-    >>> from h5stream.order.blocks import make_blocks
-    >>> from h5stream.order.line import OrderSettings
-    >>> settings = OrderSettings(batch_size=4, window_rows=6, first_window_rows=6)
-    >>> order = TransferOrder(EpochOrder(make_blocks((0, 10), (2,)), settings), slot_rows=4, slots_at_once=2)
-    >>> order.slot_edges.tolist(), [order.batch_size_of(k) for k in range(order.batches)]
-    ([0, 2, 3], [4, 2, 4])
     """
 
     def __init__(self, order: EpochOrder, *, slot_rows: int, slots_at_once: int) -> None:

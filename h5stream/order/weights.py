@@ -63,11 +63,6 @@ class WeightedDraws(EpochDraws):
     """Draws one after the other, each sample as likely as its weight says: counts are multinomial.
 
     Inverts the cumulated weights by a table of guesses (Chen and Asau 1974), so that it costs about as much as sorting.
-
-    Examples
-    --------
-    >>> WeightedDraws(np.array([1.0, 0.0, 3.0]), 8).places(seed=0, epoch=0).tolist()
-    [0, 0, 0, 0, 2, 2, 2, 2]
     """
 
     def __init__(self, weights: NDArray[np.float64], count: int, at: Places | None = None) -> None:
@@ -117,11 +112,6 @@ class DistinctDraws(EpochDraws):
     """Draws one after the other of those that are left, each as likely as its weight says: none comes twice.
 
     The smallest of exponential variates divided by weights are just that (Efraimidis and Spirakis 2006).
-
-    Examples
-    --------
-    >>> DistinctDraws(np.array([1.0, 0.0, 3.0, 2.0]), 2).places(seed=0, epoch=0).tolist()
-    [0, 2]
     """
 
     def __init__(self, weights: NDArray[np.float64], count: int, at: Places | None = None) -> None:
@@ -151,13 +141,7 @@ class DistinctDraws(EpochDraws):
 
 
 class ClassDraws(EpochDraws):
-    """Draws a stated number of each class, of which each sample comes as often as any other, but for one.
-
-    Examples
-    --------
-    >>> ClassDraws(np.array([0, 0, 1, 0, 0]), [2, 2]).places(seed=0, epoch=0).tolist()
-    [1, 2, 2, 3]
-    """
+    """Draws a stated number of each class, of which each sample comes as often as any other, but for one."""
 
     def __init__(self, classes: NDArray[np.integer[Any]], counts: Sequence[int], at: Places | None = None) -> None:
         self._at = at
@@ -202,14 +186,6 @@ class SourceDraws(EpochDraws):
 
     Each source is an endless line of passes, in each of which its blocks come in another order; an epoch takes up
     where the last one stopped. So no sample is left behind, and a small part of a source is a few whole blocks.
-
-    Examples
-    --------
-    >>> from h5stream.order.blocks import make_blocks
-    >>> blocks = replace(make_blocks((0, 4, 10), (2, 2)), strata=np.array([0, 0, 1, 1, 1]))
-    >>> draws = SourceDraws(blocks, [6, 2])
-    >>> [draws.places(seed=0, epoch=epoch).tolist() for epoch in range(3)]
-    [[0, 1, 2, 2, 3, 3, 6, 7], [0, 0, 1, 1, 2, 3, 4, 5], [0, 1, 2, 2, 3, 3, 8, 9]]
     """
 
     def __init__(self, blocks: Blocks, counts: Sequence[int]) -> None:
@@ -289,13 +265,7 @@ class SourceShares:
 
 
 def shared_out(total: int, shares: NDArray[np.float64]) -> list[int]:
-    """Cut a number into parts by shares that add up to 1, what is left over to those that lack most.
-
-    Examples
-    --------
-    >>> shared_out(10, np.array([0.55, 0.25, 0.2]))
-    [6, 2, 2]
-    """
+    """Cut a number into parts by shares that add up to 1, what is left over to those that lack most."""
     counts = np.floor(total * shares).astype(np.int64)
     counts[np.argsort(counts - total * shares, kind="stable")[: total - int(counts.sum())]] += 1
     found: list[int] = counts.tolist()
@@ -322,16 +292,7 @@ def _repeated(times_of: Callable[[slice], Ints], total: int, count: int) -> Plac
 
 
 def drawn_blocks(blocks: Blocks, places: Places, *, shuffle: bool, window_rows: int) -> Blocks:
-    """Return the blocks of an epoch that takes some places of blocks.
-
-    Examples
-    --------
-    >>> from h5stream.order.blocks import make_blocks
-    >>> places = np.array([0, 0, 0, 1, 3])
-    >>> found = drawn_blocks(make_blocks((0, 4), (2,)), places, shuffle=True, window_rows=8)
-    >>> found.edges.tolist(), found.in_turns(found.edges[:-1], found.edges[1:]).tolist(), found.rows.tolist()
-    ([0, 2, 4, 5], [0, 1, 2, 3, 4], [0, 0, 0, 1, 3])
-    """
+    """Return the blocks of an epoch that takes some places of blocks."""
     edges = sought(places, blocks.edges)
     taken = np.flatnonzero(np.diff(edges))
     first, sizes = edges[taken], np.diff(edges)[taken]
@@ -377,13 +338,7 @@ class DrawnBlocks:
 
 
 def interleaved(blocks: NDArray[np.integer[Any]], sizes: Ints, strata: Ints) -> Ints:
-    """Put the blocks of several strata in turn: each stratum evenly along the line, its own in the order given.
-
-    Examples
-    --------
-    >>> interleaved(np.array([3, 0, 2, 1, 4]), np.array([1, 1, 1, 1, 2]), np.array([0, 0, 0, 0, 1])).tolist()
-    [3, 0, 4, 2, 1]
-    """
+    """Put the blocks of several strata in turn: each stratum evenly along the line, its own in the order given."""
     place = np.empty(len(blocks))
     for stratum in np.unique(strata).tolist():
         ours = np.flatnonzero(strata[blocks] == stratum)

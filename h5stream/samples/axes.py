@@ -84,15 +84,7 @@ class FieldSteps:
 
 
 def axis_space(samples: Sequences | Rows, volumes: Ints, steps_of_each: Sequence[Sequence[FieldSteps]]) -> BoxSpace:
-    """Find all samples along an axis.
-
-    Examples
-    --------
-    >>> reach = FieldSteps(elements=5, least=0, most=2)
-    >>> space = axis_space(Sequences(3, of="rows", axis=1), np.array([[2, 5]]), [[reach]])
-    >>> space.boxes_of(np.arange(space.samples))[1].tolist()
-    [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
-    """
+    """Find all samples along an axis."""
     sequences = Sequences(1) if isinstance(samples, Rows) else samples
     limits = [_limits(sequences, int(volume[-1]), some) for volume, some in zip(volumes, steps_of_each, strict=True)]
     first, last = np.array(limits, dtype=np.int64).reshape(-1, 2).T

@@ -124,14 +124,7 @@ class Boxes:
 
 
 def box_space(boxes: Boxes, volumes: Ints, names: Sequence[str], multiples: Sequence[int] = ()) -> BoxSpace:
-    """Find the boxes of some volumes.
-
-    Examples
-    --------
-    >>> space = box_space(Boxes((2, 3), at="grid"), np.array([[4, 5]]), ["a.h5"])
-    >>> space.boxes_of(np.arange(space.samples))[1].tolist()
-    [[0, 0], [0, 2], [2, 0], [2, 2]]
-    """
+    """Find the boxes of some volumes."""
     small = np.flatnonzero((volumes < boxes.shape).any(axis=1) & (boxes.pad is None))
     if len(small):
         raise OptionError(
@@ -408,11 +401,5 @@ def _mixed(numbers: NDArray[np.uint64], trial: int) -> NDArray[np.uint64]:
 
 
 def number_outside(pad: str | float | None) -> float | None:
-    """Return the number that a padding puts outside; None where it repeats what is inside, or there is none.
-
-    Examples
-    --------
-    >>> number_outside("zeros"), number_outside(3), number_outside("edge")
-    (0.0, 3.0, None)
-    """
+    """Return the number that a padding puts outside; None where it repeats what is inside, or there is none."""
     return None if pad in (None, "edge", "reflect") else 0.0 if pad == "zeros" else float(pad)

@@ -94,13 +94,7 @@ Said = Ends | Ids | Lengths | Bounds
 
 
 def edges_of(said: Said, values: list[NDArray[Any]], rows: int) -> Edges:
-    """Return the edges of segments, from the values of what says where they end.
-
-    Examples
-    --------
-    >>> edges_of(Ids("episode"), [np.array([7, 7, 2])], 3).tolist()
-    [0, 2, 3]
-    """
+    """Return the edges of segments, from the values of what says where they end."""
     if isinstance(said, Ends):
         return _edges_of_ends(said, values, rows)
     if isinstance(said, Ids):

@@ -154,13 +154,7 @@ class Sequences:
 
 
 def checked_steps(steps: Any) -> tuple[int, ...]:
-    """Turn what a user gave as ``steps=`` into a tuple.
-
-    Examples
-    --------
-    >>> checked_steps(range(-1, 3)), checked_steps([0, 4, 2])
-    ((-1, 0, 1, 2), (0, 4, 2))
-    """
+    """Turn what a user gave as ``steps=`` into a tuple."""
     if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
         raise OptionError(f"steps= takes a range or a list of integers, such as range(-1, 15), not {steps!r}")
     found = tuple(integer(step, "a step") for step in steps)
@@ -170,17 +164,7 @@ def checked_steps(steps: Any) -> tuple[int, ...]:
 
 
 def anchors_of(edges: Edges, sequences: Sequences, first_step: int, last_step: int) -> NDArray[np.int64]:
-    """Return the anchors of all sequences, ascending.
-
-    Examples
-    --------
-    >>> anchors_of(np.array([0, 5, 7, 12]), Sequences(3), 0, 2).tolist()
-    [0, 1, 2, 7, 8, 9]
-    >>> anchors_of(np.array([0, 5, 7, 12]), Sequences(3, stride=2, tail="shift"), 0, 2).tolist()
-    [0, 2, 7, 9]
-    >>> anchors_of(np.array([0, 5]), Sequences(3, pad="edge", pad_rows=(0, 1)), -1, 1).tolist()
-    [1, 2, 3, 4]
-    """
+    """Return the anchors of all sequences, ascending."""
     before, after = room_for(sequences, first_step, last_step)
     first = np.maximum(edges[:-1], edges[:-1] - first_step - before)
     last = np.minimum(edges[1:] - 1, edges[1:] - 1 - last_step + after)
@@ -215,14 +199,7 @@ class Taken:
 
 
 def taken_by(anchors: NDArray[Any], steps: tuple[int, ...], edges: Edges | None) -> Taken:
-    """Work out the rows that samples take.
-
-    Examples
-    --------
-    >>> taken = taken_by(np.array([0, 6]), (-1, 0, 1), np.array([0, 5, 7]))
-    >>> taken.rows.tolist(), taken.outside.tolist()
-    ([0, 0, 1, 5, 6, 6], [True, False, False, False, False, True])
-    """
+    """Work out the rows that samples take."""
     rows = (anchors.astype(np.int64)[:, None] + np.array(steps, dtype=np.int64)).reshape(-1)
     if edges is None:
         return Taken(rows=rows, outside=None)

@@ -68,14 +68,7 @@ Space = SequenceSpace | BoxSpace
 
 
 def sequence_space(sequences: Sequences, edges: Edges, steps: Sequence[Steps]) -> SequenceSpace:
-    """Find all sequences of some segments.
-
-    Examples
-    --------
-    >>> space = sequence_space(Sequences(3), np.array([0, 5, 7, 12]), [(0, 1, 2), (2,)])
-    >>> space.anchors.tolist(), space.left_out
-    ([0, 1, 2, 7, 8, 9], 1)
-    """
+    """Find all sequences of some segments."""
     first, last = min(map(min, steps)), max(map(max, steps))
     anchors = anchors_of(edges, sequences, first, last)
     lengths = np.diff(edges)
@@ -151,30 +144,14 @@ class Spans:
 
 
 def neighbours(steps: Steps) -> tuple[Ints, Ints, Ints]:
-    """Group steps that follow one another: the first of each group, how many, and its place among the steps.
-
-    Examples
-    --------
-    >>> [each.tolist() for each in neighbours((-1, 0, 1, 5, 3))]
-    [[-1, 5, 3], [3, 1, 1], [0, 3, 4]]
-    """
+    """Group steps that follow one another: the first of each group, how many, and its place among the steps."""
     every = np.array(steps, dtype=np.int64)
     at = np.append(0, np.flatnonzero(np.diff(every) != 1) + 1)
     return every[at], np.diff(np.append(at, len(every))), at
 
 
 def spans_of(anchors: NDArray[Any], steps: Steps, space: SequenceSpace) -> Spans:
-    """Return what a field with steps takes of some samples.
-
-    Examples
-    --------
-    >>> space = SequenceSpace(anchors=np.arange(4), edges=np.array([0, 4]), pad="zeros", left_out=0)
-    >>> spans = spans_of(np.array([3, 1]), (0, 1), space)
-    >>> spans.first.tolist(), spans.rows.tolist(), spans.sample.tolist(), spans.at.tolist()
-    ([1, 3], [2, 1], [1, 0], [0, 0])
-    >>> spans.outside_sample.tolist(), spans.outside_at.tolist()
-    ([0], [1])
-    """
+    """Return what a field with steps takes of some samples."""
     none = np.zeros(0, dtype=np.int64)
     samples = np.arange(len(anchors), dtype=np.int64)
     inside = samples if space.pad is None else np.flatnonzero(_stays_inside(anchors, steps, space.edges))

@@ -139,14 +139,7 @@ def samples_said(said: Stretches, values: list[NDArray[Any]]) -> int:
 
 
 def stretches_of(said: Stretches, values: list[NDArray[Any]], samples: int, rows: int) -> tuple[Ints, Ints]:
-    """Return the first row of each sample, and how many it has.
-
-    Examples
-    --------
-    >>> first, count = stretches_of(Lengths("n"), [np.array([2, 0, 3])], 3, 5)
-    >>> first.tolist(), count.tolist()
-    ([0, 2, 2], [2, 0, 3])
-    """
+    """Return the first row of each sample, and how many it has."""
     found = [_row_numbers(name, each) for name, each in zip(names_of(said), values, strict=True)]
     if isinstance(said, Bounds):
         first, count = _between_bounds(said, found[0], samples, rows)

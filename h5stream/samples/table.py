@@ -168,14 +168,7 @@ def table_space(
     paths: Sequence[str],
     fields: Sequence[tuple[str, Steps | None]],
 ) -> SequenceSpace:
-    """Find the rows that the samples of a table begin at.
-
-    Examples
-    --------
-    >>> table, parts = Table(row=[1, 0], group=["b", "a"]), {(0, "a"): 0, (0, "b"): 1}
-    >>> table_space(table, np.array([0, 3, 7]), parts, ["a.h5"], []).anchors.tolist()
-    [4, 0]
-    """
+    """Find the rows that the samples of a table begin at."""
     part = part_of_each(table, parts, paths)
     anchors = {
         name: table.columns[name] + (0 if part is None else edges[part]) for name in {ROW, *(at for at, _ in fields)}
