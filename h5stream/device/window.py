@@ -426,7 +426,7 @@ class KeptFeed(WindowFeed):
                 if self._source.keeping.fields is None:
                     self._source.keeping.fields = self._filled(timeout_s)
         self._source.all_there()
-        self._add_window(self._transfer.window_at(place))
+        self._add_window(self._transfer.order.window_at(place))
 
     def _filled(self, timeout_s: float) -> Fields:
         """Bring all samples to the device."""
@@ -444,7 +444,7 @@ class KeptFeed(WindowFeed):
         self._host.give_back_done(keep_at_most=self._most_ahead)
         if self._next_batch < self._cut.batches and len(self._windows) == 1:
             last = self._cut.start_of(self._next_batch) + self._cut.size_of(self._next_batch) - 1
-            if (window := self._transfer.window_at(last)) > self._windows[0].number:
+            if (window := self._transfer.order.window_at(last)) > self._windows[0].number:
                 self._add_window(window)
 
     def _add_window(self, number: int) -> None:

@@ -78,9 +78,7 @@ class Line:
         """Return the blocks of some places as begins and ends of runs of rows, in file order."""
         first = int(np.searchsorted(self.edges, start, side="right")) - 1
         last = int(np.searchsorted(self.edges, stop, side="left"))
-        numbers = self.permuted[first:last]
-        begins = self.blocks.edges[numbers].copy()
-        ends = self.blocks.edges[numbers + 1].copy()
+        begins, ends = (self.blocks.edges[self.permuted[first:last] + k] for k in (0, 1))
         # A rank's run may begin and end inside a block.
         begins[0] += start - self.edges[first]
         ends[-1] -= self.edges[last] - stop

@@ -7,19 +7,17 @@ stopped in turn: a line's pieces are always pieces of the first ranks' runs, so 
 
 from __future__ import annotations
 
-import dataclasses
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.order.cut import BatchCut, Cut
+from h5stream.order.cut import Cut
 from h5stream.order.line import Line, OrderSettings, RankRun
 
 Taken = tuple[tuple[int, int], ...]
 """How far an epoch is: pairs of a number of ranks and of the batches that each of them took, in turn."""
-
 
 Ints = NDArray[np.int64]
 
@@ -37,24 +35,29 @@ class Share(NamedTuple):
 
 def even_share(line: Line, settings: OrderSettings, taken: Taken) -> Share:
     """Return the share of a rank, where all batches are of one size."""
-    total = rows = line.blocks.total_rows
-    if taken:
-        left = _left(total, settings, taken)
-        rows = _rows_of(left)
-    batches = _batches_left(rows, settings) if taken else count_batches(rows, settings)
-    start, stop = rank_run(rows, settings, batches)
-    cut = BatchCut(rows=stop - start, batch_size=settings.batch_size, batches=batches)
-    if not taken:
-        return Share({settings.rank: RankRun(line, start, stop)}, np.array([[settings.rank, 0, cut.rows]]), cut)
-    stretches, began = _sliced(left, start, stop), dataclasses.replace(settings, rank=0, world_size=taken[0][0])
-    ranks = np.unique(stretches[:, 0]).tolist()
-    places = {rank: rank_run(total, dataclasses.replace(began, rank=rank)) for rank in ranks}
-    return Share({rank: RankRun(line, *places[rank]) for rank in ranks}, stretches, cut)
+    rows, left, runs = line.blocks.total_rows, np.zeros((0, 3), dtype=np.int64), np.zeros(0, dtype=np.int64)
+    for number, (ranks, took) in enumerate([*taken, (settings.world_size, 0)]):
+        # The first ranks' line has lost what `drop_last` leaves out, and may not be counted anew.
+        batches = _batches_left(rows, ranks, settings) if number else count_batches(rows, ranks, settings)
+        edges = rank_edges(rows, ranks, settings, batches)
+        if not number:
+            runs, left = edges, np.stack([np.arange(ranks), np.zeros(ranks, dtype=np.int64), np.diff(edges)], axis=1)
+        cuts = [Cut(rows=int(n), batches=batches, size=settings.batch_size) for n in np.diff(edges)]
+        if number == len(taken):
+            break
+        if took > batches:
+            raise OptionError(f"{ranks} ranks took {took:,} batches each, but had {batches:,}")
+        pairs = zip(edges, edges[1:], cuts, strict=False)
+        left = np.concatenate([_sliced(left, start + cut.start_of(took), stop) for start, stop, cut in pairs])
+        rows = int((left[:, 2] - left[:, 1]).sum())
+    stretches = _sliced(left, edges[settings.rank], edges[settings.rank + 1])
+    found = {rank: RankRun(line, *runs[rank : rank + 2].tolist()) for rank in np.unique(stretches[:, 0]).tolist()}
+    return Share(found, stretches, cuts[settings.rank])
 
 
-def count_batches(rows: int, settings: OrderSettings) -> int:
+def count_batches(rows: int, ranks: int, settings: OrderSettings) -> int:
     """Return the batches that every rank has, by arithmetic alone."""
-    ranks, size = settings.world_size, settings.batch_size
+    size = settings.batch_size
     if settings.drop_last:
         batches = rows // (ranks * size)
         if batches == 0:
@@ -75,52 +78,25 @@ def count_batches(rows: int, settings: OrderSettings) -> int:
     return batches
 
 
-def rank_run(rows: int, settings: OrderSettings, batches: int | None = None) -> tuple[int, int]:
-    """Return the places of a line that are a rank's own, where each rank has so many batches."""
-    batches = count_batches(rows, settings) if batches is None else batches
+def rank_edges(rows: int, ranks: int, settings: OrderSettings, batches: int) -> Ints:
+    """Return the places of a line where each rank's own begin, and where the last rank's end."""
+    every = np.arange(ranks + 1, dtype=np.int64)
     if settings.drop_last:
-        length = batches * settings.batch_size
-        return settings.rank * length, (settings.rank + 1) * length
-    each, extra = divmod(rows, settings.world_size)
-    start = settings.rank * each + min(settings.rank, extra)
-    return start, start + each + (settings.rank < extra)
+        return every * (batches * settings.batch_size)
+    each, extra = divmod(rows, ranks)
+    edges: Ints = every * each + np.minimum(every, extra)
+    return edges
 
 
-def _left(rows: int, settings: OrderSettings, taken: Taken) -> Stretches:
-    """Return what is left of the runs of the ranks that began, one behind the other."""
-    first = dataclasses.replace(settings, rank=0, world_size=taken[0][0])
-    runs = np.array([rank_run(rows, dataclasses.replace(first, rank=rank)) for rank in range(first.world_size)])
-    line = np.stack([np.arange(len(runs)), np.zeros_like(runs[:, 0]), runs[:, 1] - runs[:, 0]], axis=1)
-    for number, (ranks, batches_taken) in enumerate(taken):
-        some = dataclasses.replace(settings, rank=0, world_size=ranks)
-        total = _rows_of(line)
-        # The first ranks' line has lost what `drop_last` leaves out, and may not be counted anew.
-        batches = count_batches(rows, some) if number == 0 else _batches_left(total, some)
-        if batches_taken > batches:
-            raise OptionError(f"{ranks} ranks took {batches_taken:,} batches each, but had {batches:,}")
-        left = []
-        for rank in range(ranks):
-            start, stop = rank_run(total, dataclasses.replace(some, rank=rank), batches)
-            cut = BatchCut(rows=stop - start, batch_size=settings.batch_size, batches=batches)
-            gone = cut.start_of(batches_taken) if batches_taken < batches else cut.rows
-            left.append(_sliced(line, start + gone, stop))
-        line = np.concatenate(left)
-    return line
-
-
-def _rows_of(line: Stretches) -> int:
-    return int((line[:, 2] - line[:, 1]).sum())
-
-
-def _batches_left(rows: int, settings: OrderSettings) -> int:
+def _batches_left(rows: int, ranks: int, settings: OrderSettings) -> int:
     """Return the batches that every rank has of what is left; none may be left, unlike in a whole epoch."""
-    if rows == 0 or (settings.drop_last and rows < settings.world_size * settings.batch_size):
+    if rows == 0 or (settings.drop_last and rows < ranks * settings.batch_size):
         return 0
     try:
-        return count_batches(rows, settings)
+        return count_batches(rows, ranks, settings)
     except OptionError as error:
         raise OptionError(
-            f"what is left of epoch {settings.epoch} cannot be cut for {settings.world_size} ranks: {error}. Or begin "
+            f"what is left of epoch {settings.epoch} cannot be cut for {ranks} ranks: {error}. Or begin "
             f"the next epoch, with set_epoch({settings.epoch + 1})"
         ) from error
 

@@ -49,13 +49,9 @@ class TransferOrder:
 
     def first_slot(self, batch: int) -> int:
         """Return the first slot of the window that a batch begins in: the device needs that window whole."""
-        if batch >= self.order.cut.batches:
+        if batch >= self.order.batches:
             return self.batches
-        return int(self.slot_edges[self.window_at(self.order.cut.start_of(batch))])
-
-    def window_at(self, output: int) -> int:
-        """Return the window that fills an output place."""
-        return int(np.searchsorted(self.order.window_edges, output, side="right")) - 1
+        return int(self.slot_edges[self.order.window_at(self.order.cut.start_of(batch))])
 
     def batch_size_of(self, batch: int) -> int:
         """Return the rows of a slot."""
@@ -65,31 +61,26 @@ class TransferOrder:
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
         """Return a few slots at a time, in file order within each window."""
-        for number in range(len(self.window_rows)):
-            if self.slot_edges[number + 1] <= first_batch:
-                continue
+        for number in range(max(0, self.window_of(first_batch)), len(self.window_rows)):
             # Here, where a reader plans, and not in the consumer's thread when the window's first slot is there.
             self._worked_out[number] = self._sources(number)
-            rows = self.order.rows_of_window(number)
-            step = self.slot_rows * self._slots_at_once
-            for start in range(0, len(rows), step):
+            rows, step = self.order.rows_of_window(number), self.slot_rows * self._slots_at_once
+            before = max(0, first_batch - int(self.slot_edges[number])) * self.slot_rows
+            for start in range(before, len(rows), step):
                 part = rows[start : start + step]
                 place = np.arange(start, start + len(part), dtype=np.int64)
-                slot = place // self.slot_rows + int(self.slot_edges[number])
-                keep = slot >= first_batch
-                if keep.any():
-                    within = (place % self.slot_rows)[keep]
-                    yield Window(rows=part[keep], batch=slot[keep], within=within, drawn=self.order.drawn)
+                slot, within = np.divmod(place, self.slot_rows)
+                slot += int(self.slot_edges[number])
+                yield Window(rows=part, batch=slot, within=within, drawn=self.order.drawn)
 
     def sources(self, window: int) -> Places:
-        """Give, for each output place of a window, the place in file order that its row comes from; asked once."""
+        """Return, for each output place of a window, the place in file order that its row comes from; asked once."""
         known = self._worked_out.pop(window, None)
         return self._sources(window) if known is None else known
 
     def rows_by_output(self, window: int) -> Places:
         """Return the row of each output place of a window."""
-        rows, outputs = self.order.outputs(window)
-        return self._by_output(window, rows, outputs)
+        return self._by_output(window, *self.order.outputs(window))
 
     def _sources(self, window: int) -> Places:
         outputs = self.order.outputs_of_window(window)

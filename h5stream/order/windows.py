@@ -51,7 +51,7 @@ SEAM_SHARE = 4
 
 
 def file_order_rows(*, batch_size: int, block_rows: int, row_nbytes: int, seam_rows: int) -> int:
-    """Return the rows of a window of an epoch in file order: a few batches, since their size has no say in the order."""
+    """Return the rows of a window of an epoch in file order, which has no say in the order: a few batches."""
     in_bytes = min(FIRST_ROWS, FILE_ORDER_NBYTES // max(1, row_nbytes))
     return max(AUTO_BATCHES * batch_size, block_rows, in_bytes, SEAM_SHARE * seam_rows)
 
