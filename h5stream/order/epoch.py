@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.line import Line, OrderSettings
-from h5stream.order.places import Places
+from h5stream.order.places import Places, new_array
 from h5stream.order.shares import Taken, even_share
 from h5stream.order.sized import sized_share
 
@@ -224,6 +224,12 @@ class EpochOrder:
         rank, number, *_ = self._windows[window].tolist()
         rows = self._runs[rank].rows_of_window(number)
         return rows if keep is None else rows[keep], outputs
+
+    def by_output(self, window: int, values: Places, outputs: Places) -> Places:
+        """Return values of a window's rows in the order of their output places."""
+        found: Places = new_array(len(values), values.dtype)
+        found[outputs - int(self.window_edges[window])] = values
+        return found
 
     def _outputs(self, window: int) -> tuple[Places, NDArray[np.bool_] | None]:
         """Return the output places of a window, and which of its rows are ours; None where all are."""

@@ -80,15 +80,9 @@ class TransferOrder:
 
     def rows_by_output(self, window: int) -> Places:
         """Return the row of each output place of a window."""
-        return self._by_output(window, *self.order.outputs(window))
+        return self.order.by_output(window, *self.order.outputs(window))
 
     def _sources(self, window: int) -> Places:
         outputs = self.order.outputs_of_window(window)
         # They cross to a device and stay there: half the bytes where that is enough.
-        count = len(outputs)
-        return self._by_output(window, np.arange(count, dtype=place_dtype(count)), outputs)
-
-    def _by_output(self, window: int, values: Places, outputs: Places) -> Places:
-        found = np.empty_like(values)
-        found[outputs - int(self.order.window_edges[window])] = values
-        return found
+        return self.order.by_output(window, np.arange(len(outputs), dtype=place_dtype(len(outputs))), outputs)

@@ -66,8 +66,7 @@ def rows_of_two(*, window_rows: int, first_window_rows: int, rows: int) -> int:
     """Return the rows of two windows that follow one another, at most: of an epoch, and of its end and the next one."""
     sizes: list[int] = []
     left, size = rows, first_window_rows
-    while left and sizes[-2:] != [window_rows] * 2:
+    while left and sizes[-2:] != [window_rows] * 2:  # once they have grown, what is left are such windows, and a rest
         sizes.append(min(size, left))
         left, size = left - sizes[-1], min(2 * size, window_rows)
-    # What is left once they have grown are windows of that size, and a smaller one.
     return max(map(sum, itertools.pairwise([*sizes, min(first_window_rows, rows)])), default=rows)
