@@ -48,21 +48,23 @@ def epoch_draws(settings: Settings, dataset: H5Dataset, blocks: Blocks) -> Plann
     if draw is None and shares is None:
         return None
     _check_alone(settings, draw, dataset)
-    if shares is not None:
-        return _of_sources(shares, blocks, settings)
     if isinstance(draw, Weighted):
-        return _weighted(draw, _Values(dataset, "Weighted"), _Places(blocks, dataset))
+        return _weighted(draw, dataset, blocks)
     if isinstance(draw, Balanced):
-        return _balanced(draw, _Values(dataset, "Balanced"), _Places(blocks, dataset))
-    assert draw is not None
-    return _of_passes(replace(blocks, strata=np.zeros(blocks.count, dtype=np.int64)), [draw])
+        return _balanced(draw, dataset, blocks)
+    if shares is None:
+        assert draw is not None
+        blocks, counts = replace(blocks, strata=np.zeros(blocks.count, dtype=np.int64)), [draw]
+    else:
+        counts = _source_counts(shares, blocks, settings.shuffle, draw)
+    return PlannedDraws(count=sum(counts), nbytes=64 * blocks.count, make=lambda: SourceDraws(blocks, counts))
 
 
-def _weighted(draw: Weighted, values: _Values, at: _Places) -> PlannedDraws:
+def _weighted(draw: Weighted, dataset: H5Dataset, blocks: Blocks) -> PlannedDraws:
     """Draw by weights, or all alike."""
-    total = len(values.dataset)
+    total = len(dataset)
     if draw.count is None and not draw.replacement and draw.weights is not None:
-        there = np.count_nonzero(_checked_weights(values, draw.weights, total))
+        there = np.count_nonzero(_checked_weights(dataset, draw.weights, total))
         raise OptionError(
             "Weighted with replacement=False takes no sample twice, so count= must say how many it takes of the "
             f"{there:,} that have a weight above 0"
@@ -70,22 +72,31 @@ def _weighted(draw: Weighted, values: _Values, at: _Places) -> PlannedDraws:
     count = total if draw.count is None else draw.count
     if draw.weights is None and not draw.replacement:
         _check_distinct(count, total, total)
-        return PlannedDraws(
-            count=count,
-            nbytes=ClassDraws.nbytes(total) + at.nbytes,
-            make=lambda: ClassDraws(np.zeros(total, dtype=np.uint16), [count], at.found()),
-        )
+        return _of_classes(lambda: np.zeros(total, dtype=np.uint16), [count], dataset, blocks)
 
     def made() -> EpochDraws:
-        places = at.found()
-        weights = np.ones(total) if draw.weights is None else _checked_weights(values, draw.weights, total)
+        places = _found_places(dataset, blocks)
+        weights = np.ones(total) if draw.weights is None else _checked_weights(dataset, draw.weights, total)
         if draw.replacement:
             return WeightedDraws(weights, count, places)
         _check_distinct(count, int(np.count_nonzero(weights)), total)
         return DistinctDraws(weights, count, places)
 
-    nbytes = WeightedDraws.nbytes(total, count) if draw.replacement else DistinctDraws.nbytes(total)
-    return PlannedDraws(count=count, nbytes=nbytes + at.nbytes, make=made)
+    # Weights until each and guesses, and as it draws 64 bits for each; or weights, and as it draws keys and places.
+    nbytes = total * (8 + place_nbytes(total)) + 8 * max(total, count) if draw.replacement else 25 * total
+    return PlannedDraws(count=count, nbytes=nbytes + _places_nbytes(dataset, blocks), make=made)
+
+
+def _of_classes(
+    numbers: Callable[[], NDArray[np.uint16]], counts: list[int], dataset: H5Dataset, blocks: Blocks
+) -> PlannedDraws:
+    total = len(dataset)
+    return PlannedDraws(
+        count=sum(counts),
+        # Classes, and as it draws a permutation and a flag.
+        nbytes=total * (3 + place_nbytes(total)) + _places_nbytes(dataset, blocks),
+        make=lambda: ClassDraws(numbers(), counts, _found_places(dataset, blocks)),
+    )
 
 
 def _check_distinct(count: int, there: int, total: int) -> None:
@@ -97,29 +108,21 @@ def _check_distinct(count: int, there: int, total: int) -> None:
         )
 
 
-class _Places:
-    """The place of each sample in blocks, where that is not its number."""
-
-    def __init__(self, blocks: Blocks, dataset: H5Dataset) -> None:
-        self._blocks, self._dataset = blocks, dataset
-        is_own = blocks.rows is dataset.rows or dataset.layout.draws is not None
-        # What stays, and three numbers in 64 bits while it is found.
-        self.nbytes = 0 if is_own else (24 + place_nbytes(len(dataset))) * len(dataset)
-
-    def found(self) -> Places | None:
-        samples = places_of(self._blocks, self._dataset)
-        return None if samples is None else np.argsort(samples).astype(place_dtype(len(samples)))
+def _places_nbytes(dataset: H5Dataset, blocks: Blocks) -> int:
+    """Return the bytes of the place of each sample in blocks: what stays, and three numbers while it is found."""
+    is_own = blocks.rows is dataset.rows or dataset.layout.draws is not None
+    return 0 if is_own else (24 + place_nbytes(len(dataset))) * len(dataset)
 
 
-def _of_passes(blocks: Blocks, counts: list[int]) -> PlannedDraws:
-    """Draw whole blocks of each of several sources."""
-    nbytes = SourceDraws.nbytes(blocks.count)
-    return PlannedDraws(count=sum(counts), nbytes=nbytes, make=lambda: SourceDraws(blocks, counts))
+def _found_places(dataset: H5Dataset, blocks: Blocks) -> Places | None:
+    """Return the place of each sample in blocks, where that is not its number."""
+    samples = places_of(blocks, dataset)
+    return None if samples is None else np.argsort(samples).astype(place_dtype(len(samples)))
 
 
-def _of_sources(shares: SourceShares, blocks: Blocks, settings: Settings) -> PlannedDraws:
-    """Draw the share of each source of a mixture."""
-    if not settings.shuffle or blocks.strata is None:
+def _source_counts(shares: SourceShares, blocks: Blocks, shuffle: bool, total: int | None) -> list[int]:
+    """Return how many samples an epoch has of each source of a mixture."""
+    if not shuffle or blocks.strata is None:
         raise OptionError(
             "a Mixture mixes its sources by the shuffle: pass shuffle=True, not False; a list of H5Dataset or a "
             "ConcatDataset gives one source behind the other"
@@ -128,8 +131,7 @@ def _of_sources(shares: SourceShares, blocks: Blocks, settings: Settings) -> Pla
     for name, share, size in zip(shares.names, shares.shares, sizes, strict=True):
         if share and not size:
             raise OptionError(f"Mixture: source {name!r} has a share of {share:.3g} and no samples that were chosen")
-    assert settings.drawn is None or isinstance(settings.drawn, int)
-    return _of_passes(blocks, shares.counts(sizes, settings.drawn))
+    return shares.counts(sizes, total)
 
 
 def _check_alone(settings: Settings, draw: Weighted | Balanced | int | None, dataset: H5Dataset) -> None:
@@ -159,10 +161,10 @@ def draw_name(draw: Weighted | Balanced | int) -> str:
 # --- weights ------------------------------------------------------------------------------------------------
 
 
-def _checked_weights(read: _Values, given: Any, total: int) -> NDArray[np.float64]:
+def _checked_weights(dataset: H5Dataset, given: Any, total: int) -> NDArray[np.float64]:
     if isinstance(given, str):
         weights: NDArray[np.float64] = new_array(total, np.float64)
-        for first, values in read.pieces(given):
+        for first, values in _values(dataset, "Weighted", given):
             weights[first : first + len(values)] = _as_floats(values)
     else:
         weights = _as_floats(_as_array(given))
@@ -192,36 +194,32 @@ def _as_floats(values: Any) -> NDArray[np.float64]:
 # --- classes ------------------------------------------------------------------------------------------------
 
 
-def _balanced(draw: Balanced, read: _Values, at: _Places) -> PlannedDraws:
+def _balanced(draw: Balanced, dataset: H5Dataset, blocks: Blocks) -> PlannedDraws:
     """Draw as many of each class, or as the shares say."""
-    asked = draw.by
     if draw.shares is not None and not isinstance(draw.shares, Mapping):
         raise OptionError(
             "Balanced: shares= takes the share of each of a field's values, such as {0: 0.9, 1: 0.1}, not "
             f"{draw.shares!r:.80}"
         )
-    name = repr(asked) if isinstance(asked, str) else "an array"
+    name, total = repr(draw.by) if isinstance(draw.by, str) else "an array", len(dataset)
     # Fields are read twice, the first time for the sizes alone: by them the samples of an epoch are known.
-    pieces = _pieces_of(read, asked, name)
-    distinct, sizes = _classes(pieces(), name, len(read.dataset))
+    pieces = _pieces_of(dataset, draw.by, name)
+    distinct, sizes = _classes(pieces(), name, total)
     classes = distinct.tolist()
     shares = np.ones(len(classes)) if draw.shares is None else _shares(draw.shares, classes, sizes, name)
-    shares /= shares.sum()
-    counts = _class_counts(classes, sizes, shares, draw)
-    total = len(read.dataset)
 
-    def made() -> EpochDraws:
-        places, numbers = at.found(), new_array(total, np.uint16)
+    def numbers() -> NDArray[np.uint16]:
+        found = new_array(total, np.uint16)
         for first, values in pieces():
-            numbers[first : first + len(values)] = np.searchsorted(distinct, values)
-        return ClassDraws(numbers, counts, places)
+            found[first : first + len(values)] = np.searchsorted(distinct, values)
+        return found
 
-    return PlannedDraws(count=sum(counts), nbytes=ClassDraws.nbytes(total) + at.nbytes, make=made)
+    return _of_classes(numbers, _class_counts(classes, sizes, shares / shares.sum(), draw), dataset, blocks)
 
 
-def _pieces_of(read: _Values, given: Any, name: str) -> Callable[[], Iterator[tuple[int, NDArray[Any]]]]:
+def _pieces_of(dataset: H5Dataset, given: Any, name: str) -> Callable[[], Iterator[tuple[int, NDArray[Any]]]]:
     """Return what gives the values of some samples at a time, each with the number of its first sample."""
-    total = len(read.dataset)
+    total = len(dataset)
 
     def checked(first: int, values: NDArray[Any], samples: int) -> tuple[int, NDArray[Any]]:
         if values.shape != (samples,) or values.dtype.kind == "O":
@@ -235,7 +233,9 @@ def _pieces_of(read: _Values, given: Any, name: str) -> Callable[[], Iterator[tu
         return first, values
 
     if isinstance(given, str):
-        return lambda: (checked(first, np.asarray(values), len(values)) for first, values in read.pieces(given))
+        return lambda: (
+            checked(first, np.asarray(values), len(values)) for first, values in _values(dataset, "Balanced", given)
+        )
     _, every = checked(0, np.asarray(_as_array(given)), total)
     return lambda: ((first, every[first : first + _READ_ROWS]) for first in range(0, total, _READ_ROWS))
 
@@ -308,28 +308,22 @@ def _class_counts(
 # --- values of a field --------------------------------------------------------------------------------------
 
 
-class _Values:
-    """Reads one value a sample of a field, for what `draw=` was given."""
-
-    def __init__(self, dataset: H5Dataset, kind: str) -> None:
-        self.dataset, self._kind = dataset, kind
-
-    def pieces(self, given: str) -> Iterator[tuple[int, Any]]:
-        """Read the values of some samples at a time, each with the number of its first sample."""
-        is_delivered, what = self.dataset.layout.field_named(given) is not None, f"{self._kind}({given!r})"
-        for first, found in values_of(self.dataset, given if is_delivered else Field(given), what)[1]:
-            yield first, found if isinstance(found, list) else self._one_a_sample(found, what)
-
-    def _one_a_sample(self, found: Any, what: str) -> Any:
+def _values(dataset: H5Dataset, kind: str, given: str) -> Iterator[tuple[int, Any]]:
+    """Read a field of one value a sample, some at a time, each with the number of the first sample."""
+    is_delivered, what = dataset.layout.field_named(given) is not None, f"{kind}({given!r})"
+    for first, found in values_of(dataset, given if is_delivered else Field(given), what)[1]:
+        if isinstance(found, list):
+            yield first, found
+            continue
         if not isinstance(found, torch.Tensor):
             raise OptionError(f"{what} takes a field with one value a sample")
         values = found.numpy().reshape(len(found), -1)
         if values.shape[1] == 0 or (values.shape[1] > 1 and (values != values[:, :1]).any()):
             raise OptionError(
                 f"{what} takes a field with one value a sample, and this has {values.shape[1]} that differ; pass an "
-                f"array with one for each of {len(self.dataset):,} samples"
+                f"array with one for each of {len(dataset):,} samples"
             )
-        return values[:, 0]
+        yield first, values[:, 0]
 
 
 def _as_array(given: Any) -> NDArray[Any]:
