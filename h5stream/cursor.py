@@ -288,7 +288,7 @@ class Cursor:
         """The sampler that was given, or the loader's own."""
         if self._given is None:
             return self._own_sampler()
-        return self._given.batch_sampler if self._given.sampler is None else self._given.sampler
+        return self._given.source
 
     @property
     def batch_sampler(self) -> Any:

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from h5stream.errors import OptionError, StateError
 from h5stream.order.epoch import Window
 
+Rows = Sequence[int] | NDArray[np.int64]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenOrder:
@@ -28,6 +30,11 @@ class GivenOrder:
     room: int = 0  # rows that a slot holds where the sampler does not say; as many as the memory budget has room for
 
     @property
+    def source(self) -> Any:
+        """The sampler of the two that was given."""
+        return self.sampler if self.batch_sampler is None else self.batch_sampler
+
+    @property
     def gives_samples(self) -> bool:
         """Whether each index gives one sample, without an axis of rows."""
         return self.batch_sampler is None and self.batch_size is None and not hasattr(self.sampler, "batch_size")
@@ -37,10 +44,9 @@ class GivenOrder:
         """Rows of a batch, at most: as asked for, or as the sampler says by its attribute; None if it does not."""
         if self.batch_sampler is None and (self.batch_size is not None or self.gives_samples):
             return self.batch_size or 1
-        source = self.sampler if self.batch_sampler is None else self.batch_sampler
-        if isinstance(source, (list, tuple)):
-            return max((1, *(len(batch) if hasattr(batch, "__len__") else 1 for batch in source)))
-        said = getattr(source, "batch_size", None)
+        if isinstance(self.source, (list, tuple)):
+            return max((1, *(len(batch) if hasattr(batch, "__len__") else 1 for batch in self.source)))
+        said = getattr(self.source, "batch_size", None)
         return said if isinstance(said, int) and said > 0 else None
 
     @property
@@ -49,9 +55,9 @@ class GivenOrder:
         return self.said_rows or self.room
 
     def __len__(self) -> int:
+        count = len(self.source)
         if self.batch_sampler is not None or self.batch_size is None:
-            return len(self.sampler if self.batch_sampler is None else self.batch_sampler)
-        count = len(self.sampler)
+            return count
         return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
 
     @property
@@ -73,8 +79,7 @@ class GivenOrder:
     def set_epoch(self, epoch: int) -> None:
         """Tell the sampler, if it wants to know."""
         for sampler in (self.sampler, self.batch_sampler):
-            move = getattr(sampler, "set_epoch", None)
-            if move is not None:
+            if (move := getattr(sampler, "set_epoch", None)) is not None:
                 move(epoch)
 
 
@@ -89,7 +94,7 @@ class ListedOrder:
 
     def __init__(
         self,
-        batches: Iterable[Sequence[int] | NDArray[np.int64]],
+        batches: Iterable[Rows],
         *,
         together: int,
         total_rows: int,
@@ -99,20 +104,13 @@ class ListedOrder:
         checksum: int = 0,
         drawn: tuple[int, int] = (0, 0),
     ) -> None:
-        self._batches = batches
-        self._together = together
-        self._total_rows = total_rows if rows is None else len(rows)
-        self._count = count
-        self._most_rows = most_rows
-        self._rows, self._drawn = rows, drawn
-        self._sizes: dict[int, int] = {}
-        self._expected, self._checksum = checksum, 0
-        self._checksums: dict[int, int] = {}
-
-    @property
-    def batches(self) -> int | None:
+        self._batches, self._together, self._most_rows, self._drawn = batches, together, most_rows, drawn
+        self._rows, self._total_rows = rows, total_rows if rows is None else len(rows)
+        self.batches = count
         """How many batches, where the sampler could tell."""
-        return self._count
+        self._expected, self._checksum = checksum, 0
+        self._sizes: dict[int, int] = {}
+        self._checksums: dict[int, int] = {}
 
     def batch_size_of(self, batch: int) -> int:
         """Return the rows of a batch that a window has named."""
@@ -123,28 +121,23 @@ class ListedOrder:
         return self._checksums.pop(batches)
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
-        """Give windows of `together` batches each; the batches before the first are asked for, but not read."""
-        batches = self._begun(first_batch)
-        return self._windows(batches, first_batch)
+        """Return windows of `together` batches each; the batches before the first are asked for, but not read.
 
-    def _begun(self, first_batch: int) -> Iterator[Sequence[int] | NDArray[np.int64]]:
-        """Ask for the first batch in the calling thread, the user's: there most samplers draw from torch's generator.
-
-        What goes wrong is kept for whoever takes the windows.
+        The first is asked for in the calling thread, the user's: there most samplers draw from torch's generator. What
+        goes wrong is kept for whoever takes the windows.
         """
-        batches = iter(self._batches)
+        batches, begun, failure = iter(self._batches), [], None
         try:
             self._skip(batches, first_batch)
-            first = next(batches)
+            begun = [next(batches)]
         except StopIteration:
-            return iter(())
+            batches = iter(())
         except Exception as error:
-            return _failing(error)
-        return itertools.chain([first], batches)
+            batches, failure = iter(()), error
+        return self._windows(itertools.chain(begun, batches), first_batch, failure)
 
-    def _windows(self, batches: Iterator[Sequence[int] | NDArray[np.int64]], number: int) -> Iterator[Window]:
+    def _windows(self, batches: Iterator[Rows], number: int, failure: Exception | None) -> Iterator[Window]:
         held: list[NDArray[np.int64]] = []
-        failure: Exception | None = None
         while failure is None:
             try:
                 held.append(self._checked(next(batches)))
@@ -160,7 +153,7 @@ class ListedOrder:
         if failure is not None:
             raise failure
 
-    def _skip(self, batches: Iterator[Sequence[int] | NDArray[np.int64]], count: int) -> None:
+    def _skip(self, batches: Iterator[Rows], count: int) -> None:
         self._checksum = 0
         for batch in itertools.islice(batches, count):
             self._add_to_checksum(self._checked(batch))
@@ -175,7 +168,7 @@ class ListedOrder:
         self._checksum = zlib.crc32(rows.tobytes(), self._checksum) or 1
         return self._checksum
 
-    def _checked(self, batch: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    def _checked(self, batch: Rows) -> NDArray[np.int64]:
         try:
             given = np.asarray(batch if hasattr(batch, "__array__") else list(batch)).reshape(-1)
         except (TypeError, ValueError):
@@ -204,8 +197,3 @@ class ListedOrder:
             self._sizes[k] = len(rows)
             self._checksums[k + 1] = self._add_to_checksum(rows)
         return replace(Window.of_batches(number, held), drawn=self._drawn)
-
-
-def _failing(error: Exception) -> Iterator[NDArray[np.int64]]:
-    yield from ()
-    raise error

@@ -86,17 +86,15 @@ def is_ascending(numbers: NDArray[Any]) -> bool:
 
 
 def less(numbers: NDArray[Any], amount: int) -> Places:
-    """Give numbers less an amount, in 32 bits where that is enough for the numbers themselves."""
-    if len(numbers) and int(numbers.max()) >= _MOST_32:
-        return narrowed(numbers - amount)
-    result = new_array(len(numbers), np.int32)
+    """Return numbers less an amount, in 32 bits where that is enough."""
+    result = new_array(len(numbers), place_dtype(int(numbers.max(initial=0)) + 1))
     for piece in pieces(len(numbers)):
         np.subtract(numbers[piece], amount, out=result[piece], casting="same_kind")
-    return result
+    return narrowed(result)
 
 
 def narrowed(numbers: NDArray[Any]) -> Places:
-    """Give non-negative numbers as 32-bit ones where these are enough; without a copy where they are already."""
+    """Return non-negative numbers as 32-bit ones where these are enough; without a copy where they are already."""
     if numbers.dtype == np.int32 or (len(numbers) and int(numbers.max()) >= _MOST_32):
         return numbers
     return numbers.astype(np.int32)

@@ -41,7 +41,8 @@ def part_sizes(shares: Sequence[Any], total: int) -> list[int]:
     every = Fraction(1 if kinds[0] == "f" else total)
     if len(wanted) == 1:
         wanted.append(every - wanted[0])
-    if min(wanted) < 0 or (sum(wanted) != every and not _is_nearly(sum(wanted), every, kinds[0])):
+    slack = Fraction(1, 1_000_000) if kinds[0] == "f" else 0
+    if min(wanted) < 0 or abs(sum(wanted) - every) > slack:
         named = " + ".join(str(share) for share in shares)
         is_more = sum(wanted) > every
         raise OptionError(
@@ -52,16 +53,12 @@ def part_sizes(shares: Sequence[Any], total: int) -> list[int]:
     ends = [int(sum(wanted[: k + 1]) / every * total + Fraction(1, 2)) for k in range(len(wanted))]
     sizes = [stop - first for first, stop in itertools.pairwise([0, *ends[:-1], total])]
     if min(sizes) < 1:
-        raise _empty(sizes.index(min(sizes)), f"its share is {float(wanted[sizes.index(min(sizes))]):g} of {total:,}")
+        part = sizes.index(min(sizes))
+        raise OptionError(
+            f"split: part {part + 1} would have no sample: its share is {float(wanted[part]):g} of {total:,}. Give it "
+            "a larger share, or leave it out"
+        )
     return sizes
-
-
-def _is_nearly(found: Any, every: Fraction, kind: str) -> bool:
-    return kind == "f" and abs(found - every) < Fraction(1, 1_000_000)
-
-
-def _empty(part: int, why: str) -> OptionError:
-    return OptionError(f"split: part {part + 1} would have no sample: {why}. Give it a larger share, or leave it out")
 
 
 def split_plainly(sizes: Sequence[int], seed: int) -> list[Ints]:

@@ -77,17 +77,48 @@ class CheckedOrder:
         return int(size)
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
-        """Return the windows as the engine wants them, without the rows of batches before `first_batch`."""
-        filling = _Filling(first_batch, self)
-        for given in self._order.windows(first_batch):
-            window = self._checked(given, first_batch)
-            if window is not None:
-                filling.add(window)
-                yield self._of_files(window)
-        filling.end()
+        """Return the windows as the engine wants them, without the rows of batches before `first_batch`.
 
-    def _checked(self, window: Any, first_batch: int) -> Window | None:
-        """Return what of a window was not taken before; None where that is nothing."""
+        Each place of each batch is given once, and every batch is complete in the end.
+        """
+        filled: dict[int, NDArray[np.bool_]] = {}  # which places, of batches from the first on that is not complete
+        complete = first_batch
+        for given in self._order.windows(first_batch):
+            rows, batch, within = self._checked(given, first_batch)
+            if not len(rows):
+                continue
+            by_batch = np.argsort(batch, kind="stable")
+            numbers, starts = np.unique(batch[by_batch], return_index=True)
+            for number, places in zip(numbers.tolist(), np.split(within[by_batch], starts[1:]), strict=True):
+                self._fill(filled, complete, number, places)
+            while complete in filled and filled[complete].all():
+                del filled[complete]
+                complete += 1
+            yield self._of_files(rows, batch, within)
+        if complete < self.batches:
+            size, have = self.batch_size_of(complete), int(np.count_nonzero(filled.get(complete, ())))
+            raise OptionError(
+                f"draw= says that there are {self.batches} batches and that batch {complete} has {size} rows, "
+                f"but its windows gave {have} of them"
+            )
+
+    def _fill(self, filled: dict[int, NDArray[np.bool_]], complete: int, number: int, places: NDArray[Any]) -> None:
+        """Note the places of a batch that a window fills."""
+        size = self.batch_size_of(number)
+        wrong = places[(places < 0) | (places >= size)]
+        if len(wrong):
+            raise OptionError(
+                f"draw= says that batch {number} has {size} rows, and gave it a row at place {wrong[0]}; places are 0 "
+                f"to {size - 1}"
+            )
+        ours = filled.setdefault(number, np.zeros(size, dtype=np.bool_))
+        before = int(np.count_nonzero(ours))
+        ours[places] = True
+        if number < complete or int(np.count_nonzero(ours)) - before != len(places):
+            raise OptionError(f"draw= gave two rows for one place of batch {number}; each place has one")
+
+    def _checked(self, window: Any, first_batch: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Return what of a window was not taken before: rows, batches and places in these."""
         if not isinstance(window, Window):
             raise OptionError(f"draw= gave {_short(window)} for a window; its windows are h5stream.order.Window")
         rows, batch, within = (_numbers(window, name) for name in ("rows", "batch", "within"))
@@ -98,77 +129,24 @@ class CheckedOrder:
             )
         _check_range(rows, self._blocks.total_rows, "row", "rows")
         _check_range(batch, self.batches, "a row of batch", "batches")
-        if len(batch) and int(batch.min()) < first_batch:
-            keep = batch >= first_batch
+        keep = batch >= first_batch
+        if not keep.all():
             rows, batch, within = rows[keep], batch[keep], within[keep]
-        if not len(rows):
-            return None
-        self._check_fits(len(rows), int(batch.max()) - int(batch.min()) + 1)
-        return Window(rows=rows, batch=batch, within=within)
-
-    def _check_fits(self, rows: int, batches: int) -> None:
-        limit = self._limit
-        if rows > limit.window_rows or batches > limit.window_batches:
+        batches, limit = int(np.ptp(batch)) + 1 if len(batch) else 0, self._limit
+        if len(rows) > limit.window_rows or batches > limit.window_batches:
             raise OptionError(
-                f"draw= gave a window of {rows:,} rows of {batches:,} batches, and there is room for "
+                f"draw= gave a window of {len(rows):,} rows of {batches:,} batches, and there is room for "
                 f"{limit.window_rows:,} rows of {limit.window_batches:,}: give smaller windows, or the rows of the "
                 "largest as window=, or more memory_budget="
             )
+        return rows, batch, within
 
-    def _of_files(self, window: Window) -> Window:
-        rows = narrowed(self._blocks.rows_at(window.rows))
-        batch, within = window.batch, window.within
+    def _of_files(self, places: NDArray[Any], batch: NDArray[Any], within: NDArray[Any]) -> Window:
+        rows = narrowed(self._blocks.rows_at(places))
         if not is_ascending(rows):
             by_row = np.argsort(rows, kind="stable")
             rows, batch, within = rows[by_row], batch[by_row], within[by_row]
         return Window(rows=rows, batch=batch, within=within, drawn=self._drawn)
-
-
-class _Filling:
-    """Watches that each place of each batch is given once, and every batch is complete in the end."""
-
-    def __init__(self, first_batch: int, order: CheckedOrder) -> None:
-        self._order, self._next = order, first_batch
-        self._filled: dict[int, NDArray[np.bool_]] = {}
-        self._complete: set[int] = set()
-
-    def add(self, window: Window) -> None:
-        """Note the places of a window."""
-        by_batch = np.argsort(window.batch, kind="stable")
-        numbers, starts = np.unique(window.batch[by_batch], return_index=True)
-        for number, places in zip(numbers.tolist(), np.split(window.within[by_batch], starts[1:]), strict=True):
-            self._fill(number, places)
-
-    def _fill(self, number: int, places: NDArray[Any]) -> None:
-        size = self._order.batch_size_of(number)
-        wrong = places[(places < 0) | (places >= size)]
-        if len(wrong):
-            raise OptionError(
-                f"draw= says that batch {number} has {size} rows, and gave it a row at place {wrong[0]}; places are 0 "
-                f"to {size - 1}"
-            )
-        filled = self._filled.setdefault(number, np.zeros(size, dtype=np.bool_))
-        before = int(np.count_nonzero(filled))
-        filled[places] = True
-        after = int(np.count_nonzero(filled))
-        if number < self._next or number in self._complete or after - before != len(places):
-            raise OptionError(f"draw= gave two rows for one place of batch {number}; each place has one")
-        if after == size:
-            self._complete.add(number)
-            del self._filled[number]
-        while self._next in self._complete:
-            self._complete.discard(self._next)
-            self._next += 1
-
-    def end(self) -> None:
-        """Refuse that a batch lacks rows."""
-        if self._next < self._order.batches:
-            number = self._next
-            size, have = self._order.batch_size_of(number), int(np.count_nonzero(self._filled.get(number, ())))
-            raise OptionError(
-                f"draw= says that there are {self._order.batches} batches and that batch {number} has {size} rows, "
-                f"but its windows gave {have} of them"
-            )
 
 
 def _numbers(window: Window, name: str) -> NDArray[Any]:
