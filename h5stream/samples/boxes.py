@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.samples.sequences import Draw, Draws, Of, Pad, checked_of, checked_pad, integer
+from h5stream.samples.sequences import DRAWS, Draw, Draws, Of, Pad, checked_of, checked_pad, integer, one_of
 
 Ints = NDArray[np.int64]
 
@@ -113,8 +113,7 @@ class Boxes:
             )
         if self.accept is None and self.accept_on is not None:
             raise OptionError("Boxes: accept_on= names the field that accept= is asked about; it needs accept=")
-        if self.draw not in ("rows", "segments"):
-            raise OptionError(f"Boxes: draw= is 'rows' or 'segments', not {self.draw!r}")
+        one_of("Boxes", "draw", self.draw, DRAWS)
 
     @property
     def outer(self) -> tuple[int, ...]:
@@ -180,8 +179,8 @@ def _listed(boxes: Boxes, volumes: Ints, multiples: tuple[int, ...]) -> BoxSpace
                 f"a volume of {tuple(volumes[of[k]].tolist())}; so it is with {len(outside):,} of {len(of):,}. pad= "
                 "fills in"
             )
-    elif ((origins >= volumes[of]) | (origins + boxes.shape <= 0)).any():
-        k = int(np.flatnonzero(((origins >= volumes[of]) | (origins + boxes.shape <= 0)).any(axis=1))[0])
+    elif len(outside := np.flatnonzero(((origins >= volumes[of]) | (origins + boxes.shape <= 0)).any(axis=1))):
+        k = outside[0]
         raise OptionError(
             f"Boxes: at= has {tuple(origins[k].tolist())} at {k:,}, a box that lies wholly outside of its volume of "
             f"{tuple(volumes[of[k]].tolist())}; there is nothing in it"
@@ -281,8 +280,7 @@ class Grid:
 
     def volumes_of(self, numbers: NDArray[Any]) -> Ints:
         """Return the volume of each sample, by its number."""
-        found: Ints = np.searchsorted(np.cumsum(self._samples), numbers, side="right")
-        return found
+        return np.searchsorted(np.cumsum(self._samples), numbers, side="right")
 
     def origins_of(self, numbers: NDArray[Any]) -> Ints:
         """Return the origin of each sample, by its number."""
@@ -388,12 +386,11 @@ class BoxSpace:
         """Tell which steps along the last axis lead out of the volume, for each of some samples."""
         volume, origins = self.boxes_of(numbers)
         places = origins[:, self.volumes.shape[1] - 1 :][:, :1] + np.array(steps, dtype=np.int64)
-        found: NDArray[np.bool_] = (places < 0) | (places >= self.volumes[volume, -1:])
-        return found
+        return (places < 0) | (places >= self.volumes[volume, -1:])
 
 
 def _mixed(numbers: NDArray[np.uint64], trial: int) -> NDArray[np.uint64]:
-    """Give 64 bits for each number and trial that look random. Source: the finalizer of SplitMix64."""
+    """Return 64 bits for each number and trial that look random. Source: the finalizer of SplitMix64."""
     bits = numbers * np.uint64(0x9E3779B97F4A7C15) + np.uint64((trial + 1) * 0xD1342543DE82EF95 % (1 << 64))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)

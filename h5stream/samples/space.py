@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from h5stream.errors import OptionError
 from h5stream.samples.boxes import BoxSpace, number_outside
 from h5stream.samples.segments import Edges
-from h5stream.samples.sequences import Draws, Sequences, anchors_of, taken_by
+from h5stream.samples.sequences import Draws, Sequences, anchors_of, rows_taken
+
+Ints = NDArray[np.int64]
 
 Steps = tuple[int, ...]
 
@@ -35,7 +37,7 @@ class SequenceSpace:
         return len(self.anchors)
 
     @property
-    def segments(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def segments(self) -> tuple[Ints, Ints]:
         """The number of each segment's first sample, and how many it has, of those that have any."""
         segment = np.searchsorted(self.edges, self.anchors, side="right")
         first = np.flatnonzero(np.diff(segment, prepend=-1))
@@ -46,22 +48,14 @@ class SequenceSpace:
         """Bytes that it takes in memory."""
         return self.anchors.nbytes + sum(rows.nbytes for rows in (self.others or {}).values())
 
-    def anchors_of(self, numbers: NDArray[Any], at: str = "") -> NDArray[np.int64]:
+    def anchors_of(self, numbers: NDArray[Any], at: str = "") -> Ints:
         """Return the rows that samples begin at, by their numbers, for fields that count from a column of a table."""
-        every = self.others[at] if at and self.others is not None else self.anchors
-        anchors: NDArray[np.int64] = every[numbers]
+        anchors: Ints = (self.others[at] if at and self.others is not None else self.anchors)[numbers]
         return anchors
 
     def outside(self, numbers: NDArray[Any], steps: Sequence[int]) -> NDArray[np.bool_]:
         """Tell which steps lead out of the segment, for each of some samples."""
-        outside = taken_by(self.anchors[numbers], tuple(steps), self.edges).outside
-        assert outside is not None
-        return outside.reshape(len(numbers), len(steps))
-
-    @property
-    def padding(self) -> float | None:
-        """The number that stands outside of segments; None where it is a row of the segment, or nothing does."""
-        return number_outside(self.pad)
+        return rows_taken(self.anchors[numbers], tuple(steps), self.edges)[1].reshape(len(numbers), len(steps))
 
 
 Space = SequenceSpace | BoxSpace
@@ -126,21 +120,15 @@ def steps_of(given: Any, sequences: HasSteps | None, name: str) -> Steps | None:
 # not neighbours are several, and samples that overlap have spans that share rows.
 
 
-Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spans:
+class Spans(NamedTuple):
     """What some samples take of a field, by ascending first row."""
 
-    first: Ints  # first, rows: (n,): the number of each span's first row, and how many rows it has
-    rows: Ints
-    sample: Ints  # (n,): the sample that takes it, as its place among those that were asked about
-    at: Ints  # (n,): where its first row lands in the sample, counted in rows
-    # outside_sample, outside_at: (m,): rows of samples for which nothing is stored, since their steps lead out of the
-    # segment: a number stands there
-    outside_sample: Ints
-    outside_at: Ints
+    first: Ints  # the number of each span's first row
+    rows: Ints  # how many rows it has
+    sample: Ints  # the sample that takes it, as its place among those that were asked about
+    at: Ints  # where its first row lands in the sample, counted in rows
+    outside_sample: Ints  # samples that have rows for which nothing is stored: a number stands there
+    outside_at: Ints  # which row of the sample that is
 
 
 def neighbours(steps: Steps) -> tuple[Ints, Ints, Ints]:
@@ -152,44 +140,23 @@ def neighbours(steps: Steps) -> tuple[Ints, Ints, Ints]:
 
 def spans_of(anchors: NDArray[Any], steps: Steps, space: SequenceSpace) -> Spans:
     """Return what a field with steps takes of some samples."""
-    none = np.zeros(0, dtype=np.int64)
     samples = np.arange(len(anchors), dtype=np.int64)
-    inside = samples if space.pad is None else np.flatnonzero(_stays_inside(anchors, steps, space.edges))
+    none, inside = samples[:0], samples
+    if space.pad is not None:
+        segment = np.searchsorted(space.edges, anchors, side="right") - 1
+        before, behind = anchors + min(steps) < space.edges[segment], anchors + max(steps) >= space.edges[segment + 1]
+        inside = np.flatnonzero(~(before | behind))
     begins, counts, at = neighbours(steps)
-    parts = [
-        (
-            (anchors[inside].astype(np.int64)[:, None] + begins).reshape(-1),
-            np.tile(counts, len(inside)),
-            np.repeat(inside, len(begins)),
-            np.tile(at, len(inside)),
-        )
-    ]
-    outside = none, none
+    first, sample = (anchors[inside].astype(np.int64)[:, None] + begins).reshape(-1), np.repeat(inside, len(begins))
+    rows, at, outside = np.tile(counts, len(inside)), np.tile(at, len(inside)), (none, none)
     if len(inside) < len(samples):
         over = np.setdiff1d(samples, inside, assume_unique=True)
-        taken = taken_by(anchors[over], steps, space.edges)
-        sample, step = np.repeat(over, len(steps)), np.tile(np.arange(len(steps)), len(over))
-        if space.padding is not None:
-            assert taken.outside is not None
-            outside = sample[taken.outside], step[taken.outside]
-            sample, step, found = (each[~taken.outside] for each in (sample, step, taken.rows))
-        else:
-            found = taken.rows
-        parts.append((found, np.ones_like(found), sample, step))
-    first, rows, sample, step = (np.concatenate(each) for each in zip(*parts, strict=True))
+        single, leads_out = rows_taken(anchors[over], steps, space.edges)
+        of, step = np.repeat(over, len(steps)), np.tile(np.arange(len(steps)), len(over))
+        if number_outside(space.pad) is not None:
+            outside = of[leads_out], step[leads_out]
+            single, of, step = single[~leads_out], of[~leads_out], step[~leads_out]
+        first, rows = np.concatenate([first, single]), np.concatenate([rows, np.ones_like(single)])
+        sample, at = np.concatenate([sample, of]), np.concatenate([at, step])
     by_row = np.argsort(first, kind="stable")
-    return Spans(
-        first=first[by_row],
-        rows=rows[by_row],
-        sample=sample[by_row],
-        at=step[by_row],
-        outside_sample=outside[0],
-        outside_at=outside[1],
-    )
-
-
-def _stays_inside(anchors: NDArray[Any], steps: Steps, edges: Ints) -> NDArray[np.bool_]:
-    """Tell which samples take no row outside of their segment."""
-    segment = np.searchsorted(edges, anchors, side="right") - 1
-    within: NDArray[np.bool_] = (anchors + min(steps) >= edges[segment]) & (anchors + max(steps) < edges[segment + 1])
-    return within
+    return Spans(first[by_row], rows[by_row], sample[by_row], at[by_row], *outside)
