@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
@@ -95,13 +94,14 @@ class ChunkBatchSampler(Sampler[list[int]]):
         window_rows, first_rows = size_order(shape, batch_size=batch_size, window=window, shuffle=scattered)
         self._chose_window = shuffle and window != "auto"
         self._seed_is_drawn = seed is None
+        is_drawn = seed is None and shuffle and max(world_size, current_ranks().world_size) == 1
         self._settings = OrderSettings(
             batch_size=batch_size,
             window_rows=window_rows,
             first_window_rows=first_rows,
             shuffle=shuffle,
             drop_last=drop_last,
-            seed=self._drawn_seed(shuffle, world_size) if seed is None else seed,
+            seed=int(drawn_seed()) if is_drawn else seed or 0,
             rank=rank,
             world_size=world_size,
         )
@@ -127,19 +127,11 @@ class ChunkBatchSampler(Sampler[list[int]]):
         blocks = self._blocks if drawn is None else replace(drawn, rows=None)
         return EpochOrder(blocks, replace(self._ours, epoch=epoch))
 
-    def _drawn_seed(self, shuffle: bool, world_size: int) -> int:
-        return int(drawn_seed()) if shuffle and self._is_alone(world_size) else 0
-
-    @staticmethod
-    def _is_alone(world_size: int) -> bool:
-        """Tell whether no other rank has to draw the same seed; trainers that shard batches give each a sampler."""
-        return max(world_size, current_ranks().world_size) == 1
-
     @property
     def _ours(self) -> OrderSettings:
-        settings = self._settings
-        drawn_alone = self._seed_is_drawn and not self._is_alone(settings.world_size)
-        return replace(settings, seed=0) if drawn_alone else settings
+        # Of several ranks each would draw another seed; trainers that shard batches give each a sampler.
+        is_alone = max(self._settings.world_size, current_ranks().world_size) == 1
+        return self._settings if is_alone or not self._seed_is_drawn else replace(self._settings, seed=0)
 
     def take_over(self, settings: OrderSettings) -> None:
         """Take the settings of a loader, from the epoch on that they name: its batches are then this sampler's.
@@ -183,8 +175,7 @@ class ChunkBatchSampler(Sampler[list[int]]):
         >>> ChunkBatchSampler(H5Dataset(path), 50, window="all").mixing().score
         1.0
         """
-        order = self._order(self.epoch)
-        return forecast(order)
+        return forecast(self._order(self.epoch))
 
     def __len__(self) -> int:
         return self._order(self.epoch).batches
@@ -302,24 +293,12 @@ def _listed(order: Order, first_batch: int, places: NDArray[np.int64] | None) ->
     for window in order.windows(first_batch):
         rows = window.rows if places is None else places[window.rows]
         by_batch = window.batch.argsort(kind="stable")
-        edges = (window.batch[by_batch][1:] != window.batch[by_batch][:-1]).nonzero()[0] + 1
-        for part in _split(by_batch, edges):
+        edges = np.flatnonzero(np.diff(window.batch[by_batch])) + 1
+        for part in np.split(by_batch, edges) if len(by_batch) else []:
             pending.setdefault(int(window.batch[part[0]]), []).append((window.within[part], rows[part]))
-        yield from _complete(order, pending)
-
-
-def _complete(order: Order, pending: dict[int, list[Any]]) -> Iterator[list[int]]:
-    for number in sorted(pending):
-        size = order.batch_size_of(number)
-        if sum(len(within) for within, _ in pending[number]) < size:
-            return
-        rows = [0] * size
-        for within, places in pending.pop(number):
-            for k, row in zip(within.tolist(), places.tolist(), strict=True):
-                rows[k] = row
-        yield rows
-
-
-def _split(array: Any, edges: Any) -> list[Any]:
-    bounds = [0, *edges.tolist(), len(array)]
-    return [array[a:b] for a, b in itertools.pairwise(bounds)]
+        for number in sorted(pending):
+            within, listed = (np.concatenate(each) for each in zip(*pending[number], strict=True))
+            if len(within) < order.batch_size_of(number):
+                break
+            del pending[number]
+            yield listed[np.argsort(within)].tolist()
