@@ -162,9 +162,7 @@ def sample_of(batch: Any, i: int) -> Any:
         return batch.sample(i)
     if isinstance(batch, dict):
         return {key: sample_of(value, i) for key, value in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(sample_of(value, i) for value in batch)
-    return batch[i]
+    return tuple(sample_of(value, i) for value in batch) if isinstance(batch, tuple) else batch[i]
 
 
 def samples_of(batch: Any, count: int) -> list[Any]:
