@@ -15,7 +15,6 @@ from torch.utils.data import BatchSampler
 from h5stream.dataset import H5Dataset
 from h5stream.engine.footprint import Footprint
 from h5stream.errors import OptionError, StateError
-from h5stream.mixing import warn_of_weak_shuffle
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import EpochOrder, Order, order_after
 from h5stream.order.line import OrderSettings
@@ -24,10 +23,10 @@ from h5stream.order.shares import Taken
 from h5stream.order.users import CheckedOrder, Ranks, WindowLimit
 from h5stream.order.weights import DrawnBlocks, EpochDraws, drawn_blocks
 from h5stream.ranks import DrawnSeed, current_ranks
-from h5stream.sampler import ChunkBatchSampler, OrderSampler, places_of
+from h5stream.sampler import ChunkBatchSampler, OrderSampler, places_of, warn_of_weak_shuffle
 from h5stream.settings import Settings
-from h5stream.sized_batches import SizedBatches
 from h5stream.state import Place, brought_up_to_date, check_fingerprint, data_fingerprint, place_of, state_of
+from h5stream.weighting import SizedBatches
 
 _Made = TypeVar("_Made")
 

@@ -30,7 +30,7 @@ from h5stream.errors import DeviceMemoryError, OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import Order
 from h5stream.order.places import Places, is_ascending, narrowed
-from h5stream.order.transfer import TransferOrder
+from h5stream.order.regrouped import TransferOrder
 from h5stream.storage.layout import FieldLayout, SampleLayout
 
 AHEAD = 4

@@ -37,8 +37,8 @@ from h5stream.engine.landing.unfiltered import reach_of
 from h5stream.errors import BudgetError, OptionError
 from h5stream.order.line import OrderSettings
 from h5stream.order.places import place_nbytes
+from h5stream.order.regrouped import transfer_rows
 from h5stream.order.sized import POOL_BATCHES
-from h5stream.order.transfer import transfer_rows
 from h5stream.order.weights import PlannedDraws
 from h5stream.order.windows import first_rows
 from h5stream.samples.boxes import BoxSpace

@@ -10,8 +10,7 @@ from typing import Literal, NamedTuple
 from h5stream.errors import BudgetError
 from h5stream.order.epoch import EpochOrder, Order
 from h5stream.order.places import place_nbytes
-from h5stream.order.regrouped import FileOrder, RegroupedOrder
-from h5stream.order.transfer import TransferOrder
+from h5stream.order.regrouped import FileOrder, RegroupedOrder, TransferOrder
 from h5stream.order.windows import AUTO_BATCHES, file_order_rows, first_rows, rows_of_two, wished_rows
 
 WindowRows = int | Literal["auto", "all"]

@@ -23,8 +23,8 @@ from h5stream.routes.device import DeviceRoute, DeviceWindowRoute
 from h5stream.routes.host import HostRoute, LeasedTensors, MovedRoute, PinnedRoute
 from h5stream.routes.route import Handover, Route
 from h5stream.settings import DEFAULT_BATCH_ROWS, Settings
-from h5stream.sized_batches import SizedBatches
 from h5stream.storage.layout import SampleLayout
+from h5stream.weighting import SizedBatches
 from h5stream.workers.samples import SampleFunctions
 
 DEFAULT_PREFETCH = 2

@@ -13,7 +13,7 @@ from h5stream.engine.assemble import Assembler
 from h5stream.engine.counters import clock
 from h5stream.engine.running import Running
 from h5stream.engine.slots import SlotFormat, Slots
-from h5stream.order.transfer import TransferOrder
+from h5stream.order.regrouped import TransferOrder
 from h5stream.routes.route import END, Function, Handover, Stream
 
 

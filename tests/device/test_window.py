@@ -26,7 +26,7 @@ from h5stream.order import transfer
 from h5stream.order.blocks import make_blocks
 from h5stream.order.epoch import EpochOrder
 from h5stream.order.line import OrderSettings
-from h5stream.order.transfer import TransferOrder
+from h5stream.order.regrouped import TransferOrder
 from h5stream.storage.filters import Pipeline
 from h5stream.storage.opening import open_layout
 from tests.device.fake_backend import FakeBackend

@@ -12,7 +12,7 @@ from h5stream.errors import OptionError
 from h5stream.order.blocks import make_blocks
 from h5stream.order.epoch import EpochOrder, order_after
 from h5stream.order.line import OrderSettings
-from h5stream.order.transfer import TransferOrder
+from h5stream.order.regrouped import TransferOrder
 
 
 @st.composite
