@@ -15,7 +15,6 @@ from h5stream.cursor import Cursor, Progress, Start
 from h5stream.device.window import KeptEngine
 from h5stream.engine.footprint import Footprint
 from h5stream.engine.running import STOP_S, Engine, Running, check_process
-from h5stream.engine.slots import Slots
 from h5stream.engine.threads import ThreadEngine
 from h5stream.errors import LoaderClosedError
 from h5stream.order.epoch import EpochOrder, Order
@@ -243,34 +242,12 @@ def _stop(stop: Callable[[], object], cut_short: Callable[[], object]) -> None:
 
 def engine_for(settings: Settings, layout: SampleLayout, footprint: Footprint, route: Route, cursor: Cursor) -> Engine:
     """Make what fills a loader's slots, threads of this process; and workers behind it, if asked for."""
-    if not settings.workers:
-        engine = _filling_engine(settings, layout, footprint, route, cursor, route.new_slots, settings.worker_init_fn)
-        return _keeping_engine(engine, layout, footprint, cursor) if settings.keep == "device" else engine
-    assert route.functions is not None
-    pool = Pool(route.functions, _workers_asked(settings, cursor.seed))
-    new_slots = functools.partial(pool.new_slots, route.slot_format.nbytes)
-    engine = _filling_engine(settings, layout, footprint, route, cursor, new_slots, None)
-    return SampleEngine(engine, pool, max(0, footprint.memory_budget - footprint.needed_nbytes))
-
-
-def _keeping_engine(engine: Engine, layout: SampleLayout, footprint: Footprint, cursor: Cursor) -> KeptEngine:
-    """Make what has all samples brought to a device once, in the order of the files, a few slots at a time."""
-    size, blocks = footprint.slot_rows, cursor.blocks_of_files
-    few = OrderSettings(batch_size=size, window_rows=4 * size, first_window_rows=4 * size, shuffle=False)
-    order = EpochOrder(blocks, few)
-    return KeptEngine(engine, layout, blocks, lambda: footprint.engine_order(order, 0)[0], footprint.threads)
-
-
-def _filling_engine(
-    settings: Settings,
-    layout: SampleLayout,
-    footprint: Footprint,
-    route: Route,
-    cursor: Cursor,
-    new_slots: Callable[[], Slots],
-    on_thread_start: Callable[[int], None] | None,
-) -> Engine:
-    return ThreadEngine(
+    new_slots, on_thread_start, pool = route.new_slots, settings.worker_init_fn, None
+    if settings.workers:
+        assert route.functions is not None
+        pool = Pool(route.functions, _workers_asked(settings, cursor.seed))
+        new_slots, on_thread_start = functools.partial(pool.new_slots, route.slot_format.nbytes), None
+    engine = ThreadEngine(
         layout,
         footprint.kept,
         None if settings.keep == "never" else dict(footprint.kept_rows),
@@ -280,6 +257,15 @@ def _filling_engine(
         on_thread_start=on_thread_start,
         skip_corrupt=settings.on_error == "skip",
     )
+    if pool is not None:
+        return SampleEngine(engine, pool, max(0, footprint.memory_budget - footprint.needed_nbytes))
+    if settings.keep != "device":
+        return engine
+    # All samples are brought to the device once, in the order of the files, a few slots at a time.
+    size, blocks = footprint.slot_rows, cursor.blocks_of_files
+    few = OrderSettings(batch_size=size, window_rows=4 * size, first_window_rows=4 * size, shuffle=False)
+    order = EpochOrder(blocks, few)
+    return KeptEngine(engine, layout, blocks, lambda: footprint.engine_order(order, 0)[0], footprint.threads)
 
 
 def _workers_asked(settings: Settings, seed: int) -> WorkersAsked:

@@ -136,59 +136,56 @@ def box_space(boxes: Boxes, volumes: Ints, names: Sequence[str], multiples: Sequ
     each = tuple(multiples) or (1,) * len(boxes.shape)
     if not isinstance(boxes.at, str):
         return _listed(boxes, volumes, each)
-    is_random = boxes.at == RANDOM
-    stride = each if is_random else boxes.stride or boxes.shape
     room = np.maximum(0, volumes - boxes.shape)
-    last = room // each * each
-    if not is_random and any(step % one for step, one in zip(stride, each, strict=True)):
-        raise OptionError(f"Boxes: with fields of another scale= the stride is a multiple of {each}, and not {stride}")
-    if not is_random and (last < room).any():
-        k = int(np.flatnonzero((last < room).any(axis=1))[0])
-        raise OptionError(
-            f"Boxes: with fields of another scale= the last box of a grid begins at multiples of {each}, and in "
-            f"{names[k]} it would at {tuple(room[k].tolist())}; take at='random', or list the boxes"
-        )
-    grid = Grid(
-        first=np.zeros_like(volumes), last=last, counts=-(-last // np.array(stride, dtype=np.int64)) + 1, stride=stride
-    )
-    draws = Draws(per_epoch=boxes.per_epoch, by=boxes.draw) if is_random else None
-    accept = None if boxes.accept is None else Accept(function=boxes.accept, on=boxes.accept_on, tries=boxes.tries)
+    last, stride, draws, accept = room // each * each, each, None, None
+    if boxes.at == RANDOM:
+        draws = Draws(per_epoch=boxes.per_epoch, by=boxes.draw)
+        accept = boxes.accept and Accept(function=boxes.accept, on=boxes.accept_on, tries=boxes.tries)
+    else:
+        stride, short = boxes.stride or boxes.shape, np.flatnonzero((last < room).any(axis=1))
+        if any(step % one for step, one in zip(stride, each, strict=True)):
+            raise OptionError(
+                f"Boxes: with fields of another scale= the stride is a multiple of {each}, and not {stride}"
+            )
+        if len(short):
+            raise OptionError(
+                f"Boxes: with fields of another scale= the last box of a grid begins at multiples of {each}, and in "
+                f"{names[short[0]]} it would at {tuple(room[short[0]].tolist())}; take at='random', or list the boxes"
+            )
+    counts = -(-last // np.array(stride, dtype=np.int64)) + 1
+    grid = Grid(first=np.zeros_like(volumes), last=last, counts=counts, stride=stride)
     return BoxSpace(volumes=volumes, starts=grid, pad=boxes.pad, draws=draws, accept=accept)
 
 
 def _listed(boxes: Boxes, volumes: Ints, multiples: tuple[int, ...]) -> BoxSpace:
     places, axes = boxes.at, len(boxes.shape)
     if places.shape[1] == axes and len(volumes) == 1:
-        places = np.concatenate([np.zeros((len(places), 1), dtype=np.int64), places], axis=1)
+        places = np.pad(places, ((0, 0), (1, 0)))
     if places.shape[1] != axes + 1:
         raise OptionError(
             f"Boxes: at= has {places.shape[1]} numbers for each box, and a box of {axes} axes in {len(volumes):,} "
             f"volumes needs {axes + (len(volumes) > 1)}: "
             + ("the volume's number, and the first element" if len(volumes) > 1 else "its first element")
         )
-    of, origins = places[:, 0], places[:, 1:]
+    of, origins = (np.ascontiguousarray(each) for each in (places[:, 0], places[:, 1:]))
     wrong = np.flatnonzero((of < 0) | (of >= len(volumes)))
     if len(wrong):
         raise OptionError(f"Boxes: at= names volume {of[wrong[0]]} at {wrong[0]:,}; there are {len(volumes):,}")
-    if boxes.pad is None:
-        outside = np.flatnonzero((origins < 0).any(axis=1) | (origins + boxes.shape > volumes[of]).any(axis=1))
-        if len(outside):
-            k = outside[0]
-            raise OptionError(
-                f"Boxes: at= has {tuple(origins[k].tolist())} at {k:,}, from where a box of {boxes.shape} leads out of "
-                f"a volume of {tuple(volumes[of[k]].tolist())}; so it is with {len(outside):,} of {len(of):,}. pad= "
-                "fills in"
-            )
-    elif len(outside := np.flatnonzero(((origins >= volumes[of]) | (origins + boxes.shape <= 0)).any(axis=1))):
+    least, most = (0, volumes[of] - boxes.shape) if boxes.pad is None else (1 - np.array(boxes.shape), volumes[of] - 1)
+    outside = np.flatnonzero(((origins < least) | (origins > most)).any(axis=1))
+    if len(outside):
         k = outside[0]
+        begin, volume = (tuple(each[k].tolist()) for each in (origins, volumes[of]))
         raise OptionError(
-            f"Boxes: at= has {tuple(origins[k].tolist())} at {k:,}, a box that lies wholly outside of its volume of "
-            f"{tuple(volumes[of[k]].tolist())}; there is nothing in it"
+            f"Boxes: at= has {begin} at {k:,}, from where a box of {boxes.shape} leads out of a volume of {volume}; so "
+            f"it is with {len(outside):,} of {len(of):,}. pad= fills in"
+            if boxes.pad is None
+            else f"Boxes: at= has {begin} at {k:,}, a box that lies wholly outside of its volume of {volume}; there is "
+            "nothing in it"
         )
     if (origins % multiples).any():
         raise OptionError(f"Boxes: with fields of another scale= at= has multiples of {multiples}, to begin with them")
-    starts = Listed(volume=np.ascontiguousarray(of), origins=np.ascontiguousarray(origins))
-    return BoxSpace(volumes=volumes, starts=starts, pad=boxes.pad)
+    return BoxSpace(volumes=volumes, starts=Listed(volume=of, origins=origins), pad=boxes.pad)
 
 
 def _counts(name: str, given: Any, least: int) -> tuple[int, ...]:
