@@ -18,9 +18,8 @@ from h5stream.errors import OptionError, StateError
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import EpochOrder, Order, order_after
 from h5stream.order.line import OrderSettings
-from h5stream.order.listed import GivenOrder, ListedOrder
 from h5stream.order.shares import Taken
-from h5stream.order.users import CheckedOrder, Ranks, WindowLimit
+from h5stream.order.users import CheckedOrder, GivenOrder, ListedOrder, Ranks, WindowLimit
 from h5stream.order.weights import DrawnBlocks, EpochDraws, drawn_blocks
 from h5stream.ranks import DrawnSeed, current_ranks
 from h5stream.sampler import ChunkBatchSampler, OrderSampler, places_of, warn_of_weak_shuffle

@@ -72,10 +72,9 @@ class Cut:
     def of_run(self, begin: int, end: int, dtype: Any) -> tuple[Places, Places]:
         """Return the same for consecutive output places, without a division for each."""
         first, after = self.batch_of(begin), self.batch_of(end - 1) + 1
-        starts = np.array([self.start_of(batch) for batch in range(first, after + 1)], dtype=dtype)
-        sizes = np.diff(np.clip(starts, begin, end))
-        within = np.arange(begin, end, dtype=dtype)
-        within -= np.repeat(starts[:-1], sizes)
+        starts = [self.start_of(batch) for batch in range(first, after)]
+        sizes = np.diff([begin, *starts[1:], end])
+        within = np.arange(begin, end, dtype=dtype) - np.repeat(np.array(starts, dtype=dtype), sizes)
         return np.repeat(np.arange(first, after, dtype=dtype), sizes), within
 
 

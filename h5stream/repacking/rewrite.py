@@ -24,8 +24,8 @@ from h5stream.engine.reader import RowReader
 from h5stream.engine.run import Run
 from h5stream.engine.slots import Slot, SlotFormat, SlotRing
 from h5stream.errors import FieldLengthError, H5StreamError, StagedFileDamagedError
-from h5stream.order.listed import ListedOrder
 from h5stream.order.permutation import permutation
+from h5stream.order.users import ListedOrder
 from h5stream.repacking.encode import Compression, Encoder, encoder_for
 from h5stream.repacking.raw import RawDataset, difference, resolve_datasets, survey
 from h5stream.repacking.recipe import Recipe

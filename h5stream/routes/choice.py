@@ -17,7 +17,7 @@ from h5stream.engine.budget import LimitedField, Sizing
 from h5stream.engine.footprint import Footprint
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import OptionError
-from h5stream.order.listed import GivenOrder
+from h5stream.order.users import GivenOrder
 from h5stream.order.weights import PlannedDraws
 from h5stream.routes.device import DeviceRoute, DeviceWindowRoute
 from h5stream.routes.host import HostRoute, LeasedTensors, MovedRoute, PinnedRoute
