@@ -367,8 +367,8 @@ def below(words: NDArray[np.uint64], counts: Any) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class SeedsColumn:
-    """A field of each sample's number, and a random seed for what is done to it; see `h5stream.samples.columns`."""
+    """A field of each sample's number and a random seed for what is done to it; see `h5stream.samples.columns`."""
 
-    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
-        """Return a row of both for each of some samples."""
+    def __call__(self, numbers: Ints, rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
+        """Return the values of some samples."""
         return np.stack([numbers, words_of(numbers, *drawn, SAMPLES).view(np.int64)], axis=1)
