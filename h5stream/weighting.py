@@ -424,13 +424,18 @@ class SizedBatches:
     chosen: NDArray[np.int64] | None  # the samples that an epoch may take, if not all
     is_drawn: bool  # whether an epoch may take one several times
 
+    @property
+    def chosen_lengths(self) -> NDArray[np.int64]:
+        """The rows of each sample that an epoch may take."""
+        return self.lengths if self.chosen is None else self.lengths[self.chosen]
+
     def measured(self, blocks: Blocks) -> Blocks:
-        """Give blocks with the lengths of their samples."""
+        """Return blocks with the lengths of their samples."""
         return replace(blocks, lengths=self.lengths if blocks.rows is None else self.lengths[blocks.rows])
 
     def samples(self, batch_size: int, *, is_drawn: bool) -> tuple[int, int]:
         """Return how many samples most batches have, about, and how many one may have."""
-        lengths = self.lengths if self.chosen is None else self.lengths[self.chosen]
+        lengths = self.chosen_lengths
         in_turn = np.sort(lengths) if self.limit.bucketed else lengths[permutation(len(lengths))]
         usual = -(-len(lengths) // (len(cut_by_rows(in_turn, batch_size, self.limit)) - 1))
         return usual, batch_size if self.is_drawn or is_drawn else most_samples(lengths, batch_size, self.limit)
@@ -485,7 +490,7 @@ def _field(layout: SampleLayout, name: str | None) -> int:
 
 
 def _check_fits(sized: SizedBatches, name: str, rows: int) -> None:
-    lengths = sized.lengths if sized.chosen is None else sized.lengths[sized.chosen]
+    lengths = sized.chosen_lengths
     over = np.flatnonzero(lengths > rows)
     if len(over):
         longest = int(np.argmax(lengths))

@@ -86,25 +86,25 @@ class Boxes:
         if self.of is not None and not isinstance(self.of, (str, list)):
             raise OptionError("Boxes: of= names groups that hold volumes; where rows end segments says nothing of them")
         for name, least in (("stride", 1), ("halo", 0)):
-            given = getattr(self, name)
-            if given is not None:
+            if (given := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _counts(name, given, least))
                 if len(getattr(self, name)) != len(self.shape):
                     raise OptionError(f"Boxes: {name}= has {len(given)} axes, and shape= {len(self.shape)}")
         if self.pad != "reflect":
             checked_pad("Boxes", self.pad)
+        kind = self.at if isinstance(self.at, str) else "places"
         if not isinstance(self.at, str):
             object.__setattr__(self, "at", _places(self.at))
         elif self.at not in (RANDOM, GRID):
             raise OptionError(f"Boxes: at= is 'random', 'grid' or an array of places, not {self.at!r}")
-        is_random = isinstance(self.at, str) and self.at == RANDOM
+        is_random = kind == RANDOM
         if is_random != (self.per_epoch is not None) or (is_random and integer(self.per_epoch, "per_epoch") < 1):
             raise OptionError(
                 "Boxes: per_epoch= says how many random boxes an epoch has, at least 1; it belongs to at='random', "
-                f"and here at={self.at if isinstance(self.at, str) else 'places'!r} and per_epoch={self.per_epoch!r}. "
+                f"and here at={kind!r} and per_epoch={self.per_epoch!r}. "
                 "Pass per_epoch=1000 with at='random', or at='grid' alone for boxes that lie side by side"
             )
-        if self.stride is not None and not (isinstance(self.at, str) and self.at == GRID):
+        if self.stride is not None and kind != GRID:
             raise OptionError("Boxes: stride= belongs to at='grid'")
         if (self.accept is not None and not (is_random and callable(self.accept))) or integer(self.tries, "tries") < 1:
             raise OptionError(

@@ -164,10 +164,9 @@ def anchors_of(edges: Edges, sequences: Sequences, first_step: int, last_step: i
     before, after = room_for(sequences, first_step, last_step)
     first = np.maximum(edges[:-1], edges[:-1] - first_step - before)
     last = np.minimum(edges[1:] - 1, edges[1:] - 1 - last_step + after)
-    counts = np.maximum(0, (last - first) // sequences.stride + 1)
-    counts[edges[1:] == edges[:-1]] = 0
+    counts = np.where(edges[1:] > edges[:-1], np.maximum(0, (last - first) // sequences.stride + 1), 0)
     ends = np.cumsum(counts)
-    within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
+    within = np.arange(counts.sum()) - np.repeat(ends - counts, counts)
     anchors: NDArray[np.int64] = np.repeat(first, counts) + within * sequences.stride
     if sequences.tail == "shift":
         left = (counts > 0) & (first + (counts - 1) * sequences.stride < last)
@@ -179,10 +178,8 @@ def room_for(sequences: Sequences, first_step: int, last_step: int) -> tuple[int
     """Return how many rows may be padded at either end."""
     if sequences.pad is None:
         return 0, 0
-    most = max(0, -first_step), max(0, last_step)
-    if sequences.pad_rows is None:
-        return most
-    return min(most[0], sequences.pad_rows[0]), min(most[1], sequences.pad_rows[1])
+    most = sequences.pad_rows or (max(0, -first_step), max(0, last_step))
+    return min(max(0, -first_step), most[0]), min(max(0, last_step), most[1])
 
 
 def rows_taken(anchors: NDArray[Any], steps: tuple[int, ...], edges: Edges) -> tuple[NDArray[Any], NDArray[np.bool_]]:

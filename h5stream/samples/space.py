@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,29 +89,19 @@ def joined_space(spaces: Sequence[SequenceSpace], starts: Sequence[int]) -> Sequ
     )
 
 
-class HasSteps(Protocol):
-    """A kind of samples that may be several rows of a field."""
-
-    @property
-    def steps(self) -> range | None:
-        """The steps of a field that names none."""
-
-
-def steps_of(given: Any, sequences: HasSteps | None, name: str) -> Steps | None:
-    """Return the steps of a field: its own, or those of all; None where a sample is a row."""
-    if sequences is None:
-        if given is not None:
-            raise OptionError(
-                f"field {name!r} has steps=, which needs samples=Sequences(...), which says what a segment is, or Table"
-            )
-        return None
+def steps_of(given: Any, samples: Any, name: str) -> Steps | None:
+    """Return the steps of a field: its own, or those of a kind of samples that has some; None where it gives a row."""
+    if samples is None and given is not None:
+        raise OptionError(
+            f"field {name!r} has steps=, which needs samples=Sequences(...), which says what a segment is, or Table"
+        )
     if given is not None:
         return tuple(given)
-    if sequences.steps is None and not isinstance(sequences, Sequences):
-        return None  # one row
-    if sequences.steps is None:
+    if samples is None or (samples.steps is None and not isinstance(samples, Sequences)):
+        return None
+    if samples.steps is None:
         raise OptionError(f"field {name!r} needs steps=, or Sequences a length: Sequences(16)")
-    return tuple(sequences.steps)
+    return tuple(samples.steps)
 
 
 # --- Spans: the stored rows that samples take of a field, and where they land in each sample. Pure.
