@@ -224,21 +224,20 @@ class SourceShares:
 
     def stratified(self, blocks: Blocks) -> Blocks:
         """Return the same samples in blocks that are each of one source, and say of which."""
-        starts = np.array(self.starts)
-        if blocks.rows is None:  # by parts already, of which a source has some
-            return replace(blocks, strata=np.searchsorted(starts, blocks.edges[:-1], side="right") - 1)
-        if is_ascending(blocks.rows):
-            edges = np.union1d(blocks.edges[:-1], sought(blocks.rows, starts))
-            edges = np.append(edges[edges < blocks.total_rows], blocks.total_rows)
-            strata = np.searchsorted(starts, blocks.rows[edges[:-1]], side="right") - 1
-            return replace(blocks, edges=edges, strata=strata)
-        sources = np.searchsorted(starts, blocks.rows, side="right") - 1
-        block = np.repeat(np.arange(blocks.count), np.diff(blocks.edges))
-        order = np.lexsort((sources, block))
-        sources = sources[order]
-        cuts = np.flatnonzero(np.diff(sources) != 0) + 1
+
+        def source_of(samples: Any) -> Ints:
+            return np.searchsorted(self.starts, samples, side="right") - 1
+
+        rows = blocks.rows
+        if rows is None:  # by parts already, of which a source has some
+            return replace(blocks, strata=source_of(blocks.edges[:-1]))
+        if is_ascending(rows):
+            cuts = sought(rows, np.array(self.starts))
+        else:
+            rows = rows[np.lexsort((source_of(rows), np.repeat(np.arange(blocks.count), np.diff(blocks.edges))))]
+            cuts = np.flatnonzero(np.diff(source_of(rows))) + 1
         edges = np.union1d(blocks.edges, cuts)
-        return replace(blocks, edges=edges, rows=blocks.rows[order], strata=sources[edges[:-1]])
+        return replace(blocks, edges=edges, rows=rows, strata=source_of(rows[edges[:-1]]))
 
 
 def shared_out(total: int, shares: NDArray[np.float64]) -> list[int]:
