@@ -226,7 +226,8 @@ class SourceShares:
         """Return the same samples in blocks that are each of one source, and say of which."""
 
         def source_of(samples: Any) -> Ints:
-            return np.searchsorted(self.starts, samples, side="right") - 1
+            numbers: Ints = np.searchsorted(self.starts, samples, side="right") - 1
+            return numbers
 
         rows = blocks.rows
         if rows is None:  # by parts already, of which a source has some
