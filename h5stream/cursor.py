@@ -15,19 +15,17 @@ from torch.utils.data import BatchSampler
 from h5stream.dataset import H5Dataset
 from h5stream.engine.footprint import Footprint
 from h5stream.errors import OptionError, StateError
-from h5stream.mixing import warn_of_weak_shuffle
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import EpochOrder, Order, order_after
 from h5stream.order.line import OrderSettings
-from h5stream.order.listed import GivenOrder, ListedOrder
 from h5stream.order.shares import Taken
-from h5stream.order.users import CheckedOrder, Ranks, WindowLimit
+from h5stream.order.users import CheckedOrder, GivenOrder, ListedOrder, Ranks, WindowLimit
 from h5stream.order.weights import DrawnBlocks, EpochDraws, drawn_blocks
 from h5stream.ranks import DrawnSeed, current_ranks
-from h5stream.sampler import ChunkBatchSampler, OrderSampler, places_of
+from h5stream.sampler import ChunkBatchSampler, OrderSampler, places_of, warn_of_weak_shuffle
 from h5stream.settings import Settings
-from h5stream.sized_batches import SizedBatches
 from h5stream.state import Place, brought_up_to_date, check_fingerprint, data_fingerprint, place_of, state_of
+from h5stream.weighting import SizedBatches
 
 _Made = TypeVar("_Made")
 
@@ -79,17 +77,25 @@ class Progress:
     @property
     def place(self) -> Place:
         """The place behind the last batch that was given; the end of an epoch is the beginning of the next."""
-        epoch, ranks = self.start.place.epoch, self.start.ranks
+        start = self.start.place
         if self.ended or self.batch == self.order.batches:
-            return Place(epoch=epoch + 1)
+            return Place(epoch=start.epoch + 1)
         if self.untouched:
-            return self.start.place
-        return Place(epoch=epoch, taken=(*self._before, (ranks.world_size, self.batch)), checksum=self.checksum)
+            return start
+        before = start.taken[:-1] if self.first_batch else start.taken
+        taken = (*before, (self.start.ranks.world_size, self.batch))
+        return Place(epoch=start.epoch, taken=taken, checksum=self.checksum)
 
-    @property
-    def _before(self) -> Taken:
-        taken = self.start.place.taken
-        return taken[:-1] if self.first_batch else taken
+
+def _kept(known: dict[Any, Any], key: Any, make: Callable[[], _Made]) -> _Made:
+    """Return what was made for the same before, this epoch and the next, or make it."""
+    if key not in known:
+        made = make()
+        for old in list(known)[:-1]:
+            del known[old]
+        known[key] = made
+    found: _Made = known[key]
+    return found
 
 
 class Cursor:
@@ -124,7 +130,7 @@ class Cursor:
             limit=None if sized is None else sized.limit,
         )
         self._orders: dict[tuple[OrderSettings, Taken], Any] = {}
-        self._drawn: dict[tuple[int, int, int], Blocks] = {}
+        self._drawn: dict[tuple[int, int, int], Any] = {}
         self._seed_is_drawn = isinstance(settings.seed, DrawnSeed)
         self._next = Place(epoch=0)
         self._newest: Progress | None = None
@@ -133,10 +139,7 @@ class Cursor:
 
     @property
     def ranks(self) -> Ranks:
-        """Which part is ours; unless it was given, `torch.distributed` is asked each time.
-
-        Loaders are often made before the process group is.
-        """
+        """Which part is ours; unless it was given, `torch.distributed` is asked each time: its group may come later."""
         return self._asked.ranks or current_ranks()
 
     @property
@@ -190,19 +193,18 @@ class Cursor:
 
     def _blocks_of(self, epoch: int) -> Blocks:
         """Return the blocks of an epoch: all alike, but where it draws its samples."""
-        ours = self._ours
+        ours, draws = self._ours, self._draws
         window_rows = min(ours.first_window_rows, ours.window_rows)
-        key = ours.seed, epoch, window_rows
-        if key not in self._drawn:
-            if self._draws is not None:
+
+        def made() -> Blocks:
+            drawn: Any = self._dataset.drawn_blocks(ours.shuffle, seed=ours.seed, epoch=epoch)
+            if draws is not None:
                 # Of this object nothing: what it keeps must not keep it alive.
-                draw = functools.partial(_draw_blocks, self.blocks, self._draws, ours, epoch, window_rows)
-                drawn: Any = DrawnBlocks(self._draws.count, draw) if self._sized is None else draw()
-            elif (drawn := self._dataset.drawn_blocks(ours.shuffle, seed=ours.seed, epoch=epoch)) is None:
-                return self.blocks
-            # This epoch and the one read ahead.
-            self._drawn = dict([*self._drawn.items()][-1:]) | {key: self._measured(drawn)}
-        return self._drawn[key]
+                draw = functools.partial(_draw_blocks, self.blocks, draws, ours, epoch, window_rows)
+                drawn = DrawnBlocks(draws.count, draw) if self._sized is None else draw()
+            return self.blocks if drawn is None else self._measured(drawn)
+
+        return _kept(self._drawn, (ours.seed, epoch, window_rows), made)
 
     def _measured(self, blocks: Blocks) -> Blocks:
         return blocks if self._sized is None else self._sized.measured(blocks)
@@ -220,14 +222,7 @@ class Cursor:
         """Return an order of the loader's own; those that have to be cut are kept."""
         if self._sized is None:
             return EpochOrder(blocks, settings, taken)
-        return self._kept((settings, taken), lambda: EpochOrder(blocks, settings, taken))
-
-    def _kept(self, key: tuple[OrderSettings, Taken], make: Callable[[], _Made]) -> _Made:
-        """Return what was made for the same before, this epoch and the next, or make it."""
-        if key not in self._orders:
-            self._orders = dict([*self._orders.items()][-1:]) | {key: make()}
-        found: _Made = self._orders[key]
-        return found
+        return _kept(self._orders, (settings, taken), lambda: EpochOrder(blocks, settings, taken))
 
     def order_of(self, start: Start) -> tuple[EpochOrder | CheckedOrder | ListedOrder, int]:
         """Return the order of an iteration, and the batch to begin with."""
@@ -261,15 +256,11 @@ class Cursor:
             limit = WindowLimit(batch_rows=rows, window_rows=size.window_rows, window_batches=most)
             return CheckedOrder(self._asked.order(blocks, epoch, ranks), blocks, limit, (settings.seed, epoch))
 
-        return self._kept((settings, ()), make)
+        return _kept(self._orders, (settings, ()), make)
 
     def _settings_of(self, epoch: int, ranks: Ranks) -> OrderSettings:
-        if (
-            ranks.world_size > 1
-            and self._settings.shuffle
-            and self._seed_is_drawn
-            and self._asked.generator is not None
-        ):
+        draws_own = self._settings.shuffle and self._seed_is_drawn and self._asked.generator is not None
+        if draws_own and ranks.world_size > 1:
             raise OptionError(
                 f"generator= draws a seed of its own on each of {ranks.world_size} ranks, and with unlike seeds rows "
                 "would be lost and repeated; pass the same seed= on all of them"
@@ -283,7 +274,7 @@ class Cursor:
         """The sampler that was given, or the loader's own."""
         if self._given is None:
             return self._own_sampler()
-        return self._given.batch_sampler if self._given.sampler is None else self._given.sampler
+        return self._given.source
 
     @property
     def batch_sampler(self) -> Any:

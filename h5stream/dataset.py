@@ -22,10 +22,9 @@ from h5stream.engine.tasks import Destination
 from h5stream.errors import OptionError
 from h5stream.field_statistics import FieldStatistics, statistics_of
 from h5stream.order.blocks import Blocks, block_numbers, blocks_by, listed_blocks, make_blocks, row_numbers, select_rows
-from h5stream.order.draws import RandomStarts
 from h5stream.order.epoch import Window
 from h5stream.order.places import Places, place_dtype
-from h5stream.order.weights import SourceShares
+from h5stream.order.weights import RandomStarts, SourceShares
 from h5stream.samples.axes import ROWS
 from h5stream.samples.boxes import BoxSpace
 from h5stream.samples.objects import Objects

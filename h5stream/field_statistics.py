@@ -161,12 +161,16 @@ def _chosen(layout: SampleLayout, names: Any) -> dict[str, Any]:
     """Return the entries that are meant, by name; by default those of which anything can be said."""
     every: dict[str, Any] = {}
     for key, entry in zip(layout.shape.keys, layout.entries, strict=True):
-        every |= _entries(layout, key, entry)
+        every |= _entries(key, entry)
+    unfit = {}
+    for name, entry in every.items():
+        field = layout.fields[_numbers_of(entry)[0]]
+        if field.shapes is not None:
+            unfit[name] = f"each sample of field {name!r} has a shape of its own"
+        elif field.dtype.kind == "c":
+            unfit[name] = f"field {name!r} is of complex numbers, which have no order"
     if names is None:
-        fields = {name: layout.fields[_numbers_of(one)[0]] for name, one in every.items()}
-        return {
-            name: one for name, one in every.items() if fields[name].dtype.kind != "c" and fields[name].shapes is None
-        }
+        return {name: entry for name, entry in every.items() if name not in unfit}
     wanted = [names] if isinstance(names, str) else list(names)
     for name in wanted:
         if name not in every:
@@ -175,20 +179,16 @@ def _chosen(layout: SampleLayout, names: Any) -> dict[str, Any]:
                 f"{did_you_mean(str(name), list(every))}",
                 field=str(name),
             )
-        if layout.fields[_numbers_of(every[name])[0]].shapes is not None:
-            raise OptionError(f"statistics: each sample of field {name!r} has a shape of its own; leave it out")
-        if layout.fields[_numbers_of(every[name])[0]].dtype.kind == "c":
-            raise OptionError(f"statistics: field {name!r} is of complex numbers, which have no order; leave it out")
+        if name in unfit:
+            raise OptionError(f"statistics: {unfit[name]}; leave it out")
     return {name: every[name] for name in wanted}
 
 
-def _entries(layout: SampleLayout, key: str, entry: Any) -> dict[str, Any]:
-    if isinstance(entry, dict):
-        found: dict[str, Any] = {}
-        for member, inner in entry.items():
-            found |= _entries(layout, f"{key}:{member}", inner)
-        return found
-    return {key: entry}
+def _entries(key: str, entry: Any) -> dict[str, Any]:
+    if not isinstance(entry, dict):
+        return {key: entry}
+    members = [_entries(f"{key}:{member}", inner) for member, inner in entry.items()]
+    return {name: one for some in members for name, one in some.items()}
 
 
 def _numbers_of(entry: Any) -> list[int]:
@@ -229,15 +229,12 @@ def _checked_axes(name: str, field: FieldLayout, given: Any) -> tuple[int, ...]:
 
 def _as_stored(layout: SampleLayout) -> SampleLayout:
     """Return the same fields without what is done to them, and ragged ones without padding."""
-    fields = (
-        replace(
-            f,
-            cast=None,
-            normalise=None,
-            ragged=f.ragged and replace(f.ragged, form=DENSE if f.ragged.form == DENSE else "packed"),
+    fields = []
+    for field in layout.fields:
+        form = DENSE if field.ragged and field.ragged.form == DENSE else "packed"
+        fields.append(
+            replace(field, cast=None, normalise=None, ragged=field.ragged and replace(field.ragged, form=form))
         )
-        for f in layout.fields
-    )
     return replace(layout, fields=tuple(fields))
 
 
@@ -336,20 +333,18 @@ class _Watched:
         self._counts = ValueCounts() if is_few and field.kind != "ragged" else None
 
     def add(self, values: Any) -> None:
-        if isinstance(values, list):
-            self._add_list(values)
-        elif values.size:
+        if not isinstance(values, list):
             self._add_array(values)
-
-    def _add_list(self, values: list[Any]) -> None:
-        strings = [value for value in values if isinstance(value, (bytes, str))]
-        if strings and self._counts is not None:
-            self._counts.add(strings)
+            return
+        if self._counts is not None:
+            self._counts.add([value for value in values if isinstance(value, (bytes, str))])
         for value in values:
-            if hasattr(value, "numpy") and value.numel():
+            if hasattr(value, "numpy"):
                 self._add_array(value.numpy()[None])
 
     def _add_array(self, values: NDArray[Any]) -> None:
+        if not values.size:
+            return
         if self._counts is not None:
             self._counts.add(values)
         # Of pictures the axes are as the user counts them: their number is known only here.
@@ -357,11 +352,9 @@ class _Watched:
         moved = np.moveaxis(values, self._axes, range(-len(self._axes), 0)) if self._axes else values
         kept = moved.shape[moved.ndim - len(self._axes) :]
         if self._moments is None:
-            self._moments = Moments(values.dtype, math.prod(kept))
-            self.shape = tuple(
-                values.shape[axis] if axis in self._axes else 1 for axis in range(min(self._axes, default=0), 0)
-            )
-            self._kept = kept
+            self._moments, self._kept = Moments(values.dtype, math.prod(kept)), kept
+            dims = range(min(self._axes, default=0), 0)
+            self.shape = tuple(values.shape[axis] if axis in self._axes else 1 for axis in dims)
         self._check_alike(kept)
         self._moments.add(moved.reshape(-1, math.prod(kept)))
 
@@ -384,15 +377,18 @@ class _Watched:
 
     def found(self, name: str, samples: int) -> FieldStatistics:
         """Return what was seen."""
-        known = self._moments
-        counts = self._counts.counts if self._counts is not None else None
+        known, counts = self._moments, None if self._counts is None else self._counts.counts
         few = None if counts is None else dict(sorted(counts.items(), key=_by_value))
         if known is None:
             nothing = dict.fromkeys(("mean", "std", "min", "max"), math.nan)
             return FieldStatistics(name=name, samples=samples, count=0, nan=0, inf=0, counts=few, shape=(), **nothing)
-        least, most = (_known(each, known.count) for each in (known.least, known.most))
-        values = {"count": known.count, "nan": known.nan, "inf": known.inf, "mean": known.mean, "std": known.std}
-        every = {**values, "min": least, "max": most}
+        assert known.least is not None
+        assert known.most is not None
+        least, most = known.least, known.most
+        if not known.is_whole:
+            least, most = (np.where(known.count > 0, each.astype(np.float64), np.nan) for each in (least, most))
+        every = {name: getattr(known, name) for name in ("count", "nan", "inf", "mean", "std")}
+        every |= {"min": least, "max": most}
         shaped = {key: value.reshape(self._kept) if self._axes else value[0].item() for key, value in every.items()}
         return FieldStatistics(name=name, samples=samples, counts=few, shape=self.shape, **shaped)
 
@@ -400,13 +396,6 @@ class _Watched:
 def _by_value(item: tuple[Any, int]) -> Any:
     value = item[0]
     return value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
-
-
-def _known(extremes: NDArray[Any] | None, count: NDArray[np.int64]) -> NDArray[Any]:
-    assert extremes is not None
-    if extremes.dtype.kind in "biu":
-        return extremes
-    return np.where(count > 0, extremes.astype(np.float64), np.nan)
 
 
 # --- what is kept ---------------------------------------------------------------------------------------------
@@ -443,8 +432,7 @@ def _decoded(value: dict[str, Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return [_plain(each) for each in value.tolist()]
+    value = value.tolist() if isinstance(value, np.ndarray) else value
     if isinstance(value, list):
         return [_plain(each) for each in value]
     if isinstance(value, bytes):

@@ -15,7 +15,6 @@ from h5stream.cursor import Cursor, Progress, Start
 from h5stream.engine.counters import clock
 from h5stream.engine.footprint import Footprint
 from h5stream.engine.running import STOP_S, Engine, Running, check_process
-from h5stream.engine.slots import Slots
 from h5stream.engine.threads import ThreadEngine
 from h5stream.errors import LoaderClosedError
 from h5stream.order.epoch import EpochOrder, Order
@@ -250,24 +249,12 @@ def _stop(stop: Callable[[], object], cut_short: Callable[[], object]) -> None:
 
 def engine_for(settings: Settings, layout: SampleLayout, footprint: Footprint, route: Route, cursor: Cursor) -> Engine:
     """Make what fills a loader's slots, threads of this process; and workers behind it, if asked for."""
-    if not settings.workers:
-        return _filling_engine(settings, layout, footprint, route, route.new_slots, settings.worker_init_fn)
-    assert route.functions is not None
-    pool = Pool(route.functions, _workers_asked(settings, cursor.seed))
-    new_slots = functools.partial(pool.new_slots, route.slot_format.nbytes)
-    engine = _filling_engine(settings, layout, footprint, route, new_slots, None)
-    return SampleEngine(engine, pool, max(0, footprint.memory_budget - footprint.needed_nbytes))
-
-
-def _filling_engine(
-    settings: Settings,
-    layout: SampleLayout,
-    footprint: Footprint,
-    route: Route,
-    new_slots: Callable[[], Slots],
-    on_thread_start: Callable[[int], None] | None,
-) -> Engine:
-    return ThreadEngine(
+    new_slots, on_thread_start, pool = route.new_slots, settings.worker_init_fn, None
+    if settings.workers:
+        assert route.functions is not None
+        pool = Pool(route.functions, _workers_asked(settings, cursor.seed))
+        new_slots, on_thread_start = functools.partial(pool.new_slots, route.slot_format.nbytes), None
+    engine = ThreadEngine(
         layout,
         footprint.kept,
         None if settings.keep == "never" else dict(footprint.kept_rows),
@@ -277,6 +264,9 @@ def _filling_engine(
         on_thread_start=on_thread_start,
         skip_corrupt=settings.on_error == "skip",
     )
+    if pool is not None:
+        return SampleEngine(engine, pool, max(0, footprint.memory_budget - footprint.needed_nbytes))
+    return engine
 
 
 def _workers_asked(settings: Settings, seed: int) -> WorkersAsked:

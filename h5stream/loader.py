@@ -26,11 +26,10 @@ from h5stream.order.users import OrderFactory
 from h5stream.profiles import arguments_from
 from h5stream.routes.route import route_for, sizing_for
 from h5stream.settings import DEFAULT_BATCH_ROWS, Settings, checked_epoch, remade
-from h5stream.sized_batches import sized_batches
 from h5stream.storage.extents import SampleKind
 from h5stream.storage.fields import Fields, Source
 from h5stream.structure import copy_batch
-from h5stream.weighting import epoch_draws, recognised
+from h5stream.weighting import epoch_draws, recognised, sized_batches
 
 
 class H5StreamLoader:

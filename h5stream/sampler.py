@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
+import warnings
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from typing import Any
@@ -13,15 +13,15 @@ from torch.utils.data import Sampler
 
 from h5stream.dataset import H5Dataset
 from h5stream.engine.budget import shape_of
-from h5stream.engine.footprint import WindowRows, size_order
-from h5stream.errors import OptionError, StateError
-from h5stream.mixing import warn_of_weak_shuffle
+from h5stream.engine.footprint import DEFAULT_BUDGET, WindowRows, size_order
+from h5stream.errors import OptionError, StateError, WeakShuffleWarning
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import EpochOrder, Order
 from h5stream.order.line import OrderSettings
 from h5stream.order.permutation import VERSION
-from h5stream.order.quality import Quality, forecast
+from h5stream.order.quality import FEW_BLOCKS, Quality, forecast, weak_mixing
 from h5stream.ranks import current_ranks, drawn_seed
+from h5stream.storage.layout import SampleLayout
 
 
 class ChunkBatchSampler(Sampler[list[int]]):
@@ -95,13 +95,14 @@ class ChunkBatchSampler(Sampler[list[int]]):
         window_rows, first_rows = size_order(shape, batch_size=batch_size, window=window, shuffle=scattered)
         self._chose_window = shuffle and window != "auto"
         self._seed_is_drawn = seed is None
+        is_drawn = seed is None and shuffle and max(world_size, current_ranks().world_size) == 1
         self._settings = OrderSettings(
             batch_size=batch_size,
             window_rows=window_rows,
             first_window_rows=first_rows,
             shuffle=shuffle,
             drop_last=drop_last,
-            seed=self._drawn_seed(shuffle, world_size) if seed is None else seed,
+            seed=int(drawn_seed()) if is_drawn else seed or 0,
             rank=rank,
             world_size=world_size,
         )
@@ -127,19 +128,11 @@ class ChunkBatchSampler(Sampler[list[int]]):
         blocks = self._blocks if drawn is None else replace(drawn, rows=None)
         return EpochOrder(blocks, replace(self._ours, epoch=epoch))
 
-    def _drawn_seed(self, shuffle: bool, world_size: int) -> int:
-        return int(drawn_seed()) if shuffle and self._is_alone(world_size) else 0
-
-    @staticmethod
-    def _is_alone(world_size: int) -> bool:
-        """Tell whether no other rank has to draw the same seed; trainers that shard batches give each a sampler."""
-        return max(world_size, current_ranks().world_size) == 1
-
     @property
     def _ours(self) -> OrderSettings:
-        settings = self._settings
-        drawn_alone = self._seed_is_drawn and not self._is_alone(settings.world_size)
-        return replace(settings, seed=0) if drawn_alone else settings
+        # Of several ranks each would draw another seed; trainers that shard batches give each a sampler.
+        is_alone = max(self._settings.world_size, current_ranks().world_size) == 1
+        return self._settings if is_alone or not self._seed_is_drawn else replace(self._settings, seed=0)
 
     def take_over(self, settings: OrderSettings) -> None:
         """Take the settings of a loader, from the epoch on that they name: its batches are then this sampler's.
@@ -183,8 +176,7 @@ class ChunkBatchSampler(Sampler[list[int]]):
         >>> ChunkBatchSampler(H5Dataset(path), 50, window="all").mixing().score
         1.0
         """
-        order = self._order(self.epoch)
-        return forecast(order)
+        return forecast(self._order(self.epoch))
 
     def __len__(self) -> int:
         return self._order(self.epoch).batches
@@ -302,24 +294,58 @@ def _listed(order: Order, first_batch: int, places: NDArray[np.int64] | None) ->
     for window in order.windows(first_batch):
         rows = window.rows if places is None else places[window.rows]
         by_batch = window.batch.argsort(kind="stable")
-        edges = (window.batch[by_batch][1:] != window.batch[by_batch][:-1]).nonzero()[0] + 1
-        for part in _split(by_batch, edges):
+        edges = np.flatnonzero(np.diff(window.batch[by_batch])) + 1
+        for part in np.split(by_batch, edges) if len(by_batch) else []:
             pending.setdefault(int(window.batch[part[0]]), []).append((window.within[part], rows[part]))
-        yield from _complete(order, pending)
+        for number in sorted(pending):
+            within, listed = (np.concatenate(each) for each in zip(*pending[number], strict=True))
+            if len(within) < order.batch_size_of(number):
+                break
+            del pending[number]
+            yield listed[np.argsort(within)].tolist()
 
 
-def _complete(order: Order, pending: dict[int, list[Any]]) -> Iterator[list[int]]:
-    for number in sorted(pending):
-        size = order.batch_size_of(number)
-        if sum(len(within) for within, _ in pending[number]) < size:
-            return
-        rows = [0] * size
-        for within, places in pending.pop(number):
-            for k, row in zip(within.tolist(), places.tolist(), strict=True):
-                rows[k] = row
-        yield rows
+# --- where windows mix too little of the data; what is too little, `order.quality` knows ---------------
 
 
-def _split(array: Any, edges: Any) -> list[Any]:
-    bounds = [0, *edges.tolist(), len(array)]
-    return [array[a:b] for a, b in itertools.pairwise(bounds)]
+_LARGE_CHUNK_NBYTES = 4 * 1024 * 1024
+"""From here on smaller chunks give blocks enough; repack writes them of 1 MiB."""
+
+
+def warn_of_weak_shuffle(
+    layout: SampleLayout,
+    blocks: Blocks,
+    *,
+    window: int | str,
+    window_rows: int,
+    batch_rows: int,
+    memory_budget: int | None,
+    ranks: int = 1,
+    stacklevel: int = 3,
+) -> None:
+    """Warn where a window holds too few blocks, with the figures and the ways out."""
+    weak = weak_mixing(blocks, window_rows=window_rows, batch_rows=batch_rows, ranks=ranks)
+    if weak is None:
+        return
+    lead, wanted, with_budget = layout.leading[0], min(FEW_BLOCKS, weak.blocks), ""
+    if window == "auto" and memory_budget is not None:
+        # What a budget leaves a window grows with it, a little more than in proportion.
+        needed = -(-min(memory_budget, DEFAULT_BUDGET) * wanted // weak.window_blocks)
+        with_budget = f" with memory_budget={needed}" if needed > memory_budget else ""
+    way = f"The way out: window={wanted * weak.block_rows} or more{with_budget} (it is {window_rows:,} rows)"
+    if lead.pipeline.filters and lead.chunk_nbytes >= _LARGE_CHUNK_NBYTES:
+        copy = "a copy with smaller chunks (h5stream repack FILE NEW --chunk-bytes 1MiB)"
+        way = f"{way.replace('The way', 'Ways', 1)}, or {copy}"
+    batch = (
+        f", so the {batch_rows * ranks:,} rows of a batch come from about {weak.batch_blocks:,.0f} of them, where a "
+        f"full shuffle has {weak.batch_blocks_full:,.0f}"
+    )
+    warnings.warn(
+        f"the shuffle is weak: a window holds {weak.window_blocks:,} of the {weak.blocks:,} blocks of this data (a "
+        f"block is {weak.block_rows:,} rows that lie together, by the chunks of {lead.path!r})"
+        f"{batch if batch_rows * ranks > 1 else ''}. In a file that is sorted, by class or by recording, a batch then "
+        f"sees few kinds of rows, and training suffers. {way}. If the file's rows are in random order already, nothing "
+        'is wrong: warnings.simplefilter("ignore", h5stream.errors.WeakShuffleWarning)',
+        WeakShuffleWarning,
+        stacklevel=stacklevel,
+    )

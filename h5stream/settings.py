@@ -20,9 +20,8 @@ from h5stream.dataset import H5Dataset, opened
 from h5stream.engine.budget import check_budget, default_budget
 from h5stream.errors import OptionError
 from h5stream.order.draw import Balanced, Sized, Weighted, checked_drawn
-from h5stream.order.draws import SeedsColumn
-from h5stream.order.listed import GivenOrder
-from h5stream.order.users import OrderFactory, Ranks
+from h5stream.order.users import GivenOrder, OrderFactory, Ranks
+from h5stream.order.weights import SeedsColumn
 from h5stream.order.windows import check_window
 from h5stream.ranks import DrawnSeed, checked_ranks, current_ranks, drawn_seed
 from h5stream.staging.front import stage_layout

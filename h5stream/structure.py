@@ -162,9 +162,7 @@ def sample_of(batch: Any, i: int) -> Any:
         return batch.sample(i)
     if isinstance(batch, dict):
         return {key: sample_of(value, i) for key, value in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(sample_of(value, i) for value in batch)
-    return batch[i]
+    return tuple(sample_of(value, i) for value in batch) if isinstance(batch, tuple) else batch[i]
 
 
 def samples_of(batch: Any, count: int) -> list[Any]:
@@ -181,13 +179,7 @@ def samples_of(batch: Any, count: int) -> list[Any]:
 
 
 def with_tensors(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    """Return a copy of a structure with each of its tensors changed.
-
-    Examples
-    --------
-    >>> with_tensors({"a": (torch.tensor([1, 2]), b"text")}, torch.Tensor.tolist)
-    {'a': ([1, 2], b'text')}
-    """
+    """Return a copy of a structure with each of its tensors changed."""
     if isinstance(value, dict):
         return {key: with_tensors(inner, change) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -229,13 +221,7 @@ def _rebuilt(like: Any, parts: list[Any]) -> Any:
 
 
 def tensors_of(batch: Any) -> list[torch.Tensor]:
-    """List the tensors of a structure, in its order.
-
-    Examples
-    --------
-    >>> [len(tensor) for tensor in tensors_of({"a": (torch.zeros(3), "text"), "b": [torch.zeros(2)]})]
-    [3, 2]
-    """
+    """List the tensors of a structure, in its order."""
     found: list[torch.Tensor] = []
     with_tensors(batch, found.append)
     return found
@@ -249,14 +235,7 @@ def leaves(batch: Any) -> list[Any]:
 
 
 def rows_of(batch: Any) -> int | None:
-    """Return the rows of a batch, by the first thing in it that has a length; None if nothing has.
-
-    Examples
-    --------
-    >>> import torch
-    >>> rows_of({"x": torch.zeros(3, 2), "y": torch.zeros(3)}), rows_of((["a", "b"], 1)), rows_of(5)
-    (3, 2, None)
-    """
+    """Return the rows of a batch, by the first thing in it that has a length; None if nothing has."""
     if isinstance(batch, RAGGED):
         return len(batch.lengths) if isinstance(batch, Padded) else len(batch.offsets) - 1
     if isinstance(batch, dict):
@@ -274,13 +253,7 @@ def rows_of(batch: Any) -> int | None:
 
 
 def first_rows(batch: Any, count: int) -> Any:
-    """Return the first rows of a batch, whoever made it; what has no rows stays as it is.
-
-    Examples
-    --------
-    >>> first_rows({"x": torch.arange(4), "names": ["a", "b", "c", "d"], "scale": 2.0}, 2)
-    {'x': tensor([0, 1]), 'names': ['a', 'b'], 'scale': 2.0}
-    """
+    """Return the first rows of a batch, whoever made it; what has no rows stays as it is."""
     if isinstance(batch, dict):
         return {key: first_rows(value, count) for key, value in batch.items()}
     if isinstance(batch, (Packed, SparseRows)):

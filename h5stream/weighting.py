@@ -1,11 +1,12 @@
-"""How often an epoch takes each sample, from what a user asks for: ``draw=``, or samplers of torch."""
+"""Which samples an epoch takes and how batches of them are cut, from a user's `draw=` or samplers of torch."""
 
 from __future__ import annotations
 
+import hashlib
 import reprlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,11 @@ from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSamp
 from h5stream.dataset import H5Dataset, values_of
 from h5stream.errors import OptionError, SlowSamplerWarning
 from h5stream.order.blocks import Blocks
-from h5stream.order.draw import Balanced, Weighted
+from h5stream.order.draw import Balanced, Sized, Weighted
+from h5stream.order.line import BatchLimit
+from h5stream.order.permutation import permutation
 from h5stream.order.places import Places, new_array, place_dtype, place_nbytes
+from h5stream.order.sized import cut_by_rows, most_samples
 from h5stream.order.weights import (
     ClassDraws,
     DistinctDraws,
@@ -32,7 +36,8 @@ from h5stream.ranks import drawn_seed
 from h5stream.sampler import places_of
 from h5stream.settings import Settings
 from h5stream.storage.fields import Field
-from h5stream.storage.layout import DECODED
+from h5stream.storage.layout import DECODED, SampleLayout
+from h5stream.storage.sparse import SparseEntry
 
 _READ_ROWS = 1 << 20
 _MOST_CLASSES = 1 << 16
@@ -48,21 +53,23 @@ def epoch_draws(settings: Settings, dataset: H5Dataset, blocks: Blocks) -> Plann
     if draw is None and shares is None:
         return None
     _check_alone(settings, draw, dataset)
-    if shares is not None:
-        return _of_sources(shares, blocks, settings)
     if isinstance(draw, Weighted):
-        return _weighted(draw, _Values(dataset, "Weighted"), _Places(blocks, dataset))
+        return _weighted(draw, dataset, blocks)
     if isinstance(draw, Balanced):
-        return _balanced(draw, _Values(dataset, "Balanced"), _Places(blocks, dataset))
-    assert draw is not None
-    return _of_passes(replace(blocks, strata=np.zeros(blocks.count, dtype=np.int64)), [draw])
+        return _balanced(draw, dataset, blocks)
+    if shares is None:
+        assert draw is not None
+        blocks, counts = replace(blocks, strata=np.zeros(blocks.count, dtype=np.int64)), [draw]
+    else:
+        counts = _source_counts(shares, blocks, settings.shuffle, draw)
+    return PlannedDraws(count=sum(counts), nbytes=64 * blocks.count, make=lambda: SourceDraws(blocks, counts))
 
 
-def _weighted(draw: Weighted, values: _Values, at: _Places) -> PlannedDraws:
+def _weighted(draw: Weighted, dataset: H5Dataset, blocks: Blocks) -> PlannedDraws:
     """Draw by weights, or all alike."""
-    total = len(values.dataset)
+    total = len(dataset)
     if draw.count is None and not draw.replacement and draw.weights is not None:
-        there = np.count_nonzero(_checked_weights(values, draw.weights, total))
+        there = np.count_nonzero(_checked_weights(dataset, draw.weights, total))
         raise OptionError(
             "Weighted with replacement=False takes no sample twice, so count= must say how many it takes of the "
             f"{there:,} that have a weight above 0"
@@ -70,22 +77,31 @@ def _weighted(draw: Weighted, values: _Values, at: _Places) -> PlannedDraws:
     count = total if draw.count is None else draw.count
     if draw.weights is None and not draw.replacement:
         _check_distinct(count, total, total)
-        return PlannedDraws(
-            count=count,
-            nbytes=ClassDraws.nbytes(total) + at.nbytes,
-            make=lambda: ClassDraws(np.zeros(total, dtype=np.uint16), [count], at.found()),
-        )
+        return _of_classes(lambda: np.zeros(total, dtype=np.uint16), [count], dataset, blocks)
 
     def made() -> EpochDraws:
-        places = at.found()
-        weights = np.ones(total) if draw.weights is None else _checked_weights(values, draw.weights, total)
+        places = _found_places(dataset, blocks)
+        weights = np.ones(total) if draw.weights is None else _checked_weights(dataset, draw.weights, total)
         if draw.replacement:
             return WeightedDraws(weights, count, places)
         _check_distinct(count, int(np.count_nonzero(weights)), total)
         return DistinctDraws(weights, count, places)
 
-    nbytes = WeightedDraws.nbytes(total, count) if draw.replacement else DistinctDraws.nbytes(total)
-    return PlannedDraws(count=count, nbytes=nbytes + at.nbytes, make=made)
+    # Weights until each and guesses, and as it draws 64 bits for each; or weights, and as it draws keys and places.
+    nbytes = total * (8 + place_nbytes(total)) + 8 * max(total, count) if draw.replacement else 25 * total
+    return PlannedDraws(count=count, nbytes=nbytes + _places_nbytes(dataset, blocks), make=made)
+
+
+def _of_classes(
+    numbers: Callable[[], NDArray[np.uint16]], counts: list[int], dataset: H5Dataset, blocks: Blocks
+) -> PlannedDraws:
+    total = len(dataset)
+    return PlannedDraws(
+        count=sum(counts),
+        # Classes, and as it draws a permutation and a flag.
+        nbytes=total * (3 + place_nbytes(total)) + _places_nbytes(dataset, blocks),
+        make=lambda: ClassDraws(numbers(), counts, _found_places(dataset, blocks)),
+    )
 
 
 def _check_distinct(count: int, there: int, total: int) -> None:
@@ -97,29 +113,21 @@ def _check_distinct(count: int, there: int, total: int) -> None:
         )
 
 
-class _Places:
-    """The place of each sample in blocks, where that is not its number."""
-
-    def __init__(self, blocks: Blocks, dataset: H5Dataset) -> None:
-        self._blocks, self._dataset = blocks, dataset
-        is_own = blocks.rows is dataset.rows or dataset.layout.draws is not None
-        # What stays, and three numbers in 64 bits while it is found.
-        self.nbytes = 0 if is_own else (24 + place_nbytes(len(dataset))) * len(dataset)
-
-    def found(self) -> Places | None:
-        samples = places_of(self._blocks, self._dataset)
-        return None if samples is None else np.argsort(samples).astype(place_dtype(len(samples)))
+def _places_nbytes(dataset: H5Dataset, blocks: Blocks) -> int:
+    """Return the bytes of the place of each sample in blocks: what stays, and three numbers while it is found."""
+    is_own = blocks.rows is dataset.rows or dataset.layout.draws is not None
+    return 0 if is_own else (24 + place_nbytes(len(dataset))) * len(dataset)
 
 
-def _of_passes(blocks: Blocks, counts: list[int]) -> PlannedDraws:
-    """Draw whole blocks of each of several sources."""
-    nbytes = SourceDraws.nbytes(blocks.count)
-    return PlannedDraws(count=sum(counts), nbytes=nbytes, make=lambda: SourceDraws(blocks, counts))
+def _found_places(dataset: H5Dataset, blocks: Blocks) -> Places | None:
+    """Return the place of each sample in blocks, where that is not its number."""
+    samples = places_of(blocks, dataset)
+    return None if samples is None else np.argsort(samples).astype(place_dtype(len(samples)))
 
 
-def _of_sources(shares: SourceShares, blocks: Blocks, settings: Settings) -> PlannedDraws:
-    """Draw the share of each source of a mixture."""
-    if not settings.shuffle or blocks.strata is None:
+def _source_counts(shares: SourceShares, blocks: Blocks, shuffle: bool, total: int | None) -> list[int]:
+    """Return how many samples an epoch has of each source of a mixture."""
+    if not shuffle or blocks.strata is None:
         raise OptionError(
             "a Mixture mixes its sources by the shuffle: pass shuffle=True, not False; a list of H5Dataset or a "
             "ConcatDataset gives one source behind the other"
@@ -128,8 +136,7 @@ def _of_sources(shares: SourceShares, blocks: Blocks, settings: Settings) -> Pla
     for name, share, size in zip(shares.names, shares.shares, sizes, strict=True):
         if share and not size:
             raise OptionError(f"Mixture: source {name!r} has a share of {share:.3g} and no samples that were chosen")
-    assert settings.drawn is None or isinstance(settings.drawn, int)
-    return _of_passes(blocks, shares.counts(sizes, settings.drawn))
+    return shares.counts(sizes, total)
 
 
 def _check_alone(settings: Settings, draw: Weighted | Balanced | int | None, dataset: H5Dataset) -> None:
@@ -159,10 +166,10 @@ def draw_name(draw: Weighted | Balanced | int) -> str:
 # --- weights ------------------------------------------------------------------------------------------------
 
 
-def _checked_weights(read: _Values, given: Any, total: int) -> NDArray[np.float64]:
+def _checked_weights(dataset: H5Dataset, given: Any, total: int) -> NDArray[np.float64]:
     if isinstance(given, str):
         weights: NDArray[np.float64] = new_array(total, np.float64)
-        for first, values in read.pieces(given):
+        for first, values in _values(dataset, "Weighted", given):
             weights[first : first + len(values)] = _as_floats(values)
     else:
         weights = _as_floats(_as_array(given))
@@ -192,36 +199,32 @@ def _as_floats(values: Any) -> NDArray[np.float64]:
 # --- classes ------------------------------------------------------------------------------------------------
 
 
-def _balanced(draw: Balanced, read: _Values, at: _Places) -> PlannedDraws:
+def _balanced(draw: Balanced, dataset: H5Dataset, blocks: Blocks) -> PlannedDraws:
     """Draw as many of each class, or as the shares say."""
-    asked = draw.by
     if draw.shares is not None and not isinstance(draw.shares, Mapping):
         raise OptionError(
             "Balanced: shares= takes the share of each of a field's values, such as {0: 0.9, 1: 0.1}, not "
             f"{draw.shares!r:.80}"
         )
-    name = repr(asked) if isinstance(asked, str) else "an array"
+    name, total = repr(draw.by) if isinstance(draw.by, str) else "an array", len(dataset)
     # Fields are read twice, the first time for the sizes alone: by them the samples of an epoch are known.
-    pieces = _pieces_of(read, asked, name)
-    distinct, sizes = _classes(pieces(), name, len(read.dataset))
+    pieces = _pieces_of(dataset, draw.by, name)
+    distinct, sizes = _classes(pieces(), name, total)
     classes = distinct.tolist()
     shares = np.ones(len(classes)) if draw.shares is None else _shares(draw.shares, classes, sizes, name)
-    shares /= shares.sum()
-    counts = _class_counts(classes, sizes, shares, draw)
-    total = len(read.dataset)
 
-    def made() -> EpochDraws:
-        places, numbers = at.found(), new_array(total, np.uint16)
+    def numbers() -> NDArray[np.uint16]:
+        found = new_array(total, np.uint16)
         for first, values in pieces():
-            numbers[first : first + len(values)] = np.searchsorted(distinct, values)
-        return ClassDraws(numbers, counts, places)
+            found[first : first + len(values)] = np.searchsorted(distinct, values)
+        return found
 
-    return PlannedDraws(count=sum(counts), nbytes=ClassDraws.nbytes(total) + at.nbytes, make=made)
+    return _of_classes(numbers, _class_counts(classes, sizes, shares / shares.sum(), draw), dataset, blocks)
 
 
-def _pieces_of(read: _Values, given: Any, name: str) -> Callable[[], Iterator[tuple[int, NDArray[Any]]]]:
+def _pieces_of(dataset: H5Dataset, given: Any, name: str) -> Callable[[], Iterator[tuple[int, NDArray[Any]]]]:
     """Return what gives the values of some samples at a time, each with the number of its first sample."""
-    total = len(read.dataset)
+    total = len(dataset)
 
     def checked(first: int, values: NDArray[Any], samples: int) -> tuple[int, NDArray[Any]]:
         if values.shape != (samples,) or values.dtype.kind == "O":
@@ -235,7 +238,9 @@ def _pieces_of(read: _Values, given: Any, name: str) -> Callable[[], Iterator[tu
         return first, values
 
     if isinstance(given, str):
-        return lambda: (checked(first, np.asarray(values), len(values)) for first, values in read.pieces(given))
+        return lambda: (
+            checked(first, np.asarray(values), len(values)) for first, values in _values(dataset, "Balanced", given)
+        )
     _, every = checked(0, np.asarray(_as_array(given)), total)
     return lambda: ((first, every[first : first + _READ_ROWS]) for first in range(0, total, _READ_ROWS))
 
@@ -308,28 +313,22 @@ def _class_counts(
 # --- values of a field --------------------------------------------------------------------------------------
 
 
-class _Values:
-    """Reads one value a sample of a field, for what `draw=` was given."""
-
-    def __init__(self, dataset: H5Dataset, kind: str) -> None:
-        self.dataset, self._kind = dataset, kind
-
-    def pieces(self, given: str) -> Iterator[tuple[int, Any]]:
-        """Read the values of some samples at a time, each with the number of its first sample."""
-        is_delivered, what = self.dataset.layout.field_named(given) is not None, f"{self._kind}({given!r})"
-        for first, found in values_of(self.dataset, given if is_delivered else Field(given), what)[1]:
-            yield first, found if isinstance(found, list) else self._one_a_sample(found, what)
-
-    def _one_a_sample(self, found: Any, what: str) -> Any:
+def _values(dataset: H5Dataset, kind: str, given: str) -> Iterator[tuple[int, Any]]:
+    """Read a field of one value a sample, some at a time, each with the number of the first sample."""
+    is_delivered, what = dataset.layout.field_named(given) is not None, f"{kind}({given!r})"
+    for first, found in values_of(dataset, given if is_delivered else Field(given), what)[1]:
+        if isinstance(found, list):
+            yield first, found
+            continue
         if not isinstance(found, torch.Tensor):
             raise OptionError(f"{what} takes a field with one value a sample")
         values = found.numpy().reshape(len(found), -1)
         if values.shape[1] == 0 or (values.shape[1] > 1 and (values != values[:, :1]).any()):
             raise OptionError(
                 f"{what} takes a field with one value a sample, and this has {values.shape[1]} that differ; pass an "
-                f"array with one for each of {len(self.dataset):,} samples"
+                f"array with one for each of {len(dataset):,} samples"
             )
-        return values[:, 0]
+        yield first, values[:, 0]
 
 
 def _as_array(given: Any) -> NDArray[Any]:
@@ -410,3 +409,95 @@ def _warn_of_slow(settings: Settings, given: Any) -> None:
         SlowSamplerWarning,
         stacklevel=4,
     )
+
+
+# --- batches that are cut by the lengths of samples ----------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SizedBatches:
+    """Batches that are cut by the rows of a ragged field."""
+
+    field: int  # its number
+    limit: BatchLimit  # what a batch may hold
+    lengths: NDArray[np.int64]  # the rows of each sample that there is
+    chosen: NDArray[np.int64] | None  # the samples that an epoch may take, if not all
+    is_drawn: bool  # whether an epoch may take one several times
+
+    @property
+    def chosen_lengths(self) -> NDArray[np.int64]:
+        """The rows of each sample that an epoch may take."""
+        return self.lengths if self.chosen is None else self.lengths[self.chosen]
+
+    def measured(self, blocks: Blocks) -> Blocks:
+        """Return blocks with the lengths of their samples."""
+        return replace(blocks, lengths=self.lengths if blocks.rows is None else self.lengths[blocks.rows])
+
+    def samples(self, batch_size: int, *, is_drawn: bool) -> tuple[int, int]:
+        """Return how many samples most batches have, about, and how many one may have."""
+        lengths = self.chosen_lengths
+        in_turn = np.sort(lengths) if self.limit.bucketed else lengths[permutation(len(lengths))]
+        usual = -(-len(lengths) // (len(cut_by_rows(in_turn, batch_size, self.limit)) - 1))
+        return usual, batch_size if self.is_drawn or is_drawn else most_samples(lengths, batch_size, self.limit)
+
+    @property
+    def fingerprint(self) -> dict[str, int | str]:
+        """What an order depends on, for a state."""
+        digest = hashlib.blake2b(self.lengths.tobytes(), digest_size=8).hexdigest()
+        limit = self.limit
+        return {"batch_limit": f"{limit.rows}, padded={limit.padded}, bucket={limit.bucketed}", "lengths": digest}
+
+
+def sized_batches(dataset: H5Dataset, asked: Sized | None) -> SizedBatches | None:
+    """Read what a loader is asked for; None where it is nothing."""
+    if asked is None:
+        return None
+    layout = dataset.layout
+    field = _field(layout, asked.field)
+    counts, ragged = layout.ragged[field].counts, layout.fields[field].ragged
+    assert counts is not None
+    padded = ragged is not None and ragged.form == "pad"
+    sized = SizedBatches(
+        field=field,
+        limit=BatchLimit(rows=asked.rows, padded=padded, bucketed=asked.bucket),
+        lengths=counts,
+        chosen=dataset.chosen,
+        is_drawn=layout.draws is not None,
+    )
+    if asked.rows is not None:
+        _check_fits(sized, layout.fields[field].name, asked.rows)
+    return sized
+
+
+def _field(layout: SampleLayout, name: str | None) -> int:
+    ragged = layout.ragged
+    if not ragged:
+        raise OptionError(
+            "draw=Sized(...) goes by the rows that samples have of a ragged field, and there is none: "
+            "Field(name, rows=Bounds(...)) makes one, or Lengths, or Between"
+        )
+    if name is None:
+        # The first of those that have most.
+        return max(ragged, key=lambda number: int(np.asarray(ragged[number].counts).sum()))
+    entries = [entry.values if isinstance(entry, SparseEntry) else entry for entry in layout.entries]
+    pairs = zip(layout.shape.keys, entries, strict=True)
+    known = {key: entry for key, entry in pairs if isinstance(entry, int) and entry in ragged}
+    number = known.get(name, layout.field_named(name))
+    if number is None or number not in ragged:
+        names = ", ".join(map(repr, known))
+        raise OptionError(f"Sized: field= names {name!r}, which is no ragged field; those are {names}")
+    return number
+
+
+def _check_fits(sized: SizedBatches, name: str, rows: int) -> None:
+    lengths = sized.chosen_lengths
+    over = np.flatnonzero(lengths > rows)
+    if len(over):
+        longest = int(np.argmax(lengths))
+        sample = longest if sized.chosen is None else int(sized.chosen[longest])
+        raise OptionError(
+            f"Sized: rows={rows:,}: sample {sample:,} alone has {lengths[longest]:,} rows of {name!r}, and "
+            f"{len(over):,} of {len(lengths):,} samples have more than fit. Pass rows={lengths[longest]} or "
+            "more, Field(..., max_length=) or crop= for a part of each, or leave the long ones out: "
+            "H5Dataset(..., rows=)"
+        )

@@ -153,7 +153,7 @@ def test_what_a_class_is_made_with_or_holds_has_an_entry(name):
 
 
 PROSE = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", *(ROOT / "examples").glob("*.py")]
-PROSE += [ROOT / f"h5stream/{name}" for name in ("errors.py", "dataset.py", "sampler.py", "indexing.py", "mixing.py")]
+PROSE += [ROOT / f"h5stream/{name}" for name in ("errors.py", "dataset.py", "sampler.py", "indexing.py")]
 PROSE += [path for path in sorted((ROOT / "h5stream/storage").glob("*.py")) if path.name != "source.py"]
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader, SampleNumber, Sequences, errors
-from h5stream.order.draws import RandomStarts
+from h5stream.order.weights import RandomStarts
 from h5stream.samples.segments import Ends
 from h5stream.samples.sequences import Draws
 from h5stream.samples.space import SequenceSpace

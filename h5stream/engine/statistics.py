@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 from h5stream.notebook import ShownAsText
 from h5stream.units import text_of_bytes
@@ -231,16 +232,8 @@ class LoaderStatistics(ShownAsText):
         )
 
 
-_NOT_ADDED = {
-    "wait_p95_s",
-    "wait_max_s",
-    "first_batch_s",
-    "threads",
-    "ready_mean",
-    "ready_limit",
-    "starved_share",
-    "skipped_chunks",
-}
+_HIGHEST = ("wait_p95_s", "wait_max_s", "threads", "ready_limit")
+_OF_BATCHES = ("ready_mean", "starved_share")
 
 
 def combined(snapshots: Sequence[LoaderStatistics]) -> LoaderStatistics:
@@ -248,26 +241,15 @@ def combined(snapshots: Sequence[LoaderStatistics]) -> LoaderStatistics:
 
     Sums are added. `first_batch_s` is added too, so that its share of `elapsed_s` stays what it is;
     `wait_p95_s` is the highest of them, which the common one does not exceed.
-
-    Examples
-    --------
-    >>> one = LoaderStatistics(rows=10, batches=2, wait_max_s=0.1)
-    >>> two = combined([one, one])
-    >>> two.rows, two.batches, two.wait_max_s
-    (20, 4, 0.1)
     """
     batches = max(1, sum(s.batches for s in snapshots))
-    added = {
-        f.name: sum(getattr(s, f.name) for s in snapshots) for f in fields(LoaderStatistics) if f.name not in _NOT_ADDED
+    found: dict[str, Any] = {
+        "skipped_chunks": tuple(dict.fromkeys(name for s in snapshots for name in s.skipped_chunks))
     }
-    return LoaderStatistics(
-        **added,
-        first_batch_s=sum(s.first_batch_s or 0.0 for s in snapshots),
-        wait_p95_s=max(s.wait_p95_s for s in snapshots),
-        wait_max_s=max(s.wait_max_s for s in snapshots),
-        threads=max(s.threads for s in snapshots),
-        ready_mean=sum(s.ready_mean * s.batches for s in snapshots) / batches,
-        ready_limit=max(s.ready_limit for s in snapshots),
-        starved_share=sum(s.starved_share * s.batches for s in snapshots) / batches,
-        skipped_chunks=tuple(dict.fromkeys(name for s in snapshots for name in s.skipped_chunks)),
-    )
+    for name in (f.name for f in fields(LoaderStatistics) if f.name not in found):
+        values = [getattr(s, name) or 0 for s in snapshots]
+        if name in _OF_BATCHES:
+            found[name] = sum(value * s.batches for value, s in zip(values, snapshots, strict=True)) / batches
+        else:
+            found[name] = max(values) if name in _HIGHEST else sum(values)
+    return LoaderStatistics(**found)

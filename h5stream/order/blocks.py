@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.order.places import Places, in_ranges, is_ascending, new_array, pieces, place_dtype
+from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype
 
 _MAX_BLOCKS = 1 << 26
 
@@ -31,7 +31,7 @@ class Blocks:
         The source of each block, where each is to have its share of every window.
     first, every : ndarray of int64 or None
         Where blocks are *turns* of others: each holds places from its first one on, so many apart, and the edges say
-        only how many; see `in_turns`.
+        only how many.
     """
 
     edges: NDArray[np.int64]
@@ -55,28 +55,6 @@ class Blocks:
     def total_rows(self) -> int:
         """How many rows they hold together."""
         return int(self.edges[-1])
-
-    def in_turns(self, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> Places:
-        """Look up which places of the selection some blocks hold, where blocks are turns of others.
-
-        Parameters
-        ----------
-        begins, ends : ndarray of int64
-            Stretches of places by the edges of blocks, each within one block.
-
-        Returns
-        -------
-        ndarray of int
-            Where they lie, ascending.
-        """
-        assert self.first is not None
-        assert self.every is not None
-        block = np.searchsorted(self.edges, begins, side="right") - 1
-        every = self.every[block]
-        first = self.first[block] + (begins - self.edges[block]) * every
-        found = in_ranges(first, ends - begins, every, dtype=place_dtype(self.total_rows))
-        found.sort()
-        return found
 
     def rows_at(self, places: Places) -> Places:
         """Look up the rows at places of the selection.
@@ -102,40 +80,23 @@ class Blocks:
 def make_blocks(
     file_starts: tuple[int, ...], block_rows: tuple[int, ...], rows: NDArray[np.int64] | None = None
 ) -> Blocks:
-    """Cut each file's rows into blocks; a block never crosses from one file into the next.
-
-    Examples
-    --------
-    >>> make_blocks((0, 5, 9), (2, 3)).edges.tolist()
-    [0, 2, 4, 5, 8, 9]
-    """
-    count = sum(-(-(stop - start) // size) for start, stop, size in _spans(file_starts, block_rows))
+    """Cut each file's rows into blocks; a block never crosses from one file into the next."""
+    spans = list(zip(file_starts[:-1], file_starts[1:], block_rows, strict=True))
+    count = sum(-(-(stop - start) // size) for start, stop, size in spans)
     if count > _MAX_BLOCKS:
         raise OptionError(
             f"{file_starts[-1]:,} rows make {count:,} blocks, more than the {_MAX_BLOCKS:,} that are kept in memory; "
             "select rows=, or store the data in larger chunks"
         )
-    starts = np.concatenate(
-        [np.arange(start, stop, size, dtype=np.int64) for start, stop, size in _spans(file_starts, block_rows)]
-    )
-    edges = np.append(starts, file_starts[-1])
-    if rows is None:
-        return Blocks(edges=edges)
-    edges = np.unique(np.searchsorted(rows, edges))
-    return Blocks(edges=edges, rows=rows)
+    starts = [np.arange(start, stop, size, dtype=np.int64) for start, stop, size in spans]
+    edges = np.append(np.concatenate(starts), file_starts[-1])
+    return Blocks(edges=edges if rows is None else np.unique(np.searchsorted(rows, edges)), rows=rows)
 
 
 def blocks_by(
     keys: NDArray[np.int64], rows: NDArray[np.int64] | None = None, begins: NDArray[np.int64] | None = None
 ) -> Blocks:
-    """Make blocks of rows, or of samples, that have one key: the chunk that each of them begins in or looks up.
-
-    Examples
-    --------
-    >>> blocks = blocks_by(np.array([1, 0, 1, 0]))
-    >>> blocks.edges.tolist(), blocks.rows.tolist()
-    ([0, 2, 4], [1, 3, 0, 2])
-    """
+    """Make blocks of rows, or of samples, that have one key: the chunk that each of them begins in or looks up."""
     begins = keys if begins is None else begins
     if not is_ascending(begins):
         by_key = np.argsort(begins, kind="stable")
@@ -147,13 +108,7 @@ def blocks_by(
 def block_numbers(
     file_starts: tuple[int, ...], block_rows: tuple[int, ...], rows: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return the number of the block that each of some rows lies in; see `make_blocks`.
-
-    Examples
-    --------
-    >>> block_numbers((0, 5, 9), (2, 3), np.array([8, 0, 4, 5])).tolist()
-    [4, 0, 2, 3]
-    """
+    """Return the number of the block that each of some rows lies in; see `make_blocks`."""
     starts, sizes = np.array(file_starts[:-1]), np.array(block_rows)
     counts = -(-np.diff(file_starts) // sizes)
     file = np.searchsorted(starts, rows, side="right") - 1
@@ -162,62 +117,29 @@ def block_numbers(
 
 
 def listed_blocks(rows: NDArray[np.int64], block_rows: int) -> Blocks:
-    """Cut rows in an order of the user's into stretches: what an epoch that is not shuffled goes through.
-
-    Examples
-    --------
-    >>> blocks = listed_blocks(np.array([7, 2, 2, 5, 0]), 2)
-    >>> blocks.edges.tolist(), blocks.rows_at(np.arange(5)).tolist()
-    ([0, 2, 4, 5], [7, 2, 2, 5, 0])
-    """
+    """Cut rows in an order of the user's into stretches: what an epoch that is not shuffled goes through."""
     return Blocks(edges=np.append(np.arange(0, len(rows), block_rows, dtype=np.int64), len(rows)), rows=rows)
 
 
-def _spans(file_starts: tuple[int, ...], block_rows: tuple[int, ...]) -> list[tuple[int, int, int]]:
-    return list(zip(file_starts[:-1], file_starts[1:], block_rows, strict=True))
-
-
 def select_rows(selection: Any, total: int) -> NDArray[np.int64] | None:
-    """Turn indices or a boolean mask into ascending row numbers.
-
-    Examples
-    --------
-    >>> select_rows([5, -1, 2], 10).tolist()
-    [2, 5, 9]
-    >>> select_rows([True, False, True], 3).tolist()
-    [0, 2]
-    >>> select_rows(slice(None, None, 4), 10).tolist()
-    [0, 4, 8]
-    """
+    """Turn indices or a boolean mask into ascending row numbers."""
     if selection is None:
         return None
     rows = row_numbers(selection, total)
     if not is_ascending(rows):
         rows.sort()
-    twice = next((some for piece in pieces(len(rows) - 1) if len(some := _repeated_in(rows, piece))), None)
-    if twice is not None:
-        raise OptionError(
-            f"rows= names row {twice[0]} more than once; an epoch takes each row exactly once, but for those of a "
-            "torch.utils.data.Subset, which come as often as it names them"
-        )
+    for piece in pieces(len(rows) - 1):
+        after = rows[piece.start + 1 : piece.stop + 1]
+        if len(twice := after[after == rows[piece]]):
+            raise OptionError(
+                f"rows= names row {twice[0]} more than once; an epoch takes each row exactly once, but for those of a "
+                "torch.utils.data.Subset, which come as often as it names them"
+            )
     return rows
 
 
-def _repeated_in(rows: NDArray[np.int64], piece: slice) -> NDArray[np.int64]:
-    """Return those of some ascending rows that are the same as the next one."""
-    after = rows[piece.start + 1 : piece.stop + 1]
-    found: NDArray[np.int64] = after[after == rows[piece]]
-    return found
-
-
 def row_numbers(selection: Any, total: int) -> NDArray[np.int64]:
-    """Turn indices, a slice or a boolean mask into row numbers in the order given, as often as they are named.
-
-    Examples
-    --------
-    >>> row_numbers([5, -1, 2, 5], 10).tolist()
-    [5, 9, 2, 5]
-    """
+    """Turn indices, a slice or a boolean mask into row numbers in the order given, as often as they are named."""
     rows: NDArray[np.int64]
     chosen = np.arange(*selection.indices(total)) if isinstance(selection, slice) else np.asarray(selection)
     if chosen.dtype == bool:

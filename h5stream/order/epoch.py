@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.line import Line, OrderSettings
-from h5stream.order.places import Places
+from h5stream.order.places import Places, new_array
 from h5stream.order.shares import Taken, even_share
 from h5stream.order.sized import sized_share
 
@@ -152,18 +152,6 @@ class EpochOrder:
     """The order of one rank in an epoch, or in what other numbers of ranks left of it.
 
     A window that holds rows of two ranks' runs is read by both; every row is still given once.
-
-    Examples
-    --------
-    >>> from h5stream.order.blocks import make_blocks
-    >>> settings = OrderSettings(batch_size=4, window_rows=6, first_window_rows=6, seed=1)
-    >>> order = EpochOrder(make_blocks((0, 10), (2,)), settings)
-    >>> order.batches, order.batch_rows(0).tolist()
-    (3, [1, 2, 5, 3])
-    >>> settings = OrderSettings(batch_size=2, window_rows=6, first_window_rows=6, shuffle=False)
-    >>> rest = EpochOrder(make_blocks((0, 12), (2,)), settings, ((2, 1),))  # two ranks took a batch: rows 0, 1 and 6, 7
-    >>> [rest.batch_rows(k).tolist() for k in range(rest.batches)]
-    [[2, 3], [4, 5], [8, 9], [10, 11]]
     """
 
     def __init__(self, blocks: Blocks, settings: OrderSettings, taken: Taken = ()) -> None:
@@ -197,7 +185,7 @@ class EpochOrder:
     @functools.cached_property
     def _windows(self) -> NDArray[np.int64]:
         """For each window the rank whose run it is of, its number there, and the output places there that are ours."""
-        found = []
+        found = [np.zeros((0, 4), dtype=np.int64)]
         for rank, start, stop in self._stretches.tolist():
             edges = self._runs[rank].window_edges
             first = int(np.searchsorted(edges, start, side="right")) - 1
@@ -205,12 +193,16 @@ class EpochOrder:
             ours = np.clip(edges[first : after + 1], start, stop)
             ranks, numbers = np.full(after - first, rank), np.arange(first, after)
             found.append(np.stack([ranks, numbers, ours[:-1], ours[1:]], axis=1))
-        return np.concatenate([np.zeros((0, 4), dtype=np.int64), *found])
+        return np.concatenate(found)
 
     @functools.cached_property
     def window_edges(self) -> NDArray[np.int64]:
         """Output places where windows begin and end."""
         return np.append(0, np.cumsum(self._windows[:, 3] - self._windows[:, 2]))
+
+    def window_at(self, output: int) -> int:
+        """Return the window that fills an output place."""
+        return int(np.searchsorted(self.window_edges, output, side="right")) - 1
 
     def window_ranges(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the blocks of a window of a whole epoch, as begins and ends of runs of rows in file order."""
@@ -224,24 +216,31 @@ class EpochOrder:
 
     def outputs_of_window(self, window: int) -> Places:
         """Return the output place of each of a window's rows."""
-        rank, number, begin, end = self._windows[window].tolist()
-        outputs = self._runs[rank].outputs_of_window(number)
-        if len(outputs) > end - begin:
-            outputs = outputs[(outputs >= begin) & (outputs < end)]
-        outputs += int(self.window_edges[window]) - begin
-        return outputs
+        return self._outputs(window)[0]
 
     def outputs(self, window: int) -> tuple[Places, Places]:
         """Return a window's rows, ascending, and the output place of each."""
-        rank, number, begin, end = self._windows[window].tolist()
-        outputs = self._runs[rank].outputs_of_window(number)  # first, because more is needed on the way to it
+        outputs, keep = self._outputs(window)  # first, because more is needed on the way to it
+        rank, number, *_ = self._windows[window].tolist()
         rows = self._runs[rank].rows_of_window(number)
+        return rows if keep is None else rows[keep], outputs
+
+    def by_output(self, window: int, values: Places, outputs: Places) -> Places:
+        """Return values of a window's rows in the order of their output places."""
+        found: Places = new_array(len(values), values.dtype)
+        found[outputs - int(self.window_edges[window])] = values
+        return found
+
+    def _outputs(self, window: int) -> tuple[Places, NDArray[np.bool_] | None]:
+        """Return the output places of a window, and which of its rows are ours; None where all are."""
+        rank, number, begin, end = self._windows[window].tolist()
+        outputs, keep = self._runs[rank].outputs_of_window(number), None
         if len(outputs) > end - begin:
             keep = (outputs >= begin) & (outputs < end)
-            rows, outputs = rows[keep], outputs[keep]
+            outputs = outputs[keep]
         if shift := int(self.window_edges[window]) - begin:
             outputs += shift
-        return rows, outputs
+        return outputs, keep
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
         """Return the windows in order, without the rows of batches before `first_batch`."""
@@ -251,20 +250,16 @@ class EpochOrder:
 
     def windows_from(self, batch: int) -> Iterator[tuple[int, int, int]]:
         """Return the number of each window with rows of a batch or of later ones, and the output places of these."""
-        begin, edges = self.begin_of(batch), self.window_edges
-        for number in range(int(np.searchsorted(edges, begin, side="right")) - 1, len(edges) - 1):
+        begin, edges = self.cut.start_of(batch), self.window_edges
+        for number in range(self.window_at(begin), len(edges) - 1):
             yield number, max(begin, int(edges[number])), int(edges[number + 1])
 
     def steps(self, begin: int, stop: int, batches: int | None) -> Iterator[tuple[int, int]]:
         """Cut output places into steps of so many batches, or none."""
         while begin < stop:
-            end = stop if batches is None else min(stop, self.begin_of(self.cut.batch_of(begin) + batches))
+            end = stop if batches is None else min(stop, self.cut.start_of(self.cut.batch_of(begin) + batches))
             yield begin, end
             begin = end
-
-    def begin_of(self, batch: int) -> int:
-        """Return the first output place of a batch, or the end of all."""
-        return self.cut.start_of(batch) if batch < self.batches else self.rows
 
     def _window(self, number: int, begin: int) -> Window:
         rows, output = self.outputs(number)
@@ -276,12 +271,9 @@ class EpochOrder:
 
     def batch_rows(self, batch: int) -> NDArray[np.int64]:
         """Return the rows of one batch, in the batch's order, without replaying what came before."""
-        start = self.cut.start_of(batch)
-        stop = start + self.cut.size_of(batch)
+        start, stop = self.cut.start_of(batch), self.cut.start_of(batch + 1)
         found = np.empty(stop - start, dtype=np.int64)
-        first = int(np.searchsorted(self.window_edges, start, side="right")) - 1
-        last = int(np.searchsorted(self.window_edges, stop, side="left"))
-        for number in range(first, last):
+        for number in range(self.window_at(start), self.window_at(stop - 1) + 1):
             rows, output = self.outputs(number)
             ours = (output >= start) & (output < stop)
             found[output[ours] - start] = rows[ours]
@@ -294,16 +286,7 @@ def order_after(
     taken: Taken,
     order_of: Callable[[Blocks, OrderSettings, Taken], EpochOrder] = EpochOrder,
 ) -> tuple[EpochOrder, int]:
-    """Return the order of an epoch of which some was taken, and the batch to go on with; `order_of` makes orders.
-
-    Examples
-    --------
-    >>> from h5stream.order.blocks import make_blocks
-    >>> settings = OrderSettings(batch_size=2, window_rows=6, first_window_rows=6, world_size=2)
-    >>> order, first_batch = order_after(make_blocks((0, 12), (2,)), settings, ((4, 1), (2, 1)))
-    >>> order.batches, first_batch
-    (1, 1)
-    """
+    """Return the order of an epoch of which some was taken, and the batch to go on with; `order_of` makes orders."""
     before, first_batch = taken, 0
     if taken and taken[-1][0] == settings.world_size:
         before, first_batch = taken[:-1], taken[-1][1]

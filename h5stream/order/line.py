@@ -78,9 +78,7 @@ class Line:
         """Return the blocks of some places as begins and ends of runs of rows, in file order."""
         first = int(np.searchsorted(self.edges, start, side="right")) - 1
         last = int(np.searchsorted(self.edges, stop, side="left"))
-        numbers = self.permuted[first:last]
-        begins = self.blocks.edges[numbers].copy()
-        ends = self.blocks.edges[numbers + 1].copy()
+        begins, ends = (self.blocks.edges[self.permuted[first:last] + k] for k in (0, 1))
         # A rank's run may begin and end inside a block.
         begins[0] += start - self.edges[first]
         ends[-1] -= self.edges[last] - stop
@@ -123,9 +121,15 @@ class RankRun:
     def places_of_window(self, window: int) -> Places:
         """Return the places of a window's rows in the selection, ascending."""
         begins, ends = self.window_ranges(window)
-        if self.line.blocks.first is not None:
-            return self.line.blocks.in_turns(begins, ends)
-        return in_ranges(begins, ends - begins, dtype=place_dtype(int(ends[-1])))
+        blocks, counts = self.line.blocks, ends - begins
+        if blocks.first is None or blocks.every is None:
+            return in_ranges(begins, counts, dtype=place_dtype(int(ends[-1])))
+        of = np.searchsorted(blocks.edges, begins, side="right") - 1  # turns of these blocks
+        every = blocks.every[of]
+        begins = blocks.first[of] + (begins - blocks.edges[of]) * every
+        found = in_ranges(begins, counts, every, dtype=place_dtype(blocks.total_rows))
+        found.sort()
+        return found
 
     def rows_of_window(self, window: int) -> Places:
         """Return a window's rows, ascending."""

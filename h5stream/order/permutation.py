@@ -29,25 +29,13 @@ SPLITS = 15
 
 
 def random_words(count: int, *key: int) -> NDArray[np.uint64]:
-    """Give random 64-bit numbers as a function of `key` alone; see `permutation`.
-
-    Examples
-    --------
-    >>> random_words(2, 1, 2).tolist() == random_words(3, 1, 2)[:2].tolist()
-    True
-    """
+    """Give random 64-bit numbers as a function of `key` alone; see `permutation`."""
     words: NDArray[np.uint64] = np.random.Philox(key=_seed(key).generate_state(2, np.uint64)).random_raw(count)
     return words
 
 
 def fractions_of(numbers: Places, *key: int) -> NDArray[np.float64]:
-    """Give each of some numbers a random fraction from 0 to less than 1, as a function of it and of `key` alone.
-
-    Examples
-    --------
-    >>> fractions_of(np.array([7, 5, 7]), 1, 2).round(3).tolist()
-    [0.107, 0.654, 0.107]
-    """
+    """Give each of some numbers a random fraction from 0 to less than 1, as a function of it and of `key` alone."""
     fractions: NDArray[np.float64] = np.multiply(words_of(numbers, *key) >> np.uint64(11), 2.0**-53, dtype=np.float64)
     return fractions
 
@@ -66,17 +54,7 @@ def words_of(numbers: NDArray[np.integer[Any]], *key: int) -> NDArray[np.uint64]
 
 
 def permutation(count: int, *key: int) -> Places:
-    """Permute ``0 .. count - 1`` as a function of `key` alone.
-
-    Notes
-    -----
-    Each permutation is as likely as any other, as far as 256 bits of seed go. It takes no memory beside the result.
-
-    Examples
-    --------
-    >>> permutation(8, 1, 2).tolist()
-    [0, 2, 6, 7, 4, 5, 1, 3]
-    """
+    """Permute ``0 .. count - 1`` as a function of `key` alone."""
     found = new_array(count, place_dtype(count))
     buckets = 1 << (-(-count // BUCKET) - 1).bit_length() if count else 1
     shuffled_into(found, np.zeros(buckets + 1, dtype=np.int64), _seed(key).generate_state(4, np.uint64))

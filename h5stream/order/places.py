@@ -23,13 +23,7 @@ PIECE = 1 << 18
 
 
 def place_dtype(count: int) -> type[np.int32] | type[np.int64]:
-    """Return the type of numbers below `count`.
-
-    Examples
-    --------
-    >>> place_dtype(10**9).__name__, place_dtype(10**10).__name__
-    ('int32', 'int64')
-    """
+    """Return the type of numbers below `count`."""
     return np.int32 if count <= _MOST_32 else np.int64
 
 
@@ -64,13 +58,7 @@ def new_array(count: int, dtype: Any) -> NDArray[Any]:
 
 
 def in_ranges(begins: NDArray[np.int64], counts: NDArray[np.int64], every: Any = 1, *, dtype: Any) -> Places:
-    """Return the numbers of ranges, one behind the other: so many of each from where it begins, and so many apart.
-
-    Examples
-    --------
-    >>> in_ranges(np.array([3, 10]), np.array([2, 3]), np.array([1, 5]), dtype=np.int32).tolist()
-    [3, 4, 10, 15, 20]
-    """
+    """Return the numbers of ranges, one behind the other: so many of each from where it begins, and so many apart."""
     parts, every = -(-counts // PIECE), np.broadcast_to(every, counts.shape)
     of = np.repeat(np.arange(len(parts)), parts)
     done = (np.arange(len(of)) - np.repeat(np.cumsum(parts) - parts, parts)) * PIECE
@@ -98,17 +86,15 @@ def is_ascending(numbers: NDArray[Any]) -> bool:
 
 
 def less(numbers: NDArray[Any], amount: int) -> Places:
-    """Give numbers less an amount, in 32 bits where that is enough for the numbers themselves."""
-    if len(numbers) and int(numbers.max()) >= _MOST_32:
-        return narrowed(numbers - amount)
-    result = new_array(len(numbers), np.int32)
+    """Return numbers less an amount, in 32 bits where that is enough."""
+    result = new_array(len(numbers), place_dtype(int(numbers.max(initial=0)) + 1))
     for piece in pieces(len(numbers)):
         np.subtract(numbers[piece], amount, out=result[piece], casting="same_kind")
-    return result
+    return narrowed(result)
 
 
 def narrowed(numbers: NDArray[Any]) -> Places:
-    """Give non-negative numbers as 32-bit ones where these are enough; without a copy where they are already."""
+    """Return non-negative numbers as 32-bit ones where these are enough; without a copy where they are already."""
     if numbers.dtype == np.int32 or (len(numbers) and int(numbers.max()) >= _MOST_32):
         return numbers
     return numbers.astype(np.int32)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import EpochOrder
@@ -42,29 +41,12 @@ class WeakMixing:
 
 
 def is_weak(window_blocks: int, blocks: int) -> bool:
-    """Tell whether windows of so many blocks mix too little of data that has so many.
-
-    Examples
-    --------
-    >>> is_weak(32, 2563), is_weak(1024, 100_000), is_weak(12, 12)
-    (True, False, False)
-    """
+    """Tell whether windows of so many blocks mix too little of data that has so many."""
     return window_blocks < min(FEW_BLOCKS, _NEARLY_ALL * blocks)
 
 
 def weak_mixing(blocks: Blocks, *, window_rows: int, batch_rows: int, ranks: int = 1) -> WeakMixing | None:
-    """Say what windows of so many rows mix, where that is too little; else None.
-
-    Examples
-    --------
-    >>> from h5stream.order.blocks import make_blocks
-    >>> sorted_file = make_blocks((0, 1_281_167), (500,))
-    >>> found = weak_mixing(sorted_file, window_rows=16_000, batch_rows=64)
-    >>> found.window_blocks, found.blocks, round(found.batch_blocks), round(found.batch_blocks_full)
-    (32, 2563, 28, 63)
-    >>> weak_mixing(sorted_file, window_rows=100_000, batch_rows=64) is None
-    True
-    """
+    """Say what windows of so many rows mix, where that is too little; else None."""
     block_rows = blocks.total_rows / blocks.count
     held = min(blocks.count, max(1, round(ranks * window_rows / block_rows)))
     if ranks * window_rows >= blocks.total_rows or not is_weak(held, blocks.count):
@@ -84,55 +66,33 @@ def _distinct(blocks: int, drawn: int) -> float:
     return blocks * (1 - (1 - 1 / blocks) ** drawn)
 
 
-def measure(order: EpochOrder) -> Quality:
-    """Measure the order of an epoch.
-
-    Examples
-    --------
-    >>> from h5stream.order.blocks import make_blocks
-    >>> from h5stream.order.line import OrderSettings
-    >>> settings = OrderSettings(batch_size=100, window_rows=1000, first_window_rows=1000)
-    >>> measure(EpochOrder(make_blocks((0, 1000), (10,)), settings)).score > 0.5
-    True
-    """
-    batches = [order.batch_rows(k) for k in range(order.batches)]
-    windows = [order.outputs(k)[0] for k in range(len(order.window_edges) - 1)]
-    return Quality(
-        blocks_per_batch=float(np.mean([_blocks_in(order, rows) for rows in batches])),
-        blocks_per_batch_full=_expected_blocks(order),
-        blocks_per_window=float(np.mean([_blocks_in(order, rows) for rows in windows])),
-        score=_score(batches),
-    )
-
-
 def forecast(order: EpochOrder) -> Quality:
-    """Return what `measure` finds on average, from the blocks alone: no row is permuted.
+    """Return what an order's quality is on average, from the blocks alone: no row is permuted.
 
     The blocks of each window are known; within a window rows are drawn without replacement. So the variance of
     batch means is that of the windows' means plus that of a sample of the window. The blocks must hold no
     selection of rows.
-
-    Examples
-    --------
-    >>> from h5stream.order.blocks import make_blocks
-    >>> from h5stream.order.line import OrderSettings
-    >>> settings = OrderSettings(batch_size=100, window_rows=1000, first_window_rows=1000)
-    >>> forecast(EpochOrder(make_blocks((0, 1000), (10,)), settings)).blocks_per_batch
-    63.39...
     """
-    windows = [_WindowMoments.of(*order.window_ranges(k)) for k in range(len(order.window_edges) - 1)]
-    weights = np.array([w.rows for w in windows], dtype=np.float64)
-    batch, total = order.settings.batch_size, int(weights.sum())
-    centre = np.average([w.mean for w in windows], weights=weights)
-    apart = np.array([(w.mean - centre) ** 2 for w in windows])
-    sampled = np.array([w.variance * _without_replacement(min(batch, w.rows), w.rows) for w in windows])
-    everything = float(np.average(apart + [w.variance for w in windows], weights=weights))
+    batch, windows = order.settings.batch_size, []
+    for number in range(len(order.window_edges) - 1):
+        begins, ends = order.window_ranges(number)
+        sizes, middles = ends - begins, (begins + ends - 1) / 2
+        rows, mean = int(sizes.sum()), float(np.average(middles, weights=sizes))
+        # Of a run of n rows around its middle: (n^2 - 1) / 12.
+        variance = np.average((middles - mean) ** 2 + (sizes.astype(np.float64) ** 2 - 1) / 12, weights=sizes)
+        met = (1 - (1 - sizes / rows) ** min(batch, rows)).sum()  # distinct blocks among a batch's rows
+        sampled = variance * _without_replacement(min(batch, rows), rows)
+        windows.append((rows, mean, variance, met, len(sizes), sampled))
+    weights, means, variances, met_by, held, samples = np.array(windows, dtype=np.float64).T
+    apart, total = (means - np.average(means, weights=weights)) ** 2, int(weights.sum())
+    everything = float(np.average(apart + variances, weights=weights))
     expected = everything * _without_replacement(min(batch, total), total)
-    scattered = float(np.average(apart + sampled, weights=weights))
+    scattered = float(np.average(apart + samples, weights=weights))
+    share = np.diff(order.blocks.edges) / order.blocks.total_rows
     return Quality(
-        blocks_per_batch=float(np.average([w.blocks_in(batch) for w in windows], weights=weights)),
-        blocks_per_batch_full=_expected_blocks(order),
-        blocks_per_window=float(np.mean([len(w.sizes) for w in windows])),
+        blocks_per_batch=float(np.average(met_by, weights=weights)),
+        blocks_per_batch_full=float((1 - (1 - share) ** batch).sum()),
+        blocks_per_window=float(np.mean(held)),
         score=1.0 if scattered <= expected else expected / scattered,
     )
 
@@ -140,48 +100,3 @@ def forecast(order: EpochOrder) -> Quality:
 def _without_replacement(drawn: int, rows: int) -> float:
     """Return the variance of the mean of a sample, as a part of the variance of what it is drawn from."""
     return (rows - drawn) / max(1, rows - 1) / drawn
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _WindowMoments:
-    rows: int
-    mean: float
-    variance: float
-    sizes: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, begins: NDArray[np.int64], ends: NDArray[np.int64]) -> _WindowMoments:
-        sizes = ends - begins
-        middles = (begins + ends - 1) / 2
-        mean = float(np.average(middles, weights=sizes))
-        # Of a run of n rows around its middle: (n^2 - 1) / 12.
-        inner = (sizes.astype(np.float64) ** 2 - 1) / 12
-        variance = float(np.average((middles - mean) ** 2 + inner, weights=sizes))
-        return cls(rows=int(sizes.sum()), mean=mean, variance=variance, sizes=sizes)
-
-    def blocks_in(self, batch: int) -> float:
-        """Return the expected number of distinct blocks among `batch` rows of the window."""
-        return float((1 - (1 - self.sizes / self.rows) ** min(batch, self.rows)).sum())
-
-
-def _blocks_in(order: EpochOrder, rows: np.ndarray) -> int:
-    places = rows if order.blocks.rows is None else np.searchsorted(order.blocks.rows, rows)
-    return len(np.unique(np.searchsorted(order.blocks.edges, places, side="right")))
-
-
-def _expected_blocks(order: EpochOrder) -> float:
-    """Return the expected number of distinct blocks among `batch_size` rows, as if drawn independently."""
-    share = np.diff(order.blocks.edges) / order.blocks.total_rows
-    return float((1 - (1 - share) ** order.settings.batch_size).sum())
-
-
-def _score(batches: list[np.ndarray]) -> float:
-    """Compare the variance of batch means with that of a full shuffle (sampling without replacement)."""
-    full = [rows for rows in batches if len(rows) == len(batches[0])]
-    if len(full) < 2:
-        return 1.0
-    everything = np.concatenate(full).astype(np.float64)
-    size, total = len(full[0]), len(everything)
-    expected = everything.var() / size * (total - size) / max(1, total - 1)
-    found = float(np.var([rows.mean() for rows in full]))
-    return 1.0 if found <= expected else float(expected / found)

@@ -1,4 +1,4 @@
-"""An order read a few batches at a time, where rows cost the same wherever they lie, or lie as they come."""
+"""Views of an order in other windows: a few batches at a time, spans in file order."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from h5stream.order.epoch import EpochOrder, Window
-from h5stream.order.places import Places, narrowed, new_array, place_dtype
+from h5stream.order.places import Places, narrowed, place_dtype
 
 
 class _View:
@@ -31,51 +31,21 @@ class RegroupedOrder(_View):
 
     A window of the epoch's order holds all rows that are shuffled with one another, for an exact global shuffle
     all there are. Who reads rows one by one need not hold it: the permutation, eight bytes a row, is enough.
-
-    Examples
-    --------
-    >>> from h5stream.order.blocks import make_blocks
-    >>> from h5stream.order.line import OrderSettings
-    >>> settings = OrderSettings(batch_size=4, window_rows=10, first_window_rows=10, seed=1)
-    >>> order = RegroupedOrder(EpochOrder(make_blocks((0, 10), (2,)), settings), batches_at_once=1)
-    >>> [window.rows.tolist() for window in order.windows()]
-    [[2, 5, 6, 9], [0, 1, 7, 3], [8, 4]]
     """
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
-        """Give windows of a few batches, their rows in the order of the batches and not ascending."""
-        for number, begin, stop in self._order.windows_from(first_batch):
-            yield from self._cut(self._by_output(number), int(self._order.window_edges[number]), begin, stop)
+        """Return windows of a few batches, their rows in the order of the batches and not ascending."""
+        order = self._order
+        for number, begin, stop in order.windows_from(first_batch):
+            rows, base = order.by_output(number, *order.outputs(number)), int(order.window_edges[number])
+            for low, high in order.steps(begin, stop, self._at_once):
+                batch, within = order.cut.of_run(low, high, place_dtype(max(high, self.batches)))
+                yield Window(rows=rows[low - base : high - base], batch=batch, within=within, drawn=order.drawn)
+            del rows
 
     def rows_of_windows(self, first_batch: int = 0) -> Iterator[Places]:
         """Return the rows of each of the order's own windows, ascending: those that are shuffled with one another."""
-        for number, _, _ in self._order.windows_from(first_batch):
-            yield self._order.rows_of_window(number)
-
-    def _by_output(self, number: int) -> Places:
-        """Return a window's rows in the order of their output places."""
-        rows, output = self._order.outputs(number)
-        by_output: Places = new_array(len(rows), rows.dtype)
-        output -= int(self._order.window_edges[number])
-        by_output[output] = rows
-        return by_output
-
-    def _cut(self, by_output: Places, base: int, begin: int, stop: int) -> Iterator[Window]:
-        for low, high in self._order.steps(begin, stop, self._at_once):
-            batch, within = self._places(low, high, self._order.cut.batch_of(low))
-            yield Window(rows=by_output[low - base : high - base], batch=batch, within=within, drawn=self._order.drawn)
-
-    def _places(self, begin: int, end: int, batch: int) -> tuple[Places, Places]:
-        """Give batch and place in it for consecutive output places, without a division for each."""
-        base, dtype = begin, place_dtype(max(end, self.batches))
-        batches, within = (np.empty(end - begin, dtype=dtype) for _ in range(2))
-        while begin < end:
-            start = self._order.cut.start_of(batch)
-            stop = min(end, start + self._order.cut.size_of(batch))
-            ours = slice(begin - base, stop - base)
-            batches[ours], within[ours] = batch, np.arange(begin - start, stop - start, dtype=dtype)
-            begin, batch = stop, batch + 1
-        return batches, within
+        return (self._order.rows_of_window(number) for number, _, _ in self._order.windows_from(first_batch))
 
 
 class FileOrder(_View):
@@ -83,16 +53,6 @@ class FileOrder(_View):
 
     A span ends where a batch or a block ends, so that it never lies in two files. Working it out costs nothing for
     each row.
-
-    Examples
-    --------
-    >>> from h5stream.order.blocks import make_blocks
-    >>> from h5stream.order.line import OrderSettings
-    >>> settings = OrderSettings(batch_size=4, window_rows=8, first_window_rows=8, shuffle=False)
-    >>> order = FileOrder(EpochOrder(make_blocks((0, 10), (6,)), settings))
-    >>> window = next(order.windows())
-    >>> window.rows.tolist(), window.counts.tolist(), window.batch.tolist(), window.within.tolist()
-    ([0, 4, 6, 8], [4, 2, 2, 2], [0, 1, 1, 2], [0, 0, 2, 0])
     """
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
@@ -102,10 +62,9 @@ class FileOrder(_View):
                 yield self._window(low, high)
 
     def _window(self, start: int, stop: int) -> Window:
-        """Give output places `start` to `stop`: as many rows that follow one another, since nothing is shuffled."""
+        """Return output places `start` to `stop`: as many rows that follow one another, since nothing is shuffled."""
         order, cut, blocks, base = self._order, self._order.cut, self._order.blocks.edges, self._order.first_row or 0
-        first, last = cut.batch_of(start), cut.batch_of(stop - 1)
-        batches = [cut.start_of(batch) for batch in range(first + 1, last + 1)]
+        batches = [cut.start_of(batch) for batch in range(cut.batch_of(start) + 1, cut.batch_of(stop - 1) + 1)]
         low, high = np.searchsorted(blocks, [start + base, stop + base])
         edges = np.unique(np.concatenate([[start, stop], batches, blocks[low:high] - base]).astype(np.int64))
         batch, within = cut.locate(edges[:-1])

@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.order.cut import ListedCut
 from h5stream.order.line import BatchLimit, Line, OrderSettings, RankRun
 from h5stream.order.permutation import BATCHES, permutation
 from h5stream.order.places import Places
-from h5stream.order.shares import Share, Stretches, Taken, rank_run
+from h5stream.order.shares import Cut, Share, Stretches, Taken, count_batches, rank_edges
 
 Ints = NDArray[np.int64]
 
@@ -29,27 +28,18 @@ length come from anywhere in the window."""
 
 
 def cut_by_rows(lengths: Ints, batch_size: int, limit: BatchLimit) -> Ints:
-    """Cut samples that follow one another into batches, each with as many as may be.
-
-    Examples
-    --------
-    >>> cut_by_rows(np.array([3, 1, 2, 4, 1]), 8, BatchLimit(rows=5)).tolist()
-    [0, 2, 3, 5]
-    >>> cut_by_rows(np.array([3, 1, 2, 4, 1]), 8, BatchLimit(rows=6, padded=True)).tolist()
-    [0, 2, 3, 4, 5]
-    """
+    """Cut samples that follow one another into batches, each with as many as may be."""
     count = len(lengths)
     if limit.rows is None:
         return np.append(np.arange(0, count, batch_size), count)
-    ends, edges = np.cumsum(lengths), [0]
-    while edges[-1] < count:
-        start = edges[-1]
+    ends, edges, start = np.cumsum(lengths), [0], 0
+    while start < count:
         most = min(start + batch_size, count)
         if limit.padded:
-            edges.append(_padded_end(lengths, start, most, limit.rows))
+            start = _padded_end(lengths, start, most, limit.rows)
         else:
-            before = ends[start] - lengths[start]
-            edges.append(min(most, int(np.searchsorted(ends, before + limit.rows, side="right"))))
+            start = min(most, int(np.searchsorted(ends, ends[start] - lengths[start] + limit.rows, side="right")))
+        edges.append(start)
     return np.array(edges, dtype=np.int64)
 
 
@@ -66,13 +56,7 @@ def _padded_end(lengths: Ints, start: int, most: int, rows: int) -> int:
 
 
 def most_samples(lengths: Ints, batch_size: int, limit: BatchLimit) -> int:
-    """Return the samples that a batch may have, whatever the order: the shortest of all.
-
-    Examples
-    --------
-    >>> most_samples(np.array([3, 1, 2, 4, 1]), 8, BatchLimit(rows=5))
-    3
-    """
+    """Return the samples that a batch may have, whatever the order: the shortest of all."""
     if limit.rows is None:
         return min(batch_size, len(lengths))
     return min(batch_size, max(1, int(np.searchsorted(np.cumsum(np.sort(lengths)), limit.rows, side="right"))))
@@ -89,8 +73,7 @@ class SizedRun(RankRun):
     @functools.cached_property
     def _sorted_edges(self) -> Ints:
         """Where batches begin before they are shuffled."""
-        windows = range(len(self.window_edges) - 1)
-        lengths = np.concatenate([self._lengths_of(number)[self._by_place(number)] for number in windows])
+        lengths = np.concatenate([self._in_turn(number)[1] for number in range(len(self.window_edges) - 1)])
         return cut_by_rows(lengths, self.line.settings.batch_size, self._limit)
 
     @functools.cached_property
@@ -102,13 +85,12 @@ class SizedRun(RankRun):
         """
         edges = self._sorted_edges
         order = np.arange(len(edges) - 1)
-        if self._limit.bucketed:
-            for low, high in itertools.pairwise(self.window_edges.tolist()):
-                first = int(np.searchsorted(edges, low))
-                after = min(int(np.searchsorted(edges, high, side="right")) - 1, len(order) - 1)
-                if after > first:
-                    key = self.line.settings.seed, self.line.settings.epoch, BATCHES, low + self.start
-                    order[first:after] = first + permutation(after - first, *key)
+        for low, high in itertools.pairwise(self.window_edges.tolist() if self._limit.bucketed else []):
+            first = int(np.searchsorted(edges, low))
+            after = min(int(np.searchsorted(edges, high, side="right")) - 1, len(order) - 1)
+            if after > first:
+                key = self.line.settings.seed, self.line.settings.epoch, BATCHES, low + self.start
+                order[first:after] = first + permutation(after - first, *key)
         moved = np.append(0, np.cumsum(np.diff(edges)[order]))
         starts = np.empty_like(order)
         starts[order] = moved[:-1]
@@ -125,12 +107,11 @@ class SizedRun(RankRun):
         start, stop = self.edges[-2:].tolist()
         if stop - start == self.line.settings.batch_size:
             return True
-        rows = self._limit.rows
-        if rows is None:
+        if (rows := self._limit.rows) is None:
             return False
         number, lengths = len(self.window_edges) - 2, np.zeros(0, dtype=np.int64)
         while len(lengths) < stop - start:  # from the last window backwards, until it is whole
-            lengths = np.concatenate([self._lengths_of(number)[self._by_place(number)], lengths])
+            lengths = np.concatenate([self._in_turn(number)[1], lengths])
             number -= 1
         ours = lengths[start - stop :]
         return bool(ours.max() * (len(ours) + 1) > rows if self._limit.padded else ours.sum() >= rows)
@@ -138,49 +119,39 @@ class SizedRun(RankRun):
     def outputs_of_window(self, window: int) -> Places:
         """Return the output place on this rank of each of a window's rows."""
         outputs = super().outputs_of_window(window)
-        if not self._limit.bucketed:
-            return outputs
-        start = int(self.window_edges[window])
-        place = np.arange(start, start + len(outputs))
-        batch = np.searchsorted(self._sorted_edges, place, side="right") - 1
-        by_place = self._by_place(window)
-        outputs[by_place] = self._moved[0][batch] + (place - self._sorted_edges[batch])
+        if self._limit.bucketed:
+            start = int(self.window_edges[window])
+            place = np.arange(start, start + len(outputs))
+            batch = np.searchsorted(self._sorted_edges, place, side="right") - 1
+            outputs[self._in_turn(window)[0]] = self._moved[0][batch] + (place - self._sorted_edges[batch])
         return outputs
 
-    def _lengths_of(self, window: int) -> Ints:
-        """Return the lengths of a window's samples, in the order of the file."""
-        assert self.line.blocks.lengths is not None
-        return self.line.blocks.lengths[self.places_of_window(window)]
-
-    def _by_place(self, window: int) -> Ints:
-        """Give, for each place of a window before batches are shuffled, which of its samples is there.
+    def _in_turn(self, window: int) -> tuple[Ints, Ints]:
+        """Return which sample is at each place of a window before batches are shuffled, and the length of each.
 
         One pool after the other, up and down in turn: a batch that goes on in the next pool has like lengths too.
         """
-        start = int(self.window_edges[window])
+        assert self.line.blocks.lengths is not None
         outputs = super().outputs_of_window(window)
-        by_place = np.empty(len(outputs), dtype=np.int64)
-        by_place[outputs - start] = np.arange(len(outputs))
-        if not self._limit.bucketed:
-            return by_place
-        lengths, pools = self._lengths_of(window)[by_place], self._pools
-        first, after = pools[window : window + 2]
-        for number in range(first, after):
-            low, high = ((number - first + k) * len(by_place) // (after - first) for k in (0, 1))
-            ascending = np.argsort(lengths[low:high], kind="stable")
-            by_place[low:high] = by_place[low:high][ascending if number % 2 == 0 else ascending[::-1]]
-        return by_place
+        sample = np.empty(len(outputs), dtype=np.int64)
+        sample[outputs - int(self.window_edges[window])] = np.arange(len(outputs))
+        lengths = self.line.blocks.lengths[self.places_of_window(window)][sample]
+        if self._limit.bucketed:
+            first, after = self._pools[window : window + 2]
+            edges = [len(sample) * k // (after - first) for k in range(after - first + 1)]
+            for number, (low, high) in enumerate(itertools.pairwise(edges), first):
+                ascending = low + np.argsort(lengths[low:high], kind="stable")
+                turned = ascending if number % 2 == 0 else ascending[::-1]
+                sample[low:high], lengths[low:high] = sample[turned], lengths[turned]
+        return sample, lengths
 
     @functools.cached_property
     def _pools(self) -> list[int]:
         """The number of the first pool of each window, and behind the last."""
         assert self.line.blocks.lengths is not None
-        rows, mean = self._limit.rows, max(1.0, float(self.line.blocks.lengths.mean()))
-        samples = (
-            self.line.settings.batch_size
-            if rows is None
-            else min(self.line.settings.batch_size, max(1, int(rows / mean)))
-        )
+        rows, samples = self._limit.rows, self.line.settings.batch_size
+        if rows is not None:
+            samples = min(samples, max(1, int(rows / max(1.0, float(self.line.blocks.lengths.mean())))))
         pools = np.maximum(1, np.diff(self.window_edges) // (POOL_BATCHES * samples))
         counted: list[int] = np.append(0, np.cumsum(pools)).tolist()
         return counted
@@ -188,38 +159,39 @@ class SizedRun(RankRun):
 
 def sized_share(line: Line, settings: OrderSettings, taken: Taken) -> Share:
     """Return the share of a rank, where batches are cut by the lengths of samples."""
-    first = dataclasses.replace(settings, rank=0, world_size=taken[0][0] if taken else settings.world_size)
-    runs, ranks = _first_shares(line, first)
-    worlds = [*(world for world, _ in taken[1:]), settings.world_size]
-    for (world, count), after in zip(taken, worlds, strict=False):
+    worlds = [*(world for world, _ in taken), settings.world_size]
+    runs, ranks = _first_shares(line, worlds[0], settings)
+    for (world, count), after in zip(taken, worlds[1:], strict=True):
         if count > len(ranks[0]):
             raise OptionError(f"{world} ranks took {count:,} batches each, but had {len(ranks[0]):,}")
-        left, some = np.concatenate([batches[count:] for batches in ranks]), dataclasses.replace(settings, rank=0)
+        left = np.concatenate([batches[count:] for batches in ranks])
         each, over = divmod(len(left), after)
         each += bool(over and not settings.drop_last)
-        left = _made(left, each * after, dataclasses.replace(some, world_size=after))
+        left = _made(left, each * after, after, settings.epoch)
         ranks = [left[each * rank : each * (rank + 1)] for rank in range(after)]
     rank, start, stop = ranks[settings.rank].T
-    cut = ListedCut(np.append(0, np.cumsum(stop - start)))
+    edges = np.append(0, np.cumsum(stop - start))
     # Batches that follow one another are one stretch.
     begins = np.flatnonzero(np.append(True, (rank[1:] != rank[:-1]) | (start[1:] != stop[:-1]))[: len(rank)])
     ends = np.append(begins[1:], len(rank))[: len(begins)] - 1
     stretches = np.stack([rank[begins], start[begins], stop[ends]], axis=1)
+    cut = Cut(rows=int(edges[-1]), batches=len(rank), edges=edges)
     return Share({number: runs[number] for number in np.unique(rank).tolist()}, stretches, cut)
 
 
-def _first_shares(line: Line, settings: OrderSettings) -> tuple[list[SizedRun], list[Stretches]]:
+def _first_shares(line: Line, world: int, settings: OrderSettings) -> tuple[list[SizedRun], list[Stretches]]:
     """Return the runs of the ranks that begin an epoch, and the batches of each, of which there are as many."""
-    total, world = line.blocks.total_rows, settings.world_size
+    total = line.blocks.total_rows
     whole = dataclasses.replace(settings, drop_last=False, batch_size=max(settings.batch_size, total))
-    runs = [SizedRun(line, *rank_run(total, dataclasses.replace(whole, rank=rank))) for rank in range(world)]
+    edges = rank_edges(total, world, whole, count_batches(total, world, whole))
+    runs = [SizedRun(line, *pair) for pair in itertools.pairwise(edges.tolist())]
     ranks = []
     for number, run in enumerate(runs):
         batches = np.stack([np.full(len(run.edges) - 1, number), run.edges[:-1], run.edges[1:]], axis=1)
         ranks.append(batches[: len(batches) - (settings.drop_last and not run.last_is_full)])
     if not settings.drop_last:
         most = max(map(len, ranks))
-        return runs, [_made(batches, most, settings) for batches in ranks]
+        return runs, [_made(batches, most, world, settings.epoch) for batches in ranks]
     fewest = min(map(len, ranks))
     if fewest == 0:
         raise OptionError(
@@ -229,7 +201,7 @@ def _first_shares(line: Line, settings: OrderSettings) -> tuple[list[SizedRun], 
     return runs, [batches[:fewest] for batches in ranks]
 
 
-def _made(batches: Stretches, count: int, settings: OrderSettings) -> Stretches:
+def _made(batches: Stretches, count: int, ranks: int, epoch: int) -> Stretches:
     """Return so many batches, the largest cut in two until there are."""
     while len(batches) < count:
         sizes = batches[:, 2] - batches[:, 1]
@@ -237,13 +209,11 @@ def _made(batches: Stretches, count: int, settings: OrderSettings) -> Stretches:
         cut = np.sort(largest[sizes[largest] > 1])
         if not len(cut):
             raise OptionError(
-                f"{int(sizes.sum()):,} samples do not give each of {settings.world_size} ranks the same number of "
+                f"{int(sizes.sum()):,} samples do not give each of {ranks} ranks the same number of "
                 "batches: use fewer ranks, or pass drop_last=True; or, where the others of this epoch were taken, "
-                f"begin the next, with set_epoch({settings.epoch + 1})"
+                f"begin the next, with set_epoch({epoch + 1})"
             )
         halves, middle = batches[cut], (batches[cut, 1] + batches[cut, 2] + 1) // 2
-        halves[:, 1] = middle
-        batches = batches.copy()
-        batches[cut, 2] = middle
+        halves[:, 1] = batches[cut, 2] = middle
         batches = np.insert(batches, cut + 1, halves, axis=0)
     return batches

@@ -29,11 +29,6 @@ def part_sizes(shares: Sequence[Any], total: int) -> list[int]:
 
     The parts of fractions end where the sum of the fractions so far falls, rounded to the nearest whole sample, halves
     up; one share stands for two parts, it and the rest.
-
-    Examples
-    --------
-    >>> part_sizes([0.8, 0.1, 0.1], 25), part_sizes([0.9], 10), part_sizes([7], 10)
-    ([20, 3, 2], [9, 1], [7, 3])
     """
     kinds = [np.asarray(share).dtype.kind if np.ndim(share) == 0 else "O" for share in shares]
     if not shares or not (set(kinds) <= {"f"} or set(kinds) <= {"i", "u"}):
@@ -46,7 +41,8 @@ def part_sizes(shares: Sequence[Any], total: int) -> list[int]:
     every = Fraction(1 if kinds[0] == "f" else total)
     if len(wanted) == 1:
         wanted.append(every - wanted[0])
-    if min(wanted) < 0 or (sum(wanted) != every and not _is_nearly(sum(wanted), every, kinds[0])):
+    slack = Fraction(1, 1_000_000) if kinds[0] == "f" else 0
+    if min(wanted) < 0 or abs(sum(wanted) - every) > slack:
         named = " + ".join(str(share) for share in shares)
         is_more = sum(wanted) > every
         raise OptionError(
@@ -57,26 +53,16 @@ def part_sizes(shares: Sequence[Any], total: int) -> list[int]:
     ends = [int(sum(wanted[: k + 1]) / every * total + Fraction(1, 2)) for k in range(len(wanted))]
     sizes = [stop - first for first, stop in itertools.pairwise([0, *ends[:-1], total])]
     if min(sizes) < 1:
-        raise _empty(sizes.index(min(sizes)), f"its share is {float(wanted[sizes.index(min(sizes))]):g} of {total:,}")
+        part = sizes.index(min(sizes))
+        raise OptionError(
+            f"split: part {part + 1} would have no sample: its share is {float(wanted[part]):g} of {total:,}. Give it "
+            "a larger share, or leave it out"
+        )
     return sizes
 
 
-def _is_nearly(found: Any, every: Fraction, kind: str) -> bool:
-    return kind == "f" and abs(found - every) < Fraction(1, 1_000_000)
-
-
-def _empty(part: int, why: str) -> OptionError:
-    return OptionError(f"split: part {part + 1} would have no sample: {why}. Give it a larger share, or leave it out")
-
-
 def split_plainly(sizes: Sequence[int], seed: int) -> list[Ints]:
-    """Deal out samples by chance.
-
-    Examples
-    --------
-    >>> [part.tolist() for part in split_plainly([3, 2], seed=0)]
-    [[0, 3, 4], [1, 2]]
-    """
+    """Deal out samples by chance."""
     chances = permutation(sum(sizes), seed, SPLITS)
     ends = np.cumsum([0, *sizes])
     return [np.sort(chances[first:stop]).astype(np.int64) for first, stop in itertools.pairwise(ends)]
@@ -88,11 +74,6 @@ def split_by_strata(sizes: Sequence[int], strata: Ints, seed: int) -> list[Ints]
     What a stratum's shares leave over once they are rounded down goes to the parts that still lack most, one sample
     each. Source: Gale (1957) and Ryser (1957): so rows and columns of a table of zeros and ones come out right whenever
     they can.
-
-    Examples
-    --------
-    >>> [part.tolist() for part in split_by_strata([4, 2], np.array([0, 1, 0, 1, 0, 1]), seed=0)]
-    [[2, 3, 4, 5], [0, 1]]
     """
     total, counts = len(strata), np.bincount(strata)
     given = counts[:, None] * np.array(sizes, dtype=object) // total
@@ -114,11 +95,6 @@ def split_by_groups(sizes: Sequence[int], groups: Ints, strata: Ints | None, see
     last groups. So without strata a part has more than its share by less than one group. With them what a part lacks of
     a stratum counts by the stratum's size, which is what scikit-learn's ``StratifiedGroupKFold`` weighs too; that one
     has parts of one size only.
-
-    Examples
-    --------
-    >>> [part.tolist() for part in split_by_groups([4, 2], np.array([0, 0, 1, 1, 2, 2]), None, seed=1)]
-    [[2, 3, 4, 5], [0, 1]]
     """
     count, parts = int(groups.max()) + 1, len(sizes)
     if count < parts:

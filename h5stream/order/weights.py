@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.order.blocks import Blocks
-from h5stream.order.permutation import DRAWS, permutation, random_words
-from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype, place_nbytes, sought
+from h5stream.order.permutation import DRAWS, SAMPLES, permutation, random_words, words_of
+from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype, sought
+from h5stream.samples.space import Space
 
 Ints = NDArray[np.int64]
 
@@ -32,14 +33,12 @@ _STEPS = 4
 class EpochDraws:
     """Draws an epoch's samples. Immutable; any thread may draw."""
 
-    count: int
-    """Samples of an epoch."""
-    _told: tuple[NDArray[Any], ...]
-    """What the draws depend on besides seed and epoch."""
+    def __init__(self, count: int, told: Sequence[Any], at: Places | None = None) -> None:
+        self.count, self._told, self._at = count, told, at
 
     @property
     def fingerprint(self) -> str:
-        """All of that, for a state."""
+        """What the draws depend on besides seed and epoch, for a state."""
         digest = hashlib.blake2b(digest_size=8)
         for array in self._told:
             digest.update(np.ascontiguousarray(array).data)
@@ -47,6 +46,15 @@ class EpochDraws:
 
     def places(self, seed: int, epoch: int) -> Places:
         """Return the places that an epoch takes, ascending; one that is taken twice comes twice."""
+        found = self._drawn(seed, epoch)
+        if self._at is not None:  # which samples were drawn does not depend on how they are stored
+            for piece in pieces(len(found)):
+                found[piece] = self._at[found[piece]]
+            found.sort()
+        return found
+
+    def _drawn(self, seed: int, epoch: int) -> Places:
+        """Return the samples that an epoch takes, ascending."""
         raise NotImplementedError
 
 
@@ -63,43 +71,26 @@ class WeightedDraws(EpochDraws):
     """Draws one after the other, each sample as likely as its weight says: counts are multinomial.
 
     Inverts the cumulated weights by a table of guesses (Chen and Asau 1974), so that it costs about as much as sorting.
-
-    Examples
-    --------
-    >>> WeightedDraws(np.array([1.0, 0.0, 3.0]), 8).places(seed=0, epoch=0).tolist()
-    [0, 0, 0, 0, 2, 2, 2, 2]
     """
 
     def __init__(self, weights: NDArray[np.float64], count: int, at: Places | None = None) -> None:
-        self.count, self._at, places = count, at, len(weights)
-        self._until = np.divide(weights, weights.max(), out=new_array(places, np.float64))
-        before = 0.0
+        places, before = len(weights), 0.0
+        self._until = until = np.divide(weights, weights.max(), out=new_array(places, np.float64))
         for piece in pieces(places):
-            self._until[piece.start] += before
-            self._until[piece] = np.cumsum(self._until[piece])
-            before = self._until[piece.stop - 1]
-        self._until *= places / self._until[-1]
+            until[piece.start] += before
+            until[piece] = np.cumsum(until[piece])
+            before = until[piece.stop - 1]
+        until *= places / until[-1]
         # Whatever rounding did: every draw finds a place, and one of some weight.
-        self._until[np.searchsorted(self._until, self._until[-1]) :] = np.inf
+        until[np.searchsorted(until, until[-1]) :] = np.inf
         # For each whole number the first place that lies beyond it.
         self._guesses = new_array(places, place_dtype(places))
         for piece in pieces(places):
-            self._guesses[piece] = np.searchsorted(self._until, np.arange(piece.start, piece.stop), side="right")
-        self._told = (self._until,)
+            self._guesses[piece] = np.searchsorted(until, np.arange(piece.start, piece.stop), side="right")
+        super().__init__(count, [until], at)
 
-    @staticmethod
-    def nbytes(total: int, count: int) -> int:
-        """Return the bytes that this takes of so many weights, which are at hand as it is made."""
-        kept = total * (8 + place_nbytes(total))
-        return kept + 8 * max(total, count)
-
-    def places(self, seed: int, epoch: int) -> Places:
-        """Return the places that an epoch takes, ascending."""
-        words = random_words(self.count, seed, epoch, DRAWS)
-        words >>= np.uint64(11)
-        # Where their bits lie: there are many.
-        every = words.view(np.float64)
-        np.multiply(words, len(self._until) * 2.0**-53, out=every, casting="unsafe")
+    def _drawn(self, seed: int, epoch: int) -> Places:
+        every = _fractions(self.count, seed, epoch, len(self._until))
         every.sort()
         taken: Places = new_array(self.count, place_dtype(len(self._until)))
         for piece in pieces(self.count):
@@ -110,74 +101,52 @@ class WeightedDraws(EpochDraws):
                 found[late] += 1
                 late = late[self._until[found[late]] <= drawn[late]]
             found[late] = np.searchsorted(self._until, drawn[late], side="right")
-        return _placed(taken, self._at)
+        return taken
 
 
 class DistinctDraws(EpochDraws):
     """Draws one after the other of those that are left, each as likely as its weight says: none comes twice.
 
     The smallest of exponential variates divided by weights are just that (Efraimidis and Spirakis 2006).
-
-    Examples
-    --------
-    >>> DistinctDraws(np.array([1.0, 0.0, 3.0, 2.0]), 2).places(seed=0, epoch=0).tolist()
-    [0, 2]
     """
 
     def __init__(self, weights: NDArray[np.float64], count: int, at: Places | None = None) -> None:
-        self._weights, self.count, self._at = weights / weights.max(), count, at
-        self._told = (self._weights,)
+        self._weights = weights / weights.max()
+        super().__init__(count, [self._weights], at)
 
-    @staticmethod
-    def nbytes(total: int) -> int:
-        """Return the bytes that this takes of so many weights: these, and as it draws a key, its place and a flag."""
-        return 25 * total
-
-    def places(self, seed: int, epoch: int) -> Places:
-        """Return the places that an epoch takes, ascending."""
-        words = random_words(len(self._weights), seed, epoch, DRAWS)
-        words >>= np.uint64(11)
-        keys = words.view(np.float64)
-        np.multiply(words, 2.0**-53, out=keys, casting="unsafe")
+    def _drawn(self, seed: int, epoch: int) -> Places:
+        keys = _fractions(len(self._weights), seed, epoch, 1)
         np.log1p(np.negative(keys, out=keys), out=keys)
         with np.errstate(divide="ignore", invalid="ignore"):
             np.divide(np.negative(keys, out=keys), self._weights, out=keys)
         keys[self._weights == 0] = np.inf
         chosen = np.argpartition(keys, self.count - 1)[: self.count]
-        del words, keys
+        del keys
         found: Places = chosen.astype(place_dtype(len(self._weights)))
         found.sort()
-        return _placed(found, self._at)
+        return found
+
+
+def _fractions(count: int, seed: int, epoch: int, size: int) -> NDArray[np.float64]:
+    """Return random numbers from 0 to less than a size, in the memory of their bits: there are many."""
+    words = random_words(count, seed, epoch, DRAWS)
+    words >>= np.uint64(11)
+    return np.multiply(words, size * 2.0**-53, out=words.view(np.float64), casting="unsafe")
 
 
 class ClassDraws(EpochDraws):
-    """Draws a stated number of each class, of which each sample comes as often as any other, but for one.
-
-    Examples
-    --------
-    >>> ClassDraws(np.array([0, 0, 1, 0, 0]), [2, 2]).places(seed=0, epoch=0).tolist()
-    [1, 2, 2, 3]
-    """
+    """Draws a stated number of each class, of which each sample comes as often as any other, but for one."""
 
     def __init__(self, classes: NDArray[np.integer[Any]], counts: Sequence[int], at: Places | None = None) -> None:
-        self._at = at
-        self._counts, self.count = np.array(counts, dtype=np.int64), sum(counts)
+        self._counts, self._sizes = np.array(counts, dtype=np.int64), np.zeros(len(counts), dtype=np.int64)
         self._classes = classes.astype(np.uint16, copy=False)  # which sort in one pass over them
-        self._sizes = np.zeros(len(counts), dtype=np.int64)
         for piece in pieces(len(classes)):
             self._sizes += np.bincount(classes[piece], minlength=len(counts))
-        self._told = (self._counts, self._classes)
+        super().__init__(sum(counts), [self._counts, self._classes], at)
 
-    @staticmethod
-    def nbytes(total: int) -> int:
-        """Return the bytes that this takes of so many samples: classes, and as it draws a permutation and a flag."""
-        return total * (3 + place_nbytes(total))
-
-    def places(self, seed: int, epoch: int) -> Places:
-        """Return the places that an epoch takes, ascending."""
+    def _drawn(self, seed: int, epoch: int) -> Places:
         times: Ints = self._counts // np.maximum(1, self._sizes)
-        left = self._counts - times * self._sizes
-        total = len(self._classes)
+        left, total = self._counts - times * self._sizes, len(self._classes)
         once_more = new_array(total, np.uint8)  # a byte each: they are set in no order
         once_more[:] = 0
         shuffled = permutation(total, seed, epoch, DRAWS)
@@ -192,9 +161,7 @@ class ClassDraws(EpochDraws):
             once_more[some[by_class[number < np.repeat(left, sizes)]]] = 1
             left -= np.minimum(left, sizes)
         del shuffled
-        return _placed(
-            _repeated(lambda some: times[self._classes[some]] + once_more[some], total, self.count), self._at
-        )
+        return _repeated(lambda some: times[self._classes[some]] + once_more[some], total, self.count)
 
 
 class SourceDraws(EpochDraws):
@@ -202,29 +169,15 @@ class SourceDraws(EpochDraws):
 
     Each source is an endless line of passes, in each of which its blocks come in another order; an epoch takes up
     where the last one stopped. So no sample is left behind, and a small part of a source is a few whole blocks.
-
-    Examples
-    --------
-    >>> from h5stream.order.blocks import make_blocks
-    >>> blocks = replace(make_blocks((0, 4, 10), (2, 2)), strata=np.array([0, 0, 1, 1, 1]))
-    >>> draws = SourceDraws(blocks, [6, 2])
-    >>> [draws.places(seed=0, epoch=epoch).tolist() for epoch in range(3)]
-    [[0, 1, 2, 2, 3, 3, 6, 7], [0, 0, 1, 1, 2, 3, 4, 5], [0, 1, 2, 2, 3, 3, 8, 9]]
     """
 
     def __init__(self, blocks: Blocks, counts: Sequence[int]) -> None:
         assert blocks.strata is not None
-        self._counts, self.count, self._edges = tuple(counts), sum(counts), blocks.edges
+        self._counts, self._edges = tuple(counts), blocks.edges
         self._blocks = [np.flatnonzero(blocks.strata == number) for number in range(len(counts))]
-        self._told = (np.array(counts), blocks.edges)
+        super().__init__(sum(counts), [np.array(counts), blocks.edges])
 
-    @staticmethod
-    def nbytes(blocks: int) -> int:
-        """Return the bytes that this takes of so many blocks."""
-        return 64 * blocks
-
-    def places(self, seed: int, epoch: int) -> Places:
-        """Return the places that an epoch takes, ascending."""
+    def _drawn(self, seed: int, epoch: int) -> Places:
         sizes = np.diff(self._edges)
         whole, ends = np.zeros(len(sizes), dtype=np.int64), []
         for number, (ours, count) in enumerate(zip(self._blocks, self._counts, strict=True)):
@@ -243,7 +196,7 @@ class SourceDraws(EpochDraws):
         def times_of(some: slice) -> Ints:
             low, high = np.searchsorted(self._edges, [some.start, some.stop], side="right") - 1
             edges = np.clip(self._edges[low : high + 2], some.start, some.stop)
-            found: Ints = np.repeat(whole[low : low + len(edges) - 1], edges[1:] - edges[:-1])
+            found: Ints = np.repeat(whole[low : low + len(edges) - 1], np.diff(edges))
             for first, stop, times in ends:
                 found[max(0, first - some.start) : max(0, stop - some.start)] += times
             return found
@@ -271,44 +224,29 @@ class SourceShares:
 
     def stratified(self, blocks: Blocks) -> Blocks:
         """Return the same samples in blocks that are each of one source, and say of which."""
-        starts = np.array(self.starts)
-        if blocks.rows is None:  # by parts already, of which a source has some
-            return replace(blocks, strata=np.searchsorted(starts, blocks.edges[:-1], side="right") - 1)
-        if is_ascending(blocks.rows):
-            edges = np.union1d(blocks.edges[:-1], sought(blocks.rows, starts))
-            edges = np.append(edges[edges < blocks.total_rows], blocks.total_rows)
-            strata = np.searchsorted(starts, blocks.rows[edges[:-1]], side="right") - 1
-            return replace(blocks, edges=edges, strata=strata)
-        sources = np.searchsorted(starts, blocks.rows, side="right") - 1
-        block = np.repeat(np.arange(blocks.count), np.diff(blocks.edges))
-        order = np.lexsort((sources, block))
-        sources = sources[order]
-        cuts = np.flatnonzero(np.diff(sources) != 0) + 1
+
+        def source_of(samples: Any) -> Ints:
+            numbers: Ints = np.searchsorted(self.starts, samples, side="right") - 1
+            return numbers
+
+        rows = blocks.rows
+        if rows is None:  # by parts already, of which a source has some
+            return replace(blocks, strata=source_of(blocks.edges[:-1]))
+        if is_ascending(rows):
+            cuts = sought(rows, np.array(self.starts))
+        else:
+            rows = rows[np.lexsort((source_of(rows), np.repeat(np.arange(blocks.count), np.diff(blocks.edges))))]
+            cuts = np.flatnonzero(np.diff(source_of(rows))) + 1
         edges = np.union1d(blocks.edges, cuts)
-        return replace(blocks, edges=edges, rows=blocks.rows[order], strata=sources[edges[:-1]])
+        return replace(blocks, edges=edges, rows=rows, strata=source_of(rows[edges[:-1]]))
 
 
 def shared_out(total: int, shares: NDArray[np.float64]) -> list[int]:
-    """Cut a number into parts by shares that add up to 1, what is left over to those that lack most.
-
-    Examples
-    --------
-    >>> shared_out(10, np.array([0.55, 0.25, 0.2]))
-    [6, 2, 2]
-    """
+    """Cut a number into parts by shares that add up to 1, what is left over to those that lack most."""
     counts = np.floor(total * shares).astype(np.int64)
     counts[np.argsort(counts - total * shares, kind="stable")[: total - int(counts.sum())]] += 1
     found: list[int] = counts.tolist()
     return found
-
-
-def _placed(samples: Places, at: Places | None) -> Places:
-    """Return the places of samples, ascending: which were drawn does not depend on how they are stored."""
-    if at is not None:
-        for piece in pieces(len(samples)):
-            samples[piece] = at[samples[piece]]
-        samples.sort()
-    return samples
 
 
 def _repeated(times_of: Callable[[slice], Ints], total: int, count: int) -> Places:
@@ -322,37 +260,24 @@ def _repeated(times_of: Callable[[slice], Ints], total: int, count: int) -> Plac
 
 
 def drawn_blocks(blocks: Blocks, places: Places, *, shuffle: bool, window_rows: int) -> Blocks:
-    """Return the blocks of an epoch that takes some places of blocks.
-
-    Examples
-    --------
-    >>> from h5stream.order.blocks import make_blocks
-    >>> places = np.array([0, 0, 0, 1, 3])
-    >>> found = drawn_blocks(make_blocks((0, 4), (2,)), places, shuffle=True, window_rows=8)
-    >>> found.edges.tolist(), found.in_turns(found.edges[:-1], found.edges[1:]).tolist(), found.rows.tolist()
-    ([0, 2, 4, 5], [0, 1, 2, 3, 4], [0, 0, 0, 1, 3])
-    """
+    """Return the blocks of an epoch that takes some places of blocks."""
     edges = sought(places, blocks.edges)
     taken = np.flatnonzero(np.diff(edges))
     first, sizes = edges[taken], np.diff(edges)[taken]
     strata = None if blocks.strata is None else blocks.strata[taken]
     found = Blocks(edges=np.append(first, len(places)), rows=blocks.rows_at(places), strata=strata)
-    if not shuffle:
-        return found
     turns = np.maximum(1, np.rint(sizes / np.diff(blocks.edges)[taken])).astype(np.int64)
     if strata is not None:
         wanted = TURNS_A_WINDOW * -(-len(places) // window_rows)
         turns = np.maximum(turns, -(-wanted // np.bincount(strata)[strata]))
     turns = np.minimum(turns, sizes)
-    if (turns == 1).all():
+    if not shuffle or (turns == 1).all():
         return found
     of = np.repeat(np.arange(len(turns)), turns)
-    turn = np.arange(len(of)) - np.repeat(np.cumsum(turns) - turns, turns)
-    every = turns[of]
+    turn, every = np.arange(len(of)) - np.repeat(np.cumsum(turns) - turns, turns), turns[of]
     edges = np.append(0, np.cumsum((sizes[of] - turn + every - 1) // every))
-    return replace(
-        found, edges=edges, first=first[of] + turn, every=every, strata=None if strata is None else strata[of]
-    )
+    strata = None if strata is None else strata[of]
+    return replace(found, edges=edges, first=first[of] + turn, every=every, strata=strata)
 
 
 class DrawnBlocks:
@@ -377,16 +302,73 @@ class DrawnBlocks:
 
 
 def interleaved(blocks: NDArray[np.integer[Any]], sizes: Ints, strata: Ints) -> Ints:
-    """Put the blocks of several strata in turn: each stratum evenly along the line, its own in the order given.
-
-    Examples
-    --------
-    >>> interleaved(np.array([3, 0, 2, 1, 4]), np.array([1, 1, 1, 1, 2]), np.array([0, 0, 0, 0, 1])).tolist()
-    [3, 0, 4, 2, 1]
-    """
+    """Put the blocks of several strata in turn: each stratum evenly along the line, its own in the order given."""
     place = np.empty(len(blocks))
     for stratum in np.unique(strata).tolist():
         ours = np.flatnonzero(strata[blocks] == stratum)
         own = sizes[blocks[ours]]
         place[ours] = (np.cumsum(own) - own / 2) / own.sum()
     return blocks[np.argsort(place, kind="stable")].astype(np.int64, copy=False)
+
+
+# --- Samples that are drawn of all possible ones, and their seeds --------------------------------------
+
+
+class RandomStarts:
+    """Draws samples for each epoch.
+
+    # Guarantees: immutable; any thread may draw.
+    """
+
+    def __init__(self, space: Space, rows: Ints | None = None) -> None:
+        assert space.draws is not None
+        self._draws, self._rows = space.draws, rows
+        if rows is None:
+            self._first, self._counts = space.segments
+            return
+        segment = np.searchsorted(space.segments[0], rows, side="right")
+        self._first = np.flatnonzero(np.diff(segment, prepend=-1))
+        self._counts = np.diff(np.append(self._first, len(rows)))
+
+    def __len__(self) -> int:
+        return len(self._first) if self._draws.per_epoch is None else self._draws.per_epoch
+
+    def of_segments(self, segments: Ints) -> Ints:
+        """Return the numbers of all samples of some segments, these counted among those that samples are drawn of."""
+        ranges = [np.arange(self._first[k], self._first[k] + self._counts[k]) for k in np.unique(segments).tolist()]
+        places = np.concatenate(ranges)
+        return places if self._rows is None else self._rows[places]
+
+    def numbers(self, seed: int, epoch: int) -> Ints:
+        """Return the numbers of the samples of an epoch, ascending; one that is drawn twice comes twice."""
+        words = random_words(len(self), seed, epoch, DRAWS)
+        if self._draws.by == "rows":
+            places = below(words, int(self._counts.sum()))
+        else:
+            segment = self._segments(seed, epoch)
+            places = self._first[segment] + below(words, self._counts[segment])
+        places = np.sort(places)
+        return places if self._rows is None else self._rows[places]
+
+    def _segments(self, seed: int, epoch: int) -> Ints:
+        """Return the segment of each draw: each as often as any other, but for one."""
+        segments = np.arange(len(self._first))
+        if self._draws.per_epoch is None:
+            return segments
+        rounds, rest = divmod(self._draws.per_epoch, len(segments))
+        chosen = permutation(len(segments), seed, epoch, DRAWS)[:rest].astype(np.int64)
+        return np.concatenate([np.tile(segments, rounds), chosen])
+
+
+def below(words: NDArray[np.uint64], counts: Any) -> Ints:
+    """Turn 64 random bits each into numbers from 0 to less than the counts, which are far below 2**64."""
+    return (words % np.asarray(counts).astype(np.uint64)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class SeedsColumn:
+    """A field of each sample's number and a random seed for what is done to it; see `h5stream.samples.columns`."""
+
+    def __call__(self, numbers: Ints, rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
+        """Return the values of some samples."""
+        return np.stack([numbers, words_of(numbers, *drawn, SAMPLES).view(np.int64)], axis=1)

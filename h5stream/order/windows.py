@@ -26,15 +26,7 @@ FIRST_ROWS = 1024 * 1024
 
 
 def wished_rows(window: int | str, *, rows: int, batch_size: int, block_rows: int, row_nbytes: int) -> int:
-    """Return the rows of a window as it was asked for, whatever memory there is.
-
-    Examples
-    --------
-    >>> wished_rows("auto", rows=10**9, batch_size=8192, block_rows=1024, row_nbytes=1024)
-    1048576
-    >>> wished_rows("auto", rows=10**9, batch_size=8192, block_rows=32, row_nbytes=1024)
-    262144
-    """
+    """Return the rows of a window as it was asked for, whatever memory there is."""
     if window == "all":
         return rows
     if window == "auto":
@@ -59,13 +51,7 @@ SEAM_SHARE = 4
 
 
 def file_order_rows(*, batch_size: int, block_rows: int, row_nbytes: int, seam_rows: int) -> int:
-    """Return the rows of a window of an epoch in file order: a few batches, since their size has no say in the order.
-
-    Examples
-    --------
-    >>> file_order_rows(batch_size=256, block_rows=1024, row_nbytes=1024, seam_rows=0)
-    32768
-    """
+    """Return the rows of a window of an epoch in file order, which has no say in the order: a few batches."""
     in_bytes = min(FIRST_ROWS, FILE_ORDER_NBYTES // max(1, row_nbytes))
     return max(AUTO_BATCHES * batch_size, block_rows, in_bytes, SEAM_SHARE * seam_rows)
 
@@ -77,21 +63,10 @@ def first_rows(*, batch_size: int, block_rows: int, row_nbytes: int) -> int:
 
 
 def rows_of_two(*, window_rows: int, first_window_rows: int, rows: int) -> int:
-    """Return the rows of two windows that follow one another, at most: of an epoch, and of its end and the next one.
-
-    Examples
-    --------
-    >>> rows_of_two(window_rows=1000, first_window_rows=64, rows=500)  # 64, 128, 256, 52, and 64 again
-    384
-    >>> rows_of_two(window_rows=100, first_window_rows=64, rows=500), rows_of_two(
-    ...     window_rows=500, first_window_rows=500, rows=500
-    ... )
-    (200, 1000)
-    """
+    """Return the rows of two windows that follow one another, at most: of an epoch, and of its end and the next one."""
     sizes: list[int] = []
     left, size = rows, first_window_rows
-    while left and sizes[-2:] != [window_rows] * 2:
+    while left and sizes[-2:] != [window_rows] * 2:  # once they have grown, what is left are such windows, and a rest
         sizes.append(min(size, left))
         left, size = left - sizes[-1], min(2 * size, window_rows)
-    # What is left once they have grown are windows of that size, and a smaller one.
     return max(map(sum, itertools.pairwise([*sizes, min(first_window_rows, rows)])), default=rows)

@@ -34,7 +34,7 @@ from h5stream.engine.run import Run
 from h5stream.engine.slots import Slot, SlotFormat, SlotRing
 from h5stream.errors import OptionError, StagingError
 from h5stream.filesystem import flush_folder, give_name, unfinished
-from h5stream.order.listed import ListedOrder
+from h5stream.order.users import ListedOrder
 from h5stream.repacking.recipe import Recipe
 from h5stream.repacking.survey import RawDataset, RewritePlan, plan_rewrite
 from h5stream.repacking.verify import verify

@@ -16,12 +16,12 @@ from h5stream.engine.budget import LimitedField, Sizing
 from h5stream.engine.footprint import Footprint
 from h5stream.engine.running import Running
 from h5stream.engine.slots import SlotFormat, SlotRing, Slots
-from h5stream.order.listed import GivenOrder
+from h5stream.order.users import GivenOrder
 from h5stream.order.weights import PlannedDraws
 from h5stream.settings import DEFAULT_BATCH_ROWS, Settings
-from h5stream.sized_batches import SizedBatches
 from h5stream.storage.layout import SampleLayout
 from h5stream.structure import samples_of, with_tensors
+from h5stream.weighting import SizedBatches
 from h5stream.workers.samples import SampleFunctions
 
 Function = Callable[[Any], Any]

@@ -43,25 +43,13 @@ def along_axis(samples: Any, is_scaled: bool = False) -> AlongAxis | None:
     if isinstance(samples, Table):
         if samples.axis is None:
             return None
-        others = [
-            name
-            for name, values in samples.columns.items()
-            if isinstance(values, np.ndarray) and name not in (ROW, START)
-        ]
-        names = (*([ROW] if ROW in samples.columns else []), START, *others)
-        return AlongAxis(
-            axis=samples.axis, has_rows=ROW in samples.columns, is_point=samples.length is None, origins=names
-        )
-    if isinstance(samples, Rows):
-        by_row = samples.of == ROWS
-        return (
-            None
-            if samples.axis == 0 and not is_scaled
-            else AlongAxis(axis=samples.axis, has_rows=by_row, is_point=True, origins=("",) * (1 + by_row))
-        )
-    if not isinstance(samples, Sequences):
+        has_rows = ROW in samples.columns
+        others = [name for name, values in samples.columns.items() if isinstance(values, np.ndarray)]
+        names = (*[ROW] * has_rows, START, *(name for name in others if name not in (ROW, START)))
+        return AlongAxis(axis=samples.axis, has_rows=has_rows, is_point=samples.length is None, origins=names)
+    if not isinstance(samples, (Rows, Sequences)):
         return None
-    has_rows = samples.of == ROWS
+    has_rows, is_point = samples.of == ROWS, isinstance(samples, Rows)
     if is_scaled and isinstance(samples.of, (Ends, Ids, Lengths, Bounds)):
         raise OptionError(
             f"Field(scale=) counts in whole files or groups, and of={type(samples.of).__name__}(...) cuts rows into "
@@ -69,7 +57,7 @@ def along_axis(samples: Any, is_scaled: bool = False) -> AlongAxis | None:
         )
     if samples.axis == 0 and not has_rows and not is_scaled:
         return None
-    return AlongAxis(axis=samples.axis, has_rows=has_rows, is_point=False, origins=("",) * (1 + has_rows))
+    return AlongAxis(axis=samples.axis, has_rows=has_rows, is_point=is_point, origins=("",) * (1 + has_rows))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,15 +72,7 @@ class FieldSteps:
 
 
 def axis_space(samples: Sequences | Rows, volumes: Ints, steps_of_each: Sequence[Sequence[FieldSteps]]) -> BoxSpace:
-    """Find all samples along an axis.
-
-    Examples
-    --------
-    >>> reach = FieldSteps(elements=5, least=0, most=2)
-    >>> space = axis_space(Sequences(3, of="rows", axis=1), np.array([[2, 5]]), [[reach]])
-    >>> space.boxes_of(np.arange(space.samples))[1].tolist()
-    [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
-    """
+    """Find all samples along an axis."""
     sequences = Sequences(1) if isinstance(samples, Rows) else samples
     limits = [_limits(sequences, int(volume[-1]), some) for volume, some in zip(volumes, steps_of_each, strict=True)]
     first, last = np.array(limits, dtype=np.int64).reshape(-1, 2).T
@@ -102,23 +82,22 @@ def axis_space(samples: Sequences | Rows, volumes: Ints, steps_of_each: Sequence
         counts += (counts > 0) & (ends < last)
     else:
         last = ends
-    segments = volumes[:, 0] if volumes.shape[1] > 1 else np.ones(len(volumes), dtype=np.int64)
+    by_row = volumes.shape[1] > 1
+    segments = volumes[:, 0] if by_row else np.ones(len(volumes), dtype=np.int64)
     if not (counts * segments).any():
-        least, most = (
-            min(each.least for some in steps_of_each for each in some),
-            max(e.most for some in steps_of_each for e in some),
-        )
+        every = [each for some in steps_of_each for each in some]
+        least, most = min(each.least for each in every), max(each.most for each in every)
         raise OptionError(
             f"no sample fits: its steps span {most - least + 1:,} elements (from {least} to {most}), and the longest "
             f"of {int(segments.sum()):,} segments has {int(volumes[:, -1].max(initial=0)):,}; take a shorter one, or "
             "pad='edge' or pad='zeros'"
         )
-    along = [first[:, None], last[:, None], counts[:, None]]
-    if volumes.shape[1] > 1:
+    along = [each[:, None] for each in (first, last, counts)]
+    if by_row:
         rows = volumes[:, :1]
         along = [np.hstack(pair) for pair in zip([np.zeros_like(rows), rows - 1, rows], along, strict=True)]
-    stride = (*((1,) if volumes.shape[1] > 1 else ()), sequences.stride)
-    grid = Grid(first=along[0], last=along[1], counts=along[2], stride=stride, segment_axes=volumes.shape[1] - 1)
+    stride = (1, sequences.stride) if by_row else (sequences.stride,)
+    grid = Grid(first=along[0], last=along[1], counts=along[2], stride=stride, segment_axes=int(by_row))
     left_out = int(segments[counts == 0].sum())
     return BoxSpace(volumes=volumes, starts=grid, pad=sequences.pad, draws=sequences.draws, left_out=left_out)
 
@@ -153,16 +132,13 @@ def table_axis_space(
     origins = np.stack([np.asarray(table.columns[name]) for name in kind.origins], axis=1)
     if kind.has_rows:
         _check(table, ROW, origins[:, 0], np.zeros(len(table)), volumes[part, 0] - 1, volumes[part, 0])
-    count = max(map(len, steps_of_each))
-    for place in range(count):
+    pad = table.pad is not None
+    for place in range(max(map(len, steps_of_each))):
         of_part = [some[place] for some in steps_of_each]
-        pad = table.pad is not None
-        least = np.array([0 if pad else -(each.least / each.scale).__floor__() for each in of_part])
-        most = np.array(
-            [((e.elements - (0 if pad else e.most)) / e.scale).__ceil__() - 1 for e in of_part], dtype=np.int64
-        )
-        name, origin = kind.origins[of_part[0].origin], origins[:, of_part[0].origin]
-        _check(table, name, origin, least[part], most[part], np.array([e.elements for e in of_part])[part])
+        least = [0 if pad else -(each.least / each.scale).__floor__() for each in of_part]
+        most = [((e.elements - (0 if pad else e.most)) / e.scale).__ceil__() - 1 for e in of_part]
+        bounds = np.array([least, most, [e.elements for e in of_part]], dtype=np.int64)[:, part]
+        _check(table, kind.origins[of_part[0].origin], origins[:, of_part[0].origin], *bounds)
     return BoxSpace(volumes=volumes, starts=Listed(volume=part, origins=origins), pad=table.pad)
 
 

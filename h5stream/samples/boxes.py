@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.samples.sequences import Draw, Draws, Of, Pad, checked_of, checked_pad, integer
+from h5stream.samples.sequences import DRAWS, Draw, Draws, Of, Pad, checked_of, checked_pad, integer, one_of
 
 Ints = NDArray[np.int64]
 
@@ -86,25 +86,25 @@ class Boxes:
         if self.of is not None and not isinstance(self.of, (str, list)):
             raise OptionError("Boxes: of= names groups that hold volumes; where rows end segments says nothing of them")
         for name, least in (("stride", 1), ("halo", 0)):
-            given = getattr(self, name)
-            if given is not None:
+            if (given := getattr(self, name)) is not None:
                 object.__setattr__(self, name, _counts(name, given, least))
                 if len(getattr(self, name)) != len(self.shape):
                     raise OptionError(f"Boxes: {name}= has {len(given)} axes, and shape= {len(self.shape)}")
         if self.pad != "reflect":
             checked_pad("Boxes", self.pad)
+        kind = self.at if isinstance(self.at, str) else "places"
         if not isinstance(self.at, str):
             object.__setattr__(self, "at", _places(self.at))
         elif self.at not in (RANDOM, GRID):
             raise OptionError(f"Boxes: at= is 'random', 'grid' or an array of places, not {self.at!r}")
-        is_random = isinstance(self.at, str) and self.at == RANDOM
+        is_random = kind == RANDOM
         if is_random != (self.per_epoch is not None) or (is_random and integer(self.per_epoch, "per_epoch") < 1):
             raise OptionError(
                 "Boxes: per_epoch= says how many random boxes an epoch has, at least 1; it belongs to at='random', "
-                f"and here at={self.at if isinstance(self.at, str) else 'places'!r} and per_epoch={self.per_epoch!r}. "
+                f"and here at={kind!r} and per_epoch={self.per_epoch!r}. "
                 "Pass per_epoch=1000 with at='random', or at='grid' alone for boxes that lie side by side"
             )
-        if self.stride is not None and not (isinstance(self.at, str) and self.at == GRID):
+        if self.stride is not None and kind != GRID:
             raise OptionError("Boxes: stride= belongs to at='grid'")
         if (self.accept is not None and not (is_random and callable(self.accept))) or integer(self.tries, "tries") < 1:
             raise OptionError(
@@ -113,8 +113,7 @@ class Boxes:
             )
         if self.accept is None and self.accept_on is not None:
             raise OptionError("Boxes: accept_on= names the field that accept= is asked about; it needs accept=")
-        if self.draw not in ("rows", "segments"):
-            raise OptionError(f"Boxes: draw= is 'rows' or 'segments', not {self.draw!r}")
+        one_of("Boxes", "draw", self.draw, DRAWS)
 
     @property
     def outer(self) -> tuple[int, ...]:
@@ -124,14 +123,7 @@ class Boxes:
 
 
 def box_space(boxes: Boxes, volumes: Ints, names: Sequence[str], multiples: Sequence[int] = ()) -> BoxSpace:
-    """Find the boxes of some volumes.
-
-    Examples
-    --------
-    >>> space = box_space(Boxes((2, 3), at="grid"), np.array([[4, 5]]), ["a.h5"])
-    >>> space.boxes_of(np.arange(space.samples))[1].tolist()
-    [[0, 0], [0, 2], [2, 0], [2, 2]]
-    """
+    """Find the boxes of some volumes."""
     small = np.flatnonzero((volumes < boxes.shape).any(axis=1) & (boxes.pad is None))
     if len(small):
         raise OptionError(
@@ -144,59 +136,56 @@ def box_space(boxes: Boxes, volumes: Ints, names: Sequence[str], multiples: Sequ
     each = tuple(multiples) or (1,) * len(boxes.shape)
     if not isinstance(boxes.at, str):
         return _listed(boxes, volumes, each)
-    is_random = boxes.at == RANDOM
-    stride = each if is_random else boxes.stride or boxes.shape
     room = np.maximum(0, volumes - boxes.shape)
-    last = room // each * each
-    if not is_random and any(step % one for step, one in zip(stride, each, strict=True)):
-        raise OptionError(f"Boxes: with fields of another scale= the stride is a multiple of {each}, and not {stride}")
-    if not is_random and (last < room).any():
-        k = int(np.flatnonzero((last < room).any(axis=1))[0])
-        raise OptionError(
-            f"Boxes: with fields of another scale= the last box of a grid begins at multiples of {each}, and in "
-            f"{names[k]} it would at {tuple(room[k].tolist())}; take at='random', or list the boxes"
-        )
-    grid = Grid(
-        first=np.zeros_like(volumes), last=last, counts=-(-last // np.array(stride, dtype=np.int64)) + 1, stride=stride
-    )
-    draws = Draws(per_epoch=boxes.per_epoch, by=boxes.draw) if is_random else None
-    accept = None if boxes.accept is None else Accept(function=boxes.accept, on=boxes.accept_on, tries=boxes.tries)
+    last, stride, draws, accept = room // each * each, each, None, None
+    if boxes.at == RANDOM:
+        draws = Draws(per_epoch=boxes.per_epoch, by=boxes.draw)
+        accept = boxes.accept and Accept(function=boxes.accept, on=boxes.accept_on, tries=boxes.tries)
+    else:
+        stride, short = boxes.stride or boxes.shape, np.flatnonzero((last < room).any(axis=1))
+        if any(step % one for step, one in zip(stride, each, strict=True)):
+            raise OptionError(
+                f"Boxes: with fields of another scale= the stride is a multiple of {each}, and not {stride}"
+            )
+        if len(short):
+            raise OptionError(
+                f"Boxes: with fields of another scale= the last box of a grid begins at multiples of {each}, and in "
+                f"{names[short[0]]} it would at {tuple(room[short[0]].tolist())}; take at='random', or list the boxes"
+            )
+    counts = -(-last // np.array(stride, dtype=np.int64)) + 1
+    grid = Grid(first=np.zeros_like(volumes), last=last, counts=counts, stride=stride)
     return BoxSpace(volumes=volumes, starts=grid, pad=boxes.pad, draws=draws, accept=accept)
 
 
 def _listed(boxes: Boxes, volumes: Ints, multiples: tuple[int, ...]) -> BoxSpace:
     places, axes = boxes.at, len(boxes.shape)
     if places.shape[1] == axes and len(volumes) == 1:
-        places = np.concatenate([np.zeros((len(places), 1), dtype=np.int64), places], axis=1)
+        places = np.pad(places, ((0, 0), (1, 0)))
     if places.shape[1] != axes + 1:
         raise OptionError(
             f"Boxes: at= has {places.shape[1]} numbers for each box, and a box of {axes} axes in {len(volumes):,} "
             f"volumes needs {axes + (len(volumes) > 1)}: "
             + ("the volume's number, and the first element" if len(volumes) > 1 else "its first element")
         )
-    of, origins = places[:, 0], places[:, 1:]
+    of, origins = (np.ascontiguousarray(each) for each in (places[:, 0], places[:, 1:]))
     wrong = np.flatnonzero((of < 0) | (of >= len(volumes)))
     if len(wrong):
         raise OptionError(f"Boxes: at= names volume {of[wrong[0]]} at {wrong[0]:,}; there are {len(volumes):,}")
-    if boxes.pad is None:
-        outside = np.flatnonzero((origins < 0).any(axis=1) | (origins + boxes.shape > volumes[of]).any(axis=1))
-        if len(outside):
-            k = outside[0]
-            raise OptionError(
-                f"Boxes: at= has {tuple(origins[k].tolist())} at {k:,}, from where a box of {boxes.shape} leads out of "
-                f"a volume of {tuple(volumes[of[k]].tolist())}; so it is with {len(outside):,} of {len(of):,}. pad= "
-                "fills in"
-            )
-    elif ((origins >= volumes[of]) | (origins + boxes.shape <= 0)).any():
-        k = int(np.flatnonzero(((origins >= volumes[of]) | (origins + boxes.shape <= 0)).any(axis=1))[0])
+    least, most = (0, volumes[of] - boxes.shape) if boxes.pad is None else (1 - np.array(boxes.shape), volumes[of] - 1)
+    outside = np.flatnonzero(((origins < least) | (origins > most)).any(axis=1))
+    if len(outside):
+        k = outside[0]
+        begin, volume = (tuple(each[k].tolist()) for each in (origins, volumes[of]))
         raise OptionError(
-            f"Boxes: at= has {tuple(origins[k].tolist())} at {k:,}, a box that lies wholly outside of its volume of "
-            f"{tuple(volumes[of[k]].tolist())}; there is nothing in it"
+            f"Boxes: at= has {begin} at {k:,}, from where a box of {boxes.shape} leads out of a volume of {volume}; so "
+            f"it is with {len(outside):,} of {len(of):,}. pad= fills in"
+            if boxes.pad is None
+            else f"Boxes: at= has {begin} at {k:,}, a box that lies wholly outside of its volume of {volume}; there is "
+            "nothing in it"
         )
     if (origins % multiples).any():
         raise OptionError(f"Boxes: with fields of another scale= at= has multiples of {multiples}, to begin with them")
-    starts = Listed(volume=np.ascontiguousarray(of), origins=np.ascontiguousarray(origins))
-    return BoxSpace(volumes=volumes, starts=starts, pad=boxes.pad)
+    return BoxSpace(volumes=volumes, starts=Listed(volume=of, origins=origins), pad=boxes.pad)
 
 
 def _counts(name: str, given: Any, least: int) -> tuple[int, ...]:
@@ -288,8 +277,7 @@ class Grid:
 
     def volumes_of(self, numbers: NDArray[Any]) -> Ints:
         """Return the volume of each sample, by its number."""
-        found: Ints = np.searchsorted(np.cumsum(self._samples), numbers, side="right")
-        return found
+        return np.searchsorted(np.cumsum(self._samples), numbers, side="right")
 
     def origins_of(self, numbers: NDArray[Any]) -> Ints:
         """Return the origin of each sample, by its number."""
@@ -395,12 +383,11 @@ class BoxSpace:
         """Tell which steps along the last axis lead out of the volume, for each of some samples."""
         volume, origins = self.boxes_of(numbers)
         places = origins[:, self.volumes.shape[1] - 1 :][:, :1] + np.array(steps, dtype=np.int64)
-        found: NDArray[np.bool_] = (places < 0) | (places >= self.volumes[volume, -1:])
-        return found
+        return (places < 0) | (places >= self.volumes[volume, -1:])
 
 
 def _mixed(numbers: NDArray[np.uint64], trial: int) -> NDArray[np.uint64]:
-    """Give 64 bits for each number and trial that look random. Source: the finalizer of SplitMix64."""
+    """Return 64 bits for each number and trial that look random. Source: the finalizer of SplitMix64."""
     bits = numbers * np.uint64(0x9E3779B97F4A7C15) + np.uint64((trial + 1) * 0xD1342543DE82EF95 % (1 << 64))
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
@@ -408,11 +395,5 @@ def _mixed(numbers: NDArray[np.uint64], trial: int) -> NDArray[np.uint64]:
 
 
 def number_outside(pad: str | float | None) -> float | None:
-    """Return the number that a padding puts outside; None where it repeats what is inside, or there is none.
-
-    Examples
-    --------
-    >>> number_outside("zeros"), number_outside(3), number_outside("edge")
-    (0.0, 3.0, None)
-    """
+    """Return the number that a padding puts outside; None where it repeats what is inside, or there is none."""
     return None if pad in (None, "edge", "reflect") else 0.0 if pad == "zeros" else float(pad)

@@ -6,7 +6,7 @@ Each gives its values for samples by their numbers and by the rows that they beg
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.samples.sequences import checked_steps
-from h5stream.samples.space import Space, Steps
+from h5stream.samples.space import Ints, Space, Steps
 
 
-@dataclass(frozen=True, slots=True, init=False, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Values:
     """A field of values in memory: one for each sample.
 
@@ -43,13 +43,12 @@ class Values:
     """
 
     values: Any
-    name: str
-    dtype: Any
+    _: KW_ONLY
+    name: str = "values"
+    dtype: Any = None
 
-    def __init__(self, values: Any, *, name: str = "values", dtype: Any = None) -> None:
-        object.__setattr__(self, "values", _in_memory(values))
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "dtype", dtype)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "values", _in_memory(self.values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ class SourceNumber:
     name: str = "source"
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True)
 class Padding:
     """A field that tells which steps of a sequence lie outside of its segment: True where something was padded.
 
@@ -110,12 +109,12 @@ class Padding:
     (-1, 0, 1)
     """
 
-    steps: Steps | None
-    name: str
+    steps: Any = None
+    _: KW_ONLY
+    name: str = "padding"
 
-    def __init__(self, steps: Any = None, *, name: str = "padding") -> None:
-        object.__setattr__(self, "steps", None if steps is None else checked_steps(steps))
-        object.__setattr__(self, "name", name)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "steps", None if self.steps is None else checked_steps(self.steps))
 
 
 Given = Values | SampleNumber | SourceNumber | Padding
@@ -123,14 +122,14 @@ FROM_NO_FILE = (Values, SampleNumber, SourceNumber, Padding)
 
 
 class Column(Protocol):
-    """The values of a field that comes from no dataset. Any thread may ask."""
+    """The values of a field that comes from no dataset: an array, or a list. Any thread may ask.
 
-    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
-        """Return the values of samples, by their numbers, and by the rows that they begin at: an array, or a list.
+    Samples are named by their numbers, and by the rows that they begin at; `drawn` are seed and epoch, of which what is
+    drawn for a sample is a function.
+    """
 
-        `drawn` are seed and epoch, of which what is drawn for a sample is a function.
-        """
-        ...
+    def __call__(self, numbers: Ints, rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
+        """Return the values of some samples."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,8 +138,8 @@ class ValuesColumn:
 
     values: Any  # one for each
 
-    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
-        """Return those of some samples."""
+    def __call__(self, numbers: Ints, rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
+        """Return the values of some samples."""
         return _chosen(self.values, numbers)
 
 
@@ -148,8 +147,8 @@ class ValuesColumn:
 class NumberColumn:
     """The numbers themselves."""
 
-    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
-        """Return those of some samples."""
+    def __call__(self, numbers: Ints, rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
+        """Return the values of some samples."""
         return numbers
 
 
@@ -159,20 +158,20 @@ class SourceColumn:
 
     starts: tuple[int, ...] = (0,)  # the number of each source's first sample
 
-    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
-        """Return those of some samples."""
+    def __call__(self, numbers: Ints, rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
+        """Return the values of some samples."""
         return np.searchsorted(self.starts, numbers, side="right") - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PaddingColumn:
-    """Which steps lie outside of segments."""
+    """Which steps of each sample lie outside of its segment."""
 
-    steps: Steps  # the steps
+    steps: Steps
     space: Space  # the samples
 
-    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
-        """Return a row of flags for each of some samples."""
+    def __call__(self, numbers: Ints, rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
+        """Return the values of some samples."""
         return self.space.outside(numbers, self.steps)
 
 
@@ -183,12 +182,12 @@ class PartColumn:
     starts: tuple[int, ...]  # the number of each part's first row
     values: Any  # one for each part
 
-    def of(self, numbers: NDArray[np.int64], rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
-        """Return that of each sample's part."""
+    def __call__(self, numbers: Ints, rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
+        """Return the values of some samples."""
         return _chosen(self.values, np.searchsorted(self.starts, rows, side="right") - 1)
 
 
-def _chosen(values: Any, places: NDArray[np.int64]) -> Any:
+def _chosen(values: Any, places: Ints) -> Any:
     return values[places] if isinstance(values, np.ndarray) else [values[place] for place in places.tolist()]
 
 

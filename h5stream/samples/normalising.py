@@ -27,13 +27,7 @@ class Normalisation:
         return np.array(self.mean), np.array(self.std)
 
     def misfit(self, shape: tuple[int, ...]) -> str:
-        """Say why it does not fit the numbers of one sample; empty where it does.
-
-        Examples
-        --------
-        >>> Normalisation(mean=(1.0, 2.0)).misfit((3, 2)), bool(Normalisation(mean=(1.0, 2.0)).misfit((2, 3)))
-        ('', True)
-        """
+        """Say why it does not fit the numbers of one sample; empty where it does."""
         for name, array in zip(("mean", "std"), self.arrays, strict=True):
             try:
                 fits = np.broadcast_shapes(array.shape, shape) == shape

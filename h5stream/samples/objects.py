@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from h5stream.errors import OptionError
 from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
-from h5stream.samples.sequences import checked_of, integer
+from h5stream.samples.sequences import checked_of, integer, one_of
 
 Missing = Literal["error", "skip", "fill"]
 MISSING = get_args(Missing)
@@ -51,8 +51,7 @@ class Objects:
             raise OptionError(f"Objects: of= takes a list of names, or a pattern such as 'data/*', not {self.of!r}")
         if not len(self.of):
             raise OptionError("Objects: of= lists no object; name some, or a pattern such as 'data/*'")
-        if self.missing not in MISSING:
-            raise OptionError(f"Objects: missing= is 'error', 'skip' or 'fill', not {self.missing!r}")
+        one_of("Objects", "missing", self.missing, MISSING)
 
 
 # --- Rows of groups, one group behind the other ---------------------------------------------------

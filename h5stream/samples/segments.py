@@ -94,37 +94,26 @@ Said = Ends | Ids | Lengths | Bounds
 
 
 def edges_of(said: Said, values: list[NDArray[Any]], rows: int) -> Edges:
-    """Return the edges of segments, from the values of what says where they end.
-
-    Examples
-    --------
-    >>> edges_of(Ids("episode"), [np.array([7, 7, 2])], 3).tolist()
-    [0, 2, 3]
-    """
+    """Return the edges of segments, from the values of what says where they end."""
     if isinstance(said, Ends):
-        return _edges_of_ends(said, values, rows)
+        ends = np.zeros(rows, dtype=bool)
+        for name, flags in zip(said.fields, values, strict=True):
+            ends |= _one_a_row(flags, name, rows) != 0
+        return _covering(np.flatnonzero(ends) + 1, rows)
     if isinstance(said, Ids):
         ids = _one_a_row(values[0], said.field, rows)
-        inner = np.flatnonzero(ids[1:] != ids[:-1]) + 1
-        return np.concatenate([[0], inner, [rows]]) if rows else np.zeros(1, dtype=np.int64)
-    numbers = _whole_numbers(values[0], said.name)
-    return (
-        _edges_of_lengths(said, numbers, rows) if isinstance(said, Lengths) else _edges_of_bounds(said, numbers, rows)
-    )
-
-
-def _edges_of_ends(said: Ends, values: list[NDArray[Any]], rows: int) -> Edges:
-    ends = np.zeros(rows, dtype=bool)
-    for name, flags in zip(said.fields, values, strict=True):
-        ends |= _one_a_row(flags, name, rows) != 0
-    edges = np.append(0, np.flatnonzero(ends) + 1)
-    return edges if edges[-1] == rows else np.append(edges, rows)
-
-
-def _edges_of_lengths(said: Lengths, lengths: Edges, rows: int) -> Edges:
-    if len(lengths) and lengths.min() < 0:
-        raise OptionError(f"Lengths({said.name!r}): lengths are 0 or more, and one is {lengths.min()}")
-    edges = np.append(0, np.cumsum(lengths))
+        return _covering(np.flatnonzero(ids[1:] != ids[:-1]) + 1, rows) if rows else np.zeros(1, dtype=np.int64)
+    numbers = whole_numbers(values[0], said.name)
+    if isinstance(said, Bounds):
+        if len(numbers) and (numbers.min() < 0 or numbers.max() > rows or (np.diff(numbers) < 0).any()):
+            raise OptionError(
+                f"Bounds({said.name!r}): bounds are ascending row numbers from 0 to {rows:,}, and these are "
+                f"{_few(numbers)}; Lengths takes numbers of rows, Ids numbers that are alike within a segment"
+            )
+        return _covering(numbers, rows)
+    if len(numbers) and numbers.min() < 0:
+        raise OptionError(f"Lengths({said.name!r}): lengths are 0 or more, and one is {numbers.min()}")
+    edges = np.append(0, np.cumsum(numbers))
     if edges[-1] != rows:
         raise OptionError(
             f"Lengths({said.name!r}): the lengths add up to {edges[-1]:,}, but the fields have {rows:,} rows"
@@ -132,15 +121,11 @@ def _edges_of_lengths(said: Lengths, lengths: Edges, rows: int) -> Edges:
     return edges
 
 
-def _edges_of_bounds(said: Bounds, bounds: Edges, rows: int) -> Edges:
-    if len(bounds) and (bounds.min() < 0 or bounds.max() > rows or (np.diff(bounds) < 0).any()):
-        raise OptionError(
-            f"Bounds({said.name!r}): bounds are ascending row numbers from 0 to {rows:,}, and these are "
-            f"{_few(bounds)}; Lengths takes numbers of rows, Ids numbers that are alike within a segment"
-        )
-    if not len(bounds) or bounds[0] > 0:
-        bounds = np.append(0, bounds)
-    return bounds if bounds[-1] == rows else np.append(bounds, rows)
+def _covering(edges: Edges, rows: int) -> Edges:
+    """Return edges with 0 and the number of rows at their ends."""
+    if not len(edges) or edges[0] > 0:
+        edges = np.append(0, edges)
+    return edges if edges[-1] == rows else np.append(edges, rows)
 
 
 def _one_a_row(values: NDArray[Any], name: str, rows: int) -> NDArray[Any]:
@@ -152,7 +137,8 @@ def _one_a_row(values: NDArray[Any], name: str, rows: int) -> NDArray[Any]:
     return values.reshape(rows)
 
 
-def _whole_numbers(values: NDArray[Any], name: str) -> Edges:
+def whole_numbers(values: NDArray[Any], name: str) -> Edges:
+    """Return what a dataset holds as row numbers; refuse what are none."""
     flat = np.asarray(values).reshape(-1)
     if flat.dtype.kind not in "iu" and not (flat.dtype.kind == "f" and (flat == np.floor(flat)).all()):
         raise OptionError(f"{name!r} is to hold numbers of rows, and its type is {flat.dtype}")

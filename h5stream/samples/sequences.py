@@ -25,6 +25,8 @@ TAILS = get_args(Tail)
 Draw = Literal["segments", "rows"]
 """By what random samples are drawn: each segment as often as any other, or each start as likely as any other."""
 
+DRAWS = get_args(Draw)
+
 Pad = Literal["edge", "zeros"] | float | None
 
 
@@ -96,7 +98,6 @@ class Sequences:
     starts: Literal["all", "random"] = "all"
     per_epoch: int | None = None
     draw: Draw = "segments"
-
     axis: int = 0
     lengths: Literal["equal", "shortest"] = "equal"
 
@@ -110,16 +111,14 @@ class Sequences:
                 f"Sequences: {type(self.of).__name__} says where segments of rows end, so it needs axis=0; along axis "
                 f"{self.axis} a segment is a file, a group or, with of='rows', a row"
             )
-        if self.lengths not in ("equal", "shortest"):
-            raise OptionError(f"Sequences: lengths= is 'equal' or 'shortest', not {self.lengths!r}")
+        one_of("Sequences", "lengths", self.lengths, ("equal", "shortest"))
         if self.lengths == "shortest" and (self.axis != 0 or isinstance(self.of, (Ends, Ids, Lengths, Bounds))):
             raise OptionError("Sequences: lengths='shortest' is for rows of whole groups or files, along axis 0")
         for name, count in (("length", 1 if self.length is None else self.length), ("stride", self.stride)):
             if integer(count, name) < 1:
                 raise OptionError(f"Sequences: {name} must be at least 1, not {count!r}")
         checked_pad("Sequences", self.pad)
-        if self.tail not in TAILS:
-            raise OptionError(f"Sequences: tail= is one of {', '.join(map(repr, TAILS))}, not {self.tail!r}")
+        one_of("Sequences", "tail", self.tail, TAILS)
         if self.tail == "shift" and self.pad is not None:
             raise OptionError(
                 "Sequences: tail='shift' moves the last sequence back so that nothing is padded; leave pad= out"
@@ -128,11 +127,8 @@ class Sequences:
             if self.pad is None:
                 raise OptionError("Sequences: pad_rows= says how much may be padded, so it needs pad=")
             object.__setattr__(self, "pad_rows", _two_counts(self.pad_rows))
-        if self.starts not in ("all", "random") or self.draw not in ("segments", "rows"):
-            raise OptionError(
-                "Sequences: starts= is 'all' or 'random', and draw= is 'segments' or 'rows', not "
-                f"{self.starts!r} and {self.draw!r}"
-            )
+        one_of("Sequences", "starts", self.starts, ("all", "random"))
+        one_of("Sequences", "draw", self.draw, DRAWS)
         if self.per_epoch is None:
             if self.draw != "segments":
                 raise OptionError("Sequences: draw= says how per_epoch= samples are drawn; say how many")
@@ -154,13 +150,7 @@ class Sequences:
 
 
 def checked_steps(steps: Any) -> tuple[int, ...]:
-    """Turn what a user gave as ``steps=`` into a tuple.
-
-    Examples
-    --------
-    >>> checked_steps(range(-1, 3)), checked_steps([0, 4, 2])
-    ((-1, 0, 1, 2), (0, 4, 2))
-    """
+    """Turn what a user gave as ``steps=`` into a tuple."""
     if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
         raise OptionError(f"steps= takes a range or a list of integers, such as range(-1, 15), not {steps!r}")
     found = tuple(integer(step, "a step") for step in steps)
@@ -170,24 +160,13 @@ def checked_steps(steps: Any) -> tuple[int, ...]:
 
 
 def anchors_of(edges: Edges, sequences: Sequences, first_step: int, last_step: int) -> NDArray[np.int64]:
-    """Return the anchors of all sequences, ascending.
-
-    Examples
-    --------
-    >>> anchors_of(np.array([0, 5, 7, 12]), Sequences(3), 0, 2).tolist()
-    [0, 1, 2, 7, 8, 9]
-    >>> anchors_of(np.array([0, 5, 7, 12]), Sequences(3, stride=2, tail="shift"), 0, 2).tolist()
-    [0, 2, 7, 9]
-    >>> anchors_of(np.array([0, 5]), Sequences(3, pad="edge", pad_rows=(0, 1)), -1, 1).tolist()
-    [1, 2, 3, 4]
-    """
+    """Return the anchors of all sequences, ascending."""
     before, after = room_for(sequences, first_step, last_step)
     first = np.maximum(edges[:-1], edges[:-1] - first_step - before)
     last = np.minimum(edges[1:] - 1, edges[1:] - 1 - last_step + after)
-    counts = np.maximum(0, (last - first) // sequences.stride + 1)
-    counts[edges[1:] == edges[:-1]] = 0
+    counts = np.where(edges[1:] > edges[:-1], np.maximum(0, (last - first) // sequences.stride + 1), 0)
     ends = np.cumsum(counts)
-    within = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
+    within = np.arange(counts.sum()) - np.repeat(ends - counts, counts)
     anchors: NDArray[np.int64] = np.repeat(first, counts) + within * sequences.stride
     if sequences.tail == "shift":
         left = (counts > 0) & (first + (counts - 1) * sequences.stride < last)
@@ -199,36 +178,25 @@ def room_for(sequences: Sequences, first_step: int, last_step: int) -> tuple[int
     """Return how many rows may be padded at either end."""
     if sequences.pad is None:
         return 0, 0
-    most = max(0, -first_step), max(0, last_step)
-    if sequences.pad_rows is None:
-        return most
-    return min(most[0], sequences.pad_rows[0]), min(most[1], sequences.pad_rows[1])
+    most = sequences.pad_rows or (max(0, -first_step), max(0, last_step))
+    return min(max(0, -first_step), most[0]), min(max(0, last_step), most[1])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """The rows of a field that some samples take, sample after sample, step after step."""
+def rows_taken(anchors: NDArray[Any], steps: tuple[int, ...], edges: Edges) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Return the rows that samples take of a field, step after step, and which of the steps lead out of the segment.
 
-    # (samples * steps,): row numbers; where a step leads out of its segment, those of the segment's first or last row
-    rows: NDArray[np.int64]
-    outside: NDArray[np.bool_] | None  # which of them lead out; None where none can
-
-
-def taken_by(anchors: NDArray[Any], steps: tuple[int, ...], edges: Edges | None) -> Taken:
-    """Work out the rows that samples take.
-
-    Examples
-    --------
-    >>> taken = taken_by(np.array([0, 6]), (-1, 0, 1), np.array([0, 5, 7]))
-    >>> taken.rows.tolist(), taken.outside.tolist()
-    ([0, 0, 1, 5, 6, 6], [True, False, False, False, False, True])
+    The row of such a step is the segment's first or last.
     """
     rows = (anchors.astype(np.int64)[:, None] + np.array(steps, dtype=np.int64)).reshape(-1)
-    if edges is None:
-        return Taken(rows=rows, outside=None)
     segment = np.searchsorted(edges, anchors, side="right") - 1
     clipped = np.clip(rows, np.repeat(edges[segment], len(steps)), np.repeat(edges[segment + 1] - 1, len(steps)))
-    return Taken(rows=clipped, outside=clipped != rows)
+    return clipped, clipped != rows
+
+
+def one_of(kind: str, name: str, value: Any, options: tuple[str, ...]) -> None:
+    """Refuse what is none of some options."""
+    if value not in options:
+        raise OptionError(f"{kind}: {name}= is {', '.join(map(repr, options[:-1]))} or {options[-1]!r}, not {value!r}")
 
 
 def checked_of(kind: str, of: Any) -> Of:

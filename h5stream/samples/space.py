@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from h5stream.errors import OptionError
 from h5stream.samples.boxes import BoxSpace, number_outside
 from h5stream.samples.segments import Edges
-from h5stream.samples.sequences import Draws, Sequences, anchors_of, taken_by
+from h5stream.samples.sequences import Draws, Sequences, anchors_of, rows_taken
+
+Ints = NDArray[np.int64]
 
 Steps = tuple[int, ...]
 
@@ -35,7 +37,7 @@ class SequenceSpace:
         return len(self.anchors)
 
     @property
-    def segments(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def segments(self) -> tuple[Ints, Ints]:
         """The number of each segment's first sample, and how many it has, of those that have any."""
         segment = np.searchsorted(self.edges, self.anchors, side="right")
         first = np.flatnonzero(np.diff(segment, prepend=-1))
@@ -46,36 +48,21 @@ class SequenceSpace:
         """Bytes that it takes in memory."""
         return self.anchors.nbytes + sum(rows.nbytes for rows in (self.others or {}).values())
 
-    def anchors_of(self, numbers: NDArray[Any], at: str = "") -> NDArray[np.int64]:
+    def anchors_of(self, numbers: NDArray[Any], at: str = "") -> Ints:
         """Return the rows that samples begin at, by their numbers, for fields that count from a column of a table."""
-        every = self.others[at] if at and self.others is not None else self.anchors
-        anchors: NDArray[np.int64] = every[numbers]
+        anchors: Ints = (self.others[at] if at and self.others is not None else self.anchors)[numbers]
         return anchors
 
     def outside(self, numbers: NDArray[Any], steps: Sequence[int]) -> NDArray[np.bool_]:
         """Tell which steps lead out of the segment, for each of some samples."""
-        outside = taken_by(self.anchors[numbers], tuple(steps), self.edges).outside
-        assert outside is not None
-        return outside.reshape(len(numbers), len(steps))
-
-    @property
-    def padding(self) -> float | None:
-        """The number that stands outside of segments; None where it is a row of the segment, or nothing does."""
-        return number_outside(self.pad)
+        return rows_taken(self.anchors[numbers], tuple(steps), self.edges)[1].reshape(len(numbers), len(steps))
 
 
 Space = SequenceSpace | BoxSpace
 
 
 def sequence_space(sequences: Sequences, edges: Edges, steps: Sequence[Steps]) -> SequenceSpace:
-    """Find all sequences of some segments.
-
-    Examples
-    --------
-    >>> space = sequence_space(Sequences(3), np.array([0, 5, 7, 12]), [(0, 1, 2), (2,)])
-    >>> space.anchors.tolist(), space.left_out
-    ([0, 1, 2, 7, 8, 9], 1)
-    """
+    """Find all sequences of some segments."""
     first, last = min(map(min, steps)), max(map(max, steps))
     anchors = anchors_of(edges, sequences, first, last)
     lengths = np.diff(edges)
@@ -102,29 +89,19 @@ def joined_space(spaces: Sequence[SequenceSpace], starts: Sequence[int]) -> Sequ
     )
 
 
-class HasSteps(Protocol):
-    """A kind of samples that may be several rows of a field."""
-
-    @property
-    def steps(self) -> range | None:
-        """The steps of a field that names none."""
-
-
-def steps_of(given: Any, sequences: HasSteps | None, name: str) -> Steps | None:
-    """Return the steps of a field: its own, or those of all; None where a sample is a row."""
-    if sequences is None:
-        if given is not None:
-            raise OptionError(
-                f"field {name!r} has steps=, which needs samples=Sequences(...), which says what a segment is, or Table"
-            )
-        return None
+def steps_of(given: Any, samples: Any, name: str) -> Steps | None:
+    """Return the steps of a field: its own, or those of a kind of samples that has some; None where it gives a row."""
+    if samples is None and given is not None:
+        raise OptionError(
+            f"field {name!r} has steps=, which needs samples=Sequences(...), which says what a segment is, or Table"
+        )
     if given is not None:
         return tuple(given)
-    if sequences.steps is None and not isinstance(sequences, Sequences):
-        return None  # one row
-    if sequences.steps is None:
+    if samples is None or (samples.steps is None and not isinstance(samples, Sequences)):
+        return None
+    if samples.steps is None:
         raise OptionError(f"field {name!r} needs steps=, or Sequences a length: Sequences(16)")
-    return tuple(sequences.steps)
+    return tuple(samples.steps)
 
 
 # --- Spans: the stored rows that samples take of a field, and where they land in each sample. Pure.
@@ -133,86 +110,43 @@ def steps_of(given: Any, sequences: HasSteps | None, name: str) -> Steps | None:
 # not neighbours are several, and samples that overlap have spans that share rows.
 
 
-Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spans:
+class Spans(NamedTuple):
     """What some samples take of a field, by ascending first row."""
 
-    first: Ints  # first, rows: (n,): the number of each span's first row, and how many rows it has
-    rows: Ints
-    sample: Ints  # (n,): the sample that takes it, as its place among those that were asked about
-    at: Ints  # (n,): where its first row lands in the sample, counted in rows
-    # outside_sample, outside_at: (m,): rows of samples for which nothing is stored, since their steps lead out of the
-    # segment: a number stands there
-    outside_sample: Ints
-    outside_at: Ints
+    first: Ints  # the number of each span's first row
+    rows: Ints  # how many rows it has
+    sample: Ints  # the sample that takes it, as its place among those that were asked about
+    at: Ints  # where its first row lands in the sample, counted in rows
+    outside_sample: Ints  # samples that have rows for which nothing is stored: a number stands there
+    outside_at: Ints  # which row of the sample that is
 
 
 def neighbours(steps: Steps) -> tuple[Ints, Ints, Ints]:
-    """Group steps that follow one another: the first of each group, how many, and its place among the steps.
-
-    Examples
-    --------
-    >>> [each.tolist() for each in neighbours((-1, 0, 1, 5, 3))]
-    [[-1, 5, 3], [3, 1, 1], [0, 3, 4]]
-    """
+    """Group steps that follow one another: the first of each group, how many, and its place among the steps."""
     every = np.array(steps, dtype=np.int64)
     at = np.append(0, np.flatnonzero(np.diff(every) != 1) + 1)
     return every[at], np.diff(np.append(at, len(every))), at
 
 
 def spans_of(anchors: NDArray[Any], steps: Steps, space: SequenceSpace) -> Spans:
-    """Return what a field with steps takes of some samples.
-
-    Examples
-    --------
-    >>> space = SequenceSpace(anchors=np.arange(4), edges=np.array([0, 4]), pad="zeros", left_out=0)
-    >>> spans = spans_of(np.array([3, 1]), (0, 1), space)
-    >>> spans.first.tolist(), spans.rows.tolist(), spans.sample.tolist(), spans.at.tolist()
-    ([1, 3], [2, 1], [1, 0], [0, 0])
-    >>> spans.outside_sample.tolist(), spans.outside_at.tolist()
-    ([0], [1])
-    """
-    none = np.zeros(0, dtype=np.int64)
+    """Return what a field with steps takes of some samples."""
     samples = np.arange(len(anchors), dtype=np.int64)
-    inside = samples if space.pad is None else np.flatnonzero(_stays_inside(anchors, steps, space.edges))
+    none, inside = samples[:0], samples
+    if space.pad is not None:
+        segment = np.searchsorted(space.edges, anchors, side="right") - 1
+        before, behind = anchors + min(steps) < space.edges[segment], anchors + max(steps) >= space.edges[segment + 1]
+        inside = np.flatnonzero(~(before | behind))
     begins, counts, at = neighbours(steps)
-    parts = [
-        (
-            (anchors[inside].astype(np.int64)[:, None] + begins).reshape(-1),
-            np.tile(counts, len(inside)),
-            np.repeat(inside, len(begins)),
-            np.tile(at, len(inside)),
-        )
-    ]
-    outside = none, none
+    first, sample = (anchors[inside].astype(np.int64)[:, None] + begins).reshape(-1), np.repeat(inside, len(begins))
+    rows, at, outside = np.tile(counts, len(inside)), np.tile(at, len(inside)), (none, none)
     if len(inside) < len(samples):
         over = np.setdiff1d(samples, inside, assume_unique=True)
-        taken = taken_by(anchors[over], steps, space.edges)
-        sample, step = np.repeat(over, len(steps)), np.tile(np.arange(len(steps)), len(over))
-        if space.padding is not None:
-            assert taken.outside is not None
-            outside = sample[taken.outside], step[taken.outside]
-            sample, step, found = (each[~taken.outside] for each in (sample, step, taken.rows))
-        else:
-            found = taken.rows
-        parts.append((found, np.ones_like(found), sample, step))
-    first, rows, sample, step = (np.concatenate(each) for each in zip(*parts, strict=True))
+        single, leads_out = rows_taken(anchors[over], steps, space.edges)
+        of, step = np.repeat(over, len(steps)), np.tile(np.arange(len(steps)), len(over))
+        if number_outside(space.pad) is not None:
+            outside = of[leads_out], step[leads_out]
+            single, of, step = single[~leads_out], of[~leads_out], step[~leads_out]
+        first, rows = np.concatenate([first, single]), np.concatenate([rows, np.ones_like(single)])
+        sample, at = np.concatenate([sample, of]), np.concatenate([at, step])
     by_row = np.argsort(first, kind="stable")
-    return Spans(
-        first=first[by_row],
-        rows=rows[by_row],
-        sample=sample[by_row],
-        at=step[by_row],
-        outside_sample=outside[0],
-        outside_at=outside[1],
-    )
-
-
-def _stays_inside(anchors: NDArray[Any], steps: Steps, edges: Ints) -> NDArray[np.bool_]:
-    """Tell which samples take no row outside of their segment."""
-    segment = np.searchsorted(edges, anchors, side="right") - 1
-    within: NDArray[np.bool_] = (anchors + min(steps) >= edges[segment]) & (anchors + max(steps) < edges[segment + 1])
-    return within
+    return Spans(first[by_row], rows[by_row], sample[by_row], at[by_row], *outside)

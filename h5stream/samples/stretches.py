@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.samples.segments import Bounds, Lengths
+from h5stream.samples.segments import Bounds, Lengths, whole_numbers
 from h5stream.samples.sequences import integer
 
 Ints = NDArray[np.int64]
@@ -139,25 +139,21 @@ def samples_said(said: Stretches, values: list[NDArray[Any]]) -> int:
 
 
 def stretches_of(said: Stretches, values: list[NDArray[Any]], samples: int, rows: int) -> tuple[Ints, Ints]:
-    """Return the first row of each sample, and how many it has.
-
-    Examples
-    --------
-    >>> first, count = stretches_of(Lengths("n"), [np.array([2, 0, 3])], 3, 5)
-    >>> first.tolist(), count.tolist()
-    ([0, 2, 2], [2, 0, 3])
-    """
-    found = [_row_numbers(name, each) for name, each in zip(names_of(said), values, strict=True)]
+    """Return the first row of each sample, and how many it has."""
+    found = [whole_numbers(each, name) for name, each in zip(names_of(said), values, strict=True)]
     if isinstance(said, Bounds):
-        first, count = _between_bounds(said, found[0], samples, rows)
-    elif isinstance(said, Lengths):
-        count = _one_a_sample(said.name, found[0], samples)
-        first = np.cumsum(count) - count
+        bounds = _all_bounds(said, found[0], samples, rows)
+        first, count = bounds[:-1], np.diff(bounds)
     else:
-        begins, ends = (_one_a_sample(name, each, samples) for name, each in zip(said.names, found, strict=True))
-        none = begins < 0
-        first = np.where(none, 0, begins)
-        count = np.where(none, 0, ends + said.inclusive - first)
+        for name, numbers in zip(names_of(said), found, strict=True):
+            if len(numbers) != samples:
+                raise OptionError(f"{name!r} has {len(numbers):,} numbers, and there are {samples:,} samples")
+        if isinstance(said, Lengths):
+            count = found[0]
+            first = np.cumsum(count) - count
+        else:
+            first = np.maximum(found[0], 0)
+            count = np.where(found[0] < 0, 0, found[1] + said.inclusive - first)
     wrong = np.flatnonzero((count < 0) | (first < 0) | (first + count > rows))
     if len(wrong):
         one = wrong[0]
@@ -169,7 +165,8 @@ def stretches_of(said: Stretches, values: list[NDArray[Any]], samples: int, rows
     return first, count
 
 
-def _between_bounds(said: Bounds, bounds: Ints, samples: int, rows: int) -> tuple[Ints, Ints]:
+def _all_bounds(said: Bounds, bounds: Ints, samples: int, rows: int) -> Ints:
+    """Return where each sample begins, and where the last ends."""
     if len(bounds) == samples:
         if samples and bounds[0] == 0 and bounds[-1] == rows:
             raise OptionError(
@@ -182,17 +179,4 @@ def _between_bounds(said: Bounds, bounds: Ints, samples: int, rows: int) -> tupl
             f"{said.name!r} has {len(bounds):,} bounds, and {samples:,} samples need {samples + 1:,}: where each "
             "begins, and where the last ends"
         )
-    return bounds[:-1], np.diff(bounds)
-
-
-def _one_a_sample(name: str, values: Ints, samples: int) -> Ints:
-    if len(values) != samples:
-        raise OptionError(f"{name!r} has {len(values):,} numbers, and there are {samples:,} samples")
-    return values
-
-
-def _row_numbers(name: str, values: NDArray[Any]) -> Ints:
-    flat = np.asarray(values).reshape(-1)
-    if flat.dtype.kind not in "iu" and not (flat.dtype.kind == "f" and (flat == np.floor(flat)).all()):
-        raise OptionError(f"{name!r} is to hold numbers of rows, and its type is {flat.dtype}")
-    return flat.astype(np.int64)
+    return bounds

@@ -117,7 +117,8 @@ def file_numbers(table: Table, paths: Sequence[str]) -> NDArray[np.int64] | None
     missing = next((path for path in given if path not in known), None)
     if missing is not None:
         raise OptionError(
-            f"Table: 'file' names {missing!r}, which is not among the files that are opened: {_few(list(known))}"
+            f"Table: 'file' names {missing!r}, which is not among the files that are opened: "
+            f"{', '.join(map(repr, paths[:4]))}" + (f" and {len(paths) - 4} more" if len(paths) > 4 else "")
         )
     return np.array([known[path] for path in given])
 
@@ -168,14 +169,7 @@ def table_space(
     paths: Sequence[str],
     fields: Sequence[tuple[str, Steps | None]],
 ) -> SequenceSpace:
-    """Find the rows that the samples of a table begin at.
-
-    Examples
-    --------
-    >>> table, parts = Table(row=[1, 0], group=["b", "a"]), {(0, "a"): 0, (0, "b"): 1}
-    >>> table_space(table, np.array([0, 3, 7]), parts, ["a.h5"], []).anchors.tolist()
-    [4, 0]
-    """
+    """Find the rows that the samples of a table begin at."""
     part = part_of_each(table, parts, paths)
     anchors = {
         name: table.columns[name] + (0 if part is None else edges[part]) for name in {ROW, *(at for at, _ in fields)}
@@ -183,7 +177,10 @@ def table_space(
     for column, steps in [(ROW, None), *fields]:
         # A sample begins at a row that is there, also where what its steps ask for may be padded.
         first, last = (0, 0) if steps is None or table.pad is not None else (min(steps), max(steps))
-        begin, end = _bounds(anchors[column], edges) if part is None else (edges[part], edges[part + 1])
+        of = part
+        if of is None:  # that of the group or file which each row lies in; of one that is not there, the nearest's
+            of = np.searchsorted(edges, np.clip(anchors[column], 0, edges[-1] - 1), side="right") - 1
+        begin, end = edges[of], edges[of + 1]
         wrong = np.flatnonzero((anchors[column] + first < begin) | (anchors[column] + last >= end))
         if len(wrong):
             k = int(wrong[0])
@@ -202,12 +199,6 @@ def table_space(
     return SequenceSpace(anchors=anchors[ROW], edges=edges, pad=table.pad, left_out=0, others=others)
 
 
-def _bounds(rows: NDArray[np.int64], edges: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where the group or file that each row lies in begins and ends; of one that is not there, the nearest's."""
-    part = np.searchsorted(edges, np.clip(rows, 0, edges[-1] - 1), side="right") - 1
-    return edges[part], edges[part + 1]
-
-
 def part_of_each(table: Table, parts: Mapping[tuple[int, str], int], paths: Sequence[str]) -> Any:
     """Return the number of each sample's part; None where rows count through all."""
     files = file_numbers(table, paths)
@@ -215,7 +206,3 @@ def part_of_each(table: Table, parts: Mapping[tuple[int, str], int], paths: Sequ
         numbers = [0] * len(table) if files is None else files.tolist()
         return np.array([parts[key] for key in zip(numbers, table.columns[GROUP], strict=True)])
     return None if files is None else np.array([parts[number, ""] for number in range(len(paths))])[files]
-
-
-def _few(texts: list[str]) -> str:
-    return ", ".join(map(repr, texts[:4])) + (f" and {len(texts) - 4} more" if len(texts) > 4 else "")

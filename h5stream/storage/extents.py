@@ -192,7 +192,7 @@ class Extents:
         return Along(steps, origin, scale), stays
 
     def _scaled_steps(self, asked: Field, scale: Fraction) -> Any:
-        steps = steps_of(None, self.samples, asked.name)  # type: ignore[arg-type]
+        steps = steps_of(None, self.samples, asked.name)
         assert steps is not None
         count = len(steps) * scale
         if count.denominator > 1:

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
 from h5stream.order.blocks import make_blocks
-from h5stream.order.cut import BatchCut
 from h5stream.order.epoch import EpochOrder
 from h5stream.order.line import OrderSettings
-from h5stream.order.shares import count_batches
+from h5stream.order.shares import Cut, count_batches
 
 GOLDEN = [16, 17, 6, 15, 11, 9, 10, 7, 8, 12, 1, 14, 5, 0, 2, 3, 4, 13, 19, 18]
 FILES = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 20)), min_size=1, max_size=4)
@@ -218,7 +217,7 @@ def test_two_ranks_of_unlike_length_still_have_as_many_batches():
 )
 def test_what_cannot_be_shared_out_is_refused_with_the_numbers(rows, options, why):
     with pytest.raises(OptionError, match=why):
-        count_batches(rows, OrderSettings(window_rows=4, first_window_rows=4, **options))
+        count_batches(rows, options.get("world_size", 1), OrderSettings(window_rows=4, first_window_rows=4, **options))
 
 
 @pytest.mark.parametrize(
@@ -236,7 +235,7 @@ def test_a_cut_locates_every_row_where_its_batch_says(rows, batch_size, another_
     batches = -(-(rows + another_has_more) // batch_size)
     if batches > rows:
         return
-    cut = BatchCut(rows=rows, batch_size=batch_size, batches=batches)
+    cut = Cut(rows=rows, size=batch_size, batches=batches)
     batch, within = cut.locate(np.arange(rows))
     expected = [(k, i) for k in range(batches) for i in range(cut.size_of(k))]
     assert list(zip(batch.tolist(), within.tolist(), strict=True)) == expected

@@ -6,7 +6,24 @@ import pytest
 from h5stream.order.blocks import make_blocks
 from h5stream.order.epoch import EpochOrder
 from h5stream.order.line import OrderSettings
-from h5stream.order.quality import forecast, measure
+from h5stream.order.quality import forecast
+
+
+def measured(order):
+    """Return distinct blocks of a batch and of a window, and by how much batch means scatter less than they do."""
+    batches = [order.batch_rows(k) for k in range(order.batches)]
+    windows = [order.outputs(k)[0] for k in range(len(order.window_edges) - 1)]
+    held = [
+        [len(np.unique(np.searchsorted(order.blocks.edges, r, side="right"))) for r in s] for s in (batches, windows)
+    ]
+    size, total = len(batches[0]), order.rows
+    full = [rows.mean() for rows in batches if len(rows) == size]
+    expected = np.arange(total).var() / size * (total - size) / (total - 1)
+    return {
+        "blocks_per_batch": np.mean(held[0]),
+        "blocks_per_window": np.mean(held[1]),
+        "score": min(1.0, expected / np.var(full)),
+    }
 
 
 @pytest.mark.parametrize(
@@ -21,9 +38,9 @@ def test_the_forecast_is_what_measuring_gives_on_average(rows, block, batch, win
         )
         for seed in range(5)
     ]
-    measured, expected = [measure(o) for o in orders], [forecast(o) for o in orders]
+    done, expected = [measured(o) for o in orders], [forecast(o) for o in orders]
     for name, tolerance in (("blocks_per_batch", 0.06), ("blocks_per_window", 1e-9), ("score", 0.2)):
-        a = np.mean([getattr(q, name) for q in measured])
+        a = np.mean([q[name] for q in done])
         b = np.mean([getattr(q, name) for q in expected])
         assert a == pytest.approx(b, rel=tolerance), name
 
@@ -31,6 +48,17 @@ def test_the_forecast_is_what_measuring_gives_on_average(rows, block, batch, win
 def test_one_window_of_all_rows_is_a_full_shuffle():
     settings = OrderSettings(batch_size=100, window_rows=5000, first_window_rows=5000)
     assert forecast(EpochOrder(make_blocks((0, 5000), (50,)), settings)).score == pytest.approx(1.0)
+
+
+def test_a_larger_window_mixes_better_and_file_order_hardly():
+    def of(window, shuffle=True):
+        settings = OrderSettings(batch_size=100, window_rows=window, first_window_rows=window, shuffle=shuffle)
+        return forecast(EpochOrder(make_blocks((0, 8000), (50,)), settings))
+
+    found = [of(window) for window in (100, 400, 2000, 8000)]
+    assert all(np.diff([q.blocks_per_batch for q in found]) > 0)
+    assert all(np.diff([q.score for q in found]) > 0)
+    assert of(100, shuffle=False).score < 0.02
 
 
 def test_window_ranges_hold_exactly_the_windows_rows():

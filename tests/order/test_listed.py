@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
-from h5stream.order.listed import ListedOrder
+from h5stream.order.users import ListedOrder
 
 BATCHES = st.lists(st.lists(st.integers(-30, 29), min_size=1, max_size=9), max_size=12)
 

@@ -113,7 +113,7 @@ def test_spaces_that_follow_one_another_are_one():
         (lambda: Sequences(2, stride=0), "stride must be at least 1"),
         (lambda: Sequences(2.5), "length is an integer"),
         (lambda: Sequences(2, pad="repeat"), "'edge', 'zeros' or a number"),
-        (lambda: Sequences(2, tail="cut"), "'drop', 'shift'"),
+        (lambda: Sequences(2, tail="cut"), "'drop' or 'shift'"),
         (lambda: Sequences(2, pad="edge", tail="shift"), "leave pad= out"),
         (lambda: Sequences(2, pad_rows=(1, 1)), "needs pad="),
         (lambda: Sequences(2, pad="edge", pad_rows=3), "two numbers of rows"),

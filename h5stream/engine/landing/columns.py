@@ -45,7 +45,7 @@ class Columns:
         rows = self._anchors_of(numbers)
         counted = replace(placement, rows=np.arange(len(placement), dtype=placement.rows.dtype))
         for field, layout, column in self._columns:
-            values = column.of(numbers, rows, placement.drawn)
+            values = column(numbers, rows, placement.drawn)
             if layout.kind == "object":
                 destination.put(field, placement, values)
                 continue
