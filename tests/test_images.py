@@ -79,23 +79,6 @@ def test_every_image_is_what_imagecodecs_gives(tmp_path, count, kinds, stored, o
         assert np.array_equal(dataset[k]["image"].numpy(), expected[k])
 
 
-def test_images_of_several_files_and_subsets_and_lookups(tmp_path):
-    expected = write(tmp_path / "a.h5", [image(k) for k in range(9)]) + write(
-        tmp_path / "b.h5", [image(k) for k in range(20, 31)]
-    )
-    fields = {"image": Field("image", decode="jpeg"), "label": "label"}
-    dataset = H5Dataset([tmp_path / "a.h5", tmp_path / "b.h5"], fields["image"])
-    for k in (0, 8, 9, 19):
-        assert np.array_equal(dataset[k].numpy(), expected[k])
-    some = H5Dataset(tmp_path / "a.h5", fields).subset([1, 5, 7])
-    with H5StreamLoader(some, 2, shuffle=True) as loader:
-        assert sorted(check(loader, expected)) == [1, 5, 7]
-    fields = {"image": Field("image", decode="jpeg", rows=[3, 3, 0, 8, 1, 1, 2, 7, 4]), "label": "label"}
-    looked_up = [expected[k] for k in (3, 3, 0, 8, 1, 1, 2, 7, 4)]
-    with H5StreamLoader(tmp_path / "a.h5", 4, fields=fields, shuffle=True) as loader:
-        assert sorted(check(loader, looked_up)) == list(range(9))
-
-
 def test_ragged_list_gives_a_list_whatever_the_sizes(tmp_path):
     expected = write(tmp_path / "a.h5", [image(k) for k in range(5)])
     fields = {"image": Field("image", decode="jpeg", ragged="list"), "label": "label"}

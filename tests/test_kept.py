@@ -8,13 +8,10 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from amounts import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from inner import stream_all
 from sample_files import write_sample
 
-from h5stream import Bounds, Field, H5Dataset, H5StreamLoader, Objects, Sequences
+from h5stream import Bounds, Field, H5Dataset, H5StreamLoader, Sequences
 from h5stream.errors import CorruptChunkError, OptionError, SourceError
 
 BUDGET = 64 << 20
@@ -105,25 +102,6 @@ def test_samples_are_those_that_are_decoded_anew(zipped, kind):
     assert not fresh.window_size.kept_rows
     assert kept.window_size.window_rows == fresh.window_size.window_rows  # the order does not depend on it
     assert epochs(kept) == epochs(fresh)
-
-
-@examples(40)
-@given(st.data())
-def test_any_part_of_the_rows_may_be_kept(tmp_path_factory, data):
-    rows, chunk, batch = (data.draw(st.integers(1, most)) for most in (300, 80, 60))
-    folder = tmp_path_factory.mktemp("part")
-    with h5py.File(folder / "a.h5", "w") as file:
-        x = np.arange(rows * 3, dtype="i8").reshape(rows, 3)
-        file.create_dataset("x", data=x, chunks=(min(chunk, rows), data.draw(st.integers(1, 3))), compression="gzip")
-        file["plain"] = np.arange(rows)
-    # Beside what is not decoded windows are read whole; where all stays in memory batches are gathered from there.
-    options = {"fields": data.draw(st.sampled_from([["x"], ["x", "plain"]])), "window": data.draw(st.integers(1, rows))}
-    options |= {"num_workers": data.draw(st.integers(0, 3)), "drop_last": batch <= rows and data.draw(st.booleans())}
-    needed = make(folder / "a.h5", batch, keep="never", **options).window_size.needed_nbytes
-    options["memory_budget"] = needed + data.draw(st.integers(0, rows * 24 + 200))
-    kept = make(folder / "a.h5", batch, **options)
-    assert kept.window_size.needed_nbytes <= options["memory_budget"]
-    assert epochs(kept) == epochs(make(folder / "a.h5", batch, keep="never", **options))
 
 
 def test_each_chunk_is_decoded_once(tmp_path):
@@ -246,19 +224,6 @@ def test_a_resumed_order_of_other_windows_keeps_what_then_fits(tmp_path):
     list(resumed)
     list(resumed)
     assert decoded(resumed) == [0, 0, 0]
-
-
-def test_objects_and_several_files_are_kept(tmp_path):
-    rng = np.random.default_rng(1)
-    for name in "ab":
-        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
-            for k in range(40):
-                file.create_dataset(f"d/{k}", data=rng.random((5, 7)), chunks=(5, 7), compression="gzip")
-    paths = [tmp_path / "a.h5", tmp_path / "b.h5"]
-    options = {"fields": {"x": "."}, "samples": Objects("d/*"), "batch_size": 7}
-    kept = make(paths, **options)
-    assert epochs(kept) == epochs(make(paths, keep="never", **options))
-    assert decoded(kept) == [0, 0, 0]
 
 
 def test_a_changed_file_is_noticed_before_kept_rows_are_used(tmp_path):

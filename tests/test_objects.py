@@ -5,85 +5,15 @@ import os
 import h5py
 import numpy as np
 import pytest
-import torch
-from amounts import examples
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 from inner import around
 
-from h5stream import Field, H5Dataset, H5StreamLoader, Objects, SampleNumber, Values, errors
+from h5stream import Field, H5Dataset, H5StreamLoader, Objects, SampleNumber, errors
 from h5stream.storage import discovery, whereabouts
-
-STORED = [
-    {},
-    {"chunks": True},
-    {"chunks": True, "compression": "gzip", "shuffle": True},
-    {"chunks": True, "fletcher32": True},
-]
-
-
-@st.composite
-def files_of_objects(draw):
-    """Some groups that hold datasets of like form, each stored in one way or in several."""
-    shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=3)))
-    dtype = draw(st.sampled_from(["u1", "<f4", ">i2", "<f8"]))
-    count = draw(st.integers(1, 12))
-    kinds = STORED + ([{"chunks": True, "scaleoffset": 0}] if dtype in ("u1", ">i2") else [])
-    first = draw(st.sampled_from(kinds))
-    mixed = draw(st.booleans())
-    stored = [draw(st.sampled_from(kinds)) if mixed else first for _ in range(count)]
-    chunks = tuple(draw(st.integers(1, n)) for n in shape)
-    fills = draw(st.sampled_from([(3,), (3, 5)]))
-    stored = [{**one, "chunks": chunks} if one else {} for one in stored]
-    return shape, dtype, stored, draw(st.booleans()), fills
 
 
 @pytest.fixture(params=[0, whereabouts.MANY], ids=["from the file's bytes", "through libhdf5"])
 def opened_both_ways(request, monkeypatch):
     monkeypatch.setattr(whereabouts, "MANY", request.param)
-
-
-@pytest.mark.usefixtures("opened_both_ways")
-@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(form=files_of_objects(), data=st.data())
-def test_every_object_is_what_h5py_gives(tmp_path, form, data):
-    shape, dtype, stored, sparse, fills = form
-    rng, expected = np.random.default_rng(0), []
-    path, columns = tmp_path / "a.h5", data.draw(st.sampled_from([None, slice(0, 1), slice(None, None, 2)]))
-    with h5py.File(path, "w") as file:
-        for k, options in enumerate(stored):
-            values = rng.integers(0, 100, shape).astype(dtype)
-            group = file.create_group(f"data/{k:02d}")
-            image = group.create_dataset(
-                "image", shape, dtype, fillvalue=np.array(fills[k % len(fills)], dtype)[()], **options
-            )
-            if not sparse or k % 2:
-                image[()] = values
-            group["label"], group["text"] = k, f"object {k}"
-            group.attrs["mark"], group["image"].attrs["own"] = [k, -k], k + 0.5
-            expected.append(image[()] if columns is None else image[()][columns])
-    fields = {
-        "image": Field("image", columns=columns),
-        "label": "label",
-        "text": "text",
-        "mark": "@mark",
-        "own": "image@own",
-        "number": SampleNumber(),
-        "weight": Values(np.arange(len(stored)) / 2),
-    }
-    order = data.draw(
-        st.sampled_from([{"shuffle": True, "seed": 1}, {}, {"shuffle": True, "window": 3, "num_workers": 0}])
-    )
-    seen = []
-    with H5StreamLoader(path, 3, fields=fields, samples=Objects("data/*"), **order) as loader:
-        for batch in loader:
-            for place, k in enumerate(batch["number"].tolist()):
-                assert np.array_equal(batch["image"][place].numpy(), expected[k])
-                assert (batch["label"][place], batch["text"][place]) == (k, f"object {k}".encode())
-                assert (batch["mark"][place].tolist(), batch["own"][place]) == ([k, -k], k + 0.5)
-                assert batch["weight"][place] == k / 2
-                seen.append(k)
-    assert sorted(seen) == list(range(len(stored)))
 
 
 @pytest.fixture(scope="module", params=[{}, {"compression": "gzip"}], ids=["contiguous", "gzip"])
@@ -102,45 +32,11 @@ def paths(request, tmp_path_factory):
 FIELDS = {"x": ".", "p": "@p_arrival_sample", "name": "@trace_name"}
 
 
-@pytest.mark.usefixtures("opened_both_ways")
-def test_datasets_by_name_with_attributes(paths):
-    """EQTransformer reads so: a dataset of a group, and what its attributes say."""
-    expected = {}
-    for path in paths:
-        with h5py.File(path) as file:
-            for name in file["data"]:
-                trace = file["data"][name]
-                expected[trace.attrs["trace_name"]] = trace[()], trace.attrs["p_arrival_sample"]
-    for loader in (
-        H5StreamLoader(paths, 8, shuffle=True, seed=1, fields=FIELDS, samples=Objects("data/*")),
-        torch.utils.data.DataLoader(H5Dataset(paths, FIELDS, samples=Objects("data/*")), 5),
-    ):
-        seen = []
-        for batch in loader:
-            for x, p, name in zip(batch["x"], batch["p"], batch["name"], strict=True):
-                wanted, arrival = expected[name]
-                assert np.array_equal(x.numpy(), wanted)
-                assert p == arrival
-                seen.append(name)
-        assert sorted(seen) == sorted(expected)
-
-
 def test_names_are_taken_in_their_order_and_by_patterns_in_that_of_h5py(paths):
     dataset = H5Dataset(paths[0], FIELDS, samples=Objects("data/*"))
     assert dataset[:]["p"].tolist() == sorted(range(30), key=str)
     chosen = ["data/trace_7", "data/trace_2", "data/trace_11"]
     assert H5Dataset(paths[0], FIELDS, samples=Objects(chosen))[:]["p"].tolist() == [7, 2, 11]
-
-
-def test_a_file_may_be_a_sample(tmp_path):
-    for k in range(6):
-        with h5py.File(tmp_path / f"case_{k}.h5", "w") as file:
-            file["image"], file["label"], file["id"] = np.full((4, 5), k), np.full((4, 5), k + 10), k
-    dataset = H5Dataset(str(tmp_path / "case_*.h5"), ["image", "label", "id"], samples=Objects("files"))
-    assert len(dataset) == 6
-    for image, label, number in torch.utils.data.DataLoader(dataset, 4):
-        assert (image[:, 0, 0] == number).all()
-        assert (label[:, 3, 4] == number + 10).all()
 
 
 @pytest.mark.usefixtures("opened_both_ways")
@@ -382,22 +278,6 @@ def test_an_object_that_lacks_a_dataset_may_be_filled(tmp_path, lacks):
     assert sorted(seen) == list(range(6))
     with pytest.raises(errors.FieldNotFoundError, match="x"):
         H5Dataset(tmp_path / "a.h5", fields, samples=Objects("*"))
-
-
-@pytest.mark.usefixtures("opened_both_ways")
-def test_objects_may_have_single_values_alone(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(9):
-            group = file.create_group(f"g{k}")
-            group.attrs["age"], group["label"], group["text"] = k, 2 * k, f"text {k}"
-    for fields in ({"age": "@age"}, {"age": "@age", "label": "label", "text": "text"}):
-        with H5StreamLoader(tmp_path / "a.h5", 4, shuffle=True, fields=fields, samples=Objects("*")) as loader:
-            batches = list(loader)
-        assert sorted(age for batch in batches for age in batch["age"].tolist()) == [*range(9)]
-        for batch in batches:
-            if "label" in batch:
-                assert batch["label"].tolist() == [2 * age for age in batch["age"].tolist()]
-                assert batch["text"] == [f"text {age}".encode() for age in batch["age"].tolist()]
 
 
 @pytest.mark.usefixtures("opened_both_ways")

@@ -7,9 +7,6 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from amounts import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from inner import order_of, stream_all
 from torch.utils.data import (
     BatchSampler,
@@ -23,7 +20,6 @@ from torch.utils.data import (
 from h5stream import (
     Balanced,
     Bounds,
-    Boxes,
     Field,
     H5Dataset,
     H5StreamLoader,
@@ -65,11 +61,6 @@ def path(request, tmp_path_factory):
     return path
 
 
-def rows_kind(path):
-    with h5py.File(path) as file:
-        return {"fields": {"x": "x", "n": SampleNumber()}}, list(file["x"][:])
-
-
 def sequences(path):
     with h5py.File(path) as file:
         groups = [file["demos"][name]["x"][:] for name in sorted(file["demos"])]
@@ -83,22 +74,11 @@ def objects(path):
     return {"fields": {"x": "x", "n": SampleNumber()}, "samples": Objects("objects/*")}, whole
 
 
-def boxes(path):
-    with h5py.File(path) as file:
-        volume = file["volume"][:]
-    whole = [volume[a : a + 6, b : b + 6] for a in range(0, 24, 6) for b in range(0, 24, 6)]
-    fields = {"x": "volume", "n": SampleNumber()}
-    return {"fields": fields, "samples": Boxes((6, 6), at="grid")}, whole
-
-
 def ragged(path):
     with h5py.File(path) as file:
         whole = np.split(file["tokens"][:], file["ends"][1:-1])
     fields = {"x": Field("tokens", rows=Bounds("ends"), ragged="list"), "n": SampleNumber()}
     return {"fields": fields}, whole
-
-
-KINDS = {each.__name__: each for each in (rows_kind, sequences, objects, boxes, ragged)}
 
 
 def numbers_of(batches, whole=None):
@@ -109,21 +89,6 @@ def numbers_of(batches, whole=None):
             assert whole is None or np.array_equal(np.asarray(x), whole[n])
             found.append(n)
     return found
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("options", [{}, {"window": 40}, {"num_workers": 0}, {"shuffle": False}], ids=str)
-def test_samples_of_every_kind_come_as_often_as_they_were_drawn(path, kind, options):
-    asked, whole = KINDS[kind](path)
-    weights = np.random.default_rng(3).random(len(whole)) ** 4
-    weights[::3] = 0
-    with H5StreamLoader(path, 16, draw=Weighted(weights, 333), seed=2, **asked, **options) as loader:
-        epochs = [numbers_of(loader, whole) for _ in range(2)]
-    assert [len(epoch) for epoch in epochs] == [333, 333]
-    assert not {n for epoch in epochs for n in epoch} & set(range(0, len(whole), 3))
-    assert sorted(epochs[0]) != sorted(epochs[1])
-    with H5StreamLoader(path, 50, draw=Weighted(weights, 333), seed=2, window="all", **asked) as again:
-        assert sorted(numbers_of(again, whole)) == sorted(epochs[0])  # whatever batches and windows are
 
 
 @pytest.mark.parametrize("draw", [Weighted("w"), Balanced("label"), 1234], ids=["weights", "classes", "count"])
@@ -162,20 +127,6 @@ def test_a_weight_that_is_the_same_in_each_step_of_a_sequence_will_do(path):
     assert all(n % 2 for n in numbers_of(loader, whole))
 
 
-def test_weights_are_of_the_samples_that_were_chosen(path):
-    chosen = np.arange(100, 500)[::-3]
-    whole = H5Dataset(path, {"x": "x", "n": SampleNumber(), "w": "w"})
-    weights = np.random.default_rng(0).random(len(chosen))
-    weights[5:] = 0
-    for dataset, wanted in ((whole.subset(chosen), np.sort(chosen)), (Subset(whole, chosen), chosen)):
-        for shuffle in (True, False):
-            loader = H5StreamLoader(dataset, 16, shuffle, draw=Weighted(weights, 200), seed=0)
-            assert set(numbers_of(loader)) == set(wanted[:5].tolist())
-    assert set(numbers_of(H5StreamLoader(whole.subset(chosen), 16, draw=Weighted("w")))) <= set(
-        chosen[chosen % 7 != 0].tolist()
-    )
-
-
 @pytest.mark.parametrize("sizes", [{"rows": 20}, {"bucket": True}, {"rows": 20, "bucket": True}], ids=str)
 def test_batches_by_size_of_what_was_drawn(path, sizes):
     asked, whole = ragged(path)
@@ -197,36 +148,6 @@ def test_batches_by_size_of_what_was_drawn(path, sizes):
     with H5StreamLoader(path, 8, True, seed=0, **asked) as again:
         again.set_epoch(1)
         assert [b["n"].tolist() for b in later] == [b["n"].tolist() for b in again][5:]
-
-
-@examples(200)
-@given(st.data())
-def test_ranks_share_an_epoch_and_other_ranks_go_on(tmp_path_factory, data):
-    path = tmp_path_factory.getbasetemp() / "ranks.h5"
-    if not path.exists():
-        with h5py.File(path, "w") as file:
-            file.create_dataset("x", data=np.arange(300), chunks=(10,), compression="gzip")
-            file["label"] = np.arange(300) // 280
-    kinds = [{"draw": draw} for draw in (Balanced("label"), Weighted(np.arange(300) % 5), 500)]
-    options = data.draw(st.sampled_from(kinds)) | {"seed": data.draw(st.integers(0, 9)), "window": 60, "fields": "x"}
-
-    def ranks(world):
-        return [H5StreamLoader(path, 7, rank=rank, world_size=world, **options) for rank in range(world)]
-
-    whole = list(itertools.chain.from_iterable(x.tolist() for x in H5StreamLoader(path, 7, **options)))
-    worlds = data.draw(st.lists(st.integers(1, 3), min_size=2, max_size=3))
-    state, found = None, []
-    for number, world in enumerate(worlds):
-        loaders = ranks(world)
-        for loader in loaders:
-            if state is not None:
-                loader.load_state_dict(state)
-        some = None if number == len(worlds) - 1 else data.draw(st.integers(1, 4))
-        for loader in loaders:
-            found += [x for batch in itertools.islice(iter(loader), some) for x in batch.tolist()]
-        state = json.loads(json.dumps(loaders[0].state_dict()))
-        assert len(json.dumps(state)) < 2000
-    assert sorted(found) == sorted(whole)
 
 
 def test_the_loader_lists_its_own_batches(path):
