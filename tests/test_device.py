@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 
 import h5py
 import numpy as np
@@ -60,26 +59,6 @@ def test_host_device_and_device_window_give_the_same_batches_on_the_processor(pa
     assert_same(batches_of(path, window=window, num_workers=workers, window_device="cpu"), host)
 
 
-@pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"rank": 1, "world_size": 3}, {"shuffle": False}])
-def test_the_device_window_follows_every_order(path, options):
-    options = {"shuffle": True, "seed": 0, **options}
-    host = H5StreamLoader(path, BATCH, fields="y", window=150, **options)
-    device = H5StreamLoader(path, BATCH, fields="y", window=150, window_device="cpu", **options)
-    for _ in range(2):
-        assert [b.tolist() for b in device] == [b.tolist() for b in host]
-
-
-@pytest.mark.parametrize("window", [200, 2000, 5000])
-def test_the_order_is_the_hosts_also_for_windows_larger_than_the_automatic_one(tmp_path, window):
-    """Small chunks: an automatic window of 1,024 of them is small, but an epoch's first window need not be."""
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("y", data=np.arange(5000), chunks=(1,))
-    options = {"shuffle": True, "seed": 0, "fields": "y", "window": window, "num_workers": 0}
-    host = H5StreamLoader(tmp_path / "a.h5", 50, **options)
-    device = H5StreamLoader(tmp_path / "a.h5", 50, window_device="cpu", **options)
-    assert [b.tolist() for b in device] == [b.tolist() for b in host]
-
-
 class Seeded:
     """Hands out one fake device, and runs what is left when the epoch is over."""
 
@@ -109,26 +88,6 @@ def test_on_a_late_device_every_batch_is_right(path, monkeypatch, seed, mode):
         del batch, value
     fake.backend.finish()
     assert_same(seen, expected)
-
-
-def test_strings_come_along_beside_tensors_on_a_device(path, monkeypatch):
-    device_is(monkeypatch, CpuBackend())
-    fields = {"y": "y", "s": "s"}
-    assert_same(batches_of(path, fields=fields, device="cuda"), batches_of(path, fields=fields))
-
-
-def test_a_transform_runs_once_for_each_batch_on_a_device(path, monkeypatch):
-    device_is(monkeypatch, CpuBackend())
-    calls = itertools.count()
-    loader = H5StreamLoader(path, BATCH, fields="y", device="cuda", batch_transform=lambda y: (next(calls), y * 2)[1])
-    assert torch.cat(list(loader)).tolist() == [2 * k for k in range(ROWS)]
-    assert next(calls) == len(loader)
-
-
-def test_collate_fn_works_on_a_device(path, monkeypatch):
-    device_is(monkeypatch, CpuBackend())
-    loader = H5StreamLoader(path, BATCH, fields="y", device="cuda", collate_fn=len)
-    assert next(iter(loader)) == BATCH
 
 
 def test_nothing_is_allocated_a_batch_in_steady_state(path, monkeypatch):

@@ -136,16 +136,6 @@ def test_a_with_block_closes_the_loader_whatever_happens(sample):
         next(iterators[0])
 
 
-def test_an_exception_in_the_loop_ends_the_threads(sample):
-    def train():
-        for _ in loader_of(sample):
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        train()
-    assert reader_threads() == []
-
-
 def test_two_hundred_dropped_iterators_leave_nothing(sample):
     loader = loader_of(sample)
     for _ in loader:
@@ -222,14 +212,6 @@ def test_close_before_the_first_batch_says_that_none_was_given(sample):
         next(iterator)
 
 
-def test_break_after_close_is_fine(sample):
-    loader = loader_of(sample)
-    for _ in loader:
-        loader.close()
-        break
-    assert reader_threads() == []
-
-
 def test_close_at_the_last_batch_is_the_end_of_the_epoch(sample):
     loader = loader_of(sample)
     given = 0
@@ -239,14 +221,6 @@ def test_close_at_the_last_batch_is_the_end_of_the_epoch(sample):
             loader.close()
     assert given == 80
     assert loader.state_dict()["epoch"] == 1
-
-
-def test_close_after_the_end_changes_nothing(sample):
-    loader = loader_of(sample)
-    iterator = iter(loader)
-    assert len(list(iterator)) == 80
-    loader.close()
-    assert next(iterator, None) is None
 
 
 def test_a_resumed_epoch_that_is_closed_counts_the_batches_before_it(sample):
@@ -484,10 +458,6 @@ def test_a_source_that_hangs_runs_into_the_timeout(sample, monkeypatch):
     assert reader_threads() == []
 
 
-def test_a_generous_timeout_changes_nothing(sample):
-    assert len(list(loader_of(sample, timeout=60))) == 80
-
-
 def test_close_wakes_a_consumer_that_waits(sample, monkeypatch):
     loader = loader_of(sample)
     with gate(monkeypatch) as blocked:
@@ -500,19 +470,6 @@ def test_close_wakes_a_consumer_that_waits(sample, monkeypatch):
         blocked.open()
         assert closing() is None
     assert reader_threads() == []
-
-
-def test_iterating_in_a_thread_works(sample):
-    loader = loader_of(sample)
-    rows = in_thread(lambda: sorted(torch.cat([y for _, y in loader]).tolist()))()
-    assert rows == list(range(4000))
-
-
-def test_an_iterator_may_be_handed_from_thread_to_thread(sample):
-    iterator = iter(loader_of(sample))
-    first = in_thread(lambda: next(iterator))()
-    rest = in_thread(lambda: list(iterator))()
-    assert len(torch.cat([y for _, y in [first, *rest]]).unique()) == 4000
 
 
 # --- errors -------------------------------------------------------------------------------------------------
@@ -556,12 +513,6 @@ def test_an_error_in_a_sampler_arrives_after_the_batches_before_it(sample, num_w
     assert [next(iterator)[1].tolist() for _ in range(10)] == [list(range(k, k + 50)) for k in range(0, 500, 50)]
     with pytest.raises(BoomError):
         next(iterator)
-    assert reader_threads() == []
-
-
-def test_an_error_in_worker_init_fn_arrives(sample):
-    with pytest.raises(BoomError):
-        list(loader_of(sample, worker_init_fn=fail))
     assert reader_threads() == []
 
 

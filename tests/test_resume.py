@@ -77,27 +77,6 @@ def test_before_and_after_are_the_uninterrupted_run(sample, window, options):
             assert [taken + rows(later), rows(later)] == whole[1:]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"device": "cpu"},
-        {"window_device": "cpu"},
-        {"window_device": "cpu", "keep": "device"},
-        {"persistent_workers": True},
-    ],
-)
-@pytest.mark.parametrize("window", [200, "all"])
-def test_every_path_goes_on_with_the_same_rows_and_bytes(sample, options, window):
-    whole = epochs(make(sample, window=window), 2)
-    for batches in (1, 4, 20):
-        taken, state = stopped_after(make(sample, window=window, **options), batches)
-        later = make(sample, window=window, **options)
-        later.load_state_dict(state)
-        rest = list(later)
-        assert all(sample.matches(x, y) for x, y in rest)
-        assert [taken + rows(rest), rows(later)] == whole
-
-
 def test_batches_that_are_held_ready_do_not_count(sample):
     loader = make(sample, window="all", num_workers=2, device="cpu", prefetch_factor=4)
     iterator = iter(loader)
@@ -105,19 +84,6 @@ def test_batches_that_are_held_ready_do_not_count(sample):
     assert loader.state_dict()["taken"] == [[1, 1]]
     next(iterator)
     assert loader.state_dict()["taken"] == [[1, 2]]
-
-
-def test_a_state_may_be_saved_again_and_again(sample):
-    whole = rows(make(sample))
-    state, found = make(sample).state_dict(), []
-    while len(found) < len(whole):
-        loader = make(sample)
-        loader.load_state_dict(state)
-        assert loader.state_dict() == state
-        taken, state = stopped_after(loader, 3)
-        found += taken
-    assert found == whole
-    assert state["epoch"] == 1
 
 
 def test_a_loader_in_use_can_be_set_back(sample):
@@ -129,16 +95,6 @@ def test_a_loader_in_use_can_be_set_back(sample):
     assert rows(loader) == whole[0][5:]
     loader.close()
     assert reader_threads() == []
-
-
-def test_the_end_of_an_epoch_is_the_beginning_of_the_next(sample):
-    loader = make(sample)
-    iterator = iter(loader)
-    for _ in range(len(loader)):
-        next(iterator)
-    assert (loader.state_dict()["epoch"], loader.state_dict()["taken"]) == (1, [])
-    assert next(iterator, None) is None
-    assert (loader.state_dict()["epoch"], loader.state_dict()["taken"]) == (1, [])
 
 
 def test_set_epoch_to_the_epoch_of_the_state_does_not_lose_the_place(sample):
@@ -165,14 +121,6 @@ def test_an_iterator_that_is_dropped_before_its_first_batch_uses_nothing_up(samp
     assert [taken + rows(later), rows(later)] == whole
     first, second = iter(later), iter(later)  # in use at once, they are of two epochs
     assert rows(first) != rows(second)
-
-
-def test_single_samples_are_counted_as_they_come(sample):
-    loader = make(sample, batch_size=None)
-    first = [int(y) for _, y in itertools.islice(iter(loader), 10)]
-    later = make(sample, batch_size=None)
-    later.load_state_dict(loader.state_dict())
-    assert sorted(first + [int(y) for _, y in later]) == list(range(ROWS))
 
 
 def test_nothing_is_read_that_was_taken_before(sample, monkeypatch):
@@ -246,36 +194,6 @@ def at_ranks(sample, world_size, state=None, **options):
         if state is not None:
             loader.load_state_dict(state)
     return loaders
-
-
-@pytest.mark.parametrize(
-    ("options", "after"),
-    crossed(
-        (
-            {},
-            {"window_device": "cpu"},
-            {"window_device": "cpu", "keep": "device"},
-            {"shuffle": False, "num_workers": 0},
-        ),
-        (1, 2, 8, 4),
-    ),
-)
-def test_a_state_of_four_ranks_gives_other_ranks_every_remaining_row_once(sample, after, options):
-    options = {"batch_size": 16, **options}
-    began = at_ranks(sample, 4, **options)
-    seen = []
-    for loader in began:
-        taken, state = stopped_after(loader, 7)
-        seen += taken
-    went_on = at_ranks(sample, after, state, **options)
-    rest = [list(loader) for loader in went_on]
-    assert len({len(batches) for batches in rest}) == 1
-    assert all(sample.matches(x, y) for batches in rest for x, y in batches)
-    seen += [batch for batches in rest for batch in rows(batches)]
-    assert sorted(itertools.chain(*seen)) == list(range(ROWS))
-    after_that = [row for loader in went_on for batch in rows(loader) for row in batch]
-    expected = [row for loader in at_ranks(sample, after, **options) for batch in epochs(loader, 2)[1] for row in batch]
-    assert after_that == expected
 
 
 def test_four_ranks_then_two_then_eight(sample):
@@ -485,31 +403,6 @@ def test_a_samplers_rest_is_not_cut_for_other_ranks(sample):
     state["taken"] = [[2, 5]]
     with pytest.raises(StateError, match=r"of 2 ranks and there are 1: .* cannot be cut anew"):
         listed(sample, seeded()).load_state_dict(state)
-
-
-def test_ranks_with_unlike_threads_go_on_from_the_state_of_one(sample):
-    def ranks():
-        return [
-            make(sample, window="auto", num_workers=threads, memory_budget=40 << 20, rank=rank, world_size=2)
-            for rank, threads in ((0, 1), (1, 3))
-        ]
-
-    before, taken = ranks(), []
-    for loader in before:
-        taken += [row for batch in itertools.islice(iter(loader), 4) for row in batch[1].tolist()]
-    state = before[0].state_dict()
-    for loader in ranks():
-        loader.load_state_dict(through_json(state))
-        taken += [row for batch in rows(loader) for row in batch]
-    assert sorted(taken) == list(range(ROWS))
-
-
-def test_a_seed_of_each_ranks_own_is_refused_until_a_state_brings_one_for_all(sample):
-    with pytest.raises(OptionError, match=r"generator= draws a seed of its own on each of 2 ranks.*same seed="):
-        make(sample, seed=None, generator=torch.Generator(), rank=0, world_size=2)
-    alone = make(sample, seed=None, generator=torch.Generator())
-    first = next(iter(alone))[1].tolist()
-    assert len(set(first)) == BATCH
 
 
 def test_a_state_of_a_window_that_plans_make_too_large_now_is_taken_over(tmp_path, monkeypatch):

@@ -7,7 +7,6 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from inner import order_of, stream_all
 from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
@@ -61,13 +60,6 @@ def path(request, tmp_path_factory):
     return path
 
 
-def sequences(path):
-    with h5py.File(path) as file:
-        groups = [file["demos"][name]["x"][:] for name in sorted(file["demos"])]
-    whole = [rows[k : k + 3] for rows in groups for k in range(len(rows) - 2)]
-    return {"fields": {"x": "x", "n": SampleNumber()}, "samples": Sequences(3, of="demos/*")}, whole
-
-
 def objects(path):
     with h5py.File(path) as file:
         whole = [file["objects"][name]["x"][:] for name in sorted(file["objects"])]
@@ -91,20 +83,6 @@ def numbers_of(batches, whole=None):
     return found
 
 
-@pytest.mark.parametrize("draw", [Weighted("w"), Balanced("label"), 1234], ids=["weights", "classes", "count"])
-def test_no_chunk_is_decoded_twice_in_a_window(path, draw, monkeypatch):
-    stream_all(monkeypatch)
-    with h5py.File(path) as file:
-        if not file["x"].compression:
-            pytest.skip("nothing is decoded")
-    with H5StreamLoader(path, 32, fields="x", window=200, keep="never", draw=draw) as loader:
-        for epoch in range(3):
-            assert sum(len(x) for x in loader) == (draw if draw == 1234 else ROWS)
-            windows = list(order_of(loader, epoch).windows())
-            assert len(windows) > 1
-            assert loader.stats().chunks == sum(len(np.unique(window.rows // CHUNK)) for window in windows)
-
-
 def test_weights_of_a_field_need_not_be_delivered(path):
     with h5py.File(path) as file:
         w = file["w"][:]
@@ -117,14 +95,6 @@ def test_weights_of_a_field_need_not_be_delivered(path):
     assert all(epoch == epochs[0] for epoch in epochs)
     in_memory = H5StreamLoader(path, 32, fields={"x": "x", "q": Values(w)}, draw=Weighted("q"), seed=5)
     assert [batch["x"][:, 0].tolist() for batch in in_memory] == epochs[0]
-
-
-def test_a_weight_that_is_the_same_in_each_step_of_a_sequence_will_do(path):
-    asked, whole = sequences(path)
-    weights = (np.arange(len(whole)) % 2).astype(float)
-    fields = asked["fields"] | {"w": Values(np.stack([weights, weights], axis=1))}
-    loader = H5StreamLoader(path, 8, fields=fields, samples=asked["samples"], draw=Weighted("w"))
-    assert all(n % 2 for n in numbers_of(loader, whole))
 
 
 @pytest.mark.parametrize("sizes", [{"rows": 20}, {"bucket": True}, {"rows": 20, "bucket": True}], ids=str)
@@ -148,13 +118,6 @@ def test_batches_by_size_of_what_was_drawn(path, sizes):
     with H5StreamLoader(path, 8, True, seed=0, **asked) as again:
         again.set_epoch(1)
         assert [b["n"].tolist() for b in later] == [b["n"].tolist() for b in again][5:]
-
-
-def test_the_loader_lists_its_own_batches(path):
-    chosen = H5Dataset(path, {"x": "x", "n": SampleNumber()}).subset(slice(0, 400, 2))
-    loader = H5StreamLoader(chosen, 16, draw=Weighted(np.arange(200), 100), seed=1)
-    listed = list(loader.batch_sampler)
-    assert [[2 * k for k in batch] for batch in listed] == [batch["n"].tolist() for batch in loader]
 
 
 @pytest.mark.parametrize(
@@ -200,11 +163,6 @@ def test_classes_come_as_often_as_asked(path):
     assert (len(seen), int(seen.sum())) == (2 * labels.sum(), labels.sum())
     rows = torch.cat([batch["x"][:, 0] for batch in under])
     assert len(rows.unique()) == len(rows)
-
-
-def test_a_field_of_classes_need_not_be_delivered(path):
-    x = torch.cat(list(H5StreamLoader(path, 32, fields="x", draw=Balanced("label"))))[:, 0] / 3
-    assert int((x % 50 == 0).sum()) == ROWS // 2
 
 
 WRONG = {
@@ -285,11 +243,6 @@ def test_random_starts_draw_their_own(path):
     samples = Sequences(3, of="demos/*", starts="random")
     with pytest.raises(errors.OptionError, match=r"starts='random'.* draw=Weighted\(...\) must be left out"):
         H5StreamLoader(path, 4, fields="x", samples=samples, draw=Weighted(np.ones(40)))
-
-
-def test_what_was_drawn_counts_against_the_budget(path):
-    with pytest.raises(errors.BudgetError):
-        H5StreamLoader(path, 16, fields="x", draw=1 << 40, memory_budget="64MiB")
 
 
 # --- torch's samplers ---------------------------------------------------------------------------------------
