@@ -106,27 +106,6 @@ def test_a_file_of_another_shape_is_named(folder):
         check(folder)
 
 
-@pytest.mark.usefixtures("_many")
-def test_files_that_lack_a_dataset(folder):
-    for number in range(COUNT):
-        write(folder, number)
-        if number in (0, 9, 22):
-            with h5py.File(folder / f"{number:04d}.h5", "a") as file:
-                del file["x"]
-    with pytest.raises(errors.FieldNotFoundError, match=r"0000\.h5'"):
-        check(folder)
-    left = [k for k in range(COUNT) if k not in (0, 9, 22)]
-    assert "3 segment(s)" in repr(check(folder, left, missing="skip"))
-    check(folder, left, missing="skip")
-    for _ in range(2):
-        dataset = H5Dataset(f"{folder}/*.h5", FIELDS, samples=Objects("files", missing="fill"))
-        assert dataset[[9, 22, 0]]["x"].eq(0).all()
-        assert dataset[:]["n"].tolist() == [*range(COUNT)]
-    os.remove(folder / "0000.h5")
-    with pytest.raises(errors.FieldNotFoundError, match=r"0009\.h5'.*'x'.*missing='skip'\) leaves out files"):
-        check(folder)
-
-
 CHANGES = {
     "replaced": lambda path, other: os.replace(other, path),
     "cut short": lambda path, other: os.truncate(path, 3000),

@@ -5,7 +5,6 @@ import dataclasses
 import h5py
 import numpy as np
 import pytest
-import torch
 from amounts import crossed, examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,11 +14,9 @@ from h5stream import (
     Bounds,
     Crop,
     Field,
-    H5Dataset,
     H5StreamLoader,
     Lengths,
     Objects,
-    collate,
     errors,
 )
 
@@ -105,22 +102,6 @@ def test_every_place_is_as_likely_and_each_epoch_and_seed_has_others(path):
     places = np.bincount([starts[longest] for starts in seen], minlength=COUNTS[longest] - 7)
     assert len(places) == COUNTS[longest] - 7
     assert places.max() < 10
-
-
-def test_a_dataset_has_those_of_the_first_epoch_and_of_any_that_is_named(path):
-    dataset = H5Dataset(path, fields())
-    with H5StreamLoader(dataset, 7, seed=0) as loader:
-        epochs = [starts_of(loader) for _ in range(2)]
-    stock = torch.utils.data.DataLoader(dataset, 9, collate_fn=collate)
-    assert starts_of(stock) == epochs[0]
-    bounds = np.append(0, np.cumsum(COUNTS))
-    singles = [int(dataset[k]["mel"][0] - bounds[k]) for k in epochs[0]]
-    assert singles == list(epochs[0].values())
-    dataset.set_epoch(1)
-    assert [int(dataset[k]["mel"][0] - bounds[k]) for k in epochs[1]] == list(epochs[1].values())
-    assert starts_of(stock) == epochs[1]
-    subset = dataset.subset([int(COUNTS.argmax())])
-    assert int(subset[0]["mel"][0] - bounds[COUNTS.argmax()]) == epochs[0][int(COUNTS.argmax())]
 
 
 @pytest.mark.parametrize(

@@ -90,20 +90,6 @@ def test_on_a_late_device_every_batch_is_right(path, monkeypatch, seed, mode):
     assert_same(seen, expected)
 
 
-def test_nothing_is_allocated_a_batch_in_steady_state(path, monkeypatch):
-    fake = Seeded(1)
-    device_is(monkeypatch, fake.backend)
-    loader = H5StreamLoader(path, BATCH, shuffle=True, fields=["x", "y"], device="cuda", reuse_device_buffers=True)
-    counts = []
-    for _ in range(3):
-        for _batch in loader:
-            pass
-        counts.append((fake.backend.counts["allocate_pinned"], fake.backend.counts["copy_async"]))
-    pinned, copies = zip(*counts, strict=True)
-    assert pinned[0] == pinned[-1]
-    assert copies == (len(loader), 2 * len(loader), 3 * len(loader))
-
-
 def test_an_error_on_a_device_arrives_at_its_batch(path, monkeypatch, tmp_path):
     """The middle of the file is overwritten: what comes before is delivered, the batch that needs it fails."""
     broken = tmp_path / "broken.h5"
@@ -145,14 +131,6 @@ def test_copy_into_fills_the_same_tensors_batch_by_batch(path):
         seen += static[1][:count].tolist()
     assert rows == [BATCH] * 15 + [40]
     assert sorted(seen) == list(range(ROWS))
-
-
-@pytest.mark.parametrize(
-    "static", [torch.empty(10, dtype=torch.int64), torch.empty(BATCH), torch.empty(BATCH, 2, dtype=torch.int64), 3]
-)
-def test_copy_into_refuses_tensors_that_do_not_fit(path, static):
-    with pytest.raises(OptionError, match=r"copy_into needs a torch.int64 tensor of at least 64 rows of \(\)"):
-        next(H5StreamLoader(path, BATCH, fields="y").copy_into(static))
 
 
 # --- what is refused ----------------------------------------------------------------------------------------

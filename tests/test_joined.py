@@ -9,9 +9,6 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from amounts import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from inner import stream_all
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
@@ -171,33 +168,6 @@ def test_paths_among_datasets_are_refused(folder):
 
 
 # --- the order of a Subset ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("streamed", [True, False])
-@examples(25)
-@given(data=st.data())
-def test_a_subset_without_shuffle_comes_as_dataloader_gives_it(folder, streamed, data):
-    with pytest.MonkeyPatch.context() as patch:
-        if streamed:
-            stream_all(patch)
-        parts = groups(folder)
-        source = data.draw(st.sampled_from([parts[0], parts[2], ConcatDataset(parts)]))
-        for _ in range(data.draw(st.integers(1, 2))):
-            count = len(source)
-            indices = data.draw(st.lists(st.integers(-count, count - 1), min_size=1, max_size=30))
-            source = Subset(source, [index % count for index in indices])
-        size = data.draw(st.integers(1, 9))
-        window = data.draw(st.sampled_from(["auto", "all", 3]))
-        theirs = [y.tolist() for _, y in DataLoader(source, size)]
-        ours = H5StreamLoader(source, size, window=window)
-        assert labels_of(ours) == theirs
-        assert labels_of(DataLoader(ours.dataset, batch_sampler=ours.batch_sampler)) == theirs
-        shuffled = H5StreamLoader(source, size, shuffle=True, window=window)
-        expected = sorted(label for batch in theirs for label in batch)
-        for _ in range(2):
-            assert sorted(all_labels(shuffled)) == expected
-        places = [place for batch in shuffled.batch_sampler for place in batch]
-        assert sorted(places) == list(range(len(source)))
 
 
 # --- the form of a batch ------------------------------------------------------------------------------------

@@ -112,15 +112,6 @@ def test_each_chunk_is_decoded_once(tmp_path):
     assert decoded(make(sample.path, fields="x", keep="never")) == [4000 * 16] * 3
 
 
-def test_where_all_stays_in_memory_few_batches_are_held_beside_it(tmp_path):
-    sample = write_sample(tmp_path, rows=200_000, columns=64)
-    options = {"fields": "x", "batch_size": 1000, "window": "all", "memory_budget": 256 << 20}
-    kept, fresh = make(sample.path, **options), make(sample.path, keep="never", **options)
-    assert epochs(kept, 2) == epochs(fresh, 2)
-    assert kept.window_size.needed_nbytes < 1.6 * 200_000 * 256 < 2 * 200_000 * 256 < fresh.window_size.needed_nbytes
-    assert kept.held_nbytes < 0.8 * fresh.held_nbytes
-
-
 def wait_until(is_so, seconds=20):
     until = time.monotonic() + seconds
     while not is_so():
@@ -155,21 +146,6 @@ def test_a_corrupt_chunk_that_is_decoded_ahead_fails_the_batch_that_needs_it(tmp
     assert found["auto"][:shared] == found["never"][:shared]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_rows_that_an_epoch_gathers_from_are_let_go_of_when_it_is_over(tmp_path, workers):
-    sample = write_sample(tmp_path, rows=200_000, columns=64)
-    loader = make(sample.path, fields="x", batch_size=1000, window="all", memory_budget=128 << 20, num_workers=workers)
-    batches = iter(loader)
-    for _ in range(2):  # without them each of the next batches would decode the file
-        next(batches)
-        loader.trim()
-    list(batches)
-    assert loader.stats().decoded_bytes == 200_000 * 256
-    loader.trim()
-    list(loader)
-    assert loader.stats().decoded_bytes == 200_000 * 256
-
-
 def test_leaving_a_loop_ends_what_is_decoded_ahead(tmp_path):
     sample = write_sample(tmp_path, rows=20_000, columns=64)
     loader = make(sample.path, fields="x", window=4000)
@@ -188,17 +164,6 @@ def test_of_what_does_not_fit_a_part_is_kept(tmp_path):
     assert second == third == (20_000 - 10_000 // 32 * 32) * 256
 
 
-def test_the_window_is_the_same_where_the_budget_holds_all_rows_instead_of_windows(tmp_path):
-    sample = write_sample(tmp_path, rows=200_000, columns=64)
-    options = {"fields": "x", "window": "auto", "batch_size": 1000}
-    kept = make(sample.path, memory_budget=72 << 20, **options)
-    assert decoded(kept) == [200_000 * 256, 0, 0]
-    assert kept.window_size.needed_nbytes <= 72 << 20
-    whole = make(sample.path, keep="never", memory_budget=None, **options)
-    assert kept.window_size.window_rows == whole.window_size.window_rows == 200_000
-    assert make(sample.path, keep="never", memory_budget=72 << 20, **options).window_size.window_rows < 200_000
-
-
 def test_a_smaller_automatic_window_leaves_room_for_all_that_is_decoded(tmp_path):
     """Where something is not decoded, and so read for each window, all of one is in memory beside what stays there."""
     with h5py.File(write_sample(tmp_path, rows=200_000, columns=64).path, "r+") as file:
@@ -212,18 +177,6 @@ def test_a_smaller_automatic_window_leaves_room_for_all_that_is_decoded(tmp_path
     options["memory_budget"] = 60 << 20  # of which windows would have too little
     kept, fresh = make(path, **options), make(path, keep="never", **options)
     assert kept.window_size.window_rows == fresh.window_size.window_rows
-
-
-def test_a_resumed_order_of_other_windows_keeps_what_then_fits(tmp_path):
-    sample = write_sample(tmp_path, rows=4000)
-    begun = make(sample.path, fields="x", window="auto", memory_budget="200KiB")
-    next(iter(begun))
-    resumed = make(sample.path, fields="x", window="auto")
-    assert resumed.window_size.window_rows > begun.window_size.window_rows
-    resumed.load_state_dict(begun.state_dict())
-    list(resumed)
-    list(resumed)
-    assert decoded(resumed) == [0, 0, 0]
 
 
 def test_a_changed_file_is_noticed_before_kept_rows_are_used(tmp_path):

@@ -105,20 +105,6 @@ def test_a_batch_larger_than_the_data_takes_memory_for_the_data_only(sample):
 # --- epochs -------------------------------------------------------------------------------------------------
 
 
-def test_epochs_advance_by_themselves_and_differ(sample):
-    loader = shuffled(sample, seed=0)
-    first, second = order_of(loader), order_of(loader)
-    assert first != second
-    assert order_of(shuffled(sample, seed=0)) == first
-
-
-def test_set_epoch_chooses_the_order(sample):
-    loader = shuffled(sample)
-    epochs = [order_of(loader) for _ in range(3)]
-    loader.set_epoch(1)
-    assert [order_of(loader), order_of(loader)] == epochs[1:]
-
-
 def test_without_shuffle_the_rows_come_as_the_file_has_them(sample, either_way):
     loader = shuffled(sample, shuffle=None)
     assert order_of(loader) == order_of(loader) == list(range(1000))
@@ -144,14 +130,6 @@ def test_a_single_kept_tensor_stays_while_the_loader_goes_on(sample, either_way)
         for _, y in loader:
             kept.append((y[:1], int(y[0])))  # a view keeps its batch's memory as well
     assert all(int(view) == then for view, then in kept)
-
-
-def test_a_numpy_view_of_a_batch_keeps_its_memory(sample):
-    loader = shuffled(sample, window=64)
-    arrays = [(x.numpy(), y.numpy().copy()) for x, y in loader]
-    for _ in loader:
-        pass
-    assert all(np.array_equal(x, sample.x[y]) for x, y in arrays)
 
 
 def test_writing_into_a_batch_changes_no_other(sample, either_way):

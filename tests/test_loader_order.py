@@ -17,7 +17,6 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     Subset,
-    WeightedRandomSampler,
 )
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
@@ -76,34 +75,6 @@ def test_a_batch_sampler_decides_everything(sample, dataset):
     assert loader.batch_size is None
     for x, y in loader:
         assert len(y) == 70
-        assert sample.matches(x, y)
-
-
-def test_rows_may_repeat_and_count_from_the_end(sample, dataset):
-    loader = H5StreamLoader(dataset, batch_sampler=[[5, 5, -1, 0], [999], np.array([3, 3])])
-    assert batches_of(loader) == [[5, 5, 999, 0], [999], [3, 3]]
-    for x, y in loader:
-        assert sample.matches(x, y)
-
-
-def test_a_weighted_sampler_with_repeats_gives_its_rows(sample, dataset):
-    weights = torch.ones(1000)
-    weights[:10] = 1000
-    sampler = WeightedRandomSampler(weights, 500, generator=torch.Generator().manual_seed(0))
-    loader = H5StreamLoader(dataset, 64, sampler=sampler)
-    assert len(loader) == 8
-    for x, y in loader:
-        assert sample.matches(x, y)
-    assert len(set(rows_of(loader))) < 300
-
-
-def test_batches_of_a_list_may_be_longer_than_the_default(tmp_path, monkeypatch):
-    stream_all(monkeypatch)
-    sample = write_sample(tmp_path, rows=20_000, chunk_rows=500)
-    listed = [list(range(10_000)), list(range(19_999, 9_999, -1))]
-    loader = H5StreamLoader(sample.path, batch_sampler=listed, fields=["x", "y"])
-    for (x, y), rows in zip(loader, listed, strict=True):
-        assert y.tolist() == rows
         assert sample.matches(x, y)
 
 

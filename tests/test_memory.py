@@ -92,41 +92,6 @@ def test_an_epoch_in_file_order_takes_a_few_batches(folder):
 
 # --- samples by weights --------------------------------------------------------------------------------------
 
-DRAWN = """
-import json, sys
-from pathlib import Path
-from bench.memory import forget_peak, resident_nbytes, warmed
-from h5stream import Balanced, H5Dataset, H5StreamLoader, Mixture, Weighted
-path, options = json.loads(sys.argv[1])
-base = warmed(Path(path).parent)
-source = H5Dataset(path, ["x", "y"])
-kind, draw = options.pop("draw")
-draw = {"Balanced": Balanced, "Weighted": Weighted}[kind](**draw) if kind else draw
-if "shares" in options:
-    source = Mixture({"a": source.subset(slice(0, 1_000_000)), "b": source}, options.pop("shares"))
-forget_peak()
-loader = H5StreamLoader(source, 65536, memory_budget="320MiB", draw=draw)
-for _ in range(2):
-    for batch in loader:
-        pass
-print(json.dumps([loader.window_size.needed_nbytes, resident_nbytes("VmHWM") - base]))
-"""
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"draw": ["Weighted", {"weights": "y"}]},
-        {"draw": ["Balanced", {"by": "y"}]},
-        {"shares": [1, 3], "draw": [None, 3_000_000]},
-    ],
-    ids=str,
-)
-def test_what_is_drawn_of_narrow_rows_is_within_the_budget(folder, options):
-    says, grew = in_fork(DRAWN, json.dumps([str(memory.make_file(folder, "4 B", rows=3_000_000)), options]))
-    assert says <= 320 * MIB
-    assert grew <= 320 * MIB + SLACK
-
 
 REFUSED = """
 import gc, json, sys
@@ -303,25 +268,6 @@ def test_a_loader_that_is_under_way_keeps_what_it_has(wide, monkeypatch):
     assert len(list(batches)) == 39
 
 
-def test_a_loader_is_idle_behind_its_epoch_though_the_iterator_is_kept(wide):
-    loader = loader_of(wide, 500)
-    batches = iter(loader)
-    next(batches)
-    assert not loader.is_idle
-    for _ in batches:
-        pass
-    assert loader.is_idle
-
-
-def test_a_loader_with_a_budget_of_its_own_keeps_what_it_has(wide, monkeypatch):
-    default_budget(monkeypatch, 24 * MIB)
-    ours = loader_of(wide, 500, shuffle=True, memory_budget="24MiB")
-    for loader in (ours, loader_of(wide, 500, shuffle=True)):
-        for _ in loader:
-            pass
-    assert ours.held_nbytes > 0
-
-
 # --- what is kept of a batch ---------------------------------------------------------------------------------
 
 
@@ -365,26 +311,3 @@ def test_a_large_field_is_not_copied_and_keeps_its_slot(wide):
     del x
     gc.collect()
     assert slots.free_slots == free + 1
-
-
-KEPT_LABELS = """
-import sys
-from bench.memory import resident_nbytes, warmed
-from pathlib import Path
-from h5stream import H5StreamLoader
-path = Path(sys.argv[1])
-base = warmed(path.parent)
-kept = [y for _, y in H5StreamLoader(path, 1024, True, memory_budget="64MiB", fields=["x", "y"])]
-print(resident_nbytes() - base)
-"""
-
-
-def test_kept_labels_do_not_grow_the_process(folder):
-    path = memory.make_file(folder, "768 B", rows=200_000)
-    assert in_fork(KEPT_LABELS, path) < 64 * MIB + SLACK
-
-
-def test_kept_batches_do(folder):
-    """What is measured in a fork can be too much."""
-    path = memory.make_file(folder, "768 B", rows=200_000)
-    assert in_fork(KEPT_LABELS.replace("[y for _, y in", "[xy for xy in"), path) > 140 * MIB

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from inner import around
 
-from h5stream import Field, H5Dataset, H5StreamLoader, Objects, SampleNumber, errors
+from h5stream import Field, H5Dataset, H5StreamLoader, Objects, errors
 from h5stream.storage import discovery, whereabouts
 
 
@@ -133,25 +133,6 @@ def test_many_objects_are_found_by_their_headers(tmp_path, stored, monkeypatch):
 
 
 @pytest.mark.usefixtures("opened_both_ways")
-def test_soft_links_inside_the_file_lead_to_rows_like_others(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(6):
-            file[f"data/t{k}"] = np.full(3, k)
-        file["data/t9"], file["other"] = h5py.SoftLink("/other/t2"), h5py.SoftLink("data")
-        file["data/nowhere"] = h5py.SoftLink("/lost")
-    for of in (
-        "data/t*",
-        "other/t*",
-        "data/*",
-        [f"{above}/t{k}" for k in (*range(6), 9) for above in ("other", "data")],
-    ):
-        dataset = H5Dataset(tmp_path / "a.h5", ".", samples=Objects(of))
-        assert len(dataset.layout.datasets[0]) == 1, "opened one by one"
-        expected = [*range(6), 2]
-        assert dataset[:][:, 0].tolist() == (np.repeat(expected, 2).tolist() if isinstance(of, list) else expected)
-
-
-@pytest.mark.usefixtures("opened_both_ways")
 def test_links_that_lead_nowhere_are_counted(tmp_path, caplog):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for k in range(4):
@@ -180,17 +161,6 @@ def test_fields_are_shown_by_their_keys(tmp_path):
     assert "of wave, name;" in repr(dataset)
 
 
-def test_text_is_what_h5py_gives(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(3):
-            file[f"data/{k}/caption"], file[f"data/{k}/x"] = "ä", np.full(3, k)
-            file[f"data/{k}"].attrs["caption"] = "ä"
-        theirs = file["data/0/caption"][()], file["data/0"].attrs["caption"]
-    fields = {"x": "x", "dataset": "caption", "attribute": "@caption"}
-    batch = H5Dataset(tmp_path / "a.h5", fields, samples=Objects("data/*"))[:1]
-    assert (batch["dataset"][0], batch["attribute"][0]) == theirs == ("ä".encode(), "ä")
-
-
 @pytest.mark.usefixtures("opened_both_ways")
 def test_external_links_are_refused_among_objects(tmp_path):
     with h5py.File(tmp_path / "b.h5", "w") as file:
@@ -206,18 +176,6 @@ def test_external_links_are_refused_among_objects(tmp_path):
         assert dataset[:][:, 0].tolist() == [0, 1, 2, 7]
 
 
-def test_compact_objects_are_read_one_by_one(tmp_path):
-    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    creation.set_layout(h5py.h5d.COMPACT)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(30):
-            space = h5py.h5s.create_simple((6,))
-            one = h5py.h5d.create(file.id, b"%02d" % k, h5py.h5t.IEEE_F32LE, space, creation)
-            one.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(6, dtype="f4") + k // 2)
-    found = H5Dataset(tmp_path / "a.h5", {"x": "."}, samples=Objects("*"))[:]["x"]
-    assert np.array_equal(found.numpy(), np.arange(6) + np.arange(30)[:, None] // 2)
-
-
 def test_files_that_are_samples_do_not_all_stay_open(tmp_path):
     for k in range(300):
         with h5py.File(tmp_path / f"{k}.h5", "w") as file:
@@ -227,57 +185,6 @@ def test_files_that_are_samples_do_not_all_stay_open(tmp_path):
         for _ in range(2):
             assert sorted(int(x) for batch in loader for x in batch[0][:, 0]) == [*range(300)]
         assert not before or len(os.listdir("/proc/self/fd")) < before + 280
-
-
-def test_objects_that_are_neighbours_in_the_file_are_read_together(tmp_path):
-    rng = np.random.default_rng(0)
-    order, values = rng.permutation(600), rng.random((600, 50))
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in [*order[:200], *sorted(order[200:])]:  # some lie in the order of their names
-            file[f"{k:03d}"] = values[k]
-    for options in ({"shuffle": True}, {}, {"shuffle": True, "window": 2}):
-        fields = {"x": Field(".", columns=slice(5, 45)), "k": SampleNumber()}
-        with H5StreamLoader(tmp_path / "a.h5", 7, fields=fields, samples=Objects("*"), **options) as loader:
-            for batch in loader:
-                assert np.array_equal(batch["x"].numpy(), values[batch["k"].numpy(), 5:45])
-
-
-@pytest.mark.usefixtures("opened_both_ways")
-@pytest.mark.parametrize("options", [{}, {"chunks": (2,)}, {"chunks": (2,), "compression": "gzip"}], ids=str)
-def test_what_was_never_written_is_filled_whichever_object_comes_first(tmp_path, options):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(6):
-            one = file.create_dataset(f"{k}", (4,), "f4", fillvalue=7, **options)
-            if k in (0, 1, 4):
-                one[()] = k
-    found = H5Dataset(tmp_path / "a.h5", ".", samples=Objects("*"))[:]
-    assert found[:, 0].tolist() == [0, 1, 7, 7, 4, 7]
-
-
-@pytest.mark.usefixtures("opened_both_ways")
-@pytest.mark.parametrize("lacks", [(0, 3), (2,), (5, 4, 1)])
-def test_an_object_that_lacks_a_dataset_may_be_filled(tmp_path, lacks):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(6):
-            group = file.create_group(f"{k}")
-            group["y"], group.attrs["k"] = k, k
-            if k not in lacks:
-                group.create_dataset("x", data=np.full(3, k, "f4"), fillvalue=-1)
-                group["hits"] = np.arange(k + 1)
-    fields = {"x": "x", "y": "y", "k": "@k", "hits": Field("hits", ragged="list"), "n": SampleNumber()}
-    with H5StreamLoader(
-        tmp_path / "a.h5", 4, shuffle=True, fields=fields, samples=Objects("*", missing="fill")
-    ) as loader:
-        seen = []
-        for batch in loader:
-            for i, k in enumerate(batch["n"].tolist()):
-                assert batch["x"][i].tolist() == [-1 if k in lacks else k] * 3
-                assert (batch["y"][i], batch["k"][i]) == (k, k)
-                assert batch["hits"][i].tolist() == ([] if k in lacks else list(range(k + 1)))
-                seen.append(k)
-    assert sorted(seen) == list(range(6))
-    with pytest.raises(errors.FieldNotFoundError, match="x"):
-        H5Dataset(tmp_path / "a.h5", fields, samples=Objects("*"))
 
 
 @pytest.mark.usefixtures("opened_both_ways")

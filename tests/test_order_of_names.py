@@ -56,13 +56,6 @@ def test_objects_come_as_h5py_lists_them(paths, pattern, many, monkeypatch):
         assert boxes[:][:, 0, 0].tolist() == expected
 
 
-def test_files_of_a_pattern_come_as_sorted_sorts_them(paths, tmp_path):
-    with h5py.File(paths[0], "a") as first, h5py.File(paths[1], "a") as second:
-        first["only"], second["only"] = [1], [2]
-    assert H5Dataset(str(tmp_path / "b*.h5"), "only")[:].tolist() == [1, 2]
-    assert H5Dataset(str(tmp_path / "b*.h5"), "only", samples=Objects("files"))[:].tolist() == [[1], [2]]
-
-
 def test_a_state_of_the_order_before_goes_on_between_epochs(paths):
     def make():
         return H5StreamLoader(paths[0], 7, samples=Rows(of="*"), fields="x", shuffle=True, seed=3)

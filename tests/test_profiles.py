@@ -9,7 +9,7 @@ from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h5stream import H5Dataset, H5StreamLoader
+from h5stream import H5StreamLoader
 from h5stream.errors import OptionError
 from h5stream.profiles import Profile, arguments_from, profile_text, read_profile, write_profile
 
@@ -70,12 +70,6 @@ def test_what_is_given_goes_before_what_is_written(file, tmp_path):
         assert next(iter(loader)).shape == (5,)
 
 
-def test_a_dataset_keeps_its_own_fields(file, tmp_path):
-    path = written(tmp_path, dataset="/nowhere.h5", fields=("x", "y"), loader={"batch_size": 7})
-    with H5StreamLoader.from_profile(path, H5Dataset(file, "z")) as loader:
-        assert next(iter(loader)).shape == (7,)
-
-
 def test_training_is_not_the_profiles_business(tmp_path):
     for key in ("seed", "drop_last", "rank"):
         with pytest.raises(OptionError, match=key):
@@ -125,11 +119,6 @@ def test_a_missing_profile_says_what_writes_one(tmp_path):
         read_profile(tmp_path / "none.toml")
 
 
-def test_a_profile_without_a_dataset_needs_one(tmp_path):
-    with pytest.raises(OptionError, match="names no dataset"):
-        arguments_from(written(tmp_path), None, {})
-
-
 @pytest.mark.parametrize(
     ("arguments", "window_device"),
     [
@@ -144,8 +133,3 @@ def test_a_profile_without_a_dataset_needs_one(tmp_path):
 def test_a_window_on_a_device_follows_the_device_that_is_given(tmp_path, arguments, window_device):
     path = written(tmp_path, dataset="a.h5", loader={"window_device": "cuda"})
     assert arguments_from(path, None, arguments).get("window_device") == window_device
-
-
-def test_a_window_device_is_text(tmp_path):
-    with pytest.raises(OptionError, match="window_device must be text, not 1"):
-        Profile(dataset="", fields=None, loader={"window_device": 1})

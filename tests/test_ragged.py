@@ -18,10 +18,6 @@ from h5stream import (
     structure,
 )
 from h5stream.baseline import measure
-from h5stream.engine.assemble import Assembler
-from h5stream.engine.ragged import RaggedCounts, RaggedRows
-from h5stream.engine.slots import SlotFormat
-from h5stream.errors import SourceError
 
 FORMS = ("packed", "nested", "pad", "list")
 
@@ -115,17 +111,6 @@ def test_samples_of_damaged_chunks_are_left_out(tmp_path):
     assert sorted(seen) == [k for k in range(30) if k not in (6, 7)]
 
 
-def test_memory_is_not_used_again_while_a_tensor_looks_at_it(tmp_path):
-    expected = write(tmp_path / "a.h5", [30_000] * 40)
-    with H5StreamLoader(tmp_path / "a.h5", 2, fields=FIELDS, shuffle=True, memory_budget="24MiB") as loader:
-        kept = [batch for _ in range(2) for batch in loader]
-        check(kept, expected)
-    values = [batch["hit"].values for batch in kept]
-    del kept
-    assert sum(len(each) for each in values) == 2 * 40 * 30_000
-    assert min(int(each.min()) for each in values) >= 1
-
-
 @pytest.mark.parametrize(
     ("field", "says"),
     [
@@ -163,59 +148,3 @@ def test_a_sample_larger_than_the_budget_is_refused_with_the_number_that_would_d
         H5StreamLoader(tmp_path / "a.h5", 1, fields=FIELDS, memory_budget="4MiB")
     with H5StreamLoader(tmp_path / "a.h5", 1, fields=FIELDS, memory_budget=refused.value.needed) as loader:
         assert sorted(len(batch["hit"].values) for batch in loader) == [3, 10, 400_000]
-
-
-@pytest.mark.parametrize("form", ["packed", "pad", "list"])
-def test_ragged_rows_go_to_the_device_that_the_slot_is_on(tmp_path, form):
-    write(tmp_path / "a.h5", [2, 0, 3])
-    layout = H5Dataset(tmp_path / "a.h5", [Field("hit", rows=Bounds("bounds"), ragged=form), "label"]).layout
-    hits = np.zeros(5 * 12, np.uint8)
-    rows = RaggedRows(
-        of=RaggedCounts(3, ((np.arange(3), np.array([2, 0, 3])),)),
-        row_nbytes=12,
-        shares=[hits],
-        filler=np.zeros(4, np.uint8) if form == "pad" else None,
-    )
-    number = next(k for k, one in enumerate(layout.fields) if one.kind == "ragged")
-    slot_format = SlotFormat.for_rows(layout.fields, 3)
-    there = torch.empty(slot_format.nbytes, dtype=torch.uint8, device="meta")
-    found, _ = Assembler(layout).batch(there, slot_format, 3, {number: rows}, apart=False)
-    assert {each.device.type for each in found} == {"meta"}
-
-
-def test_of_samples_that_were_padded_some_can_be_left_out():
-    rows = RaggedRows(
-        of=RaggedCounts(3, ((np.arange(3), np.array([2, 3, 1])),)),
-        row_nbytes=1,
-        filler=np.full(8, 9, np.uint8),
-        shares=[np.array([1, 1, 0, 2, 2, 2, 3, 0, 0], np.uint8)],
-    )
-    assert not rows.takes_copying
-    left = rows.without(np.array([True, False, True]))
-    assert rows.arrange().tolist() == [1, 1, 9, 2, 2, 2, 3, 9, 9]
-    assert left.arrange().tolist() == [1, 1, 3, 9]
-
-
-def columns_of_two_samples(sound: np.ndarray, *columns: int) -> RaggedRows:
-    memory = np.array(columns, np.int32).view(np.uint8)
-    of = RaggedCounts(2, ((np.arange(2), np.array([1, len(columns) - 1])),))
-    return RaggedRows(of=of, row_nbytes=4, width=5, shares=(memory,), sound=sound, numbers=(np.array([7, 3]),))
-
-
-def test_columns_of_a_sparse_matrix_are_looked_at_once_a_sample():
-    sound = np.zeros(9, np.bool_)
-    with pytest.raises(SourceError, match="column 5"):
-        columns_of_two_samples(sound, 0, 4, 5).arrange()
-    assert not sound.any()
-    columns_of_two_samples(sound, 0, 4, 4).arrange()
-    assert np.flatnonzero(sound).tolist() == [3, 7]
-    columns_of_two_samples(sound, 0, 4, 5).arrange()  # they are known, and a change of the file would be noticed
-    sound[3] = False
-    with pytest.raises(SourceError, match="column 5"):
-        columns_of_two_samples(sound, 0, 4, 5).arrange()
-
-
-def test_what_is_left_of_a_batch_says_nothing_of_samples_that_were_left_out():
-    sound = np.zeros(9, np.bool_)
-    columns_of_two_samples(sound, 0, 4, 5).without(np.array([True, False])).arrange()
-    assert not sound.any()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import os
-import shutil
 import signal
 
 import h5py
@@ -15,9 +13,9 @@ import pytest
 import torch
 from amounts import crossed
 from forking import Forked
-from inner import around_reads, default_budget, stream_all
-from sample_files import reader_threads, write_sample
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+from inner import around_reads, stream_all
+from sample_files import write_sample
+from torch.utils.data import RandomSampler
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
 from h5stream.errors import OptionError, StateError
@@ -84,17 +82,6 @@ def test_batches_that_are_held_ready_do_not_count(sample):
     assert loader.state_dict()["taken"] == [[1, 1]]
     next(iterator)
     assert loader.state_dict()["taken"] == [[1, 2]]
-
-
-def test_a_loader_in_use_can_be_set_back(sample):
-    whole = epochs(make(sample, persistent_workers=True), 2)
-    loader = make(sample, persistent_workers=True)
-    _, state = stopped_after(loader, 5)
-    assert epochs(loader, 2)[0] == whole[1]
-    loader.load_state_dict(state)
-    assert rows(loader) == whole[0][5:]
-    loader.close()
-    assert reader_threads() == []
 
 
 def test_set_epoch_to_the_epoch_of_the_state_does_not_lose_the_place(sample):
@@ -209,12 +196,6 @@ def test_four_ranks_then_two_then_eight(sample):
     assert (state["epoch"], state["taken"]) == (1, [])
 
 
-def test_every_rank_saves_the_same_but_its_number(sample):
-    states = [stopped_after(loader, 3)[1] for loader in at_ranks(sample, 4)]
-    assert [state.pop("rank") for state in states] == [0, 1, 2, 3]
-    assert all(state == states[0] for state in states)
-
-
 def test_a_rest_that_cannot_be_cut_is_refused_and_the_loader_stays_as_it_was(sample):
     _, state = stopped_after(make(sample), 20)
     state["taken"] = [[1, 20]]
@@ -267,15 +248,6 @@ def test_data_that_were_written_anew_are_noticed_by_their_chunks(sample, tmp_pat
         file.create_dataset("y", data=sample.y)
     with pytest.raises(StateError, match="chunks was"):
         make(tmp_path / "again.h5").load_state_dict(state)
-
-
-def test_the_same_data_at_another_path_and_time_go_on(sample, tmp_path):
-    taken, state = stopped_after(make(sample), 6)
-    shutil.copyfile(sample.path, tmp_path / "copy.h5")
-    os.utime(tmp_path / "copy.h5", (1, 1))
-    later = make(tmp_path / "copy.h5")
-    later.load_state_dict(state)
-    assert taken + rows(later) == rows(make(sample))
 
 
 def test_threads_and_devices_may_differ(sample):
@@ -378,17 +350,6 @@ def test_a_sampler_that_gives_the_same_indices_again_goes_on(sample, batches):
     assert batches < 21 or state["taken"] == []
 
 
-def test_a_batch_sampler_goes_on(sample):
-    def make_loader():
-        batches = BatchSampler(SequentialSampler(range(ROWS)), 100, drop_last=False)
-        return H5StreamLoader(sample.path, batch_sampler=batches, fields=FIELDS)
-
-    taken, state = stopped_after(make_loader(), 3)
-    later = make_loader()
-    later.load_state_dict(state)
-    assert taken + rows(later) == rows(make_loader())
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_sampler_that_gives_other_indices_is_an_error_and_no_repeated_row(sample, num_workers):
     _, state = stopped_after(listed(sample, seeded()), 5)
@@ -403,20 +364,6 @@ def test_a_samplers_rest_is_not_cut_for_other_ranks(sample):
     state["taken"] = [[2, 5]]
     with pytest.raises(StateError, match=r"of 2 ranks and there are 1: .* cannot be cut anew"):
         listed(sample, seeded()).load_state_dict(state)
-
-
-def test_a_state_of_a_window_that_plans_make_too_large_now_is_taken_over(tmp_path, monkeypatch):
-    """An automatic window may be smaller than it was: states that were saved before still mean the same rows."""
-    stream_all(monkeypatch)
-    sample = write_sample(tmp_path, rows=20000, columns=16)
-    before = make(sample, window=9000, num_workers=1, batch_size=100, memory_budget=1 << 30)
-    whole = epochs(make(sample, window=9000, num_workers=1, batch_size=100, memory_budget=1 << 30), 2)
-    taken, state = stopped_after(before, 50)
-    default_budget(monkeypatch, 4_500_000)
-    now = make(sample, window="auto", num_workers=1, batch_size=100)
-    assert now.window_size.window_rows != 9000
-    now.load_state_dict(state)
-    assert [taken + rows(now), rows(now)] == whole
 
 
 def test_a_samplers_state_keeps_its_automatic_window(tmp_path, monkeypatch):

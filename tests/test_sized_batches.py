@@ -6,9 +6,6 @@ import json
 import h5py
 import numpy as np
 import pytest
-from amounts import examples
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 
 from h5stream import Bounds, Field, H5StreamLoader, Lengths, Sized, errors
 
@@ -58,34 +55,6 @@ def check(batches, limit=None, form="packed", size=8192):
 
 def flat(batches):
     return list(itertools.chain(*batches))
-
-
-@examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    limit=st.none() | st.integers(29, 300),
-    bucket=st.booleans(),
-    size=st.integers(1, 40),
-    form=st.sampled_from(["packed", "pad"]),
-    window=st.sampled_from(["auto", "all", 5, 40]),
-    threads=st.sampled_from([0, 2]),
-    shuffle=st.booleans(),
-)
-def test_batches_have_as_many_samples_as_fit_and_each_sample_comes_once(
-    path, limit, bucket, size, form, window, threads, shuffle
-):
-    bucket = bucket and shuffle
-    draw = Sized(limit, bucket=bucket) if bucket or limit is not None else None
-    given_too = {"draw": draw, "window": window, "num_workers": threads, "shuffle": shuffle, "seed": 0}
-    with H5StreamLoader(path, size, fields=fields(form), **given_too) as loader:
-        epochs = []
-        for _ in range(2):
-            expected = len(loader)
-            epochs.append(check(loader, limit, form, size))
-            assert len(epochs[-1]) == expected
-            assert sorted(flat(epochs[-1])) == list(range(150))
-        assert (epochs[0] == epochs[1]) == (not shuffle)
-    with H5StreamLoader(path, size, fields=fields(form), **given_too) as loader:
-        assert check(loader) == epochs[0]
 
 
 def test_a_slot_holds_the_most_samples_that_a_batch_may_have(tmp_path):

@@ -8,15 +8,14 @@ import warnings
 from pathlib import Path
 
 import h5py
-import imagecodecs
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from h5stream import Field, H5Dataset, Lengths, Objects, Values, field_statistics
-from h5stream.engine.moments import MOST_VALUES, Moments, ValueCounts
+from h5stream import Field, H5Dataset, Lengths, Objects, Values
+from h5stream.engine.moments import MOST_VALUES, Moments
 from h5stream.errors import CorruptChunkError, FieldNotFoundError, OptionError
 from h5stream.storage.catalogue import forget, kept_of
 
@@ -156,28 +155,6 @@ def test_a_field_has_the_statistics_that_numpy_finds(path, name, axis):
     assert found.samples == 500
     counts = dict(zip(*(each.tolist() for each in np.unique(values, return_counts=True)), strict=True))
     assert found.counts == (counts if len(counts) <= MOST_VALUES and name != "table" else None)
-
-
-def test_pictures_of_unlike_size_in_unlike_batches_are_refused_along_an_axis(tmp_path, monkeypatch):
-    with h5py.File(tmp_path / "o.h5", "w") as f:
-        pictures = f.create_dataset("x", 20, h5py.vlen_dtype("u1"))
-        for k in range(20):
-            pictures[k] = np.frombuffer(imagecodecs.png_encode(np.ones((2, 3 + (k == 13), 3), "u1")), "u1")
-    monkeypatch.setattr(field_statistics, "BATCH_NBYTES", 1)
-    with pytest.raises(OptionError, match=r"has samples of \(3,\) and of \(4,\)"):
-        H5Dataset(tmp_path / "o.h5", Field("x", decode="png")).statistics(axis=1)
-    found = H5Dataset(tmp_path / "o.h5", Field("x", decode="png")).statistics(axis=0)["x"]
-    assert (found.count.tolist(), found.shape) == ([183, 183], (2, 1, 1))
-
-
-@given(data=st.data(), kind=st.sampled_from(["i2", "u4", "i8", "u8"]), low=st.sampled_from(["min", "0", "max"]))
-def test_whole_numbers_close_to_one_another_are_counted(data, kind, low):
-    info = np.iinfo(kind)
-    base = {"min": info.min, "0": 0, "max": info.max - 120}[low]
-    values = np.array([base + k for k in data.draw(st.lists(st.integers(0, 120), min_size=1))], kind)
-    counted = ValueCounts()
-    counted.add(values)
-    assert counted.counts == dict(zip(*(each.tolist() for each in np.unique(values, return_counts=True)), strict=True))
 
 
 def test_statistics_of_a_part_are_of_that_part_alone(path):
