@@ -285,9 +285,6 @@ def test_threads_that_share_an_iterator_get_each_batch_once_and_all_see_the_end(
     assert reader_threads() == []
 
 
-# --- dropping what reads ahead -------------------------------------------------------------------------------
-
-
 # --- reading ahead ------------------------------------------------------------------------------------------
 
 

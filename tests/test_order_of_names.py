@@ -17,7 +17,7 @@ def paths(request, tmp_path):
     for number, path in enumerate(paths):
         libver = ("earliest", "latest")[number]
         with h5py.File(path, "w", libver=libver, track_order=request.param) as file:
-            for k in np.random.default_rng(number).permutation(40).tolist():
+            for k in np.random.default_rng(number).permutation(14).tolist():
                 group = file.create_group(f"demo_{k}", track_order=request.param)
                 for name in ("x", "é", "x10", "x2"):
                     group[name] = np.full((3, 2), 100 * number + k)

@@ -40,6 +40,7 @@ def mean_of(sample):
     return {"mean": sample["x"].double().mean(), "n": sample["n"]}
 
 
+@pytest.mark.parametrize("paths", [STORED[2]], indirect=True)
 def test_python_for_each_sample_gets_it_in_its_shape(paths):
     whole, _ = read(paths)
     options = {"sample_transform": mean_of, "sample_workers": 1}
