@@ -13,15 +13,10 @@ from inner import stream_all
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 from h5stream import (
-    Bounds,
     ChunkBatchSampler,
-    Crop,
     Field,
     H5Dataset,
     H5StreamLoader,
-    SampleNumber,
-    Sized,
-    Values,
     collate,
 )
 from h5stream.errors import FieldLengthError, OptionError
@@ -171,53 +166,3 @@ def test_paths_among_datasets_are_refused(folder):
 
 
 # --- the form of a batch ------------------------------------------------------------------------------------
-
-
-def write_beside(path, counts, first):
-    """Write samples with rows of their own, with a picture that each names, and with what the file has once."""
-    bounds = np.append(0, np.cumsum(counts))
-    with h5py.File(path, "w") as file:
-        file.create_dataset("hit", data=first + np.arange(bounds[-1]), chunks=(4,), compression="gzip")
-        file["bounds"], file["label"] = bounds, first + np.arange(len(counts))
-        file["image"] = first + np.random.default_rng(first).random((3, 2))
-        file["which"] = np.arange(len(counts)) % 3
-        file.attrs["mark"] = first
-
-
-def test_what_is_looked_up_and_what_is_in_memory_is_joined_too(tmp_path):
-    counts = ([3, 0, 7, 2, 5], [4, 9, 1])
-    for k, each in enumerate(counts):
-        write_beside(tmp_path / f"{k}.h5", each, 100 * k)
-
-    def dataset(k):
-        fields = {
-            "hit": Field("hit", rows=Bounds("bounds")),
-            "part": Field("hit", rows=Bounds("bounds"), crop=Crop(3)),
-            "image": Field("image", rows="which"),
-            "label": "label",
-            "mark": Field("@mark"),
-            "value": Values(np.arange(len(counts[k])) * 1.5 + k),
-            "text": Values([f"{k} {n}" for n in range(len(counts[k]))]),
-        }
-        return H5Dataset(tmp_path / f"{k}.h5", fields)
-
-    alone = [dataset(k)[j] for k in range(2) for j in range(len(counts[k]))]
-    joined = ConcatDataset([dataset(0), dataset(1)])
-    for options in ({"num_workers": 0}, {"shuffle": True}, {"shuffle": True, "draw": Sized(10, "hit")}):
-        seen = []
-        for batch in H5StreamLoader(joined, 3, **options):
-            for k, label in enumerate(batch["label"].tolist()):
-                number = label % 100 + len(counts[0]) * (label // 100)
-                expected = alone[number]
-                assert torch.equal(batch["hit"].sample(k), expected["hit"])
-                assert len(batch["part"].sample(k)) == min(3, len(expected["hit"]))
-                assert set(batch["part"].sample(k).tolist()) <= set(expected["hit"].tolist())
-                for name in ("image", "label", "mark", "value"):
-                    assert torch.equal(batch[name][k], expected[name]), name
-                assert batch["text"][k] == expected["text"]
-                seen.append(number)
-        assert sorted(seen) == list(range(8))
-    unlike = {"label": "label", "value": "label"}, {"label": "label", "value": SampleNumber()}
-    unlike = ConcatDataset([H5Dataset(tmp_path / "1.h5", fields) for fields in unlike])
-    with pytest.raises(OptionError, match="like fields"):
-        H5StreamLoader(unlike)

@@ -19,7 +19,7 @@ from torch.utils.data import (
     Subset,
 )
 
-from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
+from h5stream import H5Dataset, H5StreamLoader
 from h5stream.errors import BudgetError, OptionError
 
 
@@ -58,12 +58,6 @@ def test_a_sampler_decides_the_order_as_in_dataloader(sample, dataset, drop_last
     assert batches_of(ours) == batches_of(theirs)
     assert next(iter(ours.batch_sampler)) != list(range(64))
     assert ours.sampler == options()["sampler"]
-
-
-def test_the_batch_sampler_of_a_sampler_gathers_its_indices(dataset):
-    loader = H5StreamLoader(dataset, 3, sampler=[7, 8, 9, 1])
-    assert list(loader.batch_sampler) == [[7, 8, 9], [1]]
-    assert batches_of(loader) == [[7, 8, 9], [1]]
 
 
 def test_a_batch_sampler_decides_everything(sample, dataset):
@@ -110,13 +104,6 @@ def test_single_samples_by_indices_of_any_integer_type(dataset, indices):
     assert batches_of(H5StreamLoader(dataset, 2, sampler=indices)) == [[4, 2]]
 
 
-def test_collate_fn_is_called_for_the_batches_of_a_batch_sampler(dataset):
-    listed = [[1, 2], [3]]
-    ours = H5StreamLoader(dataset, batch_sampler=listed, collate_fn=lambda s: [int(y) for _, y in s])
-    theirs = DataLoader(dataset, batch_sampler=listed, collate_fn=lambda s: [int(y) for _, y in s])
-    assert list(ours) == list(theirs) == listed
-
-
 def test_an_endless_sampler_ends_with_break(dataset):
     def forever():
         while True:
@@ -143,13 +130,6 @@ def test_distributed_samplers_part_the_rows_and_hear_of_the_epoch(dataset):
     assert len(seen) == 1000  # none of those twice that the sampler pads with under DataLoader
 
 
-def test_our_own_sampler_under_a_stock_dataloader_gives_our_order(sample, dataset):
-    stock = DataLoader(dataset, batch_sampler=ChunkBatchSampler(dataset, 64, seed=3, window=200))
-    ours = H5StreamLoader(dataset, 64, True, seed=3, window=200)
-    for _ in range(2):
-        assert batches_of(stock) == batches_of(ours)
-
-
 # --- selections ---------------------------------------------------------------------------------------------
 
 
@@ -157,14 +137,6 @@ def test_a_samplers_indices_are_places_in_the_subset_as_in_dataloader(dataset):
     nested = Subset(Subset(dataset, [50, 30, 10, 70, 20]), [4, 0, 1])
     for given in ({"batch_size": 2, "sampler": [2, 0, 1]}, {"batch_sampler": [[1], [0, 2, -1]]}):
         assert batches_of(H5StreamLoader(nested, **given)) == batches_of(DataLoader(nested, **given))
-
-
-def test_a_subset_of_a_selection_follows_both(sample):
-    dataset = H5Dataset(sample.path, ["x", "y"], rows=np.arange(0, 1000, 2))
-    subset = Subset(dataset, [9, 1, 5])
-    assert rows_of(H5StreamLoader(subset, 2)) == [18, 2, 10]
-    given = {"batch_size": 3, "sampler": [0, 1, 2]}
-    assert rows_of(H5StreamLoader(subset, **given)) == rows_of(DataLoader(subset, **given)) == [18, 2, 10]
 
 
 @pytest.mark.parametrize("given", [{"batch_sampler": [[0], [3]]}, {"batch_size": 1, "sampler": [0, 3]}])

@@ -4,7 +4,6 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from inner import order_of, stream_all
 
 from h5stream import (
     Balanced,
@@ -82,25 +81,6 @@ def test_each_batch_mixes_the_sources(paths):
         assert np.abs(shares.mean(axis=0) - [0.2, 0.3, 0.5]).max() < 0.02
         assert shares.min() > 0
         assert shares.std(axis=0).max() < 0.11
-
-
-def test_no_chunk_is_decoded_twice_in_a_window(paths, monkeypatch):
-    stream_all(monkeypatch)
-    with h5py.File(paths["a"]) as file:
-        if not file["x"].compression:
-            pytest.skip("nothing is decoded")
-    starts = np.cumsum([0, *SIZES.values()])
-    with H5StreamLoader(Mixture(paths, [1, 1, 1], stop="all", fields="x"), 50, window=400, keep="never") as loader:
-        for epoch in range(2):
-            assert sum(len(x) for x in loader) == 3000
-            wanted = 0
-            windows = list(order_of(loader, epoch).windows())
-            assert len(windows) > 3
-            for window in windows:
-                for number, rows in enumerate(CHUNKS.values()):
-                    ours = window.rows[(window.rows >= starts[number]) & (window.rows < starts[number + 1])]
-                    wanted += len(np.unique((ours - starts[number]) // rows))
-            assert loader.stats().chunks == wanted
 
 
 def test_sources_may_be_datasets_parts_of_them_and_loaders(paths):

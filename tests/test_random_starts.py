@@ -4,15 +4,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from amounts import examples
-from hypothesis import given
-from hypothesis import strategies as st
 
 from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader, SampleNumber, Sequences, errors
-from h5stream.order.draws import RandomStarts
-from h5stream.samples.segments import Ends
-from h5stream.samples.sequences import Draws
-from h5stream.samples.space import SequenceSpace
 
 LENGTHS = (9, 3, 23, 4, 40, 17, 4)
 STEPS = 4
@@ -43,22 +36,6 @@ def begins_of(batches):
     assert (last[:, 0] == x[:, -1]).all()
     assert (x[:, -1] % 1000 < np.array(LENGTHS)[x[:, 0] // 1000]).all()
     return x[:, 0].tolist()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"num_workers": 0}, {"window": 4}, {"shuffle": False}, {"window": "all"}],
-    ids=str,
-)
-def test_an_epoch_takes_one_start_of_each_segment(path, options):
-    given = {"shuffle": True, "seed": 1} | options
-    with H5StreamLoader(path, 2, fields=FIELDS, samples=random(), **given) as loader:
-        epochs = [begins_of(loader) for _ in range(4)]
-    for begins in epochs:
-        assert sorted(begin // 1000 for begin in begins) == LONG_ENOUGH
-    assert len({tuple(sorted(begins)) for begins in epochs}) > 1
-    with H5StreamLoader(path, 3, fields=FIELDS, samples=random(), shuffle=True, seed=1) as again:
-        assert sorted(begins_of(again)) == sorted(epochs[0])
 
 
 def test_a_dataset_alone_draws_for_the_epoch_that_it_is_told(path):
@@ -126,38 +103,3 @@ def test_joined_datasets_take_one_start_of_each_segment(path):
     drawn = H5Dataset(path, "x", samples=random(per_epoch=5))
     with pytest.raises(errors.OptionError, match="per_epoch= give one H5Dataset all files"):
         H5StreamLoader([drawn, drawn], 2)
-
-
-def test_flags_of_a_flat_buffer_make_segments(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["end"] = np.arange(30), np.isin(np.arange(30), [4, 5, 17, 24])
-    samples = Sequences(3, of=Ends("end"), starts="random")
-    found = H5Dataset(tmp_path / "a.h5", "x", samples=samples)[:].numpy()
-    assert np.digitize(found, [5, 6, 18, 25]).tolist() == [[0] * 3, [2] * 3, [3] * 3, [4] * 3]
-
-
-@examples(200)
-@given(
-    counts=st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any),
-    per_epoch=st.none() | st.integers(1, 60),
-    by=st.sampled_from(["segments", "rows"]),
-    data=st.data(),
-)
-def test_draws_are_of_what_may_be_drawn(counts, per_epoch, by, data):
-    edges, total = np.cumsum([0, *counts]), sum(counts)
-    by = by if per_epoch else "segments"
-    draws = Draws(per_epoch=per_epoch, by=by)
-    space = SequenceSpace(anchors=np.arange(total), edges=edges, pad=None, left_out=0, draws=draws)
-    rows = np.array(sorted(data.draw(st.none() | st.sets(st.integers(0, total - 1), min_size=1)) or range(total)))
-    starts = RandomStarts(space, rows)
-    numbers = starts.numbers(seed=data.draw(st.integers(0, 2**63)), epoch=data.draw(st.integers(0, 5)))
-    assert len(numbers) == len(starts)
-    assert (np.diff(numbers) >= 0).all()
-    assert set(numbers.tolist()) <= set(rows.tolist())
-    segments = np.searchsorted(edges, rows, side="right")
-    if by == "segments":
-        seen = np.bincount(np.searchsorted(edges, numbers, side="right"), minlength=segments.max() + 1)
-        often = seen[np.unique(segments)]
-        assert often.max() - often.min() <= 1
-    chosen = starts.of_segments(np.array([0]))
-    assert chosen.tolist() == rows[segments == segments[0]].tolist()

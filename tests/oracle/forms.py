@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from h5stream import Balanced, ChunkBatchSampler, H5Dataset, H5StreamError, Sized, Weighted, collate, repack
 
@@ -194,6 +194,19 @@ def drawn(reading: Reading, options: dict[str, Any]) -> None:
             raise WrongError(f"classes come {shares} times")
 
 
+def joined(reading: Reading, options: dict[str, Any]) -> None:
+    """A dataset of each file, read as one, where no field lists what each sample of all files has."""
+    model, trees = reading.model, [tree for tree in reading.trees.values() if isinstance(tree, dict)]
+    listed = any(isinstance(value, list) for tree in trees for key in ("rows", "names", "file")
+                 for value in [tree["options"].get(key)])  # fmt: skip
+    if model.kind in ("Table", "Boxes") or model.is_drawn or listed or any(tree["call"] == "Values" for tree in trees):
+        return
+    parts = [H5Dataset(str(reading.folder / name), **reading.asked) for name in reading.case["source"]]
+    with reading.loader(ConcatDataset(parts), shuffle=True) as loader:
+        found = flat(numbers_in(loader, reading))
+    reading.check_once(found, dropped=reading.case["loader"].get("drop_last", False))
+
+
 def staged(reading: Reading, options: dict[str, Any]) -> None:
     """Samples of a copy of the files."""
     with reading.loader(shuffle=True, stage_to=reading.folder / "fast") as loader:
@@ -289,6 +302,7 @@ FORMS: dict[str, Form] = {
     "chosen": chosen,
     "repacked": repacked,
     "drawn": drawn,
+    "joined": joined,
     "staged": staged,
     "sized": sized,
     "transformed": transformed,

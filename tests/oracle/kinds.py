@@ -401,6 +401,7 @@ def forms_of(rng: random.Random) -> list[dict[str, Any]]:
         "chosen": 1,
         "repacked": 0.5,
         "drawn": 1,
+        "joined": 0.5,
         "staged": 0.5,
         "sized": 0.7,
         "transformed": 0.7,
