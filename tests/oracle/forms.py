@@ -246,19 +246,15 @@ def shape_of(value: Any) -> Any:
     return np.shape(value)
 
 
-def has_lists(value: Any) -> bool:
-    """Tell whether a list is in a sample, as `plain` makes it; torch's ``default_collate`` transposes those."""
-    if isinstance(value, dict):
-        return any(map(has_lists, value.values()))
-    return isinstance(value, list)
-
-
 def transformed(reading: Reading, options: dict[str, Any]) -> None:
     """Samples that pass through a function, in this thread or in a process."""
     model, dataset = reading.model, reading.dataset()
     ragged = any(isinstance(tree, dict) and "ragged" in tree["options"] for tree in reading.trees.values())
     samples = [plain(model.sample(number)) for number in range(len(model.samples))]
-    ragged |= len({str(shape_of(sample)) for sample in samples}) > 1 or any(map(has_lists, samples))
+    # Of lists, and of the tuples that one value of a compound is, torch's ``default_collate`` makes columns.
+    apart = (list, dict) if model.kind == "Objects" else list
+    ragged |= any(isinstance(value, apart) for sample in samples for value in sample.values())
+    ragged |= len({str(shape_of(sample)) for sample in samples}) > 1
     how = {"sample_transform": same_samples, "sample_workers": options["workers"]} | (
         {"collate_fn": list} if ragged else {}
     )
