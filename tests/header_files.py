@@ -214,21 +214,10 @@ def _set_attributes(dataset: Any, one: Made) -> None:
 
 
 def compare_with_h5py(path: Path, *, every: bool = True, sound: bool = True) -> collections.Counter[str]:
-    """Compare all that we understand of a file with what h5py says; what h5py cannot open is not compared.
+    """Compare all that we understand of a file with what h5py says, and count how many things went which way.
 
-    Parameters
-    ----------
-    path : Path
-        Of the file; one that h5py cannot open at all gives nothing.
-    every : bool
-        Whether all objects are compared, or a few of each kind.
-    sound : bool
-        Whether the file is not damaged; else datatypes are compared with each other alone.
-
-    Returns
-    -------
-    Counter
-        How many objects, attributes, chunks and groups went which way.
+    What h5py cannot open is not compared; of a file that is not `sound` datatypes are compared with each other alone,
+    and where not `every` object is looked at, a few of each kind are.
     """
     counts: collections.Counter[str] = collections.Counter()
     try:

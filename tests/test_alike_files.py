@@ -94,27 +94,6 @@ def test_a_file_a_sample_is_what_h5py_reads(folder, form):
 
 
 @pytest.mark.usefixtures("_many")
-def test_files_of_unlike_forms_are_read_all_the_same(folder):
-    for number in range(COUNT):
-        write(folder, number, **list(FORMS.values())[number % len(FORMS)])
-    assert len(check(folder).layout.files) == COUNT
-
-
-@pytest.mark.usefixtures("_many")
-def test_values_that_are_arrays_by_their_type(folder):
-    kind, theirs = np.dtype(("<f4", (2, 3))), np.arange(6 * COUNT, dtype="f4").reshape(COUNT, 2, 3)
-    for number in range(COUNT):
-        write(folder, number)
-        with h5py.File(folder / f"{number:04d}.h5", "a") as file:
-            file.create_dataset("one", (), kind)[()] = theirs[number]
-            file.attrs.create("b", theirs[number], dtype=kind)
-    samples = H5Dataset(f"{folder}/*.h5", {"x": "x", "one": "one", "b": "@b"}, samples=Objects("files"))[:]
-    for name in ("one", "b"):
-        assert samples[name].numpy().tobytes() == theirs.tobytes()
-        assert samples[name].shape == theirs.shape
-
-
-@pytest.mark.usefixtures("_many")
 def test_a_file_of_another_shape_is_named(folder):
     for number in range(COUNT):
         write(folder, number, values=np.zeros((7, 5 + (number == 17)), "f4"))
@@ -125,41 +104,6 @@ def test_a_file_of_another_shape_is_named(folder):
         file.attrs["a"] = np.zeros(2)
     with pytest.raises(errors.FieldLengthError, match=r"0012\.h5': '@a' is float64 \(2,\)"):
         check(folder)
-
-
-@pytest.mark.usefixtures("_many")
-def test_files_that_lack_a_dataset(folder):
-    for number in range(COUNT):
-        write(folder, number)
-        if number in (0, 9, 22):
-            with h5py.File(folder / f"{number:04d}.h5", "a") as file:
-                del file["x"]
-    with pytest.raises(errors.FieldNotFoundError, match=r"0000\.h5'"):
-        check(folder)
-    left = [k for k in range(COUNT) if k not in (0, 9, 22)]
-    assert "3 segment(s)" in repr(check(folder, left, missing="skip"))
-    check(folder, left, missing="skip")
-    for _ in range(2):
-        dataset = H5Dataset(f"{folder}/*.h5", FIELDS, samples=Objects("files", missing="fill"))
-        assert dataset[[9, 22, 0]]["x"].eq(0).all()
-        assert dataset[:]["n"].tolist() == [*range(COUNT)]
-    os.remove(folder / "0000.h5")
-    with pytest.raises(errors.FieldNotFoundError, match=r"0009\.h5'.*'x'.*missing='skip'\) leaves out files"):
-        check(folder)
-
-
-@pytest.mark.usefixtures("_many")
-@pytest.mark.parametrize("form", ["contiguous", "chunks", "gzip"])
-def test_what_was_never_written_has_its_fill_value(folder, form):
-    for number in range(COUNT):
-        write(folder, number)
-        with h5py.File(folder / f"{number:04d}.h5", "a") as file:
-            del file["x"]
-            stored = dict(FORMS[form], shape=(7, 5), dtype="f4", fillvalue=3)
-            one = file.create_dataset("x", **stored)
-            if number % 3:
-                one[:4] = number
-    check(folder)
 
 
 CHANGES = {
@@ -237,23 +181,6 @@ def test_a_catalogue_is_for_files_as_they_were(folder, monkeypatch):
     check(folder, range(COUNT + 1))
 
 
-@pytest.mark.usefixtures("_many")
-def test_an_order_is_resumed(folder):
-    for number in range(COUNT):
-        write(folder, number)
-
-    def loader():
-        return H5StreamLoader(f"{folder}/*.h5", 4, shuffle=True, samples=Objects("files"), fields={"n": "n", "x": "x"})
-
-    with loader() as one:
-        iterator = iter(one)
-        _ = [next(iterator) for _ in range(3)]
-        state, rest = one.state_dict(), [batch["n"].tolist() for batch in iterator]
-    with loader() as other:
-        other.load_state_dict(state)
-        assert [batch["n"].tolist() for batch in other] == rest
-
-
 @pytest.mark.parametrize("form", ["contiguous", "latest"])
 def test_damaged_files_give_what_h5py_gives_or_are_refused(folder, monkeypatch, form):
     monkeypatch.setattr(whereabouts, "MANY", 1)
@@ -262,7 +189,7 @@ def test_damaged_files_give_what_h5py_gives_or_are_refused(folder, monkeypatch, 
         write(folder, number, **FORMS[form])
     whole = (folder / "0003.h5").read_bytes()
     refused = unread = 0
-    for _ in range(100):
+    for _ in range(25):
         data = bytearray(whole)
         for _ in range(rng.randint(1, 4)):
             data[rng.randrange(len(data))] = rng.choice((0, 1, 8, 127, 255, rng.randrange(256)))
@@ -273,69 +200,4 @@ def test_damaged_files_give_what_h5py_gives_or_are_refused(folder, monkeypatch, 
             refused += 1
         except (KeyError, OSError, RuntimeError):  # h5py refuses what we do not look at
             unread += 1
-    assert refused + unread < 100
-
-
-@pytest.mark.usefixtures("_many")
-@pytest.mark.parametrize("ragged", ["packed", "list", "pad"])
-@pytest.mark.parametrize("form", ["contiguous", "chunks", "gzip", "latest"])
-def test_files_of_unlike_lengths(folder, form, ragged):
-    rng = np.random.default_rng(3)
-    lengths = [*rng.integers(1, 20, COUNT - 2).tolist(), 0, 200]
-    may_grow = {"maxshape": (None, 5)} if "chunks" in FORMS[form] else {}
-    for number, rows in enumerate(lengths):
-        write(folder, number, values=rng.integers(0, 9, (rows, 5)).astype("f4"), **FORMS[form], **may_grow)
-    fields = {"x": Field("x", ragged=ragged), "n": "n", "y": "deep/er/y"}
-    seen = []
-    with H5StreamLoader(f"{folder}/*.h5", 5, shuffle=True, samples=Objects("files"), fields=fields) as loader:
-        assert len(loader.dataset.layout.files) == 1
-        for batch in loader:
-            for i, number in enumerate(batch["n"].tolist()):
-                seen.append(number)
-                with h5py.File(folder / f"{number:04d}.h5") as file:
-                    theirs = file["x"][()]
-                    assert np.array_equal(batch["y"][i], file["deep/er/y"])
-                rows = batch["x"]
-                if ragged == "packed":
-                    ours = rows.values[rows.offsets[i] : rows.offsets[i + 1]]
-                else:
-                    ours = rows[i] if ragged == "list" else rows.values[i, : rows.lengths[i]]
-                assert np.array_equal(ours, theirs), number
-    assert sorted(seen) == [*range(COUNT)]
-
-
-@pytest.mark.usefixtures("_many")
-def test_ragged_files_of_which_one_is_otherwise(folder):
-    fields = {"x": Field("x", ragged="list"), "n": "n"}
-
-    def lengths():
-        batch = H5Dataset(f"{folder}/*.h5", fields, samples=Objects("files"))[:]
-        return {int(n): len(x) for n, x in zip(batch["n"], batch["x"], strict=True)}
-
-    for number in range(COUNT):
-        write(folder, number, values=np.ones((number, 5), "f4"))
-    assert lengths() == {number: number for number in range(COUNT)}
-    write(folder, 8, values=np.ones((8, 5), "f4"), chunks=(3, 5), compression="gzip")
-    assert lengths() == {number: number for number in range(COUNT)}
-    write(folder, 8, values=np.ones((8, 6), "f4"))
-    with pytest.raises(errors.FieldLengthError, match=r"0008\.h5': field 'x' has rows of"):
-        lengths()
-    with h5py.File(folder / "0008.h5", "a") as file:
-        del file["x"]
-    with pytest.raises(errors.FieldNotFoundError, match=r"0008\.h5'"):
-        lengths()
-
-
-def test_copies_of_files_are_read_as_they_were(folder, tmp_path):
-    for number in range(COUNT):
-        write(folder, number)
-    fields, seen = {"x": "x", "n": "n"}, []
-    options = {"shuffle": True, "samples": Objects("files"), "fields": fields, "stage_to": tmp_path / "fast"}
-    with H5StreamLoader(f"{folder}/*.h5", 5, **options) as loader:
-        for batch in loader:
-            for x, number in zip(batch["x"], batch["n"].tolist(), strict=True):
-                seen.append(number)
-                with h5py.File(folder / f"{number:04d}.h5") as file:
-                    assert np.array_equal(x, file["x"])
-        assert str(tmp_path / "fast") in loader.dataset.layout.files[0].path
-    assert sorted(seen) == [*range(COUNT)]
+    assert refused + unread < 25

@@ -1,12 +1,8 @@
 """Samples along another axis than the first, beside slices of h5py: recordings, simulations, unlike rates, tables."""
 
-import contextlib
-
 import h5py
 import numpy as np
 import pytest
-from amounts import examples
-from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from h5stream import (
@@ -15,7 +11,6 @@ from h5stream import (
     Field,
     H5Dataset,
     H5StreamLoader,
-    Padding,
     Rows,
     SampleNumber,
     Sequences,
@@ -24,18 +19,6 @@ from h5stream import (
 )
 
 STORED = [{}, {"chunks": True}, {"chunks": True, "compression": "gzip"}, {"chunks": True, "fletcher32": True}]
-
-
-def taken(values, axis, places, pad):
-    """Take places along an axis of an array; those outside of it as `pad` says."""
-    count = values.shape[axis]
-    found = np.take(values, np.clip(places, 0, count - 1), axis=axis)
-    if pad is not None and pad != "edge":
-        outside = [k for k, place in enumerate(places) if not 0 <= place < count]
-        where = [slice(None)] * found.ndim
-        where[axis] = outside
-        found[tuple(where)] = 0 if pad == "zeros" else pad
-    return found
 
 
 @st.composite
@@ -57,134 +40,6 @@ def recordings(draw):
         )
         options.append({**kind, "chunks": tuple(draw(st.integers(1, n)) for n in shape)} if kind else {})
     return axis, shapes, dtype, options
-
-
-@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(form=recordings(), data=st.data())
-def test_every_sample_along_an_axis_is_what_h5py_slices(tmp_path, form, data):
-    axis, shapes, dtype, options = form
-    rng, arrays = np.random.default_rng(0), []
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        for k, (shape, stored) in enumerate(zip(shapes, options, strict=True)):
-            arrays.append(rng.integers(0, 100, shape).astype(dtype))
-            file.create_dataset(f"{k}/x", data=arrays[-1], **stored)
-            file[f"{k}/t"] = np.arange(shape[axis])
-            file[str(k)].attrs["name"] = k
-    by_row = len(shapes) == 1 and data.draw(st.booleans())
-    most = max(shape[axis] for shape in shapes)
-    steps = data.draw(st.lists(st.integers(-2, most), min_size=1, max_size=4))
-    length, stride = data.draw(st.integers(1, most)), data.draw(st.integers(1, 4))
-    pad = data.draw(st.sampled_from([None, "edge", "zeros", 7]))
-    tail = data.draw(st.sampled_from(["drop", "shift"])) if pad is None else "drop"
-    starts = data.draw(st.sampled_from(["all", "random"]))
-    fields = {
-        "x": Field("x", steps=steps) if data.draw(st.booleans()) else "x",
-        "t": Field("t", axis=0),
-        "number": SampleNumber(),
-        "out": Padding(),
-        "name": "@name",
-    }
-    samples = Sequences(
-        length,
-        stride=stride,
-        of="rows" if by_row else "*",
-        axis=axis - (len(shapes[0]) if data.draw(st.booleans()) else 0),
-        pad=pad,
-        tail=tail,
-        starts=starts,
-    )
-    order = data.draw(
-        st.sampled_from([{"shuffle": True, "seed": 1}, {}, {"shuffle": True, "window": 3, "num_workers": 0}])
-    )
-    with contextlib.ExitStack() as opened:
-        source = opened.enter_context(h5py.File(path))["0"] if by_row else path
-        arguments = {"batch_size": 3, "fields": fields, "samples": samples, **order}
-        check(source, arguments, arrays, axis % arrays[0].ndim, by_row)
-
-
-def check(source, arguments, arrays, axis, by_row):
-    """Read an epoch, and look at each sample."""
-    fields, samples = arguments["fields"], arguments["samples"]
-    length, stride, pad, tail = samples.length, samples.stride, samples.pad, samples.tail
-    steps = list(range(length)) if fields["x"] == "x" else list(fields["x"].steps)
-    least, most = min(0, *steps), max(length - 1, *steps)
-    expected = []
-    for k, array in enumerate(arrays):
-        count = array.shape[axis]
-        if pad is None:
-            first, last = max(0, -least), min(count - 1, count - 1 - most)
-        else:
-            first, last = 0, count - 1
-        begins = list(range(first, last + 1, stride))
-        if tail == "shift" and begins and begins[-1] < last:
-            begins.append(last)
-        expected += [(k, row, begin) for row in range(array.shape[0] if by_row else 1) for begin in begins]
-    if not expected:
-        with pytest.raises(errors.OptionError, match="no sample fits"):
-            H5StreamLoader(source, **arguments)
-        return
-    with H5StreamLoader(source, **arguments) as loader:
-        batches = list(loader)
-        everything = loader.dataset.layout.samples
-    assert everything == len(expected)
-    seen = []
-    for batch in batches:
-        for place, number in enumerate(batch["number"].tolist()):
-            k, row, begin = expected[number]
-            seen.append(number)
-            values = arrays[k][row] if by_row else arrays[k]
-            along = axis - 1 if by_row else axis
-            places = [begin + step for step in steps]
-            assert (batch["x"][place].numpy() == taken(values, along, places, pad)).all()
-            reference = np.arange(arrays[k].shape[axis])
-            whole = [begin + step for step in range(length)]
-            assert (batch["t"][place].numpy() == taken(reference, 0, whole, pad)).all()
-            assert batch["out"][place].tolist() == [not 0 <= each < len(reference) for each in whole]
-            assert batch["name"][place] == k
-    if arguments["samples"].starts == "all":
-        assert sorted(seen) == list(range(len(expected)))
-    else:
-        segments = [expected[number][:2] for number in seen]
-        assert sorted(segments) == sorted(set(segments)) == sorted({each[:2] for each in expected})
-
-
-@pytest.mark.parametrize("stored", [{}, {"chunks": (2, 3, 4), "compression": "gzip"}], ids=["contiguous", "gzip"])
-def test_a_sample_may_be_one_index_of_another_axis(tmp_path, stored):
-    values = np.arange(4 * 5 * 6).reshape(4, 5, 6)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=values, **stored)
-        file["y"] = np.arange(6)
-    dataset = H5Dataset(tmp_path / "a.h5", {"x": "x", "y": Field("y", axis=0)}, samples=Rows(axis=-1))
-    assert len(dataset) == 6
-    for k in range(6):
-        assert (dataset[k]["x"].numpy() == values[..., k]).all()
-        assert dataset[k]["y"] == k
-
-
-@pytest.mark.parametrize("stored", [{}, {"chunks": (2, 3, 4, 2), "compression": "gzip"}], ids=["contiguous", "gzip"])
-@pytest.mark.parametrize(
-    "columns", [[2, 0], slice(1, 3), (..., 1), (1, ...), (slice(None, None, 2), [0, 2])], ids=lambda each: str(each)
-)
-def test_columns_choose_of_the_axes_that_samples_do_not_lie_along(tmp_path, stored, columns):
-    values = np.arange(4 * 5 * 7 * 3).reshape(4, 5, 7, 3).astype("f4")
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=values, **stored)
-    samples = Sequences(2, of="rows", axis=2)
-    dataset = H5Dataset(tmp_path / "a.h5", Field("x", columns=columns), samples=samples)
-    for number in range(len(dataset)):
-        row, start = divmod(number, 6)
-        first, second = columns if isinstance(columns, tuple) else (columns, slice(None))
-        others = values[row].transpose(0, 2, 1)  # time last, so that what is chosen comes first
-        first = slice(None) if first is Ellipsis else first
-        second = slice(None) if second is Ellipsis else second
-        wanted = others[first][..., second, :] if isinstance(first, int) else others[first][:, second]
-        wanted = wanted[..., start : start + 2]
-        if wanted.ndim == 3:
-            wanted = wanted.transpose(0, 2, 1)
-        elif isinstance(first, int):
-            wanted = wanted.T
-        assert (dataset[number].numpy() == wanted).all()
 
 
 @pytest.mark.parametrize("stored", STORED, ids=str)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 
 import h5py
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 from inner import stream_all
 from sample_files import one_epoch_at_a_time, reader_threads, write_sample
 
-from h5stream import H5Dataset, H5StreamLoader
+from h5stream import H5StreamLoader
 from h5stream.errors import (
     CorruptChunkError,
     ExternalDataError,
@@ -132,14 +131,6 @@ def test_fields_of_unlike_length_are_listed_with_their_lengths(tmp_path):
     look = "`h5stream inspect FILE` says what fits"
     refused(FieldLengthError, "'x' has 30", "'y' has 29", "must agree in rows", look, source=path, fields=["x", "y"])
     refused(FieldLengthError, "unlike length", "name the fields", "30 rows: x", "29 rows: y", look, source=path)
-
-
-@pytest.mark.parametrize(("many", "ends"), [(12, "12 rows: m12/x."), (13, "3 rows: m3/x; and others.")])
-def test_of_many_lengths_a_few_are_listed(tmp_path, many, ends):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(1, many + 1):
-            file[f"m{k}/x"] = np.zeros((k, 3))
-    refused(FieldLengthError, "1 rows: m1/x; ", ends, source=tmp_path / "a.h5")
 
 
 def test_files_whose_fields_differ_are_refused(tmp_path):
@@ -292,31 +283,6 @@ def test_a_corrupt_chunk_is_named_at_the_batch_that_needed_it(tmp_path, either_w
     assert all(part in str(error) for part in (path, "'group/x'", str(offset)))
     assert next(iterator, None) is None
     assert reader_threads() == []
-
-
-def test_in_a_shuffled_epoch_every_batch_before_the_corrupt_one_is_delivered(tmp_path, either_way):
-    sample = write_sample(tmp_path)
-    corrupt(sample.path, "x", (320, 0))
-    loader = H5StreamLoader(sample.path, 20, True, fields=["x", "y"], seed=0, num_workers=2, window=100)
-    spoiled = [bool({*range(320, 352)} & {*batch}) for batch in loader.batch_sampler]
-    arrived = []
-
-    def take_all():
-        for x, y in loader:
-            assert sample.matches(x, y)
-            arrived.append(y)
-
-    with pytest.raises(CorruptChunkError, match=re.escape("(320, 0)")):
-        take_all()
-    assert len(arrived) == spoiled.index(True) > 0
-
-
-def test_rows_that_leave_out_a_corrupt_chunk_are_read(tmp_path, either_way):
-    sample = write_sample(tmp_path)
-    corrupt(sample.path, "x", (320, 0))
-    good = np.setdiff1d(np.arange(1000), np.arange(320, 352))
-    dataset = H5Dataset(sample.path, ["x", "y"], rows=good)
-    assert sorted(torch.cat([y for _, y in H5StreamLoader(dataset, 64, True)]).tolist()) == good.tolist()
 
 
 # --- files that change --------------------------------------------------------------------------------------

@@ -99,12 +99,6 @@ def test_what_a_sample_is_cannot_be_said_again_of_a_dataset(path):
         H5Dataset(H5Dataset(path, "x"), samples=Sequences(3))
 
 
-@pytest.mark.parametrize("index", ["x", 1.5, None])
-def test_an_index_that_names_no_row_is_shown(path, index):
-    with pytest.raises(OptionError, match=f"rows are named by integers, a slice or a mask, not {index!r}$"):
-        H5Dataset(path, "x")[index]
-
-
 @pytest.mark.parametrize("source", [3, None, [3], object()])
 def test_a_source_is_a_path_or_several(source):
     with pytest.raises(OptionError, match="a source is a path, a pattern or several of them, not"):

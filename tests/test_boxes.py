@@ -6,9 +6,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-import torch
-from amounts import examples
-from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from h5stream import Boxes, Field, H5Dataset, H5StreamLoader, SampleNumber, Values, errors
@@ -55,87 +52,6 @@ def volumes(draw):
     return leading, shapes, dtype, options, draw(st.booleans())
 
 
-@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(form=volumes(), data=st.data())
-def test_every_box_is_what_h5py_cuts_out(tmp_path, form, data):
-    leading, shapes, dtype, options, sparse = form
-    rng, raw, labels = np.random.default_rng(0), [], []
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        for k, (shape, stored) in enumerate(zip(shapes, options, strict=True)):
-            values = rng.integers(0, 100, (*leading, *shape)).astype(dtype)
-            dataset = file.create_dataset(f"{k}/raw", values.shape, dtype, fillvalue=np.array(3, dtype)[()], **stored)
-            written = slice(0, max(1, values.shape[0] // 2)) if sparse else slice(None)
-            dataset[written] = values[written]
-            raw.append(dataset[()])
-            labels.append(rng.integers(0, 9, shape))
-            file[f"{k}/label"] = labels[-1]
-            file[str(k)].attrs["name"] = k
-    axes = len(shapes[0])
-    least = np.min(shapes, axis=0)
-    pad = data.draw(st.sampled_from([None, *MODES]))
-    size = tuple(data.draw(st.integers(1, int(n) if pad is None else int(n) + 3)) for n in least)
-    halo = (
-        tuple(data.draw(st.integers(0, 3)) for _ in range(axes))
-        if pad is not None and data.draw(st.booleans())
-        else None
-    )
-    at = data.draw(st.sampled_from(["random", "grid", "listed"]))
-    given = {"halo": halo, "pad": pad, "of": "*"}
-    if at == "random":
-        given |= {"per_epoch": data.draw(st.integers(1, 20)), "draw": data.draw(st.sampled_from(["rows", "segments"]))}
-    elif at == "grid":
-        given |= {"at": "grid", "stride": data.draw(st.none() | st.tuples(*(st.integers(1, 6) for _ in range(axes))))}
-    else:
-        places = []
-        for _ in range(data.draw(st.integers(1, 12))):
-            k = data.draw(st.integers(0, len(shapes) - 1))
-            room = [max(0, whole - one) for whole, one in zip(shapes[k], size, strict=True)]
-            places.append(
-                [
-                    k,
-                    *(
-                        data.draw(st.integers(0 if pad is None else -min(2, one - 1), n))
-                        for n, one in zip(room, size, strict=True)
-                    ),
-                ]
-            )
-        given |= {"at": np.array(places)}
-    fields = {"raw": "raw", "label": "label", "name": "@name", "number": SampleNumber()}
-    boxes = Boxes(size, **given)
-    order = data.draw(
-        st.sampled_from([{"shuffle": True, "seed": 1}, {}, {"shuffle": True, "window": 3, "num_workers": 0}])
-    )
-    with H5StreamLoader(path, 3, fields=fields, samples=boxes, **order) as loader:
-        batches = list(loader)
-        space = loader.dataset.layout.space
-    count = 0
-    for batch in batches:
-        volume, origins = space.boxes_of(batch["number"].numpy())
-        assert volume.tolist() == batch["name"].tolist()
-        for place in range(len(volume)):
-            k, origin = volume[place], (origins[place] - np.array(boxes.halo or 0)).tolist()
-            assert (batch["raw"][place].numpy() == by_hand(raw[k], origin, boxes.outer, pad)).all()
-            assert (batch["label"][place].numpy() == by_hand(labels[k], origin, boxes.outer, pad)).all()
-            count += 1
-    if at == "random":
-        assert count == len(loader.dataset) == boxes.per_epoch
-        return
-    assert count == space.samples
-    if at == "listed":
-        found = np.concatenate([space.starts.volume[:, None], space.starts.origins], axis=1)
-        assert (found == boxes.at).all()
-    else:
-        for k, shape in enumerate(shapes):
-            covered = np.zeros(shape, int)
-            of, origins = space.boxes_of(np.arange(space.samples))
-            for origin in origins[of == k]:
-                covered[tuple(slice(first, first + one) for first, one in zip(origin, size, strict=True))] += 1
-            step = given["stride"] or size
-            if all(a <= b for a, b in zip(step, size, strict=True)):
-                assert covered.min() >= 1
-
-
 @pytest.fixture(scope="module", params=[{}, {"chunks": (8, 8, 8), "compression": "gzip"}], ids=["contiguous", "gzip"])
 def paths(request, tmp_path_factory):
     rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("volumes")
@@ -156,58 +72,7 @@ def arrays(paths, name):
     return found
 
 
-def epoch(loader):
-    return [batch["number"].tolist() for batch in loader]
-
-
 FIELDS = {"raw": "raw", "label": "label", "number": SampleNumber()}
-
-
-def test_ranks_part_the_boxes_and_a_state_goes_on_at_any_batch(paths):
-    def made(**given):
-        boxes = Boxes((6, 6, 6), per_epoch=40)
-        return H5StreamLoader(paths, 4, shuffle=True, seed=3, fields=FIELDS, samples=boxes, window=12, **given)
-
-    first, second = (lambda loader: (epoch(loader), epoch(loader)))(made())
-    assert first != second
-    shares = [epoch(made(rank=rank, world_size=2)) for rank in range(2)]
-    assert sorted(number for share in shares for batch in share for number in batch) == sorted(
-        number for batch in first for number in batch
-    )
-    for stop in (0, 1, 5, 9):
-        loader = made()
-        iterator = iter(loader)
-        begun = [next(iterator)["number"].tolist() for _ in range(stop)]
-        other = made()
-        other.load_state_dict(loader.state_dict())
-        assert begun + epoch(other) == first
-        assert epoch(other) == second
-    other = H5StreamLoader(
-        paths, 4, shuffle=True, seed=3, fields=FIELDS, samples=Boxes((6, 6, 5), per_epoch=40), window=12
-    )
-    with pytest.raises(errors.StateError, match=r"samples was|fields was"):
-        other.load_state_dict(made().state_dict())
-
-
-def test_a_dataset_alone_and_staged_copies_give_the_same_boxes(paths, tmp_path):
-    boxes = Boxes((6, 7, 8), at="grid", halo=(1, 0, 2), pad="reflect")
-    dataset = H5Dataset(paths, FIELDS, samples=boxes)
-    whole = dataset[:]
-    assert whole["number"].tolist() == list(range(len(dataset)))
-    raw = arrays(paths, "raw")
-    volume, origins = dataset.layout.space.boxes_of(np.arange(len(dataset)))
-    origins = origins - boxes.halo
-    for k, (of, origin) in enumerate(zip(volume, origins, strict=True)):
-        assert (whole["raw"][k].numpy() == by_hand(raw[of], origin.tolist(), boxes.outer, "reflect")).all()
-    for loader in (
-        torch.utils.data.DataLoader(dataset, 4, shuffle=True, num_workers=1),
-        H5StreamLoader(paths, 4, shuffle=True, fields=FIELDS, samples=boxes, stage_to=tmp_path),
-        H5StreamLoader(dataset.subset([3, 5, 8, 13]), 2, shuffle=True),
-        H5StreamLoader(torch.utils.data.Subset(dataset, [9, 2, 4]), 2),
-    ):
-        for batch in loader:
-            assert (batch["raw"] == whole["raw"][batch["number"]]).all()
-            assert (batch["label"] == whole["label"][batch["number"]]).all()
 
 
 def test_a_chunk_that_several_boxes_of_a_window_touch_is_decoded_once(paths):

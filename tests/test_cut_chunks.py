@@ -132,42 +132,6 @@ def test_an_older_state_in_the_middle_of_an_epoch_is_refused_with_words(path):
     assert len(list(loader)) == 40  # still of use
 
 
-def test_an_older_state_at_the_beginning_of_an_epoch_goes_on(path):
-    state = as_older(state_after(make(path), 40))
-    loader, whole = make(path), make(path)
-    loader.load_state_dict(state)
-    list(whole)
-    assert [b[:, 0].tolist() for b in loader] == [b[:, 0].tolist() for b in whole]
-
-
-@pytest.mark.parametrize("order", ["file", "sampler"])
-def test_an_older_state_of_an_order_without_blocks_goes_on(path, order):
-    options = (
-        {"shuffle": False}
-        if order == "file"
-        else {"shuffle": None, "seed": None, "window": "auto", "sampler": range(40_000)}
-    )
-    loader, whole = make(path, **options), make(path, **options)
-    loader.load_state_dict(as_older(state_after(make(path, **options), 5)))
-    assert [b[:, 0].tolist() for b in loader] == [b[:, 0].tolist() for b in whole][5:]
-
-
-def test_an_older_state_of_other_data_is_refused_as_such(path):
-    state = as_older(state_after(make(path), 5))
-    state["fingerprint"]["chunks"] = "another"
-    with pytest.raises(StateError, match="chunks was another"):
-        make(path).load_state_dict(state)
-
-
-def test_a_state_of_chunks_that_are_not_cut_is_of_use_to_newer_versions(tmp_path):
-    path = write(tmp_path / "a.h5", x={"shape": (40_000, 16), "chunks": (500, 16)})
-    state = {**state_after(make(path), 40), "format": 1}
-    loader, whole = make(path), make(path)
-    loader.load_state_dict(state)
-    list(whole)
-    assert [b[:, 0].tolist() for b in loader] == [b[:, 0].tolist() for b in whole]
-
-
 def test_a_samplers_older_state_is_refused_with_words(path):
     sampler = ChunkBatchSampler(H5Dataset(path, "x"), 1000)
     state = sampler.state_dict()

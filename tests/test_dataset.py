@@ -14,7 +14,7 @@ from sample_files import write_sample
 from torch.utils.data import DataLoader
 
 from h5stream import H5Dataset, collate
-from h5stream.errors import OptionError
+from h5stream.errors import OptionError, SourceChangedError
 
 
 @pytest.fixture
@@ -201,3 +201,16 @@ def test_rows_across_files_and_empty_files_are_found(tmp_path):
     assert [int(v) for v in dataset] == expected
     assert dataset[[7, 0, 5]].tolist() == [22, 0, 20]
     assert dataset[:].tolist() == expected
+
+
+@pytest.mark.parametrize("rows", [3, [1, 5, 700]])
+def test_a_file_that_is_rewritten_after_it_was_opened_is_an_error_and_not_other_rows(tmp_path, rows):
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=np.arange(1000), chunks=(100,), compression="gzip")
+    dataset = H5Dataset(path)
+    dataset[rows]
+    with h5py.File(path, "w") as file:  # in place: the inode stays
+        file.create_dataset("x", data=np.full(2000, -1), chunks=(100,), compression="gzip")
+    with pytest.raises(SourceChangedError, match="changed while it was being read"):
+        dataset[rows]

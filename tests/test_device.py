@@ -164,14 +164,6 @@ def test_copy_into_fills_the_same_tensors_batch_by_batch(path):
     assert sorted(seen) == list(range(ROWS))
 
 
-@pytest.mark.parametrize(
-    "static", [torch.empty(10, dtype=torch.int64), torch.empty(BATCH), torch.empty(BATCH, 2, dtype=torch.int64), 3]
-)
-def test_copy_into_refuses_tensors_that_do_not_fit(path, static):
-    with pytest.raises(OptionError, match=r"copy_into needs a torch.int64 tensor of at least 64 rows of \(\)"):
-        next(H5StreamLoader(path, BATCH, fields="y").copy_into(static))
-
-
 # --- what is refused ----------------------------------------------------------------------------------------
 
 

@@ -75,7 +75,7 @@ def flat(batches):
     return [sample for batch in batches for sample in samples_of(batch)]
 
 
-@pytest.mark.parametrize("stored", ["as it writes them", "anew"])
+@pytest.mark.parametrize("stored", ["as it writes them", pytest.param("anew", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_samples_are_those_of_the_program(name, stored, tmp_path):
     program = PROGRAMS[name]
@@ -85,6 +85,8 @@ def test_samples_are_those_of_the_program(name, stored, tmp_path):
     theirs = program(tmp_path)
     shuffled = program.ours(tmp_path, batch_size=5, shuffle=True)
     assert len(shuffled.dataset) == len(theirs) > 4
+    batches = program(tmp_path).loader(0)
+    assert len(samples_of(next(iter(batches)))) == min(program.batch, len(batches.dataset))
     if program.drawn:
         possible = {key(sample) for sample in theirs.possible()}
         epochs = [{key(sample) for sample in flat(shuffled)} for _ in range(2)]
@@ -96,14 +98,6 @@ def test_samples_are_those_of_the_program(name, stored, tmp_path):
     assert Counter(key(sample) for sample in flat(shuffled)) == Counter(expected)
     if not program.transforms:
         assert [key(shuffled.dataset[k]) for k in range(len(theirs))] == expected
-
-
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_the_reader_gives_batches_under_a_dataloader(name, tmp_path):
-    program = PROGRAMS[name]
-    program.make(tmp_path)
-    batches = program(tmp_path).loader(0)
-    assert len(samples_of(next(iter(batches)))) == min(program.batch, len(batches.dataset))
 
 
 def test_the_page_is_what_programs_figures_and_verdicts_say():

@@ -79,41 +79,6 @@ def test_every_image_is_what_imagecodecs_gives(tmp_path, count, kinds, stored, o
         assert np.array_equal(dataset[k]["image"].numpy(), expected[k])
 
 
-def test_images_of_several_files_and_subsets_and_lookups(tmp_path):
-    expected = write(tmp_path / "a.h5", [image(k) for k in range(9)]) + write(
-        tmp_path / "b.h5", [image(k) for k in range(20, 31)]
-    )
-    fields = {"image": Field("image", decode="jpeg"), "label": "label"}
-    dataset = H5Dataset([tmp_path / "a.h5", tmp_path / "b.h5"], fields["image"])
-    for k in (0, 8, 9, 19):
-        assert np.array_equal(dataset[k].numpy(), expected[k])
-    some = H5Dataset(tmp_path / "a.h5", fields).subset([1, 5, 7])
-    with H5StreamLoader(some, 2, shuffle=True) as loader:
-        assert sorted(check(loader, expected)) == [1, 5, 7]
-    fields = {"image": Field("image", decode="jpeg", rows=[3, 3, 0, 8, 1, 1, 2, 7, 4]), "label": "label"}
-    looked_up = [expected[k] for k in (3, 3, 0, 8, 1, 1, 2, 7, 4)]
-    with H5StreamLoader(tmp_path / "a.h5", 4, fields=fields, shuffle=True) as loader:
-        assert sorted(check(loader, looked_up)) == list(range(9))
-
-
-def test_ragged_list_gives_a_list_whatever_the_sizes(tmp_path):
-    expected = write(tmp_path / "a.h5", [image(k) for k in range(5)])
-    fields = {"image": Field("image", decode="jpeg", ragged="list"), "label": "label"}
-    batches = list(H5StreamLoader(tmp_path / "a.h5", 5, fields=fields))
-    assert isinstance(batches[0]["image"], list)
-    check(batches, expected)
-
-
-def test_an_image_of_another_size_names_itself_and_the_way_out(tmp_path):
-    images = [image(k, (20, 30 if k == 1 else 24, 3)) for k in range(200)]  # which is none of those looked at
-    expected = write(tmp_path / "a.h5", images)
-    fields = {"image": Field("image", decode="jpeg"), "label": "label"}
-    with pytest.raises(errors.FieldLengthError, match=r"the image of row 1 is 20 x 30.* 20 x 24 x 3.*ragged='list'"):
-        list(H5StreamLoader(tmp_path / "a.h5", 8, fields=fields))
-    fields["image"] = Field("image", decode="jpeg", ragged="list")
-    assert len(check(H5StreamLoader(tmp_path / "a.h5", 8, fields=fields), expected)) == 200
-
-
 @pytest.mark.parametrize("kind", ["jpeg", "png", "webp"])
 @pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.95])
 def test_a_truncated_image_names_its_sample_and_skip_leaves_it_out(tmp_path, kind, share):

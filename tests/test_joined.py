@@ -9,24 +9,14 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from amounts import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from inner import stream_all
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 from h5stream import (
-    Bounds,
     ChunkBatchSampler,
-    Crop,
     Field,
     H5Dataset,
     H5StreamLoader,
-    Padding,
-    SampleNumber,
-    Sequences,
-    Sized,
-    Values,
     collate,
 )
 from h5stream.errors import FieldLengthError, OptionError
@@ -139,23 +129,6 @@ def test_what_a_loader_does_it_does_over_joined_datasets(folder, tmp_path):
         assert labels_of(H5StreamLoader(groups(folder), **options)) == labels_of(DataLoader(joined, **options))
 
 
-def test_parts_may_be_of_other_forms_inside(folder, tmp_path):
-    """Members of a compound in one, datasets of their own in another."""
-    table = np.zeros(3, [("x", "f4", (2,)), ("s", "S3"), ("y", "i8")])
-    table["x"], table["s"], table["y"] = [[7, 8]] * 3, [b"a\0b", b"c", b"de"], [1, 2, 3]
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["t"] = table
-        file["x"], file["y"] = np.ones((2, 2), "f4"), np.arange(2)
-        file["s"] = np.array([b"a\0b", b"xy"])
-    compound = H5Dataset(tmp_path / "a.h5", ["t:x", "t:y", "t:s"])
-    apart = H5Dataset(tmp_path / "a.h5", ["x", "y", "s"])
-    for parts in ([compound, apart], [apart, compound]):
-        x, y, s = H5Dataset(parts)[:]
-        assert x.tolist() == [row for part in parts for row in part[:][0].tolist()]
-        assert y.tolist() == [row for part in parts for row in part[:][1].tolist()]
-        assert s == [row for part in parts for row in part[:][2]]
-
-
 @pytest.mark.parametrize(
     ("other", "kind", "message"),
     [
@@ -191,134 +164,4 @@ def test_paths_among_datasets_are_refused(folder):
 # --- the order of a Subset ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("streamed", [True, False])
-@examples(25)
-@given(data=st.data())
-def test_a_subset_without_shuffle_comes_as_dataloader_gives_it(folder, streamed, data):
-    with pytest.MonkeyPatch.context() as patch:
-        if streamed:
-            stream_all(patch)
-        parts = groups(folder)
-        source = data.draw(st.sampled_from([parts[0], parts[2], ConcatDataset(parts)]))
-        for _ in range(data.draw(st.integers(1, 2))):
-            count = len(source)
-            indices = data.draw(st.lists(st.integers(-count, count - 1), min_size=1, max_size=30))
-            source = Subset(source, [index % count for index in indices])
-        size = data.draw(st.integers(1, 9))
-        window = data.draw(st.sampled_from(["auto", "all", 3]))
-        theirs = [y.tolist() for _, y in DataLoader(source, size)]
-        ours = H5StreamLoader(source, size, window=window)
-        assert labels_of(ours) == theirs
-        assert labels_of(DataLoader(ours.dataset, batch_sampler=ours.batch_sampler)) == theirs
-        shuffled = H5StreamLoader(source, size, shuffle=True, window=window)
-        expected = sorted(label for batch in theirs for label in batch)
-        for _ in range(2):
-            assert sorted(all_labels(shuffled)) == expected
-        places = [place for batch in shuffled.batch_sampler for place in batch]
-        assert sorted(places) == list(range(len(source)))
-
-
-def test_ranks_and_resume_keep_the_order_of_a_subset(folder):
-    source = Subset(ConcatDataset(groups(folder)), [40, 3, 3, 17, 0, 22, 9])
-    order = [40, 3, 3, 17, 0, 22, 9]
-    ranks = [all_labels(H5StreamLoader(source, 2, rank=rank, world_size=2)) for rank in range(2)]
-    assert ranks[0] + ranks[1] == order
-    begun = H5StreamLoader(source, 2)
-    next(iter(begun))
-    later = H5StreamLoader(source, 2)
-    later.load_state_dict(begun.state_dict())
-    assert all_labels(later) == order[2:]
-    other = H5StreamLoader(Subset(source, [1, 0, 2, 3, 4, 5, 6]), 2)
-    with pytest.raises(Exception, match="selection was"):
-        other.load_state_dict(begun.state_dict())
-
-
 # --- the form of a batch ------------------------------------------------------------------------------------
-
-
-def test_batches_have_the_form_that_dataloader_gives(folder):
-    part = groups(folder)[0]
-    forms = {
-        tuple: part,
-        dict: H5Dataset(folder / "a.h5", {"x": "g0/x", "y": "g0/y"}),
-        torch.Tensor: H5Dataset(folder / "a.h5", "g0/x"),
-    }
-    for sample, dataset in forms.items():
-        assert isinstance(dataset[0], sample)
-        theirs = next(iter(DataLoader(dataset, 4)))
-        seen = []
-        for options in ({}, {"num_workers": 0}, {"device": "cpu"}):
-            with H5StreamLoader(dataset, 4, batch_transform=_as_it_is, **options) as loader:
-                seen.append(next(iter(loader)))
-        seen.append(next(iter(H5StreamLoader(dataset, 4, collate_fn=torch.utils.data.default_collate))))
-        seen.append(next(iter(DataLoader(dataset, 4, collate_fn=collate))))
-        assert [type(batch) for batch in seen] == [type(theirs)] * len(seen)
-    assert type(next(iter(H5StreamLoader(part, batch_size=None)))) is tuple
-    assert type(part[:2]) is tuple
-
-
-def _as_it_is(batch):
-    assert not isinstance(batch, tuple)
-    return batch
-
-
-def write_beside(path, counts, first):
-    """Write samples with rows of their own, with a picture that each names, and with what the file has once."""
-    bounds = np.append(0, np.cumsum(counts))
-    with h5py.File(path, "w") as file:
-        file.create_dataset("hit", data=first + np.arange(bounds[-1]), chunks=(4,), compression="gzip")
-        file["bounds"], file["label"] = bounds, first + np.arange(len(counts))
-        file["image"] = first + np.random.default_rng(first).random((3, 2))
-        file["which"] = np.arange(len(counts)) % 3
-        file.attrs["mark"] = first
-
-
-def test_what_is_looked_up_and_what_is_in_memory_is_joined_too(tmp_path):
-    counts = ([3, 0, 7, 2, 5], [4, 9, 1])
-    for k, each in enumerate(counts):
-        write_beside(tmp_path / f"{k}.h5", each, 100 * k)
-
-    def dataset(k):
-        fields = {
-            "hit": Field("hit", rows=Bounds("bounds")),
-            "part": Field("hit", rows=Bounds("bounds"), crop=Crop(3)),
-            "image": Field("image", rows="which"),
-            "label": "label",
-            "mark": Field("@mark"),
-            "value": Values(np.arange(len(counts[k])) * 1.5 + k),
-            "text": Values([f"{k} {n}" for n in range(len(counts[k]))]),
-        }
-        return H5Dataset(tmp_path / f"{k}.h5", fields)
-
-    alone = [dataset(k)[j] for k in range(2) for j in range(len(counts[k]))]
-    joined = ConcatDataset([dataset(0), dataset(1)])
-    for options in ({"num_workers": 0}, {"shuffle": True}, {"shuffle": True, "draw": Sized(10, "hit")}):
-        seen = []
-        for batch in H5StreamLoader(joined, 3, **options):
-            for k, label in enumerate(batch["label"].tolist()):
-                number = label % 100 + len(counts[0]) * (label // 100)
-                expected = alone[number]
-                assert torch.equal(batch["hit"].sample(k), expected["hit"])
-                assert len(batch["part"].sample(k)) == min(3, len(expected["hit"]))
-                assert set(batch["part"].sample(k).tolist()) <= set(expected["hit"].tolist())
-                for name in ("image", "label", "mark", "value"):
-                    assert torch.equal(batch[name][k], expected[name]), name
-                assert batch["text"][k] == expected["text"]
-                seen.append(number)
-        assert sorted(seen) == list(range(8))
-    unlike = {"label": "label", "value": "label"}, {"label": "label", "value": SampleNumber()}
-    unlike = ConcatDataset([H5Dataset(tmp_path / "1.h5", fields) for fields in unlike])
-    with pytest.raises(OptionError, match="like fields"):
-        H5StreamLoader(unlike)
-
-
-def test_padding_and_numbers_of_joined_sequences(tmp_path):
-    for k in range(2):
-        write_beside(tmp_path / f"{k}.h5", [1] * (4 + k), 100 * k)
-    samples = Sequences(3, of="files", pad="edge")
-    fields = {"label": "label", "pad": Padding(), "number": SampleNumber()}
-    alone = [H5Dataset(tmp_path / f"{k}.h5", fields, samples=samples) for k in range(2)]
-    found = next(iter(H5StreamLoader(ConcatDataset(alone), 99)))
-    assert torch.equal(found["label"], torch.cat([one[:]["label"] for one in alone]))
-    assert torch.equal(found["pad"], torch.cat([one[:]["pad"] for one in alone]))
-    assert found["number"].tolist() == list(range(9))

@@ -12,7 +12,7 @@ from inner import stream_all
 from sample_files import write_sample
 from torch.utils.data import DataLoader, default_collate
 
-from h5stream import Field, H5Dataset, H5StreamLoader
+from h5stream import H5Dataset, H5StreamLoader
 from h5stream.arguments import OLD
 
 
@@ -105,26 +105,6 @@ def test_a_batch_larger_than_the_data_takes_memory_for_the_data_only(sample):
 # --- epochs -------------------------------------------------------------------------------------------------
 
 
-def test_every_epoch_has_each_row_once_with_its_own_bytes(sample, either_way):
-    for batch_x, batch_y in (loader := shuffled(sample)):
-        assert sample.matches(batch_x, batch_y)
-    assert sorted(order_of(loader)) == list(range(1000))
-
-
-def test_epochs_advance_by_themselves_and_differ(sample):
-    loader = shuffled(sample, seed=0)
-    first, second = order_of(loader), order_of(loader)
-    assert first != second
-    assert order_of(shuffled(sample, seed=0)) == first
-
-
-def test_set_epoch_chooses_the_order(sample):
-    loader = shuffled(sample)
-    epochs = [order_of(loader) for _ in range(3)]
-    loader.set_epoch(1)
-    assert [order_of(loader), order_of(loader)] == epochs[1:]
-
-
 def test_without_shuffle_the_rows_come_as_the_file_has_them(sample, either_way):
     loader = shuffled(sample, shuffle=None)
     assert order_of(loader) == order_of(loader) == list(range(1000))
@@ -140,34 +120,7 @@ def test_the_seed_decides_and_a_generator_gives_one(sample):
     assert shuffled(sample, seed=7, generator=torch.Generator()).seed == 7
 
 
-def test_several_iterators_run_side_by_side(sample, either_way):
-    loader = shuffled(sample)
-    a, b = iter(loader), iter(loader)
-    pairs = list(zip(a, b, strict=True))
-    assert sorted(torch.cat([y for (_, y), _ in pairs]).tolist()) == list(range(1000))
-    assert sorted(torch.cat([y for _, (_, y) in pairs]).tolist()) == list(range(1000))
-    assert all(sample.matches(*batch) for pair in pairs for batch in pair)
-
-
-def test_after_a_break_the_next_epoch_is_whole(sample, either_way):
-    loader = shuffled(sample)
-    for _ in loader:
-        break
-    assert sorted(order_of(loader)) == list(range(1000))
-
-
-def test_an_exhausted_iterator_stays_exhausted(sample):
-    iterator = iter(shuffled(sample))
-    list(iterator)
-    assert next(iterator, None) is None
-
-
 # --- memory of batches --------------------------------------------------------------------------------------
-
-
-def test_a_list_of_all_batches_is_correct(sample, either_way):
-    batches = list(shuffled(sample, window=100))
-    assert all(sample.matches(x, y) for x, y in batches)
 
 
 def test_a_single_kept_tensor_stays_while_the_loader_goes_on(sample, either_way):
@@ -177,14 +130,6 @@ def test_a_single_kept_tensor_stays_while_the_loader_goes_on(sample, either_way)
         for _, y in loader:
             kept.append((y[:1], int(y[0])))  # a view keeps its batch's memory as well
     assert all(int(view) == then for view, then in kept)
-
-
-def test_a_numpy_view_of_a_batch_keeps_its_memory(sample):
-    loader = shuffled(sample, window=64)
-    arrays = [(x.numpy(), y.numpy().copy()) for x, y in loader]
-    for _ in loader:
-        pass
-    assert all(np.array_equal(x, sample.x[y]) for x, y in arrays)
 
 
 def test_writing_into_a_batch_changes_no_other(sample, either_way):
@@ -282,50 +227,6 @@ def test_one_name_gives_a_tensor_a_list_a_tuple_a_mapping_a_dict(zoo):
     assert a.shape == (12,)
     assert b.shape == (12, 6)
     assert list(whole(zoo, {"image": "wide", "label": "group/deep"})) == ["image", "label"]
-
-
-def test_a_compound_gives_nested_dicts_and_a_member_itself(zoo):
-    table = whole(zoo, "table")
-    with h5py.File(zoo) as file:
-        stored = file["table"][()]
-    assert list(table) == ["a", "b", "in"]
-    assert torch.equal(table["b"], torch.from_numpy(stored["b"].astype("f4")))
-    assert table["in"]["s"] == stored["in"]["s"].tolist()
-    assert torch.equal(whole(zoo, "table:in:c"), torch.arange(12, dtype=torch.uint8))
-    nested = whole(zoo, {"t": "table", "y": "group/deep"})
-    assert torch.equal(nested["t"]["a"], torch.arange(12, dtype=torch.int16))
-
-
-def test_strings_are_lists_of_bytes_and_ragged_rows_lists_of_tensors(zoo):
-    assert whole(zoo, "strings") == [b"s%d" % k for k in range(12)]
-    assert whole(zoo, "text") == [f"é{k}".encode() for k in range(12)]
-    ragged = whole(zoo, "ragged")
-    assert isinstance(ragged, list)
-    assert all(torch.equal(row, torch.arange(k % 4, dtype=torch.float32)) for k, row in enumerate(ragged))
-
-
-def test_shuffled_rows_of_every_kind_belong_together(zoo):
-    fields = {"n": "group/deep", "s": "strings", "t": "text", "r": "ragged", "c": "table", "h": "half", "f": "flag"}
-    with h5py.File(zoo) as file:
-        half = torch.from_numpy(file["half"][()])
-    for batch in H5StreamLoader(zoo, 5, True, fields=fields, num_workers=2):
-        rows = batch["n"].tolist()
-        assert batch["s"] == [b"s%d" % k for k in rows]
-        assert batch["t"] == [f"é{k}".encode() for k in rows]
-        assert [len(r) for r in batch["r"]] == [k % 4 for k in rows]
-        assert batch["c"]["in"]["c"].tolist() == rows
-        assert torch.equal(batch["h"], half[rows])
-        assert batch["f"].tolist() == [k % 2 == 0 for k in rows]
-
-
-def test_columns_and_dtype_of_a_field(zoo):
-    with h5py.File(zoo) as file:
-        wide = file["wide"][()]
-    assert torch.equal(whole(zoo, Field("wide", columns=slice(1, 4))), torch.from_numpy(wide[:, 1:4]))
-    assert torch.equal(whole(zoo, Field("wide", columns=[5, -6])), torch.from_numpy(wide[:, [5, 0]]))
-    cast = whole(zoo, {"a": Field("wide", dtype=torch.float32), "b": "wide"})
-    assert torch.equal(cast["a"], torch.from_numpy(wide.astype("f4")))
-    assert cast["b"].dtype == torch.float64
 
 
 def test_without_fields_the_root_is_a_dict_and_a_lone_dataset_a_tensor(tmp_path, sample):

@@ -17,11 +17,9 @@ from torch.utils.data import (
     RandomSampler,
     SequentialSampler,
     Subset,
-    WeightedRandomSampler,
-    random_split,
 )
 
-from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
+from h5stream import H5Dataset, H5StreamLoader
 from h5stream.errors import BudgetError, OptionError
 
 
@@ -62,12 +60,6 @@ def test_a_sampler_decides_the_order_as_in_dataloader(sample, dataset, drop_last
     assert ours.sampler == options()["sampler"]
 
 
-def test_the_batch_sampler_of_a_sampler_gathers_its_indices(dataset):
-    loader = H5StreamLoader(dataset, 3, sampler=[7, 8, 9, 1])
-    assert list(loader.batch_sampler) == [[7, 8, 9], [1]]
-    assert batches_of(loader) == [[7, 8, 9], [1]]
-
-
 def test_a_batch_sampler_decides_everything(sample, dataset):
     rows = list(RandomSampler(dataset, generator=torch.Generator().manual_seed(3)))
     given = BatchSampler(rows, 70, True)
@@ -77,34 +69,6 @@ def test_a_batch_sampler_decides_everything(sample, dataset):
     assert loader.batch_size is None
     for x, y in loader:
         assert len(y) == 70
-        assert sample.matches(x, y)
-
-
-def test_rows_may_repeat_and_count_from_the_end(sample, dataset):
-    loader = H5StreamLoader(dataset, batch_sampler=[[5, 5, -1, 0], [999], np.array([3, 3])])
-    assert batches_of(loader) == [[5, 5, 999, 0], [999], [3, 3]]
-    for x, y in loader:
-        assert sample.matches(x, y)
-
-
-def test_a_weighted_sampler_with_repeats_gives_its_rows(sample, dataset):
-    weights = torch.ones(1000)
-    weights[:10] = 1000
-    sampler = WeightedRandomSampler(weights, 500, generator=torch.Generator().manual_seed(0))
-    loader = H5StreamLoader(dataset, 64, sampler=sampler)
-    assert len(loader) == 8
-    for x, y in loader:
-        assert sample.matches(x, y)
-    assert len(set(rows_of(loader))) < 300
-
-
-def test_batches_of_a_list_may_be_longer_than_the_default(tmp_path, monkeypatch):
-    stream_all(monkeypatch)
-    sample = write_sample(tmp_path, rows=20_000, chunk_rows=500)
-    listed = [list(range(10_000)), list(range(19_999, 9_999, -1))]
-    loader = H5StreamLoader(sample.path, batch_sampler=listed, fields=["x", "y"])
-    for (x, y), rows in zip(loader, listed, strict=True):
-        assert y.tolist() == rows
         assert sample.matches(x, y)
 
 
@@ -140,13 +104,6 @@ def test_single_samples_by_indices_of_any_integer_type(dataset, indices):
     assert batches_of(H5StreamLoader(dataset, 2, sampler=indices)) == [[4, 2]]
 
 
-def test_collate_fn_is_called_for_the_batches_of_a_batch_sampler(dataset):
-    listed = [[1, 2], [3]]
-    ours = H5StreamLoader(dataset, batch_sampler=listed, collate_fn=lambda s: [int(y) for _, y in s])
-    theirs = DataLoader(dataset, batch_sampler=listed, collate_fn=lambda s: [int(y) for _, y in s])
-    assert list(ours) == list(theirs) == listed
-
-
 def test_an_endless_sampler_ends_with_break(dataset):
     def forever():
         while True:
@@ -173,51 +130,13 @@ def test_distributed_samplers_part_the_rows_and_hear_of_the_epoch(dataset):
     assert len(seen) == 1000  # none of those twice that the sampler pads with under DataLoader
 
 
-def test_our_own_sampler_under_a_stock_dataloader_gives_our_order(sample, dataset):
-    stock = DataLoader(dataset, batch_sampler=ChunkBatchSampler(dataset, 64, seed=3, window=200))
-    ours = H5StreamLoader(dataset, 64, True, seed=3, window=200)
-    for _ in range(2):
-        assert batches_of(stock) == batches_of(ours)
-
-
 # --- selections ---------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("as_mask", [False, True])
-def test_a_selection_streams_its_rows_once(sample, as_mask):
-    chosen = np.random.default_rng(0).permutation(1000)[:300]
-    mask = np.isin(np.arange(1000), chosen)
-    dataset = H5Dataset(sample.path, ["x", "y"], rows=mask if as_mask else chosen)
-    loader = H5StreamLoader(dataset, 32, True)
-    assert len(loader) == 10
-    for x, y in loader:
-        assert sample.matches(x, y)
-    assert sorted(rows_of(loader)) == sorted(chosen)
-    assert rows_of(H5StreamLoader(dataset, 32)) == sorted(chosen)
-    named = [[int(dataset[i][1]) for i in batch] for batch in loader.batch_sampler]
-    assert batches_of(loader) == named
-
-
-def test_random_split_parts_the_rows(dataset):
-    parts = random_split(dataset, [700, 300], torch.Generator().manual_seed(0))
-    both = [sorted(rows_of(H5StreamLoader(part, 64, True))) for part in parts]
-    assert [len(rows) for rows in both] == [700, 300]
-    assert sorted(both[0] + both[1]) == list(range(1000))
-    assert both[1] == sorted(parts[1].indices)
 
 
 def test_a_samplers_indices_are_places_in_the_subset_as_in_dataloader(dataset):
     nested = Subset(Subset(dataset, [50, 30, 10, 70, 20]), [4, 0, 1])
     for given in ({"batch_size": 2, "sampler": [2, 0, 1]}, {"batch_sampler": [[1], [0, 2, -1]]}):
         assert batches_of(H5StreamLoader(nested, **given)) == batches_of(DataLoader(nested, **given))
-
-
-def test_a_subset_of_a_selection_follows_both(sample):
-    dataset = H5Dataset(sample.path, ["x", "y"], rows=np.arange(0, 1000, 2))
-    subset = Subset(dataset, [9, 1, 5])
-    assert rows_of(H5StreamLoader(subset, 2)) == [18, 2, 10]
-    given = {"batch_size": 3, "sampler": [0, 1, 2]}
-    assert rows_of(H5StreamLoader(subset, **given)) == rows_of(DataLoader(subset, **given)) == [18, 2, 10]
 
 
 @pytest.mark.parametrize("given", [{"batch_sampler": [[0], [3]]}, {"batch_size": 1, "sampler": [0, 3]}])
@@ -229,30 +148,7 @@ def test_an_index_outside_the_subset_is_named(dataset, given):
 # --- several files ------------------------------------------------------------------------------------------
 
 
-def test_several_files_are_one_sequence_of_rows(tmp_path, monkeypatch):
-    stream_all(monkeypatch)
-    rows_and_chunks = {"a": (40, 3), "b": (1, 1), "c": (77, 5)}
-    parts = [
-        write_sample(tmp_path, f"{name}.h5", rows, chunk_rows=chunk, first=1000 * k)
-        for k, (name, (rows, chunk)) in enumerate(rows_and_chunks.items())
-    ]
-    x = np.concatenate([part.x for part in parts])
-    for source in ([part.path for part in parts], str(tmp_path / "*.h5")):
-        loader = H5StreamLoader(source, 16, fields=["x", "y"], num_workers=2)
-        assert torch.cat([x for x, _ in loader]).numpy().tobytes() == x.tobytes()
-        mixed = torch.cat([x for x, _ in H5StreamLoader(source, 16, True, fields=["x", "y"])]).numpy()
-        assert sorted(mixed[:, 0].tolist()) == sorted(x[:, 0].tolist())
-
-
 # --- windows and ranks --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("window", [1, 7, 64, 65, 500, 10**9, "auto", "all"])
-def test_any_window_gives_every_row_once(sample, dataset, window):
-    loader = H5StreamLoader(dataset, 64, True, window=window)
-    for x, y in loader:
-        assert sample.matches(x, y)
-    assert sorted(rows_of(loader)) == list(range(1000))
 
 
 def test_a_small_window_mixes_neighbours_and_all_mixes_everything(dataset):
@@ -260,22 +156,6 @@ def test_a_small_window_mixes_neighbours_and_all_mixes_everything(dataset):
     far = batches_of(H5StreamLoader(dataset, 32, True, window="all"))
     assert max(len({row // 32 for row in batch}) for batch in near) <= 3  # a block's end, a short one, a beginning
     assert min(len({row // 32 for row in batch}) for batch in far[:-1]) > 10
-
-
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-def test_ranks_part_the_epoch_in_equal_numbers_of_batches(dataset, world_size, drop_last):
-    ranks = [
-        batches_of(H5StreamLoader(dataset, 48, True, drop_last=drop_last, rank=rank, world_size=world_size, window=150))
-        for rank in range(world_size)
-    ]
-    assert len({len(batches) for batches in ranks}) == 1
-    rows = [row for batches in ranks for batch in batches for row in batch]
-    assert len(rows) == len(set(rows))
-    if not drop_last:
-        assert set(rows) == set(range(1000))
-    else:
-        assert {len(batch) for batches in ranks for batch in batches} == {48}
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 7])

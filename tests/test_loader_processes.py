@@ -46,12 +46,6 @@ def test_a_dataset_works_in_the_workers_of_a_stock_dataloader(sample, start_meth
         assert sample.matches(x, y)
 
 
-def test_single_samples_travel_from_workers_too(sample):
-    dataset = H5Dataset(sample.path, ["x", "y"])
-    rows = torch.cat([y for _, y in DataLoader(dataset, 100, num_workers=2, multiprocessing_context="fork")])
-    assert rows.tolist() == list(range(1000))
-
-
 def test_a_pickled_dataset_reads_the_same(sample):
     dataset = H5Dataset(sample.path, {"a": "x", "b": "y"}, rows=range(5, 50))
     dataset[0]

@@ -11,7 +11,7 @@ import weakref
 
 import pytest
 import torch
-from inner import ahead_of, around, change_of, iterations_of, open_batches, run_of, stream_all
+from inner import ahead_of, around, iterations_of, run_of, stream_all
 from sample_files import gate, reader_threads, write_sample
 
 from h5stream import H5StreamLoader, Sequences, Weighted
@@ -136,16 +136,6 @@ def test_a_with_block_closes_the_loader_whatever_happens(sample):
         next(iterators[0])
 
 
-def test_an_exception_in_the_loop_ends_the_threads(sample):
-    def train():
-        for _ in loader_of(sample):
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        train()
-    assert reader_threads() == []
-
-
 def test_two_hundred_dropped_iterators_leave_nothing(sample):
     loader = loader_of(sample)
     for _ in loader:
@@ -222,14 +212,6 @@ def test_close_before_the_first_batch_says_that_none_was_given(sample):
         next(iterator)
 
 
-def test_break_after_close_is_fine(sample):
-    loader = loader_of(sample)
-    for _ in loader:
-        loader.close()
-        break
-    assert reader_threads() == []
-
-
 def test_close_at_the_last_batch_is_the_end_of_the_epoch(sample):
     loader = loader_of(sample)
     given = 0
@@ -239,14 +221,6 @@ def test_close_at_the_last_batch_is_the_end_of_the_epoch(sample):
             loader.close()
     assert given == 80
     assert loader.state_dict()["epoch"] == 1
-
-
-def test_close_after_the_end_changes_nothing(sample):
-    loader = loader_of(sample)
-    iterator = iter(loader)
-    assert len(list(iterator)) == 80
-    loader.close()
-    assert next(iterator, None) is None
 
 
 def test_a_resumed_epoch_that_is_closed_counts_the_batches_before_it(sample):
@@ -311,33 +285,6 @@ def test_threads_that_share_an_iterator_get_each_batch_once_and_all_see_the_end(
     assert reader_threads() == []
 
 
-def test_threads_that_share_an_iterator_see_an_error_once_and_then_the_end(sample):
-    def fail_at_the_tenth(batch):
-        seen.append(batch)
-        if len(seen) == 10:
-            raise BoomError
-        return batch
-
-    seen = []
-    iterator = iter(loader_of(sample, batch_transform=fail_at_the_tenth))
-    found = [wait() for wait in [in_thread(lambda: list(iterator)) for _ in range(4)]]
-    assert sum(isinstance(result, BoomError) for result in found) == 1
-    assert len(seen) == 10
-    assert reader_threads() == []
-
-
-# --- dropping what reads ahead -------------------------------------------------------------------------------
-
-
-def test_a_loader_that_reads_ahead_may_be_dropped(sample):
-    loader = loader_of(sample)
-    for _ in loader:
-        pass
-    assert reader_threads(), "the next epoch should be under way"
-    del loader
-    assert reader_threads() == []
-
-
 # --- reading ahead ------------------------------------------------------------------------------------------
 
 
@@ -352,16 +299,6 @@ def test_reading_ahead_changes_no_batch(sample):
     assert reader_threads() == []
 
 
-def test_what_was_read_ahead_for_another_epoch_is_thrown_away(sample):
-    plain, ahead = loader_of(sample), loader_of(sample)
-    for _ in ahead:
-        pass
-    for loader in (plain, ahead):
-        loader.set_epoch(5)
-    with plain, ahead:
-        assert all(torch.equal(a[1], b[1]) for a, b in zip(plain, ahead, strict=True))
-
-
 @pytest.mark.parametrize("options", [{}, {"shuffle": False}, {"window": "all"}, {"window": "auto"}, {"device": "cpu"}])
 def test_the_next_epoch_is_read_before_it_is_asked_for(sample, options):
     with loader_of(sample, **options) as loader:
@@ -370,26 +307,6 @@ def test_the_next_epoch_is_read_before_it_is_asked_for(sample, options):
         (ahead,) = ahead_of(loader).values()
         assert ahead.progress.start.place.epoch == 1
         assert ahead.run.next_batch(60).number == 0  # it comes without anybody calling iter
-
-
-def test_no_more_than_a_first_window_is_held_for_an_epoch_that_may_never_come(sample):
-    with loader_of(sample, window=1000) as loader:
-        rows = loader.window_size.first_window_rows
-        for _ in loader:
-            pass
-        run = ahead_of(loader)[1].run
-        while run.ready < rows // 50:  # the window is read; the next one is planned, and waits
-            with change_of(run):
-                change_of(run).wait(1)
-        assert open_batches(run) <= rows // 50 + 2
-        assert sum(len(y) for _, y in loader) == 4000
-
-
-def test_the_epoch_before_it_ends_does_not_wait_for_the_one_read_ahead(sample):
-    with loader_of(sample) as loader:
-        list(loader)
-        begun = ahead_of(loader)[1]
-        assert run_of(iter(loader)) is begun.run
 
 
 def test_nothing_is_read_ahead_after_a_break(sample):
@@ -423,30 +340,6 @@ def test_nothing_is_read_ahead_after_an_error_or_close(sample):
     assert reader_threads() == []
 
 
-def test_a_new_epoch_before_the_old_one_ends_takes_what_was_read_ahead(sample):
-    with loader_of(sample) as loader:
-        old = iter(loader)
-        for _ in range(79):
-            next(old)
-        new = iter(loader)
-        del old  # it must not end what is the new one's now
-        assert sum(len(y) for _, y in new) == 4000
-
-
-def test_epochs_that_do_not_follow_each_other_are_not_read_ahead_for_long(sample, monkeypatch):
-    begun = []
-    loader = loader_of(sample)
-    around(monkeypatch, iterations_of(loader).engine, "begin", before=lambda *_, **__: begun.append(1))
-    for _ in range(5):
-        loader.set_epoch(0)
-        list(loader)
-    assert len(begun) == 6  # once in vain
-    list(loader)
-    list(loader)
-    assert len(begun) == 9
-    loader.close()
-
-
 def test_an_error_in_reading_ahead_belongs_to_the_epoch_that_begins_there(sample, monkeypatch):
     loader = loader_of(sample)
     iterator = iter(loader)
@@ -456,18 +349,6 @@ def test_an_error_in_reading_ahead_belongs_to_the_epoch_that_begins_there(sample
         with pytest.raises(BoomError):
             iter(loader)
     assert len(list(loader)) == 80
-
-
-def test_two_epochs_together_stay_within_the_open_batches(sample):
-    loader = loader_of(sample)
-    most, limit = 0, loader.window_size.max_open_batches
-    with loader:
-        for _ in range(3):
-            iterator = iter(loader)
-            for _ in iterator:
-                ahead = [open_batches(ahead.run) for ahead in ahead_of(loader).values()]
-                most = max(most, open_batches(run_of(iterator)) + sum(ahead))
-    assert 0 < most <= limit
 
 
 # --- waiting ------------------------------------------------------------------------------------------------
@@ -484,10 +365,6 @@ def test_a_source_that_hangs_runs_into_the_timeout(sample, monkeypatch):
     assert reader_threads() == []
 
 
-def test_a_generous_timeout_changes_nothing(sample):
-    assert len(list(loader_of(sample, timeout=60))) == 80
-
-
 def test_close_wakes_a_consumer_that_waits(sample, monkeypatch):
     loader = loader_of(sample)
     with gate(monkeypatch) as blocked:
@@ -500,19 +377,6 @@ def test_close_wakes_a_consumer_that_waits(sample, monkeypatch):
         blocked.open()
         assert closing() is None
     assert reader_threads() == []
-
-
-def test_iterating_in_a_thread_works(sample):
-    loader = loader_of(sample)
-    rows = in_thread(lambda: sorted(torch.cat([y for _, y in loader]).tolist()))()
-    assert rows == list(range(4000))
-
-
-def test_an_iterator_may_be_handed_from_thread_to_thread(sample):
-    iterator = iter(loader_of(sample))
-    first = in_thread(lambda: next(iterator))()
-    rest = in_thread(lambda: list(iterator))()
-    assert len(torch.cat([y for _, y in [first, *rest]]).unique()) == 4000
 
 
 # --- errors -------------------------------------------------------------------------------------------------
@@ -556,12 +420,6 @@ def test_an_error_in_a_sampler_arrives_after_the_batches_before_it(sample, num_w
     assert [next(iterator)[1].tolist() for _ in range(10)] == [list(range(k, k + 50)) for k in range(0, 500, 50)]
     with pytest.raises(BoomError):
         next(iterator)
-    assert reader_threads() == []
-
-
-def test_an_error_in_worker_init_fn_arrives(sample):
-    with pytest.raises(BoomError):
-        list(loader_of(sample, worker_init_fn=fail))
     assert reader_threads() == []
 
 

@@ -5,9 +5,8 @@ from itertools import pairwise
 import h5py
 import numpy as np
 import pytest
-import torch
 
-from h5stream import Field, H5Dataset, H5StreamLoader, Lengths, Sequences, errors
+from h5stream import Field, H5Dataset, Lengths, Sequences, errors
 
 ROWS, FEATURES = 300, 50
 
@@ -34,45 +33,6 @@ def fields_of(folder, rows):
     }
 
 
-def check(batch, features, named):
-    assert (batch["features"].numpy() == features[named[batch["question"].numpy()]]).all()
-    assert (batch["answer"] == batch["question"] * 3).all()
-
-
-@pytest.mark.parametrize(
-    "kind", [lambda named: "image", lambda named: named, torch.as_tensor], ids=["name", "array", "tensor"]
-)
-def test_a_dataset_looks_rows_up(data, kind):
-    folder, features, named = data
-    dataset = H5Dataset(folder / "questions.h5", fields_of(folder, kind(named)))
-    check(dataset[:], features, named)
-    check(dataset[[7, 3, 7]], features, named)
-    assert (dataset[-1]["features"].numpy() == features[named[-1]]).all()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"shuffle": True},
-        {"shuffle": True, "window": 40},
-        {"shuffle": True, "window": "all", "num_workers": 0},
-        {"shuffle": True, "memory_budget": "20MiB"},
-        {"shuffle": True, "rank": 1, "world_size": 3},
-    ],
-    ids=str,
-)
-def test_a_loader_looks_rows_up(data, options):
-    folder, features, named = data
-    seen = []
-    with H5StreamLoader(folder / "questions.h5", 16, fields=fields_of(folder, "image"), **options) as loader:
-        for batch in loader:
-            check(batch, features, named)
-            seen += batch["question"].tolist()
-    assert len(seen) == len(set(seen)) == ROWS // options.get("world_size", 1)
-    assert (seen == sorted(seen)) != options.get("shuffle", False)
-
-
 def test_chunks_that_are_looked_up_make_the_blocks(data):
     folder, _, named = data
     with h5py.File(folder / "features.h5") as file:
@@ -83,31 +43,6 @@ def test_chunks_that_are_looked_up_make_the_blocks(data):
     assert all(len(some) == 1 for some in chunks)
     assert len(chunks) == len(set(named // chunk_rows))
     assert sorted(rows.tolist()) == list(range(ROWS))
-
-
-def test_rows_within_each_file_are_looked_up_there(tmp_path):
-    rng = np.random.default_rng(1)
-    expected = []
-    for k, (rows, images) in enumerate([(20, 3), (9, 5)]):
-        with h5py.File(tmp_path / f"{k}.h5", "w") as file:
-            file["q"], file["i"], file["image"] = (
-                np.arange(rows),
-                rng.integers(0, images, rows),
-                rng.random((images, 4)),
-            )
-            expected.append(file["image"][()][file["i"][()]])
-    fields = ["q", Field("image", rows="i")]
-    assert (H5Dataset([tmp_path / "0.h5", tmp_path / "1.h5"], fields)[:][1].numpy() == np.concatenate(expected)).all()
-
-
-def test_a_sequence_looks_up_what_its_anchor_names(data):
-    folder, features, named = data
-    fields = {
-        "question": Field("question", steps=[0, 1]),
-        "features": Field("features", file=folder / "features.h5", rows="image"),
-    }
-    batch = H5Dataset(folder / "questions.h5", fields, samples=Sequences(stride=3))[:]
-    assert (batch["features"].numpy() == features[named[batch["question"][:, 0].numpy()]]).all()
 
 
 def test_sequences_of_what_is_looked_up_alone_are_as_long_as_they_say(tmp_path):

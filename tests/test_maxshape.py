@@ -5,9 +5,6 @@ import dataclasses
 import h5py
 import numpy as np
 import pytest
-from amounts import examples
-from chunked_files import check_like_h5py, chunked_files
-from hypothesis import HealthCheck, given
 from making import index_type, make_file, numbers
 from oracle import assert_like_h5py
 
@@ -16,17 +13,6 @@ from h5stream.storage.fallback import why_not_decoded_here
 from h5stream.storage.index import build_index, read_stored_chunk
 
 U = None
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("maxshape")
-
-
-@examples(150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-@given(case=chunked_files())
-def test_what_can_grow_is_what_h5py_reads(folder, case):
-    check_like_h5py(case, folder / "case.h5")
 
 
 # One unlimited axis that is not the first: libhdf5 lists the chunks of such an index in wrong places.

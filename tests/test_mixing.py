@@ -1,6 +1,5 @@
 """A shuffle that mixes too little is said, with its figures and ways out that help; a good one is not."""
 
-import logging
 import re
 import warnings
 
@@ -77,12 +76,6 @@ def test_the_window_and_the_budget_that_it_names_help(path):
     assert not warned(lambda: loader(path, shuffle=True, window=window, memory_budget=enough))
 
 
-def test_the_window_that_it_names_helps(path):
-    (warning,) = warned(lambda: loader(path, shuffle=True, window=BATCH, memory_budget=1 << 30))
-    enough = int(re.search(r"window=(\d+) or more", str(warning.message))[1])
-    assert not warned(lambda: loader(path, shuffle=True, window=enough, memory_budget=1 << 30))
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -113,11 +106,6 @@ def test_a_sampler_for_a_stock_loader_says_it_too(path):
     assert len(warned(lambda: ChunkBatchSampler(dataset, BATCH, window=BATCH))) == 1
     assert not warned(lambda: ChunkBatchSampler(dataset, BATCH, window=BATCH, shuffle=False))
     assert not warned(lambda: ChunkBatchSampler(dataset, BATCH))
-
-
-def test_it_is_seen_without_setting_up_anything(path, caplog):
-    with caplog.at_level(logging.CRITICAL), pytest.warns(WeakShuffleWarning, match="the shuffle is weak"):
-        loader(path, shuffle=True).close()
 
 
 @given(

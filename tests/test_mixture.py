@@ -1,17 +1,9 @@
 """Mixtures: several sources in stated shares; an epoch goes on where the last one stopped."""
 
-import itertools
-import json
-import pickle
-
 import h5py
 import numpy as np
 import pytest
 import torch
-from amounts import examples
-from hypothesis import given
-from hypothesis import strategies as st
-from inner import order_of, stream_all
 
 from h5stream import (
     Balanced,
@@ -91,59 +83,6 @@ def test_each_batch_mixes_the_sources(paths):
         assert shares.std(axis=0).max() < 0.11
 
 
-def test_samples_per_epoch_says_how_long_an_epoch_is(paths):
-    mixture = Mixture(paths, weights=[0.5, 0.25, 0.25], fields=FIELDS)
-    loader = H5StreamLoader(mixture, 25, draw=1000)
-    assert count(values_of(loader)) == [500, 250, 250]
-    assert Mixture(paths, [1, 0, 1], fields=FIELDS).shares.shares == (0.5, 0.0, 0.5)
-    assert count(values_of(H5StreamLoader(Mixture(paths, [1, 0, 1], fields=FIELDS), 20))) == [60, 0, 60]
-
-
-def test_no_chunk_is_decoded_twice_in_a_window(paths, monkeypatch):
-    stream_all(monkeypatch)
-    with h5py.File(paths["a"]) as file:
-        if not file["x"].compression:
-            pytest.skip("nothing is decoded")
-    starts = np.cumsum([0, *SIZES.values()])
-    with H5StreamLoader(Mixture(paths, [1, 1, 1], stop="all", fields="x"), 50, window=400, keep="never") as loader:
-        for epoch in range(2):
-            assert sum(len(x) for x in loader) == 3000
-            wanted = 0
-            windows = list(order_of(loader, epoch).windows())
-            assert len(windows) > 3
-            for window in windows:
-                for number, rows in enumerate(CHUNKS.values()):
-                    ours = window.rows[(window.rows >= starts[number]) & (window.rows < starts[number + 1])]
-                    wanted += len(np.unique((ours - starts[number]) // rows))
-            assert loader.stats().chunks == wanted
-
-
-@examples(200)
-@given(st.data())
-def test_ranks_share_a_mixture_and_other_ranks_go_on(tmp_path_factory, data):
-    folder = tmp_path_factory.getbasetemp() / "ranks of a mixture"
-    if not folder.exists():
-        folder.mkdir()
-        write(folder, "gzip")
-    mixture = Mixture({name: str(folder / f"{name}.h5") for name in SIZES}, [3, 2, 1], fields=FIELDS)
-    options = {"seed": data.draw(st.integers(0, 9)), "window": 60, "draw": 500}
-    whole = H5StreamLoader(mixture, 7, **options)
-    epoch = data.draw(st.integers(0, 3))
-    whole.set_epoch(epoch)
-    worlds = data.draw(st.lists(st.integers(1, 3), min_size=2, max_size=3))
-    state, found = None, []
-    for number, world in enumerate(worlds):
-        loaders = [H5StreamLoader(mixture, 7, rank=rank, world_size=world, **options) for rank in range(world)]
-        for loader in loaders:
-            loader.set_epoch(epoch) if state is None else loader.load_state_dict(state)
-        some = None if number == len(worlds) - 1 else data.draw(st.integers(1, 6))
-        for loader in loaders:
-            found += values_of(itertools.islice(iter(loader), some))
-        state = json.loads(json.dumps(loaders[0].state_dict()))
-        assert len(json.dumps(state)) < 2000
-    assert sorted(found) == sorted(values_of(whole))
-
-
 def test_sources_may_be_datasets_parts_of_them_and_loaders(paths):
     whole = H5Dataset(paths["c"], FIELDS)
     mixture = Mixture(
@@ -191,14 +130,6 @@ def test_a_part_of_a_mixture_has_the_same_shares(paths):
         values = values_of(H5StreamLoader(part, 32))
         assert count(values) == [250, 250, 500]
         assert len(set(np.array(values) % 2)) == 1
-
-
-def test_a_loader_travels_with_its_draws(paths):
-    drawn = {"fields": "x", "draw": Weighted(np.arange(300))}
-    for loader in (H5StreamLoader(Mixture(paths, [1, 1, 2], fields="x"), 32), H5StreamLoader(paths["b"], 32, **drawn)):
-        loader.set_epoch(3)
-        there = pickle.loads(pickle.dumps(loader))
-        assert [x.tolist() for x in there] == [x.tolist() for x in loader]
 
 
 def test_what_contradicts_a_mixture_is_refused(paths):

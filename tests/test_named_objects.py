@@ -3,11 +3,8 @@
 import h5py
 import numpy as np
 import pytest
-from amounts import examples
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 
-from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber, Sequences, Table, Values, errors
+from h5stream import Field, H5Dataset, Sequences, Table, errors
 from h5stream.storage import whereabouts
 
 
@@ -20,63 +17,6 @@ def write(path, lengths, options, below=""):
     with h5py.File(path, "w") as file:
         for k, rows in enumerate(lengths):
             file.create_dataset(f"{below}p{k}", data=np.random.default_rng(k).random((rows, 3), "f4"), **options)
-
-
-@pytest.mark.usefixtures("opened_both_ways")
-@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    lengths=st.lists(st.integers(1, 8), min_size=1, max_size=8),
-    pairs=st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), min_size=1, max_size=20),
-    options=st.sampled_from([{}, {"compression": "gzip"}]),
-    form=st.sampled_from(["list", "packed"]),
-)
-def test_both_objects_of_a_pair_are_what_h5py_gives(tmp_path, lengths, pairs, options, form):
-    write(tmp_path / "emb.h5", lengths, options)
-    pairs = [(a % len(lengths), b % len(lengths)) for a, b in pairs]
-    names = [[f"p{k}" for k in column] for column in zip(*pairs, strict=True)]
-    fields = {
-        "a": Field("{}", names=names[0], ragged=form),
-        "b": Field("{}", names=names[1], ragged=form),
-        "y": Values(np.arange(len(pairs)) / 2),
-        "n": SampleNumber(),
-    }
-    with (
-        H5StreamLoader(tmp_path / "emb.h5", 4, shuffle=True, fields=fields) as loader,
-        h5py.File(tmp_path / "emb.h5") as file,
-    ):
-        seen = []
-        for batch in loader:
-            for k, n in enumerate(batch["n"].tolist()):
-                for key, name in zip("ab", pairs[n], strict=True):
-                    found = batch[key][k] if form == "list" else batch[key].sample(k)
-                    assert np.array_equal(found.numpy(), file[f"p{name}"][()])
-                assert batch["y"][k] == n / 2
-                seen.append(n)
-    assert sorted(seen) == list(range(len(pairs)))
-
-
-@pytest.mark.usefixtures("opened_both_ways")
-def test_a_dataset_names_the_image_of_each_question(tmp_path):
-    """Images of one size, by name, in two files; questions in two others: each image once, whoever asks of it."""
-    for k in range(2):
-        with h5py.File(tmp_path / f"images_{k}.h5", "w") as file:
-            for i in range(5):
-                file.create_dataset(f"images/{5 * k + i}", data=np.full((4, 6), 5 * k + i, "u1"), chunks=(2, 6))
-        with h5py.File(tmp_path / f"questions_{k}.h5", "w") as file:
-            file["q"] = np.arange(8) + 8 * k
-            file["image_id"] = [str((3 * i + k) % 10) for i in range(8)]
-    images = [str(tmp_path / f"images_{k}.h5") for k in range(2)]
-    fields = {"q": "q", "image": Field("images/{}", file=images, names="image_id"), "id": "image_id"}
-    questions = [str(tmp_path / f"questions_{k}.h5") for k in range(2)]
-    with H5StreamLoader(questions, 5, shuffle=True, fields=fields) as loader:
-        seen = []
-        for batch in loader:
-            assert batch["image"].shape[1:] == (4, 6)
-            assert batch["image"][:, 2, 3].tolist() == [int(one) for one in batch["id"]]
-            seen += batch["q"].tolist()
-    assert sorted(seen) == list(range(16))
-    one = H5Dataset(questions, fields)[9]
-    assert one["image"].tolist() == [[int(one["id"])] * 6] * 4
 
 
 @pytest.mark.usefixtures("opened_both_ways")

@@ -12,9 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from torch.utils.data import DataLoader
 
-from h5stream import Boxes, Field, H5Dataset, H5StreamLoader, Lengths, Objects, Sequences
+from h5stream import Field, H5Dataset, H5StreamLoader, Objects
 from h5stream.engine.changes import Change
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.normalising import normalisation
@@ -65,86 +64,6 @@ def path(tmp_path):
         for k in range(300):
             vlen[k] = np.full(k % 3, k)
     return str(tmp_path / "a.h5")
-
-
-MEAN, STD = [1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 0.5, 4.0]
-
-
-@pytest.mark.parametrize("name", ["x", "flat"])
-@pytest.mark.parametrize("form", [{}, {"columns": [2, 0]}, {"dtype": torch.float64}, {"dtype": torch.float16}])
-def test_samples_slices_lists_and_batches_agree(path, name, form):
-    take = [2, 0] if "columns" in form else [0, 1, 2, 3]
-    mean, std = np.array(MEAN)[take], np.array(STD)[take]
-    dataset = H5Dataset(path, [Field(name, mean=mean, std=std, **form), "y"])
-    with h5py.File(path) as f:
-        stored = f[name][()][:, take]
-    expected = (stored.astype("f8") - mean) / std
-    every = torch.cat([x for x, _ in H5StreamLoader(dataset, 64)])
-    assert every.dtype == form.get("dtype", torch.float32)
-    assert np.allclose(every.numpy(), expected, rtol=1e-2 if form.get("dtype") == torch.float16 else 1e-5, atol=1e-3)
-    for again in (dataset[:][0], dataset[list(range(300))][0], torch.stack([dataset[k][0] for k in range(300)])):
-        assert torch.equal(again, every)
-    stock = torch.cat([x for x, _ in DataLoader(dataset, 64)])
-    assert torch.equal(stock, every)
-    one = H5Dataset(path, Field(name, mean=mean, std=std, **form))
-    assert torch.equal(one[3:9], every[3:9])
-    assert torch.equal(one[5], every[5])
-    assert torch.equal(one[5], every[5])  # of a block that is kept
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [{"shuffle": True}, {"num_workers": 0}, {"device": "cpu"}],
-    ids=str,
-)
-def test_every_route_gives_the_same(path, arguments):
-    field = Field("image", factor=1 / 255, mean=np.reshape([0.4, 0.5, 0.6], (3, 1, 1)), std=0.25)
-    dataset = H5Dataset(path, {"image": field, "y": "y"})
-    expected = dataset[:]["image"]
-    with h5py.File(path) as f:
-        pixels = torch.from_numpy(f["image"][()]).float() / 255
-    mean = torch.tensor([0.4, 0.5, 0.6]).reshape(3, 1, 1)
-    assert torch.allclose(expected, (pixels - mean) / 0.25, atol=1e-5)
-    with H5StreamLoader(dataset, 32, **arguments) as loader:
-        batches = list(loader)
-    y = torch.cat([batch["y"] for batch in batches])
-    assert torch.equal(torch.cat([batch["image"] for batch in batches]), expected[y])
-
-
-@pytest.mark.parametrize("form", ["packed", "pad", "list", "nested"])
-def test_ragged_rows_are_normalised_and_their_padding_is_not(path, form):
-    given = {"pad_value": -7.5} if form == "pad" else {}
-    field = Field("hits", rows=Lengths("lengths"), ragged=form, mean=[1, 2], std=[2, 4], **given)
-    with h5py.File(path) as f:
-        hits = f["hits"][()]
-    expected = torch.from_numpy((hits - [1, 2]) / [2, 4]).float()
-    dataset = H5Dataset(path, {"h": field})
-    batches = [batch["h"] for batch in H5StreamLoader(dataset, 50)]
-    if form == "pad":
-        for batch in batches:
-            outside = torch.arange(batch.values.shape[1]) >= batch.lengths[:, None]
-            assert (batch.values[outside] == -7.5).all()
-        found = torch.cat([batch.sample(k) for batch in batches for k in range(len(batch.lengths))])
-    else:
-        found = torch.cat(
-            [torch.cat(b) if form == "list" else b.values() if form == "nested" else b.values for b in batches]
-        )
-    assert torch.allclose(found, expected)
-    assert torch.equal(torch.cat([dataset[k]["h"] for k in range(300)]), found)
-
-
-@pytest.mark.parametrize(
-    ("samples", "fields"),
-    [
-        (Sequences(5), Field("x", mean=MEAN, std=STD)),
-        (Boxes((2, 2, 3, 3), at="grid", stride=(2, 2, 3, 3)), Field("image", mean=100, std=50)),
-    ],
-)
-def test_samples_that_are_no_rows_are_normalised_as_their_batches(path, samples, fields):
-    plain, ours = (H5Dataset(path, one, samples=samples) for one in (fields.name, fields))
-    mean, std = fields.normalise.arrays
-    assert np.allclose(ours[:].numpy(), (plain[:].numpy() - mean) / std, atol=1e-5)
-    assert torch.equal(ours[7], ours[:][7])
 
 
 def test_objects_compounds_lists_and_images_are_normalised(tmp_path, path):

@@ -5,85 +5,15 @@ import os
 import h5py
 import numpy as np
 import pytest
-import torch
-from amounts import examples
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 from inner import around
 
-from h5stream import Field, H5Dataset, H5StreamLoader, Objects, SampleNumber, Values, errors
+from h5stream import Field, H5Dataset, H5StreamLoader, Objects, errors
 from h5stream.storage import discovery, whereabouts
-
-STORED = [
-    {},
-    {"chunks": True},
-    {"chunks": True, "compression": "gzip", "shuffle": True},
-    {"chunks": True, "fletcher32": True},
-]
-
-
-@st.composite
-def files_of_objects(draw):
-    """Some groups that hold datasets of like form, each stored in one way or in several."""
-    shape = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=3)))
-    dtype = draw(st.sampled_from(["u1", "<f4", ">i2", "<f8"]))
-    count = draw(st.integers(1, 12))
-    kinds = STORED + ([{"chunks": True, "scaleoffset": 0}] if dtype in ("u1", ">i2") else [])
-    first = draw(st.sampled_from(kinds))
-    mixed = draw(st.booleans())
-    stored = [draw(st.sampled_from(kinds)) if mixed else first for _ in range(count)]
-    chunks = tuple(draw(st.integers(1, n)) for n in shape)
-    fills = draw(st.sampled_from([(3,), (3, 5)]))
-    stored = [{**one, "chunks": chunks} if one else {} for one in stored]
-    return shape, dtype, stored, draw(st.booleans()), fills
 
 
 @pytest.fixture(params=[0, whereabouts.MANY], ids=["from the file's bytes", "through libhdf5"])
 def opened_both_ways(request, monkeypatch):
     monkeypatch.setattr(whereabouts, "MANY", request.param)
-
-
-@pytest.mark.usefixtures("opened_both_ways")
-@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(form=files_of_objects(), data=st.data())
-def test_every_object_is_what_h5py_gives(tmp_path, form, data):
-    shape, dtype, stored, sparse, fills = form
-    rng, expected = np.random.default_rng(0), []
-    path, columns = tmp_path / "a.h5", data.draw(st.sampled_from([None, slice(0, 1), slice(None, None, 2)]))
-    with h5py.File(path, "w") as file:
-        for k, options in enumerate(stored):
-            values = rng.integers(0, 100, shape).astype(dtype)
-            group = file.create_group(f"data/{k:02d}")
-            image = group.create_dataset(
-                "image", shape, dtype, fillvalue=np.array(fills[k % len(fills)], dtype)[()], **options
-            )
-            if not sparse or k % 2:
-                image[()] = values
-            group["label"], group["text"] = k, f"object {k}"
-            group.attrs["mark"], group["image"].attrs["own"] = [k, -k], k + 0.5
-            expected.append(image[()] if columns is None else image[()][columns])
-    fields = {
-        "image": Field("image", columns=columns),
-        "label": "label",
-        "text": "text",
-        "mark": "@mark",
-        "own": "image@own",
-        "number": SampleNumber(),
-        "weight": Values(np.arange(len(stored)) / 2),
-    }
-    order = data.draw(
-        st.sampled_from([{"shuffle": True, "seed": 1}, {}, {"shuffle": True, "window": 3, "num_workers": 0}])
-    )
-    seen = []
-    with H5StreamLoader(path, 3, fields=fields, samples=Objects("data/*"), **order) as loader:
-        for batch in loader:
-            for place, k in enumerate(batch["number"].tolist()):
-                assert np.array_equal(batch["image"][place].numpy(), expected[k])
-                assert (batch["label"][place], batch["text"][place]) == (k, f"object {k}".encode())
-                assert (batch["mark"][place].tolist(), batch["own"][place]) == ([k, -k], k + 0.5)
-                assert batch["weight"][place] == k / 2
-                seen.append(k)
-    assert sorted(seen) == list(range(len(stored)))
 
 
 @pytest.fixture(scope="module", params=[{}, {"compression": "gzip"}], ids=["contiguous", "gzip"])
@@ -102,45 +32,11 @@ def paths(request, tmp_path_factory):
 FIELDS = {"x": ".", "p": "@p_arrival_sample", "name": "@trace_name"}
 
 
-@pytest.mark.usefixtures("opened_both_ways")
-def test_datasets_by_name_with_attributes(paths):
-    """EQTransformer reads so: a dataset of a group, and what its attributes say."""
-    expected = {}
-    for path in paths:
-        with h5py.File(path) as file:
-            for name in file["data"]:
-                trace = file["data"][name]
-                expected[trace.attrs["trace_name"]] = trace[()], trace.attrs["p_arrival_sample"]
-    for loader in (
-        H5StreamLoader(paths, 8, shuffle=True, seed=1, fields=FIELDS, samples=Objects("data/*")),
-        torch.utils.data.DataLoader(H5Dataset(paths, FIELDS, samples=Objects("data/*")), 5),
-    ):
-        seen = []
-        for batch in loader:
-            for x, p, name in zip(batch["x"], batch["p"], batch["name"], strict=True):
-                wanted, arrival = expected[name]
-                assert np.array_equal(x.numpy(), wanted)
-                assert p == arrival
-                seen.append(name)
-        assert sorted(seen) == sorted(expected)
-
-
 def test_names_are_taken_in_their_order_and_by_patterns_in_that_of_h5py(paths):
     dataset = H5Dataset(paths[0], FIELDS, samples=Objects("data/*"))
     assert dataset[:]["p"].tolist() == sorted(range(30), key=str)
     chosen = ["data/trace_7", "data/trace_2", "data/trace_11"]
     assert H5Dataset(paths[0], FIELDS, samples=Objects(chosen))[:]["p"].tolist() == [7, 2, 11]
-
-
-def test_a_file_may_be_a_sample(tmp_path):
-    for k in range(6):
-        with h5py.File(tmp_path / f"case_{k}.h5", "w") as file:
-            file["image"], file["label"], file["id"] = np.full((4, 5), k), np.full((4, 5), k + 10), k
-    dataset = H5Dataset(str(tmp_path / "case_*.h5"), ["image", "label", "id"], samples=Objects("files"))
-    assert len(dataset) == 6
-    for image, label, number in torch.utils.data.DataLoader(dataset, 4):
-        assert (image[:, 0, 0] == number).all()
-        assert (label[:, 3, 4] == number + 10).all()
 
 
 @pytest.mark.usefixtures("opened_both_ways")
@@ -237,25 +133,6 @@ def test_many_objects_are_found_by_their_headers(tmp_path, stored, monkeypatch):
 
 
 @pytest.mark.usefixtures("opened_both_ways")
-def test_soft_links_inside_the_file_lead_to_rows_like_others(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(6):
-            file[f"data/t{k}"] = np.full(3, k)
-        file["data/t9"], file["other"] = h5py.SoftLink("/other/t2"), h5py.SoftLink("data")
-        file["data/nowhere"] = h5py.SoftLink("/lost")
-    for of in (
-        "data/t*",
-        "other/t*",
-        "data/*",
-        [f"{above}/t{k}" for k in (*range(6), 9) for above in ("other", "data")],
-    ):
-        dataset = H5Dataset(tmp_path / "a.h5", ".", samples=Objects(of))
-        assert len(dataset.layout.datasets[0]) == 1, "opened one by one"
-        expected = [*range(6), 2]
-        assert dataset[:][:, 0].tolist() == (np.repeat(expected, 2).tolist() if isinstance(of, list) else expected)
-
-
-@pytest.mark.usefixtures("opened_both_ways")
 def test_links_that_lead_nowhere_are_counted(tmp_path, caplog):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for k in range(4):
@@ -284,17 +161,6 @@ def test_fields_are_shown_by_their_keys(tmp_path):
     assert "of wave, name;" in repr(dataset)
 
 
-def test_text_is_what_h5py_gives(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(3):
-            file[f"data/{k}/caption"], file[f"data/{k}/x"] = "ä", np.full(3, k)
-            file[f"data/{k}"].attrs["caption"] = "ä"
-        theirs = file["data/0/caption"][()], file["data/0"].attrs["caption"]
-    fields = {"x": "x", "dataset": "caption", "attribute": "@caption"}
-    batch = H5Dataset(tmp_path / "a.h5", fields, samples=Objects("data/*"))[:1]
-    assert (batch["dataset"][0], batch["attribute"][0]) == theirs == ("ä".encode(), "ä")
-
-
 @pytest.mark.usefixtures("opened_both_ways")
 def test_external_links_are_refused_among_objects(tmp_path):
     with h5py.File(tmp_path / "b.h5", "w") as file:
@@ -310,18 +176,6 @@ def test_external_links_are_refused_among_objects(tmp_path):
         assert dataset[:][:, 0].tolist() == [0, 1, 2, 7]
 
 
-def test_compact_objects_are_read_one_by_one(tmp_path):
-    creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-    creation.set_layout(h5py.h5d.COMPACT)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(30):
-            space = h5py.h5s.create_simple((6,))
-            one = h5py.h5d.create(file.id, b"%02d" % k, h5py.h5t.IEEE_F32LE, space, creation)
-            one.write(h5py.h5s.ALL, h5py.h5s.ALL, np.arange(6, dtype="f4") + k // 2)
-    found = H5Dataset(tmp_path / "a.h5", {"x": "."}, samples=Objects("*"))[:]["x"]
-    assert np.array_equal(found.numpy(), np.arange(6) + np.arange(30)[:, None] // 2)
-
-
 def test_files_that_are_samples_do_not_all_stay_open(tmp_path):
     for k in range(300):
         with h5py.File(tmp_path / f"{k}.h5", "w") as file:
@@ -331,73 +185,6 @@ def test_files_that_are_samples_do_not_all_stay_open(tmp_path):
         for _ in range(2):
             assert sorted(int(x) for batch in loader for x in batch[0][:, 0]) == [*range(300)]
         assert not before or len(os.listdir("/proc/self/fd")) < before + 280
-
-
-def test_objects_that_are_neighbours_in_the_file_are_read_together(tmp_path):
-    rng = np.random.default_rng(0)
-    order, values = rng.permutation(600), rng.random((600, 50))
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in [*order[:200], *sorted(order[200:])]:  # some lie in the order of their names
-            file[f"{k:03d}"] = values[k]
-    for options in ({"shuffle": True}, {}, {"shuffle": True, "window": 2}):
-        fields = {"x": Field(".", columns=slice(5, 45)), "k": SampleNumber()}
-        with H5StreamLoader(tmp_path / "a.h5", 7, fields=fields, samples=Objects("*"), **options) as loader:
-            for batch in loader:
-                assert np.array_equal(batch["x"].numpy(), values[batch["k"].numpy(), 5:45])
-
-
-@pytest.mark.usefixtures("opened_both_ways")
-@pytest.mark.parametrize("options", [{}, {"chunks": (2,)}, {"chunks": (2,), "compression": "gzip"}], ids=str)
-def test_what_was_never_written_is_filled_whichever_object_comes_first(tmp_path, options):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(6):
-            one = file.create_dataset(f"{k}", (4,), "f4", fillvalue=7, **options)
-            if k in (0, 1, 4):
-                one[()] = k
-    found = H5Dataset(tmp_path / "a.h5", ".", samples=Objects("*"))[:]
-    assert found[:, 0].tolist() == [0, 1, 7, 7, 4, 7]
-
-
-@pytest.mark.usefixtures("opened_both_ways")
-@pytest.mark.parametrize("lacks", [(0, 3), (2,), (5, 4, 1)])
-def test_an_object_that_lacks_a_dataset_may_be_filled(tmp_path, lacks):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(6):
-            group = file.create_group(f"{k}")
-            group["y"], group.attrs["k"] = k, k
-            if k not in lacks:
-                group.create_dataset("x", data=np.full(3, k, "f4"), fillvalue=-1)
-                group["hits"] = np.arange(k + 1)
-    fields = {"x": "x", "y": "y", "k": "@k", "hits": Field("hits", ragged="list"), "n": SampleNumber()}
-    with H5StreamLoader(
-        tmp_path / "a.h5", 4, shuffle=True, fields=fields, samples=Objects("*", missing="fill")
-    ) as loader:
-        seen = []
-        for batch in loader:
-            for i, k in enumerate(batch["n"].tolist()):
-                assert batch["x"][i].tolist() == [-1 if k in lacks else k] * 3
-                assert (batch["y"][i], batch["k"][i]) == (k, k)
-                assert batch["hits"][i].tolist() == ([] if k in lacks else list(range(k + 1)))
-                seen.append(k)
-    assert sorted(seen) == list(range(6))
-    with pytest.raises(errors.FieldNotFoundError, match="x"):
-        H5Dataset(tmp_path / "a.h5", fields, samples=Objects("*"))
-
-
-@pytest.mark.usefixtures("opened_both_ways")
-def test_objects_may_have_single_values_alone(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(9):
-            group = file.create_group(f"g{k}")
-            group.attrs["age"], group["label"], group["text"] = k, 2 * k, f"text {k}"
-    for fields in ({"age": "@age"}, {"age": "@age", "label": "label", "text": "text"}):
-        with H5StreamLoader(tmp_path / "a.h5", 4, shuffle=True, fields=fields, samples=Objects("*")) as loader:
-            batches = list(loader)
-        assert sorted(age for batch in batches for age in batch["age"].tolist()) == [*range(9)]
-        for batch in batches:
-            if "label" in batch:
-                assert batch["label"].tolist() == [2 * age for age in batch["age"].tolist()]
-                assert batch["text"] == [f"text {age}".encode() for age in batch["age"].tolist()]
 
 
 @pytest.mark.usefixtures("opened_both_ways")

@@ -3,7 +3,6 @@
 import h5py
 import numpy as np
 import pytest
-import torch
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, Rows, Sequences, errors
 
@@ -37,39 +36,11 @@ def read(paths):
     return whole, rows
 
 
-@pytest.mark.parametrize("options", [{}, {"stage": True}], ids=["", "staged"])
-def test_objects_come_in_their_own_shapes(paths, tmp_path, options):
-    options = {"stage_to": tmp_path / "staged"} if options.get("stage") else options
-    whole, _ = read(paths)
-    fields = {"x": ARRAYS, "half": Field("x", ragged="arrays", columns=(2, ...), dtype=torch.float64), "n": "n"}
-    with H5StreamLoader(paths, 4, shuffle=True, samples=Objects("data/*"), fields=fields, **options) as loader:
-        seen = []
-        for batch in loader:
-            for x, half, n in zip(batch["x"], batch["half"], batch["n"].tolist(), strict=True):
-                assert (x.dtype, half.dtype) == (torch.int16, torch.float64)
-                assert np.array_equal(x.numpy(), whole[n])
-                assert np.array_equal(half.numpy(), whole[n][2])
-                seen.append(n)
-    assert sorted(seen) == sorted(whole)
-
-
-def test_rows_of_groups_come_in_the_shapes_of_their_groups(paths):
-    _, rows = read(paths)
-    dataset = H5Dataset(paths, [ARRAYS, "y"], samples=Rows(of="data/*"))
-    assert len(dataset) == len(rows)
-    for k in (0, 7, len(rows) - 1):
-        x, y = dataset[k]
-        assert np.array_equal(x.numpy(), rows[k][0])
-        assert y == rows[k][1]
-    found = [pair for x, y in H5StreamLoader(dataset, 7, shuffle=True) for pair in zip(x, y.tolist(), strict=True)]
-    expected = sorted((y, x.shape, x.tobytes()) for x, y in rows)
-    assert sorted((y, tuple(x.shape), x.contiguous().numpy().tobytes()) for x, y in found) == expected
-
-
 def mean_of(sample):
     return {"mean": sample["x"].double().mean(), "n": sample["n"]}
 
 
+@pytest.mark.parametrize("paths", [STORED[2]], indirect=True)
 def test_python_for_each_sample_gets_it_in_its_shape(paths):
     whole, _ = read(paths)
     options = {"sample_transform": mean_of, "sample_workers": 1}
@@ -79,18 +50,6 @@ def test_python_for_each_sample_gets_it_in_its_shape(paths):
             n: mean for batch in loader for n, mean in zip(batch["n"].tolist(), batch["mean"].tolist(), strict=True)
         }
     assert found == {n: pytest.approx(values.mean()) for n, values in whole.items()}
-
-
-def test_files_are_objects_and_rows_of_files_too(paths):
-    for k, path in enumerate(paths):
-        with h5py.File(path, "a") as file:
-            file["z"], file["label"] = np.full((2, 3 + k, 5 - k), k), [0, 1]
-    z = Field("z", ragged="arrays")
-    (batch,) = H5StreamLoader(paths, 2, samples=Objects("files"), fields=z)
-    assert [one.shape for one in batch] == [(2, 3, 5), (2, 4, 4)]
-    (batch,) = H5StreamLoader(paths, 4, samples=Rows(of="files"), fields={"z": z, "label": "label"})
-    assert [one.shape for one in batch["z"]] == [(3, 5), (3, 5), (4, 4), (4, 4)]
-    assert batch["label"].tolist() == [0, 1, 0, 1]
 
 
 def test_what_has_no_shape_of_its_own_is_refused_by_name(paths):

@@ -9,7 +9,7 @@ from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h5stream import H5Dataset, H5StreamLoader
+from h5stream import H5StreamLoader
 from h5stream.errors import OptionError
 from h5stream.profiles import Profile, arguments_from, profile_text, read_profile, write_profile
 
@@ -68,12 +68,6 @@ def test_what_is_given_goes_before_what_is_written(file, tmp_path):
     with H5StreamLoader.from_profile(path, file, batch_size=5, fields="z") as loader:
         assert loader.batch_size == 5
         assert next(iter(loader)).shape == (5,)
-
-
-def test_a_dataset_keeps_its_own_fields(file, tmp_path):
-    path = written(tmp_path, dataset="/nowhere.h5", fields=("x", "y"), loader={"batch_size": 7})
-    with H5StreamLoader.from_profile(path, H5Dataset(file, "z")) as loader:
-        assert next(iter(loader)).shape == (7,)
 
 
 def test_training_is_not_the_profiles_business(tmp_path):

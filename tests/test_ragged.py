@@ -6,30 +6,19 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from amounts import examples
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 
 from h5stream import (
-    Between,
     Bounds,
-    ChunkBatchSampler,
     Field,
     H5Dataset,
     H5StreamLoader,
     Lengths,
-    SampleNumber,
     collate,
     errors,
     structure,
 )
 from h5stream.baseline import measure
-from h5stream.engine.assemble import Assembler
-from h5stream.engine.ragged import RaggedCounts, RaggedRows
-from h5stream.engine.slots import SlotFormat
-from h5stream.errors import SourceError
 
-SAID = (Bounds("bounds"), Lengths("lengths"), Between("first", "last"), Between("first", "final", inclusive=True))
 FORMS = ("packed", "nested", "pad", "list")
 
 
@@ -66,87 +55,12 @@ def check(batches, expected, form="packed", most=None):
     return seen
 
 
-@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    counts=st.lists(st.integers(0, 12), min_size=1, max_size=60).filter(any),
-    row_shape=st.sampled_from([(), (3,), (2, 2)]),
-    dtype=st.sampled_from(["u1", "f4", ">i2", "f8"]),
-    stored=st.sampled_from([{}, {"chunks": 5}, {"chunks": 7, "compression": "gzip", "shuffle": True}]),
-    said=st.sampled_from(SAID),
-    form=st.sampled_from(FORMS),
-    most=st.none() | st.integers(1, 6),
-    given_too=st.sampled_from(
-        [{}, {"shuffle": True}, {"shuffle": True, "window": 5}, {"num_workers": 0, "shuffle": True}, {"batch_size": 1}]
-    ),
-)
-def test_every_sample_has_the_rows_that_h5py_gives(
-    tmp_path, counts, row_shape, dtype, stored, said, form, most, given_too
-):
-    expected = write(tmp_path / "a.h5", counts, row_shape, dtype, **stored)
-    fields = {"hit": Field("hit", rows=said, ragged=form, max_length=most), "label": "label", "time": "label"}
-    with H5StreamLoader(tmp_path / "a.h5", **{"batch_size": 4, **given_too}, fields=fields) as loader:
-        for _ in range(2):
-            assert sorted(check(loader, expected, form, most)) == list(range(len(counts)))
-    dataset = H5Dataset(tmp_path / "a.h5", fields)
-    for k, rows in enumerate(expected):
-        assert np.array_equal(dataset[k]["hit"].numpy(), rows[:most])
-
-
 @pytest.fixture(params=[{}, {"chunks": 11, "compression": "gzip"}], ids=["contiguous", "gzip"])
 def path(request, tmp_path):
     return tmp_path / "a.h5", write(tmp_path / "a.h5", np.random.default_rng(1).integers(0, 9, 90), **request.param)
 
 
 FIELDS = {"hit": Field("hit", rows=Bounds("bounds")), "label": "label", "time": Field("time", rows=Lengths("lengths"))}
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"device": "cpu"},
-        {"window": "all"},
-        {"on_error": "skip"},
-        {"memory_budget": "8MiB", "num_workers": 1},
-        {"drop_last": True},
-    ],
-    ids=str,
-)
-def test_whatever_takes_rows_takes_ragged_ones(path, options):
-    path, expected = path
-    with H5StreamLoader(path, 8, fields=FIELDS, shuffle=True, seed=3, **options) as loader:
-        for _ in range(2):
-            seen = check(loader, expected)
-            assert len(set(seen)) == len(seen) == (88 if options.get("drop_last") else 90)
-
-
-def test_ranks_part_an_epoch_and_a_state_goes_on_at_any_batch(path):
-    path, expected = path
-    given = {"shuffle": True, "seed": 1, "window": 16, "fields": FIELDS}
-    with H5StreamLoader(path, 5, **given) as loader:
-        whole = check(loader, expected)
-    parts = []
-    for rank in range(2):
-        with H5StreamLoader(path, 5, rank=rank, world_size=2, **given) as loader:
-            parts += check(loader, expected)
-    assert sorted(parts) == sorted(whole) == list(range(90))
-    for stop in (1, 4, 17):
-        with H5StreamLoader(path, 5, **given) as loader:
-            batches = iter(loader)
-            seen = check([next(batches) for _ in range(stop)], expected)
-            state = loader.state_dict()
-        with H5StreamLoader(path, 5, **given) as loader:
-            loader.load_state_dict(state)
-            assert seen + check(loader, expected) == whole
-
-
-def test_a_stock_data_loader_and_subsets_give_the_same(path):
-    path, expected = path
-    dataset = H5Dataset(path, FIELDS)
-    sampler = ChunkBatchSampler(dataset, 8, shuffle=True, seed=1)
-    loader = torch.utils.data.DataLoader(dataset, batch_sampler=sampler, collate_fn=collate, num_workers=1)
-    assert sorted(check(loader, expected)) == list(range(90))
-    with H5StreamLoader(dataset.subset(slice(3, 60, 2)), 7, shuffle=True) as some:
-        assert sorted(check(some, expected)) == list(range(3, 60, 2))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -161,14 +75,6 @@ def test_a_ragged_field_alone_is_a_batch_for_whatever_takes_batches(tmp_path, fo
         assert [rows_of(rows, k, form).tolist() for k in range(count)] == [hits.tolist() for hits in expected[:count]]
     assert measure.row_sums(batch).tolist() == measure.row_sums(expected).tolist()
     assert measure.batch_nbytes(batch) >= sum(hits.nbytes for hits in expected)
-
-
-def test_several_files_and_groups_follow_one_another(tmp_path):
-    expected = [hits for k in range(3) for hits in write(tmp_path / f"{k}.h5", [3, 0, 5 + k])]
-    with H5StreamLoader(
-        str(tmp_path / "*.h5"), 2, fields={"hit": FIELDS["hit"], "label": SampleNumber(), "y": "label"}, shuffle=True
-    ) as loader:
-        assert sorted(check(loader, expected)) == list(range(9))
 
 
 def test_the_forms_say_which_rows_are_whose(tmp_path):
@@ -203,29 +109,6 @@ def test_samples_of_damaged_chunks_are_left_out(tmp_path):
     with H5StreamLoader(tmp_path / "a.h5", 8, fields=FIELDS, on_error="skip", shuffle=True) as loader:
         seen = check(loader, expected)
     assert sorted(seen) == [k for k in range(30) if k not in (6, 7)]
-
-
-def test_memory_is_not_used_again_while_a_tensor_looks_at_it(tmp_path):
-    expected = write(tmp_path / "a.h5", [30_000] * 40)
-    with H5StreamLoader(tmp_path / "a.h5", 2, fields=FIELDS, shuffle=True, memory_budget="24MiB") as loader:
-        kept = [batch for _ in range(2) for batch in loader]
-        check(kept, expected)
-    values = [batch["hit"].values for batch in kept]
-    del kept
-    assert sum(len(each) for each in values) == 2 * 40 * 30_000
-    assert min(int(each.min()) for each in values) >= 1
-
-
-def test_nothing_but_ragged_fields_is_a_sample_too(tmp_path):
-    expected = write(tmp_path / "a.h5", [3, 0, 5, 2], chunks=4, compression="gzip")
-    for rows in SAID:
-        fields = {"hit": Field("hit", rows=rows), "label": SampleNumber()}
-        for loader in (
-            H5StreamLoader(tmp_path / "a.h5", 3, fields=fields, shuffle=True),
-            H5StreamLoader(tmp_path / "a.h5", 3, fields=fields, num_workers=0, window="all", shuffle=True),
-        ):
-            assert sorted(check(loader, expected)) == [0, 1, 2, 3]
-        assert np.array_equal(H5Dataset(tmp_path / "a.h5", fields["hit"])[2].numpy(), expected[2])
 
 
 @pytest.mark.parametrize(
@@ -265,85 +148,3 @@ def test_a_sample_larger_than_the_budget_is_refused_with_the_number_that_would_d
         H5StreamLoader(tmp_path / "a.h5", 1, fields=FIELDS, memory_budget="4MiB")
     with H5StreamLoader(tmp_path / "a.h5", 1, fields=FIELDS, memory_budget=refused.value.needed) as loader:
         assert sorted(len(batch["hit"].values) for batch in loader) == [3, 10, 400_000]
-
-
-@pytest.mark.parametrize("form", ["packed", "pad", "list"])
-def test_ragged_rows_go_to_the_device_that_the_slot_is_on(tmp_path, form):
-    write(tmp_path / "a.h5", [2, 0, 3])
-    layout = H5Dataset(tmp_path / "a.h5", [Field("hit", rows=Bounds("bounds"), ragged=form), "label"]).layout
-    hits = np.zeros(5 * 12, np.uint8)
-    rows = RaggedRows(
-        of=RaggedCounts(3, ((np.arange(3), np.array([2, 0, 3])),)),
-        row_nbytes=12,
-        shares=[hits],
-        filler=np.zeros(4, np.uint8) if form == "pad" else None,
-    )
-    number = next(k for k, one in enumerate(layout.fields) if one.kind == "ragged")
-    slot_format = SlotFormat.for_rows(layout.fields, 3)
-    there = torch.empty(slot_format.nbytes, dtype=torch.uint8, device="meta")
-    found, _ = Assembler(layout).batch(there, slot_format, 3, {number: rows}, apart=False)
-    assert {each.device.type for each in found} == {"meta"}
-
-
-@pytest.mark.parametrize("stored", [{}, {"chunks": 64, "compression": "gzip"}], ids=["none", "gzip"])
-def test_samples_of_like_lengths_are_padded_where_they_are_read_to(tmp_path, stored):
-    """Windows end inside of batches, some of which hold nothing, or too little to be padded so."""
-    counts = np.random.default_rng(1).integers(20, 25, 300)
-    counts[[7, 100]], counts[200:230] = (0, 60), 0
-    hits = write(tmp_path / "a.h5", counts, **stored)
-    fields = {
-        "hit": Field("hit", rows=Bounds("bounds"), ragged="pad", pad_value=-1),
-        "time": Field("time", rows=Bounds("bounds")),
-        "label": "label",
-    }
-    for window in (30, "auto"):
-        seen = []
-        with H5StreamLoader(tmp_path / "a.h5", 7, True, fields=fields, window=window, num_workers=2) as loader:
-            for batch in loader:
-                values, lengths = batch["hit"]
-                assert values.shape[1] == lengths.max()
-                for k, number in enumerate(batch["label"].tolist()):
-                    assert np.array_equal(values[k, : lengths[k]], hits[number])
-                    assert (values[k, lengths[k] :] == -1).all()
-                    first = counts[:number].sum()
-                    assert batch["time"].sample(k).tolist() == list(range(first, first + counts[number]))
-                    seen.append(number)
-        assert sorted(seen) == list(range(300))
-
-
-def test_of_samples_that_were_padded_some_can_be_left_out():
-    rows = RaggedRows(
-        of=RaggedCounts(3, ((np.arange(3), np.array([2, 3, 1])),)),
-        row_nbytes=1,
-        filler=np.full(8, 9, np.uint8),
-        shares=[np.array([1, 1, 0, 2, 2, 2, 3, 0, 0], np.uint8)],
-    )
-    assert not rows.takes_copying
-    left = rows.without(np.array([True, False, True]))
-    assert rows.arrange().tolist() == [1, 1, 9, 2, 2, 2, 3, 9, 9]
-    assert left.arrange().tolist() == [1, 1, 3, 9]
-
-
-def columns_of_two_samples(sound: np.ndarray, *columns: int) -> RaggedRows:
-    memory = np.array(columns, np.int32).view(np.uint8)
-    of = RaggedCounts(2, ((np.arange(2), np.array([1, len(columns) - 1])),))
-    return RaggedRows(of=of, row_nbytes=4, width=5, shares=(memory,), sound=sound, numbers=(np.array([7, 3]),))
-
-
-def test_columns_of_a_sparse_matrix_are_looked_at_once_a_sample():
-    sound = np.zeros(9, np.bool_)
-    with pytest.raises(SourceError, match="column 5"):
-        columns_of_two_samples(sound, 0, 4, 5).arrange()
-    assert not sound.any()
-    columns_of_two_samples(sound, 0, 4, 4).arrange()
-    assert np.flatnonzero(sound).tolist() == [3, 7]
-    columns_of_two_samples(sound, 0, 4, 5).arrange()  # they are known, and a change of the file would be noticed
-    sound[3] = False
-    with pytest.raises(SourceError, match="column 5"):
-        columns_of_two_samples(sound, 0, 4, 5).arrange()
-
-
-def test_what_is_left_of_a_batch_says_nothing_of_samples_that_were_left_out():
-    sound = np.zeros(9, np.bool_)
-    columns_of_two_samples(sound, 0, 4, 5).without(np.array([True, False])).arrange()
-    assert not sound.any()

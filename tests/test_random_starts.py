@@ -1,20 +1,11 @@
 """Random starts: one sample of each segment an epoch, or so many, beside h5py; a function of seed and epoch alone."""
 
-from itertools import chain
-
 import h5py
 import numpy as np
 import pytest
 import torch
-from amounts import examples
-from hypothesis import given
-from hypothesis import strategies as st
 
 from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader, SampleNumber, Sequences, errors
-from h5stream.order.weights import RandomStarts
-from h5stream.samples.segments import Ends
-from h5stream.samples.sequences import Draws
-from h5stream.samples.space import SequenceSpace
 
 LENGTHS = (9, 3, 23, 4, 40, 17, 4)
 STEPS = 4
@@ -47,62 +38,6 @@ def begins_of(batches):
     return x[:, 0].tolist()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"num_workers": 0}, {"window": 4}, {"shuffle": False}, {"window": "all"}],
-    ids=str,
-)
-def test_an_epoch_takes_one_start_of_each_segment(path, options):
-    given = {"shuffle": True, "seed": 1} | options
-    with H5StreamLoader(path, 2, fields=FIELDS, samples=random(), **given) as loader:
-        epochs = [begins_of(loader) for _ in range(4)]
-    for begins in epochs:
-        assert sorted(begin // 1000 for begin in begins) == LONG_ENOUGH
-    assert len({tuple(sorted(begins)) for begins in epochs}) > 1
-    with H5StreamLoader(path, 3, fields=FIELDS, samples=random(), shuffle=True, seed=1) as again:
-        assert sorted(begins_of(again)) == sorted(epochs[0])
-
-
-def test_the_same_samples_come_whatever_reads_them(path):
-    wanted = None
-    for threads in (0, 1, 3):
-        for batch in (1, 2, 5):
-            loader = H5StreamLoader(
-                path, batch, shuffle=True, seed=7, fields=FIELDS, samples=random(per_epoch=50), num_workers=threads
-            )
-            with loader:
-                begins = begins_of(loader)
-            wanted = wanted or sorted(begins)
-            assert sorted(begins) == wanted
-            assert len(loader) == -(-50 // batch)
-
-
-def test_ranks_part_the_draws_and_a_state_goes_on_at_any_batch(path):
-    def made(**given):
-        return H5StreamLoader(
-            path, 4, shuffle=True, seed=3, fields=FIELDS, samples=random(per_epoch=30), window=12, **given
-        )
-
-    def epoch(loader):
-        return [begins_of(batch) for batch in loader]
-
-    first, second = (lambda loader: (epoch(loader), epoch(loader)))(made())
-    shares = [epoch(made(rank=rank, world_size=2)) for rank in range(2)]
-    assert sorted(chain(*shares[0], *shares[1])) == sorted(chain(*first))
-    for stop in range(len(first)):
-        loader = made()
-        iterator = iter(loader)
-        begun = [begins_of(next(iterator)) for _ in range(stop)]
-        other = made()
-        other.load_state_dict(loader.state_dict())
-        assert begun + epoch(other) == first
-        assert epoch(other) == second
-    with pytest.raises(errors.StateError, match="samples was"):
-        H5StreamLoader(path, 4, fields=FIELDS, samples=random(per_epoch=30, draw="rows")).load_state_dict(
-            H5StreamLoader(path, 4, fields=FIELDS, samples=random(per_epoch=30)).state_dict()
-        )
-
-
 def test_a_dataset_alone_draws_for_the_epoch_that_it_is_told(path):
     dataset = H5Dataset(path, FIELDS, samples=random())
     assert len(dataset) == len(LONG_ENOUGH)
@@ -123,19 +58,6 @@ def test_a_dataset_alone_draws_for_the_epoch_that_it_is_told(path):
         assert sorted(begins) == sorted(begins_of(dataset[:]))
 
 
-def test_segments_are_chosen_where_each_gives_one_sample(path):
-    dataset = H5Dataset(path, FIELDS, samples=random())
-    train, test = dataset.subset([0, 2, 5]), torch.utils.data.Subset(dataset, [1, 3, 4])
-    for epoch in range(3):
-        seen = [begin // 1000 for begin in begins_of(H5StreamLoader(train, 2, shuffle=True, seed=epoch))]
-        assert sorted(seen) == [LONG_ENOUGH[k] for k in (0, 2, 5)]
-        seen = [begin // 1000 for begin in begins_of(H5StreamLoader(test, 2, seed=epoch))]
-        assert seen == [LONG_ENOUGH[k] for k in (1, 3, 4)]
-    drawn = H5Dataset(path, FIELDS, samples=random(per_epoch=9))
-    with pytest.raises(errors.OptionError, match=r"none to choose from; name the groups"):
-        drawn.subset([1, 2])
-
-
 def test_what_is_drawn_is_drawn_evenly(path):
     """Segments as often as one another; starts as likely as one another."""
     counted = {}
@@ -148,13 +70,6 @@ def test_what_is_drawn_is_drawn_evenly(path):
     assert set(counted["segments"]) <= {0, share, share + 1}
     starts = np.array([max(0, rows - STEPS + 1) for rows in LENGTHS])
     assert np.abs(counted["rows"] - 1000 * starts / starts.sum()).max() < 60
-
-
-def test_staged_copies_and_devices_draw_alike(path, tmp_path):
-    given = {"shuffle": True, "seed": 1, "fields": FIELDS, "samples": random(per_epoch=40)}
-    wanted = [begins_of(batch) for batch in H5StreamLoader(path, 4, **given)]
-    with H5StreamLoader(path, 4, stage_to=tmp_path, **given) as staged:
-        assert [begins_of(batch) for batch in staged] == wanted
 
 
 @pytest.mark.parametrize(
@@ -188,38 +103,3 @@ def test_joined_datasets_take_one_start_of_each_segment(path):
     drawn = H5Dataset(path, "x", samples=random(per_epoch=5))
     with pytest.raises(errors.OptionError, match="per_epoch= give one H5Dataset all files"):
         H5StreamLoader([drawn, drawn], 2)
-
-
-def test_flags_of_a_flat_buffer_make_segments(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["end"] = np.arange(30), np.isin(np.arange(30), [4, 5, 17, 24])
-    samples = Sequences(3, of=Ends("end"), starts="random")
-    found = H5Dataset(tmp_path / "a.h5", "x", samples=samples)[:].numpy()
-    assert np.digitize(found, [5, 6, 18, 25]).tolist() == [[0] * 3, [2] * 3, [3] * 3, [4] * 3]
-
-
-@examples(200)
-@given(
-    counts=st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any),
-    per_epoch=st.none() | st.integers(1, 60),
-    by=st.sampled_from(["segments", "rows"]),
-    data=st.data(),
-)
-def test_draws_are_of_what_may_be_drawn(counts, per_epoch, by, data):
-    edges, total = np.cumsum([0, *counts]), sum(counts)
-    by = by if per_epoch else "segments"
-    draws = Draws(per_epoch=per_epoch, by=by)
-    space = SequenceSpace(anchors=np.arange(total), edges=edges, pad=None, left_out=0, draws=draws)
-    rows = np.array(sorted(data.draw(st.none() | st.sets(st.integers(0, total - 1), min_size=1)) or range(total)))
-    starts = RandomStarts(space, rows)
-    numbers = starts.numbers(seed=data.draw(st.integers(0, 2**63)), epoch=data.draw(st.integers(0, 5)))
-    assert len(numbers) == len(starts)
-    assert (np.diff(numbers) >= 0).all()
-    assert set(numbers.tolist()) <= set(rows.tolist())
-    segments = np.searchsorted(edges, rows, side="right")
-    if by == "segments":
-        seen = np.bincount(np.searchsorted(edges, numbers, side="right"), minlength=segments.max() + 1)
-        often = seen[np.unique(segments)]
-        assert often.max() - often.min() <= 1
-    chosen = starts.of_segments(np.array([0]))
-    assert chosen.tolist() == rows[segments == segments[0]].tolist()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import os
-import shutil
 import signal
 
 import h5py
@@ -15,9 +13,9 @@ import pytest
 import torch
 from amounts import crossed
 from forking import Forked
-from inner import around_reads, default_budget, stream_all
-from sample_files import reader_threads, write_sample
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+from inner import around_reads, stream_all
+from sample_files import write_sample
+from torch.utils.data import RandomSampler
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
 from h5stream.errors import OptionError, StateError
@@ -77,25 +75,6 @@ def test_before_and_after_are_the_uninterrupted_run(sample, window, options):
             assert [taken + rows(later), rows(later)] == whole[1:]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"device": "cpu"},
-        {"persistent_workers": True},
-    ],
-)
-@pytest.mark.parametrize("window", [200, "all"])
-def test_every_path_goes_on_with_the_same_rows_and_bytes(sample, options, window):
-    whole = epochs(make(sample, window=window), 2)
-    for batches in (1, 4, 20):
-        taken, state = stopped_after(make(sample, window=window, **options), batches)
-        later = make(sample, window=window, **options)
-        later.load_state_dict(state)
-        rest = list(later)
-        assert all(sample.matches(x, y) for x, y in rest)
-        assert [taken + rows(rest), rows(later)] == whole
-
-
 def test_batches_that_are_held_ready_do_not_count(sample):
     loader = make(sample, window="all", num_workers=2, device="cpu", prefetch_factor=4)
     iterator = iter(loader)
@@ -103,40 +82,6 @@ def test_batches_that_are_held_ready_do_not_count(sample):
     assert loader.state_dict()["taken"] == [[1, 1]]
     next(iterator)
     assert loader.state_dict()["taken"] == [[1, 2]]
-
-
-def test_a_state_may_be_saved_again_and_again(sample):
-    whole = rows(make(sample))
-    state, found = make(sample).state_dict(), []
-    while len(found) < len(whole):
-        loader = make(sample)
-        loader.load_state_dict(state)
-        assert loader.state_dict() == state
-        taken, state = stopped_after(loader, 3)
-        found += taken
-    assert found == whole
-    assert state["epoch"] == 1
-
-
-def test_a_loader_in_use_can_be_set_back(sample):
-    whole = epochs(make(sample, persistent_workers=True), 2)
-    loader = make(sample, persistent_workers=True)
-    _, state = stopped_after(loader, 5)
-    assert epochs(loader, 2)[0] == whole[1]
-    loader.load_state_dict(state)
-    assert rows(loader) == whole[0][5:]
-    loader.close()
-    assert reader_threads() == []
-
-
-def test_the_end_of_an_epoch_is_the_beginning_of_the_next(sample):
-    loader = make(sample)
-    iterator = iter(loader)
-    for _ in range(len(loader)):
-        next(iterator)
-    assert (loader.state_dict()["epoch"], loader.state_dict()["taken"]) == (1, [])
-    assert next(iterator, None) is None
-    assert (loader.state_dict()["epoch"], loader.state_dict()["taken"]) == (1, [])
 
 
 def test_set_epoch_to_the_epoch_of_the_state_does_not_lose_the_place(sample):
@@ -163,14 +108,6 @@ def test_an_iterator_that_is_dropped_before_its_first_batch_uses_nothing_up(samp
     assert [taken + rows(later), rows(later)] == whole
     first, second = iter(later), iter(later)  # in use at once, they are of two epochs
     assert rows(first) != rows(second)
-
-
-def test_single_samples_are_counted_as_they_come(sample):
-    loader = make(sample, batch_size=None)
-    first = [int(y) for _, y in itertools.islice(iter(loader), 10)]
-    later = make(sample, batch_size=None)
-    later.load_state_dict(loader.state_dict())
-    assert sorted(first + [int(y) for _, y in later]) == list(range(ROWS))
 
 
 def test_nothing_is_read_that_was_taken_before(sample, monkeypatch):
@@ -246,34 +183,6 @@ def at_ranks(sample, world_size, state=None, **options):
     return loaders
 
 
-@pytest.mark.parametrize(
-    ("options", "after"),
-    crossed(
-        (
-            {},
-            {"shuffle": False, "num_workers": 0},
-        ),
-        (1, 2, 8, 4),
-    ),
-)
-def test_a_state_of_four_ranks_gives_other_ranks_every_remaining_row_once(sample, after, options):
-    options = {"batch_size": 16, **options}
-    began = at_ranks(sample, 4, **options)
-    seen = []
-    for loader in began:
-        taken, state = stopped_after(loader, 7)
-        seen += taken
-    went_on = at_ranks(sample, after, state, **options)
-    rest = [list(loader) for loader in went_on]
-    assert len({len(batches) for batches in rest}) == 1
-    assert all(sample.matches(x, y) for batches in rest for x, y in batches)
-    seen += [batch for batches in rest for batch in rows(batches)]
-    assert sorted(itertools.chain(*seen)) == list(range(ROWS))
-    after_that = [row for loader in went_on for batch in rows(loader) for row in batch]
-    expected = [row for loader in at_ranks(sample, after, **options) for batch in epochs(loader, 2)[1] for row in batch]
-    assert after_that == expected
-
-
 def test_four_ranks_then_two_then_eight(sample):
     seen, state = [], None
     for world_size, batches in ((4, 3), (2, 5), (2, 7), (8, 99)):
@@ -285,12 +194,6 @@ def test_four_ranks_then_two_then_eight(sample):
             assert state["taken"] == [[4, 3], [2, batches if batches == 5 else 12]]
     assert sorted(itertools.chain(*seen)) == list(range(ROWS))
     assert (state["epoch"], state["taken"]) == (1, [])
-
-
-def test_every_rank_saves_the_same_but_its_number(sample):
-    states = [stopped_after(loader, 3)[1] for loader in at_ranks(sample, 4)]
-    assert [state.pop("rank") for state in states] == [0, 1, 2, 3]
-    assert all(state == states[0] for state in states)
 
 
 def test_a_rest_that_cannot_be_cut_is_refused_and_the_loader_stays_as_it_was(sample):
@@ -345,15 +248,6 @@ def test_data_that_were_written_anew_are_noticed_by_their_chunks(sample, tmp_pat
         file.create_dataset("y", data=sample.y)
     with pytest.raises(StateError, match="chunks was"):
         make(tmp_path / "again.h5").load_state_dict(state)
-
-
-def test_the_same_data_at_another_path_and_time_go_on(sample, tmp_path):
-    taken, state = stopped_after(make(sample), 6)
-    shutil.copyfile(sample.path, tmp_path / "copy.h5")
-    os.utime(tmp_path / "copy.h5", (1, 1))
-    later = make(tmp_path / "copy.h5")
-    later.load_state_dict(state)
-    assert taken + rows(later) == rows(make(sample))
 
 
 def test_threads_and_devices_may_differ(sample):
@@ -456,17 +350,6 @@ def test_a_sampler_that_gives_the_same_indices_again_goes_on(sample, batches):
     assert batches < 21 or state["taken"] == []
 
 
-def test_a_batch_sampler_goes_on(sample):
-    def make_loader():
-        batches = BatchSampler(SequentialSampler(range(ROWS)), 100, drop_last=False)
-        return H5StreamLoader(sample.path, batch_sampler=batches, fields=FIELDS)
-
-    taken, state = stopped_after(make_loader(), 3)
-    later = make_loader()
-    later.load_state_dict(state)
-    assert taken + rows(later) == rows(make_loader())
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_sampler_that_gives_other_indices_is_an_error_and_no_repeated_row(sample, num_workers):
     _, state = stopped_after(listed(sample, seeded()), 5)
@@ -481,45 +364,6 @@ def test_a_samplers_rest_is_not_cut_for_other_ranks(sample):
     state["taken"] = [[2, 5]]
     with pytest.raises(StateError, match=r"of 2 ranks and there are 1: .* cannot be cut anew"):
         listed(sample, seeded()).load_state_dict(state)
-
-
-def test_ranks_with_unlike_threads_go_on_from_the_state_of_one(sample):
-    def ranks():
-        return [
-            make(sample, window="auto", num_workers=threads, memory_budget=40 << 20, rank=rank, world_size=2)
-            for rank, threads in ((0, 1), (1, 3))
-        ]
-
-    before, taken = ranks(), []
-    for loader in before:
-        taken += [row for batch in itertools.islice(iter(loader), 4) for row in batch[1].tolist()]
-    state = before[0].state_dict()
-    for loader in ranks():
-        loader.load_state_dict(through_json(state))
-        taken += [row for batch in rows(loader) for row in batch]
-    assert sorted(taken) == list(range(ROWS))
-
-
-def test_a_seed_of_each_ranks_own_is_refused_until_a_state_brings_one_for_all(sample):
-    with pytest.raises(OptionError, match=r"generator= draws a seed of its own on each of 2 ranks.*same seed="):
-        make(sample, seed=None, generator=torch.Generator(), rank=0, world_size=2)
-    alone = make(sample, seed=None, generator=torch.Generator())
-    first = next(iter(alone))[1].tolist()
-    assert len(set(first)) == BATCH
-
-
-def test_a_state_of_a_window_that_plans_make_too_large_now_is_taken_over(tmp_path, monkeypatch):
-    """An automatic window may be smaller than it was: states that were saved before still mean the same rows."""
-    stream_all(monkeypatch)
-    sample = write_sample(tmp_path, rows=20000, columns=16)
-    before = make(sample, window=9000, num_workers=1, batch_size=100, memory_budget=1 << 30)
-    whole = epochs(make(sample, window=9000, num_workers=1, batch_size=100, memory_budget=1 << 30), 2)
-    taken, state = stopped_after(before, 50)
-    default_budget(monkeypatch, 4_500_000)
-    now = make(sample, window="auto", num_workers=1, batch_size=100)
-    assert now.window_size.window_rows != 9000
-    now.load_state_dict(state)
-    assert [taken + rows(now), rows(now)] == whole
 
 
 def test_a_samplers_state_keeps_its_automatic_window(tmp_path, monkeypatch):

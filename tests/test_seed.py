@@ -158,18 +158,6 @@ def test_a_state_brings_its_seed_and_refuses_another_that_was_given(path, how):
             other.load_state_dict(state)
 
 
-@pytest.mark.parametrize("how", ["weights in the order of the file", "a function for samples", "random crops"])
-def test_a_state_of_an_older_version_that_said_no_seed_is_of_seed_0(path, how):
-    with made(path, how, seed=0) as first, made(path, how) as later:
-        batches = iter(first)
-        next(batches)
-        state = first.state_dict()
-        assert state["fingerprint"].pop("seed") == 0
-        later.load_state_dict(state)
-        assert later.seed == 0
-        assert epoch(later) == epoch(batches)
-
-
 @pytest.mark.parametrize("how", ["a shuffle", "a function for samples", "random starts"])
 def test_copies_have_the_seed_of_their_loader(path, how):
     with made(path, how) as loader, copy.deepcopy(loader) as near, pickle.loads(pickle.dumps(near)) as far:

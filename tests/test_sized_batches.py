@@ -2,17 +2,12 @@
 
 import itertools
 import json
-import pickle
 
 import h5py
 import numpy as np
 import pytest
-import torch
-from amounts import examples
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 
-from h5stream import Bounds, Field, H5Dataset, H5StreamLoader, Lengths, Sequences, Sized, errors
+from h5stream import Bounds, Field, H5StreamLoader, Lengths, Sized, errors
 
 COUNTS = np.random.default_rng(1).integers(0, 30, 150)
 
@@ -60,58 +55,6 @@ def check(batches, limit=None, form="packed", size=8192):
 
 def flat(batches):
     return list(itertools.chain(*batches))
-
-
-@examples(100, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    limit=st.none() | st.integers(29, 300),
-    bucket=st.booleans(),
-    size=st.integers(1, 40),
-    form=st.sampled_from(["packed", "pad"]),
-    window=st.sampled_from(["auto", "all", 5, 40]),
-    threads=st.sampled_from([0, 2]),
-    shuffle=st.booleans(),
-)
-def test_batches_have_as_many_samples_as_fit_and_each_sample_comes_once(
-    path, limit, bucket, size, form, window, threads, shuffle
-):
-    bucket = bucket and shuffle
-    draw = Sized(limit, bucket=bucket) if bucket or limit is not None else None
-    given_too = {"draw": draw, "window": window, "num_workers": threads, "shuffle": shuffle, "seed": 0}
-    with H5StreamLoader(path, size, fields=fields(form), **given_too) as loader:
-        epochs = []
-        for _ in range(2):
-            expected = len(loader)
-            epochs.append(check(loader, limit, form, size))
-            assert len(epochs[-1]) == expected
-            assert sorted(flat(epochs[-1])) == list(range(150))
-        assert (epochs[0] == epochs[1]) == (not shuffle)
-    with H5StreamLoader(path, size, fields=fields(form), **given_too) as loader:
-        assert check(loader) == epochs[0]
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"device": "cpu"},
-        {"pin_memory": True},
-        {"on_error": "skip"},
-        {"memory_budget": "8MiB", "num_workers": 1},
-        {"collate_fn": torch.utils.data.default_convert},
-        {"batch_transform": dict},
-        {"draw": Sized(90, "token", bucket=True)},
-        {"draw": Sized(90, field="token")},
-    ],
-    ids="-".join,
-)
-def test_whatever_a_loader_does_it_does_with_such_batches(path, options):
-    with H5StreamLoader(path, 16, fields=fields(), **{"draw": Sized(90), "shuffle": True, **options}) as loader:
-        for _ in range(2):
-            if loader.collate_fn is not None:
-                seen = [[int(sample["label"]) for sample in batch] for batch in loader]
-            else:
-                seen = check(loader, 90, size=16)
-            assert sorted(flat(seen)) == list(range(150))
 
 
 def test_a_slot_holds_the_most_samples_that_a_batch_may_have(tmp_path):
@@ -174,23 +117,6 @@ def test_a_state_of_other_lengths_or_limits_is_refused(path):
             pytest.raises(errors.StateError),
         ):
             loader.load_state_dict(state)
-
-
-def test_subsets_and_drawn_samples_and_copies_of_a_loader_have_such_batches(path):
-    subset = H5Dataset(path, fields()).subset(slice(3, 120, 2))
-    with H5StreamLoader(subset, draw=Sized(60, bucket=True), shuffle=True) as loader:
-        assert sorted(flat(check(loader, 60))) == list(range(3, 120, 2))
-        assert sorted(flat(loader.batch_sampler)) == list(range(len(subset)))
-        copy = pickle.loads(pickle.dumps(loader))
-        assert check(copy, 60) == check(loader, 60)
-        copy.close()
-    listed = torch.utils.data.Subset(H5Dataset(path, fields()), [7, 100, 7, 3])
-    with H5StreamLoader(listed, draw=Sized(60)) as loader:
-        assert flat(check(loader, 60)) == [7, 100, 7, 3]
-    drawn = Sequences(3, of="files", starts="random", per_epoch=40, draw="rows")
-    with H5StreamLoader(path, 8, fields=fields(), samples=drawn, draw=Sized(60), shuffle=True) as loader:
-        sizes = [batch["token"].offsets.diff().sum().item() for _ in range(2) for batch in loader]
-        assert max(sizes) <= 60
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,10 @@
 import h5py
 import numpy as np
 import pytest
-from amounts import examples
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 from inner import batches_to_arrange, change_of, run_of
 from making import flip_byte
 
-from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber, Sized, Weighted, errors
+from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber, Sized, errors
 
 STORED = [{}, {"compression": "gzip", "chunks": (50,)}, {"compression": "lzf", "chunks": (7,), "shuffle": True}]
 
@@ -31,76 +28,9 @@ def write(path, dense, *, options=None, index="i4", named="X", kept_as="anndata"
             group["shape"] = np.array(dense.shape[::-1])  # genes, barcodes
 
 
-def in_full(rows):
-    """Give the dense matrix that rows stand for; torch's own cannot be made of all types."""
-    dense = np.zeros((len(rows.offsets) - 1, rows.width), rows.values.numpy().dtype)
-    of = np.repeat(np.arange(len(dense)), rows.offsets.diff())
-    dense[of, rows.columns.numpy()] = rows.values
-    if dense.dtype.kind == "f":
-        assert np.array_equal(rows.to_csr().to_dense(), dense)
-    return dense
-
-
 def some_matrix(rows, width, dtype="f4", seed=0):
     rng = np.random.default_rng(seed)
     return np.where(rng.random((rows, width)) < 0.3, rng.integers(1, 99, (rows, width)), 0).astype(dtype)
-
-
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
-@examples(80, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    rows=st.lists(st.integers(1, 30), min_size=1, max_size=2),
-    width=st.integers(2, 20),
-    dtype=st.sampled_from(["f4", "f8", "i8", "u2", ">f4"]),
-    index=st.sampled_from(["i4", "i8"]),
-    options=st.sampled_from(STORED),
-    data=st.data(),
-)
-def test_rows_of_a_sparse_matrix_are_those_of_the_dense_one(tmp_path, rows, width, dtype, index, options, data):
-    paths = [tmp_path / f"{k}.h5" for k in range(len(rows))]
-    dense = [some_matrix(n, width, dtype, k) for k, n in enumerate(rows)]
-    for path, one in zip(paths, dense, strict=True):
-        path.unlink(missing_ok=True)
-        write(path, one, options=options, index=index)
-    every = np.concatenate(dense)
-    columns = data.draw(st.sampled_from([None, [1, 0], slice(None, None, 2)]))
-    form = "dense" if columns is not None else data.draw(st.sampled_from(["dense", "packed"]))
-    fields = {"x": Field("X", ragged=form, columns=columns), "n": SampleNumber()}
-    order = data.draw(st.sampled_from([{"shuffle": True, "seed": 1}, {}, {"shuffle": True, "num_workers": 0}]))
-    seen = []
-    with H5StreamLoader(paths, 4, fields=fields, **order) as loader:
-        for batch in loader:
-            x = batch["x"] if form == "dense" else in_full(batch["x"])
-            expected = every[batch["n"].numpy()] if columns is None else every[batch["n"].numpy()][:, columns]
-            assert np.array_equal(x, expected)
-            seen += batch["n"].tolist()
-    assert sorted(seen) == list(range(len(every)))
-    one = H5Dataset(paths, fields)[len(every) - 1]["x"]
-    assert np.array_equal(
-        one if form == "dense" else in_full(one)[0], every[-1] if columns is None else every[-1][columns]
-    )
-
-
-@pytest.mark.parametrize("options", [{}, {"chunks": (7,)}, {"chunks": (10_000,)}], ids=str)
-@pytest.mark.parametrize(
-    "order",
-    [{"shuffle": True, "window": 40}, {"draw": Weighted(np.arange(300.0))}, {"shuffle": True, "num_workers": 0}],
-)
-def test_few_columns_of_rows_that_lie_as_they_are(tmp_path, options, order):
-    dense = some_matrix(300, 50)
-    dense[::9] = 0  # rows without values
-    write(tmp_path / "a.h5", dense, options=options)
-    columns = [40, 3, 17]
-    fields = {"x": Field("X", ragged="dense", columns=columns), "n": SampleNumber()}
-    with H5StreamLoader(tmp_path / "a.h5", 16, fields=fields, **order) as loader:
-        for batch in [*loader, *loader]:
-            assert np.array_equal(batch["x"].numpy(), dense[batch["n"].numpy()][:, columns])
-
-
-def test_no_samples_of_a_dense_field_have_its_columns(tmp_path):
-    write(tmp_path / "a.h5", some_matrix(5, 7))
-    assert H5Dataset(tmp_path / "a.h5", Field("X", ragged="dense"))[5:].shape == (0, 7)
-    assert H5Dataset(tmp_path / "a.h5", Field("X", ragged="dense", columns=[5, 2]))[5:].shape == (0, 2)
 
 
 def test_values_that_a_cut_file_lacks_are_told(tmp_path):
@@ -128,20 +58,6 @@ def test_whoever_wrote_it_and_wherever_it_goes(tmp_path, kept_as, options):
             assert np.array_equal(batch["x"].numpy(), dense[batch["n"].numpy()])
 
 
-def test_a_state_goes_on_with_the_rows_that_are_left(tmp_path):
-    write(tmp_path / "a.h5", some_matrix(60, 9))
-    fields = {"x": Field("X", ragged="dense"), "n": SampleNumber()}
-    with H5StreamLoader(tmp_path / "a.h5", 8, shuffle=True, fields=fields) as loader:
-        begun = iter(loader)
-        first = [next(begun)["n"].tolist() for _ in range(3)]
-        state = loader.state_dict()
-        rest = [batch["n"].tolist() for batch in begun]
-    with H5StreamLoader(tmp_path / "a.h5", 8, shuffle=True, fields=fields) as loader:
-        loader.load_state_dict(state)
-        assert [batch["n"].tolist() for batch in loader] == rest
-    assert sorted(np.concatenate(first + rest).tolist()) == list(range(60))
-
-
 def test_categories_are_codes_and_what_they_stand_for(tmp_path):
     write(tmp_path / "a.h5", some_matrix(6, 4))
     write(tmp_path / "b.h5", some_matrix(6, 4))
@@ -155,15 +71,6 @@ def test_categories_are_codes_and_what_they_stand_for(tmp_path):
     assert dataset.categories == {"y": ("B", "T")}
     with pytest.raises(errors.FieldLengthError, match=r"categories of 'obs/cell_type'.*codes"):
         H5Dataset([tmp_path / "a.h5", tmp_path / "b.h5"], fields)
-
-
-def test_a_value_that_stands_twice_counts_twice(tmp_path):
-    """As scipy's toarray() has it."""
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        group = file.create_group("X")
-        group["data"], group["indices"], group["indptr"] = [1.0, 2.0, 4.0], [1, 1, 0], [0, 2, 3]
-        group.attrs["shape"] = (2, 3)
-    assert H5Dataset(tmp_path / "a.h5", Field("X", ragged="dense"))[:].tolist() == [[0, 3, 0], [4, 0, 0]]
 
 
 @pytest.mark.parametrize("form", ["dense", "packed"])

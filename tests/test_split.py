@@ -8,7 +8,7 @@ import warnings
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import Subset
 
@@ -62,22 +62,6 @@ def test_no_group_is_torn_and_no_part_is_empty(values, sizes, seed, strata, data
         assert all(len(part) - size < np.bincount(groups).max() for part, size in zip(parts, wanted, strict=True))
 
 
-def test_groups_of_all_sizes_come_close_to_the_sizes_asked():
-    rng = np.random.default_rng(0)
-    groups = np.repeat(np.arange(300), rng.geometric(0.02, 300))
-    groups = np.concatenate([groups, np.full(len(groups), 300)])  # one has half of all
-    train, val, test = split_by_groups(part_sizes([0.8, 0.1, 0.1], len(groups)), groups, None, 0)
-    assert np.allclose([len(train), len(val), len(test)], len(groups) * np.array([0.8, 0.1, 0.1]), rtol=0.1)
-
-
-def test_strata_come_close_where_groups_have_one_label_each():
-    rng = np.random.default_rng(1)
-    groups = np.repeat(np.arange(500), 20)
-    strata = (rng.random(500) < 0.04).astype(int)[groups]
-    train, val = split_by_groups(part_sizes([0.8], len(groups)), groups, strata, 3)
-    assert abs(strata[val].mean() / strata[train].mean() - 1) < 0.1
-
-
 def test_the_same_seed_gives_the_same_parts_for_ever():
     assert [part.tolist() for part in split_plainly([5, 3, 2], 7)] == PLAIN
     strata = np.arange(10) % 3
@@ -88,26 +72,6 @@ def test_the_same_seed_gives_the_same_parts_for_ever():
 PLAIN = [[2, 4, 5, 7, 9], [3, 6, 8], [0, 1]]
 STRATA = [[3, 4, 5, 6, 7, 9], [0, 1, 2, 8]]
 GROUPS = [[0, 2, 3, 5, 6, 8, 9], [1, 4, 7]]
-
-
-@pytest.mark.parametrize(
-    ("shares", "total", "sizes"),
-    [
-        ((0.9,), 10, [9, 1]),
-        ((0.5,), 5, [3, 2]),  # halves up
-        ((0.8, 0.1, 0.1), 5, [4, 1, 0]),
-        ((7,), 10, [7, 3]),
-        ((7, 2, 1), 10, [7, 2, 1]),
-        ((1 / 3, 1 / 3, 1 / 3), 100, [33, 34, 33]),
-        ((np.float32(0.25),), 8, [2, 6]),
-    ],
-)
-def test_sizes_follow_the_rule(shares, total, sizes):
-    if 0 in sizes:
-        with pytest.raises(OptionError, match="part 3 would have no sample"):
-            part_sizes(shares, total)
-    else:
-        assert part_sizes(shares, total) == sizes
 
 
 @pytest.mark.parametrize(
@@ -272,13 +236,6 @@ def test_a_file_or_an_object_a_sample_is_a_file_and_a_segment_of_its_own(tmp_pat
         assert {int(first[k][0]) for k in range(10)}.isdisjoint(int(second[k][0]) for k in range(10))
 
 
-def test_objects_of_a_file_are_segments_of_their_own(demos):
-    objects = H5Dataset(demos, "x", samples=Objects("data/*"))
-    assert list(map(len, objects.split(0.75, by="segment"))) == [9, 3]
-    with pytest.raises(OptionError, match=r"there is 1 group for 2 parts.* by="):
-        objects.split(0.75, by="file")
-
-
 def test_overlapping_boxes_leak(demos):
     boxes = H5Dataset(demos, "volume", samples=Boxes((4, 4, 4), at="grid", stride=(2, 4, 4)))
     with pytest.warns(LeakWarning):
@@ -300,10 +257,3 @@ def test_overlapping_boxes_leak(demos):
 def test_what_cannot_be_split_so_says_why(path, given, rule):
     with pytest.raises(H5StreamError, match=rule):
         H5Dataset(path, "x").split(0.5, **given)
-
-
-@settings(max_examples=20)
-@given(seed=seeds)
-def test_another_seed_gives_other_parts(seed):
-    a, b = split_plainly([500, 500], seed), split_plainly([500, 500], seed + 1)
-    assert not np.array_equal(a[0], b[0])

@@ -8,15 +8,14 @@ import warnings
 from pathlib import Path
 
 import h5py
-import imagecodecs
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from h5stream import Boxes, Field, H5Dataset, Lengths, Objects, Sequences, Values, field_statistics
-from h5stream.engine.moments import MOST_VALUES, Moments, ValueCounts
+from h5stream import Field, H5Dataset, Lengths, Objects, Values
+from h5stream.engine.moments import MOST_VALUES, Moments
 from h5stream.errors import CorruptChunkError, FieldNotFoundError, OptionError
 from h5stream.storage.catalogue import forget, kept_of
 
@@ -158,52 +157,6 @@ def test_a_field_has_the_statistics_that_numpy_finds(path, name, axis):
     assert found.counts == (counts if len(counts) <= MOST_VALUES and name != "table" else None)
 
 
-@pytest.mark.parametrize("name", ["table", "image", "label", "first", "name"])
-def test_batches_that_threads_look_at_side_by_side_are_merged(path, name, monkeypatch):
-    with h5py.File(path) as f:
-        values = f[name][()]
-    monkeypatch.setattr(field_statistics, "BATCH_NBYTES", values.nbytes // 23)
-    found = H5Dataset(path, name).statistics()[name]
-    if name != "name":
-        same(found, values)
-    counts = dict(zip(*(each.tolist() for each in np.unique(values, return_counts=True)), strict=True))
-    assert found.counts == (counts if len(counts) <= MOST_VALUES and name != "table" else None)
-
-
-def test_pictures_of_unlike_size_in_unlike_batches_are_refused_along_an_axis(tmp_path, monkeypatch):
-    with h5py.File(tmp_path / "o.h5", "w") as f:
-        pictures = f.create_dataset("x", 20, h5py.vlen_dtype("u1"))
-        for k in range(20):
-            pictures[k] = np.frombuffer(imagecodecs.png_encode(np.ones((2, 3 + (k == 13), 3), "u1")), "u1")
-    monkeypatch.setattr(field_statistics, "BATCH_NBYTES", 1)
-    with pytest.raises(OptionError, match=r"has samples of \(3,\) and of \(4,\)"):
-        H5Dataset(tmp_path / "o.h5", Field("x", decode="png")).statistics(axis=1)
-    found = H5Dataset(tmp_path / "o.h5", Field("x", decode="png")).statistics(axis=0)["x"]
-    assert (found.count.tolist(), found.shape) == ([183, 183], (2, 1, 1))
-
-
-def test_numbers_of_which_most_parts_saw_none_that_is_finite_are_merged():
-    rows = np.full((40, 2), np.nan)
-    rows[17], rows[33] = (1e8, 1), (1e8 + 2, np.inf)
-    found = Moments(rows.dtype, 2)
-    for row in rows:
-        part = Moments(rows.dtype, 2)
-        part.add(row[None])
-        found.merge(part)
-    assert (found.mean.tolist(), found.std.tolist()) == ([1e8 + 1, 1.0], [1.0, 0.0])
-    assert (found.count.tolist(), found.nan.tolist(), found.inf.tolist()) == ([2, 1], [38, 38], [0, 1])
-
-
-@given(data=st.data(), kind=st.sampled_from(["i2", "u4", "i8", "u8"]), low=st.sampled_from(["min", "0", "max"]))
-def test_whole_numbers_close_to_one_another_are_counted(data, kind, low):
-    info = np.iinfo(kind)
-    base = {"min": info.min, "0": 0, "max": info.max - 120}[low]
-    values = np.array([base + k for k in data.draw(st.lists(st.integers(0, 120), min_size=1))], kind)
-    counted = ValueCounts()
-    counted.add(values)
-    assert counted.counts == dict(zip(*(each.tolist() for each in np.unique(values, return_counts=True)), strict=True))
-
-
 def test_statistics_of_a_part_are_of_that_part_alone(path):
     with h5py.File(path) as f:
         values, label = f["table"][()], f["label"][()]
@@ -228,22 +181,6 @@ def test_every_kind_of_sample_has_statistics(path, tmp_path, part):
     same(found["h"], expected, [1])
     same(found["t"], table[which[rows]], [1])
     same(found["v"], rows % 5)
-
-
-@pytest.mark.parametrize(
-    ("samples", "fields"),
-    [
-        (Sequences(5), "table"),
-        (Sequences(5, pad="zeros"), "table"),
-        (Boxes((2, 3, 2), at="grid", stride=(2, 3, 2)), "image3"),
-        (Sequences(4, starts="random"), "label"),
-    ],
-)
-def test_samples_that_are_no_rows_have_the_statistics_of_their_batches(path, samples, fields):
-    with h5py.File(path, "a") as f:
-        f["image3"] = f["image"][:, 0]
-    dataset = H5Dataset(path, fields, samples=samples)
-    same(dataset.statistics()[fields], dataset[:].numpy())
 
 
 def test_objects_of_unlike_lengths_have_statistics(tmp_path):
@@ -343,13 +280,6 @@ def test_normalising_what_never_varies_divides_by_one(path):
     assert found["flat"].normalise()["std"].tolist() == [1, 1]
     assert found["none"].normalise() == {"mean": 0, "std": 1}
     assert found["image"].normalise()["mean"].shape == (3, 1, 1)
-
-
-def test_ragged_rows_of_which_there_are_none_have_no_mean(path):
-    with h5py.File(path, "a") as f:
-        f["zero"] = np.zeros(500, int)
-    found = H5Dataset(path, {"h": Field("hits", rows=Lengths("zero"), ragged="packed"), "y": "label"}).statistics()["h"]
-    assert (found.count, math.isnan(found.mean), found.normalise()) == (0, True, {"mean": 0, "std": 1})
 
 
 def test_a_corrupt_chunk_is_an_error_and_nothing_is_kept(path):

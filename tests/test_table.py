@@ -1,16 +1,11 @@
 """Samples that a table lists, of groups and files, beside h5py."""
 
-from itertools import chain
-
 import h5py
 import numpy as np
 import pytest
 import torch
-from amounts import examples
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 
-from h5stream import Field, H5Dataset, H5StreamLoader, Padding, SampleNumber, Table, Values, errors
+from h5stream import Field, H5Dataset, H5StreamLoader, Table, errors
 
 LENGTHS = {"a/left": 9, "a/right": 3, "b": 23}
 STORED = [{}, {"chunks": (4, 2), "compression": "gzip"}]
@@ -31,81 +26,6 @@ def write(path, first, options):
 def paths(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp("table")
     return [write(folder / f"{k}.h5", 100_000 * k, request.param) for k in range(2)]
-
-
-@st.composite
-def tables(draw, count=2):
-    """Columns of a table over the files above: rows that are there, and a second row of the same group."""
-    samples = draw(
-        st.lists(st.tuples(st.integers(0, count - 1), st.sampled_from(sorted(LENGTHS))), min_size=1, max_size=40)
-    )
-    rows = [[draw(st.integers(0, LENGTHS[group] - 1)) for _, group in samples] for _ in range(2)]
-    return {
-        "file": [file for file, _ in samples],
-        "group": [group for _, group in samples],
-        "row": rows[0],
-        "later": rows[1],
-    }
-
-
-@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    columns=tables(),
-    steps=st.lists(st.integers(-3, 3), min_size=1, max_size=4),
-    pad=st.sampled_from(["edge", "zeros", 7]),
-    data=st.data(),
-)
-def test_every_sample_is_what_the_table_says(paths, columns, steps, pad, data):
-    fields = {
-        "one": "x",
-        "steps": Field("x", steps=steps),
-        "later": Field("x", at="later"),
-        "times": Field("t", at="later", steps=steps),
-        "padded": Padding(steps),
-        "number": SampleNumber(),
-        "value": Values(np.arange(len(columns["row"])) * 3),
-    }
-    options = data.draw(
-        st.sampled_from(
-            [
-                {"shuffle": True, "seed": 1},
-                {},
-                {"shuffle": True, "window": 5, "num_workers": 0},
-                {"shuffle": True, "window": "all"},
-            ]
-        )
-    )
-    files = [h5py.File(path) for path in paths]
-    with H5StreamLoader(paths, 4, fields=fields, samples=Table(columns, pad=pad), **options) as loader:
-        batches = list(loader)
-    seen = torch.cat([batch["number"] for batch in batches]).tolist()
-    assert sorted(seen) == list(range(len(columns["row"])))
-    assert options.get("shuffle") or seen == sorted(seen)
-    for batch in batches:
-        for place, number in enumerate(batch["number"].tolist()):
-            group = files[columns["file"][number]][columns["group"][number]]
-            row, later = columns["row"][number], columns["later"][number]
-            assert (batch["one"][place].numpy() == group["x"][row]).all()
-            assert (batch["later"][place].numpy() == group["x"][later]).all()
-            assert batch["value"][place] == 3 * number
-            for name, dataset, begin in (("steps", "x", row), ("times", "t", later)):
-                for k, step in enumerate(steps):
-                    inside = 0 <= begin + step < len(group[dataset])
-                    clipped = group[dataset][np.clip(begin + step, 0, len(group[dataset]) - 1)]
-                    wanted = clipped if inside or pad == "edge" else np.full_like(clipped, 0 if pad == "zeros" else pad)
-                    assert (batch[name][place][k].numpy() == wanted).all()
-            assert batch["padded"][place].tolist() == [not 0 <= row + step < len(group["x"]) for step in steps]
-    for file in files:
-        file.close()
-
-
-def test_rows_count_through_all_files_where_nothing_names_them(paths):
-    whole = torch.cat([each for path in paths for each in (H5Dataset(path, "b/x")[:],)])
-    dataset = H5Dataset(paths, "b/x", samples=Table(row=[40, 0, 0, 22]))
-    assert (dataset[:] == whole[[40, 0, 0, 22]]).all()
-    last = LENGTHS["b"] - 1
-    with pytest.raises(errors.OptionError, match="steps from 0 to 1"):  # a sample lies in one file
-        H5Dataset(paths, "b/x", samples=Table(row=[last], length=2))
 
 
 def test_tables_come_as_frames_arrays_and_tensors(paths):
@@ -129,52 +49,6 @@ def test_tables_come_as_frames_arrays_and_tensors(paths):
     named = Table(given, file=[paths[0]] * 3, length=2)
     assert (H5Dataset(paths, "x", samples=named)[:] == wanted).all()
     assert repr(named) == "Table(3 samples, columns group, row, file)"
-
-
-def test_all_pairs_of_times(paths):
-    """Inputs and targets at any two times of one simulation, and the time between them."""
-    first, second = np.triu_indices(LENGTHS["b"])
-    table = Table(group=["b"] * len(first), row=first, target=second)
-    fields = {"x": "x", "y": Field("x", at="target"), "lead": Values((second - first) / 2)}
-    with h5py.File(paths[0]) as file:
-        stored = file["b/x"][()]
-    count = 0
-    for batch in H5StreamLoader(paths[0], 32, shuffle=True, fields=fields, samples=table):
-        rows = (batch["x"][:, 0].numpy() - stored[0, 0]) // 10
-        later = rows + (2 * batch["lead"].numpy()).astype(int)
-        assert (batch["x"].numpy() == stored[rows]).all()
-        assert (batch["y"].numpy() == stored[later]).all()
-        count += len(rows)
-    assert count == len(first)
-
-
-def test_ranks_part_a_table_and_a_state_goes_on(paths):
-    rng = np.random.default_rng(0)
-    table = {"group": ["b"] * 50, "row": rng.integers(0, 20, 50)}
-
-    def made(table=table, **given):
-        return H5StreamLoader(
-            paths[0],
-            8,
-            shuffle=True,
-            seed=3,
-            fields=["x", SampleNumber()],
-            samples=Table(table, length=3),
-            window=16,
-            **given,
-        )
-
-    whole = [numbers.tolist() for _, numbers in made()]
-    shares = [[numbers.tolist() for _, numbers in made(rank=rank, world_size=2)] for rank in range(2)]
-    assert sorted(chain(*shares[0], *shares[1])) == sorted(chain(*whole)) == list(range(50))
-    loader = made()
-    iterator = iter(loader)
-    begun = [next(iterator)[1].tolist() for _ in range(2)]
-    other = made()
-    other.load_state_dict(loader.state_dict())
-    assert begun + [numbers.tolist() for _, numbers in other] == whole
-    with pytest.raises(errors.StateError, match="samples was"):
-        made({**table, "row": table["row"][::-1]}).load_state_dict(loader.state_dict())
 
 
 @pytest.mark.parametrize(

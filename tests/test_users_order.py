@@ -6,11 +6,9 @@ import functools
 
 import numpy as np
 import pytest
-import torch
 from sample_files import write_sample
-from torch.utils.data import DataLoader
 
-from h5stream import H5Dataset, H5StreamLoader
+from h5stream import H5StreamLoader
 from h5stream.errors import OptionError, StateError
 from h5stream.order import Blocks, Order, Ranks, Window
 
@@ -111,15 +109,6 @@ def test_batches_are_those_of_the_order_epoch_after_epoch(sample, name, options)
 
 
 @pytest.mark.parametrize("name", ORDERS)
-def test_each_rank_has_its_part(sample, name):
-    order = ORDERS[name]
-    for rank in range(2):
-        with loader_of(sample, order, rank=rank, world_size=2) as loader:
-            ranks = Ranks(rank=rank, world_size=2)
-            assert rows_of(sample, loader) == named(order(loader.dataset.blocks, 0, ranks))
-
-
-@pytest.mark.parametrize("name", ORDERS)
 @pytest.mark.parametrize("taken", [0, 1, 4])
 def test_it_goes_on_where_a_state_was_saved_without_asking_for_what_was_taken(sample, name, taken):
     order = ORDERS[name]
@@ -154,29 +143,6 @@ def test_another_number_of_ranks_is_refused(sample):
     loader = loader_of(sample, curriculum, rank=0, world_size=2)
     with loader, pytest.raises(StateError, match=r"the state is of 1 ranks and there are 2: .* a function as draw="):
         loader.load_state_dict(state)
-
-
-def test_rows_are_places_in_the_dataset(sample):
-    chosen = np.random.default_rng(1).permutation(ROWS)[:200]
-    dataset = H5Dataset(sample.path, ["x", "y"]).listed(chosen)
-    with H5StreamLoader(dataset, BATCH, draw=lambda blocks, epoch, ranks: Listed(np.arange(199, -1, -1))) as loader:
-        assert np.concatenate(rows_of(sample, loader)).tolist() == chosen[::-1].tolist()
-        stock = DataLoader(dataset, batch_sampler=loader.batch_sampler)
-        assert torch.cat([y for _, y in stock]).tolist() == chosen[::-1].tolist()
-        assert len(stock) == 4
-
-
-def test_a_device_gets_the_same_batches(sample):
-    with loader_of(sample, curriculum) as loader:
-        expected = rows_of(sample, loader)
-    with loader_of(sample, curriculum, device="cpu", batch_transform=lambda batch: batch) as loader:
-        assert rows_of(sample, loader) == expected
-
-
-def test_what_is_open_stays_within_the_budget(sample):
-    with loader_of(sample, lambda *_: Listed(SCORE, together=20), window=ROWS) as loader:
-        list(loader)
-        assert loader.held_nbytes <= loader.memory_budget
 
 
 @pytest.mark.parametrize(
@@ -266,16 +232,6 @@ def test_a_window_that_does_not_fit_is_refused_with_the_ways_out(sample):
         list(loader)
     with loader_of(sample, lambda *_: Listed(SCORE, together=20), window=ROWS) as loader:
         assert rows_of(sample, loader) == named(Listed(SCORE))
-
-
-def test_windows_that_give_what_was_taken_again_are_passed_over(sample):
-    order = Says(FIRST, SECOND)
-    with loader_of(sample, lambda *_: order) as loader:
-        batches = iter(loader)
-        next(batches)
-        state = loader.state_dict()
-        loader.load_state_dict(state)
-        assert rows_of(sample, loader) == [[2, 3]]
 
 
 def test_an_error_of_the_functions_own_reaches_the_loop(sample):

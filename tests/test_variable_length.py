@@ -6,13 +6,9 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from amounts import examples
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
 from making import flip_byte
 
-from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber, errors
-from h5stream.storage.layout import HEAP
+from h5stream import Field, H5Dataset, H5StreamLoader, errors
 from tools import fuzz_files
 
 PAIR = np.dtype([("a", "<i2"), ("b", "<f4")])
@@ -66,88 +62,6 @@ def check(batches, values, form="list", most=None):
             assert same(found, values[number] if isinstance(values[number], str) else values[number][:most]), number
             seen.append(number)
     return seen
-
-
-BASES = ["f4", "i4", "u1", "f8", "?", "c8", PAIR, "text"]
-STORED = [{}, {"chunks": (5,)}, {"chunks": (7,), "compression": "gzip", "shuffle": True}, {"maxshape": (None,)}]
-
-
-@examples(120, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    counts=st.lists(st.integers(0, 9) | st.sampled_from([700, 3000]), min_size=1, max_size=40),
-    base=st.sampled_from(BASES),
-    stored=st.sampled_from(STORED),
-    how=st.sampled_from([{}, {"libver": "latest"}, {"userblock": 1024}]),
-    form=st.sampled_from([None, "packed", "nested", "pad", "list"]),
-    most=st.none() | st.integers(1, 6),
-    given_too=st.sampled_from(
-        [{}, {"shuffle": True}, {"shuffle": True, "window": 5}, {"num_workers": 0, "shuffle": True}, {"batch_size": 1}]
-    ),
-)
-def test_every_sample_has_the_value_that_h5py_gives(tmp_path, counts, base, stored, how, form, most, given_too):
-    form = None if base in ("text", PAIR) else form
-    most = None if form is None else most
-    values = write(tmp_path / "a.h5", counts, base, **how, **stored)
-    field = "x" if form is None else Field("x", ragged=form, max_length=most)
-    with H5StreamLoader(tmp_path / "a.h5", **{"batch_size": 4, **given_too}, fields={"x": field, "y": "y"}) as loader:
-        assert [parts[0].access for parts in loader.dataset.layout.datasets].count(HEAP) == 1
-        for _ in range(2):
-            assert sorted(check(loader, values, form, most)) == list(range(len(counts)))
-        assert loader.stats().h5py_bytes == 0
-    dataset = H5Dataset(tmp_path / "a.h5", {"x": field, "y": "y"})
-    with h5py.File(tmp_path / "a.h5") as file:
-        for k in range(len(counts)):
-            assert same(dataset[k]["x"], values[k] if isinstance(values[k], str) else values[k][:most])
-            theirs = file["x"][k]
-            assert theirs == values[k].encode() if base == "text" else np.array_equal(theirs, values[k])
-
-
-@pytest.mark.parametrize("columns", [None, [2, 0]])
-def test_rows_of_several_values_are_nested_lists(tmp_path, columns):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        dataset = file.create_dataset("x", (9, 3), dtype=h5py.vlen_dtype("i2"), chunks=(2, 2), compression="gzip")
-        for k in np.ndindex(9, 3):
-            dataset[k] = np.arange(sum(k))
-    for number, row in enumerate(H5Dataset(tmp_path / "a.h5", Field("x", columns=columns))):
-        assert [value.tolist() for value in row] == [list(range(number + k)) for k in columns or (0, 1, 2)]
-
-
-@pytest.mark.parametrize("inner", [(), (2,)], ids=str)
-def test_a_file_without_rows_lies_beside_others(tmp_path, inner):
-    for number, rows in enumerate([0, 5, 0]):
-        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
-            dataset = file.create_dataset("x", (rows, *inner), dtype=h5py.vlen_dtype("i4"))
-            for k in np.ndindex(dataset.shape):
-                dataset[k] = np.arange(sum(k))
-    with H5StreamLoader(str(tmp_path / "*.h5"), 2, fields="x", shuffle=True) as loader:
-        lengths = [len(row[-1] if inner else row) for batch in loader for row in batch]
-    assert sorted(lengths) == [k + len(inner) for k in range(5)]
-
-
-def test_ragged_values_are_samples_by_themselves_and_of_several_files(tmp_path):
-    values = [value for k in range(3) for value in write(tmp_path / f"{k}.h5", [3, 0, 5 + k], seed=k)]
-    fields = {"x": Field("x", ragged="packed"), "y": SampleNumber()}
-    with H5StreamLoader(str(tmp_path / "*.h5"), 2, fields=fields, shuffle=True) as loader:
-        assert sorted(check(loader, values, "packed")) == list(range(9))
-    some = H5Dataset(str(tmp_path / "*.h5"), fields).subset([1, 2, 8])
-    with H5StreamLoader(some, 2, shuffle=True) as loader:
-        assert sorted(check(loader, values, "packed")) == [1, 2, 8]
-
-
-def test_a_state_goes_on_at_any_batch(tmp_path):
-    values = write(tmp_path / "a.h5", np.arange(60) % 11)
-    fields = {"x": Field("x", ragged="packed"), "y": "y"}
-    given_too = {"shuffle": True, "seed": 0, "window": 16, "fields": fields}
-    with H5StreamLoader(tmp_path / "a.h5", 5, **given_too) as loader:
-        whole = check(loader, values, "packed")
-    for stop in (1, 4, 11):
-        with H5StreamLoader(tmp_path / "a.h5", 5, **given_too) as loader:
-            batches = iter(loader)
-            seen = check([next(batches) for _ in range(stop)], values, "packed")
-            state = loader.state_dict()
-        with H5StreamLoader(tmp_path / "a.h5", 5, **given_too) as loader:
-            loader.load_state_dict(state)
-            assert seen + check(loader, values, "packed") == whole
 
 
 @pytest.mark.parametrize("form", [None, "packed"])
@@ -236,15 +150,3 @@ def test_damaged_heaps_are_what_h5py_says_of_them(tmp_path, seed):
     counts, wrong = fuzz_files.fuzz("heaps", 100, seed or int.from_bytes(os.urandom(4), "little"), tmp_path / "wrong")
     assert not wrong, wrong
     assert counts["files"] >= 100
-
-
-def test_an_empty_value_is_a_sample_beside_a_compressed_field(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        values = file.create_dataset("values", (6,), h5py.vlen_dtype("f4"))
-        for k in range(6):
-            values[k] = np.arange(k % 3)
-        file.create_dataset("packed", data=np.arange(6), chunks=(2,), compression="gzip")
-    dataset = H5Dataset(tmp_path / "a.h5", ["values", "packed"])
-    assert [(a.tolist(), int(b)) for a, b in map(dataset.__getitem__, range(6))] == [
-        ([0, 1][: k % 3], k) for k in range(6)
-    ]

@@ -7,10 +7,6 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from amounts import examples
-from hypothesis import given
-from hypothesis import strategies as st
-from inner import order_of, stream_all
 from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
@@ -23,7 +19,6 @@ from torch.utils.data import (
 from h5stream import (
     Balanced,
     Bounds,
-    Boxes,
     Field,
     H5Dataset,
     H5StreamLoader,
@@ -65,30 +60,10 @@ def path(request, tmp_path_factory):
     return path
 
 
-def rows_kind(path):
-    with h5py.File(path) as file:
-        return {"fields": {"x": "x", "n": SampleNumber()}}, list(file["x"][:])
-
-
-def sequences(path):
-    with h5py.File(path) as file:
-        groups = [file["demos"][name]["x"][:] for name in sorted(file["demos"])]
-    whole = [rows[k : k + 3] for rows in groups for k in range(len(rows) - 2)]
-    return {"fields": {"x": "x", "n": SampleNumber()}, "samples": Sequences(3, of="demos/*")}, whole
-
-
 def objects(path):
     with h5py.File(path) as file:
         whole = [file["objects"][name]["x"][:] for name in sorted(file["objects"])]
     return {"fields": {"x": "x", "n": SampleNumber()}, "samples": Objects("objects/*")}, whole
-
-
-def boxes(path):
-    with h5py.File(path) as file:
-        volume = file["volume"][:]
-    whole = [volume[a : a + 6, b : b + 6] for a in range(0, 24, 6) for b in range(0, 24, 6)]
-    fields = {"x": "volume", "n": SampleNumber()}
-    return {"fields": fields, "samples": Boxes((6, 6), at="grid")}, whole
 
 
 def ragged(path):
@@ -96,9 +71,6 @@ def ragged(path):
         whole = np.split(file["tokens"][:], file["ends"][1:-1])
     fields = {"x": Field("tokens", rows=Bounds("ends"), ragged="list"), "n": SampleNumber()}
     return {"fields": fields}, whole
-
-
-KINDS = {each.__name__: each for each in (rows_kind, sequences, objects, boxes, ragged)}
 
 
 def numbers_of(batches, whole=None):
@@ -109,35 +81,6 @@ def numbers_of(batches, whole=None):
             assert whole is None or np.array_equal(np.asarray(x), whole[n])
             found.append(n)
     return found
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("options", [{}, {"window": 40}, {"num_workers": 0}, {"shuffle": False}], ids=str)
-def test_samples_of_every_kind_come_as_often_as_they_were_drawn(path, kind, options):
-    asked, whole = KINDS[kind](path)
-    weights = np.random.default_rng(3).random(len(whole)) ** 4
-    weights[::3] = 0
-    with H5StreamLoader(path, 16, draw=Weighted(weights, 333), seed=2, **asked, **options) as loader:
-        epochs = [numbers_of(loader, whole) for _ in range(2)]
-    assert [len(epoch) for epoch in epochs] == [333, 333]
-    assert not {n for epoch in epochs for n in epoch} & set(range(0, len(whole), 3))
-    assert sorted(epochs[0]) != sorted(epochs[1])
-    with H5StreamLoader(path, 50, draw=Weighted(weights, 333), seed=2, window="all", **asked) as again:
-        assert sorted(numbers_of(again, whole)) == sorted(epochs[0])  # whatever batches and windows are
-
-
-@pytest.mark.parametrize("draw", [Weighted("w"), Balanced("label"), 1234], ids=["weights", "classes", "count"])
-def test_no_chunk_is_decoded_twice_in_a_window(path, draw, monkeypatch):
-    stream_all(monkeypatch)
-    with h5py.File(path) as file:
-        if not file["x"].compression:
-            pytest.skip("nothing is decoded")
-    with H5StreamLoader(path, 32, fields="x", window=200, keep="never", draw=draw) as loader:
-        for epoch in range(3):
-            assert sum(len(x) for x in loader) == (draw if draw == 1234 else ROWS)
-            windows = list(order_of(loader, epoch).windows())
-            assert len(windows) > 1
-            assert loader.stats().chunks == sum(len(np.unique(window.rows // CHUNK)) for window in windows)
 
 
 def test_weights_of_a_field_need_not_be_delivered(path):
@@ -152,28 +95,6 @@ def test_weights_of_a_field_need_not_be_delivered(path):
     assert all(epoch == epochs[0] for epoch in epochs)
     in_memory = H5StreamLoader(path, 32, fields={"x": "x", "q": Values(w)}, draw=Weighted("q"), seed=5)
     assert [batch["x"][:, 0].tolist() for batch in in_memory] == epochs[0]
-
-
-def test_a_weight_that_is_the_same_in_each_step_of_a_sequence_will_do(path):
-    asked, whole = sequences(path)
-    weights = (np.arange(len(whole)) % 2).astype(float)
-    fields = asked["fields"] | {"w": Values(np.stack([weights, weights], axis=1))}
-    loader = H5StreamLoader(path, 8, fields=fields, samples=asked["samples"], draw=Weighted("w"))
-    assert all(n % 2 for n in numbers_of(loader, whole))
-
-
-def test_weights_are_of_the_samples_that_were_chosen(path):
-    chosen = np.arange(100, 500)[::-3]
-    whole = H5Dataset(path, {"x": "x", "n": SampleNumber(), "w": "w"})
-    weights = np.random.default_rng(0).random(len(chosen))
-    weights[5:] = 0
-    for dataset, wanted in ((whole.subset(chosen), np.sort(chosen)), (Subset(whole, chosen), chosen)):
-        for shuffle in (True, False):
-            loader = H5StreamLoader(dataset, 16, shuffle, draw=Weighted(weights, 200), seed=0)
-            assert set(numbers_of(loader)) == set(wanted[:5].tolist())
-    assert set(numbers_of(H5StreamLoader(whole.subset(chosen), 16, draw=Weighted("w")))) <= set(
-        chosen[chosen % 7 != 0].tolist()
-    )
 
 
 @pytest.mark.parametrize("sizes", [{"rows": 20}, {"bucket": True}, {"rows": 20, "bucket": True}], ids=str)
@@ -197,43 +118,6 @@ def test_batches_by_size_of_what_was_drawn(path, sizes):
     with H5StreamLoader(path, 8, True, seed=0, **asked) as again:
         again.set_epoch(1)
         assert [b["n"].tolist() for b in later] == [b["n"].tolist() for b in again][5:]
-
-
-@examples(200)
-@given(st.data())
-def test_ranks_share_an_epoch_and_other_ranks_go_on(tmp_path_factory, data):
-    path = tmp_path_factory.getbasetemp() / "ranks.h5"
-    if not path.exists():
-        with h5py.File(path, "w") as file:
-            file.create_dataset("x", data=np.arange(300), chunks=(10,), compression="gzip")
-            file["label"] = np.arange(300) // 280
-    kinds = [{"draw": draw} for draw in (Balanced("label"), Weighted(np.arange(300) % 5), 500)]
-    options = data.draw(st.sampled_from(kinds)) | {"seed": data.draw(st.integers(0, 9)), "window": 60, "fields": "x"}
-
-    def ranks(world):
-        return [H5StreamLoader(path, 7, rank=rank, world_size=world, **options) for rank in range(world)]
-
-    whole = list(itertools.chain.from_iterable(x.tolist() for x in H5StreamLoader(path, 7, **options)))
-    worlds = data.draw(st.lists(st.integers(1, 3), min_size=2, max_size=3))
-    state, found = None, []
-    for number, world in enumerate(worlds):
-        loaders = ranks(world)
-        for loader in loaders:
-            if state is not None:
-                loader.load_state_dict(state)
-        some = None if number == len(worlds) - 1 else data.draw(st.integers(1, 4))
-        for loader in loaders:
-            found += [x for batch in itertools.islice(iter(loader), some) for x in batch.tolist()]
-        state = json.loads(json.dumps(loaders[0].state_dict()))
-        assert len(json.dumps(state)) < 2000
-    assert sorted(found) == sorted(whole)
-
-
-def test_the_loader_lists_its_own_batches(path):
-    chosen = H5Dataset(path, {"x": "x", "n": SampleNumber()}).subset(slice(0, 400, 2))
-    loader = H5StreamLoader(chosen, 16, draw=Weighted(np.arange(200), 100), seed=1)
-    listed = list(loader.batch_sampler)
-    assert [[2 * k for k in batch] for batch in listed] == [batch["n"].tolist() for batch in loader]
 
 
 @pytest.mark.parametrize(
@@ -279,11 +163,6 @@ def test_classes_come_as_often_as_asked(path):
     assert (len(seen), int(seen.sum())) == (2 * labels.sum(), labels.sum())
     rows = torch.cat([batch["x"][:, 0] for batch in under])
     assert len(rows.unique()) == len(rows)
-
-
-def test_a_field_of_classes_need_not_be_delivered(path):
-    x = torch.cat(list(H5StreamLoader(path, 32, fields="x", draw=Balanced("label"))))[:, 0] / 3
-    assert int((x % 50 == 0).sum()) == ROWS // 2
 
 
 WRONG = {
@@ -364,11 +243,6 @@ def test_random_starts_draw_their_own(path):
     samples = Sequences(3, of="demos/*", starts="random")
     with pytest.raises(errors.OptionError, match=r"starts='random'.* draw=Weighted\(...\) must be left out"):
         H5StreamLoader(path, 4, fields="x", samples=samples, draw=Weighted(np.ones(40)))
-
-
-def test_what_was_drawn_counts_against_the_budget(path):
-    with pytest.raises(errors.BudgetError):
-        H5StreamLoader(path, 16, fields="x", draw=1 << 40, memory_budget="64MiB")
 
 
 # --- torch's samplers ---------------------------------------------------------------------------------------

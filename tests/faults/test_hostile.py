@@ -80,7 +80,7 @@ def zstd_claiming(nbytes):
 
 BOMBS = {
     "gzip": (lambda: zlib.compress(bytes(64 << 20), 9), {"compression": "gzip"}),
-    "bzip2": (lambda: bz2.compress(bytes(256 << 20)), hdf5plugin.BZip2()),
+    "bzip2": (lambda: bz2.compress(bytes(64 << 20)), hdf5plugin.BZip2()),
     "zstd": (lambda: zstd_claiming(1 << 40), hdf5plugin.Zstd()),
     "lz4": (lambda: struct.pack(">QII", 1 << 40, 1 << 30, 16) + bytes(16), hdf5plugin.LZ4()),
     "bitshuffle": (lambda: struct.pack(">QII", 1 << 40, 8192, 16) + bytes(16), hdf5plugin.Bitshuffle()),

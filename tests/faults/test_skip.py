@@ -87,14 +87,6 @@ def test_readers_go_on_when_all_that_filled_their_room_is_passed_over(tmp_path, 
     assert [batch["y"].tolist() for batch in iterator] == [list(range(960, 992)), list(range(992, 1000))]
 
 
-def test_a_corrupt_chunk_of_thousands_of_single_samples_is_passed_over(tmp_path, monkeypatch):
-    stream_all(monkeypatch)
-    sample = write_sample(tmp_path, rows=12_000, chunk_rows=4000)
-    corrupt(sample.path, 4000)
-    loader = H5StreamLoader(sample.path, None, num_workers=0, on_error="skip")
-    assert [one["y"].item() for one in loader] == [*range(4000), *range(8000, 12_000)]
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_one_of_several_ranks_fails_rather_than_leave_out_a_batch_that_the_others_wait_for(
     tmp_path, monkeypatch, num_workers
@@ -141,14 +133,6 @@ def test_a_state_counts_the_batches_that_were_left_out(tmp_path, monkeypatch, li
         assert [batch["y"][0].item() for batch in second] == left[taken:]
 
 
-def test_a_file_of_nothing_but_corrupt_chunks_gives_no_batch(tmp_path):
-    sample = write_sample(tmp_path, rows=64)
-    corrupt(sample.path, 0, 32)
-    loader = H5StreamLoader(sample.path, 10, on_error="skip")
-    assert list(loader) == []
-    assert loader.stats().skipped_rows == 64
-
-
 def test_a_row_that_two_fields_lack_is_counted_once(tmp_path, either_way):
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
@@ -174,13 +158,6 @@ def test_rows_through_h5py_are_skipped_too(tmp_path, monkeypatch):
     corrupt(path, 50)
     loader = H5StreamLoader(path, 25, fields="x", on_error="skip")
     assert torch.cat(list(loader))[:, 0].tolist() == [4 * row for row in range(100) if not 50 <= row < 60]
-
-
-def test_single_samples_leave_out_the_corrupt_ones(tmp_path):
-    sample = write_sample(tmp_path, rows=100)
-    corrupt(sample.path, 32)
-    rows = [one["y"].item() for one in H5StreamLoader(sample.path, None, on_error="skip")]
-    assert rows == [*range(32), *range(64, 100)]
 
 
 def test_skipping_is_for_corrupt_chunks_only(tmp_path, monkeypatch):

@@ -134,16 +134,6 @@ def test_a_read_of_h5py_that_fails_again_is_no_corrupt_chunk_that_may_be_skipped
 # --- in general -----------------------------------------------------------------------------------------------
 
 
-def test_many_threads_may_have_failing_reads_at_once(sample, monkeypatch):
-    loader = H5StreamLoader(sample.path, 50, num_workers=4, window=200)
-    FailingReads(monkeypatch, 0, 5, 10, 15, 20, 25)
-    try:
-        rows = [row for batch in loader for row in batch["y"].tolist()]
-    except SourceError:  # where a thread met two of them in a row
-        return
-    assert rows == list(range(1000))
-
-
 def test_a_file_that_was_replaced_is_not_read_after_an_error(sample, monkeypatch, tmp_path):
     iterator = iter(H5StreamLoader(sample.path, 50, num_workers=0, window=100))
     next(iterator)

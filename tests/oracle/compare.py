@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import h5py
 import numpy as np
 import torch
 
@@ -152,12 +151,3 @@ def canonical(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.ndim:
         return str(value.dtype), value.shape, _bytes(value)
     return value.item() if isinstance(value, (np.ndarray, np.generic)) else value
-
-
-def is_readable(path: str) -> bool:
-    """Tell whether h5py opens a file."""
-    try:
-        h5py.File(path, "r", locking=False).close()
-    except OSError:
-        return False
-    return True

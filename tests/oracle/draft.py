@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from . import storage
 
 
@@ -151,18 +149,3 @@ class Draft:
         elif all(isinstance(one, int) for one in every):
             every[0] = call("slice", None)
         return call("tuple", *every)
-
-
-def numbers_like(draft: Draft, low: int, high: int, count: int) -> list[int]:
-    """Draw whole numbers."""
-    return [draft.rng.randint(low, high) for _ in range(count)] if high >= low else []
-
-
-def volume_shape(place: Place) -> list[int]:
-    """Return a place's shape where it is a volume."""
-    return list(place.others)
-
-
-def product(shape: list[int]) -> int:
-    """Multiply."""
-    return int(np.prod(shape))

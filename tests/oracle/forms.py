@@ -10,12 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from torch.utils.data import DataLoader, Subset
+from torch.utils.data import ConcatDataset, DataLoader, Subset
 
-from h5stream import Balanced, ChunkBatchSampler, H5Dataset, H5StreamError, Weighted, collate, repack
+from h5stream import Balanced, ChunkBatchSampler, H5Dataset, H5StreamError, Sized, Weighted, collate, repack
 
 from . import writing
 from .compare import WrongError, plain
+from .model import Crops
 from .reading import Reading
 
 Form = Callable[[Reading, dict[str, Any]], None]
@@ -67,7 +68,8 @@ def pickled(reading: Reading, options: dict[str, Any]) -> None:
 
 def shuffled(reading: Reading, options: dict[str, Any]) -> None:
     """Epochs of a loader that shuffles."""
-    with reading.loader(shuffle=True) as loader:
+    where = {options["on"]: "cpu"} if options.get("on") else {}
+    with reading.loader(shuffle=True, **where) as loader:
         epochs = [numbers_in(loader, reading) for _ in range(options.get("epochs", 1))]
     for batches in epochs:
         reading.check_once(flat(batches), dropped=reading.case["loader"].get("drop_last", False))
@@ -192,6 +194,46 @@ def drawn(reading: Reading, options: dict[str, Any]) -> None:
             raise WrongError(f"classes come {shares} times")
 
 
+def joined(reading: Reading, options: dict[str, Any]) -> None:
+    """A dataset of each file, read as one, where no field lists what each sample of all files has."""
+    model, trees = reading.model, [tree for tree in reading.trees.values() if isinstance(tree, dict)]
+    listed = any(isinstance(value, list) for tree in trees for key in ("rows", "names", "file")
+                 for value in [tree["options"].get(key)])  # fmt: skip
+    if model.kind in ("Table", "Boxes") or model.is_drawn or listed or any(tree["call"] == "Values" for tree in trees):
+        return
+    parts = [H5Dataset(str(reading.folder / name), **reading.asked) for name in reading.case["source"]]
+    with reading.loader(ConcatDataset(parts), shuffle=True) as loader:
+        found = flat(numbers_in(loader, reading))
+    reading.check_once(found, dropped=reading.case["loader"].get("drop_last", False))
+
+
+def staged(reading: Reading, options: dict[str, Any]) -> None:
+    """Samples of a copy of the files."""
+    with reading.loader(shuffle=True, stage_to=reading.folder / "fast") as loader:
+        found = flat(numbers_in(loader, reading))
+    reading.check_once(found, dropped=reading.case["loader"].get("drop_last", False))
+
+
+def sized(reading: Reading, options: dict[str, Any]) -> None:
+    """Batches of so many rows of a ragged field, with samples of like length or not."""
+    kinds = {name: tree["options"].get("ragged") for name, tree in reading.trees.items() if isinstance(tree, dict)}
+    ragged = [name for name, kind in kinds.items() if kind in ("packed", "pad", "list", "nested")]
+    if not ragged or reading.model.is_drawn:
+        return
+    values = [reading.model.sample(number)[ragged[0]] for number in range(len(reading.model.samples))]
+    lengths = [min(one.length, len(one.rows)) if isinstance(one, Crops) else len(one) for one in values]
+    most = max(1, *lengths) * (1 + options["seed"] % 3)
+    draw = Sized(most, ragged[0], bucket=options["bucket"])
+    with reading.loader(shuffle=True, drop_last=False, draw=draw) as loader:
+        batches = numbers_in(loader, reading)
+    for batch in batches:
+        sizes = [lengths[number] for number in batch]
+        count = max(sizes) * len(sizes) if kinds[ragged[0]] == "pad" else sum(sizes)
+        if count > most and all(len(reading.like(number)) == 1 for number in batch):
+            raise WrongError(f"a batch of {count} rows, of {most} at most")
+    reading.check_once(flat(batches))
+
+
 def same_samples(batch: Any) -> Any:
     """Return a sample as it is, for `sample_transform`."""
     return batch
@@ -204,20 +246,15 @@ def shape_of(value: Any) -> Any:
     return np.shape(value)
 
 
-def has_lists(value: Any) -> bool:
-    """Tell whether a list is in a sample, as `plain` makes it; torch's ``default_collate`` transposes those."""
-    if isinstance(value, dict):
-        return any(map(has_lists, value.values()))
-    return isinstance(value, list)
-
-
 def transformed(reading: Reading, options: dict[str, Any]) -> None:
     """Samples that pass through a function, in this thread or in a process."""
     model, dataset = reading.model, reading.dataset()
     ragged = any(isinstance(tree, dict) and "ragged" in tree["options"] for tree in reading.trees.values())
     samples = [plain(model.sample(number)) for number in range(len(model.samples))]
-    ragged |= len({str(shape_of(sample)) for sample in samples}) > 1 or any(map(has_lists, samples))
-    ragged |= any(isinstance(value, tuple) for value in reading.named(dataset[0]).values())  # one compound of each
+    # Of lists, and of the tuples that one value of a compound is, torch's ``default_collate`` makes columns.
+    apart = (list, dict) if model.kind == "Objects" else list
+    ragged |= any(isinstance(value, apart) for sample in samples for value in sample.values())
+    ragged |= len({str(shape_of(sample)) for sample in samples}) > 1
     how = {"sample_transform": same_samples, "sample_workers": options["workers"]} | (
         {"collate_fn": list} if ragged else {}
     )
@@ -261,6 +298,9 @@ FORMS: dict[str, Form] = {
     "chosen": chosen,
     "repacked": repacked,
     "drawn": drawn,
+    "joined": joined,
+    "staged": staged,
+    "sized": sized,
     "transformed": transformed,
     "damaged": damaged,
 }

@@ -175,7 +175,7 @@ def table(draft: Draft) -> None:
 def objects(draft: Draft) -> None:
     """A dataset, a group or a file a sample."""
     rng = draft.rng
-    how, many, alike = rng.choice(["datasets", "groups", "files"]), rng.random() < 0.03, rng.random() < 0.6 or None
+    how, many, alike = rng.choice(["datasets", "groups", "files"]), rng.random() < 0.01, rng.random() < 0.6 or None
     count = 2050 if many else rng.choice([1, rng.randint(2, 12), rng.randint(2, 12)])
     if how == "files" and not many:
         draft.use_files([rng.randint(1, 6) for _ in range(count)])
@@ -401,6 +401,9 @@ def forms_of(rng: random.Random) -> list[dict[str, Any]]:
         "chosen": 1,
         "repacked": 0.5,
         "drawn": 1,
+        "joined": 0.5,
+        "staged": 0.5,
+        "sized": 0.7,
         "transformed": 0.7,
     }
     names = rng.choices(list(every), list(every.values()), k=3)
@@ -416,6 +419,7 @@ def form_of(rng: random.Random, name: str) -> dict[str, Any]:
         found["slice"] = [rng.choice([None, 0, 2]), rng.choice([None, 5, 20]), rng.choice([None, 1, 3, -1])]
     elif name == "shuffled":
         found["epochs"] = rng.choice([1, 2])
+        found["on"] = rng.choice([None, None, None, "device"])
     elif name == "stock":
         found["sampler"] = rng.random() < 0.7
     elif name == "ranked":
@@ -428,6 +432,8 @@ def form_of(rng: random.Random, name: str) -> dict[str, Any]:
         found["with"] = rng.choice([{}, {"compress": "gzip"}])
     elif name == "drawn":
         found["how"] = rng.choice(["weights", "balance", "count", "bootstrap"])
+    elif name == "sized":
+        found["bucket"] = rng.random() < 0.5
     elif name == "transformed":
         found["workers"] = 1 if rng.random() < 0.03 else 0
     return found

@@ -25,6 +25,7 @@ REFUSALS = (
     errors.FieldNotFoundError,
     errors.MissingFilterError,
     errors.ExternalDataError,
+    errors.UnfollowableReferenceError,
 )
 """What a sound file may be refused with; any other error of ours says that it is damaged, which is wrong."""
 

@@ -16,6 +16,8 @@ SIMPLER = {
     "written": 1,
     "masked": False,
     "fill": None,
+    "alloc": None,
+    "first": None,
     "filters": [],
     "maxshape": None,
     "libver": ["earliest", "latest"],

@@ -111,6 +111,13 @@ def stored(rng: random.Random, shape: list[int], kind: Any, seed: int, libver: A
         None if most is None else max(most, chunk)
         for most, chunk in zip(drawn_limits(rng, shape, limits), node["chunks"], strict=True)
     ]
+    if not varies and rng.random() < 0.2:
+        node |= {"alloc": rng.choice(["EARLY", "INCR", "LATE"]), "fill_time": rng.choice(["ALLOC", "IFSET", "NEVER"])}
+    if plain and rng.random() < 0.2:  # what may grow was of another shape when it was made
+        node["first"] = [
+            n if most == n else rng.randint(1, most or 2 * n + 1)
+            for n, most in zip(shape, node["maxshape"], strict=True)
+        ]
     node["written"] = rng.choices([1, 0.5, 0], [8, 2 if plain else 0.5, 0.7])[0]
     raw = node.get("filters", []) and not {"scaleoffset", "nbit", "fletcher32"} & set(node["filters"])
     if plain and raw and rng.random() < 0.15:

@@ -114,6 +114,9 @@ def add_dataset(file, node, folder):
     elif layout == "external":
         nbytes = int(np.prod(shape)) * kind.get_size()
         creation.set_external(os.path.join(folder, f"raw{len(os.listdir(folder))}.bin").encode(), 0, nbytes)
+    if node.get("alloc"):
+        creation.set_alloc_time(getattr(h5d, f"ALLOC_TIME_{node['alloc']}"))
+        creation.set_fill_time(getattr(h5d, f"FILL_TIME_{node['fill_time']}"))
     if node.get("fill") is not None:
         creation.set_fill_value(np.asarray(node["fill"], dtype))
     links = h5p.create(h5p.LINK_CREATE)
@@ -121,7 +124,9 @@ def add_dataset(file, node, folder):
     space = (
         h5s.create(h5s.SCALAR)
         if not shape
-        else h5s.create_simple(shape, maxshape and tuple(h5s.UNLIMITED if n is None else n for n in maxshape))
+        else h5s.create_simple(
+            tuple(node.get("first") or shape), maxshape and tuple(h5s.UNLIMITED if n is None else n for n in maxshape)
+        )
     )
     base, inner = (dtype.base, dtype.shape) if dtype.subdtype else (dtype, ())
     if "data" in node:
@@ -137,6 +142,9 @@ def add_dataset(file, node, folder):
         where[...] = h5py.VirtualSource(source)
         return file.create_virtual_dataset(path, where, fillvalue=node.get("fill"))
     dataset = h5py.Dataset(h5d.create(file.id, path.encode(), kind, space, dcpl=creation, lcpl=links))
+    if node.get("first"):
+        dataset[tuple(map(slice, shape))] = values[tuple(map(slice, dataset.shape))]
+        dataset.resize(shape)
     write_values(dataset, values, node, rng)
     return dataset
 
