@@ -28,7 +28,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from h5stream import H5Dataset, H5StreamLoader, SystemMonitor, allowance
+from h5stream import H5Dataset, H5StreamLoader, allowance
 from h5stream.baseline.rivals import naive_loader
 from h5stream.baseline.sample_file import write_sample_file
 from h5stream.device.cuda import CudaBackend
@@ -36,6 +36,7 @@ from h5stream.device.feed import DeviceFeed, pinned_ring
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.slots import SlotFormat, Slots
+from h5stream.monitor import SystemMonitor
 from tools.bench_machine import machine_facts
 
 FIELDS = ["x", "y"]

@@ -16,8 +16,9 @@ import timeit
 import pytest
 
 from bench import cases
-from h5stream import H5StreamLoader, SystemMonitor
+from h5stream import H5StreamLoader
 from h5stream.engine.counters import RunCounters, Tally, clock
+from h5stream.monitor import SystemMonitor
 
 PROMISE = 0.01
 PAIRS = 6

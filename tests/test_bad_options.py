@@ -11,7 +11,6 @@ import torch
 from sample_files import write_sample
 from torch.utils.data import TensorDataset
 
-import h5stream
 from h5stream import (
     Balanced,
     Bounds,
@@ -293,12 +292,6 @@ def test_what_has_been_merged_into_draw_still_means_the_same_and_reads_the_same_
 def test_what_contradicts_itself_under_old_names_is_refused(ragged, old, says):
     with pytest.raises(OptionError, match=says):
         H5StreamLoader(ragged, fields="y", **old)
-
-
-@pytest.mark.parametrize("name", h5stream.order.__all__)
-def test_names_that_moved_are_found_where_they_were_with_a_warning(name):
-    with pytest.warns(DeprecationWarning, match=f"h5stream.{name} goes in 0.4: write h5stream.order.{name}"):
-        assert getattr(h5stream, name) is getattr(h5stream.order, name)
 
 
 def test_an_argument_that_is_misspelt_is_told_with_what_it_may_have_meant(path):

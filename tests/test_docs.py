@@ -147,7 +147,15 @@ def test_every_argument_of_our_own_is_named_there_too():
     assert [name for name in sorted(ours) if f"`{name}`" not in page] == []
 
 
-DOORS = ("h5stream", "h5stream.errors", "h5stream.monitor", "h5stream.order", "h5stream.staging")
+DOORS = (
+    "h5stream",
+    "h5stream.errors",
+    "h5stream.monitor",
+    "h5stream.order",
+    "h5stream.results",
+    "h5stream.staging",
+    "h5stream.training",
+)
 
 
 def test_the_api_page_has_everything_public_and_nothing_else():

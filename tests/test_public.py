@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 
@@ -10,51 +11,34 @@ import pytest
 import h5stream
 
 PUBLIC = [
-    "ActivationMemory",
     "Balanced",
-    "BatchSearch",
     "Between",
     "Bounds",
     "Boxes",
     "ChunkBatchSampler",
     "Crop",
-    "Diagnosis",
     "Ends",
-    "EpochSummary",
     "Field",
-    "FieldStatistics",
-    "GpuPreset",
     "H5Dataset",
     "H5StreamError",
     "H5StreamLoader",
     "Ids",
     "Lengths",
-    "LoaderStatistics",
     "Mixture",
     "Objects",
-    "Packed",
-    "Padded",
     "Padding",
-    "RepackResult",
     "Rows",
     "SampleNumber",
     "Sequences",
     "Sized",
     "SourceNumber",
-    "SparseRows",
-    "StagedFiles",
-    "SystemMonitor",
     "Table",
-    "Tuning",
     "Values",
     "Weighted",
     "__version__",
     "collate",
     "diagnose",
     "errors",
-    "find_batch_size",
-    "measure_activations",
-    "preset_for",
     "repack",
     "stage",
     "staged",
@@ -102,9 +86,21 @@ def test_the_public_names_are_these():
     assert [name for name in PUBLIC if not hasattr(h5stream, name)] == []
 
 
+DOORS = ("monitor", "order", "results", "training")
+
+
 def test_everything_public_is_documented():
-    undocumented = [n for n in PUBLIC if n != "__version__" and not getattr(h5stream, n).__doc__]
-    assert undocumented == []
+    every = {f"h5stream.{n}": getattr(h5stream, n) for n in PUBLIC if n != "__version__"}
+    for module in (importlib.import_module(f"h5stream.{door}") for door in DOORS):
+        every |= {f"{module.__name__}.{n}": getattr(module, n) for n in module.__all__}
+    assert [name for name, one in every.items() if not one.__doc__] == []
+
+
+def test_names_that_moved_are_found_with_a_warning():
+    for home, names in h5stream._MOVED.items():
+        for name in names:
+            with pytest.warns(DeprecationWarning, match=f"h5stream.{name} goes in 0.4: write {home}.{name}"):
+                assert getattr(h5stream, name) is getattr(importlib.import_module(home), name)
 
 
 def test_importing_does_nothing_but_define_names():

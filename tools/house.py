@@ -61,6 +61,7 @@ ROOMS = {
     "advice": "about files and the loader: inspect, diagnose, tune, doctor",
     "training": "about the training: batch size, GPU memory, learning rate, presets",
     "baseline": "the rivals that we are measured against, and the sample file",
+    "results": "what calls return, by name",
     "cli": "the command line: one file a command",
     "__main__": "`python -m h5stream`",
 }

@@ -56,17 +56,15 @@ from h5stream import (
     Lengths,
     Mixture,
     Objects,
-    Packed,
-    Padded,
     Padding,
     SampleNumber,
     Sequences,
     Sized,
     SourceNumber,
-    SparseRows,
     Weighted,
 )
 from h5stream.errors import CorruptChunkError, OptionError, WeakShuffleWarning
+from h5stream.results import Packed, Padded, SparseRows
 from h5stream.samples.sequences import Pad
 
 SAMPLES = 40

@@ -3,3 +3,37 @@
 Each function returns a `Suggestion` and changes nothing. Most is arithmetic; `activations` and `batch_search` measure,
 and are started by the user on purpose. Advice about the loader stands in `h5stream.advice`.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from h5stream.training.activations import ActivationMemory, measure_activations
+    from h5stream.training.batch_search import BatchSearch, find_batch_size
+    from h5stream.training.presets import GpuPreset, preset_for
+
+_HOMES = {
+    "ActivationMemory": "activations",
+    "BatchSearch": "batch_search",
+    "GpuPreset": "presets",
+    "find_batch_size": "batch_search",
+    "measure_activations": "activations",
+    "preset_for": "presets",
+}
+
+__all__ = [
+    "ActivationMemory",
+    "BatchSearch",
+    "GpuPreset",
+    "find_batch_size",
+    "measure_activations",
+    "preset_for",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'h5stream.training' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"h5stream.training.{_HOMES[name]}"), name)  # what it needs is torch

@@ -423,7 +423,7 @@ def test_the_verdict_is_a_value_that_prints_its_arithmetic(file):
     for word in ("loader alone:", "step alone", "both:", "of the ceiling (aim: 90%)", "next: "):
         assert word in text
     assert json.loads(json.dumps(found.to_dict(), default=str))["limit"]["name"] == found.limit.name
-    assert h5stream.Diagnosis is type(found)
+    assert h5stream.results.Diagnosis is type(found)
 
 
 def run(*options, width="100"):

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from h5stream import Packed, Padded, SparseRows
+from h5stream.results import Packed, Padded, SparseRows
 
 from .model import Crops
 
