@@ -26,6 +26,7 @@ class OldNames(TypedDict, total=False):
     replacement: bool | None
     isolation: Any
     window_device: Any
+    reuse_device_buffers: bool | None
 
 
 OLD: dict[str, tuple[str | None, str]] = {
@@ -38,6 +39,7 @@ OLD: dict[str, tuple[str | None, str]] = {
     "samples_per_epoch": ("draw", "write draw=NUMBER, or count=NUMBER in Weighted(...) or Balanced(...)"),
     "replacement": ("draw", "write draw=Weighted(..., replacement=...) or Balanced(..., replacement=...)"),
     "window_device": (None, "write device=...; windows lie in this machine's memory"),
+    "reuse_device_buffers": (None, "it has no effect any more; each batch owns its memory for as long as it is kept"),
     "isolation": (None, "it has no effect any more; transform_workers=1 has batch_transform= applied elsewhere"),
 }
 """Each argument of an old name, the one that took its place, and what to write."""

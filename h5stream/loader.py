@@ -78,9 +78,6 @@ class H5StreamLoader:
     device : torch.device or str, optional
         Where batches are wanted. On a GPU every batch crosses in one copy, beside the training step,
         `prefetch_factor` (default 2) batches ahead; casts and `batch_transform` run there, on a side stream.
-    reuse_device_buffers : bool
-        Write batches into the same device memory in turn: a batch is then valid only until the next one is
-        asked for. By default each owns its memory for as long as it is kept.
     fields : str, Field, sequence or mapping, optional
         What a sample is made of; see `H5Dataset`. A batch of a sequence of fields is a list, as DataLoader's is.
     samples : Sequences, Rows, Objects, Table or Boxes, optional
@@ -197,7 +194,6 @@ class H5StreamLoader:
         pin_memory_device: str = "",
         in_order: bool = True,
         device: torch.device | str | None = None,
-        reuse_device_buffers: bool = False,
         fields: Fields = None,
         samples: SampleKind | None = None,
         seed: int | None = None,

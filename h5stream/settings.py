@@ -58,7 +58,6 @@ class Settings:
     pin_memory_device: str
     in_order: bool
     device: torch.device | str | None
-    reuse_device_buffers: bool
     fields: Any
     samples: Any
     seed: int | None

@@ -71,8 +71,6 @@ class DeviceFeed:
 
     # Guarantees: used by one thread, the consumer's. `close` waits for copies that are under way, no longer. A slot
     goes back only after the event behind its copy is done, so that nobody fills it while the device still reads it.
-    With `reuse_buffers`, device memory is written only after the side stream has waited for the event that the
-    consumer's stream passed when the *next* batch was asked for.
     """
 
     def __init__(
@@ -83,25 +81,20 @@ class DeviceFeed:
         slot_format: SlotFormat,
         *,
         depth: int,
-        reuse_buffers: bool = False,
         transform: Callable[[Any], Any] | None = None,
         tally: Tally | None = None,
     ) -> None:
         self._backend, self._source, self._assembler, self._transform = backend, source, assembler, transform
-        self._format, self._depth, self._reuses = slot_format, depth, reuse_buffers
+        self._format, self._depth = slot_format, depth
         self._side, self._tally = backend.side_stream(), tally or Tally()
         self._copying: collections.deque[_Copy] = collections.deque()
         self._flights: collections.deque[_Flight] = collections.deque()
         self._exhausted = False
-        self._buffers: collections.deque[tuple[torch.Tensor, Any]] = collections.deque()  # and when each is free
-        self._allocated = 0
-        self._in_use: torch.Tensor | None = None
         # Dropping the feed must not let a slot be filled again that is still being read.
         self._drain = weakref.finalize(self, _give_back_done, backend, self._tally, self._copying, 0)
 
     def next_batch(self, timeout_s: float = 0.0) -> ReadyBatch | None:
         """Return the next batch; None at the end."""
-        self._consumed()
         if not self._flights and not self._exhausted:
             self._send(self._source.next_batch(timeout_s))
         while len(self._flights) < self._depth and not self._exhausted:
@@ -121,14 +114,7 @@ class DeviceFeed:
         self._backend.wait(consumer, flight.ready)
         for tensor in flight.held:
             self._backend.hold(tensor, consumer)
-        self._in_use = flight.held[0] if self._reuses else None
         return flight.batch
-
-    def _consumed(self) -> None:
-        """Mark the end of what the consumer has queued on the batch that it got last."""
-        if self._in_use is not None:
-            self._buffers.append((self._in_use, self._backend.record_event(self._backend.current_stream())))
-            self._in_use = None
 
     def _send(self, ready: ReadyBatch | None) -> None:
         """Start a slot on its way."""
@@ -136,8 +122,8 @@ class DeviceFeed:
             self._exhausted = True
             return
         packed = packed_closer(ready.slot.memory, self._assembler.layout.fields, self._format, ready.rows)
-        there = self._memory_for(packed.nbytes)
-        held, view = [there], there[: packed.nbytes]
+        view = self._allocate(packed.nbytes)
+        held = [view]
         host = torch.from_numpy(ready.slot.memory[: packed.nbytes])
         began = self._backend.record_event(self._side, timed=True)
         self._backend.copy_async(view, host, self._side)
@@ -157,16 +143,6 @@ class DeviceFeed:
             held += device_tensors(value, self._backend.device)
         ready.value = value
         self._flights.append(_Flight(ready, self._backend.record_event(self._side), held))
-
-    def _memory_for(self, nbytes: int) -> torch.Tensor:
-        if not self._reuses:
-            return self._allocate(nbytes)
-        if self._allocated <= self._depth:  # one more than is ahead: the consumer has one
-            self._allocated += 1
-            return self._allocate(self._format.nbytes)
-        there, consumed = self._buffers.popleft()
-        self._backend.wait(self._side, consumed)
-        return there
 
     def _allocate(self, nbytes: int) -> torch.Tensor:
         try:

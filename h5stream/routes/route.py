@@ -124,7 +124,6 @@ def _device_route(
             assembler,
             slot_format,
             depth=DEFAULT_PREFETCH if settings.prefetch_factor is None else settings.prefetch_factor,
-            reuse_buffers=settings.reuse_device_buffers,
             transform=settings.batch_transform if is_first else None,
             tally=run.counters.tally(),
         )

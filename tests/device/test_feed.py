@@ -17,7 +17,7 @@ from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.slots import SlotFormat
 from h5stream.storage.opening import open_layout
-from tests.device.fake_backend import FakeBackend, FakeEvent
+from tests.device.fake_backend import FakeBackend
 
 BATCHES, ROWS = 12, 8
 SEEDS = range(25)
@@ -107,28 +107,25 @@ def is_right(seen):
     )
 
 
-@pytest.mark.parametrize("reuse_buffers", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_batch_in_a_slot_with_much_more_room_crosses_without_it(layout, seed, reuse_buffers):
+def test_a_batch_in_a_slot_with_much_more_room_crosses_without_it(layout, seed):
     backend = FakeBackend(seed)
-    seen, _ = run_feed(layout, backend, room=1000, keep=not reuse_buffers, reuse_buffers=reuse_buffers)
+    seen, _ = run_feed(layout, backend, room=1000, keep=True)
     assert is_right(seen)
     assert backend.counts["nbytes"] == BATCHES * SlotFormat.for_rows(layout.fields, ROWS).nbytes
 
 
-@pytest.mark.parametrize("reuse_buffers", [False, True])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_batch_is_right_however_late_the_device_is(layout, seed, reuse_buffers):
-    seen, _ = run_feed(layout, FakeBackend(seed), reuse_buffers=reuse_buffers)
+def test_every_batch_is_right_however_late_the_device_is(layout, seed):
+    seen, _ = run_feed(layout, FakeBackend(seed))
     assert len(seen) == BATCHES
     assert is_right(seen)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
-@pytest.mark.parametrize("reuse_buffers", [False, True])
-def test_every_batch_is_right_on_a_gpu(cast_layout, reuse_buffers):
-    seen, _ = run_feed(cast_layout, CudaBackend(), keep=not reuse_buffers, reuse_buffers=reuse_buffers)
+def test_every_batch_is_right_on_a_gpu(cast_layout):
+    seen, _ = run_feed(cast_layout, CudaBackend(), keep=True)
     assert is_right(seen)
 
 
@@ -169,58 +166,21 @@ def test_batches_that_are_kept_stay_right(layout, seed):
     assert is_right(seen)
 
 
-# Each wait of the feed, by the call that makes it, and in which mode it is needed.
+# Each wait of the feed, by the call that makes it.
 WAITS = {
-    "host slot given back before its copy is done (done, synchronize)": (("done", "synchronize"), False),
-    "consumer's stream does not wait for the copy": (("wait",), False),
-    "device memory freed while the consumer still uses it": (("hold",), False),
-    "reused device memory written while the consumer still uses it": (("wait",), True),
+    "host slot given back before its copy is done (done, synchronize)": ("done", "synchronize"),
+    "consumer's stream does not wait for the copy": ("wait",),
+    "device memory freed while the consumer still uses it": ("hold",),
 }
 
 
 @pytest.mark.parametrize("name", WAITS)
 def test_without_a_wait_some_batch_is_wrong(layout, name):
-    skipped, reuse_buffers = WAITS[name]
     wrong = 0
     for seed in SEEDS:
-        seen, _ = run_feed(layout, FakeBackend(seed, skip=skipped), reuse_buffers=reuse_buffers)
+        seen, _ = run_feed(layout, FakeBackend(seed, skip=WAITS[name]))
         wrong += not is_right(seen)
     assert wrong > 0, f"{name}: nobody noticed"
-
-
-def test_reused_memory_that_does_not_wait_for_its_consumer_gives_wrong_batches(layout, monkeypatch):
-    """The feed's own event, taken out, where the backend's waits are all there."""
-
-    def consumed(self):
-        if self._in_use is not None:
-            self._buffers.append((self._in_use, FakeEvent.past()))
-
-    monkeypatch.setattr(DeviceFeed, "_consumed", consumed)
-    assert sum(not is_right(run_feed(layout, FakeBackend(seed), reuse_buffers=True)[0]) for seed in SEEDS) > 0
-
-
-@pytest.mark.parametrize("skip", [(), ("hold",)])
-def test_reused_memory_that_ends_with_the_feed_is_held_for_what_the_consumer_queued(layout, skip):
-    """The next epoch's feed may be given the same memory while the last batches are still worked on."""
-    wrong = 0
-    for seed in SEEDS:
-        backend = FakeBackend(seed, skip=skip)
-        slot_format = SlotFormat.for_rows(layout.fields, ROWS)
-        ring = pinned_ring(backend, slot_format.nbytes)
-        source = Filled(layout, ring, slot_format)
-        feed = DeviceFeed(backend, source, Assembler(layout), slot_format, depth=2, reuse_buffers=True)
-        seen = []
-        while (given := feed.next_batch()) is not None:
-            out = torch.zeros(ROWS, 3)
-            backend.launch(backend.current_stream(), torch.Tensor.copy_, out, given.value["x"])
-            seen.append(out)
-            del given
-        feed.close()
-        del feed
-        gc.collect()
-        backend.finish()
-        wrong += any(bool((out != k + 1).any()) for k, out in enumerate(seen))
-    assert wrong == 0 if not skip else wrong > 0
 
 
 def test_each_batch_is_one_copy(layout):
@@ -234,12 +194,6 @@ def test_slots_are_pinned_once_and_none_is_allocated_in_steady_state(layout):
     _, ring = run_feed(layout, backend)
     assert backend.counts["allocate_pinned"] == 1
     assert ring.free_slots * ring.slot_nbytes == ring.held_nbytes
-
-
-def test_reused_device_buffers_are_allocated_once(layout):
-    backend = FakeBackend(1)
-    run_feed(layout, backend, depth=3, reuse_buffers=True)
-    assert backend.counts["allocate_device"] == 4
 
 
 @pytest.mark.parametrize("seed", SEEDS[:8])
@@ -341,10 +295,9 @@ def test_the_time_of_the_copies_is_counted(path, monkeypatch, seed):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
-@pytest.mark.parametrize("reuse_buffers", [False, True])
-def test_a_consumer_that_is_late_on_a_gpu_gets_the_hosts_bytes(path, reuse_buffers):
+def test_a_consumer_that_is_late_on_a_gpu_gets_the_hosts_bytes(path):
     expected = list(H5StreamLoader(path, 64, **OPTIONS))
-    loader = H5StreamLoader(path, 64, device="cuda", reuse_device_buffers=reuse_buffers, **OPTIONS)
+    loader = H5StreamLoader(path, 64, device="cuda", **OPTIONS)
     for _ in range(20):
         loader.set_epoch(0)
         seen = []
