@@ -93,7 +93,8 @@ class Mixture(H5Dataset):
             for number, column in known.layout.columns
         )
         shared = SourceShares(names=names, starts=starts, shares=shares, stop=stop)
-        super().__init__(known._replace(layout=replace(known.layout, columns=columns), shares=shared))  # type: ignore[arg-type]
+        layout = replace(known.layout, columns=columns)
+        super().__init__(known._replace(layout=layout, shares=shared))  # type: ignore[arg-type]
 
     def __repr__(self) -> str:
         assert self.shares is not None

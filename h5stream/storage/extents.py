@@ -178,7 +178,8 @@ class Extents:
         assert kind is not None
         (scale,) = _scales(asked, 1)
         steps: Any = asked.steps
-        if steps is None and kind.is_point and (isinstance(samples, Rows) or samples.length is None):  # type: ignore[union-attr]
+        length = None if isinstance(samples, Rows) else samples.length  # type: ignore[union-attr]
+        if steps is None and kind.is_point and length is None:
             steps, stays = (0,), False
         else:
             stays = True

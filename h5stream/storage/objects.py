@@ -86,9 +86,14 @@ def objects_of(
 
 
 def files_of(
-    every: Files, shape: SampleShape, group: str, samples: Objects, guard: Guard, words: Sequence[str],
+    every: Files,
+    shape: SampleShape,
+    group: str,
+    samples: Objects,
+    guard: Guard,
+    words: Sequence[str],
     looked_up: dict[int, LookedUp],
-) -> tuple[FileParts, FilesIdentity] | None:  # fmt: skip
+) -> tuple[FileParts, FilesIdentity] | None:
     """Return files of which each is a sample as rows, and what they are; None where they are read one by one."""
     if any(isinstance(f, Field) and (f.is_looked_up or f.decode) for f in shape.fields):
         return None
