@@ -212,7 +212,48 @@ class H5StreamLoader:
         transform_workers: int | None = None,
         **old: Unpack[OldNames],
     ) -> None:
-        asked = Settings.of(locals())
+        self._make(
+            Settings.of(
+                dataset=dataset,
+                batch_size=batch_size,
+                shuffle=shuffle,
+                sampler=sampler,
+                batch_sampler=batch_sampler,
+                num_workers=num_workers,
+                collate_fn=collate_fn,
+                pin_memory=pin_memory,
+                drop_last=drop_last,
+                timeout=timeout,
+                worker_init_fn=worker_init_fn,
+                multiprocessing_context=multiprocessing_context,
+                generator=generator,
+                prefetch_factor=prefetch_factor,
+                persistent_workers=persistent_workers,
+                pin_memory_device=pin_memory_device,
+                in_order=in_order,
+                device=device,
+                fields=fields,
+                samples=samples,
+                seed=seed,
+                window=window,
+                memory_budget=memory_budget,
+                batch_transform=batch_transform,
+                rank=rank,
+                world_size=world_size,
+                allow_external=allow_external,
+                stage_to=stage_to,
+                on_error=on_error,
+                draw=draw,
+                keep=keep,
+                sample_transform=sample_transform,
+                sample_workers=sample_workers,
+                transform_workers=transform_workers,
+                old=old,
+            )
+        )
+
+    def _make(self, asked: Settings) -> None:
+        """Put the rooms together."""
         settings, followed = recognised(asked.opened())
         settings = settings.with_seed()
         self.dataset, self._give_back = settings.staged(self)
@@ -243,7 +284,7 @@ class H5StreamLoader:
         vars(self).update({name: getattr(settings, name) for name in _AS_GIVEN})
         self.num_workers, self.memory_budget = footprint.threads, footprint.memory_budget
         self.device = None if backend is None else backend.device
-        self._sharing = sharing.DEFAULT.joined(self) if memory_budget is None else None
+        self._sharing = sharing.DEFAULT.joined(self) if asked.memory_budget is None else None
         self._cursor.check()  # complains now, not in the first epoch
         self._made = True
 

@@ -7,7 +7,7 @@ import json
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -76,8 +76,8 @@ class Settings:
     transform_workers: int | None
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Settings:
-        """Check arguments, of which none may be missing; what is no argument is passed over."""
+    def of(cls, **given: Any) -> Settings:
+        """Check arguments, of which none may be missing; ``old`` has those of old names."""
         given = with_new_names(given, stacklevel=3)
         settings = cls(**{field.name: given[field.name] for field in fields(cls)})
         for name in ("collate_fn", "worker_init_fn", "batch_transform", "sample_transform"):
