@@ -230,6 +230,24 @@ def test_what_a_file_has_is_put_in_words_once_however_many_objects_lack_a_field(
     assert len(asked) <= 1
 
 
+@pytest.mark.parametrize("kind", ["<f4", ">i4", ">f8", [("a", ">i2"), ("b", "<f4")]], ids=str)
+def test_what_is_missing_is_the_fill_value_in_any_byte_order(tmp_path, kind):
+    fill = np.array([(7, 2.5)] if isinstance(kind, list) else [7], kind)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(3):
+            own = file.create_group(f"o/{k}")
+            if k != 1:
+                own.create_dataset("x", (3,), kind, fillvalue=fill[0], data=np.zeros(3, kind))
+            with h5py.File(tmp_path / f"file{k}.h5", "w") as other:
+                if k != 1:
+                    file.copy(f"o/{k}/x", other, "x")
+    for source, of in ((tmp_path / "a.h5", "o/*"), (sorted(tmp_path.glob("file*.h5")), "files")):
+        found = H5Dataset(source, {"x": "x"}, samples=Objects(of, missing="fill"))[1]["x"]
+        for name in fill.dtype.names or [None]:
+            values = found if name is None else found[name]
+            assert values.tolist() == [(fill if name is None else fill[name])[0]] * 3
+
+
 @pytest.mark.parametrize("missing", ["fill", "skip"])
 def test_an_object_in_another_file_is_none_that_is_missing(tmp_path, missing):
     with h5py.File(tmp_path / "b.h5", "w") as file:

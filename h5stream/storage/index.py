@@ -253,7 +253,8 @@ def fill_of(dataset: Any) -> tuple[int, int, bytes]:
     creation = dataset.get_create_plist()
     defined = creation.fill_value_defined()
     has_none = dataset.dtype.hasobject or defined == h5py.h5d.FILL_VALUE_UNDEFINED
-    value = b"" if has_none else np.asarray(h5py.Dataset(dataset).fillvalue).tobytes()
+    base = (dataset.dtype.subdtype or (dataset.dtype,))[0]  # h5py gives numbers in the machine's byte order
+    value = b"" if has_none else np.asarray(h5py.Dataset(dataset).fillvalue, base).tobytes()
     return creation.get_fill_time(), defined, value
 
 
