@@ -216,7 +216,12 @@ def staged(reading: Reading, options: dict[str, Any]) -> None:
 
 def sized(reading: Reading, options: dict[str, Any]) -> None:
     """Batches of so many rows of a ragged field, with samples of like length or not."""
-    kinds = {name: tree["options"].get("ragged") for name, tree in reading.trees.items() if isinstance(tree, dict)}
+    model, trees = reading.model, reading.trees
+    kinds = {
+        name: tree["options"].get("ragged")
+        for name, tree in trees.items()  # of a sparse matrix a row's length is that of what is stored
+        if isinstance(tree, dict) and not (tree["args"] and model.is_sparse(model.samples[0].part, tree["args"][0]))
+    }
     ragged = [name for name, kind in kinds.items() if kind in ("packed", "pad", "list", "nested")]
     if not ragged or reading.model.is_drawn:
         return
@@ -246,14 +251,21 @@ def shape_of(value: Any) -> Any:
     return np.shape(value)
 
 
+def has_lists(value: Any) -> bool:
+    """Tell whether a list is anywhere in a sample, as `plain` makes it."""
+    if isinstance(value, dict):
+        return any(map(has_lists, value.values()))
+    return isinstance(value, list)
+
+
 def transformed(reading: Reading, options: dict[str, Any]) -> None:
     """Samples that pass through a function, in this thread or in a process."""
     model, dataset = reading.model, reading.dataset()
     ragged = any(isinstance(tree, dict) and "ragged" in tree["options"] for tree in reading.trees.values())
     samples = [plain(model.sample(number)) for number in range(len(model.samples))]
     # Of lists, and of the tuples that one value of a compound is, torch's ``default_collate`` makes columns.
-    apart = (list, dict) if model.kind == "Objects" else list
-    ragged |= any(isinstance(value, apart) for sample in samples for value in sample.values())
+    ragged |= any(map(has_lists, samples))
+    ragged |= any(isinstance(value, tuple) for value in reading.named(dataset[0]).values())
     ragged |= len({str(shape_of(sample)) for sample in samples}) > 1
     how = {"sample_transform": same_samples, "sample_workers": options["workers"]} | (
         {"collate_fn": list} if ragged else {}
