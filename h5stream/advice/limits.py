@@ -16,7 +16,7 @@ STORAGE, DECODE, SCATTER, COPY, H5PY = "storage", "decode", "scatter", "copy", "
 PYTHON, PLANNING, START = "Python", "planning", "start of the epoch"
 BATCH_TOO_SMALL, STEP = "batch too small", "step"
 
-# What a thread decodes of lz4 on the 2-core reference machine (docs/design.md): what a repacked file would do.
+# What a thread decodes of lz4 on the 2-core reference machine (docs/history.md): what a repacked file would do.
 FAST_DECODE_BYTES_PER_S = 1.8e9
 TORN = 1.5  # bytes decoded for each byte used from which the order, not the filter, is what to change
 IDLE = 0.6  # share of the readers' time without work over which no work of theirs can be the limit
