@@ -216,14 +216,13 @@ def staged(reading: Reading, options: dict[str, Any]) -> None:
 
 def sized(reading: Reading, options: dict[str, Any]) -> None:
     """Batches of so many rows of a ragged field, with samples of like length or not."""
-    model, trees = reading.model, reading.trees
-    kinds = {
-        name: tree["options"].get("ragged")
-        for name, tree in trees.items()  # of a sparse matrix a row's length is that of what is stored
-        if isinstance(tree, dict) and not (tree["args"] and model.is_sparse(model.samples[0].part, tree["args"][0]))
-    }
+    model, kinds = reading.model, dict[str, str]()
+    for name, tree in reading.trees.items():
+        if isinstance(tree, dict) and "ragged" in tree["options"] and model.samples:
+            if not model.is_sparse(model.samples[0].part, tree["args"][0]):  # a row's length is that of what is stored
+                kinds[name] = tree["options"]["ragged"]
     ragged = [name for name, kind in kinds.items() if kind in ("packed", "pad", "list", "nested")]
-    if not ragged or reading.model.is_drawn:
+    if not ragged or model.is_drawn:
         return
     values = [reading.model.sample(number)[ragged[0]] for number in range(len(reading.model.samples))]
     lengths = [min(one.length, len(one.rows)) if isinstance(one, Crops) else len(one) for one in values]
