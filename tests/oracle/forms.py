@@ -218,9 +218,9 @@ def sized(reading: Reading, options: dict[str, Any]) -> None:
     """Batches of so many rows of a ragged field, with samples of like length or not."""
     model, kinds = reading.model, dict[str, str]()
     for name, tree in reading.trees.items():
-        if isinstance(tree, dict) and "ragged" in tree["options"] and model.samples:
-            if not model.is_sparse(model.samples[0].part, tree["args"][0]):  # a row's length is that of what is stored
-                kinds[name] = tree["options"]["ragged"]
+        is_ragged = isinstance(tree, dict) and "ragged" in tree["options"] and model.samples
+        if is_ragged and not model.is_sparse(model.samples[0].part, tree["args"][0]):  # that counts what is stored
+            kinds[name] = tree["options"]["ragged"]
     ragged = [name for name, kind in kinds.items() if kind in ("packed", "pad", "list", "nested")]
     if not ragged or model.is_drawn:
         return
