@@ -96,6 +96,11 @@ def notes(console: Console, notices: Iterable[str], seen: set[str]) -> None:
             prose(console, f"note: {notice}")
 
 
+def interrupted(console: Console, what: str) -> None:
+    """Say what there is after Ctrl-C."""
+    prose(console, f"Interrupted: {what}.", style="yellow")
+
+
 def verdict(console: Console, found: Suggestion, details: Sequence[str] = ()) -> None:
     """Print an answer in bold, what it follows from, and its caveats."""
     console.print(Text(f"{found.title}: {found.answer}", style="bold"))

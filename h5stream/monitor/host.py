@@ -67,12 +67,8 @@ def _disk_bytes() -> int | None:
         disks = psutil.disk_io_counters(perdisk=True)
     except (OSError, ValueError, NotImplementedError):  # neither /proc/diskstats nor /sys/block, or a new format
         return None
-    whole = [name for name in disks if not name.startswith(_NOT_DISKS) and _is_whole_disk(name)]
+    whole = [name for name in disks if not name.startswith(_NOT_DISKS) and os.path.exists(f"/sys/block/{name}")]
     return sum(disks[name].read_bytes for name in whole) if whole else None
-
-
-def _is_whole_disk(name: str) -> bool:
-    return os.path.exists(f"/sys/block/{name}")
 
 
 class _Counts(NamedTuple):

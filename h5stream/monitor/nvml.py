@@ -153,16 +153,14 @@ class NvmlReader:
             uuid = None if card is None else self.ask("nvmlDeviceGetUUID", card)
             if uuid is None:
                 continue  # A card that is already lost has neither; the others count.
-            name = self.ask("nvmlDeviceGetName", card) or "unnamed GPU"
-            pci = self.ask("nvmlDeviceGetPciInfo", card)
+            name, pci = self.ask("nvmlDeviceGetName", card) or "unnamed GPU", self.ask("nvmlDeviceGetPciInfo", card)
             entry = DeviceName(uuid=uuid, name=name, pci_bus_id=None if pci is None else _sysfs_bus_id(pci.busId))
             yield _Device(entry, card, card)
-            mode = self.ask("nvmlDeviceGetMigMode", card)
-            if mode and mode[0]:
-                yield from self._mig_instances(card, entry)
+            yield from self._mig_instances(card, entry)
 
     def _mig_instances(self, card: Any, of: DeviceName) -> Iterator[_Device]:
-        for index in range(self.ask("nvmlDeviceGetMaxMigDeviceCount", card) or 0):
+        mode = self.ask("nvmlDeviceGetMigMode", card)
+        for index in range((mode and mode[0] and self.ask("nvmlDeviceGetMaxMigDeviceCount", card)) or 0):
             handle = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", card, index)
             uuid = None if handle is None else self.ask("nvmlDeviceGetUUID", handle)
             if uuid is None:

@@ -14,7 +14,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from h5stream.errors import MissingExtraError, OptionError
+from h5stream.errors import OptionError
+from h5stream.monitor.export import of_extra
 from h5stream.monitor.sample import NA, GpuSample, ProcessSample, SystemSample, amount, percent, scaled, size, value_at
 from h5stream.monitor.summary import Spread
 from h5stream.units import counted
@@ -220,13 +221,7 @@ def check_plot_path(path: str | Path) -> None:
 
 def figure_of_matplotlib() -> Any:
     """Return matplotlib's figure, which needs no window system; `MissingExtraError` where it is not installed."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError(
-            "a plot needs matplotlib, which is not installed: pip install 'h5stream[plot]'"
-        ) from error
-    return Figure
+    return of_extra("matplotlib.figure", "a plot needs matplotlib", "plot").Figure
 
 
 def bare(axis: Any) -> None:
