@@ -50,15 +50,21 @@ Ints = NDArray[np.int64]
 Runs = tuple[Ints, Ints]  # runs of rows: begins and ends, ascending
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BatchCost:
     """What one batch costs, averaged over an epoch."""
 
     chunks: float  # chunks that are fetched for it
     read_nbytes: float  # from the file
     decoded_nbytes: float  # that filters give
-    read_amplification: float | None  # bytes read for each stored byte of its own rows: 1 is ideal. None: none stored
+    read_amplification: float | None  # bytes read for each that its rows take: 1 is ideal. None: they take none
     decode_amplification: float | None  # the same for decoded bytes. None where there is nothing to decode
+
+    @classmethod
+    def of(cls, chunks: float, read: float, decoded: float, least_read: float, least_decoded: float) -> BatchCost:
+        """Return it for what is read and decoded, and for the least that would do."""
+        ratios = (one / least if least else None for one, least in ((read, least_read), (decoded, least_decoded)))
+        return cls(chunks, read, decoded, *ratios)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +166,7 @@ def cost_sample(
     memory_budget: int,
     threads: int,
 ) -> tuple[SampleCost, tuple[Advice, ...]]:
-    """Work out what shuffled batches of a layout cost, and what of its storage costs more than it must.
-
-    Where the budget is too small, the one that would do is taken, and advised.
-    """
+    """Work out what shuffled batches of a layout cost, by the budget that would do, and what could cost less."""
     batch_rows = min(batch_size, layout.rows)  # as the loader has slots
     size, too_small = _window_size(layout, batch_rows, memory_budget, threads)
     budget = too_small.needed if too_small else memory_budget
@@ -257,16 +260,11 @@ def _shuffle(order: EpochOrder, block_rows: int) -> Shuffle:
 def _batch_cost(costs: Sequence[DatasetCost], entries: Sequence[DatasetEntry], batch_rows: int) -> BatchCost:
     """Average what an epoch takes from each dataset, and how they are stored, over its batches."""
     share = batch_rows / max(1, entries[0].rows or 0)
-    read, decoded = sum(c.read_nbytes for c in costs), sum(c.decoded_nbytes for c in costs)
-    stored = sum(e.stored_nbytes for e in entries)
-    filtered = sum(e.written_nbytes for e in entries if e.filters)
-    return BatchCost(
-        chunks=share * sum(c.chunks for c in costs),
-        read_nbytes=share * read,
-        decoded_nbytes=share * decoded,
-        read_amplification=read / stored if stored else None,
-        decode_amplification=decoded / filtered if filtered else None,
+    taken = (
+        share * sum(each) for each in zip(*((c.chunks, c.read_nbytes, c.decoded_nbytes) for c in costs), strict=True)
     )
+    stored, filtered = sum(e.stored_nbytes for e in entries), sum(e.written_nbytes for e in entries if e.filters)
+    return BatchCost.of(*taken, share * stored, share * filtered)
 
 
 def _decode_rows_per_s(rows: int, stored: Sequence[_Stored], threads: int) -> float | None:
@@ -326,11 +324,7 @@ def _cached_share(entry: DatasetEntry) -> float:
 
 
 def _naive_cost(entry: DatasetEntry) -> DatasetCost:
-    """Estimate what an epoch costs that asks h5py for single rows in random order, in one process.
-
-    For each row libhdf5 reads and decodes every chunk that the row lies in, unless its chunk cache happens to hold it.
-    Contiguous data, and unfiltered chunks larger than the cache, are read row by row instead.
-    """
+    """Estimate an epoch of single rows in random order through h5py: each decodes its chunks, but for those cached."""
     times, chunks = 1.0, (entry.rows or 0) * entry.chunks_across
     read, decoded = min(entry.stored_nbytes, entry.raw_nbytes), 0
     if entry.chunks and (entry.filters or entry.chunk_nbytes <= entry.cache_nbytes):

@@ -12,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Column
 from rich.text import Text
 
-from h5stream.advice.cost import EVERY_EPOCH, SampleCost
+from h5stream.advice.cost import EVERY_EPOCH, BatchCost, SampleCost
 from h5stream.advice.detectors import printed_of
 from h5stream.advice.inspection import Inspection
 from h5stream.advice.listing import DAMAGED, REFUSED, DatasetEntry
@@ -223,24 +223,24 @@ def _cost(sample: SampleCost, as_they_are: str) -> Shown:
     one, together = text_of_bytes(sample.row_nbytes), text_of_bytes(sample.batch_nbytes)
     size = f"of {one} make {together}" if sample.row_nbytes else "of no fixed size"
     yield Text(f"{counted(sample.batch_rows, 'row')}{fewer} {size}.")
-    both, needed = (sample.naive, sample.ours), sample.needed_decoded_nbytes
-    read = [_amplified(one.read_nbytes, one.read_amplification) for one in both]
-    decoded = [_amplified(one.decoded_nbytes, one.decode_amplification) for one in both]
-    yield _figures(
-        ("average, first epoch", "needed", "row by row, h5py", "h5stream"),
-        [
-            ("read from the file", text_of_bytes(sample.needed_read_nbytes), *read),
-            *([("decoded", text_of_bytes(needed), *decoded)] if needed else []),
-            ("chunks, or runs of rows", "", *(count_text(one.chunks) for one in both)),
-        ],
-    )
+    readers = {"row by row, h5py": sample.naive, "h5stream": sample.ours}
+    yield _readers("average, first epoch", readers, (sample.needed_read_nbytes, sample.needed_decoded_nbytes))
     yield labelled([("row by row", sample.naive_words), ("h5stream", [*_our_words(sample)])])
 
 
-def _figures(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableType:
-    first, *others = titles
-    columns = [Column(first), *(Column(title, justify="right") for title in others)]
-    return table(columns, rows, gap=2, header_style="dim")
+def _readers(
+    title: str, readers: dict[str, BatchCost], needed: Sequence[float] = (), decoded: str = "decoded"
+) -> RenderableType:
+    """Return a table of what a batch costs several readers, beside what it needs where that is known."""
+    least, costs = [text_of_bytes(nbytes) for nbytes in needed], readers.values()
+    rows = [
+        ["read from the file", *least[:1], *(_amplified(c.read_nbytes, c.read_amplification) for c in costs)],
+        [decoded, *least[1:], *(_amplified(c.decoded_nbytes, c.decode_amplification) for c in costs)],
+        ["chunks, or runs of rows", *([""] if needed else []), *(count_text(c.chunks) for c in costs)],
+    ]
+    titles = [*(["needed"] if needed else []), *readers]
+    columns = [Column(title), *(Column(one, justify="right") for one in titles)]
+    return table(columns, rows if not needed or needed[1] else rows[::2], gap=2, header_style="dim")
 
 
 def _amplified(nbytes: float, amplification: float | None) -> str:
@@ -356,10 +356,7 @@ def print_samples(console: Console, file: str, cost: SamplesCost) -> None:
     why = "objects lack a field" if cost.text.startswith("Objects") else "segments are shorter than one"
     short = f"; {cost.left_out:,} {why}" if cost.left_out else ""
     short += f"; {cost.asked:,} objects were asked of HDF5" if cost.asked else ""
-    readers = (cost.alone, cost.ours)
-    whole = max(1, cost.batch_nbytes)
-    read = [_amplified(one.read_nbytes, one.read_nbytes / whole) for one in readers]
-    decoded = [_amplified(one.decoded_nbytes, one.decoded_nbytes / whole) for one in readers]
+    readers = {"one sample at a time": cost.alone, "h5stream": cost.ours}
     size, window = text_of_bytes(cost.batch_nbytes), f"{cost.window_samples:,} samples"
     sample: list[RenderableType] = [
         _heading("A sample"),
@@ -369,14 +366,7 @@ def print_samples(console: Console, file: str, cost: SamplesCost) -> None:
     batch: list[RenderableType] = [
         _heading(f"A shuffled batch of {cost.batch_samples:,}"),
         Text(f"It holds {size}; {window} are shuffled with one another."),
-        _figures(
-            ("average, counted", "one sample at a time", "h5stream"),
-            [
-                ["read from the file", *read],
-                ["decoded, or as it lies there", *decoded],
-                ["chunks, or runs of rows", *(count_text(one.chunks) for one in readers)],
-            ],
-        ),
+        _readers("average, counted", readers, decoded="decoded, or as it lies there"),
         Text("x: for each byte that the batch holds; what samples share is counted once.", style="dim"),
     ]
     _show(console, iter(sample))

@@ -133,10 +133,7 @@ def listed_names(text: str) -> list[str] | None:
 
 
 def files_of(given: list[str]) -> list[str]:
-    """Return the files that paths and patterns name, each of which is there and may be read.
-
-    Commands call this before they import torch, which takes seconds: a typing error is told at once.
-    """
+    """Return the readable files that paths and patterns name; a typing error is told before torch is imported."""
     from h5stream.storage.given import paths_of
     from h5stream.storage.source import FileIdentity, not_permitted
 
@@ -181,11 +178,7 @@ def pattern_of(given: list[str]) -> str:
 
 
 def check_writable(path: Path | None, option: str) -> None:
-    """Refuse an output path that cannot be written, before anything is measured.
-
-    What is there already is left as it is: the file is opened for appending, or made and taken away again,
-    which asks the file system itself and not its permissions alone.
-    """
+    """Refuse an output path that cannot be written, before anything is measured; what is there stays as it is."""
     if path is None:
         return
     try:

@@ -286,11 +286,7 @@ def driver_facts(api: NvmlApi | None = None) -> DriverFacts:
 
 
 class _GpmPair:
-    """Two samples of NVML's GPU performance monitoring (Hopper and later) that take turns, of a card or an instance.
-
-    Utilisation only says that some kernel ran; GPM counts how many multiprocessors were busy, as a mean over the time
-    between two samples. Source: ``nvmlGpmMetricsGet`` in the NVML API reference.
-    """
+    """Two samples in turns of NVML's GPM (Hopper and later), which counts busy multiprocessors between them."""
 
     def __init__(self, api: Any, card: Any, gpu_instance: int | None) -> None:
         self._api, self._card, self._gpu_instance = api, card, gpu_instance

@@ -64,10 +64,7 @@ _PROCESS = (
 
 
 def sparkline(values: Sequence[float | None], width: int, top: float | None = None) -> str:
-    """Return the last `width` values, oldest first, as a row of bars; a blank where there is no value.
-
-    A full bar is `top`, by default the greatest of those shown.
-    """
+    """Return the last values as a row of bars, blank where there is none; a full bar is `top`, or the greatest."""
     shown = list(values)[-width:] if width > 0 else []
     full = top or max((value for value in shown if value is not None), default=0.0) or 1.0
     steps = len(_BARS) - 1
@@ -77,10 +74,7 @@ def sparkline(values: Sequence[float | None], width: int, top: float | None = No
 def render_screen(
     samples: Sequence[SystemSample], width: int, *, title: str, note: str | None = None, with_process: bool = True
 ) -> Panel:
-    """Return the whole screen for the samples so far, oldest first, at least one.
-
-    A note stands below, for instance what is uncertain about the GPUs' order.
-    """
+    """Return the whole screen for at least one sample, oldest first, with a note below."""
     last = samples[-1]
     parts: list[RenderableType] = []
     for position, gpu in enumerate(last.gpus):

@@ -89,7 +89,7 @@ class _Run:
     def _loop(self) -> None:
         try:
             probe = self.make_probe(data_wait=self._waited)
-            with contextlib.closing(probe.gpus):
+            with contextlib.closing(probe):
                 self._sample_until_stopped(probe)
         except Exception as error:
             self.failure = f"{type(error).__name__}: {error}"
@@ -111,7 +111,7 @@ class _Run:
             with self.lock:
                 self.samples.append(sample)
                 self.taken_s = time.monotonic()
-                self.note = probe.gpus.note
+                self.note = probe.note
             self.first.set()
             for sink in list(self.sinks):
                 self._guarded(sink, sink.write, sample)

@@ -23,13 +23,7 @@ _SOURCES = (
 def learning_rate_for(
     new_batch_size: int, *, old_batch_size: int, old_lr: float, optimizer: str = "adamw", rows: int | None = None
 ) -> Suggestion:
-    """Return the learning rate for a new batch by both rules, which of them fits, and the warm-up.
-
-    Linear for plain and momentum SGD: k times the rows make one step for k. Square root for optimizers that
-    divide by the gradient's own size (Adam and its kin). Both are starting points: no rule holds for every
-    task and size. Batches are those of an optimizer step, with accumulation and all ranks; `rows` of an epoch turn
-    warm-up epochs into steps.
-    """
+    """Return the learning rate for a new batch of an optimizer step by both rules, and the warm-up."""
     at_least(1, new_batch_size=new_batch_size, old_batch_size=old_batch_size, rows=rows)
     above_zero(old_lr=old_lr)
     plain = find_optimizer(optimizer) in _STEP_BY_GRADIENT

@@ -184,11 +184,7 @@ def _arithmetic(name: str, setting: Setting, documented: bool, memory_gib: float
 
 
 def validation_batch(batch_size: int, *, rule: str = "half") -> Suggestion:
-    """Return a validation batch: half or twice the training batch.
-
-    Half where host memory is the limit: the slots of a second loader stand beside those of the training one. Twice
-    where GPU memory is: validation keeps neither gradients nor activations for a backward pass.
-    """
+    """Return a validation batch: half the batch where host memory is the limit, twice where GPU memory is."""
     at_least(1, batch_size=batch_size)
     if rule not in ("half", "twice"):
         raise OptionError(f"rule must be 'half' or 'twice', not {rule!r}")
@@ -261,11 +257,7 @@ _BY_NUMBER = {key.lstrip("rgtx"): card for key, card in _BY_KEY.items() if key.s
 
 
 def find_card(name: str) -> str:
-    """Return the card that a name means, whether a driver, a shop or a person wrote it.
-
-    Makers' words, form factors, case, spaces and memory sizes do not matter; the model's letters and
-    digits do, since a guess between ``4080`` and ``4090`` is worse than a question. The error gives the nearest names.
-    """
+    """Return the card that a name means by the model's letters and digits; the error gives the nearest names."""
     key = _key(name)
     card = _BY_KEY.get(key) or _BY_NUMBER.get(key)
     if card is None:
@@ -278,11 +270,7 @@ def find_card(name: str) -> str:
 
 
 def memory_of(card: str | None, name: str, memory_gib: float | None = None) -> tuple[float, str]:
-    """Return the memory of the card that a name means, in GiB, and a phrase that says how that is known.
-
-    A size given by hand counts first, then one in the name if the card is sold with it (the 480 in
-    ``GH200 480GB`` is the processor's memory, not the GPU's), then the usual one.
-    """
+    """Return the memory of the card that a name means, in GiB, and how that is known."""
     if memory_gib is not None or card is None:
         return float(memory_gib or 0), "as given"
     named, sold = _MEMORY.search(name.lower()), CARDS[card]
