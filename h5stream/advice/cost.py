@@ -260,11 +260,10 @@ def _shuffle(order: EpochOrder, block_rows: int) -> Shuffle:
 def _batch_cost(costs: Sequence[DatasetCost], entries: Sequence[DatasetEntry], batch_rows: int) -> BatchCost:
     """Average what an epoch takes from each dataset, and how they are stored, over its batches."""
     share = batch_rows / max(1, entries[0].rows or 0)
-    taken = (
-        share * sum(each) for each in zip(*((c.chunks, c.read_nbytes, c.decoded_nbytes) for c in costs), strict=True)
-    )
+    every = zip(*((c.chunks, c.read_nbytes, c.decoded_nbytes) for c in costs), strict=True)
+    chunks, read, decoded = (share * sum(each) for each in every)
     stored, filtered = sum(e.stored_nbytes for e in entries), sum(e.written_nbytes for e in entries if e.filters)
-    return BatchCost.of(*taken, share * stored, share * filtered)
+    return BatchCost.of(chunks, read, decoded, share * stored, share * filtered)
 
 
 def _decode_rows_per_s(rows: int, stored: Sequence[_Stored], threads: int) -> float | None:

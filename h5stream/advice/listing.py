@@ -354,9 +354,8 @@ def _members(name: str, dtype: np.dtype[Any]) -> Iterator[MemberEntry]:
 def _role(dataset: Any, name: str) -> str:
     if is_bookkeeping(name) or _attribute(dataset, "CLASS") in _INDEX_CLASSES:
         return INDEX
-    if name.startswith("#refs#/"):
-        return CELL
-    return DIMENSION if _attribute(dataset, "NAME").startswith(_NO_VALUES) else ""
+    is_dimension = _attribute(dataset, "NAME").startswith(_NO_VALUES)
+    return CELL if name.startswith("#refs#/") else DIMENSION if is_dimension else ""
 
 
 def _access(path: str, name: str, allow_external: bool, image: Any) -> tuple[str, str, int | None]:

@@ -228,16 +228,12 @@ def row_sums(values: Any) -> NDArray[np.uint64]:
     elif isinstance(values, torch.Tensor):
         values = list(values.unbind()) if values.is_nested else values.numpy()
     if isinstance(values, list) or values.dtype.kind in "OS":
-        return np.array([_object_sum(value) for value in values], dtype=np.uint64)
+        every = (value if isinstance(value, bytes) else np.ascontiguousarray(value).tobytes() for value in values)
+        return np.array([hash((raw, len(raw))) & 0xFFFFFFFFFFFFFFFF for raw in every], dtype=np.uint64)
     if not values.size:
         return np.zeros(len(values), dtype=np.uint64)
     array = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
     return raw_sums(array.reshape(len(array), -1).view(np.uint8))
-
-
-def _object_sum(value: Any) -> int:
-    raw = value if isinstance(value, bytes) else np.ascontiguousarray(value).tobytes()
-    return hash((raw, len(raw))) & 0xFFFFFFFFFFFFFFFF
 
 
 def fresh_rates(paths: Sequence[str], fields: Sequence[str], *, rounds: int = 5, seconds: float = 3.0) -> list[float]:

@@ -107,9 +107,10 @@ def _datasets(found: Inspection, width: int, *, everything: bool) -> Shown:
 
 
 def _cells(entry: DatasetEntry, titles: Sequence[str]) -> list[Text]:
-    shape, wide = entry.chunk_shape, "stored" in titles
+    shape, wide, inner = entry.chunk_shape, "stored" in titles, shape_text(entry.inner) if entry.inner else ""
+    members = f"{inner} of " * bool(inner) + counted(len(entry.members), "member")
     cells = {
-        "a row": _row_text(entry),
+        "a row": members if entry.members else f"{inner} {entry.dtype}".lstrip(),
         "chunk": shape_text(shape) if shape else entry.layout,
         "chunk rows": f"{shape[0]:,}" if shape else "-",
         "chunk size": text_of_bytes(entry.chunk_nbytes) if shape else "-",
@@ -141,13 +142,6 @@ def _is_shown(entry: DatasetEntry) -> bool:
     return bool(entry.rows) or entry.layout == DAMAGED
 
 
-def _row_text(entry: DatasetEntry) -> str:
-    inner, count = entry.inner, len(entry.members)
-    if not count:
-        return f"{shape_text(inner)} {entry.dtype}" if inner else entry.dtype
-    return f"{shape_text(inner)} of " * bool(inner) + counted(count, "member")
-
-
 def _reasons(found: Inspection) -> Shown:
     """Say why datasets with rows are refused, or read through h5py; those that are alike share a line."""
     by_reason: dict[tuple[str, str], list[str]] = {}
@@ -167,17 +161,16 @@ def _kinds(found: Inspection, printed: Proposal | None) -> Shown:
     for place, kind in enumerate(sorted(found.kinds, key=lambda kind: kind is not printed)):
         if place:
             yield Text()
-        yield Text(f"{kind.what}.")
-        if kind.way_out:
-            yield Text(f"{kind.way_out}{':' if kind is printed else '.'}")
-        if kind is printed:
-            yield from _program(kind, found.file)
+        yield from _proposal(kind, found.file if kind is printed else "")
 
 
-def _program(kind: Proposal, file: str) -> Shown:
-    """Return a program, and the command that counts what a batch costs, a line for each option and field."""
-    yield from _code(kind.lines)
-    if not kind.fields_text:
+def _proposal(kind: Proposal, file: str) -> Shown:
+    """Say what it is and, of a file that is named, the program that streams it and the command that counts its cost."""
+    yield Text(f"{kind.what}.")
+    if kind.way_out:
+        yield Text(f"{kind.way_out}{':' if file else '.'}")
+    yield from _code(kind.lines if file else ())
+    if not file or not kind.fields_text:
         return
     yield Text("This counts what a batch of these costs:")
     alone = re.fullmatch(r'"([\w./]+)"', kind.fields_text)
@@ -346,7 +339,7 @@ def print_all(console: Console, found: Inspection, *, everything: bool, one_of_m
 def print_files(console: Console, pattern: str, count: int, kind: Proposal) -> None:
     """Print what files are that hold the same."""
     console.print(Text.assemble((pattern, "bold"), f"  {counted(count, 'file')}"), soft_wrap=True)
-    _show(console, iter([Text(f"{kind.what}.\n{kind.way_out}:"), *_program(kind, pattern)]))
+    _show(console, _proposal(kind, pattern))
     _show(console, iter([Text("The first of them:")]))
 
 

@@ -114,7 +114,7 @@ class ProcessReader:
         counts: dict[tuple[int, float], _Counts] = {}
         for one in (self._process, *self._children):
             with contextlib.suppress(psutil.Error):  # A child may end while it is looked at.
-                counts[one.pid, one.create_time()] = _read_one(one)
+                counts[one.pid, one.create_time()] = _counted(one)
         seconds = 0.0 if self._at_s is None else now_s - self._at_s
         grown = [(self._before.get(key, _Counts()), now) for key, now in counts.items()]  # one that is new began at 0
         self._before, self._at_s = counts, now_s
@@ -132,7 +132,7 @@ class ProcessReader:
         )
 
 
-def _read_one(process: Any) -> _Counts:
+def _counted(process: Any) -> _Counts:
     with process.oneshot():
         times, read_bytes = process.cpu_times(), None
         with contextlib.suppress(psutil.Error, OSError, AttributeError):  # another user's, or no such kernel file

@@ -88,7 +88,7 @@ class _Run:
 
     def _loop(self) -> None:
         try:
-            probe = self.make_probe(data_wait=self._waited)
+            probe = self.make_probe(data_wait=lambda: None if (source := self.data_wait) is None else source())
             with contextlib.closing(probe):
                 self._sample_until_stopped(probe)
         except Exception as error:
@@ -98,10 +98,6 @@ class _Run:
             self.first.set()
             for sink in self.sinks:
                 self._guarded(sink, sink.close)
-
-    def _waited(self) -> float | None:
-        source = self.data_wait
-        return None if source is None else source()
 
     def _sample_until_stopped(self, probe: Probe) -> None:
         # The first sample comes as soon as a rate means anything, the others in the rhythm asked for.
@@ -374,16 +370,16 @@ _monitors: Living[SystemMonitor] = Living()
 @functools.cache
 def _hook() -> None:
     """Have monitors stopped at exit and reset in forked children; the hooks come with the first monitor."""
+
+    def reset_all() -> None:
+        for monitor in _monitors:
+            monitor._after_fork()
+
     atexit.register(stop_all)
-    os.register_at_fork(after_in_child=_reset_all)
+    os.register_at_fork(after_in_child=reset_all)
 
 
 def stop_all() -> None:
     """Stop every monitor, at the end of the process."""
     for monitor in _monitors:
         monitor.stop(1.0)
-
-
-def _reset_all() -> None:
-    for monitor in _monitors:
-        monitor._after_fork()
