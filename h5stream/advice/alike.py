@@ -6,9 +6,9 @@ import itertools
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import PurePath
 
 from h5stream.advice.listing import DatasetEntry, Listing
@@ -34,7 +34,7 @@ _EPISODE = re.compile(r"(.*[/_])?(traj|trajectory|demo|episode|ep|rollout)s?[_-]
 Inside = dict[str, DatasetEntry]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class _Alike:
     """Datasets, groups or files that hold the same."""
 
@@ -332,12 +332,10 @@ def _is_image(entry: DatasetEntry) -> bool:
 
 def _are_samples(alike: Inside) -> bool:
     entries = [*alike.values()]
-    if len(alike) < LEAST_ALIKE or entries[0].clues.image:
-        return len(alike) >= LEAST_ALIKE
-    if numbered(alike) < MOST and len(alike) < 5 * LEAST_ALIKE:
-        return False
+    if len(alike) < LEAST_ALIKE or (numbered(alike) < MOST and len(alike) < 5 * LEAST_ALIKE):
+        return len(alike) >= LEAST_ALIKE and bool(entries[0].clues.image)
     lengths = {entry.rows or 0 for entry in entries}
-    columns = len(lengths) == 1 and all(entry.axes == 1 for entry in entries)
+    columns = len(lengths) == 1 and all(entry.axes == 1 for entry in entries) and not entries[0].clues.image
     # Equally long datasets of single numbers are columns, until there are more of them than rows.
     return not columns or len(alike) > max(lengths)
 
@@ -364,34 +362,17 @@ def _in_groups(seen: Seen, groups: Mapping[str, Inside]) -> Iterator[Proposal]:
 def _each(seen: Seen, group: str, alike: Inside, count: int, pattern: str) -> Iterator[Proposal]:
     things = dict(sorted(alike.items(), key=lambda item: item[1].raw_nbytes, reverse=True))
     largest = next(iter(things.values()))
-    return _proposals(
-        _Alike(
-            what="datasets",
-            where=group or "The root",
-            count=count,
-            pattern=pattern,
-            things={name: {".": entry} for name, entry in things.items()},
-            attributes=_shared([entry.clues.attributes for entry in things.values()]),
-            before=() if pattern else _names_of_alike(seen.path, group, largest),
-        )
-    )
-
-
-def _shared(every: Sequence[Sequence[str]]) -> list[str]:
-    return [name for name in every[0] if all(name in others for others in every)]
-
-
-def _names_of_alike(path: str, group: str, first: DatasetEntry) -> Lines:
-    """Return the lines that name the datasets where no pattern does."""
-    above = f"{group}/" if group else ""
-    return (
-        f"with h5py.File({quoted(path)}) as f:",
+    before = (  # the lines that name the datasets where no pattern does
+        f"with h5py.File({quoted(seen.path)}) as f:",
         f"    group = f[{quoted('/' + group)}]",
         "    alike = [n for n in group if isinstance(group[n], h5py.Dataset)]",
-        f"    alike = [n for n in alike if group[n].ndim == {first.axes}]",
-        f"    alike = [n for n in alike if group[n].dtype == group[{quoted(first.path.rpartition('/')[2])}].dtype]",
-        f"    names = [{quoted(above)} + n for n in alike]" if above else "    names = alike",
+        f"    alike = [n for n in alike if group[n].ndim == {largest.axes}]",
+        f"    alike = [n for n in alike if group[n].dtype == group[{quoted(largest.path.rpartition('/')[2])}].dtype]",
+        f"    names = [{quoted(f'{group}/')} + n for n in alike]" if group else "    names = alike",
     )
+    attributes = [entry.clues.attributes for entry in things.values()]
+    alone = {name: {".": entry} for name, entry in things.items()}
+    return _things("datasets", group, alone, pattern, count, attributes, lambda shared: before)
 
 
 def _stems(members: Mapping[str, DatasetEntry]) -> dict[str, Inside]:
@@ -464,7 +445,9 @@ def like_groups(seen: Seen) -> Iterator[Proposal]:
             pattern = _nested_pattern(parent, alike, inner)
         else:
             count, pattern = seen.count(parent, len(alike)), pattern_of(parent, alike, groups)
-        yield from _things(seen, parent, {above + name: inside for name, inside in alike.items()}, pattern, count)
+        things = {above + name: inside for name, inside in alike.items()}
+        lines = partial(_alike_lines, seen.path, things)
+        yield from _things("groups", parent, things, pattern, count, map(seen.attributes, things), lines)
 
 
 def _groups_of(groups: Mapping[str, Inside]) -> dict[str, Inside]:
@@ -517,20 +500,19 @@ def _hold_the_same(groups: Mapping[str, Inside]) -> dict[str, Inside]:
 
 
 def _things(
-    seen: Seen, parent: str, groups: dict[str, Inside], pattern: str, count: int, what: str = "groups"
+    what: str,
+    where: str,
+    things: dict[str, Inside],
+    pattern: str,
+    count: int,
+    attributes: Iterable[Sequence[str]],
+    before: Callable[[Sequence[str]], Lines],
 ) -> Iterator[Proposal]:
-    attributes = _shared([seen.attributes(name) for name in groups])
-    return _proposals(
-        _Alike(
-            what=what,
-            where="The pattern" if what == "files" else parent or "The root",
-            count=count,
-            pattern=pattern,
-            things=groups,
-            attributes=attributes,
-            before=() if pattern else _alike_lines(seen.path, groups, attributes),
-        )
-    )
+    """Propose what samples are of like things, with the attributes of each, and the lines for where no pattern does."""
+    first, *others = attributes
+    shared = [name for name in first if all(name in other for other in others)]
+    lines = () if pattern else before(shared)
+    return _proposals(_Alike(what, where or "The root", count, pattern, things, shared, lines))
 
 
 def _alike_lines(path: str, groups: Mapping[str, Inside], attributes: Sequence[str]) -> Lines:
@@ -569,12 +551,8 @@ def like_files(pattern: str, listings: Mapping[str, Listing], count: int) -> lis
     alike = _hold_the_same(inside)
     if len(alike) < max(2, MOST * len(listings)):
         return []
-    seen = Seen(
-        path=pattern,
-        entries=[entry for group in alike.values() for entry in group.values()],
-        groups={path: listing.groups[""] for path, listing in listings.items() if "" in listing.groups},
-    )
-    return [*_things(seen, "", alike, "files", count, "files")]
+    attributes = [listings[path].groups[""].attributes if "" in listings[path].groups else () for path in alike]
+    return [*_things("files", "The pattern", alike, "files", count, attributes, lambda shared: ())]
 
 
 # --- names -------------------------------------------------------------------------------------------------
@@ -587,10 +565,7 @@ def numbered(names: Iterable[str]) -> float:
 
 
 def pattern_of(parent: str, names: Iterable[str], siblings: Iterable[str]) -> str:
-    """Return a pattern that these of a group's groups match, and no others; empty where there is none.
-
-    It begins as all of them do: groups without datasets may lie beside them, and are not known here.
-    """
+    """Return a pattern that these of a group's groups match, and none of `siblings` besides; empty if there is none."""
     wanted, every = sorted(names), set(siblings)
     pairs = zip(wanted[0], wanted[-1], strict=False)
     start = re.sub(r"\d+$", "", "".join(one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))

@@ -50,18 +50,24 @@ Ints = NDArray[np.int64]
 Runs = tuple[Ints, Ints]  # runs of rows: begins and ends, ascending
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class BatchCost:
     """What one batch costs, averaged over an epoch."""
 
     chunks: float  # chunks that are fetched for it
     read_nbytes: float  # from the file
     decoded_nbytes: float  # that filters give
-    read_amplification: float | None  # bytes read for each stored byte of its own rows: 1 is ideal. None: none stored
+    read_amplification: float | None  # bytes read for each that its rows take: 1 is ideal. None: they take none
     decode_amplification: float | None  # the same for decoded bytes. None where there is nothing to decode
 
+    @classmethod
+    def of(cls, chunks: float, read: float, decoded: float, least_read: float, least_decoded: float) -> BatchCost:
+        """Return it for what is read and decoded, and for the least that would do."""
+        ratios = (one / least if least else None for one, least in ((read, least_read), (decoded, least_decoded)))
+        return cls(chunks, read, decoded, *ratios)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(frozen=True, slots=True)
 class DatasetCost:
     """What an epoch takes from one dataset."""
 
@@ -160,10 +166,7 @@ def cost_sample(
     memory_budget: int,
     threads: int,
 ) -> tuple[SampleCost, tuple[Advice, ...]]:
-    """Work out what shuffled batches of a layout cost, and what of its storage costs more than it must.
-
-    Where the budget is too small, the one that would do is taken, and advised.
-    """
+    """Work out what shuffled batches of a layout cost, by the budget that would do, and what could cost less."""
     batch_rows = min(batch_size, layout.rows)  # as the loader has slots
     size, too_small = _window_size(layout, batch_rows, memory_budget, threads)
     budget = too_small.needed if too_small else memory_budget
@@ -200,7 +203,8 @@ def cost_sample(
     )
     # A window of all rows is as good as it gets, however few blocks there are.
     is_few = size.window_rows < layout.rows and is_weak(shuffle.blocks_per_window, shuffle.blocks)
-    return sample, (*_budget_advice(too_small), *_layout_advice(stored, shuffle, batch_rows, is_few))
+    advice = _layout_advice(stored, shuffle, batch_rows, is_few)
+    return sample, tuple([_budget_advice(too_small), *advice] if too_small else advice)
 
 
 def _stored(
@@ -218,15 +222,8 @@ def _stored(
         else:
             windows, scale = _some_windows(order, part)
         chunks, read, decoded, gaps = (scale * _planned(part, windows, entry)).tolist()
-        cost = DatasetCost(
-            path=entry.path,
-            chunks=chunks,
-            times_read=chunks / max(1, _stored_chunks(part)),
-            read_nbytes=read,
-            decoded_nbytes=decoded,
-            gap_nbytes=gaps,
-            kept=number in kept,
-        )
+        times = chunks / max(1, _stored_chunks(part))
+        cost = DatasetCost(entry.path, chunks, times, read, decoded, gaps, kept=number in kept)
         found.append(_Stored(entry, cost, decode_rate(part, source, seconds=seconds)))
     return found
 
@@ -247,8 +244,7 @@ def _window_size(
 
 
 def _shuffle(order: EpochOrder, block_rows: int) -> Shuffle:
-    quality = forecast(order)
-    windows = len(order.window_edges) - 1
+    quality, windows = forecast(order), len(order.window_edges) - 1
     return Shuffle(
         block_rows=block_rows,
         blocks=order.blocks.count,
@@ -264,24 +260,17 @@ def _shuffle(order: EpochOrder, block_rows: int) -> Shuffle:
 def _batch_cost(costs: Sequence[DatasetCost], entries: Sequence[DatasetEntry], batch_rows: int) -> BatchCost:
     """Average what an epoch takes from each dataset, and how they are stored, over its batches."""
     share = batch_rows / max(1, entries[0].rows or 0)
-    read, decoded = sum(c.read_nbytes for c in costs), sum(c.decoded_nbytes for c in costs)
-    stored = sum(e.stored_nbytes for e in entries)
-    filtered = sum(e.written_nbytes for e in entries if e.filters)
-    return BatchCost(
-        chunks=share * sum(c.chunks for c in costs),
-        read_nbytes=share * read,
-        decoded_nbytes=share * decoded,
-        read_amplification=read / stored if stored else None,
-        decode_amplification=decoded / filtered if filtered else None,
-    )
+    every = zip(*((c.chunks, c.read_nbytes, c.decoded_nbytes) for c in costs), strict=True)
+    chunks, read, decoded = (share * sum(each) for each in every)
+    stored, filtered = sum(e.stored_nbytes for e in entries), sum(e.written_nbytes for e in entries if e.filters)
+    return BatchCost.of(chunks, read, decoded, share * stored, share * filtered)
 
 
 def _decode_rows_per_s(rows: int, stored: Sequence[_Stored], threads: int) -> float | None:
     streamed = [(one.cost.decoded_nbytes, one.rate) for one in stored if one.rate and not one.cost.kept]
-    seconds = sum(nbytes / rate for nbytes, rate in streamed)
-    if sum(nbytes for nbytes, _ in streamed) < rows:
-        return None  # hardly anything was ever written, which says nothing about the rest
-    return threads * rows / seconds if seconds else None
+    # Where hardly anything was ever written, that says nothing about the rest.
+    enough = sum(nbytes for nbytes, _ in streamed) >= max(1, rows)
+    return threads * rows / sum(nbytes / rate for nbytes, rate in streamed) if enough else None
 
 
 def _first_batch(stored: Sequence[_Stored], order: EpochOrder, threads: int) -> FirstBatch:
@@ -329,31 +318,20 @@ def decode_rate(part: DatasetPart, identity: SourceIdentity, *, chunks: int = 8,
 
 def _cached_share(entry: DatasetEntry) -> float:
     """Return the part of the chunks that h5py's chunk cache holds; one larger than the cache is never held."""
-    if not entry.chunks:
-        return 0.0
-    return min(1.0, min(entry.cache_nbytes // max(1, entry.chunk_nbytes), entry.cache_chunks) / entry.chunks)
+    held = min(entry.cache_nbytes // max(1, entry.chunk_nbytes), entry.cache_chunks)
+    return min(1.0, held / entry.chunks) if entry.chunks else 0.0
 
 
 def _naive_cost(entry: DatasetEntry) -> DatasetCost:
-    """Estimate what an epoch costs that asks h5py for single rows in random order, in one process.
-
-    For each row libhdf5 reads and decodes every chunk that the row lies in, unless its chunk cache happens to hold it.
-    Contiguous data, and unfiltered chunks larger than the cache, are read row by row instead.
-    """
-    rows, times = entry.rows or 0, 1.0
-    chunks, read, decoded = rows * entry.chunks_across, min(entry.stored_nbytes, entry.raw_nbytes), 0
+    """Estimate an epoch of single rows in random order through h5py: each decodes its chunks, but for those cached."""
+    times, chunks = 1.0, (entry.rows or 0) * entry.chunks_across
+    read, decoded = min(entry.stored_nbytes, entry.raw_nbytes), 0
     if entry.chunks and (entry.filters or entry.chunk_nbytes <= entry.cache_nbytes):
         # At least once each: the first time there is nothing in the cache. Chunks never written cost nothing.
         times = max(1.0, chunks * (1 - _cached_share(entry)) / entry.chunks)
         chunks = entry.chunks if entry.stored_chunks is None else entry.stored_chunks
         read, decoded = entry.stored_nbytes, chunks * entry.chunk_nbytes if entry.filters else 0
-    return DatasetCost(
-        path=entry.path,
-        chunks=times * chunks,
-        times_read=times,
-        read_nbytes=times * read,
-        decoded_nbytes=times * decoded,
-    )
+    return DatasetCost(entry.path, times * chunks, times, times * read, times * decoded)
 
 
 # --- h5stream ---------------------------------------------------------------------------------------------
@@ -443,27 +421,22 @@ def _naive_words(entries: Sequence[DatasetEntry]) -> tuple[str, ...]:
     lines = _by_sentence((entry.path, _naive(entry)) for entry in entries)
     if len(lines) > KINDS_EXPLAINED:
         lines[KINDS_EXPLAINED:] = [f"and likewise for {len(lines) - KINDS_EXPLAINED:,} more kinds of datasets"]
-    if any(map(_cached_share, entries)):
-        opened = 'file["x"][i] opens it anew, with an empty cache, for each row'
-        lines.append(f"that is with the dataset kept open: {opened}")
-    return tuple(lines)
+    opened = 'that is with the dataset kept open: file["x"][i] opens it anew, with an empty cache, for each row'
+    return (*lines, *([opened] if any(map(_cached_share, entries)) else []))
 
 
 def _naive(entry: DatasetEntry) -> str:
-    if not entry.chunks:
-        return "not chunked, so a row is read by itself"
-    if not entry.filters and entry.chunk_nbytes > entry.cache_nbytes:
-        return "chunks without a filter and larger than h5py's cache, so a row is read by itself"
+    if not entry.chunks or (not entry.filters and entry.chunk_nbytes > entry.cache_nbytes):
+        why = "chunks without a filter and larger than h5py's cache" if entry.chunks else "not chunked"
+        return f"{why}, so a row is read by itself"
     chunk, row, cache = map(text_of_bytes, (entry.chunk_nbytes, entry.row_nbytes, entry.cache_nbytes))
     pieces = f"{entry.chunks_across:,} chunks of {chunk} are" if entry.chunks_across > 1 else f"a chunk of {chunk} is"
     times = entry.chunks_across * entry.chunk_nbytes / max(1, entry.row_nbytes)
     more = f", {count_text(times)} times as much" if times > _NOTABLE else ""
     share = _cached_share(entry)
-    held = f"h5py's chunk cache ({cache}) spares that for {share:.1%} of the rows, as it holds so many of the chunks"
-    if share == 1:
-        held = f"but h5py's chunk cache ({cache}) holds all of it, so each is fetched once in each worker"
-    elif share == 0:
-        held = f"none fits h5py's chunk cache ({cache})"
+    held = f"h5py's chunk cache ({cache}) holds {share:.1%} of the chunks, and spares that for as many of the rows"
+    if share in (0, 1):
+        held = f"h5py's chunk cache ({cache}) holds {'all, so each is fetched once a worker' if share else 'none'}"
     return f"{pieces} {'decoded' if entry.filters else 'read'} for one row of {row}{more}; {held}"
 
 
@@ -638,24 +611,20 @@ def _words_of(one: _Stored, block_rows: int, batch_rows: int) -> dict[str, Any]:
     }
 
 
-def _budget_advice(error: BudgetError | None) -> Iterator[Advice]:
-    """Say what memory would do, where the budget does not."""
-    if error is not None:
-        may, needed = text_of_bytes(error.budget), text_of_bytes(error.needed)
-        yield Advice(
-            key="budget_too_small",
-            fields=(),
-            problem=f"the loader may take {may} here and would refuse: it needs {needed}",
-            way_out=f"pass memory_budget={error.needed} or more, or a smaller batch_size",
-        )
+def _budget_advice(error: BudgetError) -> Advice:
+    may, needed = text_of_bytes(error.budget), text_of_bytes(error.needed)
+    return Advice(
+        key="budget_too_small",
+        fields=(),
+        problem=f"the loader may take {may} here and would refuse: it needs {needed}",
+        way_out=f"pass memory_budget={error.needed} or more, or a smaller batch_size",
+    )
 
 
 def repack_command(path: str, advice: Sequence[Advice], paths: Collection[str], entries: Sequence[DatasetEntry]) -> str:
     """Return the command that writes a better layout, where some advice asks for it; else nothing."""
     if not any(one.repack for one in advice):
         return ""
-    filtered = any(entry.filters for entry in entries if entry.path in paths)
-    source = PurePath(path)
-    target = source.with_name(f"{source.stem}.repacked{source.suffix}")
-    compress = "lz4" if filtered else "none"
+    compress = "lz4" if any(entry.filters for entry in entries if entry.path in paths) else "none"
+    target = (source := PurePath(path)).with_name(f"{source.stem}.repacked{source.suffix}")
     return f"h5stream repack {shlex.quote(path)} {shlex.quote(str(target))} --chunk-bytes 1MiB --compress {compress}"

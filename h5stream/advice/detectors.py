@@ -79,10 +79,7 @@ def proposals_of(
 def proposals_of_files(
     pattern: str, listings: Mapping[str, Listing], count: int, *, allow_external: bool = False
 ) -> Proposal | None:
-    """Find what files are that hold the same; `pattern` names all of them.
-
-    What the first holds that is not rows all of them do; else each is a sample, a recording, or a part of the rows.
-    """
+    """Find what files are that hold the same: by what the first holds, else each a sample, a recording or rows."""
     alike = like_files(pattern, listings, count)
     if not alike:
         return None
@@ -225,8 +222,13 @@ def _say(said: Sequence[DatasetEntry]) -> str:
 def _episodes_said(seen: Seen, rows: int, beside: list[DatasetEntry]) -> tuple[list[DatasetEntry], str]:
     """Return the datasets that say where episodes of so many rows end, and how `Sequences` is told."""
     flat = [entry for entry in beside if entry.axes == 1]
-    flags = [entry for entry in flat if _FLAG.search(entry.path) and _is_flag(entry)]
-    if flags:
+
+    def is_flag(entry: DatasetEntry) -> bool:
+        if (counts := entry.clues.counts) is None:
+            return entry.dtype.startswith("float")
+        return counts.total < 0 or (counts.least >= 0 and counts.most <= 1 and 0 < counts.total < rows / 2)
+
+    if flags := [entry for entry in flat if _FLAG.search(entry.path) and is_flag(entry)]:
         return flags, f"Ends({', '.join(quoted(entry.path) for entry in flags)})"
     for entry in flat:
         counts = entry.clues.counts
@@ -236,13 +238,6 @@ def _episodes_said(seen: Seen, rows: int, beside: list[DatasetEntry]) -> tuple[l
         if _EPISODE_EDGE.search(entry.path) and entry.rows != rows and (how := _says_rows(entry, rows)):
             return [entry], f"{how}({quoted(entry.path)})"
     return [], ""
-
-
-def _is_flag(entry: DatasetEntry) -> bool:
-    counts = entry.clues.counts
-    if counts is None:
-        return entry.dtype.startswith("float")
-    return counts.total < 0 or (counts.least >= 0 and counts.most <= 1 and 0 < counts.total < (entry.rows or 0) / 2)
 
 
 def _says_rows(entry: DatasetEntry, rows: int) -> str:

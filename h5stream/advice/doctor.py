@@ -158,10 +158,7 @@ def check_cuda(facts: CudaFacts, driver: DriverFacts, visible: str | None) -> Ch
 
 
 def check_pinned(available: bool, error: str | None, memlock_bytes: int) -> Check:
-    """Judge pinned memory, without which copies to the GPU cannot overlap with computing.
-
-    The limit ``RLIMIT_MEMLOCK`` is -1 for none; CUDA's own pinned memory does not count against it.
-    """
+    """Judge pinned memory, without which copies to the GPU do not overlap with computing; no limit is -1."""
     size, limit = text_of_bytes(PINNED_TRIAL_BYTES), "unlimited"
     if memlock_bytes >= 0:
         limit = text_of_bytes(memlock_bytes)

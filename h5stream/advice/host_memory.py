@@ -67,13 +67,7 @@ def loader_memory(
     rows: int | None = None,
     memory_budget: int | None = None,
 ) -> Suggestion:
-    """Return the host memory that `H5StreamLoader` plans with, and what a budget does to its window.
-
-    The window is in the batch slots themselves: there is no queue of batches beside it, whatever the number
-    of threads. Two windows are held, one that is read while the other is consumed. Chunks are those of the largest
-    field; a block has as many rows as a chunk of whole rows, unless `block_rows` says otherwise. Without `rows` there
-    are more than any window has, without a budget the loader's own default of 2 GiB counts.
-    """
+    """Return the host memory that `H5StreamLoader` plans with, and what a budget does to its window."""
     at_least(1, row_bytes=row_bytes, batch_size=batch_size, chunk_bytes=chunk_bytes)
     at_least(0, threads=threads)
     above_zero(block_rows=block_rows, rows=rows, memory_budget=memory_budget)

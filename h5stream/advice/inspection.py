@@ -24,6 +24,7 @@ from h5stream.errors import H5StreamError, OptionError
 from h5stream.storage.opening import open_layout
 
 MOST_FIELDS = 64  # fields that are taken for a sample where none are named
+_NOT_ROWS = "its samples are not rows of its datasets, as said above"
 
 
 class RowGroup(NamedTuple):
@@ -74,13 +75,7 @@ def inspect_file(
     allow_external: bool = False,
     listing: Listing | None = None,
 ) -> Inspection:
-    """Look at a file and say what shuffled batches of it cost; nothing is changed.
-
-    The fields are by default the root's datasets if they agree in length, else the group of equally long datasets with
-    the most bytes; the batch what `batch_rows` says; budget and threads what the loader would take
-    here. `listing` is what `list_file` gives, where another process was asked: libhdf5 crashes at some files. A file
-    that cannot be opened, and named fields that cannot be streamed, are errors.
-    """
+    """Look at a file, or at what another process listed of it, and say what its shuffled batches cost."""
     if batch_size is not None and batch_size < 1:
         raise OptionError(f"a batch has at least one row, not {batch_size}")
     listing = listing or list_file(path, most=MOST_DATASETS, allow_external=allow_external)
@@ -89,7 +84,9 @@ def inspect_file(
     chosen_by, names = _choose_fields(path, by_path, fields, kinds, allow_external)
     forms = {name: form_of(by_path[name]) if name in by_path and not fields else quoted(name) for name in names}
     budget = default_budget(allowance.memory_total_bytes()) if memory_budget is None else check_budget(memory_budget)
-    sample, advice, lines, no_sample = None, tuple[Advice, ...](), Lines(), _no_sample(kinds)
+    apart = any(kind.lines and not kind.rows and kind.key != "single_values" for kind in kinds)
+    no_sample = _NOT_ROWS if apart else "no dataset here has rows that can be streamed"
+    sample, advice, lines = None, tuple[Advice, ...](), Lines()
     try:
         if names:
             wanted = [fields_from_text(form) for form in forms.values()]
@@ -134,12 +131,6 @@ def _lines(
         return ()
     options = [f"memory_budget={sample.memory_budget}"] * with_budget + ["allow_external=True"] * allow_external
     return loader_lines(path, forms, sample.batch_rows, options=options)
-
-
-def _no_sample(kinds: Sequence[Proposal]) -> str:
-    if any(kind.lines and not kind.rows and kind.key != "single_values" for kind in kinds):
-        return "its samples are not rows of its datasets, as said above"
-    return "no dataset here has rows that can be streamed"
 
 
 def _choose_fields(

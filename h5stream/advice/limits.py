@@ -97,10 +97,7 @@ def least_amplification(statistics: LoaderStatistics, rows_ahead: int) -> float:
 
 
 def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int, rows_ahead: int = 0) -> Limit:
-    """Name what limits the loader while it is waited for: alone, or in a loop that it kept waiting.
-
-    At most `rows_ahead` rows had been read ahead, and were not taken, when a run was cut off.
-    """
+    """Name what limits a loader that is waited for, of which at most `rows_ahead` rows were read and not taken."""
     if statistics.copy_busy > COPYING:
         rate = _rate(statistics.delivered_bytes, statistics.copy_s)
         measured = f"{rate}; under way {statistics.copy_busy:.0%} of the time"
@@ -125,10 +122,7 @@ def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int, r
 
 
 def loop_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int) -> Limit:
-    """Name what limits a training loop, from the statistics of its loader alone.
-
-    While the loop waits, it is the data; otherwise its own step, or the batch if a step is over in no time.
-    """
+    """Name what limits a training loop: the data while it waits, else its step, or its batch."""
     if statistics.wait_share >= NOT_WAITING:
         return data_limit(statistics, knobs, cpus=cpus)
     own_s = statistics.elapsed_s - statistics.wait_s - statistics.transform_s

@@ -158,24 +158,6 @@ class DatasetEntry:
         return self.raw_nbytes * self.stored_chunks / self.chunks
 
 
-def _with_sizes(entry: DatasetEntry) -> DatasetEntry:
-    """Return it with what follows from its shape and that of its chunks."""
-    shape, chunk, nbytes = entry.shape, entry.chunk_shape or (), entry.element_nbytes
-    across = math.prod(-(-n // c) for n, c in zip(entry.inner, chunk[1:], strict=False))
-    sized = replace(
-        entry,
-        rows=shape[0] if shape else None,
-        row_nbytes=math.prod(entry.inner) * nbytes if shape else 0,
-        raw_nbytes=0 if shape is None else math.prod(shape) * nbytes,
-        chunk_rows=chunk[0] if chunk else None,
-        chunk_nbytes=math.prod(chunk) * nbytes if chunk else 0,
-        chunks=-(-shape[0] // chunk[0]) * across if chunk and shape else 0,
-        chunks_across=across,
-    )
-    written, stored = sized.written_nbytes, sized.stored_nbytes
-    return replace(sized, ratio=written / stored if stored and written else None)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupEntry:
     """A group, and how many of the links in it were looked at."""
@@ -325,29 +307,39 @@ def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetE
     )
     access, reason, stored_chunks = _access(path, name, allow_external, clues.image)
     creation = dataset.id.get_create_plist()
-    chunks, nbytes, _ = dataset.id.get_access_plist().get_chunk_cache()
-    dtype = _or(lambda: plain_dtype(dataset.dtype), None)
+    cache_chunks, cache_nbytes, _ = dataset.id.get_access_plist().get_chunk_cache()
+    dtype, nbytes = _or(lambda: plain_dtype(dataset.dtype), None), int(dataset.id.get_type().get_size())
+    shape, chunk = dataset.shape, dataset.chunks or ()
+    across = math.prod(-(-n // c) for n, c in zip((shape or ())[1:], chunk[1:], strict=False))
     entry = DatasetEntry(
         path=name,
-        shape=dataset.shape,
+        shape=shape,
         dtype="a type that h5py cannot read" if dtype is None else dtype_text(dtype),
-        element_nbytes=int(dataset.id.get_type().get_size()),
+        element_nbytes=nbytes,
         variable_length=dtype is not None and dtype.kind == "O" and h5py.check_ref_dtype(dtype) is None,
         layout=_LAYOUTS.get(creation.get_layout(), "unknown"),
         chunk_shape=dataset.chunks,
         filters=pipeline_of(creation).describe(),
         stored_nbytes=int(_or(dataset.id.get_storage_size, 0)),
         stored_chunks=stored_chunks,
-        cache_nbytes=int(nbytes),
-        cache_chunks=int(chunks),
+        cache_nbytes=int(cache_nbytes),
+        cache_chunks=int(cache_chunks),
         access=access,
         reason=reason,
         members=() if dtype is None else tuple(_members(name, dtype)),
         role=_role(dataset, name),
         matlab_class=_attribute(dataset, "MATLAB_class").decode("ascii", "replace"),
         clues=clues,
+        rows=shape[0] if shape else None,
+        row_nbytes=math.prod(shape[1:]) * nbytes if shape else 0,
+        raw_nbytes=0 if shape is None else math.prod(shape) * nbytes,
+        chunk_rows=chunk[0] if chunk else None,
+        chunk_nbytes=math.prod(chunk) * nbytes if chunk else 0,
+        chunks=-(-shape[0] // chunk[0]) * across if chunk and shape else 0,
+        chunks_across=across,
     )
-    return _with_sizes(entry)
+    written, stored = entry.written_nbytes, entry.stored_nbytes
+    return replace(entry, ratio=written / stored if stored and written else None)
 
 
 def _members(name: str, dtype: np.dtype[Any]) -> Iterator[MemberEntry]:
@@ -362,9 +354,8 @@ def _members(name: str, dtype: np.dtype[Any]) -> Iterator[MemberEntry]:
 def _role(dataset: Any, name: str) -> str:
     if is_bookkeeping(name) or _attribute(dataset, "CLASS") in _INDEX_CLASSES:
         return INDEX
-    if name.startswith("#refs#/"):
-        return CELL
-    return DIMENSION if _attribute(dataset, "NAME").startswith(_NO_VALUES) else ""
+    is_dimension = _attribute(dataset, "NAME").startswith(_NO_VALUES)
+    return CELL if name.startswith("#refs#/") else DIMENSION if is_dimension else ""
 
 
 def _access(path: str, name: str, allow_external: bool, image: Any) -> tuple[str, str, int | None]:
@@ -374,19 +365,15 @@ def _access(path: str, name: str, allow_external: bool, image: Any) -> tuple[str
         try:
             part = open_layout(path, wanted, allow_external=allow_external).datasets[0][0]
         except H5StreamError as error:
-            refusal = refusal or _without_place(str(error), path, name)
+            said = str(error)  # without what the listing says anyway: which file and which dataset
+            for opening in (f"{path!r}", ":", ",", " ", "field ", "dataset ", f"{name!r}", ":", " "):
+                said = said.removeprefix(opening)
+            refusal = refusal or said
         except _UNREADABLE as error:
             refusal = refusal or f"h5py cannot read it: {error}"
         else:
             return part.access, part.reason, None if part.index is None else len(part.index.numbers)
     return REFUSED, refusal, None
-
-
-def _without_place(message: str, path: str, name: str) -> str:
-    """Leave out what the listing says anyway: which file and which dataset."""
-    for opening in (f"{path!r}", ":", ",", " ", "field ", "dataset ", f"{name!r}", ":", " "):
-        message = message.removeprefix(opening)
-    return message
 
 
 def dtype_text(dtype: np.dtype[Any]) -> str:

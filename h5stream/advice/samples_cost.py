@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from h5stream.advice.cost import BatchCost
 from h5stream.dataset import H5Dataset
 from h5stream.engine.batches import objects_for
 from h5stream.engine.budget import Sizing
@@ -27,15 +28,6 @@ SECONDS = 3.0  # a window is read for so long at most; what of it is left is tak
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Read:
-    """What samples took to read: bytes from the file, bytes of chunks once decoded, and chunks."""
-
-    read_nbytes: float
-    decoded_nbytes: float
-    chunks: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplesCost:
     """What shuffled batches of samples cost."""
 
@@ -48,8 +40,8 @@ class SamplesCost:
     batch_nbytes: int
     window_samples: int  # of the largest window, which are shuffled with one another
     shapes: dict[str, str] = field(default_factory=dict)  # what a sample gives, by field
-    alone: Read
-    ours: Read  # a batch whose samples are read one at a time, and by h5stream
+    alone: BatchCost
+    ours: BatchCost  # a batch whose samples are read one at a time, and by h5stream; both for each byte that it holds
 
 
 def cost_samples(dataset: H5Dataset, text: str, *, batch_size: int, memory_budget: int, threads: int) -> SamplesCost:
@@ -70,7 +62,7 @@ def cost_samples(dataset: H5Dataset, text: str, *, batch_size: int, memory_budge
     some = np.random.default_rng(0).permutation(numbers)[:ALONE]
     alone = [_counted(reader, some[k : k + 1])[0] for k in range(len(some))]
     reader.close()
-    share = batch_samples / len(numbers) / done
+    batch_nbytes = batch_samples * layout.row_nbytes
     names = layout.shape.keys or [field.name for field in layout.fields]
     flat = len(names) == len(layout.fields)
     return SamplesCost(
@@ -80,23 +72,21 @@ def cost_samples(dataset: H5Dataset, text: str, *, batch_size: int, memory_budge
         left_out=0 if layout.space is None else layout.space.left_out,
         asked=layout.asked,
         batch_samples=batch_samples,
-        batch_nbytes=batch_samples * layout.row_nbytes,
+        batch_nbytes=batch_nbytes,
         window_samples=int(windows.max()),
         shapes={
             str(names[k] if flat else field.name): f"{' x '.join(map(str, field.row_shape)) or '1'} {field.dtype}"
             for k, field in enumerate(layout.fields)
         },
-        alone=_read(alone, batch_samples / len(alone)),
-        ours=_read([ours], share),
+        alone=_cost(alone, batch_samples / len(alone), batch_nbytes),
+        ours=_cost([ours], batch_samples / len(numbers) / done, batch_nbytes),
     )
 
 
-def _read(tallies: list[Tally], share: float) -> Read:
-    return Read(
-        read_nbytes=share * sum(tally.read_bytes for tally in tallies),
-        decoded_nbytes=share * sum(tally.decoded_bytes + tally.h5py_bytes for tally in tallies),
-        chunks=share * sum(tally.chunks for tally in tallies),
-    )
+def _cost(tallies: list[Tally], share: float, batch_nbytes: int) -> BatchCost:
+    read, chunks = sum(tally.read_bytes for tally in tallies), sum(tally.chunks for tally in tallies)
+    decoded = sum(tally.decoded_bytes + tally.h5py_bytes for tally in tallies)
+    return BatchCost.of(share * chunks, share * read, share * decoded, batch_nbytes, batch_nbytes)
 
 
 def _counted(reader: RowReader, numbers: Any) -> tuple[Tally, float]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -225,22 +226,16 @@ def track(
     """
     if not 0 < every <= 1:
         raise OptionError(f"every={every!r}: must be a share of the epoch, more than 0 and at most 1")
-    return Tracked(loader, monitor, description, every, console)
+    return Tracked(loader, monitor, partial(_Epoch, loader, description=description, every=every, console=console))
 
 
 class Tracked:
     """A loader that shows how far it is; made by `track`."""
 
     def __init__(
-        self,
-        loader: Iterable[Any],
-        monitor: SystemMonitor | bool | None,
-        description: str,
-        every: float,
-        console: Console | None,
+        self, loader: Iterable[Any], monitor: SystemMonitor | bool | None, begin: Callable[..., _Epoch]
     ) -> None:
-        self._loader, self._monitor, self._description = loader, monitor, description
-        self._every, self._console = every, console
+        self._loader, self._monitor, self._begin = loader, monitor, begin
         self.summary: EpochSummary | None = None
 
     def __len__(self) -> int:
@@ -253,7 +248,7 @@ class Tracked:
             monitor = self._monitor if isinstance(self._monitor, SystemMonitor) else None
             if monitor is None and self._monitor is not False:
                 monitor = stack.enter_context(SystemMonitor())
-            epoch = _Epoch(self._loader, monitor, self._description, self._every, self._console)
+            epoch = self._begin(monitor)
             try:
                 yield from epoch.batches()
             finally:

@@ -96,10 +96,7 @@ def _timed(step: Step, batch: Any, count: int) -> tuple[float, bool]:
 
 
 def time_loop(loader: Any, step: Step | None, seconds: float, *, step_s: float = 0.0) -> Trial:
-    """Iterate over a loader, epoch after epoch, until so many seconds after its first batch; at least two are taken.
-
-    Of a step that takes `step_s`, not more than `SYNCHRONIZE_S` of device work is queued.
-    """
+    """Iterate over a loader, epoch after epoch, until so many seconds after its first batch; two at least."""
     stride = max(1, round(SYNCHRONIZE_S / step_s)) if step_s else 0
     kept: list[LoaderStatistics] = []
     batches = rows = epochs = 0
@@ -173,10 +170,7 @@ class Comparison:
 
 
 def compare(ours: Sequence[float], theirs: Sequence[float]) -> Comparison:
-    """Compare the rates of two settings, run in turns; five runs of each can decide, fewer cannot.
-
-    The chance is that of the rank-sum test (Mann and Whitney, exact): all orders of equally fast runs are as likely.
-    """
+    """Compare the rates of two settings, run in turns, by the exact rank-sum test of Mann and Whitney."""
     upsets = sum(theirs_run >= our_run for our_run in ours for theirs_run in theirs)
     orders = _upsets_of_orders(len(ours), len(theirs))
     return Comparison(

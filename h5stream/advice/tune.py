@@ -198,10 +198,7 @@ def window_sizes(default: Attempt, *, rows: int, batch_size: int) -> tuple[int, 
 
 
 class Bench:
-    """Runs settings on one file, keeps all runs of each, and the setting that is to be recommended.
-
-    That is the loader's own, until another one beats it beyond the noise.
-    """
+    """Runs settings on one file, keeps all runs, and the best: the loader's own until another beats the noise."""
 
     def __init__(
         self, source: Any, batch_size: int, options: dict[str, Any], seconds: float, progress: Callable[[Attempt], None]

@@ -112,11 +112,7 @@ def measure_naive(
     row_nbytes: int,
     progress: Progress = lambda rows: None,
 ) -> Measurement:
-    """Time the naive loader for at most so many seconds.
-
-    It works in processes of its own, which are killed when the time is over. The rows of batches that were not
-    complete then count for it. `RivalError` is raised if it cannot read the files.
-    """
+    """Time the naive loader for at most so many seconds, rows of unfinished batches included."""
     rival = Rival(paths, fields, batch_size, workers)
     try:
         taken = rival.run(seconds, progress)
@@ -147,11 +143,7 @@ class Checked:
 def check_epoch(
     loader: H5StreamLoader, *, seconds: float = math.inf, progress: Progress = lambda rows: None
 ) -> Checked:
-    """Stream an epoch again and compare every row with h5py, or as many as can be had in the time.
-
-    Each row of a batch is known by the order, which is arithmetic; each gets a 64-bit sum of its bytes, and
-    h5py's reading of the file in file order must give the same sums, within as many seconds again.
-    """
+    """Stream an epoch again, or what comes in time, and compare a sum of each row's bytes with h5py's."""
     layout, epoch = loader.dataset.layout, loader._cursor.next_epoch
     total = layout.rows
     # Of a long file only the pages of rows that came are ever touched.
@@ -236,24 +228,16 @@ def row_sums(values: Any) -> NDArray[np.uint64]:
     elif isinstance(values, torch.Tensor):
         values = list(values.unbind()) if values.is_nested else values.numpy()
     if isinstance(values, list) or values.dtype.kind in "OS":
-        return np.array([_object_sum(value) for value in values], dtype=np.uint64)
+        every = (value if isinstance(value, bytes) else np.ascontiguousarray(value).tobytes() for value in values)
+        return np.array([hash((raw, len(raw))) & 0xFFFFFFFFFFFFFFFF for raw in every], dtype=np.uint64)
     if not values.size:
         return np.zeros(len(values), dtype=np.uint64)
     array = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
     return raw_sums(array.reshape(len(array), -1).view(np.uint8))
 
 
-def _object_sum(value: Any) -> int:
-    raw = value if isinstance(value, bytes) else np.ascontiguousarray(value).tobytes()
-    return hash((raw, len(raw))) & 0xFFFFFFFFFFFFFFFF
-
-
 def fresh_rates(paths: Sequence[str], fields: Sequence[str], *, rounds: int = 5, seconds: float = 3.0) -> list[float]:
-    """Return each file's best rate in rows a second, opening the file included.
-
-    The files take turns, so that a neighbour on the machine slows all of them alike. A loader that stays open
-    would keep small datasets in memory and measure nothing. What was delivered within the time of a turn counts.
-    """
+    """Return each file's best rate in rows a second, opening included, the files in turns."""
     best = [0.0] * len(paths)
     for number, path in list(enumerate(paths)) * rounds:
         start, rows = time.perf_counter(), 0

@@ -33,11 +33,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class NaiveDataset(Dataset[Any]):
-    """One row a ``__getitem__`` through h5py: each decodes a whole chunk.
-
-    Files stand one after the other, and are opened lazily, once in each worker, as the forums recommend. Fields are
-    paths of datasets, with a compound member after a colon.
-    """
+    """One row a ``__getitem__`` through h5py; files are opened lazily, members named after a colon."""
 
     def __init__(self, path: str | Sequence[str], fields: Sequence[str]) -> None:
         self.paths = (path,) if isinstance(path, str) else tuple(path)

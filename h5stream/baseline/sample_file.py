@@ -28,13 +28,7 @@ def write_sample_file(
     chunks: tuple[int, int] | bool | None = (CHUNK_ROWS, ROW_FLOATS),
     progress: Callable[[int], None] = lambda rows: None,
 ) -> Path:
-    """Write `rows` rows of 256 float32 in ``x`` and an int64 label in ``y``.
-
-    The numbers are normally distributed and have 11 significant bits, like what a digitiser measures: they
-    compress to a half, and inflate at about 1.3 GB/s a thread. By default they are stored as people store
-    them: gzip level 4 with shuffle, 1 MiB a chunk. `filters` are keywords of ``h5py.create_dataset`` in place of these,
-    `chunks` is as in h5py.
-    """
+    """Write rows of 256 float32 with 11 significant bits in ``x``, and an int64 label in ``y``."""
     chosen = {"compression": "gzip", "compression_opts": 4, "shuffle": True} if filters is None else filters
     rng = np.random.default_rng(0)
     with h5py.File(path, "w") as file:

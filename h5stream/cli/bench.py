@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Column
 
 from h5stream.cli import options
-from h5stream.cli.showing import line, print_json, prose, safe_console, table
+from h5stream.cli.showing import interrupted, line, notes, print_json, prose, safe_console, table
 from h5stream.filesystem import unfinished
 from h5stream.monitor.progress import Bar
 from h5stream.units import text_of_bytes
@@ -24,7 +24,6 @@ from h5stream.units import text_of_bytes
 if TYPE_CHECKING:
     from h5stream.baseline.measure import Checked, Measurement
     from h5stream.loader import H5StreamLoader
-    from h5stream.storage.layout import SampleLayout
 
 _REPEATED_S = 20.0
 """Seconds; a first epoch shorter than this is followed by another, in memory that has been touched."""
@@ -50,6 +49,7 @@ class Report:
     """What is known so far, and is printed even if no more comes."""
 
     workers: int = 2
+    console: Console | None = None  # where rows are printed as they come
     facts: dict[str, Any] = field(default_factory=dict)
     results: list[Measurement] = field(default_factory=list)
     naive_failed: str = ""
@@ -57,10 +57,37 @@ class Report:
     lines: Sequence[str] = ()
     interrupted: bool = False
 
-    @property
-    def ours(self) -> list[Measurement]:
-        """What was measured of h5stream."""
-        return [one for one in self.results if one.name != "naive"]
+    def begin(self, given: dict[str, Any], loader: H5StreamLoader) -> None:
+        """Take in, and print, what is measured."""
+        paths, layout, samples = given["dataset"], loader.dataset.layout, given["samples"]
+        self.facts = {
+            "file": paths[0] if len(paths) == 1 else paths,
+            "file_bytes": sum(Path(path).stat().st_size for path in paths),
+            "rows": layout.samples,
+            "row_bytes": layout.row_nbytes,
+            "samples": "" if samples is None else repr(samples),
+            "batch_size": loader.batch_size,
+            "threads": loader.num_workers,
+            "window_rows": loader.window_size.window_rows,
+            "memory_budget": loader.memory_budget,
+            "notice": loader.window_size.notice,
+        }
+        if self.console is not None:
+            what, on_disk = "rows" if samples is None else "samples", text_of_bytes(self.facts["file_bytes"])
+            prose(
+                self.console,
+                f"{options.named(paths)}: {layout.samples:,} {what} of {text_of_bytes(layout.row_nbytes)}, {on_disk} "
+                f"on disk; shuffled batches of {loader.batch_size:,} rows, {loader.num_workers} thread(s), windows of "
+                f"{loader.window_size.window_rows:,} rows",
+            )
+            notes(self.console, filter(None, [loader.window_size.notice]), set())
+
+    def add(self, measured: Measurement) -> Measurement:
+        """Take in, and print, what was measured."""
+        self.results.append(measured)
+        if self.console is not None:
+            print_row(self.console, measured, header=len(self.results) == 1)
+        return measured
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
@@ -99,8 +126,7 @@ def bench_command(
 
     With --samples only h5stream is measured: the naive loader reads rows.
     """
-    report, errors = Report(workers), safe_console(stderr=True)
-    console = None if as_json else safe_console()
+    report, errors = Report(workers, None if as_json else safe_console()), safe_console(stderr=True)
 
     @contextlib.contextmanager
     def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -119,12 +145,10 @@ def bench_command(
 
                 with progress("writing a sample file", 524_288) as show:
                     paths = [str(write_sample_file(Path(folder, "sample.h5"), 524_288, progress=show))]
-            given = options.loader_options(fields, samples)
-            batch_size = batch_size or options.batch_rows_of(paths, **given)
-            given |= {"num_workers": threads, "window": options.window_rows(window), "memory_budget": memory_budget}
-            names = _measure(report, paths, batch_size, seconds, check, given, progress, console)
+            given = options.loader_of(paths, fields, samples, batch_size, threads, window, memory_budget)
+            names = _measure(report, given, seconds, check, progress)
             if files:
-                report.lines = _lines(files, fields, samples, names, batch_size)
+                report.lines = _lines(files, fields, samples, names, given["batch_size"])
         except KeyboardInterrupt:
             report.interrupted = True
     if as_json:
@@ -137,94 +161,44 @@ def bench_command(
         raise typer.Exit(1)
 
 
-def _measure(
-    report: Report,
-    paths: list[str],
-    batch_size: int,
-    seconds: float,
-    check: bool,
-    given: dict[str, Any],
-    progress: Progress,
-    console: Console | None,
-) -> list[str]:
-    """Measure ours, then the naive loader, then compare with h5py; print each; return the names of the fields."""
+def _measure(report: Report, given: dict[str, Any], seconds: float, check: bool, progress: Progress) -> list[str]:
+    """Measure ours, then the naive loader, then compare with h5py; return the names of the fields."""
     from h5stream.baseline import measure
+    from h5stream.baseline.rivals import RivalError
     from h5stream.loader import H5StreamLoader
 
     def epoch(loader: H5StreamLoader, title: str) -> Measurement:
         with progress(title, len(loader.dataset)) as show:
             return measure.measure_epoch(title, loader, seconds=seconds, progress=show)
 
-    def add(measured: Measurement) -> Measurement:
-        report.results.append(measured)
-        if console is not None:
-            print_row(console, measured, header=len(report.results) == 1)
-        return measured
-
-    with H5StreamLoader(paths, batch_size, True, seed=0, keep="never", **given) as loader:
+    with H5StreamLoader(keep="never", **given) as loader:
         layout = loader.dataset.layout
         names = [one.name for one in layout.fields]
-        report.facts = _facts(paths, loader, given["samples"])
-        if console is not None:
-            _print_facts(console, report.facts)
-        first = add(epoch(loader, "h5stream, first epoch"))
+        report.begin(given, loader)
+        first = report.add(epoch(loader, "h5stream, first epoch"))
         stopped = first.stopped
         if not stopped and first.seconds < _REPEATED_S:
-            stopped = add(epoch(loader, "h5stream")).stopped
-    with H5StreamLoader(paths, batch_size, True, seed=0, **given) as loader:
+            stopped = report.add(epoch(loader, "h5stream")).stopped
+    with H5StreamLoader(**given) as loader:
         # As the loader comes, from its second epoch on; nothing where rows do not stay in memory.
         if not stopped and not epoch(loader, "kept, first epoch").stopped:
             kept, found = epoch(loader, "kept"), loader.stats()
             if not kept.stopped and found.memory_bytes and not found.decoded_bytes + found.h5py_bytes:
-                add(kept)
+                report.add(kept)
         if given["samples"] is not None:
             report.naive_failed = "naive was not measured, and h5py not compared with: both know rows only"
             return names
-        naive = _naive(report, paths, batch_size, seconds, layout, progress)
-        if naive is not None:
-            add(naive)
+        how = {"batch_size": given["batch_size"], "workers": report.workers, "row_nbytes": layout.row_nbytes}
+        try:
+            with progress("naive", layout.rows) as show:
+                naive = measure.measure_naive(given["dataset"], names, seconds=seconds, progress=show, **how)
+            report.add(naive)
+        except RivalError as error:
+            report.naive_failed = str(error)
         if check:
             with progress("comparing with h5py", len(loader.dataset)) as show:
                 report.checked = measure.check_epoch(loader, seconds=seconds, progress=show)
     return names
-
-
-def _naive(
-    report: Report, paths: list[str], batch_size: int, seconds: float, layout: SampleLayout, progress: Progress
-) -> Measurement | None:
-    from h5stream.baseline.measure import measure_naive
-    from h5stream.baseline.rivals import RivalError
-
-    try:
-        with progress("naive", layout.rows) as show:
-            return measure_naive(
-                paths,
-                [one.name for one in layout.fields],
-                batch_size=batch_size,
-                workers=report.workers,
-                seconds=seconds,
-                row_nbytes=layout.row_nbytes,
-                progress=show,
-            )
-    except RivalError as error:
-        report.naive_failed = str(error)
-        return None
-
-
-def _facts(paths: Sequence[str], loader: H5StreamLoader, samples: Any) -> dict[str, Any]:
-    layout = loader.dataset.layout
-    return {
-        "file": paths[0] if len(paths) == 1 else list(paths),
-        "file_bytes": sum(Path(path).stat().st_size for path in paths),
-        "rows": layout.samples,
-        "row_bytes": layout.row_nbytes,
-        "samples": "" if samples is None else repr(samples),
-        "batch_size": loader.batch_size,
-        "threads": loader.num_workers,
-        "window_rows": loader.window_size.window_rows,
-        "memory_budget": loader.memory_budget,
-        "notice": loader.window_size.notice,
-    }
 
 
 def _lines(files: Sequence[str], fields: str, samples: str, names: Sequence[str], batch_size: int) -> Sequence[str]:
@@ -236,19 +210,6 @@ def _lines(files: Sequence[str], fields: str, samples: str, names: Sequence[str]
         return loader_lines(source, {"": f"({fields})"}, batch_size=batch_size, samples=samples)
     named = (options.listed_names(fields) or []) if samples else names
     return loader_lines(source, named, batch_size=batch_size, samples=samples)
-
-
-def _print_facts(console: Console, facts: dict[str, Any]) -> None:
-    name = facts["file"] if isinstance(facts["file"], str) else f"{len(facts['file'])} files"
-    what = "samples" if facts["samples"] else "rows"
-    prose(
-        console,
-        f"{name}: {facts['rows']:,} {what} of {text_of_bytes(facts['row_bytes'])}, "
-        f"{text_of_bytes(facts['file_bytes'])} on disk; shuffled batches of {facts['batch_size']:,} rows, "
-        f"{facts['threads']} thread(s), windows of {facts['window_rows']:,} rows",
-    )
-    if facts["notice"]:
-        prose(console, f"note: {facts['notice']}")
 
 
 def print_row(console: Console, measured: Measurement, *, header: bool) -> None:
@@ -273,43 +234,37 @@ def print_row(console: Console, measured: Measurement, *, header: bool) -> None:
 
 def print_end(console: Console, report: Report) -> None:
     """Print what the rows come to."""
+    ours = [one for one in report.results if one.name != "naive"]
     naive = next((one for one in report.results if one.name == "naive"), None)
     if naive is not None and naive.rows:
-        times = {one.name: one.rows_per_s / naive.rows_per_s for one in report.ours}
-        ratios = ", ".join(
+        times = {one.name: one.rows_per_s / naive.rows_per_s for one in ours}
+        said = ", ".join(
             f"{name} {ratio:,.0f}" if ratio >= 10 else f"{name} {ratio:.2g}" for name, ratio in times.items()
         )
-        said = f"x naive: {ratios}."
-        if not naive.batches:  # Rows read are at least those delivered, so that is what ours is at the least.
-            said = f"x naive, at least: {ratios}. It finished no batch in {naive.seconds:.0f} s; the rows that it had "
-            said += "read by then count."
-        prose(console, said, style="bold")
+        # Rows read are at least those delivered, so that is what ours is at the least.
+        least = f" It finished no batch in {naive.seconds:.0f} s; the rows that it had read by then count."
+        prose(console, f"x naive: {said}." if naive.batches else f"x naive, at least: {said}.{least}", style="bold")
     elif naive is not None:
         prose(console, "The naive loader read not one row in its time.")
     if report.naive_failed:
         prose(console, f"note: {report.naive_failed}", style="yellow")
-    if report.ours:
-        known = [one.name for one in report.results]
-        for name, words in _WORDS.items():
-            if name in known:
-                prose(console, f"{name}: {words.format(workers=report.workers)}.", style="dim")
+    for name, words in _WORDS.items():
+        if name in [one.name for one in report.results]:
+            prose(console, f"{name}: {words.format(workers=report.workers)}.", style="dim")
+    if ours:
         stopped = "; ".join(one.name for one in report.results if one.stopped)
         said = "1st batch: time to it. memory: growth of resident memory, worker processes included."
         prose(console, said + (f" Stopped before the epoch's end: {stopped}." if stopped else ""), style="dim")
     if (checked := report.checked) is not None:
-        some = (
-            f"{checked.rows:,} of {checked.total:,} rows came once and with h5py's bytes, as many as could be compared"
-        )
+        each = "each" if checked.rows == checked.total else f"{checked.rows:,}, as many as there was time for,"
         if checked.problem:
             prose(console, f"WRONG: {checked.problem}", style="bold red")
-        elif checked.rows == checked.total:
-            prose(console, f"Checked: each of {checked.rows:,} rows came once, with h5py's bytes.", style="green")
         else:
-            prose(console, f"Checked: {some} in the time.", style="green")
+            said = f"Checked: {each} of {checked.total:,} rows came once, with h5py's bytes."
+            prose(console, said, style="green")
     if report.lines:
         prose(console, "To stream it:")
     for one_line in report.lines:
         line(console, f"    {one_line}" if one_line else "")
     if report.interrupted:
-        measured = "this is what was measured until then" if report.ours else "nothing was measured yet"
-        prose(console, f"Interrupted: {measured}.", style="yellow")
+        interrupted(console, "this is what was measured until then" if ours else "nothing was measured yet")

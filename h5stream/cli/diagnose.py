@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from h5stream.cli import options
-from h5stream.cli.showing import indented, print_json, prose, safe_console, verdict
+from h5stream.cli.showing import indented, interrupted, print_json, prose, safe_console, verdict
 from h5stream.errors import OptionError
 from h5stream.monitor.progress import Bar
 
@@ -59,11 +59,9 @@ def diagnose_command(
                 left = 3 - len(measured) + 0.2  # the step may be tried on half a batch
                 bar.show(total=bar.elapsed_s + left * seconds, note=_NEXT[what])
 
-            given = options.loader_options(fields, samples)
-            batch_size = batch_size or options.batch_rows_of(paths, **given)
-            given |= {"num_workers": threads, "window": options.window_rows(window), "memory_budget": memory_budget}
-            with H5StreamLoader(paths, batch_size, shuffle=True, seed=0, **given) as loader:
-                row_s = step_ms / 1e3 / batch_size
+            given = options.loader_of(paths, fields, samples, batch_size, threads, window, memory_budget)
+            row_s = step_ms / 1e3 / given["batch_size"]
+            with H5StreamLoader(**given) as loader:
                 found = diagnose(
                     loader, lambda batch: time.sleep(row_s * (rows_of(batch) or 0)), seconds=seconds, progress=show
                 )
@@ -75,7 +73,7 @@ def diagnose_command(
         print_json(found.to_dict() | {"interrupted": False})
         return
     console = safe_console()
-    console.print(Text(f"{paths[0] if len(paths) == 1 else f'{len(paths)} files'}: {settings}", style="dim"))
+    console.print(Text(f"{options.named(paths)}: {settings}", style="dim"))
     verdict(console, found, found.arithmetic)
     if found.statistics is not None:
         console.print(Text("the loader alone:", style="dim"))
@@ -90,7 +88,7 @@ def _print_interrupted(measured: dict[str, Trial], as_json: bool) -> None:
     console = safe_console()
     for name, one in measured.items():
         prose(console, f"{name}: {1e3 * one.batch_s:.2f} ms a batch, {one.rows_per_s:,.0f} rows/s")
-    prose(console, f"Interrupted: {'there is no verdict' if measured else 'nothing was measured'}.", style="yellow")
+    interrupted(console, "there is no verdict" if measured else "nothing was measured")
 
 
 def _settings(loader: H5StreamLoader) -> str:

@@ -12,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Column
 from rich.text import Text
 
-from h5stream.advice.cost import EVERY_EPOCH, SampleCost
+from h5stream.advice.cost import EVERY_EPOCH, BatchCost, SampleCost
 from h5stream.advice.detectors import printed_of
 from h5stream.advice.inspection import Inspection
 from h5stream.advice.listing import DAMAGED, REFUSED, DatasetEntry
@@ -107,9 +107,10 @@ def _datasets(found: Inspection, width: int, *, everything: bool) -> Shown:
 
 
 def _cells(entry: DatasetEntry, titles: Sequence[str]) -> list[Text]:
-    shape, wide = entry.chunk_shape, "stored" in titles
+    shape, wide, inner = entry.chunk_shape, "stored" in titles, shape_text(entry.inner) if entry.inner else ""
+    members = f"{inner} of " * bool(inner) + counted(len(entry.members), "member")
     cells = {
-        "a row": _row_text(entry),
+        "a row": members if entry.members else f"{inner} {entry.dtype}".lstrip(),
         "chunk": shape_text(shape) if shape else entry.layout,
         "chunk rows": f"{shape[0]:,}" if shape else "-",
         "chunk size": text_of_bytes(entry.chunk_nbytes) if shape else "-",
@@ -141,13 +142,6 @@ def _is_shown(entry: DatasetEntry) -> bool:
     return bool(entry.rows) or entry.layout == DAMAGED
 
 
-def _row_text(entry: DatasetEntry) -> str:
-    inner, count = entry.inner, len(entry.members)
-    if not count:
-        return f"{shape_text(inner)} {entry.dtype}" if inner else entry.dtype
-    return f"{shape_text(inner)} of " * bool(inner) + counted(count, "member")
-
-
 def _reasons(found: Inspection) -> Shown:
     """Say why datasets with rows are refused, or read through h5py; those that are alike share a line."""
     by_reason: dict[tuple[str, str], list[str]] = {}
@@ -167,17 +161,16 @@ def _kinds(found: Inspection, printed: Proposal | None) -> Shown:
     for place, kind in enumerate(sorted(found.kinds, key=lambda kind: kind is not printed)):
         if place:
             yield Text()
-        yield Text(f"{kind.what}.")
-        if kind.way_out:
-            yield Text(f"{kind.way_out}{':' if kind is printed else '.'}")
-        if kind is printed:
-            yield from _program(kind, found.file)
+        yield from _proposal(kind, found.file if kind is printed else "")
 
 
-def _program(kind: Proposal, file: str) -> Shown:
-    """Return a program, and the command that counts what a batch costs, a line for each option and field."""
-    yield from _code(kind.lines)
-    if not kind.fields_text:
+def _proposal(kind: Proposal, file: str) -> Shown:
+    """Say what it is and, of a file that is named, the program that streams it and the command that counts its cost."""
+    yield Text(f"{kind.what}.")
+    if kind.way_out:
+        yield Text(f"{kind.way_out}{':' if file else '.'}")
+    yield from _code(kind.lines if file else ())
+    if not file or not kind.fields_text:
         return
     yield Text("This counts what a batch of these costs:")
     alone = re.fullmatch(r'"([\w./]+)"', kind.fields_text)
@@ -223,24 +216,24 @@ def _cost(sample: SampleCost, as_they_are: str) -> Shown:
     one, together = text_of_bytes(sample.row_nbytes), text_of_bytes(sample.batch_nbytes)
     size = f"of {one} make {together}" if sample.row_nbytes else "of no fixed size"
     yield Text(f"{counted(sample.batch_rows, 'row')}{fewer} {size}.")
-    both, needed = (sample.naive, sample.ours), sample.needed_decoded_nbytes
-    read = [_amplified(one.read_nbytes, one.read_amplification) for one in both]
-    decoded = [_amplified(one.decoded_nbytes, one.decode_amplification) for one in both]
-    yield _figures(
-        ("average, first epoch", "needed", "row by row, h5py", "h5stream"),
-        [
-            ("read from the file", text_of_bytes(sample.needed_read_nbytes), *read),
-            *([("decoded", text_of_bytes(needed), *decoded)] if needed else []),
-            ("chunks, or runs of rows", "", *(count_text(one.chunks) for one in both)),
-        ],
-    )
+    readers = {"row by row, h5py": sample.naive, "h5stream": sample.ours}
+    yield _readers("average, first epoch", readers, (sample.needed_read_nbytes, sample.needed_decoded_nbytes))
     yield labelled([("row by row", sample.naive_words), ("h5stream", [*_our_words(sample)])])
 
 
-def _figures(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableType:
-    first, *others = titles
-    columns = [Column(first), *(Column(title, justify="right") for title in others)]
-    return table(columns, rows, gap=2, header_style="dim")
+def _readers(
+    title: str, readers: dict[str, BatchCost], needed: Sequence[float] = (), decoded: str = "decoded"
+) -> RenderableType:
+    """Return a table of what a batch costs several readers, beside what it needs where that is known."""
+    least, costs = [text_of_bytes(nbytes) for nbytes in needed], readers.values()
+    rows = [
+        ["read from the file", *least[:1], *(_amplified(c.read_nbytes, c.read_amplification) for c in costs)],
+        [decoded, *least[1:], *(_amplified(c.decoded_nbytes, c.decode_amplification) for c in costs)],
+        ["chunks, or runs of rows", *([""] if needed else []), *(count_text(c.chunks) for c in costs)],
+    ]
+    titles = [*(["needed"] if needed else []), *readers]
+    columns = [Column(title), *(Column(one, justify="right") for one in titles)]
+    return table(columns, rows if not needed or needed[1] else rows[::2], gap=2, header_style="dim")
 
 
 def _amplified(nbytes: float, amplification: float | None) -> str:
@@ -346,7 +339,7 @@ def print_all(console: Console, found: Inspection, *, everything: bool, one_of_m
 def print_files(console: Console, pattern: str, count: int, kind: Proposal) -> None:
     """Print what files are that hold the same."""
     console.print(Text.assemble((pattern, "bold"), f"  {counted(count, 'file')}"), soft_wrap=True)
-    _show(console, iter([Text(f"{kind.what}.\n{kind.way_out}:"), *_program(kind, pattern)]))
+    _show(console, _proposal(kind, pattern))
     _show(console, iter([Text("The first of them:")]))
 
 
@@ -356,10 +349,7 @@ def print_samples(console: Console, file: str, cost: SamplesCost) -> None:
     why = "objects lack a field" if cost.text.startswith("Objects") else "segments are shorter than one"
     short = f"; {cost.left_out:,} {why}" if cost.left_out else ""
     short += f"; {cost.asked:,} objects were asked of HDF5" if cost.asked else ""
-    readers = (cost.alone, cost.ours)
-    whole = max(1, cost.batch_nbytes)
-    read = [_amplified(one.read_nbytes, one.read_nbytes / whole) for one in readers]
-    decoded = [_amplified(one.decoded_nbytes, one.decoded_nbytes / whole) for one in readers]
+    readers = {"one sample at a time": cost.alone, "h5stream": cost.ours}
     size, window = text_of_bytes(cost.batch_nbytes), f"{cost.window_samples:,} samples"
     sample: list[RenderableType] = [
         _heading("A sample"),
@@ -369,14 +359,7 @@ def print_samples(console: Console, file: str, cost: SamplesCost) -> None:
     batch: list[RenderableType] = [
         _heading(f"A shuffled batch of {cost.batch_samples:,}"),
         Text(f"It holds {size}; {window} are shuffled with one another."),
-        _figures(
-            ("average, counted", "one sample at a time", "h5stream"),
-            [
-                ["read from the file", *read],
-                ["decoded, or as it lies there", *decoded],
-                ["chunks, or runs of rows", *(count_text(one.chunks) for one in readers)],
-            ],
-        ),
+        _readers("average, counted", readers, decoded="decoded, or as it lies there"),
         Text("x: for each byte that the batch holds; what samples share is counted once.", style="dim"),
     ]
     _show(console, iter(sample))

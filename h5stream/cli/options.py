@@ -87,6 +87,28 @@ def loader_options(fields: str, samples: str) -> dict[str, Any]:
     return {"fields": field_names(fields), "samples": sample_kind(samples)}
 
 
+def loader_of(
+    paths: list[str],
+    fields: str,
+    samples: str,
+    batch_size: int | None,
+    threads: int | None,
+    window: str,
+    memory_budget: int | None,
+) -> dict[str, Any]:
+    """Return what a loader of shuffled batches is made of; the loader refuses a window that it does not know."""
+    given = loader_options(fields, samples)
+    return given | {
+        "dataset": paths,
+        "batch_size": batch_size or batch_rows_of(paths, **given),
+        "shuffle": True,
+        "seed": 0,
+        "num_workers": threads,
+        "window": int(window) if window.isdigit() else window,
+        "memory_budget": memory_budget,
+    }
+
+
 def field_names(text: str) -> Any:
     """Return the loader's ``fields=`` for names with commas between them, or for what it takes written in Python."""
     if is_python(text):
@@ -110,16 +132,8 @@ def listed_names(text: str) -> list[str] | None:
     return names or None
 
 
-def window_rows(text: str) -> Any:
-    """Return the loader's ``window=``; the loader refuses what it does not know."""
-    return int(text) if text.isdigit() else text
-
-
 def files_of(given: list[str]) -> list[str]:
-    """Return the files that paths and patterns name, each of which is there and may be read.
-
-    Commands call this before they import torch, which takes seconds: a typing error is told at once.
-    """
+    """Return the readable files that paths and patterns name; a typing error is told before torch is imported."""
     from h5stream.storage.given import paths_of
     from h5stream.storage.source import FileIdentity, not_permitted
 
@@ -129,6 +143,11 @@ def files_of(given: list[str]) -> list[str]:
         if not os.access(path, os.R_OK):
             raise not_permitted(path)
     return paths
+
+
+def named(paths: list[str]) -> str:
+    """Return the name of a file, or how many there are."""
+    return paths[0] if len(paths) == 1 else f"{len(paths)} files"
 
 
 def batch_rows_of(paths: list[str], fields: Any, samples: Any) -> int:
@@ -141,11 +160,9 @@ def batch_rows_of(paths: list[str], fields: Any, samples: Any) -> int:
 
 def sample_kind(text: str) -> Any:
     """Return the loader's ``samples=`` for what it takes written in Python; None for no text."""
-    if not text:
-        return None
     from h5stream.advice.program import samples_from_text
 
-    return samples_from_text(text)
+    return samples_from_text(text) if text else None
 
 
 def pattern_of(given: list[str]) -> str:
@@ -161,11 +178,7 @@ def pattern_of(given: list[str]) -> str:
 
 
 def check_writable(path: Path | None, option: str) -> None:
-    """Refuse an output path that cannot be written, before anything is measured.
-
-    What is there already is left as it is: the file is opened for appending, or made and taken away again,
-    which asks the file system itself and not its permissions alone.
-    """
+    """Refuse an output path that cannot be written, before anything is measured; what is there stays as it is."""
     if path is None:
         return
     try:

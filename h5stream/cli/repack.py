@@ -82,8 +82,7 @@ def repack_command(
         if not as_json:
             _print_rates(safe_console(), result, *rates)
     if as_json:
-        found = asdict(result) | {"rows_per_s": rates}
-        print_json(found)
+        print_json(asdict(result) | {"rows_per_s": rates})
 
 
 def _print(console: Console, result: RepackResult, said: tuple[str, ...]) -> None:
@@ -92,10 +91,7 @@ def _print(console: Console, result: RepackResult, said: tuple[str, ...]) -> Non
     if len(result.copied) > _SHOWN:
         line(console, f"  ... and {len(result.copied) - _SHOWN} more copied as they are")
     notices = [notice for notice in result.notices if notice not in said]
-    for notice in notices[:_SHOWN]:
-        prose(console, f"note: {notice}")
-    if len(notices) > _SHOWN:
-        prose(console, f"note: ... and {len(notices) - _SHOWN} more")
+    notes(console, notices[:_SHOWN] + [f"... and {len(notices) - _SHOWN} more"] * (len(notices) > _SHOWN), set())
     shuffled = f", {len(result.shuffled)} of them shuffled" if result.shuffled else ""
     prose(
         console,

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Column, Table
@@ -35,26 +35,16 @@ _IN_ASCII = dict(
 )
 
 
-class _Cleaned:
-    def __init__(self, inner: ConsoleRenderable) -> None:
-        self._inner = inner
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        for segment in console.render(self._inner, options):
-            yield segment if segment.control else Segment(printable(segment.text), segment.style)
-
-
-class _CleaningHook(RenderHook):
-    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+class _SafeConsole(Console):
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """Clean what is about to be printed; the console's own colours are added later."""
-        return [_Cleaned(one) for one in renderables]
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
 def safe_console(*, stderr: bool = False) -> Console:
     """Return a console for text that comes from files."""
-    console = Console(stderr=stderr)
-    console.push_render_hook(_CleaningHook())
-    return console
+    return _SafeConsole(stderr=stderr)
 
 
 def never_unprintable() -> None:
@@ -94,6 +84,11 @@ def notes(console: Console, notices: Iterable[str], seen: set[str]) -> None:
         if notice not in seen:
             seen.add(notice)
             prose(console, f"note: {notice}")
+
+
+def interrupted(console: Console, what: str) -> None:
+    """Say what there is after Ctrl-C."""
+    prose(console, f"Interrupted: {what}.", style="yellow")
 
 
 def verdict(console: Console, found: Suggestion, details: Sequence[str] = ()) -> None:

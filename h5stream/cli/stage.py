@@ -215,6 +215,5 @@ def _remove(folder: Path, files: list[str] | None, force: bool, as_json: bool) -
     if as_json:
         print_json(asdict(result))
         return
-    for notice in result.notices:
-        prose(console, f"note: {notice}")
+    notes(console, result.notices, set())
     prose(console, f"{len(result.removed)} file(s) removed, {text_of_bytes(result.bytes_freed)} freed")

@@ -94,11 +94,11 @@ def suggest_command(
     preset = None if gpu is None and gpu_memory is None else preset_for(gpu, memory_gib=gpu_memory, cpus=cpus)
     # Without a GPU's preset: the default batch of these rows, and the DataLoader's default prefetch.
     usual = batch_rows(data.rows or sys.maxsize, data.row_bytes or 1)
-    start = preset.setting if preset else Setting(batch_size=usual, workers=cpus, prefetch_factor=2)
+    start = preset.setting if preset else Setting(usual, cpus, prefetch_factor=2)
     setting = Setting(
-        batch_size=batch_size or start.batch_size,
-        workers=start.workers if workers is None else workers,
-        prefetch_factor=prefetch or start.prefetch_factor,
+        batch_size or start.batch_size,
+        start.workers if workers is None else workers,
+        prefetch or start.prefetch_factor,
     )
     # No more workers than processors, unless the user has more: a preset's are not theirs.
     here = setting if workers is not None else replace(setting, workers=min(setting.workers, cpus))

@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from h5stream.cli import options
-from h5stream.cli.showing import line, print_json, prose, safe_console, table, verdict
+from h5stream.cli.showing import interrupted, line, print_json, safe_console, table, verdict
 from h5stream.monitor.progress import Bar
 
 if TYPE_CHECKING:
@@ -60,15 +60,9 @@ def tune_command(
                 )
 
             given = options.loader_options(fields, samples)
-            tuning = tune(
-                paths[0] if len(paths) == 1 else paths,
-                **given,
-                batch_size=batch_size or options.batch_rows_of(paths, **given),
-                memory_budget=memory_budget,
-                device=device,
-                seconds=seconds,
-                progress=show,
-            )
+            given["batch_size"] = batch_size or options.batch_rows_of(paths, **given)
+            given |= {"memory_budget": memory_budget, "device": device}
+            tuning = tune(paths[0] if len(paths) == 1 else paths, **given, seconds=seconds, progress=show)
     except KeyboardInterrupt:
         _print_interrupted(measured[1:], as_json)  # the first ran cold, and does not count
         raise
@@ -108,16 +102,13 @@ def _print_interrupted(measured: list[Attempt], as_json: bool) -> None:
     for attempt in sorted(measured, key=lambda attempt: -attempt.rows_per_s):
         best.setdefault(attempt.setting, attempt)
     if as_json:
-        found = {"attempts": [asdict(attempt) for attempt in best.values()], "interrupted": True}
-        print_json(found)
+        print_json({"attempts": [asdict(attempt) for attempt in best.values()], "interrupted": True})
         return
-    console = safe_console()
+    console, until = safe_console(), "nothing was measured"
     if best:
         console.print(attempts_table([*best.values()], None, console.width))
-    until = (
-        f"these are the {len(measured)} runs until then, and none is recommended" if best else "nothing was measured"
-    )
-    prose(console, f"Interrupted: {until}.", style="yellow")
+        until = f"these are the {len(measured)} runs until then, and none is recommended"
+    interrupted(console, until)
 
 
 _TITLES = ("varied", "threads", "window", "blocks", "rows/s", "1st batch")

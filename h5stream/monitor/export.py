@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from h5stream.errors import MissingExtraError, OptionError
-from h5stream.monitor.sample import (
-    GPU_FIGURES,
-    SYSTEM_FIGURES,
-    GpuSample,
-    HostSample,
-    ProcessSample,
-    SystemSample,
-    figure_name,
-    value_at,
-)
-from h5stream.monitor.system import Sink
+from h5stream.monitor import sample as samples
+from h5stream.monitor.sample import GPU_FIGURES, SYSTEM_FIGURES, SystemSample, figure_name, value_at
+
+if TYPE_CHECKING:
+    from h5stream.monitor.system import Sink
+
+
+def of_extra(module: str, needs: str, extra: str) -> Any:
+    """Import what an extra brings, or say what needs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(f"{needs}, which is not installed: pip install 'h5stream[{extra}]'") from error
 
 
 def sample_to_json(sample: SystemSample) -> str:
@@ -34,9 +37,9 @@ def sample_from_json(line: str) -> SystemSample:
     facts: dict[str, Any] = json.loads(line)
     for gpu in facts["gpus"]:
         gpu["throttle_reasons"] = None if gpu["throttle_reasons"] is None else tuple(gpu["throttle_reasons"])
-    facts["gpus"] = tuple(GpuSample(**gpu) for gpu in facts["gpus"])
-    facts["host"] = HostSample(**facts["host"])
-    facts["process"] = ProcessSample(**facts["process"]) if facts["process"] else None
+    facts["gpus"] = tuple(samples.GpuSample(**gpu) for gpu in facts["gpus"])
+    facts["host"] = samples.HostSample(**facts["host"])
+    facts["process"] = samples.ProcessSample(**facts["process"]) if facts["process"] else None
     return SystemSample(**facts)
 
 
@@ -176,13 +179,9 @@ class TensorBoardLog:
     """
 
     def __init__(self, folder: str | Path, prefix: str = "system") -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise MissingExtraError(
-                "TensorBoardLog needs tensorboard, which is absent: pip install 'h5stream[tensorboard]'"
-            ) from error
-        self._make_writer, self._folder, self._prefix = SummaryWriter, str(folder), prefix
+        made = of_extra("torch.utils.tensorboard", "TensorBoardLog needs tensorboard", "tensorboard")
+        self._make_writer = made.SummaryWriter
+        self._folder, self._prefix = str(folder), prefix
         self._writer: Any = None
         self._step = 0
 
@@ -224,17 +223,7 @@ def flatten(sample: SystemSample) -> Iterator[tuple[str, float | str | None]]:
 
 
 _UNITS = {"_per_s": "_per_second", "_w": "_watts", "_c": "_celsius", "_hz": "_hertz"}
-
-
-def _client() -> Any:
-    try:
-        import prometheus_client
-        import prometheus_client.core
-    except ImportError as error:
-        raise MissingExtraError(
-            "Prometheus text needs prometheus-client, which is absent: pip install 'h5stream[prometheus]'"
-        ) from error
-    return prometheus_client
+_CLIENT = "Prometheus text needs prometheus-client"
 
 
 class PrometheusCollector:
@@ -250,7 +239,7 @@ class PrometheusCollector:
 
     def __init__(self, newest: Callable[[], SystemSample]) -> None:
         self._newest = newest
-        self._family = _client().core.GaugeMetricFamily
+        self._family = of_extra("prometheus_client.core", _CLIENT, "prometheus").GaugeMetricFamily
 
     def describe(self) -> list[Any]:
         """Name no metrics in advance, so that registering takes no sample."""
@@ -283,7 +272,7 @@ class PrometheusCollector:
 
 def prometheus_text(sample: SystemSample) -> str:
     """Return one sample in the text format, for the node exporter's textfile collector or a page of one's own."""
-    client = _client()
+    client = of_extra("prometheus_client", _CLIENT, "prometheus")
     registry = client.CollectorRegistry()
     registry.register(PrometheusCollector(lambda: sample))
     text: bytes = client.generate_latest(registry)

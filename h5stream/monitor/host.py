@@ -67,12 +67,8 @@ def _disk_bytes() -> int | None:
         disks = psutil.disk_io_counters(perdisk=True)
     except (OSError, ValueError, NotImplementedError):  # neither /proc/diskstats nor /sys/block, or a new format
         return None
-    whole = [name for name in disks if not name.startswith(_NOT_DISKS) and _is_whole_disk(name)]
+    whole = [name for name in disks if not name.startswith(_NOT_DISKS) and os.path.exists(f"/sys/block/{name}")]
     return sum(disks[name].read_bytes for name in whole) if whole else None
-
-
-def _is_whole_disk(name: str) -> bool:
-    return os.path.exists(f"/sys/block/{name}")
 
 
 class _Counts(NamedTuple):
@@ -118,7 +114,7 @@ class ProcessReader:
         counts: dict[tuple[int, float], _Counts] = {}
         for one in (self._process, *self._children):
             with contextlib.suppress(psutil.Error):  # A child may end while it is looked at.
-                counts[one.pid, one.create_time()] = _read_one(one)
+                counts[one.pid, one.create_time()] = _counted(one)
         seconds = 0.0 if self._at_s is None else now_s - self._at_s
         grown = [(self._before.get(key, _Counts()), now) for key, now in counts.items()]  # one that is new began at 0
         self._before, self._at_s = counts, now_s
@@ -136,7 +132,7 @@ class ProcessReader:
         )
 
 
-def _read_one(process: Any) -> _Counts:
+def _counted(process: Any) -> _Counts:
     with process.oneshot():
         times, read_bytes = process.cpu_times(), None
         with contextlib.suppress(psutil.Error, OSError, AttributeError):  # another user's, or no such kernel file

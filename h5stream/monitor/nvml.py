@@ -153,16 +153,14 @@ class NvmlReader:
             uuid = None if card is None else self.ask("nvmlDeviceGetUUID", card)
             if uuid is None:
                 continue  # A card that is already lost has neither; the others count.
-            name = self.ask("nvmlDeviceGetName", card) or "unnamed GPU"
-            pci = self.ask("nvmlDeviceGetPciInfo", card)
+            name, pci = self.ask("nvmlDeviceGetName", card) or "unnamed GPU", self.ask("nvmlDeviceGetPciInfo", card)
             entry = DeviceName(uuid=uuid, name=name, pci_bus_id=None if pci is None else _sysfs_bus_id(pci.busId))
             yield _Device(entry, card, card)
-            mode = self.ask("nvmlDeviceGetMigMode", card)
-            if mode and mode[0]:
-                yield from self._mig_instances(card, entry)
+            yield from self._mig_instances(card, entry)
 
     def _mig_instances(self, card: Any, of: DeviceName) -> Iterator[_Device]:
-        for index in range(self.ask("nvmlDeviceGetMaxMigDeviceCount", card) or 0):
+        mode = self.ask("nvmlDeviceGetMigMode", card)
+        for index in range((mode and mode[0] and self.ask("nvmlDeviceGetMaxMigDeviceCount", card)) or 0):
             handle = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", card, index)
             uuid = None if handle is None else self.ask("nvmlDeviceGetUUID", handle)
             if uuid is None:
@@ -288,11 +286,7 @@ def driver_facts(api: NvmlApi | None = None) -> DriverFacts:
 
 
 class _GpmPair:
-    """Two samples of NVML's GPU performance monitoring (Hopper and later) that take turns, of a card or an instance.
-
-    Utilisation only says that some kernel ran; GPM counts how many multiprocessors were busy, as a mean over the time
-    between two samples. Source: ``nvmlGpmMetricsGet`` in the NVML API reference.
-    """
+    """Two samples in turns of NVML's GPM (Hopper and later), which counts busy multiprocessors between them."""
 
     def __init__(self, api: Any, card: Any, gpu_instance: int | None) -> None:
         self._api, self._card, self._gpu_instance = api, card, gpu_instance

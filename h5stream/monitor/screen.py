@@ -14,7 +14,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from h5stream.errors import MissingExtraError, OptionError
+from h5stream.errors import OptionError
+from h5stream.monitor.export import of_extra
 from h5stream.monitor.sample import NA, GpuSample, ProcessSample, SystemSample, amount, percent, scaled, size, value_at
 from h5stream.monitor.summary import Spread
 from h5stream.units import counted
@@ -63,10 +64,7 @@ _PROCESS = (
 
 
 def sparkline(values: Sequence[float | None], width: int, top: float | None = None) -> str:
-    """Return the last `width` values, oldest first, as a row of bars; a blank where there is no value.
-
-    A full bar is `top`, by default the greatest of those shown.
-    """
+    """Return the last values as a row of bars, blank where there is none; a full bar is `top`, or the greatest."""
     shown = list(values)[-width:] if width > 0 else []
     full = top or max((value for value in shown if value is not None), default=0.0) or 1.0
     steps = len(_BARS) - 1
@@ -76,10 +74,7 @@ def sparkline(values: Sequence[float | None], width: int, top: float | None = No
 def render_screen(
     samples: Sequence[SystemSample], width: int, *, title: str, note: str | None = None, with_process: bool = True
 ) -> Panel:
-    """Return the whole screen for the samples so far, oldest first, at least one.
-
-    A note stands below, for instance what is uncertain about the GPUs' order.
-    """
+    """Return the whole screen for at least one sample, oldest first, with a note below."""
     last = samples[-1]
     parts: list[RenderableType] = []
     for position, gpu in enumerate(last.gpus):
@@ -220,13 +215,7 @@ def check_plot_path(path: str | Path) -> None:
 
 def figure_of_matplotlib() -> Any:
     """Return matplotlib's figure, which needs no window system; `MissingExtraError` where it is not installed."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingExtraError(
-            "a plot needs matplotlib, which is not installed: pip install 'h5stream[plot]'"
-        ) from error
-    return Figure
+    return of_extra("matplotlib.figure", "a plot needs matplotlib", "plot").Figure
 
 
 def bare(axis: Any) -> None:

@@ -88,8 +88,8 @@ class _Run:
 
     def _loop(self) -> None:
         try:
-            probe = self.make_probe(data_wait=self._waited)
-            with contextlib.closing(probe.gpus):
+            probe = self.make_probe(data_wait=lambda: None if (source := self.data_wait) is None else source())
+            with contextlib.closing(probe):
                 self._sample_until_stopped(probe)
         except Exception as error:
             self.failure = f"{type(error).__name__}: {error}"
@@ -99,10 +99,6 @@ class _Run:
             for sink in self.sinks:
                 self._guarded(sink, sink.close)
 
-    def _waited(self) -> float | None:
-        source = self.data_wait
-        return None if source is None else source()
-
     def _sample_until_stopped(self, probe: Probe) -> None:
         # The first sample comes as soon as a rate means anything, the others in the rhythm asked for.
         due_s = time.monotonic() + min(self.interval_s, FIRST_SAMPLE_S)
@@ -111,7 +107,7 @@ class _Run:
             with self.lock:
                 self.samples.append(sample)
                 self.taken_s = time.monotonic()
-                self.note = probe.gpus.note
+                self.note = probe.note
             self.first.set()
             for sink in list(self.sinks):
                 self._guarded(sink, sink.write, sample)
@@ -374,16 +370,16 @@ _monitors: Living[SystemMonitor] = Living()
 @functools.cache
 def _hook() -> None:
     """Have monitors stopped at exit and reset in forked children; the hooks come with the first monitor."""
+
+    def reset_all() -> None:
+        for monitor in _monitors:
+            monitor._after_fork()
+
     atexit.register(stop_all)
-    os.register_at_fork(after_in_child=_reset_all)
+    os.register_at_fork(after_in_child=reset_all)
 
 
 def stop_all() -> None:
     """Stop every monitor, at the end of the process."""
     for monitor in _monitors:
         monitor.stop(1.0)
-
-
-def _reset_all() -> None:
-    for monitor in _monitors:
-        monitor._after_fork()

@@ -43,11 +43,7 @@ _UNSURE = (
 def visible_devices(
     devices: Sequence[DeviceName], environment: Mapping[str, str], cuda_uuids: Sequence[str] = ()
 ) -> Visible:
-    """Return the devices that a process sees, in CUDA's order, of those in NVML's: an instance stands after its card.
-
-    What CUDA itself says (`cuda_uuids`, with or without the ``GPU-`` prefix), if it has started in that process, wins
-    over the environment, except that it names a MIG instance by its card with some drivers.
-    """
+    """Return the devices that a process sees, in CUDA's order, of those in NVML's; CUDA's own word wins."""
     cards = [device for device in devices if device.parent_uuid is None]
     instances = {card.uuid: [one.uuid for one in devices if one.parent_uuid == card.uuid] for card in cards}
     # A card in MIG mode shows its first instance.

@@ -8,12 +8,7 @@ from h5stream.advice.suggestion import Suggestion, at_least
 
 
 def accumulation_for(target_batch_size: int, batch_size: int, *, rows: int | None = None) -> Suggestion:
-    """Return the number of batches to accumulate for a target batch, and the weight of each one's loss.
-
-    Dividing each mean loss by the number of steps is right only if all batches have the same number of rows.
-    Where the target is no multiple, the last batch is smaller and weighs less: a mean loss counts with its
-    rows over the target's. `rows` are those of an epoch, to tell the size of its last optimizer step.
-    """
+    """Return how many batches to accumulate for a target batch, and the weight of each one's mean loss."""
     at_least(1, target_batch_size=target_batch_size, batch_size=batch_size, rows=rows)
     target = target_batch_size
     steps = math.ceil(target / batch_size)

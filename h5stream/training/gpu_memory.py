@@ -35,12 +35,9 @@ def gpu_memory(
     activation_bytes_per_row: float = 0,
     row_bytes: int = 0,
 ) -> Suggestion:
-    """Return what a training step takes of a GPU's memory, part by part, and the batch that would fit.
-
-    The parameters, all of them trained, stand for one square matrix, which matters to factored optimizers alone (and
-    flatters them). Activations and the optimizer's temporaries are not there at the same time, so the peak takes the
-    larger of the two. The temporaries are another copy of the parameters: torch's default on CUDA (``foreach``).
-    """
+    """Return what a training step takes of a GPU's memory, part by part, and the batch that would fit."""
+    # Parameters stand for one square matrix, which matters to factored optimizers alone. The peak takes the larger of
+    # activations and the optimizer's temporaries, as large as the parameters (``foreach``).
     at_least(0, row_bytes=row_bytes, activation_bytes_per_row=activation_bytes_per_row)
     at_least(1, parameters=parameters, batch_size=batch_size)
     above_zero(memory_gib=memory_gib)

@@ -23,21 +23,20 @@ _SOURCES = (
 def learning_rate_for(
     new_batch_size: int, *, old_batch_size: int, old_lr: float, optimizer: str = "adamw", rows: int | None = None
 ) -> Suggestion:
-    """Return the learning rate for a new batch by both rules, which of them fits, and the warm-up.
-
-    Linear for plain and momentum SGD: k times the rows make one step for k. Square root for optimizers that
-    divide by the gradient's own size (Adam and its kin). Both are starting points: no rule holds for every
-    task and size. Batches are those of an optimizer step, with accumulation and all ranks; `rows` of an epoch turn
-    warm-up epochs into steps.
-    """
+    """Return the learning rate for a new batch of an optimizer step by both rules, and the warm-up."""
     at_least(1, new_batch_size=new_batch_size, old_batch_size=old_batch_size, rows=rows)
     above_zero(old_lr=old_lr)
     plain = find_optimizer(optimizer) in _STEP_BY_GRADIENT
-    ratio = new_batch_size / old_batch_size
-    linear, root = old_lr * ratio, old_lr * math.sqrt(ratio)
+    linear, root = old_lr * (ratio := new_batch_size / old_batch_size), old_lr * math.sqrt(ratio)
     rule, rate = ("linear", linear) if plain else ("sqrt", root)
     epoch = rows and math.ceil(rows / new_batch_size)
-    steps, warmup = _warmup(plain, new_batch_size, rows, epoch)
+    if plain:
+        steps = epoch and _WARMUP_EPOCHS * epoch
+        end = f" = {steps} steps" if steps else " steps; give the rows"
+        warmup = f"warm-up: {_WARMUP_EPOCHS} epochs x ceil({rows or 'rows'} / {new_batch_size}){end}"
+    else:  # 0.999 is no binary fraction: without rounding, 2 / (1 - 0.999) would come out above 2000
+        steps = math.ceil(round(2 / (1 - _BETA2), 6))
+        warmup = f"warm-up: 2 / (1 - {_BETA2:g}) = {steps} steps, whatever the batch"
     caveats = ["a start, not a law: check the loss of the first epoch against the old batch"]
     if plain and new_batch_size > 8192:
         caveats.append("over 8192 rows Goyal et al. lost accuracy with this rule, on ImageNet")
@@ -70,13 +69,3 @@ def learning_rate_for(
             "warmup_start": start,
         },
     )
-
-
-def _warmup(plain: bool, batch_size: int, rows: int | None, epoch: int | None) -> tuple[int | None, str]:
-    if not plain:
-        # 0.999 is no binary fraction: without rounding, 2 / (1 - 0.999) would come out above 2000.
-        steps = math.ceil(round(2 / (1 - _BETA2), 6))
-        return steps, f"warm-up: 2 / (1 - {_BETA2:g}) = {steps} steps, whatever the batch"
-    known = None if epoch is None else _WARMUP_EPOCHS * epoch
-    end = " steps; give the rows" if known is None else f" = {known} steps"
-    return known, f"warm-up: {_WARMUP_EPOCHS} epochs x ceil({rows or 'rows'} / {batch_size}){end}"

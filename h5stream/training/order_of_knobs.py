@@ -17,12 +17,7 @@ def what_to_try_first(
     preset: GpuPreset | None = None,
     cpus: int | None = None,
 ) -> Suggestion:
-    """Return the settings in the order to try them.
-
-    The share of step time spent waiting for data decides. Over 20 %: what feeds the GPU comes first (threads and
-    memory), since a larger batch only waits for more rows. Otherwise: batch, threads, memory, precision; under 5 %
-    nothing in the loader will help, so that batch and precision lead. Below a preset, that is what to try next.
-    """
+    """Return the settings in the order to try them, which the share of time spent waiting for data decides."""
     at_least(1, cpus=cpus)
     if waiting_share is not None and not 0 <= waiting_share <= 1:
         raise OptionError(f"waiting_share must be between 0 and 1, not {waiting_share}")

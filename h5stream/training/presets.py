@@ -17,58 +17,45 @@ from h5stream.errors import OptionError
 _SOURCE = "a place to start, no measurement: docs/gpu.md, How large a batch"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Setting:
     """What a training script would pass to its loader."""
 
-    batch_size: int
-    """Rows."""
-    workers: int
-    """Loader processes (`DataLoader`) or reader threads (h5stream)."""
-    prefetch_factor: int
-    """Batches ahead, for each worker."""
+    batch_size: int  # rows
+    workers: int  # loader processes (`DataLoader`) or reader threads (h5stream)
+    prefetch_factor: int  # batches ahead, for each worker
 
     def __str__(self) -> str:
         return f"batch_size={self.batch_size}, num_workers={self.workers}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Observation:
     """A setting that was used on the card for another kind of work."""
 
     setting: Setting
-    """What was used."""
-    workload: str
-    """For what."""
+    workload: str  # for what
 
     def __str__(self) -> str:
         return f"{self.setting}: {self.workload}"
 
 
-def _setting(batch_size: int, workers: int, prefetch_factor: int) -> Setting:
-    return Setting(batch_size=batch_size, workers=workers, prefetch_factor=prefetch_factor)
-
-
-def _seen(batch_size: int, workers: int, prefetch_factor: int, workload: str) -> Observation:
-    return Observation(setting=_setting(batch_size, workers, prefetch_factor), workload=workload)
-
-
 # Card -> the memory in GiB that the setting is for.
 _DOCUMENTED = {
-    "RTX 5090": (24.0, _setting(8192, 8, 16)),
-    "RTX 5090 Laptop": (24.0, _setting(8192, 8, 16)),
-    "RTX 4090": (24.0, _setting(7168, 8, 16)),
-    "RTX 3090": (24.0, _setting(6144, 8, 12)),
-    "RTX 4080": (16.0, _setting(5120, 6, 12)),
+    "RTX 5090": (24.0, Setting(8192, 8, 16)),
+    "RTX 5090 Laptop": (24.0, Setting(8192, 8, 16)),
+    "RTX 4090": (24.0, Setting(7168, 8, 16)),
+    "RTX 3090": (24.0, Setting(6144, 8, 12)),
+    "RTX 4080": (16.0, Setting(5120, 6, 12)),
 }
-# What to try where the card is still underused.
-_UNDERUSED = {"RTX 5090": _setting(10240, 12, 16), "RTX 5090 Laptop": _setting(10240, 12, 16)}
+_UNDERUSED = {name: Setting(10240, 12, 16) for name in ("RTX 5090", "RTX 5090 Laptop")}  # what to try then
 
+# Of larger models.
 _OBSERVED = {
-    "RTX 3090": _seen(12, 8, 4, "fine-tuning a 1B language model, bf16, checkpointing, 18 to 20 of 24 GiB"),
-    "RTX 3070": _seen(96, 2, 4, "text classifier, fp16, 8-bit AdamW, 7.7 of 8 GiB; validation batch 192"),
-    "RTX 4060": _seen(128, 12, 4, "image-text model, accumulation 2"),
-    "P100": _seen(8, 12, 4, "segmentation at 384 pixels, 15 of 16 GiB; 12 if the card is still underused"),
+    "RTX 3090": (Setting(12, 8, 4), "fine-tuning a 1B language model, bf16, checkpointing, 18 to 20 of 24 GiB"),
+    "RTX 3070": (Setting(96, 2, 4), "text classifier, fp16, 8-bit AdamW, 7.7 of 8 GiB; validation batch 192"),
+    "RTX 4060": (Setting(128, 12, 4), "image-text model, accumulation 2"),
+    "P100": (Setting(8, 12, 4), "segmentation at 384 pixels, 15 of 16 GiB; 12 if the card is still underused"),
 }
 
 # Rows per GiB of the RTX 3090's preset, the lowest of the four documented ones (4090: 299, 4080: 320,
@@ -148,13 +135,15 @@ def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus:
     except OptionError:
         if memory_gib is None:
             raise
-    memory, known = (float(memory_gib or 0), "as given")
-    if name is not None:
-        memory, known = memory_of(name, gpu or "", memory_gib)
-    noted = _DOCUMENTED.get(name or "")
-    documented = noted is not None and memory == noted[0]
-    setting = noted[1] if noted is not None and documented else _from_memory(memory)
-    observations = (_OBSERVED[name],) if name in _OBSERVED else ()
+    memory, known = memory_of(name, gpu or "", memory_gib)
+    of, setting = _DOCUMENTED.get(name or "", (0.0, None))
+    documented = memory == of
+    if setting is None or not documented:
+        # The RTX 3090's preset, scaled; below 24 GiB the loader's settings are the 16 GiB card's.
+        fit = int(memory * _ROWS_PER_GIB)
+        rows = max(fit // _ROUND_ROWS * _ROUND_ROWS, min(fit, _ROUND_ROWS), 1)
+        setting = Setting(rows, 8 if memory >= 24 else 6, 12)
+    observations = (Observation(*_OBSERVED[name]),) if name in _OBSERVED else ()
     caveats = [f"a larger model takes a smaller batch on this card: {seen}" for seen in observations]
     if name == "RTX 5090":
         caveats.append("this is for 24 GiB (the laptop card); the desktop card has 32 GiB")
@@ -179,13 +168,6 @@ def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus:
     )
 
 
-def _from_memory(memory_gib: float) -> Setting:
-    """Scale the RTX 3090's preset; below 24 GiB the loader settings are the 16 GiB card's."""
-    rows = int(memory_gib * _ROWS_PER_GIB)
-    whole = max(rows // _ROUND_ROWS * _ROUND_ROWS, min(rows, _ROUND_ROWS), 1)
-    return _setting(whole, 8 if memory_gib >= 24 else 6, 12)
-
-
 def _arithmetic(name: str, setting: Setting, documented: bool, memory_gib: float, known: str) -> tuple[str, ...]:
     if not documented:
         return (
@@ -202,11 +184,7 @@ def _arithmetic(name: str, setting: Setting, documented: bool, memory_gib: float
 
 
 def validation_batch(batch_size: int, *, rule: str = "half") -> Suggestion:
-    """Return a validation batch: half or twice the training batch.
-
-    Half where host memory is the limit: the slots of a second loader stand beside those of the training one. Twice
-    where GPU memory is: validation keeps neither gradients nor activations for a backward pass.
-    """
+    """Return a validation batch: half the batch where host memory is the limit, twice where GPU memory is."""
     at_least(1, batch_size=batch_size)
     if rule not in ("half", "twice"):
         raise OptionError(f"rule must be 'half' or 'twice', not {rule!r}")
@@ -279,11 +257,7 @@ _BY_NUMBER = {key.lstrip("rgtx"): card for key, card in _BY_KEY.items() if key.s
 
 
 def find_card(name: str) -> str:
-    """Return the card that a name means, whether a driver, a shop or a person wrote it.
-
-    Makers' words, form factors, case, spaces and memory sizes do not matter; the model's letters and
-    digits do, since a guess between ``4080`` and ``4090`` is worse than a question. The error gives the nearest names.
-    """
+    """Return the card that a name means by the model's letters and digits; the error gives the nearest names."""
     key = _key(name)
     card = _BY_KEY.get(key) or _BY_NUMBER.get(key)
     if card is None:
@@ -295,14 +269,10 @@ def find_card(name: str) -> str:
     return card
 
 
-def memory_of(card: str, name: str, memory_gib: float | None = None) -> tuple[float, str]:
-    """Return the memory of the card that a name means, in GiB, and a phrase that says how that is known.
-
-    A size given by hand counts first, then one in the name if the card is sold with it (the 480 in
-    ``GH200 480GB`` is the processor's memory, not the GPU's), then the usual one.
-    """
-    if memory_gib is not None:
-        return float(memory_gib), "as given"
+def memory_of(card: str | None, name: str, memory_gib: float | None = None) -> tuple[float, str]:
+    """Return the memory of the card that a name means, in GiB, and how that is known."""
+    if memory_gib is not None or card is None:
+        return float(memory_gib or 0), "as given"
     named, sold = _MEMORY.search(name.lower()), CARDS[card]
     if named and float(named[1]) in sold:
         return float(named[1]), "as its name says"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ def machine(monkeypatch):
         "disk_io_counters",
         lambda perdisk: {name: SimpleNamespace(read_bytes=size) for name, size in state.disks.items()},
     )
-    monkeypatch.setattr(host, "_is_whole_disk", lambda name: name != "sda1")
+    monkeypatch.setattr(os.path, "exists", lambda path: path != "/sys/block/sda1")
     return state
 
 
