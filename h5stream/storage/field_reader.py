@@ -85,6 +85,7 @@ class _Found:
     """What has been found of the fields of a sample in one open file, or in a group of it."""
 
     opened: OpenFile
+    path: str
     row_start: int
     samples: SampleKind | None
     extents: Extents | None
@@ -101,10 +102,6 @@ class _Found:
     parts: list[DatasetPart] = field(default_factory=list)  # objects that are bytes
     # what can stand for the rows where nothing is read a row a sample: as it is, or a dataset and its path
     bearers: list[DatasetPart | tuple[Any, str]] = field(default_factory=list)
-
-    @property
-    def path(self) -> str:
-        return self.opened.identity.path
 
     @property
     def are_objects(self) -> bool:
@@ -136,7 +133,8 @@ def read_fields(
 ) -> FileParts:
     """Find all fields of a sample; of many groups, names say nothing of the one that they are found in."""
     extents = Extents.among(samples, shape.fields)
-    found = _Found(opened, row_start, samples, extents, {} if looked_up is None else looked_up)
+    looked_up = {} if looked_up is None else looked_up
+    found = _Found(opened, opened.identity.path, row_start, samples, extents, looked_up)
     entries = tuple(_add(found, place, one) for place, one in enumerate(shape.fields))
     rows = _agreed(found, _lengths(found, shape))
     for known, said, values, first in found.stretches:

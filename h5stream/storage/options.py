@@ -86,9 +86,10 @@ def check_together(field: Field) -> None:
     """Refuse options of one field that do not go together."""
     taken = field.columns if isinstance(field.columns, tuple) else (field.columns,)
     in_part = any(isinstance(one, (slice, list)) for one in taken)
-    given = {**given_to(field), ARRAYS: field.has_own_shape, "a part of an axis": in_part}
+    given = {name for name, is_given in given_to(field).items() if is_given}
+    given |= {name for name, applies in ((ARRAYS, field.has_own_shape), ("a part of an axis", in_part)) if applies}
     for names, refused, words in CLASHES:
-        if any(given[name] for name in names) and any(given[name] for name in refused):
+        if not given.isdisjoint(names) and not given.isdisjoint(refused):
             raise OptionError(words.format(field))
 
 

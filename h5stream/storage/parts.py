@@ -48,15 +48,16 @@ def part_of(
     """Describe a dataset, for the fields that it fills; what samples take along its axes is no selection of columns."""
     opened.guard.check_data(place.dataset, name, place.identity.path)
     pipeline = filters.pipeline_of(place.dataset.id.get_create_plist())
-    part = replace(_part(place, None if along else columns, targets, pipeline, name), row_start=row_start)
+    part = _part(place, None if along else columns, targets, pipeline, name)
+    changes: dict[str, Any] = {"row_start": row_start} if row_start else {}
     if part.leads_on:
         found = files_behind(place.dataset, place.identity.path)
-        part = replace(part, behind=tuple(opened.files.number_of(path) for path in found[:WATCHED_FILES]))
-    if not along:
-        return part
-    elements = int(np.prod(part.shape[1:], dtype=object))
-    whole = ColumnPiece(number=0, row_elements=elements, segments=np.array([[0, 0, elements]]))
-    return replace(part, along=along, pieces=(whole,))
+        changes["behind"] = tuple(opened.files.number_of(path) for path in found[:WATCHED_FILES])
+    if along:
+        elements = int(np.prod(part.shape[1:], dtype=object))
+        whole = ColumnPiece(number=0, row_elements=elements, segments=np.array([[0, 0, elements]]))
+        changes |= {"along": along, "pieces": (whole,)}
+    return replace(part, **changes) if changes else part
 
 
 def _part(
