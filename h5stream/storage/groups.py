@@ -117,19 +117,23 @@ def _matching(
     raw: RawFile,
 ) -> Iterator[Names]:
     pattern, *below = levels
-    if not below:
-        yield _members(group, pattern, above, path, guard, kind, raw)
+    if not below and _is_of_many(group):
+        yield _many_matching(group, pattern, above, path, guard, kind, raw)
         return
-    dead = list[str]()
-    for name in fnmatch.filter([name for name in group if isinstance(name, str)], pattern):
+    names, found, dead = [name for name in group if isinstance(name, str)], list[str](), list[str]()
+    for name in fnmatch.filter(names, pattern):
         if not is_hard_link(group, name):  # the links above it were followed on the way down
             guard.check_links(group.file, above + name, path)
         inner = behind(group, name, path, _OTHERS)
         if inner is None:
             dead.append(above + name)
-        elif isinstance(inner, h5py.Group):
+        elif below and isinstance(inner, h5py.Group):
             yield from _matching(inner, below, f"{above}{name}/", path, guard, kind, raw)
+        elif not below and isinstance(inner, kind):
+            found.append(above + name)
     _say_dead(dead, path)
+    if found:
+        yield Names.of(found)
 
 
 def _say_dead(names: list[str], path: str) -> None:
@@ -144,7 +148,14 @@ def _say_dead(names: list[str], path: str) -> None:
         )
 
 
-def _members(
+def _is_of_many(group: Any) -> bool:
+    """Tell whether a group has many links; to count a million, libhdf5 would take all of them into memory."""
+    count = itertools.count(1)
+    group.id.links.iterate(lambda _: next(count) >= whereabouts.MANY or None, order=h5py.h5.ITER_NATIVE)
+    return next(count) > whereabouts.MANY
+
+
+def _many_matching(
     group: Any,
     pattern: str,
     above: str,
@@ -153,7 +164,7 @@ def _members(
     kind: type[h5py.Group] | type[h5py.Dataset],
     raw: RawFile,
 ) -> Names:
-    """Return what a pattern matches in one group: libhdf5 opens nothing whose header says what it is."""
+    """Return what a pattern matches in a group of many: libhdf5 opens none whose header says what it is."""
     links = raw.links(group)
     which = _matches(links, pattern)
     addresses = links.addresses[which]
