@@ -21,7 +21,8 @@ from h5stream.engine.slots import Memory, SlotFormat, address_of, map_memory
 from h5stream.engine.tasks import Destination
 from h5stream.errors import OptionError
 from h5stream.field_statistics import FieldStatistics, statistics_of
-from h5stream.order.blocks import Blocks, block_numbers, blocks_by, listed_blocks, make_blocks, row_numbers, select_rows
+from h5stream.order.blocks import Blocks, listed_blocks, row_numbers, select_rows
+from h5stream.order.chunks import block_rows, blocks_of, shuffled_blocks
 from h5stream.order.epoch import Window
 from h5stream.order.places import Places, place_dtype
 from h5stream.order.weights import RandomStarts, SourceShares
@@ -498,19 +499,8 @@ class H5Dataset(Dataset[Any]):
         return self._shuffled_blocks(rows if rows is None or self.is_in_file_order else np.sort(rows))
 
     def _shuffled_blocks(self, rows: NDArray[np.int64] | None) -> Blocks:
-        chunks = self.layout.looked_up_chunks()
-        blocks = self._blocks_of(rows) if chunks is None else blocks_by(chunks if rows is None else chunks[rows], rows)
+        blocks = shuffled_blocks(self.layout, rows)
         return blocks if self.shares is None else self.shares.stratified(blocks)
-
-    def _blocks_of(self, rows: NDArray[np.int64] | None) -> Blocks:
-        layout = self.layout
-        if layout.space is None:
-            return make_blocks(layout.file_starts, layout.block_rows, rows)
-        numbers = np.arange(layout.samples) if rows is None else rows
-        if isinstance(layout.space, BoxSpace):
-            return blocks_by(layout.chunks_of_boxes(numbers), rows)
-        anchors = layout.space.anchors_of(numbers)
-        return blocks_by(block_numbers(layout.file_starts, layout.block_rows, anchors), rows, anchors)
 
     def blocks_for(self, shuffle: bool) -> Blocks:
         """Cut the rows into the blocks of an epoch; one that is not shuffled keeps the order of `listed`.
@@ -530,9 +520,9 @@ class H5Dataset(Dataset[Any]):
         space = self.layout.space
         in_order = space is None or (isinstance(space, SequenceSpace) and _ascending(space.anchors))
         if self.is_in_file_order and in_order:
-            return self._blocks_of(self.rows)
+            return blocks_of(self.layout, self.rows)
         rows = np.arange(self.layout.samples) if self.rows is None else self.rows
-        return listed_blocks(rows, max(self.layout.block_rows))
+        return listed_blocks(rows, max(block_rows(self.layout)))
 
     def drawn_blocks(self, shuffle: bool, *, seed: int, epoch: int) -> Blocks | None:
         """Cut the samples that an epoch draws into blocks.
@@ -554,7 +544,7 @@ class H5Dataset(Dataset[Any]):
         rows = self._starts.numbers(seed=seed, epoch=epoch)
         if isinstance(self.layout.space, BoxSpace) and not shuffle:
             return listed_blocks(rows, 1)
-        return self._shuffled_blocks(rows) if shuffle else self._blocks_of(rows)
+        return self._shuffled_blocks(rows) if shuffle else blocks_of(self.layout, rows)
 
     # --- samples and batches ----------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any
 from h5stream.dataset import H5Dataset
 from h5stream.errors import StateError
 from h5stream.order.blocks import Blocks
+from h5stream.order.chunks import block_rows
 from h5stream.order.shares import Taken
 from h5stream.samples.boxes import BoxSpace
 from h5stream.samples.space import Space
@@ -128,7 +129,7 @@ def data_fingerprint(dataset: H5Dataset, blocks: Blocks) -> dict[str, int | str]
         "file_bytes": sum(layout.file_sizes),
         "fields": _fields_text(layout),
         **({} if layout.space is None else {"samples": _samples_text(layout, layout.space)}),
-        "block_rows": _each(layout.block_rows),
+        "block_rows": _each(block_rows(layout)),
         "chunks": _digest(*_chunk_bytes(layout)),
     }
 

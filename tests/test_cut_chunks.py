@@ -9,7 +9,7 @@ from inner import stream_all
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
 from h5stream.errors import StateError
-from h5stream.storage.layout import BLOCK_NBYTES, WHOLE_NBYTES
+from h5stream.order.chunks import BLOCK_NBYTES, WHOLE_NBYTES, block_rows
 
 PICTURES = 1_281_167
 PER_CLASS = 1282
@@ -68,7 +68,7 @@ def test_an_exact_global_shuffle_needs_its_plan_and_a_few_batches(tmp_path):
 def test_the_size_of_a_block_is_a_function_of_how_data_are_stored(tmp_path, x, rows):
     assert BLOCK_NBYTES * 4 == WHOLE_NBYTES == 4096 * 64 * 4
     path = write(tmp_path / "a.h5", x={"shape": (200_000, 64), **x})
-    assert H5Dataset(path, "x").layout.block_rows == (rows,)
+    assert block_rows(H5Dataset(path, "x").layout) == (rows,)
 
 
 @pytest.mark.parametrize(
@@ -86,14 +86,14 @@ def test_the_size_of_a_block_is_a_function_of_how_data_are_stored(tmp_path, x, r
 def test_chunks_are_whole_blocks_where_another_field_has_to_be_decoded(tmp_path, other, is_cut):
     path = write(tmp_path / "a.h5", x={"shape": (200_000, 64), "chunks": (40_000, 64)}, y=other)
     dataset = H5Dataset(path, ["x", "y"])
-    assert dataset.layout.block_rows == ((1000,) if is_cut else (40_000,))
+    assert block_rows(dataset.layout) == ((1000,) if is_cut else (40_000,))
     assert dataset.blocks.count == (200 if is_cut else 5)
 
 
 def test_each_file_is_cut_by_itself(tmp_path):
     chunks = ({"chunks": (40_000, 64)}, {"chunks": (40_000, 64), "compression": "lzf"}, {"chunks": (100, 64)})
     paths = [write(tmp_path / f"{k}.h5", x={"shape": (50_000, 64), **c}) for k, c in enumerate(chunks)]
-    assert H5Dataset(paths, "x").layout.block_rows == (1000, 40_000, 100)
+    assert block_rows(H5Dataset(paths, "x").layout) == (1000, 40_000, 100)
 
 
 # --- states ---------------------------------------------------------------------------------------------------

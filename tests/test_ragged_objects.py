@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, errors
-from h5stream.storage import whereabouts
-from h5stream.storage.field_reader import FieldReader
+from h5stream.storage import field_reader, whereabouts
 
 
 @pytest.fixture(params=[0, whereabouts.MANY], ids=["from the file's bytes", "through libhdf5"])
@@ -90,8 +89,8 @@ def test_groups_that_are_unlike_are_described_a_field_at_a_time(tmp_path, monkey
         for k in range(1, 9):
             for name in "xyz":
                 file.create_dataset(f"o/{k}/{name}", data=np.arange(9.0) + k, chunks=(k,))
-    added, add = [], FieldReader._add
-    monkeypatch.setattr(FieldReader, "_add", lambda *given: (added.append(given[1]), add(*given))[1])
+    added, add = [], field_reader._add
+    monkeypatch.setattr(field_reader, "_add", lambda *given: (added.append(given[1]), add(*given))[1])
     dataset = H5Dataset(tmp_path / "a.h5", [Field(name, ragged="list") for name in "xyz"], samples=Objects("o/*"))
     assert [values[7].tolist() for values in dataset[:]] == [(np.arange(9.0) + 8).tolist()] * 3
     assert len(added) <= 3 + 8 * 3  # the first group, then each field of each

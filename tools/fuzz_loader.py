@@ -42,8 +42,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 from h5stream import Field, H5Dataset, H5StreamLoader
 from h5stream.engine.landing import kept
 from h5stream.errors import BudgetError, LoaderClosedError, OptionError
-from h5stream.order import places, windows
-from h5stream.storage import layout
+from h5stream.order import chunks, places, windows
 
 HANG_S = 90
 """Seconds that a round may take."""
@@ -61,9 +60,9 @@ STORAGE: tuple[dict[str, Any], ...] = (
 SMALL: tuple[tuple[Any, str, Sequence[int]], ...] = (
     (kept, "KEEP_NBYTES", (-1, 400)),
     (kept, "ASKING_ROWS", (0, 50)),
-    (layout, "WHOLE_NBYTES", (0, 64)),
-    (layout, "BLOCK_NBYTES", (16, 64, 300)),
-    (layout, "SMALL_NBYTES", (-1, 500)),
+    (chunks, "WHOLE_NBYTES", (0, 64)),
+    (chunks, "BLOCK_NBYTES", (16, 64, 300)),
+    (chunks, "SMALL_NBYTES", (-1, 500)),
     (places, "_MOST_32", (20, 100)),
     (places, "PIECE", (1, 7, 64)),
     (places, "MAPPED_NBYTES", (1,)),

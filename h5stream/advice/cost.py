@@ -21,6 +21,7 @@ from h5stream.engine.landing.unfiltered import reach_of
 from h5stream.engine.plan import Placement
 from h5stream.errors import BudgetError, H5StreamError
 from h5stream.order.blocks import make_blocks
+from h5stream.order.chunks import block_rows
 from h5stream.order.epoch import EpochOrder
 from h5stream.order.line import OrderSettings
 from h5stream.order.quality import forecast, is_weak
@@ -171,12 +172,12 @@ def cost_sample(
     size, too_small = _window_size(layout, batch_rows, memory_budget, threads)
     budget = too_small.needed if too_small else memory_budget
     order = EpochOrder(
-        make_blocks(layout.file_starts, layout.block_rows),
+        make_blocks(layout.file_starts, block_rows(layout)),
         OrderSettings(batch_size=batch_size, window_rows=size.window_rows, first_window_rows=size.first_window_rows),
     )
     stored = _stored(layout, entries, order, budget)
     every = [one.entry for one in stored]
-    shuffle = _shuffle(order, min(layout.block_rows[0], layout.rows))
+    shuffle = _shuffle(order, min(block_rows(layout)[0], layout.rows))
     sample = SampleCost(
         fields=fields,
         chosen_by=chosen_by,

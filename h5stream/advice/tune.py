@@ -17,12 +17,12 @@ from typing import Any
 from h5stream import allowance
 from h5stream.advice.suggestion import Suggestion, above_zero
 from h5stream.advice.trials import Comparison, compare, spread_of, time_loop
-from h5stream.engine.budget import block_rows_of
 from h5stream.engine.footprint import WindowRows
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import BudgetError, WeakShuffleWarning
 from h5stream.loader import H5StreamLoader
 from h5stream.monitor.screen import BLUE, RED, bare, figure_of_matplotlib
+from h5stream.order.chunks import longest_block
 from h5stream.order.quality import FEW_BLOCKS, is_weak
 from h5stream.profiles import Profile
 
@@ -266,7 +266,7 @@ class Bench:
             self.options["memory_budget"] = loader.memory_budget
             self.rows, self.row_nbytes = len(loader.dataset), layout.row_nbytes
             trial = time_loop(loader, None, self._seconds)
-            block_rows = block_rows_of(layout)
+            block_rows = longest_block(layout)
             return Attempt(
                 knob=knob,
                 threads=loader.num_workers,

@@ -154,13 +154,14 @@ def _data_of(
             raise OptionError(f"--fields {fields!r} names fields of FILE; name a file as well")
         return _Data(row_bytes, rows, chunk_bytes or _CHUNK_NBYTES)
     paths = options.files_of(files)
+    from h5stream.order.chunks import block_rows
     from h5stream.storage.opening import open_layout
 
     layout = open_layout(paths, **options.loader_options(fields, samples))
     chunk = chunk_bytes or layout.leading[0].chunk_nbytes
     # With a chunk of the user's own the file's no longer say how many rows it has.
-    block_rows = None if chunk_bytes else min(layout.block_rows[0], layout.rows)
-    return _Data(row_bytes or layout.row_nbytes, rows or layout.samples, chunk, block_rows)
+    rows_of_block = None if chunk_bytes else min(block_rows(layout)[0], layout.rows)
+    return _Data(row_bytes or layout.row_nbytes, rows or layout.samples, chunk, rows_of_block)
 
 
 def _host_memory(

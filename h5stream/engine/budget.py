@@ -34,6 +34,7 @@ from h5stream.engine.landing.kept import (
 )
 from h5stream.engine.landing.unfiltered import reach_of
 from h5stream.errors import BudgetError, OptionError
+from h5stream.order.chunks import block_rows, longest_block
 from h5stream.order.line import OrderSettings
 from h5stream.order.places import place_nbytes
 from h5stream.order.sized import POOL_BATCHES
@@ -100,12 +101,6 @@ def scratch_nbytes(layout: SampleLayout) -> int:
     return max(1, min(TASK_NBYTES, largest_dataset + largest_stored) + largest_stored + 3 * largest_chunk)
 
 
-def block_rows_of(layout: SampleLayout) -> int:
-    """Return the rows of a block; of the longest, where they differ."""
-    chunks = layout.looked_up_chunks()
-    return max(layout.block_rows) if chunks is None else int(np.bincount(chunks).max())
-
-
 def threads_within(layout: SampleLayout, threads: int, memory_budget: int) -> int:
     """Return as many of these threads as share the part of a budget that is for scratch; at least one.
 
@@ -140,7 +135,7 @@ def shape_of(
     return Shape(
         rows=rows,
         field_nbytes=tuple(field.row_nbytes for field in layout.fields),
-        block_rows=block_rows_of(layout),
+        block_rows=longest_block(layout),
         scratch_nbytes=scratch_nbytes(layout),
         planned=len(planned),
         chunks_a_row=sum(_chunks_a_row(layout, parts, rows) for parts in planned),
@@ -239,7 +234,7 @@ def _data_nbytes(layout: SampleLayout, selected: NDArray[np.int64] | None) -> in
     """Return the bytes of chunk indexes, of blocks, of samples that are no rows, and of the selected ones."""
     indexes = [part.index for parts in layout.datasets for part in parts if part.index is not None]
     index = sum(i.numbers.nbytes + i.offset.nbytes + i.nbytes.nbytes + i.filter_mask.nbytes for i in indexes)
-    blocks = sum(-(-part.rows // rows) for part, rows in zip(layout.leading, layout.block_rows, strict=True))
+    blocks = sum(-(-part.rows // rows) for part, rows in zip(layout.leading, block_rows(layout), strict=True))
     index += sum(one.nbytes for one in layout.lookups)
     index += sum(part.heap.nbytes for parts in layout.datasets for part in parts if part.heap is not None)
     index += 0 if layout.space is None else layout.space.nbytes
@@ -252,12 +247,13 @@ def _seam_rows(layout: SampleLayout, planned: Iterable[tuple[DatasetPart, ...]])
     """Return the rows of the longest chunk that is decoded, and that the edges of blocks may cut."""
     if isinstance(layout.space, BoxSpace):
         return 0
+    sizes = block_rows(layout)
     cut = (
         part.chunk_rows
         for parts in planned
-        if len(parts) == len(layout.block_rows)
-        for part, block_rows in zip(parts, layout.block_rows, strict=True)
-        if part.access == DECODED and block_rows % part.chunk_rows
+        if len(parts) == len(sizes)
+        for part, rows in zip(parts, sizes, strict=True)
+        if part.access == DECODED and rows % part.chunk_rows
     )
     return max(cut, default=0)
 

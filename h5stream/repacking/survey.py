@@ -26,7 +26,7 @@ from h5stream.storage.discovery import datasets_of, default_fields, find_dataset
 from h5stream.storage.elements import Leaf
 from h5stream.storage.external import Guard
 from h5stream.storage.fallback import fill_element
-from h5stream.storage.field_reader import FieldReader
+from h5stream.storage.field_reader import read_fields
 from h5stream.storage.fields import sample_shape
 from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout, Target
 from h5stream.storage.places import Files, OpenFile
@@ -183,7 +183,7 @@ def _raw(opened: OpenFile, name: str, dataset: Any) -> RawDataset:
         return replace(raw, reason="it has no rows")
     shape = sample_shape(name)
     try:
-        found = FieldReader(opened, 0, None, None, {}).read(shape)
+        found = read_fields(opened, shape)
     except H5StreamError as error:
         return replace(raw, reason=str(error).split(": ", 1)[-1])
     part, count = found.parts[0], raw.element_nbytes

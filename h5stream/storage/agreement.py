@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from h5stream.errors import FieldLengthError
 from h5stream.samples.boxes import Along
 from h5stream.samples.stretches import Ragged
+from h5stream.storage.extents import Volume
 from h5stream.storage.layout import VIA_H5PY, DatasetPart, FieldLayout
 from h5stream.storage.rowbox import column_pieces
 from h5stream.storage.source import SourceIdentity
@@ -25,6 +26,7 @@ class FileParts:
     fields: tuple[FieldLayout, ...]  # the entries of a batch, as this file would give them
     parts: tuple[DatasetPart, ...]  # the datasets that they are read from
     entries: tuple[Any, ...]  # as in `SampleLayout.entries`
+    volume: Volume | None = None  # what is known of that, where samples are parts of a volume
     once: tuple[tuple[int, Any], ...] = ()  # by field number, what all of its rows have
     are_objects: bool = False  # whether its rows are objects; `once` then has an array or a list of a value for each
     # the row of each object, where these do not follow one another as they are asked for

@@ -29,7 +29,7 @@ from h5stream.errors import (
 from h5stream.storage import elements
 from h5stream.storage.external import Guard
 from h5stream.storage.fields import split_member
-from h5stream.storage.handles import open_file
+from h5stream.storage.handles import DAMAGE, open_file
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.source import no_such_file, not_permitted
 from h5stream.storage.values import holds_reference, in_stored_byte_order
@@ -40,9 +40,6 @@ _LISTED = 12
 
 _FEW_LENGTHS = 3
 """Lengths, up to which as many names of each are listed; of more, as many names as this."""
-
-_DAMAGE = (RuntimeError, OSError, KeyError, ValueError, TypeError)
-"""What h5py makes of objects that libhdf5 cannot open."""
 
 _NOT_THERE = (
     "component not found",
@@ -130,13 +127,7 @@ def datasets_of(
 
 
 def some_of(names: Sequence[str]) -> list[str]:
-    """Choose which of a group's names to look at: all, but of those that differ in their digits alone a few.
-
-    Examples
-    --------
-    >>> len(some_of([f"trace_{k}" for k in range(100_000)] + ["about"]))
-    33
-    """
+    """Choose which of a group's names to look at: all, but of those that differ in their digits alone a few."""
     families: dict[str, list[str]] = defaultdict(list)
     for name in names:
         families[re.sub(r"\d+", "0", name)].append(name)
@@ -164,14 +155,14 @@ def _hard_linked(
     names: list[str] = []
     try:
         names += sorted(name for name in group if isinstance(name, str))
-    except _DAMAGE as error:
+    except DAMAGE as error:
         damaged[path.rstrip("/") or "/"] = what_libhdf5_said(error)
     for name in names if chosen is None else chosen(path.rstrip("/"), group, names):
         try:
             if _link_type(group, name) != h5l.TYPE_HARD:
                 continue
             thing = group[name]
-        except _DAMAGE as error:
+        except DAMAGE as error:
             damaged[path + name] = what_libhdf5_said(error)
         else:
             yield name, thing
@@ -272,7 +263,7 @@ def behind(group: Any, name: str | bytes, path: str, way_out: str = "name other 
         return None
     try:
         return group[name]
-    except _DAMAGE as error:
+    except DAMAGE as error:
         said = what_libhdf5_said(error)
         if kind != h5l.TYPE_HARD and any(text in said for text in _NOT_THERE):
             return None
@@ -286,7 +277,7 @@ def behind(group: Any, name: str | bytes, path: str, way_out: str = "name other 
 
 def is_there(file: Any, name: str, path: str) -> bool:
     """Tell whether a name leads to an object."""
-    with contextlib.suppress(*_DAMAGE):
+    with contextlib.suppress(*DAMAGE):
         if h5py.h5o.exists_by_name(file.id, name.encode("utf-8", "surrogateescape")):
             return True
     why_not_opened(file, name, path)
@@ -297,7 +288,7 @@ def thing_at(file: Any, name: str, path: str) -> Any:
     """Return the object that a name leads to; None if it is not there."""
     try:
         return file[name]
-    except _DAMAGE:
+    except DAMAGE:
         why_not_opened(file, name, path)
         return None
 
@@ -306,7 +297,7 @@ def dataset_at(file: Any, name: str, path: str) -> Any:
     """Open a dataset, and return its `h5py.h5d.DatasetID`, in a third of the time that an `h5py.Dataset` takes."""
     try:
         return h5py.h5d.open(file.id, name.encode("utf-8", "surrogateescape"))
-    except _DAMAGE as error:
+    except DAMAGE as error:
         why = why_not_opened(file, name.strip("/"), path) or what_libhdf5_said(error)
         above = file.get(name.rpartition("/")[0] or "/")
         hint = did_you_mean(name.rpartition("/")[2], above) if isinstance(above, h5py.Group) else ""
@@ -339,7 +330,7 @@ def find_dataset(file: Any, name: str, path: str, guard: Guard) -> tuple[Any, st
         guard.check_links(file, candidate, path)
         try:
             return isinstance(file.get(candidate), h5py.Dataset)
-        except _DAMAGE:
+        except DAMAGE:
             return False
 
     clean = name.strip("/")
@@ -359,7 +350,7 @@ def _not_found(file: Any, name: str, path: str) -> FieldNotFoundError:
     every = datasets_of(file)
     there = {n: dataset for n, dataset in every.items() if not is_bookkeeping(n)} or every
     inside: dict[str, Any] = {}
-    with contextlib.suppress(KeyError, OSError, RuntimeError, ValueError):  # a link that leads nowhere
+    with contextlib.suppress(*DAMAGE):  # a link that leads nowhere
         if isinstance(file.get(name.strip("/")), h5py.Group):
             inside = {n: dataset for n, dataset in there.items() if n.startswith(name.strip("/") + "/")}
             if not inside:
@@ -383,7 +374,7 @@ def why_not_opened(file: Any, name: str, path: str) -> str:
         stems = [part[:end] for end in range(len(part), 0, -1) if end == len(part) or part[end] == ":"]
         try:
             stem = next((stem for stem in stems if group.id.links.exists(stem.encode())), None)
-        except _DAMAGE as error:
+        except DAMAGE as error:
             said = what_libhdf5_said(error)
             raise SourceError(f"{path!r}: the links of {group.name!r} cannot be read: {said}", file=path) from error
         if stem is None:
@@ -410,27 +401,14 @@ def _with_members(datasets: dict[str, Any]) -> Iterator[str]:
 
 
 def member_names(name: str, dtype: Any) -> Iterator[str]:
-    """Name the members of a compound as fields are named, those of compounds inside it too; none of other types.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> list(member_names("obs", np.dtype([("label", "i1"), ("at", [("x", "f4")])])))
-    ['obs:label', 'obs:at', 'obs:at:x']
-    """
+    """Name the members of a compound as fields are named, those of compounds inside it too; none of other types."""
     for member in dtype.names or ():
         yield f"{name}:{member}"
         yield from member_names(f"{name}:{member}", dtype.fields[member][0])
 
 
 def is_bookkeeping(name: str) -> bool:
-    """Tell whether a dataset is what PyTables keeps for itself: the indexes of its tables, never samples.
-
-    Examples
-    --------
-    >>> is_bookkeeping("meter1/_i_table/index/sorted"), is_bookkeeping("meter1/table")
-    (True, False)
-    """
+    """Tell whether a dataset is what PyTables keeps for itself: the indexes of its tables, never samples."""
     return any(part.startswith("_i_") for part in name.split("/")[:-1])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -87,16 +88,20 @@ class Extents:
 
     samples: SampleKind  # what a sample is
     kind: AlongAxis | None  # how it lies along an axis; None for boxes
+    volume: Volume = field(default_factory=Volume)  # what all fields said of it so far
 
     @classmethod
     def of(cls, samples: SampleKind) -> Extents:
         """Return those of a kind of samples that has them."""
-        if isinstance(samples, Boxes):
-            return cls(samples=samples, kind=None)
-        return cls(samples=samples, kind=along_axis(samples, is_scaled=True))
+        return cls(samples=samples, kind=None if isinstance(samples, Boxes) else along_axis(samples, is_scaled=True))
 
-    def take(self, shape: tuple[int, ...], asked: Field, volume: Volume) -> Taken:
-        """Return what a sample takes of a dataset along each axis, and the shape that this has; note it in a volume."""
+    @classmethod
+    def among(cls, samples: SampleKind | None, fields: tuple[Any, ...]) -> Extents | None:
+        """Return those of samples that are parts of volumes; None where they are rows, or sequences of them."""
+        return cls.of(samples) if samples is not None and has_extents(samples, fields) else None
+
+    def take(self, shape: tuple[int, ...], asked: Field) -> Taken:
+        """Return what a sample takes of a dataset along each axis, and the shape that this has; note it."""
         if 0 in shape:
             raise FieldLengthError(
                 f"it has the shape {shape}: there is nothing in it; Field(..., ragged=) takes objects of unlike "
@@ -106,14 +111,12 @@ class Extents:
         if isinstance(self.samples, Objects):
             if asked.steps is not None or asked.at or asked.axis is not None or asked.scale:
                 raise OptionError("samples=Objects(...) takes datasets whole, so steps=, at=, axis= and scale= must go")
-            taken = _others(shape, asked.columns)
-            whole = tuple(Along(numbers) for numbers, _ in taken)
-            return whole, tuple(len(numbers) for numbers, stays in taken if stays)
+            return _taken(_others(shape, asked.columns))
         if isinstance(self.samples, Boxes):
-            return self._box(self.samples, shape, asked, volume)
-        return self._along(shape, asked, volume)
+            return self._box(self.samples, shape, asked)
+        return self._along(shape, asked)
 
-    def _box(self, boxes: Boxes, shape: tuple[int, ...], asked: Field, volume: Volume) -> Taken:
+    def _box(self, boxes: Boxes, shape: tuple[int, ...], asked: Field) -> Taken:
         axes = len(boxes.shape)
         if asked.steps is not None or asked.at or asked.axis is not None:
             raise OptionError("samples=Boxes(...) takes boxes of a dataset, so steps=, at= and axis= must go")
@@ -128,16 +131,12 @@ class Extents:
                     f"scale={scale} makes {float(size * scale):g} elements of a box of {size} with a halo of {around}; "
                     "both are whole numbers of each field's"
                 )
-            volume.add(asked.name, axis, shape[len(before) + axis], scale)
-            volume.multiples[axis] = int(np.lcm(volume.multiples.get(axis, 1), scale.denominator))
+            self.volume.add(asked.name, axis, shape[len(before) + axis], scale)
+            self.volume.multiples[axis] = int(np.lcm(self.volume.multiples.get(axis, 1), scale.denominator))
             inner.append(Along(range(-int(around * scale), int((size + around) * scale)), axis, scale))
-        taken = [(Along(numbers), stays) for numbers, stays in _others(before, asked.columns)]
-        return (*(along for along, _ in taken), *inner), (
-            *(len(along.offsets) for along, stays in taken if stays),
-            *(len(along.offsets) for along in inner),
-        )
+        return _taken([*_others(before, asked.columns), *((along, True) for along in inner)])
 
-    def _along(self, shape: tuple[int, ...], asked: Field, volume: Volume) -> Taken:
+    def _along(self, shape: tuple[int, ...], asked: Field) -> Taken:
         kind = self.kind
         assert kind is not None
         if asked.axis == ROWS and (asked.steps is not None or asked.scale or not kind.has_rows):
@@ -157,22 +156,16 @@ class Extents:
             axis = -1  # what each row has once
         elif by_row and axis == 0:
             raise OptionError("samples are of one row of axis 0 each, so axis= is another, such as 1")
-        moved = {0: self._row(shape, asked, volume)} if by_row else {}
+        moved: dict[int, tuple[Along, bool]] = {}
+        if by_row:
+            self.volume.add(asked.name, 0, shape[0])
+            moved[0] = Along((0,), 0), False
         if axis >= 0:
-            moved[axis] = self._steps(shape[axis], asked, volume)
+            moved[axis] = self._steps(shape[axis], asked)
         others = iter(_others(tuple(n for a, n in enumerate(shape) if a not in moved), asked.columns))
-        alongs, sizes = [], []
-        for a in range(len(shape)):
-            along, stays = moved[a] if a in moved else _whole(next(others))
-            alongs.append(along)
-            sizes += [len(along.offsets)] if stays else []
-        return tuple(alongs), tuple(sizes)
+        return _taken([moved[a] if a in moved else next(others) for a in range(len(shape))])
 
-    def _row(self, shape: tuple[int, ...], asked: Field, volume: Volume) -> tuple[Along, bool]:
-        volume.add(asked.name, 0, shape[0])
-        return Along((0,), 0), False
-
-    def _steps(self, elements: int, asked: Field, volume: Volume) -> tuple[Along, bool]:
+    def _steps(self, elements: int, asked: Field) -> tuple[Along, bool]:
         """Return the steps of a field along the axis, and whether these make an axis."""
         kind, samples = self.kind, self.samples
         assert kind is not None
@@ -186,8 +179,8 @@ class Extents:
             if steps is None:
                 steps = self._scaled_steps(asked, scale)
         origin = kind.origins.index(asked.at or START) if isinstance(samples, Table) else kind.along
-        volume.add(asked.name, kind.along, elements, scale)
-        volume.steps_of_each.append(
+        self.volume.add(asked.name, kind.along, elements, scale)
+        self.volume.steps_of_each.append(
             FieldSteps(elements=elements, least=min(steps), most=max(steps), scale=scale, origin=origin)
         )
         return Along(steps, origin, scale), stays
@@ -239,19 +232,20 @@ class Extents:
         return self.kind is not None and self.kind.has_rows
 
 
-def _whole(other: tuple[Any, bool]) -> tuple[Along, bool]:
-    return Along(other[0]), other[1]
+def _taken(alongs: Sequence[tuple[Along, bool]]) -> Taken:
+    """Return what is taken along each axis, and the shape of the axes that stay."""
+    return tuple(along for along, _ in alongs), tuple(len(along.offsets) for along, stays in alongs if stays)
 
 
-def _others(shape: tuple[int, ...], columns: Columns) -> list[tuple[Any, bool]]:
+def _others(shape: tuple[int, ...], columns: Columns) -> list[tuple[Along, bool]]:
     """Return what is taken of the axes that samples do not move along, and whether each stays."""
     if columns is None:
-        return [(range(count), True) for count in shape]
+        return [(Along(range(count)), True) for count in shape]
     if not shape:
         raise OptionError("columns= chooses of the axes that samples do not lie along, and there is none; leave it out")
     return [
-        (range(count) if stays and np.array_equal(numbers, np.arange(count)) else tuple(numbers.tolist()), stays)
-        for count, (numbers, stays) in zip(shape, axes_taken(shape, columns), strict=True)
+        (Along(range(n) if stays and np.array_equal(numbers, np.arange(n)) else tuple(numbers.tolist())), stays)
+        for n, (numbers, stays) in zip(shape, axes_taken(shape, columns), strict=True)
     ]
 
 

@@ -19,15 +19,11 @@ from typing import Any, NoReturn
 import h5py
 
 from h5stream.errors import ExternalDataError, NotHDF5Error, TruncatedFileError
-from h5stream.storage.handles import open_file
+from h5stream.storage.handles import DAMAGE, open_file
 from h5stream.storage.source import no_such_file
 
 _MOST_LINKS = 32
 """Links that are followed in a row; libhdf5 gives up after 16."""
-
-
-_DAMAGE = (KeyError, OSError, RuntimeError, ValueError, TypeError)
-"""What h5py raises where a way through a file leads nowhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,20 +70,16 @@ class Guard:
             self._check_data(dataset, name, path, seen=set())
 
     def _check_data(self, dataset: Any, name: str, path: str, *, seen: set[tuple[str, str]]) -> None:
-        creation = dataset.id.get_create_plist()
-        if creation.get_external_count():
-            _refuse(path, name, "external file", os.fsdecode(creation.get_external(0)[0]))
-        if not dataset.is_virtual:
-            return
-        for source in dataset.virtual_sources():
-            inside = self._opened_path(source.file_name, path)
+        for kind, target, source in _leads(dataset.id.get_create_plist()):
+            inside = self._opened_path(target, path) if kind is ReferenceKind.VIRTUAL else None
             if inside is None:
-                _refuse(path, name, "virtual source", source.file_name)
-            if (inside, source.dset_name) not in seen:
-                seen.add((inside, source.dset_name))
+                what = "virtual source" if kind is ReferenceKind.VIRTUAL else "external file"
+                _refuse(path, name, f"field {name!r} has the {what}", target)
+            if (inside, source) not in seen:
+                seen.add((inside, source))
                 is_own = inside == os.path.abspath(path)
                 with contextlib.nullcontext(dataset.file) if is_own else open_file(inside) as file:
-                    self._check_source(file, inside, source.dset_name, seen)
+                    self._check_source(file, inside, source, seen)
 
     def _opened_path(self, target: str, path: str) -> str | None:
         """Return the path of an opened file that a virtual source names, None if it is not one of them."""
@@ -111,7 +103,7 @@ def _damage_ignored() -> Iterator[None]:
         yield
     except ExternalDataError:  # which is an OSError too
         raise
-    except _DAMAGE:
+    except DAMAGE:
         pass
 
 
@@ -122,7 +114,7 @@ def without_soft_links(file: Any, name: str) -> str:
     """
     try:
         return _walked(file, "/", name, _MOST_LINKS, lambda step, _link, rest, _left: posixpath.join(step, *rest))
-    except _DAMAGE:
+    except DAMAGE:
         return name
 
 
@@ -154,11 +146,15 @@ def _link(file: Any, step: str) -> Any:
 
 
 def _refuse_link(path: str, link: str, target: str) -> NoReturn:
+    _refuse(path, link.lstrip("/"), f"{link.lstrip('/')!r} is an external link to", target)
+
+
+def _refuse(path: str, name: str, what: str, target: str) -> NoReturn:
     raise ExternalDataError(
-        f"{path!r}: {link.lstrip('/')!r} is an external link to {target!r}. Data outside the opened "
-        "files is refused; pass allow_external=True if you trust the file.",
+        f"{path!r}: {what} {target!r}. Data outside the opened files is refused; pass allow_external=True if you trust "
+        "the file.",
         file=path,
-        field=link.lstrip("/"),
+        field=name,
         target=target,
     )
 
@@ -173,16 +169,6 @@ def _names_meant(file: Any, name: str) -> list[str]:
     with _damage_ignored():
         meant += [posixpath.join(folder, one) for one in file[folder or "/"] if pattern.fullmatch(one)]
     return meant
-
-
-def _refuse(path: str, name: str, what: str, target: str) -> NoReturn:
-    raise ExternalDataError(
-        f"{path!r}: field {name!r} has the {what} {target!r}. Data outside the opened files is refused; pass "
-        "allow_external=True if you trust the file.",
-        file=path,
-        field=name,
-        target=target,
-    )
 
 
 # --- The files that an HDF5 file needs: external links, sources of virtual datasets, external storage.
@@ -207,14 +193,10 @@ class ReferenceKind(StrEnum):
 class Reference:
     """One file that another one needs."""
 
-    kind: ReferenceKind
-    """How it is named."""
-    file: Path
-    """The file in which the name stands."""
-    place: str
-    """The link or dataset that needs it, as a path inside the file."""
-    target: str
-    """The name as it stands there, block numbers of a virtual dataset filled in."""
+    kind: ReferenceKind  # how it is named
+    file: Path  # the file in which the name stands
+    place: str  # the link or dataset that needs it, as a path inside the file
+    target: str  # the name as it stands there, block numbers of a virtual dataset filled in
 
     @property
     def absolute(self) -> bool:
@@ -236,17 +218,7 @@ class Reference:
 
 
 def references(path: str | os.PathLike[str]) -> tuple[Reference, ...]:
-    """Return the files that an HDF5 file needs, each name once for each kind, in the order of its objects.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     with h5py.File(f"{folder}/a.h5", "w") as file:
-    ...         file["x"] = h5py.ExternalLink("b.h5", "/x")
-    ...     [(str(r.kind), r.place, r.target) for r in references(f"{folder}/a.h5")]
-    [('external link', '/x', 'b.h5')]
-    """
+    """Return the files that an HDF5 file needs, each name once for each kind, in the order of its objects."""
     file = Path(os.path.abspath(path))
     if not file.is_file():
         raise no_such_file(str(file))
@@ -308,15 +280,21 @@ def _datasets(opened: h5py.File, file: Path) -> list[Reference]:
 
 
 def _of_dataset(creation: h5py.h5p.PropDCID, file: Path, name: bytes) -> Iterator[Reference]:
+    for kind, target, _ in _leads(creation):
+        if kind is ReferenceKind.STORAGE:
+            yield _reference(kind, file, name, target)
+        elif target != ".":  # the file itself
+            for filled in _fill_in(target, file):
+                yield _reference(kind, file, name, filled)
+
+
+def _leads(creation: h5py.h5p.PropDCID) -> Iterator[tuple[ReferenceKind, str, str]]:
+    """Yield what other files, and datasets in them, a dataset's elements come from, as they are named there."""
     for number in range(creation.get_external_count()):
-        target = os.fsdecode(creation.get_external(number)[0])
-        yield _reference(ReferenceKind.STORAGE, file, name, target)
+        yield ReferenceKind.STORAGE, os.fsdecode(creation.get_external(number)[0]), ""
     if creation.get_layout() == h5py.h5d.VIRTUAL:
         for number in range(creation.get_virtual_count()):
-            pattern = creation.get_virtual_filename(number)
-            if pattern != ".":  # the file itself
-                for target in _fill_in(pattern, file):
-                    yield _reference(ReferenceKind.VIRTUAL, file, name, target)
+            yield ReferenceKind.VIRTUAL, creation.get_virtual_filename(number), creation.get_virtual_dsetname(number)
 
 
 def _reference(kind: ReferenceKind, file: Path, name: bytes, target: str) -> Reference:

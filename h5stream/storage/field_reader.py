@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import h5py
@@ -36,23 +37,32 @@ from h5stream.storage.discovery import (
     once_of,
     why_not_opened,
 )
-from h5stream.storage.extents import Extents, SampleKind, Volume, with_names
+from h5stream.storage.extents import Extents, SampleKind, with_names
 from h5stream.storage.fields import Field, SampleShape, changed, columns_wanted, not_ragged
+from h5stream.storage.handles import DAMAGE
 from h5stream.storage.images import Images
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Target
-from h5stream.storage.lookups import LookedUp
+from h5stream.storage.lookups import Key, LookedUp
 from h5stream.storage.names import Names
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.object_rows import bytes_of_each, rows_of_each
 from h5stream.storage.options import IMAGES, OF_OBJECTS, ONCE, SPARSE, VALUES, check_options
-from h5stream.storage.parts import VARIABLE_LENGTH, PartReader
+from h5stream.storage.parts import VARIABLE_LENGTH, part_of
 from h5stream.storage.places import OpenFile, Place
-from h5stream.storage.rowbox import Columns, selected_shape
+from h5stream.storage.rowbox import selected_shape
 from h5stream.storage.sparse import SparseEntry, categories_of, is_matrix, shape_of
 from h5stream.storage.templates import NOWHERE
 from h5stream.storage.units import EachBytes, Lying, ObjectsOfFile, find
 from h5stream.storage.values import as_samples_have_it
 from h5stream.storage.whereabouts import RawFile
+
+
+class _Thing(NamedTuple):
+    """A dataset that was found, its path in its file, and the member path inside its elements."""
+
+    dataset: Any
+    path: str
+    member: tuple[str, ...]
 
 
 class _Taken(NamedTuple):
@@ -62,669 +72,668 @@ class _Taken(NamedTuple):
     steps: tuple[int, ...] | None
 
 
-class _Stretched(NamedTuple):
-    """A ragged field, what says which rows its samples have, and where those of this part begin."""
+class _Described(NamedTuple):
+    """What a dataset gives to a batch: the number of its field, or a dict of numbers, and what fills which."""
 
-    known: LookedUp
-    said: Stretches
-    values: list[Any]
-    first: int
+    entry: Any
+    layouts: list[FieldLayout]
+    targets: list[Target]
 
 
-class FieldReader:
-    """Collects the fields of a sample, and the parts that fill them, of one open file or of a group of it."""
+@dataclass(slots=True)
+class _Found:
+    """What has been found of the fields of a sample in one open file, or in a group of it."""
 
-    def __init__(
-        self,
-        opened: OpenFile,
-        row_start: int,
-        samples: SampleKind | None,
-        extents: Extents | None,
-        looked_up: dict[int, LookedUp],
-    ) -> None:
-        self._looked_up, self._opened, self._samples = looked_up, opened, samples
-        self.sequences = samples if isinstance(samples, (Sequences, Table)) else None
-        self._extents, self.volume = extents, Volume()
-        self.file, self.number, self.identity = opened.file, opened.number, opened.identity
-        self.guard, self._parts = opened.guard, PartReader(opened.files, opened.guard, row_start)
-        self.fields: list[FieldLayout] = []
-        self.once: list[tuple[int, Any]] = []
-        self._stretches: list[_Stretched] = []
-        self._valued: list[tuple[Any, str]] = []
-        self._named: list[LookedUp] = []
-        self._is_object, self.whole = isinstance(samples, Objects), list[DatasetPart]()
-        self._image_rows: dict[int, str] = {}
-        self._bytes: list[DatasetPart] = []
-        self.groups: dict[Any, tuple[Place, Columns, str, tuple[Along, ...], list[Target]]] = {}
-
-    def read(self, shape: SampleShape, group: str = "") -> FileParts:
-        """Find all fields of a sample; of many groups, names say nothing of the one that they are found in."""
-        lengths: dict[str, int] = {}
-        entries = [self._add(place, field, lengths) for place, field in enumerate(shape.fields)]
-        if not lengths:
-            lengths |= {one.known.name: samples_said(one.said, one.values) for one in self._stretches[:1]}
-        if not lengths:
-            lengths |= {known.name: len(known.tables[-1]) for known in self._named[:1]}
-        if not lengths and self._is_object and self.once:
-            lengths["the object"] = 1
-        if not lengths:
-            raise OptionError(
-                f"{self.identity.path!r}: none of the fields {', '.join(map(repr, shape.keys))} says how many samples "
-                "there are; name at least one dataset with an axis of rows"
-            )
-        rows = self._agreed(lengths)
-        for one in self._stretches:
-            one.known.add_stretches(one.values, rows, one.first, self.identity.path)
-        parts = tuple(self._with_lengths(self._parts.part(*group)) for group in self.groups.values())
-        if self._cuts:
-            parts = tuple(replace(part, rows=rows) for part in parts)
-        parts = (*parts, *self._bytes)
-        if not parts and self._stretches:
-            name = names_of(self._stretches[0].said)[0]
-            parts = (self._rows_alone(*find_dataset(self.file, name, self.identity.path, self.guard)[:2], lengths),)
-        elif not parts and self._valued:
-            parts = (self._rows_alone(*self._valued[0], lengths),)
-        elif not parts and self.whole:
-            parts = (replace(self.whole[0], rows=rows, pieces=(), targets=()),)
-        elif not parts and self._is_object:
-            parts = (self._nothing(),)
-        return FileParts(
-            rows=rows,
-            fields=tuple(replace(field, name=field.name.removeprefix(f"{group}/")) for field in self.fields),
-            parts=parts,
-            entries=tuple(entries),
-            once=tuple(self.once),
-        )
+    opened: OpenFile
+    path: str
+    row_start: int
+    samples: SampleKind | None
+    extents: Extents | None
+    looked_up: dict[Key, LookedUp]
+    fields: list[FieldLayout] = field(default_factory=list)
+    once: list[tuple[int, Any]] = field(default_factory=list)
+    # how many rows each field says there are, and what looked up objects say where none does
+    lengths: dict[str, int] = field(default_factory=dict)
+    named: dict[str, int] = field(default_factory=dict)
+    # ragged fields, what datasets say of their rows, and where those of this part begin
+    stretches: list[tuple[LookedUp, Stretches, list[Any], int]] = field(default_factory=list)
+    # datasets of which samples take rows of their own, once for all fields that they fill
+    read: dict[Any, tuple[Place, Field, tuple[Along, ...], list[Target]]] = field(default_factory=dict)
+    parts: list[DatasetPart] = field(default_factory=list)  # objects that are bytes
+    # what can stand for the rows where nothing is read a row a sample: as it is, or a dataset and its path
+    bearers: list[DatasetPart | tuple[Any, str]] = field(default_factory=list)
 
     @property
-    def _cuts(self) -> bool:
+    def are_objects(self) -> bool:
+        return isinstance(self.samples, Objects)
+
+    @property
+    def sequences(self) -> Sequences | Table | None:
+        return self.samples if isinstance(self.samples, (Sequences, Table)) else None
+
+    @property
+    def cuts(self) -> bool:
         """Whether fields are cut to as many rows as the shortest has."""
-        samples = self.sequences
-        return isinstance(samples, Sequences) and samples.lengths == "shortest" and self._extents is None
+        samples = self.samples
+        return isinstance(samples, Sequences) and samples.lengths == "shortest" and self.extents is None
 
-    def _agreed(self, lengths: dict[str, int]) -> int:
-        """Return the rows that fields agree in, by the rows of each."""
-        if len(set(lengths.values())) > 1 and not self._cuts:
-            samples = self.sequences
-            is_whole = isinstance(samples, Sequences) and samples.axis == 0 and not isinstance(samples.of, Said)
-            way_out = ", and Sequences(..., lengths='shortest') leaves out rows that some lack" if is_whole else ""
-            listing = ", ".join(f"{name!r} has {rows:,}" for name, rows in lengths.items())
-            raise FieldLengthError(
-                f"{self.identity.path!r}: the fields of a sample must agree in rows, but {listing}; "
-                f"name fields of one length; Field(..., repeat=True) is what a file or a group has once{way_out}. "
-                "`h5stream inspect FILE` says what fits together",
-                file=self.identity.path,
-            )
-        return min(lengths.values())
+    def add(self, **layout: Any) -> int:
+        """Add what a field is in a batch; return its number."""
+        self.fields.append(FieldLayout(**layout))
+        return len(self.fields) - 1
 
-    def _nothing(self) -> DatasetPart:
-        """Return a dataset of no field, for an object that has single values alone."""
-        return DatasetPart(
-            file=self.number,
+
+def read_fields(
+    opened: OpenFile,
+    shape: SampleShape,
+    group: str = "",
+    samples: SampleKind | None = None,
+    row_start: int = 0,
+    looked_up: dict[Key, LookedUp] | None = None,
+) -> FileParts:
+    """Find all fields of a sample; of many groups, names say nothing of the one that they are found in."""
+    extents = Extents.among(samples, shape.fields)
+    looked_up = {} if looked_up is None else looked_up
+    found = _Found(opened, opened.identity.path, row_start, samples, extents, looked_up)
+    entries = tuple(_add(found, place, one) for place, one in enumerate(shape.fields))
+    rows = _agreed(found, _lengths(found, shape))
+    for known, said, values, first in found.stretches:
+        known.add_stretches(said, values, rows, first, found.path)
+    parts = [_part(found, *each, start=row_start) for each in found.read.values()]
+    parts = [*((replace(part, rows=rows) for part in parts) if found.cuts else parts), *found.parts]
+    return FileParts(
+        rows=rows,
+        fields=tuple(replace(one, name=one.name.removeprefix(f"{group}/")) for one in found.fields),
+        parts=tuple(parts or _rows_alone(found, rows)),
+        entries=entries,
+        once=tuple(found.once),
+        volume=None if extents is None else extents.volume,
+    )
+
+
+def _lengths(found: _Found, shape: SampleShape) -> dict[str, int]:
+    """Return how many rows there are, by the name of each that says so."""
+    if found.lengths:
+        return found.lengths
+    if found.stretches:
+        known, said, values, _ = found.stretches[0]
+        return {known.name: samples_said(said, values)}
+    if found.named:
+        return found.named
+    if found.are_objects and found.once:
+        return {"the object": 1}
+    raise OptionError(
+        f"{found.path!r}: none of the fields {', '.join(map(repr, shape.keys))} says how many samples "
+        "there are; name at least one dataset with an axis of rows"
+    )
+
+
+def _agreed(found: _Found, lengths: dict[str, int]) -> int:
+    """Return the rows that fields agree in, by the rows of each."""
+    if len(set(lengths.values())) > 1 and not found.cuts:
+        samples = found.samples
+        is_whole = isinstance(samples, Sequences) and samples.axis == 0 and not isinstance(samples.of, Said)
+        way_out = ", and Sequences(..., lengths='shortest') leaves out rows that some lack" if is_whole else ""
+        listing = ", ".join(f"{name!r} has {rows:,}" for name, rows in lengths.items())
+        raise FieldLengthError(
+            f"{found.path!r}: the fields of a sample must agree in rows, but {listing}; "
+            f"name fields of one length; Field(..., repeat=True) is what a file or a group has once{way_out}. "
+            "`h5stream inspect FILE` says what fits together",
+            file=found.path,
+        )
+    return min(lengths.values())
+
+
+def _rows_alone(found: _Found, rows: int) -> Iterator[DatasetPart]:
+    """Yield what says which rows samples have as a dataset of no field, where nothing else has a row a sample."""
+    bearer = min(found.bearers, key=lambda one: isinstance(one, DatasetPart), default=None)
+    if found.stretches:
+        name = names_of(found.stretches[0][1])[0]
+        bearer = find_dataset(found.opened.file, name, found.path, found.opened.guard)[:2]
+    if isinstance(bearer, tuple):
+        bearer = part_of(found.opened, found.opened.place(*bearer), bearer[1])
+    elif bearer is None and found.are_objects:  # single values alone
+        bearer = DatasetPart(
+            file=found.opened.number,
             path="",
             rows=1,
-            row_start=self._parts.row_start,
+            row_start=0,
             access=DIRECT,
             reason="nothing is read of it",
             chunk_rows=1,
             shape=(1,),
         )
+    if bearer is not None:
+        yield replace(bearer, row_start=found.row_start, rows=rows, pieces=(), targets=(), heap=None)
 
-    def _with_lengths(self, part: DatasetPart) -> DatasetPart:
-        """Return the part of a field of images with how long each is, where a dataset says so."""
-        layout = self.fields[part.targets[0].field] if part.targets else None
-        if layout is None or layout.images is None:
-            return part
-        as_values = part.targets[0].field not in self._image_rows
-        if part.heap is None and (as_values or (part.access == VIA_H5PY and part.dtype_text != "uint8")):
-            raise self._refusal(
-                layout.name,
-                f"field {layout.name!r}: decode= takes bytes that h5stream reads without libhdf5, not these: "
-                f"{part.reason}",
-                part,
-            )
-        name = self._image_rows.get(part.targets[0].field)
-        if not name:
-            return part
-        lengths = self._once(name).reshape(-1)
-        most = int(np.prod(part.shape[1:])) * part.stored_element_nbytes
-        if lengths.dtype.kind not in "iu" or len(lengths) != part.rows or ((lengths < 0) | (lengths > most)).any():
-            raise OptionError(
-                f"{self.identity.path!r}: field {layout.name!r}: length={name!r} has {len(lengths):,} values of "
-                f"{lengths.dtype}, and it takes a number of bytes from 0 to {most:,} for each of {part.rows:,} rows"
-            )
-        return replace(part, lengths=lengths.astype(np.int64))
 
-    def _rows_alone(self, dataset: Any, path: str, lengths: dict[str, int]) -> DatasetPart:
-        """Return what says which rows samples have as a dataset of no field, where nothing else has a row a sample."""
-        part = self._parts.part(self._opened.place(dataset, path), None, path, (), [])
-        return replace(part, rows=next(iter(lengths.values())), pieces=(), heap=None)
+# --- entries: what the user asked for, by what it is
 
-    def _add(self, place: int, field: Field | Given, lengths: dict[str, int]) -> Any:
-        """Add what one entry of a sample holds; give the number of its field, or a dict of numbers."""
-        if not isinstance(field, Field):
-            return self._add_column(field)
-        if not field.is_looked_up and (group := self._group_named(field.name)) is not None:
-            if is_matrix(group):
-                self._check(SPARSE, field)
-                return self._add_matrix(place, field, group)
-            if (categories := categories_of(group)) is not None:
-                entry = self._add(place, changed(field, name=f"{field.name}/codes"), lengths)
-                self.fields[entry] = replace(self.fields[entry], name=field.name, categories=categories)
-                return entry
-        if field.rows is not None:
-            return self._look_up(place, field)
-        if field.names is not None:
-            return self._look_up_objects(place, field, lengths)
-        if field.decode and self._is_object:
-            return self._add_bytes_of_object(field, lengths)
-        if field.has_own_shape:
-            return self._add_arrays(place, field, lengths)
-        if field.ragged is not None and not field.decode:
-            self._check(OF_OBJECTS if self._is_object else VALUES, field)
-            return (self._add_rows_of_object if self._is_object else self._add_values)(place, field, lengths)
-        if field.repeat or self._is_attribute(field.name):
-            return self._add_once(field)
-        source, path = self._beside(field) if field.file else (self.file, self.identity.path)
-        if self._extents is not None and self._extents.has_once(source.get(field.name)):
-            return self._add_once(field)
-        dataset, dataset_path, member = self._found(source, field.name, path)
-        name = field.name if not field.file else f"{field.name} of {path}"
-        lengths[name] = dataset.shape[0] if self._extents is None else 1
-        where = self._where(field, path, dataset, dataset_path)
-        at, columns = self._at(field), field.columns
-        along: tuple[Along, ...] = ()
-        if self._extents is None:
-            taken = self._rows_taken(dataset, field, member)
-        else:
-            columns = None
-            try:
-                along, sizes = self._extents.take(dataset.shape, field, self.volume)
-            except (OptionError, FieldLengthError) as error:
-                raise with_names(error, path, field.name) from None
-            taken = _Taken(sizes, None)
-        key = (where.number, dataset_path, repr(columns), taken.steps, at, field.pad, along, field.decode, field.length)
-        group = self.groups.setdefault(key, (where, columns, field.name, along, []))
-        return self._entry(dataset, dataset_path, field, taken, member, group[-1])
 
-    def _check(self, kind: str, field: Field) -> None:
-        check_options(kind, field, self._samples, self.identity.path)
-
-    def _add_arrays(self, place: int, field: Field, lengths: dict[str, int]) -> Any:
-        """Add a field of which each sample has a shape of its own, and the shape that those of this part have."""
-        if self._extents is None or not (self._is_object or self._extents.takes_points):
-            raise OptionError(
-                f"Field({field.name!r}, ragged='arrays') is for whole objects, samples=Objects(...), or for rows of "
-                "files or groups, samples=Rows(of='files') or Rows(of='*')"
-            )
-        entry = self._add(place, changed(field, ragged=None), lengths)
-        if not isinstance(entry, int) or self.fields[entry].kind != "array" or any(n == entry for n, _ in self.once):
-            raise UnsupportedFieldError(
-                f"{self.identity.path!r}: field {field.name!r}: ragged='arrays' takes numbers along axes, and no "
-                "compounds, strings or single values; name a member, or leave it out",
-                field=field.name,
-                file=self.identity.path,
-            )
-        shape = np.array(self.fields[entry].row_shape, dtype=np.int64)
-        self.fields[entry] = replace(self.fields[entry], shapes=len(self.fields))
-        self.once.append((len(self.fields), shape))
-        self.fields.append(
-            FieldLayout(name=f"shape of {field.name}", kind="array", dtype=shape.dtype, row_shape=shape.shape)
-        )
+def _add(found: _Found, place: int, asked: Field | Given) -> Any:
+    """Add what one entry of a sample holds; return the number of its field, or a dict of numbers."""
+    if not isinstance(asked, Field):
+        return _add_column(found, asked)
+    group = None if asked.is_looked_up else _group_named(found, asked.name)
+    if is_matrix(group):
+        check_options(SPARSE, asked, found.samples, found.path)
+        return _add_matrix(found, place, asked, group)
+    if (categories := categories_of(group)) is not None:
+        entry = _add(found, place, changed(asked, name=f"{asked.name}/codes"))
+        found.fields[entry] = replace(found.fields[entry], name=asked.name, categories=categories)
         return entry
+    if asked.rows is not None:
+        return _add_looked_up(found, (place, ""), asked)
+    if asked.names is not None:
+        return _add_objects(found, place, asked)
+    if asked.decode and found.are_objects:
+        return _add_bytes_of_object(found, asked)
+    if asked.has_own_shape:
+        return _add_arrays(found, place, asked)
+    if asked.ragged is not None and not asked.decode:
+        return _add_ragged(found, place, asked)
+    if asked.repeat or is_attribute(found.opened.file, asked.name, found.path):
+        return _add_once(found, asked)
+    return _add_rows(found, asked)
 
-    def _rows_taken(self, dataset: Any, field: Field, member: tuple[str, ...]) -> _Taken:
-        """Return what a sample that is a row, or several, takes."""
-        is_one = field.rows is not None or field.names is not None
-        steps = None if is_one else steps_of(field.steps, self.sequences, field.name)
-        if field.axis not in (None, 0) or field.scale:
-            raise OptionError(
-                f"Field({field.name!r}): a sample is a row of axis 0 here, or several. Along another axis samples= "
-                "says so, Sequences(axis=1), and fields that lie otherwise have an axis= of their own; scale= is for "
-                "Sequences and Boxes"
-            )
+
+def _add_rows(found: _Found, asked: Field) -> Any:
+    """Add a field of which each sample takes its own row, or several, or a part of a volume."""
+    ((file, path),) = _sources(found, asked)
+    if found.extents is not None and found.extents.has_once(file.get(asked.name)):
+        return _add_once(found, asked)
+    thing = _thing(found, file, asked.name, path)
+    name = asked.name if not asked.file else f"{asked.name} of {path}"
+    found.lengths[name] = thing.dataset.shape[0] if found.extents is None else 1
+    where, at = found.opened.place(thing.dataset, thing.path, asked.file and path), _at(found, asked)
+    along: tuple[Along, ...] = ()
+    if found.extents is None:
+        taken = _rows_taken(found, thing, asked)
+    else:
         try:
-            row_shape = selected_shape(dataset.shape[1:], field.columns)
-        except OptionError as error:
-            inner = _inner_dtype(dataset, member)
-            inside = not dataset.shape[1:] and (inner.subdtype or inner.fields)
-            why = "columns= chooses among a dataset's axes, not inside a member; take it whole and index the batch"
-            raise OptionError(f"{self.identity.path!r}: field {field.name!r}: {why if inside else error}") from None
-        return _Taken(shape=row_shape if steps is None else (len(steps), *row_shape), steps=steps)
+            along, sizes = found.extents.take(thing.dataset.shape, asked)
+        except (OptionError, FieldLengthError) as error:
+            raise with_names(error, path, asked.name) from None
+        taken = _Taken(sizes, None)
+    new = _described(found, thing, asked, taken)
+    found.fields += new.layouts
+    columns = repr(asked.columns) if found.extents is None else ""
+    key = (where.number, thing.path, columns, taken.steps, at, asked.pad, along, asked.decode, asked.length)
+    found.read.setdefault(key, (where, asked, along, []))[-1].extend(new.targets)
+    return new.entry
 
-    def _at(self, field: Field) -> str:
-        """Return the column of a table that a field's rows count from; empty for the one that samples begin at."""
-        columns = self.sequences.columns if isinstance(self.sequences, Table) else {}
-        if field.at and not isinstance(columns.get(field.at), np.ndarray):
-            numbers = [name for name, values in columns.items() if isinstance(values, np.ndarray)]
-            raise OptionError(
-                f"Field({field.name!r}, at={field.at!r}): at= names a column of row numbers of samples=Table(...), "
-                + (f"which has {', '.join(map(repr, numbers))}" if columns else "and there is no Table")
-            )
-        return field.at
 
-    def _found(self, file: Any, name: str, path: str) -> tuple[Any, str, tuple[str, ...]]:
-        """Find a dataset that has an axis of rows: itself, its path, and the member path inside its elements."""
-        dataset, dataset_path, member = find_dataset(file, name, path, self.guard)
-        check_has_numpy_type(dataset, name, path)
-        check_has_rows(dataset, name, path)
-        return dataset, dataset_path, member
+def _add_arrays(found: _Found, place: int, asked: Field) -> Any:
+    """Add a field of which each sample has a shape of its own, and the shape that those of this part have."""
+    if found.extents is None or not (found.are_objects or found.extents.takes_points):
+        raise OptionError(
+            f"Field({asked.name!r}, ragged='arrays') is for whole objects, samples=Objects(...), or for rows of "
+            "files or groups, samples=Rows(of='files') or Rows(of='*')"
+        )
+    entry = _add(found, place, changed(asked, ragged=None))
+    if not isinstance(entry, int) or found.fields[entry].kind != "array" or any(n == entry for n, _ in found.once):
+        why = "takes numbers along axes, and no compounds, strings or single values; name a member, or leave it out"
+        raise _refusal(found, asked.name, f"field {asked.name!r}: ragged='arrays' {why}")
+    shape = np.array(found.fields[entry].row_shape, dtype=np.int64)
+    number = found.add(name=f"shape of {asked.name}", kind="array", dtype=shape.dtype, row_shape=shape.shape)
+    found.fields[entry] = replace(found.fields[entry], shapes=number)
+    found.once.append((number, shape))
+    return entry
 
-    def _beside(self, field: Field) -> tuple[Any, str]:
-        """Open the file that a field of another file has beside this one."""
-        named = self._opened.files.named
-        if len(field.file) != named:
-            raise OptionError(
-                f"Field({field.name!r}, file=): {len(field.file)} files stand beside {named}; name as many, "
-                "one for each file of the source, or look rows up in them with rows="
-            )
-        path = field.file[self.number]
-        return self._opened.opened(path), path
 
-    def _where(self, field: Field, path: str, dataset: Any, dataset_path: str) -> Place:
-        """Say where a dataset is, in this file or in the one beside it that a field names."""
-        if field.file:
-            return self._opened.beside(path, dataset, dataset_path)
-        return self._opened.place(dataset, dataset_path)
+def _add_column(found: _Found, given: Given) -> int:
+    """Add a field that comes from no dataset; return its number."""
+    if isinstance(given, Padding):
+        if found.sequences is None:
+            raise OptionError("Padding() tells what was padded of a sequence, so it needs samples=Sequences(...)")
+        steps = steps_of(given.steps, found.sequences, "Padding()")
+        assert steps is not None
+        return found.add(name=given.name, kind="array", dtype=np.dtype(bool), row_shape=(len(steps),))
+    if not isinstance(given, Values):
+        return found.add(name=given.name, kind="array", dtype=np.dtype(np.int64), row_shape=())
+    return _add_value(found, given.name, given.values, given.dtype, alone=False)
 
-    def _look_up(self, place: int, field: Field) -> Any:
-        """Add a field that is looked up: its dataset, here or in the files that it names, and the rows wanted of it."""
-        known = self._looked_up.get(place)
-        if known is None:
-            said = field.rows if isinstance(field.rows, Stretches) else None
-            given = None if said is not None or isinstance(field.rows, str) else field.rows
-            crop = None if field.ragged is None else field.ragged.crop
-            known = LookedUp(name=field.name, given=given, said=said, crop=crop)
-            self._looked_up[place] = known
-        first = 0 if field.file else known.rows
-        if not field.file:
-            known.entry = self._add_looked_up(known, field, self.file, self.identity.path)
-        elif not known.parts:
-            before = len(self.fields)
-            for path in field.file:
-                del self.fields[before:]
-                known.entry = self._add_looked_up(known, field, self._opened.opened(path), path)
-        else:
-            self.fields += known.layouts
-        if isinstance(field.rows, str):
-            known.add_table(self._once(field.rows), first, self.identity.path)
-        elif isinstance(field.rows, Stretches):
-            names = names_of(field.rows)
-            numbers = [self._once(name) for name in names]
-            self._stretches.append(_Stretched(known, field.rows, numbers, first))
-        return known.entry
 
-    def _group_named(self, name: str) -> Any:
-        """Return the group that a name leads to in this file; None for anything else."""
-        name = name.strip("/")
-        with contextlib.suppress(KeyError, RuntimeError, ValueError, OSError):
-            # Asked for its kind alone (`get(getclass=True)`), a damaged object crashes libhdf5, which opening refuses.
-            if name and isinstance(found := self.file[name], h5py.Group):
-                self.guard.check_links(self.file, name, self.identity.path)
-                return found
-        return None
+def _add_once(found: _Found, asked: Field) -> int:
+    """Add a field that the whole part has once: an attribute, or a dataset without an axis of rows."""
+    check_options(ONCE, asked, found.samples, found.path)
+    value = as_samples_have_it(once_of(found.opened.file, asked.name, found.path, found.opened.guard))
+    number = _add_value(found, asked.name, value, asked.dtype)
+    found.once.append((number, value))
+    return number
 
-    def _add_matrix(self, place: int, field: Field, group: Any) -> SparseEntry:
-        """Add a sparse matrix: its values, and the column of each."""
-        form = field.ragged.form if field.ragged is not None else ""
-        name, path = field.name.strip("/"), self.identity.path
-        if form not in ("packed", DENSE) or (field.columns is not None and form != DENSE):
-            raise self._refusal(
-                field.name,
-                f"{field.name!r} is a sparse matrix, which comes as ragged='dense', rows of which columns= takes some, "
-                "or as ragged='packed', the values that are stored, with their columns",
-            )
-        _, width = shape_of(group, name, path)
-        places = columns_wanted(field, width) if form == DENSE else None
-        said = Bounds(f"{name}/indptr")
-        values = changed(Field(f"{name}/data", rows=said, dtype=field.dtype), ragged=Ragged(form=form, places=places))
-        # Behind the numbers of the fields that the user named.
-        number = self._look_up(~(2 * place), values)
-        indices = changed(Field(f"{name}/indices", rows=said), ragged=Ragged(width=width))
-        columns = self._look_up(~(2 * place + 1), indices)
-        self.fields[number] = replace(self.fields[number], name=field.name)
-        if self.fields[columns].dtype.kind not in "iu" or not isinstance(number, int):
-            why = f"whose columns are {self.fields[columns].dtype}, and not whole numbers"
-            raise self._refusal(field.name, f"{field.name!r} is a sparse matrix {why}")
-        return SparseEntry(values=number, columns=columns, width=width, is_dense=form == DENSE)
 
-    def _add_values(self, place: int, field: Field, lengths: dict[str, int]) -> Any:
-        """Add a ragged field whose rows are the items of values of variable length."""
-        assert field.ragged is not None
-        known = self._looked_up.setdefault(place, LookedUp(name=field.name, crop=field.ragged.crop))
-        dataset, path, _ = self._found(self.file, field.name, self.identity.path)
-        if elements.vlen_base(dataset.dtype) is None:
-            raise not_ragged(field.name)
-        known.entry = self._add_looked_up(known, field, self.file, self.identity.path)
-        part = known.parts[-1]
-        if part.heap is None or len(dataset.shape) > 1:
-            why = part.reason if part.heap is None else f"a row has {dataset.shape[1:]} values"
-            raise self._refusal(
-                field.name,
-                f"field {field.name!r}, {why}: ragged= takes one value a row, of numbers, that h5stream reads without "
-                "libhdf5; without it each sample is a list",
-                part,
-            )
-        known.add_values(part)
-        lengths[field.name] = part.rows
-        self._valued.append((dataset, path))
-        return known.entry
+def _add_value(found: _Found, name: str, value: Any, cast: Any, *, alone: bool = True) -> int:
+    """Add a field of values in memory: one alone that all samples have, or one for each."""
+    if not isinstance(value, np.ndarray):
+        return found.add(name=name, kind="object", dtype=np.dtype(object), row_shape=(), cast=cast)
+    shape, dtype = value.shape if alone else value.shape[1:], elements.held_dtype(value.dtype)
+    return found.add(name=name, kind="array", dtype=dtype, row_shape=shape, cast=cast, unit=_unit(value.dtype))
 
-    def _add_rows_of_object(self, place: int, field: Field, lengths: dict[str, int]) -> Any:
-        """Add a ragged field whose rows are all those of a dataset of the object."""
-        assert field.ragged is not None
-        known = self._looked_up.setdefault(place, LookedUp(name=field.name, crop=field.ragged.crop))
-        known.entry = self._add_looked_up(known, field, self.file, self.identity.path)
-        part = known.parts[-1]
-        self._check_ragged(field, part)
+
+def _add_matrix(found: _Found, place: int, asked: Field, group: Any) -> SparseEntry:
+    """Add a sparse matrix: its values, and the column of each."""
+    form = asked.ragged.form if asked.ragged is not None else ""
+    name = asked.name.strip("/")
+    if form not in ("packed", DENSE) or (asked.columns is not None and form != DENSE):
+        why = (
+            "which comes as ragged='dense', rows of which columns= takes some, or as ragged='packed', the values that "
+        )
+        raise _refusal(found, asked.name, f"{asked.name!r} is a sparse matrix, {why}are stored, with their columns")
+    _, width = shape_of(group, name, found.path)
+    places = columns_wanted(asked, width) if form == DENSE else None
+    said = Bounds(f"{name}/indptr")
+    values = changed(Field(f"{name}/data", rows=said, dtype=asked.dtype), ragged=Ragged(form=form, places=places))
+    number = _add_looked_up(found, (place, "data"), values)
+    indices = changed(Field(f"{name}/indices", rows=said), ragged=Ragged(width=width))
+    columns = _add_looked_up(found, (place, "indices"), indices)
+    found.fields[number] = replace(found.fields[number], name=asked.name)
+    if found.fields[columns].dtype.kind not in "iu" or not isinstance(number, int):
+        why = f"whose columns are {found.fields[columns].dtype}, and not whole numbers"
+        raise _refusal(found, asked.name, f"{asked.name!r} is a sparse matrix {why}")
+    return SparseEntry(values=number, columns=columns, width=width, is_dense=form == DENSE)
+
+
+# --- what is looked up: rows of a dataset, of values of variable length, of objects
+
+
+def _add_looked_up(found: _Found, key: Key, asked: Field) -> Any:
+    """Add a field that is looked up: its dataset, here or in the files that it names, and the rows wanted of it."""
+    known = _known(found, key, asked, given=None if isinstance(asked.rows, (str, Stretches)) else asked.rows)
+    first = 0 if asked.file else known.rows
+    layouts = known.layouts
+    if not asked.file or not known.parts:
+        for file, path in _sources(found, asked):
+            layouts = _add_part(found, known, asked, file, path)
+    found.fields += layouts
+    if isinstance(asked.rows, str):
+        known.add_table(_once(found, asked.rows), first, found.path)
+    elif isinstance(asked.rows, Stretches):
+        numbers = [_once(found, name) for name in names_of(asked.rows)]
+        found.stretches.append((known, asked.rows, numbers, first))
+    return known.entry
+
+
+def _add_ragged(found: _Found, place: int, asked: Field) -> Any:
+    """Add a ragged field whose rows are the items of values of variable length, or all those of an object's dataset."""
+    check_options(OF_OBJECTS if found.are_objects else VALUES, asked, found.samples, found.path)
+    known = _known(found, (place, ""), asked)
+    thing = _thing(found, found.opened.file, asked.name, found.path)
+    if not found.are_objects and elements.vlen_base(thing.dataset.dtype) is None:
+        raise not_ragged(asked.name)
+    found.fields += _add_part(found, known, asked, found.opened.file, found.path, thing)
+    part = known.parts[-1]
+    if found.are_objects:
+        _check_ragged(found, asked, part)
         known.add_rows(np.array([part.row_start]), np.array([part.rows]))
-        lengths[field.name] = 1
-        self.whole.append(replace(part, row_start=self._parts.row_start))
+        found.bearers.append(part)
+    else:
+        if part.heap is None or len(thing.dataset.shape) > 1:
+            why = part.reason if part.heap is None else f"a row has {thing.dataset.shape[1:]} values"
+            takes = "ragged= takes one value a row, of numbers, that h5stream reads without libhdf5"
+            raise _unread(found, asked.name, f", {why}: {takes}; without it each sample is a list", part)
+        known.add_values(part)
+        found.bearers.append(thing[:2])
+    found.lengths[asked.name] = 1 if found.are_objects else part.rows
+    return known.entry
+
+
+def _add_bytes_of_object(found: _Found, asked: Field) -> int:
+    """Add an image whose bytes are a dataset of the object."""
+    _, path, _ = find_dataset(found.opened.file, asked.name, found.path, found.opened.guard)
+    new = _image(found, asked, None)
+    found.fields += new.layouts
+    with RawFile(found.opened.file, found.opened.guard) as raw:
+        members = ObjectsOfFile(raw, [path])
+        found.parts.append(_bytes(found, members, found.opened.number, new.targets, found.row_start))
+    found.lengths[asked.name] = 1
+    return int(new.entry)
+
+
+def _add_objects(found: _Found, place: int, asked: Field) -> Any:
+    """Add a field of which each sample has an object that is named."""
+    known = _known(found, (place, ""), asked)
+    known.is_given = not isinstance(asked.names, str)
+    names = asked.names
+    if isinstance(names, str):
+        values = _once(found, names).reshape(-1)
+        names = [one.decode() if isinstance(one, bytes) else str(one) for one in values.tolist()]
+        found.lengths[asked.names] = len(names)
+    elif known.tables:
+        found.fields += known.layouts
         return known.entry
+    unknown = [name for name in dict.fromkeys(names) if name not in known.objects]
+    for file, path in _sources(found, asked):
+        unknown = _add_some(found, known, asked, file, path, unknown)
+    if unknown:
+        raise _unknown(asked, unknown, len(set(names)), file, path)
+    if not known.parts:
+        why = "so that nothing says what the field holds; leave out this file, or begin with one that has samples"
+        raise _refusal(found, asked.name, f"names= of field {asked.name!r} names no object, {why}", FieldLengthError)
+    found.fields += known.layouts
+    found.bearers.append(known.parts[0])
+    rows = np.array([known.objects[name] for name in names], dtype=np.int64).reshape(-1, 2)
+    if asked.decode:  # an image is one row, whatever bytes it has
+        known.tables.append(rows[:, 0])
+    else:
+        known.add_rows(*rows.T)
+    found.named = found.named or {known.name: len(names)}
+    return known.entry
 
-    def _check_ragged(self, field: Field, part: DatasetPart) -> None:
-        """Refuse values of variable length as the rows of an object."""
-        if part.heap is not None or VARIABLE_LENGTH in part.reason or self.fields[-1].kind != "ragged":
-            why = "which ragged= cannot take of whole objects; without it each sample is a list"
-            raise self._refusal(field.name, f"{part.path!r} holds values of variable length, {why}")
 
-    def _add_bytes_of_object(self, field: Field, lengths: dict[str, int]) -> int:
-        """Add an image whose bytes are a dataset of the object."""
-        _, path, _ = find_dataset(self.file, field.name, self.identity.path, self.guard)
-        targets = [self._add_image_layout(field, None)]
-        with RawFile(self.file, self.guard) as raw:
-            self._bytes.append(self._part_of_bytes(ObjectsOfFile(raw, [path]), self.number, targets))
-        lengths[field.name] = 1
-        return targets[0].field
+def _add_some(found: _Found, known: LookedUp, asked: Field, file: Any, path: str, names: list[str]) -> list[str]:
+    """Add the rows of objects that a file has; return the names of those that it has not."""
 
-    def _part_of_bytes(self, members: ObjectsOfFile, file: int, targets: list[Target], first: int = -1) -> DatasetPart:
-        """Return objects that are bytes as rows, of this part or of what is looked up."""
-        found = EachBytes("", len(members), self.guard)
-        which, first = find(members, [found]), self._parts.row_start if first < 0 else first
-        return bytes_of_each(members, which, found, file=file, row_start=first, targets=targets)
+    def describe(k: int) -> DatasetPart:
+        thing = _thing(found, file, members.names[k], path)
+        _add_part(found, known, asked, file, path, thing)
+        part = known.parts.pop()
+        if asked.ragged is not None:
+            _check_ragged(found, asked, part)
+        return replace(part, row_start=0)
 
-    def _look_up_objects(self, place: int, field: Field, lengths: dict[str, int]) -> Any:
-        """Add a field of which each sample has an object that is named."""
-        crop = None if field.ragged is None else field.ragged.crop
-        known = self._looked_up.setdefault(place, LookedUp(name=field.name, crop=crop))
-        known.is_given = not isinstance(field.names, str)
-        names = field.names
-        if isinstance(names, str):
-            values = self._once(names).reshape(-1)
-            names = [one.decode() if isinstance(one, bytes) else str(one) for one in values.tolist()]
-            lengths[field.names] = len(names)
-        elif known.tables:
-            self.fields += known.layouts
-            return known.entry
-        unknown = [name for name in dict.fromkeys(names) if name not in known.objects]
-        before = len(self.fields)
-        for path in field.file or (self.identity.path,):
-            del self.fields[before:]
-            file = self._opened.opened(path) if field.file else self.file
-            unknown = self._add_objects(known, field, file, path, unknown)
-        if unknown:
-            raise self._unknown(field, unknown, len(set(names)), file, path)
-        if not known.parts:
-            raise FieldLengthError(
-                f"{self.identity.path!r}: names= of field {field.name!r} names no object, so that nothing says what "
-                "the field holds; leave out this file, or begin with one that has samples",
-                field=field.name,
-                file=self.identity.path,
-            )
-        del self.fields[before:]
-        self.fields += known.layouts
-        self.whole.append(replace(known.parts[0], row_start=self._parts.row_start, heap=None))
-        rows = np.array([known.objects[name] for name in names], dtype=np.int64).reshape(-1, 2)
-        if field.decode:  # an image is one row, whatever bytes it has
-            known.tables.append(rows[:, 0])
-        else:
-            known.add_rows(*rows.T)
-        self._named.append(known)
-        return known.entry
+    with RawFile(file, found.opened.guard) as raw:
+        paths = [asked.name.replace("{}", name).strip("/") for name in names]
+        addresses = raw.addresses(paths)
+        there = np.flatnonzero(addresses != NOWHERE)
+        members = ObjectsOfFile(raw, Names.of((paths[k] for k in there.tolist()), addresses[there]))
+        named = [names[k] for k in there.tolist()]
+        if named and asked.decode:
+            new, first = _image(found, asked, None), known.rows
+            known.check_alike(new.layouts, path)
+            known.entry = new.entry
+            number = found.opened.files.number_of(path) if asked.file else found.opened.number
+            known.parts.append(_bytes(found, members, number, new.targets, first))
+            known.objects |= {name: (first + row, 1) for row, name in enumerate(named)}
+        elif named:
+            lying = Lying("", len(named))
+            rows = rows_of_each(members, find(members, [lying]), lying, describe)
+            begins = zip(*(each.tolist() for each in known.add_objects(rows)), strict=True)
+            known.objects |= dict(zip(named, begins, strict=True))
+    return [name for name, address in zip(names, addresses.tolist(), strict=True) if address == NOWHERE]
 
-    def _unknown(self, field: Field, unknown: list[str], count: int, file: Any, path: str) -> FieldNotFoundError:
-        """Return the error for names of which there is no object; one that is damaged is told here."""
-        missing = field.name.replace("{}", unknown[0])
-        why_not_opened(file, missing.strip("/"), path)  # says so if it is there, and damaged
-        above, _, below = field.name.rpartition("{}")
-        beside = file.get(above.rpartition("/")[0] or "/") if not below else None
-        hint = did_you_mean(unknown[0].strip(), beside) if isinstance(beside, h5py.Group) else ""
-        return FieldNotFoundError(
-            f"{path!r}: there is no {missing!r}, which names= has.{hint} {len(unknown):,} of "
-            f"{count:,} names are of nothing that is there. Leave out samples without an object: "
-            "Subset, or rows= of the loader",
-            field=field.name,
+
+def _unknown(asked: Field, unknown: list[str], count: int, file: Any, path: str) -> FieldNotFoundError:
+    """Return the error for names of which there is no object; one that is damaged is told here."""
+    missing = asked.name.replace("{}", unknown[0])
+    why_not_opened(file, missing.strip("/"), path)  # says so if it is there, and damaged
+    above, _, below = asked.name.rpartition("{}")
+    beside = file.get(above.rpartition("/")[0] or "/") if not below else None
+    hint = did_you_mean(unknown[0].strip(), beside) if isinstance(beside, h5py.Group) else ""
+    return FieldNotFoundError(
+        f"{path!r}: there is no {missing!r}, which names= has.{hint} {len(unknown):,} of "
+        f"{count:,} names are of nothing that is there. Leave out samples without an object: "
+        "Subset, or rows= of the loader",
+        field=asked.name,
+        file=path,
+    )
+
+
+def _known(found: _Found, key: Key, asked: Field, **said: Any) -> LookedUp:
+    """Return what is known from the files before of a field that is looked up."""
+    crop = None if asked.ragged is None else asked.ragged.crop
+    return found.looked_up.setdefault(key, LookedUp(name=asked.name, crop=crop, **said))
+
+
+def _add_part(
+    found: _Found, known: LookedUp, asked: Field, file: Any, path: str, thing: _Thing | None = None
+) -> list[FieldLayout]:
+    """Add a file's share of a dataset that is looked up; return what it gives to a batch."""
+    thing = thing or _thing(found, file, asked.name, path)
+    new = _described(found, thing, asked, _rows_taken(found, thing, asked))
+    if asked.ragged is not None and isinstance(new.entry, dict):
+        raise UnsupportedFieldError(
+            f"{path!r}: field {asked.name!r} is a compound, and each member of a ragged one is a field of its own: "
+            f"Field({asked.name + ':' + next(iter(new.entry))!r}, rows=...), or members=[...] for one matrix",
+            field=asked.name,
             file=path,
         )
+    known.check_alike(new.layouts, path)
+    where = found.opened.place(thing.dataset, thing.path, asked.file and path)
+    known.parts.append(_part(found, where, asked, (), new.targets, start=known.rows))
+    known.entry = new.entry
+    return new.layouts
 
-    def _add_objects(self, known: LookedUp, field: Field, file: Any, path: str, names: list[str]) -> list[str]:
-        """Add the rows of objects that a file has; gives the names of those that it has not."""
-        before, parts = len(self.fields), len(known.parts)
 
-        def describe(k: int) -> DatasetPart:
-            del self.fields[before:], known.parts[parts:]
-            known.entry = self._add_looked_up(known, field, file, path, members.names[k])
-            if field.ragged is not None:
-                self._check_ragged(field, known.parts[-1])
-            return replace(known.parts.pop(), row_start=0)
+def _check_ragged(found: _Found, asked: Field, part: DatasetPart) -> None:
+    """Refuse values of variable length as the rows of an object."""
+    if part.heap is not None or VARIABLE_LENGTH in part.reason:
+        why = "which ragged= cannot take of whole objects; without it each sample is a list"
+        raise _refusal(found, asked.name, f"{part.path!r} holds values of variable length, {why}")
 
-        with RawFile(file, self.guard) as raw:
-            paths = [field.name.replace("{}", name).strip("/") for name in names]
-            addresses = raw.addresses(paths)
-            there = np.flatnonzero(addresses != NOWHERE)
-            members = ObjectsOfFile(raw, Names.of((paths[k] for k in there.tolist()), addresses[there]))
-            named = [names[k] for k in there.tolist()]
-            if named and field.decode:
-                targets = [self._add_image_layout(field, None)]
-                known.entry, first = targets[0].field, known.rows
-                known.check_alike(self.fields[before:], path)
-                number = self._opened.files.number_of(path) if field.file else self.number
-                known.parts.append(self._part_of_bytes(members, number, targets, first))
-                known.objects |= {name: (first + row, 1) for row, name in enumerate(named)}
-            elif named:
-                lying = Lying("", len(named))
-                rows = rows_of_each(members, find(members, [lying]), lying, describe)
-                begins = zip(*(each.tolist() for each in known.add_objects(rows)), strict=True)
-                known.objects |= dict(zip(named, begins, strict=True))
-        return [name for name, address in zip(names, addresses.tolist(), strict=True) if address == NOWHERE]
 
-    def _add_looked_up(self, known: LookedUp, field: Field, file: Any, path: str, name: str = "") -> Any:
-        """Add a file's share of a dataset that is looked up; give the number of its field, or a dict of numbers."""
-        before, targets = len(self.fields), list[Target]()
-        dataset, dataset_path, member = self._found(file, name or field.name, path)
-        entry = self._entry(dataset, dataset_path, field, self._rows_taken(dataset, field, member), member, targets)
-        if field.ragged is not None and isinstance(entry, dict):
-            raise UnsupportedFieldError(
-                f"{path!r}: field {field.name!r} is a compound, and each member of a ragged one is a field of its own: "
-                f"Field({field.name + ':' + next(iter(entry))!r}, rows=...), or members=[...] for one matrix",
-                field=field.name,
-                file=path,
-            )
-        known.check_alike(self.fields[before:], path)
-        where = self._where(field, path, dataset, dataset_path)
-        part = self._with_lengths(self._parts.part(where, field.columns, field.name, (), targets))
-        known.parts.append(replace(part, row_start=known.rows))
-        return entry
+# --- where things are
 
-    def _add_column(self, given: Given) -> int:
-        """Add a field that comes from no dataset; give its number."""
-        cast_to = None
-        shape: tuple[int, ...] = ()
-        kind = "array"
-        dtype: np.dtype[Any] = np.dtype(np.int64)
-        if isinstance(given, Padding):
-            if self.sequences is None:
-                raise OptionError("Padding() tells what was padded of a sequence, so it needs samples=Sequences(...)")
-            steps = steps_of(given.steps, self.sequences, "Padding()")
-            assert steps is not None
-            shape, dtype = (len(steps),), np.dtype(bool)
-        elif isinstance(given, Values):
-            cast_to = given.dtype
-            if isinstance(given.values, np.ndarray):
-                shape, dtype = given.values.shape[1:], given.values.dtype.newbyteorder("=")
-            else:
-                kind, dtype = "object", np.dtype(object)
-        return self._added(name=given.name, kind=kind, dtype=dtype, row_shape=shape, cast=cast_to)
 
-    def _once(self, name: str) -> NDArray[Any]:
-        """Return what the file, or the group, has once under a name, or a whole dataset of numbers."""
-        return np.asarray(once_of(self.file, name, self.identity.path, self.guard))
+def _sources(found: _Found, asked: Field) -> Iterator[tuple[Any, str]]:
+    """Yield the files that a field is in, open, with their paths: this one, or others of its own.
 
-    def _is_attribute(self, name: str) -> bool:
-        return is_attribute(self.file, name, self.identity.path)
-
-    def _add_once(self, field: Field) -> int:
-        """Add a field that the whole part has once: an attribute, or a dataset without an axis of rows."""
-        self._check(ONCE, field)
-        value = as_samples_have_it(once_of(self.file, field.name, self.identity.path, self.guard))
-        self.once.append((len(self.fields), value))
-        if not isinstance(value, np.ndarray):
-            return self._added(name=field.name, kind="object", dtype=np.dtype(object), row_shape=(), cast=field.dtype)
-        return self._added(
-            name=field.name,
-            kind="array",
-            dtype=elements.held_dtype(value.dtype),
-            row_shape=value.shape,
-            cast=field.dtype,
-            unit=_unit(value.dtype),
-        )
-
-    def _refusal(self, name: str, why: str, part: DatasetPart | None = None) -> H5StreamError:
-        """Return the error for a field of this file that cannot be had, at all or because a chunk is damaged."""
-        path = self.identity.path
-        if part is not None and part.damaged is not None:
-            says = f"{path!r}: field {name!r}: {part.reason}"
-            return CorruptChunkError(says, file=path, field=name, chunk=part.damaged)
-        return UnsupportedFieldError(f"{path!r}: {why}", field=name, file=path)
-
-    # --- fields -------------------------------------------------------------------------------------
-
-    def _entry(
-        self, dataset: Any, path: str, field: Any, taken: _Taken, member: tuple[str, ...], targets: list[Target]
-    ) -> Any:
-        """Add the field, or one for each member of a compound; give its number or a dict of numbers."""
-        dtype = _inner_dtype(dataset, member)
-        if field.decode:
-            return self._add_images(dataset, field, taken, member, dtype, targets)
-        if field.members:
-            self._check_members(field, dtype)
-            stacked = np.dtype((dtype.fields[field.members[0]][0], (len(field.members),)))
-            return self._add_field(dataset, path, field, taken, member, stacked, targets)
-        if dtype.fields is not None:
-            return {name: self._entry(dataset, path, field, taken, (*member, name), targets) for name in dtype.names}
-        return self._add_field(dataset, path, field, taken, member, dtype, targets)
-
-    def _check_members(self, field: Field, dtype: np.dtype[Any]) -> None:
-        """Refuse members that are not there, or make no matrix."""
-        known = dtype.names or ()
-        for name in field.members:
-            if name not in known:
-                there = f"it has {', '.join(map(repr, known))}" if known else f"its elements are {dtype}, no compounds"
-                raise FieldNotFoundError(
-                    f"{self.identity.path!r}: field {field.name!r} has no member {name!r}, which members= names; "
-                    f"{there}{did_you_mean(name, list(known))}",
-                    field=field.name,
-                    file=self.identity.path,
-                )
-        kinds = {name: dtype[name] for name in field.members}
-        first = kinds[field.members[0]]
-        if any(kind != first for kind in kinds.values()) or first.kind not in "biufc":
-            listing = ", ".join(f"{name!r} is {kind}" for name, kind in kinds.items())
-            raise self._refusal(
-                field.name,
-                f"members= makes one tensor of numbers of one type, but of {field.name!r} {listing}; make a field for "
-                "each type, and join them in batch_transform=",
-            )
-
-    def _add_field(
-        self,
-        dataset: Any,
-        path: str,
-        field: Any,
-        taken: _Taken,
-        member: tuple[str, ...],
-        dtype: np.dtype[Any],
-        targets: list[Target],
-    ) -> int:
-        name = ":".join((path, *member)) if member else field.name
-        items = elements.vlen_base(dtype) if field.ragged is not None and field.rows is None else None
-        dtype, stored = (dtype, elements.plain_dtype(dataset.dtype)) if items is None else (items, items)
-        base, inner_shape = dtype.subdtype or (dtype, ())
-        kind = (
-            "ragged"
-            if field.ragged is not None and base.kind not in "OSV"
-            else "object"
-            if base.kind == "O"
-            else "bytes"
-            if base.kind == "S"
-            else "array"
-        )
-        why = _why_refused(dtype, kind, member, taken.steps) or _why_not_ragged(field, kind)
-        if self._extents is not None and kind not in ("array", "ragged") and field.rows is None:
-            why = why or "samples that are parts of volumes are of numbers"
-        if why:
-            raise self._refusal(name, f"field {name!r} is {dtype}: {why}")
-        number = self._added(
-            name=name,
-            kind=kind,
-            dtype=np.dtype(object) if kind == "object" else elements.held_dtype(base),
-            row_shape=(*taken.shape, *inner_shape),
-            steps=taken.steps,
-            at=field.at,
-            pad=field.pad,
-            cast=field.dtype,
-            ragged=field.ragged,
-            unit=_unit(base),
-            cut_at_nul=kind == "bytes" and elements.ends_at_nul(dataset.id.get_type(), member),
-        )
-        stacked = field.members
-        leaf = elements.leaf_of(stored, member, stacked) if kind != "object" else None
-        fill = np.zeros(leaf.nbytes if leaf else 0, np.uint8)
-        targets.append(Target(field=number, member=member, leaf=leaf, fill=fill, stacked=stacked))
-        return number
-
-    def _add_images(
-        self,
-        dataset: Any,
-        field: Field,
-        taken: _Taken,
-        member: tuple[str, ...],
-        dtype: np.dtype[Any],
-        targets: list[Target],
-    ) -> int:
-        """Add a field of images; of what size they are is found out once all files are open."""
-        rows = dataset.shape[1:]
-        is_values = not rows and (elements.vlen_base(dtype) == np.uint8 or elements.is_text(dtype))
-        leaf = None
-        if is_values and field.length:
+    What is looked up may be in any of these, and all else is in the one that stands beside this file.
+    """
+    paths, named = asked.file, found.opened.files.named
+    if not paths:
+        yield found.opened.file, found.path
+    elif asked.rows is None and asked.names is None:
+        if len(paths) != named:
             raise OptionError(
-                f"{self.identity.path!r}: field {field.name!r}: length= is for rows of bytes that are filled up, and "
+                f"Field({asked.name!r}, file=): {len(paths)} files stand beside {named}; name as many, "
+                "one for each file of the source, or look rows up in them with rows="
+            )
+        paths = (paths[found.opened.number],)
+    for path in paths:
+        yield found.opened.opened(path), path
+
+
+def _thing(found: _Found, file: Any, name: str, path: str) -> _Thing:
+    """Find a dataset that has an axis of rows."""
+    thing = _Thing(*find_dataset(file, name, path, found.opened.guard))
+    check_has_numpy_type(thing.dataset, name, path)
+    check_has_rows(thing.dataset, name, path)
+    return thing
+
+
+def _group_named(found: _Found, name: str) -> Any:
+    """Return the group that a name leads to in this file; None for anything else."""
+    name, opened = name.strip("/"), found.opened
+    with contextlib.suppress(*DAMAGE):
+        # Asked for its kind alone (`get(getclass=True)`), a damaged object crashes libhdf5, which opening refuses.
+        if name and isinstance(group := opened.file[name], h5py.Group):
+            opened.guard.check_links(opened.file, name, found.path)
+            return group
+    return None
+
+
+def _once(found: _Found, name: str) -> NDArray[Any]:
+    """Return what the file, or the group, has once under a name, or a whole dataset of numbers."""
+    return np.asarray(once_of(found.opened.file, name, found.path, found.opened.guard))
+
+
+def _at(found: _Found, asked: Field) -> str:
+    """Return the column of a table that a field's rows count from; empty for the one that samples begin at."""
+    columns = found.samples.columns if isinstance(found.samples, Table) else {}
+    if asked.at and not isinstance(columns.get(asked.at), np.ndarray):
+        numbers = [name for name, values in columns.items() if isinstance(values, np.ndarray)]
+        raise OptionError(
+            f"Field({asked.name!r}, at={asked.at!r}): at= names a column of row numbers of samples=Table(...), "
+            + (f"which has {', '.join(map(repr, numbers))}" if columns else "and there is no Table")
+        )
+    return asked.at
+
+
+# --- parts: datasets with what they fill
+
+
+def _part(
+    found: _Found, where: Place, asked: Field, along: tuple[Along, ...], targets: list[Target], *, start: int
+) -> DatasetPart:
+    """Return the part of a dataset; of images with how long each is, where a dataset says so."""
+    part = part_of(found.opened, where, asked.name, asked.columns, along, targets, row_start=start)
+    if not asked.decode:
+        return part
+    of_bytes = targets[0].leaf is not None
+    if part.heap is None and (not of_bytes or (part.access == VIA_H5PY and part.dtype_text != "uint8")):
+        why = f": decode= takes bytes that h5stream reads without libhdf5, not these: {part.reason}"
+        raise _unread(found, asked.name, why, part)
+    if not (of_bytes and asked.length):
+        return part
+    lengths = _once(found, asked.length).reshape(-1)
+    most = int(np.prod(part.shape[1:])) * part.stored_element_nbytes
+    if lengths.dtype.kind not in "iu" or len(lengths) != part.rows or ((lengths < 0) | (lengths > most)).any():
+        raise OptionError(
+            f"{found.path!r}: field {asked.name!r}: length={asked.length!r} has {len(lengths):,} values of "
+            f"{lengths.dtype}, and it takes a number of bytes from 0 to {most:,} for each of {part.rows:,} rows"
+        )
+    return replace(part, lengths=lengths.astype(np.int64))
+
+
+def _bytes(found: _Found, members: ObjectsOfFile, file: int, targets: list[Target], start: int) -> DatasetPart:
+    """Return objects that are bytes as rows, of this part or of what is looked up."""
+    each = EachBytes("", len(members), found.opened.guard)
+    return bytes_of_each(members, find(members, [each]), each, file=file, row_start=start, targets=targets)
+
+
+def _rows_taken(found: _Found, thing: _Thing, asked: Field) -> _Taken:
+    """Return what a sample that is a row, or several, takes."""
+    is_one = asked.rows is not None or asked.names is not None
+    steps = None if is_one else steps_of(asked.steps, found.sequences, asked.name)
+    if asked.axis not in (None, 0) or asked.scale:
+        raise OptionError(
+            f"Field({asked.name!r}): a sample is a row of axis 0 here, or several. Along another axis samples= "
+            "says so, Sequences(axis=1), and fields that lie otherwise have an axis= of their own; scale= is for "
+            "Sequences and Boxes"
+        )
+    shape = thing.dataset.shape[1:]
+    try:
+        row_shape = selected_shape(shape, asked.columns)
+    except OptionError as error:
+        inner = _inner_dtype(thing)
+        inside = not shape and (inner.subdtype or inner.fields)
+        why = "columns= chooses among a dataset's axes, not inside a member; take it whole and index the batch"
+        raise OptionError(f"{found.path!r}: field {asked.name!r}: {why if inside else error}") from None
+    return _Taken(shape=row_shape if steps is None else (len(steps), *row_shape), steps=steps)
+
+
+# --- what a dataset gives to a batch
+
+
+def _described(found: _Found, thing: _Thing, asked: Field, taken: _Taken, before: int = 0) -> _Described:
+    """Return the field of a dataset, or one for each member of a compound, behind so many others that are new."""
+    dtype = _inner_dtype(thing)
+    if asked.decode:
+        return _images(found, thing, asked, taken, dtype)
+    if asked.members:
+        _check_members(found, asked, dtype)
+        dtype = np.dtype((dtype.fields[asked.members[0]][0], (len(asked.members),)))
+    if dtype.fields is None or asked.members:
+        return _field(found, thing, asked, taken, dtype, len(found.fields) + before)
+    new = _Described({}, [], [])
+    for name in dtype.names:
+        member = thing._replace(member=(*thing.member, name))
+        one = _described(found, member, asked, taken, before + len(new.layouts))
+        new.entry[name] = one.entry
+        new.layouts.extend(one.layouts)
+        new.targets.extend(one.targets)
+    return new
+
+
+def _field(found: _Found, thing: _Thing, asked: Field, taken: _Taken, dtype: np.dtype[Any], number: int) -> _Described:
+    """Return the field of elements of one type that is no compound."""
+    member, is_ragged = thing.member, asked.ragged is not None
+    name = ":".join((thing.path, *member)) if member else asked.name
+    items = elements.vlen_base(dtype) if is_ragged and asked.rows is None else None
+    dtype, stored = (dtype, elements.plain_dtype(thing.dataset.dtype)) if items is None else (items, items)
+    base, inner_shape = dtype.subdtype or (dtype, ())
+    kind = {"O": "object", "S": "bytes"}.get(base.kind, "array")
+    kind = "ragged" if is_ragged and base.kind not in "OSV" else kind
+    why = _why_refused(asked, dtype, kind, member, taken.steps is None)
+    if found.extents is not None and kind not in ("array", "ragged") and asked.rows is None:
+        why = why or "samples that are parts of volumes are of numbers"
+    if why:
+        raise _refusal(found, name, f"field {name!r} is {dtype}: {why}")
+    layout = FieldLayout(
+        name=name,
+        kind=kind,
+        dtype=np.dtype(object) if kind == "object" else elements.held_dtype(base),
+        row_shape=(*taken.shape, *inner_shape),
+        steps=taken.steps,
+        at=asked.at,
+        pad=asked.pad,
+        cast=asked.dtype,
+        ragged=asked.ragged,
+        unit=_unit(base),
+        cut_at_nul=kind == "bytes" and elements.ends_at_nul(thing.dataset.id.get_type(), member),
+    )
+    leaf = elements.leaf_of(stored, member, asked.members) if kind != "object" else None
+    return _Described(number, [layout], [_target(number, leaf, member, asked.members)])
+
+
+def _images(found: _Found, thing: _Thing, asked: Field, taken: _Taken, dtype: np.dtype[Any]) -> _Described:
+    """Return a field of images; of what size they are is found out once all files are open."""
+    rows = thing.dataset.shape[1:]
+    if not rows and (elements.vlen_base(dtype) == np.uint8 or elements.is_text(dtype)):
+        if asked.length:
+            raise OptionError(
+                f"{found.path!r}: field {asked.name!r}: length= is for rows of bytes that are filled up, and "
                 "values of variable length are as long as they are; leave it out"
             )
-        if not is_values:
-            leaf = elements.bytes_leaf(dtype)
-            if member or len(rows) != (dtype.itemsize == 1) or leaf is None or self._extents is not None or taken.steps:
-                raise self._refusal(
-                    field.name,
-                    f"field {field.name!r} is {dtype} {dataset.shape}: decode= takes images as values of variable "
-                    "length (of uint8), or as rows of bytes, one a sample",
-                )
-            self._image_rows[len(self.fields)] = field.length
-        targets.append(self._add_image_layout(field, leaf))
-        return targets[-1].field
+        return _image(found, asked, None)
+    leaf, is_row = elements.bytes_leaf(dtype), len(rows) == (dtype.itemsize == 1)
+    if thing.member or not is_row or leaf is None or found.extents is not None or taken.steps:
+        why = "decode= takes images as values of variable length (of uint8), or as rows of bytes, one a sample"
+        raise _refusal(found, asked.name, f"field {asked.name!r} is {dtype} {thing.dataset.shape}: {why}")
+    return _image(found, asked, leaf)
 
-    def _add_image_layout(self, field: Field, leaf: elements.Leaf | None) -> Target:
-        self._check(IMAGES, field)
-        images, dtype = Images(format=field.decode), np.dtype(object)
-        number = self._added(
-            name=field.name, kind="object", dtype=dtype, row_shape=(), ragged=field.ragged, images=images
+
+def _image(found: _Found, asked: Field, leaf: elements.Leaf | None) -> _Described:
+    check_options(IMAGES, asked, found.samples, found.path)
+    layout = FieldLayout(
+        name=asked.name,
+        kind="object",
+        dtype=np.dtype(object),
+        row_shape=(),
+        ragged=asked.ragged,
+        images=Images(format=asked.decode),
+    )
+    return _Described(len(found.fields), [layout], [_target(len(found.fields), leaf)])
+
+
+def _target(
+    number: int, leaf: elements.Leaf | None, member: tuple[str, ...] = (), stacked: tuple[str, ...] = ()
+) -> Target:
+    fill = np.zeros(leaf.nbytes if leaf else 0, np.uint8)
+    return Target(field=number, member=member, leaf=leaf, fill=fill, stacked=stacked)
+
+
+def _check_members(found: _Found, asked: Field, dtype: np.dtype[Any]) -> None:
+    """Refuse members that are not there, or make no matrix."""
+    known = dtype.names or ()
+    for name in asked.members:
+        if name not in known:
+            there = f"it has {', '.join(map(repr, known))}" if known else f"its elements are {dtype}, no compounds"
+            why = f"has no member {name!r}, which members= names; {there}{did_you_mean(name, list(known))}"
+            raise _refusal(found, asked.name, f"field {asked.name!r} {why}", FieldNotFoundError)
+    kinds = {name: dtype[name] for name in asked.members}
+    first = kinds[asked.members[0]]
+    if any(kind != first for kind in kinds.values()) or first.kind not in "biufc":
+        listing = ", ".join(f"{name!r} is {kind}" for name, kind in kinds.items())
+        why = f"{listing}; make a field for each type, and join them in batch_transform="
+        raise _refusal(
+            found, asked.name, f"members= makes one tensor of numbers of one type, but of {asked.name!r} {why}"
         )
-        return Target(field=number, member=(), leaf=leaf, fill=np.zeros(leaf.nbytes if leaf else 0, np.uint8))
 
-    def _added(self, **layout: Any) -> int:
-        """Add what a field is in a batch; give its number."""
-        self.fields.append(FieldLayout(**layout))
-        return len(self.fields) - 1
+
+def _refusal(
+    found: _Found, name: str, why: str, kind: Callable[..., H5StreamError] = UnsupportedFieldError, **facts: Any
+) -> H5StreamError:
+    """Return the error for a field of this file that cannot be had."""
+    return kind(f"{found.path!r}: {why}", field=name, file=found.path, **facts)
+
+
+def _unread(found: _Found, name: str, why: str, part: DatasetPart) -> H5StreamError:
+    """Return the error for a field that cannot be had since a chunk is damaged, or else for what is said."""
+    if part.damaged is None:
+        return _refusal(found, name, f"field {name!r}{why}")
+    return _refusal(found, name, f"field {name!r}: {part.reason}", CorruptChunkError, chunk=part.damaged)
 
 
 def _unit(dtype: np.dtype[Any]) -> str:
@@ -732,29 +741,24 @@ def _unit(dtype: np.dtype[Any]) -> str:
     return str(dtype.newbyteorder("=")) if dtype.kind in "mM" else ""
 
 
-def _inner_dtype(dataset: Any, member: tuple[str, ...]) -> Any:
+def _inner_dtype(thing: _Thing) -> Any:
     """Return the type of a member of a dataset's elements."""
-    dtype: Any = elements.plain_dtype(dataset.dtype)
-    for part in member:
+    dtype: Any = elements.plain_dtype(thing.dataset.dtype)
+    for part in thing.member:
         dtype = dtype.fields[part][0]
     return dtype
 
 
-def _why_not_ragged(field: Field, kind: str) -> str:
-    """Say why rows of a field cannot come as it asks; empty where they can."""
-    if field.ragged is not None and field.ragged.form == DENSE and field.ragged.places is None:
-        return "ragged='dense' is for sparse matrices, groups of data, indices and indptr"
-    return "ragged rows are of numbers" if field.ragged is not None and kind != "ragged" else ""
-
-
-def _why_refused(dtype: np.dtype[Any], kind: str, member: tuple[str, ...], steps: tuple[int, ...] | None) -> str:
-    """Say why a batch cannot hold a field of a type; empty where it can."""
+def _why_refused(asked: Field, dtype: np.dtype[Any], kind: str, member: tuple[str, ...], is_one: bool) -> str:
+    """Say why a batch cannot hold a field of a type, or not as it asks; empty where it can."""
     if why := elements.refusal(dtype):
         return why
     if dtype.subdtype is not None and dtype.subdtype[0].fields is not None:
         return "an array of compounds inside a compound has no tensor form"
     if kind == "object" and member:
         return "a member of variable length, which only whole datasets may have"
-    if kind in ("object", "ragged") and steps is not None:
+    if kind in ("object", "ragged") and not is_one:
         return "values of variable length make no tensor of several rows; leave it out, or store it with a fixed length"
-    return ""
+    if asked.ragged is not None and asked.ragged.form == DENSE and asked.ragged.places is None:
+        return "ragged='dense' is for sparse matrices, groups of data, indices and indptr"
+    return "ragged rows are of numbers" if asked.ragged is not None and kind != "ragged" else ""

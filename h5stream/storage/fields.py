@@ -29,6 +29,7 @@ from h5stream.samples.stretches import ARRAYS, DENSE, FORMS, STACKED, Crop, Form
 from h5stream.samples.table import ROW
 from h5stream.storage.given import named_by, paths_of, several
 from h5stream.storage.images import FORMATS, Format
+from h5stream.storage.options import check_together
 from h5stream.storage.rowbox import Columns, Mask, check_mask
 
 
@@ -195,7 +196,7 @@ class Field:
         object.__setattr__(self, "names", _object_names(name, names))
         object.__setattr__(self, "normalise", normalisation(name, mean, std, factor, nan))
         object.__setattr__(self, "ragged", self._form(ragged, _crop(name, crop, max_length), pad_value))
-        self._check_together()
+        check_together(self)
 
     def _form(self, ragged: str | None, crop: Crop | None, pad_value: float) -> Ragged | None:
         """Say how rows come in a batch of which samples have any number; None where each sample is one."""
@@ -204,36 +205,6 @@ class Field:
             return Ragged(form="list") if ragged else None
         form = ragged or (STACKED if self.names is not None and not given else "packed")
         return _ragged(self.name, self.rows, given or form == STACKED, form, crop, pad_value)
-
-    def _check_together(self) -> None:
-        """Refuse options that do not go together."""
-        name, is_cut = self.name, bool(self.members) or self.columns is not None
-        placed = self.steps is not None or bool(self.at or self.scale) or self.axis is not None or self.pad is not None
-        if self.decode and (is_cut or self.steps is not None or self.repeat or self.dtype is not None):
-            raise OptionError(
-                f"Field({name!r}, decode={self.decode!r}) takes whole images as they are, without columns=, members=, "
-                "steps=, repeat= and dtype="
-            )
-        if (self.rows is not None or self.names is not None) and (self.repeat or placed):
-            raise OptionError(
-                f"Field({name!r}): rows= and names= look something up for each sample, without repeat=, steps=, at=, "
-                "pad=, axis=, scale="
-            )
-        if self.repeat and (placed or is_cut):
-            raise OptionError(
-                f"Field({name!r}): repeat=True takes the whole dataset, without columns=, members=, steps=, at=, "
-                "pad=, axis= and scale="
-            )
-        if self.names is not None and self.rows is not None:
-            raise OptionError(f"Field({name!r}): names= takes whole objects, without rows=")
-        looked_up = self.rows is not None or self.names is not None
-        taken = self.columns if isinstance(self.columns, tuple) else () if self.columns is None else (self.columns,)
-        in_part = self.repeat or any(isinstance(one, (slice, list)) for one in taken)
-        if self.has_own_shape and (looked_up or placed or in_part or (self.ragged and self.ragged.crop)):
-            raise OptionError(
-                f"Field({name!r}, ragged='arrays') takes whole arrays, or one place of some axes, columns=(0, ...), "
-                "without rows=, names=, repeat=, crop=, max_length=, steps=, at=, pad=, axis= and scale="
-            )
 
     @property
     def is_looked_up(self) -> bool:
@@ -251,18 +222,7 @@ class Field:
         return self.name == "." or self.name.startswith(".:")
 
     def inside(self, group: str) -> Field:
-        """Look the name up in a group, unless it begins with a slash.
-
-        Parameters
-        ----------
-        group : str
-            Path of the group.
-
-        Returns
-        -------
-        Field
-            The field with its full path; this one where there is nothing to look up.
-        """
+        """Look the name up in a group, unless it begins with a slash."""
         if self._file or self.file or not group or self.name.startswith("/") or self.names is not None:
             return self
         rows = self.rows
@@ -324,13 +284,7 @@ def _object_names(name: str, names: Any) -> Any:
 
 
 def as_row_numbers(name: str, rows: Any) -> NDArray[np.int64]:
-    """Turn what a user gave as ``rows=`` of a field into row numbers.
-
-    Examples
-    --------
-    >>> as_row_numbers("x", [3, 0, 0])
-    array([3, 0, 0])
-    """
+    """Turn what a user gave as ``rows=`` of a field into row numbers."""
     found = np.asarray(rows.detach().cpu() if hasattr(rows, "detach") else rows)
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise OptionError(
@@ -482,13 +436,7 @@ class SampleShape:
 
 
 def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLike]) -> SampleShape:
-    """Read what the user gave as ``fields``.
-
-    Examples
-    --------
-    >>> sample_shape(["x", "y"]).kind
-    'tuple'
-    """
+    """Read what the user gave as ``fields``."""
     if isinstance(fields, (str, Field, *FROM_NO_FILE)) or named_by(fields) is not None:
         one = _as_field(fields)
         return SampleShape(kind="one", keys=(one.name,), fields=(one,))
@@ -569,11 +517,6 @@ def split_member(name: str, exists: Any) -> tuple[str, tuple[str, ...]]:
     """Split a field's name into the dataset's path and its member path.
 
     A dataset whose own name has a colon is found first.
-
-    Examples
-    --------
-    >>> split_member("obs:stats:mean", lambda path: path == "obs")
-    ('obs', ('stats', 'mean'))
     """
     parts = name.split(":")
     for cut in range(len(parts), 0, -1):

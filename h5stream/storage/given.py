@@ -77,13 +77,7 @@ def paths_of(given: Any, known: Named | None) -> list[str]:
 
 
 def checked_path(given: Any) -> str:
-    """Return a path as text, a leading ``~`` expanded; refuse what is none and say what to do instead.
-
-    Examples
-    --------
-    >>> checked_path("train.h5")
-    'train.h5'
-    """
+    """Return a path as text, a leading ``~`` expanded; refuse what is none and say what to do instead."""
     if isinstance(given, str | bytes | os.PathLike):
         path = os.fsdecode(given)
         address = _ADDRESS.match(path)

@@ -28,7 +28,8 @@ from h5py import h5f, h5fd, h5i, h5p
 _OPENED = h5f.OBJ_FILE | h5f.OBJ_GROUP | h5f.OBJ_DATASET
 """What keeps a file open: a dataset does also where nothing names its file any more."""
 
-_FAILURES = (OSError, RuntimeError, ValueError, TypeError, KeyError)
+DAMAGE = (OSError, RuntimeError, ValueError, TypeError, KeyError)
+"""What h5py makes of what libhdf5 cannot open, or of what was closed meanwhile."""
 
 _written: set[tuple[int, int]] = set()
 """Device and inode of the files that were open for writing in this process when they were opened here."""
@@ -112,7 +113,7 @@ def _flush(key: tuple[int, int]) -> None:
     _written.discard(key)
     for writer in _writers(key):
         _written.add(key)
-        with contextlib.suppress(*_FAILURES):  # closed meanwhile, by another thread
+        with contextlib.suppress(*DAMAGE):  # closed meanwhile, by another thread
             h5f.flush(writer, h5f.SCOPE_GLOBAL)
 
 
@@ -126,7 +127,7 @@ def _writers(key: tuple[int, int]) -> Iterator[Any]:
         return
     seen: set[int] = set()
     for thing in h5f.get_obj_ids(h5f.OBJ_ALL, _OPENED):
-        with contextlib.suppress(*_FAILURES):
+        with contextlib.suppress(*DAMAGE):
             number = h5py.h5o.get_info(thing).fileno
             if number not in seen:
                 seen.add(number)
@@ -141,7 +142,7 @@ def _others_are_open() -> bool:
         files = [file for ref, _ in _ours if (file := ref()) is not None]
     try:
         ours = sum(h5f.get_obj_count(file.id, _OPENED | h5f.OBJ_LOCAL) for file in files if file.id.valid)
-    except _FAILURES:  # closed meanwhile
+    except DAMAGE:  # closed meanwhile
         return True
     return bool(h5f.get_obj_count(h5f.OBJ_ALL, _OPENED) != ours)
 

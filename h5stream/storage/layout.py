@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.samples.boxes import Along, BoxSpace
+from h5stream.samples.boxes import Along
 from h5stream.samples.columns import Column
 from h5stream.samples.normalising import Normalisation
 from h5stream.samples.sequences import Draws
-from h5stream.samples.space import SequenceSpace, Space
+from h5stream.samples.space import Space
 from h5stream.samples.stretches import Ragged
 from h5stream.storage.elements import Leaf
 from h5stream.storage.fields import Field, SampleShape
@@ -46,22 +46,8 @@ IN_EXTERNAL_FILES = "its bytes lie in external files"
 """Two reasons for h5py: with these, other files are read than those of the layout."""
 
 
-WHOLE_NBYTES = 1024 * 1024
 BLOCK_NBYTES = 256 * 1024
-"""Chunks of more than `WHOLE_NBYTES` that nothing has to be decoded of are cut into blocks of at most about
-`BLOCK_NBYTES`, as contiguous data are: a window then mixes rows of as many places as it does with small chunks, and a
-quarter of a megabyte is read at about the rate of a longer run."""
-
-SMALL_NBYTES = 8 * 1024 * 1024
-"""A dataset of no more bytes, such as labels, does not keep others' chunks from being cut: it is kept in memory."""
-
-
-SEQUENCES_NBYTES = 16 * 1024 * 1024
-"""Bytes of the sequences of a block of several chunks, at most."""
-
-BOXES_IN_BLOCK = 4
-"""Boxes side by side that a block of unfiltered data has along an axis: what lies at its edges, a fifth at most, is
-read for both neighbours."""
+"""Bytes of a block of the shuffle, about, where no chunk says how many: they are read at the rate of a longer run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,14 +173,6 @@ class DatasetPart:
         if raw.any():
             raw &= self.index.is_edge(self.index.numbers[places])
         return raw
-
-    @property
-    def cut_rows(self) -> int:
-        """Rows of a chunk, or of a part of a large one that nothing has to be decoded of."""
-        parts = 1
-        if self.access in (DIRECT, HEAP) and self.chunk_nbytes > WHOLE_NBYTES:
-            parts = -(-self.chunk_nbytes // BLOCK_NBYTES)
-        return max(1, -(-self.chunk_rows // parts))
 
     def with_fields(self, place: Mapping[int | None, int]) -> DatasetPart:
         """Return the part with the targets of some fields alone, whose new numbers are given by the old ones."""
@@ -400,130 +378,18 @@ class SampleLayout:
     def leading(self) -> tuple[DatasetPart, ...]:
         """The parts of the dataset with the most bytes a row: its chunks are the blocks of the shuffle.
 
-        Of those that are not looked up; see `leading_lookup`.
+        Of those that are not looked up.
         """
         return max(self.aligned, key=lambda parts: parts[0].stored_row_nbytes)
-
-    @property
-    def leading_lookup(self) -> tuple[float, tuple[DatasetPart, ...], NDArray[np.int64]] | None:
-        """The bytes a sample, the dataset and the rows of the lookup that has most; None where nothing leads so."""
-        found = [(self._mean_nbytes(one), self.datasets[one.dataset], one.rows) for one in self.lookups]
-        lead = max(found, key=lambda each: each[0], default=None)
-        if lead is None or lead[0] <= self.leading[0].stored_row_nbytes:
-            return None
-        return lead
-
-    def _mean_nbytes(self, one: Lookup) -> float:
-        part = self.datasets[one.dataset][0]
-        return part.stored_row_nbytes * (one.mean_rows if part.heap is None else 1.0)
-
-    def looked_up_chunks(self) -> NDArray[np.int64] | None:
-        """Return the chunk of the `leading_lookup` that each sample looks up; None where nothing leads so."""
-        lead = self.leading_lookup
-        if lead is None:
-            return None
-        mean_nbytes, parts, rows = lead
-        starts = np.array([part.row_start for part in parts])
-        chunk_rows = np.array([part.chunk_rows if part.heap is None else part.cut_rows for part in parts])
-        if self.ragged and all(part.access == DIRECT for parts in self.datasets for part in parts):
-            # Nothing is decoded: blocks of as many bytes of samples as a chunk has, the other fields' with them.
-            share = mean_nbytes / max(1, self.row_nbytes)
-            chunk_rows = np.maximum(1, (chunk_rows * min(1.0, share)).astype(np.int64))
-        elif mean_nbytes > parts[0].stored_row_nbytes and parts[0].access == DECODED:
-            # Samples of many rows go over the edges of chunks, and what is cut at a block's edge is decoded twice.
-            sizes = [max(1, part.chunk_nbytes) for part in parts]
-            chunk_rows *= np.array([max(1, BLOCK_NBYTES // n, min(4, 4 * WHOLE_NBYTES // n)) for n in sizes])
-        chunks = -(-np.array([part.rows for part in parts]) // chunk_rows)
-        part = np.searchsorted(starts, rows, side="right") - 1
-        if any(one.object_edges is not None for one in parts):
-            return _blocks_of_objects(parts, part, rows - starts[part])
-        found: NDArray[np.int64] = (np.cumsum(chunks) - chunks)[part] + (rows - starts[part]) // chunk_rows[part]
-        return found
-
-    def chunks_of_boxes(self, boxes: NDArray[Any]) -> NDArray[np.int64]:
-        """Return a number for the chunk that each of some boxes begins in, ascending with its volume and its place."""
-        assert isinstance(self.space, BoxSpace)
-        volume, origins = self.space.boxes_of(boxes)
-        key = volume.copy()
-        for axis, along in enumerate(self.leading[0].along):
-            if along.origin is not None:
-                span, elements = along.span, np.array([part.shape[axis] for part in self.leading])
-                sizes = np.array([_block_size(part, axis, span) for part in self.leading])
-                key = (
-                    key * int((-(-elements // sizes)).max()) + np.clip(along.begins(origins), 0, None) // sizes[volume]
-                )
-        return key
 
     @property
     def asked(self) -> int:
         """How many objects libhdf5 was asked for, because their headers were not understood."""
         return max((sum(part.asked for part in parts) for parts in self.datasets), default=0)
 
-    @property
-    def block_rows(self) -> tuple[int, ...]:
-        """Rows of a block, for each file: those of a chunk of the leading dataset, or of a part of one.
-
-        A chunk is cut where nothing that is streamed has to be decoded; a part of a chunk would be decoded whole.
-        Depends on the layout alone, so that all ranks and threads cut alike.
-        """
-        if isinstance(self.space, BoxSpace):
-            return (1,) * len(self.leading)
-        sizes = []
-        for number, lead in enumerate(self.leading):
-            if lead.objects:
-                sizes.append(max(1, min(lead.rows, BLOCK_NBYTES // max(1, lead.stored_row_nbytes))))
-                continue
-            whole = any(self._is_decoded(parts, number) for parts in self.aligned)
-            rows = lead.chunk_rows if whole else lead.cut_rows
-            sizes.append(rows * self._chunks_of_sequences(number))
-        return tuple(sizes)
-
-    def _chunks_of_sequences(self, number: int) -> int:
-        """Return how many chunks a block of sequences has: chunks at its edges are decoded for its neighbours too.
-
-        As many as hold the rows that a sequence spans, so that a chunk is decoded twice an epoch and not as often as
-        sequences are longer than it; fewer where sequences are large, since a window holds many blocks.
-        """
-        lead = self.leading[number]
-        steps = self.fields[lead.targets[0].field].steps if lead.targets else None
-        if not isinstance(self.space, SequenceSpace) or steps is None or lead.access == DIRECT:
-            return 1
-        wanted = -(-(max(steps) - min(steps) + 1) // lead.chunk_rows)
-        at_most = SEQUENCES_NBYTES // max(1, self.row_nbytes * lead.chunk_rows)
-        return max(1, min(wanted, at_most))
-
-    def _is_decoded(self, parts: tuple[DatasetPart, ...], number: int) -> bool:
-        """Tell whether rows of a file cost the decoding of a chunk, of a dataset too large to be kept."""
-        row_nbytes = sum(self.fields[target.field].placed_nbytes for target in parts[0].targets)
-        is_small = row_nbytes > 0 and self.rows * row_nbytes <= SMALL_NBYTES
-        return parts[number].access not in (DIRECT, HEAP) and not is_small
-
     def assemble(self, values: Sequence[Any]) -> Any:
         """Put one value for each field into the user's structure."""
         return self.shape.assemble([_pick(entry, values) for entry in self.entries])
-
-
-def _blocks_of_objects(
-    parts: tuple[DatasetPart, ...], part: NDArray[np.int64], rows: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return the stretch of its file that each object begins in, as a number, by its part and its first row there."""
-    place = np.zeros(len(rows), dtype=np.int64)
-    for number, one in enumerate(parts):
-        ours = np.flatnonzero(part == number)
-        if one.index is None or not len(one.index.numbers):
-            continue
-        chunk = rows[ours] // one.chunk_rows * one.index.columns
-        stored = np.minimum(np.searchsorted(one.index.numbers, chunk), len(one.index.numbers) - 1)
-        place[ours] = one.index.offset[stored] // BLOCK_NBYTES
-    files = np.array([one.file for one in parts])[part]
-    _, numbers = np.unique(np.stack([files, place]), axis=1, return_inverse=True)
-    return np.asarray(numbers, dtype=np.int64).reshape(-1)
-
-
-def _block_size(part: DatasetPart, axis: int, span: int) -> int:
-    """Return the elements along an axis that boxes of one block begin in: a chunk's, or fewer where none is decoded."""
-    size = part.grid_shape[axis]
-    return size if part.access != DIRECT else min(size, BOXES_IN_BLOCK * span)
 
 
 def _pick(entry: Any, values: Sequence[Any]) -> Any:

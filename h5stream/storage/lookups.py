@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -20,6 +20,10 @@ APART = 4
 """Rows of the coarser field that two may differ by in length and be the same time: as a window of four hops leaves."""
 
 
+Key = tuple[int, str]
+"""What a field that is looked up is known by: its place in a sample, and what it is of a sparse matrix."""
+
+
 def shared(lookups: Sequence[Lookup]) -> tuple[Lookup, ...]:
     """Give lookups of the same rows the same arrays, by which they are known to be planned together."""
     found: list[Lookup] = []
@@ -33,13 +37,18 @@ def _words(layouts: Sequence[FieldLayout]) -> str:
     return ", ".join(f"{one.dtype} {one.row_shape}" for one in layouts)
 
 
-def forget(looked_up: dict[int, LookedUp], before: dict[int, tuple[int, int]]) -> None:
+def counted(looked_up: Mapping[Key, LookedUp]) -> dict[Key, tuple[int, int]]:
+    """Return how many parts and tables there are of each field, for `forget`."""
+    return {key: (len(known.parts), len(known.tables)) for key, known in looked_up.items()}
+
+
+def forget(looked_up: dict[Key, LookedUp], before: dict[Key, tuple[int, int]]) -> None:
     """Go back to as many parts and tables of each field as there were."""
-    for place in [*looked_up]:
-        if place not in before:
-            del looked_up[place]
+    for key in [*looked_up]:
+        if key not in before:
+            del looked_up[key]
             continue
-        known, (parts, tables) = looked_up[place], before[place]
+        known, (parts, tables) = looked_up[key], before[key]
         del known.parts[parts:], known.tables[tables:], known.counts[tables:], known.spare[tables:]
 
 
@@ -90,7 +99,6 @@ class LookedUp:
     name: str  # the field's, for messages
     # the rows that the user gave, one for each sample; None where a dataset of the files has them
     given: NDArray[np.int64] | None = None
-    said: Stretches | None = None  # what says which rows a sample has, where it has any number of them
     crop: Crop | None = None  # the part of a sample that is read; None for all
     parts: list[DatasetPart] = field(default_factory=list)  # the dataset, in turn
     # the rows that each part of the data looks up, counted from the first part of the dataset
@@ -132,11 +140,10 @@ class LookedUp:
             )
         self.tables.append(flat.astype(np.int64) + first)
 
-    def add_stretches(self, values: list[NDArray[Any]], samples: int, first: int, path: str) -> None:
+    def add_stretches(self, said: Stretches, values: list[Any], samples: int, first: int, path: str) -> None:
         """Take which rows each sample of a part has, counted from row `first` of what is looked up."""
-        assert self.said is not None
         try:
-            begins, counts = stretches_of(self.said, values, samples, self.rows - first)
+            begins, counts = stretches_of(said, values, samples, self.rows - first)
         except OptionError as error:
             raise OptionError(f"{path!r}: field {self.name!r}: {error}") from None
         self.add_rows(begins + first, counts)

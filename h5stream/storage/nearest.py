@@ -22,15 +22,6 @@ def nearest_names(name: str, there: Iterable[str]) -> list[str]:
 
     What differs in the separator (``obs/label`` for the member ``obs:label``) or in case only is sure; then come names
     that end alike; then those that are spelled alike.
-
-    Examples
-    --------
-    >>> nearest_names("obs/bulk_labels", ["uns/bulk_labels_colors", "obs:bulk_labels"])
-    ['obs:bulk_labels']
-    >>> nearest_names("x", ["X", "y"]), nearest_names("label", ["train/label", "test/label"])
-    (['X'], ['train/label', 'test/label'])
-    >>> nearest_names("imgae", ["image", "mask"])
-    ['image']
     """
     asked, names = _key(name), list(there)
     keys = {known: _key(known) for known in names}
@@ -63,13 +54,7 @@ def _spelled_alike(asked: str, keys: dict[str, str]) -> list[str]:
 
 
 def did_you_mean(name: str, there: Iterable[str]) -> str:
-    """Ask for the nearest names in a sentence, beginning with a space; empty where none is near.
-
-    Examples
-    --------
-    >>> did_you_mean("x", ["X"]), did_you_mean("a", ["g/a", "h/a"]), did_you_mean("q", ["X"])
-    (" Did you mean 'X'?", " Did you mean 'g/a' or 'h/a'?", '')
-    """
+    """Ask for the nearest names in a sentence, beginning with a space; empty where none is near."""
     near = [repr(known) for known in nearest_names(name, there)]
     if not near:
         return ""

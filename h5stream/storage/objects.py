@@ -20,13 +20,12 @@ from h5stream.storage import whereabouts
 from h5stream.storage.agreement import FileParts
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.discovery import is_there, open_hdf5
-from h5stream.storage.extents import Extents
 from h5stream.storage.external import Guard
-from h5stream.storage.field_reader import FieldReader
+from h5stream.storage.field_reader import read_fields
 from h5stream.storage.fields import Field, SampleShape
 from h5stream.storage.index import fill_of
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, Target
-from h5stream.storage.lookups import LookedUp
+from h5stream.storage.lookups import Key, LookedUp
 from h5stream.storage.names import Names
 from h5stream.storage.object_rows import bytes_of_each, row_of_each, rows_of_each
 from h5stream.storage.places import Files, OpenFile
@@ -47,7 +46,7 @@ from h5stream.storage.units import (
 from h5stream.storage.whereabouts import RawFile
 
 Ints = NDArray[np.int64]
-Described = tuple[FileParts, dict[int, LookedUp]]
+Described = tuple[FileParts, dict[Key, LookedUp]]
 """What one holds, and by their places its ragged fields."""
 
 
@@ -64,7 +63,7 @@ def objects_of(
     names: Sequence[str],
     samples: Objects,
     row_start: int,
-    looked_up: dict[int, LookedUp],
+    looked_up: dict[Key, LookedUp],
 ) -> FileParts | None:
     """Return the objects of a file as rows; None where they have to be looked at one by one."""
     if not names or any(isinstance(f, Field) and f.is_looked_up for f in shape.fields):
@@ -72,9 +71,9 @@ def objects_of(
     members = ObjectsOfFile(raw, names, samples.missing)
 
     def describe(k: int, shape: SampleShape) -> Described:
-        own: dict[int, LookedUp] = {}
-        reader = FieldReader(opened, row_start, samples, Extents.of(samples), own)
-        return reader.read(shape.inside(names[k]), names[k]), own
+        own: dict[Key, LookedUp] = {}
+        inside = shape.inside(names[k])
+        return read_fields(opened, inside, names[k], samples=samples, row_start=row_start, looked_up=own), own
 
     try:
         found = _together(members, shape, describe, opened.guard, row_start, looked_up)
@@ -92,7 +91,7 @@ def files_of(
     samples: Objects,
     guard: Guard,
     words: Sequence[str],
-    looked_up: dict[int, LookedUp],
+    looked_up: dict[Key, LookedUp],
 ) -> tuple[FileParts, FilesIdentity] | None:
     """Return files of which each is a sample as rows, and what they are; None where they are read one by one."""
     if any(isinstance(f, Field) and (f.is_looked_up or f.decode) for f in shape.fields):
@@ -102,10 +101,10 @@ def files_of(
     members = FilesEach(identity, catalogue, samples.missing)
 
     def describe(k: int, shape: SampleShape) -> Described:
-        own: dict[int, LookedUp] = {}
+        own: dict[Key, LookedUp] = {}
         with open_hdf5(members.paths[k]) as file, contextlib.ExitStack() as linked:
-            reader = FieldReader(OpenFile(file, k, every, guard, linked), 0, samples, Extents.of(samples), own)
-            found = reader.read(shape, group)
+            opened = OpenFile(file, k, every, guard, linked)
+            found = read_fields(opened, shape, group, samples=samples, looked_up=own)
             parts = (*found.parts, *(part for known in own.values() for part in known.parts))
             if any(part.file != k for part in parts):
                 raise UnlikeError(members.paths[k])
@@ -139,7 +138,7 @@ def _together(
     describe: Callable[[int, SampleShape], Described],
     guard: Guard,
     row_start: int,
-    looked_up: dict[int, LookedUp],
+    looked_up: dict[Key, LookedUp],
 ) -> FileParts:
     """Return all that have all fields as rows; `describe` opens one of them with every check."""
     first, own = _first_of(members, shape, guard, describe)
@@ -162,10 +161,11 @@ def _together(
             parts.append(bytes_of_each(members, which, column, **where, targets=part.targets))
         else:  # nothing is read of it
             parts.append(replace(part, rows=len(which), objects=names))
-    for place, lying in ragged.items():
-        field = SampleShape(kind="dict", keys=(shape.fields[place].name,), fields=(shape.fields[place],))
-        known = looked_up.setdefault(place, LookedUp(name=own[place].name, crop=own[place].crop))
-        known.entry, known.is_given = own[place].entry, True
+    for key, lying in ragged.items():
+        one = shape.fields[key[0]]
+        field = SampleShape(kind="dict", keys=(one.name,), fields=(one,))
+        known = looked_up.setdefault(key, LookedUp(name=own[key].name, crop=own[key].crop))
+        known.entry, known.is_given = own[key].entry, True
 
         def described(k: int, field: SampleShape = field, known: LookedUp = known) -> DatasetPart:
             (one,) = describe(k, field)[1].values()
@@ -211,13 +211,13 @@ def lacks(file: Any, group: str, shape: SampleShape, path: str, guard: Guard) ->
 
 
 def _columns(
-    members: Members, first: FileParts, own: dict[int, LookedUp], shape: SampleShape, guard: Guard
-) -> tuple[dict[tuple[str, int], Column], dict[int, Lying]]:
+    members: Members, first: FileParts, own: dict[Key, LookedUp], shape: SampleShape, guard: Guard
+) -> tuple[dict[tuple[str, int], Column], dict[Key, Lying]]:
     """Return what is looked for in each: by numbers of parts and of values, and of ragged fields by their places."""
     columns, count = dict[tuple[str, int], Column](), len(members)
     named = {entry: f for entry, f in zip(first.entries, shape.fields, strict=True) if type(entry) is int}
     with members.opened(members.first) as (file, name):
-        ragged = {place: Lying(_path_in(name, known.parts[0]), count) for place, known in own.items()}
+        ragged = {key: Lying(_path_in(name, known.parts[0]), count) for key, known in own.items()}
         for number, part in enumerate(first.parts):
             if not part.pieces:
                 continue

@@ -39,14 +39,14 @@ from h5stream.storage.agreement import FileParts, check_alike, with_like_strings
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.discovery import default_fields, open_hdf5
 from h5stream.storage.elements import held_dtype
-from h5stream.storage.extents import Extents, SampleKind, Volume, has_extents
+from h5stream.storage.extents import Extents, SampleKind
 from h5stream.storage.external import Guard
-from h5stream.storage.field_reader import FieldReader
+from h5stream.storage.field_reader import read_fields
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
 from h5stream.storage.groups import FILES, edges_in, groups_of
 from h5stream.storage.image_sizes import with_image_sizes
 from h5stream.storage.layout import FieldLayout, SampleLayout
-from h5stream.storage.lookups import LookedUp, aligned, forget, shared
+from h5stream.storage.lookups import Key, LookedUp, aligned, counted, forget, shared
 from h5stream.storage.names import Names
 from h5stream.storage.objects import attributes_of, files_of, lacks, objects_of
 from h5stream.storage.places import Files, OpenFile
@@ -61,8 +61,8 @@ def open_layout(
     _check_samples(samples)
     asked = source if isinstance(source, Asked) else read_request(source, fields)
     every = Files(asked.paths)
-    looked_up: dict[int, LookedUp] = {}
-    parts, shape = _parts_of(asked, every, samples, looked_up, allow_external)
+    parts = _parts_of(asked, every, samples, allow_external)
+    shape, looked_up = parts.shape, parts.looked_up
     parts.files = with_room_for_all(parts.files, parts.labels)
     check_alike(parts.files, tuple(every.identities[number] for number, _ in parts.names), parts.labels)
     files = with_like_strings(parts.files)
@@ -125,14 +125,15 @@ def _numbers_in(entry: Any) -> list[int]:
 class _Parts:
     """What the files, or groups of them, hold, one behind the other.
 
-    `names` says of each the number of its file and the name of its group, and `starts` where its rows begin; `edges`
-    has the edges of its segments, `volumes` what is known of those that samples are parts of.
+    `names` says of each the number of its file and the name of its group, `starts` where its rows begin, and `edges`
+    has the edges of its segments.
     """
 
+    shape: SampleShape
+    looked_up: dict[Key, LookedUp] = field(default_factory=dict)
     files: list[FileParts] = field(default_factory=list)
     names: list[tuple[int, str]] = field(default_factory=list)
     starts: list[int] = field(default_factory=lambda: [0])
-    volumes: list[Volume] = field(default_factory=list)
     edges: list[NDArray[np.int64]] = field(default_factory=list)
     left_out: int = 0
     labels: list[str] = field(default_factory=list)
@@ -141,135 +142,116 @@ class _Parts:
     def rows(self) -> int:
         return self.starts[-1]
 
-    def add(self, part: FileParts, number: int, name: str, label: str, volume: Volume) -> None:
+    def add(self, part: FileParts, number: int, name: str, label: str) -> None:
         """Add what a file, or a group of it, holds."""
         self.files.append(part)
         self.names.append((number, name))
         self.labels.append(label)
-        self.volumes.append(volume)
         self.starts.append(self.rows + part.rows)
 
 
-def _parts_of(
-    asked: Asked, every: Files, samples: SampleKind | None, looked_up: dict[int, LookedUp], allow_external: bool
-) -> tuple[_Parts, SampleShape]:
-    """Open one file after the other and find the fields in it; give the shape of a sample too."""
-    unlike = asked.shape is not None and any(isinstance(f, Field) and f.has_own_shape for f in asked.shape.fields)
-    if isinstance(samples, Objects) and asked.shape is not None and not unlike:
-        together = _objects_together(asked, every, samples, looked_up, allow_external)
-        if together is not None:
-            return together, asked.shape
-        _refuse_images(asked)
-        looked_up.clear()
-    if isinstance(samples, Objects) and samples.of == FILES and not unlike:
-        alike = _files_together(asked, every, samples, looked_up, allow_external)
-        if alike is not None:
-            return alike
-    found, shape, lacking = _Parts(), asked.shape, None
-    others = () if shape is None else tuple(path for f in shape.fields if isinstance(f, Field) for path in f.file)
+def _parts_of(asked: Asked, every: Files, samples: SampleKind | None, allow_external: bool) -> _Parts:
+    """Find the fields in all files: objects together where they are stored alike, and all else one by one."""
+    shape = asked.shape or _default_shape(asked, samples, allow_external)
+    fields = [one for one in shape.fields if isinstance(one, Field)]
+    others = tuple(path for one in fields for path in one.file)
     guard = Guard.for_paths((*asked.paths, *others), allow_external=allow_external)
+    is_alike = not any(one.has_own_shape for one in fields)
+    if isinstance(samples, Objects) and is_alike and (asked.shape is not None or samples.of == FILES):
+        together = _files_together if samples.of == FILES else _objects_together
+        if (found := together(replace(asked, shape=shape), every, samples, guard)) is not None:
+            return found
+        _refuse_images(asked.paths, fields)
+    return _one_by_one(replace(asked, shape=shape), every, samples, guard)
+
+
+def _one_by_one(asked: Asked, every: Files, samples: SampleKind | None, guard: Guard) -> _Parts:
+    """Open one file, or group, after the other and find the fields in it."""
+    assert asked.shape is not None
+    found, lacking = _Parts(asked.shape), None
     for number, path in enumerate(asked.paths):
         with open_hdf5(path) as file, contextlib.ExitStack() as linked:
+            opened = OpenFile(file, number, every, guard, linked)
             for group, name in _groups(file, asked, samples, number, guard):
-                if shape is None:
-                    shape = _default_shape(file, group, path, guard)
-                extents = Extents.of(samples) if samples and has_extents(samples, shape.fields) else None
-                opened = OpenFile(file, number, every, guard, linked)
-                if lacking and lacks(file, group, shape, path, guard):
+                if lacking and lacks(file, group, found.shape, path, guard):
                     found.left_out += 1
                     continue
-                reader = FieldReader(opened, found.rows, samples, extents, looked_up)
-                before = {place: (len(known.parts), len(known.tables)) for place, known in looked_up.items()}
+                before, inside = counted(found.looked_up), found.shape.inside(group)
                 try:
-                    part = reader.read(shape.inside(group), group if samples else "")
+                    part = read_fields(opened, inside, group if samples else "", samples, found.rows, found.looked_up)
                 except FieldNotFoundError as error:
                     if not isinstance(samples, Objects) or samples.missing != "skip":
                         raise _of_each_group(error, samples) from None
                     lacking = lacking or error
                     found.left_out += 1
-                    forget(looked_up, before)
+                    forget(found.looked_up, before)
                     continue
-                if isinstance(samples, Sequences) and extents is None:
+                if isinstance(samples, Sequences) and part.volume is None:
                     found.edges.append(edges_in(file, group, samples.of, part.rows, path, guard) + found.rows)
-                label = f"group {group!r} of {path!r}" if samples and group else repr(path)
-                found.add(part, number, name, label, reader.volume)
-    assert shape is not None
+                found.add(part, number, name, f"group {group!r} of {path!r}" if samples and group else repr(path))
     if not found.files:
         raise FieldNotFoundError(f"each of {found.left_out:,} objects lacks a field: {lacking}", field="")
-    return found, shape
+    return found
 
 
-def _objects_together(
-    asked: Asked, every: Files, samples: Objects, looked_up: dict[int, LookedUp], allow_external: bool
-) -> _Parts | None:
+def _objects_together(asked: Asked, every: Files, samples: Objects, guard: Guard) -> _Parts | None:
     """Read objects as rows of one dataset a field; None where they are not stored alike, and are read one by one."""
     assert asked.shape is not None
-    if samples.of == FILES or not all(
-        isinstance(f, (Field, SampleNumber, SourceNumber, Values)) for f in asked.shape.fields
-    ):
+    if any(isinstance(f, Padding) for f in asked.shape.fields):
         return None
-    found = _Parts()
-    guard = Guard.for_paths(asked.paths, allow_external=allow_external)
+    found = _Parts(asked.shape)
     for number, path in enumerate(asked.paths):
         with open_hdf5(path) as file, contextlib.ExitStack() as linked:
-            opened = OpenFile(file, number, every, guard, linked)
-            catalogue = (
-                Catalogue() if samples.missing == "fill" else Catalogue(opened.identity, *_in_words(asked, samples))
-            )
-            raw = linked.enter_context(RawFile(file, guard, attributes_of(asked.shape), catalogue))
+            opened, fills = OpenFile(file, number, every, guard, linked), samples.missing == "fill"
+            catalogue = Catalogue() if fills else Catalogue(opened.identity, *_in_words(asked, samples))
+            raw = linked.enter_context(RawFile(file, guard, attributes_of(found.shape), catalogue))
             part, left_out = None, 0
             if catalogue.is_kept:
-                before = {place: (len(known.parts), len(known.tables)) for place, known in looked_up.items()}
+                before = counted(found.looked_up)
                 with contextlib.suppress(ValueError, LookupError, H5StreamError):
-                    part = objects_of(opened, raw, asked.shape, catalogue.names(), samples, found.rows, looked_up)
+                    names = catalogue.names()
+                    part = objects_of(opened, raw, found.shape, names, samples, found.rows, found.looked_up)
                     left_out = int(catalogue.arrays["left out"][0])
                 if part is None:
                     catalogue.forget()
-                    forget(looked_up, before)
+                    forget(found.looked_up, before)
             if part is None:
-                names = groups_of(file, asked.group, samples.of, path, guard, _kind_of(asked), raw=raw)
+                listed = groups_of(file, asked.group, samples.of, path, guard, _kind_of(asked), raw=raw)
                 try:
-                    part = objects_of(opened, raw, asked.shape, names, samples, found.rows, looked_up)
+                    part = objects_of(opened, raw, found.shape, listed, samples, found.rows, found.looked_up)
                 except FieldNotFoundError as error:
                     raise _of_each_group(error, samples) from None
                 if part is None:
                     return None
-                left_out = len(names) - part.rows
+                left_out = len(listed) - part.rows
                 _keep(catalogue, part, left_out)
             found.left_out += left_out
-            found.add(part, number, "", repr(path), Volume())
+            found.add(part, number, "", repr(path))
     return found
 
 
-def _files_together(
-    asked: Asked, every: Files, samples: Objects, looked_up: dict[int, LookedUp], allow_external: bool
-) -> tuple[_Parts, SampleShape] | None:
+def _files_together(asked: Asked, every: Files, samples: Objects, guard: Guard) -> _Parts | None:
     """Read files as rows of one dataset a field; None where they are not stored alike, and are read one by one."""
-    guard, shape = Guard.for_paths(asked.paths, allow_external=allow_external), asked.shape
-    if shape is None:
-        with open_hdf5(asked.paths[0]) as file:
-            shape = _default_shape(file, asked.group, asked.paths[0], guard)
-    if not all(isinstance(f, (Field, SampleNumber, Values)) for f in shape.fields):
-        return None
-    words = _in_words(replace(asked, shape=shape), samples)
-    together = files_of(every, shape.inside(asked.group), asked.group, samples, guard, words, looked_up)
-    if together is None:
-        looked_up.clear()
-        return None
-    part, identity = together
-    every.identities[:] = [identity]
-    found = _Parts(left_out=len(asked.paths) - part.rows)
-    found.add(part, 0, "", repr(asked.paths[0]), Volume())
-    return found, shape
-
-
-def _refuse_images(asked: Asked) -> None:
-    """Refuse images of objects that are read one by one."""
     assert asked.shape is not None
-    for one in asked.shape.fields:
-        if isinstance(one, Field) and one.decode:
+    if any(isinstance(f, (Padding, SourceNumber)) for f in asked.shape.fields):
+        return None
+    found, words = _Parts(asked.shape), _in_words(asked, samples)
+    inside = found.shape.inside(asked.group)
+    together = files_of(every, inside, asked.group, samples, guard, words, found.looked_up)
+    if together is None:
+        return None
+    part, every.identities[:] = together[0], [together[1]]
+    found.left_out = len(asked.paths) - part.rows
+    found.add(part, 0, "", repr(asked.paths[0]))
+    return found
+
+
+def _refuse_images(paths: tuple[str, ...], fields: list[Field]) -> None:
+    """Refuse images of objects that are read one by one."""
+    for one in fields:
+        if one.decode:
             raise UnsupportedFieldError(
-                f"{_named(asked.paths)}: Field({one.name!r}, decode={one.decode!r}): images of objects are read where "
+                f"{_named(paths)}: Field({one.name!r}, decode={one.decode!r}): images of objects are read where "
                 "objects of one file have each field, stored alike and in that file itself, and not beside rows=, "
                 "names= or Objects('files')",
                 field=one.name,
@@ -392,8 +374,9 @@ def _space(
         rows = (np.arange(file.rows) if file.anchors is None else file.anchors for file in parts.files)
         every = np.concatenate([row + start for row, start in zip(rows, parts.starts, strict=False)])
         return SequenceSpace(anchors=every, edges=np.array([0, parts.rows]), pad=None, left_out=parts.left_out)
-    if samples is not None and has_extents(samples, shape.fields):
-        space = Extents.of(samples).space(parts.volumes, parts.labels, numbers, paths)
+    volumes = [file.volume for file in parts.files if file.volume is not None]
+    if samples is not None and volumes:
+        space = Extents.of(samples).space(volumes, parts.labels, numbers, paths)
         return replace(space, left_out=parts.left_out or space.left_out)
     if isinstance(samples, Table):
         steps = [(field.at or ROW, field.steps) for field in fields]
@@ -443,10 +426,16 @@ def _check_samples(samples: object) -> None:
         )
 
 
-def _default_shape(file: Any, group: str, path: str, guard: Guard) -> SampleShape:
-    names = default_fields(file[group] if group else file, path, guard)
-    fields = {name: Field(name) for name in names}
-    return sample_shape(fields[names[0]] if len(names) == 1 else fields)
+def _default_shape(asked: Asked, samples: SampleKind | None, allow_external: bool) -> SampleShape:
+    """Return all datasets of the first group that has rows, for fields that the user did not name."""
+    guard = Guard.for_paths(asked.paths, allow_external=allow_external)
+    for number, path in enumerate(asked.paths):
+        with open_hdf5(path) as file:
+            for group, _ in _groups(file, asked, samples, number, guard):
+                names = default_fields(file[group] if group else file, path, guard)
+                fields = {name: Field(name) for name in names}
+                return sample_shape(fields[names[0]] if len(names) == 1 else fields)
+    raise AssertionError("no file has a group that was named")
 
 
 def _named(paths: tuple[str, ...]) -> str:

@@ -1,13 +1,16 @@
-"""Which options of a field go with which kind of field, and with which samples: one table, and one check of it."""
+"""Which options of a field go with one another, with which kind of field, and with which samples: two tables."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from h5stream.errors import OptionError
 from h5stream.samples.objects import Objects, Rows
+from h5stream.samples.stretches import ARRAYS
 from h5stream.samples.table import Table
-from h5stream.storage.fields import Field
+
+if TYPE_CHECKING:
+    from h5stream.storage.fields import Field
 
 _COMMON = ("dtype", "mean, std, factor and nan")
 
@@ -30,29 +33,64 @@ _OF_ONE_ROW = (SPARSE, VALUES, IMAGES)
 """Kinds of which a sample takes one row, and never several."""
 
 
+_PLACED = ("steps", "at", "pad", "axis", "scale")
+
+CLASHES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
+    (
+        ("decode",),
+        ("columns", "members", "steps", "repeat", "dtype"),
+        "Field({0.name!r}, decode={0.decode!r}) takes whole images as they are, without columns=, members=, steps=, "
+        "repeat= and dtype=",
+    ),
+    (
+        ("rows", "names"),
+        ("repeat", *_PLACED),
+        "Field({0.name!r}): rows= and names= look something up for each sample, without repeat=, steps=, at=, pad=, "
+        "axis=, scale=",
+    ),
+    (
+        ("repeat",),
+        (*_PLACED, "columns", "members"),
+        "Field({0.name!r}): repeat=True takes the whole dataset, without columns=, members=, steps=, at=, pad=, axis= "
+        "and scale=",
+    ),
+    (("names",), ("rows",), "Field({0.name!r}): names= takes whole objects, without rows="),
+    (
+        (ARRAYS,),
+        ("rows", "names", "repeat", "crop", "a part of an axis", *_PLACED),
+        "Field({0.name!r}, ragged='arrays') takes whole arrays, or one place of some axes, columns=(0, ...), without "
+        "rows=, names=, repeat=, crop=, max_length=, steps=, at=, pad=, axis= and scale=",
+    ),
+)
+"""Options, those that do not go with any of them, and the words in which that is said."""
+
+
+def _is_given(value: Any) -> bool:
+    return value is not None and value is not False and not (isinstance(value, (str, tuple)) and not value)
+
+
 def given_to(field: Field) -> dict[str, bool]:
     """Tell of each option of a field whether it was given."""
+    names = (*_PLACED, "columns", "members", "repeat", "file", "rows", "names", "decode", "length", "ragged")
     ragged = field.ragged
     return {
-        "steps": field.steps is not None,
-        "at": bool(field.at),
-        "pad": field.pad is not None,
-        "axis": field.axis is not None,
-        "scale": bool(field.scale),
-        "columns": field.columns is not None,
-        "members": bool(field.members),
-        "repeat": field.repeat,
-        "file": bool(field.file),
-        "rows": field.rows is not None,
-        "names": field.names is not None,
-        "decode": bool(field.decode),
-        "length": bool(field.length),
-        "ragged": ragged is not None,
+        **{name: _is_given(getattr(field, name)) for name in names},
         "crop": ragged is not None and ragged.crop is not None,
         "pad_value": ragged is not None and ragged.pad_value != 0,
         "dtype": field.dtype is not None,
         "mean, std, factor and nan": field.normalise is not None,
     }
+
+
+def check_together(field: Field) -> None:
+    """Refuse options of one field that do not go together."""
+    taken = field.columns if isinstance(field.columns, tuple) else (field.columns,)
+    in_part = any(isinstance(one, (slice, list)) for one in taken)
+    given = {name for name, is_given in given_to(field).items() if is_given}
+    given |= {name for name, applies in ((ARRAYS, field.has_own_shape), ("a part of an axis", in_part)) if applies}
+    for names, refused, words in CLASHES:
+        if not given.isdisjoint(names) and not given.isdisjoint(refused):
+            raise OptionError(words.format(field))
 
 
 def check_options(kind: str, field: Field, samples: Any, path: str) -> None:

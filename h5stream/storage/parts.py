@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +14,13 @@ from h5stream.errors import CorruptChunkError, H5StreamError, MissingFilterError
 from h5stream.samples.boxes import Along
 from h5stream.storage import elements, filters
 from h5stream.storage.codecs import NBIT, SCALEOFFSET, DecodeError
-from h5stream.storage.external import Guard, files_behind
+from h5stream.storage.external import files_behind
 from h5stream.storage.fallback import compact_offset, decode_stored, fill_element, why_not_decoded_here
 from h5stream.storage.global_heap import MOST_VALUES, base_of, values_of
 from h5stream.storage.headers import superblock_of
 from h5stream.storage.index import COMPARED_NBYTES, INDEX_UNREADABLE, ChunkIndex, build_index, one_extent
 from h5stream.storage.layout import DECODED, DIRECT, HEAP, IN_EXTERNAL_FILES, IS_VIRTUAL, VIA_H5PY, DatasetPart, Target
-from h5stream.storage.places import Files, Place
+from h5stream.storage.places import OpenFile, Place
 from h5stream.storage.rowbox import ColumnPiece, Columns, column_pieces
 
 WATCHED_FILES = 100
@@ -34,197 +35,195 @@ READ_TOGETHER_NBYTES = 256 * 1024
 Small enough that a window holds many blocks, large enough that a read costs more than its system call."""
 
 
-class PartReader:
-    """Describes datasets."""
-
-    def __init__(self, files: Files, guard: Guard, row_start: int) -> None:
-        self._files, self._guard, self.row_start = files, guard, row_start
-
-    def part(
-        self, place: Place, columns: Columns, name: str, along: tuple[Along, ...], targets: list[Target]
-    ) -> DatasetPart:
-        """Describe a dataset, for the fields that it fills."""
-        part = self._found_part(place, columns, name, targets)
-        if not along:
-            return part
+def part_of(
+    opened: OpenFile,
+    place: Place,
+    name: str,
+    columns: Columns = None,
+    along: tuple[Along, ...] = (),
+    targets: Sequence[Target] = (),
+    *,
+    row_start: int = 0,
+) -> DatasetPart:
+    """Describe a dataset, for the fields that it fills; what samples take along its axes is no selection of columns."""
+    opened.guard.check_data(place.dataset, name, place.identity.path)
+    pipeline = filters.pipeline_of(place.dataset.id.get_create_plist())
+    part = _part(place, None if along else columns, targets, pipeline, name)
+    changes: dict[str, Any] = {"row_start": row_start} if row_start else {}
+    if part.leads_on:
+        found = files_behind(place.dataset, place.identity.path)
+        changes["behind"] = tuple(opened.files.number_of(path) for path in found[:WATCHED_FILES])
+    if along:
         elements = int(np.prod(part.shape[1:], dtype=object))
         whole = ColumnPiece(number=0, row_elements=elements, segments=np.array([[0, 0, elements]]))
-        return replace(part, along=along, pieces=(whole,))
+        changes |= {"along": along, "pieces": (whole,)}
+    return replace(part, **changes) if changes else part
 
-    def _found_part(self, place: Place, columns: Columns, name: str, targets: list[Target]) -> DatasetPart:
-        dataset = place.dataset
-        pipeline = filters.pipeline_of(dataset.id.get_create_plist())
-        reason = self._why_h5py(place, targets, pipeline, name)
-        if reason == VARIABLE_LENGTH:
-            return self._heap_part(place, columns, targets, pipeline, name)
-        index, why_no_index = self._read_index(place, pipeline, reason, name)
-        if reason or why_no_index:
-            return self._describe(place, columns, targets, pipeline, None, reason or why_no_index)
-        assert index is not None
-        try:
-            element = fill_element(dataset, index)
-        except (OSError, RuntimeError) as error:  # nothing was written, and no fill value defined
-            reason = f"what its missing chunks hold cannot be read: {error}"
-            return self._describe(place, columns, targets, pipeline, None, reason)
-        if element is not None:
-            targets = [replace(t, fill=element[t.leaf.places]) for t in targets if t.leaf]
-        part = self._describe(place, columns, targets, pipeline, index, "")
-        if reason := why_not_decoded_here(dataset, part, place.identity):
-            return self._describe(place, columns, targets, pipeline, None, reason)
-        return part
 
-    def _heap_part(
-        self, place: Place, columns: Columns, targets: list[Target], pipeline: filters.Pipeline, name: str
-    ) -> DatasetPart:
-        """Describe a dataset of values of variable length, having read where each lies."""
-        through_h5py = self._describe(place, columns, targets, pipeline, None, VARIABLE_LENGTH)
-        base, is_text = base_of(place.dataset)
-        is_compact = place.dataset.id.get_create_plist().get_layout() == h5py.h5d.COMPACT
-        if base is None or is_compact or place.dataset.size > MOST_VALUES:
-            return through_h5py
-        superblock = superblock_of(place.dataset.file, place.identity.size)
-        index, why_not = self._read_index(place, pipeline, "", name, superblock.offset_nbytes + 8)
-        if index is None:
-            return replace(through_h5py, reason=f"{VARIABLE_LENGTH}; {why_not}")
-        stored = self._describe(place, None, [], pipeline, index, "")
-        stored = replace(stored, stored_element_nbytes=superblock.offset_nbytes + 8)
-        if stored.chunk_nbytes > COMPARED_NBYTES:
-            return through_h5py
-        try:
-            raw = _all_elements(place, stored)
-        except (H5StreamError, DecodeError) as error:
-            reason = f"{VARIABLE_LENGTH}; where its values lie cannot be read: {error}"
-            damaged = error.chunk if isinstance(error, CorruptChunkError) else None
-            return replace(through_h5py, reason=reason, damaged=damaged)
-        if raw is None:
-            return replace(through_h5py, reason=f"{VARIABLE_LENGTH}; with a fill value of its own")
-        heap = values_of(raw, superblock, base, place.dataset.shape[0], is_text=is_text)
-        row_nbytes = max(1, int(heap.row_nbytes))
-        chunk_rows = through_h5py.chunk_rows if place.dataset.chunks else READ_TOGETHER_NBYTES // row_nbytes
-        return replace(
-            through_h5py,
-            access=HEAP,
-            heap=heap,
-            chunk_rows=max(1, min(chunk_rows, place.dataset.shape[0])),
-            targets=tuple(targets),
-        )
+def _part(
+    place: Place, columns: Columns, targets: Sequence[Target], pipeline: filters.Pipeline, name: str
+) -> DatasetPart:
+    dataset = place.dataset
+    reason = _why_h5py(place, targets, pipeline)
+    if reason == VARIABLE_LENGTH:
+        return _heap_part(place, columns, targets, pipeline, name)
+    index, why_no_index = _read_index(place, pipeline, reason, name)
+    if reason or why_no_index:
+        return _describe(place, columns, targets, pipeline, None, reason or why_no_index)
+    assert index is not None
+    try:
+        element = fill_element(dataset, index)
+    except (OSError, RuntimeError) as error:  # nothing was written, and no fill value defined
+        reason = f"what its missing chunks hold cannot be read: {error}"
+        return _describe(place, columns, targets, pipeline, None, reason)
+    if element is not None:
+        targets = [replace(t, fill=element[t.leaf.places]) for t in targets if t.leaf]
+    part = _describe(place, columns, targets, pipeline, index, "")
+    if reason := why_not_decoded_here(dataset, part, place.identity):
+        return _describe(place, columns, targets, pipeline, None, reason)
+    return part
 
-    def _read_index(
-        self, place: Place, pipeline: filters.Pipeline, reason: str, name: str, element_nbytes: int = 0
-    ) -> tuple[ChunkIndex | None, str]:
-        """Read the chunk index if it is needed; else, or if it cannot be used, say why not.
 
-        `element_nbytes` are those of a stored element, where they are not those that libhdf5 says.
-        """
-        dataset = place.dataset
-        # Even where h5py reads, only the index tells whether a filter that is missing was applied to any chunk.
-        lacking = dataset.chunks is not None and not all(h5py.h5z.filter_avail(f.id) for f in pipeline.filters)
-        if reason and not lacking:
-            return None, reason
-        try:
-            element_nbytes = element_nbytes or dataset.id.get_type().get_size()
-            if dataset.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
-                if (offset := compact_offset(dataset, place.identity)) is None:
-                    return None, "compact: its bytes lie in the object header"
-                nbytes = int(np.prod(dataset.shape)) * element_nbytes
-                index = one_extent(dataset.shape, offset=offset, nbytes=nbytes)
-            else:
-                index = build_index(dataset, file_size=place.identity.size, element_nbytes=element_nbytes)
-        except H5StreamError:
-            raise
-        except INDEX_UNREADABLE as error:
-            return None, f"its chunk index cannot be read: {error}"
-        why_not = self._why_h5py_after_index(place.identity.path, name, pipeline, index)
-        if why_not:
-            return None, why_not
-        return index if dataset.chunks else _cut_extent(index, element_nbytes), ""
+def _heap_part(
+    place: Place, columns: Columns, targets: Sequence[Target], pipeline: filters.Pipeline, name: str
+) -> DatasetPart:
+    """Describe a dataset of values of variable length, having read where each lies."""
+    through_h5py = _describe(place, columns, targets, pipeline, None, VARIABLE_LENGTH)
+    base, is_text = base_of(place.dataset)
+    is_compact = place.dataset.id.get_create_plist().get_layout() == h5py.h5d.COMPACT
+    if base is None or is_compact or place.dataset.size > MOST_VALUES:
+        return through_h5py
+    superblock = superblock_of(place.dataset.file, place.identity.size)
+    index, why_not = _read_index(place, pipeline, "", name, superblock.offset_nbytes + 8)
+    if index is None:
+        return replace(through_h5py, reason=f"{VARIABLE_LENGTH}; {why_not}")
+    stored = _describe(place, None, [], pipeline, index, "")
+    stored = replace(stored, stored_element_nbytes=superblock.offset_nbytes + 8)
+    if stored.chunk_nbytes > COMPARED_NBYTES:
+        return through_h5py
+    try:
+        raw = _all_elements(place, stored)
+    except (H5StreamError, DecodeError) as error:
+        reason = f"{VARIABLE_LENGTH}; where its values lie cannot be read: {error}"
+        damaged = error.chunk if isinstance(error, CorruptChunkError) else None
+        return replace(through_h5py, reason=reason, damaged=damaged)
+    if raw is None:
+        return replace(through_h5py, reason=f"{VARIABLE_LENGTH}; with a fill value of its own")
+    heap = values_of(raw, superblock, base, place.dataset.shape[0], is_text=is_text)
+    rows = place.dataset.shape[0]
+    together = min(through_h5py.chunk_rows, rows) if place.dataset.chunks else _together(int(heap.row_nbytes), rows)
+    return replace(through_h5py, access=HEAP, heap=heap, chunk_rows=max(1, together), targets=tuple(targets))
 
-    def _describe(
-        self,
-        place: Place,
-        columns: Columns,
-        targets: list[Target],
-        pipeline: filters.Pipeline,
-        index: ChunkIndex | None,
-        reason: str,
-    ) -> DatasetPart:
-        dataset = place.dataset
-        if index is not None:
-            chunk_rows, chunk_row_shape = index.chunk_shape[0], index.chunk_shape[1:]
-            # Members that are put together, element by element, are as good as a filter.
-            scattered = dataset.ndim > 1 and any(t.leaf is not None and len(t.leaf.offsets) > 1 for t in targets)
-            access = DECODED if pipeline.filters or scattered else DIRECT
+
+def _read_index(
+    place: Place, pipeline: filters.Pipeline, reason: str, name: str, element_nbytes: int = 0
+) -> tuple[ChunkIndex | None, str]:
+    """Read the chunk index if it is needed; else, or if it cannot be used, say why not.
+
+    `element_nbytes` are those of a stored element, where they are not those that libhdf5 says.
+    """
+    dataset = place.dataset
+    # Even where h5py reads, only the index tells whether a filter that is missing was applied to any chunk.
+    lacking = dataset.chunks is not None and not all(h5py.h5z.filter_avail(f.id) for f in pipeline.filters)
+    if reason and not lacking:
+        return None, reason
+    try:
+        element_nbytes = element_nbytes or dataset.id.get_type().get_size()
+        if dataset.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
+            if (offset := compact_offset(dataset, place.identity)) is None:
+                return None, "compact: its bytes lie in the object header"
+            nbytes = int(np.prod(dataset.shape)) * element_nbytes
+            index = one_extent(dataset.shape, offset=offset, nbytes=nbytes)
         else:
-            chunk_rows, chunk_row_shape = _rows_read_together(dataset), dataset.shape[1:]
-            access = VIA_H5PY
-            targets = [replace(t, leaf=None) for t in targets]
-        return DatasetPart(
-            file=place.number,
-            path=place.path,
-            rows=dataset.shape[0],
-            row_start=self.row_start,
-            access=access,
-            reason=reason or (pipeline.describe() if pipeline.filters else "no filter"),
-            chunk_rows=max(1, chunk_rows),
-            index=index,
-            pipeline=pipeline,
-            columns=columns,
-            pieces=column_pieces(dataset.shape[1:], chunk_row_shape, columns),
-            targets=tuple(targets),
-            stored_element_nbytes=dataset.id.get_type().get_size(),
-            dtype_text=str(elements.plain_dtype(dataset.dtype)),
-            shape=tuple(dataset.shape),
-            behind=self._files_behind(place, reason),
+            index = build_index(dataset, file_size=place.identity.size, element_nbytes=element_nbytes)
+    except H5StreamError:
+        raise
+    except INDEX_UNREADABLE as error:
+        return None, f"its chunk index cannot be read: {error}"
+    why_not = _why_h5py_after_index(place.identity.path, name, pipeline, index)
+    if why_not:
+        return None, why_not
+    return index if dataset.chunks else _cut_extent(index, element_nbytes), ""
+
+
+def _describe(
+    place: Place,
+    columns: Columns,
+    targets: Sequence[Target],
+    pipeline: filters.Pipeline,
+    index: ChunkIndex | None,
+    reason: str,
+) -> DatasetPart:
+    dataset = place.dataset
+    if index is not None:
+        chunk_rows, chunk_row_shape = index.chunk_shape[0], index.chunk_shape[1:]
+        # Members that are put together, element by element, are as good as a filter.
+        scattered = dataset.ndim > 1 and any(t.leaf is not None and len(t.leaf.offsets) > 1 for t in targets)
+        access = DECODED if pipeline.filters or scattered else DIRECT
+    else:
+        chunk_rows, chunk_row_shape = _rows_read_together(dataset), dataset.shape[1:]
+        access = VIA_H5PY
+        targets = [replace(t, leaf=None) for t in targets]
+    return DatasetPart(
+        file=place.number,
+        path=place.path,
+        rows=dataset.shape[0],
+        row_start=0,
+        access=access,
+        reason=reason or (pipeline.describe() if pipeline.filters else "no filter"),
+        chunk_rows=max(1, chunk_rows),
+        index=index,
+        pipeline=pipeline,
+        columns=columns,
+        pieces=column_pieces(dataset.shape[1:], chunk_row_shape, columns),
+        targets=tuple(targets),
+        stored_element_nbytes=dataset.id.get_type().get_size(),
+        dtype_text=str(elements.plain_dtype(dataset.dtype)),
+        shape=tuple(dataset.shape),
+    )
+
+
+def _why_h5py(place: Place, targets: Sequence[Target], pipeline: filters.Pipeline) -> str:
+    dataset = place.dataset
+    creation = dataset.id.get_create_plist()
+    if dataset.is_virtual:
+        return IS_VIRTUAL
+    if creation.get_external_count():
+        return IN_EXTERNAL_FILES
+    if place.unresolved:
+        return place.unresolved
+    if dataset.dtype.kind == "O":
+        return VARIABLE_LENGTH
+    if dataset.dtype.kind == "V" and dataset.dtype.fields is None and dataset.dtype.subdtype is None:
+        return ""  # opaque: bytes, whatever they are called
+    if any(t.leaf is None for t in targets):
+        return f"{dataset.dtype}: libhdf5 converts it"
+    if not elements.is_laid_out_as_numpy(dataset):
+        return "its stored type is not a NumPy type; libhdf5 converts it"
+    for f in pipeline.filters:
+        if f.id in (NBIT, SCALEOFFSET):
+            return f"{filters.KNOWN_NAMES[f.id]}: only libhdf5 undoes it"
+    return ""
+
+
+def _why_h5py_after_index(path: str, name: str, pipeline: filters.Pipeline, index: ChunkIndex) -> str:
+    """Look for filters that stored chunks really need and that are not decoded here."""
+    for place, f in enumerate(pipeline.filters):
+        needed = bool(((index.filter_mask >> np.uint32(place)) & 1 == 0).any())
+        if f.decodable or not needed:
+            continue
+        if h5py.h5z.filter_avail(f.id):
+            return f"filter {f.id} ({f.name}): only a plugin of this machine's libhdf5 undoes it"
+        label = filters.KNOWN_NAMES.get(f.id, f.name or "unnamed")
+        raise MissingFilterError(
+            f"{path!r}: field {name!r} needs HDF5 filter {f.id} ({label}), which is not available. "
+            "Get a plugin for it (hdf5plugin carries most; others are listed as registered filters by The HDF "
+            "Group) and name its folder in HDF5_PLUGIN_PATH before Python starts.",
+            filter_id=f.id,
+            file=path,
+            field=name,
         )
-
-    def _files_behind(self, place: Place, reason: str) -> tuple[int, ...]:
-        """Return the numbers of the files that libhdf5 puts a dataset together from: they may change as well."""
-        if reason not in (IS_VIRTUAL, IN_EXTERNAL_FILES):
-            return ()
-        found = files_behind(place.dataset, place.identity.path)
-        return tuple(self._files.number_of(path) for path in found[:WATCHED_FILES])
-
-    def _why_h5py(self, place: Place, targets: list[Target], pipeline: filters.Pipeline, name: str) -> str:
-        dataset = place.dataset
-        creation = dataset.id.get_create_plist()
-        self._guard.check_data(dataset, name, place.identity.path)
-        if dataset.is_virtual:
-            return IS_VIRTUAL
-        if creation.get_external_count():
-            return IN_EXTERNAL_FILES
-        if place.unresolved:
-            return place.unresolved
-        if dataset.dtype.kind == "O":
-            return VARIABLE_LENGTH
-        if dataset.dtype.kind == "V" and dataset.dtype.fields is None and dataset.dtype.subdtype is None:
-            return ""  # opaque: bytes, whatever they are called
-        if any(t.leaf is None for t in targets):
-            return f"{dataset.dtype}: libhdf5 converts it"
-        if not elements.is_laid_out_as_numpy(dataset):
-            return "its stored type is not a NumPy type; libhdf5 converts it"
-        for f in pipeline.filters:
-            if f.id in (NBIT, SCALEOFFSET):
-                return f"{filters.KNOWN_NAMES[f.id]}: only libhdf5 undoes it"
-        return ""
-
-    def _why_h5py_after_index(self, path: str, name: str, pipeline: filters.Pipeline, index: ChunkIndex) -> str:
-        """Look for filters that stored chunks really need and that are not decoded here."""
-        for place, f in enumerate(pipeline.filters):
-            needed = bool(((index.filter_mask >> np.uint32(place)) & 1 == 0).any())
-            if f.decodable or not needed:
-                continue
-            if h5py.h5z.filter_avail(f.id):
-                return f"filter {f.id} ({f.name}): only a plugin of this machine's libhdf5 undoes it"
-            label = filters.KNOWN_NAMES.get(f.id, f.name or "unnamed")
-            raise MissingFilterError(
-                f"{path!r}: field {name!r} needs HDF5 filter {f.id} ({label}), which is not available. "
-                "Get a plugin for it (hdf5plugin carries most; others are listed as registered filters by The HDF "
-                "Group) and name its folder in HDF5_PLUGIN_PATH before Python starts.",
-                filter_id=f.id,
-                file=path,
-                field=name,
-            )
-        return ""
+    return ""
 
 
 def _all_elements(place: Place, stored: DatasetPart) -> NDArray[np.uint8] | None:
@@ -253,16 +252,19 @@ def _all_elements(place: Place, stored: DatasetPart) -> NDArray[np.uint8] | None
 def _rows_read_together(dataset: Any) -> int:
     if dataset.chunks is not None:
         return int(dataset.chunks[0])
-    row_nbytes = max(1, dataset.dtype.itemsize * int(np.prod(dataset.shape[1:], dtype=object)))
-    rows: int = min(READ_TOGETHER_NBYTES // row_nbytes, dataset.shape[0])
-    return max(1, rows)
+    return _together(dataset.dtype.itemsize * int(np.prod(dataset.shape[1:], dtype=object)), dataset.shape[0])
+
+
+def _together(row_nbytes: int, rows: int) -> int:
+    """Return how many rows of unchunked data are read together."""
+    return max(1, min(READ_TOGETHER_NBYTES // max(1, row_nbytes), rows))
 
 
 def _cut_extent(index: ChunkIndex, element_nbytes: int) -> ChunkIndex:
     """Cut one contiguous extent into blocks of rows, so that it is read like chunks."""
     row_nbytes = element_nbytes * int(np.prod(index.shape[1:], dtype=object))
     rows = index.shape[0]
-    together = max(1, min(READ_TOGETHER_NBYTES // max(1, row_nbytes), max(1, rows)))
+    together = _together(row_nbytes, rows)
     if len(index.numbers) == 0:
         return replace(
             one_extent((together, *index.shape[1:]), offset=-1, nbytes=0),

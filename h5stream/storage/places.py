@@ -67,13 +67,11 @@ class OpenFile:
         self.files.number_of(path)  # the file as it was before it was opened
         return self._linked.enter_context(open_hdf5(path))
 
-    def beside(self, path: str, dataset: Any, dataset_path: str) -> Place:
-        """Return the place of a dataset in another file that was named."""
-        number = self.files.number_of(path)
-        return Place(number=number, identity=self.files.identities[number], dataset=dataset, path=dataset_path)
-
-    def place(self, dataset: Any, path: str) -> Place:
-        """Follow the links to a dataset, so that it is read as if its own file had been named."""
+    def place(self, dataset: Any, path: str, file: Any = "") -> Place:
+        """Follow the links to a dataset, so that it is read as if its own file had been named; `file` is that here."""
+        if file:
+            number = self.files.number_of(file)
+            return Place(number=number, identity=self.files.identities[number], dataset=dataset, path=path)
         here = Place(number=self.number, identity=self.identity, dataset=dataset, path=path)
         if dataset.file.filename == self.file.filename:
             return here

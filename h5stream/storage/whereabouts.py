@@ -17,6 +17,7 @@ from h5stream.errors import FieldNotFoundError, TruncatedFileError
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.discovery import what_libhdf5_said, why_not_opened
 from h5stream.storage.external import Guard
+from h5stream.storage.handles import DAMAGE
 from h5stream.storage.headers import ABSENT, ASK, Headers, given_of, read_headers, superblock_of
 from h5stream.storage.names import Names
 from h5stream.storage.templates import NOWHERE, Ints, lookup_of, match, read_blocks
@@ -118,7 +119,7 @@ class RawFile:
         self.guard.check_links(self.file, path, self.file.filename)
         try:
             info = h5py.h5o.get_info(self.file.id, path.encode("utf-8", "surrogateescape"))
-        except (KeyError, ValueError, RuntimeError, OSError):
+        except DAMAGE:
             return NOWHERE
         is_here = info.fileno == h5py.h5o.get_info(self.file.id).fileno
         return int(info.addr) if is_here and info.addr <= MOST_ADDRESS else NOWHERE
@@ -143,7 +144,7 @@ class RawFile:
         """Open a group that is there; refuse a damaged one."""
         try:
             return h5py.h5g.open(self.file.id, path.encode("utf-8", "surrogateescape"))
-        except (KeyError, ValueError, RuntimeError, OSError) as error:
+        except DAMAGE as error:
             why_not_opened(self.file, path, self.file.filename)
             raise FieldNotFoundError(
                 f"{self.file.filename!r}: there is no group {path!r}: {what_libhdf5_said(error)}",
