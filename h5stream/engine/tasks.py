@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import Tally, clock
 from h5stream.engine.plan import Placement
+from h5stream.engine.ragged import Share
 from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
@@ -153,6 +154,11 @@ class Task(Protocol):
         ...
 
     @property
+    def share(self) -> Share | None:
+        """What it brings of a ragged dataset, perhaps with other tasks."""
+        ...
+
+    @property
     def keeps(self) -> bool:
         """Whether what it decodes stays in memory."""
         ...
@@ -178,6 +184,11 @@ class LandingTask:
     reads: Ranges = NOTHING  # what it needs is in memory, or is read while it lands, unless that is given
     apart: Callable[[LandingTask], Iterable[Task]] = lambda task: (task,)  # what it is cut into where it fails
     keeps: bool = False
+
+    @property
+    def share(self) -> Share | None:
+        """What it brings of a ragged dataset."""
+        return self.placement.share
 
     def ranges(self) -> Ranges:
         """Return what is read for it."""

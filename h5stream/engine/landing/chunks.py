@@ -19,6 +19,7 @@ from h5stream.engine.counters import clock
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.programs import Program, dense_leaf
 from h5stream.engine.plan import Placement, cut_by
+from h5stream.engine.ragged import Share
 from h5stream.engine.slots import address_of
 from h5stream.engine.tasks import Destination, Ranges, Tools
 from h5stream.errors import CorruptChunkError
@@ -67,6 +68,11 @@ class ChunkTask:
         """Its rows, each with its number inside its chunk, and where they go."""
         ranges = zip(self.low.tolist(), self.high.tolist(), strict=True)
         return self.shared[np.concatenate([np.arange(low, high) for low, high in ranges])]
+
+    @property
+    def share(self) -> Share | None:
+        """What it brings of a ragged dataset, with the other tasks of its window."""
+        return self.shared.share
 
     def rows_of(self, k: int) -> Placement:
         """Return the rows of one chunk."""

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
-from h5stream.engine.footprint import FIELD_ALIGNMENT, TASK_NBYTES
+from h5stream.engine.footprint import TASK_NBYTES, packed
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import SlotFormat, address_of, map_memory
 from h5stream.engine.tasks import NOTHING, Bytes, Destination, LandingTask, Task, Tools, Way
@@ -110,11 +110,8 @@ def is_decoded(part: DatasetPart) -> bool:
 def format_of(layout: SampleLayout, rows: Mapping[int, int]) -> SlotFormat:
     """Return how so many rows of some datasets are packed."""
     of_field = {target.field: count for n, count in rows.items() for target in layout.datasets[n][0].targets}
-    offsets, end = [], 0
-    for number, field in enumerate(layout.fields):
-        offsets.append(end)
-        end += -(-field.placed_nbytes * of_field.get(number, 0) // FIELD_ALIGNMENT) * FIELD_ALIGNMENT
-    return SlotFormat(rows=layout.rows, offsets=tuple(offsets), nbytes=max(end, FIELD_ALIGNMENT))
+    each = (field.placed_nbytes * of_field.get(number, 0) for number, field in enumerate(layout.fields))
+    return SlotFormat(layout.rows, *packed(each))
 
 
 def whole_datasets(layout: SampleLayout, numbers: Iterable[int]) -> dict[int, int]:
