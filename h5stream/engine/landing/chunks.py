@@ -114,7 +114,7 @@ class ChunkTask:
             chunks += stop - start
             stack.take(start, stop, data, at)
         # What was not reading was decoding: the clock is not read for every small chunk.
-        since = tally.stacked(began, chunks, chunks * self.part.chunk_nbytes, tally.read_ns - before_ns)
+        since = tally.decoded(began, chunks * self.part.chunk_nbytes, chunks, tally.read_ns - before_ns)
         stack.scatter()
         tally.scattered(since)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
+from h5stream.dropped import Living
 from h5stream.engine.counters import clock
 from h5stream.engine.footprint import TASK_NBYTES, packed
 from h5stream.engine.plan import Placement
@@ -130,7 +130,8 @@ class Kept:
     """
 
     def __init__(self, layout: SampleLayout, rows: Mapping[int, int]) -> None:
-        self.rows, self._layout = rows, layout  # by whose datasets it may be named
+        self.rows, self.layout, self.process = rows, layout, os.getpid()
+        self.named: Hashable = None  # what of it others may share
         # Packed as one batch of all rows, so that the ordinary plan fills it.
         self._format = format_of(layout, rows)
         self._row_nbytes = tuple(field.placed_nbytes for field in layout.fields)
@@ -179,11 +180,11 @@ class Kept:
             # As spans of one part each: numbers of all rows may take more than the rows.
             spans = [
                 (first, min(PIECE, part.row_start + part.rows - first))
-                for part in self._layout.datasets[number]
+                for part in self.layout.datasets[number]
                 for first in range(part.row_start, part.row_start + part.rows, PIECE)
             ]
             first, counts = np.array(spans, dtype=np.int64).reshape(-1, 2).T
-            for task in plan(_whole(first, counts, self._layout.rows_of(number)), TASK_NBYTES, [number]):
+            for task in plan(_whole(first, counts, self.layout.rows_of(number)), TASK_NBYTES, [number]):
                 task.land(tools.read(task.ranges()), self.destination, tools)
         self._whole = frozenset(self.rows)
 
@@ -198,13 +199,14 @@ class Kept:
 
     def gathered(self, numbers: Sequence[int], placement: Placement, task_nbytes: int) -> Iterator[LandingTask]:
         """Cut rows of datasets that are there, in any order, into tasks of about as many bytes."""
-        fields = tuple(target.field for n in numbers for target in self._layout.datasets[n][0].targets)
+        fields = tuple(target.field for n in numbers for target in self.layout.datasets[n][0].targets)
         row_nbytes = max(1, sum(self._row_nbytes[field] for field in fields))
 
         def gather(placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
             since = clock()
             self.copy(fields, placement, destination)
-            tools.tally.gathered(since, placement.total_rows * row_nbytes)
+            tools.tally.memory_bytes += placement.total_rows * row_nbytes
+            tools.tally.scattered(since)
 
         for some in placement.in_steps(max(1, task_nbytes // row_nbytes)):
             yield LandingTask(placement=some, bring=gather)
@@ -234,28 +236,31 @@ def keeping_of(layout: SampleLayout, rows: Mapping[int, int]) -> Kept | None:
 
     # Guarantees: called by any thread; two that begin at once may keep the same rows each.
     """
-    key = os.getpid(), _named(layout)
-    known = _SHARED.get(key)
-    kept = None if known is None else known()
-    if kept is not None and all(kept.rows.get(number, 0) >= count for number, count in rows.items()):
-        return kept
-    if rows:
-        kept = Kept(layout, rows)
-        for gone in [one for one, each in list(_SHARED.items()) if each() is None]:
-            _SHARED.pop(gone, None)
-        _SHARED[key] = weakref.ref(kept)
-        return kept
-    return None
+    named = _named(layout)
+    for kept in _SHARED:
+        is_alike = kept.layout.datasets is layout.datasets or (named is not None and kept.named == named)
+        if (
+            is_alike
+            and kept.process == os.getpid()
+            and all(kept.rows.get(number, 0) >= count for number, count in rows.items())
+        ):
+            return kept
+    if not rows:
+        return None
+    kept = Kept(layout, rows)
+    kept.named = named
+    _SHARED.add(kept)
+    return kept
 
 
-_SHARED: dict[tuple[int, Hashable], weakref.ref[Kept]] = {}
+_SHARED: Living[Kept] = Living()
 
 
 def _named(layout: SampleLayout) -> Hashable:
-    """Name datasets and fields, so that what is read of them is the same where the name is."""
+    """Name datasets and fields, so that what is read of them is the same where the name is; None for objects."""
     parts = [part for every in layout.datasets for part in every]
     if any(len(part.objects) or part.object_edges is not None for part in parts):
-        return id(layout.datasets)
+        return None
     return layout.files, tuple(
         (
             (part.file, part.path, part.rows, part.row_start, part.chunk_rows, str(part.columns)),
