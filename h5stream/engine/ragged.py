@@ -323,7 +323,7 @@ def lend(
     found: dict[int, Ints] = {}
     if not any(isinstance(one, RaggedRows) for each in objects[:1] for one in each.values()):
         return found
-    for share in dict.fromkeys(task.share for task in tasks):
+    for share in dict.fromkeys(task.shared.share for task in tasks):
         if share is None:
             continue
         of = [each[share.fields[0]].of for each in objects]

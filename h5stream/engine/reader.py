@@ -26,7 +26,7 @@ from h5stream.engine.landing.unfiltered import UnfilteredRows
 from h5stream.engine.plan import Placement, placed_spans
 from h5stream.engine.ragged import RaggedMemory, lend
 from h5stream.engine.single import SingleRows
-from h5stream.engine.tasks import Destination, LandingTask, Task, Tools, Way
+from h5stream.engine.tasks import Destination, Task, Tools, Way
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, Window
 from h5stream.order.places import Places, narrowed
@@ -251,8 +251,8 @@ class RowReader:
             zeros = np.zeros(len(rows), dtype=rows.dtype)  # which take no memory as long as nobody writes to them
             nowhere = Placement(rows=rows, batch=zeros, within=zeros)
             for task in self.plan(nowhere, TASK_NBYTES):
-                if isinstance(task, LandingTask) and task.keeps:
-                    yield replace(task, placement=nowhere[:0])
+                if task.keeps:
+                    yield replace(task, shared=nowhere[:0])
 
     def load(self) -> Tally | None:
         """Read the small datasets, once; gives what that took, and None once they are there.

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import Tally, clock
 from h5stream.engine.plan import Placement
-from h5stream.engine.ragged import Share
 from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
@@ -139,8 +138,9 @@ class Tools:
         return targets
 
 
-class Task(Protocol):
-    """Some rows of a window that one thread brings: first their bytes are read, then what was read lands in slots.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Some rows of a window that one thread brings: what is read for them, and the function that then brings them.
 
     What it does was decided when it was planned.
 
@@ -148,62 +148,32 @@ class Task(Protocol):
     and more than once.
     """
 
+    shared: Placement  # where its rows go, which may be some of these
+    bring: Callable[[Placement, Iterator[Bytes], Destination, Tools], None]
+    own: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # its rows, as ranges of `shared`; None for all
+    # what is read for it; nothing where that is in memory, or is read while it lands
+    ranges: Callable[[], Ranges] = lambda: NOTHING
+    apart: Callable[[Task], Iterable[Task]] = lambda task: (task,)  # the smallest tasks, each of which may fail alone
+    keeps: bool = False  # whether what it decodes stays in memory
+
     @property
     def placement(self) -> Placement:
-        """Its rows, and where they go."""
-        ...
-
-    @property
-    def share(self) -> Share | None:
-        """What it brings of a ragged dataset, perhaps with other tasks."""
-        ...
-
-    @property
-    def keeps(self) -> bool:
-        """Whether what it decodes stays in memory."""
-        ...
-
-    def ranges(self) -> Ranges:
-        """Return what is read for it; nothing where it does not read from a source, or reads while it lands."""
-        ...
+        """Its rows, and where they go; put together only where something failed, if they are some of many."""
+        if self.own is None:
+            return self.shared
+        ranges = zip(*(each.tolist() for each in self.own), strict=True)
+        return self.shared[np.concatenate([np.arange(low, high) for low, high in ranges])]
 
     def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
         """Bring the rows to their places."""
-
-    def split(self) -> Iterable[Task]:
-        """Return the smallest tasks that it can be cut into, each of which may fail alone."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LandingTask:
-    """A task as data: what is read for some rows, and the function that brings them to their places."""
-
-    placement: Placement  # its rows, and where they go
-    bring: Callable[[Placement, Iterator[Bytes], Destination, Tools], None]
-    reads: Ranges = NOTHING  # what it needs is in memory, or is read while it lands, unless that is given
-    apart: Callable[[LandingTask], Iterable[Task]] = lambda task: (task,)  # what it is cut into where it fails
-    keeps: bool = False
-
-    @property
-    def share(self) -> Share | None:
-        """What it brings of a ragged dataset."""
-        return self.placement.share
-
-    def ranges(self) -> Ranges:
-        """Return what is read for it."""
-        return self.reads
-
-    def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
-        """Bring the rows to their places."""
-        self.bring(self.placement, stored, destination, tools)
+        self.bring(self.shared, stored, destination, tools)
 
     def split(self) -> Iterable[Task]:
         """Return what it is cut into where it fails."""
         return self.apart(self)
 
 
-def copying(placement: Placement, copy: Callable[[Placement, Destination], None]) -> LandingTask:
+def copying(placement: Placement, copy: Callable[[Placement, Destination], None]) -> Task:
     """Return the task that copies rows from memory."""
 
     def bring(placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
@@ -211,20 +181,20 @@ def copying(placement: Placement, copy: Callable[[Placement, Destination], None]
         copy(placement, destination)
         tools.tally.scattered(since)
 
-    return LandingTask(placement=placement, bring=bring)
+    return Task(shared=placement, bring=bring)
 
 
-def row_by_row(task: LandingTask) -> Iterator[LandingTask]:
+def row_by_row(task: Task) -> Iterator[Task]:
     """Return one task for each row, or span."""
     for placement in task.placement.in_steps(1):
-        yield replace(task, placement=placement)
+        yield replace(task, shared=placement)
 
 
-def chunk_by_chunk(task: LandingTask, part: DatasetPart) -> Iterator[LandingTask]:
+def chunk_by_chunk(task: Task, part: DatasetPart) -> Iterator[Task]:
     """Return one task for each chunk that rows of a part, ascending, lie in."""
     _, edges, _ = task.placement.in_chunks(part)
     for low, high in itertools.pairwise(edges.tolist()):
-        yield replace(task, placement=task.placement[low:high])
+        yield replace(task, shared=task.placement[low:high])
 
 
 class Way(Protocol):

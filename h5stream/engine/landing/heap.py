@@ -19,7 +19,7 @@ from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.unfiltered import READ_COST_NBYTES
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import Destination, LandingTask, Tools, row_by_row
+from h5stream.engine.tasks import Destination, Task, Tools, row_by_row
 from h5stream.errors import CorruptChunkError
 from h5stream.storage.layout import DatasetPart, FieldLayout
 from h5stream.storage.rowbox import columns_of
@@ -36,7 +36,7 @@ class HeapRows:
         assert part.heap is not None
         self._heap, self._values_a_row = part.heap, max(1, part.heap.address.size // max(1, part.rows))
 
-    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[LandingTask]:
+    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of the part, ascending, into tasks of about as many bytes."""
         placement = placement.each_row()
         rows = self._rows_of(placement)
@@ -45,7 +45,7 @@ class HeapRows:
         else:
             work = self._heap.nbytes_of_rows(self._part.rows)[rows]
         for cut in cut_by(work + READ_COST_NBYTES // 64, min(task_nbytes, TASK_NBYTES)):
-            yield LandingTask(placement=placement[cut], bring=self._bring, apart=row_by_row)
+            yield Task(shared=placement[cut], bring=self._bring, apart=row_by_row)
 
     def _bring(self, placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
         """Read the values, and put them in their places."""

@@ -24,7 +24,7 @@ from h5stream.engine.counters import clock
 from h5stream.engine.footprint import TASK_NBYTES, packed
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import SlotFormat, address_of, map_memory
-from h5stream.engine.tasks import NOTHING, Bytes, Destination, LandingTask, Task, Tools, Way
+from h5stream.engine.tasks import NOTHING, Bytes, Destination, Task, Tools, Way
 from h5stream.order.places import PIECE, Places, is_ascending, pieces, place_dtype
 from h5stream.samples.boxes import BoxSpace
 from h5stream.storage.layout import DECODED, VIA_H5PY, DatasetPart, SampleLayout
@@ -197,7 +197,7 @@ class Kept:
             return True
         return placement.counts is None and chunks.have(placement.rows)
 
-    def gathered(self, numbers: Sequence[int], placement: Placement, task_nbytes: int) -> Iterator[LandingTask]:
+    def gathered(self, numbers: Sequence[int], placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of datasets that are there, in any order, into tasks of about as many bytes."""
         fields = tuple(target.field for n in numbers for target in self.layout.datasets[n][0].targets)
         row_nbytes = max(1, sum(self._row_nbytes[field] for field in fields))
@@ -209,7 +209,7 @@ class Kept:
             tools.tally.scattered(since)
 
         for some in placement.in_steps(max(1, task_nbytes // row_nbytes)):
-            yield LandingTask(placement=some, bring=gather)
+            yield Task(shared=some, bring=gather)
 
     def copy(self, fields: Sequence[int], placement: Placement, destination: Destination) -> None:
         """Copy rows of some fields to their places."""
@@ -334,16 +334,16 @@ class KeptRows:
             first = part.row_start + some * part.chunk_rows
             counts = np.minimum(part.chunk_rows, part.row_start + part.rows - first)
             tasks = tuple(self._way.plan(_whole(first, counts, int(first[-1] + counts[-1])), TASK_NBYTES))
-            yield LandingTask(
-                placement=placement[int(edges[low]) : int(edges[min(low + at_once, len(chunks))])],
+            yield Task(
+                shared=placement[int(edges[low]) : int(edges[min(low + at_once, len(chunks))])],
                 bring=functools.partial(self._fill, tasks, some),
                 # Where that is known for all of it at once.
-                reads=tasks[0].ranges() if len(tasks) == 1 else NOTHING,
+                ranges=tasks[0].ranges if len(tasks) == 1 else lambda: NOTHING,
                 apart=self._apart,
                 keeps=True,
             )
 
-    def _apart(self, task: LandingTask) -> Iterator[Task]:
+    def _apart(self, task: Task) -> Iterator[Task]:
         """Return tasks that keep nothing: one for each chunk."""
         for one in self._way.plan(task.placement, TASK_NBYTES):
             yield from one.split()
