@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import objects_for
 from h5stream.engine.plan import Placement
-from h5stream.engine.slots import SlotFormat, address_of
+from h5stream.engine.slots import SlotFormat
 from h5stream.engine.tasks import Destination, Task
 from h5stream.errors import CorruptChunkError, OptionError
 from h5stream.samples.boxes import BoxSpace
@@ -78,12 +78,7 @@ class Acceptance:
         slot_format = SlotFormat.for_rows(self._layout.fields, count)
         memory = np.empty(slot_format.nbytes, dtype=np.uint8)  # of fields that are not asked about nothing is touched
         objects = objects_for(self._layout.fields, count)
-        destination = Destination(
-            slots=np.array([address_of(memory)], dtype=np.int64),
-            format=slot_format,
-            row_nbytes=tuple(field.placed_nbytes for field in self._layout.fields),
-            objects=[objects],
-        )
+        destination = Destination.of_batch(memory, slot_format, self._layout.fields, [objects])
         placement = Placement(rows=distinct, batch=np.zeros(count, dtype=np.int64), within=np.arange(count))
         self._carry_out(self._plan(placement, self._datasets), destination)
         batch = self._assembler.batch(torch.from_numpy(memory), slot_format, count, objects)

@@ -234,19 +234,13 @@ class OpenBatches:
     def __len__(self) -> int:
         return len(self._open)
 
-    @property
-    def has_next(self) -> bool:
-        """Whether the batch that is handed over next is among them."""
-        return self.next in self._open
+    def __contains__(self, number: int) -> bool:
+        return number in self._open
 
     @property
     def any_waits(self) -> bool:
         """Whether one of them waits to be handed over."""
         return any(batch.missing == 0 for batch in self._open.values())
-
-    def added_by(self, window: PlannedWindow) -> int:
-        """Return how many more would be open with a window."""
-        return sum(number not in self._open for number in window.numbers)
 
     def admit(self, window: PlannedWindow) -> None:
         """Return a window its batches, with slots for those that were not open yet."""

@@ -30,7 +30,6 @@ from h5stream.engine.landing.kept import (
     format_of,
     is_decoded,
     rows_to_keep,
-    whole_datasets,
 )
 from h5stream.engine.landing.unfiltered import reach_of
 from h5stream.errors import BudgetError, OptionError
@@ -141,7 +140,7 @@ def shape_of(
         scratch_nbytes=scratch_nbytes(layout),
         planned=len(planned),
         chunks_a_row=sum(_chunks_a_row(layout, parts, rows) for parts in planned),
-        kept_nbytes=format_of(layout, whole_datasets(layout, kept)).nbytes if kept else 0,
+        kept_nbytes=format_of(layout, {n: layout.rows_of(n) for n in kept}).nbytes if kept else 0,
         data_nbytes=_data_nbytes(layout, selected)
         + (0 if limited is None else rows * CUT_NBYTES)
         + (0 if draws is None else draws.nbytes + rows * drawn * place_nbytes(max(layout.rows, layout.samples))),

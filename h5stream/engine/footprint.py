@@ -227,7 +227,6 @@ class Footprint:
     batch_nbytes: int  # of one; two more than `max_open_batches` are counted, which the training loop holds
     plan_nbytes: int  # of two windows
     scratch_nbytes: int  # of all threads
-    kept_nbytes: int  # of datasets and rows that stay in memory
     kept: tuple[int, ...] = ()  # datasets that are read once and stay in memory
     kept_rows: tuple[tuple[int, int], ...] = ()  # datasets that stay once they are decoded, and how many of their rows
     kept_rows_nbytes: int = 0
@@ -268,9 +267,8 @@ class Footprint:
 
     def keeping(self, rows: Mapping[int, int], nbytes: int) -> Footprint:
         """Return the same with rows that stay in memory once they are decoded, of so many bytes."""
-        kept, needed = self.kept_nbytes + nbytes, self.needed_nbytes + nbytes
-        rows_of = tuple(rows.items())
-        return replace(self, kept_rows=rows_of, kept_rows_nbytes=nbytes, kept_nbytes=kept, needed_nbytes=needed)
+        needed = self.needed_nbytes + nbytes
+        return replace(self, kept_rows=tuple(rows.items()), kept_rows_nbytes=nbytes, needed_nbytes=needed)
 
 
 def size_window(
@@ -386,7 +384,6 @@ def _fitted(shape: Shape, windows: _Windows, batch_size: int, memory_budget: int
         batch_nbytes=slot,
         plan_nbytes=windows.plan_nbytes,
         scratch_nbytes=all_scratch,
-        kept_nbytes=shape.kept_nbytes,
         batches_at_once=batches // 2 if windows.gathers else 0,
     )
 

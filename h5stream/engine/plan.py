@@ -142,17 +142,6 @@ class Placement:
             share=share,
         )
 
-    def laid_dense(self, lookup: Lookup, field: int, width: int) -> Placement:
-        """Return the values of a sparse matrix that samples have, each with the dense row that it goes to.
-
-        The places are the first elements of these rows, one behind the other in each batch's share.
-        """
-        assert lookup.counts is not None
-        samples = self.each_row()
-        rows, counts = lookup.rows[samples.rows], lookup.counts[samples.rows]
-        share, within = Share.of([field], samples.batch, samples.within, np.full(len(rows), width))
-        return Placement(rows=rows, batch=samples.batch, within=within, counts=counts, share=share)
-
     def in_steps(self, count: int) -> Iterator[Placement]:
         """Cut into about so many rows each."""
         if self.counts is not None:

@@ -18,7 +18,7 @@ from h5stream.engine.landing.chunks import Chunks
 from h5stream.engine.landing.columns import Columns
 from h5stream.engine.landing.encoded import EncodedRows, PaddedBytes
 from h5stream.engine.landing.heap import HeapRows
-from h5stream.engine.landing.kept import Kept, KeptRows, keeping_of, whole_datasets
+from h5stream.engine.landing.kept import Kept, KeptRows, keeping_of
 from h5stream.engine.landing.programs import programs_of
 from h5stream.engine.landing.sparse import dense_rows
 from h5stream.engine.landing.through_h5py import RowsThroughH5py
@@ -37,6 +37,10 @@ from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
 from h5stream.storage.source import ByteSource
+
+ASKING_ROWS = 65_536
+"""Rows of an epoch that the asking thread gathers by itself where all data is in memory: waking another costs more. The
+order of more rows takes milliseconds, which readers work out ahead."""
 
 
 def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSource) -> Way:
@@ -264,7 +268,7 @@ class RowReader:
         with self._loading:
             if self._small is not None or not self.small:
                 return None
-            tally, kept = Tally(), Kept(self.layout, whole_datasets(self.layout, self.small))
+            tally, kept = Tally(), Kept(self.layout, {n: self.layout.rows_of(n) for n in self.small})
             try:
                 kept.read(self.plan_rows, self.tools(tally))
             except H5StreamError:
@@ -277,7 +281,7 @@ class RowReader:
     def needs_no_thread(self) -> bool:
         """Whether all is in memory already, and is so little that a batch is gathered faster than a thread is woken."""
         is_whole = len(self.small) == len(self.layout.datasets)
-        return self._small is not None and is_whole and self._small.is_soon_gathered
+        return self._small is not None and is_whole and self.layout.rows <= ASKING_ROWS
 
     @property
     def kept_nbytes(self) -> int:

@@ -175,7 +175,7 @@ class Run:
             return True, batch
         if self._exhausted and not self._active:
             self._open.check_ended()
-        return self._exhausted and not self._open.has_next, None
+        return self._exhausted and self._open.next not in self._open, None
 
     def _take_complete(self) -> ReadyBatch | None:
         """Take the next batch if all of it is there; those of which nothing is left are passed over."""
@@ -346,7 +346,7 @@ class Run:
             if planned is None:
                 self._windows = None
             else:
-                self._planned_adds = self._open.added_by(planned)
+                self._planned_adds = sum(number not in self._open for number in planned.numbers)
             self._changed.notify_all()
 
     def _plan(self) -> PlannedWindow | None:

@@ -19,7 +19,7 @@ from h5stream.engine.plan import Placement
 from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
-from h5stream.storage.layout import DatasetPart
+from h5stream.storage.layout import DatasetPart, FieldLayout
 from h5stream.storage.source import ByteSource
 
 Bytes = NDArray[np.uint8]
@@ -36,6 +36,18 @@ class Destination:
     objects: Sequence[dict[int, Any]] = ()  # for each batch, by field number, the list that its objects go into
     # by field number, the address of what each batch has of a ragged field
     ragged: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
+
+    @classmethod
+    def of_batch(
+        cls,
+        memory: Bytes,
+        slot_format: SlotFormat,
+        fields: Sequence[FieldLayout],
+        objects: Sequence[dict[int, Any]] = (),
+    ) -> Destination:
+        """Return memory as the only batch that rows go to."""
+        slots, row_nbytes = np.array([address_of(memory)], dtype=np.int64), tuple(one.placed_nbytes for one in fields)
+        return cls(slots=slots, format=slot_format, row_nbytes=row_nbytes, objects=objects)
 
     def of(self, field: int, placement: Placement) -> tuple[Any, ...]:
         """Return the arguments that all scattering kernels end with: the rows of a field, and where each goes."""

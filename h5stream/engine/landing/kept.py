@@ -45,10 +45,6 @@ GATHERED_NBYTES = 4 * 1024 * 1024
 enough to come at once. Batches of 256 rows of 1 KiB: 161 us each over an epoch with 1 MiB, 112 with 2, 108 with 4; the
 first comes after 1.3, 1.3 and 1.9 ms, and those behind it after 140, 90 and 70 us."""
 
-ASKING_ROWS = 65_536
-"""Rows of an epoch that the asking thread gathers by itself where all data is in memory: waking another costs more. The
-order of more rows takes milliseconds, which readers work out ahead."""
-
 ASKED_FOR_NBYTES = 16
 CACHED_NBYTES = 8 * 1024 * 1024
 """Rows of this many bytes are asked for ahead in any order, shorter ones where they are not ascending and all of them
@@ -114,11 +110,6 @@ def format_of(layout: SampleLayout, rows: Mapping[int, int]) -> SlotFormat:
     return SlotFormat(layout.rows, *packed(each))
 
 
-def whole_datasets(layout: SampleLayout, numbers: Iterable[int]) -> dict[int, int]:
-    """Return all rows of some datasets, as `Kept` takes them."""
-    return {number: layout.rows_of(number) for number in numbers}
-
-
 # --- where it is ----------------------------------------------------------------------------------------------
 
 
@@ -164,15 +155,9 @@ class Kept:
         return self._format.nbytes
 
     @property
-    def is_soon_gathered(self) -> bool:
-        """Whether gathering an epoch of it takes less than waking threads."""
-        return self._format.rows <= ASKING_ROWS
-
-    @property
     def destination(self) -> Destination:
         """The memory as a batch that rows are brought to: its first, at the place of their number."""
-        slots = np.array([address_of(self._memory)], dtype=np.int64)
-        return Destination(slots=slots, format=self._format, row_nbytes=self._row_nbytes)
+        return Destination.of_batch(self._memory, self._format, self.layout.fields)
 
     def read(self, plan: Callable[[Placement, int, Sequence[int]], Iterable[Task]], tools: Tools) -> None:
         """Read all rows of its datasets, with what plans some of them."""

@@ -19,7 +19,7 @@ from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.landing.unfiltered import EXTENT_NBYTES, Reach, reach_of, read_until_sound
 from h5stream.engine.plan import Placement
-from h5stream.engine.ragged import refuse_column
+from h5stream.engine.ragged import Share, refuse_column
 from h5stream.engine.tasks import Bytes, Destination, Task, Tools, row_by_row
 from h5stream.samples.stretches import DENSE, Ragged
 from h5stream.storage.layout import DIRECT, DatasetPart, Lookup, SampleLayout
@@ -62,7 +62,12 @@ class DenseRows:
 
     def plan(self, samples: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut samples into tasks that read about as many bytes."""
-        placement = samples.laid_dense(self.lookup, self.field, self._wanted).ascending()
+        samples, lookup = samples.each_row(), self.lookup
+        assert lookup.counts is not None
+        rows, counts = lookup.rows[samples.rows], lookup.counts[samples.rows]
+        # Places are the first elements of dense rows, one behind the other in each batch's share.
+        share, within = Share.of([self.field], samples.batch, samples.within, np.full(len(rows), self._wanted))
+        placement = Placement(rows=rows, batch=samples.batch, within=within, counts=counts, share=share).ascending()
         value_nbytes = self.dtype.itemsize + self.index.itemsize
         of = np.searchsorted(self._starts, placement.rows, side="right") - 1
         for number, part in enumerate(self._parts):
