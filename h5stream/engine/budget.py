@@ -276,26 +276,21 @@ class Sizing:
     def choose(self, window: int | str) -> Footprint:
         """Return windows as `fitting` does, and log what came out unlike what was asked for."""
         size = self.fitting(window)
-        if size.notice:
-            _log.warning("%s", size.notice)
+        notices = [size.notice] if size.notice else []
         if self.threads_asked and size.threads < self.threads:
-            _log.warning(
-                "num_workers=%d: %d reader thread(s), since each needs %s bytes of scratch within memory_budget=%s; "
-                "the order of the rows does not depend on it, and a larger budget gives more",
-                self.threads,
-                size.threads,
-                f"{size.scratch_nbytes // max(1, size.threads):,}",
-                f"{size.memory_budget:,}",
+            notices.append(
+                f"num_workers={self.threads}: {size.threads} reader thread(s), since each needs "
+                f"{size.scratch_nbytes // max(1, size.threads):,} bytes of scratch within memory_budget="
+                f"{size.memory_budget:,}; the order of the rows does not depend on it, and a larger budget gives more"
             )
         if size.memory_budget > self.memory_budget:
-            _log.warning(
-                "memory_budget: %s bytes instead of the default of %s, since batches of %s bytes and what reads them "
-                "need as much. Pass memory_budget= to say so, or take a smaller batch_size%s",
-                f"{size.memory_budget:,}",
-                f"{self.memory_budget:,}",
-                f"{size.batch_nbytes:,}",
-                RAGGED_WAYS_OUT if self.layout.ragged else "",
+            notices.append(
+                f"memory_budget: {size.memory_budget:,} bytes instead of the default of {self.memory_budget:,}, since "
+                f"batches of {size.batch_nbytes:,} bytes and what reads them need as much. Pass memory_budget= to say "
+                f"so, or take a smaller batch_size{RAGGED_WAYS_OUT if self.layout.ragged else ''}"
             )
+        for notice in notices:
+            _log.warning("%s", notice)
         return size
 
     def fitting(self, window: int | str) -> Footprint:

@@ -102,33 +102,29 @@ class RaggedBytes:
     deviation: float
     most: int
     arranged: int = 0  # of a sample at most once it is filled up, or dense; 0 where it stays as it is read
-    limit: int | None = None  # of a batch, padded or not, where batches are cut by it
-    longest: tuple[
-        float, ...
-    ] = ()  # mean of all samples, of the largest half, quarter and so on, where like are batched
+    limit: int = sys.maxsize  # of a batch, padded or not, where batches are cut by it
+    # mean of all samples, of the largest half, quarter and so on, where like are batched
+    longest: tuple[float, ...] = ()
 
     def of(self, samples: int) -> int:
         """Return the bytes that a batch of so many samples takes: few batches in ten thousand take more."""
         likely = math.ceil(samples * self.mean + 4 * math.sqrt(samples) * self.deviation)
         likely += likely // PADDING_SHARE if self.is_padded else 0
-        return self._limited(min(samples * self.most, max(likely, self.most)))
+        return min(samples * self.most, max(likely, self.most), self.limit)
 
     def largest(self, samples: int, batches: int) -> int:
         """Return the bytes that the largest of so many batches takes."""
         some = self.longest[: batches.bit_length() + 1]
-        return max(self.of(samples), self._limited(math.ceil(samples * some[-1])) if some else 0)
+        return max(self.of(samples), min(math.ceil(samples * some[-1]), self.limit) if some else 0)
 
     def padded(self, samples: int) -> int:
         """Return the bytes that they take once they are filled up, or dense."""
-        return self._limited(samples * self.arranged) if self.is_padded else samples * self.arranged
+        return min(samples * self.arranged, self.limit) if self.is_padded else samples * self.arranged
 
     @property
     def is_padded(self) -> bool:
         """Whether all samples of a batch are filled up to as many rows as the largest of it has."""
         return 0 < self.arranged == self.most
-
-    def _limited(self, nbytes: int) -> int:
-        return nbytes if self.limit is None else min(nbytes, self.limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
