@@ -17,7 +17,7 @@ from h5stream.block_cache import BlockCache
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import objects_for
 from h5stream.engine.reader import RowReader
-from h5stream.engine.slots import Memory, SlotFormat, address_of, map_memory
+from h5stream.engine.slots import Memory, SlotFormat, map_memory
 from h5stream.engine.tasks import Destination
 from h5stream.errors import OptionError
 from h5stream.field_statistics import FieldStatistics, statistics_of
@@ -623,12 +623,7 @@ class H5Dataset(Dataset[Any]):
         slot_format = SlotFormat.for_rows(self.layout.fields, count)
         memory = _allocate(slot_format.nbytes)
         objects = objects_for(self.layout.fields, count)
-        destination = Destination(
-            slots=np.array([address_of(memory)], dtype=np.int64),
-            format=slot_format,
-            row_nbytes=tuple(f.placed_nbytes for f in self.layout.fields),
-            objects=[objects],
-        )
+        destination = Destination.of_batch(memory, slot_format, self.layout.fields, [objects])
         if count:
             batch = np.zeros(count, dtype=np.int32)
             window = Window(rows=numbers, batch=batch, within=by_row, drawn=self._seed_and_epoch)

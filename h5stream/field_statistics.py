@@ -284,9 +284,9 @@ def _batches(
         shuffle=False,
     ).choose(min(blocks.total_rows, BATCHES * batch_rows))
     settings = OrderSettings(
-        batch_size=size.slot_rows, window_rows=size.window_rows, first_window_rows=size.first_window_rows, shuffle=False
+        batch_size=batch_rows, window_rows=size.window_rows, first_window_rows=size.first_window_rows, shuffle=False
     )
-    slot_format = SlotFormat.for_rows(layout.fields, size.slot_rows)
+    slot_format = SlotFormat.for_rows(layout.fields, batch_rows)
     engine = ThreadEngine(
         layout,
         size.kept,

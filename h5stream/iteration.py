@@ -97,7 +97,7 @@ class Iterations:
         No more than that: it is held until the iteration begins, which may be never.
         """
         size = self.footprint
-        needed = min(size.first_slots, size.max_open_batches)
+        needed = min(size.first_batches, size.max_open_batches)
         if self._ahead or not self._follows or not self.engine.reads_ahead or taken + needed > size.max_open_batches:
             return
         if (start := self.cursor.start_after(epoch)) is None:

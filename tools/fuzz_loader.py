@@ -40,6 +40,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from h5stream import Field, H5Dataset, H5StreamLoader
+from h5stream.engine import reader
 from h5stream.engine.landing import kept
 from h5stream.errors import BudgetError, LoaderClosedError, OptionError
 from h5stream.order import chunks, places, windows
@@ -59,7 +60,7 @@ STORAGE: tuple[dict[str, Any], ...] = (
 
 SMALL: tuple[tuple[Any, str, Sequence[int]], ...] = (
     (kept, "KEEP_NBYTES", (-1, 400)),
-    (kept, "ASKING_ROWS", (0, 50)),
+    (reader, "ASKING_ROWS", (0, 50)),
     (chunks, "WHOLE_NBYTES", (0, 64)),
     (chunks, "BLOCK_NBYTES", (16, 64, 300)),
     (chunks, "SMALL_NBYTES", (-1, 500)),

@@ -377,9 +377,9 @@ def _planned(part: DatasetPart, windows: Sequence[Runs], entry: DatasetEntry) ->
             share = min(1.0, entry.stored_nbytes / max(1, entry.raw_nbytes))
             total += len(numbers), raw * share, raw if entry.filters else 0, 0
             continue
-        for task in Chunks(part, (), LOCAL_GAP_NBYTES).plan(placement, TASK_NBYTES):
-            chunks, fetched = int((task.entry != MISSING).sum()), sum(task.ranges().nbytes)
-            total += chunks, fetched, chunks * part.chunk_nbytes, fetched - int(task.nbytes.sum())
+        for table in Chunks(part, (), LOCAL_GAP_NBYTES).tables(placement, TASK_NBYTES):
+            chunks, fetched = int((table.entry != MISSING).sum()), sum(table.ranges().nbytes)
+            total += chunks, fetched, chunks * part.chunk_nbytes, fetched - int(table.nbytes.sum())
     return total
 
 

@@ -17,7 +17,7 @@ from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.plan import Placement
 from h5stream.engine.ragged import lend
 from h5stream.engine.reader import RowReader
-from h5stream.engine.slots import SlotFormat, address_of, map_memory
+from h5stream.engine.slots import SlotFormat, map_memory
 from h5stream.engine.tasks import Destination, Task
 from h5stream.order.epoch import EpochOrder, Window
 from h5stream.order.line import OrderSettings
@@ -99,12 +99,7 @@ def _counted(reader: RowReader, numbers: Any) -> tuple[Tally, float]:
     slot_format = SlotFormat.for_rows(layout.fields, places)
     memory = np.frombuffer(map_memory(slot_format.nbytes), dtype=np.uint8)
     window = Window(rows=numbers, batch=np.zeros_like(numbers), within=within)
-    destination = Destination(
-        slots=np.array([address_of(memory)], dtype=np.int64),
-        format=slot_format,
-        row_nbytes=tuple(field.placed_nbytes for field in layout.fields),
-        objects=[objects_for(layout.fields, places)],
-    )
+    destination = Destination.of_batch(memory, slot_format, layout.fields, [objects_for(layout.fields, places)])
     tally = Tally()
     tools = reader.tools(tally)
     tasks: list[Task] = list(reader.plan(reader.accepted(Placement.of(window)), TASK_NBYTES))

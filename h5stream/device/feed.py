@@ -170,7 +170,7 @@ def _give_back_done(backend: CudaBackend, tally: Tally, copying: collections.deq
                 return
             backend.synchronize(copied)
         copying.popleft()
-        tally.copied(backend.elapsed_ns(began, copied))
+        tally.copy_ns += backend.elapsed_ns(began, copied)
         slot.give_back()
 
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import objects_for
 from h5stream.engine.plan import Placement
-from h5stream.engine.slots import SlotFormat, address_of
+from h5stream.engine.slots import SlotFormat
 from h5stream.engine.tasks import Destination, Task
 from h5stream.errors import CorruptChunkError, OptionError
-from h5stream.samples.boxes import Accept, BoxSpace
+from h5stream.samples.boxes import BoxSpace
 from h5stream.storage.layout import SampleLayout
 from h5stream.structure import sample_of
 
@@ -35,10 +35,11 @@ class Acceptance:
     def __init__(self, layout: SampleLayout, space: BoxSpace, plan: Plan, carry_out: Carry) -> None:
         assert space.accept is not None
         self._layout, self._space, self._rule = layout, space, space.accept
-        _check_field(layout, space.accept.on)
+        self._on, wanted = _asked(layout, space.accept.on)
         self._plan, self._carry_out, self._assembler = plan, carry_out, Assembler(layout)
-        self._datasets = tuple(_datasets_of(layout, self._rule))
-        wanted = {target.field for n in self._datasets for target in layout.datasets[n][0].targets}
+        fields = [{target.field for target in parts[0].targets} for parts in layout.aligned]
+        self._datasets = tuple(number for number, filled in enumerate(fields) if filled & wanted)
+        wanted = set().union(*(fields[number] for number in self._datasets))
         self._nbytes = sum(layout.fields[field].row_nbytes for field in wanted)
 
     def numbers(self, numbers: NDArray[np.int64], stopped: Callable[[], bool]) -> NDArray[np.int64]:
@@ -77,31 +78,30 @@ class Acceptance:
         slot_format = SlotFormat.for_rows(self._layout.fields, count)
         memory = np.empty(slot_format.nbytes, dtype=np.uint8)  # of fields that are not asked about nothing is touched
         objects = objects_for(self._layout.fields, count)
-        destination = Destination(
-            slots=np.array([address_of(memory)], dtype=np.int64),
-            format=slot_format,
-            row_nbytes=tuple(field.placed_nbytes for field in self._layout.fields),
-            objects=[objects],
-        )
+        destination = Destination.of_batch(memory, slot_format, self._layout.fields, [objects])
         placement = Placement(rows=distinct, batch=np.zeros(count, dtype=np.int64), within=np.arange(count))
         self._carry_out(self._plan(placement, self._datasets), destination)
         batch = self._assembler.batch(torch.from_numpy(memory), slot_format, count, objects)
-        asked = batch if self._rule.on is None else batch[_place(self._layout, self._rule.on)]
+        asked = batch if self._on is None else batch[self._on]
         accepted = np.array([_answer(self._rule.function(sample_of(asked, k))) for k in range(count)], dtype=bool)
         answers: NDArray[np.bool_] = accepted[which]
         return answers
 
 
-def _check_field(layout: SampleLayout, on: str | int | None) -> None:
-    """Refuse a field that is to be looked at, and is none of the sample's."""
-    shape = layout.shape
-    keys = list(shape.keys) + ([*range(len(shape.keys))] if shape.kind == "tuple" else [])
-    keys = [] if shape.kind == "one" else keys
-    if on is not None and on not in keys:
+def _asked(layout: SampleLayout, on: str | int | None) -> tuple[Any, set[int]]:
+    """Return where the entry that a function looks at is in a batch, None for all of it, and the fields in there."""
+    keys, is_tuple = list(layout.shape.keys), layout.shape.kind == "tuple"
+    if on is None:
+        return None, set(range(len(layout.fields)))
+    places: dict[Any, int] = {} if layout.shape.kind == "one" else {key: number for number, key in enumerate(keys)}
+    if is_tuple:
+        places.update(zip(range(len(keys)), range(len(keys)), strict=True))
+    if on not in places:
         raise OptionError(
             f"Boxes: accept_on={on!r} is no field of a sample; "
-            + (f"it has {', '.join(repr(key) for key in keys)}" if keys else "a sample is one tensor, so leave it out")
+            + (f"it has {', '.join(map(repr, places))}" if places else "a sample is one tensor, so leave it out")
         )
+    return places[on] if is_tuple else on, _fields_in(layout.entries[places[on]])
 
 
 def _answer(given: Any) -> bool:
@@ -112,25 +112,6 @@ def _answer(given: Any) -> bool:
         return bool(given)
     except (TypeError, ValueError, RuntimeError) as error:
         raise OptionError(f"Boxes: accept= answers True or False for a box: {error}") from error
-
-
-def _place(layout: SampleLayout, on: str | int) -> Any:
-    """Return where a field is in a batch: its key, or its place in a tuple."""
-    keys = list(layout.shape.keys)
-    return keys.index(on) if layout.shape.kind == "tuple" and on in keys else on
-
-
-def _datasets_of(layout: SampleLayout, rule: Accept) -> Iterator[int]:
-    """Return the datasets that the function is asked about."""
-    wanted = None if rule.on is None else _fields_in(_entry(layout, rule.on))
-    for number, parts in enumerate(layout.aligned):
-        if wanted is None or wanted & {target.field for target in parts[0].targets}:
-            yield number
-
-
-def _entry(layout: SampleLayout, on: Any) -> Any:
-    keys = list(layout.shape.keys)
-    return layout.entries[keys.index(on) if on in keys else on]
 
 
 def _fields_in(entry: Any) -> set[int]:

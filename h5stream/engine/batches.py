@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine.counters import RunCounters
-from h5stream.engine.ragged import Matrix, RaggedCounts, RaggedMemory, RaggedRows, lend
+from h5stream.engine.ragged import RaggedCounts, RaggedMemory, RaggedRows, lend
 from h5stream.engine.slots import Slot, SlotFormat, Slots, address_of
 from h5stream.engine.tasks import Destination, Task, Tools
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
@@ -24,9 +24,6 @@ _log = logging.getLogger("h5stream")
 
 Take = Callable[[int], NDArray[np.uint8]]
 
-FILLER_ITEMS = 64
-"""Elements of what ragged rows are padded with that are laid out beforehand."""
-
 ARRANGED_AHEAD = 3
 """Batches whose ragged rows are arranged before they are asked for: one for each of two readers, and the next one."""
 
@@ -35,7 +32,7 @@ def objects_for(fields: Sequence[FieldLayout], rows: int, take: Take | None = No
     """Return what does not live in a slot of a batch of so many rows, by field number, still empty."""
     take = RaggedMemory().take if take is None else take
     found = {
-        number: _ragged_rows(one, rows, take) if one.kind == "ragged" else [None] * rows
+        number: RaggedRows(field=one, of=RaggedCounts(rows), take=take) if one.kind == "ragged" else [None] * rows
         for number, one in enumerate(fields)
         if one.kind in ("object", "ragged")
     }
@@ -46,28 +43,8 @@ def objects_for(fields: Sequence[FieldLayout], rows: int, take: Take | None = No
 def _join(objects: dict[int, Any]) -> None:
     """Let the values of sparse matrices know of their columns, which are the next field."""
     for number, rows in objects.items():
-        if isinstance(rows, RaggedRows) and rows.matrix is not None:
+        if isinstance(rows, RaggedRows) and rows.how.places is not None:
             rows.columns = objects[number + 1]
-
-
-def _ragged_rows(field: FieldLayout, rows: int, take: Take) -> RaggedRows:
-    assert field.ragged is not None
-    filler = _filler(field.ragged.pad_value, field.dtype) if field.ragged.form == "pad" else None
-    matrix = Matrix(field.dtype, field.ragged.places) if field.ragged.places is not None else None
-    return RaggedRows(
-        of=RaggedCounts(rows),
-        row_nbytes=field.placed_nbytes,
-        filler=filler,
-        matrix=matrix,
-        width=field.ragged.width,
-        name=field.name,
-        take=take,
-    )
-
-
-def _filler(value: float, dtype: np.dtype[Any]) -> NDArray[np.uint8]:
-    """Return a value so often that filling rows with it takes few copies."""
-    return np.full(FILLER_ITEMS, value).astype(dtype).view(np.uint8)
 
 
 @dataclass(slots=True)
@@ -257,19 +234,13 @@ class OpenBatches:
     def __len__(self) -> int:
         return len(self._open)
 
-    @property
-    def has_next(self) -> bool:
-        """Whether the batch that is handed over next is among them."""
-        return self.next in self._open
+    def __contains__(self, number: int) -> bool:
+        return number in self._open
 
     @property
     def any_waits(self) -> bool:
         """Whether one of them waits to be handed over."""
         return any(batch.missing == 0 for batch in self._open.values())
-
-    def added_by(self, window: PlannedWindow) -> int:
-        """Return how many more would be open with a window."""
-        return sum(number not in self._open for number in window.numbers)
 
     def admit(self, window: PlannedWindow) -> None:
         """Return a window its batches, with slots for those that were not open yet."""

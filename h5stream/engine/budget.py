@@ -30,7 +30,6 @@ from h5stream.engine.landing.kept import (
     format_of,
     is_decoded,
     rows_to_keep,
-    whole_datasets,
 )
 from h5stream.engine.landing.unfiltered import reach_of
 from h5stream.errors import BudgetError, OptionError
@@ -102,10 +101,7 @@ def scratch_nbytes(layout: SampleLayout) -> int:
 
 
 def threads_within(layout: SampleLayout, threads: int, memory_budget: int) -> int:
-    """Return as many of these threads as share the part of a budget that is for scratch; at least one.
-
-    For the number that nobody chose: a machine of 200 processors must not need 200 threads' scratch.
-    """
+    """Return as many threads, where nobody chose their number, as share the scratch of a budget; at least one."""
     return threads_in(scratch_nbytes(layout), threads, memory_budget)
 
 
@@ -127,7 +123,7 @@ def shape_of(
     draws: PlannedDraws | None = None,
 ) -> Shape:
     """Return what of a layout decides how much memory an epoch takes, beside datasets that are kept in memory."""
-    rows = _epoch_rows(layout, selected, draws)
+    rows = draws.count if draws is not None else layout.samples if selected is None else len(selected)
     read = [parts for number, parts in enumerate(layout.datasets) if parts[0].targets and number not in kept]
     drawn = DRAWN_EPOCHS + (selected is not None)  # whose rows are looked up by what was drawn
     is_boxed = isinstance(layout.space, BoxSpace)
@@ -139,7 +135,7 @@ def shape_of(
         scratch_nbytes=scratch_nbytes(layout),
         planned=len(planned),
         chunks_a_row=sum(_chunks_a_row(layout, parts, rows) for parts in planned),
-        kept_nbytes=format_of(layout, whole_datasets(layout, kept)).nbytes if kept else 0,
+        kept_nbytes=format_of(layout, {n: layout.rows_of(n) for n in kept}).nbytes if kept else 0,
         data_nbytes=_data_nbytes(layout, selected)
         + (0 if limited is None else rows * CUT_NBYTES)
         + (0 if draws is None else draws.nbytes + rows * drawn * place_nbytes(max(layout.rows, layout.samples))),
@@ -153,20 +149,17 @@ def shape_of(
     )
 
 
-def _epoch_rows(layout: SampleLayout, selected: NDArray[np.int64] | None, draws: PlannedDraws | None) -> int:
-    """Return the samples of an epoch."""
-    if draws is not None:
-        return draws.count
-    return layout.samples if selected is None else len(selected)
-
-
 def _ragged_bytes(layout: SampleLayout, limited: LimitedField | None) -> Iterator[RaggedBytes]:
+    """Yield the bytes of samples of each field whose samples have some of their own."""
     for number, one in layout.ragged.items():
         assert one.counts is not None
         field = layout.fields[number]
-        found = _bytes_of(one.counts * field.placed_nbytes, field)
+        nbytes = one.counts * field.placed_nbytes
+        found = _bytes_of(nbytes, field)
         if limited is not None and limited.bucketed:
-            found = replace(found, longest=tuple(_means_of_longest(one.counts * field.placed_nbytes)))
+            ascending = np.sort(nbytes)  # as many of the longest as are sorted with one another
+            some = [-(-len(nbytes) >> power) for power in range(POOL_BATCHES.bit_length())]
+            found = replace(found, longest=tuple(float(ascending[len(nbytes) - few :].mean()) for few in some))
         if limited is not None and limited.rows is not None and one.counts is layout.ragged[limited.number].counts:
             found = replace(found, limit=limited.rows * field.placed_nbytes)
         yield found
@@ -175,31 +168,16 @@ def _ragged_bytes(layout: SampleLayout, limited: LimitedField | None) -> Iterato
             mean, most = field.images.mean_nbytes, field.images.most_nbytes
             yield RaggedBytes(mean=mean, deviation=most - mean, most=int(most))
     for number, field in layout.listed:
-        parts = layout.datasets[number]
-        every = [part.heap.nbytes_of_rows(part.rows) for part in parts if part.heap]
+        every = [part.heap.nbytes_of_rows(part.rows) for part in layout.datasets[number] if part.heap]
         yield _bytes_of(np.concatenate(every), field)
 
 
-def _means_of_longest(lengths: NDArray[np.int64]) -> Iterator[float]:
-    """Return the mean of all, of the longest half, quarter and so on: one of as many as are sorted with one another."""
-    ascending = np.sort(lengths)
-    for power in range(POOL_BATCHES.bit_length()):
-        yield float(ascending[len(lengths) - (-(-len(lengths) >> power)) :].mean())
-
-
 def _bytes_of(nbytes: NDArray[np.int64], field: FieldLayout) -> RaggedBytes:
-    return RaggedBytes(
-        mean=float(nbytes.mean()),
-        deviation=float(nbytes.std()),
-        most=int(nbytes.max()),
-        arranged=_arranged_nbytes(field, int(nbytes.max())),
-    )
-
-
-def _arranged_nbytes(field: FieldLayout, most_nbytes: int) -> int:
-    if field.ragged is None or field.ragged.form not in ("pad", DENSE):
-        return 0
-    return most_nbytes if field.ragged.form == "pad" else field.ragged.wanted * field.placed_nbytes
+    form, most = None if field.ragged is None else field.ragged.form, int(nbytes.max())
+    arranged = most if form == "pad" else 0
+    if field.ragged is not None and form == DENSE:
+        arranged = field.ragged.wanted * field.placed_nbytes
+    return RaggedBytes(mean=float(nbytes.mean()), deviation=float(nbytes.std()), most=most, arranged=arranged)
 
 
 def _span_nbytes(layout: SampleLayout, planned: Iterable[tuple[DatasetPart, ...]]) -> float:
@@ -219,15 +197,12 @@ def _span_nbytes(layout: SampleLayout, planned: Iterable[tuple[DatasetPart, ...]
 def _chunks_a_row(layout: SampleLayout, parts: tuple[DatasetPart, ...], rows: int) -> float:
     """Return about how many chunks of a dataset are planned for a sample."""
     if not isinstance(layout.space, BoxSpace) or not parts[0].along:
-        return min(_chunks(parts) / rows, len(parts[0].pieces))
+        chunks = sum(-(-part.rows // part.chunk_rows) * len(part.pieces) for part in parts)
+        return min(chunks / rows, len(parts[0].pieces))
     touched = 1.0
     for along, chunk, elements in zip(parts[0].along, parts[0].grid_shape, parts[0].shape, strict=True):
         touched *= min(1 + along.span / chunk, -(-elements // chunk))
     return touched
-
-
-def _chunks(parts: Iterable[DatasetPart]) -> int:
-    return sum(-(-part.rows // part.chunk_rows) * len(part.pieces) for part in parts)
 
 
 def _data_nbytes(layout: SampleLayout, selected: NDArray[np.int64] | None) -> int:
@@ -238,8 +213,8 @@ def _data_nbytes(layout: SampleLayout, selected: NDArray[np.int64] | None) -> in
     index += sum(one.nbytes for one in layout.lookups)
     index += sum(part.heap.nbytes for parts in layout.datasets for part in parts if part.heap is not None)
     index += 0 if layout.space is None else layout.space.nbytes
-    names = {id(part.objects): part.objects for parts in layout.datasets for part in parts}
-    index += sum(each.nbytes for each in names.values() if isinstance(each, Names))
+    names = {part.objects for parts in layout.datasets for part in parts if isinstance(part.objects, Names)}
+    index += sum(each.nbytes for each in names)
     return index + blocks * BLOCK_NBYTES + (0 if selected is None else selected.nbytes)
 
 
@@ -258,8 +233,8 @@ def _seam_rows(layout: SampleLayout, planned: Iterable[tuple[DatasetPart, ...]])
     return max(cut, default=0)
 
 
-_Shapes = Callable[[tuple[int, ...]], Shape]
-_Windows = Callable[[tuple[int, ...], int], Footprint]
+_Sized = Callable[[tuple[int, ...], int], Footprint]
+"""Sizes windows beside some datasets that are kept in memory, within a budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,34 +269,24 @@ class Sizing:
         """Rows of a batch, at most."""
         return max(self.batch_rows, 0 if self.limited is None else self.limited.samples)
 
-    @property
-    def rows(self) -> int:
-        """Rows of an epoch."""
-        return _epoch_rows(self.layout, self.selected, self.draws)
-
     def choose(self, window: int | str) -> Footprint:
         """Return windows as `fitting` does, and log what came out unlike what was asked for."""
         size = self.fitting(window)
-        if size.notice:
-            _log.warning("%s", size.notice)
+        notices = [size.notice] if size.notice else []
         if self.threads_asked and size.threads < self.threads:
-            _log.warning(
-                "num_workers=%d: %d reader thread(s), since each needs %s bytes of scratch within memory_budget=%s; "
-                "the order of the rows does not depend on it, and a larger budget gives more",
-                self.threads,
-                size.threads,
-                f"{size.scratch_nbytes // max(1, size.threads):,}",
-                f"{size.memory_budget:,}",
+            notices.append(
+                f"num_workers={self.threads}: {size.threads} reader thread(s), since each needs "
+                f"{size.scratch_nbytes // max(1, size.threads):,} bytes of scratch within memory_budget="
+                f"{size.memory_budget:,}; the order of the rows does not depend on it, and a larger budget gives more"
             )
         if size.memory_budget > self.memory_budget:
-            _log.warning(
-                "memory_budget: %s bytes instead of the default of %s, since batches of %s bytes and what reads them "
-                "need as much. Pass memory_budget= to say so, or take a smaller batch_size%s",
-                f"{size.memory_budget:,}",
-                f"{self.memory_budget:,}",
-                f"{size.batch_nbytes:,}",
-                RAGGED_WAYS_OUT if self.layout.ragged else "",
+            notices.append(
+                f"memory_budget: {size.memory_budget:,} bytes instead of the default of {self.memory_budget:,}, since "
+                f"batches of {size.batch_nbytes:,} bytes and what reads them need as much. Pass memory_budget= to say "
+                f"so, or take a smaller batch_size{RAGGED_WAYS_OUT if self.layout.ragged else ''}"
             )
+        for notice in notices:
+            _log.warning("%s", notice)
         return size
 
     def fitting(self, window: int | str) -> Footprint:
@@ -330,16 +295,27 @@ class Sizing:
         A batch that `DataLoader` would take must not fail for a budget that nobody chose: there an automatic window
         takes what it needs at least.
         """
-        budget, shapes = self.memory_budget, self._shapes()
-        while True:
+        shapes = self._shapes()
+
+        def sized(budget: int) -> Footprint:
             # A machine of 200 processors must not need 200 threads' scratch.
             threads = self.threads if self.threads_asked else threads_within(self.layout, self.threads, budget)
-            try:
-                return replace(self, threads=threads)._within(budget, window, shapes)
-            except BudgetError as error:
-                if window != "auto" or error.needed > self.most_budget:
-                    raise
-                budget = error.needed
+            return replace(self, threads=threads)._within(budget, window, shapes)
+
+        return self._checked(least_that_fits(sized, self.memory_budget, self.most_budget * (window == "auto")), window)
+
+    def _checked(self, size: Footprint, window: int | str) -> Footprint:
+        """Refuse what does not fit."""
+        if size.fits:
+            return size
+        raise BudgetError(
+            f"memory_budget={size.memory_budget:,} bytes is too small for window={window!r}: batches of "
+            f"{size.batch_nbytes:,} bytes, plans of {size.plan_nbytes:,}, {size.scratch_nbytes:,} of scratch and what "
+            f"is kept need {size.needed_nbytes:,}. Pass memory_budget={size.needed_nbytes} or more, a smaller window "
+            "or a smaller batch_size" + (RAGGED_WAYS_OUT if self.layout.ragged else ""),
+            needed=size.needed_nbytes,
+            budget=size.memory_budget,
+        )
 
     def with_room(self, window: int | str) -> Sizing:
         """Return the sizing where nobody says how large batches are: for the largest that the budget has room for.
@@ -361,26 +337,24 @@ class Sizing:
         rows, first_rows = settings.window_rows, settings.first_window_rows
         if (rows, first_rows) == (size.window_rows, size.first_window_rows):
             return size
-        windows, kept_rows = replace(self, threads=size.threads)._windows(self._shapes(), rows), size.kept_rows
-        try:
-            size = windows(size.kept, self.memory_budget)
-        except BudgetError as error:
-            if error.needed > self.most_budget:
-                raise
-            size = windows(size.kept, error.needed)
-        if kept_rows:
-            size = _first_that_fits(self._candidates(size))
-        return replace(size, window_rows=rows, first_window_rows=first_rows, wished_rows=rows)
+        sized = replace(self, threads=size.threads)._sized(self._shapes(), rows)
+        new = least_that_fits(lambda budget: sized(size.kept, budget), self.memory_budget, self.most_budget)
+        new = self._checked(new, rows)
+        if size.kept_rows:
+            new = _first_that_fits(self._candidates(new))
+        first_batches = new.batches_at_once or first_rows // self.batch_rows + 2
+        return replace(
+            new, window_rows=rows, first_window_rows=first_rows, wished_rows=rows, first_batches=first_batches
+        )
 
-    def _shapes(self) -> _Shapes:
+    def _shapes(self) -> Callable[[tuple[int, ...]], Shape]:
         """Return what counts the data beside datasets that are kept, each choice of them once."""
         return functools.cache(lambda kept: shape_of(self.layout, kept, self.selected, self.limited, self.draws))
 
-    def _windows(self, shapes: _Shapes, window: int | str, most_rows: int | None = None) -> _Windows:
-        """Return what sizes windows beside datasets that are kept, within a budget.
-
-        Where all data is kept, a few batches are gathered at a time: rows cost the same anywhere.
-        """
+    def _sized(
+        self, shapes: Callable[[tuple[int, ...]], Shape], window: int | str, most_rows: int | None = None
+    ) -> _Sized:
+        """Return what sizes windows; where all data is kept, batches are gathered: rows cost the same anywhere."""
 
         def sized(kept: tuple[int, ...], budget: int) -> Footprint:
             size = size_window(
@@ -393,62 +367,44 @@ class Sizing:
                 most_rows=most_rows,
             )
             is_whole = len(kept) == len(self.layout.datasets) and not self.whole_windows and not size.batches_at_once
-            return replace(size.gathering(GATHERED_NBYTES) if is_whole else size, kept=kept)
+            return replace(size.gathering(GATHERED_NBYTES) if is_whole and size.fits else size, kept=kept)
 
         return sized
 
-    def _within(self, budget: int, window: int | str, shapes: _Shapes) -> Footprint:
+    def _within(self, budget: int, window: int | str, shapes: Callable[[tuple[int, ...]], Shape]) -> Footprint:
         """Return what a budget has room for, of windows as asked for or like those of the default budget."""
         if window != "auto" or not self.shuffle or self.whole_windows:
-            return self._first(self._windows(shapes, window), budget, window)
-        is_plain = self.plain is None or self.plain is self.layout
-        default = self._default(shapes if is_plain else None)
+            return self._first(self._sized(shapes, window), budget, may_shrink=window == "auto" and self.shuffle)
+        layout = self.layout if self.plain is None else self.plain
+        is_plain, plain = layout is self.layout, replace(self, layout=layout, keep=True)
+        like = plain._sized(shapes if is_plain else plain._shapes(), window)
+        default = least_that_fits(lambda nbytes: plain._first(like, nbytes), DEFAULT_BUDGET)
         if is_plain and self.keep and budget == default.memory_budget:
             return default
         wished = default.window_rows
-        size = self._first(self._windows(shapes, window, wished), budget, window, wished)
-        if size.window_rows == wished:
+        size = self._first(self._sized(shapes, window, wished), budget, wished)
+        if size.window_rows == wished or not size.fits:
             return size
         # Windows are as they are wished for if the batches come of data in memory, so that none is held.
-        unbounded = replace(self, threads=size.threads)._windows(shapes, window, wished)
+        unbounded = replace(self, threads=size.threads)._sized(shapes, window, wished)
         for kept in dict.fromkeys((size.kept, ())):
             large = replace(unbounded(kept, sys.maxsize), memory_budget=budget)
             gathered = large if large.batches_at_once else self._gathered(large) if self._keeps_rows else None
-            if gathered is not None and gathered.needed_nbytes <= budget:
+            if gathered is not None and gathered.fits:
                 return gathered
         return replace(size, wished_rows=wished, wished_nbytes=default.memory_budget)
 
-    def _default(self, shapes: _Shapes | None = None) -> Footprint:
-        """Return the automatic windows that the default budget has room for, or the least budget that would do."""
-        layout = self.layout if self.plain is None else self.plain
-        plain = Sizing(
-            layout=layout,
-            batch_rows=self.batch_rows,
-            memory_budget=DEFAULT_BUDGET,
-            threads=self.threads,
-            selected=self.selected,
-            limited=self.limited,
-            draws=self.draws,
-        )
-        windows = plain._windows(shapes or plain._shapes(), "auto")
-        return least_that_fits(lambda budget: plain._first(windows, budget, "auto"), DEFAULT_BUDGET)
-
-    def _first(self, windows: _Windows, budget: int, window: int | str, most_rows: int | None = None) -> Footprint:
+    def _first(self, sized: _Sized, budget: int, most_rows: int | None = None, *, may_shrink: bool = True) -> Footprint:
         """Return the first that a budget has room for of windows, and of what is kept in memory beside them."""
-        small = datasets_to_keep(self.layout, budget)
-        try:
-            size = windows(small, budget)
-        except BudgetError:  # keeping is only worth memory that nothing else needs
-            if not small:
-                raise
-            size = windows((), budget)
-        if not self._keeps_rows:
+        size = sized(datasets_to_keep(self.layout, budget), budget)
+        if size.kept and not size.fits:  # keeping is only worth memory that nothing else needs
+            size = sized((), budget)
+        if not self._keeps_rows or not size.fits:
             return size
-        may_shrink = window == "auto" and self.shuffle
-        return _first_that_fits(self._candidates(size, windows if may_shrink else None, most_rows))
+        return _first_that_fits(self._candidates(size, sized if may_shrink else None, most_rows))
 
     def _candidates(
-        self, size: Footprint, windows: _Windows | None = None, most_rows: int | None = None
+        self, size: Footprint, sized: _Sized | None = None, most_rows: int | None = None
     ) -> Iterator[Footprint]:
         """Yield windows and the decoded rows that stay in memory beside them, the best first.
 
@@ -457,12 +413,11 @@ class Sizing:
         budget, layout = size.memory_budget, self.layout
         if self.shuffle and not self.whole_windows and (gathered := self._gathered(size)) is not None:
             yield gathered
-        every = rows_to_keep(layout, size.kept, sys.maxsize) if windows is not None else {}
-        if windows is not None and every and size.needed_nbytes > (room := budget - format_of(layout, every).nbytes):
+        every = rows_to_keep(layout, size.kept, sys.maxsize) if sized is not None else {}
+        if sized is not None and every and size.needed_nbytes > (room := budget - format_of(layout, every).nbytes):
             least = size.window_rows if size.window_rows == most_rows else size.window_rows / LEAST_WINDOW_SHARE
-            with contextlib.suppress(BudgetError):
-                smaller = windows(size.kept, room)
-                size = replace(smaller, memory_budget=budget) if smaller.window_rows >= least else size
+            smaller = sized(size.kept, room)
+            size = replace(smaller, memory_budget=budget) if smaller.fits and smaller.window_rows >= least else size
         rows = rows_to_keep(layout, size.kept, budget - size.needed_nbytes)
         yield size.keeping(rows, format_of(layout, rows).nbytes if rows else 0)
         yield size
@@ -478,8 +433,8 @@ class Sizing:
         return size.gathering(at_once).keeping(rows, nbytes)
 
 
-def _first_that_fits(candidates: Iterator[Footprint]) -> Footprint:
-    return next(size for size in candidates if size.needed_nbytes <= size.memory_budget)
+def _first_that_fits(candidates: Iterable[Footprint]) -> Footprint:
+    return next(size for size in candidates if size.fits)
 
 
 def _rows_anywhere(datasets: Iterable[tuple[DatasetPart, ...]]) -> bool:

@@ -60,16 +60,8 @@ class Tally:
         self.chunks += reads
         self.decoded_bytes += nbytes
 
-    def decoded(self, since: int, nbytes: int) -> int:
-        """Count a chunk that was decoded since a moment, and return that of its end."""
-        ended = clock()
-        self.decode_ns += ended - since
-        self.decoded_bytes += nbytes
-        self.chunks += 1
-        return ended
-
-    def stacked(self, since: int, chunks: int, nbytes: int, other_ns: int) -> int:
-        """Count small chunks that were decoded since a moment, less time that went into other work."""
+    def decoded(self, since: int, nbytes: int, chunks: int = 1, other_ns: int = 0) -> int:
+        """Count chunks that were decoded since a moment, less time of other work, and return that of its end."""
         ended = clock()
         self.decode_ns += ended - since - other_ns
         self.decoded_bytes += nbytes
@@ -82,15 +74,6 @@ class Tally:
         self.h5py_ns += ended - since
         self.h5py_bytes += nbytes
         return ended
-
-    def copied(self, ns: int) -> None:
-        """Count the time that a copy to a device took there."""
-        self.copy_ns += ns
-
-    def gathered(self, since: int, nbytes: int) -> None:
-        """Count rows that were in memory and took since a moment to be copied."""
-        self.memory_bytes += nbytes
-        self.scattered(since)
 
     def scattered(self, since: int) -> int:
         """Count the time since a moment as scattering, and return that of its end."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from h5stream.errors import BudgetError
 from h5stream.order.epoch import EpochOrder, Order
 from h5stream.order.places import place_nbytes
 from h5stream.order.regrouped import FileOrder, RegroupedOrder
@@ -79,16 +81,17 @@ SHARES_NBYTES = 8 * 1024 * 1024
 It is used again once the last of them is dropped."""
 
 
-def packed_nbytes(field_nbytes: Sequence[int], rows: int) -> int:
-    """Return the bytes of a slot that holds so many rows of fields, in whole pages as slots are.
+def packed(nbytes: Iterable[int]) -> tuple[tuple[int, ...], int]:
+    """Return where stretches of so many bytes begin, one behind the other and aligned, and the bytes of all.
 
     Examples
     --------
-    >>> packed_nbytes([1024, 8], 8192)
-    8454144
+    >>> packed([1024, 8])
+    ((0, 1024), 1152)
     """
-    packed = sum(-(-nbytes * rows // FIELD_ALIGNMENT) * FIELD_ALIGNMENT for nbytes in field_nbytes)
-    return -(-max(packed, FIELD_ALIGNMENT) // PAGE_NBYTES) * PAGE_NBYTES
+    ends = itertools.accumulate((-(-each // FIELD_ALIGNMENT) * FIELD_ALIGNMENT for each in nbytes), initial=0)
+    *begins, end = ends
+    return tuple(begins), max(end, FIELD_ALIGNMENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,33 +102,29 @@ class RaggedBytes:
     deviation: float
     most: int
     arranged: int = 0  # of a sample at most once it is filled up, or dense; 0 where it stays as it is read
-    limit: int | None = None  # of a batch, padded or not, where batches are cut by it
-    longest: tuple[
-        float, ...
-    ] = ()  # mean of all samples, of the largest half, quarter and so on, where like are batched
+    limit: int = sys.maxsize  # of a batch, padded or not, where batches are cut by it
+    # mean of all samples, of the largest half, quarter and so on, where like are batched
+    longest: tuple[float, ...] = ()
 
     def of(self, samples: int) -> int:
         """Return the bytes that a batch of so many samples takes: few batches in ten thousand take more."""
         likely = math.ceil(samples * self.mean + 4 * math.sqrt(samples) * self.deviation)
         likely += likely // PADDING_SHARE if self.is_padded else 0
-        return self._limited(min(samples * self.most, max(likely, self.most)))
+        return min(samples * self.most, max(likely, self.most), self.limit)
 
     def largest(self, samples: int, batches: int) -> int:
         """Return the bytes that the largest of so many batches takes."""
         some = self.longest[: batches.bit_length() + 1]
-        return max(self.of(samples), self._limited(math.ceil(samples * some[-1])) if some else 0)
+        return max(self.of(samples), min(math.ceil(samples * some[-1]), self.limit) if some else 0)
 
     def padded(self, samples: int) -> int:
         """Return the bytes that they take once they are filled up, or dense."""
-        return self._limited(samples * self.arranged) if self.is_padded else samples * self.arranged
+        return min(samples * self.arranged, self.limit) if self.is_padded else samples * self.arranged
 
     @property
     def is_padded(self) -> bool:
         """Whether all samples of a batch are filled up to as many rows as the largest of it has."""
         return 0 < self.arranged == self.most
-
-    def _limited(self, nbytes: int) -> int:
-        return nbytes if self.limit is None else min(nbytes, self.limit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,8 +179,8 @@ class Shape:
         """Return the bytes of a batch: of its slot, and of what does not lie in one."""
         ragged = sum(each.of(batch_size) for each in self.ragged)
         # Slots are used again: sooner or later each has held as many samples as it has room for.
-        packed = packed_nbytes(self.field_nbytes, max(batch_size, self.room))
-        return packed + self.objects * OBJECT_NBYTES * batch_size + ragged
+        _, nbytes = packed(each * max(batch_size, self.room) for each in self.field_nbytes)
+        return -(-nbytes // PAGE_NBYTES) * PAGE_NBYTES + self.objects * OBJECT_NBYTES * batch_size + ragged
 
     def held_nbytes(self, batch_size: int, window_rows: int) -> int:
         """Return the bytes of what the training loop holds, of windows of so many rows, padding included.
@@ -199,10 +198,15 @@ class Shape:
         touched = math.ceil(min(window_rows, self.rows) / batch_size) + 1
         return touched if self.room else min(touched, math.ceil(self.rows / batch_size))
 
+    def two_nbytes(self, window_rows: int, batch_size: int) -> int:
+        """Return the bytes of two windows with all that goes with them, but for what Python knows of open batches."""
+        slots = 2 * self.batches_of(window_rows, batch_size) * self.batch_nbytes(batch_size)
+        return slots + self.plan_nbytes(window_rows) + self.held_nbytes(batch_size, window_rows)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """How much is read together, and what that takes.
+    """How much is read together, what stays in memory, and what that takes: a candidate, or the one that was chosen.
 
     Windows are read whole, and shuffled on their way into the batches' slots; unless a few batches are gathered at a
     time, since rows cost the same wherever they lie.
@@ -211,7 +215,7 @@ class Footprint:
     window_rows: int
     first_window_rows: int  # of an epoch's first window
     wished_rows: int  # of an automatic window, for which there may be no room
-    slot_rows: int  # those of a batch
+    first_batches: int  # that are read together at first
     max_open_batches: int  # slots that the engine may fill or hold ready at a time
     memory_budget: int
     needed_nbytes: int  # what this takes at most: all of those below
@@ -219,13 +223,16 @@ class Footprint:
     batch_nbytes: int  # of one; two more than `max_open_batches` are counted, which the training loop holds
     plan_nbytes: int  # of two windows
     scratch_nbytes: int  # of all threads
-    kept_nbytes: int  # of datasets and rows that stay in memory
-    data_nbytes: int  # of what is known of the data while it is open
     kept: tuple[int, ...] = ()  # datasets that are read once and stay in memory
     kept_rows: tuple[tuple[int, int], ...] = ()  # datasets that stay once they are decoded, and how many of their rows
     kept_rows_nbytes: int = 0
     wished_nbytes: int = 0  # a budget that has room for `wished_rows`, where this one has not
     batches_at_once: int = 0  # that are gathered; 0 where windows are read whole
+
+    @property
+    def fits(self) -> bool:
+        """Whether the budget has room for it."""
+        return self.needed_nbytes <= self.memory_budget
 
     @property
     def notice(self) -> str:
@@ -239,11 +246,6 @@ class Footprint:
             f"than with {enough}; pass that, or window={self.window_rows} for this order with any budget"
         )
 
-    @property
-    def first_slots(self) -> int:
-        """Slots that are read together at first."""
-        return self.batches_at_once or self.first_window_rows // self.slot_rows + 2
-
     def engine_order(self, order: EpochOrder) -> Order:
         """Return the order in which the engine fills slots."""
         if order.first_row is not None:
@@ -255,13 +257,14 @@ class Footprint:
         at_once = max(1, min(self.max_open_batches // 2, nbytes // self.batch_nbytes))
         batches = min(self.max_open_batches, 2 * at_once)
         needed = self.needed_nbytes - (self.max_open_batches - batches) * self.batch_nbytes
-        return replace(self, batches_at_once=at_once, max_open_batches=batches, needed_nbytes=needed)
+        return replace(
+            self, batches_at_once=at_once, first_batches=at_once, max_open_batches=batches, needed_nbytes=needed
+        )
 
     def keeping(self, rows: Mapping[int, int], nbytes: int) -> Footprint:
         """Return the same with rows that stay in memory once they are decoded, of so many bytes."""
-        kept, needed = self.kept_nbytes + nbytes, self.needed_nbytes + nbytes
-        rows_of = tuple(rows.items())
-        return replace(self, kept_rows=rows_of, kept_rows_nbytes=nbytes, kept_nbytes=kept, needed_nbytes=needed)
+        needed = self.needed_nbytes + nbytes
+        return replace(self, kept_rows=tuple(rows.items()), kept_rows_nbytes=nbytes, needed_nbytes=needed)
 
 
 def size_window(
@@ -274,60 +277,31 @@ def size_window(
     shuffle: bool = True,
     most_rows: int | None = None,
 ) -> Footprint:
-    """Return windows that fit the budget with all else: as they are asked for, or automatic ones no larger than fit.
+    """Return windows that fit the budget with all else, as they are asked for or automatic; or the least that does not.
 
     The number of threads has no say in an automatic window, which is part of the order: those that do not fit are left
     out. Without `shuffle` a window is a few batches at most. `most_rows` are those of an automatic window, once known.
-    A `BudgetError` names the number that would do.
 
     Examples
     --------
     >>> shape = Shape(rows=30_000_000, field_nbytes=(4,), block_rows=1 << 18, scratch_nbytes=4 << 20)
     >>> size = size_window(shape, batch_size=8192, window="auto", memory_budget=256 << 20, threads=2)
-    >>> size.window_rows, size.needed_nbytes <= 256 << 20
+    >>> size.window_rows, size.fits
     (4980736, True)
     """
-    given = {"batch_size": batch_size, "block_rows": shape.block_rows, "row_nbytes": shape.row_nbytes}
-    rows = wished_rows(window, rows=shape.rows, **given)
-    if window == "auto" and most_rows is not None:
-        rows = min(rows, most_rows)
-    if not shuffle:
-        rows = min(rows, file_order_rows(**given, seam_rows=shape.seam_rows))
-        window = "auto" if window == "all" else window
-    if window == "auto":
-        share = SCRATCH_SHARE if most_rows is None else LEAST_SCRATCH_SHARE
-        if _twice(shape, rows, batch_size) > _share(shape, memory_budget, share):
-            rows = _most_rows(shape, rows, batch_size, _share(shape, memory_budget, SCRATCH_SHARE))
-        candidates = [_whole(shape, batch_size, window, rows)]
-        if most_rows is not None or not shuffle:
-            # What is known of each open batch has no say in the window, and may be what does not fit beside it.
-            candidates.append(_whole(shape, batch_size, window, min(shape.block_rows, rows)))
-    else:
-        candidates = [_whole(shape, batch_size, window, rows)]
-        if window == "all" and shape.anywhere:
-            # What is read in file order is faster by half; this is for what does not fit so.
-            most = 2 * max(AUTO_BATCHES, AT_ONCE_NBYTES // (shape.batch_nbytes(batch_size) + OPEN_NBYTES))
-            plan_nbytes = math.ceil(rows * 3 * shape.place_nbytes)
-            candidates.append(_Windows(rows, rows, rows, plan_nbytes, (2, most), gathers=True))
-    refused: list[BudgetError] = []
-    for windows in candidates:
-        try:
-            return _fitted(shape, windows, batch_size, window, memory_budget, threads)
-        except BudgetError as error:
-            refused.append(error)
-    raise refused[-1 if window == "auto" else 0]
+    windows = _windows(shape, batch_size, window, memory_budget, shuffle, most_rows)
+    sizes = [_fitted(shape, one, batch_size, memory_budget, threads) for one in windows]
+    return next((size for size in sizes if size.fits), min(sizes, key=lambda size: size.needed_nbytes))
 
 
-def least_that_fits(sized: Callable[[int], Footprint], budget: int) -> Footprint:
-    """Return what a budget has room for, or the least budget that would do.
+def least_that_fits(sized: Callable[[int], Footprint], budget: int, most: int = sys.maxsize) -> Footprint:
+    """Return what a budget has room for, or the least budget that would do; what needs more than the `most` as it is.
 
-    With more memory more may be kept, so what a refusal names is asked for again.
+    With more memory more may be kept, so what does not fit is asked for again.
     """
-    while True:
-        try:
-            return sized(budget)
-        except BudgetError as error:
-            budget = error.needed
+    while not (size := sized(budget)).fits and size.needed_nbytes <= most:
+        budget = size.needed_nbytes
+    return size
 
 
 class _Windows(NamedTuple):
@@ -338,50 +312,67 @@ class _Windows(NamedTuple):
     held: int  # rows of a window, with what it shares with the next
     plan_nbytes: int
     slots: tuple[int, int]  # the least and the most
+    is_auto: bool = False  # whether a part of the budget is left to scratch
     gathers: bool = False  # a few batches at a time
 
 
-def _whole(shape: Shape, batch_size: int, window: int | str, rows: int) -> _Windows:
-    """Return windows of so many rows that are read whole."""
-    first = first_rows(batch_size=batch_size, block_rows=shape.block_rows, row_nbytes=shape.row_nbytes)
-    first = rows if window == "all" else min(rows, first)
-    # A window ends at a block's edge, and its last batch may go on in the next.
-    held = rows if window == "auto" else min(rows + shape.block_rows, shape.rows)
-    together = rows_of_two(window_rows=rows, first_window_rows=first, rows=shape.rows)
-    # A batch of each may go on in the next window; and no more than the end of one epoch and the next one.
-    most = min(math.ceil(together / batch_size) + 4, 2 * math.ceil(shape.rows / batch_size))
-    least = shape.batches_of(held, batch_size)
-    return _Windows(rows, first, held, shape.plan_nbytes(held), (least, max(least, most)))
+def _windows(
+    shape: Shape, batch_size: int, window: int | str, memory_budget: int, shuffle: bool, most_rows: int | None
+) -> Iterator[_Windows]:
+    """Yield the ways to read an epoch, the best first."""
+    given = {"batch_size": batch_size, "block_rows": shape.block_rows, "row_nbytes": shape.row_nbytes}
+    rows = wished_rows(window, rows=shape.rows, **given)
+    if window == "auto" and most_rows is not None:
+        rows = min(rows, most_rows)
+    if not shuffle:
+        rows = min(rows, file_order_rows(**given, seam_rows=shape.seam_rows))
+        window = "auto" if window == "all" else window
+
+    def room(share: int) -> int:
+        return memory_budget - max(memory_budget // share, shape.scratch_nbytes) - shape.fixed_nbytes
+
+    def whole(rows: int) -> _Windows:
+        """Return windows of so many rows that are read whole."""
+        first = rows if window == "all" else min(rows, first_rows(**given))
+        # A window ends at a block's edge, and its last batch may go on in the next.
+        held = rows if window == "auto" else min(rows + shape.block_rows, shape.rows)
+        together = rows_of_two(window_rows=rows, first_window_rows=first, rows=shape.rows)
+        # A batch of each may go on in the next window; and no more than the end of one epoch and the next one.
+        most = min(math.ceil(together / batch_size) + 4, 2 * math.ceil(shape.rows / batch_size))
+        least = shape.batches_of(held, batch_size)
+        return _Windows(rows, first, held, shape.plan_nbytes(held), (least, max(least, most)), window == "auto")
+
+    if window == "auto":
+        if shape.two_nbytes(rows, batch_size) > room(SCRATCH_SHARE if most_rows is None else LEAST_SCRATCH_SHARE):
+            rows = _most_rows(shape, rows, batch_size, room(SCRATCH_SHARE))
+        yield whole(rows)
+        if most_rows is not None or not shuffle:
+            # What is known of each open batch has no say in the window, and may be what does not fit beside it.
+            yield whole(min(shape.block_rows, rows))
+        return
+    yield whole(rows)
+    if window == "all" and shape.anywhere:
+        # What is read in file order is faster by half; this is for what does not fit so.
+        most = 2 * max(AUTO_BATCHES, AT_ONCE_NBYTES // (shape.batch_nbytes(batch_size) + OPEN_NBYTES))
+        yield _Windows(rows, rows, rows, math.ceil(rows * 3 * shape.place_nbytes), (2, most), gathers=True)
 
 
-def _fitted(
-    shape: Shape, windows: _Windows, batch_size: int, window: int | str, memory_budget: int, threads: int
-) -> Footprint:
-    """Return what is taken by as many slots and threads as the budget has room for."""
+def _fitted(shape: Shape, windows: _Windows, batch_size: int, memory_budget: int, threads: int) -> Footprint:
+    """Return what is taken by as many slots and threads as the budget has room for; the least where it has none."""
     scratch, slot = shape.scratch_nbytes, shape.batch_nbytes(batch_size) + OPEN_NBYTES
     fixed = shape.fixed_nbytes + shape.held_nbytes(batch_size, windows.held) + windows.plan_nbytes
     least, most = windows.slots
-    needed = fixed + least * slot + scratch
-    if needed > memory_budget:
-        raise BudgetError(
-            f"memory_budget={memory_budget:,} bytes is too small for window={window!r}: batches of {slot:,} "
-            f"bytes, plans of {shape.plan_row_nbytes:,.0f} bytes a row, {scratch:,} bytes of scratch and "
-            f"what is kept need {needed:,}. Pass memory_budget={needed} or more, a smaller window or a smaller "
-            "batch_size" + (RAGGED_WAYS_OUT if shape.ragged else ""),
-            needed=needed,
-            budget=memory_budget,
-        )
-    threads = min(threads, 1 + (memory_budget - needed) // scratch)
-    if window == "auto":
-        threads = threads_in(scratch, threads, memory_budget) if threads else 0
+    left = max(0, memory_budget - fixed - least * slot - scratch)
+    threads = min(threads, 1 + left // scratch)
+    threads = threads_in(scratch, threads, memory_budget) if threads and windows.is_auto else threads
     all_scratch = max(1, threads) * scratch
-    batches = int(min((memory_budget - fixed - all_scratch) // slot, most))
+    batches = min(least + (left - all_scratch + scratch) // slot, most)
     batches = batches // 2 * 2 if windows.gathers else batches
     return Footprint(
         window_rows=windows.rows,
         first_window_rows=windows.first,
         wished_rows=windows.rows,
-        slot_rows=batch_size,
+        first_batches=batches // 2 if windows.gathers else windows.first // batch_size + 2,
         max_open_batches=batches,
         memory_budget=memory_budget,
         needed_nbytes=fixed + all_scratch + batches * slot,
@@ -389,8 +380,6 @@ def _fitted(
         batch_nbytes=slot,
         plan_nbytes=windows.plan_nbytes,
         scratch_nbytes=all_scratch,
-        kept_nbytes=shape.kept_nbytes,
-        data_nbytes=shape.data_nbytes,
         batches_at_once=batches // 2 if windows.gathers else 0,
     )
 
@@ -400,29 +389,13 @@ def threads_in(scratch_nbytes: int, threads: int, memory_budget: int) -> int:
     return max(1, min(threads, max(memory_budget // SCRATCH_SHARE, scratch_nbytes) // scratch_nbytes))
 
 
-def _share(shape: Shape, memory_budget: int, scratch_share: int) -> int:
-    """Return the bytes that windows may take."""
-    return memory_budget - max(memory_budget // scratch_share, shape.scratch_nbytes) - shape.fixed_nbytes
-
-
-def _twice(shape: Shape, rows: int, batch_size: int) -> int:
-    """Return the bytes of two windows, their plans and what is held of them; what is known of batches has no say."""
-    slots = 2 * shape.batches_of(rows, batch_size) * shape.batch_nbytes(batch_size)
-    return slots + shape.plan_nbytes(rows) + shape.held_nbytes(batch_size, rows)
-
-
-def _most_rows(shape: Shape, wished: int, batch_size: int, share: int) -> int:
+def _most_rows(shape: Shape, wished: int, batch_size: int, room: int) -> int:
     """Return the rows of a window of which two fit, in whole blocks, because a window ends at a block's edge.
 
     They are a batch at least, or all: a smaller window fills as many batches.
     """
-    # Two windows of a batch each fit already if they do not begin inside one.
-    single = 2 * shape.batch_nbytes(batch_size) + shape.plan_nbytes(batch_size)
-    low, high = int(single + shape.held_nbytes(batch_size, batch_size) <= share), wished // batch_size
-    while low < high:
-        middle = (low + high + 1) // 2
-        low, high = (middle, high) if _twice(shape, middle * batch_size, batch_size) <= share else (low, middle - 1)
-    rows = max(1, low) * batch_size
+    sizes = range(batch_size, wished + 1, batch_size)
+    rows = max(1, bisect.bisect_right(sizes, room, key=lambda rows: shape.two_nbytes(rows, batch_size))) * batch_size
     return wished if rows >= wished else max(min(shape.block_rows, wished), rows // shape.block_rows * shape.block_rows)
 
 

@@ -20,7 +20,7 @@ from h5stream.order.epoch import Window
 from h5stream.order.permutation import CROPS, fractions_of
 from h5stream.order.places import Places, is_ascending, less, narrowed, new_array, pieces, place_dtype, sought
 from h5stream.samples.space import SequenceSpace, Steps, spans_of
-from h5stream.storage.layout import DatasetPart, Lookup, SampleLayout
+from h5stream.storage.layout import DatasetPart, Lookup
 
 Ints = NDArray[np.int64]
 
@@ -45,12 +45,6 @@ class Placement:
         counts = None if window.counts is None else narrowed(window.counts)
         rows, within = narrowed(window.rows), narrowed(window.within)
         return cls(rows=rows, batch=batch, within=within, counts=counts, drawn=window.drawn)
-
-    @classmethod
-    def from_first(cls, window: Window) -> tuple[int, Placement]:
-        """Return a window's first batch, and the window with its batches counted from that one."""
-        first = int(window.batch.min())
-        return first, cls.of(window, first)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -102,10 +96,6 @@ class Placement:
             counts[first : first + len(some)] += some
         return counts
 
-    def files_of(self, layout: SampleLayout) -> tuple[int, ...]:
-        """Return the files of a layout that any of the samples lies in."""
-        return layout.files_of(self.rows)
-
     def ascending(self) -> Placement:
         """Return the same by ascending row, the order in which files like to be read."""
         return self if is_ascending(self.rows) else self[np.argsort(self.rows, kind="stable")]
@@ -120,15 +110,10 @@ class Placement:
             if high > low:
                 yield number, self[low:high]
 
-    def looked_up(self, table: Places) -> Placement:
-        """Return the rows that a table has for samples, which go to the same places."""
-        return replace(self, rows=table[self.rows])
-
     def stretched(
         self,
         lookup: Lookup,
         fields: Iterable[int],
-        *,
         are_values: bool = False,
         is_padded: bool = False,
         sound: NDArray[np.bool_] | None = None,
@@ -156,17 +141,6 @@ class Placement:
             counts=None if are_values else counts[some].astype(kind),
             share=share,
         )
-
-    def laid_dense(self, lookup: Lookup, field: int, width: int) -> Placement:
-        """Return the values of a sparse matrix that samples have, each with the dense row that it goes to.
-
-        The places are the first elements of these rows, one behind the other in each batch's share.
-        """
-        assert lookup.counts is not None
-        samples = self.each_row()
-        rows, counts = lookup.rows[samples.rows], lookup.counts[samples.rows]
-        share, within = Share.of([field], samples.batch, samples.within, np.full(len(rows), width))
-        return Placement(rows=rows, batch=samples.batch, within=within, counts=counts, share=share)
 
     def in_steps(self, count: int) -> Iterator[Placement]:
         """Cut into about so many rows each."""

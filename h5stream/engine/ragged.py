@@ -13,7 +13,7 @@ import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,16 @@ from h5stream.engine.footprint import FIELD_ALIGNMENT, PADDING_SHARE, SHARES_NBY
 from h5stream.engine.slots import Memory, address_of, map_memory
 from h5stream.errors import SourceError
 from h5stream.order.places import Places
+from h5stream.samples.stretches import Ragged
+from h5stream.storage.layout import FieldLayout
 
 if TYPE_CHECKING:
     from h5stream.engine.tasks import Task
 
 Ints = NDArray[np.int64]
+
+FILLER_ITEMS = 64
+"""Elements of what ragged rows are padded with that are laid out beforehand."""
 
 POOLED_NBYTES = 256 * 1024
 """Bytes of a share from which on its memory is used again: less comes from the C library as fast."""
@@ -167,18 +172,6 @@ class RaggedCounts:
         return self._offsets
 
 
-class Matrix(NamedTuple):
-    """The dense matrix that values of a sparse one go to: their type, and the place of each column."""
-
-    dtype: np.dtype[Any]
-    places: NDArray[np.int32]
-
-    @property
-    def width(self) -> int:
-        """How many columns it has."""
-        return int(self.places.max(initial=-1)) + 1
-
-
 @dataclass(slots=True, kw_only=True)
 class RaggedRows:
     """The rows of a ragged field in a batch: share by share while they come, then as the batch has them.
@@ -186,20 +179,26 @@ class RaggedRows:
     # Guarantees: one thread at a time, also of those of the same samples.
     """
 
+    field: FieldLayout
     of: RaggedCounts  # how many rows each sample has; fields of which samples have the same rows share it
-    row_nbytes: int  # bytes of a row
-    # where samples are filled up to as many rows as the longest has: elements of what they are filled with
-    filler: Memory | None = None
-    matrix: Matrix | None = None  # where they are values of a sparse matrix that come dense
-    columns: RaggedRows | None = None  # then, the column of each value
-    width: int = 0  # where they are columns of a sparse matrix, how many that has; 0 for anything else
+    take: Callable[[int], Memory]  # gives memory of so many bytes
+    columns: RaggedRows | None = None  # of values of a sparse matrix that come dense, the column of each
     # of a field of columns, by sample, whether they were found to be ones that the matrix has
     sound: NDArray[np.bool_] | None = None
     numbers: tuple[Places, ...] = ()  # the samples of each share
-    name: str = ""  # what the field is called, for messages
-    take: Callable[[int], Memory] = _plainly  # gives memory of so many bytes
     shares: tuple[Memory, ...] = ()  # the rows of each share, one sample behind the other
     memory: Memory | None = None  # the rows, once they are arranged
+
+    @property
+    def how(self) -> Ragged:
+        """How they come in a batch."""
+        assert self.field.ragged is not None
+        return self.field.ragged
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of a row."""
+        return self.field.placed_nbytes
 
     @property
     def takes_copying(self) -> bool:
@@ -214,17 +213,18 @@ class RaggedRows:
     @property
     def arranged_nbytes(self) -> int:
         """Bytes of the rows as the batch has them."""
-        if self.matrix is not None:
-            return self.of.samples * self.matrix.width * self.row_nbytes
+        if self.how.places is not None:
+            return self.of.samples * self.how.wanted * self.row_nbytes
         return self._filled_nbytes
 
     @property
     def _filled_nbytes(self) -> int:
-        return self.shared_nbytes if self.filler is None else self.row_nbytes * self.of.samples * self.of.longest
+        is_padded = self.how.form == "pad"
+        return self.row_nbytes * self.of.samples * self.of.longest if is_padded else self.shared_nbytes
 
     @property
     def _is_together(self) -> bool:
-        return len(self.shares) == 1 and (self.filler is None or self.shares[0].nbytes == self._filled_nbytes)
+        return len(self.shares) == 1 and self.shares[0].nbytes == self._filled_nbytes
 
     def without(self, there: NDArray[np.bool_]) -> RaggedRows:
         """Leave out samples whose rows cannot be had."""
@@ -242,13 +242,14 @@ class RaggedRows:
         if self.memory is None:
             # Places ascend, so the samples of one share are all of them in turn.
             together = self.shares[0] if self._is_together else self._arranged()
-            if self.width:
+            if self.how.width:
                 self._check_columns(together)
             self.memory = self._dense(together) if self._is_sparse else together
             self.shares = ()
-            if self.filler is not None and len(self.memory):
+            if self.how.form == "pad" and len(self.memory):
+                filler = np.full(FILLER_ITEMS, self.how.pad_value).astype(self.field.dtype).view(np.uint8)
                 used, stride = self.of.lengths * self.row_nbytes, len(self.memory) // self.of.samples
-                kernels.fill_behind(address_of(self.memory), stride, used, address_of(self.filler), len(self.filler))
+                kernels.fill_behind(address_of(self.memory), stride, used, address_of(filler), len(filler))
         return self.memory
 
     @property
@@ -258,14 +259,13 @@ class RaggedRows:
 
     def _dense(self, together: Memory) -> Memory:
         """Return the rows of a dense matrix."""
-        matrix = self.matrix
-        assert matrix is not None
+        assert self.how.places is not None
         assert self.columns is not None
-        values = together.view(matrix.dtype)
+        values = together.view(self.field.dtype)
         columns = self.columns.arrange().view(f"i{self.columns.row_nbytes}")
         memory = self.take(self.arranged_nbytes)
-        out = memory.view(matrix.dtype).reshape(self.of.samples, matrix.width)
-        kernels.add_sparse(values, columns, self.of.offsets, matrix.places, self.of.longest, out)
+        out = memory.view(self.field.dtype).reshape(self.of.samples, self.how.wanted)
+        kernels.add_sparse(values, columns, self.of.offsets, self.how.places, self.of.longest, out)
         return memory
 
     def _check_columns(self, memory: Memory) -> None:
@@ -277,8 +277,8 @@ class RaggedRows:
             return
         columns = memory.view(f"i{self.row_nbytes}")
         least, most = kernels.least_and_most(columns) if len(columns) else (0, -1)
-        if least < 0 or most >= self.width:
-            refuse_column(least if least < 0 else most, self.width, repr(self.name))
+        if least < 0 or most >= self.how.width:
+            refuse_column(least if least < 0 else most, self.how.width, repr(self.field.name))
         if self.sound is not None:
             for numbers in self.numbers:
                 self.sound[numbers] = True
@@ -291,7 +291,7 @@ class RaggedRows:
 
     def _arranged(self) -> Memory:
         begins, nbytes = self.of.offsets, self.of.offsets[-1] * self.row_nbytes
-        if self.filler is not None:
+        if self.how.form == "pad":
             stride = self.of.longest
             begins, nbytes = np.arange(self.of.samples) * stride, self.of.samples * stride * self.row_nbytes
         memory = self.take(int(nbytes))
@@ -323,11 +323,7 @@ def lend(
     found: dict[int, Ints] = {}
     if not any(isinstance(one, RaggedRows) for each in objects[:1] for one in each.values()):
         return found
-    # Tasks of chunks put their own rows together only when they are asked for them: what all of them share will do.
-    placements: list[Any] = [getattr(task, "shared", None) for task in tasks]
-    placements = [task.placement if one is None else one for task, one in zip(tasks, placements, strict=True)]
-    shares = {id(one.share): one.share for one in placements}
-    for share in shares.values():
+    for share in dict.fromkeys(task.shared.share for task in tasks):
         if share is None:
             continue
         of = [each[share.fields[0]].of for each in objects]
@@ -339,7 +335,7 @@ def lend(
             ragged = objects[k][share.fields[number]]
             ragged.of = of[k]
             ragged.shares += (memory,)
-            if ragged.width and share.numbers is not None:
+            if ragged.how.width and share.numbers is not None:
                 low, high = share.edges[k : k + 2].tolist()
                 ragged.sound, ragged.numbers = share.sound, (*ragged.numbers, share.numbers[low:high])
         found.update(zip(share.fields, np.ascontiguousarray(addresses.T), strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from h5stream.engine.landing.chunks import Chunks
 from h5stream.engine.landing.columns import Columns
 from h5stream.engine.landing.encoded import EncodedRows, PaddedBytes
 from h5stream.engine.landing.heap import HeapRows
-from h5stream.engine.landing.kept import Kept, KeptRows, keeping_of, whole_datasets
+from h5stream.engine.landing.kept import Kept, KeptRows, keeping_of
 from h5stream.engine.landing.programs import programs_of
 from h5stream.engine.landing.sparse import dense_rows
 from h5stream.engine.landing.through_h5py import RowsThroughH5py
@@ -26,7 +26,7 @@ from h5stream.engine.landing.unfiltered import UnfilteredRows
 from h5stream.engine.plan import Placement, placed_spans
 from h5stream.engine.ragged import RaggedMemory, lend
 from h5stream.engine.single import SingleRows
-from h5stream.engine.tasks import Destination, LandingTask, Task, Tools, Way
+from h5stream.engine.tasks import Destination, Task, Tools, Way
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, Window
 from h5stream.order.places import Places, narrowed
@@ -37,6 +37,10 @@ from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
 from h5stream.storage.source import ByteSource
+
+ASKING_ROWS = 65_536
+"""Rows of an epoch that the asking thread gathers by itself where all data is in memory: waking another costs more. The
+order of more rows takes milliseconds, which readers work out ahead."""
 
 
 def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSource) -> Way:
@@ -57,15 +61,31 @@ def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSourc
     return Chunks(part, programs_of(part), source.gap_nbytes)
 
 
-def _by_their_rows(layout: SampleLayout, lookups: Iterable[Lookup]) -> dict[tuple[int, bool, bool], list[Lookup]]:
-    """Put ragged datasets together of which samples have the same rows: these are planned together."""
-    found: dict[tuple[int, bool, bool], list[Lookup]] = {}
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.scratch = DecodeScratch()
+
+
+class _Ragged(NamedTuple):
+    """Ragged datasets of which samples have the same rows: these are planned together."""
+
+    lookups: list[Lookup]
+    are_values: bool  # of variable length
+    is_padded: bool
+
+
+def _by_their_rows(layout: SampleLayout, lookups: Iterable[Lookup]) -> list[_Ragged]:
+    found: list[_Ragged] = []
     for one in lookups:
         if one.counts is not None:
             part = layout.datasets[one.dataset][0]
             filled = [layout.fields[target.field].ragged for target in part.targets]
-            is_padded = all(each is not None and each.form == "pad" for each in filled)
-            found.setdefault((id(one.counts), part.heap is not None, is_padded), []).append(one)
+            how = part.heap is not None, all(each is not None and each.form == "pad" for each in filled)
+            alike = (each for each in found if each.lookups[0].counts is one.counts and each[1:] == how)
+            if (same := next(alike, None)) is not None:
+                same.lookups.append(one)
+            else:
+                found.append(_Ragged([one], *how))
     return found
 
 
@@ -107,7 +127,7 @@ class RowReader:
                 self._by_steps.setdefault(layout.steps_of(dataset), []).append(dataset)
         self._boxes: dict[int, list[tuple[NDArray[np.int64], BoxesOfParts]]] = {}
         self._acceptance = (
-            Acceptance(layout, layout.space, self._plan_of, self._carry_out)
+            Acceptance(layout, layout.space, self._plan_boxes, self._carry_out)
             if isinstance(layout.space, BoxSpace) and layout.space.accept is not None
             else None
         )
@@ -120,7 +140,7 @@ class RowReader:
             for part in parts
         )
         self.single = SingleRows(layout, self.sources, self._unfiltered_rows if self._unfiltered else None)
-        self._thread = threading.local()
+        self._thread = _OfThread()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"layout": self.layout, "kept_rows": self.kept_rows, "small": self.small}
@@ -153,7 +173,7 @@ class RowReader:
         layout = self.layout
         if isinstance(layout.space, BoxSpace):
             every = [number for number in self._datasets if number < len(layout.aligned)]
-            yield from self._plan_boxes(placement.each_row(), layout.space, task_nbytes, every)
+            yield from self._plan_boxes(placement.each_row(), every, task_nbytes)
         for (steps, at, pad), datasets in self._by_steps.items():
             rows, outside = placement, None
             if isinstance(layout.space, SequenceSpace):
@@ -165,12 +185,12 @@ class RowReader:
                 fields = [target.field for n in datasets for target in layout.datasets[n][0].targets]
                 yield self._columns.padding(outside, fields)
         for dataset, table in self._lookups.items():
-            yield from self.plan_rows(placement.each_row().looked_up(table), task_nbytes, [dataset])
-        for (_, are_values, is_padded), lookups in self._ragged.items():
+            samples = placement.each_row()
+            yield from self.plan_rows(replace(samples, rows=table[samples.rows]), task_nbytes, [dataset])
+        for lookups, are_values, is_padded in self._ragged:
             datasets = [one.dataset for one in lookups]
             filled = (target.field for dataset in datasets for target in layout.datasets[dataset][0].targets)
-            how = {"are_values": are_values, "is_padded": is_padded}
-            rows = placement.each_row().stretched(lookups[0], filled, sound=self._sound, **how)
+            rows = placement.each_row().stretched(lookups[0], filled, are_values, is_padded, self._sound)
             if len(rows) and any(n in self._datasets for n in datasets):
                 yield from self.plan_rows(rows, task_nbytes, datasets)
             elif len(rows):  # rows without elements are counted all the same
@@ -179,14 +199,12 @@ class RowReader:
             yield from matrix.plan(placement, task_nbytes)
         yield from self._columns.plan(placement)
 
-    def _plan_of(self, placement: Placement, datasets: Sequence[int]) -> Iterator[Task]:
-        assert isinstance(self.layout.space, BoxSpace)
-        return self._plan_boxes(placement, self.layout.space, TASK_NBYTES, datasets)
-
     def _plan_boxes(
-        self, placement: Placement, space: BoxSpace, task_nbytes: int, datasets: Sequence[int]
+        self, placement: Placement, datasets: Sequence[int], task_nbytes: int = TASK_NBYTES
     ) -> Iterator[Task]:
         """Plan what brings some datasets' boxes."""
+        assert isinstance(self.layout.space, BoxSpace)
+        space = self.layout.space
         of, origins = space.boxes_of(placement.rows)
         for dataset in datasets:
             if dataset not in self._boxes:
@@ -237,8 +255,8 @@ class RowReader:
             zeros = np.zeros(len(rows), dtype=rows.dtype)  # which take no memory as long as nobody writes to them
             nowhere = Placement(rows=rows, batch=zeros, within=zeros)
             for task in self.plan(nowhere, TASK_NBYTES):
-                if isinstance(task, LandingTask) and task.keeps:
-                    yield replace(task, placement=nowhere[:0])
+                if task.keeps:
+                    yield replace(task, shared=nowhere[:0])
 
     def load(self) -> Tally | None:
         """Read the small datasets, once; gives what that took, and None once they are there.
@@ -250,7 +268,7 @@ class RowReader:
         with self._loading:
             if self._small is not None or not self.small:
                 return None
-            tally, kept = Tally(), Kept(self.layout, whole_datasets(self.layout, self.small))
+            tally, kept = Tally(), Kept(self.layout, {n: self.layout.rows_of(n) for n in self.small})
             try:
                 kept.read(self.plan_rows, self.tools(tally))
             except H5StreamError:
@@ -263,7 +281,7 @@ class RowReader:
     def needs_no_thread(self) -> bool:
         """Whether all is in memory already, and is so little that a batch is gathered faster than a thread is woken."""
         is_whole = len(self.small) == len(self.layout.datasets)
-        return self._small is not None and is_whole and self._small.is_soon_gathered
+        return self._small is not None and is_whole and self.layout.rows <= ASKING_ROWS
 
     @property
     def kept_nbytes(self) -> int:
@@ -296,11 +314,7 @@ class RowReader:
     @property
     def scratch(self) -> DecodeScratch:
         """The calling thread's buffers."""
-        try:
-            return self._thread.scratch  # type: ignore[no-any-return]
-        except AttributeError:
-            self._thread.scratch = DecodeScratch()
-            return self._thread.scratch  # type: ignore[no-any-return]
+        return self._thread.scratch
 
     def read(self, window: Window, destination: Destination) -> None:
         """Plan the reads of one window, its rows ascending, and carry them out in the calling thread."""

@@ -145,16 +145,13 @@ class Run:
                     self._wait(deadline, timeout_s)
                     continue
                 job = self._take_job()
-            if job is not None:
-                self._carry_out(job)
-
-    def _carry_out(self, job: Callable[[Tally], None]) -> None:
-        assert self._tally is not None
-        try:
-            job(self._tally)
-        except BaseException:  # what was interrupted writes no more
-            self._running = 0
-            raise
+            assert self._tally is not None
+            try:
+                if job is not None:
+                    job(self._tally)
+            except BaseException:  # what was interrupted writes no more
+                self._running = 0
+                raise
 
     def next_if_ready(self) -> ReadyBatch | None:
         """Return the next batch if that needs no waiting; None at the end as well."""
@@ -178,7 +175,7 @@ class Run:
             return True, batch
         if self._exhausted and not self._active:
             self._open.check_ended()
-        return self._exhausted and not self._open.has_next, None
+        return self._exhausted and self._open.next not in self._open, None
 
     def _take_complete(self) -> ReadyBatch | None:
         """Take the next batch if all of it is there; those of which nothing is left are passed over."""
@@ -349,7 +346,7 @@ class Run:
             if planned is None:
                 self._windows = None
             else:
-                self._planned_adds = self._open.added_by(planned)
+                self._planned_adds = sum(number not in self._open for number in planned.numbers)
             self._changed.notify_all()
 
     def _plan(self) -> PlannedWindow | None:
@@ -357,14 +354,14 @@ class Run:
         window = None if windows is None else next(windows, None)
         if window is None:
             return None
-        first, placement = Placement.from_first(window)
-        placement = self._reader.accepted(placement, self._is_stopped)
+        first = int(window.batch.min())
+        placement = self._reader.accepted(Placement.of(window, first), self._is_stopped)
         del window  # its batch numbers are as much memory as those of the placement
         # Small windows are cut finely enough that every thread gets a share.
         share = placement.total_rows * self._row_nbytes // (4 * max(1, len(self._threads)))
         task_nbytes = max(64 * 1024, min(COPIED_TASK_NBYTES, share)) if self._threads else TASK_NBYTES
         tasks: list[Task] = [*self._reader.plan(placement, task_nbytes)]
-        files = placement.files_of(self._reader.layout)
+        files = self._reader.layout.files_of(placement.rows)
         fills = any(task.keeps for task in tasks)
         return PlannedWindow(first, placement.rows_of_batches(), tasks, files, fills)
 

@@ -94,14 +94,6 @@ def timed_out(batch: int, timeout_s: float, *, is_read: bool = False) -> LoaderT
     )
 
 
-def made_before_fork() -> LoaderClosedError:
-    """Say that an iterator cannot be used in a forked child."""
-    return LoaderClosedError(
-        "this iterator was made before a fork, and its reader threads stayed in the parent; "
-        "call iter(loader) again in the child"
-    )
-
-
 def closed() -> LoaderClosedError:
     """Say that an iterator was used after it had been stopped."""
     return LoaderClosedError("the loader was closed; make a new iterator with iter(loader)")
@@ -110,4 +102,7 @@ def closed() -> LoaderClosedError:
 def check_process(pid: int) -> None:
     """Refuse to go on in another process than the one that a pass was begun in."""
     if os.getpid() != pid:
-        raise made_before_fork()
+        raise LoaderClosedError(
+            "this iterator was made before a fork, and its reader threads stayed in the parent; "
+            "call iter(loader) again in the child"
+        )

@@ -10,8 +10,7 @@ from __future__ import annotations
 import bisect
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,18 +24,12 @@ MOST_READS = 64
 """Reads, at most, that are done one by one from Python."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reads:
+class _Reads(NamedTuple):
     """What is read of a row of a part, for the one field that it fills."""
 
-    file: int  # file, field, row_start, chunk_rows, stride, gap_nbytes: as in the part and its `Reach`
-    field: int
-    row_start: int
-    chunk_rows: int
-    stride: int
-    gap_nbytes: int
+    part: DatasetPart
+    reach: Reach
     offsets: Any  # where each chunk begins; quicker to look into than an array
-    across: int  # chunks that a row crosses
     # the chunk across the row, first byte in the chunk's row, first in the field's row, bytes
     pieces: tuple[tuple[int, int, int, int], ...]
 
@@ -67,7 +60,7 @@ class SingleRows:
             return None
         values: list[Any] = [None] * len(self._forms)
         for each in reads:
-            shape, dtype = self._forms[each.field]
+            shape, dtype = self._forms[each.reach.fields[0]]
             if scratch is None:
                 value: Any = np.empty(shape, dtype)
                 is_read = self._read_row(value, each, first)
@@ -76,51 +69,51 @@ class SingleRows:
                 is_read = self._read_rows(value, each, first, scratch)
             if not is_read:
                 return None  # the ordinary way says why, or gets over it
-            values[each.field] = torch.from_numpy(value)
-        for file in {each.file for each in reads}:
+            values[each.reach.fields[0]] = torch.from_numpy(value)
+        for file in {each.part.file for each in reads}:
             self._layout.files[file].check_unchanged()
         return values
 
     def _read_row(self, value: Any, each: _Reads, row: int) -> bool:
-        descriptor = self._descriptor(each).number
-        chunk, within = divmod(row - each.row_start, each.chunk_rows)
+        descriptor, reach = self._descriptor(each).number, each.reach
+        chunk, within = divmod(row - each.part.row_start, reach.chunk_rows)
         memory = value.reshape(-1).view(np.uint8) if len(each.pieces) > 1 else value
         for number, begin, into, nbytes in each.pieces:
-            at = each.offsets[chunk * each.across + number] + within * each.stride + begin
+            at = each.offsets[chunk * reach.across + number] + within * reach.stride + begin
             target = memory[into : into + nbytes] if len(each.pieces) > 1 else memory
             if not _read(descriptor, target, at, nbytes):
                 return False
         return True
 
     def _read_rows(self, value: Any, each: _Reads, first: int, scratch: DecodeScratch) -> bool:
-        if len(each.pieces) > 1 or each.stride - each.pieces[0][3] > each.gap_nbytes:
+        if len(each.pieces) > 1 or each.reach.stride - each.pieces[0][3] > each.reach.gap_nbytes:
             few = len(value) * len(each.pieces) <= MOST_READS
             return few and all(self._read_row(value[k : k + 1], each, first + k) for k in range(len(value)))
         return self._read_to(value, each, first, scratch)
 
     def _read_to(self, value: Any, each: _Reads, first: int, scratch: DecodeScratch) -> bool:
-        descriptor = self._descriptor(each)
+        descriptor, reach, row_start = self._descriptor(each), each.reach, each.part.row_start
         ((number, begin, _, nbytes),) = each.pieces
         # One element a row, of a width that NumPy copies fast where there is one.
         rows = value.reshape(-1).view(_WIDTHS.get(nbytes, f"V{nbytes}"))
-        room = max(1, EXTENT_NBYTES // each.stride) if nbytes < each.stride else len(rows)
+        room = max(1, EXTENT_NBYTES // reach.stride) if nbytes < reach.stride else len(rows)
         done = 0
         while done < len(rows):
-            chunk, within = divmod(first + done - each.row_start, each.chunk_rows)
-            some = min(len(rows) - done, each.chunk_rows - within, room)
-            at = each.offsets[chunk * each.across + number] + within * each.stride + begin
-            span = (some - 1) * each.stride + nbytes
+            chunk, within = divmod(first + done - row_start, reach.chunk_rows)
+            some = min(len(rows) - done, reach.chunk_rows - within, room)
+            at = each.offsets[chunk * reach.across + number] + within * reach.stride + begin
+            span = (some - 1) * reach.stride + nbytes
             ours = rows[done : done + some]
-            target = ours.view(np.uint8) if nbytes == each.stride else scratch.buffer("read", span)
+            target = ours.view(np.uint8) if nbytes == reach.stride else scratch.buffer("read", span)
             if not _read(descriptor.number, target, at, span):
                 return False
-            if nbytes < each.stride:
-                ours[:] = np.ndarray(some, rows.dtype, target.data, 0, (each.stride,))
+            if nbytes < reach.stride:
+                ours[:] = np.ndarray(some, rows.dtype, target.data, 0, (reach.stride,))
             done += some
         return True
 
     def _descriptor(self, each: _Reads) -> Descriptor:
-        descriptor = self._sources[each.file].descriptor()
+        descriptor = self._sources[each.part.file].descriptor()
         assert descriptor is not None  # else there were no reads to choose from
         return descriptor
 
@@ -146,19 +139,8 @@ def _reads_of(
             return None
         numbers, begins, spans, run, _ = reach.extents.T
         pieces = zip(*(each.tolist() for each in (numbers, begins, reach.runs[run, 1], spans)), strict=True)
-        found.append(
-            _Reads(
-                file=part.file,
-                field=reach.fields[0],
-                row_start=part.row_start,
-                chunk_rows=reach.chunk_rows,
-                stride=reach.stride,
-                gap_nbytes=reach.gap_nbytes,
-                offsets=memoryview(reach.offsets),  # type: ignore[arg-type]
-                across=reach.across,
-                pieces=tuple(pieces),
-            )
-        )
+        offsets: Any = memoryview(reach.offsets)  # type: ignore[arg-type]
+        found.append(_Reads(part, reach, offsets, tuple(pieces)))
     return found
 
 

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from h5stream.dropped import Lent
-from h5stream.engine.footprint import FIELD_ALIGNMENT, PAGE_NBYTES
+from h5stream.engine.footprint import PAGE_NBYTES, packed
 from h5stream.storage.layout import FieldLayout
 
 ARENA_NBYTES = 32 * 1024 * 1024
@@ -31,7 +31,7 @@ Memory = NDArray[np.uint8]
 Allocate = Callable[[int], Memory]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class SlotFormat:
     """How a batch is packed."""
 
@@ -45,22 +45,18 @@ class SlotFormat:
     @classmethod
     def for_rows(cls, fields: Sequence[FieldLayout], rows: int) -> SlotFormat:
         """Pack `rows` rows of the fields, in their order, each at an aligned offset."""
-        offsets, end = [], 0
-        for field in fields:
-            offsets.append(end)
-            end += -(-field.row_nbytes * rows // FIELD_ALIGNMENT) * FIELD_ALIGNMENT
-        return cls(rows=rows, offsets=tuple(offsets), nbytes=max(end, FIELD_ALIGNMENT))
+        return cls(rows, *packed(field.row_nbytes * rows for field in fields))
 
 
-def packed_closer(memory: Memory, fields: Sequence[FieldLayout], packed: SlotFormat, rows: int) -> SlotFormat:
+def packed_closer(memory: Memory, fields: Sequence[FieldLayout], slot_format: SlotFormat, rows: int) -> SlotFormat:
     """Move the fields of a batch together that takes less than half of its slot, and return how it is packed then.
 
     What is copied whole would be mostly nothing else.
     """
-    if 2 * rows > packed.rows:
-        return packed
+    if 2 * rows > slot_format.rows:
+        return slot_format
     closer = SlotFormat.for_rows(fields, rows)
-    for field, old, new in zip(fields, packed.offsets, closer.offsets, strict=True):
+    for field, old, new in zip(fields, slot_format.offsets, closer.offsets, strict=True):
         memory[new : new + rows * field.row_nbytes] = memory[old : old + rows * field.row_nbytes]
     return closer
 

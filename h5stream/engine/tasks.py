@@ -19,7 +19,7 @@ from h5stream.engine.plan import Placement
 from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
-from h5stream.storage.layout import DatasetPart
+from h5stream.storage.layout import DatasetPart, FieldLayout
 from h5stream.storage.source import ByteSource
 
 Bytes = NDArray[np.uint8]
@@ -36,6 +36,18 @@ class Destination:
     objects: Sequence[dict[int, Any]] = ()  # for each batch, by field number, the list that its objects go into
     # by field number, the address of what each batch has of a ragged field
     ragged: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
+
+    @classmethod
+    def of_batch(
+        cls,
+        memory: Bytes,
+        slot_format: SlotFormat,
+        fields: Sequence[FieldLayout],
+        objects: Sequence[dict[int, Any]] = (),
+    ) -> Destination:
+        """Return memory as the only batch that rows go to."""
+        slots, row_nbytes = np.array([address_of(memory)], dtype=np.int64), tuple(one.placed_nbytes for one in fields)
+        return cls(slots=slots, format=slot_format, row_nbytes=row_nbytes, objects=objects)
 
     def of(self, field: int, placement: Placement) -> tuple[Any, ...]:
         """Return the arguments that all scattering kernels end with: the rows of a field, and where each goes."""
@@ -138,8 +150,9 @@ class Tools:
         return targets
 
 
-class Task(Protocol):
-    """Some rows of a window that one thread brings: first their bytes are read, then what was read lands in slots.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """Some rows of a window that one thread brings: what is read for them, and the function that then brings them.
 
     What it does was decided when it was planned.
 
@@ -147,52 +160,32 @@ class Task(Protocol):
     and more than once.
     """
 
+    shared: Placement  # where its rows go, which may be some of these
+    bring: Callable[[Placement, Iterator[Bytes], Destination, Tools], None]
+    own: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # its rows, as ranges of `shared`; None for all
+    # what is read for it; nothing where that is in memory, or is read while it lands
+    ranges: Callable[[], Ranges] = lambda: NOTHING
+    apart: Callable[[Task], Iterable[Task]] = lambda task: (task,)  # the smallest tasks, each of which may fail alone
+    keeps: bool = False  # whether what it decodes stays in memory
+
     @property
     def placement(self) -> Placement:
-        """Its rows, and where they go."""
-        ...
-
-    @property
-    def keeps(self) -> bool:
-        """Whether what it decodes stays in memory."""
-        ...
-
-    def ranges(self) -> Ranges:
-        """Return what is read for it; nothing where it does not read from a source, or reads while it lands."""
-        ...
+        """Its rows, and where they go; put together only where something failed, if they are some of many."""
+        if self.own is None:
+            return self.shared
+        ranges = zip(*(each.tolist() for each in self.own), strict=True)
+        return self.shared[np.concatenate([np.arange(low, high) for low, high in ranges])]
 
     def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
         """Bring the rows to their places."""
-
-    def split(self) -> Iterable[Task]:
-        """Return the smallest tasks that it can be cut into, each of which may fail alone."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LandingTask:
-    """A task as data: what is read for some rows, and the function that brings them to their places."""
-
-    placement: Placement  # its rows, and where they go
-    bring: Callable[[Placement, Iterator[Bytes], Destination, Tools], None]
-    reads: Ranges = NOTHING  # what it needs is in memory, or is read while it lands, unless that is given
-    apart: Callable[[LandingTask], Iterable[Task]] = lambda task: (task,)  # what it is cut into where it fails
-    keeps: bool = False
-
-    def ranges(self) -> Ranges:
-        """Return what is read for it."""
-        return self.reads
-
-    def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
-        """Bring the rows to their places."""
-        self.bring(self.placement, stored, destination, tools)
+        self.bring(self.shared, stored, destination, tools)
 
     def split(self) -> Iterable[Task]:
         """Return what it is cut into where it fails."""
         return self.apart(self)
 
 
-def copying(placement: Placement, copy: Callable[[Placement, Destination], None]) -> LandingTask:
+def copying(placement: Placement, copy: Callable[[Placement, Destination], None]) -> Task:
     """Return the task that copies rows from memory."""
 
     def bring(placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
@@ -200,20 +193,20 @@ def copying(placement: Placement, copy: Callable[[Placement, Destination], None]
         copy(placement, destination)
         tools.tally.scattered(since)
 
-    return LandingTask(placement=placement, bring=bring)
+    return Task(shared=placement, bring=bring)
 
 
-def row_by_row(task: LandingTask) -> Iterator[LandingTask]:
+def row_by_row(task: Task) -> Iterator[Task]:
     """Return one task for each row, or span."""
     for placement in task.placement.in_steps(1):
-        yield replace(task, placement=placement)
+        yield replace(task, shared=placement)
 
 
-def chunk_by_chunk(task: LandingTask, part: DatasetPart) -> Iterator[LandingTask]:
+def chunk_by_chunk(task: Task, part: DatasetPart) -> Iterator[Task]:
     """Return one task for each chunk that rows of a part, ascending, lie in."""
     _, edges, _ = task.placement.in_chunks(part)
     for low, high in itertools.pairwise(edges.tolist()):
-        yield replace(task, placement=task.placement[low:high])
+        yield replace(task, shared=task.placement[low:high])
 
 
 class Way(Protocol):

@@ -83,7 +83,7 @@ def route_for(
     settings: Settings, layout: SampleLayout, footprint: Footprint, batch_rows: int, backend: CudaBackend | None
 ) -> Route:
     """Make the route that a loader's arguments ask for: of batches on the host, or on a device."""
-    slot_format = SlotFormat.for_rows(layout.fields, max(footprint.slot_rows, batch_rows))
+    slot_format = SlotFormat.for_rows(layout.fields, batch_rows)
     if settings.applies_functions:
         return _route_of_functions(settings, layout, slot_format, footprint.max_open_batches, backend)
     assembler = Assembler(layout, gives_lists=not settings.takes_apart)

@@ -315,6 +315,9 @@ def _add_matrix(found: _Found, place: int, asked: Field, group: Any) -> SparseEn
     """Add a sparse matrix: its values, and the column of each."""
     form = asked.ragged.form if asked.ragged is not None else ""
     name = asked.name.strip("/")
+    if isinstance(found.samples, Objects):
+        why = "whose rows are samples: samples=Rows(of=...) takes those of many groups, one behind the other"
+        raise _refusal(found, asked.name, f"{asked.name!r} is a sparse matrix, {why}")
     if form not in ("packed", DENSE) or (asked.columns is not None and form != DENSE):
         why = (
             "which comes as ragged='dense', rows of which columns= takes some, or as ragged='packed', the values that "

@@ -62,7 +62,7 @@ def window_of(rows, batch=None):
 
 def plan(part, rows, *, task_nbytes=TASK_NBYTES):
     chunks = Chunks(part, (), GAP_NBYTES)
-    return list(chunks.plan(Placement.of(window_of(rows)), task_nbytes))
+    return list(chunks.tables(Placement.of(window_of(rows)), task_nbytes))
 
 
 @examples(200)
@@ -150,9 +150,8 @@ def test_missing_chunks_come_without_a_read():
 
 def test_batches_count_from_the_windows_first():
     window = window_of([0, 8, 16], batch=[7, 5, 6])
-    first, placement = Placement.from_first(window)
-    tasks = Chunks(make_part(24, 8), (), GAP_NBYTES).plan(placement, 1)
-    assert (first, [task.placement.first_batch for task in tasks]) == (5, [2, 0, 1])
+    tasks = Chunks(make_part(24, 8), (), GAP_NBYTES).plan(Placement.of(window, 5), 1)
+    assert [task.placement.first_batch for task in tasks] == [2, 0, 1]
 
 
 def test_rows_of_several_files_go_to_their_parts():
@@ -174,7 +173,7 @@ def test_how_a_window_is_cut_into_tasks_does_not_change_what_is_read(tmp_path, t
     if not path.exists():
         make_file(path, data=numbers(100, 9), chunks=(7, 4), compression="gzip", shuffle=True)
     tasks = RowReader(H5Dataset(path, "x").layout).plan(Placement.of(window_of(sorted(rows))), task_nbytes)
-    chunks = [int(n) for task in tasks for n in task.number]
+    chunks = [one.ranges().offsets[0] for task in tasks for one in task.split()]
     assert len(set(chunks)) == len(chunks) == 3 * len({row // 7 for row in rows})
 
 

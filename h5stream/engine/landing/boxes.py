@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.footprint import TASK_NBYTES
-from h5stream.engine.landing.chunks import ChunkTask, group_edges, looked_up
+from h5stream.engine.landing.chunks import ChunkTable, group_edges, looked_up
 from h5stream.engine.landing.programs import Program, programs_of
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import Destination, LandingTask, Tools, copying
+from h5stream.engine.tasks import Destination, Task, Tools, copying
 from h5stream.samples.boxes import BoxSpace, number_outside
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout
@@ -61,7 +61,7 @@ class Boxed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BoxTask(ChunkTask):
+class BoxTable(ChunkTable):
     """Some chunks of one dataset; the rows of `shared` are boxes, each as often as chunks touch it.
 
     Where nothing is decoded they may be of several datasets of one file, of which `part` is one.
@@ -75,10 +75,10 @@ class BoxTask(ChunkTask):
     chunk_shape: Ints
     shape: Ints
 
-    def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+    def land(self, shared: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
         """Copy what boxes take; of chunks that have no filter, all of those at once that were read together."""
         if self.part.access != DIRECT:
-            ChunkTask.land(self, stored, destination, tools)
+            ChunkTable.land(self, shared, stored, destination, tools)
             return
         self.fill_missing(destination, tools)
         for start, stop, group in self.groups(stored):
@@ -186,7 +186,7 @@ class BoxesOfParts:
             for k, part in enumerate(of.tolist()):
                 one = replace(boxed, origins=boxed.origins[k : k + 1])
                 bring = functools.partial(self._through_h5py, self._parts[part], one)
-                yield LandingTask(placement=placement[k : k + 1], bring=bring)
+                yield Task(shared=placement[k : k + 1], bring=bring)
             return
         yield from self._plan_chunks(placement, boxed, of, task_nbytes)
 
@@ -225,7 +225,7 @@ class BoxesOfParts:
             boxed.place(sources, strides, (low, high, shape, zero, one), element, *where)
         tools.tally.scattered(since)
 
-    def _plan_chunks(self, placement: Placement, boxed: Boxed, of: Ints, task_nbytes: int) -> Iterator[BoxTask]:
+    def _plan_chunks(self, placement: Placement, boxed: Boxed, of: Ints, task_nbytes: int) -> Iterator[Task]:
         shapes, chunk_shapes, grids = self._shapes[of], self._chunk_shapes[of], self._grids[of]
         low, high = _spans(boxed, shapes)
         where, box = _touched(low, high, chunk_shapes)
@@ -252,7 +252,8 @@ class BoxesOfParts:
             number_of_part = int(part[cut.start])
             one = self._parts[number_of_part]
             of_task["edges"] = group_edges(of_task["offset"], of_task["nbytes"], self._gaps[one.file])
-            yield BoxTask(part=one, programs=self._programs_of(number_of_part), shared=shared, boxed=ours, **of_task)
+            programs = self._programs_of(number_of_part)
+            yield BoxTable(part=one, programs=programs, shared=shared, boxed=ours, **of_task).task
 
     def _looked_up(self, part: Ints, number: Ints) -> dict[str, Ints]:
         """Find what to read for chunks, by their parts, ascending, and their numbers."""

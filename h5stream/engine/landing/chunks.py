@@ -20,7 +20,7 @@ from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.programs import Program, dense_leaf
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import Destination, Ranges, Tools
+from h5stream.engine.tasks import Destination, Ranges, Task, Tools
 from h5stream.errors import CorruptChunkError
 from h5stream.storage.codecs import DecodeError, NotAskedError, most_nbytes
 from h5stream.storage.index import MISSING, ChunkIndex
@@ -43,7 +43,7 @@ STACK_READ_NBYTES = 512 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChunkTask:
+class ChunkTable:
     """Some chunks of one dataset part, neighbours in the file; those that were never written come first."""
 
     part: DatasetPart  # the dataset
@@ -60,13 +60,11 @@ class ChunkTask:
     nbytes: Ints
     edges: Ints  # where the groups of chunks begin that one read brings, and where the last ends
 
-    keeps = False
-
     @property
-    def placement(self) -> Placement:
-        """Its rows, each with its number inside its chunk, and where they go."""
-        ranges = zip(self.low.tolist(), self.high.tolist(), strict=True)
-        return self.shared[np.concatenate([np.arange(low, high) for low, high in ranges])]
+    def task(self) -> Task:
+        """The task that brings them."""
+        own = self.low, self.high
+        return Task(shared=self.shared, own=own, bring=self.land, ranges=self.ranges, apart=self.apart)
 
     def rows_of(self, k: int) -> Placement:
         """Return the rows of one chunk."""
@@ -79,15 +77,15 @@ class ChunkTask:
         spans = self.offset[ends] + self.nbytes[ends] - offsets
         return Ranges(file=self.part.file, offsets=offsets.tolist(), nbytes=spans.tolist())
 
-    def split(self) -> Iterator[ChunkTask]:
+    def apart(self, _: Task) -> Iterator[Task]:
         """Return one task for each chunk."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "edges"}
         of_each = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
         for k in range(len(self.number)):
             one: dict[str, Any] = {name: value[k : k + 1] for name, value in of_each.items()}
-            yield replace(self, edges=np.array([1] if self.entry[k] == MISSING else [0, 1]), **one)
+            yield replace(self, edges=np.array([1] if self.entry[k] == MISSING else [0, 1]), **one).task
 
-    def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+    def land(self, _: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
         """Decode and scatter one chunk after the other, or all of a stack."""
         self.fill_missing(destination, tools)
         if self.part.chunk_nbytes <= SMALL_CHUNK_NBYTES:
@@ -108,7 +106,7 @@ class ChunkTask:
             chunks += stop - start
             stack.take(start, stop, data, at)
         # What was not reading was decoding: the clock is not read for every small chunk.
-        since = tally.stacked(began, chunks, chunks * self.part.chunk_nbytes, tally.read_ns - before_ns)
+        since = tally.decoded(began, chunks * self.part.chunk_nbytes, chunks, tally.read_ns - before_ns)
         stack.scatter()
         tally.scattered(since)
 
@@ -199,7 +197,7 @@ class ChunkTask:
         tools.tally.scattered(since)
 
 
-def _read_together(task: ChunkTask, stored: Iterator[Bytes], tools: Tools) -> Iterator[tuple[int, int, Bytes, Ints]]:
+def _read_together(task: ChunkTable, stored: Iterator[Bytes], tools: Tools) -> Iterator[tuple[int, int, Bytes, Ints]]:
     """Return what was read of a task: the first of some chunks, the last (exclusive), and where each begins in it.
 
     Of a local file nothing was read yet, and many ranges are read by one call.
@@ -232,7 +230,7 @@ def _read_together(task: ChunkTask, stored: Iterator[Bytes], tools: Tools) -> It
 class Stack:
     """Decoded chunks of one task, one behind the other, until they are scattered with one call a field."""
 
-    def __init__(self, task: ChunkTask, destination: Destination, tools: Tools) -> None:
+    def __init__(self, task: ChunkTable, destination: Destination, tools: Tools) -> None:
         self._task, self._destination, self._tools = task, destination, tools
         self._chunk_nbytes = task.part.chunk_nbytes
         self._region = tools.scratch.buffer("stack", len(task.number) * self._chunk_nbytes)
@@ -341,7 +339,7 @@ class Stack:
         return dense_leaf(program, unshuffled, 0, scratch)
 
 
-def _inflatable(task: ChunkTask) -> tuple[NDArray[np.bool_], int] | None:
+def _inflatable(task: ChunkTable) -> tuple[NDArray[np.bool_], int] | None:
     """Tell which chunks of a task need inflating and nothing else, and the shuffle that is then still to be undone."""
     part, index = task.part, task.part.chunk_index
     alone, shuffled = part.pipeline.only_inflates(part.chunk_nbytes)
@@ -358,8 +356,12 @@ class Chunks:
     def __init__(self, part: DatasetPart, programs: tuple[Program, ...], gap_nbytes: int) -> None:
         self._part, self._programs, self._gap = part, programs, gap_nbytes
 
-    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[ChunkTask]:
+    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of the part, ascending, into tasks of about as many decoded bytes, in the order of the file's."""
+        return (table.task for table in self.tables(placement, task_nbytes))
+
+    def tables(self, placement: Placement, task_nbytes: int) -> Iterator[ChunkTable]:
+        """Cut rows into chunks that are read by one task each."""
         shared, edges, numbers = placement.in_chunks(self._part)
         # Every row of chunks crosses the same pieces: one column of this table each.
         count = len(self._part.pieces)
@@ -374,7 +376,7 @@ class Chunks:
         for cut in cut_by(work, min(task_nbytes, TASK_NBYTES)):
             of_task: dict[str, Any] = {name: values[cut] for name, values in table.items()}
             of_task["edges"] = group_edges(of_task["offset"], of_task["nbytes"], self._gap)
-            yield ChunkTask(part=self._part, programs=self._programs, shared=shared, **of_task)
+            yield ChunkTable(part=self._part, programs=self._programs, shared=shared, **of_task)
 
     def _looked_up(self, numbers: Ints) -> dict[str, Ints]:
         """Find what to read for each piece of each row of chunks."""

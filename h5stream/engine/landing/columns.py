@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine.plan import Placement
-from h5stream.engine.tasks import Destination, LandingTask, copying
+from h5stream.engine.tasks import Destination, Task, copying
 from h5stream.samples.boxes import number_outside
 from h5stream.samples.columns import Column
 from h5stream.storage.layout import FieldLayout, SampleLayout
@@ -32,7 +32,7 @@ class Columns:
         self._anchors_of = layout.anchors_of
         self._padding = [_padding_row(field, number_outside(layout.pad_of(field))) for field in layout.fields]
 
-    def plan(self, placement: Placement) -> Iterator[LandingTask]:
+    def plan(self, placement: Placement) -> Iterator[Task]:
         """Cut samples into tasks."""
         if self._columns:
             for some in placement.in_steps(TASK_SAMPLES):
@@ -52,7 +52,7 @@ class Columns:
             dense = np.ascontiguousarray(values, dtype=layout.dtype).reshape(-1).view(np.uint8)
             destination.scatter_whole(field, counted, dense, layout.row_nbytes)
 
-    def padding(self, placement: Placement, fields: Sequence[int]) -> LandingTask:
+    def padding(self, placement: Placement, fields: Sequence[int]) -> Task:
         """Return the task that fills places of some fields that no stored row goes to."""
 
         def fill(placement: Placement, destination: Destination) -> None:

@@ -19,7 +19,7 @@ from h5stream.compiled._native import copy_past_cache
 from h5stream.engine.counters import clock
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import SlotFormat, address_of
-from h5stream.engine.tasks import Destination, LandingTask, Task, Tools, row_by_row
+from h5stream.engine.tasks import Destination, Task, Tools, row_by_row
 from h5stream.errors import CorruptChunkError, FieldLengthError, H5StreamError
 from h5stream.storage.codecs import DecodeError
 from h5stream.storage.images import OtherShapeError, decode_image
@@ -47,7 +47,7 @@ class EncodedRows:
         assert layout.images is not None
         self._image_nbytes = max(1, int(layout.images.mean_nbytes))
 
-    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[LandingTask]:
+    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of the part, ascending, into tasks of about as many decoded bytes, of whole chunks if decoded."""
         placement = placement.each_row()
         edges = np.arange(len(placement) + 1)
@@ -55,7 +55,7 @@ class EncodedRows:
             edges = placement.in_chunks(self._part)[1]
         for cut in cut_by(np.diff(edges) * self._image_nbytes, min(task_nbytes, DECODED_NBYTES)):
             rows = placement[int(edges[cut.start]) : int(edges[cut.stop])]
-            yield LandingTask(placement=rows, bring=self._decode, apart=row_by_row)
+            yield Task(shared=rows, bring=self._decode, apart=row_by_row)
 
     def _decode(self, placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
         """Decode one image after the other."""

@@ -19,7 +19,7 @@ from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.unfiltered import READ_COST_NBYTES
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import Destination, LandingTask, Tools, row_by_row
+from h5stream.engine.tasks import Destination, Task, Tools, row_by_row
 from h5stream.errors import CorruptChunkError
 from h5stream.storage.layout import DatasetPart, FieldLayout
 from h5stream.storage.rowbox import columns_of
@@ -36,7 +36,7 @@ class HeapRows:
         assert part.heap is not None
         self._heap, self._values_a_row = part.heap, max(1, part.heap.address.size // max(1, part.rows))
 
-    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[LandingTask]:
+    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of the part, ascending, into tasks of about as many bytes."""
         placement = placement.each_row()
         rows = self._rows_of(placement)
@@ -45,7 +45,7 @@ class HeapRows:
         else:
             work = self._heap.nbytes_of_rows(self._part.rows)[rows]
         for cut in cut_by(work + READ_COST_NBYTES // 64, min(task_nbytes, TASK_NBYTES)):
-            yield LandingTask(placement=placement[cut], bring=self._bring, apart=row_by_row)
+            yield Task(shared=placement[cut], bring=self._bring, apart=row_by_row)
 
     def _bring(self, placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
         """Read the values, and put them in their places."""
@@ -82,10 +82,7 @@ class HeapRows:
     def _values(self, chosen: Ints, rows: Ints, tools: Tools) -> Any:
         """Return the values of rows as h5py would."""
         flat, base = chosen.reshape(-1), self._heap.base
-        wanted = self._heap.nbytes_of(flat)
-        edges = np.append(0, np.cumsum(wanted))
-        memory = np.empty(int(edges[-1]), dtype=np.uint8)
-        failed = self._read(flat, address_of(memory) + edges[:-1], wanted, tools)
+        memory, edges, failed = self._read_all(flat, tools)
         items: Any = memory.tobytes() if self._heap.is_text else memory.view(base)
         cuts = itertools.pairwise((edges // base.itemsize).tolist())
         values: Any = [items[low:high] for low, high in cuts]
@@ -102,14 +99,20 @@ class HeapRows:
     def of(self, placement: Placement, tools: Tools) -> Iterator[Bytes]:
         """Return the bytes of one value after the other, each good until the next."""
         rows = self._rows_of(placement)
-        edges = np.append(0, np.cumsum(self._heap.nbytes_of(rows)))
-        memory = np.empty(int(edges[-1]), dtype=np.uint8)
-        failed = set(self._read(rows, address_of(memory) + edges[:-1], np.diff(edges), tools).tolist())
+        memory, edges, failed = self._read_all(rows, tools)
+        asked = set(failed.tolist())
         for k, (low, high) in enumerate(itertools.pairwise(edges.tolist())):
-            if k in failed:
+            if k in asked:
                 yield np.frombuffer(bytes(self._ask(int(rows[k]), tools)), dtype=np.uint8)
             else:
                 yield memory[low:high]
+
+    def _read_all(self, chosen: Ints, tools: Tools) -> tuple[Bytes, Ints, Ints]:
+        """Return values one behind the other, where each begins and the last ends, and which are to be asked for."""
+        wanted = self._heap.nbytes_of(chosen)
+        edges = np.append(0, np.cumsum(wanted))
+        memory = np.empty(int(edges[-1]), dtype=np.uint8)
+        return memory, edges, self._read(chosen, address_of(memory) + edges[:-1], wanted, tools)
 
     def _read(self, chosen: Ints, targets: Ints, wanted: Ints, tools: Tools) -> Ints:
         """Copy values to memory; gives those that h5py must be asked for."""

@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
+from h5stream.dropped import Living
 from h5stream.engine.counters import clock
-from h5stream.engine.footprint import FIELD_ALIGNMENT, TASK_NBYTES
+from h5stream.engine.footprint import TASK_NBYTES, packed
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import SlotFormat, address_of, map_memory
-from h5stream.engine.tasks import NOTHING, Bytes, Destination, LandingTask, Task, Tools, Way
+from h5stream.engine.tasks import NOTHING, Bytes, Destination, Task, Tools, Way
 from h5stream.order.places import PIECE, Places, is_ascending, pieces, place_dtype
 from h5stream.samples.boxes import BoxSpace
 from h5stream.storage.layout import DECODED, VIA_H5PY, DatasetPart, SampleLayout
@@ -44,10 +44,6 @@ GATHERED_NBYTES = 4 * 1024 * 1024
 """Bytes of batches that are gathered at a time where all data is in memory: enough to share the cost of a window, few
 enough to come at once. Batches of 256 rows of 1 KiB: 161 us each over an epoch with 1 MiB, 112 with 2, 108 with 4; the
 first comes after 1.3, 1.3 and 1.9 ms, and those behind it after 140, 90 and 70 us."""
-
-ASKING_ROWS = 65_536
-"""Rows of an epoch that the asking thread gathers by itself where all data is in memory: waking another costs more. The
-order of more rows takes milliseconds, which readers work out ahead."""
 
 ASKED_FOR_NBYTES = 16
 CACHED_NBYTES = 8 * 1024 * 1024
@@ -110,16 +106,8 @@ def is_decoded(part: DatasetPart) -> bool:
 def format_of(layout: SampleLayout, rows: Mapping[int, int]) -> SlotFormat:
     """Return how so many rows of some datasets are packed."""
     of_field = {target.field: count for n, count in rows.items() for target in layout.datasets[n][0].targets}
-    offsets, end = [], 0
-    for number, field in enumerate(layout.fields):
-        offsets.append(end)
-        end += -(-field.placed_nbytes * of_field.get(number, 0) // FIELD_ALIGNMENT) * FIELD_ALIGNMENT
-    return SlotFormat(rows=layout.rows, offsets=tuple(offsets), nbytes=max(end, FIELD_ALIGNMENT))
-
-
-def whole_datasets(layout: SampleLayout, numbers: Iterable[int]) -> dict[int, int]:
-    """Return all rows of some datasets, as `Kept` takes them."""
-    return {number: layout.rows_of(number) for number in numbers}
+    each = (field.placed_nbytes * of_field.get(number, 0) for number, field in enumerate(layout.fields))
+    return SlotFormat(layout.rows, *packed(each))
 
 
 # --- where it is ----------------------------------------------------------------------------------------------
@@ -133,7 +121,8 @@ class Kept:
     """
 
     def __init__(self, layout: SampleLayout, rows: Mapping[int, int]) -> None:
-        self.rows, self._layout = rows, layout  # by whose datasets it may be named
+        self.rows, self.layout, self.process = rows, layout, os.getpid()
+        self.named: Hashable = None  # what of it others may share
         # Packed as one batch of all rows, so that the ordinary plan fills it.
         self._format = format_of(layout, rows)
         self._row_nbytes = tuple(field.placed_nbytes for field in layout.fields)
@@ -166,15 +155,9 @@ class Kept:
         return self._format.nbytes
 
     @property
-    def is_soon_gathered(self) -> bool:
-        """Whether gathering an epoch of it takes less than waking threads."""
-        return self._format.rows <= ASKING_ROWS
-
-    @property
     def destination(self) -> Destination:
         """The memory as a batch that rows are brought to: its first, at the place of their number."""
-        slots = np.array([address_of(self._memory)], dtype=np.int64)
-        return Destination(slots=slots, format=self._format, row_nbytes=self._row_nbytes)
+        return Destination.of_batch(self._memory, self._format, self.layout.fields)
 
     def read(self, plan: Callable[[Placement, int, Sequence[int]], Iterable[Task]], tools: Tools) -> None:
         """Read all rows of its datasets, with what plans some of them."""
@@ -182,11 +165,11 @@ class Kept:
             # As spans of one part each: numbers of all rows may take more than the rows.
             spans = [
                 (first, min(PIECE, part.row_start + part.rows - first))
-                for part in self._layout.datasets[number]
+                for part in self.layout.datasets[number]
                 for first in range(part.row_start, part.row_start + part.rows, PIECE)
             ]
             first, counts = np.array(spans, dtype=np.int64).reshape(-1, 2).T
-            for task in plan(_whole(first, counts, self._layout.rows_of(number)), TASK_NBYTES, [number]):
+            for task in plan(_whole(first, counts, self.layout.rows_of(number)), TASK_NBYTES, [number]):
                 task.land(tools.read(task.ranges()), self.destination, tools)
         self._whole = frozenset(self.rows)
 
@@ -199,18 +182,19 @@ class Kept:
             return True
         return placement.counts is None and chunks.have(placement.rows)
 
-    def gathered(self, numbers: Sequence[int], placement: Placement, task_nbytes: int) -> Iterator[LandingTask]:
+    def gathered(self, numbers: Sequence[int], placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of datasets that are there, in any order, into tasks of about as many bytes."""
-        fields = tuple(target.field for n in numbers for target in self._layout.datasets[n][0].targets)
+        fields = tuple(target.field for n in numbers for target in self.layout.datasets[n][0].targets)
         row_nbytes = max(1, sum(self._row_nbytes[field] for field in fields))
 
         def gather(placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
             since = clock()
             self.copy(fields, placement, destination)
-            tools.tally.gathered(since, placement.total_rows * row_nbytes)
+            tools.tally.memory_bytes += placement.total_rows * row_nbytes
+            tools.tally.scattered(since)
 
         for some in placement.in_steps(max(1, task_nbytes // row_nbytes)):
-            yield LandingTask(placement=some, bring=gather)
+            yield Task(shared=some, bring=gather)
 
     def copy(self, fields: Sequence[int], placement: Placement, destination: Destination) -> None:
         """Copy rows of some fields to their places."""
@@ -237,28 +221,31 @@ def keeping_of(layout: SampleLayout, rows: Mapping[int, int]) -> Kept | None:
 
     # Guarantees: called by any thread; two that begin at once may keep the same rows each.
     """
-    key = os.getpid(), _named(layout)
-    known = _SHARED.get(key)
-    kept = None if known is None else known()
-    if kept is not None and all(kept.rows.get(number, 0) >= count for number, count in rows.items()):
-        return kept
-    if rows:
-        kept = Kept(layout, rows)
-        for gone in [one for one, each in list(_SHARED.items()) if each() is None]:
-            _SHARED.pop(gone, None)
-        _SHARED[key] = weakref.ref(kept)
-        return kept
-    return None
+    named = _named(layout)
+    for kept in _SHARED:
+        is_alike = kept.layout.datasets is layout.datasets or (named is not None and kept.named == named)
+        if (
+            is_alike
+            and kept.process == os.getpid()
+            and all(kept.rows.get(number, 0) >= count for number, count in rows.items())
+        ):
+            return kept
+    if not rows:
+        return None
+    kept = Kept(layout, rows)
+    kept.named = named
+    _SHARED.add(kept)
+    return kept
 
 
-_SHARED: dict[tuple[int, Hashable], weakref.ref[Kept]] = {}
+_SHARED: Living[Kept] = Living()
 
 
 def _named(layout: SampleLayout) -> Hashable:
-    """Name datasets and fields, so that what is read of them is the same where the name is."""
+    """Name datasets and fields, so that what is read of them is the same where the name is; None for objects."""
     parts = [part for every in layout.datasets for part in every]
     if any(len(part.objects) or part.object_edges is not None for part in parts):
-        return id(layout.datasets)
+        return None
     return layout.files, tuple(
         (
             (part.file, part.path, part.rows, part.row_start, part.chunk_rows, str(part.columns)),
@@ -332,16 +319,16 @@ class KeptRows:
             first = part.row_start + some * part.chunk_rows
             counts = np.minimum(part.chunk_rows, part.row_start + part.rows - first)
             tasks = tuple(self._way.plan(_whole(first, counts, int(first[-1] + counts[-1])), TASK_NBYTES))
-            yield LandingTask(
-                placement=placement[int(edges[low]) : int(edges[min(low + at_once, len(chunks))])],
+            yield Task(
+                shared=placement[int(edges[low]) : int(edges[min(low + at_once, len(chunks))])],
                 bring=functools.partial(self._fill, tasks, some),
                 # Where that is known for all of it at once.
-                reads=tasks[0].ranges() if len(tasks) == 1 else NOTHING,
+                ranges=tasks[0].ranges if len(tasks) == 1 else lambda: NOTHING,
                 apart=self._apart,
                 keeps=True,
             )
 
-    def _apart(self, task: LandingTask) -> Iterator[Task]:
+    def _apart(self, task: Task) -> Iterator[Task]:
         """Return tasks that keep nothing: one for each chunk."""
         for one in self._way.plan(task.placement, TASK_NBYTES):
             yield from one.split()

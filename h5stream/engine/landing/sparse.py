@@ -19,8 +19,8 @@ from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.landing.unfiltered import EXTENT_NBYTES, Reach, reach_of, read_until_sound
 from h5stream.engine.plan import Placement
-from h5stream.engine.ragged import refuse_column
-from h5stream.engine.tasks import Bytes, Destination, LandingTask, Tools, row_by_row
+from h5stream.engine.ragged import Share, refuse_column
+from h5stream.engine.tasks import Bytes, Destination, Task, Tools, row_by_row
 from h5stream.samples.stretches import DENSE, Ragged
 from h5stream.storage.layout import DIRECT, DatasetPart, Lookup, SampleLayout
 from h5stream.storage.source import ByteSource
@@ -60,15 +60,20 @@ class DenseRows:
         self._wanted, self._parts = ragged.wanted, parts
         self._starts = [part.row_start for part in parts]
 
-    def plan(self, samples: Placement, task_nbytes: int) -> Iterator[LandingTask]:
+    def plan(self, samples: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut samples into tasks that read about as many bytes."""
-        placement = samples.laid_dense(self.lookup, self.field, self._wanted).ascending()
+        samples, lookup = samples.each_row(), self.lookup
+        assert lookup.counts is not None
+        rows, counts = lookup.rows[samples.rows], lookup.counts[samples.rows]
+        # Places are the first elements of dense rows, one behind the other in each batch's share.
+        share, within = Share.of([self.field], samples.batch, samples.within, np.full(len(rows), self._wanted))
+        placement = Placement(rows=rows, batch=samples.batch, within=within, counts=counts, share=share).ascending()
         value_nbytes = self.dtype.itemsize + self.index.itemsize
         of = np.searchsorted(self._starts, placement.rows, side="right") - 1
         for number, part in enumerate(self._parts):
             ours = placement[of == number]
             for some in ours.in_steps(max(1, task_nbytes // value_nbytes)) if len(ours) else ():
-                yield LandingTask(placement=some, bring=functools.partial(self._read, part), apart=row_by_row)
+                yield Task(shared=some, bring=functools.partial(self._read, part), apart=row_by_row)
 
     def _read(
         self,

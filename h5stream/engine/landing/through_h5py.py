@@ -13,7 +13,7 @@ import numpy as np
 from h5stream.engine.counters import clock
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.plan import Placement, cut_by
-from h5stream.engine.tasks import Bytes, Destination, LandingTask, Tools, chunk_by_chunk
+from h5stream.engine.tasks import Bytes, Destination, Task, Tools, chunk_by_chunk
 from h5stream.storage.layout import DatasetPart, FieldLayout, Target
 
 
@@ -23,7 +23,7 @@ class RowsThroughH5py:
     def __init__(self, part: DatasetPart, fields: tuple[FieldLayout, ...]) -> None:
         self._part, self._fields = part, fields
 
-    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[LandingTask]:
+    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of the part, ascending, into tasks of whole chunks and about as many bytes."""
         placement = placement.each_row().ascending()
         _, edges, _ = placement.in_chunks(self._part)
@@ -31,7 +31,7 @@ class RowsThroughH5py:
         apart = functools.partial(chunk_by_chunk, part=self._part)
         for cut in cut_by(np.maximum(1, spans * self._part.stored_row_nbytes), min(task_nbytes, TASK_NBYTES)):
             some = placement[int(edges[cut.start]) : int(edges[cut.stop])]
-            yield LandingTask(placement=some, bring=self._read, apart=apart)
+            yield Task(shared=some, bring=self._read, apart=apart)
 
     def _read(self, placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
         """Read the rows of one chunk after the other, from the first that is wanted to the last, and scatter them."""

@@ -22,7 +22,7 @@ from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import Bytes, Destination, LandingTask, Ranges, Tools, chunk_by_chunk, row_by_row
+from h5stream.engine.tasks import Bytes, Destination, Ranges, Task, Tools, chunk_by_chunk, row_by_row
 from h5stream.errors import SourceError
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DatasetPart, Target
@@ -174,7 +174,7 @@ class UnfilteredRows:
         self.part, self.reach = part, reach_of(part, source.gap_nbytes)
         self._has_descriptor, self._are_many = source.has_descriptor, isinstance(source, FilesBytes)
 
-    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[LandingTask]:
+    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of the part, ascending, into tasks of about as many bytes."""
         reach, placement = self.reach, self._cut(placement)
         reads, skipped = kernels.count_reads(placement.rows, placement.lengths, reach.gap_nbytes // reach.stride)
@@ -183,7 +183,7 @@ class UnfilteredRows:
         for some in placement.in_steps(max(1, task_nbytes // max(1, cost))):
             yield self._task(some)
 
-    def task(self, placement: Placement) -> LandingTask:
+    def task(self, placement: Placement) -> Task:
         """Return one task for some rows of the part, ascending."""
         return self._task(self._cut(placement))
 
@@ -197,13 +197,13 @@ class UnfilteredRows:
         cut = placement.cut_every(reach.chunk_rows, first)
         return cut if reach.whole_rows else cut.cut_every(reach.most_rows, first)
 
-    def _task(self, placement: Placement) -> LandingTask:
+    def _task(self, placement: Placement) -> Task:
         if self._are_many and self.part.chunk_rows == 1:
-            return LandingTask(placement=placement, bring=self._read_files, apart=row_by_row)
+            return Task(shared=placement, bring=self._read_files, apart=row_by_row)
         if not self._has_descriptor:
             return self._stretches(placement)
         apart = functools.partial(chunk_by_chunk, part=self.part)
-        return LandingTask(placement=placement, bring=self._read, apart=apart)
+        return Task(shared=placement, bring=self._read, apart=apart)
 
     def _read(self, placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
         """Let a kernel read rows and put them in their places."""
@@ -264,7 +264,7 @@ class UnfilteredRows:
                     reach.place(begin, nbytes, extent[None], rows, destination)
             tools.tally.scattered(began)
 
-    def _stretches(self, placement: Placement) -> LandingTask:
+    def _stretches(self, placement: Placement) -> Task:
         """Plan each read of some rows, ascending: of neighbours in a chunk together, extent by extent."""
         part, reach, index, extents = self.part, self.reach, self.part.chunk_index, self.reach.extents
         rows = placement.rows.astype(np.int64) - part.row_start
@@ -295,9 +295,9 @@ class UnfilteredRows:
                 reach.place(source, reach.stride, extents[number : number + 1], rows, destination)
                 tools.tally.scattered(since)
 
-        def apart(task: LandingTask) -> Iterator[LandingTask]:
+        def apart(task: Task) -> Iterator[Task]:
             for one in chunk_by_chunk(task, part):
                 yield self._stretches(one.placement)
 
         reads = Ranges(file=part.file, offsets=offset[there].tolist(), nbytes=nbytes[there].tolist())
-        return LandingTask(placement=placement, bring=place, reads=reads, apart=apart)
+        return Task(shared=placement, bring=place, ranges=lambda: reads, apart=apart)
