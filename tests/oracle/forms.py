@@ -216,6 +216,7 @@ def staged(reading: Reading, options: dict[str, Any]) -> None:
 
 def sized(reading: Reading, options: dict[str, Any]) -> None:
     """Batches of so many rows of a ragged field, with samples of like length or not."""
+    reading.dataset()  # which may be refused: the model knows no samples then
     model, kinds = reading.model, dict[str, str]()
     for name, tree in reading.trees.items():
         is_ragged = isinstance(tree, dict) and "ragged" in tree["options"] and model.samples
