@@ -188,7 +188,7 @@ class Cursor:
                 batch_rows=min(self._settings.batch_size, len(self._dataset)),
                 memory_budget=self._footprint.memory_budget,
                 ranks=self.ranks.world_size,
-                stacklevel=4,
+                stacklevel=5,
             )
 
     def _blocks_of(self, epoch: int) -> Blocks:

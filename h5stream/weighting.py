@@ -407,7 +407,7 @@ def _warn_of_slow(settings: Settings, given: Any) -> None:
         "a sampler, or shuffle=True of an H5Dataset(...).subset(indices); torch's own "
         "WeightedRandomSampler, SubsetRandomSampler, RandomSampler and DistributedSampler are read as that",
         SlowSamplerWarning,
-        stacklevel=4,
+        stacklevel=5,
     )
 
 

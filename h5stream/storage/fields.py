@@ -222,7 +222,18 @@ class Field:
         return self.name == "." or self.name.startswith(".:")
 
     def inside(self, group: str) -> Field:
-        """Look the name up in a group, unless it begins with a slash."""
+        """Look the name up in a group, unless it begins with a slash.
+
+        Parameters
+        ----------
+        group : str
+            Path of the group.
+
+        Returns
+        -------
+        Field
+            The field with its full path; this one where there is nothing to look up.
+        """
         if self._file or self.file or not group or self.name.startswith("/") or self.names is not None:
             return self
         rows = self.rows

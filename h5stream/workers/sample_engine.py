@@ -64,7 +64,7 @@ class Pool:
             for name, function in every.items():
                 check_function(name, function, f"the processes of {asked.whose}")
             self._pickled = pickle.dumps(tuple(every.values()))
-        warn_of_own_generators(called, asked.on_start, asked.whose, stacklevel=4)
+        warn_of_own_generators(called, asked.on_start, asked.whose, stacklevel=5)
         self.runs: dict[int, SampleRun] = {}
         self.numbers = itertools.count(1)
         self._dealing = threading.Lock()

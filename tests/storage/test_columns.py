@@ -11,8 +11,8 @@ from making import make_file, numbers
 
 from h5stream import Field, H5Dataset, H5StreamLoader
 from h5stream.engine.footprint import TASK_NBYTES
+from h5stream.engine.landing.chunks import Chunks
 from h5stream.engine.plan import Placement
-from h5stream.engine.reader import RowReader
 from h5stream.errors import OptionError
 from h5stream.storage.rowbox import column_pieces, selected_shape
 
@@ -95,8 +95,9 @@ def test_only_the_chunks_that_hold_the_columns_are_read(tmp_path):
     path = make_file(tmp_path / "a.h5", data=numbers(40, 30), chunks=(10, 5), compression="gzip")
     layout = H5Dataset(path, Field("x", columns=[29, 6])).layout
     rows = np.arange(40)
-    tasks = RowReader(layout).plan(Placement(rows=rows, batch=np.zeros_like(rows), within=rows), TASK_NBYTES)
-    read = sorted(int(n) for task in tasks for n in task.number)
+    placement = Placement(rows=rows, batch=np.zeros_like(rows), within=rows)
+    tables = Chunks(layout.datasets[0][0], (), 0).tables(placement, TASK_NBYTES)
+    read = sorted(int(number) for table in tables for number in table.number)
     assert read == [k * 6 + column for k in range(4) for column in (1, 5)]
 
 
