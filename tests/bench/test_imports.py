@@ -5,13 +5,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+IMPORTED = "import importlib, sys; [importlib.import_module(f'bench.{name}') for name in sys.argv[1:]]"
 
 
-def test_every_benchmark_is_collected():
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "bench", "--collect-only", "-q", "-n", "0", "-p", "no:cacheprovider"],
-        cwd=ROOT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:]
-    every = {path.name for path in (ROOT / "bench").glob("test_*.py")}
-    assert every <= {line.partition("::")[0].rpartition("/")[2] for line in done.stdout.splitlines()}
+def test_every_benchmark_is_imported():
+    names = sorted(path.stem for path in (ROOT / "bench").glob("*.py"))
+    done = subprocess.run([sys.executable, "-c", IMPORTED, *names], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
