@@ -28,8 +28,8 @@ class Objects:
         lists them, so sample ``k`` is the one that ``list(file)[k]`` names; names, in the order given; or ``"files"``.
     missing : str, keyword-only
         What becomes of an object that lacks a field: ``"error"``; ``"skip"``, which leaves it out,
-        ``print(dataset)`` tells how many; or ``"fill"``, which gives it the fill value of the others (0, unless the
-        file says otherwise), or no rows where the field is ragged.
+        ``print(dataset)`` tells how many; or ``"fill"``, which gives it the fill value (0, unless the
+        file says otherwise) of the first object that has all fields, or no rows where the field is ragged.
 
     Raises
     ------

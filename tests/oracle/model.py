@@ -146,8 +146,10 @@ class Model:
         return chosen(values, options["columns"], list(range(values.ndim))["ragged" in options :])[0]
 
     def _lacking(self, name: str, options: dict[str, Any]) -> Any:
-        """Return what an object that lacks a field is given: no rows, or the fill value of the others."""
-        dataset = next(one.part for one in self.samples if has(one.part, name)).at(name)
+        """Return what an object that lacks a field is given: no rows, or the fill value of the first that has all."""
+        having = [one.part for one in self.samples if has(one.part, name)]
+        whole = [part for part in having if all(has(part, each) for each in self.field_names)]
+        dataset = (whole or having)[0].at(name)
         values = np.full(dataset.shape, dataset.fillvalue, dataset.dtype)
         if "ragged" in options:
             values = values[(slice(0),) * (values.ndim if options["ragged"] == "arrays" else 1)]
@@ -280,11 +282,15 @@ class Model:
         """Tell whether a field is a group that holds a sparse matrix."""
         return isinstance(part.file.get(f"{part.path}/{name.partition(':')[0]}"), h5py.Group)
 
+    @property
+    def field_names(self) -> list[str]:
+        """What fields are called in an object."""
+        names = [tree if isinstance(tree, str) else (tree["args"] or [""])[0] for tree in self.fields.values()]
+        return [name for name in names if isinstance(name, str) and name]
+
     def has_all(self, part: Part, options: dict[str, Any]) -> bool:
         """Tell whether an object has all fields, or is kept without."""
-        names = [tree if isinstance(tree, str) else (tree["args"] or [""])[0] for tree in self.fields.values()]
-        named = [name for name in names if isinstance(name, str) and name]
-        return options.get("missing") != "skip" or all(has(part, name) for name in named)
+        return options.get("missing") != "skip" or all(has(part, name) for name in self.field_names)
 
     def first_axis(self, part: Part, axis: int) -> int:
         """Return how many indices axis 0 has, of the fields that samples lie along another axis of."""

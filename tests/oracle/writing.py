@@ -166,7 +166,7 @@ def write_values(dataset, values, node, rng):
         if rng.random() >= share:
             continue
         box = tuple(slice(k, k + c) for k, c in zip(start, every, strict=True))
-        if node.get("masked") and rng.random() < 0.4:
+        if node.get("masked") and rng.random() < 0.4 and not is_there(dataset, start):
             whole = np.zeros(every, dataset.dtype)
             part = values[box]
             whole[tuple(slice(0, n) for n in part.shape)] = part
@@ -177,6 +177,11 @@ def write_values(dataset, values, node, rng):
                 dataset[place] = values[place]
         else:
             dataset[box] = values[box]
+
+
+def is_there(dataset, start):
+    """Tell whether a chunk has a place already: libhdf5 keeps its old mask, where the new bytes are as many."""
+    return dataset.id.get_chunk_info_by_coord(start).byte_offset is not None
 
 
 def add_attribute(file, node):
