@@ -72,7 +72,7 @@ def events_file(bench_folder):
 def test_an_epoch_of_events(benchmark, events_file, form, stored):
     events = GZIP_EVENTS if stored else EVENTS
     path = events_file(events, stored)
-    ragged = {name: Field(name, rows=Bounds("bounds"), ragged=form) for name in NAMES}
+    ragged = {name: Field(name, lookup=Bounds("bounds"), ragged=form) for name in NAMES}
     given = {"shuffle": True, "memory_budget": GZIP_BUDGET if stored else BUDGET, "num_workers": cases.THREADS}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WeakShuffleWarning)

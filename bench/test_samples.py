@@ -183,7 +183,7 @@ CASES = {
         write=write_questions,
         usual=Questions,
         batch=64,
-        fields=["questions", Field("features", rows="image_idxs")],
+        fields=["questions", Field("features", lookup="image_idxs")],
         samples=None,
         wanted=("features",),
         rows_a_chunk=1,

@@ -8,8 +8,8 @@ import time
 
 import torch
 
-from h5stream import H5StreamLoader, track
-from h5stream.monitor import JsonlLog, SystemMonitor
+from h5stream import H5StreamLoader
+from h5stream.monitor import JsonlLog, SystemMonitor, track
 
 
 def main(path, log_path, at_least_s=1.0):

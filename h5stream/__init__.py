@@ -15,7 +15,6 @@ from h5stream._version import __version__
 if TYPE_CHECKING:
     from h5stream import errors
     from h5stream.advice.diagnose import diagnose
-    from h5stream.advice.track import track
     from h5stream.advice.tune import tune
     from h5stream.dataset import H5Dataset, collate
     from h5stream.errors import H5StreamError
@@ -29,14 +28,14 @@ if TYPE_CHECKING:
     from h5stream.samples.objects import Objects, Rows
     from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
     from h5stream.samples.sequences import Sequences
-    from h5stream.samples.stretches import Between, Crop
+    from h5stream.samples.stretches import Between, Crop, Ragged
     from h5stream.samples.table import Table
     from h5stream.staging import stage, staged
-    from h5stream.storage.fields import Field
+    from h5stream.storage.fields import Field, Take
 
 
 _MOVED = {
-    "h5stream.monitor": ("SystemMonitor",),
+    "h5stream.monitor": ("SystemMonitor", "track"),
     "h5stream.order": ("Blocks", "Order", "Ranks", "Window"),
     "h5stream.results": (
         "Diagnosis",
@@ -78,12 +77,14 @@ _HOMES = {
     "Mixture": "h5stream.mixture",
     "Objects": "h5stream.samples.objects",
     "Padding": "h5stream.samples.columns",
+    "Ragged": "h5stream.samples.stretches",
     "Rows": "h5stream.samples.objects",
     "SampleNumber": "h5stream.samples.columns",
     "Sequences": "h5stream.samples.sequences",
     "Sized": "h5stream.order.draw",
     "SourceNumber": "h5stream.samples.columns",
     "Table": "h5stream.samples.table",
+    "Take": "h5stream.storage.fields",
     "Values": "h5stream.samples.columns",
     "Weighted": "h5stream.order.draw",
     "collate": "h5stream.dataset",
@@ -91,7 +92,6 @@ _HOMES = {
     "repack": "h5stream.repacking.repack",
     "stage": "h5stream.staging",
     "staged": "h5stream.staging",
-    "track": "h5stream.advice.track",
     "tune": "h5stream.advice.tune",
 }
 
@@ -112,12 +112,14 @@ __all__ = [
     "Mixture",
     "Objects",
     "Padding",
+    "Ragged",
     "Rows",
     "SampleNumber",
     "Sequences",
     "Sized",
     "SourceNumber",
     "Table",
+    "Take",
     "Values",
     "Weighted",
     "__version__",
@@ -127,7 +129,6 @@ __all__ = [
     "repack",
     "stage",
     "staged",
-    "track",
     "tune",
 ]
 

@@ -385,7 +385,7 @@ class H5Dataset(Dataset[Any]):
         for asked, samples in self._asked:
             assert asked.shape is not None
             field = (
-                Field(name, steps=(0,) if isinstance(samples, Sequences) else None) if isinstance(name, str) else name
+                Field(name, take=(0,) if isinstance(samples, Sequences) else None) if isinstance(name, str) else name
             )
             shapes.append(SampleShape(kind="dict", keys=(*asked.shape.keys, ""), fields=(*asked.shape.fields, field)))
         return self._reopened(shapes, repr(name))[0]

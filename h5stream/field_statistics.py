@@ -27,7 +27,7 @@ from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import EpochOrder
 from h5stream.order.line import OrderSettings
-from h5stream.samples.stretches import DENSE
+from h5stream.samples.stretches import DENSE, changed
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.layout import FieldLayout, SampleLayout
 from h5stream.storage.nearest import did_you_mean
@@ -80,7 +80,7 @@ class FieldStatistics:
     >>> known = H5Dataset(path, ["x", "y"]).statistics(axis={"x": -1})
     >>> known["x"].mean, known["x"].std, known["y"].counts
     (array([2., 5.]), array([1., 0.]), {0: 1, 1: 1})
-    >>> H5Dataset(path, Field("x", **known["x"].normalise()))[:]
+    >>> H5Dataset(path, Field("x", normalise=known["x"].normalise()))[:]
     tensor([[-1.,  0.],
             [ 1.,  0.]])
     """
@@ -233,7 +233,7 @@ def _as_stored(layout: SampleLayout) -> SampleLayout:
     for field in layout.fields:
         form = DENSE if field.ragged and field.ragged.form == DENSE else "packed"
         fields.append(
-            replace(field, cast=None, normalise=None, ragged=field.ragged and replace(field.ragged, form=form))
+            replace(field, cast=None, normalise=None, ragged=field.ragged and changed(field.ragged, form=form))
         )
     return replace(layout, fields=tuple(fields))
 

@@ -474,7 +474,7 @@ def _field(layout: SampleLayout, name: str | None) -> int:
     if not ragged:
         raise OptionError(
             "draw=Sized(...) goes by the rows that samples have of a ragged field, and there is none: "
-            "Field(name, rows=Bounds(...)) makes one, or Lengths, or Between"
+            "Field(name, lookup=Bounds(...)) makes one, or Lengths, or Between"
         )
     if name is None:
         # The first of those that have most.
@@ -498,6 +498,6 @@ def _check_fits(sized: SizedBatches, name: str, rows: int) -> None:
         raise OptionError(
             f"Sized: rows={rows:,}: sample {sample:,} alone has {lengths[longest]:,} rows of {name!r}, and "
             f"{len(over):,} of {len(lengths):,} samples have more than fit. Pass rows={lengths[longest]} or "
-            "more, Field(..., max_length=) or crop= for a part of each, or leave the long ones out: "
+            "more, Field(..., ragged=Ragged(crop=)) for a part of each, or leave the long ones out: "
             "H5Dataset(..., rows=)"
         )

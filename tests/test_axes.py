@@ -15,6 +15,7 @@ from h5stream import (
     SampleNumber,
     Sequences,
     Table,
+    Take,
     errors,
 )
 
@@ -63,7 +64,11 @@ def test_fields_of_unlike_rates_are_taken_at_the_same_time(tmp_path, stored):
         for subject, stages in (("a", 9), ("b", 4)):
             file.create_dataset(f"{subject}/eeg", data=rng.random(stages * 30 + 5), **stored)
             file[f"{subject}/stage"] = np.arange(stages)
-    fields = {"eeg": "eeg", "stage": Field("stage", scale=1 / 30), "now": Field("stage", scale=1 / 30, steps=[0])}
+    fields = {
+        "eeg": "eeg",
+        "stage": Field("stage", take=Take(scale=1 / 30)),
+        "now": Field("stage", take=Take([0], scale=1 / 30)),
+    }
     samples = Sequences(60, stride=15, of="*")
     with (
         H5StreamLoader(
@@ -98,7 +103,7 @@ def test_boxes_of_fields_of_unlike_resolution_are_of_the_same_place(tmp_path, st
         "listed": {"at": [[0, 0, 0], [5, 6, 8], [8, 12, 12]]},
     }[at]
     boxes = Boxes((4, 4, 8), **given)
-    fields = {"raw": "raw", "label": Field("label", scale=(1, 0.5, 0.5)), "n": SampleNumber()}
+    fields = {"raw": "raw", "label": Field("label", take=Take(scale=(1, 0.5, 0.5))), "n": SampleNumber()}
     with H5StreamLoader(tmp_path / "a.h5", 3, shuffle=True, fields=fields, samples=boxes) as loader:
         space, count = loader.dataset.layout.space, 0
         for batch in loader:
@@ -117,12 +122,12 @@ def test_boxes_of_fields_of_unlike_resolution_are_of_the_same_place(tmp_path, st
 def test_what_each_row_has_once_comes_whole(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["u"], file["p"], file["label"] = np.zeros((3, 9)), np.arange(12).reshape(3, 4), np.arange(3)
-    fields = {"u": "u", "p": Field("p", axis="rows"), "label": "label"}
+    fields = {"u": "u", "p": Field("p", take=Take(axis="rows")), "label": "label"}
     dataset = H5Dataset(tmp_path / "a.h5", fields, samples=Sequences(4, of="rows", axis=1))
     assert [dataset[k]["p"].tolist() for k in (0, 6, 17)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     assert dataset[17]["label"] == 2
     with pytest.raises(errors.OptionError, match="axis='rows' takes the row of axis 0"):
-        H5Dataset(tmp_path / "a.h5", {"u": "u", "p": Field("p", axis="rows")}, samples=Sequences(4, axis=1))
+        H5Dataset(tmp_path / "a.h5", {"u": "u", "p": Field("p", take=Take(axis="rows"))}, samples=Sequences(4, axis=1))
 
 
 @pytest.fixture
@@ -147,24 +152,39 @@ def recording(tmp_path):
         ("y", lambda: Sequences(2, of="rows", axis=1), errors.OptionError, "each of them has fewer"),
         ("text", lambda: Sequences(2, axis=1), errors.UnsupportedFieldError, "parts of volumes are of numbers"),
         ("empty", lambda: Sequences(2, axis=1), errors.FieldLengthError, "there is nothing in it"),
-        (Field("x", axis=1), lambda: Sequences(2), errors.OptionError, "a sample is a row of axis 0"),
-        (Field("x", scale=2), lambda: None, errors.OptionError, "a sample is a row of axis 0"),
-        (Field("x", scale=2), lambda: Table(row=[0]), errors.OptionError, "a sample is a row of axis 0"),
-        (["y", Field("x", scale=2)], lambda: Sequences(2, of=Ends("y")), errors.OptionError, "cuts rows into segments"),
-        (["x", Field("third", axis=0, scale=0.3)], lambda: Sequences(10, axis=1), errors.OptionError, None),
+        (Field("x", take=Take(axis=1)), lambda: Sequences(2), errors.OptionError, "a sample is a row of axis 0"),
+        (Field("x", take=Take(scale=2)), lambda: None, errors.OptionError, "a sample is a row of axis 0"),
+        (Field("x", take=Take(scale=2)), lambda: Table(row=[0]), errors.OptionError, "a sample is a row of axis 0"),
         (
-            ["x", Field("y", axis=0, scale=0.5)],
+            ["y", Field("x", take=Take(scale=2))],
+            lambda: Sequences(2, of=Ends("y")),
+            errors.OptionError,
+            "cuts rows into segments",
+        ),
+        (["x", Field("third", take=Take(axis=0, scale=0.3))], lambda: Sequences(10, axis=1), errors.OptionError, None),
+        (
+            ["x", Field("y", take=Take(axis=0, scale=0.5))],
             lambda: Sequences(2, axis=1),
             errors.FieldLengthError,
             "and 5 with scale",
         ),
-        (["x", Field("third", axis=0, scale=1 / 3)], lambda: Sequences(4, axis=1), errors.OptionError, "makes 1.33333"),
-        (Field("x", scale=0.5), lambda: Sequences(2, axis=1), errors.OptionError, "counts against fields without"),
+        (
+            ["x", Field("third", take=Take(axis=0, scale=1 / 3))],
+            lambda: Sequences(4, axis=1),
+            errors.OptionError,
+            "makes 1.33333",
+        ),
+        (
+            Field("x", take=Take(scale=0.5)),
+            lambda: Sequences(2, axis=1),
+            errors.OptionError,
+            "counts against fields without",
+        ),
         ("x", lambda: Table(axis=1, row=[0]), errors.OptionError, "needs a column 'start'"),
         ("x", lambda: Table(axis=1, length=3, row=[0], start=[8]), errors.OptionError, "'start' is 8 at sample 0"),
         ("x", lambda: Table(axis=1, length=3, row=[3], start=[0]), errors.OptionError, "'row' is 3 at sample 0"),
         ("x", lambda: Table(axis=1, length=3, start=[-1]), errors.OptionError, "'start' is -1 at sample 0"),
-        (Field("x", at="end"), lambda: Table(axis=1, start=[1]), errors.OptionError, "names a column"),
+        (Field("x", take=Take(at="end")), lambda: Table(axis=1, start=[1]), errors.OptionError, "names a column"),
         (Field("x", columns=[3]), lambda: Sequences(2, of="rows", axis=1), errors.OptionError, "none; leave it out"),
     ],
 )

@@ -261,7 +261,7 @@ def ragged(tmp_path_factory):
 
 @pytest.mark.parametrize(("old", "draw"), OF_OLD, ids=[str([*old]) for old, _ in OF_OLD])
 def test_what_has_been_merged_into_draw_still_means_the_same_and_reads_the_same_states(ragged, old, draw):
-    fields = {"y": "y", "token": Field("token", rows=Bounds("bounds"))}
+    fields = {"y": "y", "token": Field("token", lookup=Bounds("bounds"))}
     names = {name for name in old if name != "shuffle"}
     with pytest.warns(DeprecationWarning, match="goes in 0.4: write draw=") as caught:
         before = H5StreamLoader(ragged, 5, seed=1, fields=fields, **old)

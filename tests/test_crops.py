@@ -17,6 +17,7 @@ from h5stream import (
     H5StreamLoader,
     Lengths,
     Objects,
+    Ragged,
     errors,
 )
 
@@ -41,11 +42,11 @@ EIGHT = Crop(8)
 def fields(crop=EIGHT, form="packed"):
     frames = Bounds("bounds")
     return {
-        "mel": Field("mel", rows=frames, crop=crop, ragged=form),
-        "pitch": Field("pitch", rows=frames, crop=crop),
-        "audio": Field("audio", rows=Bounds("samples"), crop=Crop(10 * crop.length, at=crop.at)),
-        "whole": Field("mel", rows=frames),
-        "first": Field("mel", rows=frames, max_length=crop.length),
+        "mel": Field("mel", lookup=frames, ragged=Ragged(form, crop=crop)),
+        "pitch": Field("pitch", lookup=frames, ragged=Ragged(crop=crop)),
+        "audio": Field("audio", lookup=Bounds("samples"), ragged=Ragged(crop=Crop(10 * crop.length, at=crop.at))),
+        "whole": Field("mel", lookup=frames),
+        "first": Field("mel", lookup=frames, ragged=Ragged(crop=Crop(crop.length, at="start"))),
         "label": "label",
     }
 
@@ -110,9 +111,8 @@ def test_every_place_is_as_likely_and_each_epoch_and_seed_has_others(path):
         (lambda: Crop(0), "a row or more"),
         (lambda: Crop(2.5), "length"),
         (lambda: Crop(8, at="end"), "'random', 'start', 'center'"),
-        (lambda: Field("x", rows="y", crop=Crop(8)), "rows=Bounds"),
-        (lambda: Field("x", rows=Bounds("b"), crop=8), "takes a Crop"),
-        (lambda: Field("x", rows=Bounds("b"), crop=Crop(8), max_length=8), "one of them"),
+        (lambda: Field("x", lookup="y", ragged=Ragged(crop=Crop(8))), "lookup=Bounds"),
+        (lambda: Field("x", lookup=Bounds("b"), ragged=Ragged(crop=8)), "takes a Crop"),
     ],
 )
 def test_what_is_no_crop_is_refused(make, says):
@@ -170,8 +170,8 @@ def test_crops_of_two_rates_begin_at_one_time(tmp_path, stored, at, fine):
     audio = AUDIO if fine == 80 else AUDIO // 4
     written(tmp_path / "a.h5", audio)
     fields = {
-        "mel": Field("mel", crop=Crop(8, at=at), **STORED[stored]("mel")),
-        "audio": Field("audio", crop=Crop(fine, at=at), **STORED[stored]("audio")),
+        "mel": Field("mel", **STORED[stored]("mel"), ragged=Ragged(crop=Crop(8, at=at))),
+        "audio": Field("audio", **STORED[stored]("audio"), ragged=Ragged(crop=Crop(fine, at=at))),
         "label": "label",
     }
     samples = {"samples": Objects("objects/*")} if stored == "objects" else {}
@@ -199,8 +199,8 @@ def test_fields_that_have_no_time_in_common_are_each_drawn_from_all_of_their_row
     audio = np.where(np.arange(50) < 25, 10 * FRAMES + 400, 10 * FRAMES)
     written(tmp_path / "a.h5", audio)
     fields = {
-        "mel": Field("mel", rows=Bounds("mel_bounds"), crop=Crop(8)),
-        "audio": Field("audio", rows=Bounds("audio_bounds"), crop=Crop(80)),
+        "mel": Field("mel", lookup=Bounds("mel_bounds"), ragged=Ragged(crop=Crop(8))),
+        "audio": Field("audio", lookup=Bounds("audio_bounds"), ragged=Ragged(crop=Crop(80))),
         "label": "label",
     }
     spare, more = np.maximum(0, FRAMES - 8), np.maximum(0, audio - 80)

@@ -66,7 +66,7 @@ def test_every_image_is_what_imagecodecs_gives(tmp_path, count, kinds, stored, o
     images = [image(k, (20, 24 + (0 if alike else k % 3), 3)) for k in range(count)]
     expected = write(tmp_path / "a.h5", images, kinds, stored, **options)
     decode = kinds[0] if len(kinds) == 1 else "auto"
-    field = Field("image", decode=decode, length="" if stored == "values" else "length")
+    field = Field("image", decode=(decode, "" if stored == "values" else "length"))
     fields = {"image": field, "label": "label"}
     with H5StreamLoader(tmp_path / "a.h5", 4, fields=fields, **given_too) as loader:
         for _ in range(2):
@@ -109,12 +109,12 @@ def test_an_image_that_claims_more_than_memory_is_refused_before_it_is_taken(tmp
     ("field", "says"),
     [
         (lambda: Field("image", decode="gif"), "'auto', 'jpeg', 'png', 'webp'"),
-        (lambda: Field("image", length="length"), "needs decode="),
+        (lambda: Field("image", decode=("", "length")), "where that says how long"),
         (lambda: Field("image", decode="jpeg", ragged="packed"), "'list'"),
         (lambda: Field("image", decode="jpeg", dtype=torch.float32), "without columns="),
         (lambda: Field("image", decode="png"), "none is an image"),
         (lambda: Field("label", decode="png"), "values of variable length"),
-        (lambda: Field("rows", decode="jpeg", length="length"), "from 0 to 10"),
+        (lambda: Field("rows", decode=("jpeg", "length")), "from 0 to 10"),
     ],
 )
 def test_what_is_said_wrongly_is_told(tmp_path, field, says):
@@ -219,12 +219,12 @@ def test_each_sample_names_the_object_of_its_image(tmp_path, stored, beside):
         expected = [DECODE["jpeg"](images[f"images/img_{k}"][()].tobytes()) for k in which]
     given = {"file": tmp_path / "b.h5"} if beside else {}
     for names in ("name", [f"img_{k}" for k in which]):
-        fields = {"image": Field("images/{}", names=names, decode="jpeg", **given), "label": "label"}
+        fields = {"image": Field("images/{}", **given, lookup=names, decode="jpeg"), "label": "label"}
         with H5StreamLoader(path, 4, shuffle=True, fields=fields) as loader:
             assert sorted(check(loader, expected)) == list(range(9))
         dataset = H5Dataset(path, fields)
         assert all(np.array_equal(dataset[k]["image"].numpy(), expected[k]) for k in range(9))
-    alone = Field("images/{}", names=[f"img_{k}" for k in which], decode="jpeg", ragged="list", **given)
+    alone = Field("images/{}", **given, lookup=[f"img_{k}" for k in which], ragged="list", decode="jpeg")
     assert all(np.array_equal(a.numpy(), b) for a, b in zip(H5Dataset(path, alone)[:], expected, strict=True))
     with pytest.raises(errors.FieldNotFoundError, match="img_77"):
-        H5Dataset(path, Field("images/{}", names=["img_77"] * 9, decode="jpeg", **given))
+        H5Dataset(path, Field("images/{}", **given, lookup=["img_77"] * 9, decode="jpeg"))

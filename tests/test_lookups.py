@@ -28,7 +28,7 @@ def data(request, tmp_path):
 def fields_of(folder, rows):
     return {
         "question": "question",
-        "features": Field("features", file=folder / "features.h5", rows=rows),
+        "features": Field("features", file=folder / "features.h5", lookup=rows),
         "answer": Field("answer", file=folder / "answers.h5"),
     }
 
@@ -49,7 +49,7 @@ def test_sequences_of_what_is_looked_up_alone_are_as_long_as_they_say(tmp_path):
     counts = np.array([2, 0, 3, 1, 4])
     with h5py.File(tmp_path / "f.h5", "w") as file:
         file["hit"], file["counts"] = np.arange(10), counts
-    fields = {"hit": Field("hit", rows=Lengths("counts"), ragged="list")}
+    fields = {"hit": Field("hit", lookup=Lengths("counts"), ragged="list")}
     dataset = H5Dataset(tmp_path / "f.h5", fields, samples=Sequences(3))
     assert [one.tolist() for one in dataset[:]["hit"]] == [[0, 1], [], [2, 3, 4]]
 

@@ -154,7 +154,7 @@ from h5stream import Bounds, Field, H5StreamLoader, Sized
 path, form, sizes = json.loads(sys.argv[1])
 base = warmed(Path(path).parent)
 forget_peak()
-fields = [Field("hits", rows=Bounds("bounds"), ragged=form), "image"]
+fields = [Field("hits", lookup=Bounds("bounds"), ragged=form), "image"]
 loader = H5StreamLoader(path, 128, True, fields=fields, memory_budget="256MiB", draw=Sized(**sizes) if sizes else None)
 for _ in range(2):
     for batch in loader:

@@ -25,7 +25,7 @@ def test_a_sequence_has_the_object_that_its_first_row_names(tmp_path, samples):
     write(tmp_path / "emb.h5", [2, 5, 1], {})
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["x"], file["key"] = np.arange(12), [f"p{k % 3}" for k in range(12)]
-    fields = {"x": "x", "e": Field("{}", file=tmp_path / "emb.h5", names="key", ragged="list")}
+    fields = {"x": "x", "e": Field("{}", file=tmp_path / "emb.h5", lookup="key", ragged="list")}
     batch = H5Dataset(tmp_path / "x.h5", fields, samples=samples)[:]
     assert batch["x"].tolist() == [[0, 1, 2], [4, 5, 6], [8, 9, 10]]
     with h5py.File(tmp_path / "emb.h5") as file:
@@ -36,7 +36,7 @@ def test_a_file_without_any_names_is_refused_where_nothing_says_what_the_field_h
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["o/p0"], file["key"] = np.arange(3), np.array([], dtype="S5")
     with pytest.raises(errors.FieldLengthError, match="names no object, so that nothing says"):
-        H5Dataset(tmp_path / "a.h5", {"x": Field("o/{}", names="key")})
+        H5Dataset(tmp_path / "a.h5", {"x": Field("o/{}", lookup="key")})
 
 
 def test_what_cannot_be_is_named(tmp_path):
@@ -50,6 +50,6 @@ def test_what_cannot_be_is_named(tmp_path):
         with pytest.raises(kind, match=words):
             H5Dataset(tmp_path / "a.h5", {"x": Field("{}", **options)})
     with pytest.raises(errors.OptionError, match=r"one \{\}"):
-        Field("p", names=["p0"])
+        Field("p", lookup=["p0"])
     with pytest.raises(errors.OptionError, match=r"3 names, and needs one for each of 2 samples"):
-        H5Dataset(tmp_path / "a.h5", {"x": Field("{}", names=["p0"] * 3), "p": "p0"})
+        H5Dataset(tmp_path / "a.h5", {"x": Field("{}", lookup=["p0"] * 3), "p": "p0"})

@@ -1,4 +1,4 @@
-"""`Field(mean=, std=, factor=, nan=)`: a batch is what NumPy makes of the stored numbers, however it is asked for."""
+"""`Field(normalise=)`: a batch is what NumPy makes of the stored numbers, however it is asked for."""
 
 from __future__ import annotations
 
@@ -77,22 +77,24 @@ def test_objects_compounds_lists_and_images_are_normalised(tmp_path, path):
             images[k] = np.frombuffer(encoded, "u1")
     source = tmp_path / "o.h5"
     objects = H5Dataset(
-        source, {"x": Field(".", mean=1, std=2), "l": Field("@level", factor=2)}, samples=Objects("data/*")
+        source,
+        {"x": Field(".", normalise={"mean": 1, "std": 2}), "l": Field("@level", normalise={"factor": 2})},
+        samples=Objects("data/*"),
     )
     assert objects[:]["x"][:, 0, 0].tolist() == [(k - 1) / 2 for k in range(9)]
     assert objects[4]["l"] == 8
-    pictures = H5Dataset(source, Field("jpeg", decode="png", factor=1 / 255, mean=[0.1, 0.2, 0.3]))
+    pictures = H5Dataset(source, Field("jpeg", decode="png", normalise={"mean": [0.1, 0.2, 0.3], "factor": 1 / 255}))
     assert pictures[1].shape == (5, 5, 3)
     assert torch.allclose(pictures[:][0][0, 0], torch.tensor([0.1, 0.0, -0.1]), atol=1e-6)
-    both = H5Dataset(path, Field("all", factor=3))[:]
+    both = H5Dataset(path, Field("all", normalise={"factor": 3}))[:]
     assert both["a"].tolist() == both["b"].tolist() == [3] * 300
-    lists = H5Dataset(path, Field("vlen", ragged="list", mean=1))
+    lists = H5Dataset(path, Field("vlen", ragged="list", normalise={"mean": 1}))
     assert lists[2].tolist() == [1, 1]
 
 
 def test_what_statistics_found_brings_a_field_to_mean_0_and_deviation_1(path):
     known = H5Dataset(path, ["x", "image"]).statistics(axis={"x": -1, "image": 0})
-    fields = [Field("x", **known["x"].normalise()), Field("image", **known["image"].normalise())]
+    fields = [Field("x", normalise=known["x"].normalise()), Field("image", normalise=known["image"].normalise())]
     again = H5Dataset(path, fields)
     x, image = again[:]
     assert np.allclose(x.double().mean(0), 0, atol=1e-6)
@@ -138,6 +140,10 @@ def test_what_makes_no_sense_is_refused(path, given, rule):
 
 def test_datasets_that_are_joined_are_normalised_alike(path):
     with pytest.raises(FieldLengthError, match="normalised otherwise"):
-        H5Dataset([H5Dataset(path, Field("x", mean=1)), H5Dataset(path, Field("x", mean=2))])
-    both = H5Dataset([H5Dataset(path, Field("x", mean=1)), H5Dataset(path, Field("x", mean=1))])
+        H5Dataset(
+            [H5Dataset(path, Field("x", normalise={"mean": 1})), H5Dataset(path, Field("x", normalise={"mean": 2}))]
+        )
+    both = H5Dataset(
+        [H5Dataset(path, Field("x", normalise={"mean": 1})), H5Dataset(path, Field("x", normalise={"mean": 1}))]
+    )
     assert torch.equal(both[0], both[300])

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from sample_files import write_sample
 
-from h5stream import H5StreamLoader, track
+from h5stream import H5StreamLoader
 from h5stream.advice.suggestion import Suggestion
-from h5stream.monitor import SystemMonitor
+from h5stream.monitor import SystemMonitor, track
 
 
 class Printer:

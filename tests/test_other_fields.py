@@ -37,7 +37,7 @@ def test_the_samples_are_the_same(path, kind):
     rows = torch.cat(list(H5StreamLoader(source, 8))).numpy()
     with h5py.File(path) as file:
         x = file["x"][:][rows]
-    with H5StreamLoader(source, 8, fields=[Field("x", mean=1.0, std=2.0), "y"]) as loader:
+    with H5StreamLoader(source, 8, fields=[Field("x", normalise={"mean": 1.0, "std": 2.0}), "y"]) as loader:
         batches = list(loader)
     assert np.array_equal(torch.cat([y for _, y in batches]).numpy(), rows)
     assert np.allclose(torch.cat([batch for batch, _ in batches]).numpy(), (x - 1) / 2)
@@ -46,7 +46,7 @@ def test_the_samples_are_the_same(path, kind):
 def test_a_part_is_normalised_by_its_own_statistics(path):
     train, _ = H5Dataset(path, ["x", "y"]).split(0.8)
     found = train.statistics("x", axis=-1)
-    with H5StreamLoader(train, 8, True, fields=[Field("x", **found["x"].normalise()), "y"]) as loader:
+    with H5StreamLoader(train, 8, True, fields=[Field("x", normalise=found["x"].normalise()), "y"]) as loader:
         x = torch.cat([x for x, _ in loader])
     assert torch.allclose(x.mean(0), torch.zeros(3), atol=1e-5)
     assert torch.allclose(x.std(0, correction=0), torch.ones(3), atol=1e-5)

@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from h5stream import Field, H5Dataset, H5StreamLoader, Objects, Rows, Sequences, errors
+from h5stream import Crop, Field, H5Dataset, H5StreamLoader, Objects, Ragged, Rows, Sequences, errors
 
 STORED = [{}, {"chunks": True}, {"compression": "gzip", "shuffle": True, "chunks": (3, 2, 2)}, {"scaleoffset": 0}]
 ARRAYS = Field("x", ragged="arrays")
@@ -59,7 +59,7 @@ def test_what_has_no_shape_of_its_own_is_refused_by_name(paths):
     with pytest.raises(errors.OptionError, match=r"samples=Objects"):
         H5Dataset(paths[0], Field("data/0/x", ragged="arrays"))
     with pytest.raises(errors.OptionError, match="whole arrays"):
-        Field("x", ragged="arrays", max_length=3)
+        Field("x", ragged=Ragged("arrays", crop=Crop(3, at="start")))
     with pytest.raises(errors.OptionError, match="whole arrays"):
         Field("x", ragged="arrays", columns=[0, 1])
     with pytest.raises(errors.UnsupportedFieldError, match="single values"):

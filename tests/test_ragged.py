@@ -9,10 +9,12 @@ import torch
 
 from h5stream import (
     Bounds,
+    Crop,
     Field,
     H5Dataset,
     H5StreamLoader,
     Lengths,
+    Ragged,
     collate,
     errors,
     structure,
@@ -60,13 +62,17 @@ def path(request, tmp_path):
     return tmp_path / "a.h5", write(tmp_path / "a.h5", np.random.default_rng(1).integers(0, 9, 90), **request.param)
 
 
-FIELDS = {"hit": Field("hit", rows=Bounds("bounds")), "label": "label", "time": Field("time", rows=Lengths("lengths"))}
+FIELDS = {
+    "hit": Field("hit", lookup=Bounds("bounds")),
+    "label": "label",
+    "time": Field("time", lookup=Lengths("lengths")),
+}
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_ragged_field_alone_is_a_batch_for_whatever_takes_batches(tmp_path, form):
     expected = write(tmp_path / "a.h5", [2, 0, 3, 1])
-    dataset = H5Dataset(tmp_path / "a.h5", Field("hit", rows=Bounds("bounds"), ragged=form))
+    dataset = H5Dataset(tmp_path / "a.h5", Field("hit", lookup=Bounds("bounds"), ragged=form))
     batch = next(iter(torch.utils.data.DataLoader(dataset, 4, collate_fn=collate)))
     some = structure.first_rows(batch, 3) if form in ("packed", "pad") else batch
     for rows in (batch, some):
@@ -81,7 +87,7 @@ def test_the_forms_say_which_rows_are_whose(tmp_path):
     expected = write(tmp_path / "a.h5", [2, 0, 3])
 
     def read(**form):
-        field = Field("hit", rows=Bounds("bounds"), **form)
+        field = Field("hit", **form, lookup=Bounds("bounds"))
         return next(iter(H5StreamLoader(tmp_path / "a.h5", 3, fields=[field, "label"])))[0]
 
     packed, padded = read(), read(ragged="pad", pad_value=-1)
@@ -115,20 +121,26 @@ def test_samples_of_damaged_chunks_are_left_out(tmp_path):
     ("field", "says"),
     [
         (lambda: Field("hit", ragged="packed"), "rows=Bounds"),
-        (lambda: Field("hit", rows=Bounds("bounds"), ragged="padded"), "'packed', 'nested'"),
-        (lambda: Field("hit", rows=Bounds("bounds"), pad_value=1), "ragged='pad'"),
-        (lambda: Field("hit", rows=Bounds("bounds"), max_length=0), "a row or more"),
-        (lambda: Field("hit", rows=Bounds("doubtful")), "where they begin or where they end"),
-        (lambda: Field("hit", rows=Bounds("half")), "its type is float64"),
-        (lambda: Field("hit", rows=Bounds("bound")), "Did you mean"),
-        (lambda: Field("time", rows=Bounds("bounds"), ragged="pad", pad_value=0.5), "pad_value=0.5 does not fit"),
-        (lambda: Field("small", rows=Bounds("bounds"), ragged="pad", pad_value=-1), "pad_value=-1 does not fit"),
-        (lambda: Field("hit", rows=Lengths("time")), "there are 4 samples"),
-        (lambda: Field("hit", rows=Lengths("beyond")), "sample 3 is said to have rows"),
-        (lambda: Field("hit", rows=Bounds("backwards")), "go backwards or beyond"),
-        (lambda: Field("hit", rows=Lengths("half")), "its type is float64"),
-        (lambda: Field("text", rows=Bounds("bounds")), "ragged rows are of numbers"),
-        (lambda: Field("pair", rows=Bounds("bounds")), "'pair:a'"),
+        (lambda: Field("hit", lookup=Bounds("bounds"), ragged="padded"), "'packed', 'nested'"),
+        (lambda: Field("hit", lookup=Bounds("bounds"), ragged=Ragged(pad_value=1)), "ragged='pad'"),
+        (lambda: Field("hit", lookup=Bounds("bounds"), ragged=Ragged(crop=Crop(0, at="start"))), "a row or more"),
+        (lambda: Field("hit", lookup=Bounds("doubtful")), "where they begin or where they end"),
+        (lambda: Field("hit", lookup=Bounds("half")), "its type is float64"),
+        (lambda: Field("hit", lookup=Bounds("bound")), "Did you mean"),
+        (
+            lambda: Field("time", lookup=Bounds("bounds"), ragged=Ragged("pad", pad_value=0.5)),
+            "pad_value=0.5 does not fit",
+        ),
+        (
+            lambda: Field("small", lookup=Bounds("bounds"), ragged=Ragged("pad", pad_value=-1)),
+            "pad_value=-1 does not fit",
+        ),
+        (lambda: Field("hit", lookup=Lengths("time")), "there are 4 samples"),
+        (lambda: Field("hit", lookup=Lengths("beyond")), "sample 3 is said to have rows"),
+        (lambda: Field("hit", lookup=Bounds("backwards")), "go backwards or beyond"),
+        (lambda: Field("hit", lookup=Lengths("half")), "its type is float64"),
+        (lambda: Field("text", lookup=Bounds("bounds")), "ragged rows are of numbers"),
+        (lambda: Field("pair", lookup=Bounds("bounds")), "'pair:a'"),
     ],
 )
 def test_what_is_said_wrongly_is_told(tmp_path, field, says):

@@ -9,7 +9,7 @@ from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader, Sample
 
 LENGTHS = (9, 3, 23, 4, 40, 17, 4)
 STEPS = 4
-FIELDS = {"x": "x", "next": Field("x", steps=[STEPS - 1]), "number": SampleNumber()}
+FIELDS = {"x": "x", "next": Field("x", take=[STEPS - 1]), "number": SampleNumber()}
 LONG_ENOUGH = [k for k, rows in enumerate(LENGTHS) if rows >= STEPS]
 
 

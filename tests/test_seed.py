@@ -21,6 +21,7 @@ from h5stream import (
     Field,
     H5Dataset,
     H5StreamLoader,
+    Ragged,
     Sequences,
     Weighted,
 )
@@ -50,7 +51,7 @@ DRAWING = {
     "balance": {"draw": Balanced(np.arange(ROWS) % 3)},
     "a function for samples": {"sample_transform": plus_noise},
     "random starts": {"samples": Sequences(4, of="files", starts="random", per_epoch=50)},
-    "random crops": {"fields": Field("rows", rows=Bounds("bounds"), ragged="pad", crop=Crop(3))},
+    "random crops": {"fields": Field("rows", lookup=Bounds("bounds"), ragged=Ragged("pad", crop=Crop(3)))},
     "a sampler of torch": {"sampler": RandomSampler(range(ROWS))},
 }
 

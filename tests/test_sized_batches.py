@@ -31,8 +31,8 @@ def path(request, tmp_path_factory):
 
 def fields(form="packed"):
     return {
-        "token": Field("token", rows=Bounds("bounds"), ragged=form),
-        "word": Field("word", rows=Lengths("words")),
+        "token": Field("token", lookup=Bounds("bounds"), ragged=form),
+        "word": Field("word", lookup=Lengths("words")),
         "label": "label",
         "image": "image",
     }

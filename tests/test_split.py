@@ -203,7 +203,7 @@ def test_overlapping_sequences_leak_and_segments_do_not(demos):
         (Objects("data/*"), {"x": "x"}, "@subject", (6, 6)),
         (Objects("data/*"), {"x": "x", "s": "@subject"}, "s", (6, 6)),
         (Rows(of="data/*"), "x", "segment", (120, 120)),
-        (None, {"h": Field("hits", rows=Lengths("lengths"), ragged="packed"), "n": "lengths"}, None, (15, 15)),
+        (None, {"h": Field("hits", lookup=Lengths("lengths"), ragged="packed"), "n": "lengths"}, None, (15, 15)),
         (None, {"f": "flat", "v": Values(np.arange(60) % 3)}, "v", None),
     ],
 )

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from h5stream import Field, H5Dataset, Lengths, Objects, Values
+from h5stream import Field, H5Dataset, Lengths, Objects, Ragged, Values
 from h5stream.engine.moments import MOST_VALUES, Moments
 from h5stream.errors import CorruptChunkError, FieldNotFoundError, OptionError
 from h5stream.storage.catalogue import forget, kept_of
@@ -171,8 +171,8 @@ def test_statistics_of_a_part_are_of_that_part_alone(path):
 def test_every_kind_of_sample_has_statistics(path, tmp_path, part):
     with h5py.File(path) as f:
         hits, table, which = f["hits"][()], f["table"][()], f["which"][()]
-    ragged = Field("hits", rows=Lengths("lengths"), ragged="pad", pad_value=1e9)
-    looked_up = Field("table", rows="which")
+    ragged = Field("hits", lookup=Lengths("lengths"), ragged=Ragged("pad", pad_value=1e9))
+    looked_up = Field("table", lookup="which")
     dataset = H5Dataset(path, {"h": ragged, "t": looked_up, "v": Values(np.arange(500) % 5)})
     rows = np.arange(500) if part == "all" else np.arange(0, 500, 7)
     starts = np.append(0, np.cumsum(np.arange(500) % 3))

@@ -14,6 +14,7 @@ from h5stream import (
     Rows,
     Sequences,
     Table,
+    Take,
     Values,
     errors,
 )
@@ -54,9 +55,9 @@ def test_a_number_that_a_field_can_hold_is_padding(path):
 def test_each_field_may_be_padded_with_its_own(path):
     fields = {
         "edge": "x",
-        "label": Field("done", pad=200),
-        "zeros": Field("x", pad="zeros"),
-        "number": Field("x", pad=-1.5),
+        "label": Field("done", take=Take(pad=200)),
+        "zeros": Field("x", take=Take(pad="zeros")),
+        "number": Field("x", take=Take(pad=-1.5)),
     }
     for loader in (
         H5StreamLoader(path, 19, fields=fields, samples=Sequences(3, of="data/*", pad="edge")),
@@ -67,14 +68,14 @@ def test_each_field_may_be_padded_with_its_own(path):
         assert batch["label"][5].tolist() == [5, 200, 200]
         assert batch["zeros"][5].tolist() == [5, 0, 0]
         assert batch["number"][5].tolist() == [5, -1.5, -1.5]
-    fields = {"raw": "raw", "label": Field("raw", pad=9)}
+    fields = {"raw": "raw", "label": Field("raw", take=Take(pad=9))}
     boxes = H5Dataset(path, fields, samples=Boxes((2, 2), at="grid", halo=(1, 1), pad="reflect"))
     assert boxes[0]["label"][0].tolist() == [9] * 4
     assert boxes[0]["raw"][0].tolist() == [0] * 4
     with pytest.raises(errors.OptionError, match="nothing is padded here"):
-        H5Dataset(path, Field("x", pad=3), samples=Sequences(3, of="data/*"))
+        H5Dataset(path, Field("x", take=Take(pad=3)), samples=Sequences(3, of="data/*"))
     with pytest.raises(errors.OptionError, match="pad= is 'edge', 'zeros' or a number"):
-        Field("x", pad="mirror")
+        Field("x", take=Take(pad="mirror"))
 
 
 @pytest.mark.parametrize("kind", [lambda of: Sequences(2, of=of), lambda of: Rows(of=of)])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from h5stream import Field, H5Dataset, H5StreamLoader, Table, errors
+from h5stream import Field, H5Dataset, H5StreamLoader, Table, Take, errors
 
 LENGTHS = {"a/left": 9, "a/right": 3, "b": 23}
 STORED = [{}, {"chunks": (4, 2), "compression": "gzip"}]
@@ -81,8 +81,8 @@ def test_what_has_no_columns_is_refused(columns):
         ({"group": ["b", "b"], "row": [0, 23]}, "x", "'row' is 23 at sample 1, where 23 rows are there; .* 1 of 2"),
         ({"group": ["b"], "row": [-1]}, "x", "'row' is -1 at sample 0"),
         ({"group": ["b"], "row": [20], "length": 4}, "x", "steps from 0 to 3, where 23 rows .* pad='edge'"),
-        ({"group": ["b"], "row": [2]}, Field("x", at="t2"), "at= names a column .* which has 'row'"),
-        ({"group": ["b"], "row": [2], "t2": [40]}, Field("x", at="t2"), "'t2' is 40 at sample 0"),
+        ({"group": ["b"], "row": [2]}, Field("x", take=Take(at="t2")), "at= names a column .* which has 'row'"),
+        ({"group": ["b"], "row": [2], "t2": [40]}, Field("x", take=Take(at="t2")), "'t2' is 40 at sample 0"),
         ({"row": [2]}, "b/x", None),
         ({"file": [1], "row": [2]}, "b/x", "'file' is 1 at 0, and 1 files are opened"),
         ({"file": ["no.h5"], "row": [2]}, "b/x", "names 'no.h5', which is not among the files"),
@@ -106,7 +106,7 @@ def test_groups_are_named_with_their_files(paths):
     with pytest.raises(errors.FieldNotFoundError, match="has no group 'c'"):
         H5Dataset(paths[0], "x", samples=Table(group=["c"], row=[0]))
     with pytest.raises(errors.OptionError, match=r"Field.*at='row2'.*there is no Table"):
-        H5Dataset(paths[0], Field("b/x", at="row2"))
+        H5Dataset(paths[0], Field("b/x", take=Take(at="row2")))
     with pytest.raises(errors.OptionError, match=r"samples= takes Sequences\(...\), Rows\(...\), Objects"):
         H5Dataset(paths[0], "b/x", samples={"row": [0]})
     both = [H5Dataset(path, "x", samples=table) for path in paths]

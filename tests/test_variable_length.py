@@ -8,7 +8,7 @@ import pytest
 import torch
 from making import flip_byte
 
-from h5stream import Field, H5Dataset, H5StreamLoader, errors
+from h5stream import Field, H5Dataset, H5StreamLoader, Ragged, errors
 from tools import fuzz_files
 
 PAIR = np.dtype([("a", "<i2"), ("b", "<f4")])
@@ -113,7 +113,7 @@ def test_memory_is_counted_before_it_is_taken(tmp_path):
 @pytest.mark.parametrize(
     ("field", "says"),
     [
-        (Field("x", ragged="pad", pad_value=0.5), "does not fit"),
+        (Field("x", ragged=Ragged("pad", pad_value=0.5)), "does not fit"),
         (Field("text", ragged="packed"), "numbers of variable length"),
         (Field("y", ragged="packed"), "numbers of variable length"),
         (Field("pair", ragged="packed"), "'a'"),

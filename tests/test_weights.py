@@ -69,7 +69,7 @@ def objects(path):
 def ragged(path):
     with h5py.File(path) as file:
         whole = np.split(file["tokens"][:], file["ends"][1:-1])
-    fields = {"x": Field("tokens", rows=Bounds("ends"), ragged="list"), "n": SampleNumber()}
+    fields = {"x": Field("tokens", lookup=Bounds("ends"), ragged="list"), "n": SampleNumber()}
     return {"fields": fields}, whole
 
 

@@ -57,6 +57,7 @@ from h5stream import (
     Mixture,
     Objects,
     Padding,
+    Ragged,
     SampleNumber,
     Sequences,
     Sized,
@@ -221,7 +222,7 @@ def _sequences(file: h5py.File, rng: random.Random) -> Kind:
         return values, outside
 
     held = {"few": taken(steps)[0], "padding": taken(range(length))[1], "all": taken(range(length))[0]}
-    fields = {"few": Field("x", steps=steps), "all": "x", "padding": Padding()}
+    fields = {"few": Field("x", take=steps), "all": "x", "padding": Padding()}
     samples = Sequences(length, of=of, pad=pad, stride=stride)
     return Kind(count=len(anchors), fields=fields, held=held, options={"samples": samples})
 
@@ -234,7 +235,7 @@ def _objects(file: h5py.File, rng: random.Random) -> Kind:
     for k, one in enumerate(x):
         stored(file, f"object{k:04d}/x", one, rng if alike is None else random.Random(alike))
         file[f"object{k:04d}"].attrs["label"] = k % 7
-    fields = {"x": Field("x", ragged=form, pad_value=PAD if form == "pad" else 0), "label": "@label"}
+    fields = {"x": Field("x", ragged=Ragged(form, pad_value=PAD if form == "pad" else 0)), "label": "@label"}
     held = {"x": x, "label": np.arange(count) % 7}
     return Kind(count=count, fields=fields, held=held, options={"samples": Objects("object*")})
 
@@ -257,7 +258,11 @@ def _ragged(file: h5py.File, rng: random.Random) -> Kind:
     if crop is not None and not is_random:
         spare = [max(0, n - crop.length) // (2 if crop.at == "center" else n + 1) for n in lengths]
         x = [one[begin : begin + crop.length] for one, begin in zip(x, spare, strict=True)]
-    fields = {"tokens": Field("tokens", rows=Bounds("bounds"), ragged=form, crop=crop, pad_value=PAD * (form == "pad"))}
+    fields = {
+        "tokens": Field(
+            "tokens", lookup=Bounds("bounds"), ragged=Ragged(form, crop=crop, pad_value=PAD * (form == "pad"))
+        )
+    }
     draw = rng.choice([None, Sized(rng.randint(60, 2000), bucket=rng.random() < 0.3)])
     options = {"draw": draw} | ({"shuffle": True} if draw is not None and draw.bucket else {})
     return Kind(count=len(x), fields=fields, held={"tokens": cropped if is_random else x}, options=options)
@@ -290,7 +295,7 @@ def _lookup(file: h5py.File, rng: random.Random) -> Kind:
     stored(file, "features", features, rng), stored(file, "question", question, rng)
     index = np.random.default_rng(rng.getrandbits(32)).integers(0, rows, count)
     file["index"] = index
-    fields = {"feature": Field("features", rows=rng.choice(["index", index])), "question": "question"}
+    fields = {"feature": Field("features", lookup=rng.choice(["index", index])), "question": "question"}
     return Kind(count=count, fields=fields, held={"feature": features[index], "question": question})
 
 
@@ -304,7 +309,7 @@ def _variable(file: h5py.File, rng: random.Random) -> Kind:
     stored(file, "texts", texts, rng, dtype=h5py.string_dtype())
     short = stored(file, "short", np.array([f"{length:05}".encode() for length in lengths]), rng)
     fields = {
-        "values": Field("values", ragged=form, pad_value=PAD * (form == "pad")),
+        "values": Field("values", ragged=Ragged(form, pad_value=PAD * (form == "pad"))),
         "texts": "texts",
         "short": "short",
     }

@@ -89,7 +89,7 @@ class RoboticsDiffusionTransformer(Program):
         paths = sorted(folder.glob("*.hdf5"), key=lambda path: int(path.stem[8:]))
         lengths = [len(h5py.File(path)["action"]) for path in paths]
         file, row = np.repeat(range(len(paths)), lengths), np.concatenate([*map(np.arange, lengths)])
-        image, action = Field("observations/images/cam_high", decode="jpeg"), Field("action", steps=range(16))
+        image, action = Field("observations/images/cam_high", decode="jpeg"), Field("action", take=range(16))
         fields = {"image": image, "action": action}
         return H5StreamLoader(paths, samples=Table(file=file, row=row, pad="edge"), fields=fields, **options)
 

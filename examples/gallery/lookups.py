@@ -39,7 +39,7 @@ class ClevrIep(Program):
 
     @staticmethod
     def ours(folder, **options):
-        features = Field("features", file=folder / "features.h5", rows="image_idxs")
+        features = Field("features", file=folder / "features.h5", lookup="image_idxs")
         fields = {name: name for name in ("questions", "programs", "answers")}
         return H5StreamLoader(folder / "questions.h5", fields={**fields, "features": features}, **options)
 
@@ -142,7 +142,7 @@ class MVPBenchmark(Program):
             folder / "mvp.h5",
             fields={
                 "partial": "incomplete_pcds",
-                "complete": Field("complete_pcds", rows=np.arange(views) // 26),
+                "complete": Field("complete_pcds", lookup=np.arange(views) // 26),
                 "label": "labels",
             },
             **options,

@@ -331,7 +331,7 @@ class NeuralPredictors(Program):
     @staticmethod
     def ours(folder, **options):
         train = [str(k) for k, tier in enumerate(h5py.File(folder / "movies.h5")["tiers"]) if tier == b"train"]
-        fields = {group: Field(f"{group}/{{}}", names=train) for group in ("videos", "responses")}
+        fields = {group: Field(f"{group}/{{}}", lookup=train) for group in ("videos", "responses")}
         return H5StreamLoader(folder / "movies.h5", fields=fields, **options)
 
 
@@ -488,7 +488,7 @@ class VideoClips(Program):
     @staticmethod
     def ours(folder, **options):
         samples = Sequences(of="*", starts="random")
-        fields = {"clip": Field("frames", steps=range(0, 16, 2))}
+        fields = {"clip": Field("frames", take=range(0, 16, 2))}
         return H5StreamLoader(folder / "videos.h5", samples=samples, fields=fields, **options)
 
 
@@ -555,7 +555,7 @@ class Wmca(Program):
     @staticmethod
     def ours(folder, **options):
         keys = sorted(set(h5py.File(folder / "colour.h5")) & set(h5py.File(folder / "infrared.h5")))
-        infrared = Field("{}/array", file=folder / "infrared.h5", names=keys)
+        infrared = Field("{}/array", file=folder / "infrared.h5", lookup=keys)
         return H5StreamLoader(
             folder / "colour.h5", samples=Objects(keys), fields={"colour": "array", "infrared": infrared}, **options
         )

@@ -48,7 +48,7 @@ class WatChMaL(Program):
     @staticmethod
     def ours(folder, **options):
         rows = Bounds("event_hits_index")
-        fields = {name: Field(name, rows=rows) for name in ("hit_pmt", "hit_time", "hit_charge")}
+        fields = {name: Field(name, lookup=rows) for name in ("hit_pmt", "hit_time", "hit_charge")}
         return H5StreamLoader(folder / "digi.h5", fields={**fields, "label": "labels"}, **options)
 
 
@@ -87,8 +87,8 @@ class Returnn(Program):
         return H5StreamLoader(
             folder / "data.hdf",
             fields={
-                "data": Field("inputs", rows=Lengths("inputLengths"), ragged="pad"),
-                "classes": Field("targets/data/classes", rows=Lengths("targetLengths"), ragged="pad"),
+                "data": Field("inputs", lookup=Lengths("inputLengths"), ragged="pad"),
+                "classes": Field("targets/data/classes", lookup=Lengths("targetLengths"), ragged="pad"),
             },
             **options,
         )
@@ -142,9 +142,9 @@ class NeuralMotifs(Program):
         return H5StreamLoader(
             folder / "VG-SGG.h5",
             fields={
-                "boxes": Field("boxes_1024", rows=boxes),
-                "labels": Field("labels", columns=(0, ...), rows=boxes),
-                "relationships": Field("relationships", rows=relations),
+                "boxes": Field("boxes_1024", lookup=boxes),
+                "labels": Field("labels", columns=(0, ...), lookup=boxes),
+                "relationships": Field("relationships", lookup=relations),
             },
             **options,
         )

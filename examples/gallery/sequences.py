@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 
 from examples.gallery.program import GZIP, Program, measured, pixels
-from h5stream import Ends, Field, H5StreamLoader, Padding, Sequences, Table, Values
+from h5stream import Ends, Field, H5StreamLoader, Padding, Sequences, Table, Take, Values
 
 
 class Robomimic(Program):
@@ -53,7 +53,7 @@ class Robomimic(Program):
         return H5StreamLoader(
             folder / "demos.hdf5",
             samples=Sequences(16, of=[f"data/{name}" for name in demos], pad="edge"),
-            fields={"image": Field("obs/agentview_image", steps=[-1, 0]), "actions": "actions", "is_pad": Padding()},
+            fields={"image": Field("obs/agentview_image", take=[-1, 0]), "actions": "actions", "is_pad": Padding()},
             **options,
         )
 
@@ -96,8 +96,8 @@ class DiffusionPolicy(Program):
             folder / "demos.hdf5",
             samples=Sequences(of="data/*", pad="edge", pad_rows=(1, 7)),
             fields={
-                "image": Field("obs/agentview_image", steps=range(-1, 1)),
-                "action": Field("actions", steps=range(-1, 15)),
+                "image": Field("obs/agentview_image", take=range(-1, 1)),
+                "action": Field("actions", take=range(-1, 15)),
             },
             **options,
         )
@@ -154,8 +154,8 @@ class ManiSkill(Program):
             folder / "trajectory.h5",
             samples=Sequences(of="traj_*", pad="edge", pad_rows=(1, 13), lengths="shortest"),
             fields={
-                "obs": Field("obs", steps=[-1, 0]),
-                "actions": Field("actions", steps=range(-1, 15)),
+                "obs": Field("obs", take=[-1, 0]),
+                "actions": Field("actions", take=range(-1, 15)),
                 "is_pad": Padding(steps=range(-1, 15)),
             },
             batch_transform=standing_still,
@@ -208,8 +208,8 @@ class Act(Program):
             f"{folder}/episode_*.hdf5",
             samples=Sequences(30, of="files", starts="random", pad="zeros"),
             fields={
-                "image": Field("observations/images/top", steps=[0]),
-                "qpos": Field("observations/qpos", steps=[0]),
+                "image": Field("observations/images/top", take=[0]),
+                "qpos": Field("observations/qpos", take=[0]),
                 "action": "action",
                 "is_pad": Padding(),
             },
@@ -247,8 +247,8 @@ class FourCastNet(Program):
             f"{folder}/*.h5",
             samples=Sequences(of="files"),
             fields={
-                "x": Field("fields", steps=[-2, 0], columns=[0, 3, 5]),
-                "y": Field("fields", steps=[2], columns=[1, 2]),
+                "x": Field("fields", columns=[0, 3, 5], take=[-2, 0]),
+                "y": Field("fields", columns=[1, 2], take=[2]),
             },
             **options,
         )
@@ -289,11 +289,11 @@ class D4RL(Program):
 
     @staticmethod
     def ours(folder, **options):
-        fields = {name: Field(name, steps=[0]) for name in ("observations", "actions", "rewards")}
+        fields = {name: Field(name, take=[0]) for name in ("observations", "actions", "rewards")}
         return H5StreamLoader(
             folder / "buffer.hdf5",
             samples=Sequences(of=Ends("terminals", "timeouts")),
-            fields={**fields, "next_observations": Field("observations", steps=[1])},
+            fields={**fields, "next_observations": Field("observations", take=[1])},
             **options,
         )
 
@@ -325,7 +325,7 @@ class TokenWindows(Program):
         return H5StreamLoader(
             folder / "tokens.h5",
             samples=Sequences(stride=128),
-            fields={"x": Field("tokens", steps=range(128)), "y": Field("tokens", steps=range(1, 129))},
+            fields={"x": Field("tokens", take=range(128)), "y": Field("tokens", take=range(1, 129))},
             **options,
         )
 
@@ -364,9 +364,9 @@ class MultiplePhysicsPretraining(Program):
             f"{folder}/*.h5",
             samples=Sequences(of="rows", axis=1),
             fields={
-                "velocity": Field("velocity", steps=range(4)),
-                "particles": Field("particles", steps=range(4)),
-                "target": Field("velocity", steps=[4]),
+                "velocity": Field("velocity", take=range(4)),
+                "particles": Field("particles", take=range(4)),
+                "target": Field("velocity", take=[4]),
             },
             **options,
         )
@@ -410,7 +410,7 @@ class Poseidon(Program):
             samples=Table(axis=1, row=row, start=first, end=second),
             fields={
                 "input": Field("velocity", columns=slice(0, 2)),
-                "label": Field("velocity", columns=slice(0, 2), at="end"),
+                "label": Field("velocity", columns=slice(0, 2), take=Take(at="end")),
                 "time": Values(second - first),
             },
             **options,

@@ -263,7 +263,7 @@ def _as_rows(alike: _Alike) -> Iterator[Proposal]:
             "group_a_recording",
             "an episode" if episodes else "a recording, or a part of one table",
             ", ".join(ways),
-            {**fields, **{name: f"Field({quoted(name)}, repeat=True)" for name in once}},
+            {**fields, **{name: f"Field({quoted(name)}, take='all')" for name in once}},
             samples,
         )
 
@@ -412,7 +412,7 @@ def _side_by_side(seen: Seen, group: str, families: Mapping[str, Inside]) -> Pro
         key="side_by_side",
         about=[entry for alike in families.values() for entry in alike.values()],
         what=f"{named(one)} belong together by their names, and so do {count - 1:,} more: each is a sample of its own",
-        way_out="names= says which are taken, each whole",
+        way_out="lookup= says which are taken, each whole",
         fields=fields,
         before=(f"with h5py.File({quoted(seen.path)}) as f:", f"    names = {names}"),
         example=[next(iter(alike.values())) for alike in families.values()],

@@ -483,7 +483,7 @@ _SIZE = "chunks of about 1 MiB"
 RULES = {
     "through_h5py, values": (
         _H5PY,
-        "store the values one behind the other, and beside them where each begins: rows=Bounds(...) takes that",
+        "store the values one behind the other, and beside them where each begins: lookup=Bounds(...) takes that",
     ),
     "variable_length": (
         "{entry.dtype} lies in the file's heap, where each value is looked up for itself, and a batch holds a list, "

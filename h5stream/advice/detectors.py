@@ -159,7 +159,6 @@ def _turned_to_rows(path: str, group: str) -> Lines:
         "import h5py",
         "import numpy as np",
         "from h5stream import Field, H5StreamLoader",
-        "",
         f"source = {quoted(path)}",
         f"target = {quoted(target)}",
         'with h5py.File(source) as f, h5py.File(target, "w") as out:',
@@ -270,7 +269,7 @@ def _ragged(seen: Seen) -> Iterator[Proposal]:
         if chosen := [e for e in largest if e.path not in fields][:MOST_FIELDS]:
             told += said
             about += [*said, *chosen]
-            fields |= {e.path: f"Field({quoted(e.path)}, rows={how})" for e in chosen}
+            fields |= {e.path: f"Field({quoted(e.path)}, lookup={how})" for e in chosen}
     which = [*fields]
     says = {e.path for _, said, _ in found[count] for e in said}
     beside = [e for e in seen.by_rows[count] if e.path not in says and not e.members][:MOST_FIELDS]
@@ -280,8 +279,8 @@ def _ragged(seen: Seen) -> Iterator[Proposal]:
         about=[*about, *beside],
         what=f"{_say(told)} which rows of {named(which[:3])}{' and others' if len(which) > 3 else ''} each of "
         f"{counted(count, 'sample')} has",
-        way_out='rows= takes these. Fields come as values and offsets, or with ragged="pad", "nested" or "list" '
-        "otherwise; max_length= and crop=Crop(...) take a part of each",
+        way_out='lookup= takes these. Fields come as values and offsets, or with ragged="pad", "nested" or "list" '
+        "otherwise; ragged=Ragged(crop=Crop(...)) takes a part of each",
         fields=short_keys(fields),
     )
 
@@ -328,7 +327,7 @@ def _named_objects(seen: Seen) -> Iterator[Proposal]:
                 key="named",
                 about=[seen.by_path[path], *alike, *beside],
                 what=f"{path} names, for each of {counted(count, 'sample')}, a dataset of {group or 'the root'}",
-                way_out="names= looks it up; each is read once a window, however many samples name it",
+                way_out="lookup= looks it up; each is read once a window, however many samples name it",
                 fields={
                     re.sub(r"_?(ids?|names?)$", "", path.rpartition("/")[2]) or "x": looked_up(form, quoted(path)),
                     **keyed(beside),

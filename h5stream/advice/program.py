@@ -165,7 +165,7 @@ def samples_from_text(text: str) -> SampleKind:
 
 def fields_from_text(text: str) -> Any:
     """Read what ``fields=`` takes from text as Python has it, of literals and fields alone."""
-    made = _read(text, FIELDS, "--fields", "\"{'x': Field('hits', rows=Bounds('index')), 'y': 'label'}\"")
+    made = _read(text, FIELDS, "--fields", "\"{'x': Field('hits', lookup=Bounds('index')), 'y': 'label'}\"")
     return list(made) if isinstance(made, tuple) else made
 
 

@@ -74,7 +74,7 @@ class Proposal:
         if found.refused:
             way_out = f"It cannot be streamed as it is: {found.refused}".rstrip(".")
             return replace(self, way_out=way_out, fields={}, is_refused=True)
-        are_rows = self.samples_text[:4] in ("", "Rows") and not any("names=" in form for form in self.fields.values())
+        are_rows = self.samples_text[:4] in ("", "Rows") and not any("{}" in form for form in self.fields.values())
         most = 256 if are_rows else 64
         count = most if files or self.some else found.samples
         return replace(self, batch_size=max(1, min(most, count, batch_rows(None, found.sample_nbytes))))
@@ -146,7 +146,7 @@ def form_of(entry: DatasetEntry, name: str = "", *, ragged: str = "") -> str:
 
 def looked_up(form: str, names: str) -> str:
     """Write a field of datasets that names say, of one that `form_of` wrote."""
-    return f"{form[:-1] if form.startswith('Field(') else f'Field({form}'}, names={names})"
+    return f"{form[:-1] if form.startswith('Field(') else f'Field({form}'}, lookup={names})"
 
 
 def most_of(members: Mapping[str, DatasetEntry]) -> list[str]:

@@ -158,7 +158,7 @@ def _change_of(field: FieldLayout, dtype: torch.dtype | None) -> Change | None:
         wanted = torch.float32 if field.cast is None else field.cast
         if not wanted.is_floating_point:
             raise OptionError(
-                f"field {field.name!r}: mean=, std=, factor= and nan= give floating point numbers, so dtype= takes "
+                f"field {field.name!r}: normalise= gives floating point numbers, so dtype= takes "
                 f"such a type, not {wanted}"
             )
         return Change(wanted, field.normalise)

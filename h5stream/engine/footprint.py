@@ -71,7 +71,7 @@ them: they are not copied then, but take more as long as the batch waits."""
 
 
 RAGGED_WAYS_OUT = (
-    ". A few long samples make all batches large: Field(..., max_length=) or crop=Crop(...) cuts them, "
+    ". A few long samples make all batches large: Field(..., ragged=Ragged(crop=Crop(...))) cuts them, "
     "draw=Sized(rows) puts fewer of them in a batch"
 )
 """What else helps where samples are of unlike lengths."""

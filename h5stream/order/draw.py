@@ -121,7 +121,7 @@ class Sized:
     >>> path = os.path.join(tempfile.mkdtemp(), "a.h5")
     >>> with h5py.File(path, "w") as f:
     ...     f["token"], f["bounds"] = np.arange(9), [0, 3, 4, 6, 9]
-    >>> field = Field("token", rows=Bounds("bounds"), ragged="list")
+    >>> field = Field("token", lookup=Bounds("bounds"), ragged="list")
     >>> [[len(tokens) for tokens in batch] for batch in H5StreamLoader(path, fields=field, draw=Sized(5))]
     [[3, 1], [2, 3]]
     """

@@ -52,8 +52,8 @@ def along_axis(samples: Any, is_scaled: bool = False) -> AlongAxis | None:
     has_rows, is_point = samples.of == ROWS, isinstance(samples, Rows)
     if is_scaled and isinstance(samples.of, (Ends, Ids, Lengths, Bounds)):
         raise OptionError(
-            f"Field(scale=) counts in whole files or groups, and of={type(samples.of).__name__}(...) cuts rows into "
-            "segments; segments of groups or files take scale="
+            f"Take(scale=) of a field counts in whole files or groups, and of={type(samples.of).__name__}(...) cuts "
+            "rows into segments; segments of groups or files take scale="
         )
     if samples.axis == 0 and not has_rows and not is_scaled:
         return None

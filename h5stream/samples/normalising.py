@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
+
+_TAKEN = {"mean", "std", "factor", "nan"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,23 +39,31 @@ class Normalisation:
             if not fits:
                 first = shape[:1] == array.shape and len(shape) > 1
                 hint = f"; numpy.reshape({name}, {(*shape[:1], *[1] * (len(shape) - 1))}) does" if first else ""
-                return f"{name}= of the shape {array.shape} does not fit a sample of {shape} as NumPy broadcasts{hint}"
+                said = f"{name!r} of normalise=, of the shape {array.shape}, does not fit a sample of {shape}"
+                return f"{said} as NumPy broadcasts{hint}"
         return ""
 
 
-def normalisation(name: str, mean: Any, std: Any, factor: Any, nan: Any) -> Normalisation | None:
+def normalisation(name: str, given: Any) -> Normalisation | None:
     """Read what a user gave; None where nothing is to be done."""
-    if mean is None and std is None and factor is None and nan is None:
+    if given is None or given == {}:
         return None
-    found = {key: _numbers(name, key, given) for key, given in (("mean", mean), ("std", std)) if given is not None}
-    if std is not None and not (np.array(found["std"]) > 0).all():
+    wrong = sorted(given.keys() - _TAKEN) if isinstance(given, Mapping) else [given]
+    if wrong:
         raise OptionError(
-            f"Field({name!r}): std= divides and must be above 0 everywhere, and has {np.min(found['std'])}; "
-            "FieldStatistics.normalise() gives 1 where nothing varies"
+            f"Field({name!r}): normalise= takes {{'mean': ..., 'std': ...}}, also 'factor' and 'nan', not {wrong[0]!r}"
         )
-    single = {key: _number(name, key, given) for key, given in (("factor", factor), ("nan", nan)) if given is not None}
+    found = {key: _numbers(name, key, given[key]) for key in ("mean", "std") if given.get(key) is not None}
+    if "std" in found and not (np.array(found["std"]) > 0).all():
+        raise OptionError(
+            f"Field({name!r}): 'std' of normalise= divides and must be above 0 everywhere, and has "
+            f"{np.min(found['std'])}; FieldStatistics.normalise() gives 1 where nothing varies"
+        )
+    single = {key: _number(name, key, given[key]) for key in ("factor", "nan") if given.get(key) is not None}
     if single.get("factor", 1.0) == 0 or not math.isfinite(single.get("factor", 1.0)):
-        raise OptionError(f"Field({name!r}): factor= is a finite number other than 0, not {factor!r}")
+        raise OptionError(
+            f"Field({name!r}): 'factor' of normalise= is a finite number other than 0, not {given['factor']!r}"
+        )
     return Normalisation(**found, **single)
 
 
@@ -60,7 +71,7 @@ def _number(name: str, key: str, given: Any) -> float:
     try:
         return float("text" if isinstance(given, str | bytes) else given)
     except (TypeError, ValueError):
-        raise OptionError(f"Field({name!r}): {key}= takes a number, not {given!r}") from None
+        raise OptionError(f"Field({name!r}): {key!r} of normalise= takes a number, not {given!r}") from None
 
 
 def _numbers(name: str, key: str, given: Any) -> Any:
@@ -70,9 +81,11 @@ def _numbers(name: str, key: str, given: Any) -> Any:
             raise TypeError
         found = found.astype(np.float64)
     except (TypeError, ValueError):
-        raise OptionError(f"Field({name!r}): {key}= takes a number or an array of them, not {given!r}") from None
+        raise OptionError(
+            f"Field({name!r}): {key!r} of normalise= takes a number or an array of them, not {given!r}"
+        ) from None
     if not np.isfinite(found).all():
-        raise OptionError(f"Field({name!r}): {key}= is to be finite everywhere, and is not: {given!r}")
+        raise OptionError(f"Field({name!r}): {key!r} of normalise= is to be finite everywhere, and is not: {given!r}")
     return _tuples(found.tolist())
 
 

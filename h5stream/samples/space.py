@@ -93,14 +93,15 @@ def steps_of(given: Any, samples: Any, name: str) -> Steps | None:
     """Return the steps of a field: its own, or those of a kind of samples that has some; None where it gives a row."""
     if samples is None and given is not None:
         raise OptionError(
-            f"field {name!r} has steps=, which needs samples=Sequences(...), which says what a segment is, or Table"
+            f"field {name!r} has steps in take=, which need samples=Sequences(...), for it says what a segment is, or "
+            "Table"
         )
     if given is not None:
         return tuple(given)
     if samples is None or (samples.steps is None and not isinstance(samples, Sequences)):
         return None
     if samples.steps is None:
-        raise OptionError(f"field {name!r} needs steps=, or Sequences a length: Sequences(16)")
+        raise OptionError(f"field {name!r} needs take=STEPS, or Sequences a length: Sequences(16)")
     return tuple(samples.steps)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from h5stream.samples.segments import Bounds, Lengths, whole_numbers
 from h5stream.samples.sequences import integer
 
 Ints = NDArray[np.int64]
+Option = TypeVar("Option")
 
 ARRAYS = "arrays"
 """The form of objects, or rows of groups, of which each has a shape of its own: a list of tensors."""
@@ -102,22 +104,59 @@ class Crop:
             raise OptionError(f"Crop: at= is {', '.join(map(repr, PLACES))}, not {self.at!r}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Ragged:
-    """How a field that has another number of rows in each sample comes in a batch."""
+    """How a field that has another number of rows in each sample comes in a batch.
 
-    # `"packed"`, `"nested"`, `"pad"` or `"list"`; `STACKED` where each sample has as many rows; `DENSE`
+    Parameters
+    ----------
+    form : str
+        ``"packed"``, ``"nested"``, ``"pad"``, ``"list"``, ``"arrays"`` or ``"dense"``; see `Field`.
+    crop : Crop, optional, keyword-only
+        A part of each sample, such as a random one in each epoch, or its first rows, ``Crop(100, at="start")``.
+    pad_value : number, optional, keyword-only
+        What stands behind the rows of a sample with ``"pad"``.
+
+    Raises
+    ------
+    OptionError
+        If one of them is none of these.
+
+    Examples
+    --------
+    >>> Ragged("pad", crop=Crop(100), pad_value=-1)
+    Ragged(form='pad', crop=Crop(length=100, at='random'), pad_value=-1)
+    """
+
     form: str = "packed"
-    crop: Crop | None = None  # the part of a sample that is read; None for all
-    pad_value: float = 0  # what stands behind the rows of a sample, where they are padded
-    width: int = 0  # where they are columns of a sparse matrix, how many it has; 0 for anything else
+    _: KW_ONLY
+    crop: Crop | None = None
+    pad_value: float = 0
+    # where they are columns of a sparse matrix, how many it has; 0 for anything else
+    width: int = field(default=0, init=False, repr=False)
     # of a dense field the place that each of these has in a row of the batch; -1 for those that are not wanted
-    places: NDArray[np.int32] | None = field(default=None, compare=False)
+    places: NDArray[np.int32] | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.form not in (*FORMS, STACKED, DENSE):
+            raise OptionError(f"ragged= is {', '.join(map(repr, FORMS))}, not {self.form!r}")
+        if not (self.crop is None or isinstance(self.crop, Crop)):
+            raise OptionError(f"Ragged: crop= takes a Crop, such as Crop(100), not {self.crop!r}")
+        if self.pad_value != 0 and self.form != "pad":
+            raise OptionError(f"Ragged: pad_value={self.pad_value!r} is for 'pad', not {self.form!r}")
 
     @property
     def wanted(self) -> int:
         """The columns that a row of a dense field has."""
         return 0 if self.places is None else int(self.places.max(initial=-1)) + 1
+
+
+def changed(one: Option, **values: Any) -> Option:
+    """Return the same field, or its form, of which some attributes have other values."""
+    other = copy.copy(one)
+    for name, value in values.items():
+        object.__setattr__(other, name, value)
+    return other
 
 
 def names_of(said: Stretches) -> tuple[str, ...]:

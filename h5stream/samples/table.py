@@ -32,7 +32,7 @@ class Table:
     **more : array-like
         Columns. ``row`` is the row that a sample begins at, from 0 in its group or file. ``group`` names the group that
         it is of, and ``file`` the file: its number among those that are opened, or its path. Without either, rows count
-        through all files. Any other column of whole numbers is a row too, for fields with ``Field(..., at=column)``;
+        through all files. Any other column of whole numbers is a row too, for fields with ``take=Take(at=column)``;
         what else an index has is left alone.
 
     Attributes

@@ -60,13 +60,13 @@ def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str) -> str:
         )
     if a.normalise != b.normalise:
         return (
-            f"field {b.name!r} is normalised otherwise than {a.name!r} in {first}; what is read as one has one mean=, "
-            "std=, factor= and nan="
+            f"field {b.name!r} is normalised otherwise than {a.name!r} in {first}; what is read as one has one "
+            "normalise="
         )
     if not _come_alike(a.ragged, b.ragged):
         return (
             f"field {b.name!r} takes other columns, or comes in another form{where} than in {first}; what is read as "
-            "one has one columns=, ragged=, pad_value= and crop="
+            "one has one columns= and ragged="
         )
     if a.categories != b.categories:
         return (

@@ -49,9 +49,9 @@ class Volume:
         if known != elements:
             raise FieldLengthError(
                 f"it has {elements:,} elements along an axis that samples lie along, and {other!r} has {known:,}; "
-                "samples are of the same place of all fields, which must agree there. Field(..., scale=) is for one of "
-                "another resolution, Field(..., axis=) for one that lies otherwise, and axis='rows' for what each row "
-                "has once",
+                "samples are of the same place of all fields, which must agree there. Take(scale=) is for a field of "
+                "another resolution, Take(axis=) for one that lies otherwise, and Take(axis='rows') for what each "
+                "row has once",
                 field=name,
             )
 
@@ -59,7 +59,9 @@ class Volume:
         """Return the elements along each axis, once all fields are known."""
         for name, axis, elements, scale in self.scaled:
             if axis not in self.elements:
-                raise OptionError(f"field {name!r} has scale=, which counts against fields without; name one of these")
+                raise OptionError(
+                    f"field {name!r} has Take(scale=), which counts against fields without; name one of these"
+                )
             expected = self.elements[axis][0] * scale
             if abs(elements - expected) >= 1:
                 raise FieldLengthError(
@@ -77,7 +79,7 @@ class Volume:
 
 def has_extents(samples: SampleKind | None, fields: tuple[Any, ...]) -> bool:
     """Tell whether samples are parts of volumes, and not rows or sequences of them."""
-    scaled = any(isinstance(one, Field) and one.scale for one in fields) and not isinstance(samples, Rows)
+    scaled = any(isinstance(one, Field) and one.take.scale for one in fields) and not isinstance(samples, Rows)
     unlike = isinstance(samples, Rows) and any(isinstance(one, Field) and one.has_own_shape for one in fields)
     return isinstance(samples, (Boxes, Objects)) or unlike or along_axis(samples, scaled) is not None
 
@@ -109,8 +111,8 @@ class Extents:
                 field=asked.name,
             )
         if isinstance(self.samples, Objects):
-            if asked.steps is not None or asked.at or asked.axis is not None or asked.scale:
-                raise OptionError("samples=Objects(...) takes datasets whole, so steps=, at=, axis= and scale= must go")
+            if asked.take.steps is not None or asked.take.at or asked.take.axis is not None or asked.take.scale:
+                raise OptionError("samples=Objects(...) takes datasets whole, so Take(...) must go")
             return _taken(_others(shape, asked.columns))
         if isinstance(self.samples, Boxes):
             return self._box(self.samples, shape, asked)
@@ -118,8 +120,8 @@ class Extents:
 
     def _box(self, boxes: Boxes, shape: tuple[int, ...], asked: Field) -> Taken:
         axes = len(boxes.shape)
-        if asked.steps is not None or asked.at or asked.axis is not None:
-            raise OptionError("samples=Boxes(...) takes boxes of a dataset, so steps=, at= and axis= must go")
+        if asked.take.steps is not None or asked.take.at or asked.take.axis is not None:
+            raise OptionError("samples=Boxes(...) takes boxes of a dataset, so steps, at= and axis= of take= must go")
         if len(shape) < axes:
             raise OptionError(f"it has the shape {shape}, and boxes of {boxes.shape} need {axes} axes")
         before, inner = shape[: len(shape) - axes], []
@@ -139,19 +141,21 @@ class Extents:
     def _along(self, shape: tuple[int, ...], asked: Field) -> Taken:
         kind = self.kind
         assert kind is not None
-        if asked.axis == ROWS and (asked.steps is not None or asked.scale or not kind.has_rows):
+        if asked.take.axis == ROWS and (asked.take.steps is not None or asked.take.scale or not kind.has_rows):
             raise OptionError(
                 "axis='rows' takes the row of axis 0 that a sample is of: where samples are of rows, of='rows' or a "
                 "Table with 'row', and without steps= and scale="
             )
-        given = kind.axis if asked.axis is None else len(shape) if asked.axis == ROWS else int(asked.axis)
+        given = (
+            kind.axis if asked.take.axis is None else len(shape) if asked.take.axis == ROWS else int(asked.take.axis)
+        )
         axis = given + len(shape) if given < 0 else given
-        by_row = kind.has_rows and not (asked.axis is not None and axis == 0)
+        by_row = kind.has_rows and not (asked.take.axis is not None and axis == 0)
         if not 0 <= axis < len(shape):
-            if not by_row or asked.axis not in (None, ROWS) or asked.steps is not None:
+            if not by_row or asked.take.axis not in (None, ROWS) or asked.take.steps is not None:
                 raise OptionError(
-                    f"it has the shape {shape}, and no axis {given} that samples lie along; Field(..., axis=) names "
-                    "another, and Field(..., repeat=True) is what a file or a group has once"
+                    f"it has the shape {shape}, and no axis {given} that samples lie along; take=Take(axis=) names "
+                    "another, and take='all' is what a file or a group has once"
                 )
             axis = -1  # what each row has once
         elif by_row and axis == 0:
@@ -170,7 +174,7 @@ class Extents:
         kind, samples = self.kind, self.samples
         assert kind is not None
         (scale,) = _scales(asked, 1)
-        steps: Any = asked.steps
+        steps: Any = asked.take.steps
         length = None if isinstance(samples, Rows) else samples.length  # type: ignore[union-attr]
         if steps is None and kind.is_point and length is None:
             steps, stays = (0,), False
@@ -178,7 +182,7 @@ class Extents:
             stays = True
             if steps is None:
                 steps = self._scaled_steps(asked, scale)
-        origin = kind.origins.index(asked.at or START) if isinstance(samples, Table) else kind.along
+        origin = kind.origins.index(asked.take.at or START) if isinstance(samples, Table) else kind.along
         self.volume.add(asked.name, kind.along, elements, scale)
         self.volume.steps_of_each.append(
             FieldSteps(elements=elements, least=min(steps), most=max(steps), scale=scale, origin=origin)
@@ -250,9 +254,11 @@ def _others(shape: tuple[int, ...], columns: Columns) -> list[tuple[Along, bool]
 
 
 def _scales(asked: Field, axes: int) -> tuple[Fraction, ...]:
-    if len(asked.scale) not in (0, 1, axes):
-        raise OptionError(f"scale= has {len(asked.scale)} numbers, and samples have {axes} axes: one, or one for each")
-    return asked.scale * axes if len(asked.scale) == 1 else asked.scale or (Fraction(1),) * axes
+    if len(asked.take.scale) not in (0, 1, axes):
+        raise OptionError(
+            f"scale= has {len(asked.take.scale)} numbers, and samples have {axes} axes: one, or one for each"
+        )
+    return asked.take.scale * axes if len(asked.take.scale) == 1 else asked.take.scale or (Fraction(1),) * axes
 
 
 def with_names(error: OptionError | FieldLengthError, path: str, name: str) -> Any:

@@ -25,7 +25,7 @@ from h5stream.samples.objects import Objects
 from h5stream.samples.segments import Bounds, Said
 from h5stream.samples.sequences import Sequences
 from h5stream.samples.space import steps_of
-from h5stream.samples.stretches import DENSE, Ragged, Stretches, names_of, samples_said
+from h5stream.samples.stretches import DENSE, Ragged, Stretches, changed, names_of, samples_said
 from h5stream.samples.table import Table
 from h5stream.storage import elements
 from h5stream.storage.agreement import FileParts
@@ -38,7 +38,7 @@ from h5stream.storage.discovery import (
     why_not_opened,
 )
 from h5stream.storage.extents import Extents, SampleKind, with_names
-from h5stream.storage.fields import Field, SampleShape, changed, columns_wanted, not_ragged
+from h5stream.storage.fields import Field, SampleShape, columns_wanted, not_ragged
 from h5stream.storage.handles import DAMAGE
 from h5stream.storage.images import Images
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Target
@@ -177,7 +177,7 @@ def _agreed(found: _Found, lengths: dict[str, int]) -> int:
         listing = ", ".join(f"{name!r} has {rows:,}" for name, rows in lengths.items())
         raise FieldLengthError(
             f"{found.path!r}: the fields of a sample must agree in rows, but {listing}; "
-            f"name fields of one length; Field(..., repeat=True) is what a file or a group has once{way_out}. "
+            f"name fields of one length; Field(..., take='all') is what a file or a group has once{way_out}. "
             "`h5stream inspect FILE` says what fits together",
             file=found.path,
         )
@@ -258,7 +258,7 @@ def _add_rows(found: _Found, asked: Field) -> Any:
     new = _described(found, thing, asked, taken)
     found.fields += new.layouts
     columns = repr(asked.columns) if found.extents is None else ""
-    key = (where.number, thing.path, columns, taken.steps, at, asked.pad, along, asked.decode, asked.length)
+    key = (where.number, thing.path, columns, taken.steps, at, asked.take.pad, along, asked.decode, asked.length)
     found.read.setdefault(key, (where, asked, along, []))[-1].extend(new.targets)
     return new.entry
 
@@ -326,9 +326,9 @@ def _add_matrix(found: _Found, place: int, asked: Field, group: Any) -> SparseEn
     _, width = shape_of(group, name, found.path)
     places = columns_wanted(asked, width) if form == DENSE else None
     said = Bounds(f"{name}/indptr")
-    values = changed(Field(f"{name}/data", rows=said, dtype=asked.dtype), ragged=Ragged(form=form, places=places))
+    values = changed(Field(f"{name}/data", lookup=said, dtype=asked.dtype), ragged=changed(Ragged(form), places=places))
     number = _add_looked_up(found, (place, "data"), values)
-    indices = changed(Field(f"{name}/indices", rows=said), ragged=Ragged(width=width))
+    indices = changed(Field(f"{name}/indices", lookup=said), ragged=changed(Ragged(), width=width))
     columns = _add_looked_up(found, (place, "indices"), indices)
     found.fields[number] = replace(found.fields[number], name=asked.name)
     if found.fields[columns].dtype.kind not in "iu" or not isinstance(number, int):
@@ -412,7 +412,7 @@ def _add_objects(found: _Found, place: int, asked: Field) -> Any:
         raise _unknown(asked, unknown, len(set(names)), file, path)
     if not known.parts:
         why = "so that nothing says what the field holds; leave out this file, or begin with one that has samples"
-        raise _refusal(found, asked.name, f"names= of field {asked.name!r} names no object, {why}", FieldLengthError)
+        raise _refusal(found, asked.name, f"lookup= of field {asked.name!r} names no object, {why}", FieldLengthError)
     found.fields += known.layouts
     found.bearers.append(known.parts[0])
     rows = np.array([known.objects[name] for name in names], dtype=np.int64).reshape(-1, 2)
@@ -464,7 +464,7 @@ def _unknown(asked: Field, unknown: list[str], count: int, file: Any, path: str)
     beside = file.get(above.rpartition("/")[0] or "/") if not below else None
     hint = did_you_mean(unknown[0].strip(), beside) if isinstance(beside, h5py.Group) else ""
     return FieldNotFoundError(
-        f"{path!r}: there is no {missing!r}, which names= has.{hint} {len(unknown):,} of "
+        f"{path!r}: there is no {missing!r}, which lookup= has.{hint} {len(unknown):,} of "
         f"{count:,} names are of nothing that is there. Leave out samples without an object: "
         "Subset, or rows= of the loader",
         field=asked.name,
@@ -487,7 +487,7 @@ def _add_part(
     if asked.ragged is not None and isinstance(new.entry, dict):
         raise UnsupportedFieldError(
             f"{path!r}: field {asked.name!r} is a compound, and each member of a ragged one is a field of its own: "
-            f"Field({asked.name + ':' + next(iter(new.entry))!r}, rows=...), or members=[...] for one matrix",
+            f"Field({asked.name + ':' + next(iter(new.entry))!r}, lookup=...), or members=[...] for one matrix",
             field=asked.name,
             file=path,
         )
@@ -520,7 +520,7 @@ def _sources(found: _Found, asked: Field) -> Iterator[tuple[Any, str]]:
         if len(paths) != named:
             raise OptionError(
                 f"Field({asked.name!r}, file=): {len(paths)} files stand beside {named}; name as many, "
-                "one for each file of the source, or look rows up in them with rows="
+                "one for each file of the source, or look rows up in them with lookup="
             )
         paths = (paths[found.opened.number],)
     for path in paths:
@@ -554,13 +554,13 @@ def _once(found: _Found, name: str) -> NDArray[Any]:
 def _at(found: _Found, asked: Field) -> str:
     """Return the column of a table that a field's rows count from; empty for the one that samples begin at."""
     columns = found.samples.columns if isinstance(found.samples, Table) else {}
-    if asked.at and not isinstance(columns.get(asked.at), np.ndarray):
+    if asked.take.at and not isinstance(columns.get(asked.take.at), np.ndarray):
         numbers = [name for name, values in columns.items() if isinstance(values, np.ndarray)]
         raise OptionError(
-            f"Field({asked.name!r}, at={asked.at!r}): at= names a column of row numbers of samples=Table(...), "
+            f"Field({asked.name!r}, take=Take(at={asked.take.at!r})): at= names a column of row numbers of Table(...), "
             + (f"which has {', '.join(map(repr, numbers))}" if columns else "and there is no Table")
         )
-    return asked.at
+    return asked.take.at
 
 
 # --- parts: datasets with what they fill
@@ -583,7 +583,7 @@ def _part(
     most = int(np.prod(part.shape[1:])) * part.stored_element_nbytes
     if lengths.dtype.kind not in "iu" or len(lengths) != part.rows or ((lengths < 0) | (lengths > most)).any():
         raise OptionError(
-            f"{found.path!r}: field {asked.name!r}: length={asked.length!r} has {len(lengths):,} values of "
+            f"{found.path!r}: field {asked.name!r}: {asked.length!r} of decode= has {len(lengths):,} values of "
             f"{lengths.dtype}, and it takes a number of bytes from 0 to {most:,} for each of {part.rows:,} rows"
         )
     return replace(part, lengths=lengths.astype(np.int64))
@@ -598,11 +598,11 @@ def _bytes(found: _Found, members: ObjectsOfFile, file: int, targets: list[Targe
 def _rows_taken(found: _Found, thing: _Thing, asked: Field) -> _Taken:
     """Return what a sample that is a row, or several, takes."""
     is_one = asked.rows is not None or asked.names is not None
-    steps = None if is_one else steps_of(asked.steps, found.sequences, asked.name)
-    if asked.axis not in (None, 0) or asked.scale:
+    steps = None if is_one else steps_of(asked.take.steps, found.sequences, asked.name)
+    if asked.take.axis not in (None, 0) or asked.take.scale:
         raise OptionError(
             f"Field({asked.name!r}): a sample is a row of axis 0 here, or several. Along another axis samples= "
-            "says so, Sequences(axis=1), and fields that lie otherwise have an axis= of their own; scale= is for "
+            "says so, Sequences(axis=1), and fields that lie otherwise have Take(axis=); Take(scale=) is for "
             "Sequences and Boxes"
         )
     shape = thing.dataset.shape[1:]
@@ -659,8 +659,8 @@ def _field(found: _Found, thing: _Thing, asked: Field, taken: _Taken, dtype: np.
         dtype=np.dtype(object) if kind == "object" else elements.held_dtype(base),
         row_shape=(*taken.shape, *inner_shape),
         steps=taken.steps,
-        at=asked.at,
-        pad=asked.pad,
+        at=asked.take.at,
+        pad=asked.take.pad,
         cast=asked.dtype,
         ragged=asked.ragged,
         unit=_unit(base),
@@ -676,8 +676,8 @@ def _images(found: _Found, thing: _Thing, asked: Field, taken: _Taken, dtype: np
     if not rows and (elements.vlen_base(dtype) == np.uint8 or elements.is_text(dtype)):
         if asked.length:
             raise OptionError(
-                f"{found.path!r}: field {asked.name!r}: length= is for rows of bytes that are filled up, and "
-                "values of variable length are as long as they are; leave it out"
+                f"{found.path!r}: field {asked.name!r}: a length in decode= is for rows of bytes that are filled up, "
+                "and values of variable length are as long as they are; leave it out"
             )
         return _image(found, asked, None)
     leaf, is_row = elements.bytes_leaf(dtype), len(rows) == (dtype.itemsize == 1)

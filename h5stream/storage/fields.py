@@ -6,16 +6,16 @@ dataset, ``"group/x"``, with a compound member after a colon: ``"obs:bulk_labels
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import operator
 import os
 import reprlib
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import EllipsisType
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,15 +25,119 @@ from h5stream.samples.axes import ROWS
 from h5stream.samples.columns import FROM_NO_FILE, Given
 from h5stream.samples.normalising import Normalisation, normalisation
 from h5stream.samples.sequences import Pad, checked_pad, checked_steps, integer
-from h5stream.samples.stretches import ARRAYS, DENSE, FORMS, STACKED, Crop, Form, Ragged, Stretches, inside, names_of
+from h5stream.samples.stretches import ARRAYS, STACKED, Crop, Form, Ragged, Stretches, changed, inside, names_of
 from h5stream.samples.table import ROW
 from h5stream.storage.given import named_by, paths_of, several
 from h5stream.storage.images import FORMATS, Format
+from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.options import check_together
 from h5stream.storage.rowbox import Columns, Mask, check_mask
 
 
+class OldField(TypedDict, total=False):
+    """The arguments of `Field` under the names that they had before 0.3."""
+
+    steps: Iterable[int] | None
+    at: str
+    pad: Pad
+    axis: int | Literal["rows"] | None
+    scale: Any
+    repeat: bool
+    rows: Any
+    names: Any
+    max_length: int | None
+    crop: Crop | None
+    pad_value: float
+    length: str
+    mean: Any
+    std: Any
+    factor: float | None
+    nan: float | None
+
+
+_TOOK = ("steps", "at", "axis", "scale", "pad")
+_SCALED = ("mean", "std", "factor", "nan")
+_OLD: dict[str, str] = {
+    **dict.fromkeys(_TOOK, "take=Take({0}=...)"),
+    "steps": "take=STEPS, or take=Take(STEPS, ...)",
+    "repeat": "take='all'",
+    "rows": "lookup=...",
+    "names": "lookup=...",
+    "max_length": "ragged=Ragged(FORM, crop=Crop(ROWS, at='start'))",
+    "crop": "ragged=Ragged(FORM, crop=Crop(...))",
+    "pad_value": "ragged=Ragged('pad', pad_value=...)",
+    "length": "decode=(FORMAT, LENGTH)",
+    **dict.fromkeys(_SCALED, "normalise={{'{0}': ...}}"),
+}
+"""Each argument of `Field` of an old name, and what to write."""
+
+
+def _scales(scale: Any) -> tuple[Fraction, ...]:
+    """Give scales as fractions: a float is taken for the nearest of small numbers."""
+    if scale is None:
+        return ()
+    try:
+        every = tuple(scale) if isinstance(scale, Iterable) else (scale,)
+        found = tuple(Fraction(each).limit_denominator(1_000_000) for each in every)
+    except (TypeError, ValueError, OverflowError):
+        found = ()
+    if not found or min(found) <= 0:
+        raise OptionError(f"Take: scale= is a number above 0, or one for each axis of a box, not {scale!r}")
+    return found
+
+
 @dataclass(frozen=True, slots=True)
+class Take:
+    """What a sample takes of a dataset, where it is not what ``samples=`` says for all fields.
+
+    Parameters
+    ----------
+    steps : range or sequence of int, optional
+        For ``samples=Sequences(...)``: the rows to take, counted from the one that a sample begins at. The field then
+        has one more axis, of the steps.
+    at : str, optional, keyword-only
+        For ``samples=Table(...)``: the column that says which row `steps` count from, in place of ``"row"``.
+    axis : int or "rows", optional, keyword-only
+        The axis of this dataset that samples lie along, where it is not the one of ``samples=``; ``"rows"`` takes the
+        whole row of axis 0 that a sample is of, as of parameters that each simulation has once.
+    scale : number, fraction, or one for each axis of a box, optional, keyword-only
+        Elements of this dataset for each of the other fields': 0.5 for a label of half the resolution, 1 / 3000 for
+        one every 30 seconds beside a recording of 100 a second.
+    pad : str or number, optional, keyword-only
+        What stands where steps or boxes lead out, where it is not what ``samples=`` says: ``"edge"`` for an image, -100
+        for its label.
+
+    Raises
+    ------
+    OptionError
+        If one of them is none of these.
+
+    Examples
+    --------
+    >>> Take(range(-1, 3), pad="edge").steps
+    (-1, 0, 1, 2)
+    """
+
+    steps: Any = None
+    _: dataclasses.KW_ONLY
+    at: str = ""
+    axis: int | Literal["rows"] | None = None
+    scale: Any = None
+    pad: Pad = None
+
+    def __post_init__(self) -> None:
+        found = {
+            "steps": None if self.steps is None else checked_steps(self.steps),
+            "at": "" if self.at == ROW else self.at,
+            "axis": self.axis if self.axis is None or self.axis == ROWS else integer(self.axis, "axis"),
+            "scale": _scales(self.scale),
+            "pad": checked_pad("Take", self.pad),
+        }
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Field:
     """One field, where its name alone does not say enough.
 
@@ -52,62 +156,39 @@ class Field:
         Members of a compound that make one tensor, with a last axis of theirs; they must be numbers of one type.
     dtype : torch.dtype, optional, keyword-only
         What the batch is cast to; the cast runs after the raw bytes have reached the batch's device.
-    steps : range or sequence of int, optional, keyword-only
-        For ``samples=Sequences(...)``: the rows to take, counted from the one that a sample begins at. The field then
-        has one more axis, of the steps.
-    axis : int or "rows", optional, keyword-only
-        The axis of this dataset that samples lie along, where it is not the one of ``samples=``; ``"rows"`` takes the
-        whole row of axis 0 that a sample is of, as of parameters that each simulation has once.
-    scale : number, fraction, or one for each axis of a box, optional, keyword-only
-        Elements of this dataset for each of the other fields': 0.5 for a label of half the resolution, 1 / 3000 for
-        one every 30 seconds beside a recording of 100 a second.
-    pad : str or number, optional, keyword-only
-        What stands where steps or boxes lead out, where it is not what ``samples=`` says: ``"edge"`` for an image, -100
-        for its label.
-    at : str, optional, keyword-only
-        For ``samples=Table(...)``: the column that says which row `steps` count from, in place of ``"row"``.
-    repeat : bool, optional, keyword-only
-        The dataset is there once for each file, or for each group of ``samples=``, and has no axis of rows: every
-        sample gets all of it.
+    take : range or sequence of int, "all" or Take, optional, keyword-only
+        The rows of a sequence that a sample takes, counted from the one that it begins at; a `Take` says what else is
+        unlike the other fields, such as the axis. ``"all"`` is for a dataset that is there once for each file, or for
+        each group of ``samples=``, and has no axis of rows: every sample gets all of it.
     file : path, pattern or several, optional, keyword-only
         The files that the dataset is in, where these are others: as many as there are of the source, or any number
-        with `rows`.
-    rows : str, array of int, Bounds, Lengths or Between, optional, keyword-only
-        Looks the field up: sample ``k`` gets row ``rows[k]`` of the dataset, which may have any number of rows. An
+        with `lookup`.
+    lookup : str, array of int, Bounds, Lengths, Between or sequence of str, optional, keyword-only
+        Looks the field up: sample ``k`` gets row ``lookup[k]`` of the dataset, which may have any number of rows. An
         array, or the name of a dataset beside the other fields. Row numbers count through all of `file`; without it
         an array's count through all of the source, and a dataset's from 0 in each file or group. ``Bounds("offsets")``,
-        ``Lengths("counts")`` and ``Between("first", "last")`` give each sample as many rows as they say.
-    ragged : str, optional, keyword-only
-        How rows of which samples have unlike numbers come in a batch, those that `rows` says or values of variable
+        ``Lengths("counts")`` and ``Between("first", "last")`` give each sample as many rows as they say. Where `name`
+        has ``{}``, these are names of objects that go there, one for each sample, or the path of a dataset of names.
+        Objects of unlike lengths need `ragged`.
+    ragged : str or Ragged, optional, keyword-only
+        How rows of which samples have unlike numbers come in a batch, those that `lookup` says or values of variable
         length, which are a list without it: ``"packed"`` (`Packed`, the default),
         ``"nested"`` (a jagged `torch.nested` tensor over the same memory), ``"pad"`` (`Padded`, as long as the longest
         of the batch) or ``"list"``. A single sample is a tensor of its rows. ``"arrays"`` is for whole objects, or rows
         of groups or files (``Rows(of=)``), whose shapes differ along any axes: a list of tensors of their own shapes.
-    max_length : int, optional, keyword-only
-        Rows of a sample that are read, at most: its first ones, as ``crop=Crop(max_length, at="start")`` has them.
-    crop : Crop, optional, keyword-only
-        A part of each sample, such as a random one in each epoch; see `Crop`.
-    pad_value : number, optional, keyword-only
-        What stands behind the rows of a sample with ``ragged="pad"``; 0 by default.
-    decode : str, optional, keyword-only
+        A `Ragged` says more, such as a crop.
+    decode : str or (str, str), optional, keyword-only
         What encoded images in values of variable length, or in rows of bytes, are: ``"jpeg"``, ``"png"``, ``"webp"``,
         or ``"auto"`` for whatever each begins like. They are decoded in the reader threads. If those that are looked at
         when the files are opened have one size a batch is one tensor, (samples, height, width, channels), else a list;
-        ``ragged="list"`` says so beforehand.
-    length : str, optional, keyword-only
-        The dataset that says how many bytes of each row are the image, for `decode` of rows that are filled up.
-    names : str or sequence of str, optional, keyword-only
-        Which object each sample has of those that `name` stands for, with ``{}`` where the name goes: the path of a
-        dataset of names, or a name for each sample. Objects of unlike lengths need ``ragged=``.
-
-    mean, std : number or array, optional, keyword-only
-        Numbers of the batch become ``(x * factor - mean) / std``, as float32 unless `dtype` says otherwise, on the
-        device where there is one. Arrays fit one sample as NumPy broadcasts: one number a column of a table, of the
-        shape (3, 1, 1) for images of (3, height, width). `FieldStatistics.normalise` gives both.
-    factor : number, optional, keyword-only
-        What they are multiplied by first: ``1 / 255`` for pixels, of which `mean` and `std` are then of 0 to 1.
-    nan : number, optional, keyword-only
-        What stands in place of NaN, once all else is done: 0 is then the mean.
+        ``ragged="list"`` says so beforehand. For rows that are filled up, a pair: the format, and the dataset that says
+        how many bytes of each row are the image.
+    normalise : dict, optional, keyword-only
+        ``mean`` and ``std``, numbers or arrays, and the numbers ``factor`` and ``nan``: numbers of the batch become
+        ``(x * factor - mean) / std``, as float32 unless `dtype` says otherwise, on the device where there is one, and
+        ``nan`` then stands in place of NaN. Arrays fit one sample as NumPy broadcasts: one number a column of a table,
+        of the shape (3, 1, 1) for images of (3, height, width). A factor of ``1 / 255`` is for pixels, of which mean
+        and deviation are then of 0 to 1. `FieldStatistics.normalise` gives both.
 
     Raises
     ------
@@ -120,26 +201,24 @@ class Field:
     --------
     >>> Field("x", columns=slice(0, 4)).name
     'x'
+    >>> Field("action", take=range(16))
+    Field('action', take=Take(steps=(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)))
     """
 
     name: str
     columns: Columns = None
     members: tuple[str, ...] = ()
     dtype: Any = None
-    steps: tuple[int, ...] | None = None
-    at: str = ""
-    pad: str | float | None = None
-    axis: int | str | None = None
-    scale: tuple[Fraction, ...] = ()
+    take: Take = Take()
     repeat: bool = False
     file: tuple[str, ...] = ()
     rows: Any = dataclasses.field(default=None, compare=False)
+    names: Any = None
     ragged: Ragged | None = None
     decode: str = ""
     length: str = ""
-    names: Any = None
     normalise: Normalisation | None = None
-    _file: str = dataclasses.field(default="", repr=False)
+    _file: str = ""
     """The file of the dataset that was given in place of a name; empty for a name."""
 
     def __init__(
@@ -149,26 +228,18 @@ class Field:
         columns: slice | Sequence[int] | tuple[Any, ...] | None = None,
         members: Sequence[str] = (),
         dtype: Any = None,
-        steps: Iterable[int] | None = None,
-        at: str = "",
-        pad: Pad = None,
-        axis: int | Literal["rows"] | None = None,
-        scale: Any = None,
-        repeat: bool = False,
+        take: Take | Iterable[int] | Literal["all"] | None = None,
         file: Any = None,
-        rows: Any = None,
-        ragged: Form | None = None,
-        max_length: int | None = None,
-        crop: Crop | None = None,
-        pad_value: float = 0,
-        decode: Format | Literal[""] = "",
-        length: str = "",
-        names: Any = None,
-        mean: Any = None,
-        std: Any = None,
-        factor: float | None = None,
-        nan: float | None = None,
+        lookup: Any = None,
+        ragged: Form | Ragged | None = None,
+        decode: Format | tuple[Format, str] | Literal[""] = "",
+        normalise: Mapping[str, Any] | None = None,
+        **old: Unpack[OldField],
     ) -> None:
+        if old:
+            given = {"take": take, "lookup": lookup, "ragged": ragged, "decode": decode, "normalise": normalise}
+            new = _with_new_names(given, old)
+            take, lookup, ragged, decode, normalise = (new[key] for key in given)
         named = named_by(name)
         if named is not None and named.is_dataset:
             object.__setattr__(self, "_file", named.path)
@@ -177,34 +248,57 @@ class Field:
             object.__setattr__(self, "_file", "")
         if not isinstance(name, str) or not name.strip("/"):
             raise OptionError(f"a field's name is the path of a dataset, not {name!r}")
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "columns", _columns(columns))
-        object.__setattr__(self, "members", _member_names(name, members))
-        object.__setattr__(self, "dtype", dtype)
-        object.__setattr__(self, "steps", None if steps is None else checked_steps(steps))
-        object.__setattr__(self, "at", "" if at == ROW else at)
-        object.__setattr__(self, "pad", checked_pad(f"Field({name!r})", pad))
-        object.__setattr__(self, "axis", axis if axis is None or axis == ROWS else integer(axis, "axis"))
-        object.__setattr__(self, "scale", _scales(name, scale))
-        object.__setattr__(self, "repeat", bool(repeat))
+        if isinstance(take, str) and take != "all":
+            raise OptionError(f"Field({name!r}): take= is steps, such as range(16), 'all' or a Take, not {take!r}")
+        format_, length = (decode, "") if isinstance(decode, str) else decode
         files = () if file is None else tuple(path for one in several(file) for path in paths_of(one, None))
-        object.__setattr__(self, "file", files)
-        is_named = rows is None or isinstance(rows, (str, Stretches))
-        object.__setattr__(self, "rows", rows if is_named else as_row_numbers(name, rows))
-        object.__setattr__(self, "decode", _decode(name, decode, length, ragged))
-        object.__setattr__(self, "length", length)
-        object.__setattr__(self, "names", _object_names(name, names))
-        object.__setattr__(self, "normalise", normalisation(name, mean, std, factor, nan))
-        object.__setattr__(self, "ragged", self._form(ragged, _crop(name, crop, max_length), pad_value))
+        is_named = lookup is None or isinstance(lookup, (str, Stretches))
+        values = {
+            "name": name,
+            "columns": _columns(columns),
+            "members": _member_names(name, members),
+            "dtype": dtype,
+            "take": take if isinstance(take, Take) else Take(None if isinstance(take, str) else take),
+            "repeat": isinstance(take, str),
+            "file": files,
+            "rows": None if "{}" in name else lookup if is_named else as_row_numbers(name, lookup),
+            "names": _object_names(name, lookup) if "{}" in name else None,
+            "decode": _decode(name, format_, length, ragged),
+            "length": length,
+            "normalise": normalisation(name, normalise),
+        }
+        for key, value in values.items():
+            object.__setattr__(self, key, value)
+        object.__setattr__(self, "ragged", self._form(ragged))
         check_together(self)
 
-    def _form(self, ragged: str | None, crop: Crop | None, pad_value: float) -> Ragged | None:
+    def __repr__(self) -> str:
+        said = {
+            "columns": self.columns,
+            "members": self.members or None,
+            "dtype": self.dtype,
+            "take": "all" if self.repeat else None if self.take == Take() else self.take,
+            "file": self.file or None,
+            "lookup": self.rows if self.names is None else self.names,
+            "ragged": self.ragged,
+            "decode": (self.decode, self.length) if self.length else self.decode or None,
+            "normalise": self.normalise,
+        }
+        return f"Field({', '.join([repr(self.name), *(f'{k}={v!r}' for k, v in said.items() if v is not None)])})"
+
+    def _form(self, ragged: str | Ragged | None) -> Ragged | None:
         """Say how rows come in a batch of which samples have any number; None where each sample is one."""
-        given = (ragged is not None and not self.decode) or crop is not None or pad_value != 0
-        if self.decode and not given:
-            return Ragged(form="list") if ragged else None
-        form = ragged or (STACKED if self.names is not None and not given else "packed")
-        return _ragged(self.name, self.rows, given or form == STACKED, form, crop, pad_value)
+        if self.decode and not isinstance(ragged, Ragged):
+            return Ragged("list") if ragged else None
+        if ragged is None and not isinstance(self.rows, Stretches):
+            return None if self.names is None else Ragged(STACKED)
+        if self.rows is not None and not isinstance(self.rows, Stretches):
+            raise not_ragged(self.name)
+        if isinstance(self.rows, Stretches) and not all(isinstance(one, str) for one in names_of(self.rows)):
+            raise OptionError(
+                f"Field({self.name!r}): {type(self.rows).__name__}(...) takes the path of a dataset, not its values"
+            )
+        return ragged if isinstance(ragged, Ragged) else Ragged(ragged or "packed")
 
     @property
     def is_looked_up(self) -> bool:
@@ -246,14 +340,6 @@ class Field:
         return changed(self, name=name, rows=rows, length=f"{group}/{self.length}" if is_here else self.length)
 
 
-def changed(field: Field, **values: Any) -> Field:
-    """Return the same field, of which some attributes have other values."""
-    other = copy.copy(field)
-    for name, value in values.items():
-        object.__setattr__(other, name, value)
-    return other
-
-
 def columns_wanted(field: Field, width: int) -> NDArray[np.int32]:
     """Return the place of each column of a matrix among those that a field takes; -1 for the others."""
     every = np.arange(width)
@@ -279,65 +365,63 @@ def _object_names(name: str, names: Any) -> Any:
         return None
     if name.count("{}") != 1:
         raise OptionError(
-            f"Field({name!r}): with names= the path has one {{}}, where the name of the object goes: "
-            "Field('images/{}', names=...), or Field('{}', names=...)"
+            f"Field({name!r}): for lookup= the path has one {{}}, where the name of the object goes: "
+            "Field('images/{}', lookup=...), or Field('{}', lookup=...)"
         )
     if isinstance(names, str):
         return names
+    if isinstance(names, Stretches):
+        raise OptionError(
+            f"Field({name!r}): lookup= takes names of whole objects where the field's name has {{}}, not "
+            f"{type(names).__name__}(...)"
+        )
     found = [one.decode() if isinstance(one, bytes) else one for one in names]
     wrong = [one for one in found if not isinstance(one, str) or not one]
     if wrong or not found:
         raise OptionError(
-            f"Field({name!r}): names= takes a name for each sample, or the path of a dataset of names, not "
+            f"Field({name!r}): lookup= takes a name for each sample, or the path of a dataset of names, not "
             f"{wrong[0] if wrong else 'none'!r}"
         )
     return found
 
 
 def as_row_numbers(name: str, rows: Any) -> NDArray[np.int64]:
-    """Turn what a user gave as ``rows=`` of a field into row numbers."""
+    """Turn what a user gave as ``lookup=`` of a field into row numbers."""
     found = np.asarray(rows.detach().cpu() if hasattr(rows, "detach") else rows)
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise OptionError(
-            f"Field({str(name)!r}): rows= takes the name of a dataset or one row number for each sample, not an array "
-            f"of {found.dtype} {found.shape}"
+            f"Field({str(name)!r}): lookup= takes the name of a dataset or one row number for each sample, not an "
+            f"array of {found.dtype} {found.shape}. Names of objects need {{}} in the field's name: 'images/{{}}'"
         )
     return found.astype(np.int64)
 
 
-def _crop(name: str, crop: Any, max_length: int | None) -> Crop | None:
-    if max_length is None:
-        if not (crop is None or isinstance(crop, Crop)):
-            raise OptionError(f"Field({name!r}): crop= takes a Crop, such as Crop(100), not {crop!r}")
-        return crop
-    if crop is not None:
-        raise OptionError(f"Field({name!r}): max_length= is crop=Crop(..., at='start'); give one of them")
-    if integer(max_length, "max_length") < 1:
-        raise OptionError(f"Field({name!r}): max_length= is a row or more, not {max_length!r}")
-    return Crop(max_length, at="start")
+def _with_new_names(given: dict[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options of a field with those of old names under their new ones, and warn for each of these."""
+    for name in old:
+        if name not in _OLD:
+            raise TypeError(f"Field has no argument {name}=.{did_you_mean(name, given)}")
+        warnings.warn(f"Field({name}=) goes in 0.4: write {_OLD[name].format(name)}", DeprecationWarning, stacklevel=3)
+    ragged = {key: old[key] for key in ("crop", "pad_value") if key in old}
+    if old.get("max_length") is not None:
+        ragged["crop"] = Crop(old["max_length"], at="start")
+    took = {key: old[key] for key in _TOOK if key in old}
+    meant = {
+        "take": "all" if old.get("repeat") else Take(**took) if took else None,
+        "lookup": old.get("rows") if old.get("names") is None else old["names"],
+        "ragged": Ragged(given["ragged"] or "packed", **ragged) if any(ragged.values()) else None,
+        "decode": (given["decode"], old["length"]) if old.get("length") else None,
+        "normalise": {key: old[key] for key in _SCALED if old.get(key) is not None} or None,
+    }
+    return {key: value if meant[key] is None else meant[key] for key, value in given.items()}
 
 
-def _ragged(name: str, rows: Any, given: bool, form: str, crop: Crop | None, pad_value: float) -> Ragged | None:
-    if not isinstance(rows, Stretches):
-        if not given:
-            return None
-        if rows is not None:
-            raise not_ragged(name)
-    if isinstance(rows, Stretches) and not all(isinstance(one, str) for one in names_of(rows)):
-        raise OptionError(f"Field({name!r}): {type(rows).__name__}(...) takes the path of a dataset, not its values")
-    if form not in (*FORMS, STACKED, DENSE):
-        raise OptionError(f"Field({name!r}): ragged= is {', '.join(map(repr, FORMS))}, not {form!r}")
-    if pad_value != 0 and form != "pad":
-        raise OptionError(f"Field({name!r}): pad_value={pad_value!r} is for ragged='pad', not {form!r}")
-    return Ragged(form=form, crop=crop, pad_value=pad_value)
-
-
-def _decode(name: str, decode: str, length: str, ragged: str | None) -> str:
+def _decode(name: str, decode: str, length: str, ragged: str | Ragged | None) -> str:
     if decode and decode not in FORMATS:
         raise OptionError(f"Field({name!r}): decode= is {', '.join(map(repr, FORMATS))}, not {decode!r}")
     if length and not decode:
-        raise OptionError(f"Field({name!r}): length={length!r} says how long images are, so it needs decode=")
-    if decode and ragged not in (None, "list"):
+        raise OptionError(f"Field({name!r}): decode= is a format, or (format, {length!r}), where that says how long")
+    if decode and isinstance(ragged, str) and ragged != "list":
         raise OptionError(f"Field({name!r}, decode={decode!r}): ragged= is 'list' for images, not {ragged!r}")
     return decode
 
@@ -345,24 +429,9 @@ def _decode(name: str, decode: str, length: str, ragged: str | None) -> str:
 def not_ragged(name: str) -> OptionError:
     """Return the error for options of ragged fields that a field has which is none."""
     return OptionError(
-        f"Field({name!r}): ragged=, max_length=, crop= and pad_value= are for samples of unlike numbers of rows, "
-        "which rows=Bounds(...), Lengths(...) or Between(...) say, for whole objects, samples=Objects(...), and for "
-        "numbers of variable length"
+        f"Field({name!r}): ragged= is for samples of unlike numbers of rows, which lookup=Bounds(...), Lengths(...) "
+        "or Between(...) say, for whole objects, samples=Objects(...), and for numbers of variable length"
     )
-
-
-def _scales(name: str, scale: Any) -> tuple[Fraction, ...]:
-    """Give scales as fractions: a float is taken for the nearest of small numbers."""
-    if scale is None:
-        return ()
-    try:
-        every = tuple(scale) if isinstance(scale, Iterable) else (scale,)
-        found = tuple(Fraction(each).limit_denominator(1_000_000) for each in every)
-    except (TypeError, ValueError, OverflowError):
-        found = ()
-    if not found or min(found) <= 0:
-        raise OptionError(f"Field({name!r}): scale= is a number above 0, or one for each axis of a box, not {scale!r}")
-    return found
 
 
 def _member_names(name: str, members: Any) -> tuple[str, ...]:

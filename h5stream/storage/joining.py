@@ -29,7 +29,7 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
         _check_structure(first, other, number)
     if len({_beside(layout) for layout in layouts}) > 1:
         raise OptionError(
-            "datasets that are read as one have like fields: what is looked up (Field(..., rows=)), in memory (Values) "
+            "datasets that are read as one have like fields: what is looked up (lookup=), in memory (Values) "
             "or there once (attributes) in one of them is so in all"
         )
     firsts = tuple(layout.files[layout.datasets[0][0].file] for layout in layouts)

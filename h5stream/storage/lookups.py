@@ -189,14 +189,14 @@ class LookedUp:
         """Refuse too few names, and objects of unlike lengths where each sample has as many rows."""
         if self.objects and sum(map(len, self.tables)) != count:
             raise OptionError(
-                f"Field({self.name!r}): names= has {sum(map(len, self.tables)):,} names, and needs one for each of "
+                f"Field({self.name!r}): lookup= has {sum(map(len, self.tables)):,} names, and needs one for each of "
                 f"{count:,} samples"
             )
         ragged = self.layouts[0].ragged if self.layouts else None
         lengths = {rows for _, rows in self.objects.values()}
         if ragged is not None and ragged.form == STACKED and len(lengths) > 1:
             raise FieldLengthError(
-                f"Field({self.name!r}): objects that names= has are of unlike lengths, {min(lengths):,} to "
+                f"Field({self.name!r}): objects that lookup= has are of unlike lengths, {min(lengths):,} to "
                 f"{max(lengths):,} rows; ragged='packed', 'pad', 'nested' or 'list' says how they come in a batch",
                 field=self.name,
             )
@@ -208,17 +208,18 @@ class LookedUp:
         count = rows if not of_samples or space is None else space.samples
         if len(used) != count:
             way_out = (
-                "rows=Bounds(...) takes such as say where samples begin and end"
+                "lookup=Bounds(...) takes such as say where samples begin and end"
                 if len(used) == count + 1
                 else "Field(..., file=) names the file of what is looked up"
             )
             raise OptionError(
-                f"Field({self.name!r}): rows= has {len(used):,} numbers, and needs one for each of {count:,}; {way_out}"
+                f"Field({self.name!r}): lookup= has {len(used):,} numbers, and needs one for each of {count:,}; "
+                f"{way_out}"
             )
         wrong = np.flatnonzero((used < 0) | (used >= self.rows))
         if len(wrong):
             raise OptionError(
-                f"Field({self.name!r}): rows= names row {used[wrong[0]]} at {wrong[0]:,}, and there are rows 0 to "
+                f"Field({self.name!r}): lookup= names row {used[wrong[0]]} at {wrong[0]:,}, and there are rows 0 to "
                 f"{self.rows - 1:,}; {len(wrong):,} of {count:,} are not there. Negative numbers do not count from "
                 "the end; give samples without one a row of their own, or leave them out of the file"
             )

@@ -105,9 +105,9 @@ def _normalised(layout: SampleLayout) -> SampleLayout:
             is_image = field.images is not None
             why = "" if is_image and field.kind == "object" else asked.normalise.misfit(shape)
             if (field.kind not in ("array", "ragged") and not is_image) or field.dtype.kind == "c":
-                why = "mean=, std=, factor= and nan= are for real numbers; of variable length with ragged='list'"
+                why = "normalise= is for real numbers; of variable length with ragged='list'"
             if isinstance(entry, SparseEntry) and not dense and asked.normalise.mean != 0:
-                why = "mean= would make values of the zeros that are not stored; ragged='dense' has them"
+                why = "normalise= would make values of the zeros that are not stored; ragged='dense' has them"
             if why:
                 raise OptionError(f"field {field.name!r}: {why}")
             fields[number] = replace(field, normalise=asked.normalise)
@@ -252,8 +252,8 @@ def _refuse_images(paths: tuple[str, ...], fields: list[Field]) -> None:
         if one.decode:
             raise UnsupportedFieldError(
                 f"{_named(paths)}: Field({one.name!r}, decode={one.decode!r}): images of objects are read where "
-                "objects of one file have each field, stored alike and in that file itself, and not beside rows=, "
-                "names= or Objects('files')",
+                "objects of one file have each field, stored alike and in that file itself, and not beside "
+                "lookup= or Objects('files')",
                 field=one.name,
             )
 
@@ -400,13 +400,14 @@ def _check_padding(layout: SampleLayout) -> None:
         for one in (layout.fields[target.field] for target in parts[0].targets):
             if one.pad is not None and (layout.space is None or layout.space.pad is None):
                 raise OptionError(
-                    f"Field({one.name!r}, pad={one.pad!r}): nothing is padded here; samples= says with pad= that it is"
+                    f"field {one.name!r} has Take(pad={one.pad!r}), and nothing is padded: samples= says "
+                    "with pad= that it is"
                 )
             number = number_outside(layout.pad_of(one)) if one.steps is not None or parts[0].along else None
             if number and one.kind == "array" and not _holds(one.dtype, number):
                 raise OptionError(
                     f"pad={number:g} does not fit into field {one.name!r}, which is stored as {one.dtype} (dtype= "
-                    "casts what was padded); take a number that does, Field(..., pad=), or Padding() for a mask"
+                    "casts what was padded); take a number that does, take=Take(pad=), or Padding() for a mask"
                 )
 
 

@@ -12,7 +12,7 @@ from h5stream.samples.table import Table
 if TYPE_CHECKING:
     from h5stream.storage.fields import Field
 
-_COMMON = ("dtype", "mean, std, factor and nan")
+_COMMON = ("dtype=", "normalise=")
 
 SPARSE = "rows of a sparse matrix"
 VALUES = "values of variable length with ragged="
@@ -21,72 +21,80 @@ OF_OBJECTS = "whole objects with ragged="
 ONCE = "what is there once, an attribute or a single value"
 
 TAKEN: dict[str, tuple[str, ...]] = {
-    SPARSE: (*_COMMON, "columns", "ragged"),
-    VALUES: (*_COMMON, "ragged", "crop", "pad_value"),
-    IMAGES: ("mean, std, factor and nan", "decode", "length", "ragged", "file", "rows", "names"),
-    OF_OBJECTS: (*_COMMON, "columns", "members", "ragged", "crop", "pad_value"),
-    ONCE: (*_COMMON, "repeat"),
+    SPARSE: (*_COMMON, "columns=", "ragged="),
+    VALUES: (*_COMMON, "ragged=", "Ragged(crop=)", "Ragged(pad_value=)"),
+    IMAGES: ("normalise=", "decode=", "ragged=", "file=", "lookup="),
+    OF_OBJECTS: (*_COMMON, "columns=", "members=", "ragged=", "Ragged(crop=)", "Ragged(pad_value=)"),
+    ONCE: (*_COMMON, "take='all'"),
 }
 """By kind of field, the options that it takes; all others are refused."""
 
 _OF_ONE_ROW = (SPARSE, VALUES, IMAGES)
 """Kinds of which a sample takes one row, and never several."""
 
-
-_PLACED = ("steps", "at", "pad", "axis", "scale")
+_PLACED = ("Take(steps=)", "Take(at=)", "Take(axis=)", "Take(scale=)", "Take(pad=)")
+"""What `Take` has."""
 
 CLASHES: tuple[tuple[tuple[str, ...], tuple[str, ...], str], ...] = (
     (
-        ("decode",),
-        ("columns", "members", "steps", "repeat", "dtype"),
-        "Field({0.name!r}, decode={0.decode!r}) takes whole images as they are, without columns=, members=, steps=, "
-        "repeat= and dtype=",
+        ("decode=",),
+        ("columns=", "members=", "Take(steps=)", "take='all'", "dtype="),
+        "Field({0.name!r}, decode={0.decode!r}) takes whole images as they are, without columns=, members=, take= "
+        "and dtype=",
     ),
     (
-        ("rows", "names"),
-        ("repeat", *_PLACED),
-        "Field({0.name!r}): rows= and names= look something up for each sample, without repeat=, steps=, at=, pad=, "
-        "axis=, scale=",
+        ("lookup=",),
+        ("take='all'", *_PLACED),
+        "Field({0.name!r}): lookup= looks something up for each sample, without take=",
     ),
     (
-        ("repeat",),
-        (*_PLACED, "columns", "members"),
-        "Field({0.name!r}): repeat=True takes the whole dataset, without columns=, members=, steps=, at=, pad=, axis= "
-        "and scale=",
+        ("take='all'",),
+        ("columns=", "members="),
+        "Field({0.name!r}): take='all' takes the whole dataset, without columns= and members=",
     ),
-    (("names",), ("rows",), "Field({0.name!r}): names= takes whole objects, without rows="),
     (
         (ARRAYS,),
-        ("rows", "names", "repeat", "crop", "a part of an axis", *_PLACED),
+        ("lookup=", "take='all'", "Ragged(crop=)", "a part of an axis", *_PLACED),
         "Field({0.name!r}, ragged='arrays') takes whole arrays, or one place of some axes, columns=(0, ...), without "
-        "rows=, names=, repeat=, crop=, max_length=, steps=, at=, pad=, axis= and scale=",
+        "lookup=, a crop and take=",
     ),
 )
 """Options, those that do not go with any of them, and the words in which that is said."""
+
+
+def given_to(field: Field) -> set[str]:
+    """Return which options a field was given."""
+    ragged, take = field.ragged, field.take
+    given = {
+        "columns=": field.columns,
+        "members=": field.members,
+        "dtype=": field.dtype,
+        "take='all'": field.repeat,
+        "Take(steps=)": take.steps,
+        "Take(at=)": take.at,
+        "Take(axis=)": take.axis,
+        "Take(scale=)": take.scale,
+        "Take(pad=)": take.pad,
+        "file=": field.file,
+        "lookup=": field.rows is not None or field.names is not None,
+        "ragged=": ragged,
+        "Ragged(crop=)": ragged and ragged.crop,
+        "Ragged(pad_value=)": ragged is not None and ragged.pad_value != 0,
+        "decode=": field.decode,
+        "normalise=": field.normalise,
+    }
+    return {name for name, value in given.items() if _is_given(value)}
 
 
 def _is_given(value: Any) -> bool:
     return value is not None and value is not False and not (isinstance(value, (str, tuple)) and not value)
 
 
-def given_to(field: Field) -> dict[str, bool]:
-    """Tell of each option of a field whether it was given."""
-    names = (*_PLACED, "columns", "members", "repeat", "file", "rows", "names", "decode", "length", "ragged")
-    ragged = field.ragged
-    return {
-        **{name: _is_given(getattr(field, name)) for name in names},
-        "crop": ragged is not None and ragged.crop is not None,
-        "pad_value": ragged is not None and ragged.pad_value != 0,
-        "dtype": field.dtype is not None,
-        "mean, std, factor and nan": field.normalise is not None,
-    }
-
-
 def check_together(field: Field) -> None:
     """Refuse options of one field that do not go together."""
     taken = field.columns if isinstance(field.columns, tuple) else (field.columns,)
     in_part = any(isinstance(one, (slice, list)) for one in taken)
-    given = {name for name, is_given in given_to(field).items() if is_given}
+    given = given_to(field)
     given |= {name for name, applies in ((ARRAYS, field.has_own_shape), ("a part of an axis", in_part)) if applies}
     for names, refused, words in CLASHES:
         if not given.isdisjoint(names) and not given.isdisjoint(refused):
@@ -95,10 +103,10 @@ def check_together(field: Field) -> None:
 
 def check_options(kind: str, field: Field, samples: Any, path: str) -> None:
     """Refuse options that a kind of field does not take, and samples of several rows of what is one row."""
-    wrong = [name for name, is_given in given_to(field).items() if is_given and name not in TAKEN[kind]]
+    wrong = sorted(given_to(field) - set(TAKEN[kind]))
     if wrong:
         raise OptionError(
-            f"{path!r}: field {field.name!r}: {', '.join(f'{name}=' for name in wrong)} is not for {kind}, which "
+            f"{path!r}: field {field.name!r}: {', '.join(wrong)} is not for {kind}, which "
             f"take{'s' if kind == ONCE else ''} {', '.join(TAKEN[kind])}; leave it out, and change the batch in "
             "batch_transform="
         )

@@ -402,7 +402,7 @@ def asked_of(file: Any, name: str) -> Asked:
     if not shape:
         raise FieldLengthError(
             f"{path!r}: {name!r} is {'empty' if shape is None else 'a single value'}, and has no rows "
-            "that ragged= or names= could take",
+            "that ragged= or lookup= could take",
             field=name,
             file=path,
         )

@@ -253,7 +253,7 @@ LAYOUTS = {
         "group_a_sample",
         ['Objects("s_*", missing="skip")', '"x"', '"y"'],
     ),
-    "molecules": (molecules, "group_a_recording", ['Rows(of="gdb/mol_*")', 'Field("species", repeat=True)']),
+    "molecules": (molecules, "group_a_recording", ['Rows(of="gdb/mol_*")', 'Field("species", take="all")']),
     "terminals": (
         lambda f: buffer(f, terminals=np.arange(200) % 50 == 49, timeouts=np.arange(200) % 70 == 69),
         "episodes",
@@ -291,19 +291,19 @@ LAYOUTS = {
     "equal names": (
         side_by_side,
         "side_by_side",
-        ['Field("videos/{}", names=names)', 'Field("responses/{}", names=names)'],
+        ['Field("videos/{}", lookup=names)', 'Field("responses/{}", lookup=names)'],
     ),
     "pairs": (
         lambda f: side_by_side(f, "lr", "hr"),
         "side_by_side",
-        ['Field("lr{}", names=names)', 'name.removeprefix("hr")'],
+        ['Field("lr{}", lookup=names)', 'name.removeprefix("hr")'],
     ),
     "pairs, numbered first": (
         lambda f: [
             f.create_dataset(f"{k}_{n}", data=np.full((4 + k, 3), k)) for k in range(12) for n in ("x", "label")
         ],
         "side_by_side",
-        ['Field("{}_x", ragged="pad", names=names)', 'Field("{}_label"', 'name.removesuffix("_'],
+        ['Field("{}_x", lookup=names, ragged="pad")', 'Field("{}_label"', 'name.removesuffix("_'],
     ),
     "volumes": (volume, "volume", ['Boxes((4, 10, 10), at="grid")', '"raw"', '"label"']),
     "images and masks": (lambda f: volume(f, True), None, ['fields=["label", "raw"]']),
@@ -363,7 +363,7 @@ LAYOUTS = {
     "nwb": (nwb, "nwb", ["Sequences(100)", "acquisition/eeg/data"]),
     "pytables, fixed": (pandas_fixed, None, ['"frame/block0_values"']),
     "matlab": (matlab, "matlab_turned", ["Rows(axis=-1)", '"X"', '"y"', '"Z"']),
-    "named": (named, "named", ['Field("images/{}", names="question/image_id")', '"question/answer"']),
+    "named": (named, "named", ['Field("images/{}", lookup="question/image_id")', '"question/answer"']),
 }
 
 

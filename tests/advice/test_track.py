@@ -12,12 +12,12 @@ import torch
 from rich.console import Console
 from torch.utils.data import DataLoader, IterableDataset
 
-from h5stream import H5StreamLoader, track
+from h5stream import H5StreamLoader
 from h5stream.advice.limits import LoaderKnobs, loop_limit
 from h5stream.advice.track import EpochSummary, WaitClock
 from h5stream.device import facts
 from h5stream.errors import OptionError
-from h5stream.monitor import SystemMonitor
+from h5stream.monitor import SystemMonitor, track
 from h5stream.results import LoaderStatistics
 from h5stream.structure import rows_of
 

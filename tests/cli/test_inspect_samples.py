@@ -66,9 +66,9 @@ def events(tmp_path):
 @pytest.mark.parametrize(
     "fields",
     [
-        "{'x': Field('hits', rows=Bounds('index'), ragged='pad', max_length=3), 'y': 'label'}",
-        "Field('hits', rows=Bounds('index')), 'label'",
-        "['label', Field('hits', rows=Bounds('index'), crop=Crop(2))]",
+        "{'x': Field('hits', lookup=Bounds('index'), ragged=Ragged('pad', crop=Crop(3, at='start'))), 'y': 'label'}",
+        "Field('hits', lookup=Bounds('index')), 'label'",
+        "['label', Field('hits', lookup=Bounds('index'), ragged=Ragged(crop=Crop(2)))]",
     ],
 )
 def test_ragged_fields_are_counted(events, fields):
@@ -81,7 +81,7 @@ def test_ragged_fields_are_counted(events, fields):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("Field('hits', rows=open('x'))", "open is none of Field"),
+        ("Field('hits', lookup=open('x'))", "open is none of Field"),
         ("[x for x in 'ab']", "malformed node"),
         ("{**{}}", "is not that"),
         ("Field(", "is not that"),
@@ -103,7 +103,7 @@ def test_what_rewrites_datasets_takes_their_names_alone(events, tmp_path):
 
 
 def test_suggest_knows_samples_and_ragged_fields(events):
-    text = "{'x': Field('hits', rows=Bounds('index')), 'y': 'label'}"
+    text = "{'x': Field('hits', lookup=Bounds('index')), 'y': 'label'}"
     done = CliRunner().invoke(app, ["suggest", events, "--fields", text, "--batch-size", "4"], catch_exceptions=False)
     assert done.exit_code == 0
     samples = ["--fields", "hits", "--samples", "Sequences(4)"]

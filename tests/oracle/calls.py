@@ -21,6 +21,33 @@ def is_call(tree: Tree, name: str | None = None) -> bool:
     return isinstance(tree, dict) and "call" in tree and name in (None, tree["call"])
 
 
+def in_words(tree: dict[str, Tree]) -> dict[str, Tree]:
+    """Return a call of Field with its options as h5stream takes them; cases name each on its own."""
+    options = dict(tree["options"])
+    if tree["call"] != "Field":
+        return tree
+    took = {name: options.pop(name) for name in ("axis", "scale", "pad", "at") if name in options}
+    steps = [options.pop("steps")] if "steps" in options else []
+    ragged = {name: options.pop(name) for name in ("crop", "pad_value") if name in options}
+    if "max_length" in options:
+        ragged["crop"] = call("Crop", options.pop("max_length"), at="start")
+    scaled = {name: options.pop(name) for name in ("mean", "std", "factor", "nan") if name in options}
+    if took or steps:
+        options["take"] = call("Take", *steps, **took) if took else steps[0]
+    if options.pop("repeat", False):
+        options["take"] = "all"
+    for name in ("rows", "names"):
+        if name in options:
+            options["lookup"] = options.pop(name)
+    if ragged:
+        options["ragged"] = call("Ragged", *([options["ragged"]] if "ragged" in options else []), **ragged)
+    if "length" in options:
+        options["decode"] = call("tuple", options["decode"], options.pop("length"))
+    if scaled:
+        options["normalise"] = scaled
+    return {**tree, "options": options}
+
+
 def built(tree: Tree, folder: str = "") -> Any:
     """Make the objects that a tree describes; a call of "path" is a file in the folder."""
     if isinstance(tree, list):
@@ -40,7 +67,7 @@ def built(tree: Tree, folder: str = "") -> Any:
         return slice(*args)
     if name.startswith("torch."):
         return getattr(torch, name.removeprefix("torch."))
-    return getattr(h5stream, name)(*args, **built(tree["options"], folder))
+    return getattr(h5stream, name)(*args, **built(in_words(tree)["options"], folder))
 
 
 def text(tree: Tree) -> str:
@@ -51,6 +78,7 @@ def text(tree: Tree) -> str:
         return repr(tree)
     if "call" not in tree:
         return "{" + ", ".join(f"{name!r}: {text(one)}" for name, one in tree.items()) + "}"
+    tree = in_words(tree)
     name, args = tree["call"], [text(one) for one in tree["args"]]
     if name == "path":
         return f'f"{{folder}}/{tree["args"][0]}"'

@@ -39,7 +39,7 @@ def test_one_unlimited_axis_that_is_not_the_first(tmp_path, name, filters):
     for ragged in (None, "list"):
         assert equal(H5Dataset(together, Field(".", ragged=ragged), samples=Objects("o/*"))[:], expected)
         assert equal(H5Dataset(files, Field("x", ragged=ragged), samples=Objects("files"))[:], expected)
-        names = Field("o/{}", names=["0", "1", "2"], ragged=ragged)
+        names = Field("o/{}", lookup=["0", "1", "2"], ragged=ragged)
         assert equal(H5Dataset(together, {"x": names})[:]["x"], expected)
 
 
@@ -71,7 +71,7 @@ def test_objects_of_two_layouts_with_fill_values_of_their_own(tmp_path, layouts,
     for ragged in ("list", "packed"):
         for found in (
             H5Dataset(path, Field(".", ragged=ragged), samples=Objects(names))[:],
-            H5Dataset(path, {"x": Field("{}", names=names, ragged=ragged)})[:]["x"],
+            H5Dataset(path, {"x": Field("{}", lookup=names, ragged=ragged)})[:]["x"],
             H5Dataset(files, Field("x", ragged=ragged), samples=Objects("files"))[:],
         ):
             assert equal(found if ragged == "list" else [found.sample(k) for k in range(4)], expected)
@@ -89,8 +89,8 @@ def test_rows_without_elements_are_counted(tmp_path, ragged, options, rest):
         expected = [file[f"o/{name}"].shape for name in names]
     for batch in (
         H5Dataset(path, Field(".", ragged=ragged), samples=Objects("o/*"))[:],
-        H5Dataset(path, {"x": Field("o/{}", names=names, ragged=ragged)})[:]["x"],
-        H5Dataset(path, Field("all", rows=Lengths("lengths"), ragged=ragged))[:],
+        H5Dataset(path, {"x": Field("o/{}", lookup=names, ragged=ragged)})[:]["x"],
+        H5Dataset(path, Field("all", lookup=Lengths("lengths"), ragged=ragged))[:],
     ):
         found = batch.unbind() if ragged == "nested" else batch
         found = [batch.sample(k) for k in range(3)] if ragged in ("packed", "pad") else found
@@ -107,7 +107,7 @@ def test_objects_of_undefined_fill_values(tmp_path, stored):
     with h5py.File(path) as file:
         assert file["o/0"].id.get_create_plist().fill_value_defined() == h5d.FILL_VALUE_UNDEFINED
     assert equal(H5Dataset(path, ".", samples=Objects(["o/1"]))[:], expected[1:2])
-    named = Field("o/{}", names=["0", "1", "2"], ragged="list")
+    named = Field("o/{}", lookup=["0", "1", "2"], ragged="list")
     if stored == "S4":
         with pytest.raises(UnsupportedFieldError, match="ragged rows are of numbers"):
             H5Dataset(path, {"x": named})
@@ -178,7 +178,7 @@ def test_references_long_doubles_and_times_are_refused_in_words(tmp_path, ragged
             H5Dataset(path, {"x": "x", "f": Field(name, ragged=ragged)}, samples=Objects("g/*"))
         if ragged:
             with pytest.raises(UnsupportedFieldError, match=f"{name}' (is|has)"):
-                H5Dataset(path, {"f": Field("g/{}/" + name, names=["0", "1"], ragged=ragged)})
+                H5Dataset(path, {"f": Field("g/{}/" + name, lookup=["0", "1"], ragged=ragged)})
 
 
 def test_numbers_among_texts_are_refused(tmp_path):
@@ -236,7 +236,7 @@ WAYS = {
     "rows": ("d/2", lambda path, _: H5Dataset(path, "x", samples=Rows(of="d/*"))),
     "rows of names": ("d/2/x", lambda path, _: H5Dataset(path, "x", samples=Rows(of=["d/1", "d/2"]))),
     "sequences": ("d/2", lambda path, _: H5Dataset(path, "x", samples=Sequences(2, of="d/*"))),
-    "what is named": ("o/2", lambda path, _: H5Dataset(path, {"x": Field("o/{}", names=["1", "2"], ragged="list")})),
+    "what is named": ("o/2", lambda path, _: H5Dataset(path, {"x": Field("o/{}", lookup=["1", "2"], ragged="list")})),
     "a field of a file": ("x", lambda path, missing: H5Dataset([path], "x", samples=Objects("files", missing=missing))),
 }
 
@@ -293,7 +293,7 @@ def test_addresses_beyond_what_fits_are_damage(tmp_path):
         for opened in (
             lambda: H5Dataset(path, ".", samples=Objects("o/*")),
             lambda: H5Dataset(path, Field(".", ragged="list"), samples=Objects("o/*")),
-            lambda: H5Dataset(path, {"x": Field("o/{}", names=["0", "1"], ragged="list")}),
+            lambda: H5Dataset(path, {"x": Field("o/{}", lookup=["0", "1"], ragged="list")}),
         ):
             with pytest.raises((SourceError, FieldLengthError), match=r"beyond|truncated"):
                 opened()[:]
