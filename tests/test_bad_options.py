@@ -15,11 +15,14 @@ from h5stream import (
     Balanced,
     Bounds,
     ChunkBatchSampler,
+    Crop,
     Field,
     H5Dataset,
     H5StreamLoader,
+    Ragged,
     Sequences,
     Sized,
+    Take,
     Values,
     Weighted,
 )
@@ -209,6 +212,40 @@ def test_what_kept_samples_on_a_device_is_told_and_gives_the_same_batches(path, 
         loader = H5StreamLoader(path, 5, True, fields="y", seed=1, **old)
     assert [warning.filename for warning in caught] == [__file__]
     assert [y.tolist() for y in loader] == [y.tolist() for y in H5StreamLoader(path, 5, True, fields="y", seed=1)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"steps": range(3)}, {"take": range(3)}),
+        ({"steps": [0, 1], "at": "end", "pad": -1}, {"take": Take([0, 1], at="end", pad=-1)}),
+        ({"axis": 1, "scale": 0.5}, {"take": Take(axis=1, scale=0.5)}),
+        ({"repeat": True}, {"take": "all"}),
+        ({"rows": Bounds("b")}, {"lookup": Bounds("b")}),
+        ({"rows": Bounds("b"), "max_length": 4}, {"lookup": Bounds("b"), "ragged": Ragged(crop=Crop(4, at="start"))}),
+        ({"ragged": "pad", "crop": Crop(9), "pad_value": 2}, {"ragged": Ragged("pad", crop=Crop(9), pad_value=2)}),
+        ({"decode": "png", "length": "n"}, {"decode": ("png", "n")}),
+        (
+            {"mean": 1, "std": [2, 3], "factor": 4, "nan": 5},
+            {"normalise": {"mean": 1, "std": [2, 3], "factor": 4, "nan": 5}},
+        ),
+    ],
+    ids=str,
+)
+def test_the_old_words_of_a_field_mean_the_same_and_warn(old, new):
+    with pytest.warns(DeprecationWarning, match="goes in 0.4: write ") as caught:
+        field = Field("x", **old)
+    assert {str(one.message).split("=")[0] for one in caught} == {f"Field({name}" for name in old.keys() - new.keys()}
+    assert {one.filename for one in caught} == {__file__}
+    assert field == Field("x", **new)
+    assert repr(field) == repr(Field("x", **new))
+
+
+def test_names_of_objects_are_a_lookup_and_a_misspelt_word_is_told():
+    with pytest.warns(DeprecationWarning, match="write lookup="):
+        assert Field("{}", names=["a"]).names == Field("{}", lookup=["a"]).names == ["a"]
+    with pytest.raises(TypeError, match=r"no argument lokup=.* Did you mean .lookup."):
+        Field("x", lokup="y")
 
 
 class BackToFront:

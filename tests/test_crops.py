@@ -145,10 +145,10 @@ def written(path, audio=AUDIO):
 
 
 STORED = {
-    "bounds": lambda name: {"rows": Bounds(f"{name}_bounds")},
-    "lengths": lambda name: {"rows": Lengths(f"{name}_counts")},
-    "between": lambda name: {"rows": Between(f"{name}_first", f"{name}_end")},
-    "objects": lambda name: {"ragged": "packed"},
+    "bounds": lambda name: {"lookup": Bounds(f"{name}_bounds")},
+    "lengths": lambda name: {"lookup": Lengths(f"{name}_counts")},
+    "between": lambda name: {"lookup": Between(f"{name}_first", f"{name}_end")},
+    "objects": lambda name: {},
 }
 
 

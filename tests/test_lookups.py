@@ -57,14 +57,14 @@ def test_sequences_of_what_is_looked_up_alone_are_as_long_as_they_say(tmp_path):
 @pytest.mark.parametrize(
     ("options", "kind", "says"),
     [
-        ({"rows": np.full(ROWS, FEATURES)}, errors.OptionError, "names row 50 at 0.*0 to 49"),
-        ({"rows": np.full(ROWS, -1)}, errors.OptionError, "Negative numbers do not count"),
-        ({"rows": [1, 2]}, errors.OptionError, "2 numbers, and needs one for each of 300"),
-        ({"rows": "imag"}, errors.FieldNotFoundError, "Did you mean 'image'"),
-        ({"rows": [0.5] * ROWS}, errors.OptionError, "row number for each sample"),
+        ({"lookup": np.full(ROWS, FEATURES)}, errors.OptionError, "names row 50 at 0.*0 to 49"),
+        ({"lookup": np.full(ROWS, -1)}, errors.OptionError, "Negative numbers do not count"),
+        ({"lookup": [1, 2]}, errors.OptionError, "2 numbers, and needs one for each of 300"),
+        ({"lookup": "imag"}, errors.FieldNotFoundError, "Did you mean 'image'"),
+        ({"lookup": [0.5] * ROWS}, errors.OptionError, "row number for each sample"),
         ({}, errors.FieldLengthError, "must agree in rows"),
         ({"file": ["features.h5", "features.h5"]}, errors.OptionError, "2 files stand beside 1"),
-        ({"rows": "image", "steps": [0]}, errors.OptionError, r"without repeat=, steps=, at=, pad=, axis=, "),
+        ({"lookup": "image", "take": [0]}, errors.OptionError, "without take="),
     ],
     ids=str,
 )

@@ -42,14 +42,14 @@ def test_a_file_without_any_names_is_refused_where_nothing_says_what_the_field_h
 def test_what_cannot_be_is_named(tmp_path):
     write(tmp_path / "a.h5", [2, 3], {})
     for options, kind, words in [
-        ({"names": ["p0", "p9"], "ragged": "list"}, errors.FieldNotFoundError, "no 'p9'.*1 of 2 names"),
-        ({"names": ["p0", "p1"]}, errors.FieldLengthError, "unlike lengths, 2 to 3 rows; ragged="),
-        ({"names": [3]}, errors.OptionError, "a name for each sample"),
-        ({"names": ["p0"], "decode": "jpeg"}, errors.UnsupportedFieldError, "decode= takes objects that are bytes"),
+        ({"lookup": ["p0", "p9"], "ragged": "list"}, errors.FieldNotFoundError, "no 'p9'.*1 of 2 names"),
+        ({"lookup": ["p0", "p1"]}, errors.FieldLengthError, "unlike lengths, 2 to 3 rows; ragged="),
+        ({"lookup": [3]}, errors.OptionError, "a name for each sample"),
+        ({"lookup": ["p0"], "decode": "jpeg"}, errors.UnsupportedFieldError, "decode= takes objects that are bytes"),
     ]:
         with pytest.raises(kind, match=words):
             H5Dataset(tmp_path / "a.h5", {"x": Field("{}", **options)})
-    with pytest.raises(errors.OptionError, match=r"one \{\}"):
+    with pytest.raises(errors.OptionError, match=r"need \{\} in"):
         Field("p", lookup=["p0"])
     with pytest.raises(errors.OptionError, match=r"3 names, and needs one for each of 2 samples"):
         H5Dataset(tmp_path / "a.h5", {"x": Field("{}", lookup=["p0"] * 3), "p": "p0"})

@@ -30,7 +30,7 @@ from h5stream.samples.normalising import normalisation
     factor=st.none() | st.just(1 / 255),
 )
 def test_numbers_become_what_numpy_makes_of_them(values, mean, std, factor):
-    change = Change(torch.float32, normalisation("x", mean, std, factor, None))
+    change = Change(torch.float32, normalisation("x", {"mean": mean, "std": std, "factor": factor}))
     expected = ((values.astype("f8") * (1 if factor is None else factor)) - np.array(mean)) / std
     found = change.on_host(torch.from_numpy(values.copy()))
     assert found.dtype == torch.float32
@@ -39,13 +39,13 @@ def test_numbers_become_what_numpy_makes_of_them(values, mean, std, factor):
 
 def test_large_offsets_are_taken_away_before_they_cost_digits():
     values = np.array([1e8 + 0.25, 1e8 + 0.5])
-    found = Change(torch.float32, normalisation("x", 1e8, 0.25, None, None)).on_host(torch.from_numpy(values))
+    found = Change(torch.float32, normalisation("x", {"mean": 1e8, "std": 0.25})).on_host(torch.from_numpy(values))
     assert found.tolist() == [1, 2]
 
 
 def test_nan_is_replaced_last_and_infinity_stays():
     values = torch.tensor([np.nan, np.inf, -np.inf, 3.0])
-    found = Change(torch.float32, normalisation("x", 1, 2, None, 0)).on_host(values)
+    found = Change(torch.float32, normalisation("x", {"mean": 1, "std": 2, "nan": 0})).on_host(values)
     assert found.tolist() == [0, np.inf, -np.inf, 1]
 
 
@@ -107,35 +107,35 @@ def test_what_statistics_found_brings_a_field_to_mean_0_and_deviation_1(path):
 
 
 @pytest.mark.parametrize(
-    ("given", "rule"),
+    ("name", "given", "rule"),
     [
-        ({"name": "x", "std": 0}, "above 0"),
-        ({"name": "x", "std": [1, 1, 0, 1]}, "above 0"),
-        ({"name": "x", "std": np.nan}, "finite"),
-        ({"name": "x", "mean": [1, 2, 3]}, "does not fit a sample of \\(4,\\)"),
-        ({"name": "image", "mean": [1, 2, 3]}, "numpy.reshape\\(mean, \\(3, 1, 1\\)\\) does"),
-        ({"name": "image", "mean": np.zeros((2, 3, 5, 6))}, "does not fit"),
-        ({"name": "x", "mean": "a"}, "number or an array"),
-        ({"name": "x", "mean": "1.5"}, "number or an array"),
-        ({"name": "x", "std": b"1"}, "number or an array"),
-        ({"name": "x", "std": []}, "number or an array"),
-        ({"name": "x", "factor": 0}, "other than 0"),
-        ({"name": "x", "factor": [1]}, None),
-        ({"name": "x", "nan": "0a"}, "takes a number"),
-        ({"name": "x", "nan": "0"}, "takes a number"),
-        ({"name": "text", "mean": 1}, "real numbers"),
-        ({"name": "wave", "mean": 1}, "real numbers"),
-        ({"name": "vlen", "mean": 1}, "ragged='list'"),
-        ({"name": "x", "mean": 1, "dtype": torch.int32}, "floating point"),
+        ("x", {"std": 0}, "above 0"),
+        ("x", {"std": [1, 1, 0, 1]}, "above 0"),
+        ("x", {"std": np.nan}, "finite"),
+        ("x", {"mean": [1, 2, 3]}, "does not fit a sample of \\(4,\\)"),
+        ("image", {"mean": [1, 2, 3]}, "numpy.reshape\\(mean, \\(3, 1, 1\\)\\) does"),
+        ("image", {"mean": np.zeros((2, 3, 5, 6))}, "does not fit"),
+        ("x", {"mean": "a"}, "number or an array"),
+        ("x", {"mean": "1.5"}, "number or an array"),
+        ("x", {"std": b"1"}, "number or an array"),
+        ("x", {"std": []}, "number or an array"),
+        ("x", {"factor": 0}, "other than 0"),
+        ("x", {"factor": [1]}, None),
+        ("x", {"nan": "0a"}, "takes a number"),
+        ("x", {"nan": "0"}, "takes a number"),
+        ("text", {"mean": 1}, "real numbers"),
+        ("wave", {"mean": 1}, "real numbers"),
+        ("vlen", {"mean": 1}, "ragged='list'"),
+        ("x", {"mean": 1}, "floating point"),
     ],
 )
-def test_what_makes_no_sense_is_refused(path, given, rule):
+def test_what_makes_no_sense_is_refused(path, name, given, rule):
     if rule is None:
         with pytest.raises(OptionError, match="takes a number"):
-            Field(**given | {"factor": [1, 2]})
+            Field("x", normalise={"factor": [1, 2]})
         return
     with pytest.raises(OptionError, match=rule):
-        H5Dataset(path, Field(**given))
+        H5Dataset(path, Field(name, normalise=given, dtype=torch.int32 if rule == "floating point" else None))
 
 
 def test_datasets_that_are_joined_are_normalised_alike(path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from h5stream import Bounds, Boxes, Crop, Field, H5Dataset, H5StreamError, Objects, Rows, Sequences, Table
+from h5stream import Bounds, Boxes, Crop, Field, H5Dataset, H5StreamError, Objects, Ragged, Rows, Sequences, Table, Take
 
 COUNT = 6
 
@@ -38,7 +38,7 @@ KINDS = {
     "sparse": ({"ragged": "dense"}, lambda batch: (first_of(batch) - 1).astype(int)),
     "values": ({"ragged": "packed"}, lambda batch: batch.values.numpy()),
     "images": ({"decode": "png"}, lambda batch: first_of(batch)),
-    "flat": ({"rows": Bounds("bounds")}, lambda batch: batch.values.numpy()),
+    "flat": ({"lookup": Bounds("bounds")}, lambda batch: batch.values.numpy()),
 }
 SAMPLES = {
     "rows": (None, list(range(COUNT))),
@@ -48,17 +48,16 @@ SAMPLES = {
     "Table of several": (Table(row=[4, 0], other=[3, 2], length=2), None),
 }
 OPTIONS = {
-    "steps": ([1], lambda rows: [row + 1 for row in rows]),
-    "at": ("other", lambda rows: [3, 2]),
-    "axis": (1, None),
-    "scale": (0.5, None),
-    "pad": (-1, None),
-    "columns": ([0], lambda rows: rows),  # of a sparse matrix
-    "members": (["a"], None),
-    "crop": (Crop(1), lambda rows: rows),
-    "pad_value": (3, None),
-    "length": ("plain", None),
-    "names": (["a"], None),
+    "steps": ({"take": [1]}, lambda rows: [row + 1 for row in rows]),
+    "at": ({"take": Take(at="other")}, lambda rows: [3, 2]),
+    "axis": ({"take": Take(axis=1)}, None),
+    "scale": ({"take": Take(scale=0.5)}, None),
+    "pad": ({"take": Take(pad=-1)}, None),
+    "columns": ({"columns": [0]}, lambda rows: rows),  # of a sparse matrix
+    "members": ({"members": ["a"]}, None),
+    "crop": ({"ragged": Ragged(crop=Crop(1))}, lambda rows: rows),
+    "length": ({"decode": ("png", "plain")}, None),
+    "names": ({"lookup": ["a"]}, None),
 }
 
 
@@ -86,7 +85,7 @@ def test_a_kind_of_field_is_as_the_samples_say_or_refused(path, kind, samples):
 def test_an_option_is_taken_or_refused_in_words(path, kind, samples, option):
     (made, read), (value, expected) = KINDS[kind], OPTIONS[option]
     try:
-        field = Field(kind, **{**made, option: value})
+        field = Field(kind, **{**made, **value})
         fields = {"kind": field} if option in ("steps", "at") else {"kind": field, "plain": "plain"}
         batch = H5Dataset(path, fields, samples=SAMPLES[samples][0])[:]
     except H5StreamError:
@@ -102,13 +101,13 @@ def test_an_option_is_taken_or_refused_in_words(path, kind, samples, option):
 @pytest.mark.parametrize("option", ["steps", "at", "axis", "scale", "pad", "members"])
 def test_whole_objects_take_no_places(path, of, kind, option):
     with pytest.raises(H5StreamError):
-        H5Dataset(path, {"kind": Field(kind, **{option: OPTIONS[option][0]}), "label": "label"}, samples=of)
+        H5Dataset(path, {"kind": Field(kind, **OPTIONS[option][0]), "label": "label"}, samples=of)
 
 
 @pytest.mark.parametrize("samples", [None, Rows(of=["objects/0"]), Sequences(2), Boxes((1,), at="grid")], ids=repr)
 @pytest.mark.parametrize("option", ["steps", "at", "axis", "scale", "pad", "columns", "members"])
 def test_what_is_there_once_takes_no_places(path, samples, option):
     name = "@mark" if isinstance(samples, Rows) else "@own"
-    fields = {"x": "x" if isinstance(samples, Rows) else "plain", "once": Field(name, **{option: OPTIONS[option][0]})}
+    fields = {"x": "x" if isinstance(samples, Rows) else "plain", "once": Field(name, **OPTIONS[option][0])}
     with pytest.raises(H5StreamError):
         H5Dataset(path, fields, samples=samples)

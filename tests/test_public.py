@@ -27,12 +27,14 @@ PUBLIC = [
     "Mixture",
     "Objects",
     "Padding",
+    "Ragged",
     "Rows",
     "SampleNumber",
     "Sequences",
     "Sized",
     "SourceNumber",
     "Table",
+    "Take",
     "Values",
     "Weighted",
     "__version__",
@@ -42,7 +44,6 @@ PUBLIC = [
     "repack",
     "stage",
     "staged",
-    "track",
     "tune",
 ]
 

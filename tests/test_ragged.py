@@ -90,7 +90,7 @@ def test_the_forms_say_which_rows_are_whose(tmp_path):
         field = Field("hit", **form, lookup=Bounds("bounds"))
         return next(iter(H5StreamLoader(tmp_path / "a.h5", 3, fields=[field, "label"])))[0]
 
-    packed, padded = read(), read(ragged="pad", pad_value=-1)
+    packed, padded = read(), read(ragged=Ragged("pad", pad_value=-1))
     assert packed.offsets.tolist() == [0, 2, 2, 5]
     assert packed.values.shape == (5, 3)
     assert padded.values.shape == (3, 3, 3)
@@ -99,7 +99,7 @@ def test_the_forms_say_which_rows_are_whose(tmp_path):
     assert np.array_equal(padded.values[0, :2].numpy(), expected[0])
     assert [len(rows) for rows in read(ragged="list")] == [2, 0, 3]
     assert read(ragged="nested").is_nested
-    assert read(ragged="pad", max_length=1).values.shape == (3, 1, 3)
+    assert read(ragged=Ragged("pad", crop=Crop(1, at="start"))).values.shape == (3, 1, 3)
     assert read(dtype=torch.float64).values.dtype == torch.float64
 
 
@@ -120,9 +120,9 @@ def test_samples_of_damaged_chunks_are_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("field", "says"),
     [
-        (lambda: Field("hit", ragged="packed"), "rows=Bounds"),
+        (lambda: Field("hit", ragged="packed"), "lookup=Bounds"),
         (lambda: Field("hit", lookup=Bounds("bounds"), ragged="padded"), "'packed', 'nested'"),
-        (lambda: Field("hit", lookup=Bounds("bounds"), ragged=Ragged(pad_value=1)), "ragged='pad'"),
+        (lambda: Field("hit", lookup=Bounds("bounds"), ragged=Ragged(pad_value=1)), "is for .pad."),
         (lambda: Field("hit", lookup=Bounds("bounds"), ragged=Ragged(crop=Crop(0, at="start"))), "a row or more"),
         (lambda: Field("hit", lookup=Bounds("doubtful")), "where they begin or where they end"),
         (lambda: Field("hit", lookup=Bounds("half")), "its type is float64"),

@@ -309,7 +309,7 @@ def _variable(file: h5py.File, rng: random.Random) -> Kind:
     stored(file, "texts", texts, rng, dtype=h5py.string_dtype())
     short = stored(file, "short", np.array([f"{length:05}".encode() for length in lengths]), rng)
     fields = {
-        "values": Field("values", ragged=Ragged(form, pad_value=PAD * (form == "pad"))),
+        "values": Field("values", ragged=form and Ragged(form, pad_value=PAD * (form == "pad"))),
         "texts": "texts",
         "short": "short",
     }
