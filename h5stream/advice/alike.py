@@ -12,8 +12,7 @@ from functools import cached_property, partial
 from pathlib import PurePath
 
 from h5stream.advice.listing import DatasetEntry, Listing
-from h5stream.advice.program import Lines, quoted
-from h5stream.advice.proposals import LABEL, Proposal, Seen, form_of, last_name, looked_up, most_of, named
+from h5stream.advice.program import LABEL, Lines, Proposal, Seen, form_of, last_name, looked_up, most_of, named, quoted
 from h5stream.units import shape_text
 
 LEAST_ALIKE = 8  # like datasets in one group, from which each is a sample; fewer are columns as often as not

@@ -366,7 +366,7 @@ def _planned(part: DatasetPart, windows: Sequence[Runs], entry: DatasetEntry) ->
         return np.zeros(4)
     if part.access == DIRECT:
         return _read_in_part(part, windows, entry)
-    return np.sum([_fetched(part, begins, ends, entry) for begins, ends in windows], axis=0)
+    return sum((_fetched(part, begins, ends, entry) for begins, ends in windows), np.zeros(4))
 
 
 def _fetched(part: DatasetPart, begins: Ints, ends: Ints, entry: DatasetEntry) -> NDArray[np.float64]:

@@ -24,17 +24,19 @@ from h5stream.advice.alike import (
     unlike_axes,
 )
 from h5stream.advice.listing import INDEX, DatasetEntry, GroupEntry, Listing
-from h5stream.advice.program import Lines, loader_lines, quoted
-from h5stream.advice.proposals import (
+from h5stream.advice.program import (
     LABEL,
     MOST_FIELDS,
+    Lines,
     Proposal,
     Seen,
     form_of,
     keyed,
     last_name,
+    loader_lines,
     looked_up,
     named,
+    quoted,
     short_keys,
 )
 from h5stream.units import counted, shape_text

@@ -18,8 +18,7 @@ from h5stream.device.facts import DeviceMemory, device_memory
 from h5stream.engine.statistics import LEAST_TOLD, LoaderStatistics
 from h5stream.errors import OptionError
 from h5stream.monitor.progress import Bar
-from h5stream.monitor.sample import NA, percent, size
-from h5stream.monitor.summary import SystemSummary, summarize
+from h5stream.monitor.sample import NA, SystemSummary, percent, size, summarize
 from h5stream.monitor.system import SystemMonitor
 from h5stream.notebook import ShownAsText
 from h5stream.structure import rows_of

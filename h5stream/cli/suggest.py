@@ -87,8 +87,8 @@ def suggest_command(
     data = _data_of(files or [], fields, samples, row_bytes, rows, chunk_bytes)
     from h5stream import allowance
     from h5stream.training.gpu_memory import gpu_memory as gpu_memory_of
-    from h5stream.training.order_of_knobs import what_to_try_first
     from h5stream.training.presets import Setting, preset_for, validation_batch
+    from h5stream.training.steps import what_to_try_first
 
     cpus, available_bytes = allowance.cpus(), allowance.memory_available_bytes()
     preset = None if gpu is None and gpu_memory is None else preset_for(gpu, memory_gib=gpu_memory, cpus=cpus)
@@ -192,8 +192,7 @@ def _optimizer_steps(
     optimizer: str,
     rows: int | None,
 ) -> dict[str, Suggestion]:
-    from h5stream.training.accumulation import accumulation_for
-    from h5stream.training.learning_rate import learning_rate_for
+    from h5stream.training.steps import accumulation_for, learning_rate_for
 
     found = {}
     if target_batch is not None:

@@ -20,8 +20,7 @@ from h5stream.advice.doctor import Check, judged
 from h5stream.cli.app import app
 from h5stream.device.facts import CudaFacts, pin_error, started_cuda_uuids
 from h5stream.filesystem import Mount, mount_of, resident_bytes
-from h5stream.monitor.nvml import DriverFacts, driver_facts
-from h5stream.monitor.visible import DeviceName
+from h5stream.monitor.nvml import DeviceName, DriverFacts, driver_facts
 from h5stream.storage.plugins import FilterFact, StorageVersions, storage_versions
 
 GIB = 1 << 30

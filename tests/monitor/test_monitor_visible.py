@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from h5stream.monitor.visible import DeviceName, visible_devices
+from h5stream.monitor.nvml import DeviceName, visible_devices
 
 A = DeviceName(uuid="GPU-aa11", name="H100")
 B = DeviceName(uuid="GPU-ab22", name="H100")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
-from h5stream.training.accumulation import accumulation_for
+from h5stream.training.steps import accumulation_for
 
 
 @given(target=st.integers(1, 100_000), batch=st.integers(1, 10_000))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
-from h5stream.training.learning_rate import learning_rate_for
+from h5stream.training.steps import learning_rate_for
 
 
 def test_the_notes_rates_follow_the_square_root_rule_and_are_rounded_there():

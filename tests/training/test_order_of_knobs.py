@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
-from h5stream.training.order_of_knobs import what_to_try_first
 from h5stream.training.presets import Setting, preset_for
+from h5stream.training.steps import what_to_try_first
 
 
 def setting(batch_size=8192, workers=8, prefetch_factor=16):
