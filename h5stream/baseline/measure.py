@@ -240,11 +240,8 @@ def fresh_rates(paths: Sequence[str], fields: Sequence[str], *, rounds: int = 5,
     """Return each file's best rate in rows a second, opening included, the files in turns."""
     best = [0.0] * len(paths)
     for number, path in list(enumerate(paths)) * rounds:
-        start, rows = time.perf_counter(), 0
+        start = time.perf_counter()
         with H5StreamLoader(path, shuffle=True, seed=0, fields=list(fields)) as loader:
-            for batch in batches_of(loader):
-                rows += rows_of(batch) or 0
-                if time.perf_counter() - start >= seconds:
-                    break
+            rows = measure_epoch(path, loader, seconds=seconds).rows
             best[number] = max(best[number], rows / (time.perf_counter() - start))
     return best

@@ -144,9 +144,15 @@ def what_to_try_first(
         raise OptionError(f"waiting_share must be between 0 and 1, not {waiting_share}")
     if precision not in _FASTER_PRECISION:
         raise OptionError(f"precision must be one of {', '.join(_FASTER_PRECISION)}, not {precision!r}")
-    knobs = _knobs(setting, precision, preset, cpus)
     order, reason = _order(waiting_share)
-    chosen = tuple(knobs[name] for name in order.split())
+    faster = _FASTER_PRECISION[precision]
+    tried = {
+        "batch_size": (str(setting.batch_size), _next_batch(setting.batch_size, preset)),
+        "num_workers": (str(setting.workers), _next_workers(setting.workers, preset, cpus)),
+        "memory_budget": ("the default", "all decoded rows and 2GiB"),
+        "precision": (precision, "leave it" if faster == precision else faster),
+    }
+    chosen = tuple(Turn(knob, *tried[knob], _WHY[knob], stop=_STOP[knob]) for knob in order)
     lines = [
         line
         for place, turn in enumerate(chosen, 1)
@@ -154,7 +160,7 @@ def what_to_try_first(
     ]
     return Suggestion(
         title="What to try first",
-        answer=", then ".join(turn.knob for turn in chosen) + " (one at a time)",
+        answer=", then ".join(order) + " (one at a time)",
         arithmetic=(reason, *lines),
         caveats=("a larger batch changes training, not only its speed: see the learning rate",),
         sources=("docs/troubleshooting.md, Low GPU utilization; `h5stream diagnose` measures the wait",),
@@ -162,50 +168,30 @@ def what_to_try_first(
     )
 
 
-def _knobs(setting: Setting, precision: str, preset: GpuPreset | None, cpus: int | None) -> dict[str, Turn]:
-    faster = _FASTER_PRECISION[precision]
-    return {
-        "batch": Turn(
-            knob="batch_size",
-            present=str(setting.batch_size),
-            try_next=_next_batch(setting.batch_size, preset),
-            why="more work for each launch and each copy",
-            stop="when rows/s no longer rise or memory ends (find_batch_size)",
-        ),
-        "workers": Turn(
-            knob="num_workers",
-            present=str(setting.workers),
-            try_next=_next_workers(setting.workers, preset, cpus),
-            why="threads that read and decode; by default all processors that are allowed",
-            stop="when the processors are busy or the wait is under 5 %",
-        ),
-        "memory": Turn(
-            knob="memory_budget",
-            present="the default",
-            try_next="all decoded rows and 2GiB",
-            why="rows that fit stay decoded in memory, so that later epochs neither read nor decode them (keep=)",
-            stop="when stats() says that nothing is read any more, or memory ends",
-        ),
-        "precision": Turn(
-            knob="precision",
-            present=precision,
-            try_next="leave it" if faster == precision else faster,
-            why="faster matrix products and smaller activations",
-            stop="if the loss departs from the one in fp32",
-        ),
-    }
+_WHY = {
+    "batch_size": "more work for each launch and each copy",
+    "num_workers": "threads that read and decode; by default all processors that are allowed",
+    "memory_budget": "rows that fit stay decoded in memory, so that later epochs neither read nor decode them (keep=)",
+    "precision": "faster matrix products and smaller activations",
+}
+_STOP = {
+    "batch_size": "when rows/s no longer rise or memory ends (find_batch_size)",
+    "num_workers": "when the processors are busy or the wait is under 5 %",
+    "memory_budget": "when stats() says that nothing is read any more, or memory ends",
+    "precision": "if the loss departs from the one in fp32",
+}
 
 
-def _order(waiting_share: float | None) -> tuple[str, str]:
+def _order(waiting_share: float | None) -> tuple[list[str], str]:
+    usual = ["batch_size", "num_workers", "memory_budget", "precision"]
     if waiting_share is None:
-        measured = "nothing measured: batch first; `h5stream diagnose` measures the wait and may reverse it"
-        return "batch workers memory precision", measured
+        return usual, "nothing measured: batch first; `h5stream diagnose` measures the wait and may reverse it"
     share = f"{waiting_share:.0%} of the step waits for data"
     if waiting_share > WAITING:
-        return "workers memory batch precision", f"{share} (over {WAITING:.0%}): feed it first"
+        return [*usual[1:3], usual[0], usual[3]], f"{share} (over {WAITING:.0%}): feed it first"
     if waiting_share < NOT_WAITING:
-        return "batch precision workers memory", f"{share} (under {NOT_WAITING:.0%}): the loader is not the limit"
-    return "batch workers memory precision", f"{share}: neither side is clearly the limit"
+        return [usual[0], usual[3], *usual[1:3]], f"{share} (under {NOT_WAITING:.0%}): the loader is not the limit"
+    return usual, f"{share}: neither side is clearly the limit"
 
 
 def _next_batch(now: int, preset: GpuPreset | None) -> str:
