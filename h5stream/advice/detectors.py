@@ -65,7 +65,7 @@ def proposals_of(
     taken: set[str] = set()
     for detect in DETECTORS:
         rest = [entry for entry in data if entry.path not in taken]
-        for proposal in detect(Seen(path=path, entries=rest, groups=listing.groups)):
+        for proposal in detect(Seen(path, rest, listing.groups)):
             if not taken.isdisjoint(proposal.datasets):
                 continue  # another way for what is taken
             tried = replace(proposal, path=path, allow_external=allow_external).tried(files)

@@ -8,7 +8,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -288,34 +287,19 @@ class Proposal:
         return {name: getattr(self, name) for name in names} | paths
 
 
-@dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What is known of a file, and not yet taken."""
+    """What is known of a file, and not yet taken: its datasets, and these by path, group and number of rows."""
 
-    path: str
-    entries: Sequence[DatasetEntry]
-    groups: Mapping[str, GroupEntry] = field(default_factory=dict)
-
-    @cached_property
-    def by_path(self) -> dict[str, DatasetEntry]:
-        """The datasets by path."""
-        return {entry.path: entry for entry in self.entries}
-
-    @cached_property
-    def by_group(self) -> dict[str, dict[str, DatasetEntry]]:
-        """The datasets of each group, by name."""
-        found: dict[str, dict[str, DatasetEntry]] = defaultdict(dict)
-        for entry in self.entries:
-            found[entry.group][entry.path.rpartition("/")[2]] = entry
-        return found
-
-    @cached_property
-    def by_rows(self) -> dict[int, list[DatasetEntry]]:
-        """The datasets by their number of rows."""
-        found: dict[int, list[DatasetEntry]] = defaultdict(list)
-        for entry in self.entries:
-            found[entry.rows or 0].append(entry)
-        return found
+    def __init__(
+        self, path: str, entries: Sequence[DatasetEntry], groups: Mapping[str, GroupEntry] | None = None
+    ) -> None:
+        self.path, self.entries, self.groups = path, entries, groups or {}
+        self.by_path = {entry.path: entry for entry in entries}
+        self.by_group: dict[str, dict[str, DatasetEntry]] = defaultdict(dict)
+        self.by_rows: dict[int, list[DatasetEntry]] = defaultdict(list)
+        for entry in entries:
+            self.by_group[entry.group][entry.path.rpartition("/")[2]] = entry
+            self.by_rows[entry.rows or 0].append(entry)
 
     def children(self, group: str) -> set[str]:
         """Return the names of what lies in a group and holds datasets, or is one."""
