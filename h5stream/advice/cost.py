@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
@@ -478,87 +479,72 @@ def _our_words(stored: Sequence[_Stored], order: EpochOrder, leading: str) -> It
 # --- advice ---------------------------------------------------------------------------------------------
 
 
-_H5PY = "read through h5py, under its lock and with one thread, because: {entry.reason}"
+# What is wrong with a dataset, in the order in which it is said; `_broken` says which. Repacking removes all but the
+# first two.
+_NO_REPACK = ("through_h5py, values", "variable_length")
+RULES = (
+    *(*_NO_REPACK, "through_h5py", "row_per_chunk", "tiny_chunks", "huge_chunks", "split_rows"),
+    *("straddling_chunks", "slow_filter"),
+)
 _SIZE = "chunks of about 1 MiB"
 
-# What is wrong, with the words of `_words_of`, and the way out. Repacking removes all but the first two.
-RULES = {
-    "through_h5py, values": (
-        _H5PY,
-        "store the values one behind the other, and beside them where each begins: rows=Bounds(...) takes that",
-    ),
-    "variable_length": (
-        "{entry.dtype} lies in the file's heap, where each value is looked up for itself, and a batch holds a list, "
-        "not a tensor{through}",
-        "store strings with a fixed length, or as integer codes beside a table of names",
-    ),
-    "through_h5py": (_H5PY, "store it as plain numbers in chunks of about 1 MiB with lz4"),
-    "row_per_chunk": (
-        "every row is a chunk of its own ({chunk}), so a batch takes {separate:,} separate chunks; what each costs "
-        "beside its bytes outweighs them",
-        _SIZE,
-    ),
-    "tiny_chunks": (
-        "{entry.chunks:,} chunks of {chunk}, {a_batch} a batch; below {tiny} finding and fetching a chunk costs as "
-        "much as decoding it",
-        _SIZE,
-    ),
-    "huge_chunks": (
-        "chunks of {chunk}: one thread decodes each, {rows:,} rows have to be in memory for any one of them, and few "
-        "fit a window",
-        _SIZE,
-    ),
-    "split_rows": (
-        "each row is cut into {across:,} chunks that lie side by side, so it is put together from {across:,} places",
-        "chunks that hold whole rows",
-    ),
-    "straddling_chunks": (
-        "its chunks of {rows:,} rows lie across the blocks of {blocks:,} rows that are shuffled, so each is decoded "
-        "{times:.2f} times an epoch",
-        "the same number of rows in the chunks of all fields, or whole multiples",
-    ),
-    "slow_filter": (
-        "{entry.filters} gives {rate}/s a thread here (timed on its own chunks)",
-        "lz4, which gives about 1.7 GiB/s, or gzip with shuffle, 1.2 GiB/s",
-    ),
-}
-_NO_REPACK = ("through_h5py, values", "variable_length")
 
-
-def _broken(entry: DatasetEntry, cost: DatasetCost, rate: float | None) -> Iterator[str]:
-    """Yield the rules that a dataset breaks; where h5py reads, chunks and filters are its business."""
+def _broken(one: _Stored, block_rows: int, batch_rows: int) -> Iterator[tuple[str, str, str]]:
+    """Yield the rules that a dataset breaks, what is wrong and the way out; chunks and filters are h5py's business."""
+    entry, cost, rate = one
     through = entry.access == VIA_H5PY
+    by_h5py = f"read through h5py, under its lock and with one thread, because: {entry.reason}"
     if entry.variable_length and (entry.is_numbers_of_any_length or entry.clues.image):
-        yield from ["through_h5py, values"] * through
+        if through:
+            way_out = "store the values one behind the other, and beside them where each begins: rows=Bounds(...) takes"
+            yield "through_h5py, values", by_h5py, f"{way_out} that"
     elif entry.variable_length:
-        yield "variable_length"
+        problem = (
+            f"{entry.dtype} lies in the file's heap, where each value is looked up for itself, and a batch holds a "
+            f"list, not a tensor{'; h5py reads it, under its lock' * through}"
+        )
+        way_out = "store strings with a fixed length, or as integer codes beside a table of names"
+        yield "variable_length", problem, way_out
     elif through and entry.layout != "compact":
-        yield "through_h5py"
+        yield "through_h5py", by_h5py, "store it as plain numbers in chunks of about 1 MiB with lz4"
     else:
-        is_tiny, filtered = entry.chunk_nbytes < TINY_CHUNK_NBYTES, bool(entry.filters)
-        if is_tiny and entry.chunks >= MANY_CHUNKS:
-            yield "row_per_chunk" if entry.chunk_rows == 1 else "tiny_chunks"
-        if filtered and entry.chunk_nbytes > HUGE_CHUNK_NBYTES:
-            yield "huge_chunks"
-        # One row a chunk has been said already, and there is nothing to gain where a row alone fills chunks.
-        if entry.chunks_across >= MANY_ACROSS and entry.chunk_rows != 1 and entry.row_nbytes <= HUGE_CHUNK_NBYTES:
-            yield "split_rows"
-        if filtered and cost.times_read > STRADDLING:
-            yield "straddling_chunks"
-        if rate is not None and rate < SLOW_DECODE and not is_tiny:
-            yield "slow_filter"
+        yield from _broken_by_chunks(entry, cost, rate, block_rows, batch_rows)
+
+
+def _broken_by_chunks(
+    entry: DatasetEntry, cost: DatasetCost, rate: float | None, block_rows: int, batch_rows: int
+) -> Iterator[tuple[str, str, str]]:
+    is_tiny, filtered, across = entry.chunk_nbytes < TINY_CHUNK_NBYTES, bool(entry.filters), entry.chunks_across
+    chunk, rows = text_of_bytes(entry.chunk_nbytes), entry.chunk_rows or 0
+    if is_tiny and entry.chunks >= MANY_CHUNKS and rows == 1:
+        separate = f"so a batch takes {batch_rows * across:,} separate chunks"
+        problem = f"every row is a chunk of its own ({chunk}), {separate}; what each costs beside its bytes outweighs"
+        yield "row_per_chunk", f"{problem} them", _SIZE
+    elif is_tiny and entry.chunks >= MANY_CHUNKS:
+        a_batch = count_text(cost.chunks * batch_rows / max(1, entry.rows or 0))
+        cheap = f"below {text_of_bytes(TINY_CHUNK_NBYTES)} finding and fetching a chunk costs as much as decoding it"
+        yield "tiny_chunks", f"{entry.chunks:,} chunks of {chunk}, {a_batch} a batch; {cheap}", _SIZE
+    if filtered and entry.chunk_nbytes > HUGE_CHUNK_NBYTES:
+        held = f"{rows:,} rows have to be in memory for any one of them, and few fit a window"
+        yield "huge_chunks", f"chunks of {chunk}: one thread decodes each, {held}", _SIZE
+    # One row a chunk has been said already, and there is nothing to gain where a row alone fills chunks.
+    if across >= MANY_ACROSS and rows != 1 and entry.row_nbytes <= HUGE_CHUNK_NBYTES:
+        places = f"that lie side by side, so it is put together from {across:,} places"
+        yield "split_rows", f"each row is cut into {across:,} chunks {places}", "chunks that hold whole rows"
+    if filtered and cost.times_read > STRADDLING:
+        blocks = f"the blocks of {block_rows:,} rows that are shuffled"
+        problem = f"its chunks of {rows:,} rows lie across {blocks}, so each is decoded {cost.times_read:.2f} times"
+        way_out = "the same number of rows in the chunks of all fields, or whole multiples"
+        yield "straddling_chunks", f"{problem} an epoch", way_out
+    if rate is not None and rate < SLOW_DECODE and not is_tiny:
+        problem = f"{entry.filters} gives {text_of_bytes(rate)}/s a thread here (timed on its own chunks)"
+        yield "slow_filter", problem, "lz4, which gives about 1.7 GiB/s, or gzip with shuffle, 1.2 GiB/s"
 
 
 def _layout_advice(stored: Sequence[_Stored], shuffle: Shuffle, batch_rows: int, is_few: bool) -> list[Advice]:
     """Look for what costs more than it must; what costs in every epoch comes first."""
-    found: list[Advice] = []
-    for rule in RULES:
-        problems = [
-            (one, RULES[rule][0].format(**_words_of(one, shuffle.block_rows, batch_rows)))
-            for one in stored
-            if rule in _broken(*one)
-        ]
-        found += _together(rule, problems)
+    broken = [(one, *said) for one in stored for said in _broken(one, shuffle.block_rows, batch_rows)]
+    found = [advice for rule in RULES for advice in _together(rule, [one for one in broken if one[1] == rule])]
     if is_few:
         held, blocks = shuffle.blocks_per_window, shuffle.blocks
         leading = max((one.entry for one in stored), key=lambda entry: entry.row_nbytes)
@@ -575,43 +561,24 @@ def _layout_advice(stored: Sequence[_Stored], shuffle: Shuffle, batch_rows: int,
     return sorted(found, key=lambda one: one.costs != EVERY_EPOCH)
 
 
-def _together(rule: str, problems: Sequence[tuple[_Stored, str]]) -> Iterator[Advice]:
+def _together(rule: str, broken: Sequence[tuple[_Stored, str, str, str]]) -> Iterator[Advice]:
     """Return what a rule found; the largest dataset is the example of others."""
-    together: dict[tuple[bool, str], list[tuple[_Stored, str]]] = {}
-    for one, problem in problems:
+    together: dict[tuple[bool, str], list[tuple[_Stored, str, str, str]]] = defaultdict(list)
+    for one in broken:
         # What h5py has to read has a reason of its own in each dataset; elsewhere one example says it.
-        apart = problem if rule in (*_NO_REPACK, "through_h5py") else ""
-        together.setdefault((one.cost.kept, apart), []).append((one, problem))
+        together[one[0].cost.kept, one[2] if rule in (*_NO_REPACK, "through_h5py") else ""].append(one)
     for members in together.values():
-        largest, problem = max(members, key=lambda member: member[0].entry.raw_nbytes)
-        if len({problem for _, problem in members}) > 1:
+        largest, _, problem, way_out = max(members, key=lambda member: member[0].entry.raw_nbytes)
+        if len({problem for _, _, problem, _ in members}) > 1:
             problem = f"{largest.entry.path}, for one: {problem}"
         yield Advice(
             key=rule.split(",")[0],
-            fields=tuple(one.entry.path for one, _ in members),
+            fields=tuple(one.entry.path for one, *_ in members),
             problem=problem,
-            way_out=RULES[rule][1],
+            way_out=way_out,
             costs=ONCE if largest.cost.kept else EVERY_EPOCH,
             repack=rule not in _NO_REPACK,
         )
-
-
-def _words_of(one: _Stored, block_rows: int, batch_rows: int) -> dict[str, Any]:
-    """Return what the rules' sentences say of a dataset."""
-    entry, cost, rate = one
-    return {
-        "entry": entry,
-        "chunk": text_of_bytes(entry.chunk_nbytes),
-        "rows": entry.chunk_rows or 0,
-        "across": entry.chunks_across,
-        "separate": batch_rows * entry.chunks_across,
-        "a_batch": count_text(cost.chunks * batch_rows / max(1, entry.rows or 0)),
-        "times": cost.times_read,
-        "blocks": block_rows,
-        "rate": text_of_bytes(rate or 0),
-        "through": "; h5py reads it, under its lock" if entry.access == VIA_H5PY else "",
-        "tiny": text_of_bytes(TINY_CHUNK_NBYTES),
-    }
 
 
 def _budget_advice(error: BudgetError) -> Advice:
