@@ -397,7 +397,8 @@ def test_a_layout_is_recognised_and_its_lines_run(name, tmp_path, monkeypatch):
     batch = run(lines, tmp_path, monkeypatch)
     values = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list) else [batch]
     assert [*values]
-    if key in (None, "sparse_columns"):
+    first = next(other for other, (_, of, _) in LAYOUTS.items() if of == key)
+    if key in (None, "sparse_columns") or name != first:
         return
     if not kind.fields_text:
         assert "import h5py" in kind.lines

@@ -18,7 +18,7 @@ from h5stream.advice.tune import AS_FAST, WORTH_MIXING, Attempt, Bench, search, 
 from h5stream.cli.app import app
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import OptionError
-from h5stream.profiles import Profile, read_profile, write_profile
+from h5stream.profiles import read_profile
 
 ROWS, BATCH, CHUNK = 6000, 100, 10
 
@@ -111,17 +111,6 @@ def test_a_real_search_changes_neither_batch_size_nor_budget(file):
     )
     assert "the loader's own" in found.answer
     assert found.profile.loader["shuffle"] is True
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_for_a_given_window_the_order_is_the_untuned_one(file, tmp_path, workers):
-    profile = Profile(dataset=file, fields="x", loader={"batch_size": BATCH, "num_workers": workers, "window": 2000})
-    write_profile(profile, tmp_path / "p.toml")
-    with (
-        H5StreamLoader.from_profile(tmp_path / "p.toml", shuffle=True, seed=7) as tuned,
-        H5StreamLoader(file, BATCH, shuffle=True, seed=7, window=2000, fields="x") as plain,
-    ):
-        assert [batch.tolist() for batch in tuned] == [batch.tolist() for batch in plain]
 
 
 def test_seconds_must_be_positive(file):
@@ -217,14 +206,6 @@ def test_what_is_faster_beyond_the_noise_is_recommended_with_its_gain(file, monk
     decided = re.search(r"in turns decide.* ran at (1\.\d\d) to (1\.\d\d) times the rate of", found.caveats[0])
     assert float(decided[1]) <= found.gain <= float(decided[2])
     assert found.profile.loader["window"] == found.best.window_rows
-
-
-def test_a_profile_trains_shuffled_as_it_was_tuned(file, tmp_path):
-    found = tune(file, fields="x", batch_size=BATCH, seconds=0.001)
-    write_profile(found.profile, tmp_path / "p.toml")
-    with H5StreamLoader.from_profile(tmp_path / "p.toml") as loader:
-        assert loader.shuffle
-        assert next(iter(loader)).tolist() != list(range(BATCH))
 
 
 def test_the_command_takes_a_device_that_batches_are_wanted_on(file):
