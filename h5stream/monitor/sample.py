@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from h5stream.notebook import ShownAsText
@@ -479,14 +479,7 @@ class SystemSummary(ShownAsText):
 
 
 # Where the values stand of which a summary has the spread.
-_OF_GPU = (
-    "utilization_ratio",
-    "sm_activity_ratio",
-    "memory_used_bytes",
-    "pcie_receive_bytes_per_s",
-    "power_w",
-    "temperature_c",
-)
+_OF_GPU = [one.name for one in fields(GpuSummary) if str(one.type).startswith("Spread")]
 _OF_SYSTEM = {
     "cpu_ratio": "host.cpu_ratio",
     "process_cpu_cores": "process.cpu_cores",
