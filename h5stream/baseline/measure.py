@@ -116,15 +116,15 @@ def measure_naive(
     """Time the naive loader for at most so many seconds, rows of unfinished batches included."""
     rival = Rival(paths, fields, batch_size, workers)
     try:
-        taken = rival.run(seconds, progress)
+        taken, told = rival.run(seconds, progress), rival.told
         rows = rival.rows
         return Measurement(
             name="naive",
             rows=rows,
-            batches=rival.batches,
+            batches=told.batches,
             nbytes=rows * row_nbytes,
             seconds=taken,
-            first_batch_s=rival.first_batch_s,
+            first_batch_s=told.first_s - told.started_s if told.first_s else None,
             peak_nbytes=rival.peak_nbytes(),
             stopped=taken >= seconds,
         )
