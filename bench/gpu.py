@@ -29,8 +29,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from h5stream import H5Dataset, H5StreamLoader, allowance
+from h5stream.baseline.measure import write_sample_file
 from h5stream.baseline.rivals import naive_loader
-from h5stream.baseline.sample_file import write_sample_file
 from h5stream.device.cuda import CudaBackend
 from h5stream.device.feed import DeviceFeed, pinned_ring
 from h5stream.engine.assemble import Assembler

@@ -10,8 +10,7 @@ import h5py
 import numpy as np
 
 from bench.peers.protocol import CHUNK_ROWS
-from h5stream.baseline.measure import row_sums
-from h5stream.baseline.sample_file import ROW_FLOATS, sample_rows
+from h5stream.baseline.measure import ROW_FLOATS, row_sums, sample_rows
 
 FILTERS: dict[str, dict[str, Any]] = {
     "gzip4_shuffle": {"compression": "gzip", "compression_opts": 4, "shuffle": True},

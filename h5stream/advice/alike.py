@@ -7,13 +7,11 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import PurePath
 
 from h5stream.advice.listing import DatasetEntry, Listing
-from h5stream.advice.program import Lines, quoted
-from h5stream.advice.proposals import LABEL, Proposal, Seen, form_of, last_name, looked_up, most_of, named
+from h5stream.advice.program import LABEL, Lines, Proposal, Seen, form_of, last_name, looked_up, most_of, named, quoted
 from h5stream.units import shape_text
 
 LEAST_ALIKE = 8  # like datasets in one group, from which each is a sample; fewer are columns as often as not
@@ -34,82 +32,46 @@ _EPISODE = re.compile(r"(.*[/_])?(traj|trajectory|demo|episode|ep|rollout)s?[_-]
 Inside = dict[str, DatasetEntry]
 
 
-@dataclass(frozen=True)
 class _Alike:
-    """Datasets, groups or files that hold the same."""
+    """Datasets, groups or files that hold the same, and what that says of them."""
 
-    what: str  # "datasets", "groups" or "files"
-    where: str  # what holds them
-    count: int
-    pattern: str  # how `Objects`, `Rows` and `Sequences` are told which they are; empty where lines before find them
-    things: Mapping[str, Inside]  # those looked at, and what each holds by its path inside; a dataset itself, as "."
-    attributes: Sequence[str]  # what all of them have
-    before: Lines = ()
+    def __init__(
+        self,
+        what: str,  # "datasets", "groups" or "files"
+        where: str,  # what holds them
+        count: int,
+        pattern: str,  # how `Objects`, `Rows` and `Sequences` are told which they are; empty where `before` finds them
+        things: Mapping[str, Inside],  # those looked at, and what each holds by its path inside; a dataset as "."
+        attributes: Sequence[str],  # what all of them have
+        before: Lines = (),
+    ) -> None:
+        self.what, self.where, self.count, self.pattern, self.before = what, where, count, pattern, before
+        self.things, self.attributes, self.every = things, attributes, [*things.values()]
+        self.first = first = self.every[0]
+        self.of = quoted(pattern) if pattern else "names" if what == "datasets" else "groups"
+        # What they hold, by how many rows it has in each of them; and what has as many as most of the data has.
+        by_counts: dict[tuple[int | None, ...], list[str]] = defaultdict(list)
+        for name in (name for name, entry in first.items() if entry.shape):
+            by_counts[tuple(inside[name].rows for inside in self.every)].append(name)
+        self.by_counts = by_counts
+        self.rows = max(by_counts.values(), key=self._nbytes_of, default=[])
+        self.lengths = [inside[self.rows[0]].rows or 0 for inside in self.every] if self.rows else []
+        # What has a row more in each of them, or a row less.
+        more = {k: {(n or 0) - m for n, m in zip(k, self.lengths, strict=True)} for k in by_counts}
+        self.longer = [name for k, names in by_counts.items() if more[k] in ({1}, {-1}) for name in names]
+        # Whether each is an episode, of which rows are steps: by the names of what they hold, or their own.
+        steps, whole = sum(bool(_STEPS.search(name)) for name in (*self.rows, *self.longer)), what == "datasets"
+        named_so = not whole and max(self.lengths, default=0) > 1 and all(map(_EPISODE.match, things))
+        self.is_episodes = steps > 1 or named_so
+        # Whether rows of each are samples by their names or types: steps of an episode, or compounds.
+        held = any(first[name].members or _STEPS.search(name) for name in self.rows)
+        self.is_table = not whole and (held or self.is_episodes)
+        self.is_image = any(map(_is_image, first.values()))
+        self.is_labelled = any(map(LABEL.search, attributes))
+        self.nbytes = max(sum(entry.raw_nbytes for entry in inside.values()) for inside in self.every)  # of the largest
 
-    @cached_property
-    def every(self) -> list[Inside]:
-        return [*self.things.values()]
-
-    @cached_property
-    def first(self) -> Inside:
-        return self.every[0]
-
-    @cached_property
-    def of(self) -> str:
-        return quoted(self.pattern) if self.pattern else "names" if self.what == "datasets" else "groups"
-
-    @cached_property
-    def by_counts(self) -> dict[tuple[int | None, ...], list[str]]:
-        """What they hold, by how many rows it has in each of them."""
-        found = defaultdict(list)
-        for name, entry in self.first.items():
-            if entry.shape:
-                found[tuple(inside[name].rows for inside in self.every)].append(name)
-        return found
-
-    @cached_property
-    def rows(self) -> list[str]:
-        """What has as many rows as most of the data has; empty where there are single values alone."""
-
-        def nbytes(names: list[str]) -> int:
-            return sum(inside[name].raw_nbytes for inside in self.every for name in names)
-
-        return max(self.by_counts.values(), key=nbytes, default=[])
-
-    @cached_property
-    def lengths(self) -> list[int]:
-        return [inside[self.rows[0]].rows or 0 for inside in self.every]
-
-    @cached_property
-    def longer(self) -> list[str]:
-        """What has a row more in each of them, or a row less."""
-        more = {k: {(n or 0) - m for n, m in zip(k, self.lengths, strict=True)} for k in self.by_counts}
-        return [name for k, names in self.by_counts.items() if more[k] in ({1}, {-1}) for name in names]
-
-    @cached_property
-    def is_episodes(self) -> bool:
-        """Whether each is an episode, of which rows are steps: by the names of what they hold, or their own."""
-        steps = sum(bool(_STEPS.search(name)) for name in (*self.rows, *self.longer))
-        are_named_so = self.what != "datasets" and all(_EPISODE.match(name) for name in self.things)
-        return steps > 1 or (are_named_so and bool(self.rows) and max(self.lengths) > 1)
-
-    @cached_property
-    def is_table(self) -> bool:
-        """Whether rows of each are samples by their names or types: steps of an episode, or compounds."""
-        held = any(self.first[n].members or _STEPS.search(n) for n in self.rows)
-        return self.what != "datasets" and (held or self.is_episodes)
-
-    @cached_property
-    def is_image(self) -> bool:
-        return any(map(_is_image, self.first.values()))
-
-    @cached_property
-    def is_labelled(self) -> bool:
-        return any(map(LABEL.search, self.attributes))
-
-    @cached_property
-    def nbytes(self) -> int:
-        return max(sum(entry.raw_nbytes for entry in inside.values()) for inside in self.every)  # of the largest
+    def _nbytes_of(self, names: Sequence[str]) -> int:
+        return sum(inside[name].raw_nbytes for inside in self.every for name in names)
 
     def unlike(self, name: str) -> list[int]:
         return unlike_axes([inside[name] for inside in self.every])

@@ -1,11 +1,15 @@
-"""What shuffled batches of some fields cost, read row by row and by our own plan; and what costs more than it must."""
+"""What shuffled batches cost, read one by one and by h5stream, and what of a layout costs more than it must.
+
+Of rows it is worked out; of samples that are no rows a window, and some alone, are read.
+"""
 
 from __future__ import annotations
 
 import shlex
 import time
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
@@ -13,21 +17,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.advice.listing import DatasetEntry, describe_dataset
+from h5stream.dataset import H5Dataset
+from h5stream.engine.batches import objects_for
 from h5stream.engine.budget import Sizing
+from h5stream.engine.counters import Tally
 from h5stream.engine.footprint import TASK_NBYTES, Footprint
-from h5stream.engine.landing.chunks import Chunks
 from h5stream.engine.landing.kept import datasets_to_keep
 from h5stream.engine.landing.unfiltered import reach_of
 from h5stream.engine.plan import Placement
+from h5stream.engine.ragged import lend
+from h5stream.engine.reader import RowReader
+from h5stream.engine.slots import SlotFormat, map_memory
+from h5stream.engine.tasks import Destination, Task
 from h5stream.errors import BudgetError, H5StreamError
 from h5stream.order.blocks import make_blocks
 from h5stream.order.chunks import block_rows
-from h5stream.order.epoch import EpochOrder
+from h5stream.order.epoch import EpochOrder, Window
 from h5stream.order.line import OrderSettings
 from h5stream.order.quality import forecast, is_weak
 from h5stream.storage.codecs import DecodeError
 from h5stream.storage.filters import DecodeScratch
-from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, SampleLayout
 from h5stream.storage.source import LOCAL_GAP_NBYTES, SourceIdentity
 from h5stream.units import count_text, counted, names_text, text_of_bytes
@@ -44,6 +53,10 @@ MANY_CHUNKS = 256  # fewer chunks than this cost too little to be worth a word, 
 MANY_ACROSS = 8  # a row in so many chunks costs a lookup and a copy in each
 STRADDLING = 1.5  # fetches of each chunk an epoch, above which unlike chunk lengths are worth a word
 SLOW_DECODE = 400e6  # bytes a second of one thread; gzip gives about 1.3e9, lz4 1.8e9, bzip2 well under 1e8
+
+ALONE = 32  # samples that are read one at a time
+RAGGED_NBYTES = 256 << 20  # bytes of samples of unlike lengths that are read at most
+SECONDS = 3.0  # a window is read for so long at most; what of it is left is taken to cost as much
 
 EVERY_EPOCH, ONCE = "every epoch", "first batch"
 
@@ -223,7 +236,7 @@ def _stored(
         else:
             windows, scale = _some_windows(order, part)
         chunks, read, decoded, gaps = (scale * _planned(part, windows, entry)).tolist()
-        times = chunks / max(1, _stored_chunks(part))
+        times = chunks / max(1, _stored_chunks(part, entry))
         cost = DatasetCost(entry.path, chunks, times, read, decoded, gaps, kept=number in kept)
         found.append(_Stored(entry, cost, decode_rate(part, source, seconds=seconds)))
     return found
@@ -338,16 +351,6 @@ def _naive_cost(entry: DatasetEntry) -> DatasetCost:
 # --- h5stream ---------------------------------------------------------------------------------------------
 
 
-def _stored_chunks(part: DatasetPart) -> int:
-    if part.index is None:
-        return -(-part.rows // part.chunk_rows)
-    wanted = {piece.number for piece in part.pieces}
-    across = part.index.columns
-    if len(wanted) == across:
-        return len(part.index.numbers)
-    return int(np.isin(part.index.numbers % across, list(wanted)).sum())
-
-
 def _some_windows(order: EpochOrder, part: DatasetPart) -> tuple[list[Runs], float]:
     """Return the epoch's windows, or evenly spaced ones of a long epoch and what stands for how many."""
     count = len(order.window_edges) - 1
@@ -360,30 +363,39 @@ def _some_windows(order: EpochOrder, part: DatasetPart) -> tuple[list[Runs], flo
 
 def _planned(part: DatasetPart, windows: Sequence[Runs], entry: DatasetEntry) -> NDArray[np.float64]:
     """Add up chunks, bytes read, bytes decoded and bytes of gaps over windows."""
-    total = np.zeros(4)
     if not part.pieces:  # rows without elements
-        return total
+        return np.zeros(4)
     if part.access == DIRECT:
-        return _read_in_part(part, windows)
-    for begins, ends in windows:
-        rows = _rows_at_edges(begins, ends, part.chunk_rows)
-        nothing = np.zeros_like(rows)
-        placement = Placement(rows=rows, batch=nothing, within=nothing)
-        if part.index is None:
-            # h5py decodes whole chunks; what they take in the file is known on average only.
-            ours, edges, numbers = placement.in_chunks(part)
-            spans = ours.rows[edges[1:] - 1] - ours.rows[edges[:-1]] + 1
-            raw = len(numbers) * part.chunk_nbytes if entry.filters else int(spans.sum()) * part.stored_row_nbytes
-            share = min(1.0, entry.stored_nbytes / max(1, entry.raw_nbytes))
-            total += len(numbers), raw * share, raw if entry.filters else 0, 0
-            continue
-        for table in Chunks(part, (), LOCAL_GAP_NBYTES).tables(placement, TASK_NBYTES):
-            chunks, fetched = int((table.entry != MISSING).sum()), sum(table.ranges().nbytes)
-            total += chunks, fetched, chunks * part.chunk_nbytes, fetched - int(table.nbytes.sum())
-    return total
+        return _read_in_part(part, windows, entry)
+    return sum((_fetched(part, begins, ends, entry) for begins, ends in windows), np.zeros(4))
 
 
-def _read_in_part(part: DatasetPart, windows: Sequence[Runs]) -> NDArray[np.float64]:
+def _fetched(part: DatasetPart, begins: Ints, ends: Ints, entry: DatasetEntry) -> NDArray[np.float64]:
+    """Return the same for one window: each chunk that holds any of its rows is fetched once."""
+    steps = np.zeros(-(-part.rows // part.chunk_rows) + 1, dtype=np.int64)
+    np.add.at(steps, begins // part.chunk_rows, 1)
+    np.add.at(steps, (ends - 1) // part.chunk_rows + 1, -1)
+    holds, index = steps.cumsum()[:-1] > 0, part.index
+    if index is None:
+        # h5py decodes whole chunks; what they take in the file is known on average only.
+        chunks, filtered = int(holds.sum()), bool(entry.filters)
+        raw = chunks * part.chunk_nbytes if filtered else int((ends - begins).sum()) * part.stored_row_nbytes
+        share = min(1.0, entry.stored_nbytes / max(1, entry.raw_nbytes))
+        return np.array([chunks, raw * share, raw * filtered, 0])
+    columns = np.isin(np.arange(index.columns), [piece.number for piece in part.pieces])
+    ours = np.flatnonzero(holds[index.numbers // index.columns] & columns[index.numbers % index.columns])
+    ours = ours[np.argsort(index.offset[ours])]
+    offset, nbytes = index.offset[ours], index.nbytes[ours]
+    between = offset[1:] - offset[:-1] - nbytes[:-1]
+    gaps = between[between <= LOCAL_GAP_NBYTES].sum()
+    return np.array([len(ours), nbytes.sum() + gaps, len(ours) * part.chunk_nbytes, gaps])
+
+
+def _stored_chunks(part: DatasetPart, entry: DatasetEntry) -> float:
+    return float(_fetched(part, np.zeros(1, dtype=np.int64), np.array([part.rows]), entry)[0]) if part.pieces else 0.0
+
+
+def _read_in_part(part: DatasetPart, windows: Sequence[Runs], entry: DatasetEntry) -> NDArray[np.float64]:
     """Count what is read where nothing is decoded: rows, not chunks; the latter as if rows of one came together."""
     reach, rows, along, stretches = reach_of(part), 0, 0, 0
     for begins, ends in windows:
@@ -392,18 +404,9 @@ def _read_in_part(part: DatasetPart, windows: Sequence[Runs]) -> NDArray[np.floa
         rows, along = rows + int((ends - begins).sum()), along + int(near.sum())
         stretches += len(begins) - len(near)
     nbytes = reach.nbytes_of(rows + along, stretches)
-    share = _stored_chunks(part) / max(1, len(part.pieces) * -(-part.rows // part.chunk_rows))
+    share = _stored_chunks(part, entry) / max(1, len(part.pieces) * -(-part.rows // part.chunk_rows))
     chunks = len(part.pieces) * rows / part.chunk_rows
     return share * np.array([chunks, nbytes, 0, max(0, nbytes - rows * reach.row_nbytes)])
-
-
-def _rows_at_edges(begins: Ints, ends: Ints, chunk_rows: int) -> Ints:
-    """Return the first and last row of each chunk in each run: all that a plan's reads depend on."""
-    first = -(-begins // chunk_rows)
-    counts = np.maximum(0, (ends - 1) // chunk_rows - first + 1)
-    starts = np.cumsum(counts) - counts
-    edges = (np.repeat(first - starts, counts) + np.arange(int(counts.sum()), dtype=np.int64)) * chunk_rows
-    return np.unique(np.concatenate([begins, ends - 1, edges, edges[~np.isin(edges, begins)] - 1]))
 
 
 # --- in words -------------------------------------------------------------------------------------------
@@ -476,87 +479,74 @@ def _our_words(stored: Sequence[_Stored], order: EpochOrder, leading: str) -> It
 # --- advice ---------------------------------------------------------------------------------------------
 
 
-_H5PY = "read through h5py, under its lock and with one thread, because: {entry.reason}"
+# What is wrong with a dataset, in the order in which it is said; `_broken` says which. Repacking removes all but the
+# first two.
+_NO_REPACK = ("through_h5py, values", "variable_length")
+RULES = (
+    *(*_NO_REPACK, "through_h5py", "row_per_chunk", "tiny_chunks", "huge_chunks", "split_rows"),
+    *("straddling_chunks", "slow_filter"),
+)
 _SIZE = "chunks of about 1 MiB"
 
-# What is wrong, with the words of `_words_of`, and the way out. Repacking removes all but the first two.
-RULES = {
-    "through_h5py, values": (
-        _H5PY,
-        "store the values one behind the other, and beside them where each begins: lookup=Bounds(...) takes that",
-    ),
-    "variable_length": (
-        "{entry.dtype} lies in the file's heap, where each value is looked up for itself, and a batch holds a list, "
-        "not a tensor{through}",
-        "store strings with a fixed length, or as integer codes beside a table of names",
-    ),
-    "through_h5py": (_H5PY, "store it as plain numbers in chunks of about 1 MiB with lz4"),
-    "row_per_chunk": (
-        "every row is a chunk of its own ({chunk}), so a batch takes {separate:,} separate chunks; what each costs "
-        "beside its bytes outweighs them",
-        _SIZE,
-    ),
-    "tiny_chunks": (
-        "{entry.chunks:,} chunks of {chunk}, {a_batch} a batch; below {tiny} finding and fetching a chunk costs as "
-        "much as decoding it",
-        _SIZE,
-    ),
-    "huge_chunks": (
-        "chunks of {chunk}: one thread decodes each, {rows:,} rows have to be in memory for any one of them, and few "
-        "fit a window",
-        _SIZE,
-    ),
-    "split_rows": (
-        "each row is cut into {across:,} chunks that lie side by side, so it is put together from {across:,} places",
-        "chunks that hold whole rows",
-    ),
-    "straddling_chunks": (
-        "its chunks of {rows:,} rows lie across the blocks of {blocks:,} rows that are shuffled, so each is decoded "
-        "{times:.2f} times an epoch",
-        "the same number of rows in the chunks of all fields, or whole multiples",
-    ),
-    "slow_filter": (
-        "{entry.filters} gives {rate}/s a thread here (timed on its own chunks)",
-        "lz4, which gives about 1.7 GiB/s, or gzip with shuffle, 1.2 GiB/s",
-    ),
-}
-_NO_REPACK = ("through_h5py, values", "variable_length")
 
-
-def _broken(entry: DatasetEntry, cost: DatasetCost, rate: float | None) -> Iterator[str]:
-    """Yield the rules that a dataset breaks; where h5py reads, chunks and filters are its business."""
+def _broken(one: _Stored, block_rows: int, batch_rows: int) -> Iterator[tuple[str, str, str]]:
+    """Yield the rules that a dataset breaks, what is wrong and the way out; chunks and filters are h5py's business."""
+    entry, cost, rate = one
     through = entry.access == VIA_H5PY
+    by_h5py = f"read through h5py, under its lock and with one thread, because: {entry.reason}"
     if entry.variable_length and (entry.is_numbers_of_any_length or entry.clues.image):
-        yield from ["through_h5py, values"] * through
+        if through:
+            way_out = (
+                "store the values one behind the other, and beside them where each begins: lookup=Bounds(...) takes"
+            )
+            yield "through_h5py, values", by_h5py, f"{way_out} that"
     elif entry.variable_length:
-        yield "variable_length"
+        problem = (
+            f"{entry.dtype} lies in the file's heap, where each value is looked up for itself, and a batch holds a "
+            f"list, not a tensor{'; h5py reads it, under its lock' * through}"
+        )
+        way_out = "store strings with a fixed length, or as integer codes beside a table of names"
+        yield "variable_length", problem, way_out
     elif through and entry.layout != "compact":
-        yield "through_h5py"
+        yield "through_h5py", by_h5py, "store it as plain numbers in chunks of about 1 MiB with lz4"
     else:
-        is_tiny, filtered = entry.chunk_nbytes < TINY_CHUNK_NBYTES, bool(entry.filters)
-        if is_tiny and entry.chunks >= MANY_CHUNKS:
-            yield "row_per_chunk" if entry.chunk_rows == 1 else "tiny_chunks"
-        if filtered and entry.chunk_nbytes > HUGE_CHUNK_NBYTES:
-            yield "huge_chunks"
-        # One row a chunk has been said already, and there is nothing to gain where a row alone fills chunks.
-        if entry.chunks_across >= MANY_ACROSS and entry.chunk_rows != 1 and entry.row_nbytes <= HUGE_CHUNK_NBYTES:
-            yield "split_rows"
-        if filtered and cost.times_read > STRADDLING:
-            yield "straddling_chunks"
-        if rate is not None and rate < SLOW_DECODE and not is_tiny:
-            yield "slow_filter"
+        yield from _broken_by_chunks(entry, cost, rate, block_rows, batch_rows)
+
+
+def _broken_by_chunks(
+    entry: DatasetEntry, cost: DatasetCost, rate: float | None, block_rows: int, batch_rows: int
+) -> Iterator[tuple[str, str, str]]:
+    is_tiny, filtered, across = entry.chunk_nbytes < TINY_CHUNK_NBYTES, bool(entry.filters), entry.chunks_across
+    chunk, rows = text_of_bytes(entry.chunk_nbytes), entry.chunk_rows or 0
+    if is_tiny and entry.chunks >= MANY_CHUNKS and rows == 1:
+        separate = f"so a batch takes {batch_rows * across:,} separate chunks"
+        problem = f"every row is a chunk of its own ({chunk}), {separate}; what each costs beside its bytes outweighs"
+        yield "row_per_chunk", f"{problem} them", _SIZE
+    elif is_tiny and entry.chunks >= MANY_CHUNKS:
+        a_batch = count_text(cost.chunks * batch_rows / max(1, entry.rows or 0))
+        cheap = f"below {text_of_bytes(TINY_CHUNK_NBYTES)} finding and fetching a chunk costs as much as decoding it"
+        yield "tiny_chunks", f"{entry.chunks:,} chunks of {chunk}, {a_batch} a batch; {cheap}", _SIZE
+    if filtered and entry.chunk_nbytes > HUGE_CHUNK_NBYTES:
+        held = f"{rows:,} rows have to be in memory for any one of them, and few fit a window"
+        yield "huge_chunks", f"chunks of {chunk}: one thread decodes each, {held}", _SIZE
+    # One row a chunk has been said already, and there is nothing to gain where a row alone fills chunks.
+    if across >= MANY_ACROSS and rows != 1 and entry.row_nbytes <= HUGE_CHUNK_NBYTES:
+        places = f"that lie side by side, so it is put together from {across:,} places"
+        yield "split_rows", f"each row is cut into {across:,} chunks {places}", "chunks that hold whole rows"
+    if filtered and cost.times_read > STRADDLING:
+        blocks = f"the blocks of {block_rows:,} rows that are shuffled"
+        problem = f"its chunks of {rows:,} rows lie across {blocks}, so each is decoded {cost.times_read:.2f} times"
+        way_out = "the same number of rows in the chunks of all fields, or whole multiples"
+        yield "straddling_chunks", f"{problem} an epoch", way_out
+    if rate is not None and rate < SLOW_DECODE and not is_tiny:
+        problem = f"{entry.filters} gives {text_of_bytes(rate)}/s a thread here (timed on its own chunks)"
+        yield "slow_filter", problem, "lz4, which gives about 1.7 GiB/s, or gzip with shuffle, 1.2 GiB/s"
 
 
 def _layout_advice(stored: Sequence[_Stored], shuffle: Shuffle, batch_rows: int, is_few: bool) -> list[Advice]:
     """Look for what costs more than it must; what costs in every epoch comes first."""
-    found: list[Advice] = []
-    for rule in RULES:
-        problems = [
-            (one, RULES[rule][0].format(**_words_of(one, shuffle.block_rows, batch_rows)))
-            for one in stored
-            if rule in _broken(*one)
-        ]
-        found += _together(rule, problems)
+    broken = [(one, *said) for one in stored for said in _broken(one, shuffle.block_rows, batch_rows)]
+    found = [advice for rule in RULES for advice in _together(rule, [one for one in broken if one[1] == rule])]
     if is_few:
         held, blocks = shuffle.blocks_per_window, shuffle.blocks
         leading = max((one.entry for one in stored), key=lambda entry: entry.row_nbytes)
@@ -573,43 +563,24 @@ def _layout_advice(stored: Sequence[_Stored], shuffle: Shuffle, batch_rows: int,
     return sorted(found, key=lambda one: one.costs != EVERY_EPOCH)
 
 
-def _together(rule: str, problems: Sequence[tuple[_Stored, str]]) -> Iterator[Advice]:
+def _together(rule: str, broken: Sequence[tuple[_Stored, str, str, str]]) -> Iterator[Advice]:
     """Return what a rule found; the largest dataset is the example of others."""
-    together: dict[tuple[bool, str], list[tuple[_Stored, str]]] = {}
-    for one, problem in problems:
+    together: dict[tuple[bool, str], list[tuple[_Stored, str, str, str]]] = defaultdict(list)
+    for one in broken:
         # What h5py has to read has a reason of its own in each dataset; elsewhere one example says it.
-        apart = problem if rule in (*_NO_REPACK, "through_h5py") else ""
-        together.setdefault((one.cost.kept, apart), []).append((one, problem))
+        together[one[0].cost.kept, one[2] if rule in (*_NO_REPACK, "through_h5py") else ""].append(one)
     for members in together.values():
-        largest, problem = max(members, key=lambda member: member[0].entry.raw_nbytes)
-        if len({problem for _, problem in members}) > 1:
+        largest, _, problem, way_out = max(members, key=lambda member: member[0].entry.raw_nbytes)
+        if len({problem for _, _, problem, _ in members}) > 1:
             problem = f"{largest.entry.path}, for one: {problem}"
         yield Advice(
             key=rule.split(",")[0],
-            fields=tuple(one.entry.path for one, _ in members),
+            fields=tuple(one.entry.path for one, *_ in members),
             problem=problem,
-            way_out=RULES[rule][1],
+            way_out=way_out,
             costs=ONCE if largest.cost.kept else EVERY_EPOCH,
             repack=rule not in _NO_REPACK,
         )
-
-
-def _words_of(one: _Stored, block_rows: int, batch_rows: int) -> dict[str, Any]:
-    """Return what the rules' sentences say of a dataset."""
-    entry, cost, rate = one
-    return {
-        "entry": entry,
-        "chunk": text_of_bytes(entry.chunk_nbytes),
-        "rows": entry.chunk_rows or 0,
-        "across": entry.chunks_across,
-        "separate": batch_rows * entry.chunks_across,
-        "a_batch": count_text(cost.chunks * batch_rows / max(1, entry.rows or 0)),
-        "times": cost.times_read,
-        "blocks": block_rows,
-        "rate": text_of_bytes(rate or 0),
-        "through": "; h5py reads it, under its lock" if entry.access == VIA_H5PY else "",
-        "tiny": text_of_bytes(TINY_CHUNK_NBYTES),
-    }
 
 
 def _budget_advice(error: BudgetError) -> Advice:
@@ -629,3 +600,93 @@ def repack_command(path: str, advice: Sequence[Advice], paths: Collection[str], 
     compress = "lz4" if any(entry.filters for entry in entries if entry.path in paths) else "none"
     target = (source := PurePath(path)).with_name(f"{source.stem}.repacked{source.suffix}")
     return f"h5stream repack {shlex.quote(path)} {shlex.quote(str(target))} --chunk-bytes 1MiB --compress {compress}"
+
+
+# --- samples that are no rows: some are read, and counted --------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplesCost:
+    """What shuffled batches of samples cost."""
+
+    text: str  # what a sample is, as the user wrote it
+    samples: int  # of an epoch
+    sample_nbytes: int
+    left_out: int  # segments that are shorter than a sample, or objects that lack a field
+    asked: int  # objects that were asked of HDF5, because their headers were not understood
+    batch_samples: int
+    batch_nbytes: int
+    window_samples: int  # of the largest window, which are shuffled with one another
+    shapes: dict[str, str] = field(default_factory=dict)  # what a sample gives, by field
+    alone: BatchCost
+    ours: BatchCost  # a batch whose samples are read one at a time, and by h5stream; both for each byte that it holds
+
+
+def cost_samples(dataset: H5Dataset, text: str, *, batch_size: int, memory_budget: int, threads: int) -> SamplesCost:
+    """Read a window of a shuffled epoch, and some of its samples alone, and count what that takes."""
+    layout = dataset.layout
+    batch_samples = min(batch_size, len(dataset))
+    sizing = Sizing(layout=layout, batch_rows=batch_samples, memory_budget=memory_budget, threads=threads)
+    size = sizing.fitting("auto")
+    settings = OrderSettings(
+        batch_size=batch_samples, window_rows=size.window_rows, first_window_rows=size.first_window_rows
+    )
+    order = EpochOrder(dataset.drawn_blocks(True, seed=0, epoch=0) or dataset.blocks_for(True), settings)
+    windows = np.diff(order.window_edges)
+    largest = int(windows.argmax())
+    numbers = np.sort(order.rows_of_window(largest))
+    reader = RowReader(layout)
+    ours, done = _counted(reader, numbers)
+    some = np.random.default_rng(0).permutation(numbers)[:ALONE]
+    alone = [_counted(reader, some[k : k + 1])[0] for k in range(len(some))]
+    reader.close()
+    batch_nbytes = batch_samples * layout.row_nbytes
+    names = layout.shape.keys or [field.name for field in layout.fields]
+    flat = len(names) == len(layout.fields)
+    return SamplesCost(
+        text=text,
+        samples=len(dataset),
+        sample_nbytes=layout.row_nbytes,
+        left_out=0 if layout.space is None else layout.space.left_out,
+        asked=layout.asked,
+        batch_samples=batch_samples,
+        batch_nbytes=batch_nbytes,
+        window_samples=int(windows.max()),
+        shapes={
+            str(names[k] if flat else field.name): f"{' x '.join(map(str, field.row_shape)) or '1'} {field.dtype}"
+            for k, field in enumerate(layout.fields)
+        },
+        alone=_cost(alone, batch_samples / len(alone), batch_nbytes),
+        ours=_cost([ours], batch_samples / len(numbers) / done, batch_nbytes),
+    )
+
+
+def _cost(tallies: list[Tally], share: float, batch_nbytes: int) -> BatchCost:
+    read, chunks = sum(tally.read_bytes for tally in tallies), sum(tally.chunks for tally in tallies)
+    decoded = sum(tally.decoded_bytes + tally.h5py_bytes for tally in tallies)
+    return BatchCost.of(share * chunks, share * read, share * decoded, batch_nbytes, batch_nbytes)
+
+
+def _counted(reader: RowReader, numbers: Any) -> tuple[Tally, float]:
+    """Read samples, all to the same memory; return what was counted, and the share of them that was read."""
+    layout, wanted, places = reader.layout, len(numbers), 1
+    within = np.zeros_like(numbers)
+    if any(field.kind == "ragged" for field in layout.fields):  # each has memory of its own
+        numbers = numbers[: max(1, RAGGED_NBYTES // max(1, layout.row_nbytes))]
+        within, places = np.arange(len(numbers)), len(numbers)
+    slot_format = SlotFormat.for_rows(layout.fields, places)
+    memory = np.frombuffer(map_memory(slot_format.nbytes), dtype=np.uint8)
+    window = Window(rows=numbers, batch=np.zeros_like(numbers), within=within)
+    destination = Destination.of_batch(memory, slot_format, layout.fields, [objects_for(layout.fields, places)])
+    tally = Tally()
+    tools = reader.tools(tally)
+    tasks: list[Task] = list(reader.plan(reader.accepted(Placement.of(window)), TASK_NBYTES))
+    destination = replace(destination, ragged=lend(tasks, destination.objects, destination.row_nbytes))
+    until, done = time.monotonic() + SECONDS, 0
+    # In an order of which every part is like the whole.
+    for k in np.random.default_rng(0).permutation(len(tasks)).tolist():
+        tasks[k].land(tools.read(tasks[k].ranges()), destination, tools)
+        done += 1
+        if time.monotonic() > until:
+            break
+    return tally, done / max(1, len(tasks)) * len(numbers) / wanted

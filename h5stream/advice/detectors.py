@@ -24,17 +24,19 @@ from h5stream.advice.alike import (
     unlike_axes,
 )
 from h5stream.advice.listing import INDEX, DatasetEntry, GroupEntry, Listing
-from h5stream.advice.program import Lines, loader_lines, quoted
-from h5stream.advice.proposals import (
+from h5stream.advice.program import (
     LABEL,
     MOST_FIELDS,
+    Lines,
     Proposal,
     Seen,
     form_of,
     keyed,
     last_name,
+    loader_lines,
     looked_up,
     named,
+    quoted,
     short_keys,
 )
 from h5stream.units import counted, shape_text
@@ -63,7 +65,7 @@ def proposals_of(
     taken: set[str] = set()
     for detect in DETECTORS:
         rest = [entry for entry in data if entry.path not in taken]
-        for proposal in detect(Seen(path=path, entries=rest, groups=listing.groups)):
+        for proposal in detect(Seen(path, rest, listing.groups)):
             if not taken.isdisjoint(proposal.datasets):
                 continue  # another way for what is taken
             tried = replace(proposal, path=path, allow_external=allow_external).tried(files)

@@ -9,10 +9,10 @@ import re
 import resource
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from h5stream import allowance
 from h5stream.advice.listing import MOST_DATASETS, list_file
@@ -61,26 +61,44 @@ def worst(checks: Iterable[Check]) -> Status:
 # --- of a machine --------------------------------------------------------------------------------------------
 
 
+class Machine(NamedTuple):
+    """What is known of a machine; of limits, -1 stands for none."""
+
+    cuda: CudaFacts
+    driver: DriverFacts
+    visible: str | None  # ``CUDA_VISIBLE_DEVICES``
+    pin_error: str | None
+    memlock_bytes: int
+    processors: tuple[int, int]  # allowed, installed
+    memory: tuple[int, int | None]  # bytes available, and the cgroup's limit
+    tmpfs: Mapping[str, int]  # the writable places, and their free bytes
+    open_files: tuple[int, int]  # soft and hard limit
+    versions: StorageVersions
+    gpu_nodes: Sequence[int]  # memory nodes of the GPUs, -1 where the kernel names none: the machine has only one
+    cpu_nodes: Collection[int]  # of the processors that this process may use
+    start_method: str  # of a DataLoader's workers
+
+
 def examine_machine() -> list[Check]:
     """Return the checklist of this machine. It may start CUDA in this process."""
-    facts, driver, versions = cuda_facts(), driver_facts(), storage_versions()
-    error = pin_error(PINNED_TRIAL_BYTES) if facts.available else None
-    # Asking for the current start method would fix it, so the default is what the list begins with.
-    method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-    return [
-        check_torch(facts),
-        check_driver(driver),
-        check_cuda(facts, driver, os.environ.get("CUDA_VISIBLE_DEVICES")),
-        check_pinned(facts.available, error, limit_of(resource.RLIMIT_MEMLOCK)[0]),
-        check_processors(allowance.cpus(), os.cpu_count() or 1),
-        check_memory(allowance.memory_available_bytes(), allowance.memory_limit_bytes()),
-        check_tmpfs(tmpfs_places()),
-        check_open_files(*limit_of(resource.RLIMIT_NOFILE)),
-        check_hdf5(versions),
-        check_filters(versions),
-        check_numa(gpu_nodes(driver), cpu_nodes()),
-        check_start_method(method, facts.initialized),
-    ]
+    facts, driver = cuda_facts(), driver_facts()
+    machine = Machine(
+        cuda=facts,
+        driver=driver,
+        visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        pin_error=pin_error(PINNED_TRIAL_BYTES) if facts.available else None,
+        memlock_bytes=_limit(resource.RLIMIT_MEMLOCK)[0],
+        processors=(allowance.cpus(), os.cpu_count() or 1),
+        memory=(allowance.memory_available_bytes(), allowance.memory_limit_bytes()),
+        tmpfs=tmpfs_places(),
+        open_files=_limit(resource.RLIMIT_NOFILE),
+        versions=storage_versions(),
+        gpu_nodes=gpu_nodes(driver),
+        cpu_nodes=cpu_nodes(),
+        # Asking for the current start method would fix it, so the default is what the list begins with.
+        start_method=multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0],
+    )
+    return [*judge(machine)]
 
 
 def tmpfs_places(mounts: Path = Path("/proc/self/mounts")) -> dict[str, int]:
@@ -115,129 +133,102 @@ def cpu_nodes(nodes: Path = Path("/sys/devices/system/node")) -> set[int]:
     return found
 
 
-def limit_of(which: int) -> tuple[int, int]:
-    """Return the soft and the hard limit, -1 for none."""
+def _limit(which: int) -> tuple[int, int]:
     soft, hard = (-1 if one == resource.RLIM_INFINITY else one for one in resource.getrlimit(which))
     return soft, hard
 
 
-def check_torch(facts: CudaFacts) -> Check:
-    """Judge torch's version."""
+def judge(machine: Machine) -> Iterator[Check]:
+    """Judge a machine."""
+    yield from _judge_gpu(machine)
+    yield from _judge_limits(machine)
+    yield from _judge_libraries(machine.versions)
+    # Whether the process runs near its GPU.
+    known = sorted({node for node in machine.gpu_nodes if node >= 0})
+    gpus, cpus = (", ".join(map(str, nodes)) or "unknown" for nodes in (known, sorted(machine.cpu_nodes)))
+    found, far = f"GPU on node {gpus}, processors on node {cpus}", [n for n in known if n not in machine.cpu_nodes]
+    fix = f"numactl --cpunodebind={far[0]} --membind={far[0]} python train.py" if far else ""
+    single = "one node" if machine.gpu_nodes else "no GPU"
+    yield judged("NUMA", f"{found}{': copies cross the sockets' * bool(far)}" if known else single, fix)
+    found, forks = f"{machine.start_method} for a DataLoader's workers", machine.start_method == "fork"
+    if forks and machine.cuda.initialized:
+        fix = "start workers before CUDA, or multiprocessing.set_start_method('spawn')"
+        yield judged("start method", f"{found}, and CUDA has started: forked workers cannot use it", fix)
+        return
+    note = ", which must not use CUDA" * forks
+    yield judged("start method", f"{found}{note}; sample_workers start as multiprocessing_context= says")
+
+
+def _judge_gpu(machine: Machine) -> Iterator[Check]:
+    """Judge torch and the driver; a machine without a GPU is an ordinary case."""
+    facts, driver = machine.cuda, machine.driver
     found = f"torch {facts.torch_version}, " + (f"CUDA {facts.built_for}" if facts.built_for else "CPU build")
     old = _numbers(facts.torch_version)[:2] < MIN_TORCH
-    return judged("torch", found, f"pip install 'torch>={MIN_TORCH[0]}.{MIN_TORCH[1]}'" if old else "")
-
-
-def check_driver(driver: DriverFacts) -> Check:
-    """Judge the NVIDIA driver; a machine without one is an ordinary case."""
-    if driver.version is None:
-        return judged("driver", f"{driver.reason}; training runs on the processor")
-    cuda = "unknown" if driver.cuda_version is None else "{}.{}".format(*driver.cuda_version)
+    yield judged("torch", found, f"pip install 'torch>={MIN_TORCH[0]}.{MIN_TORCH[1]}'" * old)
+    runs = "unknown" if driver.cuda_version is None else "{}.{}".format(*driver.cuda_version)
     names = ", ".join(device.name for device in driver.devices) or "no device"
-    return judged("driver", f"{driver.version}, runs CUDA up to {cuda}: {names}")
-
-
-def check_cuda(facts: CudaFacts, driver: DriverFacts, visible: str | None) -> Check:
-    """Judge whether torch can use the GPUs that the driver has; `visible` is ``CUDA_VISIBLE_DEVICES``."""
+    found = f"{driver.version}, runs CUDA up to {runs}: {names}"
+    yield judged("driver", found if driver.version else f"{driver.reason}; training runs on the processor")
+    fails = True
     if not driver.devices:
-        return judged("CUDA", "not used: no GPU")
-    if facts.available:
-        return judged("CUDA", f"torch sees {len(facts.devices)}: {', '.join(facts.devices)}")
-    if facts.built_for is None:
-        fix = "install torch for CUDA: https://pytorch.org/get-started"
-        return judged("CUDA", "a GPU, but torch is a CPU build", fix, fails=True)
-    if driver.cuda_version is not None and _numbers(facts.built_for)[0] > driver.cuda_version[0]:
-        runs = "{}.{}".format(*driver.cuda_version)
+        found, fix = "not used: no GPU", ""
+    elif facts.available:
+        found, fix = f"torch sees {len(facts.devices)}: {', '.join(facts.devices)}", ""
+    elif facts.built_for is None:
+        found, fix = "a GPU, but torch is a CPU build", "install torch for CUDA: https://pytorch.org/get-started"
+    elif driver.cuda_version is not None and _numbers(facts.built_for)[0] > driver.cuda_version[0]:
         found = f"torch is built for CUDA {facts.built_for}, the driver {driver.version} runs CUDA {runs}"
         fix = f"a newer driver, or torch built for CUDA {driver.cuda_version[0]}"
-        return judged("CUDA", found, fix, fails=True)
-    if visible is not None:
-        return judged("CUDA", f"CUDA_VISIBLE_DEVICES={visible!r} hides every GPU", "unset CUDA_VISIBLE_DEVICES")
-    fix = "check that /dev/nvidia* may be read, and that nvidia-fabricmanager runs where there is NVSwitch"
-    return judged("CUDA", "the driver lists a GPU, and torch.cuda.is_available() is False", fix, fails=True)
+    elif machine.visible is not None:
+        found, fix = f"CUDA_VISIBLE_DEVICES={machine.visible!r} hides every GPU", "unset CUDA_VISIBLE_DEVICES"
+        fails = False
+    else:
+        found = "the driver lists a GPU, and torch.cuda.is_available() is False"
+        fix = "check that /dev/nvidia* may be read, and that nvidia-fabricmanager runs where there is NVSwitch"
+    yield judged("CUDA", found, fix, fails=fails)
+    # Without pinned memory copies to the GPU do not overlap with computing.
+    size, error = text_of_bytes(PINNED_TRIAL_BYTES), machine.pin_error
+    limit = "unlimited" if machine.memlock_bytes < 0 else text_of_bytes(machine.memlock_bytes)
+    found = f"{size} refused: {error}" if error else f"{size} allocated"
+    found = f"{found if facts.available else 'not needed without a GPU'}; memlock limit {limit}"
+    fix = "ulimit -l unlimited (docker: --ulimit memlock=-1), and leave the host some free memory"
+    yield judged("pinned memory", found, fix * bool(error), fails=True)
 
 
-def check_pinned(available: bool, error: str | None, memlock_bytes: int) -> Check:
-    """Judge pinned memory, without which copies to the GPU do not overlap with computing; no limit is -1."""
-    size, limit = text_of_bytes(PINNED_TRIAL_BYTES), "unlimited"
-    if memlock_bytes >= 0:
-        limit = text_of_bytes(memlock_bytes)
-    state = f"{size} refused: {error}" if error else f"{size} allocated" if available else "not needed without a GPU"
-    fix = "ulimit -l unlimited (docker: --ulimit memlock=-1), and leave the host some free memory" if error else ""
-    return judged("pinned memory", f"{state}; memlock limit {limit}", fix, fails=True)
-
-
-def check_processors(allowed: int, installed: int) -> Check:
-    """Judge the processors that this process may use."""
-    found = f"{allowed} of {installed} allowed" + (" (affinity or cgroup)" if allowed < installed else "")
-    return judged("processors", found, "allow more: decoding and the training loop share one" * (allowed < 2))
-
-
-def check_memory(available_bytes: int, limit_bytes: int | None) -> Check:
-    """Judge the memory that can be taken now."""
-    limit = "no cgroup limit" if limit_bytes is None else f"cgroup limit {text_of_bytes(limit_bytes)}"
-    found = f"{text_of_bytes(available_bytes)} available, {limit}"
-    fix = "free memory, or give the loader a smaller memory_budget"
-    return judged("memory", found, fix * (available_bytes < LEAST_MEMORY_BYTES))
-
-
-def check_tmpfs(free_bytes: Mapping[str, int]) -> Check:
-    """Judge the writable places in memory where files can be staged, and where torch's workers pass batches."""
-    if not free_bytes:
-        return judged("tmpfs", "no writable tmpfs", "mount one: mount -t tmpfs -o size=40G tmpfs /mnt/ramdisk")
-    found = ", ".join(f"{place} {text_of_bytes(free)} free" for place, free in free_bytes.items())
-    small = free_bytes.get("/dev/shm", LEAST_TMPFS_BYTES) < LEAST_TMPFS_BYTES
-    return judged("tmpfs", found, "enlarge /dev/shm (docker: --shm-size=8g); DataLoader workers need it too" * small)
-
-
-def check_open_files(soft: int, hard: int) -> Check:
-    """Judge the limit of open files; -1 is none."""
+def _judge_limits(machine: Machine) -> Iterator[Check]:
+    allowed, installed = machine.processors
+    found = f"{allowed} of {installed} allowed" + " (affinity or cgroup)" * (allowed < installed)
+    yield judged("processors", found, "allow more: decoding and the training loop share one" * (allowed < 2))
+    available, most = machine.memory
+    limit = "no cgroup limit" if most is None else f"cgroup limit {text_of_bytes(most)}"
+    fix = "free memory, or give the loader a smaller memory_budget" * (available < LEAST_MEMORY_BYTES)
+    yield judged("memory", f"{text_of_bytes(available)} available, {limit}", fix)
+    # Where files can be staged, and where torch's workers pass batches.
+    places = ", ".join(f"{place} {text_of_bytes(free)} free" for place, free in machine.tmpfs.items())
+    fix = "enlarge /dev/shm (docker: --shm-size=8g); DataLoader workers need it too"
+    fix *= machine.tmpfs.get("/dev/shm", LEAST_TMPFS_BYTES) < LEAST_TMPFS_BYTES
+    mount = "mount one: mount -t tmpfs -o size=40G tmpfs /mnt/ramdisk"
+    yield judged("tmpfs", places or "no writable tmpfs", fix if places else mount)
+    soft, hard = machine.open_files
     found = "unlimited" if soft < 0 else str(soft)
     if soft != hard and soft >= 0:
         found += f" (may be raised to {'unlimited' if hard < 0 else hard})"
     can = LEAST_OPEN_FILES if hard < 0 else min(hard, LEAST_OPEN_FILES)
-    return judged("open files", found, f"ulimit -n {can}" if 0 <= soft < LEAST_OPEN_FILES else "")
+    yield judged("open files", found, f"ulimit -n {can}" * (0 <= soft < LEAST_OPEN_FILES))
 
 
-def check_hdf5(versions: StorageVersions) -> Check:
-    """Judge the HDF5 library: an old one has no chunk_iter, and is asked for an index chunk by chunk."""
+def _judge_libraries(versions: StorageVersions) -> Iterator[Check]:
     found = f"HDF5 {versions.hdf5}, h5py {versions.h5py}, hdf5plugin {versions.hdf5plugin}"
-    return judged("HDF5", found, "pip install -U h5py" * (_numbers(versions.hdf5) < (1, 12, 3)))
-
-
-def check_filters(versions: StorageVersions) -> Check:
-    """Judge the filters that can be decoded."""
+    # An old one has no chunk_iter, and is asked for an index chunk by chunk.
+    yield judged("HDF5", found, "pip install -U h5py" * (_numbers(versions.hdf5) < (1, 12, 3)))
     missing = [f"{fact.name} ({fact.filter_id})" for fact in versions.filters if not fact.available]
     there = [fact.name for fact in versions.filters if fact.available]
     if "deflate" not in there:
-        fix = "pip install -U --force-reinstall h5py"
-        return judged("filters", "deflate (gzip) is missing", fix, fails=True)
-    if missing:
-        return judged("filters", f"missing: {', '.join(missing)}", "pip install -U hdf5plugin h5py")
-    return judged("filters", f"{len(there)}: {', '.join(there)}")
-
-
-def check_numa(gpu_nodes: Sequence[int], cpu_nodes: Set[int]) -> Check:
-    """Judge whether the process runs near its GPU; a node of -1 means that the machine has only one."""
-    known = sorted({node for node in gpu_nodes if node >= 0})
-    if not known:
-        return judged("NUMA", "no GPU" if not gpu_nodes else "one node")
-    gpus, cpus = (", ".join(map(str, nodes)) or "unknown" for nodes in (known, sorted(cpu_nodes)))
-    found, far = f"GPU on node {gpus}, processors on node {cpus}", [node for node in known if node not in cpu_nodes]
-    if not far:
-        return judged("NUMA", found)
-    fix = f"numactl --cpunodebind={far[0]} --membind={far[0]} python train.py"
-    return judged("NUMA", f"{found}: copies cross the sockets", fix)
-
-
-def check_start_method(method: str, cuda_started: bool) -> Check:
-    """Judge how DataLoader's workers would be started; `sample_workers` are started as the loader is told to."""
-    found, fork = f"{method} for a DataLoader's workers", method == "fork"
-    if fork and cuda_started:
-        fix = "start workers before CUDA, or multiprocessing.set_start_method('spawn')"
-        return judged("start method", f"{found}, and CUDA has started: forked workers cannot use it", fix)
-    note = ", which must not use CUDA" * fork
-    return judged("start method", f"{found}{note}; sample_workers start as multiprocessing_context= says")
+        yield judged("filters", "deflate (gzip) is missing", "pip install -U --force-reinstall h5py", fails=True)
+    elif missing:
+        yield judged("filters", f"missing: {', '.join(missing)}", "pip install -U hdf5plugin h5py")
+    else:
+        yield judged("filters", f"{len(there)}: {', '.join(there)}")
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -249,26 +240,17 @@ def _numbers(version: str) -> tuple[int, ...]:
 # --- of a file -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadTrial:
-    """How fast a file was read."""
-
-    bytes_per_s: float  # bytes a second, one read of 4 MiB after the other
-    size_bytes: int  # bytes read. Few: the rate says little
-    direct: bool  # whether the reads went past the page cache, so that the rate is the storage's
-
-
 def examine_file(path: Path) -> list[Check]:
     """Return the checklist of a file; only what tells so if it is no HDF5 file, or a damaged one."""
     checks = []
-    for check in (check_is_hdf5, check_structure, check_filesystem, check_residency, check_read_rate):
+    for check in (_check_signature, _check_structure, check_filesystem, check_residency, _check_read_rate):
         checks.append(check(path))
         if checks[-1].status == "fail":
             break
     return checks
 
 
-def check_is_hdf5(path: Path) -> Check:
+def _check_signature(path: Path) -> Check:
     """Look for HDF5's signature at 0, 512, 1024, 2048 ... ("Superblock" in the file format specification)."""
     try:
         if path.exists() and not path.is_file() and not path.is_dir():  # a pipe would be waited for
@@ -278,9 +260,8 @@ def check_is_hdf5(path: Path) -> Check:
             while offset < size:
                 file.seek(offset)
                 if file.read(len(SIGNATURE)) == SIGNATURE:
-                    return judged(
-                        "file", f"HDF5, {text_of_bytes(size)}" + f", user block of {offset} bytes" * (offset > 0)
-                    )
+                    block = f", user block of {offset} bytes" * (offset > 0)
+                    return judged("file", f"HDF5, {text_of_bytes(size)}{block}")
                 offset = max(512, 2 * offset)
     except OSError as error:
         return judged("file", f"{path}: {error.strerror}", "check the path and its permissions", fails=True)
@@ -288,7 +269,7 @@ def check_is_hdf5(path: Path) -> Check:
     return judged("file", f"{path}: no HDF5 signature", fix, fails=True)
 
 
-def check_structure(path: Path) -> Check:
+def _check_structure(path: Path) -> Check:
     """Open the file with libhdf5 and walk through it: one that was cut off, or is damaged, shows here."""
     try:
         listing = list_file(str(path), most=MOST_DATASETS, some=list)
@@ -302,10 +283,8 @@ def check_structure(path: Path) -> Check:
 def check_filesystem(path: Path, mounts: str | None = None) -> Check:
     """Judge the filesystem under a file; `mounts` stands in for ``/proc/self/mountinfo``."""
     mount = mount_of(path, mounts)
-    found = f"{mount.kind or 'unknown'}, mounted at {mount.point}"
-    if mount.on_network:
-        return judged("filesystem", found + ": every read crosses a network", f"h5stream stage {path}")
-    return judged("filesystem", found)
+    found = f"{mount.kind or 'unknown'}, mounted at {mount.point}" + ": every read crosses a network" * mount.on_network
+    return judged("filesystem", found, f"h5stream stage {path}" * mount.on_network)
 
 
 def check_residency(path: Path) -> Check:
@@ -317,29 +296,29 @@ def check_residency(path: Path) -> Check:
     return judged("page cache", f"{resident / max(size, 1):.0%} of {text_of_bytes(size)} is in memory")
 
 
-def check_read_rate(path: Path) -> Check:
+def _check_read_rate(path: Path) -> Check:
     """Measure how fast the file's storage is read, for at most a second."""
     try:
+        rate, nbytes, direct = read_trial(path)
         # Direct reads are taken in memory too, and there is nothing but the cache.
-        return judge_read_rate(path, read_trial(path), in_memory=mount_of(path).in_memory)
+        return judge_read_rate(path, rate, nbytes, direct and not mount_of(path).in_memory)
     except OSError as error:
         fix = "check the storage; dmesg may say more"
         return judged("read rate", f"{path}: {error.strerror}", fix, fails=True)
 
 
-def judge_read_rate(path: Path, trial: ReadTrial, *, in_memory: bool = False) -> Check:
+def judge_read_rate(path: Path, rate: float, nbytes: int, direct: bool) -> Check:
     """Judge a measured rate."""
-    if trial.size_bytes < _READ_BYTES:
-        return judged("read rate", f"too small to measure ({trial.size_bytes} bytes)")
-    direct = trial.direct and not in_memory
+    if nbytes < _READ_BYTES:
+        return judged("read rate", f"too small to measure ({nbytes} bytes)")
     how = "past the page cache" if direct else "through the page cache, as this filesystem cannot do without"
-    found = f"{text_of_bytes(trial.bytes_per_s)}/s over {text_of_bytes(trial.size_bytes)}, {how}"
     fix = f"h5stream stage {path}, or a faster disk: decoding will wait for it"
-    return judged("read rate", found, fix if direct and trial.bytes_per_s < SLOW_BYTES_PER_S else "")
+    found = f"{text_of_bytes(rate)}/s over {text_of_bytes(nbytes)}, {how}"
+    return judged("read rate", found, fix * (direct and rate < SLOW_BYTES_PER_S))
 
 
-def read_trial(path: Path, *, trial_bytes: int = TRIAL_BYTES, trial_s: float = TRIAL_S) -> ReadTrial:
-    """Read pieces of 4 MiB, spread over the file, past the page cache where the filesystem allows it.
+def read_trial(path: Path, *, trial_bytes: int = TRIAL_BYTES, trial_s: float = TRIAL_S) -> tuple[float, int, bool]:
+    """Read pieces of 4 MiB, spread over the file; return bytes a second, bytes, and if it went past the page cache.
 
     The page cache is left as it is: direct reads neither use nor fill it.
     """
@@ -349,22 +328,16 @@ def read_trial(path: Path, *, trial_bytes: int = TRIAL_BYTES, trial_s: float = T
     except OSError:
         direct, descriptor = False, os.open(path, flags)
     try:
-        offsets = spread(os.fstat(descriptor).st_size, trial_bytes)
+        pieces = os.fstat(descriptor).st_size // _READ_BYTES
+        count = min(pieces, max(1, trial_bytes // _READ_BYTES))
+        offsets = [index * pieces // count * _READ_BYTES for index in range(count)] or [0]
         with mmap.mmap(-1, _READ_BYTES) as buffer:  # page-aligned, as direct reads want it
             done, begin_s = 0, time.perf_counter()
-            for offset in offsets:
+            for offset in offsets[::2] + offsets[1::2]:  # not in order, so that read-ahead is no help
                 done += os.preadv(descriptor, [buffer], offset)
                 if time.perf_counter() - begin_s > trial_s:
                     break
             seconds = time.perf_counter() - begin_s
     finally:
         os.close(descriptor)
-    return ReadTrial(bytes_per_s=done / max(seconds, 1e-9), size_bytes=done, direct=direct)
-
-
-def spread(size: int, trial_bytes: int) -> list[int]:
-    """Return the offsets of whole pieces, evenly over the file, not in order: read-ahead is no help."""
-    pieces = size // _READ_BYTES
-    count = min(pieces, max(1, trial_bytes // _READ_BYTES))
-    offsets = [index * pieces // count * _READ_BYTES for index in range(count)]
-    return offsets[::2] + offsets[1::2] if offsets else [0]
+    return done / max(seconds, 1e-9), done, direct

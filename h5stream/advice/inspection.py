@@ -16,8 +16,7 @@ from h5stream import allowance
 from h5stream.advice.cost import Advice, SampleCost, cost_sample, repack_command
 from h5stream.advice.detectors import proposals_of
 from h5stream.advice.listing import MOST_DATASETS, REFUSED, DatasetEntry, Listing, list_file, root_fields
-from h5stream.advice.program import Lines, fields_from_text, loader_lines, quoted, tried
-from h5stream.advice.proposals import Proposal, form_of
+from h5stream.advice.program import Lines, Proposal, fields_from_text, form_of, loader_lines, quoted, tried
 from h5stream.advice.suggestion import batch_rows
 from h5stream.engine.budget import check_budget, default_budget, threads_within
 from h5stream.errors import H5StreamError, OptionError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,25 +99,15 @@ def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int, r
     """Name what limits a loader that is waited for, of which at most `rows_ahead` rows were read and not taken."""
     if statistics.copy_busy > COPYING:
         rate = _rate(statistics.delivered_bytes, statistics.copy_s)
-        measured = f"{rate}; under way {statistics.copy_busy:.0%} of the time"
-        return Limit(COPY, measured, (_turn("pin_memory", knobs.pin_memory),))
+        turn = _turn("pin_memory", knobs.pin_memory)
+        return Limit(COPY, f"{rate}; under way {statistics.copy_busy:.0%} of the time", (turn,))
     if statistics.transform_s > statistics.wait_s:
         has_functions = knobs.batch_transform is not None or knobs.collate_fn is not None
         return _python(statistics, knobs) if has_functions else _batch_overhead(statistics, knobs)
     if statistics.idle > IDLE:
         starts = 2 * (statistics.first_batch_s or 0.0) > statistics.wait_s
         return _start(statistics, knobs) if starts else _batch_overhead(statistics, knobs)
-    readers = {
-        STORAGE: statistics.read_s,
-        DECODE: statistics.decode_s,
-        SCATTER: statistics.scatter_s,
-        H5PY: statistics.h5py_s,
-        PLANNING: statistics.plan_s,
-    }
-    name = max(readers, key=lambda part: readers[part])
-    share = readers[name] / max(1e-9, sum(readers.values()))
-    turns = _readers_turns(name, statistics, knobs, cpus, share, least_amplification(statistics, rows_ahead))
-    return Limit(name, f"{_readers_rate(name, statistics, knobs)}; {share:.0%} of the readers' work", tuple(turns))
+    return _readers(statistics, knobs, cpus, least_amplification(statistics, rows_ahead))
 
 
 def loop_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int) -> Limit:
@@ -182,45 +171,52 @@ def _rate(nbytes: int, seconds: float) -> str:
     return size(nbytes / seconds if seconds else None, "/s")
 
 
-def _readers_rate(name: str, statistics: LoaderStatistics, knobs: LoaderKnobs) -> str:
-    """Say how fast the part of the readers is that takes longest."""
-    filters = f" a thread ({knobs.filters or 'its filters'}, {statistics.threads} of them)"
-    each = text_of_bytes(statistics.read_bytes / max(1, statistics.reads))
-    return {
-        STORAGE: f"{size(statistics.read_bytes_per_s, '/s')} a thread in reads of {each}",
-        DECODE: size(statistics.decode_bytes_per_s, "/s") + filters,
-        SCATTER: f"{_rate(statistics.delivered_bytes, statistics.scatter_s)} a thread",
-        H5PY: f"{_rate(statistics.h5py_bytes, statistics.h5py_s)} under its lock",
-        PLANNING: f"{1e9 * statistics.plan_s / max(1, statistics.rows):.0f} ns a row",
-    }[name]
-
-
-def _readers_turns(
-    name: str, statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, share: float, torn: float
-) -> Iterator[Turn]:
-    """Yield what to turn where that part of the readers takes longest."""
-    rows, rate = statistics.rows / max(1, statistics.chunks), statistics.decode_bytes_per_s
+def _readers(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, torn: float) -> Limit:
+    """Name the part of the readers' work that takes longest, with its rate; `torn` bytes are decoded for one used."""
+    took = {
+        STORAGE: statistics.read_s,
+        DECODE: statistics.decode_s,
+        SCATTER: statistics.scatter_s,
+        H5PY: statistics.h5py_s,
+        PLANNING: statistics.plan_s,
+    }
+    name = max(took, key=lambda part: took[part])
+    share, threads = took[name] / max(1e-9, sum(took.values())), statistics.threads
+    rows, decoded, turns = statistics.rows / max(1, statistics.chunks), statistics.decode_bytes_per_s, list[Turn]()
     if name == DECODE and torn > TORN:
-        yield _turn("order", f"{torn:.1f} bytes decoded for each one used", torn)
+        turns.append(_turn("order", f"{torn:.1f} bytes decoded for each one used", torn))
     # Unless the loader may have more threads already, and starts fewer.
-    wanted = {STORAGE: 2 * statistics.threads, DECODE: cpus, SCATTER: cpus}.get(name, 0)
-    if wanted > max(statistics.threads, knobs.num_workers or 0):
+    wanted = {STORAGE: 2 * threads, DECODE: cpus, SCATTER: cpus}.get(name, 0)
+    if wanted > max(threads, knobs.num_workers or 0):
         why = "reads that wait can wait together" if name == STORAGE else f"{cpus} processors are allowed"
-        yield _turn("num_workers", knobs.num_workers, wanted / statistics.threads, wanted, why)
+        turns.append(_turn("num_workers", knobs.num_workers, wanted / threads, wanted, why))
     if name == STORAGE:
-        yield _turn("staging", "the files where they are", _without(share))
-    elif name == DECODE and rate is not None and rate < FAST_DECODE_BYTES_PER_S:
-        yield _turn("filters", knobs.filters or "as written", _without(share * (1 - rate / FAST_DECODE_BYTES_PER_S)))
+        each = text_of_bytes(statistics.read_bytes / max(1, statistics.reads))
+        rate = f"{size(statistics.read_bytes_per_s, '/s')} a thread in reads of {each}"
+        turns.append(_turn("staging", "the files where they are", _without(share)))
+    elif name == DECODE:
+        rate = f"{size(decoded, '/s')} a thread ({knobs.filters or 'its filters'}, {threads} of them)"
+        if decoded is not None and decoded < FAST_DECODE_BYTES_PER_S:
+            gain = _without(share * (1 - decoded / FAST_DECODE_BYTES_PER_S))
+            turns.append(_turn("filters", knobs.filters or "as written", gain))
     elif name == SCATTER:
-        yield _turn("chunks", "as written", None, "repack with chunks of whole rows", "rows then move in one piece")
+        rate = f"{_rate(statistics.delivered_bytes, statistics.scatter_s)} a thread"
+        turns.append(_chunks("as written", "repack with chunks of whole rows", "rows then move in one piece"))
     elif name == H5PY:
-        yield _turn("storage of the field", knobs.via_h5py or "read through h5py")
-    elif name == PLANNING and rows > ROWS_OF_A_CHUNK:
+        rate = f"{_rate(statistics.h5py_bytes, statistics.h5py_s)} under its lock"
+        turns.append(_turn("storage of the field", knobs.via_h5py or "read through h5py"))
+    else:
+        rate = f"{1e9 * statistics.plan_s / max(1, statistics.rows):.0f} ns a row"
         fewer = None if knobs.window_rows is None else max(1, knobs.window_rows // 4)
         why = "fewer rows are sorted at a time, in cache; it mixes less, `h5stream tune` measures it"
-        yield _turn("window", knobs.window_rows, None, fewer, why)
-    elif name == PLANNING:
-        yield _turn("chunks", f"{rows:.0f} rows each", None, "repack with larger chunks", "fewer places to look up")
+        smaller = _turn("window", knobs.window_rows, None, fewer, why)
+        larger = _chunks(f"{rows:.0f} rows each", "repack with larger chunks", "fewer places to look up")
+        turns.append(smaller if rows > ROWS_OF_A_CHUNK else larger)
+    return Limit(name, f"{rate}; {share:.0%} of the readers' work", tuple(turns))
+
+
+def _chunks(present: str, try_next: str, why: str) -> Turn:
+    return _turn("chunks", present, None, try_next, why)
 
 
 def _python(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:

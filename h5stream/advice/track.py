@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -18,8 +17,7 @@ from h5stream.device.facts import DeviceMemory, device_memory
 from h5stream.engine.statistics import LEAST_TOLD, LoaderStatistics
 from h5stream.errors import OptionError
 from h5stream.monitor.progress import Bar
-from h5stream.monitor.sample import NA, percent, size
-from h5stream.monitor.summary import SystemSummary, summarize
+from h5stream.monitor.sample import NA, SystemSummary, percent, size, summarize
 from h5stream.monitor.system import SystemMonitor
 from h5stream.notebook import ShownAsText
 from h5stream.structure import rows_of
@@ -226,29 +224,35 @@ def track(
     """
     if not 0 < every <= 1:
         raise OptionError(f"every={every!r}: must be a share of the epoch, more than 0 and at most 1")
-    return Tracked(loader, monitor, partial(_Epoch, loader, description=description, every=every, console=console))
+    return Tracked(loader, monitor, description, every, console)
 
 
 class Tracked:
     """A loader that shows how far it is; made by `track`."""
 
     def __init__(
-        self, loader: Iterable[Any], monitor: SystemMonitor | bool | None, begin: Callable[..., _Epoch]
+        self,
+        loader: Iterable[Any],
+        monitor: SystemMonitor | bool | None,
+        description: str,
+        every: float,
+        console: Console | None,
     ) -> None:
-        self._loader, self._monitor, self._begin = loader, monitor, begin
+        self.loader, self.description, self.every, self.console = loader, description, every, console
+        self.monitor = monitor
         self.summary: EpochSummary | None = None
 
     def __len__(self) -> int:
         """Batches of an epoch, if the loader knows."""
-        return len(self._loader)  # type: ignore[arg-type]
+        return len(self.loader)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[Any]:
         """Start an epoch; its summary is printed however it ends: exhausted, left with `break`, or by an exception."""
         with contextlib.ExitStack() as stack:
-            monitor = self._monitor if isinstance(self._monitor, SystemMonitor) else None
-            if monitor is None and self._monitor is not False:
+            monitor = self.monitor if isinstance(self.monitor, SystemMonitor) else None
+            if monitor is None and self.monitor is not False:
                 monitor = stack.enter_context(SystemMonitor())
-            epoch = self._begin(monitor)
+            epoch = _Epoch(self, monitor)
             try:
                 yield from epoch.batches()
             finally:
@@ -258,20 +262,13 @@ class Tracked:
 class _Epoch:
     """One pass."""
 
-    def __init__(
-        self,
-        loader: Iterable[Any],
-        monitor: SystemMonitor | None,
-        description: str,
-        every: float,
-        console: Console | None,
-    ) -> None:
-        self._loader, self._monitor, self._description = loader, monitor, description
-        self._total, self._waits = length_of(loader), WaitClock()
-        console = Console(stderr=True) if console is None else console
-        self._bar = Bar(console, description or "epoch", unit="batches", total=self._total)
+    def __init__(self, of: Tracked, monitor: SystemMonitor | None) -> None:
+        self._loader, self._monitor, self._description = of.loader, monitor, of.description
+        self._total, self._waits = length_of(of.loader), WaitClock()
+        console = of.console or Console(stderr=True)
+        self._bar = Bar(console, of.description or "epoch", unit="batches", total=self._total)
         self._bar.start()
-        self._stride = max(1, round(every * (self._total or 100)))
+        self._stride = max(1, round(of.every * (self._total or 100)))
         self._samples = 0
         self._largest: int | None = None
         self._first_memory: DeviceMemory | None = None

@@ -8,7 +8,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from h5stream.device.facts import synchronize
 from h5stream.engine.statistics import LoaderStatistics, combined
@@ -155,29 +155,22 @@ def _close(iterator: Iterator[Any]) -> None:
         close()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(NamedTuple):
     """Runs of two settings that took turns."""
 
     gain: float  # how many times faster the one is than the other: their median runs
     spread: float  # share by which two runs of one setting typically differ: high where something else uses the machine
-    chance: float  # how likely runs of equally fast settings come out in so clear an order
-
-    @property
-    def is_faster(self) -> bool:
-        """Whether it is faster beyond the noise: by more than runs of one setting differ, and not by chance."""
-        return self.gain > 1.0 + max(LEAST_GAIN, self.spread) and self.chance <= CHANCE
+    is_faster: bool  # whether beyond the noise: by more than runs of one setting differ, and not by chance
 
 
 def compare(ours: Sequence[float], theirs: Sequence[float]) -> Comparison:
     """Compare the rates of two settings, run in turns, by the exact rank-sum test of Mann and Whitney."""
     upsets = sum(theirs_run >= our_run for our_run in ours for theirs_run in theirs)
     orders = _upsets_of_orders(len(ours), len(theirs))
-    return Comparison(
-        gain=statistics.median(ours) / max(1e-9, statistics.median(theirs)),
-        spread=max(spread_of(ours), spread_of(theirs)),
-        chance=sum(one <= upsets for one in orders) / len(orders),
-    )
+    gain = statistics.median(ours) / max(1e-9, statistics.median(theirs))
+    spread = max(spread_of(ours), spread_of(theirs))
+    chance = sum(one <= upsets for one in orders) / len(orders)
+    return Comparison(gain, spread, gain > 1.0 + max(LEAST_GAIN, spread) and chance <= CHANCE)
 
 
 def spread_of(runs: Sequence[float]) -> float:

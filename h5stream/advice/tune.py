@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,9 @@ class Attempt:
     def setting(self) -> Setting:
         """What tells it from others."""
         return self.threads, self.window_rows
+
+    def __str__(self) -> str:
+        return f"num_workers={self.threads}, window={self.window_rows:,} rows"
 
 
 Measure = Callable[[str, int, WindowRows], Attempt]  # runs a setting: what is varied, threads, window
@@ -137,15 +140,14 @@ def tune(
     above_zero(seconds=seconds)
     options = {"fields": fields, "samples": samples, "memory_budget": memory_budget, "device": device}
     bench, cpus = Bench(source, batch_size, options, seconds, progress), allowance.cpus()
-    duels = 4 * TURNS
-    bench.left = 2 + _runs_of_search(cpus, FACTORS) + duels
+    duels, windows = 4 * TURNS, len(FACTORS)
+    bench.left = 2 + ROUNDS * (1 + len(thread_counts(cpus)) + windows) + duels
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WeakShuffleWarning)  # a caveat says it, once
         bench.measure("default", 0, "auto")  # the page cache and the kernels are cold for the first only
         bench.runs.clear()
         default = bench.default = bench.best = bench.measure("default", 0, "auto")
-        sizes = window_sizes(default, rows=bench.rows, batch_size=batch_size)
-        bench.left = _runs_of_search(cpus, sizes) + duels
+        bench.left -= ROUNDS * (windows - len(window_sizes(default, rows=bench.rows, batch_size=batch_size)))
         best = search(bench.measure, default, cpus=cpus, rows=bench.rows, batch_size=batch_size)
         bench.left = duels
         # A larger window may have been proposed for its mixing alone; its threads may still be worth having.
@@ -178,10 +180,6 @@ def _in_turns(measure: Measure, settings: list[tuple[str, int, int]]) -> list[At
     # Compared are as many runs of each: the best of more runs is better without being faster.
     rounds = [[measure(*setting) for setting in settings] for _ in range(ROUNDS)]
     return [max(runs, key=lambda attempt: attempt.rows_per_s) for runs in zip(*rounds, strict=True)]
-
-
-def _runs_of_search(cpus: int, windows: Sequence[float]) -> int:
-    return ROUNDS * (1 + len(thread_counts(cpus)) + len(windows))
 
 
 def thread_counts(cpus: int) -> tuple[int, ...]:
@@ -219,13 +217,13 @@ class Bench:
         except BudgetError as error:
             refused = f"needs {error.needed:,} bytes"
             attempt = Attempt(knob=knob, threads=threads, window_rows=int(window), blocks=0, refused=refused)
-        self._tell(attempt)
         self.runs.setdefault(attempt.setting, []).append(attempt)
-        return attempt
+        return self._told(attempt)
 
-    def _tell(self, attempt: Attempt) -> None:
+    def _told(self, attempt: Attempt) -> Attempt:
         self.left = max(0, self.left - 1)
         self._progress(replace(attempt, left=self.left))
+        return attempt
 
     def challenge(self, proposed: Attempt) -> Comparison | None:
         """Run it against the setting to be recommended so far, in turns; None where that was done before."""
@@ -235,15 +233,13 @@ class Bench:
         rates: dict[Setting, list[float]] = {proposed.setting: [], self.best.setting: []}
         for turn in range(TURNS):
             for attempt in (proposed, self.best) if turn % 2 else (self.best, proposed):
-                ran = self.run(attempt.knob, *attempt.setting)
-                self._tell(ran)
-                rates[attempt.setting].append(ran.rows_per_s)
+                rates[attempt.setting].append(self._told(self.run(attempt.knob, *attempt.setting)).rows_per_s)
         ours, theirs = rates.values()
         ratios = [our_run / max(1e-9, their_run) for our_run, their_run in zip(ours, theirs, strict=True)]
         # The search's table may show something else.
         self.said.append(
-            f"{len(ratios)} runs each in turns decide, not the search's best runs: {_setting_words(proposed)} ran at "
-            f"{min(ratios):.2f} to {max(ratios):.2f} times the rate of {_setting_words(self.best)}"
+            f"{len(ratios)} runs each in turns decide, not the search's best runs: {proposed} ran at "
+            f"{min(ratios):.2f} to {max(ratios):.2f} times the rate of {self.best}"
         )
         found = compare(ours, theirs)
         self.spreads.append(found.spread)
@@ -279,34 +275,25 @@ class Bench:
             )
 
 
-def _setting_words(attempt: Attempt) -> str:
-    return f"num_workers={attempt.threads}, window={attempt.window_rows:,} rows"
-
-
 def _tuning(bench: Bench) -> Tuning:
-    names = bench.options["fields"]
     every = {setting: max(runs, key=lambda run: run.rows_per_s) for setting, runs in bench.runs.items()}
     default, best = (every.get(one.setting, one) for one in (bench.default, bench.best))
-    answer = f"{_setting_words(best)}: {bench.gain:.2f} times the rate of the loader's own setting"
+    answer = f"{best}: {bench.gain:.2f} times the rate of the loader's own setting"
     if best.setting == default.setting:
-        answer = f"no setting is faster than the loader's own beyond the noise; keep {_setting_words(best)}"
-    if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
-        names = tuple(names)
-    elif not isinstance(names, str):
-        names = None  # what is more than names is for the program to say
+        answer = f"no setting is faster than the loader's own beyond the noise; keep {best}"
+    names = bench.options["fields"]
+    if isinstance(names, (list, tuple)):
+        names = tuple(names) if all(isinstance(name, str) for name in names) else None
     rates = ([run.rows_per_s for run in runs] for runs in bench.runs.values() if len(runs) > 1)
     spread = max(statistics.median([spread_of(one) for one in rates] or [0.0]), *bench.spreads)
-    settings = {
-        "shuffle": True,
-        "batch_size": bench.batch_size,
-        "num_workers": best.threads,
-        "window": best.window_rows,
-        "memory_budget": bench.options["memory_budget"],
-    }
     return Tuning(
         title="Tuning",
         answer=answer,
-        arithmetic=tuple(_line(attempt) for attempt in every.values()),
+        arithmetic=tuple(
+            f"{one.knob}: {one.threads} thread(s), window {one.window_rows:,} rows: "
+            + (one.refused or f"{one.rows_per_s:,.0f} rows/s")
+            for one in every.values()
+        ),
         caveats=(*bench.said, *_caveats(default, best, spread)),
         default=default,
         best=best,
@@ -315,8 +302,14 @@ def _tuning(bench: Bench) -> Tuning:
         spread=spread,
         profile=Profile(
             dataset=str(Path(bench.source).resolve()) if isinstance(bench.source, (str, Path)) else "",
-            fields=names,
-            loader=settings,
+            fields=names if isinstance(names, (str, tuple)) else None,  # more than names is for the program to say
+            loader={
+                "shuffle": True,
+                "batch_size": bench.batch_size,
+                "num_workers": best.threads,
+                "window": best.window_rows,
+                "memory_budget": bench.options["memory_budget"],
+            },
             measured={
                 "rows_per_s": round(best.rows_per_s, 1),
                 "gain": round(bench.gain, 3),
@@ -327,11 +320,6 @@ def _tuning(bench: Bench) -> Tuning:
             },
         ),
     )
-
-
-def _line(attempt: Attempt) -> str:
-    text = f"{attempt.knob}: {attempt.threads} thread(s), window {attempt.window_rows:,} rows"
-    return f"{text}: {attempt.refused or f'{attempt.rows_per_s:,.0f} rows/s'}"
 
 
 def _caveats(default: Attempt, best: Attempt, spread: float) -> Iterator[str]:
@@ -354,38 +342,35 @@ def _caveats(default: Attempt, best: Attempt, spread: float) -> Iterator[str]:
 def save_tune_plot(tuning: Tuning, path: str | Path) -> None:
     """Draw rows a second over threads and over windows into an image file; needs matplotlib."""
     figure = figure_of_matplotlib()(figsize=(10, 4.2), dpi=120, layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
+    axes = figure.subplots(1, 2, sharey=True)
     ran = [attempt for attempt in tuning.attempts if not attempt.refused]
     threads = [a for a in ran if a.knob in ("default", "threads")]
     windows = [a for a in ran if a.threads == tuning.best.threads]
-    _panel(left, tuning, threads, lambda a: a.threads, "reader threads")
-    left.set_title(f"window of {tuning.default.window_rows:,} rows", fontsize=10)
-    _panel(right, tuning, windows, lambda a: a.window_rows, "window (rows)")
-    right.set_title(f"{tuning.best.threads} thread(s)", fontsize=10)
-    left.set_ylabel("million rows/s")
-    left.set_ylim(0, 1.15 * max(a.rows_per_s for a in ran) / 1e6)
-    # Either mark may stand in one panel only; the legend has both.
-    marks = {name: mark for axis in (left, right) for mark, name in zip(*axis.get_legend_handles_labels(), strict=True)}
-    left.legend(marks.values(), marks.keys(), loc="lower right", frameon=False, fontsize=9)
+    marks: dict[str, Any] = {}  # either may stand in one panel only; the legend has both
+    for axis, shown, place, label, title in (
+        (axes[0], threads, 0, "reader threads", f"window of {tuning.default.window_rows:,} rows"),
+        (axes[1], windows, 1, "window (rows)", f"{tuning.best.threads} thread(s)"),
+    ):
+        axis.set_xscale("log", base=2)
+        axis.set_xlabel(label)
+        axis.set_title(title, fontsize=10)
+        bare(axis)
+        curve = sorted((one.setting[place], one.rows_per_s / 1e6) for one in shown)
+        places = [one for one, _ in curve]
+        axis.plot(places, [rate for _, rate in curve], "o-", color=BLUE, linewidth=1.6)
+        scales = ((1_000_000, "M"), (1_000, "k"), (1, ""))
+        axis.set_xticks(places, [next(f"{n / by:.3g}{unit}" for by, unit in scales if n >= by) for n in places])
+        axis.minorticks_off()
+        for one, colour, marker, size, name in (
+            (tuning.default, "#999999", "s", 9, "default"),
+            (tuning.best, RED, "*", 13, "chosen"),
+        ):
+            look = {"color": colour, "markersize": size, "label": name, "linestyle": "none", "zorder": 3}
+            if one in shown:
+                (marks[name],) = axis.plot([one.setting[place]], [one.rows_per_s / 1e6], marker, **look)
+    axes[0].set_ylabel("million rows/s")
+    axes[0].set_ylim(0, 1.15 * max(a.rows_per_s for a in ran) / 1e6)
+    axes[0].legend(marks.values(), marks.keys(), loc="lower right", frameon=False, fontsize=9)
     name, batch = Path(tuning.profile.dataset).name, tuning.profile.loader["batch_size"]
     figure.suptitle(f"{name}, batches of {batch:,} rows: {tuning.answer}", fontsize=11, x=0.01, ha="left")
     figure.savefig(path)
-
-
-def _panel(axis: Any, tuning: Tuning, attempts: Sequence[Attempt], place: Callable[[Attempt], int], label: str) -> None:
-    attempts = sorted(attempts, key=place)
-    axis.set_xscale("log", base=2)
-    axis.set_xlabel(label)
-    bare(axis)
-    places = [place(a) for a in attempts]
-    axis.plot(places, [a.rows_per_s / 1e6 for a in attempts], "o-", color=BLUE, linewidth=1.6)
-    scales = ((1_000_000, "M"), (1_000, "k"), (1, ""))
-    axis.set_xticks(places, [next(f"{n / by:.3g}{unit}" for by, unit in scales if n >= by) for n in places])
-    axis.minorticks_off()
-    for one, colour, marker, size, name in (
-        (tuning.default, "#999999", "s", 9, "default"),
-        (tuning.best, RED, "*", 13, "chosen"),
-    ):
-        if one in attempts:
-            look = {"color": colour, "markersize": size, "label": name, "linestyle": "none", "zorder": 3}
-            axis.plot([place(one)], [one.rows_per_s / 1e6], marker, **look)

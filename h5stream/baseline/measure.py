@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import h5py
 import hdf5plugin  # noqa: F401  so that files with its filters open here as well
 import numpy as np
 import torch
@@ -115,15 +116,15 @@ def measure_naive(
     """Time the naive loader for at most so many seconds, rows of unfinished batches included."""
     rival = Rival(paths, fields, batch_size, workers)
     try:
-        taken = rival.run(seconds, progress)
+        taken, told = rival.run(seconds, progress), rival.told
         rows = rival.rows
         return Measurement(
             name="naive",
             rows=rows,
-            batches=rival.batches,
+            batches=told.batches,
             nbytes=rows * row_nbytes,
             seconds=taken,
-            first_batch_s=rival.first_batch_s,
+            first_batch_s=told.first_s - told.started_s if told.first_s else None,
             peak_nbytes=rival.peak_nbytes(),
             stopped=taken >= seconds,
         )
@@ -240,11 +241,44 @@ def fresh_rates(paths: Sequence[str], fields: Sequence[str], *, rounds: int = 5,
     """Return each file's best rate in rows a second, opening included, the files in turns."""
     best = [0.0] * len(paths)
     for number, path in list(enumerate(paths)) * rounds:
-        start, rows = time.perf_counter(), 0
+        start = time.perf_counter()
         with H5StreamLoader(path, shuffle=True, seed=0, fields=list(fields)) as loader:
-            for batch in batches_of(loader):
-                rows += rows_of(batch) or 0
-                if time.perf_counter() - start >= seconds:
-                    break
+            rows = measure_epoch(path, loader, seconds=seconds).rows
             best[number] = max(best[number], rows / (time.perf_counter() - start))
     return best
+
+
+# --- the sample file: plain numbers, gzip and shuffle, chunks of 1 MiB, a label --------------------------
+
+
+ROW_FLOATS = 256
+CHUNK_ROWS = 1024
+CLASSES = 10
+_ROWS_AT_ONCE = 64 * CHUNK_ROWS
+
+
+def sample_rows(rng: np.random.Generator, count: int) -> np.ndarray:
+    """Draw rows: normal float32 with 11 significant bits."""
+    return rng.standard_normal((count, ROW_FLOATS), dtype=np.float32).astype(np.float16).astype(np.float32)
+
+
+def write_sample_file(
+    path: Path | str,
+    rows: int = 524_288,
+    *,
+    filters: dict[str, Any] | None = None,
+    chunks: tuple[int, int] | bool | None = (CHUNK_ROWS, ROW_FLOATS),
+    progress: Callable[[int], None] = lambda rows: None,
+) -> Path:
+    """Write rows of 256 float32 with 11 significant bits in ``x``, and an int64 label in ``y``."""
+    chosen = {"compression": "gzip", "compression_opts": 4, "shuffle": True} if filters is None else filters
+    rng = np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        x = file.create_dataset("x", (rows, ROW_FLOATS), "f4", chunks=chunks, **chosen)
+        y = file.create_dataset("y", (rows,), "i8", chunks=(min(rows, 8192),))
+        for start in range(0, rows, _ROWS_AT_ONCE):
+            stop = min(start + _ROWS_AT_ONCE, rows)
+            x[start:stop] = sample_rows(rng, stop - start)
+            y[start:stop] = rng.integers(0, CLASSES, stop - start)
+            progress(stop)
+    return Path(path)

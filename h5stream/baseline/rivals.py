@@ -13,7 +13,6 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +87,7 @@ class _Told(ctypes.Structure):
         ("ended_s", ctypes.c_double),
         ("batches", ctypes.c_int64),
         ("rss_before", ctypes.c_int64),
+        ("failed", ctypes.c_char * 300),  # why it ended early
     )
 
 
@@ -111,53 +111,37 @@ class _Counted(Dataset[Any]):
 class Rival:
     """The naive loader at work.
 
-    # Guarantees: `rows`, `batches` and the times are written by the rival's processes alone, each number by one of
+    # Guarantees: `rows` and what is told are written by the rival's processes alone, each number by one of
     # them, and only read here. The rival leads a process group that `stop` kills, so no worker outlives it; the
     # kernel kills it when its parent dies.
     """
 
     def __init__(self, paths: Sequence[str], fields: Sequence[str], batch_size: int, workers: int) -> None:
         started: Any = multiprocessing.get_context(METHOD)  # all contexts have what is made of one here
-        self._told: Any = started.RawValue(_Told)
+        self.told: Any = started.RawValue(_Told)
         self._rows: Any = started.RawArray(ctypes.c_int64, max(1, workers))
         self._pids: Any = started.RawArray(ctypes.c_int64, max(1, workers))
-        self._ours, theirs = started.Pipe(duplex=False)
-        self._process: Any = started.Process(
-            target=_work,
-            args=((tuple(paths), tuple(fields), batch_size, workers), self._told, self._rows, self._pids, theirs),
-            name="h5stream-rival",
-        )
+        given = (tuple(paths), tuple(fields), batch_size, workers)
+        how = {"args": (given, self.told, self._rows, self._pids), "name": "h5stream-rival"}
+        self._process: Any = started.Process(target=_work, **how)
         self._process.start()
-        theirs.close()
 
     @property
     def rows(self) -> int:
         """Rows read so far, also of batches that are not complete."""
         return sum(self._rows)
 
-    @property
-    def batches(self) -> int:
-        """Batches delivered so far."""
-        return int(self._told.batches)
-
-    @property
-    def first_batch_s(self) -> float | None:
-        """Seconds to the first batch; None before it."""
-        return self._told.first_s - self._told.started_s if self._told.first_s else None
-
     def run(self, seconds: float, progress: Callable[[int], None]) -> float:
         """Let it work for at most so many seconds, and return how many it took; `RivalError` if it fails."""
         asked = time.perf_counter()
         while True:
             self._process.join(TICK_S)
-            now, started = time.perf_counter(), self._told.started_s
-            if self._told.ended_s:
-                return float(self._told.ended_s - started)
+            now, started = time.perf_counter(), self.told.started_s
+            if self.told.ended_s:
+                return float(self.told.ended_s - started)
             if self._process.exitcode is not None:
-                why = f"its process ended with status {self._process.exitcode}"
-                with contextlib.suppress(EOFError, OSError):
-                    why = str(self._ours.recv()) if self._ours.poll() else why
-                raise RivalError(f"the naive loader failed: {why}")
+                ended = f"its process ended with status {self._process.exitcode}"
+                raise RivalError(f"the naive loader failed: {self.told.failed.decode('utf-8', 'ignore') or ended}")
             if started and now - started >= seconds:
                 return float(now - started)
             if not started and now - asked >= START_S:
@@ -167,7 +151,7 @@ class Rival:
     def peak_nbytes(self) -> int:
         """Return the growth of resident memory, of its worker processes too."""
         pids = {self._process.pid, *(pid for pid in self._pids if pid)}
-        return max(0, sum(status_nbytes(pid, "VmHWM") for pid in pids) - int(self._told.rss_before))
+        return max(0, sum(status_nbytes(pid, "VmHWM") for pid in pids) - int(self.told.rss_before))
 
     def stop(self) -> None:
         """Kill it, its workers included."""
@@ -176,10 +160,9 @@ class Rival:
                 os.killpg(self._process.pid, signal.SIGKILL)
         self._process.kill()
         self._process.join()
-        self._ours.close()
 
 
-def _work(loader: tuple[Any, ...], told: Any, rows: Any, pids: Any, end: Connection) -> None:
+def _work(loader: tuple[Any, ...], told: Any, rows: Any, pids: Any) -> None:
     """Stream an epoch, in the rival's process."""
     os.setsid()  # Ctrl-C is the parent's, who stops the whole group.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -194,7 +177,7 @@ def _work(loader: tuple[Any, ...], told: Any, rows: Any, pids: Any, end: Connect
         told.ended_s = time.perf_counter()
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
-        end.send(f"{type(error).__name__}: {lines[-1]}")
+        told.failed = f"{type(error).__name__}: {lines[-1]}".encode()[:299]
         raise SystemExit(1) from None
 
 

@@ -141,7 +141,7 @@ def bench_command(
         try:
             paths = options.files_of(files or [])
             if not files:
-                from h5stream.baseline.sample_file import write_sample_file
+                from h5stream.baseline.measure import write_sample_file
 
                 with progress("writing a sample file", 524_288) as show:
                     paths = [str(write_sample_file(Path(folder, "sample.h5"), 524_288, progress=show))]

@@ -123,7 +123,7 @@ def show_samples(
     from dataclasses import asdict
 
     from h5stream import H5Dataset, allowance
-    from h5stream.advice.samples_cost import cost_samples
+    from h5stream.advice.cost import cost_samples
     from h5stream.cli.inspect_view import print_samples
     from h5stream.engine.budget import default_budget, threads_within
 

@@ -12,12 +12,11 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Column
 from rich.text import Text
 
-from h5stream.advice.cost import EVERY_EPOCH, BatchCost, SampleCost
+from h5stream.advice.cost import EVERY_EPOCH, BatchCost, SampleCost, SamplesCost
 from h5stream.advice.detectors import printed_of
 from h5stream.advice.inspection import Inspection
 from h5stream.advice.listing import DAMAGED, REFUSED, DatasetEntry
-from h5stream.advice.proposals import Proposal
-from h5stream.advice.samples_cost import SamplesCost
+from h5stream.advice.program import Proposal
 from h5stream.cli.showing import NamedLines, labelled, table, whole
 from h5stream.monitor.progress import printable
 from h5stream.storage.catalogue import Kept

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Group, RenderableType
@@ -87,13 +87,13 @@ def suggest_command(
     data = _data_of(files or [], fields, samples, row_bytes, rows, chunk_bytes)
     from h5stream import allowance
     from h5stream.training.gpu_memory import gpu_memory as gpu_memory_of
-    from h5stream.training.order_of_knobs import what_to_try_first
     from h5stream.training.presets import Setting, preset_for, validation_batch
+    from h5stream.training.steps import what_to_try_first
 
     cpus, available_bytes = allowance.cpus(), allowance.memory_available_bytes()
     preset = None if gpu is None and gpu_memory is None else preset_for(gpu, memory_gib=gpu_memory, cpus=cpus)
     # Without a GPU's preset: the default batch of these rows, and the DataLoader's default prefetch.
-    usual = batch_rows(data.rows or sys.maxsize, data.row_bytes or 1)
+    usual = batch_rows(data["rows"] or sys.maxsize, data["row_bytes"] or 1)
     start = preset.setting if preset else Setting(usual, cpus, prefetch_factor=2)
     setting = Setting(
         batch_size or start.batch_size,
@@ -114,9 +114,9 @@ def suggest_command(
             batch_size=setting.batch_size,
             memory_gib=preset.memory_gib,
             activation_bytes_per_row=activation_bytes,
-            row_bytes=data.row_bytes or 0,
+            row_bytes=data["row_bytes"] or 0,
         )
-    found |= _optimizer_steps(setting.batch_size, target_batch, lr, lr_batch, optimizer, data.rows)
+    found |= _optimizer_steps(setting.batch_size, target_batch, lr, lr_batch, optimizer, data["rows"])
     found["what_to_try_first"] = what_to_try_first(
         here, precision=precision, waiting_share=waiting, preset=preset, cpus=cpus
     )
@@ -137,45 +137,38 @@ def _print_all(found: dict[str, Suggestion], batch_size: int | None) -> None:
     console.print(Text(f"Suggestions are printed and never applied.{kept}", style="dim"))
 
 
-class _Data(NamedTuple):
-    """What is known of the data: as it was given, and of files where it was not."""
-
-    row_bytes: int | None
-    rows: int | None
-    chunk_bytes: int
-    block_rows: int | None = None
-
-
 def _data_of(
     files: list[str], fields: str, samples: str, row_bytes: int | None, rows: int | None, chunk_bytes: int | None
-) -> _Data:
+) -> dict[str, Any]:
+    """Return what is known of the data: as it was given, and of files where it was not."""
     if not files:
         if fields or samples:
             raise OptionError(f"--fields {fields!r} names fields of FILE; name a file as well")
-        return _Data(row_bytes, rows, chunk_bytes or _CHUNK_NBYTES)
+        return {"row_bytes": row_bytes, "rows": rows, "chunk_bytes": chunk_bytes or _CHUNK_NBYTES}
     paths = options.files_of(files)
     from h5stream.order.chunks import block_rows
     from h5stream.storage.opening import open_layout
 
     layout = open_layout(paths, **options.loader_options(fields, samples))
-    chunk = chunk_bytes or layout.leading[0].chunk_nbytes
-    # With a chunk of the user's own the file's no longer say how many rows it has.
-    rows_of_block = None if chunk_bytes else min(block_rows(layout)[0], layout.rows)
-    return _Data(row_bytes or layout.row_nbytes, rows or layout.samples, chunk, rows_of_block)
+    return {
+        "row_bytes": row_bytes or layout.row_nbytes,
+        "rows": rows or layout.samples,
+        "chunk_bytes": chunk_bytes or layout.leading[0].chunk_nbytes,
+        # With a chunk of the user's own the file's no longer say how many rows it has.
+        "block_rows": None if chunk_bytes else min(block_rows(layout)[0], layout.rows),
+    }
 
 
 def _host_memory(
-    data: _Data, setting: Setting, threads: int, memory_budget: int | None, available_bytes: int | None
+    data: dict[str, Any], setting: Setting, threads: int, memory_budget: int | None, available_bytes: int | None
 ) -> dict[str, Suggestion]:
-    if data.row_bytes is None:
+    if data["row_bytes"] is None:
         return {}
     from h5stream.advice.host_memory import dataloader_memory, loader_memory
 
-    loader = loader_memory(
-        batch_size=setting.batch_size, threads=threads, memory_budget=memory_budget, **data._asdict()
-    )
+    loader = loader_memory(batch_size=setting.batch_size, threads=threads, memory_budget=memory_budget, **data)
     stock = dataloader_memory(
-        row_bytes=data.row_bytes,
+        row_bytes=data["row_bytes"],
         batch_size=setting.batch_size,
         workers=setting.workers,
         prefetch_factor=setting.prefetch_factor,
@@ -192,8 +185,7 @@ def _optimizer_steps(
     optimizer: str,
     rows: int | None,
 ) -> dict[str, Suggestion]:
-    from h5stream.training.accumulation import accumulation_for
-    from h5stream.training.learning_rate import learning_rate_for
+    from h5stream.training.steps import accumulation_for, learning_rate_for
 
     found = {}
     if target_batch is not None:

@@ -8,8 +8,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from h5stream.advice.track import track
     from h5stream.monitor.export import CsvLog, JsonlLog, TensorBoardLog, open_log, read_log
-    from h5stream.monitor.sample import GpuSample, HostSample, ProcessSample, SystemSample, format_line
-    from h5stream.monitor.summary import GpuSummary, Spread, SystemSummary, summarize
+    from h5stream.monitor.sample import (
+        GpuSample,
+        GpuSummary,
+        HostSample,
+        ProcessSample,
+        Spread,
+        SystemSample,
+        SystemSummary,
+        format_line,
+        summarize,
+    )
     from h5stream.monitor.system import Sink, SystemMonitor
 
 __all__ = [
@@ -35,7 +44,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Return a public name from the first file that has it: psutil is imported by those who watch, not by a bar."""
-    homes = [f"{__name__}.{file}" for file in ("sample", "summary", "export", "system")]
+    homes = [f"{__name__}.{file}" for file in ("sample", "export", "system")]
     for home in (*homes, "h5stream.advice.track") if name in __all__ else ():
         if hasattr(module := importlib.import_module(home), name):
             return getattr(module, name)

@@ -16,8 +16,18 @@ from rich.text import Text
 
 from h5stream.errors import OptionError
 from h5stream.monitor.export import of_extra
-from h5stream.monitor.sample import NA, GpuSample, ProcessSample, SystemSample, amount, percent, scaled, size, value_at
-from h5stream.monitor.summary import Spread
+from h5stream.monitor.sample import (
+    NA,
+    GpuSample,
+    ProcessSample,
+    Spread,
+    SystemSample,
+    amount,
+    percent,
+    scaled,
+    size,
+    value_at,
+)
 from h5stream.units import counted
 
 _BARS = "▁▂▃▄▅▆▇█"

@@ -1,7 +1,7 @@
 """`SystemMonitor`: samples of the machine, taken in the background while training runs.
 
 Guarantees:
-    One thread a running monitor, a daemon. It alone owns the `Probe`, NVML included, from making it to
+    One thread a running monitor, a daemon. It alone owns NVML, from starting it to
     closing it, and it alone writes to the sinks and closes them. Readers (`line`, `sample`, `history`,
     `summary`) look only at the finished samples, under a lock that is never held over a call into psutil,
     NVML or a sink: a driver that hangs stops the samples, not the training. `stop` wakes the thread and
@@ -13,7 +13,6 @@ Guarantees:
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import logging
 import os
@@ -23,15 +22,14 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
+from h5stream.device.facts import started_cuda_uuids
 from h5stream.dropped import Living
 from h5stream.errors import OptionError
-from h5stream.monitor.host import process_exists
-from h5stream.monitor.nvml import NvmlApi
-from h5stream.monitor.probe import Probe
-from h5stream.monitor.sample import SystemSample, format_line
-from h5stream.monitor.summary import SystemSummary, summarize
+from h5stream.monitor.host import HostReader, ProcessReader, process_exists
+from h5stream.monitor.nvml import DriverGone, NvmlApi, NvmlReader, visible_devices
+from h5stream.monitor.sample import GpuSample, SystemSample, SystemSummary, format_line, summarize
 from h5stream.notebook import ShownAsText
 
 MIN_INTERVAL_S = 0.1  # Processor time is counted in steps of 0.01 s: below ten steps a share is noise.
@@ -65,13 +63,14 @@ class Sink(Protocol):
 class _Run:
     """One life of the sampling thread; it does not know its monitor, so a forgotten one can be collected.
 
-    # Guarantees: `data_wait` is one reference, replaced by any thread and called by the sampling one.
+    Devices are positions in CUDA's order, or UUIDs; only of this very process torch can be asked for that order.
+
+    # Guarantees: `data_wait` is one reference, replaced by any thread and called by the sampling one, which alone owns
+    what reads the machine.
     """
 
-    def __init__(
-        self, make_probe: Callable[..., Probe], interval_s: float, sinks: Iterable[Sink], history: int
-    ) -> None:
-        self.make_probe, self.interval_s, self.sinks = make_probe, interval_s, list(sinks)
+    def __init__(self, watched: _Watched, interval_s: float, sinks: Iterable[Sink], history: int) -> None:
+        self.watched, self.interval_s, self.sinks = watched, interval_s, list(sinks)
         self.samples: deque[SystemSample] = deque(maxlen=history)
         self.lock = threading.Lock()
         self.stopping = threading.Event()
@@ -80,6 +79,11 @@ class _Run:
         self.note: str | None = None
         self.data_wait: Callable[[], float | None] | None = None
         self.taken_s = time.monotonic()
+        self._own = watched.pid is None or watched.pid == os.getpid()
+        self._cuda_uuids: tuple[str, ...] = ()
+        self._gpus: tuple[GpuSample, ...] = ()
+        self._reason: str | None = None
+        self._nvml: NvmlReader | None = None
 
     def begin(self) -> threading.Thread:
         thread = threading.Thread(target=self._loop, name="h5stream-monitor", daemon=True)
@@ -88,26 +92,32 @@ class _Run:
 
     def _loop(self) -> None:
         try:
-            probe = self.make_probe(data_wait=lambda: None if (source := self.data_wait) is None else source())
-            with contextlib.closing(probe):
-                self._sample_until_stopped(probe)
+            self._sample_until_stopped()
         except Exception as error:
             self.failure = f"{type(error).__name__}: {error}"
             _log.warning("sampling ended: %s", self.failure)
         finally:
+            self._close_nvml()
             self.first.set()
             for sink in self.sinks:
                 self._guarded(sink, sink.close)
 
-    def _sample_until_stopped(self, probe: Probe) -> None:
+    def _sample_until_stopped(self) -> None:
+        self._process, self._host = ProcessReader(self.watched.pid), HostReader()
+        try:
+            self._nvml = NvmlReader(self.watched.nvml)
+            self._choose(self._nvml)
+        except DriverGone as gone:
+            self._give_up(gone)
+        self._started_s = self._last_s = time.monotonic()
+        self._read()  # Rates need a first reading; its values are not shown.
         # The first sample comes as soon as a rate means anything, the others in the rhythm asked for.
         due_s = time.monotonic() + min(self.interval_s, FIRST_SAMPLE_S)
         while not self.stopping.wait(max(0.0, due_s - time.monotonic())):
-            sample = probe.read()
+            sample = self._read()
             with self.lock:
                 self.samples.append(sample)
                 self.taken_s = time.monotonic()
-                self.note = probe.note
             self.first.set()
             for sink in list(self.sinks):
                 self._guarded(sink, sink.write, sample)
@@ -120,6 +130,78 @@ class _Run:
         except Exception as error:
             _log.warning("%s gets no more samples: %s: %s", type(sink).__name__, type(error).__name__, error)
             self.sinks = [other for other in self.sinks if other is not sink]
+
+    def _read(self) -> SystemSample:
+        """Read everything once: devices, machine, process, data wait, and what the reading itself cost."""
+        wall_s, cpu_s = time.monotonic(), time.thread_time()
+        self._read_gpus()
+        host, process = self._host.read(), self._process.read()
+        waited = None if (source := self.data_wait) is None else source()
+        interval_s, self._last_s = wall_s - self._last_s, wall_s
+        return SystemSample(
+            time_s=time.time(),
+            elapsed_s=wall_s - self._started_s,
+            interval_s=interval_s,
+            cost_cpu_s=time.thread_time() - cpu_s,
+            cost_wall_s=time.monotonic() - wall_s,
+            gpus=self._gpus,
+            gpu_reason=self._reason,
+            host=host,
+            process=process,
+            data_wait_ratio=waited,
+        )
+
+    def _read_gpus(self) -> None:
+        """Read the devices; after the driver has gone, they stay without values."""
+        if self._nvml is None:
+            return
+        try:
+            if self._own and not self._cuda_uuids:
+                self._cuda_uuids = started_cuda_uuids()
+                if self._cuda_uuids:
+                    self._choose(self._nvml)
+            self._gpus = self._nvml.read()
+        except DriverGone as gone:
+            self._give_up(gone)
+
+    def _choose(self, reader: NvmlReader) -> None:
+        names, devices = reader.list_devices(), self.watched.devices
+        seen = visible_devices(names, os.environ if self._own else self._process.environment(), self._cuda_uuids)
+        uuids = seen.uuids
+        nothing = "there is a driver, but it lists no GPU"
+        if devices is not None:  # one that does not exist is left out
+            found: list[str] = []
+            for one in devices:
+                if isinstance(one, int):
+                    found += seen.uuids[one:][:1] if one >= 0 else ()
+                else:
+                    found += [name.uuid for name in names if name.uuid.lower().startswith(one.lower())]
+            uuids = tuple(dict.fromkeys(found))
+            if names:
+                nothing = f"devices={list(devices)!r} names none of the {len(names)} devices that NVML lists"
+        self.note = seen.note
+        self._reason = None if uuids else seen.note or nothing
+        reader.watch(uuids)
+
+    def _give_up(self, gone: DriverGone) -> None:
+        self._reason = str(gone)
+        self._gpus = tuple(GpuSample(uuid=one.uuid, name=one.name, unavailable=str(gone)) for one in self._gpus)
+        if self._gpus:  # No driver at all is an ordinary case; one that goes away is not.
+            _log.warning("GPU sampling ended: %s", gone)
+        self._close_nvml()
+
+    def _close_nvml(self) -> None:
+        if self._nvml is not None:
+            self._nvml.close()
+            self._nvml = None
+
+
+class _Watched(NamedTuple):
+    """What a monitor looks at."""
+
+    pid: int | None
+    devices: Sequence[int | str] | None
+    nvml: NvmlApi | None
 
 
 class SystemMonitor(ShownAsText):
@@ -180,9 +262,8 @@ class SystemMonitor(ShownAsText):
             raise OptionError(f"pid={pid!r}: there is no such process")
         self.interval_s = float(interval_s)
         self._history, self._sinks = history, tuple(sinks)
-        # Not a method: the thread would keep the monitor alive through it.
-        self._make_probe = functools.partial(Probe, pid=pid, devices=devices, api=nvml)
-        self._run = _Run(self._make_probe, self.interval_s, self._sinks, history)
+        self._watched = _Watched(pid, devices, nvml)
+        self._run = _Run(self._watched, self.interval_s, self._sinks, history)
         self._run.data_wait = data_wait
         self._thread: threading.Thread | None = None
         self._owner = os.getpid()
@@ -321,7 +402,7 @@ class SystemMonitor(ShownAsText):
         return 5 * self.interval_s + 2.0
 
     def _next_run(self, kept: Iterable[SystemSample]) -> _Run:
-        run = _Run(self._make_probe, self.interval_s, self._sinks, self._history)
+        run = _Run(self._watched, self.interval_s, self._sinks, self._history)
         run.samples.extend(kept)
         run.data_wait = self._run.data_wait
         return run
@@ -339,7 +420,7 @@ class SystemMonitor(ShownAsText):
 
     def _take_now(self) -> SystemSample:
         """Take one sample in a thread of its own, so that a hanging driver does not hang the caller."""
-        once = _Run(self._make_probe, self.interval_s, (), 1)
+        once = _Run(self._watched, self.interval_s, (), 1)
         once.data_wait = self._run.data_wait
         thread = once.begin()
         once.first.wait(self._patience_s)

@@ -14,15 +14,6 @@ if TYPE_CHECKING:
     from h5stream.training.batch_search import BatchSearch, find_batch_size
     from h5stream.training.presets import GpuPreset, preset_for
 
-_HOMES = {
-    "ActivationMemory": "activations",
-    "BatchSearch": "batch_search",
-    "GpuPreset": "presets",
-    "find_batch_size": "batch_search",
-    "measure_activations": "activations",
-    "preset_for": "presets",
-}
-
 __all__ = [
     "ActivationMemory",
     "BatchSearch",
@@ -34,6 +25,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'h5stream.training' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"h5stream.training.{_HOMES[name]}"), name)  # what it needs is torch
+    for file in ("presets", "activations", "batch_search") if name in __all__ else ():  # all but the first need torch
+        if hasattr(module := importlib.import_module(f"{__name__}.{file}"), name):
+            return getattr(module, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

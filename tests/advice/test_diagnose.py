@@ -4,7 +4,6 @@ What is told of a step, and of a loop as a whole, is told by a clock of the test
 themselves is on the real one: there, whatever is staged as slow is slow by waiting, which a busy machine does as well.
 """
 
-import json
 import threading
 
 import h5py
@@ -12,11 +11,10 @@ import numpy as np
 import pytest
 import torch
 from each import for_each
-from inner import around_decoding, around_reads, processors, stream_all, synchronized_by, trials_by
+from inner import around_reads, processors, stream_all, synchronized_by, trials_by
 from torch.utils.data import DataLoader
 from typer.testing import CliRunner
 
-import h5stream
 from h5stream import H5StreamLoader, diagnose
 from h5stream.advice import trials
 from h5stream.advice.limits import LoaderKnobs, data_limit
@@ -117,24 +115,6 @@ def test_a_slow_source_is_storage_and_more_readers_or_staging_help(file, monkeyp
         assert turn.speedup > 1.5
     as_from_memory_s = seconds_a_batch(file)
     assert as_from_memory_s < 0.5 * before.data_s
-
-
-def test_expensive_decoding_by_one_thread_is_decode_and_more_threads_help(file, monkeypatch):
-    at_work, most = [], [0]
-
-    def slow(raw_nbytes):
-        at_work.append(1)
-        most[0] = max(most[0], len(at_work))
-        pause(0.005)
-        at_work.pop()
-
-    around_decoding(monkeypatch, slow)
-    before = verdict(file)
-    assert before.limit.name == "decode"
-    turn = before.turns[0]
-    assert (turn.knob, turn.present, turn.try_next, most) == ("num_workers", "1", "4", [1])
-    assert seconds_a_batch(file, num_workers=4) < 0.8 * before.data_s
-    assert most[0] > 1
 
 
 def test_gzip_by_one_thread_is_decode(tmp_path):
@@ -417,15 +397,6 @@ def test_a_stock_loader_is_measured_too(clock):
     assert found.turns == (Turn(knob="num_workers", present="0", try_next="4", why="more batches are made at a time"),)
 
 
-def test_the_verdict_is_a_value_that_prints_its_arithmetic(file):
-    found = verdict(file, seconds=0.05)
-    text = str(found)
-    for word in ("loader alone:", "step alone", "both:", "of the ceiling (aim: 90%)", "next: "):
-        assert word in text
-    assert json.loads(json.dumps(found.to_dict(), default=str))["limit"]["name"] == found.limit.name
-    assert h5stream.results.Diagnosis is type(found)
-
-
 def run(*options, width="100"):
     return CliRunner().invoke(app, ["diagnose", *options], env={"COLUMNS": width})
 
@@ -437,12 +408,6 @@ def test_the_command_prints_a_verdict_within_the_terminal(file, width):
     assert "Diagnosis: " in done.output
     assert "512" in done.output
     assert max(map(len, done.output.splitlines())) <= int(width)
-
-
-def test_the_command_gives_json(file):
-    done = run(file, "--step-ms", "1", "--seconds", "0.1", "--fields", "x", "--json")
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.output)["limit"]["name"]
 
 
 def test_the_command_takes_what_a_sample_is(tmp_path):

@@ -37,8 +37,6 @@ def kinds(found):
 
 
 ROWS = {
-    "root": {"x": np.zeros((20, 3), "f4"), "y": np.arange(20)},
-    "one": {"x": np.zeros((20, 3), "f4")},
     "groups": {"train__x": np.zeros((20, 3), "f4"), "train__y": np.arange(20), "info": np.arange(3)},
     "alike": {"a__x": np.zeros(20), "b__x": np.zeros(20), "n": np.arange(3)},
     "compound": {"X": np.zeros((9, 4)), "obs": np.zeros(9, [("label", "i1"), ("at", [("lat", "f4")])])},
@@ -46,8 +44,6 @@ ROWS = {
     "many": {f"a rather long name of a column, {k}": np.arange(9) for k in "abcdefg"},
     "quotes": {'it\'s "x"': np.arange(9), "back\\slash": np.arange(9), "ünï": np.arange(9)},
     "strings": {"s": ["a", "bc", "d"] * 3, "x": np.arange(9)},
-    "columns": {f"feature_{k}": np.arange(50) for k in range(30)},
-    "matlab": {"X": np.zeros((30, 8, 8)), "y": np.zeros((30, 1))},
 }
 
 

@@ -269,18 +269,18 @@ LAYOUTS = {
     "offsets": (
         lambda f: events(f, event_index=np.arange(0, 101, 5)),
         "ragged",
-        ['rows=Bounds("event_index")', "label"],
+        ['lookup=Bounds("event_index")', "label"],
     ),
     "counts": (lambda f: events(f, n_hits=np.full(20, 5)), "ragged", ['rows=Lengths("n_hits")']),
     "begins without an end": (
         lambda f: events(f, event_index=np.arange(0, 100, 5)),
         "ragged",
-        ['rows=Bounds("event_index")', "label"],
+        ['lookup=Bounds("event_index")', "label"],
     ),
     "first and last": (
         lambda f: events(f, hit_first=np.arange(0, 100, 5), hit_last=np.arange(4, 100, 5)),
         "ragged",
-        ['rows=Between("hit_first", "hit_last", inclusive=True)', "label"],
+        ['lookup=Between("hit_first", "hit_last", inclusive=True)', "label"],
     ),
     "groups of groups": (
         nested,
@@ -325,7 +325,7 @@ LAYOUTS = {
         "group_a_sample",
         ['Objects("face_*")', 'fields="array"'],
     ),
-    "begins": (lambda f: events(f, hit_ends=np.arange(5, 101, 5)), "ragged", ['rows=Bounds("hit_ends")']),
+    "begins": (lambda f: events(f, hit_ends=np.arange(5, 101, 5)), "ragged", ['lookup=Bounds("hit_ends")']),
     "vlen numbers": (
         lambda f: f.create_dataset(
             "e", **ragged_values([np.arange(k, dtype="f4") for k in range(9)], h5py.vlen_dtype("f4"))
@@ -397,7 +397,8 @@ def test_a_layout_is_recognised_and_its_lines_run(name, tmp_path, monkeypatch):
     batch = run(lines, tmp_path, monkeypatch)
     values = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, list) else [batch]
     assert [*values]
-    if key in (None, "sparse_columns"):
+    first = next(other for other, (_, of, _) in LAYOUTS.items() if of == key)
+    if key in (None, "sparse_columns") or name != first:
         return
     if not kind.fields_text:
         assert "import h5py" in kind.lines
@@ -525,7 +526,7 @@ def test_files_that_hold_the_same_are_recognised(name, given, tmp_path, monkeypa
 REAL = Path(os.environ.get("H5STREAM_CORPUS", Path(__file__).resolve().parents[3] / "shared" / "corpus")) / "real"
 CORPUS = {
     "10x_filtered_feature_bc_matrix.h5": ("sparse", 'Field("matrix", ragged="dense")'),
-    "hg19.2000kb.cool": ("ragged", 'rows=Bounds("indexes/bin1_offset")'),
+    "hg19.2000kb.cool": ("ragged", 'lookup=Bounds("indexes/bin1_offset")'),
     "nilmtk_energy.h5": ("group_a_recording", 'Rows(of="building1/elec/meter*")'),
     "pbmc68k_reduced.h5ad": ("anndata", '"obs:bulk_labels"'),
     "stead_waveforms.hdf5": ("dataset_a_sample", 'samples=Objects("earthquake/local/*")'),

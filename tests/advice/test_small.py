@@ -9,7 +9,7 @@ from each import for_each
 from h5stream.advice.doctor import judged, worst
 from h5stream.advice.limits import LoaderKnobs, least_amplification
 from h5stream.advice.listing import dtype_text
-from h5stream.advice.proposals import last_name, named
+from h5stream.advice.program import last_name, named
 from h5stream.advice.suggestion import above_zero, at_least, batch_rows
 from h5stream.baseline.measure import row_sums
 from h5stream.cli.inspect_view import _seconds_text

@@ -19,12 +19,10 @@ from h5stream.advice.diagnose import diagnose
 from h5stream.advice.host_memory import dataloader_memory, loader_memory
 from h5stream.advice.suggestion import Suggestion
 from h5stream.advice.tune import tune
-from h5stream.training.accumulation import accumulation_for
 from h5stream.training.batch_search import find_batch_size
 from h5stream.training.gpu_memory import gpu_memory
-from h5stream.training.learning_rate import learning_rate_for
-from h5stream.training.order_of_knobs import what_to_try_first
 from h5stream.training.presets import preset_for, validation_batch
+from h5stream.training.steps import accumulation_for, learning_rate_for, what_to_try_first
 
 
 def tuning():

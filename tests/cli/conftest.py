@@ -101,12 +101,6 @@ def _folder():
     return "folder.h5"
 
 
-def _hollow():
-    with h5py.File("hollow.h5", "w") as file:
-        file.create_group("nothing")
-    return "hollow.h5"
-
-
 # What is named, and which words of the error say what is wrong with it.
 BAD_FILES = {
     "missing": (lambda: "missing.h5", "missing.h5"),

@@ -100,7 +100,7 @@ except OSError as error:
 def test_a_command_that_is_ended_by_a_signal_leaves_no_temporary_file(name, here):
     program = f"""
 import os, signal, weakref
-from h5stream.baseline import sample_file
+from h5stream.baseline import measure
 from h5stream.cli.app import main
 class Thing: pass
 def write(path, rows, progress):
@@ -111,7 +111,7 @@ def write(path, rows, progress):
     watched = weakref.ref(thing, end)
     del thing
     return path
-sample_file.write_sample_file = write
+measure.write_sample_file = write
 main()
 """
     ended = subprocess.run(

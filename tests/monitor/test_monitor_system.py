@@ -15,7 +15,7 @@ import pytest
 from fake_nvml import GIB, Card, FakeNvml
 
 from h5stream.errors import OptionError
-from h5stream.monitor import SystemMonitor, probe
+from h5stream.monitor import SystemMonitor, system
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -304,7 +304,7 @@ def test_two_gpus_are_followed_in_cudas_order_once_cuda_has_started(monkeypatch)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
     cuda = []
-    monkeypatch.setattr(probe, "started_cuda_uuids", lambda: tuple(cuda))
+    monkeypatch.setattr(system, "started_cuda_uuids", lambda: tuple(cuda))
     fake = FakeNvml(Card("GPU-slow", name="A10"), Card("GPU-fast", name="H100"))
     sink = Recorder()
     with SystemMonitor(interval_s=0.1, nvml=fake, sinks=[sink]) as monitor:
