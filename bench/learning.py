@@ -124,9 +124,9 @@ def line_of(order: EpochOrder) -> Any:
 
 def measured_score(order: EpochOrder) -> float:
     """Return by how much the means of batches scatter less than those of a full shuffle would; 1 for as little."""
-    batches, size, total = [order.batch_rows(k) for k in range(order.batches)], order.settings.batch_size, order.rows
+    line, size, total = line_of(order), order.settings.batch_size, order.rows
     expected = np.arange(total).var() / size * (total - size) / (total - 1)
-    return min(1.0, float(expected / np.var([rows.mean() for rows in batches if len(rows) == size])))
+    return min(1.0, float(expected / np.var(line[: total // size * size].reshape(-1, size).mean(axis=1))))
 
 
 def score_of(layout: Layout, order: str) -> float:

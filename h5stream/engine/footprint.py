@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from h5stream.order.epoch import EpochOrder, Order
+from h5stream.order.epoch import EpochOrder, Order, RegroupedOrder
 from h5stream.order.places import place_nbytes
-from h5stream.order.regrouped import FileOrder, RegroupedOrder
 from h5stream.order.windows import AUTO_BATCHES, file_order_rows, first_rows, rows_of_two, wished_rows
 
 WindowRows = int | Literal["auto", "all"]
@@ -248,9 +247,9 @@ class Footprint:
 
     def engine_order(self, order: EpochOrder) -> Order:
         """Return the order in which the engine fills slots."""
-        if order.first_row is not None:
-            return FileOrder(order, self.batches_at_once or None)
-        return RegroupedOrder(order, self.batches_at_once) if self.batches_at_once else order
+        if order.first_row is None and not self.batches_at_once:
+            return order
+        return RegroupedOrder(order, self.batches_at_once or None)
 
     def gathering(self, nbytes: int) -> Footprint:
         """Return the same with batches of so many bytes gathered at a time, in place of whole windows."""

@@ -28,9 +28,8 @@ from h5stream.engine.ragged import RaggedMemory, lend
 from h5stream.engine.single import SingleRows
 from h5stream.engine.tasks import Destination, Task, Tools, Way
 from h5stream.errors import H5StreamError
-from h5stream.order.epoch import Order, Window
+from h5stream.order.epoch import Order, RegroupedOrder, Window
 from h5stream.order.places import Places, narrowed
-from h5stream.order.regrouped import RegroupedOrder
 from h5stream.samples.boxes import BoxSpace
 from h5stream.samples.space import SequenceSpace, Steps
 from h5stream.storage.fallback import H5pyReader
@@ -246,9 +245,9 @@ class RowReader:
         Where all rows stay, the batches of a window are gathered a few at a time, and the first of them needs almost
         all of its chunks.
         """
-        if not self.kept_rows or not isinstance(order, RegroupedOrder):
+        if not self.kept_rows or not isinstance(order, RegroupedOrder) or not order.is_gathered:
             return None
-        return self._fill_tasks(order.rows_of_windows(first_batch))
+        return self._fill_tasks(order.whole.rows_of_windows(first_batch))
 
     def _fill_tasks(self, windows: Iterator[Places]) -> Iterator[Task]:
         for rows in windows:

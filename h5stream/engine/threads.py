@@ -9,8 +9,7 @@ from h5stream.dropped import Living
 from h5stream.engine.reader import RowReader
 from h5stream.engine.run import Run
 from h5stream.engine.slots import SlotFormat, Slots
-from h5stream.order.epoch import Order
-from h5stream.order.regrouped import RegroupedOrder
+from h5stream.order.epoch import Order, RegroupedOrder
 from h5stream.storage.layout import SampleLayout
 
 
@@ -80,7 +79,7 @@ class ThreadEngine:
         self.slots.trim()
         # A forked child has none of these, and their locks may be held for ever there.
         runs: Iterable[Run] = self._runs if os.getpid() == self._pid else ()
-        gathering = [run for run in runs if isinstance(run.order, RegroupedOrder)]
+        gathering = (run for run in runs if isinstance(run.order, RegroupedOrder) and run.order.is_gathered)
         self.reader.trim(decoded=all(run.left_to_hand_over() is not None for run in gathering))
 
     def renew(self) -> None:

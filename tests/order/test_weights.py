@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from listing import batches_of
 
 from h5stream.order.blocks import make_blocks
 from h5stream.order.epoch import EpochOrder, order_after
@@ -171,11 +172,11 @@ def test_each_sample_comes_as_often_as_it_was_drawn(given):
     blocks, times, settings = given
     drawn = epoch_blocks(blocks, times, settings)
     order = EpochOrder(drawn, OrderSettings(**settings))
-    found = np.concatenate([order.batch_rows(k) for k in range(order.batches)])
+    found = list(itertools.chain(*batches_of(order)))
     rows = blocks.rows_at(np.repeat(np.arange(len(times)), times))
-    assert sorted(found.tolist()) == sorted(rows.tolist())
+    assert sorted(found) == sorted(rows.tolist())
     if not settings["shuffle"]:
-        assert found.tolist() == rows.tolist()
+        assert found == rows.tolist()
     for window in order.windows():
         assert (np.diff(window.rows) >= 0).all()  # a chunk is one stretch of a window's rows
 
@@ -200,7 +201,7 @@ def test_ranks_share_what_was_drawn_and_others_go_on(given, data):
         batches = orders[0].batches
         assert all(order.batches == batches for order in orders)
         until = batches if number == 2 else data.draw(st.integers(0, batches))
-        found += [row for order in orders for k in range(until) for row in order.batch_rows(k).tolist()]
+        found += [row for order in orders for rows in batches_of(order)[:until] for row in rows]
         taken = (*taken, (world, until))
     assert sorted(found) == sorted(blocks.rows_at(np.repeat(np.arange(len(times)), times)).tolist())
 
