@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.order.blocks import Blocks
-from h5stream.order.permutation import DRAWS, SAMPLES, permutation, random_words, words_of
+from h5stream.order.permutation import DRAWS, permutation, random_words
 from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype, sought
 from h5stream.samples.space import Space
 
@@ -311,7 +311,7 @@ def interleaved(blocks: NDArray[np.integer[Any]], sizes: Ints, strata: Ints) -> 
     return blocks[np.argsort(place, kind="stable")].astype(np.int64, copy=False)
 
 
-# --- Samples that are drawn of all possible ones, and their seeds --------------------------------------
+# --- Samples that are drawn of all possible ones ---------------------------------------------------------
 
 
 class RandomStarts:
@@ -363,12 +363,3 @@ class RandomStarts:
 def below(words: NDArray[np.uint64], counts: Any) -> Ints:
     """Turn 64 random bits each into numbers from 0 to less than the counts, which are far below 2**64."""
     return (words % np.asarray(counts).astype(np.uint64)).astype(np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class SeedsColumn:
-    """A field of each sample's number and a random seed for what is done to it; see `h5stream.samples.columns`."""
-
-    def __call__(self, numbers: Ints, rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
-        """Return the values of some samples."""
-        return np.stack([numbers, words_of(numbers, *drawn, SAMPLES).view(np.int64)], axis=1)

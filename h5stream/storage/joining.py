@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from h5stream.errors import OptionError
 from h5stream.samples.boxes import BoxSpace
-from h5stream.samples.columns import Column, NumberColumn, PaddingColumn, PartColumn, SourceColumn, ValuesColumn
+from h5stream.samples.columns import Column
 from h5stream.samples.space import SequenceSpace, joined_space
 from h5stream.storage.agreement import FileParts, check_alike, with_like_strings
 from h5stream.storage.layout import DatasetPart, Lookup, SampleLayout
@@ -98,13 +98,12 @@ def _joined_column(
     """Return a field that comes from no dataset, for the samples of all layouts."""
     given = [layout.columns[k][1] for layout in layouts]
     number, first = layouts[0].columns[k]
-    if isinstance(first, PaddingColumn):
-        assert space is not None
-        return number, PaddingColumn(first.steps, space)
-    if isinstance(first, NumberColumn | SourceColumn):
+    if first.space is not None:
+        return number, replace(first, space=space)
+    if first.values is None:
         return number, first
-    values = _concatenated([cast(ValuesColumn | PartColumn, one).values for one in given])
-    return number, ValuesColumn(values) if isinstance(first, ValuesColumn) else PartColumn(starts, values)
+    values = _concatenated([one.values for one in given])
+    return number, replace(first, values=values, starts=starts if first.by_rows else ())
 
 
 def _concatenated(several: Sequence[Any]) -> Any:

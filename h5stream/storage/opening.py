@@ -19,15 +19,10 @@ from h5stream.samples.axes import ROWS
 from h5stream.samples.boxes import number_outside
 from h5stream.samples.columns import (
     Column,
-    NumberColumn,
     Padding,
-    PaddingColumn,
-    PartColumn,
     SampleNumber,
-    SourceColumn,
     SourceNumber,
     Values,
-    ValuesColumn,
 )
 from h5stream.samples.objects import Objects
 from h5stream.samples.sequences import Sequences
@@ -328,15 +323,15 @@ def _columns(
     """Return the fields that come from no dataset, by their numbers."""
     for number, given in zip(layout.entries, shape.fields, strict=True):
         if isinstance(given, SampleNumber):
-            yield number, NumberColumn()
+            yield number, Column()
         elif isinstance(given, SourceNumber):
-            yield number, SourceColumn()
+            yield number, Column(starts=(0,))
         elif isinstance(given, Padding):
             assert isinstance(samples, (Sequences, Table))
             assert layout.space is not None
             steps = steps_of(given.steps, samples, "Padding()")
             assert steps is not None
-            yield number, PaddingColumn(steps, layout.space)
+            yield number, Column(steps=steps, space=layout.space)
         elif isinstance(given, Values):
             if len(given.values) != layout.samples:
                 raise FieldLengthError(
@@ -344,14 +339,15 @@ def _columns(
                     f"{layout.samples:,} samples in the files: it needs one for each, "
                     "also for those that rows= leaves out"
                 )
-            yield number, ValuesColumn(given.values)
+            yield number, Column(given.values)
     for place, (number, first) in enumerate(files[0].once):
         every = [file.once[place][1] for file in files]
         if files[0].are_objects:
             joined = _held(np.concatenate(every)) if isinstance(first, np.ndarray) else [*itertools.chain(*every)]
-            yield number, ValuesColumn(joined)
+            yield number, Column(joined)
             continue
-        yield number, PartColumn(layout.file_starts, _held(np.stack(every)) if isinstance(first, np.ndarray) else every)
+        held = _held(np.stack(every)) if isinstance(first, np.ndarray) else every
+        yield number, Column(held, layout.file_starts, by_rows=True)
 
 
 def _held(values: NDArray[Any]) -> NDArray[Any]:
