@@ -159,16 +159,6 @@ def test_seed_and_epoch_each_change_the_order():
     assert len({tuple(line) for line in lines}) == 6
 
 
-def test_a_window_over_all_rows_is_an_exact_global_shuffle():
-    # Each row is equally likely in each quarter of the line: with 400 seeds a count is 100 +- 8.7.
-    rows = 8
-    counts = np.zeros((rows, 4))
-    for seed in range(400):
-        for place, row in enumerate(line_of(order_of(rows, 2, 2, rows, seed=seed))):
-            counts[row, place // 2] += 1
-    assert abs(counts - 100).max() < 5 * 8.7
-
-
 def test_ranks_own_runs_of_the_line_so_that_a_block_is_read_by_two_at_most():
     ranks = [order_of(1000, 10, 16, 200, world_size=7, rank=r, seed=3) for r in range(7)]
     readers = {}
@@ -177,15 +167,6 @@ def test_ranks_own_runs_of_the_line_so_that_a_block_is_read_by_two_at_most():
             readers.setdefault(row // 10, set()).add(rank)
     assert max(len(found) for found in readers.values()) <= 2
     assert sum(len(found) == 2 for found in readers.values()) <= 6
-
-
-def test_two_ranks_of_unlike_length_still_have_as_many_batches():
-    # 17 rows: 9 and 8; the second rank's last full batch gives its last row away.
-    sizes = [
-        [order.batch_size_of(k) for k in range(order.batches)]
-        for order in (order_of(17, 4, 4, 8, world_size=2, rank=r) for r in (0, 1))
-    ]
-    assert sizes == [[4, 4, 1], [4, 3, 1]]
 
 
 @pytest.mark.parametrize(

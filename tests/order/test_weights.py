@@ -60,18 +60,6 @@ def test_counts_with_replacement_are_multinomial(power):
     assert abs(spread.mean() - 1) < 0.1
 
 
-def test_draws_with_replacement_are_those_of_inverting_the_cumulated_weights():
-    weights = np.random.default_rng(0).random(1000) ** 30
-    draws = WeightedDraws(weights, 5000)
-    found = draws.places(3, 4)
-    until = np.cumsum(weights / weights.max())
-    assert (np.diff(found) >= 0).all()
-    plain = WeightedDraws(np.ones(1000), 5000).places(3, 4) / 1000  # the same random numbers, to a thousandth
-    low, high = (np.searchsorted(until, (plain + k / 1000) * until[-1], side="right") for k in (0, 1))
-    assert (low <= found).all()
-    assert (found <= high).all()
-
-
 def test_one_sample_of_some_weight_is_drawn_always():
     weights = np.zeros(100)
     weights[41] = 1e-300
@@ -89,14 +77,6 @@ def test_without_replacement_sets_are_as_likely_as_drawing_one_after_the_other()
         wanted[tuple(sorted(drawn))] = wanted.get(tuple(sorted(drawn)), 0) + likely
     sets = [tuple(draws.places(1, epoch).tolist()) for epoch in range(4000)]
     check_chi_square([sets.count(each) for each in wanted], [4000 * likely for likely in wanted.values()])
-
-
-def test_without_replacement_no_sample_comes_twice():
-    weights = np.random.default_rng(0).random(500)
-    for epoch in range(20):
-        found = DistinctDraws(weights, 200).places(5, epoch)
-        assert len(set(found.tolist())) == 200
-        assert (np.diff(found) > 0).all()
 
 
 def test_classes_come_as_often_as_said_and_their_samples_alike():
@@ -227,22 +207,6 @@ def test_each_window_of_a_mixture_has_its_share_of_each_source(chunks):
     assert len(windows) > 5
     for window in windows[:-1]:
         assert abs((window.rows < 5000).mean() - 0.3) < 0.05
-
-
-def test_the_share_of_a_source_in_batches_is_what_chance_gives():
-    shares = SourceShares(names=("a", "b"), starts=(0, 3000), shares=(0.25, 0.75), stop="first")
-    blocks = shares.stratified(make_blocks((0, 3000, 24_000), (50, 200)))
-    draws, seen = SourceDraws(blocks, shares.counts(np.array([3000, 21_000]))), np.zeros((EPOCHS, 12_000))
-    for epoch in range(EPOCHS):
-        drawn = drawn_blocks(blocks, draws.places(0, epoch), shuffle=True, window_rows=3000)
-        ours = OrderSettings(batch_size=100, window_rows=3000, first_window_rows=3000, epoch=epoch)
-        for window in EpochOrder(drawn, ours).windows():
-            seen[epoch, window.batch * 100 + window.within] = window.rows < 3000
-    assert (seen.sum(axis=1) == 3000).all()
-    batches = seen.reshape(EPOCHS, 120, 100).sum(axis=2)
-    # As if each were drawn alone: the sum of all squares is 24,000 by its mean, and strays by 219.
-    found = ((batches - 25) ** 2 / (100 * 0.25 * 0.75)).sum()
-    assert abs(found / batches.size - 1) < 0.06
 
 
 @given(st.integers(0, 10**6), st.lists(st.floats(0.01, 1), min_size=1, max_size=9))
