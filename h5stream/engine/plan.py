@@ -19,7 +19,7 @@ from h5stream.engine.ragged import Share
 from h5stream.order.epoch import Window
 from h5stream.order.permutation import CROPS, fractions_of
 from h5stream.order.places import Places, is_ascending, less, narrowed, new_array, pieces, place_dtype, sought
-from h5stream.samples.space import SequenceSpace, Steps, spans_of
+from h5stream.samples.space import Space, Steps, spans_of
 from h5stream.storage.layout import DatasetPart, Lookup
 
 Ints = NDArray[np.int64]
@@ -192,13 +192,14 @@ class Placement:
 
 
 def placed_spans(
-    samples: Placement, steps: Steps | None, at: str, space: SequenceSpace, most_rows: int
+    samples: Placement, steps: Steps | None, at: str, space: Space, pad: str | float | None, most_rows: int
 ) -> tuple[Placement, Placement | None]:
     """Return the stored rows that samples take of fields with some steps, and the places that no row goes to."""
     anchors = space.anchors_of(samples.rows, at)
     if steps is None:
         return replace(samples, rows=anchors.astype(place_dtype(most_rows))), None
-    spans, count = spans_of(anchors, steps, space), len(steps)
+    assert space.edges is not None
+    spans, count = spans_of(anchors, steps, space.edges, pad), len(steps)
     last_place = (int(samples.within.max(initial=0)) + 1) * count
     kind = place_dtype(max(most_rows, last_place))
     within: Places = samples.within.astype(kind, copy=False)

@@ -30,8 +30,7 @@ from h5stream.engine.tasks import Destination, Task, Tools, Way
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, RegroupedOrder, Window
 from h5stream.order.places import Places, narrowed
-from h5stream.samples.boxes import BoxSpace
-from h5stream.samples.space import SequenceSpace, Steps
+from h5stream.samples.space import Steps
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
@@ -122,12 +121,12 @@ class RowReader:
         self._ragged = _by_their_rows(layout, [one for one in layout.lookups if one.dataset not in laid])
         ragged = {one.dataset for one in layout.lookups if one.counts is not None}
         for dataset in self._datasets:
-            if dataset not in self._lookups and dataset not in ragged and not isinstance(layout.space, BoxSpace):
+            if dataset not in self._lookups and dataset not in ragged and not layout.has_boxes:
                 self._by_steps.setdefault(layout.steps_of(dataset), []).append(dataset)
         self._boxes: dict[int, list[tuple[NDArray[np.int64], BoxesOfParts]]] = {}
         self._acceptance = (
             Acceptance(layout, layout.space, self._plan_boxes, self._carry_out)
-            if isinstance(layout.space, BoxSpace) and layout.space.accept is not None
+            if layout.space is not None and layout.space.accept is not None
             else None
         )
         self._ways: list[list[Way | None]] = []
@@ -170,14 +169,13 @@ class RowReader:
     def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Plan what brings a window's samples."""
         layout = self.layout
-        if isinstance(layout.space, BoxSpace):
+        if layout.has_boxes:
             every = [number for number in self._datasets if number < len(layout.aligned)]
             yield from self._plan_boxes(placement.each_row(), every, task_nbytes)
         for (steps, at, pad), datasets in self._by_steps.items():
             rows, outside = placement, None
-            if isinstance(layout.space, SequenceSpace):
-                space = layout.space if pad == layout.space.pad else replace(layout.space, pad=pad)
-                rows, outside = placed_spans(placement.each_row(), steps, at, space, layout.rows)
+            if layout.space is not None:
+                rows, outside = placed_spans(placement.each_row(), steps, at, layout.space, pad, layout.rows)
             if len(rows):
                 yield from self.plan_rows(rows, task_nbytes, datasets)
             if outside is not None:
@@ -202,7 +200,7 @@ class RowReader:
         self, placement: Placement, datasets: Sequence[int], task_nbytes: int = TASK_NBYTES
     ) -> Iterator[Task]:
         """Plan what brings some datasets' boxes."""
-        assert isinstance(self.layout.space, BoxSpace)
+        assert self.layout.space is not None
         space = self.layout.space
         of, origins = space.boxes_of(placement.rows)
         for dataset in datasets:

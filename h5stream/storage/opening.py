@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, FieldNotFoundError, H5StreamError, OptionError, UnsupportedFieldError
-from h5stream.samples.axes import ROWS
-from h5stream.samples.boxes import number_outside
+from h5stream.samples.axes import ROWS, FieldSteps, axis_space
 from h5stream.samples.columns import (
     Column,
     Padding,
@@ -26,7 +25,7 @@ from h5stream.samples.columns import (
 )
 from h5stream.samples.objects import Objects
 from h5stream.samples.sequences import Sequences
-from h5stream.samples.space import SequenceSpace, Space, sequence_space, steps_of
+from h5stream.samples.space import Space, number_outside, space_of_rows, steps_of
 from h5stream.samples.stretches import DENSE
 from h5stream.samples.table import ROW, Table, groups_in, table_space
 from h5stream.storage import whereabouts
@@ -369,7 +368,7 @@ def _space(
             return None
         rows = (np.arange(file.rows) if file.anchors is None else file.anchors for file in parts.files)
         every = np.concatenate([row + start for row, start in zip(rows, parts.starts, strict=False)])
-        return SequenceSpace(anchors=every, edges=np.array([0, parts.rows]), pad=None, left_out=parts.left_out)
+        return space_of_rows(every[None], np.array([0, parts.rows]), left_out=parts.left_out)
     volumes = [file.volume for file in parts.files if file.volume is not None]
     if samples is not None and volumes:
         space = Extents.of(samples).space(volumes, parts.labels, numbers, paths)
@@ -380,8 +379,9 @@ def _space(
     if not isinstance(samples, Sequences):
         return None
     every = np.concatenate([np.zeros(1, dtype=np.int64), *(edges[1:] for edges in parts.edges)])
-    taken = [field.steps for field in fields if field.steps is not None]
-    return sequence_space(samples, every, taken or [tuple(samples.steps or (0,))])
+    taken = [field.steps for field in fields if field.steps is not None] or [tuple(samples.steps or (0,))]
+    lengths, least, most = np.diff(every), min(map(min, taken)), max(map(max, taken))
+    return axis_space(samples, lengths[:, None], [FieldSteps(elements=lengths, least=least, most=most)], every)
 
 
 def _check_padding(layout: SampleLayout) -> None:

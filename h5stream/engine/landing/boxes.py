@@ -20,7 +20,7 @@ from h5stream.engine.landing.programs import Program, programs_of
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
 from h5stream.engine.tasks import Destination, Task, Tools, copying
-from h5stream.samples.boxes import BoxSpace, number_outside
+from h5stream.samples.space import Space, number_outside
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout
 from h5stream.storage.rowbox import ColumnPiece
@@ -120,7 +120,7 @@ class BoxTable(ChunkTable):
 
 
 def boxes_of(
-    parts: Sequence[DatasetPart], layout_fields: tuple[FieldLayout, ...], space: BoxSpace, gaps_nbytes: Sequence[int]
+    parts: Sequence[DatasetPart], layout_fields: tuple[FieldLayout, ...], space: Space, gaps_nbytes: Sequence[int]
 ) -> list[tuple[Ints, BoxesOfParts]]:
     """Return what plans the boxes of a dataset, for the parts of it that are alike, by their numbers."""
     alike: dict[Any, list[int]] = {}
@@ -143,7 +143,7 @@ class BoxesOfParts:
         self,
         parts: Sequence[DatasetPart],
         layout_fields: tuple[FieldLayout, ...],
-        space: BoxSpace,
+        space: Space,
         gaps_nbytes: Sequence[int],
     ) -> None:
         self._parts, self._fields, self._gaps, first = parts, layout_fields, gaps_nbytes, parts[0]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from h5stream.engine.plan import Placement
 from h5stream.engine.tasks import Destination, Task, copying
 from h5stream.order.permutation import SAMPLES, words_of
-from h5stream.samples.boxes import number_outside
 from h5stream.samples.columns import Column
+from h5stream.samples.space import number_outside
 from h5stream.storage.layout import FieldLayout, SampleLayout
 
 TASK_SAMPLES = 65_536
