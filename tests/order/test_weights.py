@@ -13,13 +13,13 @@ from h5stream.order.blocks import make_blocks
 from h5stream.order.epoch import EpochOrder, order_after
 from h5stream.order.line import OrderSettings
 from h5stream.order.weights import (
-    ClassDraws,
-    DistinctDraws,
-    SourceDraws,
     SourceShares,
-    WeightedDraws,
+    class_draws,
+    distinct_draws,
     drawn_blocks,
     shared_out,
+    source_draws,
+    weighted_draws,
 )
 
 EPOCHS = 200
@@ -47,7 +47,7 @@ def counts_of(draws, places, seed=0):
 def test_counts_with_replacement_are_multinomial(power):
     weights = np.random.default_rng(power).random(300) ** power
     weights[7:20] = 0
-    draws = WeightedDraws(weights * 1e-200, 2000)
+    draws = weighted_draws(weights * 1e-200, 2000)
     seen = counts_of(draws, 300)
     assert (seen.sum(axis=1) == 2000).all()
     share = weights / weights.sum()
@@ -63,12 +63,12 @@ def test_counts_with_replacement_are_multinomial(power):
 def test_one_sample_of_some_weight_is_drawn_always():
     weights = np.zeros(100)
     weights[41] = 1e-300
-    assert WeightedDraws(weights, 10).places(0, 0).tolist() == [41] * 10
+    assert weighted_draws(weights, 10).places(0, 0).tolist() == [41] * 10
 
 
 def test_without_replacement_sets_are_as_likely_as_drawing_one_after_the_other():
     weights = np.array([1.0, 2.0, 3.0, 0.0, 4.0, 0.5])
-    draws, wanted = DistinctDraws(weights, 3), {}
+    draws, wanted = distinct_draws(weights, 3), {}
     for drawn in itertools.permutations([0, 1, 2, 4, 5], 3):
         likely, left = 1.0, weights.sum()
         for place in drawn:
@@ -81,7 +81,7 @@ def test_without_replacement_sets_are_as_likely_as_drawing_one_after_the_other()
 
 def test_classes_come_as_often_as_said_and_their_samples_alike():
     classes = np.random.default_rng(1).choice(3, 400, p=[0.9, 0.08, 0.02])
-    seen = counts_of(ClassDraws(classes, [90, 100, 110]), 400)
+    seen = counts_of(class_draws(classes, [90, 100, 110]), 400)
     for number, count in enumerate([90, 100, 110]):
         ours = seen[:, classes == number]
         assert (ours.sum(axis=1) == count).all()
@@ -102,7 +102,7 @@ def test_sources_are_taken_in_passes_that_go_on_from_epoch_to_epoch(sizes, data)
     shares = SourceShares(names=("a",) * len(sizes), starts=tuple(starts[:-1]), shares=(1.0,), stop="all")
     blocks = shares.stratified(blocks)
     counts = [data.draw(st.integers(0, 60)) for _ in sizes]
-    draws, seen = SourceDraws(blocks, counts), np.zeros(starts[-1], dtype=int)
+    draws, seen = source_draws(blocks, counts), np.zeros(starts[-1], dtype=int)
     for epoch in range(7):
         places = draws.places(3, epoch)
         assert (np.diff(places) >= 0).all()
@@ -116,7 +116,7 @@ def test_sources_are_taken_in_passes_that_go_on_from_epoch_to_epoch(sizes, data)
 
 def test_which_blocks_of_a_source_an_epoch_takes_is_chance():
     blocks = replace(make_blocks((0, 100), (10,)), strata=np.zeros(10, dtype=np.int64))
-    seen = sum(np.bincount(SourceDraws(blocks, [20]).places(seed, 0), minlength=100) for seed in range(1000))
+    seen = sum(np.bincount(source_draws(blocks, [20]).places(seed, 0), minlength=100) for seed in range(1000))
     assert (seen.reshape(10, 10) == seen[::10, None]).all()  # whole blocks
     check_chi_square(seen[::10] / 0.8, np.full(10, 200) / 0.8)  # of 10 two are chosen, never the same one
 
@@ -189,7 +189,7 @@ def test_ranks_share_what_was_drawn_and_others_go_on(given, data):
 def test_copies_of_a_block_that_was_drawn_often_are_spread_over_the_epoch():
     blocks = make_blocks((0, 100_000), (100,))
     classes = (np.arange(100_000) < 1000).astype(int)  # 10 of 1,000 blocks
-    places = ClassDraws(classes, [50_000, 50_000]).places(0, 0)
+    places = class_draws(classes, [50_000, 50_000]).places(0, 0)
     drawn = drawn_blocks(blocks, places, shuffle=True, window_rows=20_000)
     order = EpochOrder(drawn, OrderSettings(batch_size=100, window_rows=20_000, first_window_rows=20_000))
     for window in order.windows():
@@ -200,7 +200,7 @@ def test_copies_of_a_block_that_was_drawn_often_are_spread_over_the_epoch():
 def test_each_window_of_a_mixture_has_its_share_of_each_source(chunks):
     shares = SourceShares(names=("a", "b"), starts=(0, 5000), shares=(0.3, 0.7), stop="all")
     blocks = shares.stratified(make_blocks((0, 5000, 25_000), chunks))
-    places = SourceDraws(blocks, shares.counts(np.array([5000, 20_000]))).places(0, 0)
+    places = source_draws(blocks, shares.counts(np.array([5000, 20_000]))).places(0, 0)
     drawn = drawn_blocks(blocks, places, shuffle=True, window_rows=4000)
     order = EpochOrder(drawn, OrderSettings(batch_size=100, window_rows=4000, first_window_rows=4000))
     windows = list(order.windows())
