@@ -11,7 +11,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -270,53 +270,8 @@ def steps_of(given: Any, samples: Any, name: str) -> Steps | None:
     return tuple(samples.steps)
 
 
-# --- Spans: the stored rows that samples take of a field, and where they land in each sample. Pure.
-#
-# A span is some consecutive rows that one sample takes. A sequence of 16 neighbouring rows is one span, steps that are
-# not neighbours are several, and samples that overlap have spans that share rows.
-
-
-class Spans(NamedTuple):
-    """What some samples take of a field, by ascending first row."""
-
-    first: Ints  # the number of each span's first row
-    rows: Ints  # how many rows it has
-    sample: Ints  # the sample that takes it, as its place among those that were asked about
-    at: Ints  # where its first row lands in the sample, counted in rows
-    outside_sample: Ints  # samples that have rows for which nothing is stored: a number stands there
-    outside_at: Ints  # which row of the sample that is
-
-
 def neighbours(steps: Steps) -> tuple[Ints, Ints, Ints]:
     """Group steps that follow one another: the first of each group, how many, and its place among the steps."""
     every = np.array(steps, dtype=np.int64)
     at = np.append(0, np.flatnonzero(np.diff(every) != 1) + 1)
     return every[at], np.diff(np.append(at, len(every))), at
-
-
-def spans_of(anchors: NDArray[Any], steps: Steps, edges: Edges, pad: str | float | None) -> Spans:
-    """Return what a field with steps takes of some samples of segments."""
-    samples = np.arange(len(anchors), dtype=np.int64)
-    none, inside = samples[:0], samples
-    if pad is not None:
-        segment = np.searchsorted(edges, anchors, side="right") - 1
-        before, behind = anchors + min(steps) < edges[segment], anchors + max(steps) >= edges[segment + 1]
-        inside = np.flatnonzero(~(before | behind))
-    begins, counts, at = neighbours(steps)
-    first, sample = (anchors[inside].astype(np.int64)[:, None] + begins).reshape(-1), np.repeat(inside, len(begins))
-    rows, at, outside = np.tile(counts, len(inside)), np.tile(at, len(inside)), (none, none)
-    if len(inside) < len(samples):
-        over = np.setdiff1d(samples, inside, assume_unique=True)
-        # The row of a step that leads out of the segment is its first or last.
-        rows_of = anchors[over].astype(np.int64)[:, None] + np.array(steps, dtype=np.int64)
-        low, high = edges[segment[over], None], edges[segment[over] + 1, None] - 1
-        single = np.clip(rows_of, low, high).reshape(-1)
-        leads_out = single != rows_of.reshape(-1)
-        of, step = np.repeat(over, len(steps)), np.tile(np.arange(len(steps)), len(over))
-        if number_outside(pad) is not None:
-            outside = of[leads_out], step[leads_out]
-            single, of, step = single[~leads_out], of[~leads_out], step[~leads_out]
-        first, rows = np.concatenate([first, single]), np.concatenate([rows, np.ones_like(single)])
-        sample, at = np.concatenate([sample, of]), np.concatenate([at, step])
-    by_row = np.argsort(first, kind="stable")
-    return Spans(first[by_row], rows[by_row], sample[by_row], at[by_row], *outside)

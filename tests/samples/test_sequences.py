@@ -9,7 +9,7 @@ from h5stream.errors import OptionError
 from h5stream.samples.axes import FieldSteps, axis_space
 from h5stream.samples.segments import Bounds, Ends, Ids, Lengths, edges_of
 from h5stream.samples.sequences import Sequences, checked_steps
-from h5stream.samples.space import joined_space, spans_of
+from h5stream.samples.space import joined_space
 
 lengths = st.lists(st.integers(0, 9), min_size=1, max_size=8)
 steps = st.lists(st.integers(-4, 6), min_size=1, max_size=6, unique=True)
@@ -62,37 +62,6 @@ def test_anchors_are_those_that_a_walk_through_the_segments_finds(lengths, steps
         return
     with pytest.raises(OptionError, match="no sequence fits"):
         space_of(sequences, cumulated(lengths), steps)
-
-
-@given(lengths, steps, st.sampled_from([None, "edge", "zeros", 3.5]), st.data())
-@settings(deadline=None, max_examples=400)
-def test_each_step_of_each_sample_is_taken_once_and_padded_where_it_leaves_its_segment(lengths, steps, pad, data):
-    edges = cumulated(lengths)
-    try:
-        space = space_of(Sequences(pad=pad), edges, steps)
-    except OptionError:
-        assert not anchors_by_hand(lengths, Sequences(pad=pad), min(steps), max(steps))
-        return
-    chosen = np.array(data.draw(st.lists(st.sampled_from(space.rows[0].tolist()), max_size=20)), dtype=np.int64)
-    spans = spans_of(chosen, tuple(steps), edges, pad)
-    assert (np.diff(spans.first) >= 0).all()
-    by_place = {}
-    each = (spans.first.tolist(), spans.rows.tolist(), spans.sample.tolist(), spans.at.tolist())
-    for first, rows, sample, at in zip(*each, strict=True):
-        by_place |= {(sample, at + k): first + k for k in range(rows)}
-    assert len(by_place) == spans.rows.sum()
-    outside = set(zip(spans.outside_sample.tolist(), spans.outside_at.tolist(), strict=True))
-    for sample, anchor in enumerate(chosen.tolist()):
-        segment = int(np.searchsorted(edges, anchor, side="right")) - 1
-        low, high = int(edges[segment]), int(edges[segment + 1]) - 1
-        for j, step in enumerate(steps):
-            row = anchor + step
-            if low <= row <= high or pad == "edge":
-                assert by_place.pop((sample, j)) == min(max(row, low), high)
-            else:
-                outside.remove((sample, j))
-    assert not by_place
-    assert not outside
 
 
 @given(lengths)
