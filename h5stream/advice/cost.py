@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from h5stream.advice.listing import DatasetEntry, describe_dataset
 from h5stream.engine.budget import Sizing
 from h5stream.engine.footprint import TASK_NBYTES, Footprint
-from h5stream.engine.landing.chunks import Chunks
+from h5stream.engine.landing.chunks import chunk_tables
 from h5stream.engine.landing.kept import datasets_to_keep
 from h5stream.engine.landing.unfiltered import reach_of
 from h5stream.engine.plan import Placement
@@ -377,7 +377,7 @@ def _planned(part: DatasetPart, windows: Sequence[Runs], entry: DatasetEntry) ->
             share = min(1.0, entry.stored_nbytes / max(1, entry.raw_nbytes))
             total += len(numbers), raw * share, raw if entry.filters else 0, 0
             continue
-        for table in Chunks(part, (), LOCAL_GAP_NBYTES).tables(placement, TASK_NBYTES):
+        for table in chunk_tables(part, (), LOCAL_GAP_NBYTES, placement, TASK_NBYTES):
             chunks, fetched = int((table.entry != MISSING).sum()), sum(table.ranges().nbytes)
             total += chunks, fetched, chunks * part.chunk_nbytes, fetched - int(table.nbytes.sum())
     return total

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,14 +15,14 @@ from h5stream.engine.acceptance import Acceptance
 from h5stream.engine.counters import Tally
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.boxes import BoxesOfParts, boxes_of
-from h5stream.engine.landing.chunks import Chunks
+from h5stream.engine.landing.chunks import plan_chunks
 from h5stream.engine.landing.columns import Columns
-from h5stream.engine.landing.encoded import EncodedRows, PaddedBytes
+from h5stream.engine.landing.encoded import EncodedRows, padded_bytes
 from h5stream.engine.landing.heap import HeapRows
 from h5stream.engine.landing.kept import Kept, KeptRows, keeping_of
 from h5stream.engine.landing.programs import programs_of
 from h5stream.engine.landing.sparse import dense_rows
-from h5stream.engine.landing.through_h5py import RowsThroughH5py
+from h5stream.engine.landing.through_h5py import plan_through_h5py
 from h5stream.engine.landing.unfiltered import UnfilteredRows
 from h5stream.engine.plan import Placement, placed_spans
 from h5stream.engine.ragged import RaggedMemory, lend
@@ -46,17 +47,18 @@ def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSourc
     number = part.targets[0].field
     if fields[number].images is not None:
         if part.heap is not None:
-            return EncodedRows(part, fields[number], HeapRows(part, fields))
+            return EncodedRows(part, fields[number], HeapRows(part, fields).of).plan
         raw = replace(fields[number], images=None, dtype=np.dtype(np.uint8), row_shape=part.shape[1:])
         plain = tuple(raw if k == number else field for k, field in enumerate(fields))
-        return EncodedRows(part, fields[number], PaddedBytes(part, len(fields), way_of(part, plain, source)))
+        bytes_of = functools.partial(padded_bytes, part, len(fields), way_of(part, plain, source))
+        return EncodedRows(part, fields[number], bytes_of).plan
     if part.access == VIA_H5PY:
-        return RowsThroughH5py(part, fields)
+        return functools.partial(plan_through_h5py, part, fields)
     if part.heap is not None:
-        return HeapRows(part, fields)
+        return HeapRows(part, fields).plan
     if part.access == DIRECT:
         return UnfilteredRows(part, source)
-    return Chunks(part, programs_of(part), source.gap_nbytes)
+    return functools.partial(plan_chunks, part, programs_of(part), source.gap_nbytes)
 
 
 class _OfThread(threading.local):
@@ -225,7 +227,7 @@ class RowReader:
             placement = placement.ascending()
         for dataset in datasets:
             for part, ours in placement.of_parts(self.layout.datasets[dataset]):
-                yield from self._way(dataset, part).plan(ours, task_nbytes)
+                yield from self._way(dataset, part)(ours, task_nbytes)
 
     def _way(self, dataset: int, part: int) -> Way:
         way = self._ways[dataset][part]
@@ -233,7 +235,7 @@ class RowReader:
             one = self.layout.datasets[dataset][part]
             way = way_of(one, self.layout.fields, self.sources[one.file])
             if self._keeping is not None and (dataset, part) in self._keeping.filled:
-                way = KeptRows(way, one, (dataset, part), self._keeping)
+                way = KeptRows(way, one, (dataset, part), self._keeping).plan
             self._ways[dataset][part] = way
         return way
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -209,9 +209,5 @@ def chunk_by_chunk(task: Task, part: DatasetPart) -> Iterator[Task]:
         yield replace(task, shared=task.placement[low:high])
 
 
-class Way(Protocol):
-    """A way in which rows of a dataset part land. Any thread may plan."""
-
-    def plan(self, placement: Placement, task_nbytes: int) -> Iterable[Task]:
-        """Cut rows of the part, ascending, into tasks of about as many bytes."""
-        ...
+Way = Callable[[Placement, int], Iterable[Task]]
+"""Cuts rows of a dataset part, ascending, into tasks of about so many bytes. Any thread may call."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.engine.footprint import TASK_NBYTES
-from h5stream.engine.landing.chunks import Chunks
+from h5stream.engine.landing.chunks import chunk_tables
 from h5stream.engine.plan import Placement
 from h5stream.order.epoch import Window
 from h5stream.storage.filters import Filter, Pipeline
@@ -57,8 +57,7 @@ def window_of(rows, batch=None):
 
 
 def plan(part, rows, *, task_nbytes=TASK_NBYTES):
-    chunks = Chunks(part, (), GAP_NBYTES)
-    return list(chunks.tables(Placement.of(window_of(rows)), task_nbytes))
+    return list(chunk_tables(part, (), GAP_NBYTES, Placement.of(window_of(rows)), task_nbytes))
 
 
 @examples(200)

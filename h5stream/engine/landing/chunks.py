@@ -120,14 +120,15 @@ class ChunkTable:
         at = int(self.offset[k]) - int(self.offset[start])
         return group[at : at + int(self.nbytes[k])]
 
-    def decode(self, k: int, stored: Bytes, tools: Tools) -> tuple[Bytes, int]:
+    def decode(self, k: int, stored: Bytes, tools: Tools, out: Bytes | None = None) -> tuple[Bytes, int]:
         """Decode chunk `k`; return its bytes, and the element size of a byte shuffle still to be undone, or 0."""
-        part, index = self.part, self.part.chunk_index
-        mask = int(index.filter_mask[self.entry[k]])
+        part, mask = self.part, int(self.part.chunk_index.filter_mask[self.entry[k]])
         if stored.nbytes == part.chunk_nbytes and part.may_be_unfiltered(self.entry[k : k + 1])[0]:
             return tools.h5py.chunk(part, int(self.number[k])), 0
         try:
-            return part.pipeline.decode(stored, filter_mask=mask, raw_nbytes=part.chunk_nbytes, scratch=tools.scratch)
+            return part.pipeline.decode(
+                stored, filter_mask=mask, raw_nbytes=part.chunk_nbytes, scratch=tools.scratch, out=out
+            )
         except DecodeError as error:
             return self.ask_h5py(k, error, tools), 0
 
@@ -239,30 +240,20 @@ class Stack:
         self._inflatable, self._address = _inflatable(task), address_of(self._region)
         self._all_easy = self._inflatable is not None and bool(self._inflatable[0].all())
         self._nbytes = task.nbytes.tolist()
-        index = task.part.chunk_index
-        # The mask of a missing chunk is never looked at; a dataset of which nothing was written has none at all.
-        self._masks = index.filter_mask[task.entry].tolist() if len(index.numbers) else []
 
     def take(self, start: int, stop: int, data: Bytes, at: Ints) -> None:
         """Decode the chunks `start` to `stop`, each of which begins somewhere in what was read."""
         for k in self._not_inflated(start, stop, data, at):
-            begin = int(at[k - start])
-            stored = data[begin : begin + self._nbytes[k]]
-            if len(stored) == self._chunk_nbytes:  # perhaps an edge chunk that was left unfiltered
-                self._add(k, *self._task.decode(k, stored, self._tools))
+            begin, end = int(at[k - start]), len(self._held) * self._chunk_nbytes
+            top = self._region[end : end + self._chunk_nbytes]
+            decoded, shuffled = self._task.decode(k, data[begin : begin + self._nbytes[k]], self._tools, top)
+            if self._held and shuffled != self._shuffled:
+                self._task.scatter(k, decoded, shuffled, self._destination, self._tools)
                 continue
-            try:
-                _, shuffled = self._task.part.pipeline.decode(
-                    stored,
-                    filter_mask=self._masks[k],
-                    raw_nbytes=self._chunk_nbytes,
-                    scratch=self._tools.scratch,
-                    out=self._top(),
-                )
-            except DecodeError as error:
-                self._add(k, self._task.ask_h5py(k, error, self._tools), 0)
-            else:
-                self._hold(k, shuffled)
+            if address_of(decoded) != address_of(top):
+                top[:] = decoded
+            self._shuffled = shuffled
+            self._held.append(k)
 
     def _not_inflated(self, start: int, stop: int, data: Bytes, at: Ints) -> Sequence[int]:
         """Inflate those of the chunks `start` to `stop` that need nothing else, with one call; give the others.
@@ -292,25 +283,6 @@ class Stack:
         self._shuffled = shuffled
         self._held += all_of_them if self._all_easy else (chosen + start).tolist()
         return () if self._all_easy else [k for k in all_of_them if not easy[k]]
-
-    def _top(self) -> Bytes:
-        """Return the memory that the next chunk is decoded into."""
-        at = len(self._held) * self._chunk_nbytes
-        return self._region[at : at + self._chunk_nbytes]
-
-    def _hold(self, k: int, shuffled: int) -> None:
-        """Hold chunk `k`, which lies on top; scatters first what is shuffled unlike it."""
-        if self._held and shuffled != self._shuffled:
-            last = self._top().copy()
-            self.scatter()
-            self._top()[:] = last
-        self._shuffled = shuffled
-        self._held.append(k)
-
-    def _add(self, k: int, data: Bytes, shuffled: int) -> None:
-        """Hold chunk `k`, which was decoded elsewhere."""
-        self._top()[:] = data
-        self._hold(k, shuffled)
 
     def scatter(self) -> None:
         """Scatter what is held."""
@@ -350,41 +322,34 @@ def _inflatable(task: ChunkTable) -> tuple[NDArray[np.bool_], int] | None:
     return plausible & (task.entry != MISSING) & (index.filter_mask[task.entry] == 0), shuffled
 
 
-class Chunks:
-    """The chunks of a dataset part."""
+def plan_chunks(
+    part: DatasetPart, programs: tuple[Program, ...], gap_nbytes: int, placement: Placement, task_nbytes: int
+) -> Iterator[Task]:
+    """Cut rows of a part, ascending, into tasks of about as many decoded bytes, in the order of the file's."""
+    return (table.task for table in chunk_tables(part, programs, gap_nbytes, placement, task_nbytes))
 
-    def __init__(self, part: DatasetPart, programs: tuple[Program, ...], gap_nbytes: int) -> None:
-        self._part, self._programs, self._gap = part, programs, gap_nbytes
 
-    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
-        """Cut rows of the part, ascending, into tasks of about as many decoded bytes, in the order of the file's."""
-        return (table.task for table in self.tables(placement, task_nbytes))
-
-    def tables(self, placement: Placement, task_nbytes: int) -> Iterator[ChunkTable]:
-        """Cut rows into chunks that are read by one task each."""
-        shared, edges, numbers = placement.in_chunks(self._part)
-        # Every row of chunks crosses the same pieces: one column of this table each.
-        count = len(self._part.pieces)
-        table = self._looked_up(numbers)
-        table["low"], table["high"] = np.repeat(edges[:-1], count), np.repeat(edges[1:], count)
-        by_offset = np.argsort(table["offset"], kind="stable")
-        table = {name: values[by_offset] for name, values in table.items()}
-        work = np.maximum(table["nbytes"], self._part.chunk_nbytes)
-        # A gap that is read along costs as well: without it a task of tiny chunks could span gigabytes of the file.
-        gap = _gaps(table["offset"], table["nbytes"])
-        work[1:] += np.where((gap > 0) & (gap <= self._gap), gap, 0)
-        for cut in cut_by(work, min(task_nbytes, TASK_NBYTES)):
-            of_task: dict[str, Any] = {name: values[cut] for name, values in table.items()}
-            of_task["edges"] = group_edges(of_task["offset"], of_task["nbytes"], self._gap)
-            yield ChunkTable(part=self._part, programs=self._programs, shared=shared, **of_task)
-
-    def _looked_up(self, numbers: Ints) -> dict[str, Ints]:
-        """Find what to read for each piece of each row of chunks."""
-        part, index = self._part, self._part.chunk_index
-        piece = np.tile(np.arange(len(part.pieces), dtype=np.int64), len(numbers))
-        across = np.array([each.number for each in part.pieces], dtype=np.int64)
-        number = np.repeat(numbers, len(part.pieces)) * index.columns + across[piece]
-        return {"piece": piece, **looked_up(index, number)}
+def chunk_tables(
+    part: DatasetPart, programs: tuple[Program, ...], most_gap: int, placement: Placement, task_nbytes: int
+) -> Iterator[ChunkTable]:
+    """Cut rows into chunks that are read by one task each."""
+    shared, edges, numbers = placement.in_chunks(part)
+    # Every row of chunks crosses the same pieces: one column of this table each.
+    count, across = len(part.pieces), np.array([each.number for each in part.pieces], dtype=np.int64)
+    piece = np.tile(np.arange(count, dtype=np.int64), len(numbers))
+    number = np.repeat(numbers, count) * part.chunk_index.columns + across[piece]
+    table = {"piece": piece, **looked_up(part.chunk_index, number)}
+    table["low"], table["high"] = np.repeat(edges[:-1], count), np.repeat(edges[1:], count)
+    by_offset = np.argsort(table["offset"], kind="stable")
+    table = {name: values[by_offset] for name, values in table.items()}
+    work = np.maximum(table["nbytes"], part.chunk_nbytes)
+    # A gap that is read along costs as well: without it a task of tiny chunks could span gigabytes of the file.
+    gap = _gaps(table["offset"], table["nbytes"])
+    work[1:] += np.where((gap > 0) & (gap <= most_gap), gap, 0)
+    for cut in cut_by(work, min(task_nbytes, TASK_NBYTES)):
+        of_task: dict[str, Any] = {name: values[cut] for name, values in table.items()}
+        of_task["edges"] = group_edges(of_task["offset"], of_task["nbytes"], most_gap)
+        yield ChunkTable(part=part, programs=programs, shared=shared, **of_task)
 
 
 def looked_up(index: ChunkIndex, number: Ints) -> dict[str, Ints]:

@@ -307,7 +307,7 @@ class KeptRows:
             else:
                 yield from self._filled(placement, chunks[low:high], edges[low : high + 1])
         if kept < len(chunks):
-            yield from self._way.plan(placement[edges[kept] :], task_nbytes)
+            yield from self._way(placement[edges[kept] :], task_nbytes)
 
     def _filled(self, placement: Placement, chunks: NDArray[np.int64], edges: NDArray[np.int64]) -> Iterator[Task]:
         """Plan rows of chunks that are decoded into memory first, whole."""
@@ -317,7 +317,7 @@ class KeptRows:
             some = chunks[low : low + at_once]
             first = part.row_start + some * part.chunk_rows
             counts = np.minimum(part.chunk_rows, part.row_start + part.rows - first)
-            tasks = tuple(self._way.plan(_whole(first, counts, int(first[-1] + counts[-1])), TASK_NBYTES))
+            tasks = tuple(self._way(_whole(first, counts, int(first[-1] + counts[-1])), TASK_NBYTES))
             yield Task(
                 shared=placement[int(edges[low]) : int(edges[min(low + at_once, len(chunks))])],
                 bring=functools.partial(self._fill, tasks, some),
@@ -329,7 +329,7 @@ class KeptRows:
 
     def _apart(self, task: Task) -> Iterator[Task]:
         """Return tasks that keep nothing: one for each chunk."""
-        for one in self._way.plan(task.placement, TASK_NBYTES):
+        for one in self._way(task.placement, TASK_NBYTES):
             yield from one.split()
 
     def _fill(
