@@ -126,11 +126,12 @@ class ChunkTable:
         if stored.nbytes == part.chunk_nbytes and part.may_be_unfiltered(self.entry[k : k + 1])[0]:
             return tools.h5py.chunk(part, int(self.number[k])), 0
         try:
-            return part.pipeline.decode(
+            data, shuffled = part.pipeline.decode(
                 stored, filter_mask=mask, raw_nbytes=part.chunk_nbytes, scratch=tools.scratch, out=out
             )
         except DecodeError as error:
             return self.ask_h5py(k, error, tools), 0
+        return data if out is None else out, shuffled
 
     def ask_h5py(self, k: int, error: DecodeError, tools: Tools) -> Bytes:
         """Let libhdf5 judge bytes that do not decode here: it is the oracle, also of what is corrupt."""
@@ -250,7 +251,7 @@ class Stack:
             if self._held and shuffled != self._shuffled:
                 self._task.scatter(k, decoded, shuffled, self._destination, self._tools)
                 continue
-            if address_of(decoded) != address_of(top):
+            if decoded is not top:
                 top[:] = decoded
             self._shuffled = shuffled
             self._held.append(k)
