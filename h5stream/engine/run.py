@@ -114,7 +114,8 @@ class Run:
             threading.Thread(target=self._read_ahead, name=f"h5stream-source-{k}", daemon=True)
             for k in range(self._concurrency)
         ]
-        _stop_at_exit(self)
+        _register()
+        _running.add(self)
         try:
             for thread in (*self._threads, *self._ahead):
                 thread.start()
@@ -490,18 +491,12 @@ class Run:
 _running: Living[Run] = Living()
 
 
-def _stop_at_exit(run: Run) -> None:
-    """Stop a run before the interpreter ends, if it lives that long."""
-    _register()
-    _running.add(run)
-
-
 @functools.cache
 def _register() -> None:
-    """Register once, however many runs; what is unregistered keeps its place in CPython's list for ever."""
-    atexit.register(_stop_all)
+    """Have what runs then stopped before the interpreter ends: once, since CPython's list keeps a place for ever."""
 
+    def stop_all() -> None:
+        for run in _running:
+            run.stop(EXIT_S)
 
-def _stop_all() -> None:
-    for run in _running:
-        run.stop(EXIT_S)
+    atexit.register(stop_all)

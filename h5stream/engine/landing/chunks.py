@@ -176,6 +176,7 @@ class ChunkTable:
 
     def place(self, program: Program, source: int, stride: int, chosen: Ints, destination: Destination) -> None:
         """Copy some chunks to a field: the first lies at an address, each next one `stride` bytes behind."""
+        rows, *to = destination.of(program.field, self.shared)
         kernels.scatter_stack(
             source,
             stride,
@@ -185,7 +186,9 @@ class ChunkTable:
             self.piece[chosen],
             self.low[chosen],
             self.high[chosen],
-            *destination.of_spans(program.field, self.shared),
+            rows,
+            self.shared.lengths,
+            *to,
         )
 
     def fill_missing(self, destination: Destination, tools: Tools) -> None:

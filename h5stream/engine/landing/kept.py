@@ -330,7 +330,7 @@ class KeptRows:
     def _apart(self, task: Task) -> Iterator[Task]:
         """Return tasks that keep nothing: one for each chunk."""
         for one in self._way(task.placement, TASK_NBYTES):
-            yield from one.split()
+            yield from one.apart(one)
 
     def _fill(
         self,

@@ -74,7 +74,10 @@ def dense_leaf(program: Program, data: Bytes, shuffled: int, scratch: DecodeScra
     """Return a leaf's bytes of every element of a chunk, one after the other, in native byte order."""
     leaf = program.leaf
     if shuffled and shuffled != leaf.stored_nbytes:  # its elements are not the dataset's own
-        data, shuffled = _unshuffled(data, shuffled, scratch), 0
+        count = data.nbytes // shuffled
+        unshuffled = scratch.buffer("unshuffled", data.nbytes)
+        kernels.gather_planes(data, np.arange(shuffled, dtype=np.int64) * count, count, unshuffled)
+        data, shuffled = unshuffled, 0
     if not shuffled and leaf.is_whole:
         if out is None:
             return data
@@ -87,10 +90,3 @@ def dense_leaf(program: Program, data: Bytes, shuffled: int, scratch: DecodeScra
     else:
         kernels.gather_leaf(data, leaf.stored_nbytes, program.bytes_in_element, count, dense)
     return dense
-
-
-def _unshuffled(data: Bytes, width: int, scratch: DecodeScratch) -> Bytes:
-    count = data.nbytes // width
-    out = scratch.buffer("unshuffled", data.nbytes)
-    kernels.gather_planes(data, np.arange(width, dtype=np.int64) * count, count, out)
-    return out
