@@ -22,11 +22,11 @@ import torch
 
 from bench.learning_data import SOURCES, Data
 from bench.machine import describe
+from h5stream.engine.footprint import first_rows, wished_rows
 from h5stream.order.blocks import Blocks, make_blocks
 from h5stream.order.epoch import EpochOrder
 from h5stream.order.line import OrderSettings
 from h5stream.order.quality import forecast
-from h5stream.order.windows import first_rows, wished_rows
 
 SEEDS = 10
 HIDDEN = 64

@@ -15,12 +15,11 @@ from h5stream.engine.acceptance import Acceptance
 from h5stream.engine.counters import Tally
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.boxes import BoxesOfParts, boxes_of
-from h5stream.engine.landing.chunks import plan_chunks
+from h5stream.engine.landing.chunks import plan_chunks, programs_of
 from h5stream.engine.landing.columns import Columns
 from h5stream.engine.landing.encoded import EncodedRows, padded_bytes
 from h5stream.engine.landing.heap import HeapRows
 from h5stream.engine.landing.kept import Kept, KeptRows, keeping_of
-from h5stream.engine.landing.programs import programs_of
 from h5stream.engine.landing.sparse import dense_rows
 from h5stream.engine.landing.through_h5py import plan_through_h5py
 from h5stream.engine.landing.unfiltered import UnfilteredRows
