@@ -168,9 +168,12 @@ class Space:
         if isinstance(self.starts, Listed):
             return self.starts.origins.T
         assert self.edges is not None
-        volumes, origins = self.boxes_of(np.arange(self.samples))
-        rows: Ints = (origins[:, 0] + self.edges[volumes])[None]
-        return rows
+        first, last, counts = (each[:, 0] for each in self.starts.arrays)
+        rows = np.arange(self.samples)
+        rows -= np.repeat(np.cumsum(counts) - counts, counts)
+        rows *= self.starts.stride[0]
+        rows += np.repeat(self.edges[:-1] + first, counts)
+        return np.minimum(rows, np.repeat(self.edges[:-1] + last, counts), out=rows)[None]
 
     @property
     def segments(self) -> tuple[Ints, Ints]:
