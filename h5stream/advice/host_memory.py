@@ -16,7 +16,6 @@ from h5stream.engine.footprint import (
     Shape,
     least_that_fits,
     size_window,
-    wished_rows,
 )
 from h5stream.units import text_of_bytes
 
@@ -149,8 +148,7 @@ def _sizes(shape: Shape, batch_rows: int, threads: int, budget: int) -> tuple[in
 
 
 def _window_line(asked: int, rows: int, batch_size: int, shape: Shape) -> str:
-    given = {"rows": shape.rows, "block_rows": shape.block_rows, "row_nbytes": shape.row_nbytes}
-    wished = wished_rows("auto", batch_size=batch_size, **given)
+    wished = shape.wished_rows("auto", batch_size)
     line = f"window: all {wished} rows"
     if wished < shape.rows:
         line = (

@@ -106,34 +106,11 @@ SEAM_SHARE = 4
 """Such a window is this many times as long as the longest chunk that its edges cut, and that is decoded twice so."""
 
 
-def wished_rows(window: int | str, *, rows: int, batch_size: int, block_rows: int, row_nbytes: int) -> int:
-    """Return the rows of a window as it was asked for, whatever memory there is."""
-    if window == "all":
-        return rows
-    if window == "auto":
-        in_bytes = min(AUTO_ROWS, AUTO_NBYTES // max(1, row_nbytes))
-        return min(rows, max(AUTO_BATCHES * batch_size, AUTO_BLOCKS * block_rows, in_bytes))
-    check_window(window)
-    return min(rows, int(window))
-
-
 def check_window(window: object) -> None:
     """Refuse what is no size of a window."""
     number = isinstance(window, int) and not isinstance(window, bool) and window > 0
     if not number and window not in ("auto", "all"):
         raise OptionError(f"window= takes a positive number of rows, 'auto' or 'all', not {window!r}")
-
-
-def file_order_rows(*, batch_size: int, block_rows: int, row_nbytes: int, seam_rows: int) -> int:
-    """Return the rows of a window of an epoch in file order, which has no say in the order: a few batches."""
-    in_bytes = min(FIRST_ROWS, FILE_ORDER_NBYTES // max(1, row_nbytes))
-    return max(AUTO_BATCHES * batch_size, block_rows, in_bytes, SEAM_SHARE * seam_rows)
-
-
-def first_rows(*, batch_size: int, block_rows: int, row_nbytes: int) -> int:
-    """Return the rows of an epoch's first window, where windows are not smaller anyway."""
-    in_bytes = min(FIRST_ROWS, FIRST_NBYTES // max(1, row_nbytes))
-    return max(batch_size, FIRST_BLOCKS * block_rows, in_bytes)
 
 
 def rows_of_two(*, window_rows: int, first_window_rows: int, rows: int) -> int:
@@ -216,6 +193,23 @@ class Shape:
     def row_nbytes(self) -> int:
         """Bytes of a row in a batch; of ragged fields the mean."""
         return sum(self.field_nbytes) + round(sum(each.mean for each in self.ragged))
+
+    def wished_rows(self, window: int | str, batch_size: int) -> int:
+        """Return the rows of a window as it was asked for, whatever memory there is."""
+        check_window(window)
+        in_bytes = min(AUTO_ROWS, AUTO_NBYTES // max(1, self.row_nbytes))
+        auto = max(AUTO_BATCHES * batch_size, AUTO_BLOCKS * self.block_rows, in_bytes)
+        return self.rows if window == "all" else min(self.rows, auto if window == "auto" else int(window))
+
+    def file_order_rows(self, batch_size: int) -> int:
+        """Return the rows of a window of an epoch in file order, which has no say in the order: a few batches."""
+        in_bytes = min(FIRST_ROWS, FILE_ORDER_NBYTES // max(1, self.row_nbytes))
+        return max(AUTO_BATCHES * batch_size, self.block_rows, in_bytes, SEAM_SHARE * self.seam_rows)
+
+    def first_rows(self, batch_size: int) -> int:
+        """Return the rows of an epoch's first window, where windows are not smaller anyway."""
+        in_bytes = min(FIRST_ROWS, FIRST_NBYTES // max(1, self.row_nbytes))
+        return max(batch_size, FIRST_BLOCKS * self.block_rows, in_bytes)
 
     @property
     def place_nbytes(self) -> int:
@@ -385,12 +379,11 @@ def _windows(
     shape: Shape, batch_size: int, window: int | str, memory_budget: int, shuffle: bool, most_rows: int | None
 ) -> Iterator[_Windows]:
     """Yield the ways to read an epoch, the best first."""
-    given = {"batch_size": batch_size, "block_rows": shape.block_rows, "row_nbytes": shape.row_nbytes}
-    rows = wished_rows(window, rows=shape.rows, **given)
+    rows = shape.wished_rows(window, batch_size)
     if window == "auto" and most_rows is not None:
         rows = min(rows, most_rows)
     if not shuffle:
-        rows = min(rows, file_order_rows(**given, seam_rows=shape.seam_rows))
+        rows = min(rows, shape.file_order_rows(batch_size))
         window = "auto" if window == "all" else window
 
     def room(share: int) -> int:
@@ -398,7 +391,7 @@ def _windows(
 
     def whole(rows: int) -> _Windows:
         """Return windows of so many rows that are read whole."""
-        first = rows if window == "all" else min(rows, first_rows(**given))
+        first = rows if window == "all" else min(rows, shape.first_rows(batch_size))
         # A window ends at a block's edge, and its last batch may go on in the next.
         held = rows if window == "auto" else min(rows + shape.block_rows, shape.rows)
         together = rows_of_two(window_rows=rows, first_window_rows=first, rows=shape.rows)
@@ -466,11 +459,10 @@ def _most_rows(shape: Shape, wished: int, batch_size: int, room: int) -> int:
 
 def size_order(shape: Shape, *, batch_size: int, window: int | str, shuffle: bool) -> tuple[int, int]:
     """Return the rows of a window, and of an epoch's first, of an order that is only listed, as a sampler does."""
-    given = {"batch_size": batch_size, "block_rows": shape.block_rows, "row_nbytes": shape.row_nbytes}
-    rows = wished_rows(window, rows=shape.rows, **given)
+    rows = shape.wished_rows(window, batch_size)
     if not shuffle:
-        rows = min(rows, file_order_rows(**given, seam_rows=0))
+        rows = min(rows, replace(shape, seam_rows=0).file_order_rows(batch_size))
     elif window == "auto":
         fitting = SAMPLER_NBYTES // SAMPLER_ROW_NBYTES // shape.block_rows * shape.block_rows
         rows = min(rows, max(shape.block_rows, fitting))
-    return rows, rows if window == "all" else min(rows, first_rows(**given))
+    return rows, rows if window == "all" else min(rows, shape.first_rows(batch_size))
