@@ -22,11 +22,11 @@ import torch
 
 from bench.learning_data import SOURCES, Data
 from bench.machine import describe
+from h5stream.engine.footprint import Shape
 from h5stream.order.blocks import Blocks, make_blocks
 from h5stream.order.epoch import EpochOrder
 from h5stream.order.line import OrderSettings
 from h5stream.order.quality import forecast
-from h5stream.order.windows import first_rows, wished_rows
 
 SEEDS = 10
 HIDDEN = 64
@@ -78,13 +78,7 @@ class Layout:
         """Give the rows of a window, as the loader would for plenty of memory."""
         rows = self.blocks.total_rows
         if order.startswith("auto"):
-            return wished_rows(
-                "auto",
-                rows=rows,
-                batch_size=self.batch_rows,
-                block_rows=self.block_rows,
-                row_nbytes=self.row_nbytes,
-            )
+            return self._shape.wished_rows("auto", self.batch_rows)
         count = ORDERS[order]
         return rows if count is None else min(rows, count * self.block_rows)
 
@@ -95,9 +89,12 @@ class Layout:
             return min(window, 8 * self.block_rows)
         if order != "auto, first small":
             return window
-        return min(
-            window, first_rows(batch_size=self.batch_rows, block_rows=self.block_rows, row_nbytes=self.row_nbytes)
-        )
+        return min(window, self._shape.first_rows(self.batch_rows))
+
+    @property
+    def _shape(self) -> Shape:
+        rows, nbytes = self.blocks.total_rows, (self.row_nbytes,)
+        return Shape(rows=rows, field_nbytes=nbytes, block_rows=self.block_rows, scratch_nbytes=0)
 
     def epoch(self, order: str, seed: int, epoch: int) -> EpochOrder:
         """Give the order of an epoch."""
@@ -124,9 +121,9 @@ def line_of(order: EpochOrder) -> Any:
 
 def measured_score(order: EpochOrder) -> float:
     """Return by how much the means of batches scatter less than those of a full shuffle would; 1 for as little."""
-    batches, size, total = [order.batch_rows(k) for k in range(order.batches)], order.settings.batch_size, order.rows
+    line, size, total = line_of(order), order.settings.batch_size, order.rows
     expected = np.arange(total).var() / size * (total - size) / (total - 1)
-    return min(1.0, float(expected / np.var([rows.mean() for rows in batches if len(rows) == size])))
+    return min(1.0, float(expected / np.var(line[: total // size * size].reshape(-1, size).mean(axis=1))))
 
 
 def score_of(layout: Layout, order: str) -> float:

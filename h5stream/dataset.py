@@ -27,10 +27,8 @@ from h5stream.order.epoch import Window
 from h5stream.order.places import Places, place_dtype
 from h5stream.order.weights import RandomStarts, SourceShares
 from h5stream.samples.axes import ROWS
-from h5stream.samples.boxes import BoxSpace
 from h5stream.samples.objects import Objects
 from h5stream.samples.sequences import Sequences
-from h5stream.samples.space import SequenceSpace
 from h5stream.splitting import BY, codes_of, group_numbers, parts_of, repeated, warn_of_leaks
 from h5stream.storage.extents import SampleKind
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
@@ -78,7 +76,7 @@ class _Known(NamedTuple):
             assert self.layout.space is not None
             assert self.layout.space.draws is not None
             if self.layout.space.draws.per_epoch is not None:
-                kind = "Boxes" if isinstance(self.layout.space, BoxSpace) else "Sequences"
+                kind = "Boxes" if self.layout.has_boxes else "Sequences"
                 raise OptionError(
                     "with per_epoch= the samples of an epoch are drawn, and there are none to choose from; name the "
                     f"groups or files that they are drawn from: {kind}(..., of=[...])"
@@ -375,7 +373,7 @@ class H5Dataset(Dataset[Any]):
         if not isinstance(pieces[0], torch.Tensor):
             return np.array([value for piece in pieces for value in piece], dtype=object)
         values = np.concatenate([piece.numpy() for piece in pieces])
-        if isinstance(self.layout.space, SequenceSpace) and field.steps is not None:
+        if self.layout.segments is not None and field.steps is not None:
             values = values[:, 0]
         return values.reshape(len(values)) if values.size == len(values) else values
 
@@ -518,7 +516,7 @@ class H5Dataset(Dataset[Any]):
         if shuffle:
             return self.blocks
         space = self.layout.space
-        in_order = space is None or (isinstance(space, SequenceSpace) and _ascending(space.anchors))
+        in_order = space is None or (space.edges is not None and _ascending(space.rows[0]))
         if self.is_in_file_order and in_order:
             return blocks_of(self.layout, self.rows)
         rows = np.arange(self.layout.samples) if self.rows is None else self.rows
@@ -542,7 +540,7 @@ class H5Dataset(Dataset[Any]):
         if self._starts is None:
             return None
         rows = self._starts.numbers(seed=seed, epoch=epoch)
-        if isinstance(self.layout.space, BoxSpace) and not shuffle:
+        if self.layout.has_boxes and not shuffle:
             return listed_blocks(rows, 1)
         return self._shuffled_blocks(rows) if shuffle else blocks_of(self.layout, rows)
 

@@ -21,8 +21,8 @@ from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.budget import Sizing, check_budget, default_budget
 from h5stream.engine.moments import Moments, ValueCounts
 from h5stream.engine.ragged import RaggedRows
+from h5stream.engine.run import ThreadEngine
 from h5stream.engine.slots import SlotFormat, SlotRing
-from h5stream.engine.threads import ThreadEngine
 from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import EpochOrder

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from h5stream.dataset import H5Dataset, joined, opened
 from h5stream.errors import OptionError
 from h5stream.order.weights import SourceShares
-from h5stream.samples.columns import SourceColumn
 from h5stream.storage.extents import SampleKind
 from h5stream.storage.fields import Fields
 
@@ -89,7 +88,7 @@ class Mixture(H5Dataset):
         known = joined(datasets)._known
         starts = tuple(np.cumsum([0] + [one.layout.samples for one in datasets[:-1]]).tolist())
         columns = tuple(
-            (number, SourceColumn(starts) if isinstance(column, SourceColumn) else column)
+            (number, replace(column, starts=starts) if column.starts and not column.by_rows else column)
             for number, column in known.layout.columns
         )
         shared = SourceShares(names=names, starts=starts, shares=shares, stop=stop)

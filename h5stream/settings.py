@@ -18,12 +18,12 @@ from h5stream import allowance
 from h5stream.arguments import check_batch_transform, with_new_names
 from h5stream.dataset import H5Dataset, opened
 from h5stream.engine.budget import check_budget, default_budget
+from h5stream.engine.footprint import check_window
 from h5stream.errors import OptionError
 from h5stream.order.draw import Balanced, Sized, Weighted, checked_drawn
 from h5stream.order.users import GivenOrder, OrderFactory, Ranks
-from h5stream.order.weights import SeedsColumn
-from h5stream.order.windows import check_window
 from h5stream.ranks import DrawnSeed, checked_ranks, current_ranks, drawn_seed
+from h5stream.samples.columns import Column
 from h5stream.staging.front import stage_layout
 from h5stream.storage.layout import FieldLayout, SampleLayout
 from h5stream.units import whole_number
@@ -307,7 +307,7 @@ class Settings:
         if not self.applies_functions:
             return layout
         seeds = FieldLayout(name="seeds", kind="array", dtype=np.dtype(np.int64), row_shape=(2,))
-        columns = (*layout.columns, (len(layout.fields), SeedsColumn()))
+        columns = (*layout.columns, (len(layout.fields), Column(has_seeds=True)))
         return replace(layout, fields=(*layout.fields, seeds), columns=columns)
 
     # --- the data, and other processes ------------------------------------------------------------------

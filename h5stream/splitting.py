@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from h5stream.errors import LeakWarning, OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.splits import part_sizes, split_by_groups, split_by_strata, split_plainly
-from h5stream.samples.boxes import BoxSpace, Grid
-from h5stream.samples.space import SequenceSpace
+from h5stream.samples.space import Grid
 from h5stream.storage.layout import SampleLayout
 from h5stream.storage.source import FilesIdentity
 
@@ -53,12 +52,12 @@ def group_numbers(layout: SampleLayout, rows: Ints | None, by: str, blocks: Bloc
     if by == "segment":
         if are_objects:
             return numbers
-        if isinstance(layout.space, SequenceSpace):
-            return np.searchsorted(layout.space.edges, layout.space.anchors_of(numbers), side="right")
-        if isinstance(layout.space, BoxSpace) and isinstance(layout.space.starts, Grid):
+        if (space := layout.segments) is not None and space.edges is not None:
+            return np.searchsorted(space.edges, space.anchors_of(numbers), side="right")
+        if layout.space is not None and isinstance(layout.space.starts, Grid):
             return np.searchsorted(layout.space.starts.segments[0], numbers, side="right")
     part = layout.anchors_of(numbers)
-    if not isinstance(layout.space, BoxSpace):
+    if not layout.has_boxes:
         part = np.searchsorted(np.array(layout.file_starts[1:]), part, side="right")
     if by == "segment":
         return part
@@ -108,15 +107,15 @@ def warn_of_leaks(layout: SampleLayout, rows: Ints | None, stacklevel: int) -> N
 
 def _share_rows(layout: SampleLayout, rows: Ints | None) -> bool:
     space = layout.space
-    if isinstance(space, BoxSpace):
+    if space is None:
+        return False
+    if space.edges is None:
         if not isinstance(space.starts, Grid) or not layout.leading[0].along:
             return False
         spans = {a.origin: a.span / a.scale for a in layout.leading[0].along if a.origin is not None}
         several = space.starts.counts.max(axis=0) > 1
         return any(several[axis] and span > space.starts.stride[axis] for axis, span in spans.items())
-    if not isinstance(space, SequenceSpace):
-        return False
     steps = [step for field in layout.fields for step in field.steps or (0,)]
-    anchors = np.sort(space.anchors if rows is None else space.anchors_of(rows))
+    anchors = np.sort(space.rows[0] if rows is None else space.anchors_of(rows))
     segment = np.searchsorted(space.edges, anchors, side="right")
     return bool(((np.diff(anchors) <= max(steps) - min(steps)) & (np.diff(segment) == 0)).any())

@@ -11,7 +11,6 @@ from h5stream.errors import StateError
 from h5stream.order.blocks import Blocks
 from h5stream.order.chunks import block_rows
 from h5stream.order.shares import Taken
-from h5stream.samples.boxes import BoxSpace
 from h5stream.samples.space import Space
 from h5stream.storage.layout import SampleLayout
 
@@ -140,14 +139,14 @@ def _fields_text(layout: SampleLayout) -> str:
 
 
 def _samples_text(layout: SampleLayout, space: Space) -> str:
-    if isinstance(space, BoxSpace):
+    if space.edges is None:
         pads = [field.pad for field in layout.fields]
         along = repr(([parts[0].along for parts in layout.datasets], space.draws, pads)).encode()
         digest = _digest(along, space.volumes.tobytes(), *(each.tobytes() for each in space.starts.arrays))
         return f"{space.samples} boxes, pad={space.pad}, {digest}"
     steps = [(field.steps, field.at, field.pad) for field in layout.fields]
-    listed = [] if space.others is None else [space.anchors, *space.others.values()]
-    digest = _digest(repr((steps, space.draws)).encode(), space.edges.tobytes(), *(rows.tobytes() for rows in listed))
+    listed = [] if space.columns == ("",) else [rows.tobytes() for rows in space.rows]
+    digest = _digest(repr((steps, space.draws)).encode(), space.edges.tobytes(), *listed)
     return f"{space.samples} sequences, pad={space.pad}, {digest}"
 
 

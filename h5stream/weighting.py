@@ -23,14 +23,14 @@ from h5stream.order.permutation import permutation
 from h5stream.order.places import Places, new_array, place_dtype, place_nbytes
 from h5stream.order.sized import cut_by_rows, most_samples
 from h5stream.order.weights import (
-    ClassDraws,
-    DistinctDraws,
     EpochDraws,
     PlannedDraws,
-    SourceDraws,
     SourceShares,
-    WeightedDraws,
+    class_draws,
+    distinct_draws,
     shared_out,
+    source_draws,
+    weighted_draws,
 )
 from h5stream.ranks import drawn_seed
 from h5stream.sampler import places_of
@@ -62,7 +62,7 @@ def epoch_draws(settings: Settings, dataset: H5Dataset, blocks: Blocks) -> Plann
         blocks, counts = replace(blocks, strata=np.zeros(blocks.count, dtype=np.int64)), [draw]
     else:
         counts = _source_counts(shares, blocks, settings.shuffle, draw)
-    return PlannedDraws(count=sum(counts), nbytes=64 * blocks.count, make=lambda: SourceDraws(blocks, counts))
+    return PlannedDraws(count=sum(counts), nbytes=64 * blocks.count, make=lambda: source_draws(blocks, counts))
 
 
 def _weighted(draw: Weighted, dataset: H5Dataset, blocks: Blocks) -> PlannedDraws:
@@ -83,9 +83,9 @@ def _weighted(draw: Weighted, dataset: H5Dataset, blocks: Blocks) -> PlannedDraw
         places = _found_places(dataset, blocks)
         weights = np.ones(total) if draw.weights is None else _checked_weights(dataset, draw.weights, total)
         if draw.replacement:
-            return WeightedDraws(weights, count, places)
+            return weighted_draws(weights, count, places)
         _check_distinct(count, int(np.count_nonzero(weights)), total)
-        return DistinctDraws(weights, count, places)
+        return distinct_draws(weights, count, places)
 
     # Weights until each and guesses, and as it draws 64 bits for each; or weights, and as it draws keys and places.
     nbytes = total * (8 + place_nbytes(total)) + 8 * max(total, count) if draw.replacement else 25 * total
@@ -100,7 +100,7 @@ def _of_classes(
         count=sum(counts),
         # Classes, and as it draws a permutation and a flag.
         nbytes=total * (3 + place_nbytes(total)) + _places_nbytes(dataset, blocks),
-        make=lambda: ClassDraws(numbers(), counts, _found_places(dataset, blocks)),
+        make=lambda: class_draws(numbers(), counts, _found_places(dataset, blocks)),
     )
 
 

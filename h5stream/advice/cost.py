@@ -634,7 +634,7 @@ def cost_samples(dataset: H5Dataset, text: str, *, batch_size: int, memory_budge
     order = EpochOrder(dataset.drawn_blocks(True, seed=0, epoch=0) or dataset.blocks_for(True), settings)
     windows = np.diff(order.window_edges)
     largest = int(windows.argmax())
-    numbers = np.sort(order.rows_of_window(largest))
+    numbers = np.sort(order.outputs(largest)[0])
     reader = RowReader(layout)
     ours, done = _counted(reader, numbers)
     some = np.random.default_rng(0).permutation(numbers)[:ALONE]

@@ -5,8 +5,18 @@ from __future__ import annotations
 import math
 
 from h5stream.advice.suggestion import Suggestion, above_zero, at_least
-from h5stream.engine.footprint import DEFAULT_BUDGET, TASK_NBYTES, Footprint, Shape, least_that_fits, size_window
-from h5stream.order.windows import AUTO_BATCHES, AUTO_BLOCKS, AUTO_NBYTES, AUTO_ROWS, wished_rows
+from h5stream.engine.footprint import (
+    AUTO_BATCHES,
+    AUTO_BLOCKS,
+    AUTO_NBYTES,
+    AUTO_ROWS,
+    DEFAULT_BUDGET,
+    TASK_NBYTES,
+    Footprint,
+    Shape,
+    least_that_fits,
+    size_window,
+)
 from h5stream.units import text_of_bytes
 
 # What a worker process adds by itself. Noted with a PyTorch image pipeline: 4 workers about 2 GiB, 12 about
@@ -138,8 +148,7 @@ def _sizes(shape: Shape, batch_rows: int, threads: int, budget: int) -> tuple[in
 
 
 def _window_line(asked: int, rows: int, batch_size: int, shape: Shape) -> str:
-    given = {"rows": shape.rows, "block_rows": shape.block_rows, "row_nbytes": shape.row_nbytes}
-    wished = wished_rows("auto", batch_size=batch_size, **given)
+    wished = shape.wished_rows("auto", batch_size)
     line = f"window: all {wished} rows"
     if wished < shape.rows:
         line = (

@@ -15,7 +15,7 @@ from h5stream.engine.plan import Placement
 from h5stream.engine.slots import SlotFormat
 from h5stream.engine.tasks import Destination, Task
 from h5stream.errors import CorruptChunkError, OptionError
-from h5stream.samples.boxes import BoxSpace
+from h5stream.samples.space import Space
 from h5stream.storage.layout import SampleLayout
 from h5stream.structure import sample_of
 
@@ -32,7 +32,7 @@ class Acceptance:
     # Guarantees: immutable; any thread may ask. The user's function is called by that thread, and must allow it.
     """
 
-    def __init__(self, layout: SampleLayout, space: BoxSpace, plan: Plan, carry_out: Carry) -> None:
+    def __init__(self, layout: SampleLayout, space: Space, plan: Plan, carry_out: Carry) -> None:
         assert space.accept is not None
         self._layout, self._space, self._rule = layout, space, space.accept
         self._on, wanted = _asked(layout, space.accept.on)

@@ -168,7 +168,7 @@ class PlannedWindow:
         assert self.destination is not None
         failures: list[tuple[int, H5StreamError]] = []
         dropped = False
-        for one in task.split():
+        for one in task.apart(task):
             try:
                 one.land(tools.read(one.ranges()), self.destination, tools)
             except H5StreamError as found:

@@ -38,8 +38,7 @@ from h5stream.order.line import OrderSettings
 from h5stream.order.places import place_nbytes
 from h5stream.order.sized import POOL_BATCHES
 from h5stream.order.weights import PlannedDraws
-from h5stream.samples.boxes import BoxSpace
-from h5stream.samples.space import SequenceSpace, neighbours
+from h5stream.samples.space import neighbours
 from h5stream.samples.stretches import DENSE
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, FieldLayout, SampleLayout
 from h5stream.storage.names import Names
@@ -126,8 +125,7 @@ def shape_of(
     rows = draws.count if draws is not None else layout.samples if selected is None else len(selected)
     read = [parts for number, parts in enumerate(layout.datasets) if parts[0].targets and number not in kept]
     drawn = DRAWN_EPOCHS + (selected is not None)  # whose rows are looked up by what was drawn
-    is_boxed = isinstance(layout.space, BoxSpace)
-    planned = [parts for parts in read if is_boxed or any(part.access != DIRECT for part in parts)]
+    planned = [parts for parts in read if layout.has_boxes or any(part.access != DIRECT for part in parts)]
     return Shape(
         rows=rows,
         field_nbytes=tuple(field.row_nbytes for field in layout.fields),
@@ -183,7 +181,7 @@ def _bytes_of(nbytes: NDArray[np.int64], field: FieldLayout) -> RaggedBytes:
 def _span_nbytes(layout: SampleLayout, planned: Iterable[tuple[DatasetPart, ...]]) -> float:
     """Return what the plan takes of a sample's spans while it is made: of each kind of steps, and each dataset."""
     nbytes = 2.0 * SPAN_PLAN_NBYTES * sum(one.counts is not None for one in layout.lookups)
-    if not isinstance(layout.space, SequenceSpace):
+    if layout.segments is None:
         return nbytes
     for steps in {field.steps for field in layout.fields if field.steps is not None}:
         nbytes += len(neighbours(steps)[0]) * SPAN_PLAN_NBYTES
@@ -196,7 +194,7 @@ def _span_nbytes(layout: SampleLayout, planned: Iterable[tuple[DatasetPart, ...]
 
 def _chunks_a_row(layout: SampleLayout, parts: tuple[DatasetPart, ...], rows: int) -> float:
     """Return about how many chunks of a dataset are planned for a sample."""
-    if not isinstance(layout.space, BoxSpace) or not parts[0].along:
+    if not layout.has_boxes or not parts[0].along:
         chunks = sum(-(-part.rows // part.chunk_rows) * len(part.pieces) for part in parts)
         return min(chunks / rows, len(parts[0].pieces))
     touched = 1.0
@@ -220,7 +218,7 @@ def _data_nbytes(layout: SampleLayout, selected: NDArray[np.int64] | None) -> in
 
 def _seam_rows(layout: SampleLayout, planned: Iterable[tuple[DatasetPart, ...]]) -> int:
     """Return the rows of the longest chunk that is decoded, and that the edges of blocks may cut."""
-    if isinstance(layout.space, BoxSpace):
+    if layout.has_boxes:
         return 0
     sizes = block_rows(layout)
     cut = (

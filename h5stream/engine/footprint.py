@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from h5stream.order.epoch import EpochOrder, Order
+from h5stream.errors import OptionError
+from h5stream.order.epoch import EpochOrder, Order, RegroupedOrder
 from h5stream.order.places import place_nbytes
-from h5stream.order.regrouped import FileOrder, RegroupedOrder
-from h5stream.order.windows import AUTO_BATCHES, file_order_rows, first_rows, rows_of_two, wished_rows
 
 WindowRows = int | Literal["auto", "all"]
 
@@ -79,6 +78,49 @@ RAGGED_WAYS_OUT = (
 SHARES_NBYTES = 8 * 1024 * 1024
 """Bytes of ragged rows that lie in one memory, of batches that follow one another: taken at once, and on huge pages.
 It is used again once the last of them is dropped."""
+
+# How many rows an automatic window has: by the data alone, so that whoever streams it again gets the same order.
+
+AUTO_BLOCKS = 1024
+"""Blocks of an automatic window, at least: what matters for learning is the number of distinct blocks in it."""
+
+AUTO_BATCHES = 4
+"""Batches of an automatic window, at least."""
+
+AUTO_NBYTES = 256 * 1024 * 1024
+AUTO_ROWS = 1024 * 1024
+"""An automatic window takes this much where its blocks are small. 1,024 blocks of 32 or 128 rows, 3 or 12 % of a
+sorted file, left a loss that ten seeds could tell from a full shuffle's (docs/shuffling-results.md)."""
+
+FIRST_BLOCKS = 64
+"""Blocks of an epoch's first window, at least; later windows double. At 1 MiB a block it is read in under 0.1 s."""
+
+FIRST_NBYTES = 64 * 1024 * 1024
+FIRST_ROWS = 1024 * 1024
+"""An epoch's first window is this large where blocks are small: as quickly read, and better mixed."""
+
+FILE_ORDER_NBYTES = 32 * 1024 * 1024
+"""Bytes of a window that is not shuffled, at least: enough tasks to go round, and nothing is gained by more."""
+
+SEAM_SHARE = 4
+"""Such a window is this many times as long as the longest chunk that its edges cut, and that is decoded twice so."""
+
+
+def check_window(window: object) -> None:
+    """Refuse what is no size of a window."""
+    number = isinstance(window, int) and not isinstance(window, bool) and window > 0
+    if not number and window not in ("auto", "all"):
+        raise OptionError(f"window= takes a positive number of rows, 'auto' or 'all', not {window!r}")
+
+
+def rows_of_two(*, window_rows: int, first_window_rows: int, rows: int) -> int:
+    """Return the rows of two windows that follow one another, at most: of an epoch, and of its end and the next one."""
+    sizes: list[int] = []
+    left, size = rows, first_window_rows
+    while left and sizes[-2:] != [window_rows] * 2:  # once they have grown, what is left are such windows, and a rest
+        sizes.append(min(size, left))
+        left, size = left - sizes[-1], min(2 * size, window_rows)
+    return max(map(sum, itertools.pairwise([*sizes, min(first_window_rows, rows)])), default=rows)
 
 
 def packed(nbytes: Iterable[int]) -> tuple[tuple[int, ...], int]:
@@ -151,6 +193,23 @@ class Shape:
     def row_nbytes(self) -> int:
         """Bytes of a row in a batch; of ragged fields the mean."""
         return sum(self.field_nbytes) + round(sum(each.mean for each in self.ragged))
+
+    def wished_rows(self, window: int | str, batch_size: int) -> int:
+        """Return the rows of a window as it was asked for, whatever memory there is."""
+        check_window(window)
+        in_bytes = min(AUTO_ROWS, AUTO_NBYTES // max(1, self.row_nbytes))
+        auto = max(AUTO_BATCHES * batch_size, AUTO_BLOCKS * self.block_rows, in_bytes)
+        return self.rows if window == "all" else min(self.rows, auto if window == "auto" else int(window))
+
+    def file_order_rows(self, batch_size: int) -> int:
+        """Return the rows of a window of an epoch in file order, which has no say in the order: a few batches."""
+        in_bytes = min(FIRST_ROWS, FILE_ORDER_NBYTES // max(1, self.row_nbytes))
+        return max(AUTO_BATCHES * batch_size, self.block_rows, in_bytes, SEAM_SHARE * self.seam_rows)
+
+    def first_rows(self, batch_size: int) -> int:
+        """Return the rows of an epoch's first window, where windows are not smaller anyway."""
+        in_bytes = min(FIRST_ROWS, FIRST_NBYTES // max(1, self.row_nbytes))
+        return max(batch_size, FIRST_BLOCKS * self.block_rows, in_bytes)
 
     @property
     def place_nbytes(self) -> int:
@@ -248,9 +307,9 @@ class Footprint:
 
     def engine_order(self, order: EpochOrder) -> Order:
         """Return the order in which the engine fills slots."""
-        if order.first_row is not None:
-            return FileOrder(order, self.batches_at_once or None)
-        return RegroupedOrder(order, self.batches_at_once) if self.batches_at_once else order
+        if order.first_row is None and not self.batches_at_once:
+            return order
+        return RegroupedOrder(order, self.batches_at_once or None)
 
     def gathering(self, nbytes: int) -> Footprint:
         """Return the same with batches of so many bytes gathered at a time, in place of whole windows."""
@@ -320,12 +379,11 @@ def _windows(
     shape: Shape, batch_size: int, window: int | str, memory_budget: int, shuffle: bool, most_rows: int | None
 ) -> Iterator[_Windows]:
     """Yield the ways to read an epoch, the best first."""
-    given = {"batch_size": batch_size, "block_rows": shape.block_rows, "row_nbytes": shape.row_nbytes}
-    rows = wished_rows(window, rows=shape.rows, **given)
+    rows = shape.wished_rows(window, batch_size)
     if window == "auto" and most_rows is not None:
         rows = min(rows, most_rows)
     if not shuffle:
-        rows = min(rows, file_order_rows(**given, seam_rows=shape.seam_rows))
+        rows = min(rows, shape.file_order_rows(batch_size))
         window = "auto" if window == "all" else window
 
     def room(share: int) -> int:
@@ -333,7 +391,7 @@ def _windows(
 
     def whole(rows: int) -> _Windows:
         """Return windows of so many rows that are read whole."""
-        first = rows if window == "all" else min(rows, first_rows(**given))
+        first = rows if window == "all" else min(rows, shape.first_rows(batch_size))
         # A window ends at a block's edge, and its last batch may go on in the next.
         held = rows if window == "auto" else min(rows + shape.block_rows, shape.rows)
         together = rows_of_two(window_rows=rows, first_window_rows=first, rows=shape.rows)
@@ -401,11 +459,10 @@ def _most_rows(shape: Shape, wished: int, batch_size: int, room: int) -> int:
 
 def size_order(shape: Shape, *, batch_size: int, window: int | str, shuffle: bool) -> tuple[int, int]:
     """Return the rows of a window, and of an epoch's first, of an order that is only listed, as a sampler does."""
-    given = {"batch_size": batch_size, "block_rows": shape.block_rows, "row_nbytes": shape.row_nbytes}
-    rows = wished_rows(window, rows=shape.rows, **given)
+    rows = shape.wished_rows(window, batch_size)
     if not shuffle:
-        rows = min(rows, file_order_rows(**given, seam_rows=0))
+        rows = min(rows, replace(shape, seam_rows=0).file_order_rows(batch_size))
     elif window == "auto":
         fitting = SAMPLER_NBYTES // SAMPLER_ROW_NBYTES // shape.block_rows * shape.block_rows
         rows = min(rows, max(shape.block_rows, fitting))
-    return rows, rows if window == "all" else min(rows, first_rows(**given))
+    return rows, rows if window == "all" else min(rows, shape.first_rows(batch_size))

@@ -19,7 +19,7 @@ from h5stream.engine.ragged import Share
 from h5stream.order.epoch import Window
 from h5stream.order.permutation import CROPS, fractions_of
 from h5stream.order.places import Places, is_ascending, less, narrowed, new_array, pieces, place_dtype, sought
-from h5stream.samples.space import SequenceSpace, Steps, spans_of
+from h5stream.samples.space import Space, Steps, neighbours, number_outside
 from h5stream.storage.layout import DatasetPart, Lookup
 
 Ints = NDArray[np.int64]
@@ -192,30 +192,54 @@ class Placement:
 
 
 def placed_spans(
-    samples: Placement, steps: Steps | None, at: str, space: SequenceSpace, most_rows: int
+    samples: Placement, steps: Steps | None, at: str, space: Space, pad: str | float | None, most_rows: int
 ) -> tuple[Placement, Placement | None]:
-    """Return the stored rows that samples take of fields with some steps, and the places that no row goes to."""
+    """Return the stored rows that samples take of fields with some steps, and the places that no row goes to.
+
+    A sequence of 16 neighbouring rows is one span, steps that are not neighbours are several. Where steps lead out of
+    the segment, each is one of its own: the row is the segment's first or last, unless a number stands there.
+    """
     anchors = space.anchors_of(samples.rows, at)
     if steps is None:
         return replace(samples, rows=anchors.astype(place_dtype(most_rows))), None
-    spans, count = spans_of(anchors, steps, space), len(steps)
-    last_place = (int(samples.within.max(initial=0)) + 1) * count
-    kind = place_dtype(max(most_rows, last_place))
+    assert space.edges is not None
+    inside = numbers = np.arange(len(anchors), dtype=np.int64)
+    if pad is not None:
+        segment = np.searchsorted(space.edges, anchors, side="right") - 1
+        low, high = space.edges[segment], space.edges[segment + 1] - 1
+        inside = np.flatnonzero((anchors + min(steps) >= low) & (anchors + max(steps) <= high))
+    begins, counts, places = neighbours(steps)
+    first, sample = (anchors[inside].astype(np.int64)[:, None] + begins).reshape(-1), np.repeat(inside, len(begins))
+    counts, places = np.tile(counts, len(inside)), np.tile(places, len(inside))
+    count = len(steps)
+    kind = place_dtype(max(most_rows, (int(samples.within.max(initial=0)) + 1) * count))
     within: Places = samples.within.astype(kind, copy=False)
     batch: Places = samples.batch.astype(kind, copy=False)
+    outside = None
+    if len(inside) < len(numbers):
+        over = np.setdiff1d(numbers, inside, assume_unique=True)
+        wanted = anchors[over].astype(np.int64)[:, None] + np.array(steps, dtype=np.int64)
+        single = np.clip(wanted, low[over, None], high[over, None])
+        stays = np.ones(single.shape, dtype=np.bool_)
+        if number_outside(pad) is not None:
+            stays = single == wanted
+            of, step = np.nonzero(~stays)
+            outside = Placement(
+                rows=np.zeros(len(of), dtype=kind),
+                batch=batch[over[of]],
+                within=within[over[of]] * count + step.astype(kind),
+                of_sample=count,
+            )
+        of, step = np.nonzero(stays)
+        first, sample = np.concatenate([first, single[stays]]), np.concatenate([sample, over[of]])
+        counts, places = np.concatenate([counts, np.ones_like(of)]), np.concatenate([places, step])
+    by_row = np.argsort(first, kind="stable")
+    sample, counts = sample[by_row], counts[by_row]
     taken = Placement(
-        rows=spans.first.astype(kind),
-        batch=batch[spans.sample],
-        within=within[spans.sample] * count + spans.at.astype(kind),
-        counts=None if (spans.rows == 1).all() else spans.rows.astype(kind),
-        of_sample=count,
-    )
-    if not len(spans.outside_at):
-        return taken, None
-    outside = Placement(
-        rows=np.zeros(len(spans.outside_at), dtype=kind),
-        batch=batch[spans.outside_sample],
-        within=within[spans.outside_sample] * count + spans.outside_at.astype(kind),
+        rows=first[by_row].astype(kind),
+        batch=batch[sample],
+        within=within[sample] * count + places[by_row].astype(kind),
+        counts=None if (counts == 1).all() else counts.astype(kind),
         of_sample=count,
     )
     return taken, outside

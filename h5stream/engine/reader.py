@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,25 +15,22 @@ from h5stream.engine.acceptance import Acceptance
 from h5stream.engine.counters import Tally
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.boxes import BoxesOfParts, boxes_of
-from h5stream.engine.landing.chunks import Chunks
+from h5stream.engine.landing.chunks import plan_chunks, programs_of
 from h5stream.engine.landing.columns import Columns
-from h5stream.engine.landing.encoded import EncodedRows, PaddedBytes
+from h5stream.engine.landing.encoded import EncodedRows, padded_bytes
 from h5stream.engine.landing.heap import HeapRows
 from h5stream.engine.landing.kept import Kept, KeptRows, keeping_of
-from h5stream.engine.landing.programs import programs_of
 from h5stream.engine.landing.sparse import dense_rows
-from h5stream.engine.landing.through_h5py import RowsThroughH5py
+from h5stream.engine.landing.through_h5py import plan_through_h5py
 from h5stream.engine.landing.unfiltered import UnfilteredRows
 from h5stream.engine.plan import Placement, placed_spans
 from h5stream.engine.ragged import RaggedMemory, lend
 from h5stream.engine.single import SingleRows
 from h5stream.engine.tasks import Destination, Task, Tools, Way
 from h5stream.errors import H5StreamError
-from h5stream.order.epoch import Order, Window
+from h5stream.order.epoch import Order, RegroupedOrder, Window
 from h5stream.order.places import Places, narrowed
-from h5stream.order.regrouped import RegroupedOrder
-from h5stream.samples.boxes import BoxSpace
-from h5stream.samples.space import SequenceSpace, Steps
+from h5stream.samples.space import Steps
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
@@ -48,17 +46,18 @@ def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSourc
     number = part.targets[0].field
     if fields[number].images is not None:
         if part.heap is not None:
-            return EncodedRows(part, fields[number], HeapRows(part, fields))
+            return EncodedRows(part, fields[number], HeapRows(part, fields).of).plan
         raw = replace(fields[number], images=None, dtype=np.dtype(np.uint8), row_shape=part.shape[1:])
         plain = tuple(raw if k == number else field for k, field in enumerate(fields))
-        return EncodedRows(part, fields[number], PaddedBytes(part, len(fields), way_of(part, plain, source)))
+        bytes_of = functools.partial(padded_bytes, part, len(fields), way_of(part, plain, source))
+        return EncodedRows(part, fields[number], bytes_of).plan
     if part.access == VIA_H5PY:
-        return RowsThroughH5py(part, fields)
+        return functools.partial(plan_through_h5py, part, fields)
     if part.heap is not None:
-        return HeapRows(part, fields)
+        return HeapRows(part, fields).plan
     if part.access == DIRECT:
         return UnfilteredRows(part, source)
-    return Chunks(part, programs_of(part), source.gap_nbytes)
+    return functools.partial(plan_chunks, part, programs_of(part), source.gap_nbytes)
 
 
 class _OfThread(threading.local):
@@ -123,12 +122,12 @@ class RowReader:
         self._ragged = _by_their_rows(layout, [one for one in layout.lookups if one.dataset not in laid])
         ragged = {one.dataset for one in layout.lookups if one.counts is not None}
         for dataset in self._datasets:
-            if dataset not in self._lookups and dataset not in ragged and not isinstance(layout.space, BoxSpace):
+            if dataset not in self._lookups and dataset not in ragged and not layout.has_boxes:
                 self._by_steps.setdefault(layout.steps_of(dataset), []).append(dataset)
         self._boxes: dict[int, list[tuple[NDArray[np.int64], BoxesOfParts]]] = {}
         self._acceptance = (
             Acceptance(layout, layout.space, self._plan_boxes, self._carry_out)
-            if isinstance(layout.space, BoxSpace) and layout.space.accept is not None
+            if layout.space is not None and layout.space.accept is not None
             else None
         )
         self._ways: list[list[Way | None]] = []
@@ -171,14 +170,13 @@ class RowReader:
     def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Plan what brings a window's samples."""
         layout = self.layout
-        if isinstance(layout.space, BoxSpace):
+        if layout.has_boxes:
             every = [number for number in self._datasets if number < len(layout.aligned)]
             yield from self._plan_boxes(placement.each_row(), every, task_nbytes)
         for (steps, at, pad), datasets in self._by_steps.items():
             rows, outside = placement, None
-            if isinstance(layout.space, SequenceSpace):
-                space = layout.space if pad == layout.space.pad else replace(layout.space, pad=pad)
-                rows, outside = placed_spans(placement.each_row(), steps, at, space, layout.rows)
+            if layout.space is not None:
+                rows, outside = placed_spans(placement.each_row(), steps, at, layout.space, pad, layout.rows)
             if len(rows):
                 yield from self.plan_rows(rows, task_nbytes, datasets)
             if outside is not None:
@@ -203,7 +201,7 @@ class RowReader:
         self, placement: Placement, datasets: Sequence[int], task_nbytes: int = TASK_NBYTES
     ) -> Iterator[Task]:
         """Plan what brings some datasets' boxes."""
-        assert isinstance(self.layout.space, BoxSpace)
+        assert self.layout.space is not None
         space = self.layout.space
         of, origins = space.boxes_of(placement.rows)
         for dataset in datasets:
@@ -228,7 +226,7 @@ class RowReader:
             placement = placement.ascending()
         for dataset in datasets:
             for part, ours in placement.of_parts(self.layout.datasets[dataset]):
-                yield from self._way(dataset, part).plan(ours, task_nbytes)
+                yield from self._way(dataset, part)(ours, task_nbytes)
 
     def _way(self, dataset: int, part: int) -> Way:
         way = self._ways[dataset][part]
@@ -236,7 +234,7 @@ class RowReader:
             one = self.layout.datasets[dataset][part]
             way = way_of(one, self.layout.fields, self.sources[one.file])
             if self._keeping is not None and (dataset, part) in self._keeping.filled:
-                way = KeptRows(way, one, (dataset, part), self._keeping)
+                way = KeptRows(way, one, (dataset, part), self._keeping).plan
             self._ways[dataset][part] = way
         return way
 
@@ -246,9 +244,9 @@ class RowReader:
         Where all rows stay, the batches of a window are gathered a few at a time, and the first of them needs almost
         all of its chunks.
         """
-        if not self.kept_rows or not isinstance(order, RegroupedOrder):
+        if not self.kept_rows or not isinstance(order, RegroupedOrder) or not order.is_gathered:
             return None
-        return self._fill_tasks(order.rows_of_windows(first_batch))
+        return self._fill_tasks(order.whole.rows_of_windows(first_batch))
 
     def _fill_tasks(self, windows: Iterator[Places]) -> Iterator[Task]:
         for rows in windows:

@@ -198,19 +198,11 @@ class LoaderStatistics(ShownAsText):
         whole = self.threads * self.running_s
         return min(1.0, seconds / whole) if whole else 0.0
 
-    @property
-    def _transform_text(self) -> list[str]:
-        share = self.transform_s / self.elapsed_s if self.elapsed_s else 0.0
-        text = f"tensors, batch_transform and collate_fn: {self.transform_s:.2f} s, {share:.0%} of the time"
-        return [text] if share >= LEAST_TOLD else []
-
-    @property
-    def _skipped_text(self) -> list[str]:
-        text = f"{self.skipped_rows:,} rows skipped: {len(self.skipped_chunks)} corrupt chunk(s)"
-        return [text] if self.skipped_rows else []
-
     def __str__(self) -> str:
         amplification = self.read_amplification
+        transformed = self.transform_s / self.elapsed_s if self.elapsed_s else 0.0
+        transform = f"tensors, batch_transform and collate_fn: {self.transform_s:.2f} s, {transformed:.0%} of the time"
+        skipped = f"{self.skipped_rows:,} rows skipped: {len(self.skipped_chunks)} corrupt chunk(s)"
         return "\n".join(
             (
                 f"{self.rows:,} rows in {self.batches:,} batches, {self.elapsed_s:.2f} s, "
@@ -226,8 +218,8 @@ class LoaderStatistics(ShownAsText):
                 f"idle {self.idle:.0%}; copy {self.copy_busy:.0%}",
                 f"ready when asked: {self.ready_mean:.1f} of at most {self.ready_limit}; "
                 f"{self.starved_share:.0%} of the batches were not",
-                *self._transform_text,
-                *self._skipped_text,
+                *([transform] if transformed >= LEAST_TOLD else []),
+                *([skipped] if self.skipped_rows else []),
             )
         )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,11 +59,6 @@ class Destination:
         ragged = self.ragged.get(field)
         return (self.slots, self.format.offsets[field]) if ragged is None else (ragged, 0)
 
-    def of_spans(self, field: int, placement: Placement) -> tuple[Any, ...]:
-        """Return the same with the lengths of spans behind their first rows: none where each is one row."""
-        first, *others = self.of(field, placement)
-        return first, placement.lengths, *others
-
     def scatter(self, field: int, placement: Placement, source: int, stride: int, segments: NDArray[np.int64]) -> None:
         """Copy rows, or spans of them, of a field from memory to their places; see `kernels.scatter`."""
         if placement.counts is None:
@@ -71,7 +66,8 @@ class Destination:
         elif stride == 0:
             kernels.scatter(source, stride, segments, *self.of(field, placement.each_row()))
         else:
-            kernels.scatter_spans(source, stride, segments, *self.of_spans(field, placement))
+            rows, *to = self.of(field, placement)
+            kernels.scatter_spans(source, stride, segments, rows, placement.lengths, *to)
 
     def scatter_whole(self, field: int, placement: Placement, source: Bytes, stride: int) -> None:
         """Copy rows that lie in memory as batches hold them; of a `stride` of 0 there is one, for all places."""
@@ -180,10 +176,6 @@ class Task:
         """Bring the rows to their places."""
         self.bring(self.shared, stored, destination, tools)
 
-    def split(self) -> Iterable[Task]:
-        """Return what it is cut into where it fails."""
-        return self.apart(self)
-
 
 def copying(placement: Placement, copy: Callable[[Placement, Destination], None]) -> Task:
     """Return the task that copies rows from memory."""
@@ -209,9 +201,5 @@ def chunk_by_chunk(task: Task, part: DatasetPart) -> Iterator[Task]:
         yield replace(task, shared=task.placement[low:high])
 
 
-class Way(Protocol):
-    """A way in which rows of a dataset part land. Any thread may plan."""
-
-    def plan(self, placement: Placement, task_nbytes: int) -> Iterable[Task]:
-        """Cut rows of the part, ascending, into tasks of about as many bytes."""
-        ...
+Way = Callable[[Placement, int], Iterable[Task]]
+"""Cuts rows of a dataset part, ascending, into tasks of about so many bytes. Any thread may call."""

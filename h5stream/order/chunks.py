@@ -11,8 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.order.blocks import Blocks, block_numbers, blocks_by, make_blocks
-from h5stream.samples.boxes import BoxSpace
-from h5stream.samples.space import SequenceSpace
+from h5stream.samples.space import Space
 from h5stream.storage.layout import BLOCK_NBYTES, DECODED, DIRECT, HEAP, DatasetPart, Lookup, SampleLayout
 
 WHOLE_NBYTES = 1024 * 1024
@@ -34,7 +33,7 @@ def blocks_of(layout: SampleLayout, rows: NDArray[np.int64] | None) -> Blocks:
     if layout.space is None:
         return make_blocks(layout.file_starts, block_rows(layout), rows)
     numbers = np.arange(layout.samples) if rows is None else rows
-    if isinstance(layout.space, BoxSpace):
+    if layout.has_boxes:
         return blocks_by(_chunks_of_boxes(layout, layout.space, numbers), rows)
     anchors = layout.space.anchors_of(numbers)
     return blocks_by(block_numbers(layout.file_starts, block_rows(layout), anchors), rows, anchors)
@@ -57,7 +56,7 @@ def block_rows(layout: SampleLayout) -> tuple[int, ...]:
 
     A chunk is cut where nothing that is streamed has to be decoded; a part of a chunk would be decoded whole.
     """
-    if isinstance(layout.space, BoxSpace):
+    if layout.has_boxes:
         return (1,) * len(layout.leading)
     sizes = []
     for number, lead in enumerate(layout.leading):
@@ -85,7 +84,7 @@ def _chunks_of_sequences(layout: SampleLayout, lead: DatasetPart) -> int:
     sequences are longer than it; fewer where sequences are large, since a window holds many blocks.
     """
     steps = layout.fields[lead.targets[0].field].steps if lead.targets else None
-    if not isinstance(layout.space, SequenceSpace) or steps is None or lead.access == DIRECT:
+    if layout.segments is None or steps is None or lead.access == DIRECT:
         return 1
     wanted = -(-(max(steps) - min(steps) + 1) // lead.chunk_rows)
     return max(1, min(wanted, SEQUENCES_NBYTES // max(1, layout.row_nbytes * lead.chunk_rows)))
@@ -144,7 +143,7 @@ def _blocks_of_objects(
     return np.asarray(numbers, dtype=np.int64).reshape(-1)
 
 
-def _chunks_of_boxes(layout: SampleLayout, space: BoxSpace, boxes: NDArray[Any]) -> NDArray[np.int64]:
+def _chunks_of_boxes(layout: SampleLayout, space: Space, boxes: NDArray[Any]) -> NDArray[np.int64]:
     """Return a number for the chunk that each of some boxes begins in, ascending with its volume and its place."""
     volume, origins = space.boxes_of(boxes)
     key = volume.copy()

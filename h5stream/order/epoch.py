@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.line import Line, OrderSettings
-from h5stream.order.places import Places, new_array
+from h5stream.order.places import Places, narrowed, new_array, place_dtype
 from h5stream.order.shares import Taken, even_share
 from h5stream.order.sized import sized_share
 
@@ -26,7 +26,7 @@ class Window:
     ----------
     rows : ndarray of int, shape (n,)
         Row numbers; ascending, the order in which files like to be read, unless rows cost the same wherever
-        they lie (`h5stream.order.regrouped`).
+        they lie.
     batch : ndarray of int, shape (n,)
         The batch that each row belongs to.
     within : ndarray of int, shape (n,)
@@ -159,18 +159,8 @@ class EpochOrder:
         share_of = even_share if settings.limit is None else sized_share
         self._runs, self._stretches, self.cut = share_of(Line(blocks, settings), settings, taken)
         self._is_plain = settings.limit is None and not taken
-        self.drawn = settings.seed, settings.epoch
-        """Of which what is drawn for each sample is a function."""
-
-    @property
-    def batches(self) -> int:
-        """Batches of this rank; the same on every rank."""
-        return self.cut.batches
-
-    @property
-    def rows(self) -> int:
-        """Rows of this rank."""
-        return self.cut.rows
+        self.drawn = settings.seed, settings.epoch  # of which what is drawn for each sample is a function
+        self.batches, self.rows = self.cut.batches, self.cut.rows  # batches: the same on every rank
 
     @functools.cached_property
     def first_row(self) -> int | None:
@@ -180,7 +170,7 @@ class EpochOrder:
 
     def batch_size_of(self, batch: int) -> int:
         """Return the rows of a batch."""
-        return self.cut.size_of(batch)
+        return self.cut.start_of(batch + 1) - self.cut.start_of(batch)
 
     @functools.cached_property
     def _windows(self) -> NDArray[np.int64]:
@@ -200,47 +190,28 @@ class EpochOrder:
         """Output places where windows begin and end."""
         return np.append(0, np.cumsum(self._windows[:, 3] - self._windows[:, 2]))
 
-    def window_at(self, output: int) -> int:
-        """Return the window that fills an output place."""
-        return int(np.searchsorted(self.window_edges, output, side="right")) - 1
-
     def window_ranges(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the blocks of a window of a whole epoch, as begins and ends of runs of rows in file order."""
         return self._runs[self.settings.rank].window_ranges(window)
 
-    def rows_of_window(self, window: int) -> Places:
-        """Return a window's rows, ascending."""
-        rank, number, begin, end = self._windows[window].tolist()
-        rows = self._runs[rank].rows_of_window(number)
-        return rows if len(rows) == end - begin else self.outputs(window)[0]
-
-    def outputs_of_window(self, window: int) -> Places:
-        """Return the output place of each of a window's rows."""
-        return self._outputs(window)[0]
+    def rows_of_windows(self, first_batch: int = 0) -> Iterator[Places]:
+        """Return the rows of each window, ascending: those that are shuffled with one another."""
+        for number, _, _ in self.windows_from(first_batch):
+            rank, own, begin, end = self._windows[number].tolist()
+            rows = self._runs[rank].rows_of_window(own)
+            yield rows if len(rows) == end - begin else self.outputs(number)[0]
 
     def outputs(self, window: int) -> tuple[Places, Places]:
         """Return a window's rows, ascending, and the output place of each."""
-        outputs, keep = self._outputs(window)  # first, because more is needed on the way to it
-        rank, number, *_ = self._windows[window].tolist()
-        rows = self._runs[rank].rows_of_window(number)
-        return rows if keep is None else rows[keep], outputs
-
-    def by_output(self, window: int, values: Places, outputs: Places) -> Places:
-        """Return values of a window's rows in the order of their output places."""
-        found: Places = new_array(len(values), values.dtype)
-        found[outputs - int(self.window_edges[window])] = values
-        return found
-
-    def _outputs(self, window: int) -> tuple[Places, NDArray[np.bool_] | None]:
-        """Return the output places of a window, and which of its rows are ours; None where all are."""
         rank, number, begin, end = self._windows[window].tolist()
-        outputs, keep = self._runs[rank].outputs_of_window(number), None
+        outputs, keep = self._runs[rank].outputs_of_window(number), None  # first: more is needed on the way to it
         if len(outputs) > end - begin:
             keep = (outputs >= begin) & (outputs < end)
             outputs = outputs[keep]
         if shift := int(self.window_edges[window]) - begin:
             outputs += shift
-        return outputs, keep
+        rows = self._runs[rank].rows_of_window(number)
+        return rows if keep is None else rows[keep], outputs
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
         """Return the windows in order, without the rows of batches before `first_batch`."""
@@ -251,15 +222,8 @@ class EpochOrder:
     def windows_from(self, batch: int) -> Iterator[tuple[int, int, int]]:
         """Return the number of each window with rows of a batch or of later ones, and the output places of these."""
         begin, edges = self.cut.start_of(batch), self.window_edges
-        for number in range(self.window_at(begin), len(edges) - 1):
+        for number in range(int(np.searchsorted(edges, begin, side="right")) - 1, len(edges) - 1):
             yield number, max(begin, int(edges[number])), int(edges[number + 1])
-
-    def steps(self, begin: int, stop: int, batches: int | None) -> Iterator[tuple[int, int]]:
-        """Cut output places into steps of so many batches, or none."""
-        while begin < stop:
-            end = stop if batches is None else min(stop, self.cut.start_of(self.cut.batch_of(begin) + batches))
-            yield begin, end
-            begin = end
 
     def _window(self, number: int, begin: int) -> Window:
         rows, output = self.outputs(number)
@@ -269,15 +233,59 @@ class EpochOrder:
         batch, within = self.cut.locate(output)
         return Window(rows=rows, batch=batch, within=within, drawn=self.drawn)
 
-    def batch_rows(self, batch: int) -> NDArray[np.int64]:
-        """Return the rows of one batch, in the batch's order, without replaying what came before."""
-        start, stop = self.cut.start_of(batch), self.cut.start_of(batch + 1)
-        found = np.empty(stop - start, dtype=np.int64)
-        for number in range(self.window_at(start), self.window_at(stop - 1) + 1):
-            rows, output = self.outputs(number)
-            ours = (output >= start) & (output < stop)
-            found[output[ours] - start] = rows[ours]
-        return found
+
+class RegroupedOrder:
+    """The batches of an epoch, or of what is left of one, in windows of a few batches each.
+
+    A window of the epoch's order holds all rows that are shuffled with one another, for an exact global shuffle
+    all there are. Who reads rows one by one need not hold it: the permutation, eight bytes a row, is enough. Rows in
+    file order come as spans instead, one where a batch or a block begins, and cost nothing for each row.
+    """
+
+    def __init__(self, order: EpochOrder, batches_at_once: int | None = None) -> None:
+        self.whole, self._at_once = order, batches_at_once  # None for all of a window, in file order
+        self.batches, self.batch_size_of = order.batches, order.batch_size_of
+
+    @property
+    def is_gathered(self) -> bool:
+        """Whether rows come in the order of their batches, and not ascending."""
+        return self.whole.first_row is None
+
+    def windows(self, first_batch: int = 0) -> Iterator[Window]:
+        """Return the windows in order, without the rows of batches before `first_batch`."""
+        for number, begin, stop in self.whole.windows_from(first_batch):
+            if self.is_gathered:
+                yield from self._gathered(number, begin, stop)
+            else:
+                yield from (self._in_spans(*step) for step in self._steps(begin, stop))
+
+    def _steps(self, begin: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Cut output places into steps of so many batches, or none."""
+        cut, at_once = self.whole.cut, self._at_once
+        while begin < stop:
+            end = stop if at_once is None else min(stop, cut.start_of(cut.batch_of(begin) + at_once))
+            yield begin, end
+            begin = end
+
+    def _gathered(self, number: int, begin: int, stop: int) -> Iterator[Window]:
+        order = self.whole
+        rows, outputs = order.outputs(number)
+        base, in_turn = int(order.window_edges[number]), new_array(len(rows), rows.dtype)
+        in_turn[outputs - base] = rows
+        del rows, outputs
+        for low, high in self._steps(begin, stop):
+            batch, within = order.cut.of_run(low, high, place_dtype(max(high, self.batches)))
+            yield Window(rows=in_turn[low - base : high - base], batch=batch, within=within, drawn=order.drawn)
+
+    def _in_spans(self, start: int, stop: int) -> Window:
+        """Return output places `start` to `stop` as rows that follow one another: none lies in two files."""
+        order, cut, blocks, base = self.whole, self.whole.cut, self.whole.blocks.edges, self.whole.first_row or 0
+        batches = [cut.start_of(batch) for batch in range(cut.batch_of(start) + 1, cut.batch_of(stop - 1) + 1)]
+        low, high = np.searchsorted(blocks, [start + base, stop + base])
+        edges = np.unique(np.concatenate([[start, stop], batches, blocks[low:high] - base]).astype(np.int64))
+        batch, within = cut.locate(edges[:-1])
+        rows, counts = narrowed(edges[:-1] + base), narrowed(np.diff(edges))
+        return Window(rows=rows, batch=batch, within=within, counts=counts, drawn=order.drawn)
 
 
 def order_after(

@@ -43,10 +43,6 @@ class Cut:
             return int(self.edges[batch])
         return self._last if batch == self.batches - 1 else batch * self.size
 
-    def size_of(self, batch: int) -> int:
-        """Return the rows of a batch."""
-        return self.start_of(batch + 1) - self.start_of(batch)
-
     def batch_of(self, output: int) -> int:
         """Return the batch of one output place."""
         if self.edges is not None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.order.blocks import Blocks
-from h5stream.order.permutation import DRAWS, SAMPLES, permutation, random_words, words_of
+from h5stream.order.permutation import DRAWS, permutation, random_words
 from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype, sought
 from h5stream.samples.space import Space
 
@@ -30,32 +30,32 @@ _STEPS = 4
 """Steps from a guess to the place that was drawn, before the few that are left are searched for."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EpochDraws:
-    """Draws an epoch's samples. Immutable; any thread may draw."""
+    """Draws an epoch's samples. Any thread may draw."""
 
-    def __init__(self, count: int, told: Sequence[Any], at: Places | None = None) -> None:
-        self.count, self._told, self._at = count, told, at
+    kind: str  # by what they are drawn, for a state
+    count: int  # samples of an epoch
+    told: Sequence[Any]  # what the draws depend on besides seed and epoch
+    drawn: Callable[[int, int], Places]  # the samples that an epoch takes, ascending, by seed and epoch
+    at: Places | None = None  # the place of each sample, where that is not its number
 
     @property
     def fingerprint(self) -> str:
         """What the draws depend on besides seed and epoch, for a state."""
         digest = hashlib.blake2b(digest_size=8)
-        for array in self._told:
+        for array in self.told:
             digest.update(np.ascontiguousarray(array).data)
-        return f"{self.count} by {type(self).__name__}, {digest.hexdigest()}"
+        return f"{self.count} by {self.kind}, {digest.hexdigest()}"
 
     def places(self, seed: int, epoch: int) -> Places:
         """Return the places that an epoch takes, ascending; one that is taken twice comes twice."""
-        found = self._drawn(seed, epoch)
-        if self._at is not None:  # which samples were drawn does not depend on how they are stored
+        found = self.drawn(seed, epoch)
+        if self.at is not None:  # which samples were drawn does not depend on how they are stored
             for piece in pieces(len(found)):
-                found[piece] = self._at[found[piece]]
+                found[piece] = self.at[found[piece]]
             found.sort()
         return found
-
-    def _drawn(self, seed: int, epoch: int) -> Places:
-        """Return the samples that an epoch takes, ascending."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,64 +67,62 @@ class PlannedDraws:
     make: Callable[[], EpochDraws]  # makes it
 
 
-class WeightedDraws(EpochDraws):
-    """Draws one after the other, each sample as likely as its weight says: counts are multinomial.
+def weighted_draws(weights: NDArray[np.float64], count: int, at: Places | None = None) -> EpochDraws:
+    """Draw one after the other, each sample as likely as its weight says: counts are multinomial.
 
     Inverts the cumulated weights by a table of guesses (Chen and Asau 1974), so that it costs about as much as sorting.
     """
+    places, before = len(weights), 0.0
+    until = np.divide(weights, weights.max(), out=new_array(places, np.float64))
+    for piece in pieces(places):
+        until[piece.start] += before
+        until[piece] = np.cumsum(until[piece])
+        before = until[piece.stop - 1]
+    until *= places / until[-1]
+    # Whatever rounding did: every draw finds a place, and one of some weight.
+    until[np.searchsorted(until, until[-1]) :] = np.inf
+    # For each whole number the first place that lies beyond it.
+    guesses = new_array(places, place_dtype(places))
+    for piece in pieces(places):
+        guesses[piece] = np.searchsorted(until, np.arange(piece.start, piece.stop), side="right")
 
-    def __init__(self, weights: NDArray[np.float64], count: int, at: Places | None = None) -> None:
-        places, before = len(weights), 0.0
-        self._until = until = np.divide(weights, weights.max(), out=new_array(places, np.float64))
-        for piece in pieces(places):
-            until[piece.start] += before
-            until[piece] = np.cumsum(until[piece])
-            before = until[piece.stop - 1]
-        until *= places / until[-1]
-        # Whatever rounding did: every draw finds a place, and one of some weight.
-        until[np.searchsorted(until, until[-1]) :] = np.inf
-        # For each whole number the first place that lies beyond it.
-        self._guesses = new_array(places, place_dtype(places))
-        for piece in pieces(places):
-            self._guesses[piece] = np.searchsorted(until, np.arange(piece.start, piece.stop), side="right")
-        super().__init__(count, [until], at)
-
-    def _drawn(self, seed: int, epoch: int) -> Places:
-        every = _fractions(self.count, seed, epoch, len(self._until))
+    def drawn(seed: int, epoch: int) -> Places:
+        every = _fractions(count, seed, epoch, places)
         every.sort()
-        taken: Places = new_array(self.count, place_dtype(len(self._until)))
-        for piece in pieces(self.count):
-            drawn, found = every[piece], taken[piece]
-            found[:] = self._guesses[drawn.astype(np.int64)]
-            late = np.flatnonzero(self._until[found] <= drawn)
+        taken: Places = new_array(count, place_dtype(places))
+        for piece in pieces(count):
+            some, found = every[piece], taken[piece]
+            found[:] = guesses[some.astype(np.int64)]
+            late = np.flatnonzero(until[found] <= some)
             for _ in range(_STEPS):
                 found[late] += 1
-                late = late[self._until[found[late]] <= drawn[late]]
-            found[late] = np.searchsorted(self._until, drawn[late], side="right")
+                late = late[until[found[late]] <= some[late]]
+            found[late] = np.searchsorted(until, some[late], side="right")
         return taken
 
+    return EpochDraws(kind="WeightedDraws", count=count, told=[until], drawn=drawn, at=at)
 
-class DistinctDraws(EpochDraws):
-    """Draws one after the other of those that are left, each as likely as its weight says: none comes twice.
+
+def distinct_draws(weights: NDArray[np.float64], count: int, at: Places | None = None) -> EpochDraws:
+    """Draw one after the other of those that are left, each as likely as its weight says: none comes twice.
 
     The smallest of exponential variates divided by weights are just that (Efraimidis and Spirakis 2006).
     """
+    weights = weights / weights.max()
 
-    def __init__(self, weights: NDArray[np.float64], count: int, at: Places | None = None) -> None:
-        self._weights = weights / weights.max()
-        super().__init__(count, [self._weights], at)
-
-    def _drawn(self, seed: int, epoch: int) -> Places:
-        keys = _fractions(len(self._weights), seed, epoch, 1)
+    def drawn(seed: int, epoch: int) -> Places:
+        keys = _fractions(len(weights), seed, epoch, 1)
         np.log1p(np.negative(keys, out=keys), out=keys)
         with np.errstate(divide="ignore", invalid="ignore"):
-            np.divide(np.negative(keys, out=keys), self._weights, out=keys)
-        keys[self._weights == 0] = np.inf
-        chosen = np.argpartition(keys, self.count - 1)[: self.count]
+            np.divide(np.negative(keys, out=keys), weights, out=keys)
+        keys[weights == 0] = np.inf
+        chosen = np.argpartition(keys, count - 1)[:count]
         del keys
-        found: Places = chosen.astype(place_dtype(len(self._weights)))
+        found: Places = chosen.astype(place_dtype(len(weights)))
         found.sort()
         return found
+
+    return EpochDraws(kind="DistinctDraws", count=count, told=[weights], drawn=drawn, at=at)
 
 
 def _fractions(count: int, seed: int, epoch: int, size: int) -> NDArray[np.float64]:
@@ -134,19 +132,16 @@ def _fractions(count: int, seed: int, epoch: int, size: int) -> NDArray[np.float
     return np.multiply(words, size * 2.0**-53, out=words.view(np.float64), casting="unsafe")
 
 
-class ClassDraws(EpochDraws):
-    """Draws a stated number of each class, of which each sample comes as often as any other, but for one."""
+def class_draws(classes: NDArray[np.integer[Any]], counts: Sequence[int], at: Places | None = None) -> EpochDraws:
+    """Draw a stated number of each class, of which each sample comes as often as any other, but for one."""
+    wanted, sizes, total = np.array(counts, dtype=np.int64), np.zeros(len(counts), dtype=np.int64), len(classes)
+    classes = classes.astype(np.uint16, copy=False)  # which sort in one pass over them
+    for piece in pieces(total):
+        sizes += np.bincount(classes[piece], minlength=len(counts))
+    times: Ints = wanted // np.maximum(1, sizes)
 
-    def __init__(self, classes: NDArray[np.integer[Any]], counts: Sequence[int], at: Places | None = None) -> None:
-        self._counts, self._sizes = np.array(counts, dtype=np.int64), np.zeros(len(counts), dtype=np.int64)
-        self._classes = classes.astype(np.uint16, copy=False)  # which sort in one pass over them
-        for piece in pieces(len(classes)):
-            self._sizes += np.bincount(classes[piece], minlength=len(counts))
-        super().__init__(sum(counts), [self._counts, self._classes], at)
-
-    def _drawn(self, seed: int, epoch: int) -> Places:
-        times: Ints = self._counts // np.maximum(1, self._sizes)
-        left, total = self._counts - times * self._sizes, len(self._classes)
+    def drawn(seed: int, epoch: int) -> Places:
+        left = wanted - times * sizes
         once_more = new_array(total, np.uint8)  # a byte each: they are set in no order
         once_more[:] = 0
         shuffled = permutation(total, seed, epoch, DRAWS)
@@ -154,33 +149,31 @@ class ClassDraws(EpochDraws):
             if not left.any():
                 break
             some = shuffled[piece]
-            of = self._classes[some]
+            of = classes[some]
             by_class = np.argsort(of, kind="stable")
-            sizes = np.bincount(of, minlength=len(left))
-            number = np.arange(len(some)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-            once_more[some[by_class[number < np.repeat(left, sizes)]]] = 1
-            left -= np.minimum(left, sizes)
+            there = np.bincount(of, minlength=len(left))
+            number = np.arange(len(some)) - np.repeat(np.cumsum(there) - there, there)
+            once_more[some[by_class[number < np.repeat(left, there)]]] = 1
+            left -= np.minimum(left, there)
         del shuffled
-        return _repeated(lambda some: times[self._classes[some]] + once_more[some], total, self.count)
+        return _repeated(lambda some: times[classes[some]] + once_more[some], total, sum(counts))
+
+    return EpochDraws(kind="ClassDraws", count=sum(counts), told=[wanted, classes], drawn=drawn, at=at)
 
 
-class SourceDraws(EpochDraws):
-    """Draws a stated number of each source: whole blocks of it, in passes that go on from epoch to epoch.
+def source_draws(blocks: Blocks, counts: Sequence[int]) -> EpochDraws:
+    """Draw a stated number of each source: whole blocks of it, in passes that go on from epoch to epoch.
 
     Each source is an endless line of passes, in each of which its blocks come in another order; an epoch takes up
     where the last one stopped. So no sample is left behind, and a small part of a source is a few whole blocks.
     """
+    assert blocks.strata is not None
+    all_edges, sizes = blocks.edges, np.diff(blocks.edges)
+    blocks_of = [np.flatnonzero(blocks.strata == number) for number in range(len(counts))]
 
-    def __init__(self, blocks: Blocks, counts: Sequence[int]) -> None:
-        assert blocks.strata is not None
-        self._counts, self._edges = tuple(counts), blocks.edges
-        self._blocks = [np.flatnonzero(blocks.strata == number) for number in range(len(counts))]
-        super().__init__(sum(counts), [np.array(counts), blocks.edges])
-
-    def _drawn(self, seed: int, epoch: int) -> Places:
-        sizes = np.diff(self._edges)
+    def drawn(seed: int, epoch: int) -> Places:
         whole, ends = np.zeros(len(sizes), dtype=np.int64), []
-        for number, (ours, count) in enumerate(zip(self._blocks, self._counts, strict=True)):
+        for number, (ours, count) in enumerate(zip(blocks_of, counts, strict=True)):
             length, begin = int(sizes[ours].sum()), epoch * count
             if not count:
                 continue
@@ -190,18 +183,20 @@ class SourceDraws(EpochDraws):
                 edges = np.append(0, np.cumsum(sizes[line]))
                 until = int(np.searchsorted(edges, place % length, side="right")) - 1
                 whole[line[:until]] += times
-                first = int(self._edges[line[until]])
+                first = int(all_edges[line[until]])
                 ends.append((first, first + place % length - int(edges[until]), times))
 
         def times_of(some: slice) -> Ints:
-            low, high = np.searchsorted(self._edges, [some.start, some.stop], side="right") - 1
-            edges = np.clip(self._edges[low : high + 2], some.start, some.stop)
+            low, high = np.searchsorted(all_edges, [some.start, some.stop], side="right") - 1
+            edges = np.clip(all_edges[low : high + 2], some.start, some.stop)
             found: Ints = np.repeat(whole[low : low + len(edges) - 1], np.diff(edges))
             for first, stop, times in ends:
                 found[max(0, first - some.start) : max(0, stop - some.start)] += times
             return found
 
-        return _repeated(times_of, int(self._edges[-1]), self.count)
+        return _repeated(times_of, int(all_edges[-1]), sum(counts))
+
+    return EpochDraws(kind="SourceDraws", count=sum(counts), told=[np.array(counts), all_edges], drawn=drawn)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,7 +306,7 @@ def interleaved(blocks: NDArray[np.integer[Any]], sizes: Ints, strata: Ints) -> 
     return blocks[np.argsort(place, kind="stable")].astype(np.int64, copy=False)
 
 
-# --- Samples that are drawn of all possible ones, and their seeds --------------------------------------
+# --- Samples that are drawn of all possible ones ---------------------------------------------------------
 
 
 class RandomStarts:
@@ -363,12 +358,3 @@ class RandomStarts:
 def below(words: NDArray[np.uint64], counts: Any) -> Ints:
     """Turn 64 random bits each into numbers from 0 to less than the counts, which are far below 2**64."""
     return (words % np.asarray(counts).astype(np.uint64)).astype(np.int64)
-
-
-@dataclass(frozen=True, slots=True)
-class SeedsColumn:
-    """A field of each sample's number and a random seed for what is done to it; see `h5stream.samples.columns`."""
-
-    def __call__(self, numbers: Ints, rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
-        """Return the values of some samples."""
-        return np.stack([numbers, words_of(numbers, *drawn, SAMPLES).view(np.int64)], axis=1)

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.samples.boxes import BoxSpace, Grid, Listed
 from h5stream.samples.objects import Rows
 from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
 from h5stream.samples.sequences import Sequences, room_for
+from h5stream.samples.space import Grid, Listed, Space
 from h5stream.samples.table import ROW, START, Table, part_of_each
 
 Ints = NDArray[np.int64]
@@ -62,20 +62,28 @@ def along_axis(samples: Any, is_scaled: bool = False) -> AlongAxis | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldSteps:
-    """How far a field's steps lead along the axis of a volume."""
+    """How far a field's steps lead along the axis of a volume, or of each of several."""
 
-    elements: int  # elements of the field along it
+    elements: Any  # elements of the field along it
     least: int  # least, most: its first and its last step
     most: int
     scale: Fraction = Fraction(1)  # its elements for each of those that samples count in
     origin: int = 0  # which number of an origin they are counted from
 
+    @property
+    def first(self) -> int:
+        """The first place that a sample may begin at, so that no step leads out."""
+        return -(self.least / self.scale).__floor__()
 
-def axis_space(samples: Sequences | Rows, volumes: Ints, steps_of_each: Sequence[Sequence[FieldSteps]]) -> BoxSpace:
-    """Find all samples along an axis."""
+    def last(self, most: int) -> Any:
+        """Return the last place from which so many elements more are there."""
+        return -(-(self.elements - most) * self.scale.denominator // self.scale.numerator) - 1
+
+
+def axis_space(samples: Sequences | Rows, volumes: Ints, steps: Sequence[FieldSteps], edges: Any = None) -> Space:
+    """Find all samples along an axis; with `edges` of segments, along axis 0."""
     sequences = Sequences(1) if isinstance(samples, Rows) else samples
-    limits = [_limits(sequences, int(volume[-1]), some) for volume, some in zip(volumes, steps_of_each, strict=True)]
-    first, last = np.array(limits, dtype=np.int64).reshape(-1, 2).T
+    first, last = _limits(sequences, volumes[:, -1], steps)
     counts = np.where(volumes[:, -1] > 0, np.maximum(0, (last - first) // sequences.stride + 1), 0)
     ends = first + (counts - 1) * sequences.stride
     if sequences.tail == "shift":
@@ -85,12 +93,11 @@ def axis_space(samples: Sequences | Rows, volumes: Ints, steps_of_each: Sequence
     by_row = volumes.shape[1] > 1
     segments = volumes[:, 0] if by_row else np.ones(len(volumes), dtype=np.int64)
     if not (counts * segments).any():
-        every = [each for some in steps_of_each for each in some]
-        least, most = min(each.least for each in every), max(each.most for each in every)
+        least, most = min(each.least for each in steps), max(each.most for each in steps)
         raise OptionError(
-            f"no sample fits: its steps span {most - least + 1:,} elements (from {least} to {most}), and the longest "
-            f"of {int(segments.sum()):,} segments has {int(volumes[:, -1].max(initial=0)):,}; take a shorter one, or "
-            "pad='edge' or pad='zeros'"
+            f"no sequence fits: its steps span {most - least + 1:,} {'elements' if edges is None else 'rows'} (from "
+            f"{least} to {most}), and the longest of {int(segments.sum()):,} segments has "
+            f"{int(volumes[:, -1].max(initial=0)):,}; take a shorter one, or pad='edge' or pad='zeros'"
         )
     along = [each[:, None] for each in (first, last, counts)]
     if by_row:
@@ -98,20 +105,18 @@ def axis_space(samples: Sequences | Rows, volumes: Ints, steps_of_each: Sequence
         along = [np.hstack(pair) for pair in zip([np.zeros_like(rows), rows - 1, rows], along, strict=True)]
     stride = (1, sequences.stride) if by_row else (sequences.stride,)
     grid = Grid(first=along[0], last=along[1], counts=along[2], stride=stride, segment_axes=int(by_row))
-    left_out = int(segments[counts == 0].sum())
-    return BoxSpace(volumes=volumes, starts=grid, pad=sequences.pad, draws=sequences.draws, left_out=left_out)
+    left_out, pad, draws = int(segments[counts == 0].sum()), sequences.pad, sequences.draws
+    return Space(volumes=volumes, starts=grid, pad=pad, draws=draws, left_out=left_out, edges=edges)
 
 
-def _limits(sequences: Sequences, elements: int, steps_of_each: Sequence[FieldSteps]) -> tuple[int, int]:
-    """Return the first and the last place along an axis that a sample may begin at."""
-    plain = [each for each in steps_of_each if each.scale == 1]
+def _limits(sequences: Sequences, elements: Ints, steps: Sequence[FieldSteps]) -> tuple[Ints, Ints]:
+    """Return the first and the last place along an axis of each volume that a sample may begin at."""
+    plain = [each for each in steps if each.scale == 1]
     least, most = min((e.least for e in plain), default=0), max((e.most for e in plain), default=0)
     before, after = room_for(sequences, least, most)
-    first, last = max(0, -least - before), min(elements - 1, elements - 1 - most + after)
-    if sequences.pad is None:
-        for each in steps_of_each:
-            first = max(first, -(each.least / each.scale).__floor__())
-            last = min(last, ((each.elements - each.most) / each.scale).__ceil__() - 1)
+    first, last = np.full_like(elements, max(0, -least - before)), np.minimum(elements - 1, elements - 1 - most + after)
+    for each in steps if sequences.pad is None else ():
+        first, last = np.maximum(first, each.first), np.minimum(last, each.last(each.most))
     return first, last
 
 
@@ -121,8 +126,8 @@ def table_axis_space(
     volumes: Ints,
     parts: Mapping[tuple[int, str], int],
     paths: Sequence[str],
-    steps_of_each: Sequence[Sequence[FieldSteps]],
-) -> BoxSpace:
+    steps: Sequence[FieldSteps],
+) -> Space:
     """Find where the samples of a table begin along an axis."""
     part = part_of_each(table, parts, paths)
     if part is None:
@@ -133,13 +138,10 @@ def table_axis_space(
     if kind.has_rows:
         _check(table, ROW, origins[:, 0], np.zeros(len(table)), volumes[part, 0] - 1, volumes[part, 0])
     pad = table.pad is not None
-    for place in range(max(map(len, steps_of_each))):
-        of_part = [some[place] for some in steps_of_each]
-        least = [0 if pad else -(each.least / each.scale).__floor__() for each in of_part]
-        most = [((e.elements - (0 if pad else e.most)) / e.scale).__ceil__() - 1 for e in of_part]
-        bounds = np.array([least, most, [e.elements for e in of_part]], dtype=np.int64)[:, part]
-        _check(table, kind.origins[of_part[0].origin], origins[:, of_part[0].origin], *bounds)
-    return BoxSpace(volumes=volumes, starts=Listed(volume=part, origins=origins), pad=table.pad)
+    for each in steps:
+        least, most = np.full(len(part), 0 if pad else each.first), each.last(0 if pad else each.most)[part]
+        _check(table, kind.origins[each.origin], origins[:, each.origin], least, most, each.elements[part])
+    return Space(volumes=volumes, starts=Listed(volume=part, origins=origins), pad=table.pad)
 
 
 def _check(table: Table, name: str, numbers: Ints, least: Any, most: Any, elements: Any) -> None:

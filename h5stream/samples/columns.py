@@ -1,13 +1,10 @@
-"""Fields that come from no dataset: values in memory, numbers of samples, masks of padding, what a part has once. Pure.
-
-Each gives its values for samples by their numbers and by the rows that they begin at.
-"""
+"""Fields that come from no dataset: values in memory, numbers of samples, padding, what a part has once. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,74 +118,27 @@ Given = Values | SampleNumber | SourceNumber | Padding
 FROM_NO_FILE = (Values, SampleNumber, SourceNumber, Padding)
 
 
-class Column(Protocol):
-    """The values of a field that comes from no dataset: an array, or a list. Any thread may ask.
-
-    Samples are named by their numbers, and by the rows that they begin at; `drawn` are seed and epoch, of which what is
-    drawn for a sample is a function.
-    """
-
-    def __call__(self, numbers: Ints, rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
-        """Return the values of some samples."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class ValuesColumn:
-    """Values by the numbers of samples."""
+class Column:
+    """The values of a field that comes from no dataset: an array, or a list. Any thread may ask."""
 
-    values: Any  # one for each
+    values: Any = None  # one for each sample, or each part; None for their numbers
+    starts: tuple[int, ...] = ()  # the first sample of each part, where samples of one share a value
+    by_rows: bool = False  # whether parts are of rows of the files: `starts` are numbers of these then
+    has_seeds: bool = False  # whether each number comes with a random one for what is done to the sample
+    steps: Steps = ()  # steps, space: where it tells which steps of a sample lie outside of its segment
+    space: Space | None = None
 
-    def __call__(self, numbers: Ints, rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
-        """Return the values of some samples."""
-        return _chosen(self.values, numbers)
-
-
-@dataclass(frozen=True, slots=True)
-class NumberColumn:
-    """The numbers themselves."""
-
-    def __call__(self, numbers: Ints, rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
-        """Return the values of some samples."""
-        return numbers
-
-
-@dataclass(frozen=True, slots=True)
-class SourceColumn:
-    """Which of several sources each sample is of."""
-
-    starts: tuple[int, ...] = (0,)  # the number of each source's first sample
-
-    def __call__(self, numbers: Ints, rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
-        """Return the values of some samples."""
-        return np.searchsorted(self.starts, numbers, side="right") - 1
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PaddingColumn:
-    """Which steps of each sample lie outside of its segment."""
-
-    steps: Steps
-    space: Space  # the samples
-
-    def __call__(self, numbers: Ints, rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
-        """Return the values of some samples."""
-        return self.space.outside(numbers, self.steps)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PartColumn:
-    """What each part of the data, a file or a group, has once."""
-
-    starts: tuple[int, ...]  # the number of each part's first row
-    values: Any  # one for each part
-
-    def __call__(self, numbers: Ints, rows: NDArray[Any], drawn: tuple[int, int]) -> Any:
-        """Return the values of some samples."""
-        return _chosen(self.values, np.searchsorted(self.starts, rows, side="right") - 1)
-
-
-def _chosen(values: Any, places: Ints) -> Any:
-    return values[places] if isinstance(values, np.ndarray) else [values[place] for place in places.tolist()]
+    def of(self, numbers: Ints, rows: NDArray[Any]) -> Any:
+        """Return the values of some samples, by their numbers and by the rows that they begin at."""
+        if self.space is not None:
+            return self.space.outside(numbers, self.steps)
+        places = rows if self.by_rows else numbers
+        if self.starts:
+            places = np.searchsorted(self.starts, places, side="right") - 1
+        if self.values is None or isinstance(self.values, np.ndarray):
+            return places if self.values is None else self.values[places]
+        return [self.values[place] for place in places.tolist()]
 
 
 def _in_memory(values: Any) -> Any:

@@ -12,10 +12,9 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.samples.segments import Bounds, Edges, Ends, Ids, Lengths
+from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
 
 Of = str | Sequence[str] | Ends | Bounds | Lengths | Ids | None
 
@@ -159,38 +158,12 @@ def checked_steps(steps: Any) -> tuple[int, ...]:
     return found
 
 
-def anchors_of(edges: Edges, sequences: Sequences, first_step: int, last_step: int) -> NDArray[np.int64]:
-    """Return the anchors of all sequences, ascending."""
-    before, after = room_for(sequences, first_step, last_step)
-    first = np.maximum(edges[:-1], edges[:-1] - first_step - before)
-    last = np.minimum(edges[1:] - 1, edges[1:] - 1 - last_step + after)
-    counts = np.where(edges[1:] > edges[:-1], np.maximum(0, (last - first) // sequences.stride + 1), 0)
-    ends = np.cumsum(counts)
-    within = np.arange(counts.sum()) - np.repeat(ends - counts, counts)
-    anchors: NDArray[np.int64] = np.repeat(first, counts) + within * sequences.stride
-    if sequences.tail == "shift":
-        left = (counts > 0) & (first + (counts - 1) * sequences.stride < last)
-        anchors = np.sort(np.concatenate([anchors, last[left]]))
-    return anchors
-
-
 def room_for(sequences: Sequences, first_step: int, last_step: int) -> tuple[int, int]:
     """Return how many rows may be padded at either end."""
     if sequences.pad is None:
         return 0, 0
     most = sequences.pad_rows or (max(0, -first_step), max(0, last_step))
     return min(max(0, -first_step), most[0]), min(max(0, last_step), most[1])
-
-
-def rows_taken(anchors: NDArray[Any], steps: tuple[int, ...], edges: Edges) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-    """Return the rows that samples take of a field, step after step, and which of the steps lead out of the segment.
-
-    The row of such a step is the segment's first or last.
-    """
-    rows = (anchors.astype(np.int64)[:, None] + np.array(steps, dtype=np.int64)).reshape(-1)
-    segment = np.searchsorted(edges, anchors, side="right") - 1
-    clipped = np.clip(rows, np.repeat(edges[segment], len(steps)), np.repeat(edges[segment + 1] - 1, len(steps)))
-    return clipped, clipped != rows
 
 
 def one_of(kind: str, name: str, value: Any, options: tuple[str, ...]) -> None:

@@ -1,92 +1,261 @@
-"""Sample spaces: which samples there are, and which rows each field takes of one."""
+"""Sample spaces: which samples there are, and what each field takes of one. Pure.
+
+A *volume* is a dataset that samples are parts of, or several of equal axes, or a segment: a stretch of the rows of all
+files. A sample has an *origin*, a number along each axis that samples begin at; of each axis of its own a dataset gives
+the elements at some *offsets* from one of these numbers, or from 0.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.samples.boxes import BoxSpace, number_outside
 from h5stream.samples.segments import Edges
-from h5stream.samples.sequences import Draws, Sequences, anchors_of, rows_taken
+from h5stream.samples.sequences import Draws, Sequences
 
 Ints = NDArray[np.int64]
 
 Steps = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SequenceSpace:
-    """All sequences of some segments."""
+@dataclass(frozen=True, slots=True)
+class Along:
+    """What a sample takes of a dataset along one axis."""
 
-    anchors: NDArray[np.int64]  # the row that each sample begins at
-    edges: Edges  # of the segments; see `h5stream.samples.segments`
-    pad: str | float | None  # what stands where a step leads out of its segment; None where none does
-    left_out: int  # segments that no sample is of, since they are shorter than one
-    draws: Draws | None = None  # how an epoch's samples are drawn from these; None where it takes all
-    # for samples that a `Table` lists: the rows that fields count from which name another column of it
-    others: dict[str, NDArray[np.int64]] | None = None
+    offsets: range | tuple[int, ...]  # the elements
+    origin: int | None = None  # which number of the sample's origin they are counted from; None counts from 0
+    scale: Fraction = Fraction(1)  # elements of this dataset for each of those that origins count in
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of the axis."""
+        return self.origin is None and isinstance(self.offsets, range)
+
+    @property
+    def span(self) -> int:
+        """Elements from the first to the last."""
+        return max(self.offsets, default=-1) - min(self.offsets, default=0) + 1
+
+    def begins(self, origins: Ints) -> Any:
+        """Return where the offsets are counted from, for samples by their origins."""
+        if self.origin is None:
+            return 0
+        numbers = origins[:, self.origin]
+        return numbers if self.scale == 1 else numbers * self.scale.numerator // self.scale.denominator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Grid:
+    """Origins that follow one another by strides along each axis, the last at most a place of its own."""
+
+    first: Ints  # first, last: (volumes, axes): the first and the last origin along each axis of each volume
+    last: Ints
+    counts: Ints  # (volumes, axes): how many there are
+    stride: tuple[int, ...]  # from one to the next along each axis
+    segment_axes: int = 0  # axes of which each number is a segment of its own: 0 where a volume is one
+
+    @property
+    def _samples(self) -> Ints:
+        """How many samples each volume has."""
+        samples: Ints = np.prod(self.counts, axis=1, dtype=np.int64)
+        return samples
 
     @property
     def samples(self) -> int:
-        """How many samples there are."""
-        return len(self.anchors)
+        """How many there are."""
+        return int(self._samples.sum())
 
     @property
     def segments(self) -> tuple[Ints, Ints]:
         """The number of each segment's first sample, and how many it has, of those that have any."""
-        segment = np.searchsorted(self.edges, self.anchors, side="right")
+        inner = np.prod(self.counts[:, self.segment_axes :], axis=1, dtype=np.int64)
+        counts = np.repeat(inner, np.prod(self.counts[:, : self.segment_axes], axis=1, dtype=np.int64))
+        starts = np.cumsum(counts) - counts
+        return starts[counts > 0], counts[counts > 0]
+
+    @property
+    def arrays(self) -> tuple[Ints, ...]:
+        """What it is made of."""
+        return self.first, self.last, self.counts
+
+    def volumes_of(self, numbers: NDArray[Any]) -> Ints:
+        """Return the volume of each sample, by its number."""
+        return np.searchsorted(np.cumsum(self._samples), numbers, side="right")
+
+    def origins_of(self, numbers: NDArray[Any]) -> Ints:
+        """Return the origin of each sample, by its number."""
+        volume = self.volumes_of(numbers)
+        left = numbers - (np.cumsum(self._samples) - self._samples)[volume]
+        origins = np.empty((len(volume), self.counts.shape[1]), dtype=np.int64)
+        for axis in reversed(range(origins.shape[1])):
+            left, place = np.divmod(left, self.counts[volume, axis])
+            place = self.first[volume, axis] + place * self.stride[axis]
+            origins[:, axis] = np.minimum(place, self.last[volume, axis])
+        return origins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Listed:
+    """Origins one by one."""
+
+    volume: Ints  # (samples,): the volume of each; none where origins are rows
+    origins: Ints  # (samples, numbers): the numbers of each
+
+    @property
+    def samples(self) -> int:
+        """How many there are."""
+        return len(self.origins)
+
+    @property
+    def segments(self) -> tuple[Ints, Ints]:
+        """One of all."""
+        return np.zeros(1, dtype=np.int64), np.array([self.samples])
+
+    @property
+    def arrays(self) -> tuple[Ints, ...]:
+        """What it is made of."""
+        return self.volume, self.origins
+
+    def volumes_of(self, numbers: NDArray[Any]) -> Ints:
+        """Return the volume of each sample, by its number."""
+        volumes: Ints = self.volume[numbers]
+        return volumes
+
+    def origins_of(self, numbers: NDArray[Any]) -> Ints:
+        """Return the origin of each sample, by its number."""
+        origins: Ints = self.origins[numbers]
+        return origins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accept:
+    """Which boxes will do."""
+
+    function: Callable[[Any], Any]  # tells it of a box
+    on: str | int | None  # the field that it is asked about, by its name or place; None asks about whole samples
+    tries: int  # boxes that are tried for each sample, at most
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Space:
+    """All samples that are parts of some volumes."""
+
+    volumes: Ints  # (volumes, axes): elements of each along the axes that samples begin at
+    starts: Grid | Listed  # where samples begin
+    pad: str | float | None = None  # what stands outside of volumes; None where no sample leads out
+    draws: Draws | None = None  # how an epoch's samples are drawn from all; None where it takes all
+    left_out: int = 0  # volumes, or rows of them, that no sample is of: they are shorter than one, or lack a field
+    accept: Accept | None = None  # which boxes will do; None accepts all
+    # where volumes are segments: the first row of each, and where the last ends; origins that are listed are rows then
+    edges: Edges | None = None
+    columns: tuple[str, ...] = ("",)  # of rows that a `Table` lists: what fields that count from each call it
+
+    @property
+    def samples(self) -> int:
+        """How many there are, or how many are possible."""
+        return self.starts.samples
+
+    @functools.cached_property
+    def rows(self) -> Ints:
+        """The rows that samples of segments begin at: of each column, one a sample."""
+        if isinstance(self.starts, Listed):
+            return self.starts.origins.T
+        assert self.edges is not None
+        first, last, counts = (each[:, 0] for each in self.starts.arrays)
+        rows = np.arange(self.samples)
+        rows -= np.repeat(np.cumsum(counts) - counts, counts)
+        rows *= self.starts.stride[0]
+        rows += np.repeat(self.edges[:-1] + first, counts)
+        return np.minimum(rows, np.repeat(self.edges[:-1] + last, counts), out=rows)[None]
+
+    @property
+    def segments(self) -> tuple[Ints, Ints]:
+        """The number of each segment's first sample, and how many it has, of those that have any."""
+        if self.edges is None or isinstance(self.starts, Grid):
+            return self.starts.segments
+        segment = np.searchsorted(self.edges, self.rows[0], side="right")
         first = np.flatnonzero(np.diff(segment, prepend=-1))
         return first, np.diff(np.append(first, len(segment)))
 
     @property
     def nbytes(self) -> int:
         """Bytes that it takes in memory."""
-        return self.anchors.nbytes + sum(rows.nbytes for rows in (self.others or {}).values())
+        rows = 0 if self.edges is None else 8 * self.samples * len(self.columns)
+        arrays = () if self.edges is not None and isinstance(self.starts, Listed) else self.starts.arrays
+        return rows + self.volumes.nbytes + sum(each.nbytes for each in arrays)
 
     def anchors_of(self, numbers: NDArray[Any], at: str = "") -> Ints:
-        """Return the rows that samples begin at, by their numbers, for fields that count from a column of a table."""
-        anchors: Ints = (self.others[at] if at and self.others is not None else self.anchors)[numbers]
+        """Return the rows that samples begin at, of a column, by their numbers; of boxes their volumes."""
+        if self.edges is None:
+            return self.starts.volumes_of(numbers)
+        anchors: Ints = self.rows[self.columns.index(at) if at in self.columns else 0][numbers]
         return anchors
 
+    def boxes_of(self, numbers: NDArray[Any]) -> tuple[Ints, Ints]:
+        """Return the volume and the origin of each sample, by its number."""
+        return self.starts.volumes_of(numbers), self.starts.origins_of(numbers)
+
+    def drawn_again(self, numbers: Ints, trial: int) -> Ints:
+        """Return the boxes that are tried in place of some that were refused, as a function of their numbers alone.
+
+        They are of the same volume, or of any, as the first were drawn.
+        """
+        words = _mixed(numbers.astype(np.uint64), trial)
+        if self.draws is not None and self.draws.by == "rows":
+            return (words % np.uint64(self.samples)).astype(np.int64)
+        first, counts = self.segments
+        segment = np.searchsorted(first, numbers, side="right") - 1
+        return first[segment] + (words % counts[segment].astype(np.uint64)).astype(np.int64)
+
     def outside(self, numbers: NDArray[Any], steps: Sequence[int]) -> NDArray[np.bool_]:
-        """Tell which steps lead out of the segment, for each of some samples."""
-        return rows_taken(self.anchors[numbers], tuple(steps), self.edges)[1].reshape(len(numbers), len(steps))
+        """Tell which steps along the last axis lead out of the volume, for each of some samples."""
+        if self.edges is None:
+            volume, origins = self.boxes_of(numbers)
+            at = origins[:, self.volumes.shape[1] - 1]
+        else:
+            anchors = self.anchors_of(numbers)
+            volume = np.searchsorted(self.edges, anchors, side="right") - 1
+            at = anchors - self.edges[volume]
+        places = at[:, None] + np.array(steps, dtype=np.int64)
+        return (places < 0) | (places >= self.volumes[volume, -1:])
 
 
-Space = SequenceSpace | BoxSpace
+def space_of_rows(rows: Ints, edges: Edges, columns: tuple[str, ...] = ("",), **options: Any) -> Space:
+    """Return the space of samples that begin at some rows: of each column, one a sample."""
+    listed = Listed(volume=np.zeros(0, dtype=np.int64), origins=rows.T)
+    return Space(volumes=np.diff(edges)[:, None], starts=listed, edges=edges, columns=columns, **options)
 
 
-def sequence_space(sequences: Sequences, edges: Edges, steps: Sequence[Steps]) -> SequenceSpace:
-    """Find all sequences of some segments."""
-    first, last = min(map(min, steps)), max(map(max, steps))
-    anchors = anchors_of(edges, sequences, first, last)
-    lengths = np.diff(edges)
-    if not len(anchors):
-        longest = int(lengths.max(initial=0))
-        raise OptionError(
-            f"no sequence fits: its steps span {last - first + 1:,} rows (from {first} to {last}), and the longest of "
-            f"{len(lengths):,} segments has {longest:,}; take a shorter one, or pad='edge' or pad='zeros'"
-        )
-    with_samples = np.unique(np.searchsorted(edges, anchors, side="right"))
-    left_out = len(lengths) - len(with_samples)
-    return SequenceSpace(anchors=anchors, edges=edges, pad=sequences.pad, left_out=left_out, draws=sequences.draws)
+def joined_space(spaces: Sequence[Space], starts: Sequence[int]) -> Space:
+    """Return the space of several of segments that follow one another, each beginning at a row of the whole."""
+    edges, rows = [np.zeros(1, dtype=np.int64)], []
+    for space, start in zip(spaces, starts, strict=True):
+        assert space.edges is not None
+        edges.append(space.edges[1:] + start)
+        rows.append(space.rows + start)
+    left_out = sum(space.left_out for space in spaces)
+    joined = space_of_rows(np.concatenate(rows, axis=1), np.concatenate(edges), left_out=left_out)
+    return replace(joined, pad=spaces[0].pad, draws=spaces[0].draws)
 
 
-def joined_space(spaces: Sequence[SequenceSpace], starts: Sequence[int]) -> SequenceSpace:
-    """Return the space of several that follow one another, each beginning at a row of the whole."""
-    moved = list(zip(spaces, starts, strict=True))
-    return SequenceSpace(
-        anchors=np.concatenate([space.anchors + start for space, start in moved]),
-        edges=np.concatenate([np.zeros(1, dtype=np.int64), *(space.edges[1:] + start for space, start in moved)]),
-        pad=spaces[0].pad,
-        left_out=sum(space.left_out for space in spaces),
-        draws=spaces[0].draws,
-    )
+def _mixed(numbers: NDArray[np.uint64], trial: int) -> NDArray[np.uint64]:
+    """Return 64 bits for each number and trial that look random. Source: the finalizer of SplitMix64."""
+    bits = numbers * np.uint64(0x9E3779B97F4A7C15) + np.uint64((trial + 1) * 0xD1342543DE82EF95 % (1 << 64))
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
+    return bits ^ (bits >> np.uint64(31))
+
+
+def number_outside(pad: str | float | None) -> float | None:
+    """Return the number that a padding puts outside; None where it repeats what is inside, or there is none."""
+    return None if pad in (None, "edge", "reflect") else 0.0 if pad == "zeros" else float(pad)
 
 
 def steps_of(given: Any, samples: Any, name: str) -> Steps | None:
@@ -105,49 +274,8 @@ def steps_of(given: Any, samples: Any, name: str) -> Steps | None:
     return tuple(samples.steps)
 
 
-# --- Spans: the stored rows that samples take of a field, and where they land in each sample. Pure.
-#
-# A span is some consecutive rows that one sample takes. A sequence of 16 neighbouring rows is one span, steps that are
-# not neighbours are several, and samples that overlap have spans that share rows.
-
-
-class Spans(NamedTuple):
-    """What some samples take of a field, by ascending first row."""
-
-    first: Ints  # the number of each span's first row
-    rows: Ints  # how many rows it has
-    sample: Ints  # the sample that takes it, as its place among those that were asked about
-    at: Ints  # where its first row lands in the sample, counted in rows
-    outside_sample: Ints  # samples that have rows for which nothing is stored: a number stands there
-    outside_at: Ints  # which row of the sample that is
-
-
 def neighbours(steps: Steps) -> tuple[Ints, Ints, Ints]:
     """Group steps that follow one another: the first of each group, how many, and its place among the steps."""
     every = np.array(steps, dtype=np.int64)
     at = np.append(0, np.flatnonzero(np.diff(every) != 1) + 1)
     return every[at], np.diff(np.append(at, len(every))), at
-
-
-def spans_of(anchors: NDArray[Any], steps: Steps, space: SequenceSpace) -> Spans:
-    """Return what a field with steps takes of some samples."""
-    samples = np.arange(len(anchors), dtype=np.int64)
-    none, inside = samples[:0], samples
-    if space.pad is not None:
-        segment = np.searchsorted(space.edges, anchors, side="right") - 1
-        before, behind = anchors + min(steps) < space.edges[segment], anchors + max(steps) >= space.edges[segment + 1]
-        inside = np.flatnonzero(~(before | behind))
-    begins, counts, at = neighbours(steps)
-    first, sample = (anchors[inside].astype(np.int64)[:, None] + begins).reshape(-1), np.repeat(inside, len(begins))
-    rows, at, outside = np.tile(counts, len(inside)), np.tile(at, len(inside)), (none, none)
-    if len(inside) < len(samples):
-        over = np.setdiff1d(samples, inside, assume_unique=True)
-        single, leads_out = rows_taken(anchors[over], steps, space.edges)
-        of, step = np.repeat(over, len(steps)), np.tile(np.arange(len(steps)), len(over))
-        if number_outside(space.pad) is not None:
-            outside = of[leads_out], step[leads_out]
-            single, of, step = single[~leads_out], of[~leads_out], step[~leads_out]
-        first, rows = np.concatenate([first, single]), np.concatenate([rows, np.ones_like(single)])
-        sample, at = np.concatenate([sample, of]), np.concatenate([at, step])
-    by_row = np.argsort(first, kind="stable")
-    return Spans(first[by_row], rows[by_row], sample[by_row], at[by_row], *outside)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.samples.sequences import Pad, checked_pad, integer
-from h5stream.samples.space import SequenceSpace, Steps
+from h5stream.samples.space import Space, Steps, space_of_rows
 
 GROUP, FILE, ROW, START = "group", "file", "row", "start"
 
@@ -168,12 +168,11 @@ def table_space(
     parts: Mapping[tuple[int, str], int],
     paths: Sequence[str],
     fields: Sequence[tuple[str, Steps | None]],
-) -> SequenceSpace:
+) -> Space:
     """Find the rows that the samples of a table begin at."""
     part = part_of_each(table, parts, paths)
-    anchors = {
-        name: table.columns[name] + (0 if part is None else edges[part]) for name in {ROW, *(at for at, _ in fields)}
-    }
+    names = tuple(dict.fromkeys([ROW, *(at for at, _ in fields)]))
+    anchors = {name: table.columns[name] + (0 if part is None else edges[part]) for name in names}
     for column, steps in [(ROW, None), *fields]:
         # A sample begins at a row that is there, also where what its steps ask for may be padded.
         first, last = (0, 0) if steps is None or table.pad is not None else (min(steps), max(steps))
@@ -195,8 +194,7 @@ def table_space(
                     else "pad='edge' or 'zeros' fills in"
                 )
             )
-    others = {name: rows for name, rows in anchors.items() if name != ROW}
-    return SequenceSpace(anchors=anchors[ROW], edges=edges, pad=table.pad, left_out=0, others=others)
+    return space_of_rows(np.stack([anchors[name] for name in names]), edges, names, pad=table.pad)
 
 
 def part_of_each(table: Table, parts: Mapping[tuple[int, str], int], paths: Sequence[str]) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError
-from h5stream.samples.boxes import Along
+from h5stream.samples.space import Along
 from h5stream.samples.stretches import Ragged
 from h5stream.storage.extents import Volume
 from h5stream.storage.layout import VIA_H5PY, DatasetPart, FieldLayout

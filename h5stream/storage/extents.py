@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.axes import ROWS, AlongAxis, FieldSteps, along_axis, axis_space, table_axis_space
-from h5stream.samples.boxes import Along, Boxes, BoxSpace, Listed, box_space
+from h5stream.samples.boxes import Boxes, box_space
 from h5stream.samples.objects import Objects, Rows
 from h5stream.samples.sequences import Sequences
-from h5stream.samples.space import steps_of
+from h5stream.samples.space import Along, Listed, Space, steps_of
 from h5stream.samples.table import START, Table
 from h5stream.storage.fields import Field
 from h5stream.storage.rowbox import Columns, axes_taken
@@ -201,21 +201,22 @@ class Extents:
 
     def space(
         self, volumes: list[Volume], names: list[str], parts: dict[tuple[int, str], int], paths: tuple[str, ...]
-    ) -> BoxSpace:
+    ) -> Space:
         """Find all samples of some volumes, which have names, and are found by files' numbers and groups' names."""
         if isinstance(self.samples, Objects):
             nowhere = np.zeros((len(volumes), 0), dtype=np.int64)
-            return BoxSpace(volumes=nowhere, starts=Listed(volume=np.arange(len(volumes)), origins=nowhere))
+            return Space(volumes=nowhere, starts=Listed(volume=np.arange(len(volumes)), origins=nowhere))
         axes = len(self.samples.shape) if isinstance(self.samples, Boxes) else 1 + self.has_rows
         sizes: NDArray[np.int64] = np.array([volume.sizes(axes) for volume in volumes], dtype=np.int64)
-        steps_of_each = [volume.steps_of_each for volume in volumes]
+        of_each = zip(*(volume.steps_of_each for volume in volumes), strict=True)
+        steps = [replace(ones[0], elements=np.array([one.elements for one in ones])) for ones in of_each]
         if isinstance(self.samples, Boxes):
             multiples = [volumes[0].multiples[axis] for axis in range(axes)]
             return box_space(self.samples, sizes, names, multiples)
         if isinstance(self.samples, Table):
             assert self.kind is not None
-            return table_axis_space(self.samples, self.kind, sizes, parts, paths, steps_of_each)
-        return axis_space(self.samples, sizes, steps_of_each)
+            return table_axis_space(self.samples, self.kind, sizes, parts, paths, steps)
+        return axis_space(self.samples, sizes, steps)
 
     def has_once(self, dataset: Any) -> bool:
         """Tell whether an object's dataset is a value rather than numbers along axes: a single one, or strings."""

@@ -19,12 +19,11 @@ from h5stream.errors import (
     OptionError,
     UnsupportedFieldError,
 )
-from h5stream.samples.boxes import Along
 from h5stream.samples.columns import Given, Padding, Values
 from h5stream.samples.objects import Objects
 from h5stream.samples.segments import Bounds, Said
 from h5stream.samples.sequences import Sequences
-from h5stream.samples.space import steps_of
+from h5stream.samples.space import Along, steps_of
 from h5stream.samples.stretches import DENSE, Ragged, Stretches, changed, names_of, samples_said
 from h5stream.samples.table import Table
 from h5stream.storage import elements

@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from h5stream.errors import OptionError
-from h5stream.samples.boxes import BoxSpace
-from h5stream.samples.columns import Column, NumberColumn, PaddingColumn, PartColumn, SourceColumn, ValuesColumn
-from h5stream.samples.space import SequenceSpace, joined_space
+from h5stream.samples.columns import Column
+from h5stream.samples.space import Space, joined_space
 from h5stream.storage.agreement import FileParts, check_alike, with_like_strings
 from h5stream.storage.layout import DatasetPart, Lookup, SampleLayout
 from h5stream.storage.lookups import shared
@@ -93,18 +92,17 @@ def _joined_lookup(
 
 
 def _joined_column(
-    layouts: Sequence[SampleLayout], k: int, starts: tuple[int, ...], space: SequenceSpace | None
+    layouts: Sequence[SampleLayout], k: int, starts: tuple[int, ...], space: Space | None
 ) -> tuple[int, Column]:
     """Return a field that comes from no dataset, for the samples of all layouts."""
     given = [layout.columns[k][1] for layout in layouts]
     number, first = layouts[0].columns[k]
-    if isinstance(first, PaddingColumn):
-        assert space is not None
-        return number, PaddingColumn(first.steps, space)
-    if isinstance(first, NumberColumn | SourceColumn):
+    if first.space is not None:
+        return number, replace(first, space=space)
+    if first.values is None:
         return number, first
-    values = _concatenated([cast(ValuesColumn | PartColumn, one).values for one in given])
-    return number, ValuesColumn(values) if isinstance(first, ValuesColumn) else PartColumn(starts, values)
+    values = _concatenated([one.values for one in given])
+    return number, replace(first, values=values, starts=starts if first.by_rows else ())
 
 
 def _concatenated(several: Sequence[Any]) -> Any:
@@ -114,20 +112,20 @@ def _concatenated(several: Sequence[Any]) -> Any:
     return np.concatenate(several) if isinstance(several[0], np.ndarray) else [*itertools.chain(*several)]
 
 
-def _joined_space(layouts: Sequence[SampleLayout]) -> SequenceSpace | None:
+def _joined_space(layouts: Sequence[SampleLayout]) -> Space | None:
     given = [layout.space for layout in layouts]
     if all(space is None for space in given):
         return None
-    if any(isinstance(space, BoxSpace) for space in given):
+    spaces = [space for space in given if space is not None]
+    if any(space.edges is None for space in spaces):
         raise OptionError(
             "samples=Boxes(...), and objects that are stored in different ways, are of one H5Dataset; give that all "
             "files"
         )
-    spaces = [space for space in given if isinstance(space, SequenceSpace)]
     first = spaces[0]
     if len(spaces) < len(given) or any(space.pad != first.pad for space in spaces):
         raise OptionError("datasets that are read as one must have samples= of one kind, padded alike")
-    if any(space.others is not None for space in spaces):
+    if any(space.columns != ("",) for space in spaces):
         raise OptionError("a Table lists the samples of one H5Dataset; give that all files, and the Table their names")
     if any(space.draws != first.draws for space in spaces) or (first.draws and first.draws.per_epoch is not None):
         raise OptionError(

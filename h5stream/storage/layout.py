@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.samples.boxes import Along
 from h5stream.samples.columns import Column
 from h5stream.samples.normalising import Normalisation
 from h5stream.samples.sequences import Draws
-from h5stream.samples.space import Space
+from h5stream.samples.space import Along, Space
 from h5stream.samples.stretches import Ragged
 from h5stream.storage.elements import Leaf
 from h5stream.storage.fields import Field, SampleShape
@@ -319,6 +318,16 @@ class SampleLayout:
     def samples(self) -> int:
         """All samples: rows, unless `space` says which there are."""
         return self.rows if self.space is None else self.space.samples
+
+    @property
+    def has_boxes(self) -> bool:
+        """Whether samples are parts of arrays, and not rows or several rows of segments."""
+        return self.space is not None and self.space.edges is None
+
+    @property
+    def segments(self) -> Space | None:
+        """The samples, where these are of segments of rows."""
+        return None if self.has_boxes else self.space
 
     @property
     def draws(self) -> Draws | None:

@@ -15,23 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, FieldNotFoundError, H5StreamError, OptionError, UnsupportedFieldError
-from h5stream.samples.axes import ROWS
-from h5stream.samples.boxes import number_outside
+from h5stream.samples.axes import ROWS, FieldSteps, axis_space
 from h5stream.samples.columns import (
     Column,
-    NumberColumn,
     Padding,
-    PaddingColumn,
-    PartColumn,
     SampleNumber,
-    SourceColumn,
     SourceNumber,
     Values,
-    ValuesColumn,
 )
 from h5stream.samples.objects import Objects
 from h5stream.samples.sequences import Sequences
-from h5stream.samples.space import SequenceSpace, Space, sequence_space, steps_of
+from h5stream.samples.space import Space, number_outside, space_of_rows, steps_of
 from h5stream.samples.stretches import DENSE
 from h5stream.samples.table import ROW, Table, groups_in, table_space
 from h5stream.storage import whereabouts
@@ -328,15 +322,15 @@ def _columns(
     """Return the fields that come from no dataset, by their numbers."""
     for number, given in zip(layout.entries, shape.fields, strict=True):
         if isinstance(given, SampleNumber):
-            yield number, NumberColumn()
+            yield number, Column()
         elif isinstance(given, SourceNumber):
-            yield number, SourceColumn()
+            yield number, Column(starts=(0,))
         elif isinstance(given, Padding):
             assert isinstance(samples, (Sequences, Table))
             assert layout.space is not None
             steps = steps_of(given.steps, samples, "Padding()")
             assert steps is not None
-            yield number, PaddingColumn(steps, layout.space)
+            yield number, Column(steps=steps, space=layout.space)
         elif isinstance(given, Values):
             if len(given.values) != layout.samples:
                 raise FieldLengthError(
@@ -344,14 +338,15 @@ def _columns(
                     f"{layout.samples:,} samples in the files: it needs one for each, "
                     "also for those that rows= leaves out"
                 )
-            yield number, ValuesColumn(given.values)
+            yield number, Column(given.values)
     for place, (number, first) in enumerate(files[0].once):
         every = [file.once[place][1] for file in files]
         if files[0].are_objects:
             joined = _held(np.concatenate(every)) if isinstance(first, np.ndarray) else [*itertools.chain(*every)]
-            yield number, ValuesColumn(joined)
+            yield number, Column(joined)
             continue
-        yield number, PartColumn(layout.file_starts, _held(np.stack(every)) if isinstance(first, np.ndarray) else every)
+        held = _held(np.stack(every)) if isinstance(first, np.ndarray) else every
+        yield number, Column(held, layout.file_starts, by_rows=True)
 
 
 def _held(values: NDArray[Any]) -> NDArray[Any]:
@@ -373,7 +368,7 @@ def _space(
             return None
         rows = (np.arange(file.rows) if file.anchors is None else file.anchors for file in parts.files)
         every = np.concatenate([row + start for row, start in zip(rows, parts.starts, strict=False)])
-        return SequenceSpace(anchors=every, edges=np.array([0, parts.rows]), pad=None, left_out=parts.left_out)
+        return space_of_rows(every[None], np.array([0, parts.rows]), left_out=parts.left_out)
     volumes = [file.volume for file in parts.files if file.volume is not None]
     if samples is not None and volumes:
         space = Extents.of(samples).space(volumes, parts.labels, numbers, paths)
@@ -384,8 +379,9 @@ def _space(
     if not isinstance(samples, Sequences):
         return None
     every = np.concatenate([np.zeros(1, dtype=np.int64), *(edges[1:] for edges in parts.edges)])
-    taken = [field.steps for field in fields if field.steps is not None]
-    return sequence_space(samples, every, taken or [tuple(samples.steps or (0,))])
+    taken = [field.steps for field in fields if field.steps is not None] or [tuple(samples.steps or (0,))]
+    lengths, least, most = np.diff(every), min(map(min, taken)), max(map(max, taken))
+    return axis_space(samples, lengths[:, None], [FieldSteps(elements=lengths, least=least, most=most)], every)
 
 
 def _check_padding(layout: SampleLayout) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import CorruptChunkError, H5StreamError, MissingFilterError
-from h5stream.samples.boxes import Along
+from h5stream.samples.space import Along
 from h5stream.storage import elements, filters
 from h5stream.storage.codecs import NBIT, SCALEOFFSET, DecodeError
 from h5stream.storage.external import files_behind

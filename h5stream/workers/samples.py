@@ -2,7 +2,7 @@
 
 A batch is taken apart into samples, the user's function gets each, and what it gives is collated: into memory that both
 processes map, where another process does it. Before each sample the generators of random numbers are seeded by what
-`h5stream.order.weights.SeedsColumn` has for it, so that which process does it, and when, makes no difference.
+`h5stream.samples.columns.Column` has for it, so that which process does it, and when, makes no difference.
 """
 
 from __future__ import annotations

@@ -94,7 +94,8 @@ def test_planes_come_to_their_places_wherever_lines_begin(width, shift, elements
     memory, slots, batch, within, places = window(generator, count, elements * width, shift=shift)
     rows, expected = generator.integers(0, chunk_rows, count), memory.copy()
     whole = twins.elements_of_planes(source, planes, chunk_rows * elements).reshape(-1)
-    segments = np.array([[0, 0, elements]])
+    segments = np.array([[elements // 2, 0, elements - elements // 2], [0, elements - elements // 2, elements // 2]])
+    segments = segments[segments[:, 2] > 0]
     twins.scatter(expected, places, rows, np.ones(count, int), whole, elements * width, segments * width, 0)
     native.scatter_planes(source, planes, segments, elements, rows, batch, within, slots, 0, elements * width)
     np.testing.assert_array_equal(memory, expected)
@@ -107,6 +108,46 @@ def test_planes_are_joined(width, count):
     planes, out = np.arange(width) * count, np.zeros(width * count + 1, np.uint8)
     native.gather_planes(source, planes, count, out)
     assert out.tolist() == [*twins.elements_of_planes(source, planes, count).reshape(-1), 0]
+
+
+@pytest.mark.parametrize("width", [2, 3, 4, 8, 12])
+def test_planes_of_a_stack_are_joined_chunk_by_chunk(width):
+    chunks, count, tail = 5, 9, 4
+    stack = np.random.default_rng(width).integers(0, 256, (chunks, count * width + tail), dtype=np.uint8)
+    out, planes = np.zeros(chunks * count * width, np.uint8), np.arange(width, dtype=np.int64) * count
+    native.gather_planes_stack(stack.reshape(-1), planes, count, stack.shape[1], chunks, out)
+    expected = [twins.elements_of_planes(chunk, planes, count) for chunk in stack]
+    np.testing.assert_array_equal(out, np.concatenate(expected).reshape(-1))
+
+
+@pytest.mark.parametrize("places", [[0], [5, 1], [7, 6, 5, 4, 3, 2, 1, 0], [2, 2, 19, 0, 4]])
+def test_bytes_of_a_leaf_are_gathered_in_the_order_named(places):
+    elements = np.random.default_rng(0).integers(0, 256, (50, 20), dtype=np.uint8)
+    out = np.zeros(50 * len(places), np.uint8)
+    native.gather_leaf(elements.reshape(-1), 20, np.array(places), 50, out)
+    np.testing.assert_array_equal(out, elements[:, places].reshape(-1))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_stack_of_chunks_comes_to_its_places_as_one_after_the_other_would(seed):
+    generator = np.random.default_rng(seed)
+    chunks, chunk_rows, row_nbytes = 6, 5, 40
+    strides = np.array([16, 40, 33])  # of each piece
+    segments = [np.array([[3, 8, 5], [9, 20, 7]]), np.array([[0, 0, 40]]), np.array([[32, 39, 1]])]
+    stack = generator.integers(0, 256, (chunks, chunk_rows * 40), dtype=np.uint8)
+    counts, piece = generator.integers(0, 5, chunks), generator.integers(0, 3, chunks)
+    memory, slots, batch, within, places = window(generator, max(1, counts.sum()), row_nbytes)
+    rows, expected, high = generator.integers(0, chunk_rows, counts.sum()), memory.copy(), np.cumsum(counts)
+    for k, (low, end) in enumerate(zip(high - counts, high, strict=True)):
+        some, ones = slice(low, end), np.ones(end - low, int)
+        of = piece[k]
+        twins.scatter(expected, places[some], rows[some], ones, stack[k], strides[of], segments[of], row_nbytes)
+    total = len(rows)
+    native.scatter_stack(
+        address_of(stack.reshape(-1)), stack.shape[1], strides, np.concatenate(segments), np.array([0, 2, 3, 4]), piece,
+        high - counts, high, rows, rows[:0], batch[:total], within[:total], slots, 0, row_nbytes,
+    )  # fmt: skip
+    np.testing.assert_array_equal(memory, expected)
 
 
 @pytest.mark.parametrize("kind", ["i4", "i8"])

@@ -80,8 +80,8 @@ class Task:
     def ranges(self):
         return ()
 
-    def split(self):
-        yield self
+    def apart(self, task):
+        yield task
 
     def land(self, stored, destination, tools):
         if self.reader.hook is not None:

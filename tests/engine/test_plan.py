@@ -3,17 +3,13 @@
 import itertools
 
 import numpy as np
-import pytest
 from amounts import examples
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
-from making import make_file, numbers
 
-from h5stream import H5Dataset
 from h5stream.engine.footprint import TASK_NBYTES
-from h5stream.engine.landing.chunks import Chunks
+from h5stream.engine.landing.chunks import chunk_tables
 from h5stream.engine.plan import Placement
-from h5stream.engine.reader import RowReader
 from h5stream.order.epoch import Window
 from h5stream.storage.filters import Filter, Pipeline
 from h5stream.storage.index import MISSING, ChunkIndex
@@ -61,8 +57,7 @@ def window_of(rows, batch=None):
 
 
 def plan(part, rows, *, task_nbytes=TASK_NBYTES):
-    chunks = Chunks(part, (), GAP_NBYTES)
-    return list(chunks.tables(Placement.of(window_of(rows)), task_nbytes))
+    return list(chunk_tables(part, (), GAP_NBYTES, Placement.of(window_of(rows)), task_nbytes))
 
 
 @examples(200)
@@ -86,6 +81,7 @@ def test_every_row_of_a_window_is_placed_once_for_each_piece(data):
     for task in plan(part, wanted, task_nbytes=data.draw(st.integers(1, 1000))):
         assert task.edges[0] == (task.entry == MISSING).sum()
         assert task.edges[-1] == len(task.number)
+        assert (np.diff(task.offset) >= 0).all()
         for start, stop in itertools.pairwise(task.edges):
             ends = task.offset[start:stop] + task.nbytes[start:stop]
             gaps = task.offset[start + 1 : stop] - ends[:-1]
@@ -102,18 +98,6 @@ def test_every_row_of_a_window_is_placed_once_for_each_piece(data):
             in_turn = zip(rows_of.rows, rows_of.within, strict=True)
             seen += [(column, chunk * chunk_rows + int(r), int(w)) for r, w in in_turn]
     assert sorted(seen) == sorted((c, row, place) for c in range(columns) for place, row in enumerate(wanted))
-
-
-def test_chunks_are_read_in_the_order_of_the_files_bytes():
-    part = make_part(80, 8, offset=[900, 100, 500, 700, 300, 200, 800, 600, 400, 0])
-    (task,) = plan(part, range(80))
-    assert task.offset.tolist() == sorted(part.index.offset.tolist())
-
-
-def test_a_chunk_that_holds_several_rows_is_read_once():
-    (task,) = plan(make_part(), [0, 1, 7, 7, 8, 99])
-    assert task.number.tolist() == [0, 1, 12]
-    assert (task.high - task.low).tolist() == [4, 1, 1]
 
 
 def test_neighbours_are_fetched_together_and_what_lies_far_apart_is_not():
@@ -140,46 +124,6 @@ def test_a_task_never_spans_more_of_the_file_than_its_share():
 def test_tasks_are_cut_by_decoded_bytes():
     part = make_part(800, 8, nbytes=10)  # 32 bytes decoded
     assert [len(task.number) for task in plan(part, range(800), task_nbytes=320)] == [10] * 10
-
-
-def test_missing_chunks_come_without_a_read():
-    (task,) = plan(make_part(40, 8, stored=[1, 3]), range(40))
-    assert task.number[task.entry == MISSING].tolist() == [0, 2, 4]
-    assert (task.nbytes[task.entry == MISSING] == 0).all()
-
-
-def test_batches_count_from_the_windows_first():
-    window = window_of([0, 8, 16], batch=[7, 5, 6])
-    tasks = Chunks(make_part(24, 8), (), GAP_NBYTES).plan(Placement.of(window, 5), 1)
-    assert [task.placement.first_batch for task in tasks] == [2, 0, 1]
-
-
-def test_rows_of_several_files_go_to_their_parts():
-    parts = (make_part(10, 8), make_part(5, 2, row_start=10), make_part(10, 4, row_start=15))
-    of_parts = Placement.of(window_of([0, 9, 14, 15, 24])).of_parts(parts)
-    assert {number: ours.rows.tolist() for number, ours in of_parts} == {0: [0, 9], 1: [14], 2: [15, 24]}
-
-
-def test_rows_without_elements_need_no_task(tmp_path):
-    path = make_file(tmp_path / "a.h5", shape=(4, 0), dtype="f4")
-    reader = RowReader(H5Dataset(path, "x").layout)
-    assert list(reader.plan(Placement.of(window_of(range(4))), TASK_NBYTES)) == []
-
-
-@examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(task_nbytes=st.integers(1, 5000), rows=st.lists(st.integers(0, 99), min_size=1, max_size=50))
-def test_how_a_window_is_cut_into_tasks_does_not_change_what_is_read(tmp_path, task_nbytes, rows):
-    path = tmp_path / "a.h5"
-    if not path.exists():
-        make_file(path, data=numbers(100, 9), chunks=(7, 4), compression="gzip", shuffle=True)
-    tasks = RowReader(H5Dataset(path, "x").layout).plan(Placement.of(window_of(sorted(rows))), task_nbytes)
-    chunks = [one.ranges().offsets[0] for task in tasks for one in task.split()]
-    assert len(set(chunks)) == len(chunks) == 3 * len({row // 7 for row in rows})
-
-
-@pytest.mark.parametrize("rows", [[0], [99], [50, 50, 50]])
-def test_small_windows_are_single_tasks(rows):
-    assert len(plan(make_part(), rows)) == 1
 
 
 def test_spans_of_a_chunk_with_more_rows_than_their_numbers_can_count_are_left_whole():

@@ -6,7 +6,6 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
-import torch
 from inner import around, around_reads, run_of, stream_all, waits_of
 from recording import record_reads
 from sample_files import one_epoch_at_a_time
@@ -81,17 +80,6 @@ def test_an_order_that_tears_chunks_apart_shows_as_amplification(tmp_path, monke
     rows = np.arange(ROWS).reshape(256, 16).T.reshape(-1).tolist()  # each batch has one row of every 16
     found = epoch(path, batch_size=64, shuffle=None, sampler=rows, keep="never")
     assert found.read_amplification == 16.0
-
-
-def test_a_kept_dataset_is_read_in_the_first_epoch_only(tmp_path):
-    path = write(tmp_path / "a.h5", compression="gzip")
-    with H5StreamLoader(path, 512, fields="x") as loader:
-        seen = []
-        for _ in range(2):
-            assert sum(len(batch) for batch in loader) == ROWS
-            seen.append(loader.stats())
-    assert [found.decoded_bytes for found in seen] == [ROWS * WIDTH * 4, 0]
-    assert [found.rows for found in seen] == [ROWS, ROWS]
 
 
 def test_rows_through_h5py_are_counted_apart(tmp_path, monkeypatch):
@@ -228,9 +216,3 @@ def test_epochs_add_up(tmp_path):
     assert both.elapsed_s == one.elapsed_s + two.elapsed_s
     assert both.read_busy == pytest.approx((one.read_s + two.read_s) / (2 * (one.running_s + two.running_s)), rel=1)
     assert both.wait_max_s == max(one.wait_max_s, two.wait_max_s)
-
-
-def test_a_device_batch_would_not_be_looked_at():
-    """The counters know rows and times, never tensors: a batch on a device is not synchronised by counting."""
-    counters = RunCounters(threads=1, ready_limit=2, row_nbytes=4)
-    assert not any(isinstance(value, torch.Tensor) for value in vars(counters).values())

@@ -7,9 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from amounts import crossed, examples
-from hypothesis import HealthCheck, given
-from hypothesis import strategies as st
+from amounts import crossed
 from inner import stream_all
 from recording import asked_for, record_reads
 
@@ -18,79 +16,10 @@ from h5stream.engine.landing.unfiltered import EXTENT_NBYTES, reach_of
 from h5stream.errors import SourceChangedError, TruncatedFileError
 from h5stream.storage.source import LOCAL_GAP_NBYTES
 
-MEMBERS = np.dtype(
-    {"names": ["a", "b", "c"], "formats": ["<i2", (">f4", (3,)), "<u8"], "offsets": [1, 4, 16], "itemsize": 27}
-)
-
 
 @pytest.fixture(autouse=True)
 def nothing_is_kept(monkeypatch):
     stream_all(monkeypatch)
-
-
-def values_of(shape, dtype, seed=0):
-    rng = np.random.default_rng(seed)
-    if dtype.fields is None:
-        return rng.integers(0, 100, shape).astype(dtype)
-    values = np.zeros(shape, dtype)
-    for name in dtype.names:
-        values[name] = rng.integers(0, 100, values[name].shape)
-    return values
-
-
-@st.composite
-def stored(draw):
-    """A dataset's shape, dtype and chunks (None: contiguous), and whether some chunks were never written."""
-    shape = (draw(st.integers(1, 60)), *draw(st.lists(st.integers(1, 12), max_size=2)))
-    dtype = (
-        np.dtype(draw(st.sampled_from(["u1", "<i2", ">i2", "<f4", ">f8", "<c8", ">c16", "S5", "m"])))
-        if draw(st.booleans())
-        else MEMBERS
-    )
-    if dtype.kind == "m":
-        dtype = np.dtype("i8")
-    chunks = draw(st.none() | st.tuples(*(st.integers(1, n) for n in shape)))
-    return shape, dtype, chunks, draw(st.booleans())
-
-
-@examples(150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(form=stored(), data=st.data())
-def test_rows_columns_and_members_are_those_that_h5py_reads(tmp_path, form, data):
-    shape, dtype, chunks, sparse = form
-    values, path = values_of(shape, dtype), tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        dataset = file.create_dataset("x", shape, dtype, chunks=chunks)
-        written = slice(0, shape[0] // 2) if sparse else slice(None)
-        dataset[written] = values[written]
-        values = dataset[()]
-    columns = data.draw(st.none() | st.slices(shape[1])) if len(shape) > 1 else None
-    names = list(dtype.names) if dtype.fields else [""]
-    wanted = data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=3))
-    fields = [Field(f"x:{name}" if name else "x", columns=columns) for name in wanted]
-    rows = np.array(data.draw(st.lists(st.integers(0, shape[0] - 1), min_size=1, max_size=80)))
-    expected = values[rows] if columns is None else values[rows][:, columns]
-    ours = H5Dataset(str(path), fields)
-    found = ours[rows]
-    one = ours[int(rows[0])]
-    stretch = data.draw(st.slices(shape[0]))
-    # The same file twice, one behind the other: a stretch may begin in one and end in the next.
-    across = slice(shape[0] - 1, shape[0] + 1)
-    twice = H5Dataset([str(path)] * 2, fields)
-    for k, (name, batch, row) in enumerate(zip(wanted, found, one, strict=True)):
-        oracle = expected[name] if name else expected
-        whole = values[name] if name else values
-        for rows_of, rows in ((ours, stretch), (twice, across)):
-            told = np.concatenate([whole, whole])[rows] if rows_of is twice else whole[rows]
-            told = told if columns is None else told[:, columns]
-            given = rows_of[rows][k]
-            native = told.astype(told.dtype.newbyteorder("="))
-            assert given == told.tolist() if told.dtype.kind == "S" else given.numpy().tobytes() == native.tobytes()
-        if oracle.dtype.kind == "S":
-            assert batch == oracle.tolist()
-            continue
-        oracle = oracle.astype(oracle.dtype.newbyteorder("="))
-        assert batch.numpy().tobytes() == oracle.tobytes()
-        assert row.numpy().tobytes() == oracle[0].tobytes()
 
 
 def write(path, rows=4000, columns=20, chunks=None, **more):

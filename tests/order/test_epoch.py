@@ -1,12 +1,14 @@
 """The order: each row once an epoch over all ranks, resumable, a function of its inputs alone."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from listing import batches_of
 
 from h5stream.errors import OptionError
 from h5stream.order.blocks import make_blocks
@@ -45,17 +47,6 @@ def orders(draw, shuffle=None, drop_last=None, subset=None):
         return []
 
 
-def rows_of_windows(order, first_batch=0):
-    """Collect what the windows say, batch by batch."""
-    found = {k: {} for k in range(first_batch, order.batches)}
-    for window in order.windows(first_batch):
-        assert (np.diff(window.rows) > 0).all()
-        for row, batch, within in zip(window.rows, window.batch, window.within, strict=True):
-            assert int(within) not in found[int(batch)]
-            found[int(batch)][int(within)] = int(row)
-    return {batch: [rows[i] for i in range(len(rows))] for batch, rows in found.items()}
-
-
 def all_rows(order):
     return order.blocks.rows_at(np.arange(order.blocks.total_rows)).tolist()
 
@@ -63,7 +54,7 @@ def all_rows(order):
 @examples(300)
 @given(orders(drop_last=False))
 def test_each_row_comes_exactly_once_an_epoch_over_all_ranks(ranks):
-    seen = sorted(row for order in ranks for rows in rows_of_windows(order).values() for row in rows)
+    seen = sorted(row for order in ranks for rows in batches_of(order) for row in rows)
     assert not ranks or seen == all_rows(ranks[0])
 
 
@@ -72,7 +63,7 @@ def test_each_row_comes_exactly_once_an_epoch_over_all_ranks(ranks):
 def test_with_drop_last_every_batch_of_every_rank_is_full_and_no_row_comes_twice(ranks):
     seen = []
     for order in ranks:
-        for rows in rows_of_windows(order).values():
+        for rows in batches_of(order):
             assert len(rows) == order.settings.batch_size
             seen += rows
     assert len(set(seen)) == len(seen)
@@ -87,7 +78,7 @@ def test_every_rank_has_as_many_batches_and_none_is_empty_or_too_large(ranks):
     assert len({order.batches for order in ranks}) <= 1
     for order in ranks:
         sizes = [order.batch_size_of(k) for k in range(order.batches)]
-        assert sizes == [len(rows) for rows in rows_of_windows(order).values()]
+        assert sizes == [len(rows) for rows in batches_of(order)]
         assert sum(sizes) == order.rows
         assert all(1 <= size <= order.settings.batch_size for size in sizes)
         # Only where another rank has one row more does the last full batch give one away.
@@ -97,26 +88,17 @@ def test_every_rank_has_as_many_batches_and_none_is_empty_or_too_large(ranks):
 
 
 @examples(200)
-@given(orders())
-def test_a_batchs_rows_are_known_without_replaying_what_came_before(ranks):
-    for order in ranks:
-        for batch, rows in rows_of_windows(order).items():
-            assert order.batch_rows(batch).tolist() == rows
-
-
-@examples(200)
 @given(orders(), st.integers(0, 200))
 def test_resuming_at_a_batch_gives_the_tail_of_the_epoch(ranks, first):
     for order in ranks:
         first_batch = min(first, order.batches)
-        tail = {k: rows for k, rows in rows_of_windows(order).items() if k >= first_batch}
-        assert rows_of_windows(order, first_batch) == tail
+        assert batches_of(order, first_batch) == batches_of(order)[first_batch:]
 
 
 @examples(200)
 @given(orders(shuffle=False, drop_last=False))
 def test_without_shuffling_the_rows_come_in_file_order(ranks):
-    rows = [row for order in ranks for batch in range(order.batches) for row in order.batch_rows(batch).tolist()]
+    rows = [row for order in ranks for row in line_of(order)]
     assert not ranks or rows == all_rows(ranks[0])
 
 
@@ -155,8 +137,7 @@ def test_another_batch_size_cuts_the_same_line_of_rows(ranks, batch_size):
     if len(ranks) != 1 or ranks[0].settings.drop_last:
         return
     other = EpochOrder(ranks[0].blocks, dataclasses.replace(ranks[0].settings, batch_size=batch_size))
-    lines = [[r for k in range(o.batches) for r in o.batch_rows(k).tolist()] for o in (ranks[0], other)]
-    assert lines[0] == lines[1]
+    assert line_of(ranks[0]) == line_of(other)
 
 
 def order_of(rows, block, batch, window, **more):
@@ -165,7 +146,7 @@ def order_of(rows, block, batch, window, **more):
 
 
 def line_of(order):
-    return [row for k in range(order.batches) for row in order.batch_rows(k).tolist()]
+    return list(itertools.chain(*batches_of(order)))
 
 
 def test_the_order_of_a_seed_never_changes():
@@ -178,16 +159,6 @@ def test_seed_and_epoch_each_change_the_order():
     assert len({tuple(line) for line in lines}) == 6
 
 
-def test_a_window_over_all_rows_is_an_exact_global_shuffle():
-    # Each row is equally likely in each quarter of the line: with 400 seeds a count is 100 +- 8.7.
-    rows = 8
-    counts = np.zeros((rows, 4))
-    for seed in range(400):
-        for place, row in enumerate(line_of(order_of(rows, 2, 2, rows, seed=seed))):
-            counts[row, place // 2] += 1
-    assert abs(counts - 100).max() < 5 * 8.7
-
-
 def test_ranks_own_runs_of_the_line_so_that_a_block_is_read_by_two_at_most():
     ranks = [order_of(1000, 10, 16, 200, world_size=7, rank=r, seed=3) for r in range(7)]
     readers = {}
@@ -196,15 +167,6 @@ def test_ranks_own_runs_of_the_line_so_that_a_block_is_read_by_two_at_most():
             readers.setdefault(row // 10, set()).add(rank)
     assert max(len(found) for found in readers.values()) <= 2
     assert sum(len(found) == 2 for found in readers.values()) <= 6
-
-
-def test_two_ranks_of_unlike_length_still_have_as_many_batches():
-    # 17 rows: 9 and 8; the second rank's last full batch gives its last row away.
-    sizes = [
-        [order.batch_size_of(k) for k in range(order.batches)]
-        for order in (order_of(17, 4, 4, 8, world_size=2, rank=r) for r in (0, 1))
-    ]
-    assert sizes == [[4, 4, 1], [4, 3, 1]]
 
 
 @pytest.mark.parametrize(
@@ -237,6 +199,6 @@ def test_a_cut_locates_every_row_where_its_batch_says(rows, batch_size, another_
         return
     cut = Cut(rows=rows, size=batch_size, batches=batches)
     batch, within = cut.locate(np.arange(rows))
-    expected = [(k, i) for k in range(batches) for i in range(cut.size_of(k))]
+    expected = [(k, i) for k in range(batches) for i in range(cut.start_of(k + 1) - cut.start_of(k))]
     assert list(zip(batch.tolist(), within.tolist(), strict=True)) == expected
     assert [cut.start_of(k) for k in range(batches)] == np.flatnonzero(within == 0).tolist()

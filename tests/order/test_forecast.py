@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from listing import batches_of
 
 from h5stream.order.blocks import make_blocks
 from h5stream.order.epoch import EpochOrder
@@ -11,7 +12,7 @@ from h5stream.order.quality import forecast
 
 def measured(order):
     """Return distinct blocks of a batch and of a window, and by how much batch means scatter less than they do."""
-    batches = [order.batch_rows(k) for k in range(order.batches)]
+    batches = [np.array(rows) for rows in batches_of(order)]
     windows = [order.outputs(k)[0] for k in range(len(order.window_edges) - 1)]
     held = [
         [len(np.unique(np.searchsorted(order.blocks.edges, r, side="right"))) for r in s] for s in (batches, windows)

@@ -8,12 +8,12 @@ import pytest
 from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from listing import batches_of
 
 from h5stream.errors import OptionError
 from h5stream.order.blocks import make_blocks
-from h5stream.order.epoch import EpochOrder, order_after
+from h5stream.order.epoch import EpochOrder, RegroupedOrder, order_after
 from h5stream.order.line import BatchLimit, OrderSettings
-from h5stream.order.regrouped import RegroupedOrder
 from h5stream.order.sized import cut_by_rows, most_samples
 
 
@@ -63,7 +63,7 @@ def test_each_sample_comes_once_and_windows_say_what_batches_have(case, first_ba
     except OptionError:
         assert chosen.drop_last
         return
-    batches = [order.batch_rows(k).tolist() for k in range(order.batches)]
+    batches = batches_of(order)
     assert [order.batch_size_of(k) for k in range(order.batches)] == list(map(len, batches))
     seen = list(itertools.chain(*batches))
     every = (np.arange(blocks.total_rows) if blocks.rows is None else blocks.rows).tolist()
@@ -76,13 +76,9 @@ def test_each_sample_comes_once_and_windows_say_what_batches_have(case, first_ba
         assert seen == every[: len(seen)]
     for rows in batches:
         check_size(rows, lengths, chosen)
+    first_batch = min(first_batch, order.batches)
     for some in (order, RegroupedOrder(order, at_once)):
-        found = {}
-        for window in some.windows(first_batch):
-            for row, *place in zip(window.rows.tolist(), window.batch.tolist(), window.within.tolist(), strict=True):
-                assert tuple(place) not in found
-                found[tuple(place)] = row
-        assert found == {(k, i): row for k in range(first_batch, len(batches)) for i, row in enumerate(batches[k])}
+        assert batches_of(some, first_batch) == batches[first_batch:]
 
 
 @examples(300)
@@ -101,9 +97,9 @@ def test_ranks_have_as_many_batches_however_often_their_number_changes(case, wor
         batches, first = ranks[0][0].batches, ranks[0][1]
         last = batches if turn == len(worlds) - 1 else random.randint(first, batches)
         for order, _ in ranks:
-            for k in range(first, last):
-                seen.append(order.batch_rows(k))
-                check_size(seen[-1], lengths, chosen)
+            for rows in batches_of(order)[first:last]:
+                seen.append(rows)
+                check_size(rows, lengths, chosen)
         before = taken[:-1] if first else taken
         taken = (*before, (world, last)) if last else before
     found = np.concatenate([np.zeros(0, dtype=int), *seen])
@@ -120,7 +116,7 @@ def test_batches_of_like_lengths_waste_little_and_are_others_in_each_epoch():
         return EpochOrder(blocks, dataclasses.replace(chosen, limit=BatchLimit(**limit)))
 
     def padding(order):
-        batches = [lengths[order.batch_rows(k)] for k in range(0, order.batches, 7)]
+        batches = [lengths[rows] for rows in batches_of(order)[::7]]
         return 1 - sum(each.sum() for each in batches) / sum(each.max() * len(each) for each in batches)
 
     assert padding(orders(0, rows=16_000)) > 0.4
@@ -128,9 +124,9 @@ def test_batches_of_like_lengths_waste_little_and_are_others_in_each_epoch():
     assert padding(orders(0, rows=16_000, padded=True, bucketed=True)) < 0.03
     bucketed = orders(0, bucketed=True)
     assert {bucketed.batch_size_of(k) for k in range(bucketed.batches)} == {32}
-    means = [lengths[bucketed.batch_rows(k)].mean() for k in range(200)]
+    means = [lengths[rows].mean() for rows in batches_of(bucketed)[:200]]
     assert abs(np.corrcoef(means[1:], means[:-1])[0, 1]) < 0.4  # long and short ones take turns
-    first, second = (frozenset(orders(epoch, bucketed=True).batch_rows(5).tolist()) for epoch in (0, 1))
+    first, second = (frozenset(batches_of(orders(epoch, bucketed=True))[5]) for epoch in (0, 1))
     assert len(first & second) < 8
 
 

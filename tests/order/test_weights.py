@@ -7,18 +7,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from listing import batches_of
 
 from h5stream.order.blocks import make_blocks
 from h5stream.order.epoch import EpochOrder, order_after
 from h5stream.order.line import OrderSettings
 from h5stream.order.weights import (
-    ClassDraws,
-    DistinctDraws,
-    SourceDraws,
     SourceShares,
-    WeightedDraws,
+    class_draws,
+    distinct_draws,
     drawn_blocks,
     shared_out,
+    source_draws,
+    weighted_draws,
 )
 
 EPOCHS = 200
@@ -46,7 +47,7 @@ def counts_of(draws, places, seed=0):
 def test_counts_with_replacement_are_multinomial(power):
     weights = np.random.default_rng(power).random(300) ** power
     weights[7:20] = 0
-    draws = WeightedDraws(weights * 1e-200, 2000)
+    draws = weighted_draws(weights * 1e-200, 2000)
     seen = counts_of(draws, 300)
     assert (seen.sum(axis=1) == 2000).all()
     share = weights / weights.sum()
@@ -59,27 +60,15 @@ def test_counts_with_replacement_are_multinomial(power):
     assert abs(spread.mean() - 1) < 0.1
 
 
-def test_draws_with_replacement_are_those_of_inverting_the_cumulated_weights():
-    weights = np.random.default_rng(0).random(1000) ** 30
-    draws = WeightedDraws(weights, 5000)
-    found = draws.places(3, 4)
-    until = np.cumsum(weights / weights.max())
-    assert (np.diff(found) >= 0).all()
-    plain = WeightedDraws(np.ones(1000), 5000).places(3, 4) / 1000  # the same random numbers, to a thousandth
-    low, high = (np.searchsorted(until, (plain + k / 1000) * until[-1], side="right") for k in (0, 1))
-    assert (low <= found).all()
-    assert (found <= high).all()
-
-
 def test_one_sample_of_some_weight_is_drawn_always():
     weights = np.zeros(100)
     weights[41] = 1e-300
-    assert WeightedDraws(weights, 10).places(0, 0).tolist() == [41] * 10
+    assert weighted_draws(weights, 10).places(0, 0).tolist() == [41] * 10
 
 
 def test_without_replacement_sets_are_as_likely_as_drawing_one_after_the_other():
     weights = np.array([1.0, 2.0, 3.0, 0.0, 4.0, 0.5])
-    draws, wanted = DistinctDraws(weights, 3), {}
+    draws, wanted = distinct_draws(weights, 3), {}
     for drawn in itertools.permutations([0, 1, 2, 4, 5], 3):
         likely, left = 1.0, weights.sum()
         for place in drawn:
@@ -90,17 +79,9 @@ def test_without_replacement_sets_are_as_likely_as_drawing_one_after_the_other()
     check_chi_square([sets.count(each) for each in wanted], [4000 * likely for likely in wanted.values()])
 
 
-def test_without_replacement_no_sample_comes_twice():
-    weights = np.random.default_rng(0).random(500)
-    for epoch in range(20):
-        found = DistinctDraws(weights, 200).places(5, epoch)
-        assert len(set(found.tolist())) == 200
-        assert (np.diff(found) > 0).all()
-
-
 def test_classes_come_as_often_as_said_and_their_samples_alike():
     classes = np.random.default_rng(1).choice(3, 400, p=[0.9, 0.08, 0.02])
-    seen = counts_of(ClassDraws(classes, [90, 100, 110]), 400)
+    seen = counts_of(class_draws(classes, [90, 100, 110]), 400)
     for number, count in enumerate([90, 100, 110]):
         ours = seen[:, classes == number]
         assert (ours.sum(axis=1) == count).all()
@@ -121,7 +102,7 @@ def test_sources_are_taken_in_passes_that_go_on_from_epoch_to_epoch(sizes, data)
     shares = SourceShares(names=("a",) * len(sizes), starts=tuple(starts[:-1]), shares=(1.0,), stop="all")
     blocks = shares.stratified(blocks)
     counts = [data.draw(st.integers(0, 60)) for _ in sizes]
-    draws, seen = SourceDraws(blocks, counts), np.zeros(starts[-1], dtype=int)
+    draws, seen = source_draws(blocks, counts), np.zeros(starts[-1], dtype=int)
     for epoch in range(7):
         places = draws.places(3, epoch)
         assert (np.diff(places) >= 0).all()
@@ -135,7 +116,7 @@ def test_sources_are_taken_in_passes_that_go_on_from_epoch_to_epoch(sizes, data)
 
 def test_which_blocks_of_a_source_an_epoch_takes_is_chance():
     blocks = replace(make_blocks((0, 100), (10,)), strata=np.zeros(10, dtype=np.int64))
-    seen = sum(np.bincount(SourceDraws(blocks, [20]).places(seed, 0), minlength=100) for seed in range(1000))
+    seen = sum(np.bincount(source_draws(blocks, [20]).places(seed, 0), minlength=100) for seed in range(1000))
     assert (seen.reshape(10, 10) == seen[::10, None]).all()  # whole blocks
     check_chi_square(seen[::10] / 0.8, np.full(10, 200) / 0.8)  # of 10 two are chosen, never the same one
 
@@ -171,11 +152,11 @@ def test_each_sample_comes_as_often_as_it_was_drawn(given):
     blocks, times, settings = given
     drawn = epoch_blocks(blocks, times, settings)
     order = EpochOrder(drawn, OrderSettings(**settings))
-    found = np.concatenate([order.batch_rows(k) for k in range(order.batches)])
+    found = list(itertools.chain(*batches_of(order)))
     rows = blocks.rows_at(np.repeat(np.arange(len(times)), times))
-    assert sorted(found.tolist()) == sorted(rows.tolist())
+    assert sorted(found) == sorted(rows.tolist())
     if not settings["shuffle"]:
-        assert found.tolist() == rows.tolist()
+        assert found == rows.tolist()
     for window in order.windows():
         assert (np.diff(window.rows) >= 0).all()  # a chunk is one stretch of a window's rows
 
@@ -200,7 +181,7 @@ def test_ranks_share_what_was_drawn_and_others_go_on(given, data):
         batches = orders[0].batches
         assert all(order.batches == batches for order in orders)
         until = batches if number == 2 else data.draw(st.integers(0, batches))
-        found += [row for order in orders for k in range(until) for row in order.batch_rows(k).tolist()]
+        found += [row for order in orders for rows in batches_of(order)[:until] for row in rows]
         taken = (*taken, (world, until))
     assert sorted(found) == sorted(blocks.rows_at(np.repeat(np.arange(len(times)), times)).tolist())
 
@@ -208,7 +189,7 @@ def test_ranks_share_what_was_drawn_and_others_go_on(given, data):
 def test_copies_of_a_block_that_was_drawn_often_are_spread_over_the_epoch():
     blocks = make_blocks((0, 100_000), (100,))
     classes = (np.arange(100_000) < 1000).astype(int)  # 10 of 1,000 blocks
-    places = ClassDraws(classes, [50_000, 50_000]).places(0, 0)
+    places = class_draws(classes, [50_000, 50_000]).places(0, 0)
     drawn = drawn_blocks(blocks, places, shuffle=True, window_rows=20_000)
     order = EpochOrder(drawn, OrderSettings(batch_size=100, window_rows=20_000, first_window_rows=20_000))
     for window in order.windows():
@@ -219,29 +200,13 @@ def test_copies_of_a_block_that_was_drawn_often_are_spread_over_the_epoch():
 def test_each_window_of_a_mixture_has_its_share_of_each_source(chunks):
     shares = SourceShares(names=("a", "b"), starts=(0, 5000), shares=(0.3, 0.7), stop="all")
     blocks = shares.stratified(make_blocks((0, 5000, 25_000), chunks))
-    places = SourceDraws(blocks, shares.counts(np.array([5000, 20_000]))).places(0, 0)
+    places = source_draws(blocks, shares.counts(np.array([5000, 20_000]))).places(0, 0)
     drawn = drawn_blocks(blocks, places, shuffle=True, window_rows=4000)
     order = EpochOrder(drawn, OrderSettings(batch_size=100, window_rows=4000, first_window_rows=4000))
     windows = list(order.windows())
     assert len(windows) > 5
     for window in windows[:-1]:
         assert abs((window.rows < 5000).mean() - 0.3) < 0.05
-
-
-def test_the_share_of_a_source_in_batches_is_what_chance_gives():
-    shares = SourceShares(names=("a", "b"), starts=(0, 3000), shares=(0.25, 0.75), stop="first")
-    blocks = shares.stratified(make_blocks((0, 3000, 24_000), (50, 200)))
-    draws, seen = SourceDraws(blocks, shares.counts(np.array([3000, 21_000]))), np.zeros((EPOCHS, 12_000))
-    for epoch in range(EPOCHS):
-        drawn = drawn_blocks(blocks, draws.places(0, epoch), shuffle=True, window_rows=3000)
-        ours = OrderSettings(batch_size=100, window_rows=3000, first_window_rows=3000, epoch=epoch)
-        for window in EpochOrder(drawn, ours).windows():
-            seen[epoch, window.batch * 100 + window.within] = window.rows < 3000
-    assert (seen.sum(axis=1) == 3000).all()
-    batches = seen.reshape(EPOCHS, 120, 100).sum(axis=2)
-    # As if each were drawn alone: the sum of all squares is 24,000 by its mean, and strays by 219.
-    found = ((batches - 25) ** 2 / (100 * 0.25 * 0.75)).sum()
-    assert abs(found / batches.size - 1) < 0.06
 
 
 @given(st.integers(0, 10**6), st.lists(st.floats(0.01, 1), min_size=1, max_size=9))

@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
+from h5stream.samples.axes import FieldSteps, axis_space
 from h5stream.samples.segments import Bounds, Ends, Ids, Lengths, edges_of
-from h5stream.samples.sequences import Sequences, anchors_of, checked_steps
-from h5stream.samples.space import joined_space, sequence_space, spans_of
+from h5stream.samples.sequences import Sequences, checked_steps
+from h5stream.samples.space import joined_space
 
 lengths = st.lists(st.integers(0, 9), min_size=1, max_size=8)
 steps = st.lists(st.integers(-4, 6), min_size=1, max_size=6, unique=True)
@@ -16,6 +17,13 @@ steps = st.lists(st.integers(-4, 6), min_size=1, max_size=6, unique=True)
 
 def cumulated(lengths):
     return np.append(0, np.cumsum(lengths)).astype(np.int64)
+
+
+def space_of(sequences, edges, steps):
+    lengths = np.diff(edges)
+    return axis_space(
+        sequences, lengths[:, None], [FieldSteps(elements=lengths, least=min(steps), most=max(steps))], edges
+    )
 
 
 def anchors_by_hand(lengths, sequences, first, last):
@@ -48,39 +56,12 @@ def test_anchors_are_those_that_a_walk_through_the_segments_finds(lengths, steps
     pad, pad_rows = padding
     tail = "drop" if pad is not None else tail
     sequences = Sequences(stride=stride, pad=pad, pad_rows=pad_rows, tail=tail)
-    found = anchors_of(cumulated(lengths), sequences, min(steps), max(steps))
-    assert found.tolist() == anchors_by_hand(lengths, sequences, min(steps), max(steps))
-
-
-@given(lengths, steps, st.sampled_from([None, "edge", "zeros", 3.5]), st.data())
-@settings(deadline=None, max_examples=400)
-def test_each_step_of_each_sample_is_taken_once_and_padded_where_it_leaves_its_segment(lengths, steps, pad, data):
-    edges = cumulated(lengths)
-    try:
-        space = sequence_space(Sequences(pad=pad), edges, [tuple(steps)])
-    except OptionError:
-        assert not anchors_by_hand(lengths, Sequences(pad=pad), min(steps), max(steps))
+    expected = anchors_by_hand(lengths, sequences, min(steps), max(steps))
+    if expected:
+        assert space_of(sequences, cumulated(lengths), steps).rows.tolist() == [expected]
         return
-    chosen = np.array(data.draw(st.lists(st.sampled_from(space.anchors.tolist()), max_size=20)), dtype=np.int64)
-    spans = spans_of(chosen, tuple(steps), space)
-    assert (np.diff(spans.first) >= 0).all()
-    by_place = {}
-    each = (spans.first.tolist(), spans.rows.tolist(), spans.sample.tolist(), spans.at.tolist())
-    for first, rows, sample, at in zip(*each, strict=True):
-        by_place |= {(sample, at + k): first + k for k in range(rows)}
-    assert len(by_place) == spans.rows.sum()
-    outside = set(zip(spans.outside_sample.tolist(), spans.outside_at.tolist(), strict=True))
-    for sample, anchor in enumerate(chosen.tolist()):
-        segment = int(np.searchsorted(edges, anchor, side="right")) - 1
-        low, high = int(edges[segment]), int(edges[segment + 1]) - 1
-        for j, step in enumerate(steps):
-            row = anchor + step
-            if low <= row <= high or pad == "edge":
-                assert by_place.pop((sample, j)) == min(max(row, low), high)
-            else:
-                outside.remove((sample, j))
-    assert not by_place
-    assert not outside
+    with pytest.raises(OptionError, match="no sequence fits"):
+        space_of(sequences, cumulated(lengths), steps)
 
 
 @given(lengths)
@@ -100,10 +81,9 @@ def test_four_ways_to_say_where_segments_end(lengths):
 
 
 def test_spaces_that_follow_one_another_are_one():
-    one = sequence_space(Sequences(2), np.array([0, 3]), [(0, 1)])
-    two = sequence_space(Sequences(2), np.array([0, 1, 4]), [(0, 1)])
+    one, two = (space_of(Sequences(2), np.array(edges), [0, 1]) for edges in ([0, 3], [0, 1, 4]))
     space = joined_space([one, two], [0, 3])
-    assert (space.anchors.tolist(), space.edges.tolist(), space.left_out) == ([0, 1, 4, 5], [0, 3, 4, 7], 1)
+    assert (space.rows.tolist(), space.edges.tolist(), space.left_out) == ([[0, 1, 4, 5]], [0, 3, 4, 7], 1)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +107,7 @@ def test_spaces_that_follow_one_another_are_one():
         (lambda: edges_of(Bounds("b"), [np.array([3, 2])], 6), "ascending row numbers from 0 to 6"),
         (lambda: edges_of(Bounds("b"), [np.array(["a"])], 6), "numbers of rows"),
         (
-            lambda: sequence_space(Sequences(9), np.array([0, 3, 8]), [tuple(range(9))]),
+            lambda: space_of(Sequences(9), np.array([0, 3, 8]), range(9)),
             "the longest of 2 segments has 5",
         ),
     ],

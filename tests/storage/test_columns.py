@@ -11,7 +11,7 @@ from making import make_file, numbers
 
 from h5stream import Field, H5Dataset, H5StreamLoader
 from h5stream.engine.footprint import TASK_NBYTES
-from h5stream.engine.landing.chunks import Chunks
+from h5stream.engine.landing.chunks import chunk_tables
 from h5stream.engine.plan import Placement
 from h5stream.errors import OptionError
 from h5stream.storage.rowbox import column_pieces, selected_shape
@@ -96,7 +96,7 @@ def test_only_the_chunks_that_hold_the_columns_are_read(tmp_path):
     layout = H5Dataset(path, Field("x", columns=[29, 6])).layout
     rows = np.arange(40)
     placement = Placement(rows=rows, batch=np.zeros_like(rows), within=rows)
-    tables = Chunks(layout.datasets[0][0], (), 0).tables(placement, TASK_NBYTES)
+    tables = chunk_tables(layout.datasets[0][0], (), 0, placement, TASK_NBYTES)
     read = sorted(int(number) for table in tables for number in table.number)
     assert read == [k * 6 + column for k in range(4) for column in (1, 5)]
 

@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.footprint import TASK_NBYTES
-from h5stream.engine.landing.chunks import ChunkTable, group_edges, looked_up
-from h5stream.engine.landing.programs import Program, programs_of
+from h5stream.engine.landing.chunks import ChunkTable, Program, group_edges, looked_up, programs_of
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
 from h5stream.engine.tasks import Destination, Task, Tools, copying
-from h5stream.samples.boxes import BoxSpace, number_outside
+from h5stream.samples.space import Space, number_outside
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout
 from h5stream.storage.rowbox import ColumnPiece
@@ -120,7 +119,7 @@ class BoxTable(ChunkTable):
 
 
 def boxes_of(
-    parts: Sequence[DatasetPart], layout_fields: tuple[FieldLayout, ...], space: BoxSpace, gaps_nbytes: Sequence[int]
+    parts: Sequence[DatasetPart], layout_fields: tuple[FieldLayout, ...], space: Space, gaps_nbytes: Sequence[int]
 ) -> list[tuple[Ints, BoxesOfParts]]:
     """Return what plans the boxes of a dataset, for the parts of it that are alike, by their numbers."""
     alike: dict[Any, list[int]] = {}
@@ -143,19 +142,19 @@ class BoxesOfParts:
         self,
         parts: Sequence[DatasetPart],
         layout_fields: tuple[FieldLayout, ...],
-        space: BoxSpace,
+        space: Space,
         gaps_nbytes: Sequence[int],
     ) -> None:
         self._parts, self._fields, self._gaps, first = parts, layout_fields, gaps_nbytes, parts[0]
-        self._sizes = np.array([len(along.offsets) for along in first.along], dtype=np.int64)
-        self._offsets = np.zeros((len(first.along), int(self._sizes.max())), dtype=np.int64)
+        sizes = np.array([len(along.offsets) for along in first.along], dtype=np.int64)
+        offsets = np.zeros((len(first.along), int(sizes.max())), dtype=np.int64)
         for axis, along in enumerate(first.along):
-            self._offsets[axis, : len(along.offsets)] = along.offsets
-        apart = [(np.diff(along.offsets) != 1).any() for along in first.along]
-        self._follow = np.array([not each for each in apart], dtype=np.int64)
+            offsets[axis, : len(along.offsets)] = along.offsets
+        follow = np.array([(np.diff(along.offsets) == 1).all() for along in first.along], dtype=np.int64)
         own = layout_fields[first.targets[0].field].pad
         pad = space.pad if own is None else own
-        self._mode = {"edge": EDGE, "reflect": REFLECT}.get(str(pad), PLAIN)
+        mode = {"edge": EDGE, "reflect": REFLECT}.get(str(pad), PLAIN)
+        self._boxed = Boxed(offsets=offsets, sizes=sizes, follow=follow, mode=mode, origins=offsets[:0])  # of no box
         self._outside = number_outside(pad)
         self._shapes = np.array([part.shape for part in parts], dtype=np.int64)
         self._programs: dict[int, tuple[Program, ...]] = {}
@@ -170,12 +169,12 @@ class BoxesOfParts:
 
     def plan(self, placement: Placement, of: Ints, origins: Ints, task_nbytes: int) -> Iterator[Any]:
         """Cut boxes into tasks."""
-        if not self._sizes.all():  # the columns chosen are none
+        if not self._boxed.sizes.all():  # the columns chosen are none
             return
-        begins = np.zeros((len(origins), len(self._sizes)), dtype=np.int64)
+        begins = np.zeros((len(origins), len(self._boxed.sizes)), dtype=np.int64)
         for axis, along in enumerate(self._parts[0].along):
             begins[:, axis] = along.begins(origins)
-        boxed = Boxed(offsets=self._offsets, sizes=self._sizes, follow=self._follow, mode=self._mode, origins=begins)
+        boxed = replace(self._boxed, origins=begins)
         if self._outside is not None:
             (first, last), shapes = boxed.ends, self._shapes[of]
             out = np.flatnonzero(((first < 0) | (last >= shapes)).any(axis=1))
@@ -194,9 +193,9 @@ class BoxesOfParts:
         """Write the number that stands outside of volumes wherever boxes lead out of those."""
         for target in self._parts[0].targets:
             layout = self._fields[target.field]
-            inner = math.prod(layout.row_shape) // math.prod(self._sizes.tolist())
+            inner = math.prod(layout.row_shape) // math.prod(boxed.sizes.tolist())
             assert self._outside is not None
-            row = np.full(int(self._sizes[-1]) * inner, self._outside, dtype=layout.dtype).view(np.uint8)
+            row = np.full(int(boxed.sizes[-1]) * inner, self._outside, dtype=layout.dtype).view(np.uint8)
             _, *where = destination.of(target.field, placement)
             element = row.nbytes // int(boxed.sizes[-1])
             kernels.fill_outside(address_of(row), shapes, boxed.offsets, boxed.sizes, element, boxed.origins, *where)
@@ -229,7 +228,7 @@ class BoxesOfParts:
         shapes, chunk_shapes, grids = self._shapes[of], self._chunk_shapes[of], self._grids[of]
         low, high = _spans(boxed, shapes)
         where, box = _touched(low, high, chunk_shapes)
-        if not self._follow.all():
+        if not boxed.follow.all():
             needed = self._needed(boxed, where * chunk_shapes[box], box, shapes, chunk_shapes)
             where, box = where[needed], box[needed]
         number = _numbers(where, grids[box])
@@ -287,8 +286,8 @@ class BoxesOfParts:
         """Tell which chunks hold an element that the box takes, where these do not follow one another."""
         first, last = boxed.ends
         needed = np.ones(len(box), dtype=bool)
-        for axis in np.flatnonzero(self._follow == 0).tolist():
-            taken = np.sort(self._offsets[axis, : self._sizes[axis]])
+        for axis in np.flatnonzero(boxed.follow == 0).tolist():
+            taken = np.sort(boxed.offsets[axis, : boxed.sizes[axis]])
             from_origin = begins[:, axis] - boxed.origins[box, axis]
             ends = from_origin + chunk_shapes[box, axis]
             inside = np.searchsorted(taken, from_origin) < np.searchsorted(taken, ends)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -17,18 +18,27 @@ from numpy.typing import NDArray
 from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.footprint import TASK_NBYTES
-from h5stream.engine.landing.programs import Program, dense_leaf
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
 from h5stream.engine.tasks import Destination, Ranges, Task, Tools
 from h5stream.errors import CorruptChunkError
 from h5stream.storage.codecs import DecodeError, NotAskedError, most_nbytes
+from h5stream.storage.elements import Leaf
+from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.index import MISSING, ChunkIndex
-from h5stream.storage.layout import DatasetPart
+from h5stream.storage.layout import DatasetPart, Target
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 
+
+FUSE_ELEMENTS = 16
+"""Shortest run of elements in a row for which unshuffling and scattering in one pass pays; below it the vector
+loop is mostly overhead, and the chunk is unshuffled into cache first."""
+
+
+FUSED_NBYTES = (2, 4, 8)
+"""Bytes of the elements whose shuffle `kernels.scatter_planes` undoes."""
 
 FUSED_ROW_NBYTES = 1024
 """Bytes of a row from which on the rows of spans are unshuffled and copied one by one, in one pass. A guess, not
@@ -40,6 +50,73 @@ KiB 0.93, of 130 KiB as much as one by one, and of 256 KiB 1.04, since a stack o
 
 STACK_READ_NBYTES = 512 * 1024
 """Bytes that are read before they are decoded, at most about: as much as a core's own cache holds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """What is worked out once for a target of a dataset part."""
+
+    field: int  # the number of the field
+    leaf: Leaf  # where its bytes lie in a stored element
+    bytes_in_element: Ints  # bytes of the leaf inside a stored element, least significant first for a number
+    planes: Ints  # where the plane of each of those bytes begins in a shuffled chunk
+    segments: tuple[Ints, ...]  # for each piece, its stretches in elements
+    # all_segments, segment_edges: the stretches of all pieces in bytes, one after the other, and where each piece's
+    # begin
+    all_segments: Ints
+    segment_edges: Ints
+    strides: Ints  # for each piece, bytes of one row of a chunk, once it holds this leaf alone
+    fused: tuple[bool, ...]  # for each piece, whether unshuffle and scatter are done as one
+    fill_rows: tuple[Bytes, ...]  # for each piece, one row of the fill value
+
+
+def programs_of(part: DatasetPart) -> tuple[Program, ...]:
+    """Return the programs of a part's targets."""
+    return tuple(_program(part, target) for target in part.targets)
+
+
+def _program(part: DatasetPart, target: Target) -> Program:
+    leaf = target.leaf
+    assert leaf is not None
+    assert part.index is not None
+    bytes_in_element = leaf.places
+    may_fuse = leaf.units == 1 and leaf.unit_nbytes in FUSED_NBYTES
+    segments = tuple(piece.segments for piece in part.pieces)
+    in_bytes = tuple(np.ascontiguousarray(each * leaf.nbytes) for each in segments)
+    return Program(
+        field=target.field,
+        leaf=leaf,
+        bytes_in_element=bytes_in_element,
+        planes=bytes_in_element * math.prod(part.index.chunk_shape),
+        segments=segments,
+        all_segments=np.concatenate(in_bytes),
+        segment_edges=np.cumsum([0] + [len(each) for each in segments], dtype=np.int64),
+        strides=np.array([piece.row_elements * leaf.nbytes for piece in part.pieces], dtype=np.int64),
+        fused=tuple(may_fuse and int(each[:, 2].min()) >= FUSE_ELEMENTS for each in segments),
+        fill_rows=tuple(np.tile(target.fill, piece.row_elements) for piece in part.pieces),
+    )
+
+
+def dense_leaf(program: Program, data: Bytes, shuffled: int, scratch: DecodeScratch, out: Bytes | None = None) -> Bytes:
+    """Return a leaf's bytes of every element of a chunk, one after the other, in native byte order."""
+    leaf = program.leaf
+    if shuffled and shuffled != leaf.stored_nbytes:  # its elements are not the dataset's own
+        count = data.nbytes // shuffled
+        unshuffled = scratch.buffer("unshuffled", data.nbytes)
+        kernels.gather_planes(data, np.arange(shuffled, dtype=np.int64) * count, count, unshuffled)
+        data, shuffled = unshuffled, 0
+    if not shuffled and leaf.is_whole:
+        if out is None:
+            return data
+        out[:] = data
+        return out
+    count = data.nbytes // leaf.stored_nbytes
+    dense = scratch.buffer("dense", leaf.nbytes * count) if out is None else out
+    if shuffled:
+        kernels.gather_planes(data, program.planes, count, dense)
+    else:
+        kernels.gather_leaf(data, leaf.stored_nbytes, program.bytes_in_element, count, dense)
+    return dense
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,16 +197,18 @@ class ChunkTable:
         at = int(self.offset[k]) - int(self.offset[start])
         return group[at : at + int(self.nbytes[k])]
 
-    def decode(self, k: int, stored: Bytes, tools: Tools) -> tuple[Bytes, int]:
+    def decode(self, k: int, stored: Bytes, tools: Tools, out: Bytes | None = None) -> tuple[Bytes, int]:
         """Decode chunk `k`; return its bytes, and the element size of a byte shuffle still to be undone, or 0."""
-        part, index = self.part, self.part.chunk_index
-        mask = int(index.filter_mask[self.entry[k]])
+        part, mask = self.part, int(self.part.chunk_index.filter_mask[self.entry[k]])
         if stored.nbytes == part.chunk_nbytes and part.may_be_unfiltered(self.entry[k : k + 1])[0]:
             return tools.h5py.chunk(part, int(self.number[k])), 0
         try:
-            return part.pipeline.decode(stored, filter_mask=mask, raw_nbytes=part.chunk_nbytes, scratch=tools.scratch)
+            data, shuffled = part.pipeline.decode(
+                stored, filter_mask=mask, raw_nbytes=part.chunk_nbytes, scratch=tools.scratch, out=out
+            )
         except DecodeError as error:
             return self.ask_h5py(k, error, tools), 0
+        return data if out is None else out, shuffled
 
     def ask_h5py(self, k: int, error: DecodeError, tools: Tools) -> Bytes:
         """Let libhdf5 judge bytes that do not decode here: it is the oracle, also of what is corrupt."""
@@ -174,6 +253,7 @@ class ChunkTable:
 
     def place(self, program: Program, source: int, stride: int, chosen: Ints, destination: Destination) -> None:
         """Copy some chunks to a field: the first lies at an address, each next one `stride` bytes behind."""
+        rows, *to = destination.of(program.field, self.shared)
         kernels.scatter_stack(
             source,
             stride,
@@ -183,7 +263,9 @@ class ChunkTable:
             self.piece[chosen],
             self.low[chosen],
             self.high[chosen],
-            *destination.of_spans(program.field, self.shared),
+            rows,
+            self.shared.lengths,
+            *to,
         )
 
     def fill_missing(self, destination: Destination, tools: Tools) -> None:
@@ -239,30 +321,20 @@ class Stack:
         self._inflatable, self._address = _inflatable(task), address_of(self._region)
         self._all_easy = self._inflatable is not None and bool(self._inflatable[0].all())
         self._nbytes = task.nbytes.tolist()
-        index = task.part.chunk_index
-        # The mask of a missing chunk is never looked at; a dataset of which nothing was written has none at all.
-        self._masks = index.filter_mask[task.entry].tolist() if len(index.numbers) else []
 
     def take(self, start: int, stop: int, data: Bytes, at: Ints) -> None:
         """Decode the chunks `start` to `stop`, each of which begins somewhere in what was read."""
         for k in self._not_inflated(start, stop, data, at):
-            begin = int(at[k - start])
-            stored = data[begin : begin + self._nbytes[k]]
-            if len(stored) == self._chunk_nbytes:  # perhaps an edge chunk that was left unfiltered
-                self._add(k, *self._task.decode(k, stored, self._tools))
+            begin, end = int(at[k - start]), len(self._held) * self._chunk_nbytes
+            top = self._region[end : end + self._chunk_nbytes]
+            decoded, shuffled = self._task.decode(k, data[begin : begin + self._nbytes[k]], self._tools, top)
+            if self._held and shuffled != self._shuffled:
+                self._task.scatter(k, decoded, shuffled, self._destination, self._tools)
                 continue
-            try:
-                _, shuffled = self._task.part.pipeline.decode(
-                    stored,
-                    filter_mask=self._masks[k],
-                    raw_nbytes=self._chunk_nbytes,
-                    scratch=self._tools.scratch,
-                    out=self._top(),
-                )
-            except DecodeError as error:
-                self._add(k, self._task.ask_h5py(k, error, self._tools), 0)
-            else:
-                self._hold(k, shuffled)
+            if decoded is not top:
+                top[:] = decoded
+            self._shuffled = shuffled
+            self._held.append(k)
 
     def _not_inflated(self, start: int, stop: int, data: Bytes, at: Ints) -> Sequence[int]:
         """Inflate those of the chunks `start` to `stop` that need nothing else, with one call; give the others.
@@ -292,25 +364,6 @@ class Stack:
         self._shuffled = shuffled
         self._held += all_of_them if self._all_easy else (chosen + start).tolist()
         return () if self._all_easy else [k for k in all_of_them if not easy[k]]
-
-    def _top(self) -> Bytes:
-        """Return the memory that the next chunk is decoded into."""
-        at = len(self._held) * self._chunk_nbytes
-        return self._region[at : at + self._chunk_nbytes]
-
-    def _hold(self, k: int, shuffled: int) -> None:
-        """Hold chunk `k`, which lies on top; scatters first what is shuffled unlike it."""
-        if self._held and shuffled != self._shuffled:
-            last = self._top().copy()
-            self.scatter()
-            self._top()[:] = last
-        self._shuffled = shuffled
-        self._held.append(k)
-
-    def _add(self, k: int, data: Bytes, shuffled: int) -> None:
-        """Hold chunk `k`, which was decoded elsewhere."""
-        self._top()[:] = data
-        self._hold(k, shuffled)
 
     def scatter(self) -> None:
         """Scatter what is held."""
@@ -350,41 +403,34 @@ def _inflatable(task: ChunkTable) -> tuple[NDArray[np.bool_], int] | None:
     return plausible & (task.entry != MISSING) & (index.filter_mask[task.entry] == 0), shuffled
 
 
-class Chunks:
-    """The chunks of a dataset part."""
+def plan_chunks(
+    part: DatasetPart, programs: tuple[Program, ...], gap_nbytes: int, placement: Placement, task_nbytes: int
+) -> Iterator[Task]:
+    """Cut rows of a part, ascending, into tasks of about as many decoded bytes, in the order of the file's."""
+    return (table.task for table in chunk_tables(part, programs, gap_nbytes, placement, task_nbytes))
 
-    def __init__(self, part: DatasetPart, programs: tuple[Program, ...], gap_nbytes: int) -> None:
-        self._part, self._programs, self._gap = part, programs, gap_nbytes
 
-    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
-        """Cut rows of the part, ascending, into tasks of about as many decoded bytes, in the order of the file's."""
-        return (table.task for table in self.tables(placement, task_nbytes))
-
-    def tables(self, placement: Placement, task_nbytes: int) -> Iterator[ChunkTable]:
-        """Cut rows into chunks that are read by one task each."""
-        shared, edges, numbers = placement.in_chunks(self._part)
-        # Every row of chunks crosses the same pieces: one column of this table each.
-        count = len(self._part.pieces)
-        table = self._looked_up(numbers)
-        table["low"], table["high"] = np.repeat(edges[:-1], count), np.repeat(edges[1:], count)
-        by_offset = np.argsort(table["offset"], kind="stable")
-        table = {name: values[by_offset] for name, values in table.items()}
-        work = np.maximum(table["nbytes"], self._part.chunk_nbytes)
-        # A gap that is read along costs as well: without it a task of tiny chunks could span gigabytes of the file.
-        gap = _gaps(table["offset"], table["nbytes"])
-        work[1:] += np.where((gap > 0) & (gap <= self._gap), gap, 0)
-        for cut in cut_by(work, min(task_nbytes, TASK_NBYTES)):
-            of_task: dict[str, Any] = {name: values[cut] for name, values in table.items()}
-            of_task["edges"] = group_edges(of_task["offset"], of_task["nbytes"], self._gap)
-            yield ChunkTable(part=self._part, programs=self._programs, shared=shared, **of_task)
-
-    def _looked_up(self, numbers: Ints) -> dict[str, Ints]:
-        """Find what to read for each piece of each row of chunks."""
-        part, index = self._part, self._part.chunk_index
-        piece = np.tile(np.arange(len(part.pieces), dtype=np.int64), len(numbers))
-        across = np.array([each.number for each in part.pieces], dtype=np.int64)
-        number = np.repeat(numbers, len(part.pieces)) * index.columns + across[piece]
-        return {"piece": piece, **looked_up(index, number)}
+def chunk_tables(
+    part: DatasetPart, programs: tuple[Program, ...], most_gap: int, placement: Placement, task_nbytes: int
+) -> Iterator[ChunkTable]:
+    """Cut rows into chunks that are read by one task each."""
+    shared, edges, numbers = placement.in_chunks(part)
+    # Every row of chunks crosses the same pieces: one column of this table each.
+    count, across = len(part.pieces), np.array([each.number for each in part.pieces], dtype=np.int64)
+    piece = np.tile(np.arange(count, dtype=np.int64), len(numbers))
+    number = np.repeat(numbers, count) * part.chunk_index.columns + across[piece]
+    table = {"piece": piece, **looked_up(part.chunk_index, number)}
+    table["low"], table["high"] = np.repeat(edges[:-1], count), np.repeat(edges[1:], count)
+    by_offset = np.argsort(table["offset"], kind="stable")
+    table = {name: values[by_offset] for name, values in table.items()}
+    work = np.maximum(table["nbytes"], part.chunk_nbytes)
+    # A gap that is read along costs as well: without it a task of tiny chunks could span gigabytes of the file.
+    gap = _gaps(table["offset"], table["nbytes"])
+    work[1:] += np.where((gap > 0) & (gap <= most_gap), gap, 0)
+    for cut in cut_by(work, min(task_nbytes, TASK_NBYTES)):
+        of_task: dict[str, Any] = {name: values[cut] for name, values in table.items()}
+        of_task["edges"] = group_edges(of_task["offset"], of_task["nbytes"], most_gap)
+        yield ChunkTable(part=part, programs=programs, shared=shared, **of_task)
 
 
 def looked_up(index: ChunkIndex, number: Ints) -> dict[str, Ints]:

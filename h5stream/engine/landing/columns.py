@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from h5stream.engine.plan import Placement
 from h5stream.engine.tasks import Destination, Task, copying
-from h5stream.samples.boxes import number_outside
+from h5stream.order.permutation import SAMPLES, words_of
 from h5stream.samples.columns import Column
+from h5stream.samples.space import number_outside
 from h5stream.storage.layout import FieldLayout, SampleLayout
 
 TASK_SAMPLES = 65_536
@@ -45,7 +46,9 @@ class Columns:
         rows = self._anchors_of(numbers)
         counted = replace(placement, rows=np.arange(len(placement), dtype=placement.rows.dtype))
         for field, layout, column in self._columns:
-            values = column(numbers, rows, placement.drawn)
+            values = column.of(numbers, rows)
+            if column.has_seeds:
+                values = np.stack([values, words_of(values, *placement.drawn, SAMPLES).view(np.int64)], axis=1)
             if layout.kind == "object":
                 destination.put(field, placement, values)
                 continue

@@ -7,9 +7,9 @@ Decoded straight into the batch they drive the decoder's own tables out of the c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from h5stream.compiled._native import copy_past_cache
 from h5stream.engine.counters import clock
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import SlotFormat, address_of
-from h5stream.engine.tasks import Destination, Task, Tools, row_by_row
+from h5stream.engine.tasks import Destination, Task, Tools, Way, row_by_row
 from h5stream.errors import CorruptChunkError, FieldLengthError, H5StreamError
 from h5stream.storage.codecs import DecodeError
 from h5stream.storage.images import OtherShapeError, decode_image
@@ -31,12 +31,8 @@ DECODED_NBYTES = 2 * 1024 * 1024
 """Bytes of images that a task decodes, about: some milliseconds, so that no thread waits for another's last one."""
 
 
-class BytesOfRows(Protocol):
-    """What brings the bytes of rows of a part."""
-
-    def of(self, placement: Placement, tools: Tools) -> Iterator[Bytes]:
-        """Return the bytes of one row after the other, each good until the next."""
-        ...
+BytesOfRows = Callable[[Placement, Tools], Iterator[Bytes]]
+"""Brings the bytes of one row of a part after the other, each good until the next."""
 
 
 class EncodedRows:
@@ -61,7 +57,7 @@ class EncodedRows:
         """Decode one image after the other."""
         field = self._part.targets[0].field
         where = zip(placement.rows.tolist(), placement.batch.tolist(), placement.within.tolist(), strict=True)
-        for (row, batch, within), data in zip(where, self._rows.of(placement, tools), strict=False):
+        for (row, batch, within), data in zip(where, self._rows(placement, tools), strict=False):
             if tools.stopped():
                 return
             since = clock()
@@ -108,30 +104,20 @@ class EncodedRows:
         )
 
 
-class PaddedBytes:
-    """Rows of one length, of which each image takes the first bytes."""
-
-    def __init__(self, part: DatasetPart, fields: int, way: Any) -> None:
-        self._part, self._fields, self._way = part, fields, way
-        leaf = part.targets[0].leaf
-        self._nbytes = int(np.prod(part.shape[1:], dtype=np.int64)) * (leaf.nbytes if leaf is not None else 1)
-
-    def of(self, placement: Placement, tools: Tools) -> Iterator[Bytes]:
-        """Return the bytes of one row after the other."""
-        count, nbytes = len(placement), self._nbytes
-        memory = np.empty(count * nbytes, dtype=np.uint8)
-        destination = Destination(
-            slots=np.array([address_of(memory)], dtype=np.int64),
-            format=SlotFormat(rows=count, offsets=(0,) * self._fields, nbytes=memory.nbytes),
-            row_nbytes=(nbytes,) * self._fields,
-        )
-        within = np.arange(count).astype(placement.rows.dtype)
-        here = replace(placement, batch=np.zeros_like(within), within=within)
-        tasks: Iterator[Task] = self._way.plan(here, max(1, memory.nbytes))
-        for task in tasks:
-            task.land(tools.read(task.ranges()), destination, tools)
-        lengths = self._part.lengths
-        rows = placement.rows.astype(np.int64) - self._part.row_start
-        used = np.full(count, nbytes) if lengths is None else lengths[rows]
-        for k, most in enumerate(used.tolist()):
-            yield memory[k * nbytes : k * nbytes + most]
+def padded_bytes(part: DatasetPart, fields: int, way: Way, placement: Placement, tools: Tools) -> Iterator[Bytes]:
+    """Return the bytes of rows of one length, of which each image takes the first bytes."""
+    leaf, count = part.targets[0].leaf, len(placement)
+    nbytes = int(np.prod(part.shape[1:], dtype=np.int64)) * (leaf.nbytes if leaf is not None else 1)
+    memory = np.empty(count * nbytes, dtype=np.uint8)
+    destination = Destination(
+        slots=np.array([address_of(memory)], dtype=np.int64),
+        format=SlotFormat(rows=count, offsets=(0,) * fields, nbytes=memory.nbytes),
+        row_nbytes=(nbytes,) * fields,
+    )
+    within = np.arange(count).astype(placement.rows.dtype)
+    for task in way(replace(placement, batch=np.zeros_like(within), within=within), max(1, memory.nbytes)):
+        task.land(tools.read(task.ranges()), destination, tools)
+    rows = placement.rows.astype(np.int64) - part.row_start
+    used = np.full(count, nbytes) if part.lengths is None else part.lengths[rows]
+    for k, most in enumerate(used.tolist()):
+        yield memory[k * nbytes : k * nbytes + most]

@@ -44,17 +44,17 @@ class HeapRows:
             work = self._heap.nbytes_of(rows)
         else:
             work = self._heap.nbytes_of_rows(self._part.rows)[rows]
+        land = self._land_ragged if self._layout.kind == "ragged" else self._land_lists
         for cut in cut_by(work + READ_COST_NBYTES // 64, min(task_nbytes, TASK_NBYTES)):
-            yield Task(shared=placement[cut], bring=self._bring, apart=row_by_row)
-
-    def _bring(self, placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
-        """Read the values, and put them in their places."""
-        (self._land_ragged if self._layout.kind == "ragged" else self._land_lists)(placement, destination, tools)
+            yield Task(shared=placement[cut], bring=land, apart=row_by_row)
 
     def _rows_of(self, placement: Placement) -> Ints:
         return placement.rows.astype(np.int64) - self._part.row_start
 
-    def _land_ragged(self, placement: Placement, destination: Destination, tools: Tools) -> None:
+    def _land_ragged(
+        self, placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools
+    ) -> None:
+        """Read the values to their places."""
         rows, field, item = self._rows_of(placement), self._part.targets[0].field, self._heap.base.itemsize
         assert self._layout.ragged is not None
         wanted = self._heap.nbytes_of(rows)
@@ -69,7 +69,10 @@ class HeapRows:
             native = np.ascontiguousarray(value, dtype=self._layout.dtype).view(np.uint8)
             ctypes.memmove(int(targets[k]), address_of(native), int(wanted[k]))
 
-    def _land_lists(self, placement: Placement, destination: Destination, tools: Tools) -> None:
+    def _land_lists(
+        self, placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools
+    ) -> None:
+        """Read the values, and put them in the batches' lists."""
         shape = self._part.shape
         every = np.arange(self._heap.address.size).reshape(shape) if len(shape) > 1 else None
         rows, field = self._rows_of(placement), self._part.targets[0].field

@@ -26,7 +26,6 @@ from h5stream.engine.plan import Placement
 from h5stream.engine.slots import SlotFormat, address_of, map_memory
 from h5stream.engine.tasks import NOTHING, Bytes, Destination, Task, Tools, Way
 from h5stream.order.places import PIECE, Places, is_ascending, pieces, place_dtype
-from h5stream.samples.boxes import BoxSpace
 from h5stream.storage.layout import DECODED, VIA_H5PY, DatasetPart, SampleLayout
 from h5stream.storage.source import FilesIdentity
 
@@ -57,7 +56,7 @@ random order 5.6 in place of 9.7; of 4 MiB in random order 2.6 in place of 1.4."
 
 def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...]:
     """Choose the datasets that are read once, smallest first while they fit."""
-    if isinstance(layout.space, BoxSpace):
+    if layout.has_boxes:
         return ()
     chosen, left = [], memory_budget // KEEP_SHARE
     for nbytes, _, number in _sizes(layout, ("object", "ragged")):
@@ -71,7 +70,7 @@ def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...
 def rows_to_keep(layout: SampleLayout, numbers: tuple[int, ...], nbytes: int) -> dict[int, int]:
     """Choose how many rows of which other datasets stay in memory once they are decoded, smallest first."""
     chosen: dict[int, int] = {}
-    for wanted, row_nbytes, number in () if isinstance(layout.space, BoxSpace) else _sizes(layout, ("object",)):
+    for wanted, row_nbytes, number in () if layout.has_boxes else _sizes(layout, ("object",)):
         parts = layout.datasets[number]
         has_images = any(layout.fields[target.field].images is not None for target in parts[0].targets)
         if number in numbers or has_images or not row_nbytes or not any(is_decoded(part) for part in parts):
@@ -308,7 +307,7 @@ class KeptRows:
             else:
                 yield from self._filled(placement, chunks[low:high], edges[low : high + 1])
         if kept < len(chunks):
-            yield from self._way.plan(placement[edges[kept] :], task_nbytes)
+            yield from self._way(placement[edges[kept] :], task_nbytes)
 
     def _filled(self, placement: Placement, chunks: NDArray[np.int64], edges: NDArray[np.int64]) -> Iterator[Task]:
         """Plan rows of chunks that are decoded into memory first, whole."""
@@ -318,7 +317,7 @@ class KeptRows:
             some = chunks[low : low + at_once]
             first = part.row_start + some * part.chunk_rows
             counts = np.minimum(part.chunk_rows, part.row_start + part.rows - first)
-            tasks = tuple(self._way.plan(_whole(first, counts, int(first[-1] + counts[-1])), TASK_NBYTES))
+            tasks = tuple(self._way(_whole(first, counts, int(first[-1] + counts[-1])), TASK_NBYTES))
             yield Task(
                 shared=placement[int(edges[low]) : int(edges[min(low + at_once, len(chunks))])],
                 bring=functools.partial(self._fill, tasks, some),
@@ -330,8 +329,8 @@ class KeptRows:
 
     def _apart(self, task: Task) -> Iterator[Task]:
         """Return tasks that keep nothing: one for each chunk."""
-        for one in self._way.plan(task.placement, TASK_NBYTES):
-            yield from one.split()
+        for one in self._way(task.placement, TASK_NBYTES):
+            yield from one.apart(one)
 
     def _fill(
         self,

@@ -6,7 +6,6 @@ import functools
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -14,46 +13,38 @@ from h5stream.engine.counters import clock
 from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.tasks import Bytes, Destination, Task, Tools, chunk_by_chunk
-from h5stream.storage.layout import DatasetPart, FieldLayout, Target
+from h5stream.storage.layout import DatasetPart, FieldLayout
 
 
-class RowsThroughH5py:
-    """The rows of a dataset part that h5py reads."""
+def plan_through_h5py(
+    part: DatasetPart, fields: tuple[FieldLayout, ...], placement: Placement, task_nbytes: int
+) -> Iterator[Task]:
+    """Cut rows of a part that h5py reads, ascending, into tasks of whole chunks and about as many bytes."""
 
-    def __init__(self, part: DatasetPart, fields: tuple[FieldLayout, ...]) -> None:
-        self._part, self._fields = part, fields
-
-    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
-        """Cut rows of the part, ascending, into tasks of whole chunks and about as many bytes."""
-        placement = placement.each_row().ascending()
-        _, edges, _ = placement.in_chunks(self._part)
-        spans = placement.rows[edges[1:] - 1].astype(np.int64) - placement.rows[edges[:-1]] + 1
-        apart = functools.partial(chunk_by_chunk, part=self._part)
-        for cut in cut_by(np.maximum(1, spans * self._part.stored_row_nbytes), min(task_nbytes, TASK_NBYTES)):
-            some = placement[int(edges[cut.start]) : int(edges[cut.stop])]
-            yield Task(shared=some, bring=self._read, apart=apart)
-
-    def _read(self, placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+    def read(placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
         """Read the rows of one chunk after the other, from the first that is wanted to the last, and scatter them."""
-        _, edges, _ = placement.in_chunks(self._part)
+        _, edges, _ = placement.in_chunks(part)
         for low, high in itertools.pairwise(edges.tolist()):
             if tools.stopped():
                 return
             wanted = placement[low:high]
             first, last = int(wanted.rows[0]), int(wanted.rows[-1])
             since = clock()
-            rows = tools.h5py.rows(self._part, first - self._part.row_start, last - first + 1)
+            rows = tools.h5py.rows(part, first - part.row_start, last - first + 1)
             since = tools.tally.via_h5py(since, rows.nbytes)
-            for target in self._part.targets:
-                self._scatter(target, rows, first, wanted, destination)
+            for target in part.targets:
+                layout = fields[target.field]
+                if layout.kind == "object":
+                    destination.put(target.field, wanted, (rows[row - first] for row in wanted.rows.tolist()))
+                    continue
+                dense = np.ascontiguousarray(target.taken(rows), dtype=layout.dtype).reshape(-1).view(np.uint8)
+                there = replace(wanted, rows=wanted.rows - first)
+                destination.scatter_whole(target.field, there, dense, layout.placed_nbytes)
             tools.tally.scattered(since)
 
-    def _scatter(self, target: Target, rows: Any, first: int, wanted: Placement, destination: Destination) -> None:
-        """Put a field of rows, of which the first is row `first`, in their places."""
-        layout = self._fields[target.field]
-        if layout.kind == "object":
-            destination.put(target.field, wanted, (rows[row - first] for row in wanted.rows.tolist()))
-            return
-        dense = np.ascontiguousarray(target.taken(rows), dtype=layout.dtype).reshape(-1).view(np.uint8)
-        there = replace(wanted, rows=wanted.rows - first)
-        destination.scatter_whole(target.field, there, dense, layout.placed_nbytes)
+    placement = placement.each_row().ascending()
+    _, edges, _ = placement.in_chunks(part)
+    spans = placement.rows[edges[1:] - 1].astype(np.int64) - placement.rows[edges[:-1]] + 1
+    for cut in cut_by(np.maximum(1, spans * part.stored_row_nbytes), min(task_nbytes, TASK_NBYTES)):
+        some = placement[int(edges[cut.start]) : int(edges[cut.stop])]
+        yield Task(shared=some, bring=read, apart=functools.partial(chunk_by_chunk, part=part))

@@ -168,13 +168,13 @@ def read_until_sound(read: Callable[[], bool], source: ByteSource, tools: Tools,
 
 
 class UnfilteredRows:
-    """The rows of a dataset part that nothing has to be decoded of."""
+    """Plans the rows of a dataset part that nothing has to be decoded of."""
 
     def __init__(self, part: DatasetPart, source: ByteSource) -> None:
         self.part, self.reach = part, reach_of(part, source.gap_nbytes)
         self._has_descriptor, self._are_many = source.has_descriptor, isinstance(source, FilesBytes)
 
-    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
+    def __call__(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of the part, ascending, into tasks of about as many bytes."""
         reach, placement = self.reach, self._cut(placement)
         reads, skipped = kernels.count_reads(placement.rows, placement.lengths, reach.gap_nbytes // reach.stride)
