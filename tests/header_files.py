@@ -42,8 +42,6 @@ LAYOUTS = {
     h5py.h5d.CONTIGUOUS: templates.CONTIGUOUS,
     h5py.h5d.CHUNKED: templates.CHUNKED,
 }
-FIXED = frozenset("fiubcSV")
-"""Kinds of dtypes whose values are bytes of their own."""
 MOST_NAMES = 40
 _FAILURES = (OSError, RuntimeError, ValueError, TypeError, KeyError, NotImplementedError, OverflowError, MemoryError)
 

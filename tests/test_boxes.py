@@ -6,7 +6,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from h5stream import Boxes, Field, H5Dataset, H5StreamLoader, SampleNumber, Values, errors
 
@@ -29,27 +28,6 @@ def by_hand(volume, origin, outer, pad):
         volume = np.pad(volume, [(0, 0)] * (volume.ndim - axes) + around, **MODES[pad])
     origin = [first + before for first, (before, _) in zip(origin, around, strict=True)]
     return volume[(..., *(slice(first, first + size) for first, size in zip(origin, outer, strict=True)))]
-
-
-@st.composite
-def volumes(draw):
-    """Some volumes of one rank, how they are stored, and the shape of a box of their last axes."""
-    axes = draw(st.integers(1, 3))
-    leading = tuple(draw(st.lists(st.integers(1, 3), max_size=1)))
-    shapes = [tuple(draw(st.integers(1, 12)) for _ in range(axes)) for _ in range(draw(st.integers(1, 3)))]
-    dtype = draw(st.sampled_from(["u1", "<f4", ">i2", "<f8", "<c8"]))
-    kinds = [
-        {},
-        {"chunks": True},
-        {"chunks": True, "compression": "gzip", "shuffle": True},
-        {"chunks": True, "fletcher32": True},
-    ]
-    options = []
-    for shape in shapes:
-        by_h5py = [{"chunks": True, "scaleoffset": 0}] if dtype in ("u1", ">i2") else []
-        kind = draw(st.sampled_from(kinds + by_h5py))
-        options.append({**kind, "chunks": tuple(draw(st.integers(1, n)) for n in (*leading, *shape))} if kind else {})
-    return leading, shapes, dtype, options, draw(st.booleans())
 
 
 @pytest.fixture(scope="module", params=[{}, {"chunks": (8, 8, 8), "compression": "gzip"}], ids=["contiguous", "gzip"])

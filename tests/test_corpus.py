@@ -108,14 +108,3 @@ def test_the_groups_of_a_file_read_as_objects_equal_h5py_or_are_refused(path, re
     tally.update(f"objects: {outcome}" for outcome, *_ in report)
     wrong = [f"{form}: {outcome}: {why}" for outcome, form, why in report if outcome in ("unlike", "raw")]
     assert not wrong, "\n".join(wrong)
-
-
-@pytest.mark.slow
-def test_the_corpus_has_every_way_of_reading(reader):
-    """A corpus of which nothing was read directly would have tested nothing."""
-    ways = collections.Counter()
-    for path in sorted(FILES, key=lambda path: -path.stat().st_size):  # the largest hold the most datasets
-        ways.update(reader("open", path, MOST_ALIKE))
-        if min(ways["direct"], ways["decoded"], ways["heap"]) > 20 and ways["h5py"] > 5:
-            return
-    pytest.fail(f"only {dict(ways)}")

@@ -159,9 +159,3 @@ def test_what_cannot_be_seen_into_is_refused_inside_too(folder, wrap):
 def test_paths_among_datasets_are_refused(folder):
     with pytest.raises(OptionError, match=r"a\.h5'\) stands among datasets; make it an H5Dataset"):
         H5StreamLoader([groups(folder)[0], folder / "a.h5"])
-
-
-# --- the order of a Subset ----------------------------------------------------------------------------------
-
-
-# --- the form of a batch ------------------------------------------------------------------------------------

@@ -145,9 +145,6 @@ def test_an_index_outside_the_subset_is_named(dataset, given):
         list(H5StreamLoader(Subset(dataset, [5, 6, 7]), **given))
 
 
-# --- several files ------------------------------------------------------------------------------------------
-
-
 # --- windows and ranks --------------------------------------------------------------------------------------
 
 

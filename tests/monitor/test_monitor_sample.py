@@ -2,58 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-import pickle
-import re
-
 import pytest
 
 from h5stream.monitor import (
     GpuSample,
-    GpuSummary,
     HostSample,
     ProcessSample,
     Spread,
     SystemSample,
-    SystemSummary,
     format_line,
     summarize,
 )
 from h5stream.monitor.export import flatten
-from h5stream.monitor.sample import GPU_FIGURES, SYSTEM_FIGURES, figure_name, scaled
-
-CLASSES = [GpuSample, HostSample, ProcessSample, SystemSample, GpuSummary, SystemSummary, Spread]
-NOT_FIGURES = {"time_s", "elapsed_s", "interval_s", "cost_cpu_s", "cost_wall_s", "pid", "cpus_allowed"}
-
-
-@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
-def test_every_field_has_a_line_in_the_docstring(kind):
-    documented = set()
-    for names in re.findall(r"^    ([a-z_, ]+) : ", kind.__doc__, flags=re.MULTILINE):
-        documented.update(names.split(", "))
-    assert documented == {field.name for field in dataclasses.fields(kind)}
-
-
-@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
-def test_values_are_frozen_slotted_and_keyword_only(kind):
-    assert kind.__dataclass_params__.frozen
-    assert "__slots__" in vars(kind)
-    assert all(field.kw_only for field in dataclasses.fields(kind))
-
-
-def test_every_number_of_a_sample_is_a_figure():
-    def numbers(kind, prefix=""):
-        hints = {field.name: str(field.type) for field in dataclasses.fields(kind)}
-        return {prefix + n for n, hint in hints.items() if re.match("int|float", hint) and n not in NOT_FIGURES}
-
-    assert set(GPU_FIGURES) == numbers(GpuSample, "gpu.")
-    system = numbers(SystemSample) | numbers(HostSample, "host.") | numbers(ProcessSample, "process.")
-    assert set(SYSTEM_FIGURES) - {"cost_ratio"} == system
-
-
-def test_names_of_figures_are_unique():
-    for figures in (GPU_FIGURES, SYSTEM_FIGURES):
-        assert len({figure_name(path) for path in figures}) == len(figures)
+from h5stream.monitor.sample import scaled
 
 
 def test_a_sample_flattens_with_none_for_what_is_not_known():
@@ -84,11 +45,6 @@ def test_a_position_that_does_not_exist_is_no_gpu():
     sample = SystemSample(time_s=0, gpus=(GpuSample(uuid="GPU-1", name="A"),))
     assert sample.gpu().uuid == "GPU-1"
     assert sample.gpu(1) is sample.gpu(-1) is None
-
-
-def test_samples_travel_between_processes():
-    sample = SystemSample(time_s=0, gpus=(GpuSample(uuid="GPU-1", name="A"),))
-    assert pickle.loads(pickle.dumps(sample)) == sample
 
 
 GIB = 2**30

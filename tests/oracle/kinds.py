@@ -350,6 +350,7 @@ def case_of(seed: int, kind: str | None = None) -> dict[str, Any]:
         "style": style,
         "loader": loader_of(rng),
         "forms": forms_of(rng),
+        "streamed": seed % 2,  # so small datasets are kept in memory otherwise
     }
     if rng.random() < (0.5 if kind == "objects" else 0.2):
         found["many"] = 1  # objects from which on headers are read as bytes: 2,000 are seldom drawn

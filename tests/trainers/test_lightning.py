@@ -82,13 +82,6 @@ def test_a_checkpoint_holds_the_loaders_place(files, tmp_path, steps):
     assert_each_row_once_an_epoch(first.model.train_rows, ROWS, 2)
 
 
-def test_fabric_refuses_what_is_no_dataloader_rather_than_rebuild_it(files):
-    fabric = pytest.importorskip("lightning.fabric").Fabric(accelerator="cpu", devices=1)
-    fabric.launch()
-    with pytest.raises(TypeError, match="Only PyTorch DataLoader are currently supported"):
-        fabric.setup_dataloaders(loaders_of(*files)[0])
-
-
 SCRIPT = """
 import json, os, sys
 import torch.distributed as dist
