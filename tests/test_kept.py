@@ -151,7 +151,7 @@ def test_of_what_does_not_fit_a_part_is_kept(tmp_path):
 def test_a_smaller_automatic_window_leaves_room_for_all_that_is_decoded(tmp_path):
     """Where something is not decoded, and so read for each window, all of one is in memory beside what stays there."""
     with h5py.File(write_sample(tmp_path, rows=200_000, columns=64, compression="lzf").path, "r+") as file:
-        file.create_dataset("plain", (200_000, 2), "f4", chunks=(32, 2))[:] = 1
+        file.create_dataset("plain", data=np.ones((200_000, 2), "f4"), chunks=(32, 2))
         path = file.filename
     options = {"fields": ["x", "plain"], "window": "auto", "batch_size": 1000, "memory_budget": 72 << 20}
     kept, fresh = make(path, **options), make(path, keep="never", **options)

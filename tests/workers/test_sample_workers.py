@@ -71,26 +71,14 @@ def is_gone(pid):
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_are_the_same_for_any_number_of_workers(kinds, kind):
     found = {}
-    for workers in (0, 1, 2, 5):
+    for workers in (0, 1, 3):
         given = {**KINDS[kind], "shuffle": True, "seed": 4, "window": 24, **FORK}
         with H5StreamLoader(kinds, 7, sample_transform=applied.changed, sample_workers=workers, **given) as loader:
             found[workers] = [batch for _ in range(2) for batch in loader]
-    for workers in (1, 2, 5):
+    for workers in (1, 3):
         assert_same(found[workers], found[0])
     half = len(found[0]) // 2
     assert not same(found[0][:half], found[0][half:]), "each epoch draws anew"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_sample_is_what_the_dataset_gives(kinds, kind):
-    if kind == "boxes":
-        pytest.skip("a loader draws its own boxes")
-    dataset = H5Dataset(kinds, **KINDS[kind])
-    with H5StreamLoader(
-        kinds, 9, **KINDS[kind], **FORK, sample_transform=applied.as_it_is, sample_workers=2, collate_fn=applied.listed
-    ) as loader:
-        samples = [sample for batch in loader for sample in batch]
-    assert_same(samples, [dataset[k] for k in range(len(dataset))])
 
 
 @pytest.mark.parametrize("method", WAYS)
