@@ -2,10 +2,9 @@
 
 A crash or a hang of libhdf5 on a broken file must not take the tests with it. A process for each file that
 imported torch again would take minutes, so this program imports everything once and forks a child, which reads a file
-for each line of the standard input, ``[what, path, most]`` as JSON: `what` is ``"read"``, or ``"headers"`` for
-them alone; of datasets that are alike so many are looked at, or all for null. It answers with one line of JSON, and the
-next child is forked where it dies, or after `FILES_OF_A_CHILD` files: what libhdf5 and torch do at their first use
-takes as long as a small file.
+for each line of the standard input, ``[path, most]`` as JSON: of datasets that are alike so many are looked at, or all
+for null. It answers with one line of JSON, and the next child is forked where it dies, or after `FILES_OF_A_CHILD`
+files: what libhdf5 and torch do at their first use takes as long as a small file.
 """
 
 from __future__ import annotations
@@ -17,13 +16,11 @@ import signal
 import sys
 import traceback
 import warnings
-from pathlib import Path
 
 import h5py
 import hdf5plugin  # noqa: F401
 import numpy as np
 from forking import Standing
-from header_files import compare_with_h5py
 from oracle import expected, same, take
 
 from h5stream import H5Dataset, H5StreamLoader
@@ -153,18 +150,12 @@ def report_on(path: str, most: int | None) -> dict:
     return report
 
 
-def headers_of(path: str, most: int | None) -> dict:
-    """Count what our reading of the headers of objects says as h5py does; anything else is an error."""
-    return compare_with_h5py(Path(path), every=most is None)
-
-
 def answer(line: str) -> str:
     """Report on the file that is asked for; an exception that nobody foresaw ends the child with its traceback."""
-    what, path, most = json.loads(line)
+    path, most = json.loads(line)
     signal.alarm(CHILD_SECONDS)  # the default action ends the process even inside libhdf5
     try:
-        how = {"read": report_on, "headers": headers_of}[what]
-        return json.dumps(how(path, most), default=str)
+        return json.dumps(report_on(path, most), default=str)
     finally:
         signal.alarm(0)
 

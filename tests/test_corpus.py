@@ -53,8 +53,8 @@ def reader():
     program = TESTS / "corpus_reader.py"
     with Forked(program.read_text(), path=program) as process:
 
-        def ask(what, path, most):
-            process.stdin.write(json.dumps([what, str(path), most]) + "\n")
+        def ask(path, most):
+            process.stdin.write(json.dumps([str(path), most]) + "\n")
             process.stdin.flush()
             return json.loads(process.stdout.readline())
 
@@ -82,7 +82,7 @@ def tally():
     ],
 )
 def test_every_dataset_of_a_file_equals_h5py_or_is_refused(path, most, reader, tally):
-    report = reader("read", path, most)
+    report = reader(path, most)
     assert "died" not in report, f"the child that read it ended with {report['died']}"
     wrong = []
     for found in report["datasets"]:
@@ -96,13 +96,3 @@ def test_every_dataset_of_a_file_equals_h5py_or_is_refused(path, most, reader, t
     if not report["datasets"]:
         tally["no dataset in the file"] += 1
         assert report["file"] in REFUSED_FILES
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "path", [pytest.param(path, id=str(path.relative_to(CORPUS))) for path in FILES if path.name not in SLOW]
-)
-def test_what_is_made_of_headers_is_what_h5py_says_of_each_object(path, reader, tally):
-    report = reader("headers", path, MOST_ALIKE)
-    assert "died" not in report, f"the child that read it ended with {report['died']}"
-    tally.update(report)

@@ -167,30 +167,3 @@ def test_a_slow_source_delays_and_changes_nothing(sample, monkeypatch):
         asked.release(20)
         rows += next(iterator)["y"].tolist()
     assert rows == list(range(1000))
-
-
-def append(path):
-    with open(path, "ab") as file:
-        file.write(b"\0" * 512)
-
-
-def delete(path):
-    os.remove(path)
-
-
-def grow(path):
-    """As a writer that adds rows would."""
-    with h5py.File(path, "r+") as file:
-        file["z"] = np.zeros(1000)
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("change", [append, delete, grow])
-def test_a_file_that_is_appended_to_or_deleted_in_mid_epoch_is_named(sample, change, num_workers):
-    iterator = iter(H5StreamLoader(sample.path, 50, True, num_workers=num_workers, window=100))
-    assert sample.matches(*next(iterator).values())
-    change(sample.path)
-    with pytest.raises(SourceChangedError, match=r"changed while|vanished while") as caught:
-        list(iterator)
-    assert caught.value.file == sample.path
-    assert reader_threads() == []
