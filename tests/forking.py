@@ -58,15 +58,7 @@ class Forked:
     """
 
     def __init__(
-        self,
-        code,
-        *arguments,
-        environment=None,
-        path=None,
-        own_group=False,
-        binary=False,
-        whole_end=False,
-        imports=(),
+        self, code, *arguments, environment=None, path=None, own_group=False, binary=False, whole_end=False, imports=()
     ):
         pipes = [os.pipe() for _ in range(4)]
         if binary:

@@ -4,18 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from h5stream import (
-    Boxes,
-    Ends,
-    Field,
-    H5Dataset,
-    H5StreamLoader,
-    Rows,
-    SampleNumber,
-    Sequences,
-    Table,
-    errors,
-)
+from h5stream import Boxes, Ends, Field, H5Dataset, H5StreamLoader, Rows, SampleNumber, Sequences, Table, errors
 
 STORED = [{}, {"chunks": True}, {"chunks": True, "compression": "gzip"}, {"chunks": True, "fletcher32": True}]
 

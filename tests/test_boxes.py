@@ -161,14 +161,7 @@ def has_enough(label):
 
 
 @pytest.mark.parametrize("draw", ["rows", "segments"])
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"num_workers": 0},
-        {"rank": 1, "world_size": 2},
-    ],
-)
+@pytest.mark.parametrize("options", [{}, {"num_workers": 0}, {"rank": 1, "world_size": 2}])
 def test_boxes_that_are_refused_are_drawn_again(paths, draw, options):
     boxes = Boxes((4, 4, 4), per_epoch=40, accept=has_enough, accept_on="label", draw=draw)
     everything = Boxes((4, 4, 4), per_epoch=40, draw=draw)

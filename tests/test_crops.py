@@ -7,16 +7,7 @@ from amounts import crossed, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h5stream import (
-    Between,
-    Bounds,
-    Crop,
-    Field,
-    H5StreamLoader,
-    Lengths,
-    Objects,
-    errors,
-)
+from h5stream import Between, Bounds, Crop, Field, H5StreamLoader, Lengths, Objects, errors
 
 COUNTS = np.random.default_rng(3).integers(0, 40, 60)
 

@@ -12,13 +12,7 @@ import torch
 from inner import stream_all
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
-from h5stream import (
-    ChunkBatchSampler,
-    Field,
-    H5Dataset,
-    H5StreamLoader,
-    collate,
-)
+from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader, collate
 from h5stream.errors import FieldLengthError, OptionError
 
 LENGTHS = {"a.h5": [13, 5], "b.h5": [20, 0, 7]}

@@ -10,14 +10,7 @@ import pytest
 import torch
 from inner import stream_all
 from sample_files import write_sample
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    DistributedSampler,
-    RandomSampler,
-    SequentialSampler,
-    Subset,
-)
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler, Subset
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.errors import BudgetError, OptionError

@@ -7,16 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from h5stream import (
-    Bounds,
-    Field,
-    H5Dataset,
-    H5StreamLoader,
-    Lengths,
-    collate,
-    errors,
-    structure,
-)
+from h5stream import Bounds, Field, H5Dataset, H5StreamLoader, Lengths, collate, errors, structure
 from h5stream.baseline import measure
 
 FORMS = ("packed", "nested", "pad", "list")

@@ -6,18 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from h5stream import (
-    Ends,
-    Field,
-    H5Dataset,
-    H5StreamLoader,
-    Padding,
-    Rows,
-    SampleNumber,
-    Sequences,
-    Values,
-    errors,
-)
+from h5stream import Ends, Field, H5Dataset, H5StreamLoader, Padding, Rows, SampleNumber, Sequences, Values, errors
 
 LENGTHS = (9, 1, 23, 4, 40, 17)
 

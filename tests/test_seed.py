@@ -13,17 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import RandomSampler
 
-from h5stream import (
-    Balanced,
-    Bounds,
-    ChunkBatchSampler,
-    Crop,
-    Field,
-    H5Dataset,
-    H5StreamLoader,
-    Sequences,
-    Weighted,
-)
+from h5stream import Balanced, Bounds, ChunkBatchSampler, Crop, Field, H5Dataset, H5StreamLoader, Sequences, Weighted
 from h5stream.errors import StateError
 
 ROWS, BATCH = 400, 16

@@ -5,18 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from h5stream import (
-    Boxes,
-    Ends,
-    Field,
-    H5Dataset,
-    H5StreamLoader,
-    Rows,
-    Sequences,
-    Table,
-    Values,
-    errors,
-)
+from h5stream import Boxes, Ends, Field, H5Dataset, H5StreamLoader, Rows, Sequences, Table, Values, errors
 
 
 @pytest.fixture
@@ -101,11 +90,7 @@ def test_values_of_unlike_length_are_a_list(path):
         ("x", lambda: Rows(of="events/*"), r"It matches datasets, such as 'events/0': each of these is the field '\.'"),
         (".", lambda: Rows(of="data/*"), "It matches groups, such as 'data/demo_0'"),
         ("x", lambda: Sequences(2, of="terminals"), r"It is a dataset; .*of=Ends\('terminals'\)"),
-        (
-            "signal",
-            lambda: Sequences(5, of="eeg/*"),
-            r"in group 'eeg/1' of .* but .* in group 'eeg/0' .* along axis 1",
-        ),
+        ("signal", lambda: Sequences(5, of="eeg/*"), r"in group 'eeg/1' of .* but .* in group 'eeg/0' .* along axis 1"),
         ("x", lambda: Rows(of="odd/*"), r"Each group that of='odd/\*' matches needs the field; a narrower pattern"),
         ("x", lambda: Rows(of=Ends("terminals")), "of= names groups"),
         ("x", lambda: Rows(of="rows"), "of='rows' is for another axis"),

@@ -85,10 +85,7 @@ def test_a_call_that_fails_makes_its_value_none_and_no_other(call, value, code):
         (("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"), "memory_used_bytes"),
         (("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"), "memory_total_bytes"),
         (("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV"), "temperature_c"),
-        (
-            ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
-            "throttle_reasons",
-        ),
+        (("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"), "throttle_reasons"),
     ],
 )
 def test_where_the_new_and_the_old_call_fail_there_is_no_value(calls, value):
@@ -100,11 +97,7 @@ def test_where_the_new_and_the_old_call_fail_there_is_no_value(calls, value):
 
 def test_an_old_driver_is_asked_by_the_old_calls():
     fake = FakeNvml(Card("GPU-1"))
-    new = (
-        "nvmlDeviceGetMemoryInfo_v2",
-        "nvmlDeviceGetTemperatureV",
-        "nvmlDeviceGetCurrentClocksEventReasons",
-    )
+    new = ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksEventReasons")
     for call in new:
         fake.fail(call, fake.NVML_ERROR_FUNCTION_NOT_FOUND)
     (gpu,) = reader_of(fake).read()

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from h5stream.monitor import (
-    GpuSample,
-    HostSample,
-    ProcessSample,
-    Spread,
-    SystemSample,
-    format_line,
-    summarize,
-)
+from h5stream.monitor import GpuSample, HostSample, ProcessSample, Spread, SystemSample, format_line, summarize
 from h5stream.monitor.export import flatten
 from h5stream.monitor.sample import scaled
 

@@ -14,12 +14,7 @@ from seeded import SeededLoader as H5StreamLoader
 from torch.utils.data import Subset
 
 from h5stream import H5Dataset, stage
-from h5stream.errors import (
-    NotEnoughSpaceError,
-    OptionError,
-    SourceNotFoundError,
-    StagedFileInUseError,
-)
+from h5stream.errors import NotEnoughSpaceError, OptionError, SourceNotFoundError, StagedFileInUseError
 from h5stream.staging import list_staged, remove_staged
 
 ROWS = 2000

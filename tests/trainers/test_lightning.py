@@ -13,15 +13,7 @@ import numpy as np
 import pytest
 import torch
 from inner import stream_all
-from recorded import (
-    HELD_OUT,
-    ROWS,
-    Noted,
-    assert_each_row_once_an_epoch,
-    assert_fast_path,
-    loaders_of,
-    write_files,
-)
+from recorded import HELD_OUT, ROWS, Noted, assert_each_row_once_an_epoch, assert_fast_path, loaders_of, write_files
 
 lightning = pytest.importorskip("lightning.pytorch", reason="needs lightning: pip install h5stream[trainers]")
 

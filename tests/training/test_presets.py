@@ -85,8 +85,7 @@ def test_names_are_found_as_drivers_and_people_write_them(written, card):
 
 
 @pytest.mark.parametrize(
-    ("misspelt", "nearest"),
-    [("RTX 490", "RTX 4090"), ("RTX 4O90", "RTX 4090"), ("A1000", "A100"), ("H20O", "H200")],
+    ("misspelt", "nearest"), [("RTX 490", "RTX 4090"), ("RTX 4O90", "RTX 4090"), ("A1000", "A100"), ("H20O", "H200")]
 )
 def test_a_misspelt_name_gets_the_nearest_names_and_no_guess(misspelt, nearest):
     with pytest.raises(OptionError, match="no GPU is known as") as caught:

@@ -51,10 +51,7 @@ KINDS = {
     "decoded images": {"fields": {"image": Field("jpeg", decode="jpeg"), "number": NUMBER}},
     "sequences": {"fields": {"x": "x", "pad": Padding(), "number": NUMBER}, "samples": Sequences(4, pad="edge")},
     "objects": {"fields": {"o": Field("o", ragged="list"), "m": "@mass", "n": NUMBER}, "samples": Objects("demo/*")},
-    "boxes": {
-        "fields": {"v": "volume", "number": NUMBER},
-        "samples": Boxes((4, 5, 3), at="random", per_epoch=30),
-    },
+    "boxes": {"fields": {"v": "volume", "number": NUMBER}, "samples": Boxes((4, 5, 3), at="random", per_epoch=30)},
 }
 
 

@@ -35,7 +35,7 @@ from tests.device.fake_backend import FakeBackend
 
 pytestmark = [
     # Python 3.12 and later warn of a fork beside threads, which is what these tests ask for: it takes no seconds.
-    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 ]
 FORK = {"multiprocessing_context": "fork"}
 WAYS = ["fork", *(pytest.param(method, marks=pytest.mark.slow) for method in ("spawn", "forkserver"))]
