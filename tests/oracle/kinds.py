@@ -276,8 +276,8 @@ def boxes(draft: Draft) -> None:
         place.others = tuple(2 * rng.randint((n + 1) // 2 + (pad is not None), n + 4) for n in shape)
     if pad is not None:
         options["pad"] = pad
-        if rng.random() < 0.6:
-            options["halo"] = call("tuple", *(rng.randint(0, 1) for _ in range(axes)))
+        if rng.random() < 0.8:
+            options["halo"] = call("tuple", *(rng.randint(0, 2) for _ in range(axes)))
     at = rng.choice(["grid", "grid", "random", "listed"])
     if at == "listed":
         found = []
