@@ -87,6 +87,21 @@ def test_the_shuffle_is_that_of_its_description(kind, count, buckets):
     assert found.tolist() == expected
 
 
+@pytest.mark.parametrize("most_strata", [1, 3])
+def test_groups_go_to_the_part_that_lacks_most_of_them(most_strata):
+    generator = np.random.default_rng(most_strata)
+    groups, edges = (
+        generator.permutation(40),
+        np.concatenate([[0], np.cumsum(generator.integers(1, most_strata + 1, 40))]),
+    )
+    strata, samples = generator.integers(0, 4, edges[-1]), generator.integers(1, 9, edges[-1])
+    weights, lacks, homes = 2.0 ** np.arange(4), generator.integers(1, 1000, (4, 3)) * 100, np.empty(40, np.int64)
+    given = groups, edges, strata, samples, weights, np.array([2, 0, 1]), 100
+    expected = twins.homes_of_groups(*given, lacks.copy())
+    native.deal_groups(*given, lacks, homes)
+    assert homes.tolist() == [expected[group] for group in range(40)]
+
+
 LONGS, PLACES = np.zeros(3, np.int64), np.zeros(3, np.int32)
 TO = PLACES, PLACES, PLACES, LONGS, 0, 1
 WRONG = {
