@@ -2,10 +2,9 @@
 
 A crash or a hang of libhdf5 on a broken file must not take the tests with it. A process for each file that
 imported torch again would take minutes, so this program imports everything once and forks a child, which reads a file
-for each line of the standard input, ``[what, path, most]`` as JSON: `what` is ``"read"``, ``"objects"`` for its groups,
-or ``"open"`` to be told the ways alone, and of datasets that are alike so many are looked at, or all for null. It
-answers with one line of JSON, and the next child is forked where it dies, or after `FILES_OF_A_CHILD` files: what
-libhdf5 and torch do at their first use takes as long as a small file.
+for each line of the standard input, ``[path, most]`` as JSON: of datasets that are alike so many are looked at, or all
+for null. It answers with one line of JSON, and the next child is forked where it dies, or after `FILES_OF_A_CHILD`
+files: what libhdf5 and torch do at their first use takes as long as a small file.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ import warnings
 import h5py
 import hdf5plugin  # noqa: F401
 import numpy as np
-from corpus_objects import report_on_groups
 from forking import Standing
 from oracle import expected, same, take
 
@@ -139,15 +137,6 @@ def rows_to_choose(dataset: H5Dataset) -> int:
     return max(3, min(MOST_ROWS, MOST_CHOSEN_NBYTES // max(1, row_nbytes)))
 
 
-def ways_in(path: str, most: int | None) -> list[str]:
-    """Name how each dataset of a file is read, without those that are refused."""
-    ways = []
-    for name in dataset_names(path, most):
-        with contextlib.suppress(H5StreamError):
-            ways.append(way_of(H5Dataset(path, name)))
-    return ways
-
-
 def report_on(path: str, most: int | None) -> dict:
     """Report on the datasets of a file."""
     names = dataset_names(path, most)
@@ -163,11 +152,10 @@ def report_on(path: str, most: int | None) -> dict:
 
 def answer(line: str) -> str:
     """Report on the file that is asked for; an exception that nobody foresaw ends the child with its traceback."""
-    what, path, most = json.loads(line)
+    path, most = json.loads(line)
     signal.alarm(CHILD_SECONDS)  # the default action ends the process even inside libhdf5
     try:
-        how = {"read": report_on, "objects": report_on_groups, "open": ways_in}[what]
-        return json.dumps(how(path, most), default=str)
+        return json.dumps(report_on(path, most), default=str)
     finally:
         signal.alarm(0)
 

@@ -58,15 +58,7 @@ class Forked:
     """
 
     def __init__(
-        self,
-        code,
-        *arguments,
-        environment=None,
-        path=None,
-        own_group=False,
-        binary=False,
-        whole_end=False,
-        imports=(),
+        self, code, *arguments, environment=None, path=None, own_group=False, binary=False, whole_end=False, imports=()
     ):
         pipes = [os.pipe() for _ in range(4)]
         if binary:
@@ -294,7 +286,7 @@ def _become(request, ends):
     moved = [fcntl.fcntl(end, fcntl.F_DUPFD, ABOVE_ALL) for end in ends]  # out of the way of the numbers they get
     for end in ends:
         os.close(end)
-    for number, end in zip((0, 1, 2, *request.get("descriptors", ())), moved, strict=True):
+    for number, end in enumerate(moved):
         os.dup2(end, number)
         os.close(end)
     # Those that are there believe that they write to what the parent wrote to.
@@ -304,8 +296,6 @@ def _become(request, ends):
     )
     if request.get("own_group"):
         os.setpgid(0, 0)
-    if "parent" in request:
-        os.getppid = lambda: request["parent"]
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])

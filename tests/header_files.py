@@ -42,8 +42,6 @@ LAYOUTS = {
     h5py.h5d.CONTIGUOUS: templates.CONTIGUOUS,
     h5py.h5d.CHUNKED: templates.CHUNKED,
 }
-FIXED = frozenset("fiubcSV")
-"""Kinds of dtypes whose values are bytes of their own."""
 MOST_NAMES = 40
 _FAILURES = (OSError, RuntimeError, ValueError, TypeError, KeyError, NotImplementedError, OverflowError, MemoryError)
 
@@ -121,14 +119,7 @@ def header_files(draw):
 def write_file(case: HeaderFile, path: Path) -> None:
     """Write a file to a path."""
     access, creation = h5py.h5p.create(h5py.h5p.FILE_ACCESS), h5py.h5p.create(h5py.h5p.FILE_CREATE)
-    low = (
-        h5py.h5f.LIBVER_EARLIEST
-        if case.libver == "earliest"
-        else getattr(
-            h5py.h5f,
-            {"latest": "LIBVER_LATEST", "v108": "LIBVER_V18"}.get(case.libver, f"LIBVER_{case.libver.upper()}"),
-        )
-    )
+    low = getattr(h5py.h5f, {"v108": "LIBVER_V18"}.get(case.libver, f"LIBVER_{case.libver.upper()}"))
     access.set_libver_bounds(low, h5py.h5f.LIBVER_LATEST)
     creation.set_sizes(*case.sizes)
     creation.set_userblock(case.userblock)
@@ -162,15 +153,15 @@ def _make(group: Any, name: str, one: Made, case: HeaderFile) -> Any:
         how.set_chunk(tuple(max(1, n * 2 // 3) for n in one.shape))
     if one.early or one.layout == "compact":
         how.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+    lzf = (h5py.h5z.FILTER_LZF, h5py.h5z.FLAG_OPTIONAL)
+    added = {
+        "shuffle": how.set_shuffle,
+        "gzip": lambda: how.set_deflate(3),
+        "fletcher32": how.set_fletcher32,
+        "lzf": lambda: how.set_filter(*lzf),
+    }
     for name_of_filter in one.filters:
-        if name_of_filter == "shuffle":
-            how.set_shuffle()
-        elif name_of_filter == "gzip":
-            how.set_deflate(3)
-        elif name_of_filter == "fletcher32":
-            how.set_fletcher32()
-        else:
-            how.set_filter(h5py.h5z.FILTER_LZF, h5py.h5z.FLAG_OPTIONAL)
+        added[name_of_filter]()
     if one.fill:
         how.set_fill_value(np.ones((), dtype=dtype))
     space = h5py.h5s.create(h5py.h5s.NULL if one.shape is None else h5py.h5s.SCALAR)
@@ -300,16 +291,7 @@ def _attribute_names(file: Any, addresses: list[int]) -> list[str]:
 
 
 def _check_shapes_of_arrays(read: Any, chunks: Any, count: int) -> None:
-    for name in (
-        "kind",
-        "rank",
-        "dims",
-        "layout",
-        "address",
-        "nbytes",
-        "filter_mask",
-        "understood",
-    ):
+    for name in ("kind", "rank", "dims", "layout", "address", "nbytes", "filter_mask", "understood"):
         assert len(getattr(read, name)) == count, name
     assert {int(k) for k in read.kind if k >= 0} <= set(range(len(read.kinds)))
     assert (np.diff(chunks.owner) >= 0).all()

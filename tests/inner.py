@@ -58,11 +58,6 @@ def batches_to_arrange(run):
     return under_way or [run._open.to_arrange(room=99)]
 
 
-def feed_of(stream):
-    """Give the feed of a device behind an iterator, if there is one."""
-    return stream._feed
-
-
 def waits_of(counters):
     """Give the newest waits of a consumer, in ns."""
     return counters._waits

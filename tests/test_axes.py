@@ -3,44 +3,10 @@
 import h5py
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
-from h5stream import (
-    Boxes,
-    Ends,
-    Field,
-    H5Dataset,
-    H5StreamLoader,
-    Rows,
-    SampleNumber,
-    Sequences,
-    Table,
-    Take,
-    errors,
-)
+from h5stream import Boxes, Ends, Field, H5Dataset, H5StreamLoader, Rows, SampleNumber, Sequences, Table, Take, errors
 
 STORED = [{}, {"chunks": True}, {"chunks": True, "compression": "gzip"}, {"chunks": True, "fletcher32": True}]
-
-
-@st.composite
-def recordings(draw):
-    """Some arrays of one rank, one of whose axes is time, of unlike length."""
-    axes = draw(st.integers(2, 4))
-    axis = draw(st.integers(1, axes - 1))
-    others = [draw(st.integers(1, 4)) for _ in range(axes)]
-    shapes = []
-    for _ in range(draw(st.integers(1, 3))):
-        shape = list(others)
-        shape[axis] = draw(st.integers(1, 14))
-        shapes.append(tuple(shape))
-    dtype = draw(st.sampled_from(["u1", "<f4", ">i2", "<f8"]))
-    options = []
-    for shape in shapes:
-        kind = draw(
-            st.sampled_from([*STORED, *([{"chunks": True, "scaleoffset": 0}] if dtype in ("u1", ">i2") else [])])
-        )
-        options.append({**kind, "chunks": tuple(draw(st.integers(1, n)) for n in shape)} if kind else {})
-    return axis, shapes, dtype, options
 
 
 @pytest.mark.parametrize("stored", STORED, ids=str)
@@ -55,38 +21,6 @@ def test_a_choice_of_no_columns_gives_samples_without_elements(tmp_path, stored,
     assert dataset[0].shape == shape
     with H5StreamLoader(dataset, len(dataset), shuffle=True) as loader:
         assert [batch.shape for batch in loader] == [(len(dataset), *shape)]
-
-
-@pytest.mark.parametrize("stored", [{}, {"chunks": (7,), "compression": "gzip"}], ids=["contiguous", "gzip"])
-def test_fields_of_unlike_rates_are_taken_at_the_same_time(tmp_path, stored):
-    rng = np.random.default_rng(0)
-    with h5py.File(tmp_path / "night.h5", "w") as file:
-        for subject, stages in (("a", 9), ("b", 4)):
-            file.create_dataset(f"{subject}/eeg", data=rng.random(stages * 30 + 5), **stored)
-            file[f"{subject}/stage"] = np.arange(stages)
-    fields = {
-        "eeg": "eeg",
-        "stage": Field("stage", take=Take(scale=1 / 30)),
-        "now": Field("stage", take=Take([0], scale=1 / 30)),
-    }
-    samples = Sequences(60, stride=15, of="*")
-    with (
-        H5StreamLoader(
-            tmp_path / "night.h5", 4, shuffle=True, fields={**fields, "n": SampleNumber()}, samples=samples
-        ) as loader,
-        h5py.File(tmp_path / "night.h5") as file,
-    ):
-        starts = [("a", k) for k in range(0, 9 * 30 + 5 - 59, 15) if k // 30 + 1 < 9]
-        starts += [("b", k) for k in range(0, 4 * 30 + 5 - 59, 15) if k // 30 + 1 < 4]
-        count = 0
-        for batch in loader:
-            for place, number in enumerate(batch["n"].tolist()):
-                subject, start = starts[number]
-                assert (batch["eeg"][place].numpy() == file[subject]["eeg"][start : start + 60]).all()
-                assert batch["stage"][place].tolist() == [start // 30, start // 30 + 1]
-                assert batch["now"][place].tolist() == [start // 30]
-                count += 1
-    assert count == len(starts)
 
 
 @pytest.mark.parametrize("stored", [{}, {"chunks": (4, 4, 4), "compression": "gzip"}], ids=["contiguous", "gzip"])

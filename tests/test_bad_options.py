@@ -26,7 +26,7 @@ from h5stream import (
     Values,
     Weighted,
 )
-from h5stream.errors import BudgetError, H5StreamError, OptionError, SourceNotFoundError
+from h5stream.errors import BudgetError, OptionError, SourceNotFoundError
 from h5stream.order import Window
 
 
@@ -161,11 +161,6 @@ def test_the_batch_sampler_checks_its_arguments(path):
             ChunkBatchSampler(dataset, **options)
     with pytest.raises(OptionError, match="needs an H5Dataset, whose chunks it knows"):
         ChunkBatchSampler([1, 2, 3])
-
-
-def test_all_refusals_are_h5stream_errors():
-    assert issubclass(OptionError, H5StreamError)
-    assert issubclass(BudgetError, OptionError)
 
 
 # --- arguments under other names ---------------------------------------------------------------------------

@@ -62,7 +62,8 @@ def test_what_was_found_is_kept_for_the_next_opening(folder, path):
     before = Path(kept.path).stat().st_ino
     check(path)
     assert Path(kept.path).stat().st_ino == before, "made anew"
-    H5Dataset(path, "x", samples=Objects([f"{k:02d}" for k in range(30)]))
+    listed = H5Dataset(path, "x", samples=Objects([f"{k:02d}" for k in reversed(range(30))]))
+    assert listed[:][:, 0].tolist() == [*reversed(range(30))]
     assert {one.objects for one in catalogue.kept_of(path)} == {30, 40}
     assert not [one for one in folder.iterdir() if one.suffix == ".new"]
     assert (catalogue.forget(path), catalogue.kept_of(path)) == (2, [])

@@ -53,8 +53,8 @@ def reader():
     program = TESTS / "corpus_reader.py"
     with Forked(program.read_text(), path=program) as process:
 
-        def ask(what, path, most):
-            process.stdin.write(json.dumps([what, str(path), most]) + "\n")
+        def ask(path, most):
+            process.stdin.write(json.dumps([str(path), most]) + "\n")
             process.stdin.flush()
             return json.loads(process.stdout.readline())
 
@@ -82,7 +82,7 @@ def tally():
     ],
 )
 def test_every_dataset_of_a_file_equals_h5py_or_is_refused(path, most, reader, tally):
-    report = reader("read", path, most)
+    report = reader(path, most)
     assert "died" not in report, f"the child that read it ended with {report['died']}"
     wrong = []
     for found in report["datasets"]:
@@ -96,26 +96,3 @@ def test_every_dataset_of_a_file_equals_h5py_or_is_refused(path, most, reader, t
     if not report["datasets"]:
         tally["no dataset in the file"] += 1
         assert report["file"] in REFUSED_FILES
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "path", [pytest.param(path, id=str(path.relative_to(CORPUS))) for path in FILES if path.name not in SLOW]
-)
-def test_the_groups_of_a_file_read_as_objects_equal_h5py_or_are_refused(path, reader, tally):
-    report = reader("objects", path, MOST_ALIKE)
-    assert "died" not in report, f"the child that read it ended with {report['died']}"
-    tally.update(f"objects: {outcome}" for outcome, *_ in report)
-    wrong = [f"{form}: {outcome}: {why}" for outcome, form, why in report if outcome in ("unlike", "raw")]
-    assert not wrong, "\n".join(wrong)
-
-
-@pytest.mark.slow
-def test_the_corpus_has_every_way_of_reading(reader):
-    """A corpus of which nothing was read directly would have tested nothing."""
-    ways = collections.Counter()
-    for path in sorted(FILES, key=lambda path: -path.stat().st_size):  # the largest hold the most datasets
-        ways.update(reader("open", path, MOST_ALIKE))
-        if min(ways["direct"], ways["decoded"], ways["heap"]) > 20 and ways["h5py"] > 5:
-            return
-    pytest.fail(f"only {dict(ways)}")

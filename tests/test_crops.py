@@ -1,7 +1,5 @@
 """``crop=``: a part of each sample of a ragged field, another in each epoch and the same however it is read."""
 
-import dataclasses
-
 import h5py
 import numpy as np
 import pytest
@@ -9,17 +7,7 @@ from amounts import crossed, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h5stream import (
-    Between,
-    Bounds,
-    Crop,
-    Field,
-    H5StreamLoader,
-    Lengths,
-    Objects,
-    Ragged,
-    errors,
-)
+from h5stream import Between, Bounds, Crop, Field, H5StreamLoader, Lengths, Objects, Ragged, errors
 
 COUNTS = np.random.default_rng(3).integers(0, 40, 60)
 
@@ -118,10 +106,6 @@ def test_every_place_is_as_likely_and_each_epoch_and_seed_has_others(path):
 def test_what_is_no_crop_is_refused(make, says):
     with pytest.raises(errors.OptionError, match=says):
         make()
-
-
-def test_a_crop_is_a_value():
-    assert Crop(8) == Crop(8, "random") != dataclasses.replace(Crop(8), at="center")
 
 
 RATES = np.random.default_rng(4)

@@ -38,15 +38,6 @@ def test_imagenet_sorted_by_class_in_chunks_of_500_pictures_is_mixed(tmp_path):
         assert classes_in_batches(loader) > 58
 
 
-def test_large_chunks_mix_as_well_as_small_ones(tmp_path):
-    found = {}
-    for chunk_rows in (5, 500):
-        path = write(tmp_path / f"{chunk_rows}.h5", imgs={**IMAGENET, "chunks": (chunk_rows, 3, 128, 128)})
-        with H5StreamLoader(path, 64, shuffle=True, seed=0, memory_budget=256 << 20, num_workers=1) as loader:
-            found[chunk_rows] = classes_in_batches(loader)
-    assert found[500] == pytest.approx(found[5], rel=0.05)
-
-
 def test_an_exact_global_shuffle_needs_its_plan_and_a_few_batches(tmp_path):
     path = write(tmp_path / "a.h5", imgs=IMAGENET)
     with H5StreamLoader(path, 64, shuffle=True, seed=0, memory_budget=128 << 20, window="all", num_workers=1) as loader:

@@ -11,7 +11,6 @@ import pytest
 import torch
 from inner import around
 from sample_files import write_sample
-from torch.utils.data import DataLoader
 
 from h5stream import H5Dataset, collate
 from h5stream.errors import OptionError, SourceChangedError
@@ -28,40 +27,6 @@ def dataset(sample):
 
 
 # --- indexing -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", [int, np.int64, np.uint8, np.array, torch.tensor])
-def test_an_integer_of_any_type_gives_one_sample(sample, dataset, kind):
-    x, y = dataset[kind(42)]
-    assert (x.shape, y.shape) == ((4,), ())
-    assert int(y) == 42
-    assert x.tolist() == sample.x[42].tolist()
-
-
-@pytest.mark.parametrize(
-    ("index", "rows"),
-    [
-        (slice(3, 7), [3, 4, 5, 6]),
-        (slice(None, None, -30), [99, 69, 39, 9]),
-        (slice(50, 50), []),
-        ([5, 0, 5], [5, 0, 5]),
-        ([], []),
-        (..., list(range(100))),
-        ((), list(range(100))),
-        ((slice(2, 4), ...), [2, 3]),
-        (np.array([-1, 3]), [99, 3]),
-        (torch.tensor([9, 8]), [9, 8]),
-        (range(10, 0, -5), [10, 5]),
-        (np.arange(100) % 50 == 7, [7, 57]),
-        ([k == 3 for k in range(100)], [3]),
-    ],
-    ids=repr,
-)
-def test_a_slice_a_list_an_array_or_a_mask_gives_a_batch_in_that_order(sample, dataset, index, rows):
-    x, y = dataset[index]
-    assert y.tolist() == rows
-    assert x.shape == (len(rows), 4)
-    assert sample.matches(x, y)
 
 
 @pytest.mark.parametrize("index", [100, -101, 10**12, [0, 100], np.array([-101])])
@@ -91,27 +56,8 @@ def test_getitems_gives_one_sample_for_each_index(sample, dataset):
     assert [int(y) for _, y in dataset.__getitems__([torch.tensor(4), np.int64(-1)])] == [4, 99]
 
 
-def test_collate_gives_the_batch_that_stacking_would(dataset):
-    stacked = list(DataLoader(dataset, 32))
-    whole = list(DataLoader(dataset, 32, collate_fn=collate))
-    for (x, y), (u, v) in zip(stacked, whole, strict=True):
-        assert torch.equal(x, u)
-        assert torch.equal(y, v)
-
-
 def test_collate_stacks_samples_of_other_datasets():
     assert collate([(torch.tensor(1), 2.0), (torch.tensor(3), 4.0)])[0].tolist() == [1, 3]
-
-
-@pytest.mark.parametrize("fields", ["x", {"a": "x", "b": "y"}])
-def test_samples_have_the_structure_of_batches(sample, fields):
-    dataset = H5Dataset(sample.path, fields)
-    one, batch = dataset[3], dataset[[3]]
-    if isinstance(fields, str):
-        assert torch.equal(one, batch[0])
-    else:
-        assert list(one) == list(batch) == ["a", "b"]
-        assert torch.equal(one["a"], batch["a"][0])
 
 
 # --- the cache of single rows -------------------------------------------------------------------------------

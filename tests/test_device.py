@@ -50,14 +50,6 @@ def assert_same(found, expected):
                 assert a[key] == b[key]
 
 
-@pytest.mark.parametrize("window", ["auto", 200, "all"])
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("device", ["cpu", "cpu:0", torch.device("cpu")])
-def test_the_processor_is_no_device_that_batches_go_to(path, window, workers, device):
-    host = batches_of(path, window=window, num_workers=workers)
-    assert_same(batches_of(path, window=window, num_workers=workers, device=device), host)
-
-
 class Seeded:
     """Hands out one fake device, and runs what is left when the epoch is over."""
 
@@ -68,7 +60,7 @@ class Seeded:
         return self.backend
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_on_a_late_device_every_batch_is_right(path, monkeypatch, seed):
     """The consumer copies each batch on its own stream; what it saw is looked at when all has run."""
     expected = batches_of(path, window=150)

@@ -9,7 +9,6 @@ import inspect
 import itertools
 import re
 import textwrap
-from pathlib import Path
 
 import typer
 from each import for_each
@@ -17,7 +16,6 @@ from each import for_each
 import h5stream
 from h5stream.cli.app import app
 
-ROOT = Path(__file__).resolve().parent.parent
 DOORS = ("h5stream", "h5stream.errors", "h5stream.monitor", "h5stream.order", "h5stream.staging")
 OUR_ERRORS = {name for name in dir(h5stream.errors) if name.endswith("Error")}
 
@@ -150,15 +148,3 @@ def test_what_a_class_is_made_with_or_holds_has_an_entry(name):
     if issubclass(kind, BaseException):
         needed -= {"message"}
     assert needed - named == set(), f"{name} has no entry for {sorted(needed - named)}"
-
-
-PROSE = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", *(ROOT / "examples").glob("*.py")]
-PROSE += [ROOT / f"h5stream/{name}" for name in ("errors.py", "dataset.py", "sampler.py", "indexing.py")]
-PROSE += [path for path in sorted((ROOT / "h5stream/storage").glob("*.py")) if path.name != "source.py"]
-
-
-@for_each(PROSE)
-def test_prose_says_who(path):
-    """The user, another process, a sampler of the user's own: never somebody."""
-    found = re.findall(r"(?i)^.*\b(?:somebody|nobody|whoever|whomever)\b.*$", path.read_text(), flags=re.M)
-    assert found == []

@@ -13,6 +13,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, errors
+from h5stream.storage import whereabouts
+from h5stream.storage.catalogue import kept_of
 
 ENCODE = {"jpeg": imagecodecs.jpeg8_encode, "png": imagecodecs.png_encode, "webp": imagecodecs.webp_encode}
 DECODE = {"jpeg": imagecodecs.jpeg8_decode, "png": imagecodecs.png_decode, "webp": imagecodecs.webp_decode}
@@ -160,15 +162,16 @@ def test_each_object_is_the_bytes_of_an_image(tmp_path, stored, alike):
 @pytest.mark.parametrize("stored", ["uint8", "opaque"])
 def test_many_objects_are_found_from_the_bytes_of_the_file_and_again_in_the_catalogue(tmp_path, monkeypatch, stored):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    some = [image(k, (4, 5, 3)) for k in range(20)]
-    expected = write_objects(tmp_path / "a.h5", [some[k % 20] for k in range(2100)], stored, "png")
+    monkeypatch.setattr(whereabouts, "MANY", 100)
+    expected = write_objects(tmp_path / "a.h5", [image(k, (4, 5, 3)) for k in range(210)], stored, "png")
     os.utime(tmp_path / "a.h5", (1e9, 1e9))
     fields = {"image": Field(".", decode="png"), "label": "@label"}
     for _ in range(2):
         with H5StreamLoader(tmp_path / "a.h5", 64, shuffle=True, fields=fields, samples=Objects("images/*")) as loader:
-            assert sorted(check(loader, expected)) == list(range(2100))
+            assert sorted(check(loader, expected)) == list(range(210))
+    assert [one.objects for one in kept_of(str(tmp_path / "a.h5"))] == [210]
     if stored == "uint8":  # what was kept of images is none of the same objects as numbers
-        assert len(H5Dataset(tmp_path / "a.h5", Field(".", ragged="list"), samples=Objects("images/*"))) == 2100
+        assert len(H5Dataset(tmp_path / "a.h5", Field(".", ragged="list"), samples=Objects("images/*"))) == 210
 
 
 def test_images_inside_of_groups_lie_beside_other_fields(tmp_path):

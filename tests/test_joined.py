@@ -12,13 +12,7 @@ import torch
 from inner import stream_all
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
-from h5stream import (
-    ChunkBatchSampler,
-    Field,
-    H5Dataset,
-    H5StreamLoader,
-    collate,
-)
+from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader, collate
 from h5stream.errors import FieldLengthError, OptionError
 
 LENGTHS = {"a.h5": [13, 5], "b.h5": [20, 0, 7]}
@@ -159,9 +153,3 @@ def test_what_cannot_be_seen_into_is_refused_inside_too(folder, wrap):
 def test_paths_among_datasets_are_refused(folder):
     with pytest.raises(OptionError, match=r"a\.h5'\) stands among datasets; make it an H5Dataset"):
         H5StreamLoader([groups(folder)[0], folder / "a.h5"])
-
-
-# --- the order of a Subset ----------------------------------------------------------------------------------
-
-
-# --- the form of a batch ------------------------------------------------------------------------------------

@@ -194,25 +194,10 @@ def test_without_batch_size_samples_come_singly(sample, collate_fn):
 
 
 @pytest.fixture
-def zoo(tmp_path):
-    """A file with a field of each kind, twelve rows long."""
+def two_fields(tmp_path):
     path = str(tmp_path / "zoo.h5")
-    rng = np.random.default_rng(0)
-    pair = np.dtype([("a", "<i2"), ("b", ">f4", (2,)), ("in", [("c", "u1"), ("s", "S3")])])
-    table = np.zeros(12, dtype=pair)
-    table["a"], table["b"], table["in"]["c"] = np.arange(12), rng.random((12, 2)), np.arange(12)
-    table["in"]["s"] = [b"r%d" % k for k in range(12)]
     with h5py.File(path, "w") as file:
-        file["wide"] = rng.random((12, 6)).astype("f8")
-        file["group/deep"] = np.arange(12, dtype=">i4")
-        file.create_dataset("table", data=table, chunks=(5,))
-        file.create_dataset("strings", data=np.array([b"s%d" % k for k in range(12)], dtype="S4"), chunks=(5,))
-        file.create_dataset("text", data=[f"é{k}" for k in range(12)], dtype=h5py.string_dtype())
-        ragged = file.create_dataset("ragged", (12,), dtype=h5py.vlen_dtype("f4"))
-        for k in range(12):
-            ragged[k] = np.arange(k % 4, dtype="f4")
-        file.create_dataset("half", data=rng.random((12, 2, 2)).astype("f2"), chunks=(5, 1, 2))
-        file.create_dataset("flag", data=np.arange(12) % 2 == 0)
+        file["wide"], file["group/deep"] = np.zeros((12, 6)), np.arange(12, dtype=">i4")
     return path
 
 
@@ -221,12 +206,12 @@ def whole(path, fields, **options):
     return batch
 
 
-def test_one_name_gives_a_tensor_a_list_a_tuple_a_mapping_a_dict(zoo):
-    assert torch.equal(whole(zoo, "group/deep"), torch.arange(12, dtype=torch.int32))
-    a, b = whole(zoo, ["group/deep", "wide"])
+def test_one_name_gives_a_tensor_a_list_a_tuple_a_mapping_a_dict(two_fields):
+    assert torch.equal(whole(two_fields, "group/deep"), torch.arange(12, dtype=torch.int32))
+    a, b = whole(two_fields, ["group/deep", "wide"])
     assert a.shape == (12,)
     assert b.shape == (12, 6)
-    assert list(whole(zoo, {"image": "wide", "label": "group/deep"})) == ["image", "label"]
+    assert list(whole(two_fields, {"image": "wide", "label": "group/deep"})) == ["image", "label"]
 
 
 def test_without_fields_the_root_is_a_dict_and_a_lone_dataset_a_tensor(tmp_path, sample):

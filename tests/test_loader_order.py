@@ -10,14 +10,7 @@ import pytest
 import torch
 from inner import stream_all
 from sample_files import write_sample
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    DistributedSampler,
-    RandomSampler,
-    SequentialSampler,
-    Subset,
-)
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler, Subset
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.errors import BudgetError, OptionError
@@ -143,9 +136,6 @@ def test_a_samplers_indices_are_places_in_the_subset_as_in_dataloader(dataset):
 def test_an_index_outside_the_subset_is_named(dataset, given):
     with pytest.raises(OptionError, match="gave row 3, but there are 3 rows"):
         list(H5StreamLoader(Subset(dataset, [5, 6, 7]), **given))
-
-
-# --- several files ------------------------------------------------------------------------------------------
 
 
 # --- windows and ranks --------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import pickle
 
 import pytest
 import torch
@@ -44,15 +43,6 @@ def test_a_dataset_works_in_the_workers_of_a_stock_dataloader(sample, start_meth
     for (x, y), (_, rows) in zip(loader, expected, strict=True):
         assert torch.equal(y, rows)
         assert sample.matches(x, y)
-
-
-def test_a_pickled_dataset_reads_the_same(sample):
-    dataset = H5Dataset(sample.path, {"a": "x", "b": "y"}, rows=range(5, 50))
-    dataset[0]
-    twin = pickle.loads(pickle.dumps(dataset))
-    assert len(twin) == len(dataset) == 45
-    assert torch.equal(twin[3:9]["a"], dataset[3:9]["a"])
-    assert list(H5StreamLoader(twin, 45, batch_transform=lambda batch: batch["b"].tolist())) == [list(range(5, 50))]
 
 
 # --- loaders in forked children -----------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import dataclasses
 import h5py
 import numpy as np
 import pytest
-from making import index_type, make_file, numbers
+from making import make_file, numbers
 from oracle import assert_like_h5py
 
 from h5stream import H5Dataset
@@ -13,30 +13,6 @@ from h5stream.storage.fallback import why_not_decoded_here
 from h5stream.storage.index import build_index, read_stored_chunk
 
 U = None
-
-
-# One unlimited axis that is not the first: libhdf5 lists the chunks of such an index in wrong places.
-ONE_UNLIMITED = {
-    "of two": ((4, 6), (2, 3), (4, U)),
-    "of two, the other may grow": ((4, 6), (2, 3), (9, U)),
-    "in the middle": ((4, 6, 5), (2, 3, 2), (8, U, 10)),
-    "last of three": ((4, 6, 5), (2, 3, 2), (5, 12, U)),
-    "last of four": ((3, 4, 5, 6), (1, 2, 3, 4), (4, 4, 6, U)),
-    "chunks of one": ((3, 5), (1, 1), (3, U)),
-    "one row of chunks, more may come": ((2, 60), (2, 3), (8, U)),
-}
-
-
-@pytest.mark.parametrize("libver", ["v108", "v110", "latest"])
-@pytest.mark.parametrize("filters", [{}, {"compression": "gzip", "shuffle": True}], ids=["none", "gzip"])
-@pytest.mark.parametrize("name", ONE_UNLIMITED)
-def test_one_unlimited_axis_that_is_not_the_first_is_read_directly(tmp_path, name, filters, libver):
-    shape, chunks, maxshape = ONE_UNLIMITED[name]
-    path = make_file(
-        tmp_path / "a.h5", libver=libver, data=numbers(*shape), chunks=chunks, maxshape=maxshape, **filters
-    )
-    assert index_type(path) == ("btree v1" if libver == "v108" else "extensible array")
-    assert_like_h5py(path, access="decoded" if filters else "direct")
 
 
 @pytest.mark.parametrize("libver", ["v108", "latest"])

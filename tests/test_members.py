@@ -3,8 +3,9 @@
 import h5py
 import numpy as np
 import pytest
+from inner import stream_all
 
-from h5stream import Field, H5Dataset, errors
+from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber, errors
 
 
 @pytest.mark.parametrize(
@@ -41,3 +42,17 @@ def test_members_that_take_as_many_bytes_as_an_element_has(tmp_path, members, sh
     assert (dataset[:].numpy() == wanted).all()
     assert (dataset[7].numpy() == wanted[7]).all()
     assert (dataset[[9, 2, 9]].numpy() == wanted[[9, 2, 9]]).all()
+
+
+def test_members_of_what_was_never_written_have_their_fill_value(tmp_path, monkeypatch):
+    stream_all(monkeypatch)
+    fill = np.array((7, 2.5), [("a", ">i2"), ("b", "<f4")])
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        x = file.create_dataset("x", (60, 3), fill.dtype, chunks=(4, 3), fillvalue=fill)
+        x[20:30] = np.ones((10, 3), fill.dtype)
+        expected = x[()]
+    fields = {"a": "x:a", "b": "x:b", "n": SampleNumber()}
+    with H5StreamLoader(tmp_path / "a.h5", 7, shuffle=True, fields=fields) as loader:
+        for batch in loader:
+            for name in "ab":
+                assert (batch[name].numpy() == expected[name][batch["n"].numpy()]).all()

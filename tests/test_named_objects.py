@@ -4,32 +4,13 @@ import h5py
 import numpy as np
 import pytest
 
-from h5stream import Field, H5Dataset, Sequences, Table, errors
-from h5stream.storage import whereabouts
-
-
-@pytest.fixture(params=[0, whereabouts.MANY], ids=["from the file's bytes", "through libhdf5"])
-def opened_both_ways(request, monkeypatch):
-    monkeypatch.setattr(whereabouts, "MANY", request.param)
+from h5stream import Field, H5Dataset, errors
 
 
 def write(path, lengths, options, below=""):
     with h5py.File(path, "w") as file:
         for k, rows in enumerate(lengths):
             file.create_dataset(f"{below}p{k}", data=np.random.default_rng(k).random((rows, 3), "f4"), **options)
-
-
-@pytest.mark.usefixtures("opened_both_ways")
-@pytest.mark.parametrize("samples", [Sequences(3, stride=4), Table(row=[0, 4, 8], length=3)], ids=repr)
-def test_a_sequence_has_the_object_that_its_first_row_names(tmp_path, samples):
-    write(tmp_path / "emb.h5", [2, 5, 1], {})
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        file["x"], file["key"] = np.arange(12), [f"p{k % 3}" for k in range(12)]
-    fields = {"x": "x", "e": Field("{}", file=tmp_path / "emb.h5", lookup="key", ragged="list")}
-    batch = H5Dataset(tmp_path / "x.h5", fields, samples=samples)[:]
-    assert batch["x"].tolist() == [[0, 1, 2], [4, 5, 6], [8, 9, 10]]
-    with h5py.File(tmp_path / "emb.h5") as file:
-        assert [one.tolist() for one in batch["e"]] == [file[f"p{k % 3}"][()].tolist() for k in (0, 4, 8)]
 
 
 def test_a_file_without_any_names_is_refused_where_nothing_says_what_the_field_holds(tmp_path):

@@ -9,32 +9,11 @@ import imagecodecs
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as arrays
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects
 from h5stream.engine.changes import Change
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.normalising import normalisation
-
-
-@given(
-    values=arrays.arrays(
-        st.sampled_from(["f4", "f8", "i2", "i4", "i8", "u1"]),
-        (7, 3),
-        elements=st.integers(0, 100),
-    ),
-    mean=st.floats(-50, 50) | st.lists(st.floats(-50, 50), min_size=3, max_size=3),
-    std=st.floats(0.1, 50),
-    factor=st.none() | st.just(1 / 255),
-)
-def test_numbers_become_what_numpy_makes_of_them(values, mean, std, factor):
-    change = Change(torch.float32, normalisation("x", {"mean": mean, "std": std, "factor": factor}))
-    expected = ((values.astype("f8") * (1 if factor is None else factor)) - np.array(mean)) / std
-    found = change.on_host(torch.from_numpy(values.copy()))
-    assert found.dtype == torch.float32
-    assert np.allclose(found.numpy(), expected, rtol=1e-5, atol=1e-4)
 
 
 def test_large_offsets_are_taken_away_before_they_cost_digits():

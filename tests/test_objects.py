@@ -5,10 +5,9 @@ import os
 import h5py
 import numpy as np
 import pytest
-from inner import around
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, errors
-from h5stream.storage import discovery, whereabouts
+from h5stream.storage import whereabouts
 
 
 @pytest.fixture(params=[0, whereabouts.MANY], ids=["from the file's bytes", "through libhdf5"])
@@ -105,33 +104,6 @@ def test_damage_names_the_object(paths, tmp_path):
         assert sum(len(batch[0]) for batch in loader) == 29
 
 
-@pytest.mark.parametrize("stored", [{}, {"chunks": (2, 3), "compression": "gzip"}], ids=["contiguous", "gzip"])
-def test_many_objects_are_found_by_their_headers(tmp_path, stored, monkeypatch):
-    """Some are links that are soft, some were never written."""
-    monkeypatch.setattr(whereabouts, "MANY", 100)
-    count, rng = 130, np.random.default_rng(0)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        group = file.create_group("data")
-        for k in range(count):
-            if k % 50 == 7:
-                group.create_dataset(f"t{k}", (4, 3), "f4", fillvalue=k, **stored)
-            else:
-                group.create_dataset(f"t{k}", data=rng.random((4, 3), "f4"), **stored)
-            group[f"t{k}"].attrs["k"] = k
-        group.create_dataset("t50000", data=rng.random((4, 3), "f4"), **stored).attrs["k"] = 50
-        group["t60000"] = h5py.SoftLink("/data/t3")
-        group.create_group("a group")
-        expected = [group[f"t{k}"][()] for k in (*range(count), 50_000, 60_000)]
-        names = [f"t{k}" for k in (*range(count), 50_000, 60_000)]
-    by_letters = sorted(range(count + 2), key=names.__getitem__)
-    for of, numbers in (("data/t*", by_letters), ([f"data/t{k}" for k in range(count)], range(count))):
-        dataset = H5Dataset(tmp_path / "a.h5", {"x": ".", "k": "@k"}, samples=Objects(of))
-        assert len(dataset) == len(numbers)
-        batch = dataset[:]
-        assert np.array_equal(batch["x"].numpy(), [expected[k] for k in numbers])
-        assert batch["k"].tolist() == [[*range(count), 50, 3][k] for k in numbers]
-
-
 @pytest.mark.usefixtures("opened_both_ways")
 def test_links_that_lead_nowhere_are_counted(tmp_path, caplog):
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -150,15 +122,6 @@ def test_a_member_that_an_object_lacks_is_told_with_the_nearest(tmp_path):
         H5Dataset(tmp_path / "a.h5", "imgae", samples=Objects("data/*"))
     with pytest.raises(errors.FieldNotFoundError, match="Did you mean 'data/1'"):
         H5Dataset(tmp_path / "a.h5", "image", samples=Objects(["data/0", "data/1 "]))
-
-
-def test_fields_are_shown_by_their_keys(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(3):
-            file[f"data/{k}"] = np.full(3, k)
-            file[f"data/{k}"].attrs["who"] = "me"
-    dataset = H5Dataset(tmp_path / "a.h5", {"wave": ".", "name": "@who"}, samples=Objects("data/*"))
-    assert "of wave, name;" in repr(dataset)
 
 
 @pytest.mark.usefixtures("opened_both_ways")
@@ -207,27 +170,6 @@ def test_objects_that_lack_an_attribute_are_left_out_if_one_says_so(tmp_path, fi
     for wrong in ("@labels", "x@units"):
         with pytest.raises(errors.FieldNotFoundError, match=r"each of 6 objects lacks a field: .*has no attribute"):
             H5Dataset(tmp_path / "a.h5", {**asked, "label": wrong}, samples=Objects("*", missing="skip"))
-
-
-@pytest.mark.parametrize("name", ["y", "z"])
-@pytest.mark.parametrize("ragged", [None, "packed", "arrays"])
-def test_what_a_file_has_is_put_in_words_once_however_many_objects_lack_a_field(tmp_path, monkeypatch, name, ragged):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(20):
-            file[f"{k}/x"] = np.zeros((k % 3 + 1, 2))
-        file["7/y"] = np.ones((1, 2))
-    asked = []
-    around(monkeypatch, discovery, "datasets_of", before=lambda *_: asked.append(True))
-
-    def opened():
-        return H5Dataset(tmp_path / "a.h5", Field(name, ragged=ragged), samples=Objects("*", missing="skip"))
-
-    if name == "y":
-        assert opened()[0].tolist() == [[1.0, 1.0]]
-    else:
-        with pytest.raises(errors.FieldNotFoundError, match=r"each of 20 objects lacks a field: .*no dataset '0/z'"):
-            opened()
-    assert len(asked) <= 1
 
 
 @pytest.mark.parametrize("kind", ["<f4", ">i4", ">f8", [("a", ">i2"), ("b", "<f4")]], ids=str)

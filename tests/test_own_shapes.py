@@ -40,10 +40,11 @@ def mean_of(sample):
     return {"mean": sample["x"].double().mean(), "n": sample["n"]}
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 @pytest.mark.parametrize("paths", [STORED[2]], indirect=True)
 def test_python_for_each_sample_gets_it_in_its_shape(paths):
     whole, _ = read(paths)
-    options = {"sample_transform": mean_of, "sample_workers": 1}
+    options = {"sample_transform": mean_of, "sample_workers": 1, "multiprocessing_context": "fork"}
     fields = {"x": ARRAYS, "n": "n"}
     with H5StreamLoader(paths, 3, shuffle=True, samples=Objects("data/*"), fields=fields, **options) as loader:
         found = {

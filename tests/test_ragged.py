@@ -7,18 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from h5stream import (
-    Bounds,
-    Crop,
-    Field,
-    H5Dataset,
-    H5StreamLoader,
-    Lengths,
-    Ragged,
-    collate,
-    errors,
-    structure,
-)
+from h5stream import Bounds, Crop, Field, H5Dataset, H5StreamLoader, Lengths, Ragged, collate, errors, structure
 from h5stream.baseline import measure
 
 FORMS = ("packed", "nested", "pad", "list")

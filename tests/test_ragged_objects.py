@@ -5,26 +5,12 @@ import numpy as np
 import pytest
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, errors
-from h5stream.storage import field_reader, whereabouts
+from h5stream.storage import whereabouts
 
 
 @pytest.fixture(params=[0, whereabouts.MANY], ids=["from the file's bytes", "through libhdf5"])
 def opened_both_ways(request, monkeypatch):
     monkeypatch.setattr(whereabouts, "MANY", request.param)
-
-
-def write(path, form, first=0):
-    rest, lengths, stored, sparse, dtype = form
-    found = {}
-    with h5py.File(path, "w") as file:
-        for k, (rows, options) in enumerate(zip(lengths, stored, strict=True), first):
-            group = file.create_group(f"data/{k}")
-            values = group.create_dataset("x", (rows, *rest), dtype, fillvalue=7, **options)
-            if not sparse or k % 3:
-                values[()] = np.random.default_rng(k).integers(0, 100, (rows, *rest)).astype(dtype)
-            group["y"], group.attrs["k"] = np.arange(3) + k, k
-            found[k] = values[()]
-    return found
 
 
 @pytest.mark.usefixtures("opened_both_ways")
@@ -82,15 +68,3 @@ def test_one_long_sample_that_makes_batches_too_large_is_told_the_ways_out(tmp_p
         H5StreamLoader(
             tmp_path / "a.h5", 32, samples=Objects("t*"), fields=Field(".", ragged="pad"), memory_budget=1 << 24
         )
-
-
-def test_groups_that_are_unlike_are_described_a_field_at_a_time(tmp_path, monkeypatch):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(1, 9):
-            for name in "xyz":
-                file.create_dataset(f"o/{k}/{name}", data=np.arange(9.0) + k, chunks=(k,))
-    added, add = [], field_reader._add
-    monkeypatch.setattr(field_reader, "_add", lambda *given: (added.append(given[1]), add(*given))[1])
-    dataset = H5Dataset(tmp_path / "a.h5", [Field(name, ragged="list") for name in "xyz"], samples=Objects("o/*"))
-    assert [values[7].tolist() for values in dataset[:]] == [(np.arange(9.0) + 8).tolist()] * 3
-    assert len(added) <= 3 + 8 * 3  # the first group, then each field of each

@@ -6,18 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from h5stream import (
-    Ends,
-    Field,
-    H5Dataset,
-    H5StreamLoader,
-    Padding,
-    Rows,
-    SampleNumber,
-    Sequences,
-    Values,
-    errors,
-)
+from h5stream import Ends, Field, H5Dataset, H5StreamLoader, Padding, Rows, SampleNumber, Sequences, Values, errors
 
 LENGTHS = (9, 1, 23, 4, 40, 17)
 
@@ -83,9 +72,3 @@ def test_bad_input_is_told_with_the_way_out(path, fields, samples, kind, says):
         H5Dataset(path, fields, samples=samples)
     with pytest.raises(kind, match=says):
         H5StreamLoader(path, 4, fields=fields, samples=samples)
-
-
-def test_what_a_sample_is_is_said_where_the_files_are_named(path):
-    dataset = H5Dataset(path, "actions", samples=Rows(of="data/*"))
-    with pytest.raises(errors.OptionError, match="belongs to the H5Dataset"):
-        H5StreamLoader(dataset, 4, samples=Sequences(4))

@@ -67,11 +67,13 @@ def test_the_same_seed_gives_the_same_parts_for_ever():
     strata = np.arange(10) % 3
     assert [part.tolist() for part in split_by_strata([6, 4], strata, 7)] == STRATA
     assert [part.tolist() for part in split_by_groups([6, 4], strata, np.arange(10) % 2, 7)] == GROUPS
+    assert [part.tolist() for part in split_by_groups([5, 5], np.arange(10), None, 7)] == ALIKE
 
 
 PLAIN = [[2, 4, 5, 7, 9], [3, 6, 8], [0, 1]]
 STRATA = [[3, 4, 5, 6, 7, 9], [0, 1, 2, 8]]
 GROUPS = [[0, 2, 3, 5, 6, 8, 9], [1, 4, 7]]
+ALIKE = [[1, 3, 4, 7, 9], [0, 2, 5, 6, 8]]
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from h5stream import (
-    Boxes,
-    Ends,
-    Field,
-    H5Dataset,
-    H5StreamLoader,
-    Rows,
-    Sequences,
-    Table,
-    Take,
-    Values,
-    errors,
-)
+from h5stream import Boxes, Ends, Field, H5Dataset, H5StreamLoader, Rows, Sequences, Table, Take, Values, errors
 
 
 @pytest.fixture
@@ -44,12 +32,6 @@ def test_a_number_that_a_field_cannot_hold_is_no_padding(path, pad, dtype):
         H5Dataset(path, "raw", samples=Boxes((2, 2), at="grid", halo=(1, 1), pad=pad))
     with pytest.raises(errors.OptionError, match="does not fit into field 'raw'"):
         H5Dataset(path, "raw", samples=Table(row=[7], length=2, pad=pad))
-
-
-def test_a_number_that_a_field_can_hold_is_padding(path):
-    assert H5Dataset(path, "done", samples=Sequences(4, of="data/*", pad=255))[5].tolist() == [5, 255, 255, 255]
-    assert H5Dataset(path, "x", samples=Sequences(2, of="data/*", pad=0.1))[5].tolist() == pytest.approx([5, 0.1])
-    assert torch.isnan(H5Dataset(path, "x", samples=Sequences(2, of="data/*", pad=float("nan")))[5][1])
 
 
 def test_each_field_may_be_padded_with_its_own(path):
@@ -102,11 +84,7 @@ def test_values_of_unlike_length_are_a_list(path):
         ("x", lambda: Rows(of="events/*"), r"It matches datasets, such as 'events/0': each of these is the field '\.'"),
         (".", lambda: Rows(of="data/*"), "It matches groups, such as 'data/demo_0'"),
         ("x", lambda: Sequences(2, of="terminals"), r"It is a dataset; .*of=Ends\('terminals'\)"),
-        (
-            "signal",
-            lambda: Sequences(5, of="eeg/*"),
-            r"in group 'eeg/1' of .* but .* in group 'eeg/0' .* along axis 1",
-        ),
+        ("signal", lambda: Sequences(5, of="eeg/*"), r"in group 'eeg/1' of .* but .* in group 'eeg/0' .* along axis 1"),
         ("x", lambda: Rows(of="odd/*"), r"Each group that of='odd/\*' matches needs the field; a narrower pattern"),
         ("x", lambda: Rows(of=Ends("terminals")), "of= names groups"),
         ("x", lambda: Rows(of="rows"), "of='rows' is for another axis"),
@@ -127,12 +105,6 @@ def test_mistakes_are_told_with_the_way_out(path, fields, samples, says):
 def test_columns_of_an_index_that_nothing_names_are_left_alone(path):
     index = {"row": [0, 5], "magnitude": [0.5, float("nan")], "agency": ["a", None], "group": ["data/demo_1"] * 2}
     assert H5Dataset(path, "x", samples=Table(index))[:].tolist() == [0, 5]
-
-
-def test_each_index_of_an_axis_of_each_row_is_a_sample(path):
-    dataset = H5Dataset(path, "u", samples=Rows(of="rows", axis=1))
-    with h5py.File(path) as file:
-        assert (dataset[:].numpy() == file["u"][()].reshape(8, 3)).all()
 
 
 def test_an_answer_that_is_none_is_told(path):

@@ -105,20 +105,9 @@ def test_every_written_reason_is_complete_and_names_a_part():
         assert reason["part"] in ("main", "peers", "sweep")
 
 
-def test_first_everywhere_is_said_in_words():
-    report = peers_report(peer("h5stream", 2), peer("b", 1))
-    assert not_first_table(behind(None, report, None)) == "Ours is first in every cell."
-
-
 def test_a_rival_that_gave_nothing_in_time_is_shown_as_a_bound():
     table = tables.sweep_table({"results": [cell("fields", 64, 100, 10, tuned=5, tuned_at_most=True)]})
     assert "| fields | 64 | 100 | 1 to 2 | 10 | 10 | under 5 | over 20 |" in table
-
-
-def test_a_page_is_made_of_whatever_has_been_measured():
-    main = main_report(ours=10, naive=1)
-    assert "## The main job" in bench_pages.benchmarks_page({"main": main})
-    assert "## Every alternative" not in bench_pages.benchmarks_page({"main": main})
 
 
 @pytest.mark.parametrize("name", ["main-full", "reference-2core"])
@@ -158,43 +147,11 @@ def test_an_order_that_harms_is_found_and_one_that_does_not_is_not():
     assert "in 1 of them its window is smaller than the file" in learning.verdict(learning_report(even))
 
 
-def test_orders_that_some_data_were_not_trained_in_leave_their_cells_empty():
-    report = learning_report(np.zeros(10))
-    other = [{**one, "data": "e"} for one in report["results"] if one["order"] != "none"]
-    report["results"] += [*other, {**case("4 blocks", [float(v) for v in range(10)]), "data": "e"}]
-    table = learning.verdict_table(report)
-    assert "| 4 blocks | 0 of 1 |" in table
-    assert "| auto | 2 of 2 |" in table
-    assert "| none |" in learning.cases_table(report, "d", "m")
-    assert "| none |" not in learning.cases_table(report, "e", "m")
-
-
-def test_cases_whose_automatic_window_is_the_whole_file_do_not_count_as_subsets():
-    report = learning_report(np.zeros(10))
-    whole = [{**one, "data": "e", "window_rows": 100} for one in report["results"]]
-    report["results"] += whole
-    assert list(learning.subset_groups(report)) == [("d", "label", "small", "m")]
-    assert "| auto | 1 of 1 |" in learning.verdict_table(report, subsets_only=True)
-
-
-def test_what_an_order_costs_is_compared_in_pairs_of_seeds():
-    full = [1.0, 2, 3, 4, 5, 6, 7, 8, 9, 10]
-    orders = {"full": case("full", full), "auto": case("auto", [v + 0.055 for v in full])}
-    mean, margin = learning.excess(orders, "auto")
-    assert mean == pytest.approx(1.0)
-    assert margin == pytest.approx(0.0, abs=1e-9)
-
-
 def test_the_interval_of_ten_values_is_that_of_students_t():
     values = [1.0, 2, 3, 4, 5, 6, 7, 8, 9, 10]
     mean, margin = statistics.mean_and_margin(values)
     assert mean == 5.5
     assert margin == pytest.approx(2.262 * np.std(values, ddof=1) / np.sqrt(10), rel=1e-3)
-
-
-def test_the_score_table_ranks_within_each_sorting():
-    table = learning.score_table(learning_report(np.zeros(10)))
-    assert table.splitlines()[2].startswith("| label | -1.00 |")
 
 
 def test_every_figure_can_be_drawn(tmp_path):
@@ -217,13 +174,6 @@ def test_every_figure_can_be_drawn(tmp_path):
 def test_the_committed_pages_and_the_readme_are_those_of_the_committed_results(capsys):
     assert bench_pages.main(["--check"]) == 0, f"{capsys.readouterr().out}: run python tools/bench_pages.py"
     assert {"README.md", "benchmarks.md"} <= {path.name for path in bench_pages.pages()}
-
-
-def test_a_page_of_other_results_is_named(tmp_path, monkeypatch, capsys):
-    (tmp_path / "page.md").write_text("of yesterday")
-    monkeypatch.setattr(bench_pages, "pages", lambda: {tmp_path / "page.md": "of today"})
-    assert bench_pages.main(["--check"]) == 1
-    assert "page.md" in capsys.readouterr().out
 
 
 def test_committed_results_are_json_with_machine_versions_and_date():

@@ -1,7 +1,4 @@
-"""The kernels in C against `kernels_in_numpy`, for drawn arguments; and what they refuse.
-
-Memory that they must not touch is looked at too.
-"""
+"""What the kernels in C refuse, and what no whole loader shows of them: that against `kernels_in_numpy`."""
 
 from __future__ import annotations
 
@@ -19,8 +16,6 @@ from h5stream.compiled import _native as native
 from h5stream.engine.slots import address_of
 
 ROOT = Path(__file__).parents[2]
-KINDS = [("i4", "i4"), ("i8", "i8"), ("i8", "i4")]
-"""Types of rows, and of places."""
 
 
 def window(generator, rows, row_nbytes, batches=3, shift=0):
@@ -30,35 +25,6 @@ def window(generator, rows, row_nbytes, batches=3, shift=0):
     begins = (-address_of(memory) % 64 + shift + np.arange(batches) * nbytes).astype(np.int64)
     batch, within = np.divmod(generator.permutation(batches * rows)[:rows], rows)
     return memory, address_of(memory) + begins, batch, within, begins[batch] + within * row_nbytes
-
-
-@pytest.mark.parametrize("kinds", KINDS)
-@pytest.mark.parametrize("row_nbytes", [1, 2, 3, 4, 8, 12, 16, 40, 100, 256, 300, 1024])
-@pytest.mark.parametrize("shift", [0, 1, 16])
-def test_rows_and_spans_of_a_chunk_come_to_their_places(kinds, row_nbytes, shift):
-    generator = np.random.default_rng(row_nbytes)
-    stride, count = row_nbytes + 5, 20
-    source = generator.integers(0, 256, 40 * stride, dtype=np.uint8)
-    pieces = [[[3, 0, row_nbytes]], [[2, 1, row_nbytes - 1], [0, 0, 1]][: 1 if row_nbytes == 1 else 2]]
-    for segments in [*pieces, [[0, 0, stride]]]:
-        segments = np.array([each for each in segments if each[2]], dtype=np.int64).reshape(-1, 3)
-        width = max(stride, row_nbytes)
-        memory, slots, batch, within, places = window(generator, count * 4, width, shift=shift)
-        chosen = generator.permutation(count)  # of all places, every fourth: a span has at most four rows
-        batch, within, places = (each[: count * 4] for each in (batch, within, places))
-        order = np.argsort(places)[::4][chosen]
-        batch, within, places = batch[order], within[order], places[order]
-        rows, lengths = generator.integers(0, 30, count), np.ones(count, np.int64)
-        expected = memory.copy()
-        twins.scatter(expected, places, rows, lengths, source, stride, segments, width)
-        row_kind, place_kind = kinds
-        to = rows.astype(row_kind), batch.astype(place_kind), within.astype(place_kind), slots, 0, width
-        native.scatter(address_of(source), stride, segments, *to)
-        np.testing.assert_array_equal(memory, expected)
-        spans = to[0], lengths.astype(row_kind), *to[1:]
-        memory[:] = 0xA5
-        native.scatter_spans(address_of(source), stride, segments, *spans)
-        np.testing.assert_array_equal(memory, expected)
 
 
 @pytest.mark.parametrize("kind", ["i4", "i8"])
@@ -184,77 +150,6 @@ def stored(tmp_path):
     os.close(descriptor)
 
 
-EXTENTS = {
-    "whole rows": ([[0, 0, 40, 0, 1]], [[0, 0, 40, 1, 0, 1, 0]]),
-    "two extents": ([[0, 2, 9, 0, 1], [0, 30, 8, 1, 2]], [[2, 0, 9, 1, 0, 1, 0], [30, 9, 8, 1, 0, 1, 0]]),
-    "members, swapped": ([[0, 0, 36, 0, 2]], [[4, 0, 4, 3, 8, 4, 0], [0, 0, 2, 4, 8, 2, 1]]),
-}
-
-
-@pytest.mark.parametrize("kind", ["i4", "i8"])
-@pytest.mark.parametrize("chunk_rows", [1, 7, 1000])
-@pytest.mark.parametrize("what", EXTENTS)
-@pytest.mark.parametrize("spans", [False, True])
-@pytest.mark.parametrize("gap", [0, 100, 5000])
-def test_rows_are_read_and_those_of_no_chunk_filled(stored, kind, chunk_rows, what, spans, gap):
-    descriptor, data = stored
-    generator = np.random.default_rng(chunk_rows)
-    extents, runs = (np.array(each, dtype=np.int64) for each in EXTENTS[what])
-    stride, total, first_row = 40, 700, 3
-    chunks = -(-total // chunk_rows)
-    begins = 11 + generator.permutation(chunks) * chunk_rows * stride
-    numbers = np.flatnonzero(generator.random(chunks) < 0.8) if chunks > 1 else np.zeros(0, np.int64)
-    offsets = begins[numbers] if chunks > 1 else begins
-    rows = np.sort(generator.permutation(total)[:90])
-    lengths = np.minimum(generator.integers(1, 4, 90), chunk_rows - rows % chunk_rows)
-    lengths = np.minimum(lengths, total - rows) if spans else np.ones_like(rows)
-    fields = [(100, 40), (0, 24)]
-    memory = np.full(100 + 40 * 400, 0xA5, np.uint8)
-    within = np.cumsum(lengths) - lengths
-    expected = memory.copy()
-    fills = [np.array([7, 8, 9, 10], np.uint8), np.array([1], np.uint8)]
-    fields = [(0, 24), (24 * 300, 24)] if what.startswith("members") else [(0, 40)] * 2
-    for row, length, place in zip(rows, lengths, within, strict=True):
-        for k in range(length):
-            chunk = (row + k) // chunk_rows
-            at = begins[chunk] + (row + k - chunk * chunk_rows) * stride
-            for run in runs:
-                begin, nbytes = fields[run[6]]
-                into, size = begin + (place + k) * nbytes + run[1], run[2] * run[3]
-                there = chunks == 1 or chunk in numbers
-                expected[into : into + size] = (
-                    twins.run_of(data[at : at + stride], run) if there else np.resize(fills[run[6]], size)
-                )
-    scratch, counts = np.zeros(4096, np.uint8), np.zeros(5, np.int64)
-    places = [each.astype(kind) for each in (rows + first_row, lengths if spans else rows[:0], 0 * rows, within)]
-    arguments = [
-        descriptor, numbers, offsets, 1, chunk_rows, first_row, stride, extents, runs,
-        np.array([address_of(fill) for fill in fills]), np.array([4, 1]), address_of(scratch), 4096, gap, 0, counts,
-        *places, np.array([address_of(memory)]), *(np.array(column) for column in zip(*fields, strict=True)),
-    ]  # fmt: skip
-    assert native.read_rows(*arguments) is True
-    np.testing.assert_array_equal(memory, expected)
-    assert counts[0] >= 1
-    assert counts[3:].tolist() == [0, 0]
-    arguments[2] = offsets + 1_000_000
-    assert native.read_rows(*arguments) is (not len(offsets))
-    assert counts[3] > 1_000_000
-
-
-def test_long_rows_are_read_to_their_places(stored):
-    descriptor, data = stored
-    memory, counts = np.zeros(150_000, np.uint8), np.zeros(5, np.int64)
-    native.read_rows(
-        descriptor, np.zeros(0, np.int64), np.zeros(1, np.int64), 1, 2, 0, 70_000, np.array([[0, 0, 70_000, 0, 1]]),
-        np.array([[0, 0, 70_000, 1, 0, 1, 0]]), np.array([address_of(memory)]), np.array([1]), 0, 70_000, 0, 1, counts,
-        np.array([0, 1]), np.zeros(0, np.int64), np.array([0, 0]), np.array([1, 0]), np.array([address_of(memory)]),
-        np.array([0]), np.array([70_000]),
-    )  # fmt: skip
-    assert (memory[:70_000] == data[70_000:140_000]).all()
-    assert (memory[70_000:140_000] == data[:70_000]).all()
-    assert counts[:2].tolist() == [2, 140_000]
-
-
 def test_ranges_are_read_until_one_is_short(stored):
     descriptor, data = stored
     target = np.zeros(30, np.uint8)
@@ -269,37 +164,6 @@ def test_reads_are_counted(kind):
     rows, lengths = np.array([2, 3, 9, 20], kind), np.array([1, 4, 1, 2], kind)
     assert native.count_reads(rows, rows[:0], 5) == (2, 5)
     assert native.count_reads(rows, lengths, 5) == (2, 2)
-
-
-@pytest.mark.parametrize("mode", [0, 1, 2])
-@pytest.mark.parametrize("offsets", [[range(4)], [range(3), range(5)], [[0, 2, 3], range(2), [0, 1, 4]]])
-def test_boxes_of_volumes_come_from_all_of_their_chunks(mode, offsets):
-    generator = np.random.default_rng(mode)
-    shape, chunk = (9, 7, 8)[: len(offsets)], 4
-    volume = generator.integers(0, 2**31, shape).astype("i4")
-    sizes = np.array([len(each) for each in offsets])
-    origins = np.stack([generator.integers(-2, size - 2, 12) for size in shape], axis=1)
-    table = np.zeros((len(shape), sizes.max()), np.int64)
-    for axis, each in enumerate(offsets):
-        table[axis, : len(each)] = each
-    follow = np.array([list(each) == list(range(len(each))) for each in offsets]).astype(np.int64)
-    nbytes = 4 * int(sizes.prod())
-    memory, filler = np.zeros(12 * nbytes, np.uint8), np.full(sizes[-1], -7, "i4")
-    to = np.zeros(12, np.int32), np.arange(12, dtype=np.int32), np.array([address_of(memory)]), 0, nbytes
-    for begin in np.ndindex(*(-(-size // chunk) for size in shape)):
-        low = np.array(begin) * chunk
-        high = np.minimum(low + chunk, shape)
-        part = np.ascontiguousarray(volume[tuple(slice(a, b) for a, b in zip(low, high, strict=True))])
-        native.place_boxes(
-            np.array([address_of(part)]), np.array([part.strides]), low[None], high[None], np.array([shape]),
-            np.array([0]), np.array([12]), table, sizes, follow, mode, 4, origins, *to,
-        )  # fmt: skip
-    if mode == 0:
-        shapes = np.tile(shape, (12, 1))
-        native.fill_outside(address_of(filler), shapes, table, sizes, 4, origins, *to)
-    for origin, found in zip(origins, memory.view("i4").reshape(12, *sizes), strict=True):
-        expected, inside = twins.box(volume, origin, offsets, mode)
-        np.testing.assert_array_equal(found, np.where(inside, expected, -7))
 
 
 @pytest.mark.parametrize("kind", ["i4", "i8"])
@@ -324,95 +188,6 @@ def test_groups_go_to_the_part_that_lacks_most_of_them(most_strata):
     expected = twins.homes_of_groups(*given, lacks.copy())
     native.deal_groups(*given, lacks, homes)
     assert homes.tolist() == [expected[group] for group in range(40)]
-
-
-@pytest.mark.parametrize("kind", ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f4", "f8", "c8", "c16"])
-@pytest.mark.parametrize("index", ["i1", "i2", "i4", "i8"])
-def test_rows_of_a_sparse_matrix_are_laid_dense(kind, index):
-    generator = np.random.default_rng(3)
-    offsets = np.concatenate([[0], np.cumsum(generator.integers(0, 20, 15))])
-    values, columns = (
-        generator.integers(0, 9, offsets[-1]).astype(kind),
-        generator.integers(0, 50, offsets[-1]).astype(index),
-    )
-    places = np.full(50, -1, np.int32)
-    places[generator.permutation(50)[:20]] = np.arange(20)
-    out = np.ones((15, 20), kind)
-    native.add_sparse(values, columns, offsets, places, 20, out)
-    np.testing.assert_array_equal(out, twins.dense(values, columns, offsets, places, 20))
-    assert native.least_and_most(columns) == (columns.min(), columns.max())
-
-
-@pytest.mark.parametrize(("kind", "index"), [("f4", "i4"), ("f8", "i8"), ("u2", "i8")])
-@pytest.mark.parametrize("room", [20, 64, 400])
-def test_rows_of_a_sparse_matrix_are_read_and_laid_dense(tmp_path, kind, index, room):
-    generator = np.random.default_rng(room)
-    lengths = generator.integers(0, 20, 30)
-    first, count = np.cumsum(lengths) - lengths, int(lengths.sum())
-    values, columns = generator.integers(0, 9, count).astype(kind), generator.integers(0, 50, count).astype(index)
-    (tmp_path / "matrix").write_bytes(values.tobytes() + columns.tobytes())
-    begins, wanted = np.arange(0, count, 64), np.sort(generator.permutation(30)[:18])
-    places = np.where(np.arange(50) % 3 == 0, np.arange(50) // 3, -1).astype(np.int32)
-    memory, counts = np.ones((18, 17), kind), np.zeros(5, np.int64)
-    descriptor = os.open(tmp_path / "matrix", os.O_RDONLY)
-    arguments = [
-        descriptor, begins * values.itemsize, 64, values.nbytes + begins * columns.itemsize, 64, 5, first[wanted] + 5,
-        lengths[wanted], np.zeros(18, np.int64), np.arange(18) * 17, np.array([address_of(memory.view(np.uint8))]),
-        np.empty(room, kind), np.empty(room, index), places, (places >= 0).astype(np.uint8), np.empty(17, kind), counts,
-    ]  # fmt: skip
-    assert native.read_dense(*arguments) == native.NONE_WRONG
-    expected = twins.dense(values, columns, np.append(first, count), places, 17)
-    np.testing.assert_array_equal(memory, expected[wanted])
-    assert counts[4] == 0
-    arguments[13] = places[: columns[first[wanted][0] :].max()]
-    arguments[14] = arguments[14][: len(arguments[13])]
-    assert native.read_dense(*arguments) >= len(arguments[13])
-    arguments[1] = begins + 10**6
-    arguments[13], arguments[14] = places, (places >= 0).astype(np.uint8)
-    assert native.read_dense(*arguments) == native.NONE_WRONG
-    assert counts[3] >= 10**6
-    arguments[7] = np.full(18, 2**40)
-    with pytest.raises(ValueError, match="read_dense: numbers in the arrays lead out of the arrays"):
-        native.read_dense(*arguments)
-    os.close(descriptor)
-
-
-@pytest.mark.parametrize("kind", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"])
-@pytest.mark.parametrize("rows", [0, 3, 4, 21])
-def test_whole_numbers_are_summed_exactly(kind, rows):
-    info = np.iinfo(kind)
-    values = np.random.default_rng(rows).integers(info.min, info.max, (rows, 6), dtype=kind, endpoint=True)
-    values[: rows // 2, 0], values[: rows // 2, 1] = info.min, info.max
-    exact = values.astype(object)
-    if values.itemsize <= 2:
-        sums, squares = np.zeros((1, 6), np.int64), np.zeros((1, 6), np.int64)
-        native.add_short_integers(values, sums[0], squares[0])
-    else:
-        sums, squares = np.zeros((3, 6), np.int64), np.zeros((5, 6), np.int64)
-        native.add_integers(values, sums, squares)
-    assert twins.total(sums) == [sum(column) for column in exact.T]
-    assert twins.total(squares) == [sum(column**2) for column in exact.T]
-
-
-@pytest.mark.parametrize("kind", ["f4", "f8"])
-@pytest.mark.parametrize("rows", [1, 4, 30])
-@pytest.mark.parametrize("columns", [1, 5, 64])
-def test_moments_are_those_of_numpy(kind, rows, columns):
-    values = np.random.default_rng(rows).normal(3, 2, (rows, columns)).astype(kind)
-    shift, sums, squares = np.linspace(0, 4, columns), np.zeros(columns), np.zeros(columns)
-    least, most = values[0].copy(), values[0].copy()
-    native.add_moments(values, shift, sums, squares, least, most)
-    apart = values.astype(np.float64) - shift
-    np.testing.assert_allclose(sums, apart.sum(axis=0), rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(squares, (apart**2).sum(axis=0), rtol=1e-12)
-    assert (least.tolist(), most.tolist()) == (values.min(axis=0).tolist(), values.max(axis=0).tolist())
-
-
-@pytest.mark.parametrize("count", [0, 1, 7, 8, 1001])
-def test_bytes_are_counted(count):
-    values, counts = np.random.default_rng(count).integers(0, 256, count, dtype=np.uint8), np.ones(256, np.int64)
-    native.count_bytes(values, counts)
-    assert (counts - 1).tolist() == np.bincount(values, minlength=256).tolist()
 
 
 LONGS, PLACES = np.zeros(3, np.int64), np.zeros(3, np.int32)
@@ -525,16 +300,8 @@ def test_nothing_is_read_or_written_out_of_bounds(tmp_path, processor):
     if not Path(library.stdout.strip()).is_absolute():
         pytest.skip("there is no gcc with its sanitizers")
     made, sources = tmp_path / "_native.abi3.so", map(str, (ROOT / "h5stream" / "compiled").glob("*.c"))
-    flags = [
-        "-shared",
-        "-fPIC",
-        "-O1",
-        "-g",
-        "-std=gnu11",
-        "-fwrapv",
-        "-fno-strict-aliasing",
-        "-DPy_LIMITED_API=0x030B0000",
-    ]
+    flags = ["-shared", "-fPIC", "-O1", "-g", "-std=gnu11", "-fwrapv", "-fno-strict-aliasing"]
+    flags += ["-DPy_LIMITED_API=0x030B0000"]
     flags += ["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-I" + sysconfig.get_path("include")]
     flags += ["-D__builtin_cpu_supports(unit)=0"] if processor == "any" else []
     subprocess.run(["gcc", *flags, *sources, "-o", str(made)], check=True)
@@ -547,7 +314,7 @@ def test_nothing_is_read_or_written_out_of_bounds(tmp_path, processor):
         "h5stream.compiled._native = module\n"
         "sys.exit(pytest.main(['-q', '-x', '-n', '0', *sys.argv[1:]]))\n"
     )
-    checked = ["tests/compiled", "tests/engine/test_kernels.py", "tests/test_variable_length.py"]
+    checked = ["tests/compiled", "tests/engine/test_kernels.py", "tests/test_variable_length.py", "tests/oracle"]
     environment = os.environ | {
         "LD_PRELOAD": library.stdout.strip(), "PYTHONPATH": str(ROOT),
         "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",  # libhdf5 asks for what damaged files say

@@ -6,8 +6,6 @@ import ast
 import resource
 import subprocess
 import sys
-import threading
-import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -163,16 +161,6 @@ def test_cuda_without_an_index_is_the_current_device_at_that_moment(recorded_cud
     assert backend.device == torch.device("cuda", 1)
 
 
-def test_the_side_stream_is_one(recorded_cuda):
-    backend = CudaBackend("cuda:1")
-    assert backend.side_stream() is backend.side_stream()
-
-
-def test_a_waiting_thread_sleeps_instead_of_spinning(recorded_cuda):
-    backend = CudaBackend("cuda:1")
-    assert backend.record_event(backend.side_stream()).options == {"blocking": True, "enable_timing": False}
-
-
 def test_the_time_between_two_timed_events_is_in_nanoseconds(recorded_cuda):
     backend = CudaBackend("cuda:1")
     began, ended = (backend.record_event(backend.side_stream(), timed=True) for _ in range(2))
@@ -228,11 +216,6 @@ def _is_torch(node):
     return isinstance(node, ast.Name) and node.id == "torch"
 
 
-def test_importing_the_backends_starts_no_cuda():
-    code = "import h5stream.device.cuda, torch; raise SystemExit(torch.cuda.is_initialized())"
-    assert forking.run(code).returncode == 0
-
-
 class PinsNothing:
     """`torch.empty` of a machine that refuses to lock memory."""
 
@@ -261,26 +244,6 @@ def test_pinning_that_fails_falls_back_with_one_warning_that_names_the_limit(rec
     assert "TORCH_USE_CUDA_DSA" not in str(caught[0].message)
     assert str(caught[0].filename) == __file__
     assert [(b.is_pinned(), b.dtype, b.shape) for b in buffers] == [(False, torch.uint8, (100,))] * 3
-
-
-def test_many_threads_whose_pinning_fails_make_one_warning(recorded_cuda, monkeypatch):
-    monkeypatch.setattr(torch, "empty", PinsNothing(torch.empty))
-    backend = backend_for("cuda:0")
-    start, got = threading.Barrier(4), []
-
-    def allocate():
-        start.wait()
-        got.append(backend.allocate_pinned(8))
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        threads = [threading.Thread(target=allocate) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert len([w for w in caught if w.category is PinningWarning]) == 1
-    assert [buffer.shape for buffer in got] == [(8,)] * 4
 
 
 class TestOnAGpu:

@@ -85,11 +85,6 @@ def test_floating_point_targets_are_regressed(train, file):
     assert report["validation_loss"] < 0.1  # in units of the target's variance
 
 
-def test_images_of_bytes_are_scaled_on_the_device(train, file):
-    report, _ = train("--data", file, "--x", "image", "--y", "label", *SMALL, "--epochs", 4)
-    assert report["validation_loss"] < 0.5
-
-
 OTHERWISE = {
     "transformer": ["--model", "transformer", "--tokens", "5"],
     "attention by hand": ["--model", "transformer", "--no-sdpa"],
@@ -126,12 +121,6 @@ def test_accumulated_batches_make_one_step_and_the_rest_of_an_epoch_too(train, f
     assert report["steps"] == 2 * -(-batches // 3)
 
 
-def test_a_batch_size_that_is_given_is_kept_beside_a_preset(train, file):
-    _, said = train("--data", file, "--y", "label", *SMALL, "--profile", "rtx3090_max_perf", "--batch-size", 100)
-    assert "batch_size=6144, num_workers=8" in said
-    assert "Batch size: 100 (validation 200)" in said
-
-
 def test_it_reads_staged_copies_and_learns_the_same(train, file, tmp_path):
     common = ("--data", file, "--y", "label", *SMALL)
     plain, _ = train(*common)
@@ -152,26 +141,6 @@ def test_it_reads_staged_copies_and_learns_the_same(train, file, tmp_path):
 def test_targets_that_cannot_be_learned_are_refused_in_words(train, file, options, words):
     with pytest.raises(SystemExit, match=words):
         train("--data", file, *SMALL, *options)
-
-
-def test_a_run_that_was_stopped_between_epochs_ends_with_the_same_loss(train, file, tmp_path):
-    common = ["--data", file, "--y", "label", *SMALL]
-    whole, _ = train(*common, "--checkpoint", tmp_path / "whole.pt")
-    # One epoch of a schedule made for two, which is what a kill after the first epoch leaves behind.
-    script = importlib.import_module("train")
-    args = script.parse([*map(str, common), "--checkpoint", str(tmp_path / "half.pt")])
-    torch.manual_seed(args.seed)
-    loaders = script.open_data(args)
-    trainer = script.Trainer(args, *loaders)
-    trainer.train_epoch()
-    trainer.validate()
-    trainer.save()
-    for loader in loaders:
-        loader.close()
-    rest, said = train(*common, "--checkpoint", tmp_path / "half.pt", "--resume")
-    assert "Resumed after 1 epochs and 0 batches" in said
-    assert rest["training_loss"] == whole["training_loss"]
-    assert rest["validation_loss"] == whole["validation_loss"]
 
 
 def test_resume_without_a_checkpoint_begins(train, file, tmp_path):

@@ -34,25 +34,17 @@ from h5stream import H5Dataset, H5StreamLoader
 from h5stream.advice.listing import list_file
 from h5stream.engine.landing import kept
 from h5stream.errors import H5StreamError
-from h5stream.storage.plugins import PluginBuffer
 
 MEMORY_NBYTES = 1 << 30
 """What a child may take beyond what it was forked with; the files are a few KiB."""
 
 FILES_OF_A_CHILD = 50
 M_PERTURB = -6
-ISOLATED_SECONDS = 10
-HEAP_SIZES = range(64, 2048, 8)
-LIBC = ctypes.CDLL(None)
-LIBC.malloc.restype = ctypes.c_void_p
-LIBC.free.argtypes = [ctypes.c_void_p]
-LIBC.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
 
 EQUAL, ERROR, RIGHT = "equal to h5py", "clear error", "right bytes where h5py fails"
 NOISE = "depends on what memory holds"
 H5PY_CRASHED, H5PY_HUNG = "h5py crashes, we do not", "h5py hangs, we do not"
 BOTH_CRASHED, BOTH_HUNG = "we crash, and h5py too", "we hang, and h5py too"
-CODEC_CRASHED = "we crash in a codec, h5py did not"
 WRONG, UNCLEAR, CRASH, HANG = "wrong bytes", "unclear error", "crash", "hang"
 WELL = {EQUAL, ERROR, RIGHT}
 GOOD = {EQUAL, ERROR, RIGHT, NOISE, H5PY_CRASHED, H5PY_HUNG}
@@ -88,19 +80,6 @@ def read_theirs(path: str, names):
             return {name: file[name][()] for name in names}
     except Exception:
         return None
-
-
-def fill_the_heap(filling: int) -> None:
-    """Let fresh memory hold one thing, and what lies behind whatever is allocated next be `filling`."""
-    LIBC.mallopt(M_PERTURB, filling)
-    # The first passes use up what lies between other things; what is freed of the last has neighbours from here.
-    for last in [False] * 60 + [True] * 7:
-        blocks = [LIBC.malloc(nbytes) for nbytes in HEAP_SIZES]
-        for block, nbytes in zip(blocks, HEAP_SIZES, strict=True):
-            LIBC.memset(block, filling, nbytes)
-        if last:
-            for block in blocks[::2]:
-                LIBC.free(block)
 
 
 def crash(path: str):
@@ -143,8 +122,6 @@ def touch(path: str):
         raise errors[-1]
     return {}
 
-
-PLAIN_DECODE = PluginBuffer.decode
 
 READINGS = {"whole": read_ours, "touch": touch, "crash": crash, "exit": leave, "hang": hang, "wrong": misread}
 """Ways to read; the last four are what the harness must notice, to show that it does."""
@@ -228,33 +205,7 @@ def outcome_of(path: str, original: str, read, seconds: int) -> tuple[str, str]:
     tries = FILLINGS[:1] if hung else FILLINGS
     if any(alone(path, h5py_digest, filling, seconds) == (HANG if hung else CRASH) for filling in tries):
         return (BOTH_HUNG if hung else BOTH_CRASHED), detail
-    if hung:
-        return HANG, detail
-    said, _ = in_child(lambda pipe: both_isolated(pipe, both), seconds)
-    return (CODEC_CRASHED if b"\n[" in said else CRASH), detail
-
-
-def both_isolated(pipe: int, both) -> None:
-    """Judge with each codec's call in a process of its own: who is well then crashed in a codec before."""
-    PluginBuffer.decode = decode_in_a_child
-    both(pipe)
-
-
-def decode_in_a_child(buffer, function, values, source, **bounds):
-    """Stand in for `PluginBuffer.decode`; one that ends its process has refused the bytes."""
-
-    def decode(pipe: int) -> None:
-        write_all(pipe, PLAIN_DECODE(buffer, function, values, source, **bounds).tobytes())
-
-    said, _ = in_child(decode, ISOLATED_SECONDS)
-    if not said.endswith(SAID_DONE):
-        raise ValueError("the codec ended its process")
-    return np.frombuffer(said[: -len(SAID_DONE)], np.uint8)
-
-
-def write_all(pipe: int, data: bytes) -> None:
-    with open(pipe, "wb", closefd=False) as file:
-        file.write(data + SAID_DONE)
+    return (HANG if hung else CRASH), detail
 
 
 def alone(path: str, digest, filling: int | None, seconds: int) -> str:
@@ -262,7 +213,7 @@ def alone(path: str, digest, filling: int | None, seconds: int) -> str:
 
     def read(pipe: int) -> None:
         if filling is not None:
-            fill_the_heap(filling)
+            ctypes.CDLL(None).mallopt(M_PERTURB, filling)  # what fresh memory holds
         os.write(pipe, " ".join(digest(path) for _ in range(3)).encode() + SAID_DONE)
 
     said, code = in_child(read, seconds)

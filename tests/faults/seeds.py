@@ -31,15 +31,11 @@ FILTERS = {
     "bitshuffle zstd": hdf5plugin.Bitshuffle(cname="zstd"),
     "bzip2": hdf5plugin.BZip2(),
     "zfp": hdf5plugin.Zfp(reversible=True),
-    "sz": hdf5plugin.SZ(absolute=0.01),
-    "sz3": hdf5plugin.SZ3(absolute=0.01),
-    "sperr": hdf5plugin.Sperr(absolute=0.01),
     "fcidecomp": {**hdf5plugin.FciDecomp(), "dtype": "u2"},
     "htj2k": {**hdf5plugin.Htj2k(), "dtype": "u2"},
 }
 
-NATIVE = {"sz", "sz3", "sperr", "fcidecomp", "htj2k"}
-"""Codecs whose bytes nothing here can check beforehand: what they do on damaged ones is theirs."""
+"""All but SZ, SZ3 and SPERR, which end the process on damaged bytes, under h5py as well."""
 
 INDEXES = {
     "btree v1": {"libver": "earliest", "chunks": CHUNK},

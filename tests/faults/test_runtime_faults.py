@@ -16,7 +16,6 @@ import traceback
 from pathlib import Path
 
 import forking
-import numpy as np
 import psutil
 import pytest
 import torch
@@ -31,7 +30,6 @@ from h5stream.engine.landing import chunks, kept
 from h5stream.engine.plan import Placement
 from h5stream.errors import LoaderClosedError, SourceError
 from h5stream.storage.filters import DecodeScratch
-from h5stream.storage.plugins import PluginBuffer
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -48,38 +46,38 @@ def rows_of(loader):
 
 # --- signals --------------------------------------------------------------------------------------------------
 
-STATES = ("opening", "first batch", "waiting", "transform", "training step", "between epochs", "after the last batch")
+STATES = (
+    "opening",
+    "first batch",
+    "waiting",
+    "batch_transform",
+    "training step",
+    "between epochs",
+    "after the last batch",
+)
 
 
-@pytest.fixture(scope="module")
-def scripts():
-    """Start the program that runs training scripts in children of its own."""
-    path = ROOT / "tests" / "faults" / "signalled.py"
-    with forking.Forked(path.read_text(), path=path) as program:
-        yield program
+SCRIPT = (ROOT / "tests" / "faults" / "signalled.py").read_text()
 
 
-def signalled(scripts, sample, state, workers, number, handled="default"):
-    """Run a script until it is in the state, send it the signal; give its exit status and what it said then."""
-    scripts.stdin.write("\t".join([sample.path, state, str(workers), handled]) + "\n")
-    scripts.stdin.flush()
-    child = int(scripts.stdout.readline().split()[1])
-    killer = threading.Timer(60, os.kill, (child, signal.SIGKILL))  # a hang must not hang the tests
-    killer.start()
+def signalled(sample, state, workers, number, handled="default"):
+    """Run the script until it is in the state, send it the signal; return its exit status and what it said then."""
     said = []
-    while not (said and said[-1].startswith("status")):
-        line = scripts.stdout.readline().strip()
-        if line == "ready" and line not in said:
-            os.kill(child, number)
-        said.append(line)
-    killer.cancel()
-    killer.join()
-    return int(said[-1].split()[1]), [line for line in said[:-1] if line != "ready"]
+    with forking.Forked(SCRIPT, sample.path, state, workers, handled) as child:
+        killer = threading.Timer(60, child.kill)  # a hang must not hang the tests
+        killer.start()
+        for line in map(str.strip, child.stdout):
+            if line == "ready" and line not in said:
+                child.send_signal(number)
+            said.append(line)
+        killer.cancel()
+        killer.join()
+    return child.returncode, [line for line in said if line != "ready"]
 
 
 @pytest.mark.parametrize(("state", "workers"), crossed(STATES, (0, 2)))
-def test_ctrl_c_in_any_state_ends_the_script_and_leaves_no_thread(scripts, sample, state, workers):
-    status, said = signalled(scripts, sample, state, workers, signal.SIGINT)
+def test_ctrl_c_in_any_state_ends_the_script_and_leaves_no_thread(sample, state, workers):
+    status, said = signalled(sample, state, workers, signal.SIGINT)
     # A thread that is inside a read cannot be ended: it is a daemon, and the process does not wait for it.
     in_reads = {"gone 1", "gone 2"} if workers and state in ("first batch", "waiting") else set()
     assert said[0] == "error KeyboardInterrupt"
@@ -88,11 +86,9 @@ def test_ctrl_c_in_any_state_ends_the_script_and_leaves_no_thread(scripts, sampl
 
 
 @pytest.mark.parametrize(("state", "workers"), crossed(STATES, (0, 2)))
-def test_sigterm_in_any_state_ends_the_process_or_does_what_a_handler_of_the_users_says(
-    scripts, sample, state, workers
-):
-    assert signalled(scripts, sample, state, workers, signal.SIGTERM) == (-signal.SIGTERM, [])
-    status, said = signalled(scripts, sample, state, workers, signal.SIGTERM, "handled")
+def test_sigterm_in_any_state_ends_the_process_or_does_what_a_handler_of_the_users_says(sample, state, workers):
+    assert signalled(sample, state, workers, signal.SIGTERM) == (-signal.SIGTERM, [])
+    status, said = signalled(sample, state, workers, signal.SIGTERM, "handled")
     assert (status, said[0]) == (3, "error SystemExit")
 
 
@@ -143,12 +139,6 @@ def test_no_memory_at_any_allocation_is_an_error_after_which_the_loader_works(
         assert calls
         assert reader_threads() == []
     assert rows_of(loader) == list(range(1000))
-
-
-def test_a_plugin_without_memory_is_an_error(monkeypatch):
-    monkeypatch.setattr("h5stream.storage.plugins._libc.malloc", lambda nbytes: None)
-    with pytest.raises(MemoryError, match="no memory for 64 bytes"):
-        PluginBuffer().decode(lambda *_: 0, (), np.zeros(64, np.uint8), most_nbytes=64)
 
 
 # --- descriptors ----------------------------------------------------------------------------------------------

@@ -39,14 +39,6 @@ def run(*acts, rounds=60):
     return soak.soak((rounds + 1) / 60, 0, acts or soak.ACTS, lambda: float(next(ticks)))
 
 
-def test_what_stays_passes_and_what_wanders_too():
-    assert soak.grown(samples()) == []
-    wandering = samples()
-    wandering[35] = dataclasses.replace(STILL, elapsed_s=35.0, heap_nbytes=10**9, resident_nbytes=10**10)
-    assert soak.grown(wandering) == []
-    assert soak.grown(samples(1)) == []
-
-
 @pytest.mark.parametrize(
     ("name", "by", "words"),
     [
@@ -66,16 +58,12 @@ def test_rounds_do_what_they_are_for(monkeypatch):
     """Resumes go on in the middle of an epoch, and files are damaged where a checksum tells, of every kind."""
     monkeypatch.setattr(soak, "SAMPLES", 12)
     monkeypatch.setattr(soak, "PROCESS_SHARE", 0)
-    done, measured = run(rounds=70)
-    assert done.total() == 70
+    done, measured = run(rounds=32)
+    assert done.total() == 32
     kinds, acts = ({what.split()[k] for what in done} for k in (0, 1))
     assert kinds == set(soak.KINDS)
     assert {"whole", "aborted", "resumed", "damaged"} <= acts
     assert len(measured) == soak.SAMPLES
-
-
-def never(k, sample):
-    return b"wrong"
 
 
 def test_a_sample_that_comes_twice_ends_the_run(tmp_path, monkeypatch):

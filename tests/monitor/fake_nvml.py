@@ -218,10 +218,7 @@ class FakeNvml:
         assert request.sample1 is not request.sample2
         card, instance = request.sample2
         assert request.sample1 == [card, instance], "both samples must be of the same device"
-        values = {
-            self.NVML_GPM_METRIC_SM_UTIL: card.sm_util,
-            self.NVML_GPM_METRIC_PCIE_RX_PER_SEC: card.pcie_mib_per_s,
-        }
+        values = {self.NVML_GPM_METRIC_SM_UTIL: card.sm_util, self.NVML_GPM_METRIC_PCIE_RX_PER_SEC: card.pcie_mib_per_s}
         for metric in request.metrics[: request.numMetrics]:
             metric.nvmlReturn = card.failures.get("gpm metric", 0)
             metric.value = values[metric.metricId]

@@ -44,14 +44,6 @@ def test_once_prints_a_line_for_each_gpu():
     ]
 
 
-def test_a_device_can_be_chosen_by_number_and_by_uuid():
-    assert run("--once", "--device", "1").stdout.startswith("GPU: 3%")
-    assert [line[:8] for line in run("--once", "--device", "GPU-2", "--device", "0").stdout.splitlines()] == [
-        "GPU: 3% ",
-        "GPU: 85%",
-    ]
-
-
 def test_without_a_driver_it_succeeds_and_says_why_on_stderr(fake):
     fake.init_error = fake.NVML_ERROR_LIBRARY_NOT_FOUND
     result = run("--once")

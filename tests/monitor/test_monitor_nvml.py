@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from pathlib import Path
@@ -86,10 +85,7 @@ def test_a_call_that_fails_makes_its_value_none_and_no_other(call, value, code):
         (("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"), "memory_used_bytes"),
         (("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"), "memory_total_bytes"),
         (("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV"), "temperature_c"),
-        (
-            ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
-            "throttle_reasons",
-        ),
+        (("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"), "throttle_reasons"),
     ],
 )
 def test_where_the_new_and_the_old_call_fail_there_is_no_value(calls, value):
@@ -101,24 +97,13 @@ def test_where_the_new_and_the_old_call_fail_there_is_no_value(calls, value):
 
 def test_an_old_driver_is_asked_by_the_old_calls():
     fake = FakeNvml(Card("GPU-1"))
-    new = (
-        "nvmlDeviceGetMemoryInfo_v2",
-        "nvmlDeviceGetTemperatureV",
-        "nvmlDeviceGetCurrentClocksEventReasons",
-    )
+    new = ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksEventReasons")
     for call in new:
         fake.fail(call, fake.NVML_ERROR_FUNCTION_NOT_FOUND)
     (gpu,) = reader_of(fake).read()
     assert gpu.memory_used_bytes == 12 * GIB + GIB // 2
     assert gpu.temperature_c == 61
     assert gpu.throttle_reasons == ("sw_power_cap",)
-
-
-def test_an_old_nvidia_ml_py_without_the_new_function_is_enough():
-    class Older(FakeNvml):
-        nvmlDeviceGetTemperatureV = None  # noqa: N815
-
-    assert reader_of(Older(Card("GPU-1"))).read()[0].temperature_c == 61
 
 
 def test_what_is_not_supported_is_asked_for_once_and_what_failed_otherwise_again():
@@ -169,15 +154,6 @@ def test_closing_gives_everything_back():
     assert (fake.initialised, fake.open_samples) == (1, 4)
     reader.close()
     assert (fake.initialised, fake.open_samples) == (0, 0)
-
-
-def test_closing_after_the_driver_has_gone_asks_for_no_more_than_one_sample():
-    fake = FakeNvml(Card("GPU-1"))
-    reader = reader_of(fake)
-    read_twice(reader)
-    fake.vanish()
-    reader.close()
-    assert fake.calls["nvmlGpmSampleFree"] == 1
 
 
 def test_a_new_order_keeps_what_was_learnt_and_frees_what_is_not_watched():
@@ -245,11 +221,6 @@ class TestMig:
         assert reader.read()[0].pcie_receive_bytes_per_s == 100 * 2**20, "from GPM"
         assert fake.calls["nvmlDeviceGetFieldValues"] == 0
 
-    def test_activity_over_one_hundred_percent_is_cut(self):
-        fake = self.fake()
-        fake.cards[0].sm_util = 103.0
-        assert read_twice(reader_of(fake, "MIG-a"))[0].sm_activity_ratio == 1.0
-
 
 class TestPcie:
     def rate(self, clock, card, received, seconds=1.0):
@@ -262,21 +233,9 @@ class TestPcie:
         card = Card("GPU-1", received=1000, gpm=False)
         assert self.rate(clock, card, 10) is None
 
-    def test_no_time_between_two_readings_gives_no_rate(self, clock):
-        assert self.rate(clock, Card("GPU-1", gpm=False), 10, seconds=0.0) is None
-
     def test_a_counter_of_32_bits_is_not_believed(self, clock):
         assert self.rate(clock, Card("GPU-1", wide_counter=False), 10) == 100 * 2**20, "GPM's"
         assert self.rate(clock, Card("GPU-1", wide_counter=False, gpm=False), 10) is None
-
-
-def test_a_gpm_metric_that_is_not_a_number_is_none():
-    fake = FakeNvml(Card("GPU-1", sm_util=math.nan))
-    assert read_twice(reader_of(fake))[0].sm_activity_ratio is None
-
-
-def test_no_throttle_reason_is_empty_and_not_unknown():
-    assert reader_of(FakeNvml(Card("GPU-1", throttle=0))).read()[0].throttle_reasons == ()
 
 
 def test_every_throttle_bit_has_nvidias_name():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import forking
 import pytest
-from fake_nvml import GIB, Card, FakeNvml
+from fake_nvml import Card, FakeNvml
 
 from h5stream.errors import OptionError
 from h5stream.monitor import SystemMonitor, system
@@ -58,33 +58,6 @@ def no_driver():
     return FakeNvml(init_error=FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND)
 
 
-def test_the_line_has_exactly_the_promised_form(monkeypatch):
-    fake = FakeNvml(Card("GPU-1", memory=(int(12.3 * GIB), 24 * GIB)))
-    with SystemMonitor(nvml=fake) as monitor:
-        sample = monitor.sample()
-        text = monitor.line()
-    host = sample.host
-    assert text == (
-        f"GPU: 85% | VRAM:12.3/24.0GiB(51.2%) | CPU: {100 * host.cpu_ratio:.1f}% | "
-        f"RAM:{host.ram_used_bytes / GIB:.1f}/{host.ram_total_bytes / GIB:.1f}GiB({100 * host.ram_ratio:.1f}%)"
-    )
-
-
-def test_without_a_gpu_it_says_na_and_why():
-    with SystemMonitor(nvml=no_driver()) as monitor:
-        sample = monitor.sample()
-        assert monitor.line().startswith("GPU: n/a | VRAM:n/a | CPU: ")
-    assert sample.gpu_reason == "no NVIDIA driver: error 12"
-    assert sample.gpus == ()
-
-
-def test_the_line_shows_the_device_that_is_asked_for():
-    fake = FakeNvml(Card("GPU-1", utilization=1), Card("GPU-2", utilization=2))
-    with SystemMonitor(nvml=fake) as monitor:
-        monitor.sample()
-        assert [monitor.line(i)[:8] for i in range(3)] == ["GPU: 1% ", "GPU: 2% ", "GPU: n/a"]
-
-
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
@@ -128,23 +101,6 @@ def test_the_history_is_bounded():
         sink.wait_for(4)
     assert len(monitor.history) == 2
     assert monitor.history[-1] is sink.samples[-1]
-
-
-def test_its_own_cost_is_measured_and_shown():
-    with SystemMonitor(nvml=no_driver()) as monitor:
-        sample = monitor.sample()
-    assert 0 < sample.cost_cpu_s < 1
-    assert 0 < sample.cost_wall_s < 5
-    assert sample.cost_ratio == pytest.approx(sample.cost_cpu_s / sample.interval_s)
-    assert "of one processor" in str(monitor.summary())
-
-
-def test_stopping_does_not_wait_for_the_interval():
-    monitor = SystemMonitor(interval_s=3600, nvml=no_driver()).start()
-    monitor.sample()
-    monitor.stop(timeout_s=60)
-    assert not monitor.running
-    assert len(monitor.history) == 1
 
 
 def test_stop_and_start_may_be_repeated_and_the_history_goes_on():
@@ -296,10 +252,6 @@ def test_only_the_devices_that_are_asked_for_are_watched():
     assert reason == "devices=[7] names none of the 3 devices that NVML lists"
 
 
-def test_a_driver_without_gpus_says_so():
-    assert SystemMonitor(nvml=FakeNvml()).sample().gpu_reason == "there is a driver, but it lists no GPU"
-
-
 def test_two_gpus_are_followed_in_cudas_order_once_cuda_has_started(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
@@ -322,9 +274,7 @@ def test_visible_devices_of_the_watched_process_count(monkeypatch):
     sample = SystemMonitor(nvml=FakeNvml(Card("GPU-1"), Card("GPU-2"))).sample()
     assert [gpu.uuid for gpu in sample.gpus] == ["GPU-2"]
     child = subprocess.Popen(
-        [sys.executable, "-c", "import sys; sys.stdin.read()"],
-        stdin=subprocess.PIPE,
-        env={"CUDA_VISIBLE_DEVICES": "0"},
+        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, env={"CUDA_VISIBLE_DEVICES": "0"}
     )
     with child:
         sample = SystemMonitor(nvml=FakeNvml(Card("GPU-1"), Card("GPU-2")), pid=child.pid).sample()

@@ -123,12 +123,6 @@ class TestScreen:
         free = card(0.5, throttle_reasons=("gpu_idle",))
         assert "held back by: nothing" in screen_text([sample_at(1, free)])
 
-    def test_a_lost_gpu_says_so(self):
-        assert "Fake H100   GPU is lost" in screen_text([sample_at(1, card(None, unavailable="GPU is lost"))])
-
-    def test_no_gpu_says_why(self):
-        assert "GPU  n/a  no driver" in screen_text([sample_at(1, gpu_reason="no driver")])
-
     def test_an_ended_process_says_so_and_one_child_is_no_children(self):
         assert "Process   has ended" in screen_text([sample_at(1, process=None)])
         assert "1 child " in screen_text([sample_at(1, process=ProcessSample(pid=1, processes=2))])
@@ -137,6 +131,3 @@ class TestScreen:
     def test_no_line_is_wider_than_the_terminal(self, width):
         samples = [sample_at(i, card(0.5, memory_used_bytes=GIB, memory_total_bytes=80 * GIB)) for i in range(300)]
         assert {len(line) for line in screen_text(samples, width).splitlines()} == {width}
-
-    def test_without_an_interval_the_cost_is_unknown(self):
-        assert "the monitor takes n/a of one processor" in screen_text([SystemSample(time_s=0)])

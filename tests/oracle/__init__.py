@@ -53,12 +53,7 @@ def assert_like_h5py(path, name="x", *, access=None, **options):
         rows = file[name].shape[0]
     dataset = H5Dataset(path, name, **options)
     generator = np.random.default_rng(rows)
-    for chosen in (
-        np.arange(rows),
-        generator.integers(0, rows, size=20),
-        np.arange(rows)[1::3],
-        np.array([rows - 1]),
-    ):
+    for chosen in (np.arange(rows), generator.integers(0, rows, size=20), np.arange(rows)[1::3], np.array([rows - 1])):
         assert same(dataset[chosen], take(theirs, chosen)), f"rows {chosen.tolist()[:20]} differ from h5py"
     if access is not None:
         part = dataset.layout.datasets[0][0]

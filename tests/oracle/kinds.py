@@ -276,8 +276,8 @@ def boxes(draft: Draft) -> None:
         place.others = tuple(2 * rng.randint((n + 1) // 2 + (pad is not None), n + 4) for n in shape)
     if pad is not None:
         options["pad"] = pad
-        if rng.random() < 0.6:
-            options["halo"] = call("tuple", *(rng.randint(0, 1) for _ in range(axes)))
+        if rng.random() < 0.8:
+            options["halo"] = call("tuple", *(rng.randint(0, 2) for _ in range(axes)))
     at = rng.choice(["grid", "grid", "random", "listed"])
     if at == "listed":
         found = []
@@ -350,6 +350,7 @@ def case_of(seed: int, kind: str | None = None) -> dict[str, Any]:
         "style": style,
         "loader": loader_of(rng),
         "forms": forms_of(rng),
+        "streamed": seed % 2,  # so small datasets are kept in memory otherwise
     }
     if rng.random() < (0.5 if kind == "objects" else 0.2):
         found["many"] = 1  # objects from which on headers are read as bytes: 2,000 are seldom drawn

@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 from h5stream import errors
+from h5stream.engine.landing import kept
 from h5stream.storage import whereabouts
 
 from . import writing
@@ -50,7 +51,10 @@ def run(case: dict[str, Any]) -> list[dict[str, Any]]:
             reading = Reading(case, folder)
         except Exception:
             return [{"form": "model", "status": "unmodelled", "said": traceback.format_exc()}]
-        with mock.patch.object(whereabouts, "MANY", case.get("many", whereabouts.MANY)):
+        with (
+            mock.patch.object(whereabouts, "MANY", case.get("many", whereabouts.MANY)),
+            mock.patch.object(kept, "KEEP_NBYTES", -1 if case.get("streamed") else kept.KEEP_NBYTES),
+        ):
             return [{"form": form["form"], **run_form(reading, form)} for form in case["forms"]]
 
 

@@ -25,6 +25,7 @@ SIMPLER = {
     "track": False,
     "beside": 0,
     "style": "dict",
+    "streamed": 0,
 }
 
 
@@ -111,6 +112,8 @@ def script(case: Case, result: dict[str, Any], right: str) -> str:
         lines += [f"nodes = {file['nodes']!r}", f"write_file(folder, {{**{rest!r}, 'nodes': nodes}})"]
     if "many" in case:
         lines += ["from h5stream.storage import whereabouts", f"whereabouts.MANY = {case['many']}"]
+    if case["streamed"]:
+        lines += ["from h5stream.engine.landing import kept", "kept.KEEP_NBYTES = -1"]
     source = [f'f"{{folder}}/{name}"' for name in names]
     fields = text(case["fields"])
     if case["style"] != "dict":

@@ -70,13 +70,6 @@ def test_verify_names_what_is_missing_or_of_another_size(write, ram):
     assert problems["c.h5"] == ""
 
 
-def test_verify_reports_its_progress(write, ram):
-    stage(write("a.h5", 5 << 20), to=ram)
-    told = []
-    verify_staged(ram, progress=lambda done, total: told.append((done, total)))
-    assert told[-1] == (5 << 20, 5 << 20)
-
-
 def test_remove_deletes_only_what_was_staged(write, ram, left):
     stage([write("a.h5", 10), write("b.h5", 20), write("a.h5", 30, folder="c")], to=ram, lease=False)
     (ram / "mine.h5").write_bytes(b"mine")

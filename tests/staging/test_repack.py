@@ -8,7 +8,6 @@ import os
 import signal
 
 import h5py
-import hdf5plugin
 import numpy as np
 import pytest
 from inner import memory_available
@@ -27,14 +26,6 @@ from h5stream.errors import (
 from h5stream.order.permutation import permutation
 from h5stream.repacking import verify
 from tests.staging.same_file import assert_same_tree
-
-FILTERS = {
-    "none": {},
-    "gzip": {"compression": "gzip", "shuffle": True},
-    "gzip, fletcher32": {"compression": "gzip", "fletcher32": True},
-    "lzf": {"compression": "lzf"},
-    "zstd": dict(hdf5plugin.Zstd()),
-}
 
 
 @pytest.fixture
@@ -88,18 +79,6 @@ def test_what_does_not_get_smaller_is_stored_as_it_is(tmp_path, folder, compress
         assert (chunk.size, chunk.filter_mask) == (1 << 16, 1)
     (batch,) = H5StreamLoader(folder / "b.h5", 4096, fields="x")
     assert batch.shape == (4096, 64)
-
-
-@pytest.mark.parametrize("filters", FILTERS.values(), ids=FILTERS)
-@pytest.mark.parametrize("dtype", ["<f4", ">f4", "<i2", "u1", ">c8", "?", "S5", "V3"])
-def test_every_type_and_filter_comes_through(tmp_path, folder, filters, dtype):
-    rows = 301
-    values = numbers(rows, 6, "u1") % 2 if dtype in ("?", "V3") else numbers(rows, 6, "i8")
-    data = values.astype("u1").repeat(3).view("V3").reshape(rows, 6) if dtype == "V3" else values.astype(dtype)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=data, chunks=(17, 4), maxshape=(None, 6), **filters)
-    repack(tmp_path / "a.h5", folder / "b.h5", compress="gzip", chunk_nbytes=4096)
-    assert_same_tree(tmp_path / "a.h5", folder / "b.h5")
 
 
 def test_contiguous_data_has_no_chunks_and_says_that_it_cannot_grow(tmp_path, folder):

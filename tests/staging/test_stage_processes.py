@@ -57,25 +57,6 @@ def test_eight_processes_at_once_copy_once(child, write, ram, left):
     assert file.used_by == ()
 
 
-def test_eight_processes_without_direction_copy_each_file_once(child, write, ram):
-    sources = [write(f"{n}.h5", 2 * MIB) for n in range(3)]
-    script = """
-    say("ready")
-    hear()
-    result = stage(sys.argv[2:], to=sys.argv[1], lease=False)
-    say("done", copied=[path.name for path in result.copied], paths=len(result.paths))
-    """
-    children = [child(script, ram, *sources) for _ in range(8)]
-    for each in children:
-        each.hear("ready")
-    for each in children:
-        each.tell()
-    answers = [each.hear("done") for each in children]
-    assert sorted(name for answer in answers for name in answer["copied"]) == ["0.h5", "1.h5", "2.h5"]
-    assert all(answer["paths"] == 3 for answer in answers)
-    assert all(result.ok for result in verify_staged(ram))
-
-
 def test_two_processes_that_want_each_others_files_do_not_block(child, write, ram):
     one, two = write("one.h5", 4 * MIB), write("two.h5", 4 * MIB)
     script = """

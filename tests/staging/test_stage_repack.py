@@ -87,14 +87,6 @@ def test_a_repacked_file_of_a_block_goes_with_it(source, ram, left):
     assert left(ram) == []
 
 
-def test_progress_ends_at_what_it_took(source, ram):
-    told = []
-    result = stage(source, to=ram, repack=LZ4, lease=False, progress=told.append)
-    assert told[-1].files_done == told[-1].files_total == 1
-    assert told[-1].bytes_done == result.bytes_copied
-    assert len(told) > 3
-
-
 def test_damage_while_repacking_leaves_nothing(source, ram, left, monkeypatch):
     monkeypatch.setattr("h5stream.repacking.verify.difference", lambda *_: "row 3 differs")
     with pytest.raises(StagedFileDamagedError):

@@ -13,15 +13,7 @@ import numpy as np
 import pytest
 import torch
 from inner import stream_all
-from recorded import (
-    HELD_OUT,
-    ROWS,
-    Noted,
-    assert_each_row_once_an_epoch,
-    assert_fast_path,
-    loaders_of,
-    write_files,
-)
+from recorded import HELD_OUT, ROWS, Noted, assert_each_row_once_an_epoch, assert_fast_path, loaders_of, write_files
 
 lightning = pytest.importorskip("lightning.pytorch", reason="needs lightning: pip install h5stream[trainers]")
 
@@ -80,13 +72,6 @@ def test_a_checkpoint_holds_the_loaders_place(files, tmp_path, steps):
     trainer(tmp_path, max_epochs=2).fit(second, train, ckpt_path=checkpoint, weights_only=True)
     assert first.model.train_rows[steps:] == second.model.train_rows
     assert_each_row_once_an_epoch(first.model.train_rows, ROWS, 2)
-
-
-def test_fabric_refuses_what_is_no_dataloader_rather_than_rebuild_it(files):
-    fabric = pytest.importorskip("lightning.fabric").Fabric(accelerator="cpu", devices=1)
-    fabric.launch()
-    with pytest.raises(TypeError, match="Only PyTorch DataLoader are currently supported"):
-        fabric.setup_dataloaders(loaders_of(*files)[0])
 
 
 SCRIPT = """

@@ -1,7 +1,5 @@
 """GPU memory: torch's own optimizers and autograd are the oracle."""
 
-import math
-
 import pytest
 import torch
 from hypothesis import given
@@ -75,15 +73,6 @@ def test_optimizers_are_found_as_people_write_them(written, name):
 def test_an_unknown_optimizer_is_answered_with_the_nearest_first():
     with pytest.raises(OptionError, match=r"no optimizer is known as 'adamx'; known: adam"):
         find_optimizer("adamx")
-
-
-@given(shapes=st.lists(st.lists(st.integers(1, 64), max_size=4).map(tuple), max_size=6))
-def test_no_optimizer_keeps_less_than_nothing_and_factored_keeps_little(shapes):
-    for name in OPTIMIZERS:
-        assert optimizer_state_bytes(name, shapes) >= 0
-    elements = sum(math.prod(shape) for shape in shapes)
-    assert optimizer_state_bytes("amsgrad", shapes) == 12 * elements
-    assert optimizer_state_bytes("adam", shapes) == 2 * optimizer_state_bytes("momentum", shapes)
 
 
 @given(

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 from torch.utils.data import get_worker_info
 
-from h5stream import Bounds, Boxes, Field, Objects, Padding, Rows, SampleNumber, Sequences, Values
+from h5stream import Bounds, Boxes, Field, Objects, Padding, SampleNumber, Sequences, Values
 
 NUMBER = SampleNumber("number")
 ROWS = 60
@@ -45,19 +45,13 @@ def write_kinds(path):
 
 KINDS = {
     "rows": {"fields": ["x", "y", NUMBER]},
-    "one field": {"fields": "x"},
     "a mapping": {"fields": {"x": "x", "name": "name", "text": "text", "number": NUMBER, "w": Values(np.arange(60.0))}},
     "a ragged list": {"fields": {"hits": Field("hits", lookup=Bounds("bounds"), ragged="list"), "number": NUMBER}},
-    "ragged, packed": {"fields": {"hits": Field("hits", lookup=Bounds("bounds"), ragged="packed"), "number": NUMBER}},
     "ragged, padded": {"fields": {"hits": Field("hits", lookup=Bounds("bounds"), ragged="pad"), "number": NUMBER}},
     "decoded images": {"fields": {"image": Field("jpeg", decode="jpeg"), "number": NUMBER}},
     "sequences": {"fields": {"x": "x", "pad": Padding(), "number": NUMBER}, "samples": Sequences(4, pad="edge")},
-    "rows of groups": {"fields": {"o": "o", "number": NUMBER}, "samples": Rows(of="demo/*")},
     "objects": {"fields": {"o": Field("o", ragged="list"), "m": "@mass", "n": NUMBER}, "samples": Objects("demo/*")},
-    "boxes": {
-        "fields": {"v": "volume", "number": NUMBER},
-        "samples": Boxes((4, 5, 3), at="random", per_epoch=30),
-    },
+    "boxes": {"fields": {"v": "volume", "number": NUMBER}, "samples": Boxes((4, 5, 3), at="random", per_epoch=30)},
 }
 
 
