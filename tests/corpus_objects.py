@@ -14,12 +14,10 @@ from oracle.compare import count_of, differs, parts_of, plain
 
 from h5stream import Field, H5Dataset, Objects
 from h5stream.errors import H5StreamError
-from h5stream.storage import whereabouts
 from h5stream.storage.values import in_stored_byte_order
 
 MOST_NBYTES, MOST_FORMS, MOST_FIELDS, MOST_PARTS = 1 << 22, 150, 8, 8
 RAGGED = (None, "list", "packed", "pad", "arrays")
-MANY = whereabouts.MANY
 
 
 def report_on_groups(path: str, most: int | None) -> list[list[Any]]:
@@ -27,12 +25,11 @@ def report_on_groups(path: str, most: int | None) -> list[list[Any]]:
     found: list[list[Any]] = []
     with contextlib.suppress(OSError), h5py.File(path, "r", locking=False) as file:
         for label, field, samples, names in itertools.islice(forms_of(file, most), MOST_FORMS):
-            for whereabouts.MANY, how in ((0, "from bytes"), (MANY, "through libhdf5")):
-                said = outcome_of(
-                    lambda f=field, s=samples: H5Dataset(path, f, samples=s),
-                    lambda n=names: [value_of(file, name) for name in n],
-                )
-                found.append([said[0], f"{label} ({how})", said[1]])
+            said = outcome_of(
+                lambda f=field, s=samples: H5Dataset(path, f, samples=s),
+                lambda n=names: [value_of(file, name) for name in n],
+            )
+            found.append([said[0], label, said[1]])
     return found
 
 

@@ -5,12 +5,6 @@ import numpy as np
 import pytest
 
 from h5stream import Field, H5Dataset, Sequences, Table, errors
-from h5stream.storage import whereabouts
-
-
-@pytest.fixture(params=[0, whereabouts.MANY], ids=["from the file's bytes", "through libhdf5"])
-def opened_both_ways(request, monkeypatch):
-    monkeypatch.setattr(whereabouts, "MANY", request.param)
 
 
 def write(path, lengths, options, below=""):
@@ -19,7 +13,6 @@ def write(path, lengths, options, below=""):
             file.create_dataset(f"{below}p{k}", data=np.random.default_rng(k).random((rows, 3), "f4"), **options)
 
 
-@pytest.mark.usefixtures("opened_both_ways")
 @pytest.mark.parametrize("samples", [Sequences(3, stride=4), Table(row=[0, 4, 8], length=3)], ids=repr)
 def test_a_sequence_has_the_object_that_its_first_row_names(tmp_path, samples):
     write(tmp_path / "emb.h5", [2, 5, 1], {})

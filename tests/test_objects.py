@@ -3,17 +3,13 @@
 import os
 
 import h5py
+import imagecodecs
 import numpy as np
 import pytest
 from inner import around
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, errors
 from h5stream.storage import discovery, whereabouts
-
-
-@pytest.fixture(params=[0, whereabouts.MANY], ids=["from the file's bytes", "through libhdf5"])
-def opened_both_ways(request, monkeypatch):
-    monkeypatch.setattr(whereabouts, "MANY", request.param)
 
 
 @pytest.fixture(scope="module", params=[{}, {"compression": "gzip"}], ids=["contiguous", "gzip"])
@@ -39,7 +35,6 @@ def test_names_are_taken_in_their_order_and_by_patterns_in_that_of_h5py(paths):
     assert H5Dataset(paths[0], FIELDS, samples=Objects(chosen))[:]["p"].tolist() == [7, 2, 11]
 
 
-@pytest.mark.usefixtures("opened_both_ways")
 def test_objects_that_lack_a_field_are_told_or_left_out(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for k in range(5):
@@ -53,7 +48,6 @@ def test_objects_that_lack_a_field_are_told_or_left_out(tmp_path):
     assert "1 segment(s) or object(s) that give no sample left out" in repr(dataset)
 
 
-@pytest.mark.usefixtures("opened_both_ways")
 def test_objects_that_are_unlike_are_told(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["0/x"], file["1/x"], file["2/x"] = np.zeros(3), np.zeros(3), np.zeros(4)
@@ -132,7 +126,6 @@ def test_many_objects_are_found_by_their_headers(tmp_path, stored, monkeypatch):
         assert batch["k"].tolist() == [[*range(count), 50, 3][k] for k in numbers]
 
 
-@pytest.mark.usefixtures("opened_both_ways")
 def test_links_that_lead_nowhere_are_counted(tmp_path, caplog):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for k in range(4):
@@ -161,7 +154,6 @@ def test_fields_are_shown_by_their_keys(tmp_path):
     assert "of wave, name;" in repr(dataset)
 
 
-@pytest.mark.usefixtures("opened_both_ways")
 def test_external_links_are_refused_among_objects(tmp_path):
     with h5py.File(tmp_path / "b.h5", "w") as file:
         file["x"] = np.full(3, 7)
@@ -187,7 +179,6 @@ def test_files_that_are_samples_do_not_all_stay_open(tmp_path):
         assert not before or len(os.listdir("/proc/self/fd")) < before + 280
 
 
-@pytest.mark.usefixtures("opened_both_ways")
 @pytest.mark.parametrize("field", ["x", Field("x", ragged="packed"), Field("x", ragged="arrays")])
 def test_objects_that_lack_an_attribute_are_left_out_if_one_says_so(tmp_path, field):
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -279,7 +270,6 @@ def test_objects_that_cannot_be_filled_are_not_left_out(tmp_path):
             H5Dataset(tmp_path / "a.h5", fields, samples=Objects("*", missing="fill"))
 
 
-@pytest.mark.usefixtures("opened_both_ways")
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_values_of_variable_length_have_their_own_byte_order_in_objects(tmp_path, order):
     items = np.array([1, 2], f"{order}i4")
@@ -299,3 +289,17 @@ def test_values_of_variable_length_have_their_own_byte_order_in_objects(tmp_path
         file.create_dataset("2/one", (), h5py.vlen_dtype(items.dtype))[()] = items[:1]
     with pytest.raises(errors.FieldLengthError, match=r"'2/one' is int32 \(1,\), and that of the first"):
         H5Dataset(tmp_path / "a.h5", "one", samples=Objects("*"))
+
+
+def test_each_field_of_a_sample_is_of_one_object_in_whatever_order_these_lie(tmp_path):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        for k in (3, 0, 2, 4, 1):
+            group = file.create_group(f"o/{k}")
+            group["x"], group["once"], group.attrs["at"] = np.full((40, 40), k), k, k
+            group["image"] = np.frombuffer(imagecodecs.png_encode(np.full((4, 4, 3), k, "u1")), "u1")
+            group["ragged"] = np.full(k + 1, k)
+    fields = ["x", "once", "@at", Field("image", decode="png"), Field("ragged", ragged="list")]
+    dataset = H5Dataset(path, fields, samples=Objects("o/*"))
+    for k in range(5):
+        assert {int(value) for field in dataset[k] for value in np.asarray(field).reshape(-1)} == {k}

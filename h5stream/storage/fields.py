@@ -169,33 +169,33 @@ class Field:
         factor: float | None = None,
         nan: float | None = None,
     ) -> None:
-        named = named_by(name)
+        named, of = named_by(name), ""
         if named is not None and named.is_dataset:
-            object.__setattr__(self, "_file", named.path)
-            name = named.name
-        else:
-            object.__setattr__(self, "_file", "")
+            of, name = named.path, named.name
         if not isinstance(name, str) or not name.strip("/"):
             raise OptionError(f"a field's name is the path of a dataset, not {name!r}")
-        object.__setattr__(self, "name", name)
-        object.__setattr__(self, "columns", _columns(columns))
-        object.__setattr__(self, "members", _member_names(name, members))
-        object.__setattr__(self, "dtype", dtype)
-        object.__setattr__(self, "steps", None if steps is None else checked_steps(steps))
-        object.__setattr__(self, "at", "" if at == ROW else at)
-        object.__setattr__(self, "pad", checked_pad(f"Field({name!r})", pad))
-        object.__setattr__(self, "axis", axis if axis is None or axis == ROWS else integer(axis, "axis"))
-        object.__setattr__(self, "scale", _scales(name, scale))
-        object.__setattr__(self, "repeat", bool(repeat))
-        files = () if file is None else tuple(path for one in several(file) for path in paths_of(one, None))
-        object.__setattr__(self, "file", files)
         is_named = rows is None or isinstance(rows, (str, Stretches))
-        object.__setattr__(self, "rows", rows if is_named else as_row_numbers(name, rows))
-        object.__setattr__(self, "decode", _decode(name, decode, length, ragged))
-        object.__setattr__(self, "length", length)
-        object.__setattr__(self, "names", _object_names(name, names))
-        object.__setattr__(self, "normalise", normalisation(name, mean, std, factor, nan))
-        object.__setattr__(self, "ragged", self._form(ragged, _crop(name, crop, max_length), pad_value))
+        _set(
+            self,
+            _file=of,
+            name=name,
+            columns=_columns(columns),
+            members=_member_names(name, members),
+            dtype=dtype,
+            steps=None if steps is None else checked_steps(steps),
+            at="" if at == ROW else at,
+            pad=checked_pad(f"Field({name!r})", pad),
+            axis=axis if axis is None or axis == ROWS else integer(axis, "axis"),
+            scale=_scales(name, scale),
+            repeat=bool(repeat),
+            file=() if file is None else tuple(path for one in several(file) for path in paths_of(one, None)),
+            rows=rows if is_named else as_row_numbers(name, rows),
+            decode=_decode(name, decode, length, ragged),
+            length=length,
+            names=_object_names(name, names),
+            normalise=normalisation(name, mean, std, factor, nan),
+        )
+        _set(self, ragged=self._form(ragged, _crop(name, crop, max_length), pad_value))
         check_together(self)
 
     def _form(self, ragged: str | None, crop: Crop | None, pad_value: float) -> Ragged | None:
@@ -249,9 +249,13 @@ class Field:
 def changed(field: Field, **values: Any) -> Field:
     """Return the same field, of which some attributes have other values."""
     other = copy.copy(field)
-    for name, value in values.items():
-        object.__setattr__(other, name, value)
+    _set(other, **values)
     return other
+
+
+def _set(field: Field, **values: Any) -> None:
+    for name, value in values.items():
+        object.__setattr__(field, name, value)
 
 
 def columns_wanted(field: Field, width: int) -> NDArray[np.int32]:

@@ -198,7 +198,7 @@ def _why_h5py(place: Place, targets: Sequence[Target], pipeline: filters.Pipelin
         return ""  # opaque: bytes, whatever they are called
     if any(t.leaf is None for t in targets):
         return f"{dataset.dtype}: libhdf5 converts it"
-    if not elements.is_laid_out_as_numpy(dataset):
+    if not elements.is_stored_as(dataset.id.get_type(), dataset.dtype):
         return "its stored type is not a NumPy type; libhdf5 converts it"
     for f in pipeline.filters:
         if f.id in (NBIT, SCALEOFFSET):
