@@ -107,10 +107,11 @@ def _matching(group: Any, levels: list[str], above: str, path: str, guard: Guard
     """Return what a pattern matches: libhdf5 opens none whose header says what it is."""
     dead = list[str]()
     names = Names.joined(_linked(group, levels, above, path, guard, raw, dead))
-    wanted = _known(names, kind, raw)
+    wanted, parent, holder = _known(names, kind, raw), "", raw.file
     for k in np.flatnonzero(~wanted).tolist():  # what is left out is asked of libhdf5: damage is not
-        group, _, leaf = names[k].rpartition("/")
-        inner = behind(raw.file[group or "/"], leaf, path, _OTHERS)
+        last, (parent, _, leaf) = parent, names[k].rpartition("/")
+        holder = holder if parent == last else raw.file[parent or "/"]
+        inner = behind(holder, leaf, path, _OTHERS)
         wanted[k] = isinstance(inner, kind)
         dead += [names[k]] if inner is None else []
     if dead:  # what they were to lead to is no sample

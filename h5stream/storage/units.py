@@ -385,7 +385,7 @@ def _ask(members: Members, columns: Sequence[Column], k: int) -> bool:
 # --- Datasets: of each, how it is stored, how many rows it has, and where its chunks lie ------------------------------
 
 
-class Asked(NamedTuple):
+class StoredAs(NamedTuple):
     """What libhdf5 says of one dataset: all but its rows that others of its kind have too, and where its chunks lie."""
 
     name: str
@@ -406,11 +406,11 @@ class Asked(NamedTuple):
         sides = zip(self.shape, self.kind[-1], strict=True) if self.is_chunked else ()
         return bool(len(self.chunks) == math.prod(-(-n // c) for n, c in sides))
 
-    def differs(self, other: Asked) -> bool:
+    def differs(self, other: StoredAs) -> bool:
         """Tell whether another is stored otherwise, or stands for another value where it was never written."""
         return (other.kind, other.shape) != (self.kind, self.shape) or (other.fill != self.fill and not other.is_whole)
 
-    def check(self, other: Asked, name: str, path: str) -> None:
+    def check(self, other: StoredAs, name: str, path: str) -> None:
         """Refuse another of another shape or type; one that is only stored otherwise is `UnlikeError`."""
         if other.shape != self.shape or not other.type.equal(self.type):
             raise FieldLengthError(
@@ -424,7 +424,7 @@ class Asked(NamedTuple):
             raise UnlikeError(name)
 
 
-def asked_of(file: Any, name: str) -> Asked:
+def asked_of(file: Any, name: str) -> StoredAs:
     """Ask libhdf5 how a dataset is stored, and where its chunks lie."""
     path = file.filename
     opened = dataset_at(file, name, path)
@@ -442,7 +442,7 @@ def asked_of(file: Any, name: str) -> Asked:
     kind: tuple[Any, ...] = (layout, stored.encode(), shape[1:], pipeline)
     if layout == h5py.h5d.CHUNKED:
         with contextlib.suppress(*INDEX_UNREADABLE):
-            return Asked(name, (*kind, creation.get_chunk()), fill, shape, found_chunks(opened), stored)
+            return StoredAs(name, (*kind, creation.get_chunk()), fill, shape, found_chunks(opened), stored)
     where, is_known = None, layout == h5py.h5d.CONTIGUOUS and not creation.get_external_count()
     if is_known:
         where = offset_of(opened)
@@ -450,15 +450,15 @@ def asked_of(file: Any, name: str) -> Asked:
         where = compact_offset(h5py.Dataset(opened), FileIdentity.of(path))
         is_known = where is not None
     if not is_known:  # it is a kind of its own, which is read as it is described
-        return Asked(name, f"{path}:{name}", fill, shape, np.zeros((0, 4), np.int64), stored)
+        return StoredAs(name, f"{path}:{name}", fill, shape, np.zeros((0, 4), np.int64), stored)
     chunks = np.array([[0, where or 0, opened.get_storage_size(), 0]], dtype=np.int64)[: where is not None]
-    return Asked(name, kind, fill, shape, chunks, stored)
+    return StoredAs(name, kind, fill, shape, chunks, stored)
 
 
 class Lying(Column):
     """Where one dataset of each lies; where they are to be alike in all their axes, `like` is what the first is."""
 
-    def __init__(self, path: str, count: int, like: Asked | None = None) -> None:
+    def __init__(self, path: str, count: int, like: StoredAs | None = None) -> None:
         super().__init__(path, count)
         self.like, self.asked, self.table = like, 0, {"rows": np.zeros(count, dtype=np.int64), "kind": self.kind}
         self._pieces: list[Chunks] = [(np.zeros(0, np.int64),) * 5]
