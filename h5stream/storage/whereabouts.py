@@ -24,7 +24,7 @@ MANY = 2000
 
 CHECKED_EVERY = 1000
 """So many objects from one that is compared with what libhdf5 says of it to the next."""
-CHECKED_OF_FEW = 10
+CHECKED_OF_FEW = 3
 """So many objects are compared of fewer."""
 CHECKED_OF_KEPT = 100
 """So many objects of a catalogue that was kept are compared, of many that were when it was kept."""
