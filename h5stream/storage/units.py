@@ -304,12 +304,12 @@ class Column(Protocol):
     def save(self, catalogue: Catalogue) -> None:
         """Note what was found in the catalogue."""
         for name, each in self.table.items():
-            catalogue.put(f"{self.label} {name}", each)
+            catalogue.put(f"{self.label} {name}".rstrip(), each)
 
     def load(self, catalogue: Catalogue, count: int) -> None:
         """Take what the catalogue has; raises ValueError for what cannot be."""
         for name, each in self.table.items():
-            self.table[name] = catalogue.values(f"{self.label} {name}", count, np.shape(each)[1:])
+            self.table[name] = catalogue.values(f"{self.label} {name}".rstrip(), count, np.shape(each)[1:])
 
 
 def find(members: Members, columns: Sequence[Column]) -> Ints:
