@@ -142,7 +142,7 @@ def statistics_of(
     kept = Catalogue(_file_of(layout), STATISTICS, f"{', '.join(chosen)[:80]}, {_digest((layout, rows, axes))}")
     if kept.is_kept:
         try:
-            return {name: _from_text(text) for name, text in zip(chosen, kept.texts(STATISTICS) or [], strict=True)}
+            return {name: _from_text(text) for name, text in zip(chosen, kept.names(STATISTICS), strict=True)}
         except (ValueError, KeyError, TypeError):
             kept.forget()
     found_blocks: Blocks = blocks(layout)

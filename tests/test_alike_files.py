@@ -24,9 +24,9 @@ FORMS = {
 }
 
 
-@pytest.fixture(params=[1, 10_000], ids=["from bytes", "asked"])
+@pytest.fixture(params=[1, 10_000], ids=["kept", "not kept"])
 def _many(request, monkeypatch):
-    """Few files are read like many, and like few."""
+    """What was found of few files is kept, as of many, or not."""
     monkeypatch.setattr(whereabouts, "MANY", request.param)
     monkeypatch.setattr(units, "OPEN_AT_ONCE", 5)
 

@@ -121,7 +121,6 @@ def test_damaged_catalogues_are_made_anew(folder, path):
         ("value @mark", lambda a: a[:-1]),
         ("value @mark", lambda a: a + 1),
         ("value @name text", lambda a: a + 1),
-        ("left out", lambda a: a[:0]),
     ],
 )
 def test_no_catalogue_is_trusted_more_than_the_file(folder, path, key, change):

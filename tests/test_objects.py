@@ -3,16 +3,12 @@
 import os
 
 import h5py
+import imagecodecs
 import numpy as np
 import pytest
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, errors
 from h5stream.storage import whereabouts
-
-
-@pytest.fixture(params=[0, whereabouts.MANY], ids=["from the file's bytes", "through libhdf5"])
-def opened_both_ways(request, monkeypatch):
-    monkeypatch.setattr(whereabouts, "MANY", request.param)
 
 
 @pytest.fixture(scope="module", params=[{}, {"compression": "gzip"}], ids=["contiguous", "gzip"])
@@ -38,7 +34,6 @@ def test_names_are_taken_in_their_order_and_by_patterns_in_that_of_h5py(paths):
     assert H5Dataset(paths[0], FIELDS, samples=Objects(chosen))[:]["p"].tolist() == [7, 2, 11]
 
 
-@pytest.mark.usefixtures("opened_both_ways")
 def test_objects_that_lack_a_field_are_told_or_left_out(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for k in range(5):
@@ -52,7 +47,6 @@ def test_objects_that_lack_a_field_are_told_or_left_out(tmp_path):
     assert "1 segment(s) or object(s) that give no sample left out" in repr(dataset)
 
 
-@pytest.mark.usefixtures("opened_both_ways")
 def test_objects_that_are_unlike_are_told(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["0/x"], file["1/x"], file["2/x"] = np.zeros(3), np.zeros(3), np.zeros(4)
@@ -104,7 +98,33 @@ def test_damage_names_the_object(paths, tmp_path):
         assert sum(len(batch[0]) for batch in loader) == 29
 
 
-@pytest.mark.usefixtures("opened_both_ways")
+@pytest.mark.parametrize("stored", [{}, {"chunks": (2, 3), "compression": "gzip"}], ids=["contiguous", "gzip"])
+def test_many_objects_are_found_by_their_headers(tmp_path, stored, monkeypatch):
+    """Some are links that are soft, some were never written."""
+    monkeypatch.setattr(whereabouts, "MANY", 100)
+    count, rng = 130, np.random.default_rng(0)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        group = file.create_group("data")
+        for k in range(count):
+            if k % 50 == 7:
+                group.create_dataset(f"t{k}", (4, 3), "f4", fillvalue=k, **stored)
+            else:
+                group.create_dataset(f"t{k}", data=rng.random((4, 3), "f4"), **stored)
+            group[f"t{k}"].attrs["k"] = k
+        group.create_dataset("t50000", data=rng.random((4, 3), "f4"), **stored).attrs["k"] = 50
+        group["t60000"] = h5py.SoftLink("/data/t3")
+        group.create_group("a group")
+        expected = [group[f"t{k}"][()] for k in (*range(count), 50_000, 60_000)]
+        names = [f"t{k}" for k in (*range(count), 50_000, 60_000)]
+    by_letters = sorted(range(count + 2), key=names.__getitem__)
+    for of, numbers in (("data/t*", by_letters), ([f"data/t{k}" for k in range(count)], range(count))):
+        dataset = H5Dataset(tmp_path / "a.h5", {"x": ".", "k": "@k"}, samples=Objects(of))
+        assert len(dataset) == len(numbers)
+        batch = dataset[:]
+        assert np.array_equal(batch["x"].numpy(), [expected[k] for k in numbers])
+        assert batch["k"].tolist() == [[*range(count), 50, 3][k] for k in numbers]
+
+
 def test_links_that_lead_nowhere_are_counted(tmp_path, caplog):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for k in range(4):
@@ -124,7 +144,6 @@ def test_a_member_that_an_object_lacks_is_told_with_the_nearest(tmp_path):
         H5Dataset(tmp_path / "a.h5", "image", samples=Objects(["data/0", "data/1 "]))
 
 
-@pytest.mark.usefixtures("opened_both_ways")
 def test_external_links_are_refused_among_objects(tmp_path):
     with h5py.File(tmp_path / "b.h5", "w") as file:
         file["x"] = np.full(3, 7)
@@ -150,7 +169,6 @@ def test_files_that_are_samples_do_not_all_stay_open(tmp_path):
         assert not before or len(os.listdir("/proc/self/fd")) < before + 280
 
 
-@pytest.mark.usefixtures("opened_both_ways")
 @pytest.mark.parametrize("field", ["x", Field("x", ragged="packed"), Field("x", ragged="arrays")])
 def test_objects_that_lack_an_attribute_are_left_out_if_one_says_so(tmp_path, field):
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -221,7 +239,6 @@ def test_objects_that_cannot_be_filled_are_not_left_out(tmp_path):
             H5Dataset(tmp_path / "a.h5", fields, samples=Objects("*", missing="fill"))
 
 
-@pytest.mark.usefixtures("opened_both_ways")
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_values_of_variable_length_have_their_own_byte_order_in_objects(tmp_path, order):
     items = np.array([1, 2], f"{order}i4")
@@ -241,3 +258,17 @@ def test_values_of_variable_length_have_their_own_byte_order_in_objects(tmp_path
         file.create_dataset("2/one", (), h5py.vlen_dtype(items.dtype))[()] = items[:1]
     with pytest.raises(errors.FieldLengthError, match=r"'2/one' is int32 \(1,\), and that of the first"):
         H5Dataset(tmp_path / "a.h5", "one", samples=Objects("*"))
+
+
+def test_each_field_of_a_sample_is_of_one_object_in_whatever_order_these_lie(tmp_path):
+    path = str(tmp_path / "a.h5")
+    with h5py.File(path, "w") as file:
+        for k in (3, 0, 2, 4, 1):
+            group = file.create_group(f"o/{k}")
+            group["x"], group["once"], group.attrs["at"] = np.full((40, 40), k), k, k
+            group["image"] = np.frombuffer(imagecodecs.png_encode(np.full((4, 4, 3), k, "u1")), "u1")
+            group["ragged"] = np.full(k + 1, k)
+    fields = ["x", "once", "@at", Field("image", decode="png"), Field("ragged", ragged="list")]
+    dataset = H5Dataset(path, fields, samples=Objects("o/*"))
+    for k in range(5):
+        assert {int(value) for field in dataset[k] for value in np.asarray(field).reshape(-1)} == {k}

@@ -5,15 +5,8 @@ import numpy as np
 import pytest
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, errors
-from h5stream.storage import whereabouts
 
 
-@pytest.fixture(params=[0, whereabouts.MANY], ids=["from the file's bytes", "through libhdf5"])
-def opened_both_ways(request, monkeypatch):
-    monkeypatch.setattr(whereabouts, "MANY", request.param)
-
-
-@pytest.mark.usefixtures("opened_both_ways")
 def test_rows_of_unlike_form_are_named(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for k in range(5):
@@ -22,7 +15,6 @@ def test_rows_of_unlike_form_are_named(tmp_path):
         H5Dataset(tmp_path / "a.h5", {"x": Field(".", ragged="packed")}, samples=Objects("*"))
 
 
-@pytest.mark.usefixtures("opened_both_ways")
 def test_a_damaged_object_of_its_own_length_is_named(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for k in range(6):

@@ -46,7 +46,7 @@ from header_files import compare_with_h5py, header_files, open_object, write_fil
 import h5stream
 from h5stream import Field, H5Dataset, Objects
 from h5stream.errors import H5StreamError
-from h5stream.storage import headers, whereabouts
+from h5stream.storage import headers
 from h5stream.storage.layout import HEAP
 from h5stream.storage.opening import open_layout
 from h5stream.storage.templates import checksums
@@ -347,7 +347,6 @@ def of_heaps(number: int, files: int, sound: Path) -> Iterator[Case]:
 
 def of_samples(number: int, files: int, sound: Path) -> Iterator[Case]:
     """Make objects of one file, files that are a sample each, ragged ones of both, and CSR groups."""
-    whereabouts.MANY = 2  # so that few of them are read from the file's bytes
     for turn in itertools.count():
         generator = np.random.default_rng([number, turn])
         what = ("objects", "files", "csr")[int(generator.integers(3))]

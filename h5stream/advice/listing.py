@@ -17,21 +17,14 @@ import h5py
 import numpy as np
 
 from h5stream.errors import FieldLengthError, H5StreamError
-from h5stream.storage.discovery import (
-    SOME_ALIKE,
-    datasets_of,
-    default_fields,
-    is_bookkeeping,
-    open_hdf5,
-    some_of,
-    spread,
-)
+from h5stream.storage.discovery import SOME_ALIKE, datasets_of, default_fields, is_bookkeeping, some_of, spread
 from h5stream.storage.elements import plain_dtype
 from h5stream.storage.external import Guard
 from h5stream.storage.fields import Field
 from h5stream.storage.filters import pipeline_of
 from h5stream.storage.images import format_of
 from h5stream.storage.opening import open_layout
+from h5stream.storage.places import open_hdf5
 from h5stream.storage.source import FileIdentity
 from h5stream.storage.sparse import is_matrix, shape_of
 

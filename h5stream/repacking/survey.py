@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 from h5stream.errors import FieldLengthError, H5StreamError
 from h5stream.order.permutation import permutation
 from h5stream.repacking.recipe import Recipe
-from h5stream.storage.discovery import datasets_of, default_fields, find_dataset, open_hdf5
+from h5stream.storage.discovery import datasets_of, default_fields, find_dataset
 from h5stream.storage.elements import Leaf
 from h5stream.storage.external import Guard
 from h5stream.storage.fallback import fill_element
 from h5stream.storage.field_reader import read_fields
 from h5stream.storage.fields import sample_shape
 from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout, Target
-from h5stream.storage.places import Files, OpenFile
+from h5stream.storage.places import Files, OpenFile, open_hdf5
 from h5stream.units import text_of_bytes
 
 MOST_ROW_NBYTES = 1 << 30

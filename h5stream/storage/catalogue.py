@@ -14,7 +14,7 @@ import os
 import tempfile
 import time
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,8 @@ SWITCH = "H5STREAM_CATALOGUE"
 MOST_NBYTES = 2 << 30
 """Bytes that the folder may hold; those that were not used for longest go first."""
 
-_VERSION = 3
-"""Since 2 objects come in h5py's order; since 3 one table says where they lie."""
+_VERSION = 4
+"""Since 2 objects come in h5py's order; since 3 one table says where they lie; since 4 those left out are counted."""
 _HEADER = "header.json"
 _SETTLED_NS = 2_000_000_000
 """A file that was changed less than this ago may change again within one tick of its clock."""
@@ -86,18 +86,12 @@ class Catalogue:
             with contextlib.suppress(OSError):
                 self._path.unlink()
 
-    def names(self) -> Names:
-        """Return the names of the objects that are kept."""
-        return self._names("names")
-
-    def texts(self, key: str) -> list[Any] | None:
-        """Return a list of texts, or of bytes; None if it is not there."""
-        if f"{key} text" not in self.arrays:
-            return None
-        names = self._names(key)
-        if self.arrays[f"{key} is bytes"][0]:
-            return [name.encode("utf-8", "surrogateescape") for name in names]
-        return [*names]
+    def names(self, key: str = "names") -> Names:
+        """Return texts that are kept, such as the names of the objects."""
+        text, edges = self.arrays[f"{key} text"], self.arrays[f"{key} edges"]
+        if len(edges) < 2 or edges[0] != 0 or edges[-1] != len(text) or (np.diff(edges) < 0).any():
+            raise ValueError(key)
+        return Names(text, edges)
 
     def put_texts(self, key: str, texts: Sequence[Any]) -> None:
         """Note a list of texts, or of bytes; where it has other things, nothing will be kept."""
@@ -120,9 +114,13 @@ class Catalogue:
 
     def values(self, key: str, count: int, shape: tuple[int, ...]) -> Any:
         """Return an array of so many values of a shape, or a list of texts, as it was noted; else raises ValueError."""
-        kept: Any = self.texts(key)
-        if kept is None:
+        kept: Any
+        if f"{key} text" not in self.arrays:
             kept = self.arrays[key].copy().reshape(count, *shape)
+        elif self.arrays[f"{key} is bytes"][0]:
+            kept = [name.encode("utf-8", "surrogateescape") for name in self.names(key)]
+        else:
+            kept = [*self.names(key)]
         if len(kept) != count:
             raise ValueError(key)
         return kept
@@ -151,12 +149,6 @@ class Catalogue:
                 Path(new).unlink(missing_ok=True)
                 raise
 
-    def _names(self, key: str) -> Names:
-        text, edges = self.arrays[f"{key} text"], self.arrays[f"{key} edges"]
-        if len(edges) < 2 or edges[0] != 0 or edges[-1] != len(text) or (np.diff(edges) < 0).any():
-            raise ValueError(key)
-        return Names(text, edges)
-
 
 def catalogue_folder() -> Path | None:
     """Return the folder that catalogues are kept in; None where they are switched off, or there is no home."""
@@ -171,7 +163,23 @@ def catalogue_folder() -> Path | None:
 
 def kept_of(path: str) -> list[Kept]:
     """List the catalogues that are kept of a file; damaged ones are left out."""
-    return [*_kept_of(path)]
+    now, found = _about(FileIdentity.of(path)), list[Kept]()
+    for one in _archives_of(path):
+        with contextlib.suppress(*_DAMAGE):
+            with zipfile.ZipFile(one) as archive:
+                about = json.loads(archive.read(_HEADER))
+            kept = Kept(
+                path=str(one),
+                of=str(about["of"]),
+                fields=str(about["fields"]),
+                objects=int(about["objects"]),
+                asked=int(about["asked"]),
+                nbytes=one.stat().st_size,
+                made=float(about["made"]),
+                is_current=about["version"] == _VERSION and {key: about.get(key) for key in now} == now,
+            )
+            found.append(kept)
+    return found
 
 
 def forget(path: str) -> int:
@@ -187,24 +195,6 @@ def forget(path: str) -> int:
 def _archives_of(path: str) -> list[Path]:
     folder = catalogue_folder()
     return [] if folder is None else sorted(folder.glob(f"{_digest(os.path.realpath(path))}-*.zip"))
-
-
-def _kept_of(path: str) -> Iterator[Kept]:
-    now = _about(FileIdentity.of(path))
-    for one in _archives_of(path):
-        with contextlib.suppress(*_DAMAGE):
-            with zipfile.ZipFile(one) as archive:
-                about = json.loads(archive.read(_HEADER))
-            yield Kept(
-                path=str(one),
-                of=str(about["of"]),
-                fields=str(about["fields"]),
-                objects=int(about["objects"]),
-                asked=int(about["asked"]),
-                nbytes=one.stat().st_size,
-                made=float(about["made"]),
-                is_current=about["version"] == _VERSION and {key: about.get(key) for key in now} == now,
-            )
 
 
 def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:

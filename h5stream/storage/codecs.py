@@ -9,7 +9,6 @@ import importlib
 import weakref
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import imagecodecs
@@ -80,8 +79,9 @@ def _check_inflated(data: Bytes, most: int) -> None:
         raise NotAskedError(f"gzip goes on after {most} bytes")
 
 
-def _undo_lzf(values: tuple[int, ...], data: Bytes, out: Bytes) -> Bytes:
-    return out[: len(imagecodecs.lzf_decode(data, out=out))]
+def _undone_by(decode: Callable[..., Any]) -> Callable[[tuple[int, ...], Bytes, Bytes], Bytes]:
+    """Return what undoes a filter by a decoder that needs no parameters."""
+    return lambda _values, data, out: out[: len(decode(data, out=out))]
 
 
 def _undo_szip(values: tuple[int, ...], data: Bytes, out: Bytes) -> Bytes:
@@ -124,11 +124,6 @@ def unshuffle(data: Bytes, element_nbytes: int, out: Bytes) -> Bytes:
     """Undo a byte shuffle: byte planes of elements become elements; a tail of odd bytes stays as it is.
 
     Source: ``H5Zshuffle.c``: the bytes that do not fill an element are copied unchanged.
-
-    Examples
-    --------
-    >>> unshuffle(np.array([1, 2, 10, 20, 9], np.uint8), 2, np.empty(5, np.uint8))
-    array([ 1, 10,  2, 20,  9], dtype=uint8)
     """
     count = data.nbytes // element_nbytes if element_nbytes > 1 else 0
     if count <= 1 and element_nbytes <= 1:
@@ -138,11 +133,6 @@ def unshuffle(data: Bytes, element_nbytes: int, out: Bytes) -> Bytes:
     out[:whole].reshape(count, element_nbytes)[:] = data[:whole].reshape(element_nbytes, count).T
     out[whole:] = data[whole:]
     return out
-
-
-def _undo_lz4(values: tuple[int, ...], data: Bytes, out: Bytes) -> Bytes:
-    # The same format as the plugin's, a quarter faster: it writes into a buffer that is reused.
-    return out[: len(imagecodecs.lz4h5_decode(data, out=out))]
 
 
 def _undo_bzip2(values: tuple[int, ...], data: Bytes, out: Bytes) -> Bytes:
@@ -163,8 +153,9 @@ def _undo_bzip2(values: tuple[int, ...], data: Bytes, out: Bytes) -> Bytes:
 
 UNDO: dict[int, Callable[[tuple[int, ...], Bytes, Bytes], Bytes]] = {
     DEFLATE: _undo_deflate,
-    LZF: _undo_lzf,
-    LZ4: _undo_lz4,
+    LZF: _undone_by(imagecodecs.lzf_decode),
+    # The same format as the plugin's, a quarter faster: it writes into a buffer that is reused.
+    LZ4: _undone_by(imagecodecs.lz4h5_decode),
     SZIP: _undo_szip,
     SHUFFLE: _undo_shuffle,
     FLETCHER32: _undo_fletcher32,
@@ -186,73 +177,52 @@ UNDO: dict[int, Callable[[tuple[int, ...], Bytes, Bytes], Bytes]] = {
 _SELF_TEST = bytes(range(64)) * 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Functions:
-    """The functions that are used, as ctypes gives them."""
-
-    allocate: Any
-    free: Any
-    inflate: Any
-
-    @property
-    def inflate_address(self) -> int:
-        return ctypes.cast(self.inflate, ctypes.c_void_p).value or 0
-
-
 class Decompressor:
     """A libdeflate decompressor, and the function that takes it.
 
     # Guarantees: belongs to one thread; its memory is freed when it is dropped.
     """
 
-    def __init__(self, functions: _Functions) -> None:
-        self.address = int(functions.allocate() or 0)  # the decompressor
+    def __init__(self, allocate: Any, free: Any, inflate: Any) -> None:
+        self.address = int(allocate() or 0)  # the decompressor
         if not self.address:
             raise MemoryError("libdeflate has no memory for a decompressor")
         # `int (*)(decompressor, in, in_nbytes, out, out_nbytes, NULL)`; 0 says that `out_nbytes` bytes were written
-        self.function = functions.inflate_address
-        weakref.finalize(self, functions.free, self.address).atexit = False
+        self.function = ctypes.cast(inflate, ctypes.c_void_p).value or 0
+        weakref.finalize(self, free, self.address).atexit = False
 
 
 def new_decompressor() -> Decompressor | None:
     """Make a decompressor for the calling thread; None where libdeflate cannot be called by address."""
     found = found_functions()
-    return None if found is None else Decompressor(found)
+    return None if found is None else Decompressor(*found)
 
 
 @functools.cache
-def found_functions() -> _Functions | None:
-    """Find libdeflate behind imagecodecs' module: a symbol is looked up in what the module is linked with, too."""
+def found_functions() -> tuple[Any, Any, Any] | None:
+    """Find libdeflate behind imagecodecs' module: what makes a decompressor, frees one, and inflates with it.
+
+    A symbol is looked up in what the module is linked with, too.
+    """
     try:
-        module = importlib.import_module("imagecodecs._deflate")
-        library = ctypes.CDLL(str(module.__file__))
-        found = _Functions(
-            allocate=library.libdeflate_alloc_decompressor,
-            free=library.libdeflate_free_decompressor,
-            inflate=library.libdeflate_zlib_decompress,
-        )
+        library = ctypes.CDLL(str(importlib.import_module("imagecodecs._deflate").__file__))
+        allocate, free = library.libdeflate_alloc_decompressor, library.libdeflate_free_decompressor
+        inflate = library.libdeflate_zlib_decompress
     except (ImportError, OSError, AttributeError):  # linked statically, or not there at all
         return None
-    found.allocate.restype = ctypes.c_void_p
-    found.free.argtypes = [ctypes.c_void_p]
-    found.free.restype = None
-    found.inflate.argtypes = [
-        *[ctypes.c_void_p] * 2,
-        ctypes.c_size_t,
-        ctypes.c_void_p,
-        ctypes.c_size_t,
-        ctypes.c_void_p,
-    ]
-    return found if _works(found) else None
+    pointer, size = ctypes.c_void_p, ctypes.c_size_t
+    allocate.restype, free.argtypes, free.restype = pointer, [pointer], None
+    inflate.argtypes = [pointer, pointer, size, pointer, size, pointer]
+    return (allocate, free, inflate) if _works(allocate, free, inflate) else None
 
 
-def _works(functions: _Functions) -> bool:
+def _works(allocate: Any, free: Any, inflate: Any) -> bool:
     """Inflate something known, so that a library with other ideas of its arguments is not used."""
     packed, out = zlib.compress(_SELF_TEST), ctypes.create_string_buffer(len(_SELF_TEST))
-    decompressor = functions.allocate()
+    decompressor = allocate()
     if not decompressor:
         return False
-    status = functions.inflate(decompressor, packed, len(packed), out, len(_SELF_TEST), None)
-    short = functions.inflate(decompressor, packed, len(packed), out, len(_SELF_TEST) - 1, None)
-    functions.free(decompressor)
+    status = inflate(decompressor, packed, len(packed), out, len(_SELF_TEST), None)
+    short = inflate(decompressor, packed, len(packed), out, len(_SELF_TEST) - 1, None)
+    free(decompressor)
     return bool(status == 0 and short != 0 and out.raw == _SELF_TEST)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
-import os
 import posixpath
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import h5py
 import hdf5plugin  # noqa: F401  registers its filters with libhdf5, for what is read through h5py
@@ -20,18 +18,14 @@ from h5stream.errors import (
     ExternalDataError,
     FieldLengthError,
     FieldNotFoundError,
-    H5StreamError,
-    NotHDF5Error,
     SourceError,
-    TruncatedFileError,
     UnsupportedFieldError,
 )
 from h5stream.storage import elements
 from h5stream.storage.external import Guard
 from h5stream.storage.fields import split_member
-from h5stream.storage.handles import DAMAGE, open_file
+from h5stream.storage.handles import DAMAGE
 from h5stream.storage.nearest import did_you_mean
-from h5stream.storage.source import no_such_file, not_permitted
 from h5stream.storage.values import holds_reference, in_stored_byte_order
 
 _log = logging.getLogger("h5stream")
@@ -57,43 +51,6 @@ _DEEPEST = 1000
 
 MANY_ALIKE, SOME_ALIKE = 200, 32
 """Names in a group that differ in their digits alone: of more than so many, so many are looked at."""
-
-
-@contextlib.contextmanager
-def open_hdf5(path: str) -> Iterator[Any]:
-    """Open an HDF5 file for reading, beside whatever has it open, and close it at the end."""
-    try:
-        file = open_file(path)
-    except FileNotFoundError:
-        raise no_such_file(path) from None
-    except OSError as error:
-        raise _explain_open_failure(path, error) from None
-    with file:
-        try:
-            yield file
-        except H5StreamError:
-            raise
-        except MemoryError as error:
-            raise SourceError(
-                f"there is no memory for what {path!r} says it holds ({error}); it is damaged, or its rows or chunks "
-                "are too large for this machine",
-                file=path,
-            ) from error
-        except (RuntimeError, OSError, KeyError, UnicodeError) as error:  # what h5py makes of libhdf5's failures
-            raise SourceError(f"libhdf5 cannot read the structure of {path!r}: {error}", file=path) from error
-
-
-def _explain_open_failure(path: str, error: OSError) -> SourceError:
-    text = str(error)
-    if isinstance(error, PermissionError) or error.errno in (errno.EACCES, errno.EPERM):
-        return not_permitted(path)
-    if "truncated file" in text:
-        return TruncatedFileError(f"{path!r} is truncated: {text}. Copy it again from its source.", file=path)
-    if "signature not found" in text:
-        return NotHDF5Error(
-            f"{path!r} is not an HDF5 file: it has no HDF5 signature ({os.path.getsize(path)} bytes).", file=path
-        )
-    return SourceError(f"libhdf5 cannot open {path!r}: {text}", file=path)
 
 
 def datasets_of(
@@ -217,38 +174,31 @@ def default_fields(file: Any, path: str, guard: Guard) -> list[str]:
 
 def _datasets_in(group: Any, path: str, guard: Guard) -> tuple[dict[Any, Any], list[ExternalDataError]]:
     """Return the datasets of a group by name, in its order, and what was refused."""
-    names = list(group)
-    linked = [name for name in names if isinstance(name, str) and not is_hard_link(group, name)]
-    found = {
-        name: thing
-        for name in names
-        if is_hard_link(group, name) and isinstance(thing := behind(group, name, path), h5py.Dataset)
-    }
-    refused: list[ExternalDataError] = []
-    seen = set(map(_address_or_none, found.values())) if linked else set()
-    for name in linked:
-        try:
-            guard.check_links(group.file, posixpath.join(group.name, name), path)
-        except ExternalDataError as error:
-            refused.append(error)
-            _log.warning("%s It is left out of the fields; name those that you want to be sure: fields=[...]", error)
-            continue
-        thing = behind(group, name, path)
-        if thing is None:
-            leads_out = _link_type(group, name) == h5l.TYPE_EXTERNAL
-            level = logging.WARNING if leads_out else logging.INFO
+    names, found, seen = list(group), dict[Any, Any](), set[Any]()
+    hard, refused = {name for name in names if is_hard_link(group, name)}, list[ExternalDataError]()
+    for name in sorted(names, key=lambda one: one not in hard):
+        if name not in hard:
+            if not isinstance(name, str):
+                continue
+            try:
+                guard.check_links(group.file, posixpath.join(group.name, name), path)
+            except ExternalDataError as error:
+                refused.append(error)
+                _log.warning(
+                    "%s It is left out of the fields; name those that you want to be sure: fields=[...]", error
+                )
+                continue
+        thing, address = behind(group, name, path), None
+        if thing is None and name not in hard:
+            level = logging.WARNING if _link_type(group, name) == h5l.TYPE_EXTERNAL else logging.INFO
             _log.log(level, "%r: the link %r leads nowhere and is left out of the fields", path, name)
-        if isinstance(thing, h5py.Dataset) and ((address := _address_or_none(thing)) is None or address not in seen):
-            seen.add(address)
-            found[name] = thing
+        if isinstance(thing, h5py.Dataset):
+            with contextlib.suppress(RuntimeError):  # damaged
+                address = _address(thing)
+            if name in hard or address is None or address not in seen:
+                seen.add(address)
+                found[name] = thing
     return {name: found[name] for name in names if name in found}, refused
-
-
-def _address_or_none(thing: Any) -> tuple[int, int] | None:
-    try:
-        return _address(thing)
-    except RuntimeError:  # damaged
-        return None
 
 
 def is_hard_link(group: Any, name: str | bytes) -> bool:
@@ -323,7 +273,15 @@ def _by_length(file: Any) -> str:
     return "; ".join(lines if len(lines) <= _LISTED else [*lines[:_FEW_LENGTHS], "and others"])
 
 
-def find_dataset(file: Any, name: str, path: str, guard: Guard) -> tuple[Any, str, tuple[str, ...]]:
+class Thing(NamedTuple):
+    """A dataset that was found, its path in its file, and the member path inside its elements."""
+
+    dataset: Any
+    path: str
+    member: tuple[str, ...]
+
+
+def find_dataset(file: Any, name: str, path: str, guard: Guard) -> Thing:
     """Find a field's dataset."""
 
     def leads_to_dataset(candidate: str) -> bool:
@@ -341,7 +299,7 @@ def find_dataset(file: Any, name: str, path: str, guard: Guard) -> tuple[Any, st
     dataset = file[dataset_path]
     if member:
         _check_member(dataset, name, member, path)
-    return dataset, dataset_path, member
+    return Thing(dataset, dataset_path, member)
 
 
 def _not_found(file: Any, name: str, path: str) -> FieldNotFoundError:

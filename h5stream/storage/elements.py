@@ -43,13 +43,7 @@ class Leaf:
 
     @property
     def places(self) -> NDArray[np.int64]:
-        """Where the leaf's bytes lie in a stored element, in the order of a batch: native, units one after another.
-
-        Examples
-        --------
-        >>> leaf_of(np.dtype([("a", "<i2"), ("b", ">i2")]), ("b",)).places.tolist()
-        [3, 2]
-        """
+        """Where the leaf's bytes lie in a stored element, in the order of a batch: native, units one after another."""
         within = np.arange(self.unit_nbytes, dtype=np.int64)
         if self.swapped:
             within = within[::-1]
@@ -63,15 +57,7 @@ class Leaf:
 
 
 def leaf_of(dtype: np.dtype[Any], member: tuple[str, ...], stacked: tuple[str, ...] = ()) -> Leaf | None:
-    """Find a leaf by its member path; None if it is not of like scalars.
-
-    Examples
-    --------
-    >>> pair = np.dtype([("a", "<i2"), ("b", ">f4", (3,))])
-    >>> leaf = leaf_of(pair, ("b",))
-    >>> leaf.offsets, leaf.unit_nbytes, leaf.units, leaf.swapped, leaf.shape
-    ((2,), 4, 3, True, (3,))
-    """
+    """Find a leaf by its member path; None if it is not of like scalars."""
     if stacked:
         return _stacked([leaf_of(dtype, (*member, name)) for name in stacked])
     if dtype.itemsize > MOST_NBYTES:
@@ -100,13 +86,7 @@ def leaf_of(dtype: np.dtype[Any], member: tuple[str, ...], stacked: tuple[str, .
 
 
 def held_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type that a batch holds a scalar as: native, and the whole numbers that dates and times are.
-
-    Examples
-    --------
-    >>> held_dtype(np.dtype(">f4")), held_dtype(np.dtype("M8[s]"))
-    (dtype('float32'), dtype('int64'))
-    """
+    """Return the type that a batch holds a scalar as: native, and the whole numbers that dates and times are."""
     return np.dtype(np.int64) if dtype.kind in "mM" else np.dtype(dtype.newbyteorder("="))
 
 
@@ -128,13 +108,6 @@ def plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
     In another order they cannot be relied on: libhdf5 sorts the type of an open dataset when its elements are
     first converted, for any reader, and h5py's names then change.
-
-    Examples
-    --------
-    >>> plain_dtype(np.dtype({"names": ["b", "a"], "formats": ["u1", "<f4"], "offsets": [4, 0]})).names
-    ('a', 'b')
-    >>> plain_dtype(np.dtype((np.dtype(("<i4", (3,))), (2,)))).shape
-    (2, 3)
     """
     if dtype.subdtype is not None:
         base = plain_dtype(dtype.subdtype[0])
@@ -152,13 +125,7 @@ def plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def vlen_base(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-    """Return the type of the items of values of variable length; None for strings and everything else.
-
-    Examples
-    --------
-    >>> vlen_base(h5py.vlen_dtype(np.dtype("f4")))
-    dtype('float32')
-    """
+    """Return the type of the items of values of variable length; None for strings and everything else."""
     base = h5py.check_vlen_dtype(dtype)
     return base if isinstance(base, np.dtype) else None
 
@@ -170,13 +137,7 @@ def is_text(dtype: np.dtype[Any]) -> bool:
 
 
 def bytes_leaf(dtype: np.dtype[Any]) -> Leaf | None:
-    """Return the leaf of an element that is taken as so many bytes; None where it is not bytes.
-
-    Examples
-    --------
-    >>> bytes_leaf(np.dtype("V300")).nbytes
-    300
-    """
+    """Return the leaf of an element that is taken as so many bytes; None where it is not bytes."""
     if (dtype.kind not in "SV" and dtype != np.uint8) or dtype.fields is not None:
         return None
     count = dtype.itemsize
@@ -186,16 +147,11 @@ def bytes_leaf(dtype: np.dtype[Any]) -> Leaf | None:
     )
 
 
-def is_laid_out_as_numpy(dataset: Any) -> bool:
-    """Tell whether the stored elements have, byte for byte, the layout of ``dataset.dtype``.
+def is_stored_as(stored: Any, dtype: np.dtype[Any]) -> bool:
+    """Tell whether a stored type has, byte for byte, the layout of a dtype.
 
     False for odd precisions, foreign float formats and the like, which h5py converts.
     """
-    return is_stored_as(dataset.id.get_type(), dataset.dtype)
-
-
-def is_stored_as(stored: Any, dtype: np.dtype[Any]) -> bool:
-    """Tell whether a stored type has, byte for byte, the layout of a dtype."""
     if stored.get_size() != dtype.itemsize:
         return False
     try:
@@ -267,13 +223,7 @@ def _same_members(stored: Any, numpy_like: Any) -> bool:
 
 
 def refusal(dtype: np.dtype[Any]) -> str | None:
-    """Say why a dtype cannot become a tensor or a list; None if it can.
-
-    Examples
-    --------
-    >>> refusal(np.dtype("f4")) is None
-    True
-    """
+    """Say why a dtype cannot become a tensor or a list; None if it can."""
     if h5py.check_ref_dtype(dtype) is not None:
         return "references point into the file and mean nothing in a batch; read what they point to"
     if dtype.kind == "V" and dtype.fields is None and dtype.subdtype is None:

@@ -77,13 +77,6 @@ class Volume:
         return tuple(self.elements[axis][0] for axis in range(axes))
 
 
-def has_extents(samples: SampleKind | None, fields: tuple[Any, ...]) -> bool:
-    """Tell whether samples are parts of volumes, and not rows or sequences of them."""
-    scaled = any(isinstance(one, Field) and one.take.scale for one in fields) and not isinstance(samples, Rows)
-    unlike = isinstance(samples, Rows) and any(isinstance(one, Field) and one.has_own_shape for one in fields)
-    return isinstance(samples, (Boxes, Objects)) or unlike or along_axis(samples, scaled) is not None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extents:
     """Works out what each field of a sample takes of its dataset."""
@@ -100,7 +93,13 @@ class Extents:
     @classmethod
     def among(cls, samples: SampleKind | None, fields: tuple[Any, ...]) -> Extents | None:
         """Return those of samples that are parts of volumes; None where they are rows, or sequences of them."""
-        return cls.of(samples) if samples is not None and has_extents(samples, fields) else None
+        if samples is None:
+            return None
+        asked, is_rows = [one for one in fields if isinstance(one, Field)], isinstance(samples, Rows)
+        unlike = is_rows and any(one.has_own_shape for one in asked)
+        is_scaled = not is_rows and any(one.take.scale for one in asked)
+        are_parts = isinstance(samples, (Boxes, Objects)) or unlike or along_axis(samples, is_scaled) is not None
+        return cls.of(samples) if are_parts else None
 
     def take(self, shape: tuple[int, ...], asked: Field) -> Taken:
         """Return what a sample takes of a dataset along each axis, and the shape that this has; note it."""
@@ -206,7 +205,8 @@ class Extents:
         if isinstance(self.samples, Objects):
             nowhere = np.zeros((len(volumes), 0), dtype=np.int64)
             return Space(volumes=nowhere, starts=Listed(volume=np.arange(len(volumes)), origins=nowhere))
-        axes = len(self.samples.shape) if isinstance(self.samples, Boxes) else 1 + self.has_rows
+        has_rows = self.kind is not None and self.kind.has_rows
+        axes = len(self.samples.shape) if isinstance(self.samples, Boxes) else 1 + has_rows
         sizes: NDArray[np.int64] = np.array([volume.sizes(axes) for volume in volumes], dtype=np.int64)
         of_each = zip(*(volume.steps_of_each for volume in volumes), strict=True)
         steps = [replace(ones[0], elements=np.array([one.elements for one in ones])) for ones in of_each]
@@ -230,11 +230,6 @@ class Extents:
     def takes_points(self) -> bool:
         """Whether a sample is one index of an axis, which then is none of its own."""
         return self.kind is not None and self.kind.is_point and isinstance(self.samples, Rows)
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether samples are of one row of axis 0 each."""
-        return self.kind is not None and self.kind.has_rows
 
 
 def _taken(alongs: Sequence[tuple[Along, bool]]) -> Taken:

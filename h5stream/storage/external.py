@@ -224,9 +224,21 @@ def references(path: str | os.PathLike[str]) -> tuple[Reference, ...]:
         raise no_such_file(str(file))
     if not h5py.is_hdf5(file):
         raise NotHDF5Error(f"{file} is not an HDF5 file", file=str(file))
+    found: list[Reference] = []
+
+    def of_link(name: bytes, info: h5py.h5l.LinkInfo) -> None:
+        if info.type == h5py.h5l.TYPE_EXTERNAL:
+            target, _ = opened.id.links.get_val(name)
+            found.append(_reference(ReferenceKind.LINK, file, name, os.fsdecode(target)))
+
+    def of_object(name: bytes, info: h5py.h5o.ObjInfo) -> None:
+        if info.type == h5py.h5o.TYPE_DATASET:
+            found.extend(_of_dataset(h5py.h5d.open(opened.id, name).get_create_plist(), file, name))
+
     try:
         with open_file(str(file), marked=False) as opened:
-            found = [*_links(opened, file), *_datasets(opened, file)]
+            opened.id.links.visit(of_link, info=True)
+            h5py.h5o.visit(opened.id, of_object, info=True)
     except (OSError, RuntimeError) as error:
         raise TruncatedFileError(f"{file} cannot be looked through: {error}", file=str(file)) from error
     return tuple({(item.kind, item.target): item for item in reversed(found)}.values())[::-1]
@@ -253,30 +265,6 @@ def _add_files_behind(dataset: h5py.Dataset, file: Path, seen: dict[str, None]) 
                     source = opened.get(name)
                     if isinstance(source, h5py.Dataset) and source.is_virtual:
                         _add_files_behind(source, found, seen)
-
-
-def _links(opened: h5py.File, file: Path) -> list[Reference]:
-    found: list[Reference] = []
-
-    def visit(name: bytes, info: h5py.h5l.LinkInfo) -> None:
-        if info.type == h5py.h5l.TYPE_EXTERNAL:
-            target, _ = opened.id.links.get_val(name)
-            found.append(_reference(ReferenceKind.LINK, file, name, os.fsdecode(target)))
-
-    opened.id.links.visit(visit, info=True)
-    return found
-
-
-def _datasets(opened: h5py.File, file: Path) -> list[Reference]:
-    found: list[Reference] = []
-
-    def visit(name: bytes, info: h5py.h5o.ObjInfo) -> None:
-        if info.type == h5py.h5o.TYPE_DATASET:
-            creation = h5py.h5d.open(opened.id, name).get_create_plist()
-            found.extend(_of_dataset(creation, file, name))
-
-    h5py.h5o.visit(opened.id, visit, info=True)
-    return found
 
 
 def _of_dataset(creation: h5py.h5p.PropDCID, file: Path, name: bytes) -> Iterator[Reference]:

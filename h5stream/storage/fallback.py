@@ -25,7 +25,7 @@ from h5stream.storage.images import MOST_NBYTES
 from h5stream.storage.index import COMPARED_NBYTES, ChunkIndex, read_stored_chunk
 from h5stream.storage.layout import DIRECT, DatasetPart, SampleLayout
 from h5stream.storage.rowbox import columns_of
-from h5stream.storage.source import FilesIdentity, SourceIdentity
+from h5stream.storage.source import FilesIdentity, SourceIdentity, bytes_at
 from h5stream.storage.values import in_stored_byte_order
 
 _log = logging.getLogger("h5stream")
@@ -228,13 +228,7 @@ def compact_offset(dataset: Any, identity: SourceIdentity) -> int | None:
     nbytes = min(identity.size - header, len(stored) + _HEADER_NBYTES)
     if not stored or nbytes < len(stored):
         return None
-    around = bytearray(nbytes)
-    source = identity.open()
-    try:
-        source.read_many((header,), (memoryview(around),))
-    finally:
-        source.close()
-    found = around.find(stored)
+    found = bytes_at(identity, header, nbytes).find(stored)
     return None if found < 0 else header + found
 
 
@@ -257,30 +251,22 @@ def _lies_elsewhere(dataset: Any, index: ChunkIndex | None, identity: SourceIden
     """
     assert index is not None
     count, left = len(index.numbers), _LOOKED_UP_NBYTES
-    source = identity.open()
-    try:
-        # The last always, the others while they are small; the first was compared decoded.
-        for place in dict.fromkeys(count - 1 - k * count // _LOOKED_UP for k in range(min(count, _LOOKED_UP))):
-            nbytes = int(index.nbytes[place])
-            left -= nbytes
-            if nbytes > COMPARED_NBYTES or (left < 0 and place != count - 1):
-                break
-            stored = bytearray(nbytes)
-            with contextlib.suppress(OSError, RuntimeError, H5StreamError):
-                source.read_many((int(index.offset[place]),), (memoryview(stored),))
-                start = index.coordinates(int(index.numbers[place]))
-                if _looked_up(dataset, start, nbytes) != (int(index.filter_mask[place]), stored):
-                    return True
-    finally:
-        source.close()
+    # The last always, the others while they are small; the first was compared decoded.
+    for place in dict.fromkeys(count - 1 - k * count // _LOOKED_UP for k in range(min(count, _LOOKED_UP))):
+        nbytes = int(index.nbytes[place])
+        left -= nbytes
+        if nbytes > COMPARED_NBYTES or (left < 0 and place != count - 1):
+            break
+        with contextlib.suppress(OSError, RuntimeError, H5StreamError):
+            stored = bytes_at(identity, int(index.offset[place]), nbytes)
+            start = index.coordinates(int(index.numbers[place]))
+            try:
+                found = read_stored_chunk(dataset, start, nbytes)
+            except ValueError:  # it is larger
+                found = None
+            if found != (int(index.filter_mask[place]), stored):
+                return True
     return False
-
-
-def _looked_up(dataset: Any, start: tuple[int, ...], nbytes: int) -> tuple[int, bytearray] | None:
-    try:
-        return read_stored_chunk(dataset, start, nbytes)
-    except ValueError:  # it is larger
-        return None
 
 
 def _differs(dataset: Any, part: DatasetPart, identity: SourceIdentity) -> bool:
@@ -321,12 +307,7 @@ def _differs(dataset: Any, part: DatasetPart, identity: SourceIdentity) -> bool:
 def decode_stored(part: DatasetPart, identity: SourceIdentity, *, place: int) -> NDArray[np.uint8]:
     """Read and decode a chunk as the engine would."""
     index = part.chunk_index
-    stored = np.empty(int(index.nbytes[place]), dtype=np.uint8)
-    source = identity.open()
-    try:
-        source.read_many((int(index.offset[place]),), (stored.data,))
-    finally:
-        source.close()
+    stored = np.frombuffer(bytes_at(identity, int(index.offset[place]), int(index.nbytes[place])), dtype=np.uint8)
     if part.access == DIRECT:
         return stored
     scratch = DecodeScratch()

@@ -29,6 +29,7 @@ from h5stream.samples.table import Table
 from h5stream.storage import elements
 from h5stream.storage.agreement import FileParts
 from h5stream.storage.discovery import (
+    Thing,
     check_has_numpy_type,
     check_has_rows,
     find_dataset,
@@ -54,14 +55,6 @@ from h5stream.storage.templates import NOWHERE
 from h5stream.storage.units import EachBytes, Lying, ObjectsOfFile, find
 from h5stream.storage.values import as_samples_have_it
 from h5stream.storage.whereabouts import RawFile
-
-
-class _Thing(NamedTuple):
-    """A dataset that was found, its path in its file, and the member path inside its elements."""
-
-    dataset: Any
-    path: str
-    member: tuple[str, ...]
 
 
 class _Taken(NamedTuple):
@@ -478,7 +471,7 @@ def _known(found: _Found, key: Key, asked: Field, **said: Any) -> LookedUp:
 
 
 def _add_part(
-    found: _Found, known: LookedUp, asked: Field, file: Any, path: str, thing: _Thing | None = None
+    found: _Found, known: LookedUp, asked: Field, file: Any, path: str, thing: Thing | None = None
 ) -> list[FieldLayout]:
     """Add a file's share of a dataset that is looked up; return what it gives to a batch."""
     thing = thing or _thing(found, file, asked.name, path)
@@ -526,9 +519,9 @@ def _sources(found: _Found, asked: Field) -> Iterator[tuple[Any, str]]:
         yield found.opened.opened(path), path
 
 
-def _thing(found: _Found, file: Any, name: str, path: str) -> _Thing:
+def _thing(found: _Found, file: Any, name: str, path: str) -> Thing:
     """Find a dataset that has an axis of rows."""
-    thing = _Thing(*find_dataset(file, name, path, found.opened.guard))
+    thing = find_dataset(file, name, path, found.opened.guard)
     check_has_numpy_type(thing.dataset, name, path)
     check_has_rows(thing.dataset, name, path)
     return thing
@@ -594,7 +587,7 @@ def _bytes(found: _Found, members: ObjectsOfFile, file: int, targets: list[Targe
     return bytes_of_each(members, find(members, [each]), each, file=file, row_start=start, targets=targets)
 
 
-def _rows_taken(found: _Found, thing: _Thing, asked: Field) -> _Taken:
+def _rows_taken(found: _Found, thing: Thing, asked: Field) -> _Taken:
     """Return what a sample that is a row, or several, takes."""
     is_one = asked.rows is not None or asked.names is not None
     steps = None if is_one else steps_of(asked.take.steps, found.sequences, asked.name)
@@ -618,7 +611,7 @@ def _rows_taken(found: _Found, thing: _Thing, asked: Field) -> _Taken:
 # --- what a dataset gives to a batch
 
 
-def _described(found: _Found, thing: _Thing, asked: Field, taken: _Taken, before: int = 0) -> _Described:
+def _described(found: _Found, thing: Thing, asked: Field, taken: _Taken, before: int = 0) -> _Described:
     """Return the field of a dataset, or one for each member of a compound, behind so many others that are new."""
     dtype = _inner_dtype(thing)
     if asked.decode:
@@ -638,7 +631,7 @@ def _described(found: _Found, thing: _Thing, asked: Field, taken: _Taken, before
     return new
 
 
-def _field(found: _Found, thing: _Thing, asked: Field, taken: _Taken, dtype: np.dtype[Any], number: int) -> _Described:
+def _field(found: _Found, thing: Thing, asked: Field, taken: _Taken, dtype: np.dtype[Any], number: int) -> _Described:
     """Return the field of elements of one type that is no compound."""
     member, is_ragged = thing.member, asked.ragged is not None
     name = ":".join((thing.path, *member)) if member else asked.name
@@ -669,7 +662,7 @@ def _field(found: _Found, thing: _Thing, asked: Field, taken: _Taken, dtype: np.
     return _Described(number, [layout], [_target(number, leaf, member, asked.members)])
 
 
-def _images(found: _Found, thing: _Thing, asked: Field, taken: _Taken, dtype: np.dtype[Any]) -> _Described:
+def _images(found: _Found, thing: Thing, asked: Field, taken: _Taken, dtype: np.dtype[Any]) -> _Described:
     """Return a field of images; of what size they are is found out once all files are open."""
     rows = thing.dataset.shape[1:]
     if not rows and (elements.vlen_base(dtype) == np.uint8 or elements.is_text(dtype)):
@@ -743,7 +736,7 @@ def _unit(dtype: np.dtype[Any]) -> str:
     return str(dtype.newbyteorder("=")) if dtype.kind in "mM" else ""
 
 
-def _inner_dtype(thing: _Thing) -> Any:
+def _inner_dtype(thing: Thing) -> Any:
     """Return the type of a member of a dataset's elements."""
     dtype: Any = elements.plain_dtype(thing.dataset.dtype)
     for part in thing.member:

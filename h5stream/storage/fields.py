@@ -240,12 +240,9 @@ class Field:
             given = {"take": take, "lookup": lookup, "ragged": ragged, "decode": decode, "normalise": normalise}
             new = _with_new_names(given, old)
             take, lookup, ragged, decode, normalise = (new[key] for key in given)
-        named = named_by(name)
+        named, of = named_by(name), ""
         if named is not None and named.is_dataset:
-            object.__setattr__(self, "_file", named.path)
-            name = named.name
-        else:
-            object.__setattr__(self, "_file", "")
+            of, name = named.path, named.name
         if not isinstance(name, str) or not name.strip("/"):
             raise OptionError(f"a field's name is the path of a dataset, not {name!r}")
         if isinstance(take, str) and take != "all":
@@ -254,6 +251,7 @@ class Field:
         files = () if file is None else tuple(path for one in several(file) for path in paths_of(one, None))
         is_named = lookup is None or isinstance(lookup, (str, Stretches))
         values = {
+            "_file": of,
             "name": name,
             "columns": _columns(columns),
             "members": _member_names(name, members),

@@ -10,9 +10,10 @@ Source: HDF5 File Format Specification, "Data Storage - Filter Pipeline Message"
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -121,16 +122,10 @@ class Pipeline:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Not by `__getstate__`: dataclasses of Python 3.11.0 to 3.11.3 put their own in its place.
-        return _pipeline, (self.filters,)
+        return functools.partial(Pipeline, filters=self.filters), ()
 
     def describe(self) -> str:
-        """Return the filters' names, joined as people write them: ``shuffle + gzip-4``.
-
-        Examples
-        --------
-        >>> Pipeline(filters=(Filter(id=2, values=(4,)), Filter(id=1, values=(4,)))).describe()
-        'shuffle + gzip-4'
-        """
+        """Return the filters' names, joined as people write them: ``shuffle + gzip-4``."""
         names = []
         for f in self.filters:
             name = KNOWN_NAMES.get(f.id) or f.name or f"filter {f.id}"
@@ -177,15 +172,17 @@ class Pipeline:
         return compiled
 
     def _undo(self, step: _Step, data: Bytes, scratch: DecodeScratch, out: Bytes | None) -> Bytes:
+        code, values = step.filter.id, step.filter.values
         try:
-            if step.plugin is not None:
-                undone = _run_plugin(step, data, scratch.plugins[step.turn])
+            if step.function is not None:
+                into = out if out is not None and step.fills_out else scratch.buffer(f"step{step.turn}", step.nbytes)
+                undone = step.function(values, data, into)
             else:
-                assert step.function is not None
-                into = out if out is not None and step.fills_out else scratch.buffer(step.role, step.nbytes)
-                undone = step.function(step.filter.values, data, into)
+                most, buffer = step.most_nbytes, scratch.plugins[step.turn]
+                behind = check_claims(code, values, data, most)
+                undone = buffer.decode(step.plugin, step.values, data, most_nbytes=most, behind_nbytes=behind)
         except (RuntimeError, ValueError, TypeError) as error:  # imagecodecs' errors are RuntimeErrors
-            kind = NotAskedError if step.filter.id >= FIRST_PLUGIN and step.filter.id != LZF else DecodeError
+            kind = NotAskedError if code >= FIRST_PLUGIN and code != LZF else DecodeError
             raise kind(f"{step.name}: {error}") from error
         if step.exact and undone.nbytes != step.nbytes:
             kind = TooShortError if undone.nbytes < step.nbytes else DecodeError
@@ -193,77 +190,46 @@ class Pipeline:
         return undone
 
 
-def _pipeline(filters: tuple[Filter, ...]) -> Pipeline:
-    return Pipeline(filters=filters)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Step:
+class _Step(NamedTuple):
     """One filter to undo, worked out: who does it, into which buffer, and how many bytes it must give."""
 
     filter: Filter
     name: str
     function: Callable[[tuple[int, ...], Bytes, Bytes], Bytes] | None
-    plugin: Callable[..., int] | None
-    values: Any
+    plugin: Any  # the C function, where there is no function of ours
+    values: Any  # the filter's parameters, as C has them
     turn: int
-    role: str
-    nbytes: int
-    most_nbytes: int
+    nbytes: int  # what it gives: exactly, or at most
     exact: bool
-    fills_out: bool
+    most_nbytes: int
+    fills_out: bool = False
 
 
 def _compile(filters: tuple[Filter, ...], filter_mask: int, raw_nbytes: int) -> tuple[tuple[_Step, ...], int]:
     steps: list[_Step] = []
     shuffled = turn = 0
-    applied = [i for i in range(len(filters)) if not filter_mask >> i & 1]
-    for place in reversed(applied):
-        current = filters[place]
-        earlier = [filters[i] for i in applied if i < place]
-        if current.id == SHUFFLE and not earlier and raw_nbytes % element_nbytes_of(current.values) == 0:
+    applied = [one for i, one in enumerate(filters) if not filter_mask >> i & 1]
+    while applied:
+        current = applied.pop()
+        if current.id == SHUFFLE and not applied and raw_nbytes % element_nbytes_of(current.values) == 0:
             shuffled = element_nbytes_of(current.values)
             break
-        steps.append(_step(current, earlier, turn, raw_nbytes))
+        steps.append(_step(current, applied, turn, raw_nbytes))
         turn ^= current.id != FLETCHER32  # which only looks, and leaves the data where it is
     if steps and steps[-1].function is not None and steps[-1].exact and steps[-1].filter.id != FLETCHER32:
-        steps[-1] = replace(steps[-1], fills_out=steps[-1].nbytes == raw_nbytes)
+        steps[-1] = steps[-1]._replace(fills_out=steps[-1].nbytes == raw_nbytes)
     return tuple(steps), shuffled if shuffled > 1 else 0
 
 
-def _run_plugin(step: _Step, data: Bytes, buffer: PluginBuffer) -> Bytes:
-    behind_nbytes = check_claims(step.filter.id, step.filter.values, data, step.most_nbytes)
-    assert step.plugin is not None
-    return buffer.decode(step.plugin, step.values, data, most_nbytes=step.most_nbytes, behind_nbytes=behind_nbytes)
-
-
 def _step(current: Filter, earlier: list[Filter], turn: int, raw_nbytes: int) -> _Step:
-    nbytes, exact = _expected_nbytes(earlier, raw_nbytes)
-    name = KNOWN_NAMES.get(current.id) or current.name
-    function = UNDO.get(current.id)
+    name, function, most = KNOWN_NAMES.get(current.id) or current.name, UNDO.get(current.id), most_nbytes(raw_nbytes)
     plugin = None if function is not None else plugin_function(current.id)
     if function is None and plugin is None:
         raise DecodeError(f"filter {current.id} ({name}) is not available")
-    return _Step(
-        filter=current,
-        name=name,
-        function=function,
-        plugin=plugin,
-        values=(ctypes.c_uint * len(current.values))(*current.values),
-        turn=turn,
-        role=f"step{turn}",
-        nbytes=nbytes,
-        most_nbytes=most_nbytes(raw_nbytes),
-        exact=exact,
-        fills_out=False,
-    )
-
-
-def _expected_nbytes(earlier: list[Filter], raw_nbytes: int) -> tuple[int, bool]:
-    """Return the bytes that a step must produce, and whether that is exact or only a cap."""
-    if all(f.id in (SHUFFLE, FLETCHER32) for f in earlier):
-        return raw_nbytes + 4 * sum(f.id == FLETCHER32 for f in earlier), True
-    return most_nbytes(raw_nbytes), False
+    values = (ctypes.c_uint * len(current.values))(*current.values)
+    exact = all(one.id in (SHUFFLE, FLETCHER32) for one in earlier)
+    nbytes = raw_nbytes + 4 * sum(one.id == FLETCHER32 for one in earlier) if exact else most
+    return _Step(current, name, function, plugin, values, turn, nbytes, exact, most)
 
 
 def pipeline_of(creation: Any) -> Pipeline:

@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.samples.segments import Bounds, Edges, Ends, Ids, Lengths, edges_of
 from h5stream.samples.sequences import Of
-from h5stream.storage import whereabouts
 from h5stream.storage.discovery import behind, is_hard_link, once_of, thing_at
 from h5stream.storage.external import Guard
 from h5stream.storage.names import Names, packed
 from h5stream.storage.nearest import did_you_mean
-from h5stream.storage.templates import GROUP
-from h5stream.storage.whereabouts import NOT_HARD, Links, RawFile
+from h5stream.storage.templates import GROUP, NOWHERE
+from h5stream.storage.whereabouts import RawFile, links_of
 
 _log = logging.getLogger("h5stream")
 
@@ -48,43 +47,40 @@ def groups_of(
     if of is None or of == FILES or isinstance(of, (Ends, Ids, Lengths, Bounds)):
         return [root]
     above = f"{root}/" if root else ""
-    if isinstance(of, str):
-        with contextlib.nullcontext(raw) if raw else RawFile(file) as raw:
-            found = Names.joined(_matching(file[root or "/"], of.strip("/").split("/"), above, path, guard, kind, raw))
-        if not found:
-            raise FieldNotFoundError(
-                f"{path!r}: of={of!r} matches no {_WHAT[kind]}.{_instead(file, root, of, path, guard, kind)}",
-                field=of,
-                file=path,
-            )
-        return found
-    names: Sequence[str] = [above + _checked_name(name).strip("/") for name in of]
-    if not names:
-        raise OptionError("of= names no group; give a pattern such as 'data/*', names of groups, or 'files'")
-    known = np.zeros(len(names), dtype=bool)
-    if raw and len(names) >= whereabouts.MANY:
-        texts = Names.of(names)
-        texts.addresses = raw.addresses(texts)
-        headers = raw.headers(texts.addresses, raw.attributes)
-        known = headers.understood & ((headers.layout == GROUP) == (kind is h5py.Group))
-        names = texts
-    for name in names if not known.any() else (names[k] for k in np.flatnonzero(~known).tolist()):
-        guard.check_links(file, name, path)
-        if not isinstance(thing_at(file, name, path), kind):
-            if kind is h5py.Dataset:
+    with contextlib.nullcontext(raw) if raw else RawFile(file, guard) as raw:
+        if isinstance(of, str):
+            found = _matching(file[root or "/"], of.strip("/").split("/"), above, path, guard, kind, raw)
+            if not found:
                 raise FieldNotFoundError(
-                    f"{path!r} has no dataset {name!r}, which {said}, and which the field '.' is."
-                    + did_you_mean(name, _siblings(file, name)),
-                    field=name,
+                    f"{path!r}: of={of!r} matches no {_WHAT[kind]}.{_instead(file, root, of, path, guard, kind)}",
+                    field=of,
                     file=path,
                 )
-            every = list(_all_groups(file))
-            hint = did_you_mean(name, every)
-            inside = next((group.removesuffix(f"/{name}") for group in every if group.endswith(f"/{name}")), "")
-            if inside:
-                hint += f" Names are looked up inside the group that is given: H5Dataset(file[{inside!r}], ...)."
-            raise FieldNotFoundError(f"{path!r} has no group {name!r}, which {said}.{hint}", field=name, file=path)
+            return found
+        names = Names.of(above + _checked_name(name).strip("/") for name in of)
+        if not names:
+            raise OptionError("of= names no group; give a pattern such as 'data/*', names of groups, or 'files'")
+        names.addresses = raw.addresses(names)
+        known = _known(names, kind, raw)
+    for name in (names[k] for k in np.flatnonzero(~known).tolist()):
+        guard.check_links(file, name, path)
+        if not isinstance(thing_at(file, name, path), kind):
+            raise _not_there(file, name, path, said, kind)
     return names
+
+
+def _not_there(file: Any, name: str, path: str, said: str, kind: Any) -> FieldNotFoundError:
+    """Return the error for a group, or a dataset, that was named and is not there."""
+    if kind is h5py.Dataset:
+        above = file.get(name.rpartition("/")[0] or "/")
+        beside = [f"{above.name}/{one}".strip("/") for one in above] if isinstance(above, h5py.Group) else []
+        what, hint = f"dataset {name!r}, which {said}, and which the field '.' is.", did_you_mean(name, beside)
+    else:
+        every = [*_all_groups(file)]
+        what, hint = f"group {name!r}, which {said}.", did_you_mean(name, every)
+        if inside := next((group.removesuffix(f"/{name}") for group in every if group.endswith(f"/{name}")), ""):
+            hint += f" Names are looked up inside the group that is given: H5Dataset(file[{inside!r}], ...)."
+    return FieldNotFoundError(f"{path!r} has no {what}{hint}", field=name, file=path)
 
 
 def edges_in(file: Any, group: str, of: Of, rows: int, path: str, guard: Guard) -> Edges:
@@ -107,90 +103,70 @@ def _checked_name(name: Any) -> str:
     return text
 
 
-def _matching(
-    group: Any,
-    levels: list[str],
-    above: str,
-    path: str,
-    guard: Guard,
-    kind: type[h5py.Group] | type[h5py.Dataset],
-    raw: RawFile,
-) -> Iterator[Names]:
-    pattern, *below = levels
-    if not below and _is_of_many(group):
-        yield _many_matching(group, pattern, above, path, guard, kind, raw)
-        return
-    names, found, dead = [name for name in group if isinstance(name, str)], list[str](), list[str]()
-    for name in fnmatch.filter(names, pattern):
-        if not is_hard_link(group, name):  # the links above it were followed on the way down
-            guard.check_links(group.file, above + name, path)
-        inner = behind(group, name, path, _OTHERS)
-        if inner is None:
-            dead.append(above + name)
-        elif below and isinstance(inner, h5py.Group):
-            yield from _matching(inner, below, f"{above}{name}/", path, guard, kind, raw)
-        elif not below and isinstance(inner, kind):
-            found.append(above + name)
-    _say_dead(dead, path)
-    if found:
-        yield Names.of(found)
-
-
-def _say_dead(names: list[str], path: str) -> None:
-    """Tell of links that a pattern matches and that lead nowhere: what they were to lead to is no sample."""
-    if names:
+def _matching(group: Any, levels: list[str], above: str, path: str, guard: Guard, kind: Any, raw: RawFile) -> Names:
+    """Return what a pattern matches: libhdf5 opens none whose header says what it is."""
+    dead = list[str]()
+    names = Names.joined(_linked(group, levels, above, path, guard, raw, dead))
+    wanted, parent, holder = _known(names, kind, raw), "", raw.file
+    for k in np.flatnonzero(~wanted).tolist():  # what is left out is asked of libhdf5: damage is not
+        last, (parent, _, leaf) = parent, names[k].rpartition("/")
+        holder = holder if parent == last else raw.file[parent or "/"]
+        inner = behind(holder, leaf, path, _OTHERS)
+        wanted[k] = isinstance(inner, kind)
+        dead += [names[k]] if inner is None else []
+    if dead:  # what they were to lead to is no sample
         _log.warning(
             "%r: %s link(s) that the pattern matches lead nowhere and are left out, such as %r; copy what they name "
             "into the file, or take them away",
             path,
-            f"{len(names):,}",
-            names[0],
+            f"{len(dead):,}",
+            dead[0],
         )
+    if wanted.all():
+        return names
+    return names.only(np.flatnonzero(wanted))
 
 
-def _is_of_many(group: Any) -> bool:
-    """Tell whether a group has many links; to count a million, libhdf5 would take all of them into memory."""
-    count = itertools.count(1)
-    group.id.links.iterate(lambda _: next(count) >= whereabouts.MANY or None, order=h5py.h5.ITER_NATIVE)
-    return next(count) > whereabouts.MANY
-
-
-def _many_matching(
-    group: Any,
-    pattern: str,
-    above: str,
-    path: str,
-    guard: Guard,
-    kind: type[h5py.Group] | type[h5py.Dataset],
-    raw: RawFile,
-) -> Names:
-    """Return what a pattern matches in a group of many: libhdf5 opens none whose header says what it is."""
-    links = raw.links(group)
+def _linked(
+    group: Any, levels: list[str], above: str, path: str, guard: Guard, raw: RawFile, dead: list[str]
+) -> Iterator[Names]:
+    """Yield the names that a pattern matches, and where the headers lie that they lead to."""
+    pattern, *below = levels
+    links = links_of(group.id)
     which = _matches(links, pattern)
-    addresses = links.addresses[which]
-    for k in np.flatnonzero(addresses == NOT_HARD).tolist():
-        guard.check_links(group.file, above + links.name(which[k]).decode(), path)
-        addresses[k] = raw.behind(above + links.name(which[k]).decode())
-    headers = raw.headers(addresses, raw.attributes)
-    wanted = headers.understood & ((headers.layout == GROUP) == (kind is h5py.Group))
-    dead = list[str]()
-    for k in np.flatnonzero(~wanted).tolist():  # what is left out is asked of libhdf5: damage is not
-        inner = behind(group, name := links.name(which[k]).decode(), path, _OTHERS)
-        wanted[k] = isinstance(inner, kind)
-        dead += [above + name] if inner is None else []
-    _say_dead(dead, path)
+    if below:
+        for name in (links[k] for k in which.tolist()):
+            if not is_hard_link(group, name):  # the links above it were followed on the way down
+                guard.check_links(group.file, above + name, path)
+            inner = behind(group, name, path, _OTHERS)
+            dead += [above + name] if inner is None else []
+            if isinstance(inner, h5py.Group):
+                yield from _linked(inner, below, f"{above}{name}/", path, guard, raw, dead)
+        return
+    assert links.addresses is not None
+    addresses = links.addresses[which] if raw.has(group) else np.full(len(which), NOWHERE)
+    for k in np.flatnonzero(addresses == NOWHERE).tolist():
+        addresses[k] = raw.behind(above + links[int(which[k])])
     chosen = np.zeros(len(links), dtype=bool)
-    chosen[which[wanted]] = True
-    return packed(itertools.compress(links, chosen), above, addresses[wanted])
+    chosen[which] = True
+    yield packed(itertools.compress(links.encoded(), chosen), above, addresses)
 
 
-def _matches(links: Links, pattern: str) -> NDArray[np.int64]:
+def _known(names: Names, kind: Any, raw: RawFile) -> NDArray[np.bool_]:
+    """Tell what is of a kind, by its header."""
+    assert names.addresses is not None
+    headers = raw.headers(names.addresses, raw.attributes)
+    known: NDArray[np.bool_] = headers.understood & ((headers.layout == GROUP) == (kind is h5py.Group))
+    return known
+
+
+def _matches(links: Names, pattern: str) -> NDArray[np.int64]:
     """Return the places of links whose names match a pattern; names that are no UTF-8 are none of h5py's."""
-    if pattern == "*" and not (links.names > 127).any():
+    if pattern == "*" and not (links.text > 127).any():
         return np.arange(len(links))
     match = re.compile(fnmatch.translate(pattern)).match
     found = array("q")
-    for k, name in enumerate(links):
+    for k, name in enumerate(links.encoded()):
         with contextlib.suppress(UnicodeDecodeError):
             if match(name.decode()):
                 found.append(k)
@@ -208,18 +184,12 @@ def _all_groups(file: Any) -> Iterator[str]:
 _WHAT = {h5py.Group: "group", h5py.Dataset: "dataset, which the field '.' is"}
 
 
-def _siblings(file: Any, name: str) -> list[str]:
-    above = file.get(name.rpartition("/")[0] or "/")
-    return [f"{above.name.strip('/')}/{one}".strip("/") for one in above] if isinstance(above, h5py.Group) else []
-
-
 def _instead(file: Any, root: str, of: str, path: str, guard: Guard, kind: Any) -> str:
     """Say what a pattern matches where it matches nothing that is wanted, or else what there is."""
     other = h5py.Dataset if kind is h5py.Group else h5py.Group
     above = f"{root}/" if root else ""
-    with RawFile(file) as raw:
-        every = _matching(file[root or "/"], of.strip("/").split("/"), above, path, guard, other, raw)
-        found = next((names[0] for names in every if names), None)
+    with RawFile(file, guard) as raw:
+        found = next(iter(_matching(file[root or "/"], of.strip("/").split("/"), above, path, guard, other, raw)), None)
     if found is None:
         return _what_there_is(file)
     if kind is h5py.Dataset:

@@ -20,7 +20,6 @@ from h5stream.storage.templates import (
     CONTIGUOUS,
     FILE_NBYTES,
     FIXED_ARRAY,
-    IMPLICIT,
     LENGTH_NBYTES,
     MOST_AXES,
     NOWHERE,
@@ -136,7 +135,7 @@ def read_headers(givens: Ints, addresses: Ints, attributes: Sequence[str] = ()) 
     kinds: dict[Any, int] = {}
     unknown, compared = 0, 0
     while len(left) and unknown < _MOST_UNKNOWN and compared < _COMPARED_EACH * len(addresses) + _COMPARED_MORE:
-        template = template_of(_given(givens, left[:1])[0], int(addresses[left[0]]), [*wanted.values()])
+        template = template_of(given_to(givens, left[:1])[0], int(addresses[left[0]]), [*wanted.values()])
         if template is None:
             left, unknown = left[1:], unknown + 1
             continue
@@ -153,7 +152,8 @@ def read_headers(givens: Ints, addresses: Ints, attributes: Sequence[str] = ()) 
     return found._replace(dims=found.dims[:, :axes])
 
 
-def _given(givens: Ints, which: Any) -> Ints:
+def given_to(givens: Ints, which: Any) -> Ints:
+    """Return what is given of the files of some, where each has its own."""
     return givens if len(givens) == 1 else givens[which]
 
 
@@ -179,7 +179,7 @@ def _take(
     found: Headers, template: Template, kinds: Any, some: Ints, addresses: Ints, all_givens: Ints, wanted: Any
 ) -> Bools:
     """Note what objects say that a template fits; tell which these are. `kinds` has a number for all that is a kind."""
-    givens = _given(all_givens, some)
+    givens = given_to(all_givens, some)
     matched = match(template, givens, addresses[some])
     fits, rank = matched.fits, max(template.rank, 0)
     dims = np.zeros((len(some), rank), dtype=np.int64)
@@ -244,7 +244,7 @@ def _take_value(
 
 
 def chunks_of(givens: Ints, headers: Headers, which: Ints | None = None) -> StoredChunks:
-    """Read the chunk indexes of some objects: trees of one leaf, arrays of one page, chunks one behind the other."""
+    """Read the chunk indexes of some objects: trees of one leaf, arrays of one page, single chunks."""
     wanted = np.arange(len(headers.kind)) if which is None else np.asarray(which, dtype=np.int64)
     givens, understood = np.atleast_2d(givens), np.zeros(len(wanted), dtype=bool)
     parts = [np.zeros((0, 5), dtype=np.int64)]
@@ -255,45 +255,26 @@ def chunks_of(givens: Ints, headers: Headers, which: Ints | None = None) -> Stor
         owners = wanted[places]
         grid = -(-headers.dims[owners, : template.rank] // np.array(template.chunk_shape))
         empty = (headers.address[owners] == NOWHERE) | (grid.prod(axis=1, dtype=np.float64) == 0)
-        understood[places[empty]] = template.index in (BTREE_1, SINGLE, IMPLICIT, FIXED_ARRAY)
+        understood[places[empty]] = template.index in (BTREE_1, SINGLE, FIXED_ARRAY)
         places, owners, grid = places[~empty], owners[~empty], grid[~empty]
         if not len(places):
             continue
         if template.index == SINGLE:
-            zeros = np.zeros(len(owners), np.int64)
+            known, of, zeros = np.ones(len(owners), dtype=bool), np.arange(len(owners)), np.zeros(len(owners), np.int64)
             mask = headers.filter_mask[owners].astype(np.int64)
-            known, some = (
-                ~empty[~empty],
-                np.stack([places, zeros, headers.address[owners], headers.nbytes[owners], mask], axis=1),
-            )
-        elif template.index == IMPLICIT and not template.filters:
-            known, some = _one_behind_the_other(template, _given(givens, owners), headers.address[owners], grid)
-        elif template.index == BTREE_1:
-            known, some = _leaves(template, _given(givens, owners), headers.address[owners], grid)
-        elif template.index == FIXED_ARRAY:
-            known, some = _arrays(template, _given(givens, owners), headers.address[owners], grid)
+            some = np.stack([of, zeros, headers.address[owners], headers.nbytes[owners], mask], axis=1)
+        elif template.index in (BTREE_1, FIXED_ARRAY):
+            read = _leaves if template.index == BTREE_1 else _arrays
+            known, some = read(template, given_to(givens, owners), headers.address[owners], grid)
         else:
             continue
-        if template.index != SINGLE:
-            some[:, 0] = places[some[:, 0]]
+        some[:, 0] = places[some[:, 0]]
         understood[places[known]] = True
         parts.append(some)
     chunks = np.concatenate(parts)
     chunks = chunks[np.lexsort((chunks[:, 1], chunks[:, 0]))]
     place, chunk, offset, nbytes, mask = chunks.T
     return StoredChunks(understood, wanted[place], chunk, offset, nbytes, mask.astype(np.uint32))
-
-
-def _one_behind_the_other(template: Template, givens: Ints, where: Ints, grid: Ints) -> tuple[Bools, Ints]:
-    """Return which objects have all their chunks inside of the file, and for each chunk object, number and place."""
-    whole, counts = math.prod(template.chunk_shape) * template.element_nbytes, grid.prod(axis=1)
-    known = counts <= (givens[:, FILE_NBYTES] - where) // whole
-    known &= template.is_of_fixed_size
-    owner = np.repeat(np.flatnonzero(known), counts[known])
-    ends = np.cumsum(counts[known])
-    number = np.arange(len(owner)) - np.repeat(ends - counts[known], counts[known])
-    zeros = np.zeros_like(owner)
-    return known, np.stack([owner, number, where[owner] + number * whole, zeros + whole, zeros], axis=1)
 
 
 def _leaves(template: Template, givens: Ints, where: Ints, grid: Ints) -> tuple[Bools, Ints]:
@@ -311,7 +292,7 @@ def _leaves(template: Template, givens: Ints, where: Ints, grid: Ints) -> tuple[
         return known, found[0]
     for count in np.unique(entries[is_there]).tolist():
         which = np.flatnonzero(is_there & (entries == count))
-        given = _given(givens, which)
+        given = given_to(givens, which)
         data, whole = read_blocks(given, where[which], head + count * each + key)
         keys, child, sound = _keys(data, head, each, count, template, given)
         sound &= whole
@@ -342,13 +323,13 @@ def _arrays(template: Template, givens: Ints, where: Ints, grid: Ints) -> tuple[
     # Libhdf5 takes the bytes of a size from those of a chunk (layout version 4), or of a length (5).
     widths = [wide + 4 + one for one in (max(2, (whole.bit_length() - 1) // 8 + 2), long)] if is_filtered else [wide]
     is_there &= (count == grid.prod(axis=1)) & np.isin(each, widths) & (count <= 1 << np.minimum(bits, 20))
-    is_there &= (givens[:, OFFSET_NBYTES] == wide) & template.is_of_fixed_size
+    is_there &= givens[:, OFFSET_NBYTES] == wide
     block = places_in(head, 8 + long, wide, givens)
     known |= is_there & (block == NOWHERE)
     is_there &= block >= 0
     for several, size in {*zip(count[is_there].tolist(), each[is_there].tolist(), strict=True)}:
         which = np.flatnonzero(is_there & (count == several) & (each == size))
-        given, begin = _given(givens, which), 6 + wide
+        given, begin = given_to(givens, which), 6 + wide
         data, sound = _checked(given, block[which], begin + several * size + 4, b"FADB\0" + bytes([is_filtered]))
         sound &= places_in(data, 6, wide, given) == where[which]
         every = np.ascontiguousarray(data[:, begin : begin + several * size]).reshape(-1, size)

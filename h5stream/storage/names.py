@@ -39,7 +39,7 @@ class Names(Sequence[str]):
     @classmethod
     def joined(cls, pieces: Iterable[Names]) -> Names:
         """Put names behind one another; addresses stay where all pieces have them."""
-        every = [*pieces] or [cls.of(())]
+        every = [*pieces] or [cls.of((), np.zeros(0, np.int64))]
         if len(every) == 1:
             return every[0]
         known = [piece.addresses for piece in every if piece.addresses is not None]
@@ -54,6 +54,15 @@ class Names(Sequence[str]):
     def taken(self, order: Ints) -> Names:
         """Return the names in another order, over the same bytes."""
         return Names(self.text, self.edges, order=order)
+
+    def only(self, which: Ints) -> Names:
+        """Return some of the names."""
+        return Names.of((self[k] for k in which.tolist()), None if self.addresses is None else self.addresses[which])
+
+    def encoded(self) -> Iterator[bytes]:
+        """Yield the names as they lie there."""
+        text = self.text.tobytes()
+        return (text[start:end] for start, end in itertools.pairwise(self.edges.tolist()))
 
     def __len__(self) -> int:
         return len(self.edges) - 1

@@ -7,6 +7,7 @@ stored, and where. Where one is stored in another way, all are opened one by one
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -19,16 +20,16 @@ from h5stream.samples.objects import Objects
 from h5stream.storage import whereabouts
 from h5stream.storage.agreement import FileParts
 from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.discovery import is_there, open_hdf5
+from h5stream.storage.discovery import is_there
 from h5stream.storage.external import Guard
 from h5stream.storage.field_reader import read_fields
 from h5stream.storage.fields import Field, SampleShape
 from h5stream.storage.index import fill_of
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, Target
-from h5stream.storage.lookups import Key, LookedUp
+from h5stream.storage.lookups import Key, LookedUp, counted, forget
 from h5stream.storage.names import Names
 from h5stream.storage.object_rows import bytes_of_each, row_of_each, rows_of_each
-from h5stream.storage.places import Files, OpenFile
+from h5stream.storage.places import Files, OpenFile, open_hdf5
 from h5stream.storage.source import FilesIdentity
 from h5stream.storage.units import (
     Column,
@@ -56,6 +57,25 @@ def attributes_of(shape: SampleShape) -> tuple[str, ...]:
     return tuple(attribute for inner, at, attribute in named if at and not inner.strip("/."))
 
 
+def kept_or_anew(
+    catalogue: Catalogue, looked_up: dict[Key, LookedUp], find_all: Callable[[], FileParts]
+) -> FileParts | None:
+    """Return what is found of many by what the catalogue has, or else anew; None where they are read one by one."""
+    if catalogue.is_kept:
+        before = counted(looked_up)
+        with contextlib.suppress(ValueError, LookupError, H5StreamError, UnlikeError):
+            return find_all()
+        catalogue.forget()
+        forget(looked_up, before)
+    try:
+        found = find_all()
+    except UnlikeError:
+        return None
+    if found.rows >= whereabouts.MANY:
+        catalogue.save(found.rows, max(one.asked for one in found.parts))
+    return found
+
+
 def objects_of(
     opened: OpenFile,
     raw: RawFile,
@@ -64,10 +84,8 @@ def objects_of(
     samples: Objects,
     row_start: int,
     looked_up: dict[Key, LookedUp],
-) -> FileParts | None:
-    """Return the objects of a file as rows; None where they have to be looked at one by one."""
-    if not names or any(isinstance(f, Field) and f.is_looked_up for f in shape.fields):
-        return None
+) -> FileParts:
+    """Return the objects of a file as rows; raises `UnlikeError` where they have to be looked at one by one."""
     members = ObjectsOfFile(raw, names, samples.missing)
 
     def describe(k: int, shape: SampleShape) -> Described:
@@ -75,29 +93,23 @@ def objects_of(
         inside = shape.inside(names[k])
         return read_fields(opened, inside, names[k], samples=samples, row_start=row_start, looked_up=own), own
 
-    try:
-        found = _together(members, shape, describe, opened.guard, row_start, looked_up)
-    except UnlikeError:
-        return None
+    found = _together(members, shape, describe, opened.guard, row_start, looked_up)
     if len(names) >= whereabouts.MANY and not raw.catalogue.is_kept:
         raw.catalogue.put_texts("names", names)
-    return _by_address(found)
+    return found
 
 
 def files_of(
     every: Files,
+    identity: FilesIdentity,
+    catalogue: Catalogue,
     shape: SampleShape,
     group: str,
     samples: Objects,
     guard: Guard,
-    words: Sequence[str],
     looked_up: dict[Key, LookedUp],
-) -> tuple[FileParts, FilesIdentity] | None:
-    """Return files of which each is a sample as rows, and what they are; None where they are read one by one."""
-    if any(isinstance(f, Field) and (f.is_looked_up or f.decode) for f in shape.fields):
-        return None
-    identity = FilesIdentity.of(every.identities[: every.named])  # type: ignore[arg-type]
-    catalogue = Catalogue(identity, *words)
+) -> FileParts:
+    """Return files of which each is a sample as rows; raises `UnlikeError` where they are read one by one."""
     members = FilesEach(identity, catalogue, samples.missing)
 
     def describe(k: int, shape: SampleShape) -> Described:
@@ -105,31 +117,14 @@ def files_of(
         with open_hdf5(members.paths[k]) as file, contextlib.ExitStack() as linked:
             opened = OpenFile(file, k, every, guard, linked)
             found = read_fields(opened, shape, group, samples=samples, looked_up=own)
-            parts = (*found.parts, *(part for known in own.values() for part in known.parts))
-            if any(part.file != k for part in parts):
-                raise UnlikeError(members.paths[k])
-            for part in parts:
+            for part in (*found.parts, *(part for known in own.values() for part in known.parts)):
+                if part.file != k:
+                    raise UnlikeError(members.paths[k])
                 if part.path:
                     members.check(k, file, part.path)
         return found, own
 
-    def together() -> FileParts:
-        return _together(members, shape, describe, guard, 0, looked_up)
-
-    try:
-        found: FileParts | None = None
-        if catalogue.is_kept:
-            with contextlib.suppress(ValueError, LookupError, H5StreamError, UnlikeError):
-                found = together()
-            if found is None:
-                catalogue.forget()
-                looked_up.clear()
-        found = found or together()
-    except UnlikeError:
-        return None
-    if not catalogue.is_kept and len(members) >= whereabouts.MANY:
-        catalogue.save(len(members), max(part.asked for part in found.parts))
-    return found, identity
+    return _together(members, shape, describe, guard, 0, looked_up)
 
 
 def _together(
@@ -144,8 +139,15 @@ def _together(
     first, own = _first_of(members, shape, guard, describe)
     columns, ragged = _columns(members, first, own, shape, guard)
     which = find(members, [*columns.values(), *ragged.values()])
-    names = Names.of(members.names[k] for k in which.tolist()) if len(which) < len(members) else members.names
-    names = names if isinstance(names, Names) else Names.of(names)
+    names, rows = members.names, which
+    if len(which) < len(members) or not isinstance(names, Names):
+        names = Names.of(members.names[k] for k in which.tolist())
+    order = _by_address(first, columns) if isinstance(members, ObjectsOfFile) else None
+    if order is not None:
+        rows, names = which[order], names.taken(order)
+        for place, one in columns.items():
+            if place[0] == "part":
+                one.only(order)
     parts = list[DatasetPart]()
     for number, part in enumerate(first.parts):
         part = replace(part, row_start=row_start, file=part.file if members.file is None else members.file)
@@ -153,17 +155,17 @@ def _together(
         if isinstance(column, Lying):
             asked = column.asked if len(members) >= whereabouts.MANY else 0
             part = replace(part, path=inside_of(names[0], column.path), objects=names, asked=asked)
-            part = row_of_each(members, which, column, part)
-            parts.append(replace(part, targets=_targets(members, which, part, number, shape, describe)))
+            part = row_of_each(members, rows, column, part)
+            parts.append(replace(part, targets=_targets(members, rows, part, number, shape, describe)))
         elif isinstance(column, EachBytes):
             assert isinstance(members, ObjectsOfFile)
             where = {"file": part.file, "row_start": row_start}
-            parts.append(bytes_of_each(members, which, column, **where, targets=part.targets))
+            parts.append(bytes_of_each(members, rows, column, **where, targets=part.targets))
         else:  # nothing is read of it
             parts.append(replace(part, rows=len(which), objects=names))
     for key, lying in ragged.items():
-        one = shape.fields[key[0]]
-        field = SampleShape(kind="dict", keys=(one.name,), fields=(one,))
+        only = shape.fields[key[0]]
+        field = SampleShape(kind="dict", keys=(only.name,), fields=(only,))
         known = looked_up.setdefault(key, LookedUp(name=own[key].name, crop=own[key].crop))
         known.entry, known.is_given = own[key].entry, True
 
@@ -175,7 +177,8 @@ def _together(
 
         known.add_rows(*known.add_objects(rows_of_each(members, which, lying, described)))
     values = tuple((number, cast(Once, columns["once", number]).values) for number, _ in first.once)
-    return replace(first, rows=len(which), parts=tuple(parts), once=values, are_objects=True)
+    anchors = None if order is None else np.argsort(order)
+    return replace(first, rows=len(which), parts=tuple(parts), once=values, are_objects=True, anchors=anchors)
 
 
 def _first_of(
@@ -270,34 +273,18 @@ def _targets(
     return part.targets
 
 
-def _by_address(found: FileParts) -> FileParts:
-    """Let rows follow one another as their objects lie in the file, so that neighbours are read together."""
-    lead = max(found.parts, key=lambda part: part.stored_row_nbytes)
-    index = lead.index
-    if not lead.pieces or index is None or not len(index.numbers):
-        return found
-    chunks = np.arange(found.rows) * index.columns
-    stored = np.minimum(np.searchsorted(index.numbers, chunks), len(index.numbers) - 1)
-    order = np.argsort(index.offset[stored], kind="stable")
-    if (np.diff(order) > 0).all():
-        return found
-    row = np.empty_like(order)
-    row[order] = np.arange(found.rows)
-    names = cast(Names, lead.objects).taken(order)
-    parts = [_with_rows(part, row, order, names) for part in found.parts]
-    return replace(found, parts=tuple(parts), anchors=row)
+def _nbytes_of(part: DatasetPart) -> float:
+    """Return the bytes of an object's dataset."""
+    return part.heap.row_nbytes if part.heap is not None else math.prod(part.shape) * part.stored_element_nbytes
 
 
-def _with_rows(part: DatasetPart, row: Ints, by_row: Ints, names: Names) -> DatasetPart:
-    """Give each object of a part another row; `by_row` are the objects in turn."""
-    if not part.pieces or part.index is None:
-        return replace(part, objects=names)
-    index, suffix = part.index, part.path[len(part.objects[0]) :]
-    of, inner = np.divmod(index.numbers, index.columns)
-    numbers = row[of] * index.columns + inner
-    is_plain = index.columns == 1 and len(numbers) == len(row)
-    order = by_row if is_plain else np.argsort(numbers, kind="stable")
-    columns = {name: getattr(index, name)[order] for name in ("offset", "nbytes", "filter_mask")}
-    return replace(
-        part, path=f"{names[0]}{suffix}", objects=names, index=replace(index, numbers=numbers[order], **columns)
-    )
+def _by_address(first: FileParts, columns: dict[tuple[str, int], Column]) -> Ints | None:
+    """Return the objects as they lie in the file, so that neighbours are read together; None where they do already."""
+    number = max(range(len(first.parts)), key=lambda k: _nbytes_of(first.parts[k]))
+    lead = columns.get(("part", number))
+    if not isinstance(lead, Lying) or not len(lead.chunks[0]):
+        return None
+    owner, _, offset, *_ = lead.chunks
+    begins = offset[np.minimum(np.searchsorted(owner, np.arange(len(lead.rows))), len(owner) - 1)]
+    order = np.argsort(begins, kind="stable")
+    return None if (np.diff(order) > 0).all() else order

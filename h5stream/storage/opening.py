@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,22 +28,24 @@ from h5stream.samples.sequences import Sequences
 from h5stream.samples.space import Space, number_outside, space_of_rows, steps_of
 from h5stream.samples.stretches import DENSE
 from h5stream.samples.table import ROW, Table, groups_in, table_space
-from h5stream.storage import whereabouts
 from h5stream.storage.agreement import FileParts, check_alike, with_like_strings, with_room_for_all
 from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.discovery import default_fields, open_hdf5
+from h5stream.storage.codecs import DecodeError
+from h5stream.storage.discovery import default_fields
 from h5stream.storage.elements import held_dtype
 from h5stream.storage.extents import Extents, SampleKind
 from h5stream.storage.external import Guard
+from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.field_reader import read_fields
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
 from h5stream.storage.groups import FILES, edges_in, groups_of
-from h5stream.storage.image_sizes import with_image_sizes
-from h5stream.storage.layout import FieldLayout, SampleLayout
+from h5stream.storage.images import LOOKED_AT, Images, decode_image
+from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout
 from h5stream.storage.lookups import Key, LookedUp, aligned, counted, forget, shared
 from h5stream.storage.names import Names
-from h5stream.storage.objects import attributes_of, files_of, lacks, objects_of
-from h5stream.storage.places import Files, OpenFile
+from h5stream.storage.objects import attributes_of, files_of, kept_or_anew, lacks, objects_of
+from h5stream.storage.places import Files, OpenFile, open_hdf5
+from h5stream.storage.source import FilesIdentity
 from h5stream.storage.sparse import SparseEntry
 from h5stream.storage.whereabouts import RawFile
 
@@ -83,7 +85,7 @@ def open_layout(
         [each.crop for each in looked_up.values()],
     )
     layout = replace(layout, columns=tuple(_columns(layout, shape, files, samples)), lookups=shared(lookups))
-    return _normalised(with_image_sizes(layout))
+    return _normalised(_with_image_sizes(layout))
 
 
 def _normalised(layout: SampleLayout) -> SampleLayout:
@@ -152,8 +154,7 @@ def _parts_of(asked: Asked, every: Files, samples: SampleKind | None, allow_exte
     guard = Guard.for_paths((*asked.paths, *others), allow_external=allow_external)
     is_alike = not any(one.has_own_shape for one in fields)
     if isinstance(samples, Objects) and is_alike and (asked.shape is not None or samples.of == FILES):
-        together = _files_together if samples.of == FILES else _objects_together
-        if (found := together(replace(asked, shape=shape), every, samples, guard)) is not None:
+        if (found := _together(replace(asked, shape=shape), every, samples, guard)) is not None:
             return found
         _refuse_images(asked.paths, fields)
     return _one_by_one(replace(asked, shape=shape), every, samples, guard)
@@ -188,56 +189,60 @@ def _one_by_one(asked: Asked, every: Files, samples: SampleKind | None, guard: G
     return found
 
 
-def _objects_together(asked: Asked, every: Files, samples: Objects, guard: Guard) -> _Parts | None:
-    """Read objects as rows of one dataset a field; None where they are not stored alike, and are read one by one."""
+def _together(asked: Asked, every: Files, samples: Objects, guard: Guard) -> _Parts | None:
+    """Read objects, or files, as rows of one dataset a field; None where they are unlike, and are read one by one."""
     assert asked.shape is not None
-    if any(isinstance(f, Padding) for f in asked.shape.fields):
+    found, words, of_files = _Parts(asked.shape), _in_words(asked, samples), samples.of == FILES
+    if any(isinstance(one, Padding) or (of_files and isinstance(one, SourceNumber)) for one in asked.shape.fields):
         return None
-    found = _Parts(asked.shape)
+    if any(isinstance(one, Field) and (one.is_looked_up or (of_files and one.decode)) for one in asked.shape.fields):
+        return None
+    if of_files:
+        identity = FilesIdentity.of(every.identities[: every.named])  # type: ignore[arg-type]
+        catalogue, inside = Catalogue(identity, *words), asked.shape.inside(asked.group)
+
+        def files() -> FileParts:
+            return files_of(every, identity, catalogue, inside, asked.group, samples, guard, found.looked_up)
+
+        part = kept_or_anew(catalogue, found.looked_up, files)
+        if part is None:
+            return None
+        every.identities[:] = [identity]
+        found.left_out = len(asked.paths) - part.rows
+        found.add(part, 0, "", repr(asked.paths[0]))
+        return found
     for number, path in enumerate(asked.paths):
         with open_hdf5(path) as file, contextlib.ExitStack() as linked:
-            opened, fills = OpenFile(file, number, every, guard, linked), samples.missing == "fill"
-            catalogue = Catalogue() if fills else Catalogue(opened.identity, *_in_words(asked, samples))
+            opened = OpenFile(file, number, every, guard, linked)
+            catalogue = Catalogue() if samples.missing == "fill" else Catalogue(opened.identity, *words)
             raw = linked.enter_context(RawFile(file, guard, attributes_of(found.shape), catalogue))
-            part, left_out = None, 0
-            if catalogue.is_kept:
-                before = counted(found.looked_up)
-                with contextlib.suppress(ValueError, LookupError, H5StreamError):
-                    names = catalogue.names()
-                    part = objects_of(opened, raw, found.shape, names, samples, found.rows, found.looked_up)
-                    left_out = int(catalogue.arrays["left out"][0])
-                if part is None:
-                    catalogue.forget()
-                    forget(found.looked_up, before)
-            if part is None:
-                listed = groups_of(file, asked.group, samples.of, path, guard, _kind_of(asked), raw=raw)
-                try:
-                    part = objects_of(opened, raw, found.shape, listed, samples, found.rows, found.looked_up)
-                except FieldNotFoundError as error:
-                    raise _of_each_group(error, samples) from None
-                if part is None:
-                    return None
-                left_out = len(listed) - part.rows
-                _keep(catalogue, part, left_out)
-            found.left_out += left_out
-            found.add(part, number, "", repr(path))
+            part, count = _objects_in(opened, raw, asked, samples, found)
+        if part is None:
+            return None
+        found.left_out += count - part.rows
+        found.add(part, number, "", repr(path))
     return found
 
 
-def _files_together(asked: Asked, every: Files, samples: Objects, guard: Guard) -> _Parts | None:
-    """Read files as rows of one dataset a field; None where they are not stored alike, and are read one by one."""
-    assert asked.shape is not None
-    if any(isinstance(f, (Padding, SourceNumber)) for f in asked.shape.fields):
-        return None
-    found, words = _Parts(asked.shape), _in_words(asked, samples)
-    inside = found.shape.inside(asked.group)
-    together = files_of(every, inside, asked.group, samples, guard, words, found.looked_up)
-    if together is None:
-        return None
-    part, every.identities[:] = together[0], [together[1]]
-    found.left_out = len(asked.paths) - part.rows
-    found.add(part, 0, "", repr(asked.paths[0]))
-    return found
+def _objects_in(
+    opened: OpenFile, raw: RawFile, asked: Asked, samples: Objects, found: _Parts
+) -> tuple[FileParts | None, int]:
+    """Return the objects of one file as rows, and of how many it was looked for."""
+    names: Sequence[str] = ()
+
+    def objects() -> FileParts:
+        nonlocal names
+        if raw.catalogue.is_kept:
+            names = raw.catalogue.names()
+        else:
+            path, kind = opened.identity.path, _kind_of(asked)
+            names = groups_of(opened.file, asked.group, samples.of, path, opened.guard, kind, raw=raw)
+        try:
+            return objects_of(opened, raw, found.shape, names, samples, found.rows, found.looked_up)
+        except FieldNotFoundError as error:
+            raise _of_each_group(error, samples) from None
+
+    return kept_or_anew(raw.catalogue, found.looked_up, objects), len(names)
 
 
 def _refuse_images(paths: tuple[str, ...], fields: list[Field]) -> None:
@@ -266,13 +271,6 @@ def _in_words(asked: Asked, samples: Objects) -> tuple[str, str, str]:
         if isinstance(f, Field)
     )
     return f"{asked.group}/{of}".strip("/"), ", ".join(fields), samples.missing
-
-
-def _keep(catalogue: Catalogue, part: FileParts, left_out: int) -> None:
-    """Keep what was found of many objects for the next time."""
-    if part.rows >= whereabouts.MANY:
-        catalogue.arrays["left out"] = np.array([left_out])
-        catalogue.save(part.rows, max(one.asked for one in part.parts))
 
 
 def _of_each_group(error: FieldNotFoundError, samples: SampleKind | None) -> FieldNotFoundError:
@@ -437,3 +435,62 @@ def _default_shape(asked: Asked, samples: SampleKind | None, allow_external: boo
 
 def _named(paths: tuple[str, ...]) -> str:
     return repr(paths[0]) if len(paths) == 1 else f"{paths[0]!r} and {len(paths) - 1} more"
+
+
+# --- whether images are of one size: decided once, so that a batch never changes its type
+
+
+def _with_image_sizes(layout: SampleLayout) -> SampleLayout:
+    """Return a layout whose fields of images are tensors if some images, spread over all, are of one size."""
+    if all(field.images is None for field in layout.fields):
+        return layout
+    fields, reader = list(layout.fields), H5pyReader(layout)
+    try:
+        for parts in layout.datasets:
+            number = parts[0].targets[0].field if parts[0].targets else None
+            if number is not None and fields[number].images is not None:
+                fields[number] = _sized(fields[number], parts, layout, reader)
+    finally:
+        reader.close()
+    return replace(layout, fields=tuple(fields))
+
+
+def _sized(field: FieldLayout, parts: tuple[DatasetPart, ...], layout: SampleLayout, reader: H5pyReader) -> FieldLayout:
+    assert field.images is not None
+    found: list[NDArray[Any]] = []
+    why = "there are none"
+    for data in _some(parts, layout, reader):
+        try:
+            found.append(decode_image(data, field.images.format))
+        except DecodeError as error:
+            why = str(error)
+    if not found:
+        raise UnsupportedFieldError(
+            f"{layout.files[parts[0].file].path!r}: field {field.name!r}: of the values that were looked at none is an "
+            f"image that decode={field.images.format!r} takes: {why}",
+            field=field.name,
+            file=layout.files[parts[0].file].path,
+        )
+    nbytes = [image.nbytes for image in found]
+    images = Images(format=field.images.format, mean_nbytes=float(np.mean(nbytes)), most_nbytes=max(nbytes))
+    if field.ragged is not None or len({(image.shape, image.dtype) for image in found}) > 1:
+        return replace(field, images=images)
+    return replace(field, kind="array", row_shape=found[0].shape, dtype=found[0].dtype, images=images)
+
+
+def _some(parts: tuple[DatasetPart, ...], layout: SampleLayout, reader: H5pyReader) -> Iterator[NDArray[np.uint8]]:
+    """Return the bytes of some rows, spread over all; what cannot be read is left to the batch that needs it."""
+    starts = np.array([part.row_start for part in parts])
+    rows = int(starts[-1]) + parts[-1].rows
+    for row in np.unique(np.linspace(0, rows - 1, LOOKED_AT).astype(np.int64)).tolist() if rows else ():
+        part = parts[int(np.searchsorted(starts, row, side="right")) - 1]
+        within = row - part.row_start
+        try:
+            if part.heap is not None:
+                data = part.heap.one(layout.files[part.file], within)
+                yield data if len(data) or not part.objects else reader.bytes_of(part, within)
+            else:
+                data = np.ascontiguousarray(reader.rows(part, within, 1)).reshape(-1).view(np.uint8)
+                yield data if part.lengths is None else data[: part.lengths[within]]
+        except H5StreamError:
+            continue

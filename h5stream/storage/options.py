@@ -110,13 +110,10 @@ def check_options(kind: str, field: Field, samples: Any, path: str) -> None:
             f"take{'s' if kind == ONCE else ''} {', '.join(TAKEN[kind])}; leave it out, and change the batch in "
             "batch_transform="
         )
-    is_one = samples is None or field.is_looked_up or isinstance(samples, (Objects, Rows)) or _is_row_of_table(samples)
+    is_one = samples is None or field.is_looked_up or isinstance(samples, (Objects, Rows))
+    is_one = is_one or (isinstance(samples, Table) and samples.length is None and samples.axis is None)
     if kind in _OF_ONE_ROW and not is_one:
         raise OptionError(
             f"{path!r}: field {field.name!r}: a sample of {type(samples).__name__}(...) has several rows, and {kind} "
             "come one a sample; samples of one row have them, such as Table(row=...) without length="
         )
-
-
-def _is_row_of_table(samples: Any) -> bool:
-    return isinstance(samples, Table) and samples.length is None and samples.axis is None

@@ -161,7 +161,9 @@ def _describe(
         scattered = dataset.ndim > 1 and any(t.leaf is not None and len(t.leaf.offsets) > 1 for t in targets)
         access = DECODED if pipeline.filters or scattered else DIRECT
     else:
-        chunk_rows, chunk_row_shape = _rows_read_together(dataset), dataset.shape[1:]
+        chunk_row_shape = dataset.shape[1:]
+        row_nbytes = dataset.dtype.itemsize * int(np.prod(chunk_row_shape, dtype=object))
+        chunk_rows = int(dataset.chunks[0]) if dataset.chunks else _together(row_nbytes, dataset.shape[0])
         access = VIA_H5PY
         targets = [replace(t, leaf=None) for t in targets]
     return DatasetPart(
@@ -198,7 +200,7 @@ def _why_h5py(place: Place, targets: Sequence[Target], pipeline: filters.Pipelin
         return ""  # opaque: bytes, whatever they are called
     if any(t.leaf is None for t in targets):
         return f"{dataset.dtype}: libhdf5 converts it"
-    if not elements.is_laid_out_as_numpy(dataset):
+    if not elements.is_stored_as(dataset.id.get_type(), dataset.dtype):
         return "its stored type is not a NumPy type; libhdf5 converts it"
     for f in pipeline.filters:
         if f.id in (NBIT, SCALEOFFSET):
@@ -249,12 +251,6 @@ def _all_elements(place: Place, stored: DatasetPart) -> NDArray[np.uint8] | None
     return found.reshape(-1)
 
 
-def _rows_read_together(dataset: Any) -> int:
-    if dataset.chunks is not None:
-        return int(dataset.chunks[0])
-    return _together(dataset.dtype.itemsize * int(np.prod(dataset.shape[1:], dtype=object)), dataset.shape[0])
-
-
 def _together(row_nbytes: int, rows: int) -> int:
     """Return how many rows of unchunked data are read together."""
     return max(1, min(READ_TOGETHER_NBYTES // max(1, row_nbytes), rows))
@@ -265,20 +261,14 @@ def _cut_extent(index: ChunkIndex, element_nbytes: int) -> ChunkIndex:
     row_nbytes = element_nbytes * int(np.prod(index.shape[1:], dtype=object))
     rows = index.shape[0]
     together = _together(row_nbytes, rows)
-    if len(index.numbers) == 0:
-        return replace(
-            one_extent((together, *index.shape[1:]), offset=-1, nbytes=0),
-            shape=index.shape,
-            grid=(-(-rows // together), *index.grid[1:]),
-        )
-    numbers = np.arange(-(-rows // together), dtype=np.int64)
-    counts = np.minimum(together, rows - numbers * together)
+    count, is_stored = -(-rows // together), len(index.numbers) > 0
+    numbers = np.arange(count if is_stored else 0, dtype=np.int64)
     return ChunkIndex(
         shape=index.shape,
         chunk_shape=(together, *index.shape[1:]),
-        grid=(len(numbers), *index.grid[1:]),
+        grid=(count, *index.grid[1:]),
         numbers=numbers,
-        offset=index.offset[0] + numbers * (together * row_nbytes),
-        nbytes=counts * row_nbytes,
+        offset=np.repeat(index.offset, len(numbers)) + numbers * (together * row_nbytes),
+        nbytes=np.minimum(together, rows - numbers * together) * row_nbytes,
         filter_mask=np.zeros(len(numbers), dtype=np.uint32),
     )

@@ -1,17 +1,57 @@
-"""Places: in which file a dataset is, and under which path there, behind all links."""
+"""Opening files with h5py, and places: in which file a dataset is, and under which path there, behind all links."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import h5py
 
-from h5stream.storage.discovery import open_hdf5
+from h5stream.errors import H5StreamError, NotHDF5Error, SourceError, TruncatedFileError
 from h5stream.storage.external import Guard, without_soft_links
-from h5stream.storage.source import SourceIdentity, identity_of
+from h5stream.storage.handles import open_file
+from h5stream.storage.source import SourceIdentity, identity_of, no_such_file, not_permitted
+
+
+@contextlib.contextmanager
+def open_hdf5(path: str) -> Iterator[Any]:
+    """Open an HDF5 file for reading, beside whatever has it open, and close it at the end."""
+    try:
+        file = open_file(path)
+    except FileNotFoundError:
+        raise no_such_file(path) from None
+    except OSError as error:
+        raise _explain_open_failure(path, error) from None
+    with file:
+        try:
+            yield file
+        except H5StreamError:
+            raise
+        except MemoryError as error:
+            raise SourceError(
+                f"there is no memory for what {path!r} says it holds ({error}); it is damaged, or its rows or chunks "
+                "are too large for this machine",
+                file=path,
+            ) from error
+        except (RuntimeError, OSError, KeyError, UnicodeError) as error:  # what h5py makes of libhdf5's failures
+            raise SourceError(f"libhdf5 cannot read the structure of {path!r}: {error}", file=path) from error
+
+
+def _explain_open_failure(path: str, error: OSError) -> SourceError:
+    text = str(error)
+    if isinstance(error, PermissionError) or error.errno in (errno.EACCES, errno.EPERM):
+        return not_permitted(path)
+    if "truncated file" in text:
+        return TruncatedFileError(f"{path!r} is truncated: {text}. Copy it again from its source.", file=path)
+    if "signature not found" in text:
+        return NotHDF5Error(
+            f"{path!r} is not an HDF5 file: it has no HDF5 signature ({os.path.getsize(path)} bytes).", file=path
+        )
+    return SourceError(f"libhdf5 cannot open {path!r}: {text}", file=path)
 
 
 class Files:

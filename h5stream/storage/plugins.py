@@ -135,11 +135,6 @@ def plugin_function(filter_id: int) -> Callable[..., int] | None:
     return _functions().get(filter_id)
 
 
-def plugin_ids() -> frozenset[int]:
-    """Return the numbers of all filters that decode directly through hdf5plugin."""
-    return frozenset(_functions())
-
-
 # --- Which HDF5 this is and which filters it can decode -------------------------------------------
 
 
@@ -167,13 +162,7 @@ class StorageVersions:
 
 
 def storage_versions() -> StorageVersions:
-    """Return the versions, and ask libhdf5 for every filter.
-
-    Examples
-    --------
-    >>> {fact.name: fact.available for fact in storage_versions().filters}["deflate"]
-    True
-    """
+    """Return the versions, and ask libhdf5 for every filter."""
     names = _BUILT_IN | {number: name for name, number in hdf5plugin.FILTERS.items()}
     return StorageVersions(
         hdf5=h5py.version.hdf5_version,

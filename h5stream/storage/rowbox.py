@@ -56,26 +56,14 @@ class ColumnPiece:
 
 
 def selected_shape(row_shape: tuple[int, ...], columns: Columns) -> tuple[int, ...]:
-    """Return the shape of a row once `columns` of it are taken.
-
-    Examples
-    --------
-    >>> selected_shape((10, 3), slice(0, 10, 2)), selected_shape((10, 3), [7, 1]), selected_shape((10, 3), (..., 1))
-    ((5, 3), (2, 3), (10,))
-    """
+    """Return the shape of a row once `columns` of it are taken."""
     if columns is None:
         return row_shape
     return tuple(len(numbers) for numbers, stays in axes_taken(row_shape, columns) if stays)
 
 
 def columns_of(rows: NDArray[Any], columns: Columns) -> NDArray[Any]:
-    """Take the columns of rows that are there whole.
-
-    Examples
-    --------
-    >>> columns_of(np.arange(6).reshape(1, 2, 3), (1, slice(0, 2))).tolist()
-    [[3, 4]]
-    """
+    """Take the columns of rows that are there whole."""
     if columns is None:
         return rows
     taken = axes_taken(rows.shape[1:], columns)
@@ -124,17 +112,7 @@ def _column_numbers(count: int, columns: slice | list[int]) -> NDArray[np.int64]
 def column_pieces(
     row_shape: tuple[int, ...], chunk_row_shape: tuple[int, ...], columns: Columns = None
 ) -> tuple[ColumnPiece, ...]:
-    """Cut a row along the chunks that cross it.
-
-    Examples
-    --------
-    Rows of 10 numbers in chunks of 8 columns, of which columns 6 to 8 are wanted:
-
-    >>> for piece in column_pieces((10,), (8,), slice(6, 9)):
-    ...     print(piece.number, piece.segments.tolist())
-    0 [[6, 0, 2]]
-    1 [[0, 2, 1]]
-    """
+    """Cut a row along the chunks that cross it."""
     elements = math.prod(row_shape)
     if elements > _MAX_ROW_ELEMENTS:
         raise OptionError(f"a row of {elements} elements is more than a batch can hold; take some of its columns=")

@@ -109,6 +109,16 @@ def identity_of(path: str) -> SourceIdentity:
     return FileIdentity.of(path)
 
 
+def bytes_at(identity: SourceIdentity, offset: int, nbytes: int) -> bytearray:
+    """Return some bytes of a file, which is open only meanwhile."""
+    found, source = bytearray(nbytes), identity.open()
+    try:
+        source.read_many((offset,), (memoryview(found),))
+    finally:
+        source.close()
+    return found
+
+
 def not_permitted(path: str) -> SourceError:
     """Return the error of a file that is there, and that this user may not read."""
     return SourceError(

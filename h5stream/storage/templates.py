@@ -92,7 +92,6 @@ class Template:
     layout: int = GROUP
     rank: int = -1
     dims: list[Place] = field(default_factory=list)
-    most: list[Place] = field(default_factory=list)
     address: Place | None = None
     nbytes: Place | None = None
     mask: Place | None = None
@@ -110,12 +109,7 @@ class Template:
     def kind(self) -> tuple[Any, ...]:
         """All that objects of one kind have in common."""
         said = (self.messages.get(kind, b"") for kind in (_TYPE, _OLD_FILL, _FILL, _PIPELINE))
-        return self.layout, self.rank, self.chunk_shape, self.index, self.is_of_fixed_size, *said
-
-    @property
-    def is_of_fixed_size(self) -> bool:
-        """Whether the largest shape is the shape, by which chunks that lie one behind the other are numbered."""
-        return self.index != IMPLICIT or not any(self.blocks[one.block].same[one.at] for one in self.most)
+        return self.layout, self.rank, self.chunk_shape, self.index, *said
 
 
 class UnknownError(Exception):
@@ -316,22 +310,12 @@ class _Walk:
         return rank, at + head, count, bool(flags)
 
     def _space(self, block: int, at: int, nbytes: int) -> None:
-        """Let the lengths along the axes be others, and the largest ones where these are the same."""
+        """Let the lengths along the axes, and the largest ones, be others."""
         found, long = self._found, self._long
         found.rank, first, _, has_most = self._extent(block, at, nbytes)
         self._check(holds=found.rank <= MOST_AXES)
         found.dims = [Place(block, first + k * long, long) for k in range(found.rank)]
-        if has_most:
-            found.most = [Place(block, first + (found.rank + k) * long, long) for k in range(found.rank)]
-        for one, most in zip(found.dims, found.most or found.dims, strict=True):
-            if self._number(*one) == self._number(*most):
-                self._varying(*most)
-            self._varying(*one)
-
-    def _element_nbytes(self, block: int, at: int, nbytes: int) -> int:
-        first = self._number(block, at, 1)
-        self._check(holds=nbytes >= 8 and 1 <= first >> 4 <= 5 and first & 15 <= 11)
-        return self._number(block, at + 4, 4)
+        self._varying(block, first, max(found.rank, 0) * long * (1 + has_most))
 
     def _attribute(self, block: int, at: int, nbytes: int, *, shared: bool) -> None:
         """Let the value of an attribute be another, and note where it lies if it is wanted."""
@@ -353,7 +337,7 @@ class _Walk:
             self._found.values[name] = None
             return
         _, _, count, _ = self._extent(block, space_at, counts[2])
-        value_nbytes = count * self._element_nbytes(block, type_at, counts[1])
+        value_nbytes = count * _element_nbytes(self._bytes(block, type_at, counts[1]))
         self._check(holds=value_at + value_nbytes <= at + nbytes)
         kind = self._bytes(block, type_at, counts[1]) + b" " + self._bytes(block, space_at, counts[2])
         self._found.values[name] = Value(Place(block, value_at, value_nbytes), kind)
@@ -370,10 +354,9 @@ class _Walk:
             return
         self._check(holds=len(of_dataset) == 3)
         kind, fill, pipeline = (found.messages.get(each, b"") for each in (_TYPE, _FILL, _PIPELINE))
-        self._check(holds=len(kind) >= 8 and 1 <= kind[0] >> 4 <= 5 and kind[0] & 15 <= 11)
         self._check(holds=not fill or (len(fill) > 1 and 1 <= fill[0] <= 3))
         self._check(holds=not pipeline or (len(pipeline) > 1 and 1 <= pipeline[0] <= 2 and pipeline[1] <= 32))
-        found.element_nbytes, found.filters = int.from_bytes(kind[4:8], "little"), pipeline[1] if pipeline else 0
+        found.element_nbytes, found.filters = _element_nbytes(kind), pipeline[1] if pipeline else 0
         block, at, nbytes = self._layout_at
         version, how = self._number(block, at, 1), self._number(block, at + 1, 1)
         self._check(holds=found.element_nbytes > 0 and version in (3, 4, 5) and how < 3)
@@ -389,39 +372,33 @@ class _Walk:
         else:
             self._check(holds=found.rank > 0)
             found.layout = CHUNKED
-            (self._chunks_3 if version == 3 else self._chunks_4)(block, at, nbytes)
+            self._chunks(block, at, nbytes, version)
             whole = math.prod(found.chunk_shape) * found.element_nbytes
             self._check(holds=0 < whole <= _MOST_CHUNK_NBYTES)
 
-    def _sides(self, block: int, at: int, width: int) -> None:
-        """Note the shape of a chunk, behind which the bytes of an element stand."""
-        rank = self._found.rank
-        *sides, last = (self._number(block, at + k * width, width) for k in range(rank + 1))
-        self._check(holds=last == self._found.element_nbytes)
-        self._found.chunk_shape = tuple(sides)
-
-    def _chunks_3(self, block: int, at: int, nbytes: int) -> None:
-        self._check(holds=self._number(block, at + 2, 1) == self._found.rank + 1)
-        self._found.index, self._found.address = BTREE_1, self._address(block, at + 3)[0]
-        self._sides(block, at + 3 + self._wide, 4)
-
-    def _chunks_4(self, block: int, at: int, nbytes: int) -> None:
-        """Note what a newer layout says; edge chunks that are not filtered are left to libhdf5."""
+    def _chunks(self, block: int, at: int, nbytes: int, version: int) -> None:
+        """Note what is said of chunks and their index; edge chunks that are not filtered are left to libhdf5."""
         found = self._found
-        flags, rank, width = (self._number(block, at + k, 1) for k in (2, 3, 4))
-        self._check(holds=rank == found.rank + 1 and 1 <= width <= 8)
-        self._sides(block, at + 5, width)
-        after = at + 5 + width * rank
-        found.index = self._number(block, after, 1)
-        after += 1
+        if version == 3:
+            flags, rank, width, sides_at = 0, self._number(block, at + 2, 1), 4, at + 3 + self._wide
+            found.index, after = BTREE_1, at + 3
+        else:
+            flags, rank, width, sides_at = *(self._number(block, at + k, 1) for k in (2, 3, 4)), at + 5
+            after = sides_at + width * rank + 1
+            found.index = self._number(block, after - 1, 1)
+        self._check(holds=rank == found.rank + 1 and 1 <= width <= 8 and (version == 3) == (found.index == BTREE_1))
+        # The bytes of an element stand behind the sides.
+        *sides, last = (self._number(block, sides_at + k * width, width) for k in range(rank))
+        self._check(holds=last == found.element_nbytes)
+        found.chunk_shape = tuple(sides)
         if found.index == SINGLE and found.filters:
             self._check(holds=flags == 2)
             found.nbytes = self._varying(block, after, self._long)
             found.mask = self._varying(block, after + self._long, 4)
             after += self._long + 4
         else:
-            self._check(holds=flags == 0)
-            after += {SINGLE: 0, IMPLICIT: 0, FIXED_ARRAY: 1, EXTENSIBLE_ARRAY: 5, BTREE_2: 6}.get(found.index, nbytes)
+            self._check(holds=flags == 0 and found.index in _INDEX_NBYTES)
+            after += _INDEX_NBYTES[found.index]
         self._check(holds=after + self._wide <= at + nbytes)
         found.address = self._address(block, after)[0]
 
@@ -468,6 +445,16 @@ class _Walk:
             if kind < 2:  # no soft link
                 self._found.links[self._text(names, self._number(block, at, self._wide))] = link
 
+
+def _element_nbytes(kind: bytes) -> int:
+    """Return the bytes of an element, by the message that says its type."""
+    if len(kind) < 8 or not 1 <= kind[0] >> 4 <= 5 or kind[0] & 15 > 11:
+        raise UnknownError
+    return int.from_bytes(kind[4:8], "little")
+
+
+_INDEX_NBYTES = {BTREE_1: 0, SINGLE: 0, IMPLICIT: 0, FIXED_ARRAY: 1, EXTENSIBLE_ARRAY: 5, BTREE_2: 6}
+"""By kind of chunk index, the bytes that a layout says of it before its address."""
 
 _OF_DATASETS = frozenset({_SPACE, _TYPE, _OLD_FILL, _FILL, _LAYOUT, _PIPELINE})
 
@@ -519,9 +506,6 @@ def match(template: Template, givens: Ints, addresses: Ints) -> Matched:
             fits &= checksums(data[:, : len(block.data) - 4]) == said
         found.begins.append(where)
         found.data.append(data)
-    for one, most in zip(template.dims, template.most, strict=False):
-        if not template.blocks[most.block].same[most.at]:
-            fits &= found.number(one) == found.number(most)
     return found._replace(fits=fits)
 
 
@@ -543,7 +527,7 @@ def read_blocks(givens: Ints, where: Ints, nbytes: int) -> tuple[Bytes, Bools]:
     is_there = (where >= 0) & (where <= givens[:, FILE_NBYTES] - nbytes)
     which = np.flatnonzero(is_there)
     if len(givens) > 1 or not len(which):
-        several = zip(_of(givens, which, DESCRIPTOR), where[which].tolist(), strict=True)
+        several = zip(givens[which, DESCRIPTOR].tolist(), where[which].tolist(), strict=True)
         is_there[which] = _read_each(data, which, [os.pread(one, nbytes, at) for one, at in several], nbytes)
         return data, is_there
     which = which[np.argsort(where[which], kind="stable")]
@@ -559,11 +543,6 @@ def read_blocks(givens: Ints, where: Ints, nbytes: int) -> tuple[Bytes, Bools]:
         read = np.frombuffer(os.pread(descriptor, total, first).ljust(total, b"\0"), np.uint8)
         data[some, :nbytes] = np.lib.stride_tricks.sliding_window_view(read, nbytes)[ascending[low:high] - first]
     return data, is_there
-
-
-def _of(givens: Ints, which: Ints, what: int) -> list[int]:
-    every: list[int] = givens[which, what].tolist()
-    return every
 
 
 def _read_each(data: Bytes, which: Ints, every: list[bytes], nbytes: int) -> Bools:

@@ -18,19 +18,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, FieldNotFoundError, TruncatedFileError, UnsupportedFieldError
-from h5stream.storage import elements, whereabouts
+from h5stream.storage import elements
 from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.discovery import check_has_numpy_type, dataset_at, is_attribute, is_there, once_of, open_hdf5
-from h5stream.storage.external import Guard
+from h5stream.storage.discovery import check_has_numpy_type, dataset_at, is_attribute, is_there, once_of
+from h5stream.storage.external import Guard, without_soft_links
 from h5stream.storage.fallback import compact_offset
 from h5stream.storage.global_heap import DOUBTFUL
-from h5stream.storage.headers import ASK, Headers, chunks_of, read_headers
+from h5stream.storage.headers import ASK, Headers, chunks_of, given_to, read_headers
 from h5stream.storage.index import INDEX_UNREADABLE, beyond_end, fill_of, found_chunks, offset_of
 from h5stream.storage.names import Names
+from h5stream.storage.places import open_hdf5
 from h5stream.storage.source import FileIdentity, FilesIdentity
-from h5stream.storage.templates import CHUNKED, COMPACT, CONTIGUOUS, NOWHERE, checksums, read_blocks
+from h5stream.storage.templates import (
+    CHUNKED,
+    COMPACT,
+    CONTIGUOUS,
+    NOWHERE,
+    checksums,
+    lookup_of,
+    match,
+    read_blocks,
+)
 from h5stream.storage.values import as_samples_have_it, kind_of, same
-from h5stream.storage.whereabouts import RawFile, checked, find_in_each
+from h5stream.storage.whereabouts import RawFile, checked
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -57,13 +67,17 @@ class Lot(NamedTuple):
 class Members(Protocol):
     """Many things that are alike inside; each has its number."""
 
+    names: Sequence[str]  # where each lies in its file
     catalogue: Catalogue
     missing: str  # what becomes of one that lacks something, as `Objects` says it
-    first: int  # the one that all have to be like
-    names: Sequence[str]  # where each lies in its file
-    file: int | None  # the number of the source that all lie in, where it is not that of the first
+    file: int | None = None  # the number of the source that all lie in, where it is not that of the first
+    first: int = 0  # the one that all have to be like
 
-    def __len__(self) -> int: ...
+    def __init__(self, names: Sequence[str], catalogue: Catalogue, missing: str) -> None:
+        self.names, self.catalogue, self.missing = names, catalogue, missing
+
+    def __len__(self) -> int:
+        return len(self.names)
 
     def lots(self) -> Iterator[Lot]:
         """Yield all of them."""
@@ -74,24 +88,33 @@ class Members(Protocol):
     def check(self, k: int, file: Any, path: str) -> None:
         """Refuse links that lead where no header was looked for."""
 
+    def room(self, which: Ints) -> tuple[Any, Any]:
+        """Return the bytes of the file of each, and where these begin in all bytes."""
+
     def placed(self, chunks: Chunks, which: Ints, path: str) -> Ints:
         """Return where chunks begin in all bytes; refuse such as lie outside of their file."""
+        owner, _, offset, nbytes, _ = chunks
+        file_nbytes, start = self.room(which[owner])
+        beyond = beyond_end(offset, nbytes, file_nbytes)
+        if len(beyond):
+            with self.opened(int(which[owner[beyond[0]]])) as (opened, name):
+                file, name = opened.filename, inside_of(name, path)
+            raise TruncatedFileError(
+                f"{file!r}: bytes of {name!r} are said to lie beyond the file's end. Copy it again from its source.",
+                file=file,
+            )
+        placed: Ints = offset + start
+        return placed
 
 
-class ObjectsOfFile:
+class ObjectsOfFile(Members):
     """Objects of one file; `addresses` says by paths inside of them where headers lie, "" for those of their own."""
 
-    file: int | None = None
-
     def __init__(self, raw: RawFile, names: Sequence[str], missing: str = "error") -> None:
-        self.names: Sequence[str] = names
-        self.raw, self.missing, self.first = raw, missing, 0
-        self.catalogue = raw.catalogue
+        super().__init__(names, raw.catalogue, missing)
+        self.raw = raw
         known = names.addresses if isinstance(names, Names) else None
         self._addresses = {} if known is None else {"": known}
-
-    def __len__(self) -> int:
-        return len(self.names)
 
     def at(self, path: str) -> Ints:
         """Return where headers lie under a path inside of each; `NOWHERE` for what is not in this file."""
@@ -119,30 +142,19 @@ class ObjectsOfFile:
         if self.at(path)[k] == NOWHERE and is_there(file, inside_of(self.names[k], path), file.filename):
             raise UnlikeError(self.names[k])
 
-    def placed(self, chunks: Chunks, which: Ints, path: str) -> Ints:
-        """Return where chunks begin in the file."""
-        owner, _, offset, nbytes, _ = chunks
-        beyond = beyond_end(offset, nbytes, self.raw.superblock.file_nbytes)
-        if len(beyond):
-            raise _beyond(self.raw.file.filename, inside_of(self.names[int(which[owner[beyond[0]]])], path))
-        return offset
+    def room(self, which: Ints) -> tuple[Any, Any]:
+        """Return the bytes of the one file."""
+        return self.raw.superblock.file_nbytes, 0
 
 
-class FilesEach:
+class FilesEach(Members):
     """Files of which each is a sample."""
 
-    file: int | None = 0
+    file = 0
 
     def __init__(self, identity: FilesIdentity, catalogue: Catalogue, missing: str) -> None:
-        self.identity, self.catalogue, self.missing, self.first = identity, catalogue, missing, 0
-        self.names: Sequence[str]
-        self.paths, self.names = (
-            [*identity.paths],
-            Names(np.zeros(0, np.uint8), np.zeros(len(identity.paths) + 1, np.int64)),
-        )
-
-    def __len__(self) -> int:
-        return len(self.paths)
+        super().__init__(Names.of([""] * len(identity.paths)), catalogue, missing)
+        self.identity, self.paths = identity, [*identity.paths]
 
     def lots(self) -> Iterator[Lot]:
         """Yield some after the other, which are open meanwhile."""
@@ -160,25 +172,19 @@ class FilesEach:
 
     def check(self, k: int, file: Any, path: str) -> None:
         """Refuse what other than hard links lead to."""
-        for end in [*(k for k, letter in enumerate(path) if letter == "/"), len(path)]:
-            if not is_there(file, path[:end], file.filename):
-                raise FieldNotFoundError(
-                    f"{file.filename!r}: there is no dataset {path!r}. Objects(..., missing='skip') leaves out files "
-                    "that lack a field",
-                    field=path,
-                    file=file.filename,
-                )
-            if file.id.links.get_info(path[:end].encode()).type != h5py.h5l.TYPE_HARD:
-                raise UnlikeError(path)
+        if not is_there(file, path, file.filename):
+            raise FieldNotFoundError(
+                f"{file.filename!r}: there is no dataset {path!r}. Objects(..., missing='skip') leaves out files "
+                "that lack a field",
+                field=path,
+                file=file.filename,
+            )
+        if without_soft_links(file, path).strip("/") != path:
+            raise UnlikeError(path)
 
-    def placed(self, chunks: Chunks, which: Ints, path: str) -> Ints:
-        """Return where chunks begin in all files, one behind the other."""
-        owner, _, offset, nbytes, _ = chunks
-        of = which[owner]
-        beyond = beyond_end(offset, nbytes, self.identity.sizes[of])
-        if len(beyond):
-            raise _beyond(self.paths[int(of[beyond[0]])], path)
-        return offset + self.identity.starts[of]
+    def room(self, which: Ints) -> tuple[Any, Any]:
+        """Return the bytes of files, and where these begin one behind the other."""
+        return self.identity.sizes[which], self.identity.starts[which]
 
 
 def inside_of(name: str, path: str) -> str:
@@ -186,15 +192,23 @@ def inside_of(name: str, path: str) -> str:
     return f"{name}/{path}" if name and path else name or path
 
 
-def _beyond(file: str, name: str) -> TruncatedFileError:
-    return TruncatedFileError(
-        f"{file!r}: bytes of {name!r} are said to lie beyond the file's end. Copy it again from its source.", file=file
-    )
-
-
 def _headers_in_each(givens: Ints, addresses: Ints, path: str, attributes: Sequence[str]) -> Headers:
+    """Read headers in each of many files, beginning at their root groups.
+
+    Libhdf5 must be asked where a group on the way is unlike that of the first file which can be looked at.
+    """
     for step in filter(None, path.split("/")):
-        addresses = find_in_each(givens, addresses, step)
+        found, which = np.full(len(addresses), ASK), np.flatnonzero(addresses >= 0)
+        known = None
+        if len(which):
+            name = step.encode("utf-8", "surrogateescape")
+            known = lookup_of(givens[which[0]], int(addresses[which[0]]), name)
+        if known is not None:
+            template, place = known
+            matched = match(template, givens[which], addresses[which])
+            where = matched.address(place, givens[which])
+            found[which] = np.where(matched.fits & (where >= 0), where - givens[which, -1], ASK)
+        addresses = found
     return read_headers(givens, addresses, attributes)
 
 
@@ -241,38 +255,61 @@ def _words(heads: NDArray[np.uint8], old: int, new: int, are_new: NDArray[np.boo
 
 
 class Column(Protocol):
-    """What is looked for under one path inside of each."""
+    """What is looked for under one path inside of each.
+
+    `table` has arrays, or lists, of what was found, with one place for each.
+    """
 
     path: str
-    attribute: str  # its attribute there; empty for what lies there itself
+    label: str  # what it is called in the catalogue
+    attribute: str = ""  # the attribute there that is looked for; empty for what lies there itself
+    table: dict[str, Any]
     known: Bools  # of which it was found
+    kind: Ints  # a number for all that are stored alike; -1 for none
+
+    def __init__(self, path: str, count: int) -> None:
+        self.path, self.label = path, path
+        self.known, self.kind = np.zeros(count, dtype=bool), np.full(count, -1)
 
     def take(self, lot: Lot, headers: Headers) -> None:
         """Take what the headers of some say."""
 
-    def samples(self) -> list[int]:
-        """Choose those of which libhdf5 is asked, too."""
-
     def ask(self, k: int, file: Any, name: str) -> None:
         """Ask libhdf5 for one."""
-
-    def lack(self, k: int) -> bool:
-        """Take it that one has none; tells whether that can be."""
 
     def agrees(self, k: int, file: Any, name: str) -> bool:
         """Tell whether libhdf5 says of one what was found."""
 
-    def doubt(self, k: int) -> None:
-        """Forget what was found of one, and of those like it."""
+    def lack(self, k: int) -> bool:
+        """Take it that one has none; tells whether that can be."""
+        return False
+
+    def samples(self) -> list[int]:
+        """Choose those of which libhdf5 is asked, too: the first of each kind, and some more."""
+        each = (np.flatnonzero(self.kind == number) for number in np.unique(self.kind[self.kind >= 0]).tolist())
+        return [int(some[k]) for some in each for k in checked(len(some))]
+
+    def doubt(self, k: int) -> Bools:
+        """Forget all of a kind; tells which these are."""
+        some: Bools = self.kind == self.kind[k]
+        self.known[some], self.kind[some] = False, -1
+        return some
 
     def only(self, which: Ints) -> None:
-        """Keep some of them."""
+        """Keep some, in an order."""
+        for name, each in self.table.items():
+            self.table[name] = each[which] if isinstance(each, np.ndarray) else [each[k] for k in which.tolist()]
+        self.kind, self.known = self.kind[which], self.known[which]
 
     def save(self, catalogue: Catalogue) -> None:
         """Note what was found in the catalogue."""
+        for name, each in self.table.items():
+            catalogue.put(f"{self.label} {name}".rstrip(), each)
 
     def load(self, catalogue: Catalogue, count: int) -> None:
         """Take what the catalogue has; raises ValueError for what cannot be."""
+        for name, each in self.table.items():
+            self.table[name] = catalogue.values(f"{self.label} {name}".rstrip(), count, np.shape(each)[1:])
 
 
 def find(members: Members, columns: Sequence[Column]) -> Ints:
@@ -292,8 +329,7 @@ def find(members: Members, columns: Sequence[Column]) -> Ints:
                 if not all(column.agrees(row, file, name) for column in columns):
                     raise ValueError(name)
         return which
-    if count >= whereabouts.MANY:
-        _from_bytes(members, columns)
+    _from_bytes(members, columns)
     left = np.flatnonzero(~np.logical_and.reduce([column.known for column in columns], axis=0, initial=True))
     there = np.ones(count, dtype=bool)
     for k in left.tolist():
@@ -349,7 +385,7 @@ def _ask(members: Members, columns: Sequence[Column], k: int) -> bool:
 # --- Datasets: of each, how it is stored, how many rows it has, and where its chunks lie ------------------------------
 
 
-class Asked(NamedTuple):
+class StoredAs(NamedTuple):
     """What libhdf5 says of one dataset: all but its rows that others of its kind have too, and where its chunks lie."""
 
     name: str
@@ -358,11 +394,6 @@ class Asked(NamedTuple):
     shape: tuple[int, ...]
     chunks: Ints  # (chunks, 4): number, offset, bytes, filter mask
     type: Any
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether its bytes lie where h5stream reads them."""
-        return isinstance(self.kind, tuple)
 
     @property
     def is_chunked(self) -> bool:
@@ -375,11 +406,11 @@ class Asked(NamedTuple):
         sides = zip(self.shape, self.kind[-1], strict=True) if self.is_chunked else ()
         return bool(len(self.chunks) == math.prod(-(-n // c) for n, c in sides))
 
-    def differs(self, other: Asked) -> bool:
+    def differs(self, other: StoredAs) -> bool:
         """Tell whether another is stored otherwise, or stands for another value where it was never written."""
         return (other.kind, other.shape) != (self.kind, self.shape) or (other.fill != self.fill and not other.is_whole)
 
-    def check(self, other: Asked, name: str, path: str) -> None:
+    def check(self, other: StoredAs, name: str, path: str) -> None:
         """Refuse another of another shape or type; one that is only stored otherwise is `UnlikeError`."""
         if other.shape != self.shape or not other.type.equal(self.type):
             raise FieldLengthError(
@@ -393,7 +424,7 @@ class Asked(NamedTuple):
             raise UnlikeError(name)
 
 
-def asked_of(file: Any, name: str) -> Asked:
+def asked_of(file: Any, name: str) -> StoredAs:
     """Ask libhdf5 how a dataset is stored, and where its chunks lie."""
     path = file.filename
     opened = dataset_at(file, name, path)
@@ -411,7 +442,7 @@ def asked_of(file: Any, name: str) -> Asked:
     kind: tuple[Any, ...] = (layout, stored.encode(), shape[1:], pipeline)
     if layout == h5py.h5d.CHUNKED:
         with contextlib.suppress(*INDEX_UNREADABLE):
-            return Asked(name, (*kind, creation.get_chunk()), fill, shape, found_chunks(opened), stored)
+            return StoredAs(name, (*kind, creation.get_chunk()), fill, shape, found_chunks(opened), stored)
     where, is_known = None, layout == h5py.h5d.CONTIGUOUS and not creation.get_external_count()
     if is_known:
         where = offset_of(opened)
@@ -419,24 +450,26 @@ def asked_of(file: Any, name: str) -> Asked:
         where = compact_offset(h5py.Dataset(opened), FileIdentity.of(path))
         is_known = where is not None
     if not is_known:  # it is a kind of its own, which is read as it is described
-        return Asked(name, f"{path}:{name}", fill, shape, np.zeros((0, 4), np.int64), stored)
+        return StoredAs(name, f"{path}:{name}", fill, shape, np.zeros((0, 4), np.int64), stored)
     chunks = np.array([[0, where or 0, opened.get_storage_size(), 0]], dtype=np.int64)[: where is not None]
-    return Asked(name, kind, fill, shape, chunks, stored)
+    return StoredAs(name, kind, fill, shape, chunks, stored)
 
 
-class Lying:
+class Lying(Column):
     """Where one dataset of each lies; where they are to be alike in all their axes, `like` is what the first is."""
 
-    attribute: str = ""
-
-    def __init__(self, path: str, count: int, like: Asked | None = None) -> None:
-        self.path, self.like, self.asked = path, like, 0
-        self.known = np.zeros(count, dtype=bool)
-        self.rows = np.zeros(count, dtype=np.int64)
-        self.kind = np.full(count, -1, dtype=np.int64)  # a number for all that are stored alike; -1 for none
+    def __init__(self, path: str, count: int, like: StoredAs | None = None) -> None:
+        super().__init__(path, count)
+        self.like, self.asked, self.table = like, 0, {"rows": np.zeros(count, dtype=np.int64), "kind": self.kind}
         self._pieces: list[Chunks] = [(np.zeros(0, np.int64),) * 5]
         self._numbers: dict[Any, int] = {}  # of kinds, by their headers, or by what libhdf5 says
         self._said: dict[int, Any] = {}  # what libhdf5 says of each
+
+    @property
+    def rows(self) -> Ints:
+        """The rows of each."""
+        rows: Ints = self.table["rows"]
+        return rows
 
     @property
     def chunks(self) -> Chunks:
@@ -459,11 +492,6 @@ class Lying:
             self.known[which], self.rows[which] = True, headers.dims[some, 0]
             self.kind[which] = self._numbers.setdefault(headers.kinds[kind].kind, len(self._numbers))
             self._pieces.append((lot.which[owner], *columns))  # type: ignore[arg-type]
-
-    def samples(self) -> list[int]:
-        """Choose the first of each kind, and some more."""
-        each = (np.flatnonzero(self.kind == number) for number in range(len(self._numbers)))
-        return [int(some[k]) for some in each for k in checked(len(some))]
 
     def ask(self, k: int, file: Any, name: str) -> None:
         """Ask for one; refuse one that is unlike the first."""
@@ -501,46 +529,49 @@ class Lying:
             self.kind[self.kind == number] = other
         return bool(self._said[number] == said)
 
-    def doubt(self, k: int) -> None:
+    def doubt(self, k: int) -> Bools:
         """Forget all of a kind."""
-        some, chunks = self.kind == self.kind[k], self.chunks
-        self.known[some], self.kind[some] = False, -1
+        chunks, some = self.chunks, super().doubt(k)
         left = ~some[chunks[0]]
-        self._pieces = [tuple(each[left] for each in chunks)]
+        self._pieces = [tuple(each[left] for each in chunks)]  # type: ignore[list-item]
+        return some
 
     def only(self, which: Ints) -> None:
-        """Keep some."""
+        """Keep some, in an order."""
         number, chunks = np.full(len(self.kind), -1), self.chunks
         number[which] = np.arange(len(which))
         left = number[chunks[0]] >= 0
         owner, *columns = (each[left] for each in chunks)
-        self._pieces = [(number[owner], *columns)]  # type: ignore[list-item]
-        self.rows, self.kind, self.known = self.rows[which], self.kind[which], self.known[which]
+        order = np.argsort(number[owner], kind="stable")
+        self._pieces = [tuple(each[order] for each in (number[owner], *columns))]  # type: ignore[list-item]
+        super().only(which)
 
     def save(self, catalogue: Catalogue) -> None:
         """Note all."""
-        every = zip(_KEPT, (self.rows, self.kind, *self.chunks), strict=True)
-        catalogue.arrays |= {f"{self.path} {name}": values for name, values in every}
+        self.table["kind"] = self.kind
+        super().save(catalogue)
+        catalogue.arrays |= {f"{self.path} {name}": values for name, values in zip(_KEPT, self.chunks, strict=True)}
         catalogue.arrays[f"{self.path} asked"] = np.array([self.asked])
 
     def load(self, catalogue: Catalogue, count: int) -> None:
         """Take all; what it says of chunks has to fit the rows."""
-        rows, kind, *chunks = (catalogue.arrays[f"{self.path} {name}"].astype(np.int64) for name in _KEPT)
+        super().load(catalogue, count)
+        chunks = [catalogue.arrays[f"{self.path} {name}"].astype(np.int64) for name in _KEPT]
         owner, number, _, nbytes, _ = chunks
-        if not len(rows) == len(kind) == count or len({len(each) for each in chunks}) > 1:
-            raise ValueError(self.path)
         next_one, next_of_it = np.diff(owner) > 0, (np.diff(owner) == 0) & (np.diff(number) > 0)
-        is_sound = (rows >= 0).all() and (next_one | next_of_it).all() and (number >= 0).all() and (nbytes >= 0).all()
-        if not is_sound or (len(owner) and not 0 <= owner[0] <= owner[-1] < count):
+        is_sound = len({len(each) for each in chunks}) == 1 and (next_one | next_of_it).all() and (self.rows >= 0).all()
+        if not is_sound or (number < 0).any() or (nbytes < 0).any():
             raise ValueError(self.path)
-        if self.like is not None and (rows[kind >= 0] != self.like.shape[0]).any():
+        if len(owner) and not 0 <= owner[0] <= owner[-1] < count:
             raise ValueError(self.path)
-        self.rows, self.kind, self.known = rows, kind, np.ones(count, dtype=bool)
+        self.kind, self.known = self.table["kind"].astype(np.int64), np.ones(count, dtype=bool)
+        if self.like is not None and (self.rows[self.kind >= 0] != self.like.shape[0]).any():
+            raise ValueError(self.path)
         self.asked = int(catalogue.arrays[f"{self.path} asked"][0])
         self._pieces = [tuple(chunks)]  # type: ignore[list-item]
 
 
-_KEPT = ("rows", "kind", "owner", "number", "offset", "nbytes", "filter mask")
+_KEPT = ("owner", "number", "offset", "nbytes", "filter mask")
 
 
 def _owned_chunks(givens: Ints, headers: Headers, which: Ints) -> tuple[Ints, Chunks]:
@@ -564,21 +595,24 @@ def _owned_chunks(givens: Ints, headers: Headers, which: Ints) -> tuple[Ints, Ch
 # --- Values: what each has once ---------------------------------------------------------------------------------------
 
 
-class Once:
+class Once(Column):
     """What each has once, an attribute or a dataset that is a value: an array for all, or a list."""
 
     def __init__(self, given: Any, file: Any, name: str, value: Any, count: int, guard: Guard) -> None:
-        self._given, self._first, self._guard = given, value, guard
         first = given.inside(name).name
         self._is_attribute = is_attribute(file, first, file.filename)
-        self.attribute: str
-        owner, _, self.attribute = given.name.rpartition("@") if self._is_attribute else (given.name, "", "")
-        self.path = owner.strip("/.")
-        self.known = np.zeros(count, dtype=bool)
-        self._stored = _stored_type(file, first, self._is_attribute) if isinstance(value, np.ndarray) else None
-        self.values: Any = [None] * count
-        if isinstance(value, np.ndarray):
-            self.values = np.empty((count, *value.shape), value.dtype)
+        owner, _, attribute = given.name.rpartition("@") if self._is_attribute else (given.name, "", "")
+        super().__init__(owner.strip("/."), count)
+        self.attribute, self.label = attribute, f"value {given.name}"
+        self._given, self._first, self._guard = given, value, guard
+        is_array = isinstance(value, np.ndarray)
+        self._stored = _stored_type(file, first, self._is_attribute) if is_array else None
+        self.table = {"": np.empty((count, *value.shape), value.dtype) if is_array else [None] * count}
+
+    @property
+    def values(self) -> Any:
+        """The value of each."""
+        return self.table[""]
 
     def take(self, lot: Lot, headers: Headers) -> None:
         """Read the values of those that are like the first one's."""
@@ -596,12 +630,7 @@ class Once:
         data, is_read = read_blocks(given_to(lot.givens, some), found.address[some], nbytes)
         which, data = lot.which[some[is_read]], np.ascontiguousarray(data[is_read, :nbytes])
         self.values[which] = data.view(self._stored.base).reshape(len(which), *self._first.shape)
-        self.known[which] = True
-
-    def samples(self) -> list[int]:
-        """Choose some."""
-        some = np.flatnonzero(self.known)
-        return [int(some[k]) for k in checked(len(some))]
+        self.known[which], self.kind[which] = True, 0
 
     def _asked(self, file: Any, name: str) -> Any:
         name = self._given.inside(name).name
@@ -623,35 +652,9 @@ class Once:
         """Read one; refuse one of another type or shape than the first."""
         self.values[k], self.known[k] = self._asked(file, name), True
 
-    def lack(self, k: int) -> bool:
-        """Return False: nothing stands for a value."""
-        return False
-
     def agrees(self, k: int, file: Any, name: str) -> bool:
         """Tell whether one is what was found."""
         return bool(same(self.values[k], self._asked(file, name)))
-
-    def doubt(self, k: int) -> None:
-        """Forget all."""
-        self.known[:] = False
-
-    def only(self, which: Ints) -> None:
-        """Keep some."""
-        values = self.values
-        self.values = values[which] if isinstance(values, np.ndarray) else [values[k] for k in which.tolist()]
-
-    def save(self, catalogue: Catalogue) -> None:
-        """Note all."""
-        catalogue.put(f"value {self._given.name}", self.values)
-
-    def load(self, catalogue: Catalogue, count: int) -> None:
-        """Take all."""
-        self.values = catalogue.values(f"value {self._given.name}", count, np.shape(self._first))
-
-
-def given_to(givens: Ints, which: Ints) -> Ints:
-    """Return what is given of the files of some, where each has its own."""
-    return givens if len(givens) == 1 else givens[which]
 
 
 def _stored_type(file: Any, name: str, is_attribute: bool) -> np.dtype[Any] | None:
@@ -684,32 +687,26 @@ def value_of(file: Any, name: str, guard: Guard, *, is_attribute: bool) -> Any:
 # --- Bytes: objects that are bytes, each of a length of its own, such as encoded images -------------------------------
 
 
-class EachBytes:
+class EachBytes(Column):
     """Where objects that are bytes lie, and how many they are; `DOUBTFUL` where only libhdf5 can read them."""
 
-    attribute: str = ""
-
     def __init__(self, path: str, count: int, guard: Guard) -> None:
-        self.path, self._guard = path, guard
-        self.known = np.zeros(count, dtype=bool)
-        self.where, self.nbytes = np.full(count, DOUBTFUL), np.ones(count, np.int64)
+        super().__init__(path, count)
+        self._guard, self.table = guard, {"where": np.full(count, DOUBTFUL), "bytes": np.ones(count, np.int64)}
+
+    def _note(self, which: Any, where: Any, nbytes: Any, kind: int) -> None:
+        self.table["where"][which], self.table["bytes"][which] = where, nbytes
+        self.known[which], self.kind[which] = True, kind
 
     def take(self, lot: Lot, headers: Headers) -> None:
         """Take those that are understood, stored like the first."""
         usual = (headers.kind == headers.kind[0]) & (headers.kind >= 0) & (headers.layout == CONTIGUOUS)
         some = np.flatnonzero(usual & (headers.address >= 0))
-        which = lot.which[some]
-        self.where[which], self.nbytes[which], self.known[which] = headers.address[some], headers.nbytes[some], True
-
-    def samples(self) -> list[int]:
-        """Choose some."""
-        some = np.flatnonzero(self.known)
-        return [int(some[k]) for k in checked(len(some))]
+        self._note(lot.which[some], headers.address[some], headers.nbytes[some], 0)
 
     def ask(self, k: int, file: Any, name: str) -> None:
         """Ask for one; refuse what is no bytes."""
-        self.where[k], self.nbytes[k] = self._asked(file, inside_of(name, self.path))
-        self.known[k] = True
+        self._note(k, *self._asked(file, inside_of(name, self.path)), -1)
 
     def _asked(self, file: Any, name: str) -> tuple[int, int]:
         path = file.filename
@@ -732,29 +729,7 @@ class EachBytes:
         where = offset_of(opened)
         return (NOWHERE, 0) if where is None else (where, nbytes)
 
-    def lack(self, k: int) -> bool:
-        """Return False: nothing stands for an image."""
-        return False
-
     def agrees(self, k: int, file: Any, name: str) -> bool:
         """Tell whether one lies where it was found."""
-        return self._asked(file, inside_of(name, self.path)) == (self.where[k], self.nbytes[k])
-
-    def doubt(self, k: int) -> None:
-        """Forget all."""
-        self.known[:] = False
-
-    def only(self, which: Ints) -> None:
-        """Keep some."""
-        self.where, self.nbytes = self.where[which], self.nbytes[which]
-
-    def save(self, catalogue: Catalogue) -> None:
-        """Note all."""
-        catalogue.arrays |= {f"{self.path} where": self.where, f"{self.path} bytes": self.nbytes}
-
-    def load(self, catalogue: Catalogue, count: int) -> None:
-        """Take all."""
-        arrays = catalogue.arrays
-        self.where, self.nbytes = (arrays[f"{self.path} {name}"].astype(np.int64) for name in ("where", "bytes"))
-        if not len(self.where) == len(self.nbytes) == count:
-            raise ValueError(self.path)
+        found = int(self.table["where"][k]), int(self.table["bytes"][k])
+        return self._asked(file, inside_of(name, self.path)) == found

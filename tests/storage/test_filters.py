@@ -218,7 +218,7 @@ def test_every_filter_of_hdf5plugin_is_undone_here_to_libhdf5s_bytes(tmp_path, n
 
 def test_no_filter_of_hdf5plugin_is_left_out_of_these_tests():
     tested = {dict(options)["compression"] for options, _ in PLUGINS.values()}
-    untested = plugins.plugin_ids() - tested
+    untested = {number for number in hdf5plugin.FILTERS.values() if plugins.plugin_function(number)} - tested
     assert {32033} >= untested, "htj2k has no encoder options here; any other new filter needs a case"
 
 

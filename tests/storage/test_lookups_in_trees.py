@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from h5stream import Field, H5Dataset, Objects
-from h5stream.storage import whereabouts
 from h5stream.storage.headers import ASK, chunks_of, given_of, read_headers, superblock_of
 from h5stream.storage.index import found_chunks
 from h5stream.storage.templates import checksums
@@ -64,12 +63,6 @@ def test_chunks_that_the_keys_of_a_leaf_do_not_lead_to_are_asked_for(tmp_path, k
             assert not file["x"][30:].any()
 
 
-@pytest.fixture(params=[2, whereabouts.MANY], ids=["from the file's bytes", "through libhdf5"])
-def _both_ways(request, monkeypatch):
-    monkeypatch.setattr(whereabouts, "MANY", request.param)
-
-
-@pytest.mark.usefixtures("_both_ways")
 def test_an_object_whose_chunk_is_listed_and_not_found_is_fill_value_as_in_h5py(tmp_path):
     path, count = tmp_path / "a.h5", 20
     with h5py.File(path, "w") as file:
@@ -111,7 +104,6 @@ def test_attributes_in_a_header_are_asked_for_where_a_heap_is_said_to_have_them(
         file["x"].attrs["a"]
 
 
-@pytest.mark.usefixtures("_both_ways")
 def test_ragged_objects_whose_chunk_is_listed_and_not_found_are_as_in_h5py(tmp_path):
     path, count = tmp_path / "a.h5", 30
     with h5py.File(path, "w") as file:
@@ -146,7 +138,6 @@ def test_a_superblock_of_another_checksum_or_with_a_driver_is_left_to_libhdf5(tm
 @pytest.mark.parametrize("seed", [7400, pytest.param(None, id="anew", marks=pytest.mark.slow)])
 def test_damaged_samples_are_what_h5py_says_of_them(tmp_path, monkeypatch, seed):
     """A short part of ``python tools/fuzz_files.py samples``."""
-    monkeypatch.setattr(whereabouts, "MANY", 2)
     counts, wrong = fuzz_files.fuzz("samples", 50, seed or int.from_bytes(os.urandom(4), "little"), tmp_path / "wrong")
     assert not wrong, wrong
     assert counts["files"] >= 50

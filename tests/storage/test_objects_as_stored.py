@@ -9,15 +9,13 @@ from h5py import h5a, h5d, h5p, h5s, h5t
 
 from h5stream import Field, H5Dataset, Lengths, Objects, Rows, Sequences
 from h5stream.errors import FieldLengthError, H5StreamError, SourceError, UnsupportedFieldError
-from h5stream.storage import whereabouts
 
 UNLIMITED = {"last": ((4, 6), (2, 3), (4, None)), "in the middle": ((4, 6, 5), (2, 3, 2), (8, None, 10))}
 LAYOUTS = {"compact": h5d.COMPACT, "contiguous": h5d.CONTIGUOUS, "chunked": h5d.CHUNKED}
 
 
-@pytest.fixture(params=[0, whereabouts.MANY], ids=["from the file's bytes", "through libhdf5"], autouse=True)
-def opened_both_ways(request, monkeypatch):
-    monkeypatch.setattr(whereabouts, "MANY", request.param)
+@pytest.fixture(autouse=True)
+def _without_catalogue(monkeypatch):
     monkeypatch.setenv("H5STREAM_CATALOGUE", "0")
 
 

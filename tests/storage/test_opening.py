@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from making import low_level, make_file, numbers
 
-from h5stream import H5Dataset, Objects, Sequences
+from h5stream import H5Dataset
 from h5stream.errors import (
     CorruptChunkError,
     FieldLengthError,
@@ -23,7 +23,6 @@ from h5stream.errors import (
 )
 from h5stream.storage import fallback
 from h5stream.storage.source import FileIdentity
-from h5stream.storage.whereabouts import RawFile
 
 
 @pytest.fixture
@@ -220,15 +219,3 @@ def test_what_a_plugin_decoded_is_compared_before_its_memory_is_gone(tmp_path):
         decoded = fallback.decode_stored(part, FileIdentity.of(path), place=0)
         assert decoded.base is None
         assert decoded.tobytes() == file["x"][:1000].tobytes()
-
-
-def test_a_pattern_over_few_groups_or_datasets_reads_no_header_itself(tmp_path, monkeypatch):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(5):
-            file[f"data/{k}/x"] = numbers(3, 2)
-    asked = []
-    monkeypatch.setattr(RawFile, "links", lambda *given: asked.append(given))
-    monkeypatch.setattr(RawFile, "headers", lambda *given: asked.append(given))
-    assert len(H5Dataset(tmp_path / "a.h5", samples=Sequences(3, of="data/*"))) == 5
-    assert len(H5Dataset(tmp_path / "a.h5", "x", samples=Objects("data/*"))) == 5
-    assert not asked
