@@ -9,7 +9,8 @@ import time
 import torch
 
 from h5stream import H5StreamLoader
-from h5stream.monitor import JsonlLog, SystemMonitor, track
+from h5stream.monitor import JsonlLog, SystemMonitor
+from h5stream.training import track
 
 
 def main(path, log_path, at_least_s=1.0):

@@ -30,8 +30,8 @@ from train_checklist import checklist, print_checklist, write_report
 from train_model import Model, Objective, make_optimizer, make_schedule
 
 from h5stream import H5Dataset, H5StreamLoader
-from h5stream.monitor import SystemMonitor, track
-from h5stream.training import preset_for
+from h5stream.monitor import SystemMonitor
+from h5stream.training import preset_for, track
 
 MOST_CLASSES = 100_000  # More than this is hardly a class: the target is a count or an identifier.
 DEFAULT_BATCH = 8192

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 _MOVED = {
-    "h5stream.monitor": ("SystemMonitor", "track"),
+    "h5stream.monitor": ("SystemMonitor",),
     "h5stream.order": ("Blocks", "Order", "Ranks", "Window"),
     "h5stream.results": (
         "Diagnosis",
@@ -56,6 +56,7 @@ _MOVED = {
         "find_batch_size",
         "measure_activations",
         "preset_for",
+        "track",
     ),
 }
 """Names that were here, by where they are since 0.3."""

@@ -81,7 +81,7 @@ def recording(tmp_path):
         ("x", lambda: Sequences(2, axis=2), errors.OptionError, r"'x'.*shape \(3, 10\), and no axis 2"),
         ("x", lambda: Sequences(11, axis=1), errors.OptionError, "span 11 elements.*has 10"),
         (["x", "short"], lambda: Sequences(2, axis=1), errors.FieldLengthError, "'short': it has 9 .*'x' has 10"),
-        (["x", "y"], lambda: Sequences(2, axis=1), errors.OptionError, r"'y'.*Field\(..., axis=\) names another"),
+        (["x", "y"], lambda: Sequences(2, axis=1), errors.OptionError, r"'y'.*take=Take\(axis=\) names another"),
         (["x", "y"], lambda: Sequences(2, of="rows", axis=1), errors.FieldLengthError, "'y': it has 10 .*'x' has 3"),
         ("y", lambda: Sequences(2, of="rows", axis=1), errors.OptionError, "each of them has fewer"),
         ("text", lambda: Sequences(2, axis=1), errors.UnsupportedFieldError, "parts of volumes are of numbers"),

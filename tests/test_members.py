@@ -20,7 +20,7 @@ from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber, errors
         (lambda: Field("x", members=["c"]), errors.UnsupportedFieldError, "'c' is"),
         (lambda: Field("plain", members=["a"]), errors.FieldNotFoundError, "no compounds"),
         (lambda: Field("x", members=[3]), errors.OptionError, "members= takes names"),
-        (lambda: Field("x", members="a", take="all"), errors.OptionError, "repeat=True takes the whole"),
+        (lambda: Field("x", members="a", take="all"), errors.OptionError, "take='all' takes the whole"),
     ],
 )
 def test_members_that_make_no_tensor_are_refused(tmp_path, field, kind, says):

@@ -7,7 +7,8 @@ from sample_files import write_sample
 
 from h5stream import H5StreamLoader
 from h5stream.advice.suggestion import Suggestion
-from h5stream.monitor import SystemMonitor, track
+from h5stream.monitor import SystemMonitor
+from h5stream.training import track
 
 
 class Printer:

@@ -58,13 +58,13 @@ def test_flat_buffers_are_cut_where_a_field_says_so(tmp_path):
         ("actions", Sequences(4, of="demos/*"), errors.FieldNotFoundError, "matches no group.*'data/\\*' matches"),
         ("actions", Sequences(4, of=["data/demo_9"]), errors.FieldNotFoundError, "Did you mean 'data/demo_5'"),
         ("actions", Sequences(99, of="data/*"), errors.OptionError, "span 99 rows.*longest of 6 segments has 40"),
-        (Field("data/demo_0/actions", take=[0]), None, errors.OptionError, "needs samples=Sequences"),
-        ("actions", Sequences(of="data/*"), errors.OptionError, "needs steps=, or Sequences a length"),
-        (["actions", Padding()], Rows(of="data/*"), errors.OptionError, "needs samples=Sequences"),
+        (Field("data/demo_0/actions", take=[0]), None, errors.OptionError, "needs? samples=Sequences"),
+        ("actions", Sequences(of="data/*"), errors.OptionError, "needs take=STEPS, or Sequences a length"),
+        (["actions", Padding()], Rows(of="data/*"), errors.OptionError, "needs? samples=Sequences"),
         (["actions", Values([1, 2])], Rows(of="data/*"), errors.FieldLengthError, "2 values, and there are 94 samples"),
         ([Values([1, 2]), SampleNumber()], Rows(of="data/*"), errors.OptionError, "name at least one dataset"),
         (["actions", "@sucess"], Rows(of="data/*"), errors.FieldNotFoundError, "Did you mean 'success'"),
-        (["actions", "goal"], Rows(of="data/*"), errors.FieldLengthError, "must agree in rows.*repeat=True"),
+        (["actions", "goal"], Rows(of="data/*"), errors.FieldLengthError, "must agree in rows.*take='all'"),
     ],
 )
 def test_bad_input_is_told_with_the_way_out(path, fields, samples, kind, says):

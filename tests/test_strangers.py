@@ -54,7 +54,7 @@ def test_each_field_may_be_padded_with_its_own(path):
     boxes = H5Dataset(path, fields, samples=Boxes((2, 2), at="grid", halo=(1, 1), pad="reflect"))
     assert boxes[0]["label"][0].tolist() == [9] * 4
     assert boxes[0]["raw"][0].tolist() == [0] * 4
-    with pytest.raises(errors.OptionError, match="nothing is padded here"):
+    with pytest.raises(errors.OptionError, match="nothing is padded"):
         H5Dataset(path, Field("x", take=Take(pad=3)), samples=Sequences(3, of="data/*"))
     with pytest.raises(errors.OptionError, match="pad= is 'edge', 'zeros' or a number"):
         Field("x", take=Take(pad="mirror"))

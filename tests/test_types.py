@@ -13,8 +13,8 @@ ignore_missing_imports = True
 
 ARGUMENTS = {
     "Field('x', ragged={!r})": "pad",
-    "Field('x', take=Take(pad={!r}))": "edge",
-    "Field('x', take=Take(axis={!r}))": "rows",
+    "Field('x', take=h5stream.Take(pad={!r}))": "edge",
+    "Field('x', take=h5stream.Take(axis={!r}))": "rows",
     "Field('x', decode={!r})": "jpeg",
     "Crop(8, at={!r})": "center",
     "Sequences(8, pad={!r})": "zeros",

@@ -308,7 +308,7 @@ class BanVQA(Program):
         if not (folder / "boxes.h5").exists():
             with h5py.File(folder / "boxes.h5", "w") as index, h5py.File(folder / "train.hdf5") as file:
                 index["first"], index["last"] = file["pos_boxes"][:][entries["image"]].T
-        boxes = {"file": folder / "train.hdf5", "rows": Between("first", "last"), "ragged": "pad"}
+        boxes = {"file": folder / "train.hdf5", "lookup": Between("first", "last"), "ragged": "pad"}
         return H5StreamLoader(
             folder / "boxes.h5",
             fields={

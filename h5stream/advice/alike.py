@@ -225,7 +225,7 @@ def _as_rows(alike: _Alike) -> Iterator[Proposal]:
             "group_a_recording",
             "an episode" if episodes else "a recording, or a part of one table",
             ", ".join(ways),
-            {**fields, **{name: f"Field({quoted(name)}, take='all')" for name in once}},
+            {**fields, **{name: f'Field({quoted(name)}, take="all")' for name in once}},
             samples,
         )
 

@@ -26,7 +26,7 @@ TRIED_NBYTES = 256 << 20  # bytes of a sample, up to which some are read when a 
 
 # What ``--samples`` is made of, and what ``--fields`` is, beside names, slices and ranges.
 KINDS = ("Sequences", "Rows", "Objects", "Table", "Boxes", "Ends", "Bounds", "Lengths", "Ids")
-FIELDS = ("Field", "Bounds", "Lengths", "Between", "Crop", "Values", "SampleNumber", "Padding")
+FIELDS = ("Field", "Take", "Ragged", "Bounds", "Lengths", "Between", "Crop", "Values", "SampleNumber", "Padding")
 
 
 # --- written ----------------------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from h5stream.advice.track import track
     from h5stream.monitor.export import CsvLog, JsonlLog, TensorBoardLog, open_log, read_log
     from h5stream.monitor.sample import (
         GpuSample,
@@ -38,14 +37,12 @@ __all__ = [
     "open_log",
     "read_log",
     "summarize",
-    "track",
 ]
 
 
 def __getattr__(name: str) -> Any:
     """Return a public name from the first file that has it: psutil is imported by those who watch, not by a bar."""
-    homes = [f"{__name__}.{file}" for file in ("sample", "export", "system")]
-    for home in (*homes, "h5stream.advice.track") if name in __all__ else ():
-        if hasattr(module := importlib.import_module(home), name):
+    for file in ("sample", "export", "system") if name in __all__ else ():
+        if hasattr(module := importlib.import_module(f"{__name__}.{file}"), name):
             return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

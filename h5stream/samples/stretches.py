@@ -22,10 +22,10 @@ ARRAYS = "arrays"
 Form = Literal["packed", "nested", "pad", "list", "arrays", "dense"]
 FORMS = ("packed", "nested", "pad", "list", ARRAYS)
 
-DENSE = "dense"
+DENSE: Literal["dense"] = "dense"
 """The form of the values of a sparse matrix that come as rows of a dense one."""
 
-STACKED = "stacked"
+STACKED: Literal["stacked"] = "stacked"
 """The form of a field of which each sample turns out to have as many rows: one tensor."""
 
 Place = Literal["random", "start", "center"]
@@ -128,7 +128,7 @@ class Ragged:
     Ragged(form='pad', crop=Crop(length=100, at='random'), pad_value=-1)
     """
 
-    form: str = "packed"
+    form: Form | Literal["stacked"] = "packed"
     _: KW_ONLY
     crop: Crop | None = None
     pad_value: float = 0

@@ -193,8 +193,9 @@ def _datasets_in(group: Any, path: str, guard: Guard) -> tuple[dict[Any, Any], l
             level = logging.WARNING if _link_type(group, name) == h5l.TYPE_EXTERNAL else logging.INFO
             _log.log(level, "%r: the link %r leads nowhere and is left out of the fields", path, name)
         if isinstance(thing, h5py.Dataset):
-            with contextlib.suppress(RuntimeError):  # damaged
-                address = _address(thing)
+            if len(hard) < len(names):  # libhdf5 may crash where it is asked for that of a damaged object
+                with contextlib.suppress(RuntimeError):
+                    address = _address(thing)
             if name in hard or address is None or address not in seen:
                 seen.add(address)
                 found[name] = thing

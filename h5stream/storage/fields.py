@@ -189,6 +189,8 @@ class Field:
         ``nan`` then stands in place of NaN. Arrays fit one sample as NumPy broadcasts: one number a column of a table,
         of the shape (3, 1, 1) for images of (3, height, width). A factor of ``1 / 255`` is for pixels, of which mean
         and deviation are then of 0 to 1. `FieldStatistics.normalise` gives both.
+    **old
+        Arguments of before 0.3, which warn and say what to write.
 
     Raises
     ------
@@ -201,8 +203,8 @@ class Field:
     --------
     >>> Field("x", columns=slice(0, 4)).name
     'x'
-    >>> Field("action", take=range(16))
-    Field('action', take=Take(steps=(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)))
+    >>> Field("action", take=range(2), normalise={"mean": 0.5}).take
+    Take(steps=(0, 1), at='', axis=None, scale=(), pad=None)
     """
 
     name: str
@@ -284,7 +286,7 @@ class Field:
         }
         return f"Field({', '.join([repr(self.name), *(f'{k}={v!r}' for k, v in said.items() if v is not None)])})"
 
-    def _form(self, ragged: str | Ragged | None) -> Ragged | None:
+    def _form(self, ragged: Form | Ragged | None) -> Ragged | None:
         """Say how rows come in a batch of which samples have any number; None where each sample is one."""
         if self.decode and not isinstance(ragged, Ragged):
             return Ragged("list") if ragged else None

@@ -271,7 +271,7 @@ LAYOUTS = {
         "ragged",
         ['lookup=Bounds("event_index")', "label"],
     ),
-    "counts": (lambda f: events(f, n_hits=np.full(20, 5)), "ragged", ['rows=Lengths("n_hits")']),
+    "counts": (lambda f: events(f, n_hits=np.full(20, 5)), "ragged", ['lookup=Lengths("n_hits")']),
     "begins without an end": (
         lambda f: events(f, event_index=np.arange(0, 100, 5)),
         "ragged",
@@ -303,7 +303,7 @@ LAYOUTS = {
             f.create_dataset(f"{k}_{n}", data=np.full((4 + k, 3), k)) for k in range(12) for n in ("x", "label")
         ],
         "side_by_side",
-        ['Field("{}_x", lookup=names, ragged="pad")', 'Field("{}_label"', 'name.removesuffix("_'],
+        ['Field("{}_x", ragged="pad", lookup=names)', 'Field("{}_label"', 'name.removesuffix("_'],
     ),
     "volumes": (volume, "volume", ['Boxes((4, 10, 10), at="grid")', '"raw"', '"label"']),
     "images and masks": (lambda f: volume(f, True), None, ['fields=["label", "raw"]']),

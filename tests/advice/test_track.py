@@ -17,9 +17,10 @@ from h5stream.advice.limits import LoaderKnobs, loop_limit
 from h5stream.advice.track import EpochSummary, WaitClock
 from h5stream.device import facts
 from h5stream.errors import OptionError
-from h5stream.monitor import SystemMonitor, track
+from h5stream.monitor import SystemMonitor
 from h5stream.results import LoaderStatistics
 from h5stream.structure import rows_of
+from h5stream.training import track
 
 
 class Loader:

@@ -89,7 +89,7 @@ def test_a_sampling_that_fails_is_an_error(monkeypatch):
     def broken(self):
         raise ZeroDivisionError("boo")
 
-    monkeypatch.setattr("h5stream.monitor.system.Probe.read", broken)
+    monkeypatch.setattr("h5stream.monitor.system._Run._read", broken)
     result = run()
     assert result.exit_code == 2
     assert result.stderr == "monitor: ZeroDivisionError: boo\n"
