@@ -1,8 +1,8 @@
 """Advice about training, whatever loads the data: batch size, GPU memory, learning rate, accumulation, precision.
 
-`track` shows how a training loop goes. Each other function returns a `Suggestion` and changes nothing. Most is arithmetic;
-`activations` and `batch_search` measure, and are started by the user on purpose. Advice about the loader stands in
-`h5stream.advice`.
+`track` shows how a training loop goes. Each other function returns a `Suggestion` and changes nothing. Most is
+arithmetic; `activations` and `batch_search` measure, and are started by the user on purpose. Advice about the loader
+stands in `h5stream.advice`.
 """
 
 from __future__ import annotations
