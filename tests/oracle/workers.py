@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+import signal
 import tempfile
 from typing import Any
 
@@ -16,6 +17,7 @@ WAIT = 5
 
 
 def _serve(pipe: Any, case_s: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C comes to all processes; the case that runs is to end
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
     from .run import run
 
