@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
-import signal
 import tempfile
 from typing import Any
 
@@ -17,7 +16,7 @@ WAIT = 5
 
 
 def _serve(pipe: Any, case_s: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C comes to all processes; the case that runs is to end
+    os.setsid()  # a signal to the whole group would end the case that runs
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
     from .run import run
 
