@@ -6,7 +6,8 @@
 
 Each case is read in a process that may crash. What is neither right nor refused in words is made smaller, printed as a
 script of h5py and h5stream, and kept in a folder. Ends with status 1 if there was any; a table counts what was right
-and what was refused, for each kind of samples and each way of reading.
+and what was refused, for each kind of samples and each way of reading. Ctrl-C, or SIGTERM, ends
+it after the running cases.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import collections
 import itertools
+import signal
 import sys
 import tempfile
 import threading
@@ -40,14 +42,14 @@ class Fuzzing:
         self.seeds: Iterator[int] = itertools.count(options.seed)
         self.counts: collections.Counter[tuple[str, str, str]] = collections.Counter()
         self.seen: collections.Counter[str] = collections.Counter()
-        self.began, self.lock = time.monotonic(), threading.Lock()
+        self.began, self.lock, self.stopped = time.monotonic(), threading.Lock(), threading.Event()
         self.folder = Path(options.folder or tempfile.mkdtemp(prefix="h5stream-fuzz-"))
         self.folder.mkdir(parents=True, exist_ok=True)
 
     def work(self) -> None:
         """Run one case after the other, until the time is over."""
         worker = Worker(self.options.seconds)
-        while time.monotonic() - self.began < 60 * self.options.minutes:
+        while time.monotonic() - self.began < 60 * self.options.minutes and not self.stopped.is_set():
             with self.lock:
                 seed = next(self.seeds)
             self.one(worker, case_of(seed, self.options.kind))
@@ -114,6 +116,8 @@ def main(arguments: list[str] | None = None) -> int:
         fuzzing.one(worker, case_of(options.case, options.kind))
         worker.close()
     else:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: fuzzing.stopped.set())
         threads = [threading.Thread(target=fuzzing.work) for _ in range(options.processes)]
         for thread in threads:
             thread.start()

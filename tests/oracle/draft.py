@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,8 +45,9 @@ class Draft:
         return self.files[-1]
 
     def use_files(self, lengths: list[int]) -> None:
-        """Make each file a place."""
-        self.places = [Place(self.new_file(f"f{k}.h5"), "", rows) for k, rows in enumerate(lengths)]
+        """Make each file a place, in any order of their names."""
+        numbers = self.rng.sample(range(len(lengths)), len(lengths))
+        self.places = [Place(self.new_file(f"f{k}.h5"), "", rows) for k, rows in zip(numbers, lengths, strict=True)]
 
     def use_groups(self, lengths: list[int], pattern: str = "g/e{}", files: int = 1) -> None:
         """Make groups the places, of one file or several, each file some of them."""
@@ -58,6 +60,20 @@ class Draft:
             path = pattern.replace("{}", str(k))
             file["nodes"].append(storage.drawn_group(self.rng, path))
             self.places.append(Place(file, path, rows))
+
+    def shuffle(self) -> None:
+        """Write each file in another order: one object after the other, or the datasets of all of them mixed."""
+        is_mixed = self.rng.random() < 0.5
+        for file in self.files:
+            ranks = collections.defaultdict[str, float](self.rng.random)
+
+            def rank(node: dict[str, Any], ranks: Any = ranks) -> list[float]:
+                parts = node["path"].split("/")
+                if not is_mixed:  # a group comes before what is in it
+                    return [ranks["/".join(parts[: k + 1])] for k in range(len(parts))]
+                return [2] if "attr" in node else [1, ranks[node["path"]]] if {"type", "soft"} & set(node) else [0]
+
+            file["nodes"].sort(key=rank)
 
     def add(
         self,
@@ -76,7 +92,7 @@ class Draft:
             rng = random.Random(state) if alike else self.rng
             shape = shape_of(place)
             node = {
-                **storage.stored(rng, shape, kind, self.seeds, place.file["libver"]),
+                **storage.stored(rng, shape, kind(place) if callable(kind) else kind, self.seeds, place.file["libver"]),
                 "path": place.name(field),
                 **fixed,
             }

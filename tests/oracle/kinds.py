@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import imagecodecs
 import numpy as np
 
 from . import fields, storage
@@ -188,13 +189,18 @@ def objects(draft: Draft) -> None:
     draft.count = count if isinstance(draft.samples["args"][0], str) else len(draft.samples["args"][0])
     if rng.random() < 0.15:
         draft.samples["options"]["missing"] = rng.choice(["skip", "fill"])
+    has_image = how != "files" and rng.random() < 0.35
+    if has_image:  # these are read where all objects are alike
+        alike = True
     if how == "datasets":
-        _object_field(draft, ".", "x", alike)
+        _object_image(draft, ".", alike) if has_image else _object_field(draft, ".", "x", alike)
         if rng.random() < 0.5:
             fields.attribute(draft)
     else:
         for k in range(rng.randint(1, 3)):
-            _object_field(draft, f"x{k}", f"x{k}", alike)
+            _object_field(draft, f"x{k}", f"x{k}", alike, is_large=rng.random() < 0.15 and not many)
+        if has_image:
+            _object_image(draft, "image", alike)
         if rng.random() < 0.4:
             fields.attribute(draft)
     if rng.random() < 0.7 or many:  # of so many none is found by its values
@@ -215,13 +221,36 @@ def _object_places(draft: Draft, how: str, count: int) -> None:
         draft.places.append(Place(file, path, rng.randint(0, 6) if rng.random() < 0.1 else rng.randint(1, 6)))
 
 
-def _object_field(draft: Draft, path: str, name: str, alike: bool | None) -> None:
+def _object_image(draft: Draft, path: str, alike: bool | None) -> None:
+    """Add an encoded image to every object: bytes, or one opaque value."""
+    rng, seeds = draft.rng, np.random.default_rng(draft.rng.getrandbits(30))
+    is_list, how = rng.random() < 0.3, rng.choice(["u1", "u1", "opaque"])
+    found = {
+        id(place): imagecodecs.png_encode(seeds.integers(0, 255, (place.rows + 1 if is_list else 3, 2), "u1"))
+        for place in draft.places
+    }
+    kind: Any = "u1" if how == "u1" else lambda place: f"V{len(found[id(place)])}"
+    draft.add(
+        path,
+        lambda place: [len(found[id(place)])] if how == "u1" else [],
+        kind,
+        lambda place: found[id(place)] if how == "opaque" else list(found[id(place)]),
+        alike=alike,
+        **({"layout": "contiguous", "chunks": None, "maxshape": None, "first": None} if rng.random() < 0.8 else {}),
+    )
+    options = {"decode": rng.choice(["png", "auto"]), **({"ragged": "list"} if is_list else {})}
+    draft.fields["image"] = call("Field", path, **options)
+
+
+def _object_field(draft: Draft, path: str, name: str, alike: bool | None, is_large: bool = False) -> None:
     """Add a dataset of every object: of one shape, of unlike lengths, of unlike shapes, or one value.
 
-    Objects that are alike in all their datasets are read as rows of one.
+    Objects that are alike in all their datasets are read as rows of one, as the largest of these lie.
     """
     rng, tail = draft.rng, draft.tail(1)
     how = rng.choice(["same", "same", "ragged", "ragged", "value" if alike else "arrays", "value"])
+    if is_large:
+        how, tail = "same", [rng.randint(20, 40)]
     kind = storage.drawn_type(rng, 0.15 if how == "same" else 0.4 if how == "value" else 0)
     if how == "value" and rng.random() < 0.25:
         kind = rng.choice(storage.OFFSET)
@@ -249,7 +278,7 @@ def _object_field(draft: Draft, path: str, name: str, alike: bool | None) -> Non
 
 def _leave_out(draft: Draft) -> None:
     """Take some datasets out of their objects."""
-    names = [f"/{name}" for name in draft.fields if name.startswith("x")]
+    names = [f"/{name}" for name in draft.fields if name.startswith(("x", "image"))]
     for file in draft.files:
         file["nodes"] = [
             node
@@ -334,6 +363,8 @@ def case_of(seed: int, kind: str | None = None) -> dict[str, Any]:
     kind = kind or drawn
     draft = Draft(rng, seed, CALLED[kind])
     KINDS[kind][0](draft)
+    if rng.random() < 0.4:
+        draft.shuffle()
     source = list(dict.fromkeys(place.file["name"] for place in draft.places))
     style = rng.choice(["dict", "dict", "dict", "list", "one"])
     trees = draft.fields

@@ -16,6 +16,7 @@ WAIT = 5
 
 
 def _serve(pipe: Any, case_s: int) -> None:
+    os.setsid()  # a signal to the whole group would end the case that runs
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
     from .run import run
 
