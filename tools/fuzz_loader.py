@@ -40,10 +40,10 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from h5stream import Field, H5Dataset, H5StreamLoader
-from h5stream.engine import reader
+from h5stream.engine import footprint, reader
 from h5stream.engine.landing import kept
 from h5stream.errors import BudgetError, LoaderClosedError, OptionError
-from h5stream.order import chunks, places, windows
+from h5stream.order import chunks, places
 
 HANG_S = 90
 """Seconds that a round may take."""
@@ -67,11 +67,11 @@ SMALL: tuple[tuple[Any, str, Sequence[int]], ...] = (
     (places, "_MOST_32", (20, 100)),
     (places, "PIECE", (1, 7, 64)),
     (places, "MAPPED_NBYTES", (1,)),
-    (windows, "AUTO_NBYTES", (100, 1000)),
-    (windows, "AUTO_BLOCKS", (2, 5)),
-    (windows, "FIRST_NBYTES", (50,)),
-    (windows, "FIRST_BLOCKS", (1, 3)),
-    (windows, "FILE_ORDER_NBYTES", (100, 1000)),
+    (footprint, "AUTO_NBYTES", (100, 1000)),
+    (footprint, "AUTO_BLOCKS", (2, 5)),
+    (footprint, "FIRST_NBYTES", (50,)),
+    (footprint, "FIRST_BLOCKS", (1, 3)),
+    (footprint, "FILE_ORDER_NBYTES", (100, 1000)),
 )
 """Limits that only large data reach, and what they are in some rounds."""
 
