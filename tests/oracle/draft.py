@@ -68,10 +68,14 @@ class Draft:
             ranks = collections.defaultdict[str, float](self.rng.random)
 
             def rank(node: dict[str, Any], ranks: Any = ranks) -> list[float]:
+                if node["path"].startswith("behind_"):  # what links are to
+                    return []
                 parts = node["path"].split("/")
                 if not is_mixed:  # a group comes before what is in it
                     return [ranks["/".join(parts[: k + 1])] for k in range(len(parts))]
-                return [2] if "attr" in node else [1, ranks[node["path"]]] if {"type", "soft"} & set(node) else [0]
+                if "attr" in node:
+                    return [2]
+                return [1, ranks[node["path"]]] if "type" in node or "soft" in node else [0]
 
             file["nodes"].sort(key=rank)
 
