@@ -272,3 +272,21 @@ def test_each_field_of_a_sample_is_of_one_object_in_whatever_order_these_lie(tmp
     dataset = H5Dataset(path, fields, samples=Objects("o/*"))
     for k in range(5):
         assert {int(value) for field in dataset[k] for value in np.asarray(field).reshape(-1)} == {k}
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_images_of_objects_stand_beside_arrays_of_unlike_shapes(tmp_path, shuffle):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(7):
+            file[f"o/{k}/x"] = np.full((k + 1, 2), k)
+            file[f"o/{k}/image"] = np.frombuffer(imagecodecs.png_encode(np.full((4, 5, 3), k, "u1")), "u1")
+    fields = {"x": Field("x", ragged="arrays"), "image": Field("image", decode="png")}
+    dataset = H5Dataset(tmp_path / "a.h5", fields, samples=Objects("o/*"))
+    assert [dataset[k]["image"].unique().tolist() for k in range(7)] == [[k] for k in range(7)]
+    seen = []
+    with H5StreamLoader(dataset, 3, shuffle, seed=0) as loader:
+        for batch in loader:
+            for x, image in zip(batch["x"], batch["image"], strict=True):
+                seen.append(int(image[0, 0, 0]))
+                assert (x.shape, image.shape, x.unique().tolist()) == ((seen[-1] + 1, 2), (4, 5, 3), [seen[-1]])
+    assert sorted(seen) == list(range(7))

@@ -122,7 +122,8 @@ class RowReader:
         self._ragged = _by_their_rows(layout, [one for one in layout.lookups if one.dataset not in laid])
         ragged = {one.dataset for one in layout.lookups if one.counts is not None}
         for dataset in self._datasets:
-            if dataset not in self._lookups and dataset not in ragged and not layout.has_boxes:
+            is_boxed = layout.has_boxes and bool(layout.datasets[dataset][0].along)  # not where a row is an image
+            if dataset not in self._lookups and dataset not in ragged and not is_boxed:
                 self._by_steps.setdefault(layout.steps_of(dataset), []).append(dataset)
         self._boxes: dict[int, list[tuple[NDArray[np.int64], BoxesOfParts]]] = {}
         self._acceptance = (
@@ -171,11 +172,12 @@ class RowReader:
         """Plan what brings a window's samples."""
         layout = self.layout
         if layout.has_boxes:
-            every = [number for number in self._datasets if number < len(layout.aligned)]
+            aligned = [number for number in self._datasets if number < len(layout.aligned)]
+            every = [number for number in aligned if layout.datasets[number][0].along]
             yield from self._plan_boxes(placement.each_row(), every, task_nbytes)
         for (steps, at, pad), datasets in self._by_steps.items():
             rows, outside = placement, None
-            if layout.space is not None:
+            if layout.space is not None and not layout.has_boxes:
                 rows, outside = placed_spans(placement.each_row(), steps, at, layout.space, pad, layout.rows)
             if len(rows):
                 yield from self.plan_rows(rows, task_nbytes, datasets)

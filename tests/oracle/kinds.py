@@ -190,8 +190,6 @@ def objects(draft: Draft) -> None:
     if rng.random() < 0.15:
         draft.samples["options"]["missing"] = rng.choice(["skip", "fill"])
     has_image = how != "files" and rng.random() < 0.35
-    if has_image:  # these are read where all objects are alike
-        alike = True
     if how == "datasets":
         _object_image(draft, ".", alike) if has_image else _object_field(draft, ".", "x", alike)
         if rng.random() < 0.5:
