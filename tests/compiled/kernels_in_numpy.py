@@ -5,8 +5,6 @@ A window is one array of bytes; `places` are where rows begin in it.
 
 from __future__ import annotations
 
-import functools
-
 import numpy as np
 
 
@@ -22,38 +20,6 @@ def scatter(memory, places, rows, lengths, source, stride, segments, row_nbytes)
 def elements_of_planes(source, planes, count):
     """Join byte planes to elements, one row of bytes for each."""
     return np.stack([source[begin : begin + count] for begin in planes], axis=1)
-
-
-def run_of(row, run):
-    """Take one run out of a row of a chunk, as `read_rows` names it."""
-    first, _, nbytes, repeat, step, unit, _ = run
-    taken = np.concatenate([row[first + k * step :][:nbytes] for k in range(repeat)])
-    return taken.reshape(-1, unit)[:, ::-1].reshape(-1)
-
-
-def box(volume, origin, offsets, mode):
-    """Take a box out of a volume; also return which of its elements lie inside."""
-    index = [begin + np.array(each) for begin, each in zip(origin, offsets, strict=True)]
-    if mode == 0:
-        inside = [(each >= 0) & (each < size) for each, size in zip(index, volume.shape, strict=True)]
-        index = [np.clip(each, 0, size - 1) for each, size in zip(index, volume.shape, strict=True)]
-        return volume[np.ix_(*index)], functools.reduce(np.multiply.outer, inside)
-    if mode == 1:
-        index = [np.clip(each, 0, size - 1) for each, size in zip(index, volume.shape, strict=True)]
-    else:
-        index = [np.pad(np.arange(size), (99, 99), mode="reflect")[each + 99] if size > 1 else 0 * each
-                 for each, size in zip(index, volume.shape, strict=True)]  # fmt: skip
-    return volume[np.ix_(*index)], np.ones([len(each) for each in index], bool)
-
-
-def dense(values, columns, offsets, places, wanted):
-    """Lay the rows of a sparse matrix dense."""
-    out = np.zeros((len(offsets) - 1, wanted), values.dtype)
-    for row in range(len(out)):
-        for k in range(offsets[row], offsets[row + 1]):
-            if places[columns[k]] >= 0:
-                out[row, places[columns[k]]] += values[k]
-    return out
 
 
 def random_words(state):
@@ -100,8 +66,3 @@ def homes_of_groups(groups, edges, strata, samples, weights, by_size, total, lac
         np.subtract.at(lacks[:, best], strata[its], samples[its] * total)
         empty.discard(best)
     return homes
-
-
-def total(limbs):
-    """Return the number that limbs 22 bits apart stand for, of each column."""
-    return [sum(int(limb) << 22 * place for place, limb in enumerate(column)) for column in limbs.T]
