@@ -236,6 +236,24 @@ def test_the_old_words_of_a_field_mean_the_same_and_warn(old, new):
     assert repr(field) == repr(Field("x", **new))
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"repeat": True, "steps": [0]}, "repeat= and steps= do not go together"),
+        ({"rows": "y", "names": ["a"]}, "rows= and names= do not go together"),
+        ({"max_length": 3, "crop": Crop(3)}, "max_length= and crop= do not go together"),
+        ({"take": [0], "steps": [1]}, "take= was given, and so was an old name"),
+        ({"lookup": "y", "rows": "z"}, "lookup= was given, and so was an old name"),
+        ({"normalise": {"mean": 1}, "std": 2}, "normalise= was given, and so was an old name"),
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:Field:DeprecationWarning")
+def test_old_words_of_a_field_that_contradict_others_are_refused(words, said):
+    with pytest.raises(OptionError, match=said):
+        Field("x", **words)
+
+
 def test_names_of_objects_are_a_lookup_and_a_misspelt_word_is_told():
     with pytest.warns(DeprecationWarning, match="write lookup="):
         assert Field("{}", names=["a"]).names == Field("{}", lookup=["a"]).names == ["a"]

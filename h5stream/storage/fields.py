@@ -402,6 +402,14 @@ def _with_new_names(given: dict[str, Any], old: Mapping[str, Any]) -> dict[str, 
         if name not in _OLD:
             raise TypeError(f"Field has no argument {name}=.{did_you_mean(name, given)}")
         warnings.warn(f"Field({name}=) goes in 0.4: write {_OLD[name].format(name)}", DeprecationWarning, stacklevel=3)
+    said = {
+        name
+        for name, value in old.items()
+        if value is not None and value is not False and not (isinstance(value, str) and not value)
+    }
+    for name, others in (("repeat", {*_TOOK}), ("rows", {"names"}), ("max_length", {"crop"})):
+        if name in said and said & others:
+            raise OptionError(f"Field: {name}= and {min(said & others)}= do not go together; give one of them")
     ragged = {key: old[key] for key in ("crop", "pad_value") if key in old}
     if old.get("max_length") is not None:
         ragged["crop"] = Crop(old["max_length"], at="start")
@@ -413,6 +421,9 @@ def _with_new_names(given: dict[str, Any], old: Mapping[str, Any]) -> dict[str, 
         "decode": (given["decode"], old["length"]) if old.get("length") else None,
         "normalise": {key: old[key] for key in _SCALED if old.get(key) is not None} or None,
     }
+    for key in ("take", "lookup", "normalise"):
+        if meant[key] is not None and given[key] is not None:
+            raise OptionError(f"Field: {key}= was given, and so was an old name of it; leave out the old one")
     return {key: value if meant[key] is None else meant[key] for key, value in given.items()}
 
 
