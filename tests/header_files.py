@@ -20,6 +20,7 @@ from making import libhdf5
 
 from h5stream.storage import headers as ours
 from h5stream.storage import templates
+from h5stream.storage.source import identity_of
 
 LIBVERS = ("earliest", "v108", "v110", "v112", "v114", "latest")
 COMPOUND = np.dtype([("a", "<f4"), ("b", ">i2"), ("c", "S3"), ("d", "<u1", (2, 3))])
@@ -220,11 +221,11 @@ def compare_with_h5py(path: Path, *, every: bool = True, sound: bool = True) -> 
         descriptor = os.open(path, os.O_RDONLY)
         try:
             superblock = ours.superblock_of(file, os.fstat(descriptor).st_size)
-            given = ours.given_of(descriptor, superblock)
+            raw = ours.raw_of(identity_of(str(path)).open(), superblock)
             addresses = _walk(file, counts)
             names = _attribute_names(file, addresses)
-            read = ours.read_headers(given, np.array(addresses, dtype=np.int64), [*names, "none such"])
-            chunks = ours.chunks_of(given, read)
+            read = ours.read_headers(raw, np.array(addresses, dtype=np.int64), [*names, "none such"])
+            chunks = ours.chunks_of(raw, read)
             _check_shapes_of_arrays(read, chunks, len(addresses))
             seen: collections.Counter[int] = collections.Counter()
             alike: dict[Any, Any] = {}

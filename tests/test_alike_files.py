@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, SampleNumber, errors
-from h5stream.storage import units, whereabouts
+from h5stream.storage import whereabouts
 from h5stream.storage.catalogue import kept_of
 
 COUNT = 23
@@ -28,7 +28,6 @@ FORMS = {
 def _many(request, monkeypatch):
     """What was found of few files is kept, as of many, or not."""
     monkeypatch.setattr(whereabouts, "MANY", request.param)
-    monkeypatch.setattr(units, "OPEN_AT_ONCE", 5)
 
 
 @pytest.fixture

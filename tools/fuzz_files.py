@@ -49,6 +49,7 @@ from h5stream.errors import H5StreamError
 from h5stream.storage import headers
 from h5stream.storage.layout import HEAP
 from h5stream.storage.opening import open_layout
+from h5stream.storage.source import identity_of
 from h5stream.storage.templates import checksums
 
 SIGNATURES = (
@@ -197,11 +198,8 @@ def damaged_headers(target: Target, generator: np.random.Generator) -> bytes:
 
 def read_headers_alone(target: Target, path: Path) -> None:
     """Read a damaged file by ourselves, as if its superblock and its addresses were still known."""
-    descriptor = os.open(path, os.O_RDONLY)
-    given = headers.given_of(descriptor, target.superblock)
-    read = headers.read_headers(given, np.array(target.addresses), ["number 0", "text 2", "big"])
-    headers.chunks_of(given, read)
-    os.close(descriptor)
+    raw = headers.raw_of(identity_of(str(path)).open(), target.superblock)
+    headers.chunks_of(raw, headers.read_headers(raw, np.array(target.addresses), ["number 0", "text 2", "big"]))
 
 
 def of_headers(number: int, files: int, sound: Path) -> Iterator[Case]:

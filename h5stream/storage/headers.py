@@ -14,34 +14,32 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.storage.source import ByteSource
 from h5stream.storage.templates import (
     BTREE_1,
     CHUNKED,
     CONTIGUOUS,
-    FILE_NBYTES,
     FIXED_ARRAY,
-    LENGTH_NBYTES,
     MOST_AXES,
     NOWHERE,
-    OFFSET_NBYTES,
     SINGLE,
     Bools,
     Bytes,
     Ints,
     Matched,
+    Raw,
     Template,
     checksums,
     match,
     numbers_in,
     places_in,
-    read_blocks,
     template_of,
 )
 
 ABSENT, ASK = -1, -2
 """An attribute that an object lacks, and one that libhdf5 must be asked for."""
 
-_LOT = 1 << 16
+LOT = 1 << 16
 """Headers that are compared together."""
 _COMPARED_EACH, _COMPARED_MORE = 8, 1 << 20
 """Comparisons of a header with a template, for each object and besides, after which what is left is asked for."""
@@ -114,19 +112,16 @@ def superblock_of(file: Any, file_nbytes: int) -> Superblock:
     return Superblock(file_nbytes, int(wide), int(long), int(creation.get_userblock()))
 
 
-def given_of(descriptor: int, superblock: Superblock) -> Ints:
-    """Return what `templates` takes of a file. Of an odd one nothing is read."""
-    sizes = superblock.offset_nbytes, superblock.length_nbytes
-    known = all(size in (2, 4, 8) for size in sizes) and 0 <= superblock.base_address < superblock.file_nbytes
-    return np.array([descriptor, superblock.file_nbytes if known else 0, *sizes, superblock.base_address])
+def raw_of(source: ByteSource, superblock: Superblock) -> Raw:
+    """Return the bytes of a file for reading headers. Of an odd one nothing is read."""
+    nbytes, wide, long, base = superblock
+    known = wide in (2, 4, 8) and long in (2, 4, 8) and 0 <= base < nbytes
+    return Raw(source=source, wide=wide, long=long, origin=np.array([base]), end=np.array([nbytes if known else 0]))
 
 
-def read_headers(givens: Ints, addresses: Ints, attributes: Sequence[str] = ()) -> Headers:
-    """Read the headers of some objects, of the one file that all lie in or of one each.
-
-    `givens` is what `given_of` says of each file; `addresses` are counted from the base address, as h5py gives them.
-    """
-    addresses, givens = np.asarray(addresses, dtype=np.int64), np.atleast_2d(givens)
+def read_headers(raw: Raw, addresses: Ints, attributes: Sequence[str] = ()) -> Headers:
+    """Read the headers of some objects, of which h5py gives the addresses."""
+    addresses = np.asarray(addresses, dtype=np.int64)
     wanted = {name: name.encode("utf-8", "surrogateescape") for name in attributes}
     found = _room_for(len(addresses), wanted)
     # In the order of the file: a million that are read in random order take 2.5 s so, and 3.6 s as they come.
@@ -135,7 +130,7 @@ def read_headers(givens: Ints, addresses: Ints, attributes: Sequence[str] = ()) 
     kinds: dict[Any, int] = {}
     unknown, compared = 0, 0
     while len(left) and unknown < _MOST_UNKNOWN and compared < _COMPARED_EACH * len(addresses) + _COMPARED_MORE:
-        template = template_of(given_to(givens, left[:1])[0], int(addresses[left[0]]), [*wanted.values()])
+        template = template_of(raw.of(left[:1]), int(addresses[left[0]]), [*wanted.values()])
         if template is None:
             left, unknown = left[1:], unknown + 1
             continue
@@ -143,18 +138,15 @@ def read_headers(givens: Ints, addresses: Ints, attributes: Sequence[str] = ()) 
             kinds[template.kind] = len(found.kinds)
             found.kinds.append(template)
         compared += len(left)
-        lots = (left[low : low + _LOT] for low in range(0, len(left), _LOT))
-        fits = np.concatenate([_take(found, template, kinds, some, addresses, givens, wanted) for some in lots])
+        lots = (left[low : low + LOT] for low in range(0, len(left), LOT))
+        fits = np.concatenate(
+            [_take(found, template, kinds, some, addresses[some], raw.of(some), wanted) for some in lots]
+        )
         fits[0] = True  # what was walked through is done, also if it contradicts itself
         unknown += bool(fits.sum() == 1)  # like no other: libhdf5 is as quick, and asked for many such
         left = left[~fits]
     axes = max(int(found.rank.max(initial=0)), 0)
     return found._replace(dims=found.dims[:, :axes])
-
-
-def given_to(givens: Ints, which: Any) -> Ints:
-    """Return what is given of the files of some, where each has its own."""
-    return givens if len(givens) == 1 else givens[which]
 
 
 def _room_for(count: int, names: Any) -> Headers:
@@ -175,12 +167,9 @@ def _room_for(count: int, names: Any) -> Headers:
     )
 
 
-def _take(
-    found: Headers, template: Template, kinds: Any, some: Ints, addresses: Ints, all_givens: Ints, wanted: Any
-) -> Bools:
+def _take(found: Headers, template: Template, kinds: Any, some: Ints, addresses: Ints, raw: Raw, wanted: Any) -> Bools:
     """Note what objects say that a template fits; tell which these are. `kinds` has a number for all that is a kind."""
-    givens = given_to(all_givens, some)
-    matched = match(template, givens, addresses[some])
+    matched = match(template, raw, addresses)
     fits, rank = matched.fits, max(template.rank, 0)
     dims = np.zeros((len(some), rank), dtype=np.int64)
     for axis in range(rank):
@@ -189,12 +178,12 @@ def _take(
     address, nbytes = np.full(len(some), NOWHERE), np.zeros(len(some), np.int64)
     if template.address is not None:
         if template.layout == CHUNKED or template.layout == CONTIGUOUS:
-            address = matched.address(template.address, givens)
+            address = matched.address(template.address, raw)
         else:
             address = matched.begins[template.address.block] + template.address.at
         fits &= address >= NOWHERE
         nbytes = _nbytes(template, matched, address, dims)
-        fits &= (address == NOWHERE) | ((nbytes >= 0) & (nbytes <= givens[:, FILE_NBYTES] - address))
+        fits &= (address == NOWHERE) | ((nbytes >= 0) & (nbytes <= raw.end - address))
     which = some[fits]
     found.kind[which], found.rank[which], found.layout[which] = kinds[template.kind], template.rank, template.layout
     found.address[which], found.nbytes[which] = address[fits], nbytes[fits]
@@ -243,10 +232,10 @@ def _take_value(
     values.kind[which] = kinds.setdefault(value.kind, len(kinds))
 
 
-def chunks_of(givens: Ints, headers: Headers, which: Ints | None = None) -> StoredChunks:
+def chunks_of(raw: Raw, headers: Headers, which: Ints | None = None) -> StoredChunks:
     """Read the chunk indexes of some objects: trees of one leaf, arrays of one page, single chunks."""
     wanted = np.arange(len(headers.kind)) if which is None else np.asarray(which, dtype=np.int64)
-    givens, understood = np.atleast_2d(givens), np.zeros(len(wanted), dtype=bool)
+    understood = np.zeros(len(wanted), dtype=bool)
     parts = [np.zeros((0, 5), dtype=np.int64)]
     for number, template in enumerate(headers.kinds):
         places = np.flatnonzero(headers.kind[wanted] == number)
@@ -265,7 +254,7 @@ def chunks_of(givens: Ints, headers: Headers, which: Ints | None = None) -> Stor
             some = np.stack([of, zeros, headers.address[owners], headers.nbytes[owners], mask], axis=1)
         elif template.index in (BTREE_1, FIXED_ARRAY):
             read = _leaves if template.index == BTREE_1 else _arrays
-            known, some = read(template, given_to(givens, owners), headers.address[owners], grid)
+            known, some = read(template, raw.of(owners), headers.address[owners], grid)
         else:
             continue
         some[:, 0] = places[some[:, 0]]
@@ -277,24 +266,22 @@ def chunks_of(givens: Ints, headers: Headers, which: Ints | None = None) -> Stor
     return StoredChunks(understood, wanted[place], chunk, offset, nbytes, mask.astype(np.uint32))
 
 
-def _leaves(template: Template, givens: Ints, where: Ints, grid: Ints) -> tuple[Bools, Ints]:
+def _leaves(template: Template, raw: Raw, where: Ints, grid: Ints) -> tuple[Bools, Ints]:
     """Read trees that are one leaf; what is said of a chunk must be a place in the grid, ascending, and in the file.
 
     Libhdf5 lists all chunks, but finds only those that lie between the keys on their left and right.
     """
-    wide, key = int(givens[0, OFFSET_NBYTES]), 8 * (template.rank + 2)
-    head, each = 8 + 2 * wide, key + wide
+    key = 8 * (template.rank + 2)
+    head, each = 8 + 2 * raw.wide, key + raw.wide
     known, found = np.zeros(len(where), dtype=bool), [np.zeros((0, 5), dtype=np.int64)]
-    first, is_there = read_blocks(givens, where, head)
+    first, is_there = raw.read(where, head)
     is_there &= (first[:, :6] == np.frombuffer(b"TREE\1\0", np.uint8)).all(axis=1)
     entries = np.ascontiguousarray(first[:, 6:8]).view("<u2")[:, 0].astype(np.int64)
-    if (givens[:, OFFSET_NBYTES] != wide).any():
-        return known, found[0]
     for count in np.unique(entries[is_there]).tolist():
         which = np.flatnonzero(is_there & (entries == count))
-        given = given_to(givens, which)
-        data, whole = read_blocks(given, where[which], head + count * each + key)
-        keys, child, sound = _keys(data, head, each, count, template, given)
+        own = raw.of(which)
+        data, whole = own.read(where[which], head + count * each + key)
+        keys, child, sound = _keys(data, head, each, count, template, own)
         sound &= whole
         chunk = keys[:, :, 2:-1] // np.array(template.chunk_shape)
         number = np.zeros((len(which), count), dtype=np.int64)
@@ -304,7 +291,7 @@ def _leaves(template: Template, givens: Ints, where: Ints, grid: Ints) -> tuple[
         sound &= (np.diff(number, axis=1) > 0).all(axis=1)
         nbytes, mask = keys[:, :count, 0], keys[:, :count, 1]
         size = math.prod(template.chunk_shape) * template.element_nbytes
-        sound &= ((nbytes > 0) & (nbytes <= given[:, FILE_NBYTES, None] - child)).all(axis=1)
+        sound &= ((nbytes > 0) & (nbytes <= own.end[:, None] - child)).all(axis=1)
         if not template.filters:
             sound &= ((nbytes == size) & (mask == 0)).all(axis=1)
         known[which] = sound
@@ -313,33 +300,32 @@ def _leaves(template: Template, givens: Ints, where: Ints, grid: Ints) -> tuple[
     return known, np.concatenate(found)
 
 
-def _arrays(template: Template, givens: Ints, where: Ints, grid: Ints) -> tuple[Bools, Ints]:
+def _arrays(template: Template, raw: Raw, where: Ints, grid: Ints) -> tuple[Bools, Ints]:
     """Read fixed arrays of one page, whose elements are all there in the grid's own order."""
-    wide, long = int(givens[0, OFFSET_NBYTES]), int(givens[0, LENGTH_NBYTES])
+    wide, long = raw.wide, raw.long
     known, found = np.zeros(len(where), dtype=bool), [np.zeros((0, 5), dtype=np.int64)]
     whole, is_filtered = math.prod(template.chunk_shape) * template.element_nbytes, int(template.filters > 0)
-    head, is_there = _checked(givens, where, 12 + long + wide, b"FAHD\0" + bytes([is_filtered]))
+    head, is_there = _checked(raw, where, 12 + long + wide, b"FAHD\0" + bytes([is_filtered]))
     count, each, bits = numbers_in(head, 8, long), *head[:, 6:8].astype(np.int64).T
     # Libhdf5 takes the bytes of a size from those of a chunk (layout version 4), or of a length (5).
     widths = [wide + 4 + one for one in (max(2, (whole.bit_length() - 1) // 8 + 2), long)] if is_filtered else [wide]
     is_there &= (count == grid.prod(axis=1)) & np.isin(each, widths) & (count <= 1 << np.minimum(bits, 20))
-    is_there &= givens[:, OFFSET_NBYTES] == wide
-    block = places_in(head, 8 + long, wide, givens)
+    block = places_in(head, 8 + long, raw)
     known |= is_there & (block == NOWHERE)
     is_there &= block >= 0
     for several, size in {*zip(count[is_there].tolist(), each[is_there].tolist(), strict=True)}:
         which = np.flatnonzero(is_there & (count == several) & (each == size))
-        given, begin = given_to(givens, which), 6 + wide
-        data, sound = _checked(given, block[which], begin + several * size + 4, b"FADB\0" + bytes([is_filtered]))
-        sound &= places_in(data, 6, wide, given) == where[which]
+        own, begin = raw.of(which), 6 + wide
+        data, sound = _checked(own, block[which], begin + several * size + 4, b"FADB\0" + bytes([is_filtered]))
+        sound &= places_in(data, 6, own) == where[which]
         every = np.ascontiguousarray(data[:, begin : begin + several * size]).reshape(-1, size)
-        offset = places_in(every, 0, wide, np.repeat(given, several, axis=0) if len(given) > 1 else given)
+        offset = places_in(every, 0, raw.of(np.repeat(which, several)))
         nbytes, mask = np.full(len(offset), whole), np.zeros(len(offset), np.int64)
         if is_filtered:
             nbytes, mask = numbers_in(every, wide, size - wide - 4), numbers_in(every, size - 4, 4)
         columns = [one.reshape(len(which), several) for one in (offset, nbytes, mask)]
         there = columns[0] != NOWHERE
-        inside = (columns[0] >= 0) & (columns[1] > 0) & (columns[1] <= given[:, FILE_NBYTES, None] - columns[0])
+        inside = (columns[0] >= 0) & (columns[1] > 0) & (columns[1] <= own.end[:, None] - columns[0])
         sound &= (inside | ~there).all(axis=1)
         known[which] = sound
         place, number = np.nonzero(there & sound[:, None])
@@ -347,15 +333,15 @@ def _arrays(template: Template, givens: Ints, where: Ints, grid: Ints) -> tuple[
     return known, np.concatenate(found)
 
 
-def _checked(givens: Ints, where: Ints, nbytes: int, sign: bytes) -> tuple[Bytes, Bools]:
+def _checked(raw: Raw, where: Ints, nbytes: int, sign: bytes) -> tuple[Bytes, Bools]:
     """Read structures that begin with some bytes and end with a checksum; tell which do."""
-    data, is_there = read_blocks(givens, where, nbytes)
+    data, is_there = raw.read(where, nbytes)
     is_there &= (data[:, : len(sign)] == np.frombuffer(sign, np.uint8)).all(axis=1)
     is_there &= checksums(data[:, : nbytes - 4]) == numbers_in(data, nbytes - 4, 4)
     return data, is_there
 
 
-def _keys(data: Bytes, head: int, each: int, count: int, template: Template, givens: Ints) -> tuple[Ints, Ints, Bools]:
+def _keys(data: Bytes, head: int, each: int, count: int, template: Template, raw: Raw) -> tuple[Ints, Ints, Bools]:
     """Return of each leaf its keys (bytes, mask, and where a chunk begins along each axis), and where chunks lie.
 
     Tells which of them are sound: keys are first elements of chunks, and the last one lies behind all chunks.
@@ -363,7 +349,7 @@ def _keys(data: Bytes, head: int, each: int, count: int, template: Template, giv
     rows, rank = len(data), template.rank
     keys = np.zeros((rows, count + 1, rank + 3), dtype=np.int64)
     child = np.zeros((rows, count), dtype=np.int64)
-    wide, sound = each - 8 * (rank + 2), np.ones(rows, dtype=bool)
+    sound = np.ones(rows, dtype=bool)
     sides = np.array([*template.chunk_shape, template.element_nbytes])
     for k in range(count + 1):
         at = head + k * each
@@ -372,7 +358,7 @@ def _keys(data: Bytes, head: int, each: int, count: int, template: Template, giv
         sound &= ((keys[:, k, 2:] >= 0) & (keys[:, k, 2:] % sides == 0)).all(axis=1)
         if k < count:
             sound &= keys[:, k, -1] == 0
-            child[:, k] = places_in(data, at + each - wide, wide, givens)
+            child[:, k] = places_in(data, at + each - raw.wide, raw)
             sound &= child[:, k] >= 0
     if count:
         sound &= _comes_before(keys[:, -2, 2:], keys[:, -1, 2:])

@@ -193,7 +193,7 @@ def bytes_of_each(
     members: ObjectsOfFile, which: Ints, found: EachBytes, *, file: int, row_start: int, targets: Sequence[Target]
 ) -> DatasetPart:
     """Return objects of a file that are bytes as rows."""
-    superblock, where, nbytes = members.raw.superblock, found.table["where"], found.table["bytes"]
+    superblock, where, nbytes = members.within.superblock, found.table["where"], found.table["bytes"]
     doubtful = (where >= 0) & ((nbytes < 0) | (nbytes > superblock.file_nbytes - where) | (nbytes >= 1 << 32))
     where, nbytes = np.where(doubtful, DOUBTFUL, where), np.where(doubtful, 1, nbytes)
     names = Names.of(inside_of(members.names[k], found.path) for k in which.tolist())

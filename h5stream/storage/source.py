@@ -466,9 +466,9 @@ class FilesBytes:
 
     def read_many(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
         """Fill each target with the bytes that start at its offset; raises what `FileBytes.read_into` does."""
-        arrays = [np.frombuffer(target, dtype=np.uint8) for target in targets]
-        places = np.array([array.ctypes.data for array in arrays], dtype=np.int64)
-        self.read_each(np.array(offsets, np.int64), np.array([array.size for array in arrays], np.int64), places)
+        places = [ctypes.addressof(ctypes.c_char.from_buffer(target)) for target in targets]
+        nbytes = [target.nbytes for target in targets]
+        self.read_each(*(np.array(each, np.int64) for each in (offsets, nbytes, places)))
 
     def read_each(self, offsets: Ints, nbytes: Ints, places: Ints) -> None:
         """Read to addresses."""

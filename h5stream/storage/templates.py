@@ -17,13 +17,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from h5stream.storage.source import ByteSource
 
 Bytes = NDArray[np.uint8]
 Bools = NDArray[np.bool_]
@@ -38,16 +39,12 @@ GROUP, CONTIGUOUS, COMPACT, CHUNKED = 0, 1, 2, 3
 BTREE_1, SINGLE, IMPLICIT, FIXED_ARRAY, EXTENSIBLE_ARRAY, BTREE_2 = range(6)
 """Kinds of chunk index, numbered as in libhdf5's ``H5D_chunk_index_t``."""
 
-DESCRIPTOR, FILE_NBYTES, OFFSET_NBYTES, LENGTH_NBYTES, BASE = range(5)
-"""Places in what is given of a file: its descriptor, its bytes, those of an address and of a length in it, and where
-addresses count from."""
-
 MOST_AXES = 8
 _MOST_NBYTES = 1 << 16
 """The longest header, or block of one, that is looked at; h5py's usual ones take 272 bytes."""
 _MOST_BLOCKS = 16
-_READ_NBYTES = 1 << 20
-"""Bytes that are read at once, for blocks that lie within them."""
+_READ_NBYTES, _ROOM_NBYTES = 1 << 20, 4 << 20
+"""Bytes that are read at once, for blocks that lie within them, and that are asked for together."""
 _GAP_NBYTES = 4096
 """Bytes between two blocks that are read along."""
 _MOST_ELEMENTS = 1 << 60
@@ -58,6 +55,54 @@ _NIL, _GROUP_INFO, _ATTRIBUTE, _COMMENT, _OLD_TIME, _CONTINUATION = 0x00, 0x0A, 
 _SYMBOL_TABLE, _TIME, _ATTRIBUTE_INFO, _REFERENCES = 0x11, 0x12, 0x15, 0x16
 _SHARED, _KNOWN_FLAGS = 2, 0x47
 """Flags of messages: constant, shared, never to be shared, may be shared."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raw:
+    """The bytes that objects lie in, of one file or of several one behind the other, and how wide numbers are there."""
+
+    source: ByteSource
+    wide: int  # wide, long: bytes of an address, and of a length
+    long: int
+    origin: Ints  # origin, end: where addresses of a file count from, and where it ends; of each object, or of all
+    end: Ints
+
+    def of(self, which: Any) -> Raw:
+        """Return the same for some objects."""
+        return self if len(self.end) == 1 else replace(self, origin=self.origin[which], end=self.end[which])
+
+    def read(self, where: Ints, nbytes: int) -> tuple[Bytes, Bools]:
+        """Read so many bytes at each of some places; tell which of these lie in their files.
+
+        Rows are filled up to words of 8 bytes.
+        """
+        data = np.zeros((len(where), -(-nbytes // 8) * 8), dtype=np.uint8)
+        is_there = (where >= 0) & (where <= self.end - nbytes)
+        which = np.flatnonzero(is_there)
+        which = which[np.argsort(where[which], kind="stable")]
+        ascending = where[which]
+        apart = (np.diff(ascending) > nbytes + _GAP_NBYTES) | (np.diff(ascending // _READ_NBYTES) > 0)
+        low = np.append(0, np.flatnonzero(apart) + 1)[: len(which)]
+        high = np.append(low[1:], len(which))[: len(which)]
+        begins = ascending[low]
+        sizes = ascending[high - 1] + nbytes - begins
+        edges = np.append(0, np.cumsum(sizes))
+        for first, last in _runs(edges[:-1] // _ROOM_NBYTES):
+            room = np.empty(edges[last] - edges[first], np.uint8)
+            ends = itertools.pairwise((edges[first : last + 1] - edges[first]).tolist())
+            self.source.read_many(begins[first:last].tolist(), [room.data[one:other] for one, other in ends])
+            some = slice(int(low[first]), int(high[last - 1]))
+            at = ascending[some] + np.repeat(
+                edges[first:last] - edges[first] - begins[first:last], (high - low)[first:last]
+            )
+            data[which[some], :nbytes] = np.lib.stride_tricks.sliding_window_view(room, nbytes)[at]
+        return data, is_there
+
+
+def _runs(numbers: Ints) -> Iterator[tuple[int, int]]:
+    """Yield where runs of equal numbers begin and end."""
+    edges = np.flatnonzero(np.diff(numbers)) + 1
+    return itertools.pairwise([0, *edges.tolist(), len(numbers)] if len(numbers) else [])
 
 
 class Place(NamedTuple):
@@ -116,17 +161,17 @@ class UnknownError(Exception):
     """What is not understood: libhdf5 is asked."""
 
 
-def template_of(given: Ints, address: int, wanted: Sequence[bytes] = ()) -> Template | None:
+def template_of(raw: Raw, address: int, wanted: Sequence[bytes] = ()) -> Template | None:
     """Walk through the header at an address, for the values of some attributes too; None if it is not understood."""
     with contextlib.suppress(UnknownError, OSError):
-        return _Walk(given, wanted).header(address)
+        return _Walk(raw, wanted).header(address)
     return None
 
 
-def lookup_of(given: Ints, address: int, name: bytes) -> tuple[Template, Place] | None:
+def lookup_of(raw: Raw, address: int, name: bytes) -> tuple[Template, Place] | None:
     """Walk through a group to one of its links; give where the address lies that it leads to, or None."""
     with contextlib.suppress(UnknownError, OSError):
-        walk = _Walk(given, ())
+        walk = _Walk(raw, ())
         found = walk.header(address)
         if found.tables is not None:
             walk.symbols(name)
@@ -138,8 +183,8 @@ def lookup_of(given: Ints, address: int, name: bytes) -> tuple[Template, Place] 
 class _Walk:
     """A way through the blocks of one object."""
 
-    def __init__(self, given: Ints, wanted: Sequence[bytes]) -> None:
-        self._descriptor, self._size, self._wide, self._long, self._base = map(int, given)
+    def __init__(self, raw: Raw, wanted: Sequence[bytes]) -> None:
+        self._raw, self._wide, self._long, self._base = raw, raw.wide, raw.long, int(raw.origin[0])
         self._wanted, self._found = wanted, Template()
         self._queue: list[tuple[Place, int, int]] = []
         self._layout_at = (0, 0, 0)
@@ -149,11 +194,8 @@ class _Walk:
     def _read(self, where: Place | None, address: int, nbytes: int, *, is_checked: bool = False) -> int:
         """Read a block; give its number."""
         blocks = self._found.blocks
-        if not 0 < nbytes <= _MOST_NBYTES or len(blocks) == _MOST_BLOCKS or not 0 <= address <= self._size - nbytes:
-            raise UnknownError
-        data = np.frombuffer(os.pread(self._descriptor, nbytes, address), dtype=np.uint8)
-        if len(data) < nbytes:
-            raise UnknownError
+        self._check(holds=0 < nbytes <= _MOST_NBYTES and len(blocks) < _MOST_BLOCKS)
+        data = np.frombuffer(self._there(address, nbytes), dtype=np.uint8)
         same = np.ones(nbytes, dtype=bool)
         if is_checked:
             same[-4:] = False
@@ -161,6 +203,12 @@ class _Walk:
                 raise UnknownError
         blocks.append(Block(where, data, same, is_checked))
         return len(blocks) - 1
+
+    def _there(self, where: int, nbytes: int) -> bytes:
+        """Read some bytes, all of which must be there."""
+        data, is_there = self._raw.read(np.array([where]), nbytes)
+        self._check(holds=bool(is_there[0]))
+        return data[0, :nbytes].tobytes()
 
     def _bytes(self, block: int, at: int, nbytes: int) -> bytes:
         if not 0 <= at <= at + nbytes <= len(self._found.blocks[block].data):
@@ -181,8 +229,7 @@ class _Walk:
         value, place = self._number(block, at, self._wide), self._varying(block, at, self._wide)
         if value == (1 << 8 * self._wide) - 1:
             return place, NOWHERE
-        if value >= self._size - self._base:
-            raise UnknownError
+        self._check(holds=value < int(self._raw.end[0]) - self._base)
         return place, value + self._base
 
     def _check(self, *, holds: bool) -> None:
@@ -194,8 +241,7 @@ class _Walk:
     def header(self, address: int) -> Template:
         """Walk through a header with all its blocks."""
         where, found = address + self._base, self._found
-        head = os.pread(self._descriptor, 64, where) if 0 <= where < self._size else b""
-        self._check(holds=len(head) >= 32)
+        head = self._there(where, 32)
         if head[0] == 1:
             end, count = 16 + int.from_bytes(head[8:12], "little"), int.from_bytes(head[2:4], "little")
             block = self._read(None, where, end)
@@ -415,8 +461,8 @@ class _Walk:
         names = self._read(place, where, self._number(block, 8, self._long))
         place, where = tree, self._address(*tree[:2])[1]
         for _ in range(MOST_AXES):
-            head = os.pread(self._descriptor, 8, where)
-            self._check(holds=head[:5] in (b"TREE\0", b"SNOD\1") and len(head) == 8)
+            head = self._there(where, 8)
+            self._check(holds=head[:5] in (b"TREE\0", b"SNOD\1"))
             count = int.from_bytes(head[6:8], "little")
             if head[:4] == b"SNOD":
                 self._leaf(self._read(place, where, 8 + count * (2 * wide + 24)), names, count)
@@ -473,9 +519,9 @@ class Matched(NamedTuple):
         """Return a number of each; one of 2**63 and more is negative."""
         return numbers_in(self.data[place.block], place.at, place.nbytes)
 
-    def address(self, place: Place, givens: Ints) -> Ints:
-        """Return an address of each as an offset in its file; `NOWHERE` or `BEYOND` where it is none."""
-        return places_in(self.data[place.block], place.at, place.nbytes, givens)
+    def address(self, place: Place, raw: Raw) -> Ints:
+        """Return an address of each as a place in all bytes; `NOWHERE` or `BEYOND` where it is none."""
+        return places_in(self.data[place.block], place.at, raw)
 
 
 def numbers_in(data: Bytes, at: int, nbytes: int) -> Ints:
@@ -485,22 +531,21 @@ def numbers_in(data: Bytes, at: int, nbytes: int) -> Ints:
     return wide.view("<i8")[:, 0]
 
 
-def places_in(data: Bytes, at: int, nbytes: int, givens: Ints) -> Ints:
-    """Return an address of each row as an offset in its file; `NOWHERE` or `BEYOND` where it is none."""
-    value, base = numbers_in(data, at, nbytes), givens[:, BASE]
-    nothing = (1 << 8 * nbytes) - 1 if nbytes < 8 else -1
-    bad = (value < 0) | (value >= givens[:, FILE_NBYTES] - base)
-    return np.where(value == nothing, NOWHERE, np.where(bad, BEYOND, value + base))
+def places_in(data: Bytes, at: int, raw: Raw) -> Ints:
+    """Return an address of each row as a place in all bytes; `NOWHERE` or `BEYOND` where it is none."""
+    value = numbers_in(data, at, raw.wide)
+    bad = (value < 0) | (value >= raw.end - raw.origin)
+    nothing = (1 << 8 * raw.wide) - 1 if raw.wide < 8 else -1
+    return np.where(value == nothing, NOWHERE, np.where(bad, BEYOND, value + raw.origin))
 
 
-def match(template: Template, givens: Ints, addresses: Ints) -> Matched:
-    """Compare objects at some addresses, of one file or of one each, with a template."""
+def match(template: Template, raw: Raw, addresses: Ints) -> Matched:
+    """Compare objects at some addresses with a template."""
     fits, found = np.ones(len(addresses), dtype=bool), Matched(np.ones(len(addresses), dtype=bool), [], [])
     for block in template.blocks:
-        where = addresses + givens[:, BASE] if block.where is None else found.address(block.where, givens)
-        data, is_there = read_blocks(givens, where, len(block.data))
-        fits &= is_there & (where >= 0)
-        fits &= ~_differ(data, block)
+        where = addresses + raw.origin if block.where is None else found.address(block.where, raw)
+        data, is_there = raw.read(where, len(block.data))
+        fits &= is_there & ~_differ(data, block)
         if block.is_checked:
             said = np.ascontiguousarray(data[:, len(block.data) - 4 : len(block.data)]).view("<u4")[:, 0]
             fits &= checksums(data[:, : len(block.data) - 4]) == said
@@ -516,42 +561,6 @@ def _differ(data: Bytes, block: Block) -> Bools:
     wanted = np.pad(block.data, (0, room)).view(np.uint64) & same
     found: Bools = ((data.view(np.uint64) & same) != wanted).any(axis=1)
     return found
-
-
-def read_blocks(givens: Ints, where: Ints, nbytes: int) -> tuple[Bytes, Bools]:
-    """Read so many bytes at each of some places, of one file or of one each; tell which could be read.
-
-    Rows are filled up to words of 8 bytes.
-    """
-    data = np.zeros((len(where), -(-nbytes // 8) * 8), dtype=np.uint8)
-    is_there = (where >= 0) & (where <= givens[:, FILE_NBYTES] - nbytes)
-    which = np.flatnonzero(is_there)
-    if len(givens) > 1 or not len(which):
-        several = zip(givens[which, DESCRIPTOR].tolist(), where[which].tolist(), strict=True)
-        is_there[which] = _read_each(data, which, [os.pread(one, nbytes, at) for one, at in several], nbytes)
-        return data, is_there
-    which = which[np.argsort(where[which], kind="stable")]
-    ascending, descriptor = where[which], int(givens[0, DESCRIPTOR])
-    edges = np.concatenate([[0], np.flatnonzero(np.diff(ascending // _READ_NBYTES)) + 1, [len(which)]]).tolist()
-    for low, high in itertools.pairwise(edges):
-        first, some = int(ascending[low]), which[low:high]
-        total = int(ascending[high - 1]) - first + nbytes
-        if total > (high - low) * (nbytes + _GAP_NBYTES):
-            every = [os.pread(descriptor, nbytes, at) for at in ascending[low:high].tolist()]
-            is_there[some] = _read_each(data, some, every, nbytes)
-            continue
-        read = np.frombuffer(os.pread(descriptor, total, first).ljust(total, b"\0"), np.uint8)
-        data[some, :nbytes] = np.lib.stride_tricks.sliding_window_view(read, nbytes)[ascending[low:high] - first]
-    return data, is_there
-
-
-def _read_each(data: Bytes, which: Ints, every: list[bytes], nbytes: int) -> Bools:
-    """Put what was read to its rows; tell which of it is whole."""
-    whole = np.array([len(one) == nbytes for one in every], dtype=bool)
-    if not whole.all():
-        every = [one.ljust(nbytes, b"\0") for one in every]
-    data[which, :nbytes] = np.frombuffer(b"".join(every), np.uint8).reshape(len(which), nbytes)
-    return whole
 
 
 def checksums(data: Bytes) -> NDArray[np.uint32]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import h5py
@@ -24,7 +23,7 @@ from h5stream.storage.discovery import check_has_numpy_type, dataset_at, is_attr
 from h5stream.storage.external import Guard, without_soft_links
 from h5stream.storage.fallback import compact_offset
 from h5stream.storage.global_heap import DOUBTFUL
-from h5stream.storage.headers import ASK, Headers, chunks_of, given_to, read_headers
+from h5stream.storage.headers import ASK, LOT, Headers, chunks_of, read_headers
 from h5stream.storage.index import INDEX_UNREADABLE, beyond_end, fill_of, found_chunks, offset_of
 from h5stream.storage.names import Names
 from h5stream.storage.places import open_hdf5
@@ -34,10 +33,11 @@ from h5stream.storage.templates import (
     COMPACT,
     CONTIGUOUS,
     NOWHERE,
+    Raw,
     checksums,
     lookup_of,
     match,
-    read_blocks,
+    numbers_in,
 )
 from h5stream.storage.values import as_samples_have_it, kind_of, same
 from h5stream.storage.whereabouts import RawFile, checked
@@ -47,26 +47,15 @@ Bools = NDArray[np.bool_]
 Chunks = tuple[Ints, Ints, Ints, Ints, Ints]
 """Of chunks: what they belong to, number, offset, bytes, filter mask."""
 
-OPEN_AT_ONCE = 128
-"""Files that are open together while their headers are read."""
-
 
 class UnlikeError(Exception):
     """Things that are stored in another way than the first: they are read one by one."""
 
 
-class Lot(NamedTuple):
-    """Some of many things, whose headers are read together; all are compared with the first of them."""
-
-    which: Ints  # their numbers
-    leads: int  # how many stand in front only to be compared with: 0 or 1
-    givens: Ints  # what `h5stream.storage.templates` takes of the file that they lie in, or of each one's
-    headers: Callable[[str, Sequence[str]], Headers]  # reads those under a path inside of each, for some attributes
-
-
 class Members(Protocol):
     """Many things that are alike inside; each has its number."""
 
+    raw: Raw  # the bytes of all
     names: Sequence[str]  # where each lies in its file
     catalogue: Catalogue
     missing: str  # what becomes of one that lacks something, as `Objects` says it
@@ -79,8 +68,8 @@ class Members(Protocol):
     def __len__(self) -> int:
         return len(self.names)
 
-    def lots(self) -> Iterator[Lot]:
-        """Yield all of them."""
+    def headers(self, path: str, attributes: Sequence[str]) -> Headers:
+        """Read what lies under a path inside of each, and some attributes of it."""
 
     def opened(self, k: int) -> contextlib.AbstractContextManager[tuple[Any, str]]:
         """Open the file of one; gives it, and where it lies in there."""
@@ -110,32 +99,25 @@ class Members(Protocol):
 class ObjectsOfFile(Members):
     """Objects of one file; `addresses` says by paths inside of them where headers lie, "" for those of their own."""
 
-    def __init__(self, raw: RawFile, names: Sequence[str], missing: str = "error") -> None:
-        super().__init__(names, raw.catalogue, missing)
-        self.raw = raw
+    def __init__(self, within: RawFile, names: Sequence[str], missing: str = "error") -> None:
+        super().__init__(names, within.catalogue, missing)
+        self.within, self.raw = within, within.raw
         known = names.addresses if isinstance(names, Names) else None
         self._addresses = {} if known is None else {"": known}
 
     def at(self, path: str) -> Ints:
         """Return where headers lie under a path inside of each; `NOWHERE` for what is not in this file."""
         if path not in self._addresses:
-            self._addresses[path] = self.raw.inside(self.names, path) if path else self.raw.addresses(self.names)
+            self._addresses[path] = self.within.inside(self.names, path) if path else self.within.addresses(self.names)
         return self._addresses[path]
 
-    def lots(self) -> Iterator[Lot]:
-        """Yield all at once."""
-        which = np.arange(len(self))
-        if self.first:
-            which = np.concatenate([[self.first], which])
-
-        def headers(path: str, attributes: Sequence[str]) -> Headers:
-            return self.raw.headers(self.at(path)[which] if self.first else self.at(path), attributes)
-
-        yield Lot(which, int(self.first > 0), self.raw.given[None], headers)
+    def headers(self, path: str, attributes: Sequence[str]) -> Headers:
+        """Read what lies under a path inside of each."""
+        return self.within.headers(self.at(path), attributes)
 
     def opened(self, k: int) -> contextlib.AbstractContextManager[tuple[Any, str]]:
         """Return the file, which stays open, and the name of one."""
-        return contextlib.nullcontext((self.raw.file, self.names[k]))
+        return contextlib.nullcontext((self.within.file, self.names[k]))
 
     def check(self, k: int, file: Any, path: str) -> None:
         """Refuse what is there, and in another file."""
@@ -144,7 +126,7 @@ class ObjectsOfFile(Members):
 
     def room(self, which: Ints) -> tuple[Any, Any]:
         """Return the bytes of the one file."""
-        return self.raw.superblock.file_nbytes, 0
+        return self.within.superblock.file_nbytes, 0
 
 
 class FilesEach(Members):
@@ -155,14 +137,33 @@ class FilesEach(Members):
     def __init__(self, identity: FilesIdentity, catalogue: Catalogue, missing: str) -> None:
         super().__init__(Names.of([""] * len(identity.paths)), catalogue, missing)
         self.identity, self.paths = identity, [*identity.paths]
+        ends = identity.starts + identity.sizes
+        self.raw = Raw(source=identity.open(), wide=8, long=8, origin=identity.starts, end=ends)
 
-    def lots(self) -> Iterator[Lot]:
-        """Yield some after the other, which are open meanwhile."""
-        for low in range(0, len(self), OPEN_AT_ONCE):
-            some = np.concatenate([[self.first], np.arange(low, min(len(self), low + OPEN_AT_ONCE))])
-            with contextlib.ExitStack() as opened:
-                givens, roots = _opened_raw([self.paths[k] for k in some.tolist()], opened)
-                yield Lot(some, 1, givens, functools.partial(_headers_in_each, givens, roots))
+    @functools.cached_property
+    def _roots(self) -> Ints:
+        return roots_of(self.raw)
+
+    def headers(self, path: str, attributes: Sequence[str]) -> Headers:
+        """Read what lies under a path in each, beginning at their root groups.
+
+        Libhdf5 must be asked where a group on the way is unlike that of the first file which can be looked at.
+        """
+        addresses = self._roots
+        for step in filter(None, path.split("/")):
+            found, which = np.full(len(addresses), ASK), np.flatnonzero(addresses >= 0)
+            name, known = step.encode("utf-8", "surrogateescape"), None
+            if len(which):
+                known = lookup_of(self.raw.of(which[:1]), int(addresses[which[0]]), name)
+            for low in range(0, len(which) if known else 0, LOT):
+                assert known is not None
+                some = which[low : low + LOT]
+                raw = self.raw.of(some)
+                matched = match(known[0], raw, addresses[some])
+                where = matched.address(known[1], raw)
+                found[some] = np.where(matched.fits & (where >= 0), where - raw.origin, ASK)
+            addresses = found
+        return read_headers(self.raw, addresses, attributes)
 
     @contextlib.contextmanager
     def opened(self, k: int) -> Iterator[tuple[Any, str]]:
@@ -192,63 +193,30 @@ def inside_of(name: str, path: str) -> str:
     return f"{name}/{path}" if name and path else name or path
 
 
-def _headers_in_each(givens: Ints, addresses: Ints, path: str, attributes: Sequence[str]) -> Headers:
-    """Read headers in each of many files, beginning at their root groups.
+def roots_of(raw: Raw) -> Ints:
+    """Return where the root group of each of many files lies.
 
-    Libhdf5 must be asked where a group on the way is unlike that of the first file which can be looked at.
-    """
-    for step in filter(None, path.split("/")):
-        found, which = np.full(len(addresses), ASK), np.flatnonzero(addresses >= 0)
-        known = None
-        if len(which):
-            name = step.encode("utf-8", "surrogateescape")
-            known = lookup_of(givens[which[0]], int(addresses[which[0]]), name)
-        if known is not None:
-            template, place = known
-            matched = match(template, givens[which], addresses[which])
-            where = matched.address(place, givens[which])
-            found[which] = np.where(matched.fits & (where >= 0), where - givens[which, -1], ASK)
-        addresses = found
-    return read_headers(givens, addresses, attributes)
-
-
-def _opened_raw(paths: list[str], opened: contextlib.ExitStack) -> tuple[Ints, Ints]:
-    """Open files, and give what compiled code takes of each, and where its root group lies.
-
-    The root is `ASK` in files that have anything unusual there, such as a user block.
+    `ASK` in files that have anything unusual there, such as a user block.
 
     Source: the HDF5 File Format Specification, version 3.0, "Disk Format: Level 0A".
     """
-    givens, heads = np.zeros((len(paths), 5), np.int64), np.zeros((len(paths), _HEAD_NBYTES), np.uint8)
-    givens[:, 2:4] = 8
-    for k, path in enumerate(paths):
-        with contextlib.suppress(OSError):  # libhdf5 says what is wrong
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            opened.callback(os.close, descriptor)
-            givens[k, :2] = descriptor, os.fstat(descriptor).st_size
-            head = os.pread(descriptor, _HEAD_NBYTES, 0)
-            heads[k, : len(head)] = np.frombuffer(head, np.uint8)
+    heads, _ = raw.read(raw.origin, _HEAD_NBYTES)
     usual = (heads[:, :16] == np.frombuffer(_OLD, np.uint8)).all(axis=1) & (heads[:, 20:24] == 0).all(axis=1)
     newer = (heads[:, :8] == np.frombuffer(_OLD[:8], np.uint8)).all(axis=1) & np.isin(heads[:, 8], (2, 3))
     newer &= (heads[:, 9:12] == [8, 8, 0]).all(axis=1)  # wide addresses and lengths; not being written
-    newer &= checksums(heads[:, :44]) == np.ascontiguousarray(heads[:, 44:48]).view("<u4")[:, 0]
+    newer &= checksums(heads[:, :44]) == numbers_in(heads, 44, 4)
     # The second of an old one is information of a driver.
-    base, extension, end, root = (_words(heads, *places, newer) for places in ((24, 12), (48, 20), (40, 28), (64, 36)))
-    usual = (usual | newer) & (base == 0) & (extension == -1) & (end >= 0)
-    usual &= end <= givens[:, 1]
-    return givens, np.where(usual, root, ASK)
+    places = (24, 12), (48, 20), (40, 28), (64, 36)
+    base, extension, end, root = (
+        np.where(newer, numbers_in(heads, new, 8), numbers_in(heads, old, 8)) for old, new in places
+    )
+    usual = (usual | newer) & (base == 0) & (extension == -1) & (end >= 0) & (end <= raw.end - raw.origin)
+    return np.where(usual, root, ASK)
 
 
 _HEAD_NBYTES = 96
 _OLD = b"\x89HDF\r\n\x1a\n" + bytes(5) + bytes([8, 8, 0])
 """A superblock of version 0 with addresses and lengths of 8 bytes."""
-
-
-def _words(heads: NDArray[np.uint8], old: int, new: int, are_new: NDArray[np.bool_]) -> Ints:
-    """Give numbers of 8 bytes that lie in one place in superblocks of the old format, and in another in newer ones."""
-    at = [np.ascontiguousarray(heads[:, place : place + 8]).view("<i8")[:, 0] for place in (old, new)]
-    found: Ints = np.where(are_new, at[1], at[0])
-    return found
 
 
 # --- What is looked for in all of them --------------------------------------------------------------------------------
@@ -271,8 +239,8 @@ class Column(Protocol):
         self.path, self.label = path, path
         self.known, self.kind = np.zeros(count, dtype=bool), np.full(count, -1)
 
-    def take(self, lot: Lot, headers: Headers) -> None:
-        """Take what the headers of some say."""
+    def take(self, members: Members, headers: Headers) -> None:
+        """Take what headers say."""
 
     def ask(self, k: int, file: Any, name: str) -> None:
         """Ask libhdf5 for one."""
@@ -348,11 +316,10 @@ def _from_bytes(members: Members, columns: Sequence[Column]) -> None:
     by_path: dict[str, list[Column]] = {}
     for column in columns:
         by_path.setdefault(column.path, []).append(column)
-    for lot in members.lots():
-        for path, some in by_path.items():
-            headers = lot.headers(path, [column.attribute for column in some if column.attribute])
-            for column in some:
-                column.take(lot, headers)
+    for path, some in by_path.items():
+        headers = members.headers(path, [column.attribute for column in some if column.attribute])
+        for column in some:
+            column.take(members, headers)
     for k in sorted({k for column in columns for k in column.samples()}):
         with members.opened(k) as (file, name):
             for column in columns:
@@ -480,18 +447,16 @@ class Lying(Column):
             self._pieces = [tuple(each[order] for each in columns)]  # type: ignore[list-item]
         return self._pieces[0]
 
-    def take(self, lot: Lot, headers: Headers) -> None:
-        """Take those that are understood, and agree in their axes."""
-        usual = (headers.kind >= 0) & (headers.rank == headers.rank[0]) & (headers.rank > 0)
-        usual &= (headers.dims[:, 0 if self.like else 1 :] == headers.dims[0, 0 if self.like else 1 :]).all(axis=1)
-        usual[: lot.leads] = False
+    def take(self, members: Members, headers: Headers) -> None:
+        """Take those that are understood, and agree in their axes with the first."""
+        dims = headers.dims[:, 0 if self.like else 1 :]
+        usual = (headers.kind >= 0) & (headers.rank == headers.rank[members.first]) & (headers.rank > 0)
+        usual &= (dims == dims[members.first]).all(axis=1)
         for kind in np.unique(headers.kind[usual]).tolist():
-            some = np.flatnonzero(usual & (headers.kind == kind))
-            some, (owner, *columns) = _owned_chunks(lot.givens, headers, some)
-            which = lot.which[some]
-            self.known[which], self.rows[which] = True, headers.dims[some, 0]
-            self.kind[which] = self._numbers.setdefault(headers.kinds[kind].kind, len(self._numbers))
-            self._pieces.append((lot.which[owner], *columns))  # type: ignore[arg-type]
+            some, chunks = _owned_chunks(members, headers, np.flatnonzero(usual & (headers.kind == kind)))
+            self.known[some], self.rows[some] = True, headers.dims[some, 0]
+            self.kind[some] = self._numbers.setdefault(headers.kinds[kind].kind, len(self._numbers))
+            self._pieces.append(chunks)
 
     def ask(self, k: int, file: Any, name: str) -> None:
         """Ask for one; refuse one that is unlike the first."""
@@ -574,7 +539,7 @@ class Lying(Column):
 _KEPT = ("owner", "number", "offset", "nbytes", "filter mask")
 
 
-def _owned_chunks(givens: Ints, headers: Headers, which: Ints) -> tuple[Ints, Chunks]:
+def _owned_chunks(members: Members, headers: Headers, which: Ints) -> tuple[Ints, Chunks]:
     """Return which of some of one kind are understood, and where their chunks lie."""
     layout = headers.layout[which[0]] if len(which) else -1
     if layout == CONTIGUOUS:
@@ -583,13 +548,14 @@ def _owned_chunks(givens: Ints, headers: Headers, which: Ints) -> tuple[Ints, Ch
         which = which[is_whole | (headers.address[which] == NOWHERE)]
         owner = which[headers.address[which] != NOWHERE]
         zeros = np.zeros_like(owner)
-        return which, (owner, zeros, headers.address[owner], headers.nbytes[owner], zeros)
+        offset = headers.address[owner] - members.room(owner)[1]
+        return which, (owner, zeros, offset, headers.nbytes[owner], zeros)
     if layout != CHUNKED:
         none = which[:0]
         return none, (none, none, none, none, none)
-    chunks = chunks_of(givens, headers, which)
-    mask = chunks.filter_mask.astype(np.int64)
-    return which[chunks.understood], (chunks.owner, chunks.number, chunks.offset, chunks.nbytes, mask)
+    chunks = chunks_of(members.raw, headers, which)
+    offset, mask = chunks.offset - members.room(chunks.owner)[1], chunks.filter_mask.astype(np.int64)
+    return which[chunks.understood], (chunks.owner, chunks.number, offset, chunks.nbytes, mask)
 
 
 # --- Values: what each has once ---------------------------------------------------------------------------------------
@@ -614,21 +580,21 @@ class Once(Column):
         """The value of each."""
         return self.table[""]
 
-    def take(self, lot: Lot, headers: Headers) -> None:
+    def take(self, members: Members, headers: Headers) -> None:
         """Read the values of those that are like the first one's."""
         if self._stored is None or not self._first.size:
             return
         found = headers.attributes[self.attribute] if self.attribute else headers
-        nbytes = self._stored.base.itemsize * self._first.size
-        there = (found.kind == found.kind[0]) & (found.kind >= 0) & (found.address >= 0)
+        nbytes, first = self._stored.base.itemsize * self._first.size, members.first
+        there = (found.kind == found.kind[first]) & (found.kind >= 0) & (found.address >= 0)
         if not self.attribute:
             there &= (headers.layout == CONTIGUOUS) | (headers.layout == COMPACT)
-            there &= (headers.rank == headers.rank[0]) & (headers.dims == headers.dims[0]).all(axis=1)
-        if not there[0] or found.nbytes[0] != nbytes:
+            there &= (headers.rank == headers.rank[first]) & (headers.dims == headers.dims[first]).all(axis=1)
+        if not there[first] or found.nbytes[first] != nbytes:
             return
         some = np.flatnonzero(there)
-        data, is_read = read_blocks(given_to(lot.givens, some), found.address[some], nbytes)
-        which, data = lot.which[some[is_read]], np.ascontiguousarray(data[is_read, :nbytes])
+        data, is_read = members.raw.of(some).read(found.address[some], nbytes)
+        which, data = some[is_read], np.ascontiguousarray(data[is_read, :nbytes])
         self.values[which] = data.view(self._stored.base).reshape(len(which), *self._first.shape)
         self.known[which], self.kind[which] = True, 0
 
@@ -698,11 +664,11 @@ class EachBytes(Column):
         self.table["where"][which], self.table["bytes"][which] = where, nbytes
         self.known[which], self.kind[which] = True, kind
 
-    def take(self, lot: Lot, headers: Headers) -> None:
+    def take(self, members: Members, headers: Headers) -> None:
         """Take those that are understood, stored like the first."""
-        usual = (headers.kind == headers.kind[0]) & (headers.kind >= 0) & (headers.layout == CONTIGUOUS)
+        usual = (headers.kind == headers.kind[members.first]) & (headers.kind >= 0) & (headers.layout == CONTIGUOUS)
         some = np.flatnonzero(usual & (headers.address >= 0))
-        self._note(lot.which[some], headers.address[some], headers.nbytes[some], 0)
+        self._note(some, headers.address[some], headers.nbytes[some], 0)
 
     def ask(self, k: int, file: Any, name: str) -> None:
         """Ask for one; refuse what is no bytes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from array import array
 from collections.abc import Sequence
 from typing import Any
@@ -15,8 +14,9 @@ from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.discovery import what_libhdf5_said, why_not_opened
 from h5stream.storage.external import Guard
 from h5stream.storage.handles import DAMAGE
-from h5stream.storage.headers import Headers, given_of, read_headers, superblock_of
+from h5stream.storage.headers import Headers, raw_of, read_headers, superblock_of
 from h5stream.storage.names import Names
+from h5stream.storage.source import identity_of
 from h5stream.storage.templates import NOWHERE, Ints
 
 MANY = 2000
@@ -45,15 +45,15 @@ class RawFile:
     ) -> None:
         self.file, self.guard, self.attributes = file, guard, attributes
         self.catalogue = catalogue or Catalogue()
-        self.descriptor = os.open(file.filename, os.O_RDONLY)
-        self.superblock = superblock_of(file, os.fstat(self.descriptor).st_size)
-        self.given = given_of(self.descriptor, self.superblock)
+        identity = identity_of(file.filename)
+        self._source, self.superblock = identity.open(), superblock_of(file, identity.size)
+        self.raw = raw_of(self._source, self.superblock)
         self.fileno = h5py.h5o.get_info(file.id).fileno
         self._read: tuple[Ints | None, tuple[str, ...], Headers | None] = (None, (), None)
 
     def close(self) -> None:
-        """Close the descriptor; h5py's file stays open."""
-        os.close(self.descriptor)
+        """Let go of the bytes; h5py's file stays open."""
+        self._source.close()
 
     def __enter__(self) -> RawFile:
         return self
@@ -65,7 +65,7 @@ class RawFile:
         """Read some headers; see `read_headers`. What was read last is not read again."""
         known, names, headers = self._read
         if headers is None or known is not addresses or not set(attributes) <= set(names):
-            headers = read_headers(self.given, addresses, attributes)
+            headers = read_headers(self.raw, addresses, attributes)
             self._read = addresses, tuple(attributes), headers
         return headers
 

@@ -12,7 +12,8 @@ from header_files import HeaderFile, compare_with_h5py, header_files, write_file
 from hypothesis import given
 
 from h5stream.storage import templates
-from h5stream.storage.headers import ABSENT, ASK, chunks_of, given_of, read_headers, superblock_of
+from h5stream.storage.headers import ABSENT, ASK, chunks_of, raw_of, read_headers, superblock_of
+from h5stream.storage.source import identity_of
 from h5stream.storage.whereabouts import links_of
 from tools import fuzz_files
 
@@ -30,11 +31,11 @@ def test_what_is_read_of_headers_is_what_h5py_says(case: HeaderFile, tmp_path_fa
 
 def read(path, names=(), group="data"):
     """Read the headers of all that a group leads to, and the group's links."""
-    with h5py.File(path) as file, path.open("rb") as opened:
-        superblock = superblock_of(file, path.stat().st_size)
+    with h5py.File(path) as file:
+        raw = raw_of(identity_of(str(path)).open(), superblock_of(file, path.stat().st_size))
         links = links_of(file[group].id)
-        found = read_headers(given_of(opened.fileno(), superblock), links.addresses, names)
-        return links, found, chunks_of(given_of(opened.fileno(), superblock), found)
+    found = read_headers(raw, links.addresses, names)
+    return links, found, chunks_of(raw, found)
 
 
 def test_objects_are_of_one_kind_where_only_their_lengths_differ(tmp_path):
@@ -116,11 +117,10 @@ def test_a_file_that_is_cut_short_gives_headers_that_are_not_understood(tmp_path
         for k in range(30):
             file[f"data/{k:02}"] = np.zeros(100)
     with h5py.File(path) as file:
-        superblock = superblock_of(file, path.stat().st_size)
+        half = superblock_of(file, path.stat().st_size // 2)
         addresses = links_of(file["data"].id).addresses
-    cut.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    with cut.open("rb") as opened:
-        found = read_headers(given_of(opened.fileno(), superblock), addresses)
+    cut.write_bytes(path.read_bytes()[: half.file_nbytes])
+    found = read_headers(raw_of(identity_of(str(cut)).open(), half), addresses)
     assert 0 < found.understood.sum() < 30
 
 
@@ -129,13 +129,12 @@ def test_addresses_that_make_no_sense_are_not_understood(tmp_path):
     with h5py.File(path, "w") as file:
         file["x"] = np.zeros(100)
     nonsense = np.array([-1, -(2**63), 0, 1, path.stat().st_size, 2**62, 2**63 - 1])
-    with h5py.File(path) as file, path.open("rb") as opened:
-        superblock = superblock_of(file, path.stat().st_size)
-        found = read_headers(given_of(opened.fileno(), superblock), nonsense, ["a"])
-        assert not found.understood.any()
-        assert (found.attributes["a"].address == ASK).all()
-        assert not read_headers(given_of(-1, superblock), nonsense).understood.any()
-    assert len(read_headers(given_of(0, superblock), np.array([], dtype=np.int64)).kind) == 0
+    with h5py.File(path) as file:
+        raw = raw_of(identity_of(str(path)).open(), superblock_of(file, path.stat().st_size))
+    found = read_headers(raw, nonsense, ["a"])
+    assert not found.understood.any()
+    assert (found.attributes["a"].address == ASK).all()
+    assert len(read_headers(raw, np.array([], dtype=np.int64)).kind) == 0
 
 
 @pytest.mark.parametrize("seed", [7400, pytest.param(None, id="anew", marks=pytest.mark.slow)])

@@ -1,6 +1,5 @@
 """What libhdf5 lists and does not find, by the numbers that it looks things up with: we must not find it either."""
 
-import contextlib
 import os
 import struct
 
@@ -9,10 +8,12 @@ import numpy as np
 import pytest
 
 from h5stream import Field, H5Dataset, Objects
-from h5stream.storage.headers import ASK, chunks_of, given_of, read_headers, superblock_of
+from h5stream.storage.catalogue import Catalogue
+from h5stream.storage.headers import ASK, chunks_of, raw_of, read_headers, superblock_of
 from h5stream.storage.index import found_chunks
+from h5stream.storage.source import FilesIdentity, identity_of
 from h5stream.storage.templates import checksums
-from h5stream.storage.units import _opened_raw
+from h5stream.storage.units import FilesEach, roots_of
 from tools import fuzz_files
 
 
@@ -34,9 +35,8 @@ def place_of(path, name="x"):
 
 def is_understood(path, superblock, address):
     """Tell whether the chunks of a dataset are understood from the file's bytes."""
-    with path.open("rb") as opened:
-        read = read_headers(given_of(opened.fileno(), superblock), np.array([address]))
-        return bool(chunks_of(given_of(opened.fileno(), superblock), read).understood[0])
+    raw = raw_of(identity_of(str(path)).open(), superblock)
+    return bool(chunks_of(raw, read_headers(raw, np.array([address]))).understood[0])
 
 
 def damage(path, at, number, nbytes=8):
@@ -86,8 +86,7 @@ def test_attributes_in_a_header_are_asked_for_where_a_heap_is_said_to_have_them(
     superblock, address = place_of(path)
 
     def value():
-        with path.open("rb") as opened:
-            found = read_headers(given_of(opened.fileno(), superblock), np.array([address]), ["a"])
+        found = read_headers(raw_of(identity_of(str(path)).open(), superblock), np.array([address]), ["a"])
         assert found.understood.all()
         return int(found.attributes["a"].address[0])
 
@@ -128,8 +127,8 @@ def test_a_superblock_of_another_checksum_or_with_a_driver_is_left_to_libhdf5(tm
         for is_sound in (True, False):
             if not is_sound:
                 damage(path, at, 5, nbytes=1)
-            with contextlib.ExitStack() as opened:
-                roots.append(int(_opened_raw([str(path)], opened)[1][0]))
+            files = FilesEach(FilesIdentity.of([identity_of(str(path))]), Catalogue(), "error")
+            roots.append(int(roots_of(files.raw)[0]))
         assert roots[0] >= 0
         assert roots[1] == ASK
 
