@@ -23,7 +23,6 @@ from h5stream.errors import (
 )
 from h5stream.storage import elements
 from h5stream.storage.external import Guard
-from h5stream.storage.fields import split_member
 from h5stream.storage.handles import DAMAGE
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.values import holds_reference, in_stored_byte_order
@@ -292,12 +291,13 @@ def find_dataset(file: Any, name: str, path: str, guard: Guard) -> Thing:
         except DAMAGE:
             return False
 
-    clean = name.strip("/")
-    try:
-        dataset_path, member = split_member(clean, leads_to_dataset)
-    except FieldNotFoundError:
-        raise _not_found(file, name, path) from None
-    dataset = file[dataset_path]
+    parts = name.strip("/").split(":")  # a dataset whose own name has a colon is found first
+    for cut in range(len(parts), 0, -1):
+        if (dataset_path := ":".join(parts[:cut])) and leads_to_dataset(dataset_path):
+            break
+    else:
+        raise _not_found(file, name, path)
+    dataset, member = file[dataset_path], tuple(parts[cut:])
     if member:
         _check_member(dataset, name, member, path)
     return Thing(dataset, dataset_path, member)

@@ -38,7 +38,18 @@ from h5stream.storage.discovery import (
     why_not_opened,
 )
 from h5stream.storage.extents import Extents, SampleKind, with_names
-from h5stream.storage.fields import Field, SampleShape, columns_wanted, not_ragged
+from h5stream.storage.fields import (
+    IMAGES,
+    OF_OBJECTS,
+    ONCE,
+    SPARSE,
+    VALUES,
+    Field,
+    SampleShape,
+    check_options,
+    columns_wanted,
+    not_ragged,
+)
 from h5stream.storage.handles import DAMAGE
 from h5stream.storage.images import Images
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Target
@@ -46,7 +57,6 @@ from h5stream.storage.lookups import Key, LookedUp
 from h5stream.storage.names import Names
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.object_rows import bytes_of_each, rows_of_each
-from h5stream.storage.options import IMAGES, OF_OBJECTS, ONCE, SPARSE, VALUES, check_options
 from h5stream.storage.parts import VARIABLE_LENGTH, part_of
 from h5stream.storage.places import OpenFile, Place
 from h5stream.storage.rowbox import selected_shape
@@ -214,10 +224,8 @@ def _add(found: _Found, place: int, asked: Field | Given) -> Any:
         entry = _add(found, place, changed(asked, name=f"{asked.name}/codes"))
         found.fields[entry] = replace(found.fields[entry], name=asked.name, categories=categories)
         return entry
-    if asked.rows is not None:
-        return _add_looked_up(found, (place, ""), asked)
-    if asked.names is not None:
-        return _add_objects(found, place, asked)
+    if asked.lookup is not None:
+        return (_add_objects if asked.names_objects else _add_looked_up)(found, (place, ""), asked)
     if asked.decode and found.are_objects:
         return _add_bytes_of_object(found, asked)
     if asked.has_own_shape:
@@ -334,18 +342,18 @@ def _add_matrix(found: _Found, place: int, asked: Field, group: Any) -> SparseEn
 
 def _add_looked_up(found: _Found, key: Key, asked: Field) -> Any:
     """Add a field that is looked up: its dataset, here or in the files that it names, and the rows wanted of it."""
-    known = _known(found, key, asked, given=None if isinstance(asked.rows, (str, Stretches)) else asked.rows)
+    known = _known(found, key, asked, given=None if isinstance(asked.lookup, (str, Stretches)) else asked.lookup)
     first = 0 if asked.file else known.rows
     layouts = known.layouts
     if not asked.file or not known.parts:
         for file, path in _sources(found, asked):
             layouts = _add_part(found, known, asked, file, path)
     found.fields += layouts
-    if isinstance(asked.rows, str):
-        known.add_table(_once(found, asked.rows), first, found.path)
-    elif isinstance(asked.rows, Stretches):
-        numbers = [_once(found, name) for name in names_of(asked.rows)]
-        found.stretches.append((known, asked.rows, numbers, first))
+    if isinstance(asked.lookup, str):
+        known.add_table(_once(found, asked.lookup), first, found.path)
+    elif isinstance(asked.lookup, Stretches):
+        numbers = [_once(found, name) for name in names_of(asked.lookup)]
+        found.stretches.append((known, asked.lookup, numbers, first))
     return known.entry
 
 
@@ -385,15 +393,14 @@ def _add_bytes_of_object(found: _Found, asked: Field) -> int:
     return int(new.entry)
 
 
-def _add_objects(found: _Found, place: int, asked: Field) -> Any:
+def _add_objects(found: _Found, key: Key, asked: Field) -> Any:
     """Add a field of which each sample has an object that is named."""
-    known = _known(found, (place, ""), asked)
-    known.is_given = not isinstance(asked.names, str)
-    names = asked.names
+    known, names = _known(found, key, asked), asked.lookup
+    known.is_given = not isinstance(names, str)
     if isinstance(names, str):
         values = _once(found, names).reshape(-1)
         names = [one.decode() if isinstance(one, bytes) else str(one) for one in values.tolist()]
-        found.lengths[asked.names] = len(names)
+        found.lengths[asked.lookup] = len(names)
     elif known.tables:
         found.fields += known.layouts
         return known.entry
@@ -508,7 +515,7 @@ def _sources(found: _Found, asked: Field) -> Iterator[tuple[Any, str]]:
     paths, named = asked.file, found.opened.files.named
     if not paths:
         yield found.opened.file, found.path
-    elif asked.rows is None and asked.names is None:
+    elif asked.lookup is None:
         if len(paths) != named:
             raise OptionError(
                 f"Field({asked.name!r}, file=): {len(paths)} files stand beside {named}; name as many, "
@@ -589,8 +596,7 @@ def _bytes(found: _Found, members: ObjectsOfFile, file: int, targets: list[Targe
 
 def _rows_taken(found: _Found, thing: Thing, asked: Field) -> _Taken:
     """Return what a sample that is a row, or several, takes."""
-    is_one = asked.rows is not None or asked.names is not None
-    steps = None if is_one else steps_of(asked.take.steps, found.sequences, asked.name)
+    steps = None if asked.lookup is not None else steps_of(asked.take.steps, found.sequences, asked.name)
     if asked.take.axis not in (None, 0) or asked.take.scale:
         raise OptionError(
             f"Field({asked.name!r}): a sample is a row of axis 0 here, or several. Along another axis samples= "
@@ -635,13 +641,13 @@ def _field(found: _Found, thing: Thing, asked: Field, taken: _Taken, dtype: np.d
     """Return the field of elements of one type that is no compound."""
     member, is_ragged = thing.member, asked.ragged is not None
     name = ":".join((thing.path, *member)) if member else asked.name
-    items = elements.vlen_base(dtype) if is_ragged and asked.rows is None else None
+    items = elements.vlen_base(dtype) if is_ragged and asked.lookup is None else None
     dtype, stored = (dtype, elements.plain_dtype(thing.dataset.dtype)) if items is None else (items, items)
     base, inner_shape = dtype.subdtype or (dtype, ())
     kind = {"O": "object", "S": "bytes"}.get(base.kind, "array")
     kind = "ragged" if is_ragged and base.kind not in "OSV" else kind
     why = _why_refused(asked, dtype, kind, member, taken.steps is None)
-    if found.extents is not None and kind not in ("array", "ragged") and asked.rows is None:
+    if found.extents is not None and kind not in ("array", "ragged") and asked.lookup is None:
         why = why or "samples that are parts of volumes are of numbers"
     if why:
         raise _refusal(found, name, f"field {name!r} is {dtype}: {why}")
