@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from h5stream.sampler import ChunkBatchSampler
     from h5stream.samples.boxes import Boxes
     from h5stream.samples.columns import Padding, SampleNumber, SourceNumber, Values
-    from h5stream.samples.objects import Objects, Rows
-    from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
-    from h5stream.samples.sequences import Sequences
-    from h5stream.samples.stretches import Between, Crop, Ragged
+    from h5stream.samples.kinds import Objects, Rows, Sequences
+    from h5stream.samples.ragged import Crop, Ragged
+    from h5stream.samples.segments import Between, Bounds, Ends, Ids, Lengths
     from h5stream.samples.table import Table
     from h5stream.staging import stage, staged
     from h5stream.storage.fields import Field, Take

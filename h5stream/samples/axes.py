@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.samples.objects import Rows
-from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
-from h5stream.samples.sequences import Sequences, room_for
+from h5stream.samples.kinds import Rows, Sequences, room_for
+from h5stream.samples.segments import Said
 from h5stream.samples.space import Grid, Listed, Space
 from h5stream.samples.table import ROW, START, Table, part_of_each
 
@@ -50,7 +49,7 @@ def along_axis(samples: Any, is_scaled: bool = False) -> AlongAxis | None:
     if not isinstance(samples, (Rows, Sequences)):
         return None
     has_rows, is_point = samples.of == ROWS, isinstance(samples, Rows)
-    if is_scaled and isinstance(samples.of, (Ends, Ids, Lengths, Bounds)):
+    if is_scaled and isinstance(samples.of, Said):
         raise OptionError(
             f"Take(scale=) of a field counts in whole files or groups, and of={type(samples.of).__name__}(...) cuts "
             "rows into segments; segments of groups or files take scale="

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.samples.sequences import Pad, checked_pad, integer
+from h5stream.samples.kinds import Pad, checked_pad, integer
 from h5stream.samples.space import Space, Steps, space_of_rows
 
 GROUP, FILE, ROW, START = "group", "file", "row", "start"

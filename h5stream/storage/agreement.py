@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError
+from h5stream.samples.ragged import Ragged
 from h5stream.samples.space import Along
-from h5stream.samples.stretches import Ragged
 from h5stream.storage.extents import Volume
 from h5stream.storage.layout import VIA_H5PY, DatasetPart, FieldLayout
 from h5stream.storage.rowbox import column_pieces

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.axes import ROWS, AlongAxis, FieldSteps, along_axis, axis_space, table_axis_space
 from h5stream.samples.boxes import Boxes, box_space
-from h5stream.samples.objects import Objects, Rows
-from h5stream.samples.sequences import Sequences
+from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.space import Along, Listed, Space, steps_of
 from h5stream.samples.table import START, Table
 from h5stream.storage.fields import Field

@@ -20,11 +20,10 @@ from h5stream.errors import (
     UnsupportedFieldError,
 )
 from h5stream.samples.columns import Given, Padding, Values
-from h5stream.samples.objects import Objects
-from h5stream.samples.segments import Bounds, Said
-from h5stream.samples.sequences import Sequences
+from h5stream.samples.kinds import Objects, Sequences
+from h5stream.samples.ragged import DENSE, Ragged, changed
+from h5stream.samples.segments import Bounds, Said, Stretches
 from h5stream.samples.space import Along, Steps, steps_of
-from h5stream.samples.stretches import DENSE, Ragged, Stretches, changed, names_of, samples_said
 from h5stream.samples.table import Table
 from h5stream.storage import elements
 from h5stream.storage.agreement import FileParts
@@ -162,7 +161,7 @@ def _rows(found: _Found, shape: SampleShape) -> int:
     lengths = found.lengths
     if not lengths and found.stretches:
         known, said, values, _ = found.stretches[0]
-        lengths = {known.name: samples_said(said, values)}
+        lengths = {known.name: len(values[0]) - isinstance(said, Bounds)}
     lengths = lengths or found.named or ({"the object": 1} if found.are_objects and found.once else {})
     if not lengths:
         raise OptionError(
@@ -187,7 +186,7 @@ def _rows_alone(found: _Found, rows: int) -> Iterator[DatasetPart]:
     """Yield what says which rows samples have as a dataset of no field, where nothing else has a row a sample."""
     bearer = next(iter(found.bearers), None)
     if found.stretches:
-        name = names_of(found.stretches[0][1])[0]
+        name = found.stretches[0][1].names[0]
         thing = find_dataset(found.opened.file, name, found.path, found.opened.guard)
         bearer = part_of(found.opened, found.opened.place(thing.dataset, thing.path), thing.path)
     elif bearer is None and found.are_objects:  # single values alone
@@ -345,7 +344,7 @@ def _add_looked_up(found: _Found, key: Key, asked: Field) -> Any:
     if isinstance(asked.lookup, str):
         known.add_table(_once(found, asked.lookup), first, found.path)
     elif isinstance(asked.lookup, Stretches):
-        numbers = [_once(found, name) for name in names_of(asked.lookup)]
+        numbers = [_once(found, name) for name in asked.lookup.names]
         found.stretches.append((known, asked.lookup, numbers, first))
     return known.entry
 

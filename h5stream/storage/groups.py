@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldNotFoundError, OptionError
-from h5stream.samples.segments import Bounds, Edges, Ends, Ids, Lengths, edges_of
-from h5stream.samples.sequences import Of
+from h5stream.samples.kinds import Of
+from h5stream.samples.segments import Edges, Said, edges_of
 from h5stream.storage.discovery import behind, is_hard_link, once_of, thing_at
 from h5stream.storage.external import Guard
 from h5stream.storage.names import Names, packed
@@ -44,7 +44,7 @@ def groups_of(
     raw: RawFile | None = None,
 ) -> Sequence[str]:
     """Find the groups of an open file that hold rows, or the datasets that have them themselves."""
-    if of is None or of == FILES or isinstance(of, (Ends, Ids, Lengths, Bounds)):
+    if of is None or of == FILES or isinstance(of, Said):
         return [root]
     above = f"{root}/" if root else ""
     with contextlib.nullcontext(raw) if raw else RawFile(file, guard) as raw:
@@ -85,11 +85,10 @@ def _not_there(file: Any, name: str, path: str, said: str, kind: Any) -> FieldNo
 
 def edges_in(file: Any, group: str, of: Of, rows: int, path: str, guard: Guard) -> Edges:
     """Return the edges of the segments of a group's rows, counted from its first row."""
-    if not isinstance(of, (Ends, Ids, Lengths, Bounds)):
+    if not isinstance(of, Said):
         return np.array([0, rows], dtype=np.int64)
     above = f"{group}/" if group else ""
-    names = of.fields if isinstance(of, (Ends, Ids)) else (of.name,)
-    values = [np.asarray(once_of(file, above + name, path, guard)) for name in names]
+    values = [np.asarray(once_of(file, above + name, path, guard)) for name in of.names]
     try:
         return edges_of(of, values, rows)
     except OptionError as error:

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.samples.columns import Column
+from h5stream.samples.kinds import Draws
 from h5stream.samples.normalising import Normalisation
-from h5stream.samples.sequences import Draws
+from h5stream.samples.ragged import Ragged
 from h5stream.samples.space import Along, Space
-from h5stream.samples.stretches import Ragged
 from h5stream.storage.elements import Leaf
 from h5stream.storage.fields import Field, SampleShape
 from h5stream.storage.filters import Pipeline

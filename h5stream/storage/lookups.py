@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
+from h5stream.samples.ragged import STACKED, Crop
+from h5stream.samples.segments import Stretches, stretches_of
 from h5stream.samples.space import Space
-from h5stream.samples.stretches import STACKED, Crop, Stretches, stretches_of
 from h5stream.storage.layout import DatasetPart, FieldLayout, Lookup
 from h5stream.storage.object_rows import ObjectRows
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldNotFoundError, H5StreamError
-from h5stream.samples.objects import Objects
+from h5stream.samples.kinds import Objects
 from h5stream.storage import whereabouts
 from h5stream.storage.agreement import FileParts
 from h5stream.storage.catalogue import Catalogue

@@ -23,10 +23,9 @@ from h5stream.samples.columns import (
     SourceNumber,
     Values,
 )
-from h5stream.samples.objects import Objects
-from h5stream.samples.sequences import Sequences
+from h5stream.samples.kinds import Objects, Sequences
+from h5stream.samples.ragged import DENSE
 from h5stream.samples.space import Space, number_outside, space_of_rows, steps_of
-from h5stream.samples.stretches import DENSE
 from h5stream.samples.table import ROW, Table, groups_in, table_space
 from h5stream.storage.agreement import FileParts, check_alike, with_like_strings, with_room_for_all
 from h5stream.storage.catalogue import Catalogue

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
 from h5stream.samples.axes import FieldSteps, axis_space
+from h5stream.samples.kinds import Sequences, checked_steps
 from h5stream.samples.segments import Bounds, Ends, Ids, Lengths, edges_of
-from h5stream.samples.sequences import Sequences, checked_steps
 from h5stream.samples.space import joined_space
 
 lengths = st.lists(st.integers(0, 9), min_size=1, max_size=8)
