@@ -236,14 +236,6 @@ def checked_steps(steps: Any) -> tuple[int, ...]:
     return found
 
 
-def room_for(sequences: Sequences, first_step: int, last_step: int) -> tuple[int, int]:
-    """Return how many rows may be padded at either end."""
-    if sequences.pad is None:
-        return 0, 0
-    most = sequences.pad_rows or (max(0, -first_step), max(0, last_step))
-    return min(max(0, -first_step), most[0]), min(max(0, last_step), most[1])
-
-
 def one_of(kind: str, name: str, value: Any, options: tuple[str, ...]) -> None:
     """Refuse what is none of some options."""
     if value not in options:
