@@ -26,7 +26,6 @@ from h5stream.samples.segments import Bounds, Said, Stretches
 from h5stream.samples.space import Along, Steps, steps_of
 from h5stream.samples.table import Table
 from h5stream.storage import elements
-from h5stream.storage.agreement import FileParts
 from h5stream.storage.discovery import (
     Thing,
     check_has_numpy_type,
@@ -51,6 +50,7 @@ from h5stream.storage.fields import (
 )
 from h5stream.storage.handles import DAMAGE
 from h5stream.storage.images import Images
+from h5stream.storage.joining import FileParts
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Target
 from h5stream.storage.lookups import Key, LookedUp
 from h5stream.storage.names import Names

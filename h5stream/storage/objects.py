@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from h5stream.errors import FieldNotFoundError, H5StreamError
 from h5stream.samples.kinds import Objects
 from h5stream.storage import whereabouts
-from h5stream.storage.agreement import FileParts
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.discovery import is_there
 from h5stream.storage.external import Guard
 from h5stream.storage.field_reader import read_fields
 from h5stream.storage.fields import Field, SampleShape
 from h5stream.storage.index import fill_of
+from h5stream.storage.joining import FileParts
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, Target
 from h5stream.storage.lookups import Key, LookedUp, counted, forget
 from h5stream.storage.names import Names

@@ -27,7 +27,6 @@ from h5stream.samples.kinds import Objects, Sequences
 from h5stream.samples.ragged import DENSE
 from h5stream.samples.space import Space, number_outside, space_of_rows, steps_of
 from h5stream.samples.table import ROW, Table, groups_in, table_space
-from h5stream.storage.agreement import FileParts, check_alike, with_like_strings, with_room_for_all
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.codecs import DecodeError
 from h5stream.storage.discovery import default_fields
@@ -39,6 +38,7 @@ from h5stream.storage.field_reader import read_fields
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
 from h5stream.storage.groups import FILES, edges_in, groups_of
 from h5stream.storage.images import LOOKED_AT, Images, decode_image
+from h5stream.storage.joining import FileParts, check_alike, with_like_strings, with_room_for_all
 from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout
 from h5stream.storage.lookups import Key, LookedUp, aligned, counted, forget, shared
 from h5stream.storage.names import Names
@@ -59,7 +59,7 @@ def open_layout(
     parts = _parts_of(asked, every, samples, allow_external)
     shape, looked_up = parts.shape, parts.looked_up
     parts.files = with_room_for_all(parts.files, parts.labels)
-    check_alike(parts.files, tuple(every.identities[number] for number, _ in parts.names), parts.labels)
+    check_alike(parts.files, [every.identities[number].path for number, _ in parts.names], parts.labels)
     files = with_like_strings(parts.files)
     if parts.rows == 0:
         raise FieldLengthError(
