@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -17,7 +17,6 @@ from h5stream.errors import (
     FieldNotFoundError,
     H5StreamError,
     OptionError,
-    UnsupportedFieldError,
 )
 from h5stream.samples.columns import Given, Padding, Values
 from h5stream.samples.kinds import Objects, Sequences
@@ -29,10 +28,10 @@ from h5stream.storage import elements
 from h5stream.storage.discovery import (
     Thing,
     check_has_numpy_type,
-    check_has_rows,
     find_dataset,
     is_attribute,
     once_of,
+    refusal,
     why_not_opened,
 )
 from h5stream.storage.extents import Extents, SampleKind, with_names
@@ -261,7 +260,7 @@ def _add_arrays(found: _Found, place: int, asked: Field) -> Any:
     entry = _add(found, place, changed(asked, ragged=None))
     if not isinstance(entry, int) or found.fields[entry].kind != "array" or any(n == entry for n, _ in found.once):
         why = "takes numbers along axes, and no compounds, strings or single values; name a member, or leave it out"
-        raise _refusal(found, asked.name, f"field {asked.name!r}: ragged='arrays' {why}")
+        raise refusal(found.path, asked.name, f": field {asked.name!r}: ragged='arrays' {why}")
     shape = np.array(found.fields[entry].row_shape, dtype=np.int64)
     number = found.add(name=f"shape of {asked.name}", kind="array", dtype=shape.dtype, row_shape=shape.shape)
     found.fields[entry] = replace(found.fields[entry], shapes=number)
@@ -312,7 +311,7 @@ def _add_matrix(found: _Found, place: int, asked: Field, group: Any) -> SparseEn
             "are stored, with their columns"
         )
     if why:
-        raise _refusal(found, asked.name, f"{asked.name!r} is a sparse matrix, {why}")
+        raise refusal(found.path, asked.name, f": {asked.name!r} is a sparse matrix, {why}")
     _, width = shape_of(group, name, found.path)
     places = columns_wanted(asked, width) if form == DENSE else None
     said = Bounds(f"{name}/indptr")
@@ -325,7 +324,7 @@ def _add_matrix(found: _Found, place: int, asked: Field, group: Any) -> SparseEn
     found.fields[number] = replace(found.fields[number], name=asked.name)
     if found.fields[columns].dtype.kind not in "iu" or not isinstance(number, int):
         why = f"whose columns are {found.fields[columns].dtype}, and not whole numbers"
-        raise _refusal(found, asked.name, f"{asked.name!r} is a sparse matrix {why}")
+        raise refusal(found.path, asked.name, f": {asked.name!r} is a sparse matrix {why}")
     return SparseEntry(values=number, columns=columns, width=width, is_dense=form == DENSE)
 
 
@@ -361,7 +360,7 @@ def _add_ragged(found: _Found, place: int, asked: Field) -> Any:
     is_variable = part.heap is not None or VARIABLE_LENGTH in part.reason
     if found.are_objects and is_variable:
         why = "which ragged= cannot take of whole objects; without it each sample is a list"
-        raise _refusal(found, asked.name, f"{part.path!r} holds values of variable length, {why}")
+        raise refusal(found.path, asked.name, f": {part.path!r} holds values of variable length, {why}")
     if found.are_objects:
         known.add_rows(np.array([part.row_start]), np.array([part.rows]))
         found.bearers.append(part)
@@ -406,7 +405,8 @@ def _add_objects(found: _Found, key: Key, asked: Field) -> Any:
         raise _unknown(asked, unknown, len(set(names)), file, path)
     if not known.parts:
         why = "so that nothing says what the field holds; leave out this file, or begin with one that has samples"
-        raise _refusal(found, asked.name, f"lookup= of field {asked.name!r} names no object, {why}", FieldLengthError)
+        why = f": lookup= of field {asked.name!r} names no object, {why}"
+        raise refusal(found.path, asked.name, why, FieldLengthError)
     found.fields += known.layouts
     found.bearers.append(known.parts[0])
     rows = np.array([known.objects[name] for name in names], dtype=np.int64).reshape(-1, 2)
@@ -447,20 +447,18 @@ def _add_some(found: _Found, known: LookedUp, asked: Field, file: Any, path: str
     return [name for name, address in zip(names, addresses.tolist(), strict=True) if address == NOWHERE]
 
 
-def _unknown(asked: Field, unknown: list[str], count: int, file: Any, path: str) -> FieldNotFoundError:
+def _unknown(asked: Field, unknown: list[str], count: int, file: Any, path: str) -> H5StreamError:
     """Return the error for names of which there is no object; one that is damaged is told here."""
     missing = asked.name.replace("{}", unknown[0])
     why_not_opened(file, missing.strip("/"), path)  # says so if it is there, and damaged
     above, _, below = asked.name.rpartition("{}")
     beside = file.get(above.rpartition("/")[0] or "/") if not below else None
     hint = did_you_mean(unknown[0].strip(), beside) if isinstance(beside, h5py.Group) else ""
-    return FieldNotFoundError(
-        f"{path!r}: there is no {missing!r}, which lookup= has.{hint} {len(unknown):,} of "
-        f"{count:,} names are of nothing that is there. Leave out samples without an object: "
-        "Subset, or rows= of the loader",
-        field=asked.name,
-        file=path,
+    why = (
+        f": there is no {missing!r}, which lookup= has.{hint} {len(unknown):,} of {count:,} names are of nothing that "
+        "is there. Leave out samples without an object: Subset, or rows= of the loader"
     )
+    return refusal(path, asked.name, why, FieldNotFoundError)
 
 
 def _known(found: _Found, key: Key, asked: Field, **said: Any) -> LookedUp:
@@ -476,12 +474,9 @@ def _add_part(
     thing = thing or _thing(found, file, asked.name, path)
     new = _described(found, _rows_taken(found, thing, asked))
     if asked.ragged is not None and isinstance(new.entry, dict):
-        raise UnsupportedFieldError(
-            f"{path!r}: field {asked.name!r} is a compound, and each member of a ragged one is a field of its own: "
-            f"Field({asked.name + ':' + next(iter(new.entry))!r}, lookup=...), or members=[...] for one matrix",
-            field=asked.name,
-            file=path,
-        )
+        why = f": field {asked.name!r} is a compound, and each member of a ragged one is a field of its own: "
+        member = f"{asked.name}:{next(iter(new.entry))}"
+        raise refusal(path, asked.name, f"{why}Field({member!r}, lookup=...), or members=[...] for one matrix")
     known.check_alike(new.layouts, path)
     where = found.opened.place(thing.dataset, thing.path, asked.file and path)
     known.parts.append(_part(found, where, asked, (), new.targets, start=known.rows))
@@ -515,7 +510,9 @@ def _thing(found: _Found, file: Any, name: str, path: str) -> Thing:
     """Find a dataset that has an axis of rows."""
     thing = find_dataset(file, name, path, found.opened.guard)
     check_has_numpy_type(thing.dataset, name, path)
-    check_has_rows(thing.dataset, name, path)
+    if not thing.dataset.shape:
+        what = "empty (a null dataspace)" if thing.dataset.shape is None else "a single value"
+        raise refusal(path, name, f": {name!r} is {what}, so it has no rows; a field's first axis are the samples")
     return thing
 
 
@@ -637,7 +634,7 @@ def _layout(found: _Found, taken: _Taken, dtype: np.dtype[Any]) -> tuple[FieldLa
     if found.extents is not None and kind not in ("array", "ragged") and asked.lookup is None:
         why = why or "samples that are parts of volumes are of numbers"
     if why:
-        raise _refusal(found, name, f"field {name!r} is {dtype}: {why}")
+        raise refusal(found.path, name, f": field {name!r} is {dtype}: {why}")
     layout = FieldLayout(
         name=name,
         kind=kind,
@@ -682,7 +679,7 @@ def _bytes_of_image(found: _Found, taken: _Taken, dtype: np.dtype[Any]) -> eleme
         return None
     if member or len(rows) != (dtype.itemsize == 1) or leaf is None or found.extents is not None or taken.steps:
         why = "decode= takes images as values of variable length (of uint8), or as rows of bytes, one a sample"
-        raise _refusal(found, asked.name, f"field {asked.name!r} is {dtype} {dataset.shape}: {why}")
+        raise refusal(found.path, asked.name, f": field {asked.name!r} is {dtype} {dataset.shape}: {why}")
     return leaf
 
 
@@ -701,15 +698,13 @@ def _check_members(found: _Found, asked: Field, dtype: np.dtype[Any]) -> None:
     if lacking := next((name for name in asked.members if name not in known), ""):
         there = f"it has {', '.join(map(repr, known))}" if known else f"its elements are {dtype}, no compounds"
         why = f"has no member {lacking!r}, which members= names; {there}{did_you_mean(lacking, list(known))}"
-        raise _refusal(found, asked.name, f"field {asked.name!r} {why}", FieldNotFoundError)
+        raise refusal(found.path, asked.name, f": field {asked.name!r} {why}", FieldNotFoundError)
     kinds = {name: dtype[name] for name in asked.members}
     first = kinds[asked.members[0]]
     if any(kind != first for kind in kinds.values()) or first.kind not in "biufc":
         listing = ", ".join(f"{name!r} is {kind}" for name, kind in kinds.items())
-        why = f"{listing}; make a field for each type, and join them in batch_transform="
-        raise _refusal(
-            found, asked.name, f"members= makes one tensor of numbers of one type, but of {asked.name!r} {why}"
-        )
+        why = f": members= makes one tensor of numbers of one type, but of {asked.name!r} {listing}; make a field for "
+        raise refusal(found.path, asked.name, f"{why}each type, and join them in batch_transform=")
 
 
 def _inner_dtype(thing: Thing) -> Any:
@@ -725,15 +720,8 @@ def _unit(dtype: np.dtype[Any]) -> str:
     return str(dtype.newbyteorder("=")) if dtype.kind in "mM" else ""
 
 
-def _refusal(
-    found: _Found, name: str, why: str, kind: Callable[..., H5StreamError] = UnsupportedFieldError, **facts: Any
-) -> H5StreamError:
-    """Return the error for a field of this file that cannot be had."""
-    return kind(f"{found.path!r}: {why}", field=name, file=found.path, **facts)
-
-
 def _unread(found: _Found, name: str, why: str, part: DatasetPart) -> H5StreamError:
     """Return the error for a field that cannot be had since a chunk is damaged, or else for what is said."""
     if part.damaged is None:
-        return _refusal(found, name, f"field {name!r}{why}")
-    return _refusal(found, name, f"field {name!r}: {part.reason}", CorruptChunkError, chunk=part.damaged)
+        return refusal(found.path, name, f": field {name!r}{why}")
+    return refusal(found.path, name, f": field {name!r}: {part.reason}", CorruptChunkError, chunk=part.damaged)
