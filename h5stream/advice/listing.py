@@ -24,7 +24,7 @@ from h5stream.storage.fields import Field
 from h5stream.storage.filters import pipeline_of
 from h5stream.storage.images import format_of
 from h5stream.storage.opening import open_layout
-from h5stream.storage.places import open_hdf5
+from h5stream.storage.parts import open_hdf5
 from h5stream.storage.source import FileIdentity
 from h5stream.storage.sparse import is_matrix, shape_of
 

@@ -55,8 +55,7 @@ from h5stream.storage.lookups import Key, LookedUp
 from h5stream.storage.names import Names
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.object_rows import bytes_of_each, rows_of_each
-from h5stream.storage.parts import VARIABLE_LENGTH, part_of
-from h5stream.storage.places import OpenFile, Place
+from h5stream.storage.parts import VARIABLE_LENGTH, OpenFile, Place, part_of
 from h5stream.storage.rowbox import selected_shape
 from h5stream.storage.sparse import SparseEntry, categories_of, is_matrix, shape_of
 from h5stream.storage.templates import NOWHERE

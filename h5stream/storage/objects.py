@@ -29,7 +29,7 @@ from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, Target
 from h5stream.storage.lookups import Key, LookedUp, counted, forget
 from h5stream.storage.names import Names
 from h5stream.storage.object_rows import bytes_of_each, row_of_each, rows_of_each
-from h5stream.storage.places import Files, OpenFile, open_hdf5
+from h5stream.storage.parts import Files, OpenFile, open_hdf5
 from h5stream.storage.source import FilesIdentity
 from h5stream.storage.units import (
     Column,

@@ -43,7 +43,7 @@ from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout
 from h5stream.storage.lookups import Key, LookedUp, aligned, counted, forget, shared
 from h5stream.storage.names import Names
 from h5stream.storage.objects import attributes_of, files_of, kept_or_anew, lacks, objects_of
-from h5stream.storage.places import Files, OpenFile, open_hdf5
+from h5stream.storage.parts import Files, OpenFile, open_hdf5
 from h5stream.storage.source import FilesIdentity
 from h5stream.storage.sparse import SparseEntry
 from h5stream.storage.whereabouts import RawFile

@@ -27,7 +27,7 @@ from h5stream.storage.global_heap import DOUBTFUL
 from h5stream.storage.headers import ASK, Headers, chunks_of, given_to, read_headers
 from h5stream.storage.index import INDEX_UNREADABLE, beyond_end, fill_of, found_chunks, offset_of
 from h5stream.storage.names import Names
-from h5stream.storage.places import open_hdf5
+from h5stream.storage.parts import open_hdf5
 from h5stream.storage.source import FileIdentity, FilesIdentity
 from h5stream.storage.templates import (
     CHUNKED,
