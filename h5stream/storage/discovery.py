@@ -23,10 +23,10 @@ from h5stream.errors import (
     UnsupportedFieldError,
 )
 from h5stream.storage import elements
+from h5stream.storage.elements import holds_reference, in_stored_byte_order
 from h5stream.storage.external import Guard
 from h5stream.storage.handles import DAMAGE
 from h5stream.storage.nearest import did_you_mean
-from h5stream.storage.values import holds_reference, in_stored_byte_order
 
 _log = logging.getLogger("h5stream")
 

@@ -34,6 +34,7 @@ from h5stream.storage.discovery import (
     refusal,
     why_not_opened,
 )
+from h5stream.storage.elements import as_samples_have_it
 from h5stream.storage.extents import Extents, SampleKind, with_names
 from h5stream.storage.fields import (
     IMAGES,
@@ -60,7 +61,6 @@ from h5stream.storage.rowbox import selected_shape
 from h5stream.storage.sparse import SparseEntry, categories_of, is_matrix, shape_of
 from h5stream.storage.templates import NOWHERE
 from h5stream.storage.units import EachBytes, Lying, ObjectsOfFile, find
-from h5stream.storage.values import as_samples_have_it
 from h5stream.storage.whereabouts import RawFile
 
 
