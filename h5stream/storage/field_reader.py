@@ -27,11 +27,14 @@ from h5stream.samples.table import Table
 from h5stream.storage import elements
 from h5stream.storage.discovery import (
     Thing,
+    categories_of,
     check_has_numpy_type,
     find_dataset,
     is_attribute,
+    is_matrix,
     once_of,
     refusal,
+    shape_of,
     why_not_opened,
 )
 from h5stream.storage.elements import as_samples_have_it
@@ -51,14 +54,13 @@ from h5stream.storage.fields import (
 from h5stream.storage.handles import DAMAGE
 from h5stream.storage.images import Images
 from h5stream.storage.joining import FileParts
-from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Target
+from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SparseEntry, Target
 from h5stream.storage.lookups import Key, LookedUp
 from h5stream.storage.names import Names
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.object_rows import bytes_of_each, rows_of_each
 from h5stream.storage.parts import VARIABLE_LENGTH, OpenFile, Place, part_of
 from h5stream.storage.rowbox import selected_shape
-from h5stream.storage.sparse import SparseEntry, categories_of, is_matrix, shape_of
 from h5stream.storage.templates import NOWHERE
 from h5stream.storage.units import EachBytes, Lying, ObjectsOfFile, find
 from h5stream.storage.whereabouts import RawFile

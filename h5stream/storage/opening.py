@@ -36,17 +36,15 @@ from h5stream.storage.external import Guard
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.field_reader import read_fields
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
-from h5stream.storage.groups import FILES, edges_in, groups_of
 from h5stream.storage.images import LOOKED_AT, Images, decode_image
 from h5stream.storage.joining import FileParts, check_alike, with_like_strings, with_room_for_all
-from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout
+from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout, SparseEntry
 from h5stream.storage.lookups import Key, LookedUp, aligned, counted, forget, shared
 from h5stream.storage.names import Names
 from h5stream.storage.objects import attributes_of, files_of, kept_or_anew, lacks, objects_of
 from h5stream.storage.parts import Files, OpenFile, open_hdf5
 from h5stream.storage.source import FilesIdentity
-from h5stream.storage.sparse import SparseEntry
-from h5stream.storage.whereabouts import RawFile
+from h5stream.storage.whereabouts import FILES, RawFile, edges_in, groups_of
 
 
 def open_layout(
