@@ -151,9 +151,10 @@ def edges_of(said: Said, values: list[NDArray[Any]], rows: int) -> Edges:
     numbers = whole_numbers(values[0], said.name)
     if isinstance(said, Bounds):
         if len(numbers) and (numbers.min() < 0 or numbers.max() > rows or (np.diff(numbers) < 0).any()):
+            few = f"{numbers[:6].tolist()} and {len(numbers) - 6:,} more" if len(numbers) > 7 else str(numbers.tolist())
             raise OptionError(
                 f"Bounds({said.name!r}): bounds are ascending row numbers from 0 to {rows:,}, and these are "
-                f"{_few(numbers)}; Lengths takes numbers of rows, Ids numbers that are alike within a segment"
+                f"{few}; Lengths takes numbers of rows, Ids numbers that are alike within a segment"
             )
         return _covering(numbers, rows)
     if len(numbers) and numbers.min() < 0:
@@ -188,10 +189,6 @@ def whole_numbers(values: NDArray[Any], name: str) -> Edges:
     if flat.dtype.kind not in "iu" and not (flat.dtype.kind == "f" and (flat == np.floor(flat)).all()):
         raise OptionError(f"{name!r} is to hold numbers of rows, and its type is {flat.dtype}")
     return flat.astype(np.int64)
-
-
-def _few(numbers: NDArray[Any]) -> str:
-    return str(numbers.tolist()) if len(numbers) < 8 else f"{numbers[:6].tolist()} and {len(numbers) - 6:,} more"
 
 
 def inside(said: Stretches, group: str) -> Stretches:

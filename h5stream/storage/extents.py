@@ -221,11 +221,6 @@ class Extents:
             return dataset.shape == () or dataset.dtype.kind in "OS"
         return False
 
-    @property
-    def takes_points(self) -> bool:
-        """Whether a sample is one index of an axis, which then is none of its own."""
-        return self.kind is not None and self.kind.is_point and isinstance(self.samples, Rows)
-
 
 def _others(shape: tuple[int, ...], columns: Columns) -> list[tuple[Along, bool]]:
     """Return what is taken of the axes that samples do not move along, and whether each stays."""

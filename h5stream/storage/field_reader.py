@@ -19,7 +19,7 @@ from h5stream.errors import (
     OptionError,
 )
 from h5stream.samples.columns import Given, Padding, Values
-from h5stream.samples.kinds import Objects, Sequences
+from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.ragged import DENSE, Ragged, changed
 from h5stream.samples.segments import Bounds, Said, Stretches
 from h5stream.samples.space import Along, Steps, steps_of
@@ -253,7 +253,9 @@ def _add_rows(found: _Found, asked: Field) -> Any:
 
 def _add_arrays(found: _Found, place: int, asked: Field) -> Any:
     """Add a field of which each sample has a shape of its own, and the shape that those of this part have."""
-    if found.extents is None or not (found.are_objects or found.extents.takes_points):
+    kind = None if found.extents is None else found.extents.kind
+    takes_points = kind is not None and kind.is_point and isinstance(found.samples, Rows)
+    if not found.are_objects and not takes_points:
         raise OptionError(
             f"Field({asked.name!r}, ragged='arrays') is for whole objects, samples=Objects(...), or for rows of "
             "files or groups, samples=Rows(of='files') or Rows(of='*')"
@@ -379,11 +381,10 @@ def _add_ragged(found: _Found, place: int, asked: Field) -> Any:
 def _add_bytes_of_object(found: _Found, asked: Field) -> int:
     """Add an image whose bytes are a dataset of the object."""
     _, path, _ = find_dataset(found.opened.file, asked.name, found.path, found.opened.guard)
-    new = _image(found, asked, None)
-    found.fields += new.layouts
+    new, number = _image(found, asked, None), found.opened.number
     with RawFile(found.opened.file, found.opened.guard) as raw:
-        members = ObjectsOfFile(raw, [path])
-        found.parts.append(_bytes(found, members, found.opened.number, new.targets, found.row_start))
+        found.parts.append(_bytes(found, ObjectsOfFile(raw, [path]), number, new.targets, found.row_start))
+    found.fields += new.layouts
     found.lengths[asked.name] = 1
     return int(new.entry)
 

@@ -240,8 +240,8 @@ class Field:
         **old: Unpack[OldField],
     ) -> None:
         if old:
-            given = {"take": take, "lookup": lookup, "ragged": ragged, "decode": decode, "normalise": normalise}
-            take, lookup, ragged, decode, normalise = _with_new_names(given, old).values()
+            named_anew = {"take": take, "lookup": lookup, "ragged": ragged, "decode": decode, "normalise": normalise}
+            take, lookup, ragged, decode, normalise = _with_new_names(named_anew, old).values()
         named, of = named_by(name), ""
         if named is not None and named.is_dataset:
             of, name = named.path, named.name
@@ -254,7 +254,7 @@ class Field:
             "_file": of,
             "name": name,
             "columns": _columns(columns),
-            "members": _member_names(name, members),
+            "members": (members,) if isinstance(members, str) else tuple(members),
             "dtype": dtype,
             "take": take if isinstance(take, Take) else Take(None if isinstance(take, str) else take),
             "repeat": isinstance(take, str),
@@ -266,8 +266,13 @@ class Field:
         }
         for key, value in values.items():
             object.__setattr__(self, key, value)
+        if not all(isinstance(each, str) and each for each in self.members):
+            raise OptionError(f"Field({name!r}): members= takes names of members of a compound, not {members!r}")
         object.__setattr__(self, "ragged", self._form(ragged))
-        check_together(self)
+        given = given_to(self)
+        for option, refused, words in _CLASHES:
+            if option in given and not given.isdisjoint(refused):
+                raise OptionError(words.format(self))
 
     def __repr__(self) -> str:
         said = {
@@ -433,13 +438,6 @@ def not_ragged(name: str) -> OptionError:
     )
 
 
-def _member_names(name: str, members: Any) -> tuple[str, ...]:
-    names = (members,) if isinstance(members, str) else tuple(members)
-    if not all(isinstance(each, str) and each for each in names):
-        raise OptionError(f"Field({name!r}): members= takes names of members of a compound, not {members!r}")
-    return names
-
-
 def _columns(columns: Any) -> Columns:
     if columns is None or isinstance(columns, slice):
         return columns
@@ -516,24 +514,22 @@ class SampleShape:
 
 def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLike]) -> SampleShape:
     """Read what the user gave as ``fields``."""
+    kind, given = "tuple", fields
     if isinstance(fields, (str, Field, *FROM_NO_FILE)) or named_by(fields) is not None:
-        one = _as_field(fields)
-        return SampleShape(kind="one", keys=(one.name,), fields=(one,))
-    if isinstance(fields, Mapping):
-        entries = tuple(_as_field(f) for f in fields.values())
-        kind, keys = "dict", tuple(str(key) for key in fields)
+        kind, given = "one", [fields]  # type: ignore[list-item]
+    elif isinstance(fields, Mapping):
+        kind, given = "dict", [*fields.values()]
     elif isinstance(fields, (set, frozenset)):
         raise OptionError(
             f"fields= is a set, {fields!r}, which has no order, and a batch lists the fields in theirs; name them in a "
             "list: fields=[...]"
         )
-    elif isinstance(fields, Iterable):
-        entries = tuple(_as_field(f) for f in fields)
-        kind, keys = "tuple", tuple(f.name for f in entries)
-    else:
+    elif not isinstance(fields, Iterable):
         raise OptionError(f"fields= takes a name, a Field, a sequence or a mapping of them, not {fields!r}")
+    entries = tuple(_as_field(one) for one in given)  # type: ignore[union-attr]
     if not entries:
         raise OptionError("fields= is empty; name at least one dataset, or leave it out for all at the file's root")
+    keys = tuple(map(str, fields)) if isinstance(fields, Mapping) else tuple(one.name for one in entries)
     return SampleShape(kind=kind, keys=keys, fields=entries)
 
 
@@ -577,19 +573,13 @@ def read_request(source: Source, fields: Fields) -> Asked:
     if fields is None:
         return Asked(paths=tuple(paths), group=name, shape=None)
     shape = sample_shape(fields)
-    for field in shape.fields:
-        _check_is_of(field, paths)
+    for of in (field for field in shape.fields if isinstance(field, Field) and field._file):
+        if not any(os.path.exists(path) and os.path.samefile(of._file, path) for path in paths):
+            raise OptionError(
+                f"the field {of.name!r} is a dataset of {of._file!r}, which is not among the files that are opened; "
+                "all fields come from the source"
+            )
     return Asked(paths=tuple(paths), group=name, shape=shape)
-
-
-def _check_is_of(field: Field | Given, paths: list[str]) -> None:
-    if not isinstance(field, Field) or not field._file:
-        return
-    if not any(os.path.exists(path) and os.path.samefile(field._file, path) for path in paths):
-        raise OptionError(
-            f"the field {field.name!r} is a dataset of {field._file!r}, which is not among the files that are opened; "
-            "all fields come from the source"
-        )
 
 
 # --- which options go together, with which kind of field, and with which samples
@@ -666,14 +656,6 @@ def given_to(field: Field) -> set[str]:
         "normalise=": field.normalise,
     }
     return {name for name, value in given.items() if is_given(value)}
-
-
-def check_together(field: Field) -> None:
-    """Refuse options of one field that do not go together."""
-    given = given_to(field)
-    for name, refused, words in _CLASHES:
-        if name in given and not given.isdisjoint(refused):
-            raise OptionError(words.format(field))
 
 
 def check_options(kind: str, field: Field, samples: Any, path: str) -> None:

@@ -172,7 +172,10 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
     for layout in moved:
         for k in range(len(layout.file_starts) - 1):
             part = _part_of(layout, k, starts[-1])
-            parts.append(part if is_grouped else _field_by_field(part))
+            if not is_grouped:  # elsewhere some fields come from other datasets together
+                alone = {t.field: replace(one, targets=(t,)) for one in part.parts for t in one.targets}
+                part = replace(part, parts=tuple(alone[field] for field in sorted(alone)))
+            parts.append(part)
             starts.append(starts[-1] + part.rows)
     parts = with_like_strings(parts)
     aligned = tuple(zip(*(part.parts for part in parts), strict=True))
@@ -208,12 +211,6 @@ def _part_of(layout: SampleLayout, k: int, start: int) -> FileParts:
     """Return part `k` of each dataset of a layout, beginning at a row of the whole."""
     parts = tuple(replace(dataset[k], row_start=start) for dataset in layout.aligned)
     return FileParts(rows=parts[0].rows, fields=layout.fields, parts=parts, entries=layout.entries)
-
-
-def _field_by_field(file: FileParts) -> FileParts:
-    """Return every field a part of its own, where elsewhere they come from other datasets together."""
-    alone = [(target.field, replace(part, targets=(target,))) for part in file.parts for target in part.targets]
-    return replace(file, parts=tuple(part for _, part in sorted(alone, key=lambda pair: pair[0])))
 
 
 def _joined_lookup(layouts: Sequence[SampleLayout], k: int, number: int) -> tuple[tuple[DatasetPart, ...], Lookup]:

@@ -28,9 +28,16 @@ Key = tuple[int, str]
 
 def shared(lookups: Sequence[Lookup]) -> tuple[Lookup, ...]:
     """Give lookups of the same rows the same arrays, by which they are known to be planned together."""
+
+    def are_same(one: Lookup, other: Lookup) -> bool:
+        if one.counts is None or (one.paces is not None and one.length != other.length):
+            return False
+        pairs = [(getattr(one, name), getattr(other, name)) for name in ("rows", "counts", "spare", "paces")]
+        return all(a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs)
+
     found: list[Lookup] = []
     for one in lookups:
-        twin = next((other for other in found if _are_same(one, other)), one)
+        twin = next((other for other in found if are_same(one, other)), one)
         found.append(replace(one, rows=twin.rows, counts=twin.counts, spare=twin.spare, paces=twin.paces))
     return tuple(found)
 
@@ -48,13 +55,6 @@ def forget(looked_up: dict[Key, LookedUp], before: dict[Key, tuple[int, int]]) -
         known.objects = {name: at for name, at in known.objects.items() if at[0] < known.rows}
         if key not in before:
             del looked_up[key]
-
-
-def _are_same(one: Lookup, other: Lookup) -> bool:
-    if one.counts is None or (one.paces is not None and one.length != other.length):
-        return False
-    pairs = [(getattr(one, name), getattr(other, name)) for name in ("rows", "counts", "spare", "paces")]
-    return all(a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs)
 
 
 def aligned(lookups: Sequence[Lookup], crops: Sequence[Crop | None]) -> list[Lookup]:
