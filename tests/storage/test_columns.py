@@ -16,46 +16,6 @@ from h5stream.engine.plan import Placement
 from h5stream.errors import OptionError
 from h5stream.storage.rowbox import column_pieces
 
-SELECTIONS = [
-    slice(None),
-    slice(2, 9),
-    slice(1, 30, 3),
-    slice(None, None, -1),
-    slice(25, 3, -4),
-    slice(-5, None),
-    slice(4, 4),
-    [0],
-    [7, 3, 19],
-    [-1, 0, -29],
-    list(range(30)),
-    np.array([5, 6, 7, 28]),
-]
-ROWS = np.array([3, 0, 49, 17, 17])
-
-
-@pytest.mark.parametrize("columns", SELECTIONS, ids=str)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"chunks": (8, 30)},
-        {"chunks": (8, 7)},
-        {"chunks": (8, 1), "compression": "gzip"},
-        {"chunks": (20, 16), "compression": "gzip", "shuffle": True},
-        {"chunks": (8, 7), "scaleoffset": 0},
-    ],
-    ids=str,
-)
-def test_columns_are_what_numpy_takes(tmp_path, columns, options):
-    values = numbers(50, 30, dtype="i4")
-    path = make_file(tmp_path / "a.h5", data=values, **options)
-    dataset = H5Dataset(path, Field("x", columns=columns))
-    assert dataset[:].numpy().tobytes() == values[:, columns].tobytes()
-    ours = dataset[ROWS]
-    assert ours.shape == values[ROWS][:, columns].shape
-    assert ours.numpy().tobytes() == values[ROWS][:, columns].tobytes()
-    dataset.close()
-
 
 def test_columns_of_a_compound_and_of_strings(tmp_path):
     values = np.zeros((20, 6), [("a", "i4"), ("s", "S3")])
