@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from h5stream.sampler import ChunkBatchSampler
     from h5stream.samples.boxes import Boxes
     from h5stream.samples.columns import Padding, SampleNumber, SourceNumber, Values
-    from h5stream.samples.objects import Objects, Rows
-    from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
-    from h5stream.samples.sequences import Sequences
-    from h5stream.samples.stretches import Between, Crop, Ragged
+    from h5stream.samples.kinds import Objects, Rows, Sequences
+    from h5stream.samples.ragged import Crop, Ragged
+    from h5stream.samples.segments import Between, Bounds, Ends, Ids, Lengths
     from h5stream.samples.table import Table
     from h5stream.staging import stage, staged
     from h5stream.storage.fields import Field, Take
@@ -63,11 +62,11 @@ _MOVED = {
 
 _HOMES = {
     "Balanced": "h5stream.order.draw",
-    "Between": "h5stream.samples.stretches",
+    "Between": "h5stream.samples.segments",
     "Bounds": "h5stream.samples.segments",
     "Boxes": "h5stream.samples.boxes",
     "ChunkBatchSampler": "h5stream.sampler",
-    "Crop": "h5stream.samples.stretches",
+    "Crop": "h5stream.samples.ragged",
     "Ends": "h5stream.samples.segments",
     "Field": "h5stream.storage.fields",
     "H5Dataset": "h5stream.dataset",
@@ -76,12 +75,12 @@ _HOMES = {
     "Ids": "h5stream.samples.segments",
     "Lengths": "h5stream.samples.segments",
     "Mixture": "h5stream.mixture",
-    "Objects": "h5stream.samples.objects",
+    "Objects": "h5stream.samples.kinds",
     "Padding": "h5stream.samples.columns",
-    "Ragged": "h5stream.samples.stretches",
-    "Rows": "h5stream.samples.objects",
+    "Ragged": "h5stream.samples.ragged",
+    "Rows": "h5stream.samples.kinds",
     "SampleNumber": "h5stream.samples.columns",
-    "Sequences": "h5stream.samples.sequences",
+    "Sequences": "h5stream.samples.kinds",
     "Sized": "h5stream.order.draw",
     "SourceNumber": "h5stream.samples.columns",
     "Table": "h5stream.samples.table",

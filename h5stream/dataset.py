@@ -27,15 +27,14 @@ from h5stream.order.epoch import Window
 from h5stream.order.places import Places, place_dtype
 from h5stream.order.weights import RandomStarts, SourceShares
 from h5stream.samples.axes import ROWS
-from h5stream.samples.objects import Objects
-from h5stream.samples.sequences import Sequences
+from h5stream.samples.kinds import Objects, Sequences
 from h5stream.splitting import BY, codes_of, group_numbers, parts_of, repeated, warn_of_leaks
 from h5stream.storage.extents import SampleKind
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
-from h5stream.storage.groups import FILES
 from h5stream.storage.joining import joined_layout
 from h5stream.storage.layout import DIRECT, HEAP, FieldLayout, SampleLayout
 from h5stream.storage.opening import open_layout
+from h5stream.storage.whereabouts import FILES
 from h5stream.structure import as_numpy, sample_of, samples_of, with_tensors
 
 REUSED_NBYTES = 32 * 1024 * 1024

@@ -27,12 +27,11 @@ from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import EpochOrder
 from h5stream.order.line import OrderSettings
-from h5stream.samples.stretches import DENSE, changed
+from h5stream.samples.ragged import DENSE, changed
 from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.layout import FieldLayout, SampleLayout
+from h5stream.storage.layout import FieldLayout, SampleLayout, SparseEntry
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.source import FileIdentity
-from h5stream.storage.sparse import SparseEntry
 
 BATCH_NBYTES = 8 << 20
 """Bytes of a batch: the fewer batches, the less Python between them."""

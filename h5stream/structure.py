@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.samples.stretches import DENSE, STACKED
+from h5stream.samples.ragged import DENSE, STACKED
 
 
 class Packed(NamedTuple):

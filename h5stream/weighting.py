@@ -36,8 +36,7 @@ from h5stream.ranks import drawn_seed
 from h5stream.sampler import places_of
 from h5stream.settings import Settings
 from h5stream.storage.fields import Field
-from h5stream.storage.layout import DECODED, SampleLayout
-from h5stream.storage.sparse import SparseEntry
+from h5stream.storage.layout import DECODED, SampleLayout, SparseEntry
 
 _READ_ROWS = 1 << 20
 _MOST_CLASSES = 1 << 16

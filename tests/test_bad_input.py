@@ -14,7 +14,6 @@ from sample_files import one_epoch_at_a_time, reader_threads, write_sample
 from h5stream import H5StreamLoader
 from h5stream.errors import (
     CorruptChunkError,
-    ExternalDataError,
     FieldLengthError,
     FieldNotFoundError,
     H5StreamError,
@@ -133,13 +132,6 @@ def test_fields_of_unlike_length_are_listed_with_their_lengths(tmp_path):
     refused(FieldLengthError, "unlike length", "name the fields", "30 rows: x", "29 rows: y", look, source=path)
 
 
-def test_files_whose_fields_differ_are_refused(tmp_path):
-    for name, shape in (("a", (3, 2)), ("b", (3, 4))):
-        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
-            file["x"] = np.zeros(shape)
-    refused(FieldLengthError, "b.h5", "(4,)", "(2,)", "must agree", source=tmp_path / "*.h5")
-
-
 def test_zero_rows_are_refused(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = np.zeros((0, 4))
@@ -154,18 +146,6 @@ def test_a_dataset_without_rows_is_refused(tmp_path, make):
         file["y"] = np.zeros(3)
         make(file)
     refused(UnsupportedFieldError, "'x' is", "it has no rows", source=tmp_path / "a.h5", fields="x")
-
-
-def test_opaque_and_reference_fields_are_refused_with_a_way_out(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["opaque"] = np.array([b"abc", b"def"], dtype="V3")
-        file["x"] = np.zeros(2)
-        file.create_dataset("to", data=[file["x"].ref] * 2, dtype=h5py.ref_dtype)
-        file.create_dataset("region", data=[file["x"].regionref[0:1]] * 2, dtype=h5py.regionref_dtype)
-    path = tmp_path / "a.h5"
-    refused(UnsupportedFieldError, "'opaque'", "store them as uint8", source=path, fields="opaque")
-    for name in ("to", "region"):
-        refused(UnsupportedFieldError, f"'{name}'", "references point into the file", source=path, fields=name)
 
 
 # --- what cannot be done with the data ----------------------------------------------------------------------
@@ -212,31 +192,6 @@ def test_a_missing_filter_is_named_with_the_way_to_get_it(tmp_path):
             dataset.write_direct_chunk((start,), b"\x01" * 40, filter_mask=0)
     error = refused(MissingFilterError, "a.h5", "'x' needs HDF5 filter 32030", "HDF5_PLUGIN_PATH", source=path)
     assert error.filter_id == 32030
-
-
-def test_an_external_file_is_refused_unless_allowed(tmp_path):
-    (tmp_path / "data.bin").write_bytes(np.arange(6, dtype="i4").tobytes())
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", (6,), "i4", external=[("data.bin", 0, h5py.h5f.UNLIMITED)])
-    path = tmp_path / "a.h5"
-    error = refused(ExternalDataError, "external file 'data.bin'", "pass allow_external=True", source=path)
-    assert error.target == "data.bin"
-
-
-def test_external_links_and_virtual_sources_are_refused_unless_allowed(tmp_path):
-    with h5py.File(tmp_path / "other.h5", "w") as file:
-        file["x"] = np.arange(6)
-    layout = h5py.VirtualLayout((6,), "i8")
-    layout[:] = h5py.VirtualSource("other.h5", "x", (6,))
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["link"] = h5py.ExternalLink("other.h5", "x")
-        file.create_virtual_dataset("virtual", layout)
-    path = tmp_path / "a.h5"
-    refused(ExternalDataError, "external link to 'other.h5'", "allow_external=True", source=path, fields="link")
-    refused(ExternalDataError, "virtual source 'other.h5'", "allow_external=True", source=path, fields="virtual")
-    for name in ("link", "virtual"):
-        (batch,) = H5StreamLoader(path, fields=name, allow_external=True)
-        assert batch.tolist() == list(range(6))
 
 
 # --- chunks that are corrupt --------------------------------------------------------------------------------

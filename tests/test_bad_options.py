@@ -256,7 +256,7 @@ def test_old_words_of_a_field_that_contradict_others_are_refused(words, said):
 
 def test_names_of_objects_are_a_lookup_and_a_misspelt_word_is_told():
     with pytest.warns(DeprecationWarning, match="write lookup="):
-        assert Field("{}", names=["a"]).names == Field("{}", lookup=["a"]).names == ["a"]
+        assert Field("{}", names=["a"]).lookup == Field("{}", lookup=["a"]).lookup == ["a"]
     with pytest.raises(TypeError, match=r"no argument lokup=.* Did you mean .lookup."):
         Field("x", lokup="y")
 

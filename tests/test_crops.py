@@ -98,7 +98,7 @@ def test_every_place_is_as_likely_and_each_epoch_and_seed_has_others(path):
     [
         (lambda: Crop(0), "a row or more"),
         (lambda: Crop(2.5), "length"),
-        (lambda: Crop(8, at="end"), "'random', 'start', 'center'"),
+        (lambda: Crop(8, at="end"), "'random', 'start' or 'center'"),
         (lambda: Field("x", lookup="y", ragged=Ragged(crop=Crop(8))), "lookup=Bounds"),
         (lambda: Field("x", lookup=Bounds("b"), ragged=Ragged(crop=8)), "takes a Crop"),
     ],

@@ -6,7 +6,21 @@ import h5py
 import numpy as np
 import pytest
 
-from h5stream import Ends, Field, H5Dataset, H5StreamLoader, Padding, Rows, SampleNumber, Sequences, Values, errors
+from h5stream import (
+    Bounds,
+    Ends,
+    Field,
+    H5Dataset,
+    H5StreamLoader,
+    Lengths,
+    Padding,
+    Rows,
+    SampleNumber,
+    Sequences,
+    Take,
+    Values,
+    errors,
+)
 
 LENGTHS = (9, 1, 23, 4, 40, 17)
 
@@ -72,3 +86,43 @@ def test_bad_input_is_told_with_the_way_out(path, fields, samples, kind, says):
         H5Dataset(path, fields, samples=samples)
     with pytest.raises(kind, match=says):
         H5StreamLoader(path, 4, fields=fields, samples=samples)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Sequences(0), "length must be at least 1"),
+        (lambda: Sequences(2, stride=0), "stride must be at least 1"),
+        (lambda: Sequences(2.5), "length is an integer"),
+        (lambda: Sequences(2, pad="repeat"), "'edge', 'zeros' or a number"),
+        (lambda: Sequences(2, tail="cut"), "'drop' or 'shift'"),
+        (lambda: Sequences(2, pad="edge", tail="shift"), "leave pad= out"),
+        (lambda: Sequences(2, pad_rows=(1, 1)), "needs pad="),
+        (lambda: Sequences(2, pad="edge", pad_rows=3), "two numbers of rows"),
+        (lambda: Field("x", take=[]), "steps= is empty"),
+        (lambda: Take("ab"), "a range or a list"),
+        (lambda: Field("x", take=[0, 1.5]), "a step is an integer"),
+        (lambda: Ends(), "takes names of fields"),
+    ],
+)
+def test_what_is_no_sequence_is_refused(make, says):
+    with pytest.raises(errors.OptionError, match=says):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("of", "values", "says"),
+    [
+        (Ends("said"), np.zeros((6, 2)), "one value for each of 6 rows"),
+        (Lengths("said"), [2, 3], "add up to 5, but the fields have 6 rows"),
+        (Lengths("said"), [-1, 7], "0 or more"),
+        (Bounds("said"), [3, 2], "ascending row numbers from 0 to 6"),
+        (Bounds("said"), [b"a"], "numbers of rows"),
+    ],
+    ids=str,
+)
+def test_segments_that_are_said_wrongly_are_told(tmp_path, of, values, says):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["said"] = np.arange(6), values
+    with pytest.raises(errors.OptionError, match=rf"a\.h5': .*{says}"):
+        H5Dataset(tmp_path / "a.h5", "x", samples=Sequences(2, of=of))

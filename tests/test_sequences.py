@@ -6,7 +6,7 @@ import pytest
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.errors import FieldLengthError, FieldNotFoundError, OptionError
-from h5stream.samples.sequences import Sequences
+from h5stream.samples.kinds import Sequences
 
 
 def test_a_mask_of_names_is_looked_up_in_the_group_that_is_given(tmp_path):

@@ -99,7 +99,7 @@ def test_what_cannot_be_streamed_is_told(tmp_path):
         ("X", errors.UnsupportedFieldError, "sparse matrix.*ragged='dense'"),
         (Field("X", ragged="packed", columns=[1]), errors.UnsupportedFieldError, "rows of which columns= takes some"),
         (Field("X", ragged="dense", columns=[1, 1]), errors.OptionError, "twice"),
-        (Field("X", ragged="dense", columns=[9]), errors.OptionError, "the matrix has 5 columns"),
+        (Field("X", ragged="dense", columns=[9]), errors.OptionError, "the rows have 5 columns"),
         (Field("X/data", ragged="dense"), errors.H5StreamError, "sparse|samples of unlike"),
     ]:
         with pytest.raises(kind, match=words):

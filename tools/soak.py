@@ -66,7 +66,7 @@ from h5stream import (
 )
 from h5stream.errors import CorruptChunkError, OptionError, WeakShuffleWarning
 from h5stream.results import Packed, Padded, SparseRows
-from h5stream.samples.sequences import Pad
+from h5stream.samples.kinds import Pad
 
 SAMPLES = 40
 """Measurements in a run; each is the sum of all rounds since the last, so more tell no more."""

@@ -17,16 +17,24 @@ import h5py
 import numpy as np
 
 from h5stream.errors import FieldLengthError, H5StreamError
-from h5stream.storage.discovery import SOME_ALIKE, datasets_of, default_fields, is_bookkeeping, some_of, spread
+from h5stream.storage.discovery import (
+    SOME_ALIKE,
+    datasets_of,
+    default_fields,
+    is_bookkeeping,
+    is_matrix,
+    shape_of,
+    some_of,
+    spread,
+)
 from h5stream.storage.elements import plain_dtype
 from h5stream.storage.external import Guard
 from h5stream.storage.fields import Field
 from h5stream.storage.filters import pipeline_of
 from h5stream.storage.images import format_of
 from h5stream.storage.opening import open_layout
-from h5stream.storage.places import open_hdf5
+from h5stream.storage.parts import open_hdf5
 from h5stream.storage.source import FileIdentity
-from h5stream.storage.sparse import is_matrix, shape_of
 
 REFUSED = "refused"  # h5stream does not read it; the reason says why. Stands beside `DIRECT`, `DECODED` and `VIA_H5PY`
 DAMAGED = "damaged"  # the layout of what is there and cannot be opened: a dataset, or a group with all that is in it

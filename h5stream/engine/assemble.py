@@ -13,7 +13,7 @@ from h5stream.engine.changes import Change
 from h5stream.engine.ragged import RaggedRows
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import OptionError
-from h5stream.samples.stretches import DENSE, STACKED
+from h5stream.samples.ragged import DENSE, STACKED
 from h5stream.storage.layout import FieldLayout, SampleLayout
 from h5stream.structure import in_form, with_tensors
 

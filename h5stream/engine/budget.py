@@ -38,8 +38,8 @@ from h5stream.order.line import OrderSettings
 from h5stream.order.places import place_nbytes
 from h5stream.order.sized import POOL_BATCHES
 from h5stream.order.weights import PlannedDraws
+from h5stream.samples.ragged import DENSE
 from h5stream.samples.space import neighbours
-from h5stream.samples.stretches import DENSE
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, FieldLayout, SampleLayout
 from h5stream.storage.names import Names
 from h5stream.units import as_bytes

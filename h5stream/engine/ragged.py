@@ -25,7 +25,7 @@ from h5stream.engine.footprint import FIELD_ALIGNMENT, PADDING_SHARE, SHARES_NBY
 from h5stream.engine.slots import Memory, address_of, map_memory
 from h5stream.errors import SourceError
 from h5stream.order.places import Places
-from h5stream.samples.stretches import Ragged
+from h5stream.samples.ragged import Ragged
 from h5stream.storage.layout import FieldLayout
 
 if TYPE_CHECKING:

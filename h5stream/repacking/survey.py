@@ -29,7 +29,7 @@ from h5stream.storage.fallback import fill_element
 from h5stream.storage.field_reader import read_fields
 from h5stream.storage.fields import sample_shape
 from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout, Target
-from h5stream.storage.places import Files, OpenFile, open_hdf5
+from h5stream.storage.parts import Files, OpenFile, open_hdf5
 from h5stream.units import text_of_bytes
 
 MOST_ROW_NBYTES = 1 << 30

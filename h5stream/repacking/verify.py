@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from h5stream.errors import H5StreamError, StagedFileDamagedError
 from h5stream.repacking.survey import RawDataset, RewritePlan
+from h5stream.storage.elements import holds_reference, is_fixed, same
 from h5stream.storage.fallback import read_raw_box
 from h5stream.storage.handles import open_file
-from h5stream.storage.values import holds_reference, is_fixed, same
 
 SLAB_NBYTES = 32 * 1024 * 1024
 """Bytes that are compared at a time, or one row of chunks if that is more: no chunk is decoded twice."""

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from h5stream.repacking.survey import RawDataset, RewritePlan, address_of_object
 from h5stream.space import is_full
 from h5stream.storage.codecs import DEFLATE, LZ4, SHUFFLE
+from h5stream.storage.elements import holds_reference, in_stored_byte_order, is_fixed, same
 from h5stream.storage.filters import Filter
 from h5stream.storage.handles import open_file
-from h5stream.storage.values import holds_reference, in_stored_byte_order, is_fixed, same
 
 Bytes = NDArray[np.uint8]
 

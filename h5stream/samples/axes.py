@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.samples.objects import Rows
-from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
-from h5stream.samples.sequences import Sequences, room_for
+from h5stream.samples.kinds import Rows, Sequences
+from h5stream.samples.segments import Said
 from h5stream.samples.space import Grid, Listed, Space
-from h5stream.samples.table import ROW, START, Table, part_of_each
+from h5stream.samples.table import ROW, START, Table, check_begins, part_of_each
 
 Ints = NDArray[np.int64]
 
@@ -50,7 +49,7 @@ def along_axis(samples: Any, is_scaled: bool = False) -> AlongAxis | None:
     if not isinstance(samples, (Rows, Sequences)):
         return None
     has_rows, is_point = samples.of == ROWS, isinstance(samples, Rows)
-    if is_scaled and isinstance(samples.of, (Ends, Ids, Lengths, Bounds)):
+    if is_scaled and isinstance(samples.of, Said):
         raise OptionError(
             f"Take(scale=) of a field counts in whole files or groups, and of={type(samples.of).__name__}(...) cuts "
             "rows into segments; segments of groups or files take scale="
@@ -111,12 +110,14 @@ def axis_space(samples: Sequences | Rows, volumes: Ints, steps: Sequence[FieldSt
 
 def _limits(sequences: Sequences, elements: Ints, steps: Sequence[FieldSteps]) -> tuple[Ints, Ints]:
     """Return the first and the last place along an axis of each volume that a sample may begin at."""
-    plain = [each for each in steps if each.scale == 1]
-    least, most = min((e.least for e in plain), default=0), max((e.most for e in plain), default=0)
-    before, after = room_for(sequences, least, most)
-    first, last = np.full_like(elements, max(0, -least - before)), np.minimum(elements - 1, elements - 1 - most + after)
-    for each in steps if sequences.pad is None else ():
-        first, last = np.maximum(first, each.first), np.minimum(last, each.last(each.most))
+    first, last = np.zeros_like(elements), elements - 1
+    if sequences.pad is None:
+        for each in steps:
+            first, last = np.maximum(first, each.first), np.minimum(last, each.last(each.most))
+    elif sequences.pad_rows is not None:
+        (before, after), plain = sequences.pad_rows, [each for each in steps if each.scale == 1]
+        first = np.maximum(first, -min((each.least for each in plain), default=0) - before)
+        last = np.minimum(last, last - max((each.most for each in plain), default=0) + after)
     return first, last
 
 
@@ -136,24 +137,10 @@ def table_axis_space(
         part = np.zeros(len(table), dtype=np.int64)
     origins = np.stack([np.asarray(table.columns[name]) for name in kind.origins], axis=1)
     if kind.has_rows:
-        _check(table, ROW, origins[:, 0], np.zeros(len(table)), volumes[part, 0] - 1, volumes[part, 0])
+        rows = volumes[part, 0]
+        check_begins(table, ROW, origins[:, 0], np.zeros_like(rows), rows - 1, rows)
     pad = table.pad is not None
     for each in steps:
         least, most = np.full(len(part), 0 if pad else each.first), each.last(0 if pad else each.most)[part]
-        _check(table, kind.origins[each.origin], origins[:, each.origin], least, most, each.elements[part])
+        check_begins(table, kind.origins[each.origin], origins[:, each.origin], least, most, each.elements[part])
     return Space(volumes=volumes, starts=Listed(volume=part, origins=origins), pad=table.pad)
-
-
-def _check(table: Table, name: str, numbers: Ints, least: Any, most: Any, elements: Any) -> None:
-    wrong = np.flatnonzero((numbers < least) | (numbers > most))
-    if len(wrong):
-        k = int(wrong[0])
-        raise OptionError(
-            f"Table: {name!r} is {numbers[k]} at sample {k:,}, where {elements[k]:,} are there and a sample may begin "
-            f"at {int(least[k]):,} to {int(most[k]):,}; so it is for {len(wrong):,} of {len(table):,} samples"
-            + (
-                ". pad='edge' or 'zeros' fills in"
-                if table.pad is None and 0 <= numbers[k] < elements[k] and name != ROW
-                else ". A sample begins at one that is there; steps= may lead out of it, with pad="
-            )
-        )

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.samples.sequences import checked_steps
+from h5stream.samples.kinds import checked_steps
 from h5stream.samples.space import Ints, Space, Steps
 
 

@@ -1,4 +1,4 @@
-"""Segments: the stretches of rows that a sequence may not leave, from what a file says of them.
+"""Which rows belong together, by what a file says: segments that sequences stay in, stretches of ragged fields.
 
 Segments are consecutive and cover all rows, so they are kept as *edges*: segment ``k`` holds the rows ``edges[k]`` to
 ``edges[k + 1]``. An empty one has two equal edges.
@@ -6,7 +6,7 @@ Segments are consecutive and cover all rows, so they are kept as *edges*: segmen
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 
-Edges = NDArray[np.int64]
+Ints = NDArray[np.int64]
+Edges = Ints
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -45,6 +46,11 @@ class Ends:
             raise OptionError(f"Ends takes names of fields, such as Ends('terminals', 'timeouts'), not {fields!r}")
         object.__setattr__(self, "fields", fields)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The fields that are read."""
+        return self.fields
+
 
 @dataclass(frozen=True, slots=True)
 class Ids:
@@ -59,7 +65,7 @@ class Ids:
     field: str
 
     @property
-    def fields(self) -> tuple[str, ...]:
+    def names(self) -> tuple[str, ...]:
         """The field that is read."""
         return (self.field,)
 
@@ -76,6 +82,11 @@ class Lengths:
 
     name: str
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The dataset that is read."""
+        return (self.name,)
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -89,8 +100,42 @@ class Bounds:
 
     name: str
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The dataset that is read."""
+        return (self.name,)
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Stretches whose first and last rows two datasets hold; a first row of -1 says that a sample has none.
+
+    Parameters
+    ----------
+    first, last : str
+        The datasets, of one row number a sample.
+    inclusive : bool, keyword-only
+        Whether the last row belongs to the stretch.
+
+    Examples
+    --------
+    >>> Between("img_to_first_box", "img_to_last_box", inclusive=True).names
+    ('img_to_first_box', 'img_to_last_box')
+    """
+
+    first: str
+    last: str
+    _: KW_ONLY
+    inclusive: bool = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The datasets that say it."""
+        return (self.first, self.last)
+
 
 Said = Ends | Ids | Lengths | Bounds
+Stretches = Bounds | Lengths | Between
 
 
 def edges_of(said: Said, values: list[NDArray[Any]], rows: int) -> Edges:
@@ -106,9 +151,10 @@ def edges_of(said: Said, values: list[NDArray[Any]], rows: int) -> Edges:
     numbers = whole_numbers(values[0], said.name)
     if isinstance(said, Bounds):
         if len(numbers) and (numbers.min() < 0 or numbers.max() > rows or (np.diff(numbers) < 0).any()):
+            few = f"{numbers[:6].tolist()} and {len(numbers) - 6:,} more" if len(numbers) > 7 else str(numbers.tolist())
             raise OptionError(
                 f"Bounds({said.name!r}): bounds are ascending row numbers from 0 to {rows:,}, and these are "
-                f"{_few(numbers)}; Lengths takes numbers of rows, Ids numbers that are alike within a segment"
+                f"{few}; Lengths takes numbers of rows, Ids numbers that are alike within a segment"
             )
         return _covering(numbers, rows)
     if len(numbers) and numbers.min() < 0:
@@ -145,5 +191,49 @@ def whole_numbers(values: NDArray[Any], name: str) -> Edges:
     return flat.astype(np.int64)
 
 
-def _few(numbers: NDArray[Any]) -> str:
-    return str(numbers.tolist()) if len(numbers) < 8 else f"{numbers[:6].tolist()} and {len(numbers) - 6:,} more"
+def inside(said: Stretches, group: str) -> Stretches:
+    """Look its datasets up in a group, unless their names begin with a slash."""
+    names = [name if name.startswith("/") else f"{group}/{name}" for name in said.names]
+    return replace(said, first=names[0], last=names[1]) if isinstance(said, Between) else replace(said, name=names[0])
+
+
+def stretches_of(said: Stretches, values: list[NDArray[Any]], samples: int, rows: int) -> tuple[Ints, Ints]:
+    """Return the first row of each sample, and how many it has."""
+    found = [whole_numbers(each, name) for name, each in zip(said.names, values, strict=True)]
+    for name, numbers in zip(said.names, found, strict=True):
+        if len(numbers) != samples and not isinstance(said, Bounds):
+            raise OptionError(f"{name!r} has {len(numbers):,} numbers, and there are {samples:,} samples")
+    if isinstance(said, Bounds):
+        bounds = _all_bounds(said, found[0], samples, rows)
+        first, count = bounds[:-1], np.diff(bounds)
+    elif isinstance(said, Lengths):
+        first, count = np.cumsum(found[0]) - found[0], found[0]
+    else:
+        first = np.maximum(found[0], 0)
+        count = np.where(found[0] < 0, 0, found[1] + said.inclusive - first)
+    wrong = np.flatnonzero((count < 0) | (first < 0) | (first + count > rows))
+    if len(wrong):
+        one = wrong[0]
+        raise OptionError(
+            f"{' and '.join(map(repr, said.names))}: sample {one:,} is said to have rows {first[one]:,} to "
+            f"{first[one] + count[one]:,} (exclusive), and there are {rows:,} rows; {len(wrong):,} of {samples:,} "
+            "samples go backwards or beyond. See whether these numbers are of this dataset"
+        )
+    return first, count
+
+
+def _all_bounds(said: Bounds, bounds: Ints, samples: int, rows: int) -> Ints:
+    """Return where each sample begins, and where the last ends."""
+    if len(bounds) == samples:
+        if samples and bounds[0] == 0 and bounds[-1] == rows:
+            raise OptionError(
+                f"{said.name!r} has one number for each of {samples:,} samples, from 0 to {rows:,}, so it may say "
+                "where they begin or where they end; Lengths or Between say it without doubt"
+            )
+        bounds = np.append(bounds, rows) if samples and bounds[0] == 0 else np.append(0, bounds)
+    if len(bounds) != samples + 1:
+        raise OptionError(
+            f"{said.name!r} has {len(bounds):,} bounds, and {samples:,} samples need {samples + 1:,}: where each "
+            "begins, and where the last ends"
+        )
+    return bounds

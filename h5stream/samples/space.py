@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
+from h5stream.samples.kinds import Draws, Sequences
 from h5stream.samples.segments import Edges
-from h5stream.samples.sequences import Draws, Sequences
 
 Ints = NDArray[np.int64]
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.samples.sequences import Pad, checked_pad, integer
-from h5stream.samples.space import Space, Steps, space_of_rows
+from h5stream.samples.kinds import Pad, checked_pad, integer
+from h5stream.samples.space import Ints, Space, Steps, space_of_rows
 
 GROUP, FILE, ROW, START = "group", "file", "row", "start"
 
@@ -179,22 +179,26 @@ def table_space(
         of = part
         if of is None:  # that of the group or file which each row lies in; of one that is not there, the nearest's
             of = np.searchsorted(edges, np.clip(anchors[column], 0, edges[-1] - 1), side="right") - 1
-        begin, end = edges[of], edges[of + 1]
-        wrong = np.flatnonzero((anchors[column] + first < begin) | (anchors[column] + last >= end))
-        if len(wrong):
-            k = int(wrong[0])
-            span = "" if first == last == 0 else f", and steps from {first} to {last}"
-            raise OptionError(
-                f"Table: {column!r} is {table.columns[column][k]} at sample {k:,}{span}, where {end[k] - begin[k]:,} "
-                f"rows are there; so it is for {len(wrong):,} of {len(table):,} samples. "
-                + (
-                    "A sample begins at a row that is there, counted from 0 in its group or file; steps= may lead out "
-                    "of it, with pad="
-                    if first == last == 0 or not begin[k] <= anchors[column][k] < end[k]
-                    else "pad='edge' or 'zeros' fills in"
-                )
-            )
+        rows = np.diff(edges)[of]
+        check_begins(table, column, anchors[column] - edges[of], np.full(len(rows), -first), rows - 1 - last, rows)
     return space_of_rows(np.stack([anchors[name] for name in names]), edges, names, pad=table.pad)
+
+
+def check_begins(table: Table, name: str, numbers: Ints, least: Ints, most: Ints, elements: Ints) -> None:
+    """Refuse samples that begin where nothing is, or from where steps lead out and nothing is padded."""
+    wrong = np.flatnonzero((numbers < least) | (numbers > most))
+    if len(wrong):
+        k = int(wrong[0])
+        raise OptionError(
+            f"Table: {name!r} is {table.columns[name][k]} at sample {k:,}, where {elements[k]:,} are there and a "
+            f"sample may begin at {least[k]:,} to {most[k]:,}; so it is for {len(wrong):,} of {len(table):,} samples. "
+            + (
+                "pad='edge' or 'zeros' fills in"
+                if 0 <= numbers[k] < elements[k]
+                else "A sample begins at one that is there, counted from 0 in its group or file; steps= may lead "
+                "out of it, with pad="
+            )
+        )
 
 
 def part_of_each(table: Table, parts: Mapping[tuple[int, str], int], paths: Sequence[str]) -> Any:

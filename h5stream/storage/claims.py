@@ -23,12 +23,26 @@ _ZFP_MAGIC = int.from_bytes(b"zfp", "little")
 _ZFP_VALUE_NBYTES = (4, 8, 4, 8)
 
 
+_STORED = "it claims to be {:,} bytes long, but {:,} are stored"
+_DECODED = "it claims to decode to {:,} bytes, where at most {:,} can be"
+
+_HEADERS: dict[int, tuple[tuple[str, int, str], ...]] = {
+    # C-Blosc's README_CHUNK_FORMAT; the decoder is told neither length, and believes both
+    BLOSC: (("<I", 4, _DECODED), ("<I", 12, _STORED)),
+    # C-Blosc2's README_CFRAME_FORMAT: offsets of the lengths in the header of a contiguous frame
+    BLOSC2: ((">q", 16, _STORED), (">q", 30, _DECODED), (">i", 58, _DECODED)),
+}
+"""Numbers in headers: how and where they are stored, and what they claim."""
+
+
 class ClaimError(ValueError):
     """Compressed bytes claim what cannot be; no codec is to see them."""
 
 
 def check_claims(filter_id: int, values: Sequence[int], stored: Bytes, most_nbytes: int) -> int:
-    """Hold what compressed bytes claim against what a chunk may be."""
+    """Hold what compressed bytes claim against what a chunk may be; return how much room is needed behind them."""
+    for layout, offset, claim in _HEADERS.get(filter_id, ()):
+        _check(_number(stored, layout, offset), most_nbytes if claim is _DECODED else stored.nbytes, claim)
     check = _CHECKS.get(filter_id)
     return 0 if check is None else check(values, stored, most_nbytes)
 
@@ -40,14 +54,9 @@ def _number(stored: Bytes, layout: str, offset: int) -> int:
         raise ClaimError(f"{stored.nbytes} bytes are too few for its header") from None
 
 
-def _check_size(claimed: int, most_nbytes: int) -> None:
-    if not 0 <= claimed <= most_nbytes:
-        raise ClaimError(f"it claims to decode to {claimed:,} bytes, where at most {most_nbytes:,} can be")
-
-
-def _check_length(claimed: int, stored: Bytes) -> None:
-    if not 0 <= claimed <= stored.nbytes:
-        raise ClaimError(f"it claims to be {claimed:,} bytes long, but {stored.nbytes:,} are stored")
+def _check(claimed: int, most: int, claim: str) -> None:
+    if not 0 <= claimed <= most:
+        raise ClaimError(claim.format(claimed, most))
 
 
 def _zstd(values: Sequence[int], stored: Bytes, most_nbytes: int) -> int:
@@ -60,42 +69,25 @@ def _zstd(values: Sequence[int], stored: Bytes, most_nbytes: int) -> int:
     if size_flag == 0 and not single_segment:
         raise ClaimError("its zstd frame does not say how long it is")  # the plugin refuses it too
     claimed = _number(stored, ("B", "<H", "<I", "<Q")[size_flag], at) + (256 if size_flag == 1 else 0)
-    _check_size(claimed, most_nbytes)
+    _check(claimed, most_nbytes, _DECODED)
     return 0
 
 
 def _sz(values: Sequence[int], stored: Bytes, most_nbytes: int) -> int:
     """Look at SZ's own frame, which is zstd's; what is inside, only SZ can check, and does not."""
-    if _is_zstd(stored, 0):
-        _zstd(values, stored, most_nbytes)
-    return 0
+    return _zstd(values, stored, most_nbytes) if _is_zstd(stored) else 0
 
 
 def _sz3(values: Sequence[int], stored: Bytes, most_nbytes: int) -> int:
     """Look at the length that SZ3 puts before its zstd frame."""
-    if _is_zstd(stored, 8):
-        _check_size(_number(stored, "<Q", 0), most_nbytes)
-        _zstd(values, stored[8:], most_nbytes)
-    return 0
+    if not _is_zstd(stored[8:]):
+        return 0
+    _check(_number(stored, "<Q", 0), most_nbytes, _DECODED)
+    return _zstd(values, stored[8:], most_nbytes)
 
 
-def _is_zstd(stored: Bytes, at: int) -> bool:
-    return stored.nbytes >= at + 4 and _number(stored, "<I", at) == _ZSTD_MAGIC
-
-
-def _blosc(values: Sequence[int], stored: Bytes, most_nbytes: int) -> int:
-    """Source: C-Blosc's README_CHUNK_FORMAT; the decoder is told neither length, and believes both."""
-    _check_size(_number(stored, "<I", 4), most_nbytes)
-    _check_length(_number(stored, "<I", 12), stored)
-    return 0
-
-
-def _blosc2(values: Sequence[int], stored: Bytes, most_nbytes: int) -> int:
-    """Source: C-Blosc2's README_CFRAME_FORMAT: offsets of the lengths in the header of a contiguous frame."""
-    _check_length(_number(stored, ">q", 16), stored)
-    _check_size(_number(stored, ">q", 30), most_nbytes)
-    _check_size(_number(stored, ">i", 58), most_nbytes)
-    return 0
+def _is_zstd(stored: Bytes) -> bool:
+    return stored.nbytes >= 4 and _number(stored, "<I", 0) == _ZSTD_MAGIC
 
 
 def _bitshuffle(values: Sequence[int], stored: Bytes, most_nbytes: int) -> int:
@@ -104,7 +96,7 @@ def _bitshuffle(values: Sequence[int], stored: Bytes, most_nbytes: int) -> int:
     if codec not in (_WITH_LZ4, _WITH_ZSTD):
         return 0
     claimed = _number(stored, ">Q", 0)
-    _check_size(claimed, most_nbytes)
+    _check(claimed, most_nbytes, _DECODED)
     block_nbytes = _number(stored, ">I", 8)
     if codec == _WITH_LZ4:
         # A block must use up exactly what it claims, and LZ4 reads little more than it may write. So this much
@@ -124,7 +116,7 @@ def _follow_blocks(stored: Bytes, claimed: int, block_nbytes: int, element_nbyte
         if at + 4 > end:
             raise ClaimError("its blocks end before all were there")
         at += 4 + read(stored.data, at)[0]
-    _check_length(at + claimed % eight, stored)
+    _check(at + claimed % eight, stored.nbytes, _STORED)
 
 
 def _zfp(values: Sequence[int], stored: Bytes, most_nbytes: int) -> int:
@@ -142,17 +134,15 @@ def _zfp(values: Sequence[int], stored: Bytes, most_nbytes: int) -> int:
     claimed = _ZFP_VALUE_NBYTES[meta & 3]
     for axis in range(axes):
         claimed *= (meta >> 4 + axis * width & (1 << width) - 1) + 1
-    _check_size(claimed, most_nbytes)
+    _check(claimed, most_nbytes, _DECODED)
     # The decoder has no notion of an end of input: a block of 4 values an axis takes what its bits say.
     return 4 * claimed + 64 * 1024
 
 
 _CHECKS: dict[int, Callable[[Sequence[int], Bytes, int], int]] = {
-    BLOSC: _blosc,
     BITSHUFFLE: _bitshuffle,
     ZFP: _zfp,
     ZSTD: _zstd,
     SZ: _sz,
     SZ3: _sz3,
-    BLOSC2: _blosc2,
 }

@@ -12,23 +12,27 @@ from typing import Any, NamedTuple
 
 import h5py
 import hdf5plugin  # noqa: F401  registers its filters with libhdf5, for what is read through h5py
+import numpy as np
 from h5py import h5l
 
 from h5stream.errors import (
     ExternalDataError,
     FieldLengthError,
     FieldNotFoundError,
+    H5StreamError,
     SourceError,
     UnsupportedFieldError,
 )
 from h5stream.storage import elements
+from h5stream.storage.elements import holds_reference, in_stored_byte_order
 from h5stream.storage.external import Guard
-from h5stream.storage.fields import split_member
 from h5stream.storage.handles import DAMAGE
 from h5stream.storage.nearest import did_you_mean
-from h5stream.storage.values import holds_reference, in_stored_byte_order
 
 _log = logging.getLogger("h5stream")
+
+_SPARSE = ("data", "indices", "indptr")
+_ENCODED = ("encoding-type", "h5sparse_format")
 
 _LISTED = 12
 
@@ -53,6 +57,13 @@ MANY_ALIKE, SOME_ALIKE = 200, 32
 """Names in a group that differ in their digits alone: of more than so many, so many are looked at."""
 
 
+def refusal(
+    path: str, name: str, why: str, kind: Callable[..., H5StreamError] = UnsupportedFieldError, **facts: Any
+) -> H5StreamError:
+    """Return the error for a field of a file that cannot be had."""
+    return kind(f"{path!r}{why}", field=name, file=path, **facts)
+
+
 def datasets_of(
     file: Any, damaged: dict[str, str] | None = None, chosen: Callable[[str, Any, list[str]], list[str]] | None = None
 ) -> dict[str, Any]:
@@ -63,23 +74,17 @@ def datasets_of(
     damaged = {} if damaged is None else damaged
     found: dict[str, Any] = {}
     # Not `visititems`: it looks every object up from the root, which takes minutes in deep trees.
-    seen = {_address(file)}
-    open_groups = [("", _hard_linked(file, "", damaged, chosen))]
+    seen, open_groups = {_address(file)}, [_hard_linked(file, "", damaged, chosen)]
     while open_groups:
-        path, things = open_groups[-1]
-        name, thing = next(things, ("", None))
+        path, thing = next(open_groups[-1], ("", None))
         if thing is None:
             open_groups.pop()
-            continue
-        address = _address(thing)
-        if address in seen:
-            continue  # hard links may lead back up
-        seen.add(address)
-        if isinstance(thing, h5py.Dataset):
-            found[path + name] = thing
-        elif isinstance(thing, h5py.Group) and len(open_groups) <= _DEEPEST:
-            below = f"{path}{name}/"
-            open_groups.append((below, _hard_linked(thing, below, damaged, chosen)))
+        elif (address := _address(thing)) not in seen:  # hard links may lead back up
+            seen.add(address)
+            if isinstance(thing, h5py.Dataset):
+                found[path] = thing
+            elif isinstance(thing, h5py.Group) and len(open_groups) <= _DEEPEST:
+                open_groups.append(_hard_linked(thing, f"{path}/", damaged, chosen))
     return found
 
 
@@ -106,23 +111,23 @@ def _address(thing: Any) -> tuple[int, int]:
 
 
 def _hard_linked(
-    group: Any, path: str, damaged: dict[str, str], chosen: Callable[[str, Any, list[str]], list[str]] | None
+    group: Any, above: str, damaged: dict[str, str], chosen: Callable[[str, Any, list[str]], list[str]] | None
 ) -> Iterator[tuple[str, Any]]:
-    """Yield what hard links of a group lead to; a damaged object must not hide the others."""
+    """Yield what hard links of a group lead to, by path; a damaged object must not hide the others."""
     names: list[str] = []
     try:
         names += sorted(name for name in group if isinstance(name, str))
     except DAMAGE as error:
-        damaged[path.rstrip("/") or "/"] = what_libhdf5_said(error)
-    for name in names if chosen is None else chosen(path.rstrip("/"), group, names):
+        damaged[above.rstrip("/") or "/"] = what_libhdf5_said(error)
+    for name in names if chosen is None else chosen(above.rstrip("/"), group, names):
         try:
-            if _link_type(group, name) != h5l.TYPE_HARD:
+            if not is_hard_link(group, name):
                 continue
             thing = group[name]
         except DAMAGE as error:
-            damaged[path + name] = what_libhdf5_said(error)
+            damaged[above + name] = what_libhdf5_said(error)
         else:
-            yield name, thing
+            yield above + name, thing
 
 
 def what_libhdf5_said(error: BaseException) -> str:
@@ -144,29 +149,25 @@ def default_fields(file: Any, path: str, guard: Guard) -> list[str]:
     at_root, refused = _datasets_in(file, path, guard)
     if refused and not at_root:
         raise refused[0]
-    for name in at_root:
-        if not isinstance(name, str):
-            raise UnsupportedFieldError(
-                f"{path!r} has a dataset named {name!r} at its root, which is not UTF-8 text, so it cannot be a field; "
-                "name the others: fields=[...]",
-                field=repr(name),
-                file=path,
-            )
+    if odd := next((name for name in at_root if not isinstance(name, str)), None):
+        why = f" has a dataset named {odd!r} at its root, which is not UTF-8 text, so it cannot be a field; "
+        raise refusal(path, repr(odd), f"{why}name the others: fields=[...]")
     lengths = {thing.shape[0] if thing.shape else None for thing in at_root.values()}
     if len(lengths) == 1 and None not in lengths:
         return list(at_root)
     where = "at its root" if file.name == "/" else f"in {file.name.strip('/')!r}"
-    why = f"has no datasets {where}" if not at_root else f"has datasets of unlike length {where}"
     listing = _by_length(file)
     if not listing:
         raise FieldLengthError(
             f"{path!r} has no dataset with rows {where}, nor in a group; name other files", file=path
         )
+    what, ways = f"datasets of unlike length {where}", "fields=[...]"
+    if not at_root:
+        what, ways = f"no datasets {where}", f"{ways}; samples=Rows(of=...) takes the rows of groups that are alike"
     single = [name for name, thing in at_root.items() if not thing.shape]
     singles = f" Without rows, single values: {', '.join(single[:_LISTED])}." if single else ""
-    ways = "fields=[...]" if at_root else "fields=[...]; samples=Rows(of=...) takes the rows of groups that are alike"
     raise FieldLengthError(
-        f"{path!r} {why}, so name the fields: {ways}. It has, by length: {listing}.{singles} "
+        f"{path!r} has {what}, so name the fields: {ways}. It has, by length: {listing}.{singles} "
         "`h5stream inspect FILE` says what fits together",
         file=path,
     )
@@ -176,18 +177,14 @@ def _datasets_in(group: Any, path: str, guard: Guard) -> tuple[dict[Any, Any], l
     """Return the datasets of a group by name, in its order, and what was refused."""
     names, found, seen = list(group), dict[Any, Any](), set[Any]()
     hard, refused = {name for name in names if is_hard_link(group, name)}, list[ExternalDataError]()
-    for name in sorted(names, key=lambda one: one not in hard):
-        if name not in hard:
-            if not isinstance(name, str):
-                continue
-            try:
+    for name in sorted((name for name in names if name in hard or isinstance(name, str)), key=lambda n: n not in hard):
+        try:
+            if name not in hard:
                 guard.check_links(group.file, posixpath.join(group.name, name), path)
-            except ExternalDataError as error:
-                refused.append(error)
-                _log.warning(
-                    "%s It is left out of the fields; name those that you want to be sure: fields=[...]", error
-                )
-                continue
+        except ExternalDataError as error:
+            refused.append(error)
+            _log.warning("%s It is left out of the fields; name those that you want to be sure: fields=[...]", error)
+            continue
         thing, address = behind(group, name, path), None
         if thing is None and name not in hard:
             level = logging.WARNING if _link_type(group, name) == h5l.TYPE_EXTERNAL else logging.INFO
@@ -252,12 +249,8 @@ def dataset_at(file: Any, name: str, path: str) -> Any:
         why = why_not_opened(file, name.strip("/"), path) or what_libhdf5_said(error)
         above = file.get(name.rpartition("/")[0] or "/")
         hint = did_you_mean(name.rpartition("/")[2], above) if isinstance(above, h5py.Group) else ""
-        raise FieldNotFoundError(
-            f"{path!r}: there is no dataset {name!r}: {why}.{hint} Objects(..., missing='skip') leaves out "
-            "objects that lack a field",
-            field=name,
-            file=path,
-        ) from None
+        why = f": there is no dataset {name!r}: {why}.{hint} Objects(..., missing='skip') leaves out objects that lack "
+        raise refusal(path, name, f"{why}a field", FieldNotFoundError) from None
 
 
 def _by_length(file: Any) -> str:
@@ -292,35 +285,42 @@ def find_dataset(file: Any, name: str, path: str, guard: Guard) -> Thing:
         except DAMAGE:
             return False
 
-    clean = name.strip("/")
-    try:
-        dataset_path, member = split_member(clean, leads_to_dataset)
-    except FieldNotFoundError:
-        raise _not_found(file, name, path) from None
-    dataset = file[dataset_path]
-    if member:
-        _check_member(dataset, name, member, path)
+    parts = name.strip("/").split(":")  # a dataset whose own name has a colon is found first
+    for cut in range(len(parts), 0, -1):
+        if (dataset_path := ":".join(parts[:cut])) and leads_to_dataset(dataset_path):
+            break
+    else:
+        raise _not_found(file, name, path)
+    dataset, member = file[dataset_path], tuple(parts[cut:])
+    current: Any = dataset.dtype if member else None
+    for part in member:
+        names = current.names or ()
+        if part not in names:
+            hint = did_you_mean(name, _with_members(datasets_of(file)))
+            what = f"Its members are: {', '.join(names)}." if names else f"It is not a compound but {current}."
+            raise refusal(path, name, f": field {name!r} has no member {part!r}.{hint} {what}", FieldNotFoundError)
+        current = current.fields[part][0]
     return Thing(dataset, dataset_path, member)
 
 
-def _not_found(file: Any, name: str, path: str) -> FieldNotFoundError:
-    if why := why_not_opened(file, name.strip("/"), path):
-        return FieldNotFoundError(f"{path!r}: {name!r} cannot be reached: {why}", field=name, file=path)
+def _not_found(file: Any, name: str, path: str) -> H5StreamError:
+    clean = name.strip("/")
+    if why := why_not_opened(file, clean, path):
+        return refusal(path, name, f": {name!r} cannot be reached: {why}", FieldNotFoundError)
     every = datasets_of(file)
     there = {n: dataset for n, dataset in every.items() if not is_bookkeeping(n)} or every
     inside: dict[str, Any] = {}
     with contextlib.suppress(*DAMAGE):  # a link that leads nowhere
-        if isinstance(file.get(name.strip("/")), h5py.Group):
-            inside = {n: dataset for n, dataset in there.items() if n.startswith(name.strip("/") + "/")}
+        if isinstance(file.get(clean), h5py.Group):
+            inside = {n: dataset for n, dataset in there.items() if n.startswith(f"{clean}/")}
             if not inside:
-                return FieldNotFoundError(
-                    f"{path!r}: {name!r} is a group with no dataset in it, not a dataset.", field=name, file=path
-                )
+                why = f": {name!r} is a group with no dataset in it, not a dataset."
+                return refusal(path, name, why, FieldNotFoundError)
     # The nearest names first, so that a cut list still has them.
     hint = " That is a group; name a dataset in it." if inside else did_you_mean(name, _with_members(there))
     shown = ", ".join(list(inside or there)[:_LISTED]) + (" ..." if len(inside or there) > _LISTED else "")
     listing = f" It has: {shown}." if there else " It has no datasets."
-    return FieldNotFoundError(f"{path!r} has no dataset {name!r}.{hint}{listing}", field=name, file=path)
+    return refusal(path, name, f" has no dataset {name!r}.{hint}{listing}", FieldNotFoundError)
 
 
 def why_not_opened(file: Any, name: str, path: str) -> str:
@@ -371,30 +371,6 @@ def is_bookkeeping(name: str) -> bool:
     return any(part.startswith("_i_") for part in name.split("/")[:-1])
 
 
-def _check_member(dataset: Any, name: str, member: tuple[str, ...], path: str) -> None:
-    current = dataset.dtype
-    for part in member:
-        names = current.names or ()
-        if part not in names:
-            hint = did_you_mean(name, _with_members(datasets_of(dataset.file)))
-            what = f"Its members are: {', '.join(names)}." if names else f"It is not a compound but {current}."
-            raise FieldNotFoundError(
-                f"{path!r}: field {name!r} has no member {part!r}.{hint} {what}", field=name, file=path
-            )
-        current = current.fields[part][0]
-
-
-def check_has_rows(dataset: Any, name: str, path: str) -> None:
-    """Refuse scalars and null dataspaces: they have no axis of samples."""
-    if dataset.shape is None or dataset.shape == ():
-        what = "empty (a null dataspace)" if dataset.shape is None else "a single value"
-        raise UnsupportedFieldError(
-            f"{path!r}: {name!r} is {what}, so it has no rows; a field's first axis are the samples",
-            field=name,
-            file=path,
-        )
-
-
 def once_of(file: Any, name: str, path: str, guard: Guard) -> Any:
     """Read what a file or a group has once: an attribute (``"@name"``, ``"path@name"``), or the whole of a dataset."""
     where, _, attribute = name.rpartition("@")
@@ -408,13 +384,9 @@ def once_of(file: Any, name: str, path: str, guard: Guard) -> Any:
     guard.check_links(file, where, path)
     owner = thing_at(file, where, path) if where else file
     if owner is None or attribute not in owner.attrs:
-        there = [] if owner is None else list(owner.attrs)
-        raise FieldNotFoundError(
-            f"{path!r}: {'the file' if not where else repr(where)} has no attribute {attribute!r}."
-            f"{did_you_mean(attribute, there)}",
-            field=name,
-            file=path,
-        )
+        what = f"{'the file' if not where else repr(where)} has no attribute {attribute!r}."
+        hint = did_you_mean(attribute, [] if owner is None else list(owner.attrs))
+        raise refusal(path, name, f": {what}{hint}", FieldNotFoundError)
     return _read(lambda: owner.attrs[attribute], owner.attrs.get_id(attribute), name, path)
 
 
@@ -431,11 +403,11 @@ def _read(read: Callable[[], Any], opened: Any, name: str, path: str) -> Any:
     if opened.dtype.kind in "fc":
         why = elements.refusal(opened.dtype) or why
     if why:
-        raise UnsupportedFieldError(f"{path!r}: field {name!r} is {opened.dtype}: {why}", field=name, file=path)
+        raise refusal(path, name, f": field {name!r} is {opened.dtype}: {why}")
     try:
         return in_stored_byte_order(read(), opened.dtype)
     except (TypeError, ValueError, NotImplementedError) as error:
-        raise UnsupportedFieldError(f"{path!r}: h5py cannot read {name!r}: {error}", field=name, file=path) from error
+        raise refusal(path, name, f": h5py cannot read {name!r}: {error}") from error
     except (OSError, RuntimeError, KeyError) as error:
         said = what_libhdf5_said(error)
         raise SourceError(f"{path!r}: {name!r} is there, but libhdf5 cannot read it: {said}", file=path) from error
@@ -446,9 +418,46 @@ def check_has_numpy_type(opened: Any, name: str, path: str) -> None:
     try:
         _ = opened.dtype
     except (TypeError, ValueError, NotImplementedError) as error:
-        raise UnsupportedFieldError(
-            f"{path!r}: field {name!r} has a type that h5py cannot read: {error}. Write it anew as one that NumPy has: "
-            "times of HDF5's own type, for instance, as int64",
-            field=name,
-            file=path,
-        ) from error
+        why = f": field {name!r} has a type that h5py cannot read: {error}. Write it anew as one that NumPy has: times "
+        raise refusal(path, name, f"{why}of HDF5's own type, for instance, as int64") from error
+
+
+# --- sparse matrices: groups of three datasets that hold the values of each row, and the columns that these are in.
+# AnnData and h5sparse say in an attribute how such a group is laid out, 10x has the shape as a dataset. Source:
+# https://anndata.readthedocs.io/en/latest/fileformat-prose.html#sparse-arrays
+
+
+def is_matrix(thing: Any) -> bool:
+    """Tell whether an h5py object is a sparse matrix."""
+    return isinstance(thing, h5py.Group) and all(isinstance(thing.get(name), h5py.Dataset) for name in _SPARSE)
+
+
+def shape_of(group: Any, name: str, path: str) -> tuple[int, int]:
+    """Return the samples and columns of a sparse matrix whose rows lie one behind the other."""
+    said = next((group.attrs[key] for key in _ENCODED if key in group.attrs), "")
+    said = said.decode() if isinstance(said, bytes) else str(said)
+    samples = len(group["indptr"]) - 1
+    stored = group.attrs.get("shape", group.attrs.get("h5sparse_shape"))
+    if stored is None and isinstance(group.get("shape"), h5py.Dataset):
+        stored = group["shape"][()]
+    sizes = [] if stored is None else [int(n) for n in np.asarray(stored).reshape(-1)]
+    if said.startswith("csc") or (said and sizes and sizes[0] != samples):
+        nbytes = sum(group[part].id.get_storage_size() for part in _SPARSE)
+        why = (
+            f": {name!r} is a sparse matrix that lies column by column (CSC): a row is spread over all of it, so each "
+        )
+        why += f"batch would read all {nbytes:,} bytes. Write it row by row once: adata.X = adata.X.tocsr()"
+        raise refusal(path, name, why)
+    others = [n for k, n in enumerate(sizes) if k != (sizes.index(samples) if samples in sizes else -1)]
+    if len(sizes) != 2 or len(others) != 1:
+        why = f": {name!r} looks like a sparse matrix of {samples:,} rows, and its shape is said to be "
+        raise refusal(path, name, f"{why}{sizes or 'nothing'}: an attribute 'shape' of it has rows and columns")
+    return samples, others[0]
+
+
+def categories_of(thing: Any) -> tuple[str, ...] | None:
+    """Return the categories that a column of AnnData has, which are kept beside their codes; None for anything else."""
+    if not isinstance(thing, h5py.Group) or not all(name in thing for name in ("codes", "categories")):
+        return None
+    listed = thing["categories"][()]
+    return tuple(one.decode() if isinstance(one, bytes) else str(one) for one in listed.tolist())

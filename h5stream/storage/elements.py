@@ -8,6 +8,7 @@ its NumPy dtype goes through h5py, which converts it.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -164,22 +165,21 @@ BITFIELDS = tuple(getattr(h5py.h5t, f"STD_B{bits}{order}") for bits in (8, 16, 3
 """Bit fields without unused bits: the bytes of an unsigned number."""
 
 
-def _is_number_of_bits(stored: Any, numpy_like: Any) -> bool:
-    """Tell whether a bit field has the bytes of an unsigned number."""
-    if numpy_like.get_class() != h5py.h5t.INTEGER or numpy_like.get_sign() != h5py.h5t.SGN_NONE:
-        return False
-    alike = stored.get_size() == 1 or stored.get_order() == numpy_like.get_order()
-    return alike and stored.get_size() == numpy_like.get_size() and any(stored.equal(one) for one in BITFIELDS)
-
-
 def _same_layout(stored: Any, numpy_like: Any) -> bool:
-    if stored.get_class() == h5py.h5t.BITFIELD:
-        return _is_number_of_bits(stored, numpy_like)
-    if stored.get_class() != numpy_like.get_class() or stored.get_size() != numpy_like.get_size():
+    kind, size, other = stored.get_class(), stored.get_size(), numpy_like.get_class()
+    if kind == h5py.h5t.BITFIELD:  # it has the bytes of an unsigned number
+        is_unsigned = other == h5py.h5t.INTEGER and numpy_like.get_sign() == h5py.h5t.SGN_NONE
+        alike = is_unsigned and (size == 1 or stored.get_order() == numpy_like.get_order())
+        return alike and size == numpy_like.get_size() and any(stored.equal(one) for one in BITFIELDS)
+    if kind != other or size != numpy_like.get_size():
         return False
-    kind = stored.get_class()
     if kind == h5py.h5t.COMPOUND:
-        return _same_members(stored, numpy_like)
+        count = stored.get_nmembers()
+        twins = {
+            numpy_like.get_member_offset(i): numpy_like.get_member_type(i) for i in range(numpy_like.get_nmembers())
+        }
+        members = ((stored.get_member_offset(i), stored.get_member_type(i)) for i in range(count))
+        return count == len(twins) and all(at in twins and _same_layout(one, twins[at]) for at, one in members)
     if kind == h5py.h5t.ARRAY:
         same_shape = stored.get_array_dims() == numpy_like.get_array_dims()
         return same_shape and _same_layout(stored.get_super(), numpy_like.get_super())
@@ -192,7 +192,7 @@ def _same_layout(stored: Any, numpy_like: Any) -> bool:
     if kind == h5py.h5t.VLEN:
         # The file holds heap addresses, of which libhdf5 makes pointers: reading them raw would leak.
         return False
-    if kind == h5py.h5t.INTEGER and stored.get_size() == 1 and stored.get_order() != numpy_like.get_order():
+    if kind == h5py.h5t.INTEGER and size == 1 and stored.get_order() != numpy_like.get_order():
         numpy_like = numpy_like.copy()  # one byte has no order
         numpy_like.set_order(stored.get_order())
     return bool(stored.equal(numpy_like))
@@ -210,18 +210,6 @@ def ends_at_nul(stored: Any, member: tuple[str, ...]) -> bool:
     return bool(stored.get_class() == h5py.h5t.STRING and stored.get_strpad() == h5py.h5t.STR_NULLTERM)
 
 
-def _same_members(stored: Any, numpy_like: Any) -> bool:
-    count = stored.get_nmembers()
-    if count != numpy_like.get_nmembers():
-        return False
-    by_offset = {numpy_like.get_member_offset(i): i for i in range(count)}
-    for i in range(count):
-        twin = by_offset.get(stored.get_member_offset(i))
-        if twin is None or not _same_layout(stored.get_member_type(i), numpy_like.get_member_type(twin)):
-            return False
-    return True
-
-
 def refusal(dtype: np.dtype[Any]) -> str | None:
     """Say why a dtype cannot become a tensor or a list; None if it can."""
     if h5py.check_ref_dtype(dtype) is not None:
@@ -236,3 +224,82 @@ def refusal(dtype: np.dtype[Any]) -> str | None:
     if isinstance(inside, np.dtype):
         return "dates and times of variable length have no form" if inside.kind in "mM" else refusal(inside)
     return None
+
+
+# --- values, as h5py gives them
+
+
+def _types_in(stored: Any) -> Iterator[Any]:
+    """Yield a stored type and all that are inside of it."""
+    yield stored
+    kind = stored.get_class()
+    if kind == h5py.h5t.COMPOUND:
+        for i in range(stored.get_nmembers()):
+            yield from _types_in(stored.get_member_type(i))
+    elif kind in (h5py.h5t.ARRAY, h5py.h5t.VLEN):
+        yield from _types_in(stored.get_super())
+
+
+def is_fixed(stored: Any) -> bool:
+    """Tell whether the elements of a type lie in place, all of them: no variable length, no references."""
+    loose = (h5py.h5t.VLEN, h5py.h5t.REFERENCE)
+    return not any(
+        one.get_class() in loose or (one.get_class() == h5py.h5t.STRING and one.is_variable_str())
+        for one in _types_in(stored)
+    )
+
+
+def holds_reference(stored: Any) -> bool:
+    """Tell whether elements of a type are, or hold, references."""
+    return any(one.get_class() == h5py.h5t.REFERENCE for one in _types_in(stored))
+
+
+def same(a: Any, b: Any) -> bool:
+    """Compare values of variable length, however deep."""
+    if isinstance(a, h5py.Empty):
+        return bool(a == b)
+    if isinstance(a, (list, tuple)):
+        return type(a) is type(b) and len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, np.void) and a.dtype.names is not None:
+        return all(same(a[name], b[name]) for name in a.dtype.names)
+    if isinstance(a, np.ndarray):
+        if a.shape != b.shape:
+            return False
+        if a.dtype.kind == "O" or a.dtype.names is not None:
+            return all(same(x, y) for x, y in zip(a.reshape(-1), b.reshape(-1), strict=True))
+        return bool(a.tobytes() == b.tobytes())
+    if isinstance(a, np.generic):
+        return bool(a.tobytes() == b.tobytes())
+    return bool(a == b)
+
+
+def in_stored_byte_order(values: Any, dtype: Any = None) -> Any:
+    """Return sequences that h5py has read without swapping their bytes as numbers of the byte order that they have.
+
+    h5py 3.16 gives sequences of variable length of foreign byte order as if they were native. `dtype` is that of the
+    dataset or attribute, where `values` may be a single sequence.
+    """
+    base = h5py.check_vlen_dtype(values.dtype if dtype is None else dtype)
+    if not isinstance(base, np.dtype) or base.isnative or not isinstance(values, np.ndarray):
+        return values
+    if values.dtype.kind != "O":
+        return values.view(base)
+    out = values.copy()
+    for where in np.ndindex(values.shape):
+        out[where] = values[where].view(base)
+    return out
+
+
+def as_samples_have_it(value: Any) -> Any:
+    """Return what a file, a group or an object has once: numbers as an array, all else as Python's objects in lists."""
+    if isinstance(value, (str, bytes)):  # NumPy would take zeros from its end
+        return bytes(value) if isinstance(value, bytes) else str(value)
+    values = np.asarray(value)
+    if values.dtype.kind in "biufcmM":
+        return values.astype(values.dtype.newbyteorder("="))
+    return values.astype(object).tolist()
+
+
+def kind_of(value: Any) -> str:
+    """Return what a value is, of the kinds that one field of objects does not mix."""
+    return "numbers" if isinstance(value, np.ndarray) else "empty" if isinstance(value, h5py.Empty) else "no numbers"

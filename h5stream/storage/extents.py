@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
@@ -15,8 +14,7 @@ from numpy.typing import NDArray
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.axes import ROWS, AlongAxis, FieldSteps, along_axis, axis_space, table_axis_space
 from h5stream.samples.boxes import Boxes, box_space
-from h5stream.samples.objects import Objects, Rows
-from h5stream.samples.sequences import Sequences
+from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.space import Along, Listed, Space, steps_of
 from h5stream.samples.table import START, Table
 from h5stream.storage.fields import Field
@@ -109,94 +107,91 @@ class Extents:
                 "lengths, also of none, but for ragged='arrays': leave it out, Objects([...]) takes names",
                 field=asked.name,
             )
+        take = asked.take
+        moved: dict[int, tuple[Along, bool]] = {}
         if isinstance(self.samples, Objects):
-            if asked.take.steps is not None or asked.take.at or asked.take.axis is not None or asked.take.scale:
+            if take.steps is not None or take.at or take.axis is not None or take.scale:
                 raise OptionError("samples=Objects(...) takes datasets whole, so Take(...) must go")
-            return _taken(_others(shape, asked.columns))
-        if isinstance(self.samples, Boxes):
-            return self._box(self.samples, shape, asked)
-        return self._along(shape, asked)
+        elif isinstance(self.samples, Boxes):
+            if take.steps is not None or take.at or take.axis is not None:
+                raise OptionError(
+                    "samples=Boxes(...) takes boxes of a dataset, so steps, at= and axis= of take= must go"
+                )
+            moved = self._box(self.samples, shape, asked)
+        else:
+            moved = self._along(shape, asked)
+        others = iter(_others(tuple(n for a, n in enumerate(shape) if a not in moved), asked.columns))
+        taken = [moved[a] if a in moved else next(others) for a in range(len(shape))]
+        return tuple(along for along, _ in taken), tuple(len(along.offsets) for along, stays in taken if stays)
 
-    def _box(self, boxes: Boxes, shape: tuple[int, ...], asked: Field) -> Taken:
+    def _box(self, boxes: Boxes, shape: tuple[int, ...], asked: Field) -> dict[int, tuple[Along, bool]]:
         axes = len(boxes.shape)
-        if asked.take.steps is not None or asked.take.at or asked.take.axis is not None:
-            raise OptionError("samples=Boxes(...) takes boxes of a dataset, so steps, at= and axis= of take= must go")
         if len(shape) < axes:
             raise OptionError(f"it has the shape {shape}, and boxes of {boxes.shape} need {axes} axes")
-        before, inner = shape[: len(shape) - axes], []
-        scales = _scales(asked, axes)
+        before, moved = len(shape) - axes, {}
         halo = boxes.halo or (0,) * axes
-        for axis, (size, around, scale) in enumerate(zip(boxes.shape, halo, scales, strict=True)):
+        for axis, (size, around, scale) in enumerate(zip(boxes.shape, halo, _scales(asked, axes), strict=True)):
             if (size * scale).denominator > 1 or (around * scale).denominator > 1:
                 raise OptionError(
                     f"scale={scale} makes {float(size * scale):g} elements of a box of {size} with a halo of {around}; "
                     "both are whole numbers of each field's"
                 )
-            self.volume.add(asked.name, axis, shape[len(before) + axis], scale)
+            self.volume.add(asked.name, axis, shape[before + axis], scale)
             self.volume.multiples[axis] = int(np.lcm(self.volume.multiples.get(axis, 1), scale.denominator))
-            inner.append(Along(range(-int(around * scale), int((size + around) * scale)), axis, scale))
-        return _taken([*_others(before, asked.columns), *((along, True) for along in inner)])
+            offsets = range(-int(around * scale), int((size + around) * scale))
+            moved[before + axis] = Along(offsets, axis, scale), True
+        return moved
 
-    def _along(self, shape: tuple[int, ...], asked: Field) -> Taken:
-        kind = self.kind
+    def _along(self, shape: tuple[int, ...], asked: Field) -> dict[int, tuple[Along, bool]]:
+        kind, take = self.kind, asked.take
         assert kind is not None
-        if asked.take.axis == ROWS and (asked.take.steps is not None or asked.take.scale or not kind.has_rows):
+        if take.axis == ROWS and (take.steps is not None or take.scale or not kind.has_rows):
             raise OptionError(
                 "axis='rows' takes the row of axis 0 that a sample is of: where samples are of rows, of='rows' or a "
                 "Table with 'row', and without steps= and scale="
             )
-        given = (
-            kind.axis if asked.take.axis is None else len(shape) if asked.take.axis == ROWS else int(asked.take.axis)
-        )
+        given = kind.axis if take.axis is None else len(shape) if take.axis == ROWS else int(take.axis)
         axis = given + len(shape) if given < 0 else given
-        by_row = kind.has_rows and not (asked.take.axis is not None and axis == 0)
-        if not 0 <= axis < len(shape):
-            if not by_row or asked.take.axis not in (None, ROWS) or asked.take.steps is not None:
-                raise OptionError(
-                    f"it has the shape {shape}, and no axis {given} that samples lie along; take=Take(axis=) names "
-                    "another, and take='all' is what a file or a group has once"
-                )
-            axis = -1  # what each row has once
-        elif by_row and axis == 0:
+        by_row = kind.has_rows and not (take.axis is not None and axis == 0)
+        if by_row and axis == 0:
             raise OptionError("samples are of one row of axis 0 each, so axis= is another, such as 1")
         moved: dict[int, tuple[Along, bool]] = {}
         if by_row:
             self.volume.add(asked.name, 0, shape[0])
             moved[0] = Along((0,), 0), False
-        if axis >= 0:
+        if 0 <= axis < len(shape):
             moved[axis] = self._steps(shape[axis], asked)
-        others = iter(_others(tuple(n for a, n in enumerate(shape) if a not in moved), asked.columns))
-        return _taken([moved[a] if a in moved else next(others) for a in range(len(shape))])
+        elif not by_row or take.axis not in (None, ROWS) or take.steps is not None:
+            raise OptionError(
+                f"it has the shape {shape}, and no axis {given} that samples lie along; take=Take(axis=) names "
+                "another, and take='all' is what a file or a group has once"
+            )
+        return moved
 
     def _steps(self, elements: int, asked: Field) -> tuple[Along, bool]:
         """Return the steps of a field along the axis, and whether these make an axis."""
-        kind, samples = self.kind, self.samples
+        kind, samples, (scale,) = self.kind, self.samples, _scales(asked, 1)
         assert kind is not None
-        (scale,) = _scales(asked, 1)
         steps: Any = asked.take.steps
-        length = None if isinstance(samples, Rows) else samples.length  # type: ignore[union-attr]
-        if steps is None and kind.is_point and length is None:
-            steps, stays = (0,), False
-        else:
-            stays = True
-            if steps is None:
-                steps = self._scaled_steps(asked, scale)
+        is_one = steps is None and kind.is_point
+        if is_one:
+            steps = (0,)
+        elif steps is None:
+            every = steps_of(None, samples, asked.name)
+            assert every is not None
+            count = len(every) * scale
+            if count.denominator > 1:
+                raise OptionError(
+                    f"scale={scale} makes {float(count):g} elements of a sequence of {len(every)}; say which with "
+                    "steps="
+                )
+            steps = range(int(count))
         origin = kind.origins.index(asked.take.at or START) if isinstance(samples, Table) else kind.along
         self.volume.add(asked.name, kind.along, elements, scale)
         self.volume.steps_of_each.append(
             FieldSteps(elements=elements, least=min(steps), most=max(steps), scale=scale, origin=origin)
         )
-        return Along(steps, origin, scale), stays
-
-    def _scaled_steps(self, asked: Field, scale: Fraction) -> Any:
-        steps = steps_of(None, self.samples, asked.name)
-        assert steps is not None
-        count = len(steps) * scale
-        if count.denominator > 1:
-            raise OptionError(
-                f"scale={scale} makes {float(count):g} elements of a sequence of {len(steps)}; say which with steps="
-            )
-        return range(int(count))
+        return Along(steps, origin, scale), not is_one
 
     def space(
         self, volumes: list[Volume], names: list[str], parts: dict[tuple[int, str], int], paths: tuple[str, ...]
@@ -225,16 +220,6 @@ class Extents:
         with contextlib.suppress(TypeError, ValueError, NotImplementedError):  # a type that h5py cannot read
             return dataset.shape == () or dataset.dtype.kind in "OS"
         return False
-
-    @property
-    def takes_points(self) -> bool:
-        """Whether a sample is one index of an axis, which then is none of its own."""
-        return self.kind is not None and self.kind.is_point and isinstance(self.samples, Rows)
-
-
-def _taken(alongs: Sequence[tuple[Along, bool]]) -> Taken:
-    """Return what is taken along each axis, and the shape of the axes that stay."""
-    return tuple(along for along, _ in alongs), tuple(len(along.offsets) for along, stays in alongs if stays)
 
 
 def _others(shape: tuple[int, ...], columns: Columns) -> list[tuple[Along, bool]]:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.storage.codecs import DecodeError, NotAskedError, unshuffle
+from h5stream.storage.elements import in_stored_byte_order
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.handles import open_file, watch
 from h5stream.storage.images import MOST_NBYTES
@@ -26,7 +27,6 @@ from h5stream.storage.index import COMPARED_NBYTES, ChunkIndex, read_stored_chun
 from h5stream.storage.layout import DIRECT, DatasetPart, SampleLayout
 from h5stream.storage.rowbox import columns_of
 from h5stream.storage.source import FilesIdentity, SourceIdentity, bytes_at
-from h5stream.storage.values import in_stored_byte_order
 
 _log = logging.getLogger("h5stream")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -17,51 +17,62 @@ from h5stream.errors import (
     FieldNotFoundError,
     H5StreamError,
     OptionError,
-    UnsupportedFieldError,
 )
 from h5stream.samples.columns import Given, Padding, Values
-from h5stream.samples.objects import Objects
-from h5stream.samples.segments import Bounds, Said
-from h5stream.samples.sequences import Sequences
-from h5stream.samples.space import Along, steps_of
-from h5stream.samples.stretches import DENSE, Ragged, Stretches, changed, names_of, samples_said
+from h5stream.samples.kinds import Objects, Rows, Sequences
+from h5stream.samples.ragged import DENSE, Ragged, changed
+from h5stream.samples.segments import Bounds, Said, Stretches
+from h5stream.samples.space import Along, Steps, steps_of
 from h5stream.samples.table import Table
 from h5stream.storage import elements
-from h5stream.storage.agreement import FileParts
 from h5stream.storage.discovery import (
     Thing,
+    categories_of,
     check_has_numpy_type,
-    check_has_rows,
     find_dataset,
     is_attribute,
+    is_matrix,
     once_of,
+    refusal,
+    shape_of,
     why_not_opened,
 )
+from h5stream.storage.elements import as_samples_have_it
 from h5stream.storage.extents import Extents, SampleKind, with_names
-from h5stream.storage.fields import Field, SampleShape, columns_wanted, not_ragged
+from h5stream.storage.fields import (
+    IMAGES,
+    OF_OBJECTS,
+    ONCE,
+    SPARSE,
+    VALUES,
+    Field,
+    SampleShape,
+    check_options,
+    columns_wanted,
+    not_ragged,
+)
 from h5stream.storage.handles import DAMAGE
 from h5stream.storage.images import Images
-from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Target
+from h5stream.storage.joining import FileParts
+from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SparseEntry, Target
 from h5stream.storage.lookups import Key, LookedUp
 from h5stream.storage.names import Names
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.object_rows import bytes_of_each, rows_of_each
-from h5stream.storage.options import IMAGES, OF_OBJECTS, ONCE, SPARSE, VALUES, check_options
-from h5stream.storage.parts import VARIABLE_LENGTH, part_of
-from h5stream.storage.places import OpenFile, Place
+from h5stream.storage.parts import VARIABLE_LENGTH, OpenFile, Place, part_of
 from h5stream.storage.rowbox import selected_shape
-from h5stream.storage.sparse import SparseEntry, categories_of, is_matrix, shape_of
 from h5stream.storage.templates import NOWHERE
 from h5stream.storage.units import EachBytes, Lying, ObjectsOfFile, find
-from h5stream.storage.values import as_samples_have_it
 from h5stream.storage.whereabouts import RawFile
 
 
 class _Taken(NamedTuple):
     """What a sample takes of a dataset: the shape of it, and the steps where it is rows."""
 
+    asked: Field
+    thing: Thing
     shape: tuple[int, ...]
-    steps: tuple[int, ...] | None
+    steps: Steps | None = None
 
 
 class _Described(NamedTuple):
@@ -77,7 +88,6 @@ class _Found:
     """What has been found of the fields of a sample in one open file, or in a group of it."""
 
     opened: OpenFile
-    path: str
     row_start: int
     samples: SampleKind | None
     extents: Extents | None
@@ -92,8 +102,11 @@ class _Found:
     # datasets of which samples take rows of their own, once for all fields that they fill
     read: dict[Any, tuple[Place, Field, tuple[Along, ...], list[Target]]] = field(default_factory=dict)
     parts: list[DatasetPart] = field(default_factory=list)  # objects that are bytes
-    # what can stand for the rows where nothing is read a row a sample: as it is, or a dataset and its path
-    bearers: list[DatasetPart | tuple[Any, str]] = field(default_factory=list)
+    bearers: list[DatasetPart] = field(default_factory=list)  # what stands for the rows where none has a row a sample
+
+    @property
+    def path(self) -> str:
+        return self.opened.identity.path
 
     @property
     def are_objects(self) -> bool:
@@ -125,14 +138,14 @@ def read_fields(
 ) -> FileParts:
     """Find all fields of a sample; of many groups, names say nothing of the one that they are found in."""
     extents = Extents.among(samples, shape.fields)
-    looked_up = {} if looked_up is None else looked_up
-    found = _Found(opened, opened.identity.path, row_start, samples, extents, looked_up)
+    found = _Found(opened, row_start, samples, extents, {} if looked_up is None else looked_up)
     entries = tuple(_add(found, place, one) for place, one in enumerate(shape.fields))
-    rows = _agreed(found, _lengths(found, shape))
+    rows = _rows(found, shape)
     for known, said, values, first in found.stretches:
         known.add_stretches(said, values, rows, first, found.path)
-    parts = [_part(found, *each, start=row_start) for each in found.read.values()]
-    parts = [*((replace(part, rows=rows) for part in parts) if found.cuts else parts), *found.parts]
+    parts = [*(_part(found, *each, start=row_start) for each in found.read.values()), *found.parts]
+    if found.cuts:
+        parts = [replace(part, rows=rows) for part in parts]
     return FileParts(
         rows=rows,
         fields=tuple(replace(one, name=one.name.removeprefix(f"{group}/")) for one in found.fields),
@@ -143,25 +156,18 @@ def read_fields(
     )
 
 
-def _lengths(found: _Found, shape: SampleShape) -> dict[str, int]:
-    """Return how many rows there are, by the name of each that says so."""
-    if found.lengths:
-        return found.lengths
-    if found.stretches:
+def _rows(found: _Found, shape: SampleShape) -> int:
+    """Return the rows that fields agree in, or what is looked up says of them where no field has rows."""
+    lengths = found.lengths
+    if not lengths and found.stretches:
         known, said, values, _ = found.stretches[0]
-        return {known.name: samples_said(said, values)}
-    if found.named:
-        return found.named
-    if found.are_objects and found.once:
-        return {"the object": 1}
-    raise OptionError(
-        f"{found.path!r}: none of the fields {', '.join(map(repr, shape.keys))} says how many samples "
-        "there are; name at least one dataset with an axis of rows"
-    )
-
-
-def _agreed(found: _Found, lengths: dict[str, int]) -> int:
-    """Return the rows that fields agree in, by the rows of each."""
+        lengths = {known.name: len(values[0]) - isinstance(said, Bounds)}
+    lengths = lengths or found.named or ({"the object": 1} if found.are_objects and found.once else {})
+    if not lengths:
+        raise OptionError(
+            f"{found.path!r}: none of the fields {', '.join(map(repr, shape.keys))} says how many samples "
+            "there are; name at least one dataset with an axis of rows"
+        )
     if len(set(lengths.values())) > 1 and not found.cuts:
         samples = found.samples
         is_whole = isinstance(samples, Sequences) and samples.axis == 0 and not isinstance(samples.of, Said)
@@ -178,22 +184,15 @@ def _agreed(found: _Found, lengths: dict[str, int]) -> int:
 
 def _rows_alone(found: _Found, rows: int) -> Iterator[DatasetPart]:
     """Yield what says which rows samples have as a dataset of no field, where nothing else has a row a sample."""
-    bearer = min(found.bearers, key=lambda one: isinstance(one, DatasetPart), default=None)
+    bearer = next(iter(found.bearers), None)
     if found.stretches:
-        name = names_of(found.stretches[0][1])[0]
-        bearer = find_dataset(found.opened.file, name, found.path, found.opened.guard)[:2]
-    if isinstance(bearer, tuple):
-        bearer = part_of(found.opened, found.opened.place(*bearer), bearer[1])
+        name = found.stretches[0][1].names[0]
+        thing = find_dataset(found.opened.file, name, found.path, found.opened.guard)
+        bearer = part_of(found.opened, found.opened.place(thing.dataset, thing.path), thing.path)
     elif bearer is None and found.are_objects:  # single values alone
+        why, here = "nothing is read of it", found.opened.number
         bearer = DatasetPart(
-            file=found.opened.number,
-            path="",
-            rows=1,
-            row_start=0,
-            access=DIRECT,
-            reason="nothing is read of it",
-            chunk_rows=1,
-            shape=(1,),
+            file=here, path="", rows=1, row_start=0, access=DIRECT, reason=why, chunk_rows=1, shape=(1,)
         )
     if bearer is not None:
         yield replace(bearer, row_start=found.row_start, rows=rows, pieces=(), targets=(), heap=None)
@@ -208,16 +207,13 @@ def _add(found: _Found, place: int, asked: Field | Given) -> Any:
         return _add_column(found, asked)
     group = None if asked.is_looked_up else _group_named(found, asked.name)
     if is_matrix(group):
-        check_options(SPARSE, asked, found.samples, found.path)
         return _add_matrix(found, place, asked, group)
     if (categories := categories_of(group)) is not None:
         entry = _add(found, place, changed(asked, name=f"{asked.name}/codes"))
         found.fields[entry] = replace(found.fields[entry], name=asked.name, categories=categories)
         return entry
-    if asked.rows is not None:
-        return _add_looked_up(found, (place, ""), asked)
-    if asked.names is not None:
-        return _add_objects(found, place, asked)
+    if asked.lookup is not None:
+        return (_add_objects if asked.names_objects else _add_looked_up)(found, (place, ""), asked)
     if asked.decode and found.are_objects:
         return _add_bytes_of_object(found, asked)
     if asked.has_own_shape:
@@ -246,8 +242,8 @@ def _add_rows(found: _Found, asked: Field) -> Any:
             along, sizes = found.extents.take(thing.dataset.shape, asked)
         except (OptionError, FieldLengthError) as error:
             raise with_names(error, path, asked.name) from None
-        taken = _Taken(sizes, None)
-    new = _described(found, thing, asked, taken)
+        taken = _Taken(asked, thing, sizes)
+    new = _described(found, taken)
     found.fields += new.layouts
     columns = repr(asked.columns) if found.extents is None else ""
     key = (where.number, thing.path, columns, taken.steps, at, asked.take.pad, along, asked.decode, asked.length)
@@ -257,7 +253,9 @@ def _add_rows(found: _Found, asked: Field) -> Any:
 
 def _add_arrays(found: _Found, place: int, asked: Field) -> Any:
     """Add a field of which each sample has a shape of its own, and the shape that those of this part have."""
-    if found.extents is None or not (found.are_objects or found.extents.takes_points):
+    kind = None if found.extents is None else found.extents.kind
+    takes_points = kind is not None and kind.is_point and isinstance(found.samples, Rows)
+    if not found.are_objects and not takes_points:
         raise OptionError(
             f"Field({asked.name!r}, ragged='arrays') is for whole objects, samples=Objects(...), or for rows of "
             "files or groups, samples=Rows(of='files') or Rows(of='*')"
@@ -265,7 +263,7 @@ def _add_arrays(found: _Found, place: int, asked: Field) -> Any:
     entry = _add(found, place, changed(asked, ragged=None))
     if not isinstance(entry, int) or found.fields[entry].kind != "array" or any(n == entry for n, _ in found.once):
         why = "takes numbers along axes, and no compounds, strings or single values; name a member, or leave it out"
-        raise _refusal(found, asked.name, f"field {asked.name!r}: ragged='arrays' {why}")
+        raise refusal(found.path, asked.name, f": field {asked.name!r}: ragged='arrays' {why}")
     shape = np.array(found.fields[entry].row_shape, dtype=np.int64)
     number = found.add(name=f"shape of {asked.name}", kind="array", dtype=shape.dtype, row_shape=shape.shape)
     found.fields[entry] = replace(found.fields[entry], shapes=number)
@@ -305,27 +303,31 @@ def _add_value(found: _Found, name: str, value: Any, cast: Any, *, alone: bool =
 
 def _add_matrix(found: _Found, place: int, asked: Field, group: Any) -> SparseEntry:
     """Add a sparse matrix: its values, and the column of each."""
-    form = asked.ragged.form if asked.ragged is not None else ""
-    name = asked.name.strip("/")
-    if isinstance(found.samples, Objects):
+    check_options(SPARSE, asked, found.samples, found.path)
+    name, why = asked.name.strip("/"), ""
+    form = None if asked.ragged is None else asked.ragged.form
+    if found.are_objects:
         why = "whose rows are samples: samples=Rows(of=...) takes those of many groups, one behind the other"
-        raise _refusal(found, asked.name, f"{asked.name!r} is a sparse matrix, {why}")
-    if form not in ("packed", DENSE) or (asked.columns is not None and form != DENSE):
+    elif form not in ("packed", DENSE) or (asked.columns is not None and form != DENSE):
         why = (
             "which comes as ragged='dense', rows of which columns= takes some, or as ragged='packed', the values that "
+            "are stored, with their columns"
         )
-        raise _refusal(found, asked.name, f"{asked.name!r} is a sparse matrix, {why}are stored, with their columns")
+    if why:
+        raise refusal(found.path, asked.name, f": {asked.name!r} is a sparse matrix, {why}")
     _, width = shape_of(group, name, found.path)
     places = columns_wanted(asked, width) if form == DENSE else None
     said = Bounds(f"{name}/indptr")
-    values = changed(Field(f"{name}/data", lookup=said, dtype=asked.dtype), ragged=changed(Ragged(form), places=places))
+    values = changed(
+        Field(f"{name}/data", lookup=said, dtype=asked.dtype), ragged=changed(Ragged(form or "packed"), places=places)
+    )
     number = _add_looked_up(found, (place, "data"), values)
     indices = changed(Field(f"{name}/indices", lookup=said), ragged=changed(Ragged(), width=width))
     columns = _add_looked_up(found, (place, "indices"), indices)
     found.fields[number] = replace(found.fields[number], name=asked.name)
     if found.fields[columns].dtype.kind not in "iu" or not isinstance(number, int):
         why = f"whose columns are {found.fields[columns].dtype}, and not whole numbers"
-        raise _refusal(found, asked.name, f"{asked.name!r} is a sparse matrix {why}")
+        raise refusal(found.path, asked.name, f": {asked.name!r} is a sparse matrix {why}")
     return SparseEntry(values=number, columns=columns, width=width, is_dense=form == DENSE)
 
 
@@ -334,18 +336,18 @@ def _add_matrix(found: _Found, place: int, asked: Field, group: Any) -> SparseEn
 
 def _add_looked_up(found: _Found, key: Key, asked: Field) -> Any:
     """Add a field that is looked up: its dataset, here or in the files that it names, and the rows wanted of it."""
-    known = _known(found, key, asked, given=None if isinstance(asked.rows, (str, Stretches)) else asked.rows)
+    known = _known(found, key, asked, given=None if isinstance(asked.lookup, (str, Stretches)) else asked.lookup)
     first = 0 if asked.file else known.rows
     layouts = known.layouts
     if not asked.file or not known.parts:
         for file, path in _sources(found, asked):
             layouts = _add_part(found, known, asked, file, path)
     found.fields += layouts
-    if isinstance(asked.rows, str):
-        known.add_table(_once(found, asked.rows), first, found.path)
-    elif isinstance(asked.rows, Stretches):
-        numbers = [_once(found, name) for name in names_of(asked.rows)]
-        found.stretches.append((known, asked.rows, numbers, first))
+    if isinstance(asked.lookup, str):
+        known.add_table(_once(found, asked.lookup), first, found.path)
+    elif isinstance(asked.lookup, Stretches):
+        numbers = [_once(found, name) for name in asked.lookup.names]
+        found.stretches.append((known, asked.lookup, numbers, first))
     return known.entry
 
 
@@ -358,8 +360,11 @@ def _add_ragged(found: _Found, place: int, asked: Field) -> Any:
         raise not_ragged(asked.name)
     found.fields += _add_part(found, known, asked, found.opened.file, found.path, thing)
     part = known.parts[-1]
+    is_variable = part.heap is not None or VARIABLE_LENGTH in part.reason
+    if found.are_objects and is_variable:
+        why = "which ragged= cannot take of whole objects; without it each sample is a list"
+        raise refusal(found.path, asked.name, f": {part.path!r} holds values of variable length, {why}")
     if found.are_objects:
-        _check_ragged(found, asked, part)
         known.add_rows(np.array([part.row_start]), np.array([part.rows]))
         found.bearers.append(part)
     else:
@@ -368,7 +373,7 @@ def _add_ragged(found: _Found, place: int, asked: Field) -> Any:
             takes = "ragged= takes one value a row, of numbers, that h5stream reads without libhdf5"
             raise _unread(found, asked.name, f", {why}: {takes}; without it each sample is a list", part)
         known.add_values(part)
-        found.bearers.append(thing[:2])
+        found.bearers.insert(0, part)
     found.lengths[asked.name] = 1 if found.are_objects else part.rows
     return known.entry
 
@@ -376,24 +381,22 @@ def _add_ragged(found: _Found, place: int, asked: Field) -> Any:
 def _add_bytes_of_object(found: _Found, asked: Field) -> int:
     """Add an image whose bytes are a dataset of the object."""
     _, path, _ = find_dataset(found.opened.file, asked.name, found.path, found.opened.guard)
-    new = _image(found, asked, None)
-    found.fields += new.layouts
+    new, number = _image(found, asked, None), found.opened.number
     with RawFile(found.opened.file, found.opened.guard) as raw:
-        members = ObjectsOfFile(raw, [path])
-        found.parts.append(_bytes(found, members, found.opened.number, new.targets, found.row_start))
+        found.parts.append(_bytes(found, ObjectsOfFile(raw, [path]), number, new.targets, found.row_start))
+    found.fields += new.layouts
     found.lengths[asked.name] = 1
     return int(new.entry)
 
 
-def _add_objects(found: _Found, place: int, asked: Field) -> Any:
+def _add_objects(found: _Found, key: Key, asked: Field) -> Any:
     """Add a field of which each sample has an object that is named."""
-    known = _known(found, (place, ""), asked)
-    known.is_given = not isinstance(asked.names, str)
-    names = asked.names
+    known, names = _known(found, key, asked), asked.lookup
+    known.is_given = not isinstance(names, str)
     if isinstance(names, str):
         values = _once(found, names).reshape(-1)
         names = [one.decode() if isinstance(one, bytes) else str(one) for one in values.tolist()]
-        found.lengths[asked.names] = len(names)
+        found.lengths[asked.lookup] = len(names)
     elif known.tables:
         found.fields += known.layouts
         return known.entry
@@ -404,7 +407,8 @@ def _add_objects(found: _Found, place: int, asked: Field) -> Any:
         raise _unknown(asked, unknown, len(set(names)), file, path)
     if not known.parts:
         why = "so that nothing says what the field holds; leave out this file, or begin with one that has samples"
-        raise _refusal(found, asked.name, f"lookup= of field {asked.name!r} names no object, {why}", FieldLengthError)
+        why = f": lookup= of field {asked.name!r} names no object, {why}"
+        raise refusal(found.path, asked.name, why, FieldLengthError)
     found.fields += known.layouts
     found.bearers.append(known.parts[0])
     rows = np.array([known.objects[name] for name in names], dtype=np.int64).reshape(-1, 2)
@@ -422,10 +426,7 @@ def _add_some(found: _Found, known: LookedUp, asked: Field, file: Any, path: str
     def describe(k: int) -> DatasetPart:
         thing = _thing(found, file, members.names[k], path)
         _add_part(found, known, asked, file, path, thing)
-        part = known.parts.pop()
-        if asked.ragged is not None:
-            _check_ragged(found, asked, part)
-        return replace(part, row_start=0)
+        return replace(known.parts.pop(), row_start=0)
 
     with RawFile(file, found.opened.guard) as raw:
         paths = [asked.name.replace("{}", name).strip("/") for name in names]
@@ -448,20 +449,18 @@ def _add_some(found: _Found, known: LookedUp, asked: Field, file: Any, path: str
     return [name for name, address in zip(names, addresses.tolist(), strict=True) if address == NOWHERE]
 
 
-def _unknown(asked: Field, unknown: list[str], count: int, file: Any, path: str) -> FieldNotFoundError:
+def _unknown(asked: Field, unknown: list[str], count: int, file: Any, path: str) -> H5StreamError:
     """Return the error for names of which there is no object; one that is damaged is told here."""
     missing = asked.name.replace("{}", unknown[0])
     why_not_opened(file, missing.strip("/"), path)  # says so if it is there, and damaged
     above, _, below = asked.name.rpartition("{}")
     beside = file.get(above.rpartition("/")[0] or "/") if not below else None
     hint = did_you_mean(unknown[0].strip(), beside) if isinstance(beside, h5py.Group) else ""
-    return FieldNotFoundError(
-        f"{path!r}: there is no {missing!r}, which lookup= has.{hint} {len(unknown):,} of "
-        f"{count:,} names are of nothing that is there. Leave out samples without an object: "
-        "Subset, or rows= of the loader",
-        field=asked.name,
-        file=path,
+    why = (
+        f": there is no {missing!r}, which lookup= has.{hint} {len(unknown):,} of {count:,} names are of nothing that "
+        "is there. Leave out samples without an object: Subset, or rows= of the loader"
     )
+    return refusal(path, asked.name, why, FieldNotFoundError)
 
 
 def _known(found: _Found, key: Key, asked: Field, **said: Any) -> LookedUp:
@@ -475,26 +474,16 @@ def _add_part(
 ) -> list[FieldLayout]:
     """Add a file's share of a dataset that is looked up; return what it gives to a batch."""
     thing = thing or _thing(found, file, asked.name, path)
-    new = _described(found, thing, asked, _rows_taken(found, thing, asked))
+    new = _described(found, _rows_taken(found, thing, asked))
     if asked.ragged is not None and isinstance(new.entry, dict):
-        raise UnsupportedFieldError(
-            f"{path!r}: field {asked.name!r} is a compound, and each member of a ragged one is a field of its own: "
-            f"Field({asked.name + ':' + next(iter(new.entry))!r}, lookup=...), or members=[...] for one matrix",
-            field=asked.name,
-            file=path,
-        )
+        why = f": field {asked.name!r} is a compound, and each member of a ragged one is a field of its own: "
+        member = f"{asked.name}:{next(iter(new.entry))}"
+        raise refusal(path, asked.name, f"{why}Field({member!r}, lookup=...), or members=[...] for one matrix")
     known.check_alike(new.layouts, path)
     where = found.opened.place(thing.dataset, thing.path, asked.file and path)
     known.parts.append(_part(found, where, asked, (), new.targets, start=known.rows))
     known.entry = new.entry
     return new.layouts
-
-
-def _check_ragged(found: _Found, asked: Field, part: DatasetPart) -> None:
-    """Refuse values of variable length as the rows of an object."""
-    if part.heap is not None or VARIABLE_LENGTH in part.reason:
-        why = "which ragged= cannot take of whole objects; without it each sample is a list"
-        raise _refusal(found, asked.name, f"{part.path!r} holds values of variable length, {why}")
 
 
 # --- where things are
@@ -508,7 +497,7 @@ def _sources(found: _Found, asked: Field) -> Iterator[tuple[Any, str]]:
     paths, named = asked.file, found.opened.files.named
     if not paths:
         yield found.opened.file, found.path
-    elif asked.rows is None and asked.names is None:
+    elif asked.lookup is None:
         if len(paths) != named:
             raise OptionError(
                 f"Field({asked.name!r}, file=): {len(paths)} files stand beside {named}; name as many, "
@@ -523,7 +512,9 @@ def _thing(found: _Found, file: Any, name: str, path: str) -> Thing:
     """Find a dataset that has an axis of rows."""
     thing = find_dataset(file, name, path, found.opened.guard)
     check_has_numpy_type(thing.dataset, name, path)
-    check_has_rows(thing.dataset, name, path)
+    if not thing.dataset.shape:
+        what = "empty (a null dataspace)" if thing.dataset.shape is None else "a single value"
+        raise refusal(path, name, f": {name!r} is {what}, so it has no rows; a field's first axis are the samples")
     return thing
 
 
@@ -589,8 +580,7 @@ def _bytes(found: _Found, members: ObjectsOfFile, file: int, targets: list[Targe
 
 def _rows_taken(found: _Found, thing: Thing, asked: Field) -> _Taken:
     """Return what a sample that is a row, or several, takes."""
-    is_one = asked.rows is not None or asked.names is not None
-    steps = None if is_one else steps_of(asked.take.steps, found.sequences, asked.name)
+    steps = None if asked.lookup is not None else steps_of(asked.take.steps, found.sequences, asked.name)
     if asked.take.axis not in (None, 0) or asked.take.scale:
         raise OptionError(
             f"Field({asked.name!r}): a sample is a row of axis 0 here, or several. Along another axis samples= "
@@ -605,46 +595,48 @@ def _rows_taken(found: _Found, thing: Thing, asked: Field) -> _Taken:
         inside = not shape and (inner.subdtype or inner.fields)
         why = "columns= chooses among a dataset's axes, not inside a member; take it whole and index the batch"
         raise OptionError(f"{found.path!r}: field {asked.name!r}: {why if inside else error}") from None
-    return _Taken(shape=row_shape if steps is None else (len(steps), *row_shape), steps=steps)
+    return _Taken(asked, thing, row_shape if steps is None else (len(steps), *row_shape), steps)
 
 
 # --- what a dataset gives to a batch
 
 
-def _described(found: _Found, thing: Thing, asked: Field, taken: _Taken, before: int = 0) -> _Described:
-    """Return the field of a dataset, or one for each member of a compound, behind so many others that are new."""
-    dtype = _inner_dtype(thing)
+def _described(found: _Found, taken: _Taken) -> _Described:
+    """Return the field of a dataset, or one for each member of a compound."""
+    asked, new, dtype = taken.asked, _Described(None, [], []), _inner_dtype(taken.thing)
+
+    def entry_of(thing: Thing, dtype: Any) -> Any:
+        if dtype.fields is not None and not asked.members:
+            inner = ((name, thing._replace(member=(*thing.member, name))) for name in dtype.names)
+            return {name: entry_of(member, dtype[name]) for name, member in inner}
+        layout, leaf = _layout(found, taken._replace(thing=thing), dtype)
+        number, fill = len(found.fields) + len(new.layouts), np.zeros(leaf.nbytes if leaf else 0, np.uint8)
+        new.layouts.append(layout)
+        new.targets.append(Target(field=number, member=thing.member, leaf=leaf, fill=fill, stacked=asked.members))
+        return number
+
     if asked.decode:
-        return _images(found, thing, asked, taken, dtype)
+        return _image(found, asked, _bytes_of_image(found, taken, dtype))
     if asked.members:
         _check_members(found, asked, dtype)
         dtype = np.dtype((dtype.fields[asked.members[0]][0], (len(asked.members),)))
-    if dtype.fields is None or asked.members:
-        return _field(found, thing, asked, taken, dtype, len(found.fields) + before)
-    new = _Described({}, [], [])
-    for name in dtype.names:
-        member = thing._replace(member=(*thing.member, name))
-        one = _described(found, member, asked, taken, before + len(new.layouts))
-        new.entry[name] = one.entry
-        new.layouts.extend(one.layouts)
-        new.targets.extend(one.targets)
-    return new
+    return new._replace(entry=entry_of(taken.thing, dtype))
 
 
-def _field(found: _Found, thing: Thing, asked: Field, taken: _Taken, dtype: np.dtype[Any], number: int) -> _Described:
-    """Return the field of elements of one type that is no compound."""
-    member, is_ragged = thing.member, asked.ragged is not None
-    name = ":".join((thing.path, *member)) if member else asked.name
-    items = elements.vlen_base(dtype) if is_ragged and asked.rows is None else None
-    dtype, stored = (dtype, elements.plain_dtype(thing.dataset.dtype)) if items is None else (items, items)
+def _layout(found: _Found, taken: _Taken, dtype: np.dtype[Any]) -> tuple[FieldLayout, elements.Leaf | None]:
+    """Return the field of elements of one type that is no compound, and where its bytes lie in an element."""
+    asked, (dataset, path, member), is_ragged = taken.asked, taken.thing, taken.asked.ragged is not None
+    name = ":".join((path, *member)) if member else asked.name
+    items = elements.vlen_base(dtype) if is_ragged and asked.lookup is None else None
+    dtype, stored = (dtype, elements.plain_dtype(dataset.dtype)) if items is None else (items, items)
     base, inner_shape = dtype.subdtype or (dtype, ())
     kind = {"O": "object", "S": "bytes"}.get(base.kind, "array")
     kind = "ragged" if is_ragged and base.kind not in "OSV" else kind
     why = _why_refused(asked, dtype, kind, member, taken.steps is None)
-    if found.extents is not None and kind not in ("array", "ragged") and asked.rows is None:
+    if found.extents is not None and kind not in ("array", "ragged") and asked.lookup is None:
         why = why or "samples that are parts of volumes are of numbers"
     if why:
-        raise _refusal(found, name, f"field {name!r} is {dtype}: {why}")
+        raise refusal(found.path, name, f": field {name!r} is {dtype}: {why}")
     layout = FieldLayout(
         name=name,
         kind=kind,
@@ -656,92 +648,9 @@ def _field(found: _Found, thing: Thing, asked: Field, taken: _Taken, dtype: np.d
         cast=asked.dtype,
         ragged=asked.ragged,
         unit=_unit(base),
-        cut_at_nul=kind == "bytes" and elements.ends_at_nul(thing.dataset.id.get_type(), member),
+        cut_at_nul=kind == "bytes" and elements.ends_at_nul(dataset.id.get_type(), member),
     )
-    leaf = elements.leaf_of(stored, member, asked.members) if kind != "object" else None
-    return _Described(number, [layout], [_target(number, leaf, member, asked.members)])
-
-
-def _images(found: _Found, thing: Thing, asked: Field, taken: _Taken, dtype: np.dtype[Any]) -> _Described:
-    """Return a field of images; of what size they are is found out once all files are open."""
-    rows = thing.dataset.shape[1:]
-    if not rows and (elements.vlen_base(dtype) == np.uint8 or elements.is_text(dtype)):
-        if asked.length:
-            raise OptionError(
-                f"{found.path!r}: field {asked.name!r}: a length in decode= is for rows of bytes that are filled up, "
-                "and values of variable length are as long as they are; leave it out"
-            )
-        return _image(found, asked, None)
-    leaf, is_row = elements.bytes_leaf(dtype), len(rows) == (dtype.itemsize == 1)
-    if thing.member or not is_row or leaf is None or found.extents is not None or taken.steps:
-        why = "decode= takes images as values of variable length (of uint8), or as rows of bytes, one a sample"
-        raise _refusal(found, asked.name, f"field {asked.name!r} is {dtype} {thing.dataset.shape}: {why}")
-    return _image(found, asked, leaf)
-
-
-def _image(found: _Found, asked: Field, leaf: elements.Leaf | None) -> _Described:
-    check_options(IMAGES, asked, found.samples, found.path)
-    layout = FieldLayout(
-        name=asked.name,
-        kind="object",
-        dtype=np.dtype(object),
-        row_shape=(),
-        ragged=asked.ragged,
-        images=Images(format=asked.decode),
-    )
-    return _Described(len(found.fields), [layout], [_target(len(found.fields), leaf)])
-
-
-def _target(
-    number: int, leaf: elements.Leaf | None, member: tuple[str, ...] = (), stacked: tuple[str, ...] = ()
-) -> Target:
-    fill = np.zeros(leaf.nbytes if leaf else 0, np.uint8)
-    return Target(field=number, member=member, leaf=leaf, fill=fill, stacked=stacked)
-
-
-def _check_members(found: _Found, asked: Field, dtype: np.dtype[Any]) -> None:
-    """Refuse members that are not there, or make no matrix."""
-    known = dtype.names or ()
-    for name in asked.members:
-        if name not in known:
-            there = f"it has {', '.join(map(repr, known))}" if known else f"its elements are {dtype}, no compounds"
-            why = f"has no member {name!r}, which members= names; {there}{did_you_mean(name, list(known))}"
-            raise _refusal(found, asked.name, f"field {asked.name!r} {why}", FieldNotFoundError)
-    kinds = {name: dtype[name] for name in asked.members}
-    first = kinds[asked.members[0]]
-    if any(kind != first for kind in kinds.values()) or first.kind not in "biufc":
-        listing = ", ".join(f"{name!r} is {kind}" for name, kind in kinds.items())
-        why = f"{listing}; make a field for each type, and join them in batch_transform="
-        raise _refusal(
-            found, asked.name, f"members= makes one tensor of numbers of one type, but of {asked.name!r} {why}"
-        )
-
-
-def _refusal(
-    found: _Found, name: str, why: str, kind: Callable[..., H5StreamError] = UnsupportedFieldError, **facts: Any
-) -> H5StreamError:
-    """Return the error for a field of this file that cannot be had."""
-    return kind(f"{found.path!r}: {why}", field=name, file=found.path, **facts)
-
-
-def _unread(found: _Found, name: str, why: str, part: DatasetPart) -> H5StreamError:
-    """Return the error for a field that cannot be had since a chunk is damaged, or else for what is said."""
-    if part.damaged is None:
-        return _refusal(found, name, f"field {name!r}{why}")
-    return _refusal(found, name, f"field {name!r}: {part.reason}", CorruptChunkError, chunk=part.damaged)
-
-
-def _unit(dtype: np.dtype[Any]) -> str:
-    """Return what a batch's whole numbers count, where they are dates or times."""
-    return str(dtype.newbyteorder("=")) if dtype.kind in "mM" else ""
-
-
-def _inner_dtype(thing: Thing) -> Any:
-    """Return the type of a member of a dataset's elements."""
-    dtype: Any = elements.plain_dtype(thing.dataset.dtype)
-    for part in thing.member:
-        dtype = dtype.fields[part][0]
-    return dtype
+    return layout, elements.leaf_of(stored, member, asked.members) if kind != "object" else None
 
 
 def _why_refused(asked: Field, dtype: np.dtype[Any], kind: str, member: tuple[str, ...], is_one: bool) -> str:
@@ -757,3 +666,64 @@ def _why_refused(asked: Field, dtype: np.dtype[Any], kind: str, member: tuple[st
     if asked.ragged is not None and asked.ragged.form == DENSE and asked.ragged.places is None:
         return "ragged='dense' is for sparse matrices, groups of data, indices and indptr"
     return "ragged rows are of numbers" if asked.ragged is not None and kind != "ragged" else ""
+
+
+def _bytes_of_image(found: _Found, taken: _Taken, dtype: np.dtype[Any]) -> elements.Leaf | None:
+    """Return where an image lies in a row of bytes; None for a value of variable length."""
+    asked, (dataset, _, member) = taken.asked, taken.thing
+    rows, leaf = dataset.shape[1:], elements.bytes_leaf(dtype)
+    if not rows and (elements.vlen_base(dtype) == np.uint8 or elements.is_text(dtype)):
+        if asked.length:
+            raise OptionError(
+                f"{found.path!r}: field {asked.name!r}: a length in decode= is for rows of bytes that are filled up, "
+                "and values of variable length are as long as they are; leave it out"
+            )
+        return None
+    if member or len(rows) != (dtype.itemsize == 1) or leaf is None or found.extents is not None or taken.steps:
+        why = "decode= takes images as values of variable length (of uint8), or as rows of bytes, one a sample"
+        raise refusal(found.path, asked.name, f": field {asked.name!r} is {dtype} {dataset.shape}: {why}")
+    return leaf
+
+
+def _image(found: _Found, asked: Field, leaf: elements.Leaf | None) -> _Described:
+    """Return a field of images; of what size they are is found out once all files are open."""
+    check_options(IMAGES, asked, found.samples, found.path)
+    number, dtype, images = len(found.fields), np.dtype(object), Images(format=asked.decode)
+    layout = FieldLayout(name=asked.name, kind="object", dtype=dtype, row_shape=(), ragged=asked.ragged, images=images)
+    fill = np.zeros(leaf.nbytes if leaf else 0, np.uint8)
+    return _Described(number, [layout], [Target(field=number, member=(), leaf=leaf, fill=fill)])
+
+
+def _check_members(found: _Found, asked: Field, dtype: np.dtype[Any]) -> None:
+    """Refuse members that are not there, or make no matrix."""
+    known = dtype.names or ()
+    if lacking := next((name for name in asked.members if name not in known), ""):
+        there = f"it has {', '.join(map(repr, known))}" if known else f"its elements are {dtype}, no compounds"
+        why = f"has no member {lacking!r}, which members= names; {there}{did_you_mean(lacking, list(known))}"
+        raise refusal(found.path, asked.name, f": field {asked.name!r} {why}", FieldNotFoundError)
+    kinds = {name: dtype[name] for name in asked.members}
+    first = kinds[asked.members[0]]
+    if any(kind != first for kind in kinds.values()) or first.kind not in "biufc":
+        listing = ", ".join(f"{name!r} is {kind}" for name, kind in kinds.items())
+        why = f": members= makes one tensor of numbers of one type, but of {asked.name!r} {listing}; make a field for "
+        raise refusal(found.path, asked.name, f"{why}each type, and join them in batch_transform=")
+
+
+def _inner_dtype(thing: Thing) -> Any:
+    """Return the type of a member of a dataset's elements."""
+    dtype: Any = elements.plain_dtype(thing.dataset.dtype)
+    for part in thing.member:
+        dtype = dtype.fields[part][0]
+    return dtype
+
+
+def _unit(dtype: np.dtype[Any]) -> str:
+    """Return what a batch's whole numbers count, where they are dates or times."""
+    return str(dtype.newbyteorder("=")) if dtype.kind in "mM" else ""
+
+
+def _unread(found: _Found, name: str, why: str, part: DatasetPart) -> H5StreamError:
+    """Return the error for a field that cannot be had since a chunk is damaged, or else for what is said."""
+    if part.damaged is None:
+        return refusal(found.path, name, f": field {name!r}{why}")
+    return refusal(found.path, name, f": field {name!r}: {part.reason}", CorruptChunkError, chunk=part.damaged)

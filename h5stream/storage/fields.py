@@ -6,6 +6,7 @@ dataset, ``"group/x"``, with a compound member after a colon: ``"obs:bulk_labels
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import operator
 import os
@@ -20,24 +21,24 @@ from typing import Any, Literal, TypedDict, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
+from h5stream.errors import OptionError, SourceNotFoundError
 from h5stream.samples.axes import ROWS
 from h5stream.samples.columns import FROM_NO_FILE, Given
+from h5stream.samples.kinds import Objects, Pad, Rows, checked_pad, checked_steps, integer
 from h5stream.samples.normalising import Normalisation, normalisation
-from h5stream.samples.sequences import Pad, checked_pad, checked_steps, integer
-from h5stream.samples.stretches import ARRAYS, STACKED, Crop, Form, Ragged, Stretches, changed, inside, names_of
-from h5stream.samples.table import ROW
+from h5stream.samples.ragged import ARRAYS, STACKED, Crop, Form, Ragged, changed
+from h5stream.samples.segments import Stretches, inside
+from h5stream.samples.table import ROW, Table
 from h5stream.storage.given import named_by, paths_of, several
 from h5stream.storage.images import FORMATS, Format
 from h5stream.storage.nearest import did_you_mean
-from h5stream.storage.options import check_together
-from h5stream.storage.rowbox import Columns, Mask, check_mask
+from h5stream.storage.rowbox import Columns, Mask, axes_taken
 
 
 class OldField(TypedDict, total=False):
     """The arguments of `Field` under the names that they had before 0.3."""
 
-    steps: Iterable[int] | None
+    steps: Any
     at: str
     pad: Pad
     axis: int | Literal["rows"] | None
@@ -57,12 +58,11 @@ class OldField(TypedDict, total=False):
 
 _TOOK = ("steps", "at", "axis", "scale", "pad")
 _SCALED = ("mean", "std", "factor", "nan")
-_OLD: dict[str, str] = {
+_OLD = {
     **dict.fromkeys(_TOOK, "take=Take({0}=...)"),
     "steps": "take=STEPS, or take=Take(STEPS, ...)",
     "repeat": "take='all'",
-    "rows": "lookup=...",
-    "names": "lookup=...",
+    **dict.fromkeys(("rows", "names"), "lookup=..."),
     "max_length": "ragged=Ragged(FORM, crop=Crop(ROWS, at='start'))",
     "crop": "ragged=Ragged(FORM, crop=Crop(...))",
     "pad_value": "ragged=Ragged('pad', pad_value=...)",
@@ -70,6 +70,8 @@ _OLD: dict[str, str] = {
     **dict.fromkeys(_SCALED, "normalise={{'{0}': ...}}"),
 }
 """Each argument of `Field` of an old name, and what to write."""
+
+_OLD_CLASHES = (("repeat", _TOOK), ("rows", ("names",)), ("max_length", ("crop",)))
 
 
 def _scales(scale: Any) -> tuple[Fraction, ...]:
@@ -214,8 +216,7 @@ class Field:
     take: Take = Take()
     repeat: bool = False
     file: tuple[str, ...] = ()
-    rows: Any = dataclasses.field(default=None, compare=False)
-    names: Any = None
+    lookup: Any = dataclasses.field(default=None, compare=False)
     ragged: Ragged | None = None
     decode: str = ""
     length: str = ""
@@ -239,9 +240,8 @@ class Field:
         **old: Unpack[OldField],
     ) -> None:
         if old:
-            given = {"take": take, "lookup": lookup, "ragged": ragged, "decode": decode, "normalise": normalise}
-            new = _with_new_names(given, old)
-            take, lookup, ragged, decode, normalise = (new[key] for key in given)
+            named_anew = {"take": take, "lookup": lookup, "ragged": ragged, "decode": decode, "normalise": normalise}
+            take, lookup, ragged, decode, normalise = _with_new_names(named_anew, old).values()
         named, of = named_by(name), ""
         if named is not None and named.is_dataset:
             of, name = named.path, named.name
@@ -250,27 +250,29 @@ class Field:
         if isinstance(take, str) and take != "all":
             raise OptionError(f"Field({name!r}): take= is steps, such as range(16), 'all' or a Take, not {take!r}")
         format_, length = (decode, "") if isinstance(decode, str) else decode
-        files = () if file is None else tuple(path for one in several(file) for path in paths_of(one, None))
-        is_named = lookup is None or isinstance(lookup, (str, Stretches))
         values = {
             "_file": of,
             "name": name,
             "columns": _columns(columns),
-            "members": _member_names(name, members),
+            "members": (members,) if isinstance(members, str) else tuple(members),
             "dtype": dtype,
             "take": take if isinstance(take, Take) else Take(None if isinstance(take, str) else take),
             "repeat": isinstance(take, str),
-            "file": files,
-            "rows": None if "{}" in name else lookup if is_named else as_row_numbers(name, lookup),
-            "names": _object_names(name, lookup) if "{}" in name else None,
+            "file": () if file is None else tuple(path for one in several(file) for path in paths_of(one, None)),
+            "lookup": _lookup(name, lookup),
             "decode": _decode(name, format_, length, ragged),
             "length": length,
             "normalise": normalisation(name, normalise),
         }
         for key, value in values.items():
             object.__setattr__(self, key, value)
+        if not all(isinstance(each, str) and each for each in self.members):
+            raise OptionError(f"Field({name!r}): members= takes names of members of a compound, not {members!r}")
         object.__setattr__(self, "ragged", self._form(ragged))
-        check_together(self)
+        given = given_to(self)
+        for option, refused, words in _CLASHES:
+            if option in given and not given.isdisjoint(refused):
+                raise OptionError(words.format(self))
 
     def __repr__(self) -> str:
         said = {
@@ -279,7 +281,7 @@ class Field:
             "dtype": self.dtype,
             "take": "all" if self.repeat else None if self.take == Take() else self.take,
             "file": self.file or None,
-            "lookup": self.rows if self.names is None else self.names,
+            "lookup": self.lookup,
             "ragged": self.ragged,
             "decode": (self.decode, self.length) if self.length else self.decode or None,
             "normalise": self.normalise,
@@ -290,20 +292,27 @@ class Field:
         """Say how rows come in a batch of which samples have any number; None where each sample is one."""
         if self.decode and not isinstance(ragged, Ragged):
             return Ragged("list") if ragged else None
-        if ragged is None and not isinstance(self.rows, Stretches):
-            return None if self.names is None else Ragged(STACKED)
-        if self.rows is not None and not isinstance(self.rows, Stretches):
-            raise not_ragged(self.name)
-        if isinstance(self.rows, Stretches) and not all(isinstance(one, str) for one in names_of(self.rows)):
+        if self.names_objects:
+            return ragged if isinstance(ragged, Ragged) else Ragged(ragged or STACKED)
+        if self.lookup is None or not isinstance(self.lookup, Stretches):
+            if ragged is not None and self.lookup is not None:
+                raise not_ragged(self.name)
+            return ragged if ragged is None or isinstance(ragged, Ragged) else Ragged(ragged)
+        if not all(isinstance(one, str) for one in self.lookup.names):
             raise OptionError(
-                f"Field({self.name!r}): {type(self.rows).__name__}(...) takes the path of a dataset, not its values"
+                f"Field({self.name!r}): {type(self.lookup).__name__}(...) takes the path of a dataset, not its values"
             )
         return ragged if isinstance(ragged, Ragged) else Ragged(ragged or "packed")
 
     @property
     def is_looked_up(self) -> bool:
         """Whether a sample has what something else says, or what another file has."""
-        return bool(self.file) or self.rows is not None or self.names is not None
+        return bool(self.file) or self.lookup is not None
+
+    @property
+    def names_objects(self) -> bool:
+        """Whether `lookup` names an object for each sample, and not rows of a dataset."""
+        return self.lookup is not None and "{}" in self.name
 
     @property
     def has_own_shape(self) -> bool:
@@ -328,72 +337,60 @@ class Field:
         Field
             The field with its full path; this one where there is nothing to look up.
         """
-        if self._file or self.file or not group or self.name.startswith("/") or self.names is not None:
+        if self._file or self.file or not group or self.name.startswith("/") or self.names_objects:
             return self
-        rows = self.rows
-        if isinstance(rows, str) and not rows.startswith("/"):
-            rows = f"{group}/{rows}"
-        elif isinstance(rows, Stretches):
-            rows = inside(rows, group)
+        lookup = self.lookup
+        if isinstance(lookup, str) and not lookup.startswith("/"):
+            lookup = f"{group}/{lookup}"
+        elif isinstance(lookup, Stretches):
+            lookup = inside(lookup, group)
         name = f"{group}{self.name[1:]}" if self.is_itself else f"{group}/{self.name}"
         is_here = bool(self.length) and not self.length.startswith("/")
-        return changed(self, name=name, rows=rows, length=f"{group}/{self.length}" if is_here else self.length)
+        return changed(self, name=name, lookup=lookup, length=f"{group}/{self.length}" if is_here else self.length)
 
 
 def columns_wanted(field: Field, width: int) -> NDArray[np.int32]:
     """Return the place of each column of a matrix among those that a field takes; -1 for the others."""
-    every = np.arange(width)
-    check_mask(_one_axis(field.columns), width)
     try:
-        wanted = every if field.columns is None else every[_one_axis(field.columns)]
-    except IndexError as error:
-        raise OptionError(f"Field({field.name!r}): columns=: {error}; the matrix has {width:,} columns") from None
+        ((wanted, _),) = axes_taken((width,), slice(None) if field.columns is None else field.columns)
+    except OptionError as error:
+        raise OptionError(f"Field({field.name!r}): {error}") from None
     places = np.full(width, -1, dtype=np.int32)  # half the bytes: all of it is looked at for each row
     places[wanted] = np.arange(len(wanted))
-    if (places >= 0).sum() != len(wanted):
-        raise OptionError(f"Field({field.name!r}): columns= names a column twice; take it once, and index the batch")
     return places
 
 
-def _one_axis(columns: Any) -> Any:
-    return columns[0] if isinstance(columns, tuple) and len(columns) == 1 else columns
-
-
-def _object_names(name: str, names: Any) -> Any:
-    """Check what says which object each sample has: the path of a dataset, or the names themselves."""
-    if names is None:
-        return None
-    if name.count("{}") != 1:
+def _lookup(name: str, given: Any) -> Any:
+    """Check what says which row, which rows or which object each sample has."""
+    is_named = given is not None and "{}" in name
+    if given is None or isinstance(given, (str, Stretches)):
+        if is_named and isinstance(given, Stretches):
+            raise OptionError(
+                f"Field({name!r}): lookup= takes names of whole objects where the field's name has {{}}, not "
+                f"{type(given).__name__}(...)"
+            )
+    elif is_named:
+        given = [one.decode() if isinstance(one, bytes) else one for one in given]
+        wrong = [one for one in given if not isinstance(one, str) or not one]
+        if wrong or not given:
+            raise OptionError(
+                f"Field({name!r}): lookup= takes a name for each sample, or the path of a dataset of names, not "
+                f"{wrong[0] if wrong else 'none'!r}"
+            )
+    else:
+        given = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
+        if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
+            raise OptionError(
+                f"Field({name!r}): lookup= takes the name of a dataset or one row number for each sample, not an "
+                f"array of {given.dtype} {given.shape}. Names of objects need {{}} in the field's name: 'images/{{}}'"
+            )
+        given = given.astype(np.int64)
+    if is_named and name.count("{}") != 1:
         raise OptionError(
             f"Field({name!r}): for lookup= the path has one {{}}, where the name of the object goes: "
             "Field('images/{}', lookup=...), or Field('{}', lookup=...)"
         )
-    if isinstance(names, str):
-        return names
-    if isinstance(names, Stretches):
-        raise OptionError(
-            f"Field({name!r}): lookup= takes names of whole objects where the field's name has {{}}, not "
-            f"{type(names).__name__}(...)"
-        )
-    found = [one.decode() if isinstance(one, bytes) else one for one in names]
-    wrong = [one for one in found if not isinstance(one, str) or not one]
-    if wrong or not found:
-        raise OptionError(
-            f"Field({name!r}): lookup= takes a name for each sample, or the path of a dataset of names, not "
-            f"{wrong[0] if wrong else 'none'!r}"
-        )
-    return found
-
-
-def as_row_numbers(name: str, rows: Any) -> NDArray[np.int64]:
-    """Turn what a user gave as ``lookup=`` of a field into row numbers."""
-    found = np.asarray(rows.detach().cpu() if hasattr(rows, "detach") else rows)
-    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
-        raise OptionError(
-            f"Field({str(name)!r}): lookup= takes the name of a dataset or one row number for each sample, not an "
-            f"array of {found.dtype} {found.shape}. Names of objects need {{}} in the field's name: 'images/{{}}'"
-        )
-    return found.astype(np.int64)
+    return given
 
 
 def _with_new_names(given: dict[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
@@ -402,28 +399,24 @@ def _with_new_names(given: dict[str, Any], old: Mapping[str, Any]) -> dict[str, 
         if name not in _OLD:
             raise TypeError(f"Field has no argument {name}=.{did_you_mean(name, given)}")
         warnings.warn(f"Field({name}=) goes in 0.4: write {_OLD[name].format(name)}", DeprecationWarning, stacklevel=3)
-    said = {
-        name
-        for name, value in old.items()
-        if value is not None and value is not False and not (isinstance(value, str) and not value)
-    }
-    for name, others in (("repeat", {*_TOOK}), ("rows", {"names"}), ("max_length", {"crop"})):
-        if name in said and said & others:
-            raise OptionError(f"Field: {name}= and {min(said & others)}= do not go together; give one of them")
-    ragged = {key: old[key] for key in ("crop", "pad_value") if key in old}
-    if old.get("max_length") is not None:
-        ragged["crop"] = Crop(old["max_length"], at="start")
-    took = {key: old[key] for key in _TOOK if key in old}
+    said = {name: value for name, value in old.items() if is_given(value)}
+    for name, others in _OLD_CLASHES:
+        if name in said and (wrong := said.keys() & others):
+            raise OptionError(f"Field: {name}= and {min(wrong)}= do not go together; give one of them")
+    took = {key: said[key] for key in _TOOK if key in said}
+    form = {key: said[key] for key in ("crop", "pad_value") if said.get(key)}
+    if "max_length" in said:
+        form["crop"] = Crop(said["max_length"], at="start")
     meant = {
-        "take": "all" if old.get("repeat") else Take(**took) if took else None,
-        "lookup": old.get("rows") if old.get("names") is None else old["names"],
-        "ragged": Ragged(given["ragged"] or "packed", **ragged) if any(ragged.values()) else None,
-        "decode": (given["decode"], old["length"]) if old.get("length") else None,
-        "normalise": {key: old[key] for key in _SCALED if old.get(key) is not None} or None,
+        "take": "all" if "repeat" in said else Take(**took) if took else None,
+        "lookup": said.get("rows", said.get("names")),
+        "normalise": {key: said[key] for key in _SCALED if key in said} or None,
     }
-    for key in ("take", "lookup", "normalise"):
-        if meant[key] is not None and given[key] is not None:
+    for key, value in meant.items():
+        if value is not None and given[key] is not None:
             raise OptionError(f"Field: {key}= was given, and so was an old name of it; leave out the old one")
+    meant["ragged"] = Ragged(given["ragged"] or "packed", **form) if form else None
+    meant["decode"] = (given["decode"], said["length"]) if "length" in said else None
     return {key: value if meant[key] is None else meant[key] for key, value in given.items()}
 
 
@@ -443,13 +436,6 @@ def not_ragged(name: str) -> OptionError:
         f"Field({name!r}): ragged= is for samples of unlike numbers of rows, which lookup=Bounds(...), Lengths(...) "
         "or Between(...) say, for whole objects, samples=Objects(...), and for numbers of variable length"
     )
-
-
-def _member_names(name: str, members: Any) -> tuple[str, ...]:
-    names = (members,) if isinstance(members, str) else tuple(members)
-    if not all(isinstance(each, str) and each for each in names):
-        raise OptionError(f"Field({name!r}): members= takes names of members of a compound, not {members!r}")
-    return names
 
 
 def _columns(columns: Any) -> Columns:
@@ -477,14 +463,14 @@ def _of_axis(given: Any) -> Any:
 
 def _one_list(given: Any) -> list[int]:
     """Read a list of columns, or a mask of them."""
-    try:
+    with contextlib.suppress(ValueError):  # of unlike lengths
         flat = np.asarray(given)
-    except ValueError:  # of unlike lengths
-        return _column_list(given)
-    return Mask(flat) if flat.dtype == bool and flat.ndim == 1 and len(flat) else _column_list(given)
+        if flat.dtype == bool and flat.ndim == 1 and len(flat):
+            return Mask(flat)
+    return _column_list(given)
 
 
-def _column_list(columns: Sequence[int]) -> list[int]:
+def _column_list(columns: Any) -> list[int]:
     try:
         if any(isinstance(c, (bool, np.bool_)) for c in columns):
             raise OptionError(
@@ -528,24 +514,22 @@ class SampleShape:
 
 def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLike]) -> SampleShape:
     """Read what the user gave as ``fields``."""
+    kind, given = "tuple", fields
     if isinstance(fields, (str, Field, *FROM_NO_FILE)) or named_by(fields) is not None:
-        one = _as_field(fields)
-        return SampleShape(kind="one", keys=(one.name,), fields=(one,))
-    if isinstance(fields, Mapping):
-        entries = tuple(_as_field(f) for f in fields.values())
-        kind, keys = "dict", tuple(str(key) for key in fields)
+        kind, given = "one", [fields]  # type: ignore[list-item]
+    elif isinstance(fields, Mapping):
+        kind, given = "dict", [*fields.values()]
     elif isinstance(fields, (set, frozenset)):
         raise OptionError(
             f"fields= is a set, {fields!r}, which has no order, and a batch lists the fields in theirs; name them in a "
             "list: fields=[...]"
         )
-    elif isinstance(fields, Iterable):
-        entries = tuple(_as_field(f) for f in fields)
-        kind, keys = "tuple", tuple(f.name for f in entries)
-    else:
+    elif not isinstance(fields, Iterable):
         raise OptionError(f"fields= takes a name, a Field, a sequence or a mapping of them, not {fields!r}")
+    entries = tuple(_as_field(one) for one in given)  # type: ignore[union-attr]
     if not entries:
         raise OptionError("fields= is empty; name at least one dataset, or leave it out for all at the file's root")
+    keys = tuple(map(str, fields)) if isinstance(fields, Mapping) else tuple(one.name for one in entries)
     return SampleShape(kind=kind, keys=keys, fields=entries)
 
 
@@ -589,29 +573,104 @@ def read_request(source: Source, fields: Fields) -> Asked:
     if fields is None:
         return Asked(paths=tuple(paths), group=name, shape=None)
     shape = sample_shape(fields)
-    for field in shape.fields:
-        _check_is_of(field, paths)
+    for of in (field for field in shape.fields if isinstance(field, Field) and field._file):
+        if not any(os.path.exists(path) and os.path.samefile(of._file, path) for path in paths):
+            raise OptionError(
+                f"the field {of.name!r} is a dataset of {of._file!r}, which is not among the files that are opened; "
+                "all fields come from the source"
+            )
     return Asked(paths=tuple(paths), group=name, shape=shape)
 
 
-def _check_is_of(field: Field | Given, paths: list[str]) -> None:
-    if not isinstance(field, Field) or not field._file:
-        return
-    if not any(os.path.exists(path) and os.path.samefile(field._file, path) for path in paths):
+# --- which options go together, with which kind of field, and with which samples
+
+SPARSE = "rows of a sparse matrix"
+VALUES = "values of variable length with ragged="
+IMAGES = "encoded images"
+OF_OBJECTS = "whole objects with ragged="
+ONCE = "what is there once, an attribute or a single value"
+
+_COMMON = ("dtype=", "normalise=")
+_RAGGED = ("ragged=", "Ragged(crop=)", "Ragged(pad_value=)")
+_PLACED = ("Take(steps=)", "Take(at=)", "Take(axis=)", "Take(scale=)", "Take(pad=)")
+
+_TAKEN: dict[str, tuple[str, ...]] = {
+    SPARSE: (*_COMMON, "columns=", "ragged="),
+    VALUES: (*_COMMON, *_RAGGED),
+    IMAGES: ("normalise=", "decode=", "ragged=", "file=", "lookup="),
+    OF_OBJECTS: (*_COMMON, "columns=", "members=", *_RAGGED),
+    ONCE: (*_COMMON, "take='all'"),
+}
+"""By kind of field, the options that it takes; all others are refused."""
+
+_CLASHES: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    (
+        "decode=",
+        ("columns=", "members=", "Take(steps=)", "take='all'", "dtype="),
+        "Field({0.name!r}, decode={0.decode!r}) takes whole images as they are, without columns=, members=, take= "
+        "and dtype=",
+    ),
+    (
+        "lookup=",
+        ("take='all'", *_PLACED),
+        "Field({0.name!r}): lookup= looks something up for each sample, without take=",
+    ),
+    (
+        "take='all'",
+        ("columns=", "members="),
+        "Field({0.name!r}): take='all' takes the whole dataset, without columns= and members=",
+    ),
+    (
+        ARRAYS,
+        ("lookup=", "take='all'", "Ragged(crop=)", "a part of an axis", *_PLACED),
+        "Field({0.name!r}, ragged='arrays') takes whole arrays, or one place of some axes, columns=(0, ...), without "
+        "lookup=, a crop and take=",
+    ),
+)
+"""An option, those that do not go with it, and the words in which that is said."""
+
+
+def is_given(value: Any) -> bool:
+    """Tell whether an option has a value, of its own or of an old name."""
+    return value is not None and value is not False and not (isinstance(value, (str, tuple)) and not value)
+
+
+def given_to(field: Field) -> set[str]:
+    """Return which options a field was given."""
+    ragged, take = field.ragged, field.take
+    taken = field.columns if isinstance(field.columns, tuple) else (field.columns,)
+    given = {
+        "columns=": field.columns,
+        "a part of an axis": any(isinstance(one, (slice, list)) for one in taken),
+        "members=": field.members,
+        "dtype=": field.dtype,
+        "take='all'": field.repeat,
+        **{f"Take({name}=)": getattr(take, name) for name in _TOOK},
+        "file=": field.file,
+        "lookup=": field.lookup,
+        "ragged=": ragged,
+        ARRAYS: field.has_own_shape,
+        "Ragged(crop=)": ragged and ragged.crop,
+        "Ragged(pad_value=)": ragged is not None and ragged.pad_value != 0,
+        "decode=": field.decode,
+        "normalise=": field.normalise,
+    }
+    return {name for name, value in given.items() if is_given(value)}
+
+
+def check_options(kind: str, field: Field, samples: Any, path: str) -> None:
+    """Refuse options that a kind of field does not take, and samples of several rows of what is one row."""
+    wrong = sorted(given_to(field) - {*_TAKEN[kind], ARRAYS, "a part of an axis"})
+    if wrong:
         raise OptionError(
-            f"the field {field.name!r} is a dataset of {field._file!r}, which is not among the files that are opened; "
-            "all fields come from the source"
+            f"{path!r}: field {field.name!r}: {', '.join(wrong)} is not for {kind}, which "
+            f"take{'s' if kind == ONCE else ''} {', '.join(_TAKEN[kind])}; leave it out, and change the batch in "
+            "batch_transform="
         )
-
-
-def split_member(name: str, exists: Any) -> tuple[str, tuple[str, ...]]:
-    """Split a field's name into the dataset's path and its member path.
-
-    A dataset whose own name has a colon is found first.
-    """
-    parts = name.split(":")
-    for cut in range(len(parts), 0, -1):
-        path = ":".join(parts[:cut])
-        if path and exists(path):
-            return path, tuple(parts[cut:])
-    raise FieldNotFoundError(name, field=name)
+    is_one = samples is None or field.is_looked_up or isinstance(samples, (Objects, Rows))
+    is_one = is_one or (isinstance(samples, Table) and samples.length is None and samples.axis is None)
+    if kind in (SPARSE, VALUES, IMAGES) and not is_one:
+        raise OptionError(
+            f"{path!r}: field {field.name!r}: a sample of {type(samples).__name__}(...) has several rows, and {kind} "
+            "come one a sample; samples of one row have them, such as Table(row=...) without length="
+        )

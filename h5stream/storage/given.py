@@ -38,7 +38,9 @@ def named_by(thing: Any) -> Named | None:
     if not thing:
         raise OptionError(f"{thing!r} is closed, so that it no longer says which file it is of; give the file's path")
     path = _path_of(thing.file)
-    if not os.path.isfile(path) or _is_in_memory(thing.file):
+    access = thing.file.id.get_access_plist()
+    in_memory = access.get_driver() == h5fd.CORE and bool(thing.file.id.get_intent() & h5f.ACC_RDWR)
+    if not os.path.isfile(path) or (in_memory and not access.get_fapl_core()[1]):  # what is written never leaves it
         raise OptionError(f"{thing!r} is not of a file on disk, and h5stream reads the file itself; give a path")
     if thing.name is None or thing.name not in thing.file:
         raise OptionError(f"{thing!r} has no name in {path!r}, so that it cannot be found there; give it one")
@@ -53,14 +55,6 @@ def _path_of(file: Any) -> str:
         if not os.path.exists(path) or not os.path.samestat(os.stat(path), os.fstat(descriptor)):
             return os.path.realpath(f"/proc/self/fd/{descriptor}")
     return path
-
-
-def _is_in_memory(file: Any) -> bool:
-    """Tell whether what is written to a file never reaches the disk."""
-    access = file.id.get_access_plist()
-    if access.get_driver() != h5fd.CORE:
-        return False
-    return bool(file.id.get_intent() & h5f.ACC_RDWR) and not access.get_fapl_core()[1]
 
 
 def paths_of(given: Any, known: Named | None) -> list[str]:

@@ -1,21 +1,153 @@
-"""Several layouts, one behind the other: files, groups of one file, or both, that are read as one."""
+"""What is read as one: files, groups of one file, or whole layouts, which must agree in the shape and type of rows."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from h5stream.errors import OptionError
+from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.columns import Column
-from h5stream.samples.space import Space, joined_space
-from h5stream.storage.agreement import FileParts, check_alike, with_like_strings
-from h5stream.storage.layout import DatasetPart, Lookup, SampleLayout
+from h5stream.samples.space import Along, Space, joined_space
+from h5stream.storage.extents import Volume
+from h5stream.storage.layout import VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
 from h5stream.storage.lookups import shared
+from h5stream.storage.rowbox import column_pieces
 from h5stream.storage.source import SourceIdentity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileParts:
+    """What one file holds of a sample."""
+
+    rows: int  # its rows
+    fields: tuple[FieldLayout, ...]  # the entries of a batch, as this file would give them
+    parts: tuple[DatasetPart, ...]  # the datasets that they are read from
+    entries: tuple[Any, ...]  # as in `SampleLayout.entries`
+    volume: Volume | None = None  # what is known of that, where samples are parts of a volume
+    once: tuple[tuple[int, Any], ...] = ()  # by field number, what all of its rows have
+    are_objects: bool = False  # whether its rows are objects; `once` then has an array or a list of a value for each
+    # the row of each object, where these do not follow one another as they are asked for
+    anchors: NDArray[np.int64] | None = None
+
+
+def check_alike(files: Sequence[FileParts], paths: Sequence[str], labels: Sequence[str]) -> None:
+    """Refuse files whose rows differ in shape or type; `labels` says what each is called."""
+    first = files[0]
+    for other, path, label in zip(files[1:], paths[1:], labels[1:], strict=True):
+        where = "" if label == repr(path) else f" in {label}"
+        for a, b in zip(first.fields, other.fields, strict=False):
+            if wrong := _difference(a, b, labels[0], where):
+                raise FieldLengthError(f"{path!r}: {wrong}", field=b.name, file=path)
+        if len(other.fields) != len(first.fields) or other.entries != first.entries:
+            raise FieldLengthError(f"{path!r}: its compound members are not those of {paths[0]!r}", file=path)
+
+
+def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str) -> str:
+    """Say in what a field differs from that of the first file; nothing where it does not."""
+    if (a.kind, a.dtype, a.unit, a.row_shape, a.cast) != (b.kind, b.dtype, b.unit, b.row_shape, b.cast):
+        said, other = (
+            f"{one.unit or one.dtype} {one.row_shape}{'' if one.cast is None else f' cast to {one.cast}'}"
+            for one in (b, a)
+        )
+        return (
+            f"field {b.name!r} has rows of {said}{where}, but {a.name!r} in {first} has rows of {other}; what is read "
+            f"as one must agree{_hint(a, b)}"
+        )
+    if a.normalise != b.normalise:
+        return (
+            f"field {b.name!r} is normalised otherwise than {a.name!r} in {first}; what is read as one has one "
+            "normalise="
+        )
+    ours, theirs = (np.asarray(None if one.ragged is None else one.ragged.places) for one in (a, b))
+    if a.ragged != b.ragged or not np.array_equal(ours, theirs):
+        return (
+            f"field {b.name!r} takes other columns, or comes in another form{where} than in {first}; what is read as "
+            "one has one columns= and ragged="
+        )
+    if a.categories != b.categories:
+        return (
+            f"the categories of {b.name!r} are not those of {first}, so a code would mean one thing here and another "
+            f"there; name {b.name + '/codes'!r} to take them as numbers"
+        )
+    return ""
+
+
+def _hint(a: FieldLayout, b: FieldLayout) -> str:
+    """Name the axis along which rows of unlike length lie, if it is one."""
+    if a.dtype != b.dtype or len(a.row_shape) != len(b.row_shape):
+        return ""
+    unlike = [axis for axis, (m, n) in enumerate(zip(a.row_shape, b.row_shape, strict=True), a.steps is None) if m != n]
+    if len(unlike) != 1 or unlike[0] == 0:
+        return ""
+    return (
+        f". They differ along axis {unlike[0]}: if that is time, Sequences(..., axis={unlike[0]}) makes samples along "
+        "it; else Field(..., ragged='arrays') with samples=Rows(of=...) gives each row in its own shape"
+    )
+
+
+def with_room_for_all(files: list[FileParts], labels: Sequence[str]) -> list[FileParts]:
+    """Give fields of which each file's samples have a shape of their own room for the largest along each axis."""
+    for number, field in enumerate(files[0].fields):
+        if field.shapes is None:
+            continue
+        shapes = [file.fields[number].row_shape for file in files]
+        unlike = next((k for k, shape in enumerate(shapes) if len(shape) != len(shapes[0])), None)
+        if unlike is not None:
+            raise FieldLengthError(
+                f"field {field.name!r} has {len(shapes[unlike])} axes in {labels[unlike]}, and {len(shapes[0])} in "
+                f"{labels[0]}; ragged='arrays' takes arrays of as many axes, of any length each",
+                field=field.name,
+            )
+        room = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
+        files = [_with_room(file, number, room) for file in files]
+    return files
+
+
+def _with_room(file: FileParts, number: int, room: tuple[int, ...]) -> FileParts:
+    fields, parts = list(file.fields), list(file.parts)
+    fields[number] = replace(fields[number], row_shape=room)
+    for place, part in enumerate(parts):
+        if any(target.field == number for target in part.targets):
+            sizes = iter(room)
+            along = (Along(range(next(sizes))) if one.is_whole else one for one in part.along)
+            parts[place] = replace(part, along=tuple(along))
+    return replace(file, fields=tuple(fields), parts=tuple(parts))
+
+
+def with_like_strings(files: list[FileParts]) -> list[FileParts]:
+    """Let libhdf5 cut strings at their NUL where only some of the files hold strings that end there.
+
+    A batch mixes rows of several files, so its strings can only be treated alike.
+    """
+    flags = [{file.fields[i].cut_at_nul for file in files} for i in range(len(files[0].fields))]
+    unlike = {i for i, seen in enumerate(flags) if len(seen) > 1}
+    return [_with_strings_cut(file, unlike) for file in files] if unlike else files
+
+
+def _with_strings_cut(file: FileParts, unlike: set[int]) -> FileParts:
+    fields = [replace(f, cut_at_nul=f.cut_at_nul and i not in unlike) for i, f in enumerate(file.fields)]
+    parts = list(file.parts)
+    for place, part in enumerate(parts):
+        is_cut = any(t.field in unlike and file.fields[t.field].cut_at_nul for t in part.targets)
+        if is_cut and part.index is not None:
+            row_shape = part.index.shape[1:]
+            parts[place] = replace(
+                part,
+                access=VIA_H5PY,
+                reason="its strings end at a NUL, those of the other files do not",
+                index=None,
+                pieces=column_pieces(row_shape, row_shape, part.columns),
+                targets=tuple(replace(target, leaf=None) for target in part.targets),
+            )
+    return replace(file, fields=tuple(fields), parts=tuple(parts))
+
+
+# --- whole layouts, one behind the other
 
 
 def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
@@ -23,7 +155,7 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
 
     A field keeps the name that it has in the first: in groups of one file its path differs from group to group.
     """
-    first = layouts[0]
+    first, files = layouts[0], dict[SourceIdentity, int]()
     for number, other in enumerate(layouts[1:], 1):
         _check_structure(first, other, number)
     if len({_beside(layout) for layout in layouts}) > 1:
@@ -31,23 +163,24 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
             "datasets that are read as one have like fields: what is looked up (lookup=), in memory (Values) "
             "or there once (attributes) in one of them is so in all"
         )
-    firsts = tuple(layout.files[layout.datasets[0][0].file] for layout in layouts)
-    check_alike([_parts_of(layout, 0, range(len(layout.files)), 0) for layout in layouts], firsts)
-    files: dict[SourceIdentity, int] = {}
-    parts: list[FileParts] = []
-    every: list[list[int]] = []
-    starts, grouped = [0], len({_grouping(layout) for layout in layouts}) == 1
-    for layout in layouts:
-        numbers = [files.setdefault(identity, len(files)) for identity in layout.files]
-        every.append(numbers)
+    moved = [_moved(layout, [files.setdefault(one, len(files)) for one in layout.files]) for layout in layouts]
+    firsts = [_part_of(layout, 0, 0) for layout in layouts]
+    paths = [layout.files[layout.datasets[0][0].file].path for layout in layouts]
+    check_alike(firsts, paths, [*map(repr, paths)])
+    is_grouped = len({tuple(tuple(t.field for t in part.targets) for part in one.parts) for one in firsts}) == 1
+    parts, starts = list[FileParts](), [0]
+    for layout in moved:
         for k in range(len(layout.file_starts) - 1):
-            part = _parts_of(layout, k, numbers, starts[-1])
-            parts.append(part if grouped else _field_by_field(part))
+            part = _part_of(layout, k, starts[-1])
+            if not is_grouped:  # elsewhere some fields come from other datasets together
+                alone = {t.field: replace(one, targets=(t,)) for one in part.parts for t in one.targets}
+                part = replace(part, parts=tuple(alone[field] for field in sorted(alone)))
+            parts.append(part)
             starts.append(starts[-1] + part.rows)
     parts = with_like_strings(parts)
     aligned = tuple(zip(*(part.parts for part in parts), strict=True))
     space = _joined_space(layouts)
-    looked_up = [_joined_lookup(layouts, every, k, len(aligned)) for k in range(len(first.lookups))]
+    looked_up = [_joined_lookup(moved, k, len(aligned)) for k in range(len(first.lookups))]
     return replace(
         first,
         files=tuple(files),
@@ -68,41 +201,44 @@ def _beside(layout: SampleLayout) -> tuple[Any, ...]:
     return looked_up, strings, tuple((number, type(column)) for number, column in layout.columns)
 
 
-def _joined_lookup(
-    layouts: Sequence[SampleLayout], files: Sequence[Sequence[int]], k: int, number: int
-) -> tuple[tuple[DatasetPart, ...], Lookup]:
+def _moved(layout: SampleLayout, numbers: Sequence[int]) -> SampleLayout:
+    """Return a layout whose files have other numbers."""
+    datasets = (tuple(replace(part, file=numbers[part.file]) for part in parts) for parts in layout.datasets)
+    return replace(layout, datasets=tuple(datasets))
+
+
+def _part_of(layout: SampleLayout, k: int, start: int) -> FileParts:
+    """Return part `k` of each dataset of a layout, beginning at a row of the whole."""
+    parts = tuple(replace(dataset[k], row_start=start) for dataset in layout.aligned)
+    return FileParts(rows=parts[0].rows, fields=layout.fields, parts=parts, entries=layout.entries)
+
+
+def _joined_lookup(layouts: Sequence[SampleLayout], k: int, number: int) -> tuple[tuple[DatasetPart, ...], Lookup]:
     """Return a dataset that all layouts look up, its parts in turn, and the rows that all samples have of it."""
-    parts: list[DatasetPart] = []
-    rows, given = [], [layout.lookups[k] for layout in layouts]
+    parts, rows, given = list[DatasetPart](), [], [layout.lookups[k] for layout in layouts]
     if any(one.paces is not None for one in given):
         given = [
             replace(one, paces=np.full(len(one.rows), one.length) if one.paces is None else one.paces) for one in given
         ]
-    for layout, numbers, one in zip(layouts, files, given, strict=True):
+    for layout, one in zip(layouts, given, strict=True):
         before = sum(part.rows for part in parts)
         rows.append(one.rows + before)
-        own = layout.datasets[one.dataset]
-        parts += [replace(part, file=numbers[part.file], row_start=part.row_start + before) for part in own]
-    counts, spare, paces = (
-        _concatenated([getattr(one, name) for one in given]) for name in ("counts", "spare", "paces")
-    )
-    return tuple(parts), replace(
-        given[0], dataset=number + k, rows=np.concatenate(rows), counts=counts, spare=spare, paces=paces
-    )
+        parts += [replace(part, row_start=part.row_start + before) for part in layout.datasets[one.dataset]]
+    others = {name: _concatenated([getattr(one, name) for one in given]) for name in ("counts", "spare", "paces")}
+    return tuple(parts), replace(given[0], dataset=number + k, rows=np.concatenate(rows), **others)
 
 
 def _joined_column(
     layouts: Sequence[SampleLayout], k: int, starts: tuple[int, ...], space: Space | None
 ) -> tuple[int, Column]:
     """Return a field that comes from no dataset, for the samples of all layouts."""
-    given = [layout.columns[k][1] for layout in layouts]
     number, first = layouts[0].columns[k]
     if first.space is not None:
         return number, replace(first, space=space)
-    if first.values is None:
-        return number, first
-    values = _concatenated([one.values for one in given])
-    return number, replace(first, values=values, starts=starts if first.by_rows else ())
+    values = _concatenated([layout.columns[k][1].values for layout in layouts])
+    return number, replace(
+        first, values=values, starts=starts if first.by_rows else ()
+    ) if values is not None else first
 
 
 def _concatenated(several: Sequence[Any]) -> Any:
@@ -113,68 +249,48 @@ def _concatenated(several: Sequence[Any]) -> Any:
 
 
 def _joined_space(layouts: Sequence[SampleLayout]) -> Space | None:
-    given = [layout.space for layout in layouts]
-    if all(space is None for space in given):
+    spaces = [layout.space for layout in layouts if layout.space is not None]
+    if not spaces:
         return None
-    spaces = [space for space in given if space is not None]
+    first, why = spaces[0], ""
     if any(space.edges is None for space in spaces):
-        raise OptionError(
+        why = (
             "samples=Boxes(...), and objects that are stored in different ways, are of one H5Dataset; give that all "
             "files"
         )
-    first = spaces[0]
-    if len(spaces) < len(given) or any(space.pad != first.pad for space in spaces):
-        raise OptionError("datasets that are read as one must have samples= of one kind, padded alike")
-    if any(space.columns != ("",) for space in spaces):
-        raise OptionError("a Table lists the samples of one H5Dataset; give that all files, and the Table their names")
-    if any(space.draws != first.draws for space in spaces) or (first.draws and first.draws.per_epoch is not None):
-        raise OptionError(
+    elif len(spaces) < len(layouts) or any(space.pad != first.pad for space in spaces):
+        why = "datasets that are read as one must have samples= of one kind, padded alike"
+    elif any(space.columns != ("",) for space in spaces):
+        why = "a Table lists the samples of one H5Dataset; give that all files, and the Table their names"
+    elif any(space.draws != first.draws for space in spaces) or (first.draws and first.draws.per_epoch is not None):
+        why = (
             "datasets that are read as one take one random start of each segment, or all starts; for per_epoch= give "
             "one H5Dataset all files"
         )
-    starts = np.cumsum([0] + [layout.rows for layout in layouts[:-1]]).tolist()
-    return joined_space(spaces, starts)
+    if why:
+        raise OptionError(why)
+    return joined_space(spaces, np.cumsum([0] + [layout.rows for layout in layouts[:-1]]).tolist())
 
 
 def _check_structure(first: SampleLayout, other: SampleLayout, number: int) -> None:
     ours, theirs = first.shape, other.shape
     unlike_keys = ours.kind == "dict" and ours.keys != theirs.keys
+    one, another = (
+        repr(layout.files[0].path) + (f" and {len(layout.files) - 1} more" if len(layout.files) > 1 else "")
+        for layout in (first, other)
+    )
     if ours.kind != theirs.kind or len(ours.keys) != len(theirs.keys) or unlike_keys:
         raise OptionError(
-            f"datasets that are read as one must give samples of one structure: number {number} ({_named(other)}) "
-            f"gives {_words(other)}, but number 0 ({_named(first)}) gives {_words(first)}; name the same fields="
+            f"datasets that are read as one must give samples of one structure: number {number} ({another}) gives "
+            f"{_words(other)}, but number 0 ({one}) gives {_words(first)}; name the same fields="
         )
     if first.allow_external != other.allow_external:
         raise OptionError(
             f"datasets that are read as one must agree in allow_external=: it is {first.allow_external} for number 0 "
-            f"({_named(first)}) and {other.allow_external} for number {number} ({_named(other)})"
+            f"({one}) and {other.allow_external} for number {number} ({another})"
         )
-
-
-def _named(layout: SampleLayout) -> str:
-    more = f" and {len(layout.files) - 1} more" if len(layout.files) > 1 else ""
-    return f"{layout.files[0].path!r}{more}"
 
 
 def _words(layout: SampleLayout) -> str:
     names = ", ".join(repr(key) for key in layout.shape.keys)
     return {"one": "only ", "tuple": "a tuple of ", "dict": "a dict of "}[layout.shape.kind] + names
-
-
-def _parts_of(layout: SampleLayout, k: int, files: Sequence[int], start: int) -> FileParts:
-    """Return part `k` of each dataset of a layout, with files numbered anew and beginning at a row of the whole."""
-    parts = tuple(replace(dataset[k], file=files[dataset[k].file], row_start=start) for dataset in layout.aligned)
-    return FileParts(rows=parts[0].rows, fields=layout.fields, parts=parts, entries=layout.entries)
-
-
-def _grouping(layout: SampleLayout) -> tuple[tuple[int, ...], ...]:
-    """Return which fields are filled from one dataset: members of a compound, for instance."""
-    return tuple(tuple(target.field for target in parts[0].targets) for parts in layout.aligned)
-
-
-def _field_by_field(file: FileParts) -> FileParts:
-    """Return every field a part of its own, where elsewhere they come from other datasets together."""
-    alone: list[tuple[int, DatasetPart]] = [
-        (target.field, replace(part, targets=(target,))) for part in file.parts for target in part.targets
-    ]
-    return replace(file, parts=tuple(part for _, part in sorted(alone, key=lambda pair: pair[0])))

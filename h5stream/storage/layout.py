@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.samples.columns import Column
+from h5stream.samples.kinds import Draws
 from h5stream.samples.normalising import Normalisation
-from h5stream.samples.sequences import Draws
+from h5stream.samples.ragged import Ragged
 from h5stream.samples.space import Along, Space
-from h5stream.samples.stretches import Ragged
 from h5stream.storage.elements import Leaf
 from h5stream.storage.fields import Field, SampleShape
 from h5stream.storage.filters import Pipeline
@@ -27,7 +27,6 @@ from h5stream.storage.images import Images
 from h5stream.storage.index import ChunkIndex
 from h5stream.storage.rowbox import ColumnPiece, Columns
 from h5stream.storage.source import SourceIdentity
-from h5stream.storage.sparse import SparseEntry
 from h5stream.structure import SparseRows
 
 DIRECT = "direct"
@@ -47,6 +46,16 @@ IN_EXTERNAL_FILES = "its bytes lie in external files"
 
 BLOCK_NBYTES = 256 * 1024
 """Bytes of a block of the shuffle, about, where no chunk says how many: they are read at the rate of a longer run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparseEntry:
+    """What a sparse field gives to a batch."""
+
+    values: int  # values, columns: the numbers of the fields that its values and their columns are
+    columns: int
+    width: int  # columns of the matrix
+    is_dense: bool  # whether the values come as rows of a dense matrix
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
+from h5stream.samples.ragged import STACKED, Crop
+from h5stream.samples.segments import Stretches, stretches_of
 from h5stream.samples.space import Space
-from h5stream.samples.stretches import STACKED, Crop, Stretches, stretches_of
+from h5stream.storage.discovery import refusal
 from h5stream.storage.layout import DatasetPart, FieldLayout, Lookup
 from h5stream.storage.object_rows import ObjectRows
 
@@ -26,15 +28,18 @@ Key = tuple[int, str]
 
 def shared(lookups: Sequence[Lookup]) -> tuple[Lookup, ...]:
     """Give lookups of the same rows the same arrays, by which they are known to be planned together."""
+
+    def are_same(one: Lookup, other: Lookup) -> bool:
+        if one.counts is None or (one.paces is not None and one.length != other.length):
+            return False
+        pairs = [(getattr(one, name), getattr(other, name)) for name in ("rows", "counts", "spare", "paces")]
+        return all(a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs)
+
     found: list[Lookup] = []
     for one in lookups:
-        twin = next((other for other in found if _are_same(one, other)), one)
+        twin = next((other for other in found if are_same(one, other)), one)
         found.append(replace(one, rows=twin.rows, counts=twin.counts, spare=twin.spare, paces=twin.paces))
     return tuple(found)
-
-
-def _words(layouts: Sequence[FieldLayout]) -> str:
-    return ", ".join(f"{one.dtype} {one.row_shape}" for one in layouts)
 
 
 def counted(looked_up: Mapping[Key, LookedUp]) -> dict[Key, tuple[int, int]]:
@@ -44,19 +49,12 @@ def counted(looked_up: Mapping[Key, LookedUp]) -> dict[Key, tuple[int, int]]:
 
 def forget(looked_up: dict[Key, LookedUp], before: dict[Key, tuple[int, int]]) -> None:
     """Go back to as many parts and tables of each field as there were."""
-    for key in [*looked_up]:
+    for key, known in [*looked_up.items()]:
+        parts, tables = before.get(key, (0, 0))
+        del known.parts[parts:], known.tables[tables:], known.counts[tables:], known.spare[tables:]
+        known.objects = {name: at for name, at in known.objects.items() if at[0] < known.rows}
         if key not in before:
             del looked_up[key]
-            continue
-        known, (parts, tables) = looked_up[key], before[key]
-        del known.parts[parts:], known.tables[tables:], known.counts[tables:], known.spare[tables:]
-
-
-def _are_same(one: Lookup, other: Lookup) -> bool:
-    if one.counts is None or (one.paces is not None and one.length != other.length):
-        return False
-    pairs = [(getattr(one, name), getattr(other, name)) for name in ("rows", "counts", "spare", "paces")]
-    return all(a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs)
 
 
 def aligned(lookups: Sequence[Lookup], crops: Sequence[Crop | None]) -> list[Lookup]:
@@ -119,15 +117,14 @@ class LookedUp:
 
     def check_alike(self, layouts: list[FieldLayout], path: str) -> None:
         """Take what a file gives to a batch, which all give alike."""
-        if not self.layouts:
-            self.layouts = list(layouts)
+        self.layouts = self.layouts or list(layouts)
         if [replace(one, name="") for one in layouts] != [replace(one, name="") for one in self.layouts]:
-            raise FieldLengthError(
-                f"{path!r}: field {self.name!r} has rows of {_words(layouts)}, and before of {_words(self.layouts)}; "
-                "they must agree in all but their number; ragged='arrays' takes arrays of any shapes",
-                field=self.name,
-                file=path,
+            rows, others = (
+                ", ".join(f"{one.dtype} {one.row_shape}" for one in each) for each in (layouts, self.layouts)
             )
+            why = f": field {self.name!r} has rows of {rows}, and before of {others}; they must agree in all but their "
+            why += "number; ragged='arrays' takes arrays of any shapes"
+            raise refusal(path, self.name, why, FieldLengthError)
 
     def add_table(self, values: NDArray[Any], first: int, path: str) -> None:
         """Take the rows that a dataset names for those of a part, counted from row `first` of what is looked up."""
@@ -175,10 +172,16 @@ class LookedUp:
 
     def lookup(self, dataset: int, rows: int, space: Space | None) -> Lookup:
         """Give which rows samples have of a dataset."""
+        is_of_samples = space is not None and (self.is_given or self.given is not None)
+        count = space.samples if space is not None and is_of_samples else rows
+        anchors: Any = slice(None)
+        if space is not None and not is_of_samples:
+            anchors = space.anchors_of(np.arange(space.samples))
         if not self.counts:
-            return Lookup(dataset=dataset, rows=self.table(rows, space))
-        self._check_stacked(rows if space is None or not self.is_given else space.samples)
-        anchors = slice(None) if space is None or self.is_given else space.anchors_of(np.arange(space.samples))
+            used = np.concatenate(self.tables) if self.given is None else self.given
+            self._check(used, count)
+            return Lookup(dataset=dataset, rows=used if space is None else used[anchors])
+        self._check_stacked(count)
         first, counts = (np.concatenate(each)[anchors] for each in (self.tables, self.counts))
         if self.crop is None or self.crop.at == "start":
             return Lookup(dataset=dataset, rows=first, counts=counts)
@@ -187,10 +190,9 @@ class LookedUp:
 
     def _check_stacked(self, count: int) -> None:
         """Refuse too few names, and objects of unlike lengths where each sample has as many rows."""
-        if self.objects and sum(map(len, self.tables)) != count:
+        if self.objects and (named := sum(map(len, self.tables))) != count:
             raise OptionError(
-                f"Field({self.name!r}): lookup= has {sum(map(len, self.tables)):,} names, and needs one for each of "
-                f"{count:,} samples"
+                f"Field({self.name!r}): lookup= has {named:,} names, and needs one for each of {count:,} samples"
             )
         ragged = self.layouts[0].ragged if self.layouts else None
         lengths = {rows for _, rows in self.objects.values()}
@@ -201,11 +203,8 @@ class LookedUp:
                 field=self.name,
             )
 
-    def table(self, rows: int, space: Space | None) -> NDArray[np.int64]:
-        """Return the row that each sample looks up."""
-        used = np.concatenate(self.tables) if self.given is None else self.given
-        of_samples = self.given is not None or self.is_given
-        count = rows if not of_samples or space is None else space.samples
+    def _check(self, used: NDArray[np.int64], count: int) -> None:
+        """Refuse too few row numbers, and such as are not there."""
         if len(used) != count:
             way_out = (
                 "lookup=Bounds(...) takes such as say where samples begin and end"
@@ -223,4 +222,3 @@ class LookedUp:
                 f"{self.rows - 1:,}; {len(wrong):,} of {count:,} are not there. Negative numbers do not count from "
                 "the end; give samples without one a row of their own, or leave them out of the file"
             )
-        return used if space is None or of_samples else used[space.anchors_of(np.arange(space.samples))]

@@ -23,33 +23,23 @@ def nearest_names(name: str, there: Iterable[str]) -> list[str]:
     What differs in the separator (``obs/label`` for the member ``obs:label``) or in case only is sure; then come names
     that end alike; then those that are spelled alike.
     """
-    asked, names = _key(name), list(there)
-    keys = {known: _key(known) for known in names}
-    for same in (
-        [n for n in names if keys[n] == asked],
-        [n for n in names if keys[n].casefold() == asked.casefold()],
-        _ending_like(asked, keys),
-        _ending_like(asked.casefold(), {n: key.casefold() for n, key in keys.items()}),
-    ):
-        if same:
-            return same[:MOST_NAMED]
-    return [] if len(names) > _MOST_COMPARED else _spelled_alike(asked.casefold(), keys)
-
-
-def _spelled_alike(asked: str, keys: dict[str, str]) -> list[str]:
-    """Compare with what lies in the same group or compound by the last name alone: all else is equal anyway."""
-    above, _, leaf = asked.rpartition("/")
+    asked, keys = _key(name), {known: _key(known) for known in there}
+    for part in (str, _leaf):
+        for case in (str, str.casefold):
+            if same := [known for known, key in keys.items() if case(part(key)) == case(part(asked))]:
+                return same[:MOST_NAMED]
+    if len(keys) > _MOST_COMPARED:
+        return []
+    # What lies in the same group or compound is compared by its last name alone: all else is equal anyway.
+    folded = asked.casefold()
     beside: dict[str, str] = {}
     elsewhere: dict[str, str] = {}
-    for name, key in keys.items():
-        others, _, last = key.casefold().rpartition("/")
-        if others == above:
-            beside.setdefault(last, name)
-        else:
-            elsewhere.setdefault(key.casefold(), name)
-    for written, known, cutoff in ((leaf, beside, _ALIKE), (asked, elsewhere, _PATHS_ALIKE)):
-        if near := difflib.get_close_matches(written, known, n=1, cutoff=cutoff):
-            return [known[near[0]]]
+    for known, key in ((known, key.casefold()) for known, key in keys.items()):
+        is_beside = key.rpartition("/")[0] == folded.rpartition("/")[0]
+        (beside if is_beside else elsewhere).setdefault(_leaf(key) if is_beside else key, known)
+    for written, spelled, cutoff in ((_leaf(folded), beside, _ALIKE), (folded, elsewhere, _PATHS_ALIKE)):
+        if near := difflib.get_close_matches(written, spelled, n=1, cutoff=cutoff):
+            return [spelled[near[0]]]
     return []
 
 
@@ -65,6 +55,5 @@ def _key(name: str) -> str:
     return name.strip("/").translate(_SEPARATORS)
 
 
-def _ending_like(asked: str, keys: dict[str, str]) -> list[str]:
-    leaf = asked.rsplit("/", 1)[-1]
-    return [name for name, key in keys.items() if key.rsplit("/", 1)[-1] == leaf]
+def _leaf(key: str) -> str:
+    return key.rpartition("/")[2]

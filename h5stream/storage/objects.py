@@ -16,20 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldNotFoundError, H5StreamError
-from h5stream.samples.objects import Objects
+from h5stream.samples.kinds import Objects
 from h5stream.storage import whereabouts
-from h5stream.storage.agreement import FileParts
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.discovery import is_there
 from h5stream.storage.external import Guard
 from h5stream.storage.field_reader import read_fields
 from h5stream.storage.fields import Field, SampleShape
 from h5stream.storage.index import fill_of
+from h5stream.storage.joining import FileParts
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, Target
 from h5stream.storage.lookups import Key, LookedUp, counted, forget
 from h5stream.storage.names import Names
 from h5stream.storage.object_rows import bytes_of_each, row_of_each, rows_of_each
-from h5stream.storage.places import Files, OpenFile, open_hdf5
+from h5stream.storage.parts import Files, OpenFile, open_hdf5
 from h5stream.storage.source import FilesIdentity
 from h5stream.storage.units import (
     Column,
@@ -206,7 +206,7 @@ def _first_of(
 def lacks(file: Any, group: str, shape: SampleShape, path: str, guard: Guard) -> bool:
     """Tell whether one has nothing under a field's name; an error's words, of all that is there, take long."""
     for one in shape.inside(group).fields:
-        if isinstance(one, Field) and not one.file and one.names is None and not set("@:") & set(one.name):
+        if isinstance(one, Field) and not one.file and not one.names_objects and not set("@:") & set(one.name):
             guard.check_links(file, one.name, path)
             if not is_there(file, one.name, path):
                 return True

@@ -23,51 +23,51 @@ from h5stream.samples.columns import (
     SourceNumber,
     Values,
 )
-from h5stream.samples.objects import Objects
-from h5stream.samples.sequences import Sequences
+from h5stream.samples.kinds import Objects, Sequences
+from h5stream.samples.ragged import DENSE
 from h5stream.samples.space import Space, number_outside, space_of_rows, steps_of
-from h5stream.samples.stretches import DENSE
 from h5stream.samples.table import ROW, Table, groups_in, table_space
-from h5stream.storage.agreement import FileParts, check_alike, with_like_strings, with_room_for_all
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.codecs import DecodeError
-from h5stream.storage.discovery import default_fields
+from h5stream.storage.discovery import default_fields, refusal
 from h5stream.storage.elements import held_dtype
 from h5stream.storage.extents import Extents, SampleKind
 from h5stream.storage.external import Guard
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.field_reader import read_fields
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
-from h5stream.storage.groups import FILES, edges_in, groups_of
 from h5stream.storage.images import LOOKED_AT, Images, decode_image
-from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout
+from h5stream.storage.joining import FileParts, check_alike, with_like_strings, with_room_for_all
+from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout, SparseEntry
 from h5stream.storage.lookups import Key, LookedUp, aligned, counted, forget, shared
 from h5stream.storage.names import Names
 from h5stream.storage.objects import attributes_of, files_of, kept_or_anew, lacks, objects_of
-from h5stream.storage.places import Files, OpenFile, open_hdf5
+from h5stream.storage.parts import Files, OpenFile, open_hdf5
 from h5stream.storage.source import FilesIdentity
-from h5stream.storage.sparse import SparseEntry
-from h5stream.storage.whereabouts import RawFile
+from h5stream.storage.whereabouts import FILES, RawFile, edges_in, groups_of
 
 
 def open_layout(
     source: Source | Asked, fields: Fields = None, *, samples: SampleKind | None = None, allow_external: bool = False
 ) -> SampleLayout:
     """Open files, find the fields in each, and give the layout of a sample."""
-    _check_samples(samples)
+    if samples is not None and not isinstance(samples, SampleKind):
+        raise OptionError(
+            f"samples= takes Sequences(...), Rows(...), Objects(...), Table(...) or Boxes(...), not {samples!r}; "
+            "Sequences(16, of='data/*') are 16 rows that stay inside a group"
+        )
     asked = source if isinstance(source, Asked) else read_request(source, fields)
     every = Files(asked.paths)
     parts = _parts_of(asked, every, samples, allow_external)
     shape, looked_up = parts.shape, parts.looked_up
-    parts.files = with_room_for_all(parts.files, parts.labels)
-    check_alike(parts.files, tuple(every.identities[number] for number, _ in parts.names), parts.labels)
-    files = with_like_strings(parts.files)
+    files = with_room_for_all(parts.files, parts.labels)
+    check_alike(files, [every.identities[number].path for number, _ in parts.names], parts.labels)
+    files = with_like_strings(files)
     if parts.rows == 0:
         raise FieldLengthError(
             f"{_named(asked.paths)} has zero rows in {', '.join(shape.keys)}; there is nothing to stream",
             file=asked.paths[0],
         )
-    space = _space(samples, parts, asked.paths, shape, files[0].fields)
     layout = SampleLayout(
         files=tuple(every.identities),
         file_starts=tuple(parts.starts),
@@ -76,15 +76,15 @@ def open_layout(
         shape=shape,
         entries=files[0].entries,
         allow_external=allow_external,
-        space=space,
+        space=_space(samples, parts, asked.paths, files[0].fields),
     )
     _check_padding(layout)
     numbered = enumerate(looked_up.values(), len(files[0].parts))
     lookups = aligned(
-        [each.lookup(number, layout.rows, space) for number, each in numbered],
+        [each.lookup(number, layout.rows, layout.space) for number, each in numbered],
         [each.crop for each in looked_up.values()],
     )
-    layout = replace(layout, columns=tuple(_columns(layout, shape, files, samples)), lookups=shared(lookups))
+    layout = replace(layout, columns=tuple(_columns(layout, files, samples)), lookups=shared(lookups))
     return _normalised(_with_image_sizes(layout))
 
 
@@ -92,21 +92,20 @@ def _normalised(layout: SampleLayout) -> SampleLayout:
     """Note what is done to the numbers of fields, where that fits them."""
     fields = list(layout.fields)
     for asked, entry in zip(layout.shape.fields, layout.entries, strict=True):
-        if not isinstance(asked, Field) or asked.normalise is None:
-            continue
-        for number in _numbers_in(entry):
+        wanted = asked.normalise if isinstance(asked, Field) else None
+        for number in _numbers_in(entry) if wanted is not None else ():
+            assert wanted is not None
             field = fields[number]
-            dense = field.ragged is not None and field.ragged.form == DENSE
-            shape = (field.ragged.wanted,) if dense and field.ragged is not None else field.row_shape
-            is_image = field.images is not None
-            why = "" if is_image and field.kind == "object" else asked.normalise.misfit(shape)
+            is_dense, is_image = field.ragged is not None and field.ragged.form == DENSE, field.images is not None
+            shape = (field.ragged.wanted,) if is_dense and field.ragged is not None else field.row_shape
+            why = "" if is_image and field.kind == "object" else wanted.misfit(shape)
             if (field.kind not in ("array", "ragged") and not is_image) or field.dtype.kind == "c":
                 why = "normalise= is for real numbers; of variable length with ragged='list'"
-            if isinstance(entry, SparseEntry) and not dense and asked.normalise.mean != 0:
+            if isinstance(entry, SparseEntry) and not is_dense and wanted.mean != 0:
                 why = "normalise= would make values of the zeros that are not stored; ragged='dense' has them"
             if why:
                 raise OptionError(f"field {field.name!r}: {why}")
-            fields[number] = replace(field, normalise=asked.normalise)
+            fields[number] = replace(field, normalise=wanted)
     return replace(layout, fields=tuple(fields))
 
 
@@ -119,20 +118,16 @@ def _numbers_in(entry: Any) -> list[int]:
 
 @dataclass(slots=True)
 class _Parts:
-    """What the files, or groups of them, hold, one behind the other.
-
-    `names` says of each the number of its file and the name of its group, `starts` where its rows begin, and `edges`
-    has the edges of its segments.
-    """
+    """What the files, or groups of them, hold, one behind the other."""
 
     shape: SampleShape
     looked_up: dict[Key, LookedUp] = field(default_factory=dict)
     files: list[FileParts] = field(default_factory=list)
-    names: list[tuple[int, str]] = field(default_factory=list)
-    starts: list[int] = field(default_factory=lambda: [0])
-    edges: list[NDArray[np.int64]] = field(default_factory=list)
+    names: list[tuple[int, str]] = field(default_factory=list)  # of each the number of its file, its group's name
+    labels: list[str] = field(default_factory=list)  # what messages call it
+    starts: list[int] = field(default_factory=lambda: [0])  # where its rows begin
+    edges: list[NDArray[np.int64]] = field(default_factory=list)  # of its segments
     left_out: int = 0
-    labels: list[str] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
@@ -148,16 +143,22 @@ class _Parts:
 
 def _parts_of(asked: Asked, every: Files, samples: SampleKind | None, allow_external: bool) -> _Parts:
     """Find the fields in all files: objects together where they are stored alike, and all else one by one."""
-    shape = asked.shape or _default_shape(asked, samples, allow_external)
-    fields = [one for one in shape.fields if isinstance(one, Field)]
-    others = tuple(path for one in fields for path in one.file)
+    fields = [one for one in asked.shape.fields if isinstance(one, Field)] if asked.shape else []
+    others = (path for one in fields for path in one.file)
     guard = Guard.for_paths((*asked.paths, *others), allow_external=allow_external)
+    is_named, asked = asked.shape is not None, _with_fields(asked, samples, guard)
     is_alike = not any(one.has_own_shape for one in fields)
-    if isinstance(samples, Objects) and is_alike and (asked.shape is not None or samples.of == FILES):
-        if (found := _together(replace(asked, shape=shape), every, samples, guard)) is not None:
+    if isinstance(samples, Objects) and is_alike and (is_named or samples.of == FILES):
+        if (found := _together(asked, every, samples, guard)) is not None:
             return found
-        _refuse_images(asked.paths, fields)
-    return _one_by_one(replace(asked, shape=shape), every, samples, guard)
+        if encoded := next((one for one in fields if one.decode), None):
+            raise UnsupportedFieldError(
+                f"{_named(asked.paths)}: Field({encoded.name!r}, decode={encoded.decode!r}): images of objects are "
+                "read where objects of one file have each field, stored alike and in that file itself, and not beside "
+                "lookup= or Objects('files')",
+                field=encoded.name,
+            )
+    return _one_by_one(asked, every, samples, guard)
 
 
 def _one_by_one(asked: Asked, every: Files, samples: SampleKind | None, guard: Guard) -> _Parts:
@@ -193,10 +194,10 @@ def _together(asked: Asked, every: Files, samples: Objects, guard: Guard) -> _Pa
     """Read objects, or files, as rows of one dataset a field; None where they are unlike, and are read one by one."""
     assert asked.shape is not None
     found, words, of_files = _Parts(asked.shape), _in_words(asked, samples), samples.of == FILES
-    if any(isinstance(one, Padding) or (of_files and isinstance(one, SourceNumber)) for one in asked.shape.fields):
-        return None
-    if any(isinstance(one, Field) and (one.is_looked_up or (of_files and one.decode)) for one in asked.shape.fields):
-        return None
+    for one in asked.shape.fields:
+        is_column = isinstance(one, Padding) or (of_files and isinstance(one, SourceNumber))
+        if is_column or (isinstance(one, Field) and (one.is_looked_up or (of_files and one.decode))):
+            return None
     if of_files:
         identity = FilesIdentity.of(every.identities[: every.named])  # type: ignore[arg-type]
         catalogue, inside = Catalogue(identity, *words), asked.shape.inside(asked.group)
@@ -245,18 +246,6 @@ def _objects_in(
     return kept_or_anew(raw.catalogue, found.looked_up, objects), len(names)
 
 
-def _refuse_images(paths: tuple[str, ...], fields: list[Field]) -> None:
-    """Refuse images of objects that are read one by one."""
-    for one in fields:
-        if one.decode:
-            raise UnsupportedFieldError(
-                f"{_named(paths)}: Field({one.name!r}, decode={one.decode!r}): images of objects are read where "
-                "objects of one file have each field, stored alike and in that file itself, and not beside "
-                "lookup= or Objects('files')",
-                field=one.name,
-            )
-
-
 def _in_words(asked: Asked, samples: Objects) -> tuple[str, str, str]:
     """Say which objects and which fields were asked for: all that what is found of a file depends on."""
     assert asked.shape is not None
@@ -275,14 +264,12 @@ def _in_words(asked: Asked, samples: Objects) -> tuple[str, str, str]:
 
 def _of_each_group(error: FieldNotFoundError, samples: SampleKind | None) -> FieldNotFoundError:
     """Say that a field is needed in every group, where a pattern or a list named them."""
-    of = getattr(samples, "of", None)
+    of, are_objects = getattr(samples, "of", None), isinstance(samples, Objects)
     if not isinstance(of, (str, list)) or of in (FILES, ROWS):
         return error
     what = f"Each group that of={of!r} matches" if isinstance(of, str) else "Each group that of= names"
-    way_out = (
-        "Objects(..., missing='skip')" if isinstance(samples, Objects) else "a narrower pattern, or a list of names,"
-    )
-    unfilled = isinstance(samples, Objects) and samples.missing == "fill"
+    way_out = "Objects(..., missing='skip')" if are_objects else "a narrower pattern, or a list of names,"
+    unfilled = are_objects and getattr(samples, "missing", "") == "fill"
     why = " missing='fill' fills datasets of objects that are stored alike, no attributes." if unfilled else ""
     return FieldNotFoundError(
         f"{error} {what} needs the field; {way_out} leaves others out.{why} "
@@ -314,21 +301,13 @@ def _kind_of(asked: Asked) -> Any:
     return h5py.Dataset if any(isinstance(one, Field) and one.is_itself for one in given) else h5py.Group
 
 
-def _columns(
-    layout: SampleLayout, shape: SampleShape, files: list[FileParts], samples: SampleKind | None
-) -> Iterator[tuple[int, Column]]:
+def _columns(layout: SampleLayout, files: list[FileParts], samples: SampleKind | None) -> Iterator[tuple[int, Column]]:
     """Return the fields that come from no dataset, by their numbers."""
-    for number, given in zip(layout.entries, shape.fields, strict=True):
-        if isinstance(given, SampleNumber):
-            yield number, Column()
-        elif isinstance(given, SourceNumber):
-            yield number, Column(starts=(0,))
+    for number, given in zip(layout.entries, layout.shape.fields, strict=True):
+        if isinstance(given, (SampleNumber, SourceNumber)):
+            yield number, Column(starts=(0,) if isinstance(given, SourceNumber) else ())
         elif isinstance(given, Padding):
-            assert isinstance(samples, (Sequences, Table))
-            assert layout.space is not None
-            steps = steps_of(given.steps, samples, "Padding()")
-            assert steps is not None
-            yield number, Column(steps=steps, space=layout.space)
+            yield number, Column(steps=steps_of(given.steps, samples, "Padding()") or (), space=layout.space)
         elif isinstance(given, Values):
             if len(given.values) != layout.samples:
                 raise FieldLengthError(
@@ -337,27 +316,19 @@ def _columns(
                     "also for those that rows= leaves out"
                 )
             yield number, Column(given.values)
+    are_objects = files[0].are_objects
     for place, (number, first) in enumerate(files[0].once):
-        every = [file.once[place][1] for file in files]
-        if files[0].are_objects:
-            joined = _held(np.concatenate(every)) if isinstance(first, np.ndarray) else [*itertools.chain(*every)]
-            yield number, Column(joined)
-            continue
-        held = _held(np.stack(every)) if isinstance(first, np.ndarray) else every
-        yield number, Column(held, layout.file_starts, by_rows=True)
-
-
-def _held(values: NDArray[Any]) -> NDArray[Any]:
-    """Return numbers as a batch holds them."""
-    return values.view(held_dtype(values.dtype))
+        values: Any = [file.once[place][1] for file in files]
+        if isinstance(first, np.ndarray):
+            values = np.concatenate(values) if are_objects else np.stack(values)
+            values = values.view(held_dtype(values.dtype))
+        elif are_objects:
+            values = [*itertools.chain(*values)]
+        yield number, Column(values) if are_objects else Column(values, layout.file_starts, by_rows=True)
 
 
 def _space(
-    samples: SampleKind | None,
-    parts: _Parts,
-    paths: tuple[str, ...],
-    shape: SampleShape,
-    fields: tuple[FieldLayout, ...],
+    samples: SampleKind | None, parts: _Parts, paths: tuple[str, ...], fields: tuple[FieldLayout, ...]
 ) -> Space | None:
     """Find all samples; None where a sample is a row."""
     numbers = {name: number for number, name in enumerate(parts.names)}
@@ -376,10 +347,10 @@ def _space(
         return table_space(samples, np.array(parts.starts), numbers, paths, steps)
     if not isinstance(samples, Sequences):
         return None
-    every = np.concatenate([np.zeros(1, dtype=np.int64), *(edges[1:] for edges in parts.edges)])
+    edges = np.concatenate([np.zeros(1, dtype=np.int64), *(edges[1:] for edges in parts.edges)])
     taken = [field.steps for field in fields if field.steps is not None] or [tuple(samples.steps or (0,))]
-    lengths, least, most = np.diff(every), min(map(min, taken)), max(map(max, taken))
-    return axis_space(samples, lengths[:, None], [FieldSteps(elements=lengths, least=least, most=most)], every)
+    lengths, least, most = np.diff(edges), min(map(min, taken)), max(map(max, taken))
+    return axis_space(samples, lengths[:, None], [FieldSteps(elements=lengths, least=least, most=most)], edges)
 
 
 def _check_padding(layout: SampleLayout) -> None:
@@ -413,23 +384,16 @@ def _holds(dtype: np.dtype[Any], number: float) -> bool:
     return bool(held == number if dtype.kind in "biu" else np.isfinite(held) or not np.isfinite(number))
 
 
-def _check_samples(samples: object) -> None:
-    if samples is not None and not isinstance(samples, SampleKind):
-        raise OptionError(
-            f"samples= takes Sequences(...), Rows(...), Objects(...), Table(...) or Boxes(...), not {samples!r}; "
-            "Sequences(16, of='data/*') are 16 rows that stay inside a group"
-        )
-
-
-def _default_shape(asked: Asked, samples: SampleKind | None, allow_external: bool) -> SampleShape:
-    """Return all datasets of the first group that has rows, for fields that the user did not name."""
-    guard = Guard.for_paths(asked.paths, allow_external=allow_external)
+def _with_fields(asked: Asked, samples: SampleKind | None, guard: Guard) -> Asked:
+    """Return what was asked for with all datasets of the first group that has rows, where no fields were named."""
+    if asked.shape is not None:
+        return asked
     for number, path in enumerate(asked.paths):
         with open_hdf5(path) as file:
             for group, _ in _groups(file, asked, samples, number, guard):
                 names = default_fields(file[group] if group else file, path, guard)
                 fields = {name: Field(name) for name in names}
-                return sample_shape(fields[names[0]] if len(names) == 1 else fields)
+                return replace(asked, shape=sample_shape(fields[names[0]] if len(names) == 1 else fields))
     raise AssertionError("no file has a group that was named")
 
 
@@ -444,35 +408,28 @@ def _with_image_sizes(layout: SampleLayout) -> SampleLayout:
     """Return a layout whose fields of images are tensors if some images, spread over all, are of one size."""
     if all(field.images is None for field in layout.fields):
         return layout
-    fields, reader = list(layout.fields), H5pyReader(layout)
-    try:
+    fields = list(layout.fields)
+    with contextlib.closing(H5pyReader(layout)) as reader:
         for parts in layout.datasets:
-            number = parts[0].targets[0].field if parts[0].targets else None
-            if number is not None and fields[number].images is not None:
-                fields[number] = _sized(fields[number], parts, layout, reader)
-    finally:
-        reader.close()
+            for target in parts[0].targets[:1]:
+                if fields[target.field].images is not None:
+                    fields[target.field] = _sized(fields[target.field], parts, layout, reader)
     return replace(layout, fields=tuple(fields))
 
 
 def _sized(field: FieldLayout, parts: tuple[DatasetPart, ...], layout: SampleLayout, reader: H5pyReader) -> FieldLayout:
     assert field.images is not None
-    found: list[NDArray[Any]] = []
-    why = "there are none"
+    found, why, form = list[NDArray[Any]](), "there are none", field.images.format
     for data in _some(parts, layout, reader):
         try:
-            found.append(decode_image(data, field.images.format))
+            found.append(decode_image(data, form))
         except DecodeError as error:
             why = str(error)
     if not found:
-        raise UnsupportedFieldError(
-            f"{layout.files[parts[0].file].path!r}: field {field.name!r}: of the values that were looked at none is an "
-            f"image that decode={field.images.format!r} takes: {why}",
-            field=field.name,
-            file=layout.files[parts[0].file].path,
-        )
+        said = f": field {field.name!r}: of the values that were looked at none is an image that decode={form!r} takes"
+        raise refusal(layout.files[parts[0].file].path, field.name, f"{said}: {why}")
     nbytes = [image.nbytes for image in found]
-    images = Images(format=field.images.format, mean_nbytes=float(np.mean(nbytes)), most_nbytes=max(nbytes))
+    images = Images(format=form, mean_nbytes=float(np.mean(nbytes)), most_nbytes=max(nbytes))
     if field.ragged is not None or len({(image.shape, image.dtype) for image in found}) > 1:
         return replace(field, images=images)
     return replace(field, kind="array", row_shape=found[0].shape, dtype=found[0].dtype, images=images)
@@ -485,12 +442,10 @@ def _some(parts: tuple[DatasetPart, ...], layout: SampleLayout, reader: H5pyRead
     for row in np.unique(np.linspace(0, rows - 1, LOOKED_AT).astype(np.int64)).tolist() if rows else ():
         part = parts[int(np.searchsorted(starts, row, side="right")) - 1]
         within = row - part.row_start
-        try:
+        with contextlib.suppress(H5StreamError):
             if part.heap is not None:
                 data = part.heap.one(layout.files[part.file], within)
                 yield data if len(data) or not part.objects else reader.bytes_of(part, within)
             else:
                 data = np.ascontiguousarray(reader.rows(part, within, 1)).reshape(-1).view(np.uint8)
                 yield data if part.lengths is None else data[: part.lengths[within]]
-        except H5StreamError:
-            continue

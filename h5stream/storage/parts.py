@@ -1,27 +1,38 @@
-"""Parts: how a dataset of one file is stored, and how the rows that fields take of it are reached."""
+"""Places and parts: in which file a dataset is, how it is stored there, and how the rows of fields are reached."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+import contextlib
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import CorruptChunkError, H5StreamError, MissingFilterError
+from h5stream.errors import (
+    CorruptChunkError,
+    H5StreamError,
+    MissingFilterError,
+    NotHDF5Error,
+    SourceError,
+    TruncatedFileError,
+)
 from h5stream.samples.space import Along
 from h5stream.storage import elements, filters
 from h5stream.storage.codecs import NBIT, SCALEOFFSET, DecodeError
-from h5stream.storage.external import files_behind
+from h5stream.storage.external import Guard, files_behind, without_soft_links
 from h5stream.storage.fallback import compact_offset, decode_stored, fill_element, why_not_decoded_here
 from h5stream.storage.global_heap import MOST_VALUES, base_of, values_of
+from h5stream.storage.handles import open_file
 from h5stream.storage.headers import superblock_of
 from h5stream.storage.index import COMPARED_NBYTES, INDEX_UNREADABLE, ChunkIndex, build_index, one_extent
 from h5stream.storage.layout import DECODED, DIRECT, HEAP, IN_EXTERNAL_FILES, IS_VIRTUAL, VIA_H5PY, DatasetPart, Target
-from h5stream.storage.places import OpenFile, Place
 from h5stream.storage.rowbox import ColumnPiece, Columns, column_pieces
+from h5stream.storage.source import SourceIdentity, identity_of, no_such_file, not_permitted
 
 WATCHED_FILES = 100
 """Files behind a virtual dataset that are looked at for changes: one look costs a microsecond or two, at each read."""
@@ -33,6 +44,135 @@ READ_TOGETHER_NBYTES = 256 * 1024
 """Bytes of unchunked data that count as one block.
 
 Small enough that a window holds many blocks, large enough that a read costs more than its system call."""
+
+
+@contextlib.contextmanager
+def open_hdf5(path: str) -> Iterator[Any]:
+    """Open an HDF5 file for reading, beside whatever has it open, and close it at the end."""
+    try:
+        file = open_file(path)
+    except FileNotFoundError:
+        raise no_such_file(path) from None
+    except OSError as error:
+        raise _explain_open_failure(path, error) from None
+    with file:
+        try:
+            yield file
+        except H5StreamError:
+            raise
+        except MemoryError as error:
+            raise SourceError(
+                f"there is no memory for what {path!r} says it holds ({error}); it is damaged, or its rows or chunks "
+                "are too large for this machine",
+                file=path,
+            ) from error
+        except (RuntimeError, OSError, KeyError, UnicodeError) as error:  # what h5py makes of libhdf5's failures
+            raise SourceError(f"libhdf5 cannot read the structure of {path!r}: {error}", file=path) from error
+
+
+def _explain_open_failure(path: str, error: OSError) -> SourceError:
+    text = str(error)
+    if isinstance(error, PermissionError) or error.errno in (errno.EACCES, errno.EPERM):
+        return not_permitted(path)
+    if "truncated file" in text:
+        return TruncatedFileError(f"{path!r} is truncated: {text}. Copy it again from its source.", file=path)
+    if "signature not found" in text:
+        return NotHDF5Error(
+            f"{path!r} is not an HDF5 file: it has no HDF5 signature ({os.path.getsize(path)} bytes).", file=path
+        )
+    return SourceError(f"libhdf5 cannot open {path!r}: {text}", file=path)
+
+
+class Files:
+    """The files that were named, and behind them those that links of theirs lead to."""
+
+    def __init__(self, paths: tuple[str, ...]) -> None:
+        self.identities, self.named = [identity_of(path) for path in paths], len(paths)
+        self._numbers: dict[tuple[int, int], int] = {}
+
+    def number_of(self, path: str) -> int:
+        """Return a file's number; one that was not named is added."""
+        if not self._numbers:
+            self._numbers = {_inode(identity.path): n for n, identity in reversed([*enumerate(self.identities)])}
+        number = self._numbers.setdefault(_inode(path), len(self.identities))
+        if number == len(self.identities):
+            self.identities.append(identity_of(path))
+        return number
+
+
+def _inode(path: str) -> tuple[int, int]:
+    try:
+        stat = os.stat(path)
+    except OSError:
+        identity_of(path)  # says what is wrong with it
+        raise
+    return stat.st_dev, stat.st_ino
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a dataset is: in which file, and under which path there, behind all links.
+
+    `unresolved` says why only the path that was asked for leads to it.
+    """
+
+    number: int
+    identity: SourceIdentity
+    dataset: Any
+    path: str
+    unresolved: str = ""
+
+
+class OpenFile:
+    """One of the files that were named, open, and those that its links lead to."""
+
+    def __init__(self, file: Any, number: int, files: Files, guard: Guard, linked: contextlib.ExitStack) -> None:
+        self.file, self.number, self.files, self.guard = file, number, files, guard
+        self.identity = files.identities[number]
+        self._linked = linked
+
+    def opened(self, path: str) -> Any:
+        """Open another file, which is closed with this one."""
+        self.files.number_of(path)  # the file as it was before it was opened
+        return self._linked.enter_context(open_hdf5(path))
+
+    def place(self, dataset: Any, path: str, file: Any = "") -> Place:
+        """Follow the links to a dataset, so that it is read as if its own file had been named; `file` is that here."""
+        if file:
+            number = self.files.number_of(file)
+            return Place(number=number, identity=self.files.identities[number], dataset=dataset, path=path)
+        here = Place(number=self.number, identity=self.identity, dataset=dataset, path=path)
+        if dataset.file.filename == self.file.filename:
+            return here
+        # libhdf5 knows a path in the other file only for what was not reached over a soft link in this one.
+        found = self.file[without_soft_links(self.file, path)]
+        target, name = os.path.abspath(os.fsdecode(found.file.filename)), found.name
+        self.guard.check_file(path, target, self.identity.path)
+        number = self.files.number_of(target)  # the file as it was before it was opened by its own name
+        file = self._linked.enter_context(open_hdf5(target))
+        there = file.get(name) if name else None
+        if not isinstance(there, h5py.Dataset) or _address(there) != _address(found):
+            return replace(here, unresolved="it lies in another file, behind an external link")
+        identity = self.files.identities[number]
+        return Place(number=number, identity=identity, dataset=there, path=name.strip("/"))
+
+
+def _address(dataset: Any) -> int:
+    """Return where a dataset lies in its file."""
+    return int(h5py.h5o.get_info(dataset.id).addr)
+
+
+# --- parts: how a dataset is stored
+
+
+class _Asked(NamedTuple):
+    """What a part is wanted of, and for."""
+
+    place: Place
+    name: str
+    columns: Columns
+    targets: Sequence[Target]
+    pipeline: filters.Pipeline
 
 
 def part_of(
@@ -48,57 +188,51 @@ def part_of(
     """Describe a dataset, for the fields that it fills; what samples take along its axes is no selection of columns."""
     opened.guard.check_data(place.dataset, name, place.identity.path)
     pipeline = filters.pipeline_of(place.dataset.id.get_create_plist())
-    part = _part(place, None if along else columns, targets, pipeline, name)
-    changes: dict[str, Any] = {"row_start": row_start} if row_start else {}
+    part = replace(_part(_Asked(place, name, None if along else columns, targets, pipeline)), row_start=row_start)
     if part.leads_on:
         found = files_behind(place.dataset, place.identity.path)
-        changes["behind"] = tuple(opened.files.number_of(path) for path in found[:WATCHED_FILES])
+        part = replace(part, behind=tuple(opened.files.number_of(path) for path in found[:WATCHED_FILES]))
     if along:
         elements = int(np.prod(part.shape[1:], dtype=object))
         whole = ColumnPiece(number=0, row_elements=elements, segments=np.array([[0, 0, elements]]))
-        changes |= {"along": along, "pieces": (whole,)}
-    return replace(part, **changes) if changes else part
-
-
-def _part(
-    place: Place, columns: Columns, targets: Sequence[Target], pipeline: filters.Pipeline, name: str
-) -> DatasetPart:
-    dataset = place.dataset
-    reason = _why_h5py(place, targets, pipeline)
-    if reason == VARIABLE_LENGTH:
-        return _heap_part(place, columns, targets, pipeline, name)
-    index, why_no_index = _read_index(place, pipeline, reason, name)
-    if reason or why_no_index:
-        return _describe(place, columns, targets, pipeline, None, reason or why_no_index)
-    assert index is not None
-    try:
-        element = fill_element(dataset, index)
-    except (OSError, RuntimeError) as error:  # nothing was written, and no fill value defined
-        reason = f"what its missing chunks hold cannot be read: {error}"
-        return _describe(place, columns, targets, pipeline, None, reason)
-    if element is not None:
-        targets = [replace(t, fill=element[t.leaf.places]) for t in targets if t.leaf]
-    part = _describe(place, columns, targets, pipeline, index, "")
-    if reason := why_not_decoded_here(dataset, part, place.identity):
-        return _describe(place, columns, targets, pipeline, None, reason)
+        part = replace(part, along=along, pieces=(whole,))
     return part
 
 
-def _heap_part(
-    place: Place, columns: Columns, targets: Sequence[Target], pipeline: filters.Pipeline, name: str
-) -> DatasetPart:
+def _part(asked: _Asked) -> DatasetPart:
+    place, targets = asked.place, asked.targets
+    reason = _why_h5py(asked)
+    if reason == VARIABLE_LENGTH:
+        return _heap_part(asked)
+    index, why_no_index = _read_index(asked, reason)
+    if reason or why_no_index:
+        return _described(asked, None, reason or why_no_index)
+    assert index is not None
+    try:
+        element = fill_element(place.dataset, index)
+    except (OSError, RuntimeError) as error:  # nothing was written, and no fill value defined
+        return _described(asked, None, f"what its missing chunks hold cannot be read: {error}")
+    if element is not None:
+        targets = [replace(t, fill=element[t.leaf.places]) for t in targets if t.leaf]
+    part = _described(asked._replace(targets=targets), index, "")
+    reason = why_not_decoded_here(place.dataset, part, place.identity)
+    return _described(asked, None, reason) if reason else part
+
+
+def _heap_part(asked: _Asked) -> DatasetPart:
     """Describe a dataset of values of variable length, having read where each lies."""
-    through_h5py = _describe(place, columns, targets, pipeline, None, VARIABLE_LENGTH)
-    base, is_text = base_of(place.dataset)
-    is_compact = place.dataset.id.get_create_plist().get_layout() == h5py.h5d.COMPACT
-    if base is None or is_compact or place.dataset.size > MOST_VALUES:
+    place, dataset, through_h5py = asked.place, asked.place.dataset, _described(asked, None, VARIABLE_LENGTH)
+    base, is_text = base_of(dataset)
+    is_compact = dataset.id.get_create_plist().get_layout() == h5py.h5d.COMPACT
+    if base is None or is_compact or dataset.size > MOST_VALUES:
         return through_h5py
-    superblock = superblock_of(place.dataset.file, place.identity.size)
-    index, why_not = _read_index(place, pipeline, "", name, superblock.offset_nbytes + 8)
+    superblock = superblock_of(dataset.file, place.identity.size)
+    element_nbytes = superblock.offset_nbytes + 8
+    index, why_not = _read_index(asked, "", element_nbytes)
     if index is None:
         return replace(through_h5py, reason=f"{VARIABLE_LENGTH}; {why_not}")
-    stored = _describe(place, None, [], pipeline, index, "")
-    stored = replace(stored, stored_element_nbytes=superblock.offset_nbytes + 8)
+    stored = _described(asked._replace(columns=None, targets=()), index, "")
+    stored = replace(stored, stored_element_nbytes=element_nbytes)
     if stored.chunk_nbytes > COMPARED_NBYTES:
         return through_h5py
     try:
@@ -109,52 +243,54 @@ def _heap_part(
         return replace(through_h5py, reason=reason, damaged=damaged)
     if raw is None:
         return replace(through_h5py, reason=f"{VARIABLE_LENGTH}; with a fill value of its own")
-    heap = values_of(raw, superblock, base, place.dataset.shape[0], is_text=is_text)
-    rows = place.dataset.shape[0]
-    together = min(through_h5py.chunk_rows, rows) if place.dataset.chunks else _together(int(heap.row_nbytes), rows)
-    return replace(through_h5py, access=HEAP, heap=heap, chunk_rows=max(1, together), targets=tuple(targets))
+    rows = dataset.shape[0]
+    heap = values_of(raw, superblock, base, rows, is_text=is_text)
+    together = min(through_h5py.chunk_rows, rows) if dataset.chunks else _together(int(heap.row_nbytes), rows)
+    return replace(through_h5py, access=HEAP, heap=heap, chunk_rows=max(1, together), targets=tuple(asked.targets))
 
 
-def _read_index(
-    place: Place, pipeline: filters.Pipeline, reason: str, name: str, element_nbytes: int = 0
-) -> tuple[ChunkIndex | None, str]:
+def _read_index(asked: _Asked, reason: str, element_nbytes: int = 0) -> tuple[ChunkIndex | None, str]:
     """Read the chunk index if it is needed; else, or if it cannot be used, say why not.
 
     `element_nbytes` are those of a stored element, where they are not those that libhdf5 says.
     """
-    dataset = place.dataset
+    dataset, identity = asked.place.dataset, asked.place.identity
     # Even where h5py reads, only the index tells whether a filter that is missing was applied to any chunk.
-    lacking = dataset.chunks is not None and not all(h5py.h5z.filter_avail(f.id) for f in pipeline.filters)
+    lacking = dataset.chunks is not None and not all(h5py.h5z.filter_avail(f.id) for f in asked.pipeline.filters)
     if reason and not lacking:
         return None, reason
     try:
         element_nbytes = element_nbytes or dataset.id.get_type().get_size()
         if dataset.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
-            if (offset := compact_offset(dataset, place.identity)) is None:
+            if (offset := compact_offset(dataset, identity)) is None:
                 return None, "compact: its bytes lie in the object header"
             nbytes = int(np.prod(dataset.shape)) * element_nbytes
             index = one_extent(dataset.shape, offset=offset, nbytes=nbytes)
         else:
-            index = build_index(dataset, file_size=place.identity.size, element_nbytes=element_nbytes)
+            index = build_index(dataset, file_size=identity.size, element_nbytes=element_nbytes)
     except H5StreamError:
         raise
     except INDEX_UNREADABLE as error:
         return None, f"its chunk index cannot be read: {error}"
-    why_not = _why_h5py_after_index(place.identity.path, name, pipeline, index)
-    if why_not:
-        return None, why_not
+    for place, f in enumerate(asked.pipeline.filters):  # those that stored chunks need and are not decoded here
+        if f.decodable or not ((index.filter_mask >> np.uint32(place)) & 1 == 0).any():
+            continue
+        if h5py.h5z.filter_avail(f.id):
+            return None, f"filter {f.id} ({f.name}): only a plugin of this machine's libhdf5 undoes it"
+        label = filters.KNOWN_NAMES.get(f.id, f.name or "unnamed")
+        raise MissingFilterError(
+            f"{identity.path!r}: field {asked.name!r} needs HDF5 filter {f.id} ({label}), which is not available. "
+            "Get a plugin for it (hdf5plugin carries most; others are listed as registered filters by The HDF "
+            "Group) and name its folder in HDF5_PLUGIN_PATH before Python starts.",
+            filter_id=f.id,
+            file=identity.path,
+            field=asked.name,
+        )
     return index if dataset.chunks else _cut_extent(index, element_nbytes), ""
 
 
-def _describe(
-    place: Place,
-    columns: Columns,
-    targets: Sequence[Target],
-    pipeline: filters.Pipeline,
-    index: ChunkIndex | None,
-    reason: str,
-) -> DatasetPart:
-    dataset = place.dataset
+def _described(asked: _Asked, index: ChunkIndex | None, reason: str) -> DatasetPart:
+    dataset, targets, pipeline = asked.place.dataset, asked.targets, asked.pipeline
     if index is not None:
         chunk_rows, chunk_row_shape = index.chunk_shape[0], index.chunk_shape[1:]
         # Members that are put together, element by element, are as good as a filter.
@@ -164,11 +300,10 @@ def _describe(
         chunk_row_shape = dataset.shape[1:]
         row_nbytes = dataset.dtype.itemsize * int(np.prod(chunk_row_shape, dtype=object))
         chunk_rows = int(dataset.chunks[0]) if dataset.chunks else _together(row_nbytes, dataset.shape[0])
-        access = VIA_H5PY
-        targets = [replace(t, leaf=None) for t in targets]
+        access, targets = VIA_H5PY, [replace(t, leaf=None) for t in targets]
     return DatasetPart(
-        file=place.number,
-        path=place.path,
+        file=asked.place.number,
+        path=asked.place.path,
         rows=dataset.shape[0],
         row_start=0,
         access=access,
@@ -176,8 +311,8 @@ def _describe(
         chunk_rows=max(1, chunk_rows),
         index=index,
         pipeline=pipeline,
-        columns=columns,
-        pieces=column_pieces(dataset.shape[1:], chunk_row_shape, columns),
+        columns=asked.columns,
+        pieces=column_pieces(dataset.shape[1:], chunk_row_shape, asked.columns),
         targets=tuple(targets),
         stored_element_nbytes=dataset.id.get_type().get_size(),
         dtype_text=str(elements.plain_dtype(dataset.dtype)),
@@ -185,47 +320,23 @@ def _describe(
     )
 
 
-def _why_h5py(place: Place, targets: Sequence[Target], pipeline: filters.Pipeline) -> str:
-    dataset = place.dataset
-    creation = dataset.id.get_create_plist()
+def _why_h5py(asked: _Asked) -> str:
+    """Say why a dataset is read through h5py, as far as its type and its way of storing say; empty where it is not."""
+    dataset, creation = asked.place.dataset, asked.place.dataset.id.get_create_plist()
+    dtype = dataset.dtype
+    opaque = dtype.kind == "V" and dtype.fields is None and dtype.subdtype is None  # bytes, whatever they are called
+    undone = [f for f in asked.pipeline.filters if f.id in (NBIT, SCALEOFFSET)]
     if dataset.is_virtual:
         return IS_VIRTUAL
     if creation.get_external_count():
         return IN_EXTERNAL_FILES
-    if place.unresolved:
-        return place.unresolved
-    if dataset.dtype.kind == "O":
-        return VARIABLE_LENGTH
-    if dataset.dtype.kind == "V" and dataset.dtype.fields is None and dataset.dtype.subdtype is None:
-        return ""  # opaque: bytes, whatever they are called
-    if any(t.leaf is None for t in targets):
-        return f"{dataset.dtype}: libhdf5 converts it"
-    if not elements.is_stored_as(dataset.id.get_type(), dataset.dtype):
+    if asked.place.unresolved or dtype.kind == "O" or opaque:
+        return asked.place.unresolved or (VARIABLE_LENGTH if dtype.kind == "O" else "")
+    if any(t.leaf is None for t in asked.targets):
+        return f"{dtype}: libhdf5 converts it"
+    if not elements.is_stored_as(dataset.id.get_type(), dtype):
         return "its stored type is not a NumPy type; libhdf5 converts it"
-    for f in pipeline.filters:
-        if f.id in (NBIT, SCALEOFFSET):
-            return f"{filters.KNOWN_NAMES[f.id]}: only libhdf5 undoes it"
-    return ""
-
-
-def _why_h5py_after_index(path: str, name: str, pipeline: filters.Pipeline, index: ChunkIndex) -> str:
-    """Look for filters that stored chunks really need and that are not decoded here."""
-    for place, f in enumerate(pipeline.filters):
-        needed = bool(((index.filter_mask >> np.uint32(place)) & 1 == 0).any())
-        if f.decodable or not needed:
-            continue
-        if h5py.h5z.filter_avail(f.id):
-            return f"filter {f.id} ({f.name}): only a plugin of this machine's libhdf5 undoes it"
-        label = filters.KNOWN_NAMES.get(f.id, f.name or "unnamed")
-        raise MissingFilterError(
-            f"{path!r}: field {name!r} needs HDF5 filter {f.id} ({label}), which is not available. "
-            "Get a plugin for it (hdf5plugin carries most; others are listed as registered filters by The HDF "
-            "Group) and name its folder in HDF5_PLUGIN_PATH before Python starts.",
-            filter_id=f.id,
-            file=path,
-            field=name,
-        )
-    return ""
+    return f"{filters.KNOWN_NAMES[undone[0].id]}: only libhdf5 undoes it" if undone else ""
 
 
 def _all_elements(place: Place, stored: DatasetPart) -> NDArray[np.uint8] | None:

@@ -32,12 +32,6 @@ class Mask(list[int]):
         self.of = len(mask)
 
 
-def check_mask(columns: Any, count: int) -> None:
-    """Refuse a mask that is of another number of columns than there are."""
-    if isinstance(columns, Mask) and columns.of != count:
-        raise OptionError(f"columns= is a mask of {columns.of:,} columns, and there are {count:,}")
-
-
 _MAX_ROW_ELEMENTS = 1 << 31
 
 _MAX_PIECES = 1 << 16
@@ -95,7 +89,8 @@ def axes_taken(row_shape: tuple[int, ...], columns: Columns) -> list[tuple[NDArr
 def _column_numbers(count: int, columns: slice | list[int]) -> NDArray[np.int64]:
     if isinstance(columns, slice):
         return np.arange(count, dtype=np.int64)[columns]
-    check_mask(columns, count)
+    if isinstance(columns, Mask) and columns.of != count:
+        raise OptionError(f"columns= is a mask of {columns.of:,} columns, and there are {count:,}")
     chosen = np.asarray(columns, dtype=np.int64).reshape(-1)
     wrong = chosen[(chosen < -count) | (chosen >= count)]
     if len(wrong):

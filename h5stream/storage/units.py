@@ -20,13 +20,14 @@ from h5stream.errors import FieldLengthError, FieldNotFoundError, TruncatedFileE
 from h5stream.storage import elements
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.discovery import check_has_numpy_type, dataset_at, is_attribute, is_there, once_of
+from h5stream.storage.elements import as_samples_have_it, kind_of, same
 from h5stream.storage.external import Guard, without_soft_links
 from h5stream.storage.fallback import compact_offset
 from h5stream.storage.global_heap import DOUBTFUL
 from h5stream.storage.headers import ASK, LOT, Headers, chunks_of, read_headers
 from h5stream.storage.index import INDEX_UNREADABLE, beyond_end, fill_of, found_chunks, offset_of
 from h5stream.storage.names import Names
-from h5stream.storage.places import open_hdf5
+from h5stream.storage.parts import open_hdf5
 from h5stream.storage.source import FileIdentity, FilesIdentity
 from h5stream.storage.templates import (
     CHUNKED,
@@ -39,7 +40,6 @@ from h5stream.storage.templates import (
     match,
     numbers_in,
 )
-from h5stream.storage.values import as_samples_have_it, kind_of, same
 from h5stream.storage.whereabouts import RawFile, checked
 
 Ints = NDArray[np.int64]

@@ -1,23 +1,53 @@
-"""Where the headers of objects lie: links are followed once, and only such as stay in the file."""
+"""Where objects of a file are: which ones patterns and names mean, and where their headers lie.
+
+Links are followed once, and only such as stay in the file.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fnmatch
+import itertools
+import logging
+import re
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import h5py
 import numpy as np
+from numpy.typing import NDArray
 
-from h5stream.errors import FieldNotFoundError
+from h5stream.errors import FieldNotFoundError, OptionError
+from h5stream.samples.kinds import Of
+from h5stream.samples.segments import Edges, Said, edges_of
 from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.discovery import what_libhdf5_said, why_not_opened
+from h5stream.storage.discovery import (
+    behind,
+    is_hard_link,
+    once_of,
+    refusal,
+    thing_at,
+    what_libhdf5_said,
+    why_not_opened,
+)
 from h5stream.storage.external import Guard
 from h5stream.storage.handles import DAMAGE
 from h5stream.storage.headers import Headers, raw_of, read_headers, superblock_of
-from h5stream.storage.names import Names
+from h5stream.storage.names import Names, packed
+from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.source import identity_of
-from h5stream.storage.templates import NOWHERE, Ints
+from h5stream.storage.templates import GROUP, NOWHERE, Ints
+
+_log = logging.getLogger("h5stream")
+
+_OTHERS = "name the others: of=[...], Objects([...])"
+
+FILES = "files"
+"""What stands for whole files in place of a pattern."""
+
+MOST_ADDRESS = (1 << 63) - 1
+"""The largest address that is taken; a damaged file may name larger ones."""
 
 MANY = 2000
 """Objects from which on what was found of them is kept for the next time: fewer are found in a tenth of a second."""
@@ -119,11 +149,8 @@ class RawFile:
             return h5py.h5g.open(self.file.id, path.encode("utf-8", "surrogateescape"))
         except DAMAGE as error:
             why_not_opened(self.file, path, self.file.filename)
-            raise FieldNotFoundError(
-                f"{self.file.filename!r}: there is no group {path!r}: {what_libhdf5_said(error)}",
-                field=path,
-                file=self.file.filename,
-            ) from error
+            why = f": there is no group {path!r}: {what_libhdf5_said(error)}"
+            raise refusal(self.file.filename, path, why, FieldNotFoundError) from error
 
     def _address(self, group: Any, above: str, name: str) -> int:
         try:
@@ -131,13 +158,6 @@ class RawFile:
         except (KeyError, RuntimeError):
             return NOWHERE
         return address_of(info) if info.type == h5py.h5l.TYPE_HARD else self.behind(f"{above}/{name}")
-
-
-# --- Names and addresses of everything in a group, as libhdf5 lists them: a microsecond a link, no Python objects.
-
-
-MOST_ADDRESS = (1 << 63) - 1
-"""The largest address that is taken; a damaged file may name larger ones."""
 
 
 def links_of(group: Any) -> Names:
@@ -162,3 +182,156 @@ def links_of(group: Any) -> Names:
 def address_of(info: Any) -> int:
     """Return the address that a hard link leads to; `NOWHERE` for one that no file has."""
     return int(info.u) if info.u <= MOST_ADDRESS else NOWHERE
+
+
+# --- groups by pattern: those that hold segments, or rows that are read one behind the other
+
+
+def groups_of(
+    file: Any,
+    root: str,
+    of: Of,
+    path: str,
+    guard: Guard,
+    kind: type[h5py.Group] | type[h5py.Dataset] = h5py.Group,
+    said: str = "of= names",
+    raw: RawFile | None = None,
+) -> Sequence[str]:
+    """Find the groups of an open file that hold rows, or the datasets that have them themselves."""
+    if of is None or of == FILES or isinstance(of, Said):
+        return [root]
+    above = f"{root}/" if root else ""
+    with contextlib.nullcontext(raw) if raw else RawFile(file, guard) as raw:
+        if isinstance(of, str):
+            if not (found := _matching(root, of, path, kind, raw)):
+                what = "group" if kind is h5py.Group else "dataset, which the field '.' is"
+                why = f": of={of!r} matches no {what}.{_instead(root, of, path, kind, raw)}"
+                raise refusal(path, of, why, FieldNotFoundError)
+            return found
+        names = Names.of(above + _checked_name(name).strip("/") for name in of)
+        if not names:
+            raise OptionError("of= names no group; give a pattern such as 'data/*', names of groups, or 'files'")
+        names.addresses = raw.addresses(names)
+        known = _known(names, kind, raw)
+    for name in (names[k] for k in np.flatnonzero(~known).tolist()):
+        guard.check_links(file, name, path)
+        if not isinstance(thing_at(file, name, path), kind):
+            raise refusal(path, name, f" has no {_not_there(file, name, said, kind)}", FieldNotFoundError)
+    return names
+
+
+def _checked_name(name: Any) -> str:
+    text = name.decode() if isinstance(name, bytes) else name
+    if not isinstance(text, str):
+        raise OptionError(f"of= takes a pattern, or names of groups, not {name!r}")
+    return text
+
+
+def _not_there(file: Any, name: str, said: str, kind: Any) -> str:
+    """Say that a group, or a dataset, that was named is not there, and what may have been meant."""
+    if kind is h5py.Dataset:
+        above = file.get(name.rpartition("/")[0] or "/")
+        beside = [f"{above.name}/{one}".strip("/") for one in above] if isinstance(above, h5py.Group) else []
+        return f"dataset {name!r}, which {said}, and which the field '.' is.{did_you_mean(name, beside)}"
+    at_root = [one for one in file if isinstance(file.get(one), h5py.Group)]
+    every = [inner for one in at_root for inner in (one, *(f"{one}/{below}" for below in file[one]))]
+    hint = did_you_mean(name, every)
+    if inside := next((group.removesuffix(f"/{name}") for group in every if group.endswith(f"/{name}")), ""):
+        hint += f" Names are looked up inside the group that is given: H5Dataset(file[{inside!r}], ...)."
+    return f"group {name!r}, which {said}.{hint}"
+
+
+def edges_in(file: Any, group: str, of: Of, rows: int, path: str, guard: Guard) -> Edges:
+    """Return the edges of the segments of a group's rows, counted from its first row."""
+    if not isinstance(of, Said):
+        return np.array([0, rows], dtype=np.int64)
+    above = f"{group}/" if group else ""
+    values = [np.asarray(once_of(file, above + name, path, guard)) for name in of.names]
+    try:
+        return edges_of(of, values, rows)
+    except OptionError as error:
+        raise OptionError(f"{path!r}: {error}") from None
+
+
+def _matching(root: str, of: str, path: str, kind: Any, raw: RawFile) -> Names:
+    """Return what a pattern matches: libhdf5 opens none whose header says what it is."""
+    above, dead = f"{root}/" if root else "", list[str]()
+    names = Names.joined(_linked(raw.file[root or "/"], of.strip("/").split("/"), above, path, raw, dead))
+    wanted, parent, holder = _known(names, kind, raw), "", raw.file
+    for k in np.flatnonzero(~wanted).tolist():  # what is left out is asked of libhdf5: damage is not
+        last, (parent, _, leaf) = parent, names[k].rpartition("/")
+        holder = holder if parent == last else raw.file[parent or "/"]
+        inner = behind(holder, leaf, path, _OTHERS)
+        wanted[k] = isinstance(inner, kind)
+        dead += [names[k]] if inner is None else []
+    if dead:  # what they were to lead to is no sample
+        _log.warning(
+            "%r: %s link(s) that the pattern matches lead nowhere and are left out, such as %r; copy what they name "
+            "into the file, or take them away",
+            path,
+            f"{len(dead):,}",
+            dead[0],
+        )
+    return names if wanted.all() else names.only(np.flatnonzero(wanted))
+
+
+def _linked(group: Any, levels: list[str], above: str, path: str, raw: RawFile, dead: list[str]) -> Iterator[Names]:
+    """Yield the names that a pattern matches, and where the headers lie that they lead to."""
+    pattern, *below = levels
+    links = links_of(group.id)
+    which = _matches(links, pattern)
+    if below:
+        for name in (links[k] for k in which.tolist()):
+            if not is_hard_link(group, name):  # the links above it were followed on the way down
+                raw.guard.check_links(group.file, above + name, path)
+            inner = behind(group, name, path, _OTHERS)
+            dead += [above + name] if inner is None else []
+            if isinstance(inner, h5py.Group):
+                yield from _linked(inner, below, f"{above}{name}/", path, raw, dead)
+        return
+    assert links.addresses is not None
+    addresses = links.addresses[which] if raw.has(group) else np.full(len(which), NOWHERE)
+    for k in np.flatnonzero(addresses == NOWHERE).tolist():
+        addresses[k] = raw.behind(above + links[int(which[k])])
+    chosen = np.zeros(len(links), dtype=bool)
+    chosen[which] = True
+    yield packed(itertools.compress(links.encoded(), chosen), above, addresses)
+
+
+def _known(names: Names, kind: Any, raw: RawFile) -> NDArray[np.bool_]:
+    """Tell what is of a kind, by its header."""
+    assert names.addresses is not None
+    headers = raw.headers(names.addresses, raw.attributes)
+    known: NDArray[np.bool_] = headers.understood & ((headers.layout == GROUP) == (kind is h5py.Group))
+    return known
+
+
+def _matches(links: Names, pattern: str) -> NDArray[np.int64]:
+    """Return the places of links whose names match a pattern; names that are no UTF-8 are none of h5py's."""
+    if pattern == "*" and not (links.text > 127).any():
+        return np.arange(len(links))
+    match = re.compile(fnmatch.translate(pattern)).match
+    found = array("q")
+    for k, name in enumerate(links.encoded()):
+        with contextlib.suppress(UnicodeDecodeError):
+            if match(name.decode()):
+                found.append(k)
+    return np.array(found, dtype=np.int64)
+
+
+def _instead(root: str, of: str, path: str, kind: Any, raw: RawFile) -> str:
+    """Say what a pattern matches where it matches nothing that is wanted, or else what there is."""
+    found = next(iter(_matching(root, of, path, h5py.Dataset if kind is h5py.Group else h5py.Group, raw)), None)
+    if found is not None and kind is h5py.Dataset:
+        return f" It matches groups, such as {found!r}: name the datasets in them as fields, and not '.'"
+    if found is not None and ("*" in of or "?" in of):
+        return f" It matches datasets, such as {found!r}: each of these is the field '.', fields='.'"
+    if found is not None:
+        return (
+            f" It is a dataset; Sequences(..., of=Ends({of!r})), Lengths, Bounds or Ids take what it says of segments"
+        )
+    groups = [name for name in raw.file if isinstance(raw.file.get(name), h5py.Group)]
+    if not groups:
+        return " It has no groups; of='files' takes each file as a segment."
+    shown = ", ".join(repr(name) for name in groups[:8]) + (" ..." if len(groups) > 8 else "")
+    return f" At its root are the groups {shown}; '{groups[0]}/*' matches those in the first."

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from amounts import examples
-from hypothesis import HealthCheck, given
+from hypothesis import given
 from hypothesis import strategies as st
 from making import make_file, numbers
 
@@ -14,54 +14,7 @@ from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.chunks import chunk_tables
 from h5stream.engine.plan import Placement
 from h5stream.errors import OptionError
-from h5stream.storage.rowbox import column_pieces, selected_shape
-
-SELECTIONS = [
-    slice(None),
-    slice(2, 9),
-    slice(1, 30, 3),
-    slice(None, None, -1),
-    slice(25, 3, -4),
-    slice(-5, None),
-    slice(4, 4),
-    [0],
-    [7, 3, 19],
-    [-1, 0, -29],
-    list(range(30)),
-    np.array([5, 6, 7, 28]),
-]
-ROWS = np.array([3, 0, 49, 17, 17])
-
-
-@pytest.mark.parametrize("columns", SELECTIONS, ids=str)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"chunks": (8, 30)},
-        {"chunks": (8, 7)},
-        {"chunks": (8, 1), "compression": "gzip"},
-        {"chunks": (20, 16), "compression": "gzip", "shuffle": True},
-        {"chunks": (8, 7), "scaleoffset": 0},
-    ],
-    ids=str,
-)
-def test_columns_are_what_numpy_takes(tmp_path, columns, options):
-    values = numbers(50, 30, dtype="i4")
-    path = make_file(tmp_path / "a.h5", data=values, **options)
-    dataset = H5Dataset(path, Field("x", columns=columns))
-    assert dataset[:].numpy().tobytes() == values[:, columns].tobytes()
-    ours = dataset[ROWS]
-    assert ours.shape == values[ROWS][:, columns].shape
-    assert ours.numpy().tobytes() == values[ROWS][:, columns].tobytes()
-    dataset.close()
-
-
-@pytest.mark.parametrize("columns", [slice(1, 6, 2), [4, 0], [-1]], ids=str)
-def test_columns_of_rows_with_more_axes_take_the_first_of_them(tmp_path, columns):
-    values = numbers(20, 6, 5, 2)
-    path = make_file(tmp_path / "a.h5", data=values, chunks=(8, 4, 2, 2), compression="gzip", shuffle=True)
-    assert H5Dataset(path, Field("x", columns=columns))[:].numpy().tobytes() == values[:, columns].tobytes()
+from h5stream.storage.rowbox import column_pieces
 
 
 def test_columns_of_a_compound_and_of_strings(tmp_path):
@@ -155,48 +108,9 @@ def test_something_that_is_no_number_is_refused_rather_than_misread(columns):
         Field("x", columns=columns)
 
 
-def test_rows_of_one_number_have_no_columns(tmp_path):
-    path = make_file(tmp_path / "a.h5", data=numbers(50))
-    with pytest.raises(OptionError, match="one number a row"):
-        H5Dataset(path, Field("x", columns=[0]))
-
-
 def test_a_row_larger_than_any_batch_is_refused_before_anything_is_allocated():
     with pytest.raises(OptionError, match="take some of its columns"):
         column_pieces((2**31, 2), (1, 1))
-
-
-@examples(200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    row=st.lists(st.tuples(st.integers(1, 7), st.integers(1, 8)), min_size=1, max_size=3),
-    data=st.data(),
-)
-def test_pieces_put_every_wanted_element_in_its_place_once(row, data):
-    row_shape, chunk_shape = tuple(n for n, _ in row), tuple(c for _, c in row)
-    columns = data.draw(
-        st.one_of(
-            st.none(),
-            st.permutations(range(row_shape[0])).map(lambda p: p[: max(1, len(p) // 2)]),
-            st.slices(row_shape[0]),
-        )
-    )
-    stored = np.arange(np.prod(row_shape)).reshape(row_shape)
-    wanted = (stored if columns is None else stored[columns]).reshape(-1)
-    found = np.full(len(wanted), -1)
-    grid = [-(-n // c) for n, c in row]
-    for piece in column_pieces(row_shape, chunk_shape, columns):
-        where = np.unravel_index(piece.number, grid)
-        chunk = np.full(chunk_shape, -7)  # an edge chunk reaches beyond the data
-        box = stored[tuple(slice(i * c, (i + 1) * c) for i, c in zip(where, chunk_shape, strict=True))]
-        chunk[tuple(slice(0, n) for n in box.shape)] = box
-        assert piece.row_elements == chunk.size
-        for first, into, count in piece.segments:
-            assert (found[into : into + count] == -1).all()
-            found[into : into + count] = chunk.reshape(-1)[first : first + count]
-    assert found.tolist() == wanted.tolist()
-    assert (selected_shape(row_shape, columns) if columns is not None else row_shape) == (
-        stored if columns is None else stored[columns]
-    ).shape
 
 
 def of_an_axis(count):

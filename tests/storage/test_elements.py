@@ -8,8 +8,7 @@ from making import access_of, low_level, make_file, numbers, read_with_h5py, str
 from oracle import assert_like_h5py
 
 from h5stream import H5Dataset
-from h5stream.errors import FieldLengthError, FieldNotFoundError, UnsupportedFieldError
-from h5stream.storage.elements import leaf_of, refusal
+from h5stream.errors import FieldLengthError, UnsupportedFieldError
 
 PLAIN = [
     f"{order}{kind}{size}"
@@ -102,27 +101,6 @@ def test_a_member_is_a_field_of_its_own(tmp_path, member, options):
         theirs = theirs[name]
     ours = H5Dataset(path, f"x:{member}")[:].numpy()
     assert ours.tobytes() == np.ascontiguousarray(theirs, theirs.dtype.newbyteorder("=")).tobytes()
-
-
-def test_padding_inside_a_compound_never_reaches_a_batch(tmp_path):
-    stored = h5py.h5t.create(h5py.h5t.COMPOUND, 16)
-    stored.insert(b"a", 1, h5py.h5t.STD_I16BE)
-    stored.insert(b"b", 7, h5py.h5t.IEEE_F64LE)
-    raw = np.full((10, 16), 0xEE, np.uint8)
-    raw[:, 1:3] = np.arange(10, dtype=">i2").view(np.uint8).reshape(10, 2)
-    raw[:, 7:15] = np.arange(10, dtype="<f8").view(np.uint8).reshape(10, 8)
-    path = low_level(tmp_path / "a.h5", (10,), stored=stored, chunks=(4,), then=write_raw(raw, stored))
-    assert_like_h5py(path, access="direct")
-
-
-def test_members_stored_out_of_the_order_of_their_offsets_are_found(tmp_path):
-    stored = h5py.h5t.create(h5py.h5t.COMPOUND, 8)
-    stored.insert(b"late", 4, h5py.h5t.STD_I32LE)
-    stored.insert(b"early", 0, h5py.h5t.IEEE_F32LE)
-    raw = numbers(10, 2, dtype="<i4")
-    path = low_level(tmp_path / "a.h5", (10,), stored=stored, then=write_raw(raw, stored))
-    assert H5Dataset(path, "x:late")[:].tolist() == raw[:, 1].tolist()
-    assert H5Dataset(path, "x:early")[:].numpy().tobytes() == np.ascontiguousarray(raw[:, 0]).tobytes()
 
 
 def test_a_dataset_with_a_colon_in_its_name_is_found_before_a_member(tmp_path):
@@ -312,13 +290,6 @@ def test_a_member_that_is_refused_is_named_and_its_neighbours_can_still_be_read(
     assert H5Dataset(path, "x:good")[:].tolist() == [0, 0, 0, 0]
 
 
-def test_an_array_of_compounds_inside_a_compound_is_refused(tmp_path):
-    dtype = np.dtype([("a", "i4"), ("many", [("b", "f4")], (3,))])
-    path = make_file(tmp_path / "a.h5", data=np.zeros(4, dtype))
-    with pytest.raises(UnsupportedFieldError, match=r"'x:many'.*array of compounds"):
-        H5Dataset(path, "x")
-
-
 def test_a_type_that_h5py_cannot_read_is_refused_by_name(tmp_path):
     stored = h5py.h5t.STD_I32LE.copy()
     stored.set_size(3)
@@ -327,35 +298,7 @@ def test_a_type_that_h5py_cannot_read_is_refused_by_name(tmp_path):
         H5Dataset(path, "x")
 
 
-@pytest.mark.parametrize("data", [np.float32(3), h5py.Empty("f4")])
-def test_a_dataset_without_rows_of_its_own_is_refused(tmp_path, data):
-    path = make_file(tmp_path / "a.h5", data=data)
-    with pytest.raises(UnsupportedFieldError, match=r"'x' is .* so it has no rows"):
-        H5Dataset(path, "x")
-
-
 @pytest.mark.parametrize("dtype", ["f4", "S3", h5py.string_dtype(), h5py.vlen_dtype("i4")])
 @pytest.mark.parametrize("shape", [(4, 0), (4, 2, 0)])
 def test_rows_without_elements_are_rows_all_the_same(tmp_path, dtype, shape):
     assert_like_h5py(make_file(tmp_path / "a.h5", shape=shape, dtype=dtype))
-
-
-def test_a_misspelt_member_suggests_the_nearest_and_lists_what_there_is(tmp_path):
-    path = make_file(tmp_path / "a.h5", data=np.zeros(4, [("velocity", "f4"), ("mass", "f4")]))
-    with pytest.raises(FieldNotFoundError, match=r"no member 'velocty'. Did you mean '[^']*:velocity'.*velocity, mass"):
-        H5Dataset(path, "x:velocty")
-
-
-def test_a_leaf_is_found_only_where_it_is_one_run_of_like_scalars():
-    assert leaf_of(np.dtype([("a", "i4")]), ()) is None
-    assert leaf_of(np.dtype([("a", "i4")]), ("b",)) is None
-    assert leaf_of(np.dtype("f16"), ()) is None
-    leaf = leaf_of(np.dtype([("pad", "V3"), ("z", ">c8", (2,))]), ("z",))
-    assert leaf.places.tolist() == [*(6, 5, 4, 3), *(10, 9, 8, 7), *(14, 13, 12, 11), *(18, 17, 16, 15)]
-    assert not leaf.is_whole
-
-
-def test_a_refusal_looks_into_arrays_and_sequences():
-    assert refusal(np.dtype(("f16", (2,)))) is not None
-    assert refusal(h5py.vlen_dtype(np.dtype("V4"))) is not None
-    assert refusal(h5py.string_dtype()) is None

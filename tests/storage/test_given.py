@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader, repack, stage
-from h5stream.errors import OptionError, SourceNotFoundError
+from h5stream.errors import OptionError
 from h5stream.staging import list_staged
 
 
@@ -137,11 +137,6 @@ def test_a_field_of_another_file_is_refused(path, tmp_path):
             H5Dataset(file, [file["g"]])
         with pytest.raises(OptionError, match="leave out fields="):
             H5Dataset(file["x"], "y")
-
-
-def test_no_source_is_refused():
-    with pytest.raises(SourceNotFoundError):
-        H5Dataset([])
 
 
 CHOSEN = {

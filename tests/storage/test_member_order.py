@@ -3,15 +3,11 @@
 import h5py
 import numpy as np
 import pytest
-from amounts import examples
-from hypothesis import given
-from hypothesis import strategies as st
 from making import access_of, low_level, string_type, write_raw
 from oracle import assert_like_h5py
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.advice.listing import list_file
-from h5stream.storage.elements import plain_dtype
 
 # What has to be converted: libhdf5 sorts the members of an open dataset's type when it does that.
 KINDS = {
@@ -81,42 +77,3 @@ def test_files_whose_members_are_listed_in_another_order_are_read_as_one(tmp_pat
     batch = H5Dataset(paths, "x")[:]
     assert batch["a"].tolist() == [0, 0, 0, 1, 1, 1]
     assert batch["b"].tolist() == [10, 10, 10, 11, 11, 11]
-
-
-@st.composite
-def compounds(draw, deep=2):
-    count = draw(st.integers(1, 4))
-    leaf = st.sampled_from([np.dtype(t) for t in ("u1", ">i4", "<f8", "S3", ("<i2", (2, 3)))])
-    inside = st.one_of(leaf, compounds(deep=deep - 1)) if deep else leaf
-    formats = [draw(inside) for _ in range(count)]
-    offsets, end = [], 0
-    for inner in formats:
-        offsets.append(end + draw(st.integers(0, 3)))
-        end = offsets[-1] + inner.itemsize
-    names = [f"m{k}" for k in range(count)]
-    order = draw(st.permutations(range(count)))
-    return np.dtype(
-        {
-            key: [given[k] for k in order]
-            for key, given in zip(("names", "formats", "offsets"), (names, formats, offsets), strict=True)
-        }
-        | {"itemsize": end + draw(st.integers(0, 3))}
-    )
-
-
-@examples(200)
-@given(compounds())
-def test_a_type_in_the_order_of_its_offsets_has_the_same_members_at_the_same_places(dtype):
-    ordered = plain_dtype(dtype)
-    assert plain_dtype(ordered) is ordered
-    assert ordered.itemsize == dtype.itemsize
-    raw = np.random.default_rng(0).integers(0, 255, dtype.itemsize, dtype=np.uint8).view(np.uint8)
-
-    def same(a, b):
-        if a.dtype.names is None:
-            return a.dtype == b.dtype and a.tobytes() == b.tobytes()
-        return set(a.dtype.names) == set(b.dtype.names) and all(same(a[n], b[n]) for n in a.dtype.names)
-
-    assert same(raw.view(dtype), raw.view(ordered))
-    offsets = [ordered.fields[name][1] for name in ordered.names]
-    assert offsets == sorted(offsets)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from h5stream import H5Dataset
 from h5stream.errors import FieldNotFoundError
 from h5stream.storage.discovery import is_bookkeeping
-from h5stream.storage.nearest import did_you_mean, nearest_names
+from h5stream.storage.nearest import nearest_names
 
 NAMES = st.lists(st.text("abcXY_09", min_size=1, max_size=6), min_size=1, max_size=4)
 
@@ -75,9 +75,3 @@ def test_separators_and_case_are_never_what_hides_a_name(parts, data):
     asked = data.draw(st.sampled_from("/:.")).join(parts)
     asked = data.draw(st.sampled_from([asked, asked.upper(), asked.lower()]))
     assert nearest_names(asked, [there, "quite/else"]) == [there]
-
-
-@given(st.text(max_size=10), st.lists(st.text(max_size=10), max_size=5, unique=True))
-def test_what_is_suggested_is_there(asked, there):
-    assert set(nearest_names(asked, there)) <= set(there)
-    assert did_you_mean(asked, there).startswith((" Did you mean ", ""))

@@ -1,17 +1,12 @@
 """Objects however they are stored: compact, growing along any axis, of types that NumPy lays out otherwise, damaged."""
 
-import itertools
-
 import h5py
 import numpy as np
 import pytest
-from h5py import h5a, h5d, h5p, h5s, h5t
+from h5py import h5a, h5d, h5s, h5t
 
 from h5stream import Field, H5Dataset, Lengths, Objects, Rows, Sequences
 from h5stream.errors import FieldLengthError, H5StreamError, SourceError, UnsupportedFieldError
-
-UNLIMITED = {"last": ((4, 6), (2, 3), (4, None)), "in the middle": ((4, 6, 5), (2, 3, 2), (8, None, 10))}
-LAYOUTS = {"compact": h5d.COMPACT, "contiguous": h5d.CONTIGUOUS, "chunked": h5d.CHUNKED}
 
 
 @pytest.fixture(autouse=True)
@@ -21,58 +16,6 @@ def _without_catalogue(monkeypatch):
 
 def equal(found, expected):
     return all(np.array_equal(np.asarray(a), b) for a, b in zip(found, expected, strict=True))
-
-
-@pytest.mark.parametrize("name", UNLIMITED)
-@pytest.mark.parametrize("filters", [{}, {"compression": "gzip"}], ids=["none", "gzip"])
-def test_one_unlimited_axis_that_is_not_the_first(tmp_path, name, filters):
-    shape, chunks, maxshape = UNLIMITED[name]
-    expected = [np.arange(np.prod(shape), dtype="f4").reshape(shape) + 1000 * k for k in range(3)]
-    with h5py.File(tmp_path / "objects.hdf5", "w", libver="latest") as file:
-        for k, values in enumerate(expected):
-            file.create_dataset(f"o/{k}", data=values, chunks=chunks, maxshape=maxshape, **filters)
-            with h5py.File(tmp_path / f"{k}.h5", "w", libver="latest") as own:
-                own.create_dataset("x", data=values, chunks=chunks, maxshape=maxshape, **filters)
-    together, files = tmp_path / "objects.hdf5", sorted(tmp_path.glob("*.h5"))
-    for ragged in (None, "list"):
-        assert equal(H5Dataset(together, Field(".", ragged=ragged), samples=Objects("o/*"))[:], expected)
-        assert equal(H5Dataset(files, Field("x", ragged=ragged), samples=Objects("files"))[:], expected)
-        names = Field("o/{}", lookup=["0", "1", "2"], ragged=ragged)
-        assert equal(H5Dataset(together, {"x": names})[:]["x"], expected)
-
-
-def make(group, name, length, layout, *, is_written, fill=7):
-    creation = h5p.create(h5p.DATASET_CREATE)
-    creation.set_fill_value(np.array([fill], "<i4"))
-    if layout == "chunked":
-        creation.set_chunk((2,))
-    else:
-        creation.set_layout(LAYOUTS[layout])
-    space = h5s.create_simple((length,))
-    dataset = h5py.Dataset(h5d.create(group.id, name.encode(), h5t.STD_I32LE, space, dcpl=creation))
-    if is_written:
-        dataset[...] = np.arange(1, length + 1)
-
-
-@pytest.mark.parametrize("layouts", [*itertools.product(LAYOUTS, repeat=2)], ids="-".join)
-@pytest.mark.parametrize("written", [(1, 1), (0, 1), (1, 0), (0, 0)], ids=str)
-def test_objects_of_two_layouts_with_fill_values_of_their_own(tmp_path, layouts, written):
-    path, names = tmp_path / "a.hdf5", ["0", "1", "2", "3"]
-    with h5py.File(path, "w") as file:
-        for k, fill in enumerate((7, 8, 7, 8)):
-            make(file, names[k], 3 + k, layouts[k % 2], is_written=written[k // 2], fill=fill)
-        expected = [file[name][()] for name in names]
-    for k in range(4):
-        with h5py.File(path) as file, h5py.File(tmp_path / f"{k}.h5", "w") as own:
-            file.copy(names[k], own, "x")
-    files = sorted(tmp_path.glob("*.h5"))
-    for ragged in ("list", "packed"):
-        for found in (
-            H5Dataset(path, Field(".", ragged=ragged), samples=Objects(names))[:],
-            H5Dataset(path, {"x": Field("{}", lookup=names, ragged=ragged)})[:]["x"],
-            H5Dataset(files, Field("x", ragged=ragged), samples=Objects("files"))[:],
-        ):
-            assert equal(found if ragged == "list" else [found.sample(k) for k in range(4)], expected)
 
 
 @pytest.mark.parametrize("ragged", ["list", "packed", "pad", "nested"])

@@ -1,12 +1,11 @@
 """Several files are one sequence of rows."""
 
-import h5py
 import numpy as np
 import pytest
 from making import make_file, numbers
 
 from h5stream import H5Dataset, H5StreamLoader
-from h5stream.errors import FieldLengthError, FieldNotFoundError, OptionError, SourceError, SourceNotFoundError
+from h5stream.errors import FieldLengthError, FieldNotFoundError
 
 VALUES = numbers(100, 6, dtype="<f4")
 
@@ -48,14 +47,6 @@ def test_a_file_whose_name_looks_like_a_pattern_is_that_file(tmp_path):
     assert len(H5Dataset(path, "x")) == 3
 
 
-def test_the_loader_shuffles_over_files_and_gives_each_row_once(paths):
-    loader = H5StreamLoader(paths, 16, shuffle=True, fields="x", seed=3)
-    rows = [list(batch) for batch in loader.batch_sampler]
-    assert sorted(row for batch in rows for row in batch) == list(range(100))
-    for numbers_of_batch, batch in zip(rows, loader, strict=True):
-        assert batch.numpy().tobytes() == VALUES[numbers_of_batch].tobytes()
-
-
 def test_a_file_without_rows_takes_part_in_silence(tmp_path):
     data = [numbers(5), numbers(0), numbers(4), numbers(0)]
     for chunks in (None, (2,)):
@@ -66,12 +57,6 @@ def test_a_file_without_rows_takes_part_in_silence(tmp_path):
         assert [dataset[k].item() for k in (4, 5, 8)] == [data[0][4], data[2][0], data[2][3]]
         batches = list(H5StreamLoader(paths, 4, shuffle=True, fields="x"))
         assert sorted(v for batch in batches for v in batch.tolist()) == sorted(dataset[:].tolist())
-
-
-def test_only_empty_files_are_refused(tmp_path):
-    path = make_file(tmp_path / "a.h5", shape=(0, 3), dtype="f4")
-    with pytest.raises(FieldLengthError, match="zero rows in x"):
-        H5Dataset([path, path], "x")
 
 
 @pytest.mark.parametrize(("dtype", "shape"), [("f8", (4, 6)), ("f4", (4, 5)), ("i4", (4, 6)), ("S4", (4, 6))])
@@ -92,31 +77,3 @@ def test_a_field_that_one_file_lacks_names_that_file(paths, tmp_path):
     other = make_file(tmp_path / "other.h5", name="y", data=numbers(3))
     with pytest.raises(FieldNotFoundError, match=r"other\.h5' has no dataset 'x'. .*It has: y"):
         H5Dataset([paths[0], other], "x")
-
-
-@pytest.mark.parametrize(
-    ("source", "error"),
-    [
-        ("absent.h5", SourceNotFoundError),
-        ("*.absent", SourceNotFoundError),
-        ([], SourceNotFoundError),
-        ([3], OptionError),
-        (".", SourceError),
-    ],
-)
-def test_a_source_that_is_not_there_is_one_of_our_errors(tmp_path, monkeypatch, source, error):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(error):
-        H5Dataset(source, "x")
-
-
-def test_several_fields_may_be_chunked_unlike_one_another(tmp_path):
-    path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as file:
-        file.create_dataset("a", data=VALUES, chunks=(7, 6))
-        file.create_dataset("b", data=np.arange(100), chunks=(33,), compression="gzip")
-        file.create_dataset("c", data=np.arange(100, dtype="i2"))
-    loader = H5StreamLoader(path, 9, shuffle=True, fields={"a": "a", "b": "b", "c": "c"}, window=30)
-    for batch in loader:
-        assert batch["b"].tolist() == batch["c"].tolist()
-        assert batch["a"].numpy().tobytes() == VALUES[batch["b"].numpy()].tobytes()

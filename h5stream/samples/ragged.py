@@ -1,4 +1,4 @@
-"""Stretches: the rows of a ragged field that each sample has, from what a file says of them."""
+"""How fields come in a batch that have another number of rows in each sample."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.samples.segments import Bounds, Lengths, whole_numbers
-from h5stream.samples.sequences import integer
+from h5stream.samples.kinds import integer, one_of
 
-Ints = NDArray[np.int64]
 Option = TypeVar("Option")
 
 ARRAYS = "arrays"
@@ -29,38 +27,6 @@ STACKED: Literal["stacked"] = "stacked"
 """The form of a field of which each sample turns out to have as many rows: one tensor."""
 
 Place = Literal["random", "start", "center"]
-PLACES = get_args(Place)
-
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """Stretches whose first and last rows two datasets hold; a first row of -1 says that a sample has none.
-
-    Parameters
-    ----------
-    first, last : str
-        The datasets, of one row number a sample.
-    inclusive : bool, keyword-only
-        Whether the last row belongs to the stretch.
-
-    Examples
-    --------
-    >>> Between("img_to_first_box", "img_to_last_box", inclusive=True).names
-    ('img_to_first_box', 'img_to_last_box')
-    """
-
-    first: str
-    last: str
-    _: KW_ONLY
-    inclusive: bool = False
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The datasets that say it."""
-        return (self.first, self.last)
-
-
-Stretches = Bounds | Lengths | Between
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +66,7 @@ class Crop:
     def __post_init__(self) -> None:
         if integer(self.length, "length") < 1:
             raise OptionError(f"Crop takes a row or more, not {self.length!r}")
-        if self.at not in PLACES:
-            raise OptionError(f"Crop: at= is {', '.join(map(repr, PLACES))}, not {self.at!r}")
+        one_of("Crop", "at", self.at, get_args(Place))
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,65 +122,3 @@ def changed(one: Option, **values: Any) -> Option:
     for name, value in values.items():
         object.__setattr__(other, name, value)
     return other
-
-
-def names_of(said: Stretches) -> tuple[str, ...]:
-    """Return the datasets that say which rows samples have."""
-    return said.names if isinstance(said, Between) else (said.name,)
-
-
-def inside(said: Stretches, group: str) -> Stretches:
-    """Look its datasets up in a group, unless their names begin with a slash."""
-    names = [name if name.startswith("/") else f"{group}/{name}" for name in names_of(said)]
-    if isinstance(said, Between):
-        return Between(*names, inclusive=said.inclusive)
-    return type(said)(*names)
-
-
-def samples_said(said: Stretches, values: list[NDArray[Any]]) -> int:
-    """Return how many samples the values of such datasets are for, if nothing else says so."""
-    return len(values[0]) - isinstance(said, Bounds)
-
-
-def stretches_of(said: Stretches, values: list[NDArray[Any]], samples: int, rows: int) -> tuple[Ints, Ints]:
-    """Return the first row of each sample, and how many it has."""
-    found = [whole_numbers(each, name) for name, each in zip(names_of(said), values, strict=True)]
-    if isinstance(said, Bounds):
-        bounds = _all_bounds(said, found[0], samples, rows)
-        first, count = bounds[:-1], np.diff(bounds)
-    else:
-        for name, numbers in zip(names_of(said), found, strict=True):
-            if len(numbers) != samples:
-                raise OptionError(f"{name!r} has {len(numbers):,} numbers, and there are {samples:,} samples")
-        if isinstance(said, Lengths):
-            count = found[0]
-            first = np.cumsum(count) - count
-        else:
-            first = np.maximum(found[0], 0)
-            count = np.where(found[0] < 0, 0, found[1] + said.inclusive - first)
-    wrong = np.flatnonzero((count < 0) | (first < 0) | (first + count > rows))
-    if len(wrong):
-        one = wrong[0]
-        raise OptionError(
-            f"{' and '.join(map(repr, names_of(said)))}: sample {one:,} is said to have rows {first[one]:,} to "
-            f"{first[one] + count[one]:,} (exclusive), and there are {rows:,} rows; {len(wrong):,} of {samples:,} "
-            "samples go backwards or beyond. See whether these numbers are of this dataset"
-        )
-    return first, count
-
-
-def _all_bounds(said: Bounds, bounds: Ints, samples: int, rows: int) -> Ints:
-    """Return where each sample begins, and where the last ends."""
-    if len(bounds) == samples:
-        if samples and bounds[0] == 0 and bounds[-1] == rows:
-            raise OptionError(
-                f"{said.name!r} has one number for each of {samples:,} samples, from 0 to {rows:,}, so it may say "
-                "where they begin or where they end; Lengths or Between say it without doubt"
-            )
-        bounds = np.append(bounds, rows) if samples and bounds[0] == 0 else np.append(0, bounds)
-    if len(bounds) != samples + 1:
-        raise OptionError(
-            f"{said.name!r} has {len(bounds):,} bounds, and {samples:,} samples need {samples + 1:,}: where each "
-            "begins, and where the last ends"
-        )
-    return bounds

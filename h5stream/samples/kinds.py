@@ -1,4 +1,4 @@
-"""Sequences: samples that are several rows of a segment, at fixed steps from an anchor.
+"""Kinds of samples that lie along rows: sequences, rows of groups, whole objects.
 
 A sequence is known by its *anchor*, a row; each field takes the rows ``anchor + step`` for its own steps. So an epoch
 over sequences is an epoch over anchors: which rows those are is worked out here, and an order knows no more.
@@ -7,19 +7,20 @@ over sequences is an epoch over anchors: which rows those are is worked out here
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from h5stream.errors import OptionError
-from h5stream.samples.segments import Bounds, Ends, Ids, Lengths
+from h5stream.samples.segments import Said
 
-Of = str | Sequence[str] | Ends | Bounds | Lengths | Ids | None
+Of = str | Sequence[str] | Said | None
 
 Tail = Literal["drop", "shift"]
-TAILS = get_args(Tail)
+
+Missing = Literal["error", "skip", "fill"]
 
 Draw = Literal["segments", "rows"]
 """By what random samples are drawn: each segment as often as any other, or each start as likely as any other."""
@@ -105,19 +106,19 @@ class Sequences:
         integer(self.axis, "axis")
         if self.of == "rows" and self.axis == 0:
             raise OptionError("Sequences: of='rows' makes each row of axis 0 a segment, so axis= is another, such as 1")
-        if self.axis != 0 and isinstance(self.of, (Ends, Ids, Lengths, Bounds)):
+        if self.axis != 0 and isinstance(self.of, Said):
             raise OptionError(
                 f"Sequences: {type(self.of).__name__} says where segments of rows end, so it needs axis=0; along axis "
                 f"{self.axis} a segment is a file, a group or, with of='rows', a row"
             )
         one_of("Sequences", "lengths", self.lengths, ("equal", "shortest"))
-        if self.lengths == "shortest" and (self.axis != 0 or isinstance(self.of, (Ends, Ids, Lengths, Bounds))):
+        if self.lengths == "shortest" and (self.axis != 0 or isinstance(self.of, Said)):
             raise OptionError("Sequences: lengths='shortest' is for rows of whole groups or files, along axis 0")
         for name, count in (("length", 1 if self.length is None else self.length), ("stride", self.stride)):
             if integer(count, name) < 1:
                 raise OptionError(f"Sequences: {name} must be at least 1, not {count!r}")
         checked_pad("Sequences", self.pad)
-        one_of("Sequences", "tail", self.tail, TAILS)
+        one_of("Sequences", "tail", self.tail, get_args(Tail))
         if self.tail == "shift" and self.pad is not None:
             raise OptionError(
                 "Sequences: tail='shift' moves the last sequence back so that nothing is padded; leave pad= out"
@@ -148,6 +149,83 @@ class Sequences:
         return None if self.length is None else range(self.length)
 
 
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """Samples that are a group, a dataset or a file each, all of one form.
+
+    Fields are looked up in each group or file: ``"x"`` is a dataset there, all of it, ``"@name"`` an attribute. Where
+    the objects are datasets, ``"."`` is the object itself.
+
+    Parameters
+    ----------
+    of : str or sequence of str
+        The objects: a pattern (``"*"``, ``"data/*"``, ``"*/*/run_*"``), which takes them in the order in which h5py
+        lists them, so sample ``k`` is the one that ``list(file)[k]`` names; names, in the order given; or ``"files"``.
+    missing : str, keyword-only
+        What becomes of an object that lacks a field: ``"error"``; ``"skip"``, which leaves it out,
+        ``print(dataset)`` tells how many; or ``"fill"``, which gives it the fill value (0, unless the
+        file says otherwise) of the first object that has all fields, or no rows where the field is ragged.
+
+    Raises
+    ------
+    OptionError
+        If `of` names nothing, or `missing` is something else.
+
+    Examples
+    --------
+    >>> Objects("data/*").of
+    'data/*'
+    """
+
+    of: str | Sequence[str]
+    _: KW_ONLY
+    missing: Missing = "error"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.of, Collection):
+            raise OptionError(f"Objects: of= takes a list of names, or a pattern such as 'data/*', not {self.of!r}")
+        if not len(self.of):
+            raise OptionError("Objects: of= lists no object; name some, or a pattern such as 'data/*'")
+        one_of("Objects", "missing", self.missing, get_args(Missing))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Samples that are rows, of groups that hold equally named datasets of many rows each.
+
+    Parameters
+    ----------
+    of : str or sequence of str, optional
+        The groups: a pattern (``"*"``, ``"data/*"``), whose groups come in the order in which h5py lists them; or
+        names, in the order given. By default each file's fields are taken as they are.
+    axis : int
+        The axis that samples lie along, where it is not the first: -1 for the last. A sample has the other axes; with
+        ``of="rows"`` it is of one index of axis 0 as well.
+
+    Raises
+    ------
+    OptionError
+        If it says neither groups nor an axis.
+
+    Examples
+    --------
+    >>> Rows(of="*").of
+    '*'
+    """
+
+    of: str | Sequence[str] | None = None
+    axis: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "of", checked_of("Rows", self.of))
+        if isinstance(self.of, Said):
+            raise OptionError("Rows: of= names groups; where rows end segments says nothing about single rows")
+        if self.of == "rows" and self.axis == 0:
+            raise OptionError("Rows: of='rows' is for another axis: each index of it, of each row, is a sample")
+        if integer(self.axis, "axis") == 0 and self.of is None:
+            raise OptionError("Rows needs of=, the groups whose rows are samples, or axis=, where these are not axis 0")
+
+
 def checked_steps(steps: Any) -> tuple[int, ...]:
     """Turn what a user gave as ``steps=`` into a tuple."""
     if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
@@ -158,14 +236,6 @@ def checked_steps(steps: Any) -> tuple[int, ...]:
     return found
 
 
-def room_for(sequences: Sequences, first_step: int, last_step: int) -> tuple[int, int]:
-    """Return how many rows may be padded at either end."""
-    if sequences.pad is None:
-        return 0, 0
-    most = sequences.pad_rows or (max(0, -first_step), max(0, last_step))
-    return min(max(0, -first_step), most[0]), min(max(0, last_step), most[1])
-
-
 def one_of(kind: str, name: str, value: Any, options: tuple[str, ...]) -> None:
     """Refuse what is none of some options."""
     if value not in options:
@@ -174,7 +244,7 @@ def one_of(kind: str, name: str, value: Any, options: tuple[str, ...]) -> None:
 
 def checked_of(kind: str, of: Any) -> Of:
     """Return what a user gave as ``of=``, names as a list; refuse what is none, or names one twice."""
-    if of is None or isinstance(of, (str, Ends, Ids, Lengths, Bounds)):
+    if of is None or isinstance(of, (str, Said)):
         return of
     try:
         names = [name.decode() if isinstance(name, bytes) else name for name in of]
