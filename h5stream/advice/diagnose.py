@@ -24,9 +24,9 @@ from h5stream.advice.track import gpu_ratio
 from h5stream.advice.trials import Step, Trial, first_batch, time_loop, time_step
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.loader import H5StreamLoader
-from h5stream.monitor.sample import percent
 from h5stream.monitor.system import MIN_INTERVAL_S, SystemMonitor
 from h5stream.structure import first_rows, rows_of
+from h5stream.units import percent
 
 TRIAL_S = 5.0  # seconds of each of the three runs
 ACCELERATOR_AIM = 0.90  # share of the ceiling that a loop should reach; what is missing is paid for and not used

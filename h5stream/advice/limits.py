@@ -7,7 +7,6 @@ from typing import Any
 
 from h5stream.advice.suggestion import NOT_WAITING, Turn
 from h5stream.engine.statistics import LoaderStatistics
-from h5stream.monitor.sample import size
 from h5stream.storage.layout import DECODED, VIA_H5PY
 from h5stream.units import text_of_bytes
 
@@ -139,7 +138,7 @@ _TURNS = {
     "batch_size": ("", "more work for each launch and each hand-over; yours to decide, it changes training"),
     "staging": ("h5stream stage FILE, on a local disk or tmpfs", "memory answers at once"),
     "order": ("shuffle=True without a sampler, or a larger window", "each chunk is then decoded once"),
-    "filters": ("repack with lz4", f"a thread decodes {size(FAST_DECODE_BYTES_PER_S, '/s')} of it"),
+    "filters": ("repack with lz4", f"a thread decodes {text_of_bytes(FAST_DECODE_BYTES_PER_S, '/s')} of it"),
     "storage of the field": (
         "repack it with an ordinary filter and type",
         "threads do not help: h5py's lock lets one in at a time",
@@ -168,7 +167,7 @@ def _turn(knob: str, present: object, speedup: float | None = None, try_next: ob
 
 
 def _rate(nbytes: int, seconds: float) -> str:
-    return size(nbytes / seconds if seconds else None, "/s")
+    return text_of_bytes(nbytes / seconds if seconds else None, "/s")
 
 
 def _readers(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, torn: float) -> Limit:
@@ -192,10 +191,10 @@ def _readers(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, torn: 
         turns.append(_turn("num_workers", knobs.num_workers, wanted / threads, wanted, why))
     if name == STORAGE:
         each = text_of_bytes(statistics.read_bytes / max(1, statistics.reads))
-        rate = f"{size(statistics.read_bytes_per_s, '/s')} a thread in reads of {each}"
+        rate = f"{text_of_bytes(statistics.read_bytes_per_s, '/s')} a thread in reads of {each}"
         turns.append(_turn("staging", "the files where they are", _without(share)))
     elif name == DECODE:
-        rate = f"{size(decoded, '/s')} a thread ({knobs.filters or 'its filters'}, {threads} of them)"
+        rate = f"{text_of_bytes(decoded, '/s')} a thread ({knobs.filters or 'its filters'}, {threads} of them)"
         if decoded is not None and decoded < FAST_DECODE_BYTES_PER_S:
             gain = _without(share * (1 - decoded / FAST_DECODE_BYTES_PER_S))
             turns.append(_turn("filters", knobs.filters or "as written", gain))

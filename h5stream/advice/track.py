@@ -17,11 +17,11 @@ from h5stream.device.facts import DeviceMemory, device_memory
 from h5stream.engine.statistics import LEAST_TOLD, LoaderStatistics
 from h5stream.errors import OptionError
 from h5stream.monitor.progress import Bar
-from h5stream.monitor.sample import NA, SystemSummary, percent, size, summarize
+from h5stream.monitor.sample import SystemSummary, summarize
 from h5stream.monitor.system import SystemMonitor
 from h5stream.notebook import ShownAsText
 from h5stream.structure import rows_of
-from h5stream.units import text_of_bytes
+from h5stream.units import NA, percent, text_of_bytes
 
 clock = time.perf_counter
 
@@ -129,8 +129,8 @@ class EpochSummary(ShownAsText):
             f"{self.description or 'epoch'}: {self.epoch_s:.1f}s | {samples} samples/s | "
             f"{self.batches_per_s:.1f} batches/s{early}",
             "Batch size: {} (expected: {})".format(*sizes),
-            f"GPU memory: {size(memory.allocated_bytes if memory else None)} allocated, "
-            f"{size(memory.peak_bytes if memory else None)} peak",
+            f"GPU memory: {text_of_bytes(memory.allocated_bytes if memory else None)} allocated, "
+            f"{text_of_bytes(memory.peak_bytes if memory else None)} peak",
             "DataLoader avg: {}, max: {} (first batch: {})".format(
                 *(NA if seconds is None else f"{1e3 * seconds:.1f}ms" for seconds in waits)
             ),
