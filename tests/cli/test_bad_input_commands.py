@@ -114,13 +114,7 @@ def write(path, rows, progress):
 measure.write_sample_file = write
 main()
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", program, "bench"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"TMPDIR": str(here)},
-    )
+    ended = forking.run(program, "bench", environment={"TMPDIR": str(here)})
     assert ended.returncode == -getattr(signal, name)
     assert ended.stdout.startswith(f"{here}/h5stream-bench-")
     assert sorted(os.listdir(here)) == ["a1.h5", "a2.h5"]
@@ -143,7 +137,7 @@ def show(self, *_):
 command.Bar.show = show
 main()
 """
-    ended = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+    ended = forking.run(program, *words)
     assert ended.returncode == -getattr(signal, name), ended.stderr
     assert ".part" in ended.stdout
     assert not [*here.rglob("*.part"), *here.rglob("*.session"), *here.rglob("out.h5")]
