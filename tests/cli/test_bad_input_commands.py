@@ -223,7 +223,8 @@ def test_bench_has_the_words_of_the_readmes_table(here, h5stream, monkeypatch):
     assert "| file | h5stream, rows/s | kept, rows/s | x naive |" in table
 
 
-def test_bench_prints_python_that_runs(here, h5stream):
+def test_bench_prints_python_that_runs(here, h5stream, monkeypatch):
+    rivals_are_forks(monkeypatch)
     found = json.loads(h5stream("bench", "a?.h5", "--seconds", "0.1", "--workers", "0", "--json").out)
     assert '    fields=["x", "y"],' in found["lines"]
     exec("\n".join(found["lines"]), {})
