@@ -84,7 +84,7 @@ def suggest_command(
     """Suggest batch size, reader threads, memory and more, with the arithmetic. Nothing is applied."""
     data = _data_of(files or [], fields, samples, row_bytes, rows, chunk_bytes)
     from h5stream import allowance
-    from h5stream.training.gpu_memory import gpu_memory as gpu_memory_of
+    from h5stream.training.memory import gpu_memory as gpu_memory_of
     from h5stream.training.presets import Setting, preset_for, validation_batch
     from h5stream.training.steps import what_to_try_first
 
@@ -162,7 +162,7 @@ def _host_memory(
     if data["row_bytes"] is None:
         return {}
     from h5stream import allowance
-    from h5stream.advice.host_memory import dataloader_memory, loader_memory
+    from h5stream.training.memory import dataloader_memory, loader_memory
 
     stock = dataloader_memory(
         row_bytes=data["row_bytes"],

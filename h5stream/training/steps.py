@@ -6,7 +6,7 @@ import math
 
 from h5stream.advice.suggestion import NOT_WAITING, WAITING, Suggestion, Turn, above_zero, at_least
 from h5stream.errors import OptionError
-from h5stream.training.gpu_memory import find_optimizer
+from h5stream.training.memory import find_optimizer
 from h5stream.training.presets import GpuPreset, Setting
 
 # Goyal et al. ramp over 5 epochs; Adam's ramp follows its second moment, of which this is everyone's default.
