@@ -59,18 +59,34 @@ def as_bytes(value: int | str, *, name: str) -> int:
     return nbytes
 
 
-def text_of_bytes(nbytes: float) -> str:
-    """Return a number of bytes as people read it: three digits and a binary unit.
+NA = "n/a"
+"""Stands for what is not known."""
+
+
+def told(value: float | None, form: str) -> str:
+    """Return a number in a form such as ``{:.1f} ms``; ``n/a`` where it is not known."""
+    return NA if value is None else form.format(value)
+
+
+def percent(ratio: float | None, digits: int = 1) -> str:
+    """Return a ratio as a percentage, such as ``45.2%``; ``n/a`` where it is not known."""
+    return NA if ratio is None else f"{ratio:.{digits}%}"
+
+
+def text_of_bytes(nbytes: float | None, per: str = "") -> str:
+    """Return a number of bytes, or of bytes a second with ``"/s"``, as people read it: three digits and a binary unit.
 
     Examples
     --------
     >>> text_of_bytes(999), text_of_bytes(1536), text_of_bytes(20 << 20), text_of_bytes(512 << 20)
     ('999 B', '1.50 KiB', '20.0 MiB', '512 MiB')
-    >>> text_of_bytes(1 << 30), text_of_bytes((1 << 30) - 1), text_of_bytes(-2048)
-    ('1.00 GiB', '1.00 GiB', '-2.00 KiB')
+    >>> text_of_bytes(1 << 30, "/s"), text_of_bytes((1 << 30) - 1), text_of_bytes(-2048), text_of_bytes(None)
+    ('1.00 GiB/s', '1.00 GiB', '-2.00 KiB', 'n/a')
     """
+    if nbytes is None:
+        return NA
     if abs(nbytes) < 1024:
-        return f"{nbytes:.0f} B"
+        return f"{nbytes:.0f} B{per}"
     size = float(nbytes)
     for unit in _BINARY:
         size /= 1024
@@ -78,7 +94,7 @@ def text_of_bytes(nbytes: float) -> str:
         if abs(size) < 1023.5 or unit == _BINARY[-1]:
             break
     digits = 2 if abs(size) < 9.995 else 1 if abs(size) < 99.95 else 0
-    return f"{size:.{digits}f} {unit}"
+    return f"{size:.{digits}f} {unit}{per}"
 
 
 def whole_number(value: Any) -> int | None:

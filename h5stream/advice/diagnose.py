@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from h5stream import allowance
 from h5stream.advice.limits import (
@@ -24,9 +24,9 @@ from h5stream.advice.track import gpu_ratio
 from h5stream.advice.trials import Step, Trial, first_batch, time_loop, time_step
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.loader import H5StreamLoader
-from h5stream.monitor.sample import percent
 from h5stream.monitor.system import MIN_INTERVAL_S, SystemMonitor
 from h5stream.structure import first_rows, rows_of
+from h5stream.units import percent, told
 
 TRIAL_S = 5.0  # seconds of each of the three runs
 ACCELERATOR_AIM = 0.90  # share of the ceiling that a loop should reach; what is missing is paid for and not used
@@ -39,12 +39,9 @@ class Diagnosis(Suggestion):
 
     Attributes
     ----------
-    data_s : float
-        Seconds a batch, the loader alone. Over `step_s`: no loop can be faster than this.
-    step_s : float
-        Seconds a step, alone on a batch that is there already: the ceiling.
-    together_s : float
-        Seconds a batch, both together.
+    data_s, step_s, together_s : float
+        Seconds a batch: of the loader alone, of the step alone on a batch that is there already, which is the ceiling,
+        and of both together.
     waiting_share : float
         Share of the loop's time that went into waiting for data, 0 to 1. Under 0.05: not input-bound. Over
         0.2: strongly.
@@ -70,6 +67,23 @@ class Diagnosis(Suggestion):
     limit: Limit
     turns: tuple[Turn, ...]
     statistics: LoaderStatistics | None
+
+
+class _Runs(NamedTuple):
+    """What was measured, and of which loader."""
+
+    alone: Trial
+    ceiling: Trial
+    both: Trial
+    knobs: LoaderKnobs
+
+    @property
+    def waiting(self) -> float:
+        """Share of the loop's time spent waiting for data."""
+        if self.both.on_device:
+            # The host may wait while the device still has work queued, so only the device's own time counts.
+            return max(0.0, 1.0 - self.ceiling.batch_s / self.both.batch_s)
+        return self.both.waiting_share
 
 
 def diagnose(
@@ -128,15 +142,12 @@ def diagnose(
         with SystemMonitor(interval_s=max(MIN_INTERVAL_S, min(1.0, seconds / 10))) as monitor:
             both = time_loop(loader, step, seconds, step_s=ceiling.batch_s)
         progress("both", both)
-    knobs, waiting = LoaderKnobs.of(loader), both.waiting_share
-    if both.on_device:
-        # The host may wait while the device still has work queued, so only the device's own time counts.
-        waiting = max(0.0, 1.0 - ceiling.batch_s / both.batch_s)
-    if waiting >= NOT_WAITING:
-        limit = _data_limit(alone, both, knobs)
+    runs = _Runs(alone, ceiling, both, LoaderKnobs.of(loader))
+    if runs.waiting >= NOT_WAITING:
+        limit = _data_limit(runs)
     else:
-        limit = _step_limit(step, batch if probe_batch else None, ceiling, seconds, knobs)
-    return _verdict(alone, ceiling, both, waiting, limit, gpu_ratio(monitor.summary()), knobs)
+        limit = _step_limit(runs, step, batch if probe_batch else None, seconds)
+    return _verdict(runs, limit, gpu_ratio(monitor.summary()))
 
 
 @contextlib.contextmanager
@@ -151,14 +162,13 @@ def _epoch_put_back(loader: Any) -> Iterator[None]:
             cursor.position = position  # not `set_epoch`, which would move the user's own sampler
 
 
-def _data_limit(alone: Trial, both: Trial, knobs: LoaderKnobs) -> Limit:
-    trial = alone if alone.statistics is not None else both
+def _data_limit(runs: _Runs) -> Limit:
+    knobs, trial = runs.knobs, runs.alone if runs.alone.statistics is not None else runs.both
     if trial.statistics is not None:
         return data_limit(trial.statistics, knobs, cpus=allowance.cpus(), rows_ahead=_rows_ahead(trial, knobs))
-    present = "n/a" if knobs.num_workers is None else str(knobs.num_workers)
     more = str(max(2 * (knobs.num_workers or 0), allowance.cpus()))
-    turn = Turn(knob="num_workers", present=present, try_next=more, why="more batches are made at a time")
-    return Limit(PYTHON, f"{1e3 * alone.batch_s:.1f} ms a batch; this loader keeps no statistics", (turn,))
+    turn = Turn("num_workers", told(knobs.num_workers, "{}"), more, "more batches are made at a time")
+    return Limit(PYTHON, f"{1e3 * runs.alone.batch_s:.1f} ms a batch; this loader keeps no statistics", (turn,))
 
 
 def _rows_ahead(trial: Trial, knobs: LoaderKnobs) -> int:
@@ -167,10 +177,10 @@ def _rows_ahead(trial: Trial, knobs: LoaderKnobs) -> int:
     return min(2 * (knobs.window_rows or 0), left * (knobs.batch_size or 0))
 
 
-def _step_limit(step: Step, batch: Any, ceiling: Trial, seconds: float, knobs: LoaderKnobs) -> Limit:
+def _step_limit(runs: _Runs, step: Step, batch: Any, seconds: float) -> Limit:
     """Tell a step that computes from one that is launched: half the rows should take half the time."""
-    rows = 0 if batch is None else rows_of(batch) or 0
-    plain = Limit(STEP, f"{1e3 * ceiling.batch_s:.2f} ms a batch", step_turns(knobs))
+    rows, whole_s = 0 if batch is None else rows_of(batch) or 0, runs.ceiling.batch_s
+    plain = Limit(STEP, f"{1e3 * whole_s:.2f} ms a batch", step_turns(runs.knobs))
     half = first_rows(batch, rows // 2) if rows > 1 else None
     if half is None:
         return plain
@@ -179,23 +189,16 @@ def _step_limit(step: Step, batch: Any, ceiling: Trial, seconds: float, knobs: L
     except Exception:  # a step may insist on its batch size, in whatever way it likes
         return plain
     # step_s = fixed + rows * each, and the same for half the rows.
-    share = min(ceiling.batch_s, max(0.0, 2 * half_s - ceiling.batch_s)) / ceiling.batch_s
-    measured = f"{1e3 * ceiling.batch_s:.2f} ms for {rows} rows, {1e3 * half_s:.2f} ms for {rows // 2}"
+    share = min(whole_s, max(0.0, 2 * half_s - whole_s)) / whole_s
+    measured = f"{1e3 * whole_s:.2f} ms for {rows} rows, {1e3 * half_s:.2f} ms for {rows // 2}"
     if share < FIXED_SHARE:
-        return Limit(STEP, measured, step_turns(knobs))
+        return replace(plain, measured=measured)
     measured += f": {share:.0%} of a step does not depend on the rows"
-    return Limit(BATCH_TOO_SMALL, measured, (larger_batch(knobs, 2 / (2 - share)),))
+    return Limit(BATCH_TOO_SMALL, measured, (larger_batch(runs.knobs, 2 / (2 - share)),))
 
 
-def _verdict(
-    alone: Trial,
-    ceiling: Trial,
-    both: Trial,
-    waiting: float,
-    limit: Limit,
-    gpu_share: float | None,
-    knobs: LoaderKnobs,
-) -> Diagnosis:
+def _verdict(runs: _Runs, limit: Limit, gpu_share: float | None) -> Diagnosis:
+    alone, ceiling, both, waiting = runs.alone, runs.ceiling, runs.both, runs.waiting
     data_s, step_s, together_s = alone.batch_s, ceiling.batch_s, both.batch_s
     ceiling_share = min(1.0, step_s / together_s) if together_s else 0.0
     turns = limit.turns
@@ -217,7 +220,7 @@ def _verdict(
             f"GPU utilisation {percent(gpu_share)}",
             *(f"next: {turn}{f'; up to {turn.speedup:.1f} times faster' if turn.speedup else ''}" for turn in turns),
         ),
-        caveats=(*_caveats(alone, both, waiting, step_s, knobs),),
+        caveats=(*_caveats(runs),),
         data_s=data_s,
         step_s=step_s,
         together_s=together_s,
@@ -230,14 +233,14 @@ def _verdict(
     )
 
 
-def _caveats(alone: Trial, both: Trial, waiting: float, step_s: float, knobs: LoaderKnobs) -> Iterator[str]:
-    own_s = both.batch_s * (1 - waiting)
-    if not both.on_device and own_s > 1.3 * step_s:
+def _caveats(runs: _Runs) -> Iterator[str]:
+    own_s = runs.both.batch_s * (1 - runs.waiting)
+    if not runs.both.on_device and own_s > 1.3 * runs.ceiling.batch_s:
         yield (
             f"the step takes {1e3 * own_s:.2f} ms beside the loader: both compute on the same processors "
             "(fewer num_workers, or torch.set_num_threads)"
         )
-    ahead, statistics = _rows_ahead(alone, knobs), alone.statistics
+    ahead, statistics = _rows_ahead(runs.alone, runs.knobs), runs.alone.statistics
     if statistics is not None and statistics.read_amplification is not None and ahead > statistics.rows / 10:
         yield (
             f"the loader's amplification of {statistics.read_amplification:.2f} counts what it had read ahead when it "

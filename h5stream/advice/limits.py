@@ -7,9 +7,8 @@ from typing import Any
 
 from h5stream.advice.suggestion import NOT_WAITING, Turn
 from h5stream.engine.statistics import LoaderStatistics
-from h5stream.monitor.sample import size
 from h5stream.storage.layout import DECODED, VIA_H5PY
-from h5stream.units import text_of_bytes
+from h5stream.units import NA, text_of_bytes
 
 STORAGE, DECODE, SCATTER, COPY, H5PY = "storage", "decode", "scatter", "copy", "h5py"
 PYTHON, PLANNING, START = "Python", "planning", "start of the epoch"
@@ -58,13 +57,18 @@ class LoaderKnobs:
         batch_size, window = _number(loader, "batch_size"), getattr(loader, "window_size", None)
         if batch_size is None:
             batch_size = _number(getattr(loader, "batch_sampler", None), "batch_size")
-        parts = [
-            parts[0] for parts in getattr(getattr(getattr(loader, "dataset", None), "layout", None), "datasets", ())
-        ]
+        layout = getattr(getattr(loader, "dataset", None), "layout", None)
+        parts = [parts[0] for parts in getattr(layout, "datasets", ())]
         decoded = [part for part in parts if part.access == DECODED]
         widest = max(decoded, key=lambda part: part.stored_row_nbytes, default=None)
+        names = {
+            key: getattr(function, "__name__", type(function).__name__)
+            for key in ("batch_transform", "collate_fn")
+            if (function := getattr(loader, key, None)) is not None
+        }
         # A stock DataLoader always has a collate_fn: torch's own is nothing that its user could leave out.
-        collate_fn = _name(getattr(loader, "collate_fn", None))
+        if names.get("collate_fn") in ("default_collate", "default_convert"):
+            del names["collate_fn"]
         return cls(
             batch_size=batch_size,
             num_workers=_number(loader, "num_workers"),
@@ -73,20 +77,15 @@ class LoaderKnobs:
             first_window_rows=_number(window, "first_window_rows"),
             persistent_workers=getattr(loader, "persistent_workers", None),
             pin_memory=getattr(loader, "pin_memory", None),
-            batch_transform=_name(getattr(loader, "batch_transform", None)),
-            collate_fn=None if collate_fn in ("default_collate", "default_convert") else collate_fn,
             filters=widest.pipeline.describe() if widest is not None else "",
             via_h5py=next((f"{part.path}: {part.reason}" for part in parts if part.access == VIA_H5PY), ""),
+            **names,
         )
 
 
 def _number(owner: Any, name: str) -> int | None:
     value = getattr(owner, name, None)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _name(function: Any) -> str | None:
-    return None if function is None else str(getattr(function, "__name__", type(function).__name__))
 
 
 def least_amplification(statistics: LoaderStatistics, rows_ahead: int) -> float:
@@ -139,7 +138,7 @@ _TURNS = {
     "batch_size": ("", "more work for each launch and each hand-over; yours to decide, it changes training"),
     "staging": ("h5stream stage FILE, on a local disk or tmpfs", "memory answers at once"),
     "order": ("shuffle=True without a sampler, or a larger window", "each chunk is then decoded once"),
-    "filters": ("repack with lz4", f"a thread decodes {size(FAST_DECODE_BYTES_PER_S, '/s')} of it"),
+    "filters": ("repack with lz4", f"a thread decodes {text_of_bytes(FAST_DECODE_BYTES_PER_S, '/s')} of it"),
     "storage of the field": (
         "repack it with an ordinary filter and type",
         "threads do not help: h5py's lock lets one in at a time",
@@ -162,13 +161,17 @@ _TURNS = {
 
 def _turn(knob: str, present: object, speedup: float | None = None, try_next: object = "", why: str = "") -> Turn:
     to_try, reason = _TURNS.get(knob, ("", ""))
-    told = "n/a" if present is None else str(present)
-    tried = "n/a" if try_next is None else str(try_next) or to_try
-    return Turn(knob=knob, present=told, try_next=tried, why=why or reason, speedup=speedup)
+    said, tried = (NA if value is None else str(value) for value in (present, try_next))
+    return Turn(knob, said, tried or to_try, why or reason, speedup)
 
 
 def _rate(nbytes: int, seconds: float) -> str:
-    return size(nbytes / seconds if seconds else None, "/s")
+    return text_of_bytes(nbytes / seconds if seconds else None, "/s")
+
+
+def _without(share: float) -> float:
+    """Return how many times faster it gets if that share of the work is gone."""
+    return 1.0 / max(1.0 - share, 0.01)
 
 
 def _readers(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, torn: float) -> Limit:
@@ -181,8 +184,7 @@ def _readers(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, torn: 
         PLANNING: statistics.plan_s,
     }
     name = max(took, key=lambda part: took[part])
-    share, threads = took[name] / max(1e-9, sum(took.values())), statistics.threads
-    rows, decoded, turns = statistics.rows / max(1, statistics.chunks), statistics.decode_bytes_per_s, list[Turn]()
+    share, threads, turns = took[name] / max(1e-9, sum(took.values())), statistics.threads, list[Turn]()
     if name == DECODE and torn > TORN:
         turns.append(_turn("order", f"{torn:.1f} bytes decoded for each one used", torn))
     # Unless the loader may have more threads already, and starts fewer.
@@ -192,31 +194,31 @@ def _readers(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, torn: 
         turns.append(_turn("num_workers", knobs.num_workers, wanted / threads, wanted, why))
     if name == STORAGE:
         each = text_of_bytes(statistics.read_bytes / max(1, statistics.reads))
-        rate = f"{size(statistics.read_bytes_per_s, '/s')} a thread in reads of {each}"
+        rate = f"{text_of_bytes(statistics.read_bytes_per_s, '/s')} a thread in reads of {each}"
         turns.append(_turn("staging", "the files where they are", _without(share)))
     elif name == DECODE:
-        rate = f"{size(decoded, '/s')} a thread ({knobs.filters or 'its filters'}, {threads} of them)"
+        decoded = statistics.decode_bytes_per_s
+        rate = f"{text_of_bytes(decoded, '/s')} a thread ({knobs.filters or 'its filters'}, {threads} of them)"
         if decoded is not None and decoded < FAST_DECODE_BYTES_PER_S:
             gain = _without(share * (1 - decoded / FAST_DECODE_BYTES_PER_S))
             turns.append(_turn("filters", knobs.filters or "as written", gain))
     elif name == SCATTER:
         rate = f"{_rate(statistics.delivered_bytes, statistics.scatter_s)} a thread"
-        turns.append(_chunks("as written", "repack with chunks of whole rows", "rows then move in one piece"))
+        turns.append(Turn("chunks", "as written", "repack with chunks of whole rows", "rows then move in one piece"))
     elif name == H5PY:
         rate = f"{_rate(statistics.h5py_bytes, statistics.h5py_s)} under its lock"
         turns.append(_turn("storage of the field", knobs.via_h5py or "read through h5py"))
     else:
         rate = f"{1e9 * statistics.plan_s / max(1, statistics.rows):.0f} ns a row"
-        fewer = None if knobs.window_rows is None else max(1, knobs.window_rows // 4)
-        why = "fewer rows are sorted at a time, in cache; it mixes less, `h5stream tune` measures it"
-        smaller = _turn("window", knobs.window_rows, None, fewer, why)
-        larger = _chunks(f"{rows:.0f} rows each", "repack with larger chunks", "fewer places to look up")
-        turns.append(smaller if rows > ROWS_OF_A_CHUNK else larger)
+        turns.append(_less_planning(statistics.rows / max(1, statistics.chunks), knobs.window_rows))
     return Limit(name, f"{rate}; {share:.0%} of the readers' work", tuple(turns))
 
 
-def _chunks(present: str, try_next: str, why: str) -> Turn:
-    return _turn("chunks", present, None, try_next, why)
+def _less_planning(chunk_rows: float, window_rows: int | None) -> Turn:
+    if chunk_rows <= ROWS_OF_A_CHUNK:
+        return Turn("chunks", f"{chunk_rows:.0f} rows each", "repack with larger chunks", "fewer places to look up")
+    why = "fewer rows are sorted at a time, in cache; it mixes less, `h5stream tune` measures it"
+    return _turn("window", window_rows, None, None if window_rows is None else max(1, window_rows // 4), why)
 
 
 def _python(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
@@ -232,15 +234,15 @@ def _python(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
 
 def _start(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
     """Name the start of the epoch, and what brings the first batch sooner, of that only what is not so already."""
-    first_s = statistics.first_batch_s or 0.0
+    first_s, turns = statistics.first_batch_s or 0.0, []
     share = first_s / max(statistics.elapsed_s, 1e-9)
-    turns, speedup = [], _without(share)
+    speedup = _without(share)
     first_rows = knobs.window_rows if knobs.first_window_rows is None else knobs.first_window_rows
     fewer = max(knobs.batch_size or 1, (first_rows or 0) // 4)
     if first_rows is not None and fewer < first_rows:
-        window = "n/a" if knobs.window_rows is None else knobs.window_rows
+        present = f"{NA if knobs.window_rows is None else knobs.window_rows}, the first {first_rows}"
         why = "batches come when the first window is read; fewer rows mix less"
-        turns.append(_turn("window", f"{window}, the first {first_rows}", speedup, fewer, why))
+        turns.append(_turn("window", present, speedup, fewer, why))
     if knobs.num_workers == 0:
         why = "an epoch's first window is then read during the epoch before"
         turns.append(_turn("num_workers", 0, speedup, "1 or more", why))
@@ -249,14 +251,9 @@ def _start(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
 
 
 def _batch_overhead(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
-    each_s, rows = (
-        each / max(1, statistics.batches) for each in (statistics.wait_s + statistics.transform_s, statistics.rows)
+    spent_s, batches = statistics.wait_s + statistics.transform_s, max(1, statistics.batches)
+    measured = (
+        f"{1e6 * spent_s / batches:.0f} us to hand over a batch of {statistics.rows / batches:,.0f} rows; the readers "
+        f"idle {statistics.idle:.0%} of the time"
     )
-    idle = f"the readers idle {statistics.idle:.0%} of the time"
-    measured = f"{1e6 * each_s:.0f} us to hand over a batch of {rows:,.0f} rows; {idle}"
     return Limit(BATCH_TOO_SMALL, measured, (larger_batch(knobs, 2.0),))
-
-
-def _without(share: float) -> float:
-    """Return how many times faster it gets if that share of the work is gone."""
-    return 1.0 / max(1.0 - share, 0.01)

@@ -12,18 +12,16 @@ from rich.console import Console
 
 from h5stream import allowance
 from h5stream.advice.limits import Limit, LoaderKnobs, loop_limit
-from h5stream.advice.trials import length_of
+from h5stream.advice.suggestion import WAITING
+from h5stream.advice.trials import Meter, length_of, statistics_of
 from h5stream.device.facts import DeviceMemory, device_memory
 from h5stream.engine.statistics import LEAST_TOLD, LoaderStatistics
 from h5stream.errors import OptionError
 from h5stream.monitor.progress import Bar
-from h5stream.monitor.sample import NA, SystemSummary, percent, size, summarize
+from h5stream.monitor.sample import SystemSummary, summarize
 from h5stream.monitor.system import SystemMonitor
 from h5stream.notebook import ShownAsText
-from h5stream.structure import rows_of
-from h5stream.units import text_of_bytes
-
-clock = time.perf_counter
+from h5stream.units import percent, text_of_bytes, told
 
 LOW_UTILIZATION = 0.30  # mean GPU utilisation under which the summary warns
 
@@ -36,24 +34,21 @@ class EpochSummary(ShownAsText):
     ----------
     description : str
         What the epoch was called.
-    batches : int
-        Batches taken. Fewer than `expected_batches`: the loop ended early.
-    expected_batches : int or None
-        ``len(loader)``; None if it has none.
+    batches, expected_batches : int
+        Batches taken, fewer where the loop ended early, and ``len(loader)``, None if it has none.
     samples : int or None
         Rows taken; None if no batch told how many it has.
     epoch_s : float
         Seconds from the first ``next`` to the end.
-    batch_size : int or None
-        Rows of the largest batch.
-    expected_batch_size : int or None
-        What the loader was asked for. More than `batch_size`: the data has fewer rows, or the rank gets less.
-    wait_mean_s, wait_max_s : float or None
-        Seconds in ``next``, without the first. High beside the step: input-bound. Near 0: it is not.
-    wait_first_s : float or None
-        Seconds in the first ``next``. High: the first window is large, workers start, or storage is cold.
+    batch_size, expected_batch_size : int or None
+        Rows of the largest batch, fewer where the data, or what the rank gets of it, has fewer, and as asked for.
+    wait_mean_s, wait_max_s, wait_first_s : float or None
+        Seconds in ``next``, without the first, and of that. High beside the step: input-bound. The first alone: the
+        first window is large, workers start, or storage is cold.
     waiting_share : float
         Share of the epoch spent in ``next``, 0 to 1. Under 0.05: not input-bound; over 0.2: strongly.
+    knobs : LoaderKnobs
+        The loader's settings.
     first_memory, memory : DeviceMemory or None
         GPU memory in tensors at the first batch, and at the end; None where CUDA is not used.
     machine : SystemSummary or None
@@ -62,8 +57,6 @@ class EpochSummary(ShownAsText):
         Mean utilisation of the GPU that was used, 0 to 1. Low (under 0.3): it mostly waits.
     statistics : LoaderStatistics or None
         The loader's own; None if it keeps none.
-    knobs : LoaderKnobs
-        The loader's settings.
     limit : Limit or None
         What limited the loop, where it can be named.
 
@@ -115,24 +108,23 @@ class EpochSummary(ShownAsText):
         return self.gpu_ratio is not None and self.gpu_ratio < LOW_UTILIZATION
 
     def __str__(self) -> str:
-        samples = NA if self.samples_per_s is None else f"{self.samples_per_s:,.0f}"
         early, memory = "", self.memory
+        allocated, peak = (memory.allocated_bytes, memory.peak_bytes) if memory is not None else (None, None)
         if self.expected_batches is not None and self.batches < self.expected_batches:
             early = f" | ended after {self.batches} of {self.expected_batches} batches"
         cpu = self.machine.cpu_ratio if self.machine is not None else None
         # What went into making batches of rows that were there, where it is not next to nothing.
         share = self.statistics.transform_s / self.epoch_s if self.statistics is not None and self.epoch_s else 0.0
         made = f" (tensors, batch_transform and collate_fn: {percent(share)})" if share >= LEAST_TOLD else ""
-        sizes = (NA if rows is None else str(rows) for rows in (self.batch_size, self.expected_batch_size))
+        sizes = (told(rows, "{}") for rows in (self.batch_size, self.expected_batch_size))
         waits = (self.wait_mean_s, self.wait_max_s, self.wait_first_s)
         lines = (
-            f"{self.description or 'epoch'}: {self.epoch_s:.1f}s | {samples} samples/s | "
+            f"{self.description or 'epoch'}: {self.epoch_s:.1f}s | {told(self.samples_per_s, '{:,.0f}')} samples/s | "
             f"{self.batches_per_s:.1f} batches/s{early}",
             "Batch size: {} (expected: {})".format(*sizes),
-            f"GPU memory: {size(memory.allocated_bytes if memory else None)} allocated, "
-            f"{size(memory.peak_bytes if memory else None)} peak",
+            f"GPU memory: {text_of_bytes(allocated)} allocated, {text_of_bytes(peak)} peak",
             "DataLoader avg: {}, max: {} (first batch: {})".format(
-                *(NA if seconds is None else f"{1e3 * seconds:.1f}ms" for seconds in waits)
+                *(told(seconds and 1e3 * seconds, "{:.1f}ms") for seconds in waits)
             ),
             f"Waiting for data: {percent(self.waiting_share)} of the time{made}",
             f"Mean utilisation: GPU {percent(self.gpu_ratio)} | CPU {percent(cpu.mean if cpu else None)}",
@@ -149,12 +141,11 @@ class EpochSummary(ShownAsText):
         """
         if self.low_utilization:
             head = f"LOW GPU UTILIZATION ({percent(self.gpu_ratio)})!"
-        elif self.gpu_ratio is None and self.waiting_share > 0.2 and self.limit is not None:
+        elif self.gpu_ratio is None and self.waiting_share > WAITING and self.limit is not None:
             head = f"INPUT-BOUND: {self.waiting_share:.0%} of the time went into waiting for data."
         else:
             return ()
         why = "this loader keeps no statistics" if self.statistics is None else "too short to tell"
-        cause = f"n/a ({why})." if self.limit is None else str(self.limit)
         turns = () if self.limit is None else self.limit.turns
         values = {
             "batch_size": self.knobs.batch_size,
@@ -164,7 +155,7 @@ class EpochSummary(ShownAsText):
         }
         named = {turn.knob for turn in turns}
         others = [f"{name} (current: {value})" for name, value in values.items() if name not in named and value]
-        lines = [f"{head} Likely cause: {cause}", *(f"   - {turn}" for turn in turns)]
+        lines = [f"{head} Likely cause: {self.limit or f'n/a ({why}).'}", *(f"   - {turn}" for turn in turns)]
         return (*lines, *([f"   other knobs: {', '.join(others)}"] if others else []))
 
 
@@ -254,46 +245,29 @@ class Tracked:
                 monitor = stack.enter_context(SystemMonitor())
             epoch = _Epoch(self, monitor)
             try:
-                yield from epoch.batches()
+                yield from epoch.meter.batches_of(self.loader, epoch.show)
             finally:
                 self.summary = epoch.end()
 
 
 class _Epoch:
-    """One pass."""
+    """One pass: what is shown of it, and summed up."""
 
     def __init__(self, of: Tracked, monitor: SystemMonitor | None) -> None:
         self._loader, self._monitor, self._description = of.loader, monitor, of.description
-        self._total, self._waits = length_of(of.loader), WaitClock()
+        self._total, self.meter = length_of(of.loader), Meter()
         console = of.console or Console(stderr=True)
         self._bar = Bar(console, of.description or "epoch", unit="batches", total=self._total)
         self._bar.start()
         self._stride = max(1, round(of.every * (self._total or 100)))
-        self._samples = 0
-        self._largest: int | None = None
         self._first_memory: DeviceMemory | None = None
         self._began_at_s, self._began_s = time.time(), time.perf_counter()
         if monitor is not None:
-            self._before, monitor.data_wait = monitor.data_wait, self._waits.share
+            self._before, monitor.data_wait = monitor.data_wait, self.meter.share
 
-    def batches(self) -> Iterator[Any]:
-        """Return the batches."""
-        iterator = iter(self._loader)
-        while True:
-            batch, there = self._waits.take(iterator)
-            if not there:
-                return
-            self._count(rows_of(batch))
-            # Handed over, not shared: a name of ours would keep the batch's memory while the loop runs.
-            held = [batch]
-            del batch
-            yield held.pop()
-
-    def _count(self, rows: int | None) -> None:
-        count = self._waits.batches
-        if rows is not None:
-            self._samples += rows
-            self._largest = rows if self._largest is None else max(self._largest, rows)
+    def show(self) -> None:
+        """Show how far it is; called with each batch."""
+        count, rows = self.meter.batches, self.meter.rows
         if count == 1 and (memory := device_memory()) is not None:
             self._first_memory = memory
             self._bar.say(f"GPU memory at the first batch: {text_of_bytes(memory.allocated_bytes)}")
@@ -303,7 +277,7 @@ class _Epoch:
         elif not self._bar.is_due():
             return
         elapsed_s = time.perf_counter() - self._began_s
-        many, unit = (self._samples, "samples/s") if self._samples else (count, "batches/s")
+        many, unit = (rows, "samples/s") if rows else (count, "batches/s")
         rate = f"{many / elapsed_s if elapsed_s else 0:,.0f} {unit}"
         self._bar.show_batches(count, self._total, elapsed_s, rate, note)
 
@@ -318,80 +292,27 @@ class _Epoch:
             self._monitor.data_wait = self._before
             machine = summarize([one for one in self._monitor.history if one.time_s >= self._began_at_s])
         self._bar.stop()
-        knobs, waits = LoaderKnobs.of(self._loader), self._waits
-        ask = getattr(self._loader, "stats", None)
-        statistics = found if isinstance(found := ask() if callable(ask) else None, LoaderStatistics) else None
-        is_known = statistics is not None and bool(statistics.batches)
+        knobs, meter, statistics = LoaderKnobs.of(self._loader), self.meter, statistics_of(self._loader)
         summary = EpochSummary(
             description=self._description,
-            batches=waits.batches,
+            batches=meter.batches,
             expected_batches=self._total,
-            samples=None if self._largest is None else self._samples,
+            samples=None if meter.largest is None else meter.rows,
             epoch_s=elapsed_s,
-            batch_size=self._largest,
+            batch_size=meter.largest,
             expected_batch_size=knobs.batch_size,
-            wait_mean_s=waits.mean_s,
-            wait_max_s=None if waits.mean_s is None else waits.longest_s,
-            wait_first_s=waits.first_s,
-            waiting_share=min(1.0, waits.total_s / elapsed_s) if elapsed_s else 0.0,
+            wait_mean_s=meter.mean_s,
+            wait_max_s=None if meter.mean_s is None else meter.longest_s,
+            wait_first_s=meter.first_s,
+            waiting_share=min(1.0, meter.total_s / elapsed_s) if elapsed_s else 0.0,
             knobs=knobs,
             first_memory=self._first_memory,
             memory=device_memory(),
             machine=machine,
             gpu_ratio=gpu_ratio(machine, self._device),
             statistics=statistics,
-            limit=loop_limit(statistics, knobs, cpus=allowance.cpus()) if statistics and is_known else None,
+            limit=loop_limit(statistics, knobs, cpus=allowance.cpus()) if statistics and statistics.batches else None,
         )
         if summary.batches:
             self._bar.say(str(summary), soft_wrap=self._bar.disable)
         return summary
-
-
-class WaitClock:
-    """Times the waits of one loop.
-
-    # Guarantees: `take` is called by the loop alone and alone writes; `share` is called by one other thread, the
-    monitor's, and sees a wait that is still going on. No lock: each figure is one number.
-    """
-
-    def __init__(self) -> None:
-        self.batches = 0
-        self.first_s: float | None = None
-        self.longest_s = 0.0
-        self.total_s = 0.0
-        self._began_s: float | None = None
-        self._seen_s, self._seen_at_s = 0.0, clock()
-
-    def take(self, iterator: Iterator[Any]) -> tuple[Any, bool]:
-        """Return the next value, and whether there was one."""
-        self._began_s = began_s = clock()
-        try:
-            value = next(iterator)
-        except StopIteration:
-            return None, False
-        finally:
-            waited_s = clock() - began_s
-            self._began_s = None
-            self.total_s += waited_s
-        self.batches += 1
-        if self.first_s is None:
-            self.first_s = waited_s
-        else:
-            self.longest_s = max(self.longest_s, waited_s)
-        return value, True
-
-    @property
-    def mean_s(self) -> float | None:
-        """Seconds of a wait after the first, on average; None before there is one."""
-        if self.batches < 2 or self.first_s is None:
-            return None
-        return (self.total_s - self.first_s) / (self.batches - 1)
-
-    def share(self) -> float:
-        """Return the share of the time since the last call that was spent waiting, 0 to 1."""
-        now_s, began_s = clock(), self._began_s
-        waited_s = self.total_s + (now_s - began_s if began_s is not None else 0.0)
-        passed_s, new_s = now_s - self._seen_at_s, waited_s - self._seen_s
-        self._seen_s, self._seen_at_s = waited_s, now_s
-        # The wait may have ended between the two readings, and is then counted a moment early or late.
-        return min(1.0, max(0.0, new_s / passed_s)) if passed_s > 0 else 0.0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
+import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -65,15 +67,83 @@ class Trial:
         return min(1.0, max(0.0, (self.waited_s - self._start_s) / max(self.elapsed_s - self._start_s, 1e-9)))
 
 
+class Meter:
+    """Takes the batches of a loader, and counts them, their rows, and how long they were waited for.
+
+    It is over so many seconds after the first batch, and not before the second.
+
+    # Guarantees: `batches_of` is run by the loop alone, which alone writes; `share` is called by one other thread, a
+    monitor's, and sees a wait that is still going on. No lock: each figure is one number.
+    """
+
+    def __init__(self, seconds: float = math.inf) -> None:
+        self.batches = self.rows = self.epochs = 0  # epochs that came to their end
+        self.is_over = False
+        self.largest: int | None = None  # rows of a batch; None while none told how many it has
+        self.first_s: float | None = None  # seconds of the first wait
+        self.longest_s = self.total_s = 0.0  # of the others, and of all
+        self._seconds, self._ends_s = seconds, math.inf
+        self._asked_s: float | None = None
+        self._seen_s, self._seen_at_s = 0.0, clock()
+
+    def batches_of(self, loader: Any, arrived: Callable[[], None] = lambda: None) -> Generator[Any, None, None]:
+        """Yield the batches of an epoch; `arrived` is called when one was counted."""
+        self._asked_s = clock()
+        iterator = iter(loader)
+        try:
+            while (batch := next(iterator, _END)) is not _END:
+                waited_s = self._waited(self._asked_s)
+                if self.first_s is None:
+                    self.first_s, self._ends_s = waited_s, self._asked_s + waited_s + self._seconds
+                else:
+                    self.longest_s = max(self.longest_s, waited_s)
+                self._asked_s = None
+                self.batches, rows = self.batches + 1, rows_of(batch)
+                if rows is not None:
+                    self.rows, self.largest = self.rows + rows, max(rows, self.largest or 0)
+                arrived()
+                # Handed over, not shared: a name of ours would keep the batch's memory while the loop runs.
+                held = [batch]
+                del batch
+                yield held.pop()
+                self._asked_s = clock()
+                if self._asked_s >= self._ends_s and self.batches > 1:
+                    self.is_over = True
+                    return
+            self.epochs += 1
+        finally:
+            if self._asked_s is not None:
+                self.is_over |= self._asked_s + self._waited(self._asked_s) >= self._ends_s
+                self._asked_s = None
+            if callable(close := getattr(iterator, "close", None)):
+                close()
+
+    def _waited(self, asked_s: float) -> float:
+        waited_s = clock() - asked_s
+        self.total_s += waited_s
+        return waited_s
+
+    @property
+    def mean_s(self) -> float | None:
+        """Seconds of a wait after the first, on average; None before there is one."""
+        return (self.total_s - (self.first_s or 0.0)) / (self.batches - 1) if self.batches > 1 else None
+
+    def share(self) -> float:
+        """Return the share of the time since the last call that was spent waiting, 0 to 1."""
+        now_s, asked_s = clock(), self._asked_s
+        waited_s = self.total_s + (now_s - asked_s if asked_s is not None else 0.0)
+        passed_s, new_s = now_s - self._seen_at_s, waited_s - self._seen_s
+        self._seen_s, self._seen_at_s = waited_s, now_s
+        # The wait may have ended between the two readings, and is then counted a moment early or late.
+        return min(1.0, max(0.0, new_s / passed_s)) if passed_s > 0 else 0.0
+
+
 def first_batch(loader: Any) -> Any:
     """Take one batch, and end that iteration; a loader that has none is an error."""
-    iterator = iter(loader)
-    try:
-        return next(iterator)
-    except StopIteration:
-        raise OptionError("the loader gives no batch, so there is nothing to measure") from None
-    finally:
-        _close(iterator)
+    with contextlib.closing(Meter().batches_of(loader)) as batches:
+        for batch in batches:
+            return batch
+    raise OptionError("the loader gives no batch, so there is nothing to measure")
 
 
 def time_step(step: Step, batch: Any, seconds: float) -> Trial:
@@ -98,48 +168,36 @@ def _timed(step: Step, batch: Any, count: int) -> tuple[float, bool]:
 def time_loop(loader: Any, step: Step | None, seconds: float, *, step_s: float = 0.0) -> Trial:
     """Iterate over a loader, epoch after epoch, until so many seconds after its first batch; two at least."""
     stride = max(1, round(SYNCHRONIZE_S / step_s)) if step_s else 0
-    kept: list[LoaderStatistics] = []
-    batches = rows = epochs = 0
-    waited_s = first_s = 0.0
-    began_s = ends_s = clock()
-    while True:
-        before, asked_s = batches, clock()
-        iterator = iter(loader)
-        try:
-            while (batch := next(iterator, _END)) is not _END:
-                got_s = clock()
-                waited_s += got_s - asked_s
-                if not batches:
-                    first_s, ends_s = got_s - began_s, got_s + seconds
-                batches, rows = batches + 1, rows + (rows_of(batch) or 0)
+    began_s, meter, kept, before = clock(), Meter(seconds), list[LoaderStatistics](), -1
+    while not meter.is_over and before < meter.batches:
+        before = meter.batches
+        with contextlib.closing(meter.batches_of(loader)) as batches:
+            for batch in batches:
                 if step is not None:
                     step(batch)
-                    if stride and batches % stride == 0:
+                    if stride and meter.batches % stride == 0:
                         synchronize()
-                asked_s = clock()
-                if asked_s >= ends_s and batches >= 2:
-                    break
-            else:
-                waited_s += clock() - asked_s
-                epochs += 1
-        finally:
-            _close(iterator)
-        if isinstance(found := loader.stats() if hasattr(loader, "stats") else None, LoaderStatistics):
+        if (found := statistics_of(loader)) is not None:
             kept.append(found)
-        if batch is not _END or batches == before or clock() >= ends_s:
-            break
     on_device = synchronize() if step is not None else False
     return Trial(
-        batches=batches,
-        rows=rows,
+        batches=meter.batches,
+        rows=meter.rows,
         elapsed_s=clock() - began_s,
-        waited_s=waited_s,
-        first_s=first_s,
+        waited_s=meter.total_s,
+        first_s=meter.first_s or 0.0,
         epoch_batches=length_of(loader),
-        whole_epochs=epochs > 0,
+        whole_epochs=meter.epochs > 0,
         on_device=on_device,
         statistics=combined(kept) if kept else None,
     )
+
+
+def statistics_of(loader: Any) -> LoaderStatistics | None:
+    """Return the loader's own statistics; None where it keeps none."""
+    ask = getattr(loader, "stats", None)
+    found = ask() if callable(ask) else None
+    return found if isinstance(found, LoaderStatistics) else None
 
 
 def length_of(loader: Any) -> int | None:
@@ -148,11 +206,6 @@ def length_of(loader: Any) -> int | None:
         return len(loader)
     except TypeError:  # of an iterable, or a DataLoader over one, which has a __len__ and raises
         return None
-
-
-def _close(iterator: Iterator[Any]) -> None:
-    if callable(close := getattr(iterator, "close", None)):
-        close()
 
 
 class Comparison(NamedTuple):

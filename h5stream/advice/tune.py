@@ -16,7 +16,7 @@ from typing import Any
 
 from h5stream import allowance
 from h5stream.advice.suggestion import Suggestion, above_zero
-from h5stream.advice.trials import Comparison, compare, spread_of, time_loop
+from h5stream.advice.trials import compare, spread_of, time_loop
 from h5stream.engine.footprint import WindowRows
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import BudgetError, WeakShuffleWarning
@@ -52,7 +52,7 @@ class Attempt:
     left: int = 0  # runs that may follow, at most
 
     @property
-    def setting(self) -> Setting:
+    def setting(self) -> tuple[int, int]:
         """What tells it from others."""
         return self.threads, self.window_rows
 
@@ -61,7 +61,6 @@ class Attempt:
 
 
 Measure = Callable[[str, int, WindowRows], Attempt]  # runs a setting: what is varied, threads, window
-Setting = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +73,9 @@ class Tuning(Suggestion):
         The loader's own choice, and ours.
     attempts : tuple of Attempt
         The best run of each setting, in the order in which they were first tried.
-    gain : float
-        How many times faster `best` is than `default`, both measured again in turns; 1.0 where `best` is `default`,
-        because nothing was faster beyond the noise.
-    spread : float
-        Share by which two runs of one setting differed.
+    gain, spread : float
+        How many times faster `best` is than `default`, both measured again in turns, 1.0 where nothing was faster
+        beyond the noise; and the share by which two runs of one setting differed.
     profile : Profile
         What to write with `h5stream.profiles.write_profile`.
     """
@@ -151,35 +148,33 @@ def tune(
         best = search(bench.measure, default, cpus=cpus, rows=bench.rows, batch_size=batch_size)
         bench.left = duels
         # A larger window may have been proposed for its mixing alone; its threads may still be worth having.
-        for proposed in (best, replace(best, window_rows=default.window_rows, blocks=default.blocks)):
-            if (found := bench.challenge(proposed)) is not None and found.is_faster:
-                break
+        bench.challenge(best) or bench.challenge(replace(best, window_rows=default.window_rows, blocks=default.blocks))
     return _tuning(bench)
 
 
 def search(measure: Measure, default: Attempt, *, cpus: int, rows: int, batch_size: int) -> Attempt:
     """Vary the threads from the default's on, then the window: each changes what the other finds little."""
+
+    def in_turns(settings: list[tuple[str, int, int]]) -> list[Attempt]:
+        # Compared are as many runs of each: the best of more runs is better without being faster.
+        rounds = [[measure(*setting) for setting in settings] for _ in range(ROUNDS)]
+        return [max(runs, key=lambda attempt: attempt.rows_per_s) for runs in zip(*rounds, strict=True)]
+
+    def fast(tried: list[Attempt], share: float) -> list[Attempt]:
+        least = share * max(attempt.rows_per_s for attempt in tried)
+        return [attempt for attempt in tried if attempt.rows_per_s >= least]
+
     window = default.window_rows
     counts = [n for n in thread_counts(cpus) if n != default.threads]
-    tried = _in_turns(measure, [("default", default.threads, window), *(("threads", n, window) for n in counts)])
+    tried = in_turns([("default", default.threads, window), *(("threads", n, window) for n in counts)])
     widest = max(tried, key=lambda attempt: attempt.threads)
     while widest.statistics and widest.statistics.read_busy > READING and widest.threads < 8 * cpus:
         widest = measure("threads", 2 * widest.threads, window)
         tried.append(widest)
-    fast = max(attempt.rows_per_s for attempt in tried)
-    chosen = min((a for a in tried if a.rows_per_s >= AS_FAST * fast), key=lambda attempt: attempt.threads)
+    chosen = min(fast(tried, AS_FAST), key=lambda attempt: attempt.threads)
     sizes = window_sizes(default, rows=rows, batch_size=batch_size)
-    windows = _in_turns(
-        measure, [(chosen.knob, chosen.threads, window), *(("window", chosen.threads, size) for size in sizes)]
-    )
-    fast = max(attempt.rows_per_s for attempt in windows)
-    return max((a for a in windows if a.rows_per_s >= WORTH_MIXING * fast), key=lambda attempt: attempt.window_rows)
-
-
-def _in_turns(measure: Measure, settings: list[tuple[str, int, int]]) -> list[Attempt]:
-    # Compared are as many runs of each: the best of more runs is better without being faster.
-    rounds = [[measure(*setting) for setting in settings] for _ in range(ROUNDS)]
-    return [max(runs, key=lambda attempt: attempt.rows_per_s) for runs in zip(*rounds, strict=True)]
+    windows = in_turns([(chosen.knob, chosen.threads, window), *(("window", chosen.threads, size) for size in sizes)])
+    return max(fast(windows, WORTH_MIXING), key=lambda attempt: attempt.window_rows)
 
 
 def thread_counts(cpus: int) -> tuple[int, ...]:
@@ -204,11 +199,10 @@ class Bench:
         self.source, self.batch_size, self.options = source, batch_size, options
         self._seconds, self._progress = seconds, progress
         self.left = self.rows = self.row_nbytes = 0
-        self.runs: dict[Setting, list[Attempt]] = {}
+        self.runs: dict[tuple[int, int], list[Attempt]] = {}
         self.default = self.best = Attempt(knob="default", threads=0, window_rows=0, blocks=0)
-        self.gain, self.spreads = 1.0, [0.0]
-        self.said: list[str] = []
-        self._duels: set[Setting] = set()
+        self.gain, self.spreads, self.said = 1.0, [0.0], list[str]()
+        self._duels: set[tuple[int, int]] = set()
 
     def measure(self, knob: str, threads: int, window: WindowRows) -> Attempt:
         """Run one setting, and note it; 0 threads stands for the loader's own choice."""
@@ -225,12 +219,12 @@ class Bench:
         self._progress(replace(attempt, left=self.left))
         return attempt
 
-    def challenge(self, proposed: Attempt) -> Comparison | None:
-        """Run it against the setting to be recommended so far, in turns; None where that was done before."""
+    def challenge(self, proposed: Attempt) -> bool:
+        """Run it against the setting to be recommended so far, in turns, unless that was done; tell if it is faster."""
         if proposed.setting in self._duels | {self.default.setting}:
-            return None
+            return False
         self._duels.add(proposed.setting)
-        rates: dict[Setting, list[float]] = {proposed.setting: [], self.best.setting: []}
+        rates: dict[tuple[int, int], list[float]] = {proposed.setting: [], self.best.setting: []}
         for turn in range(TURNS):
             for attempt in (proposed, self.best) if turn % 2 else (self.best, proposed):
                 rates[attempt.setting].append(self._told(self.run(attempt.knob, *attempt.setting)).rows_per_s)
@@ -245,19 +239,12 @@ class Bench:
         self.spreads.append(found.spread)
         if found.is_faster:
             self.best, self.gain = proposed, self.gain * found.gain
-        return found
+        return found.is_faster
 
     def run(self, knob: str, threads: int, window: WindowRows) -> Attempt:
         """Run a setting and note nothing."""
-        with H5StreamLoader(
-            self.source,
-            self.batch_size,
-            shuffle=True,
-            seed=0,
-            num_workers=threads or None,
-            window=window,
-            **self.options,
-        ) as loader:
+        given = self.options | {"num_workers": threads or None, "window": window}
+        with H5StreamLoader(self.source, self.batch_size, shuffle=True, seed=0, **given) as loader:
             layout, rows = loader.dataset.layout, loader.window_size.window_rows
             self.options["memory_budget"] = loader.memory_budget
             self.rows, self.row_nbytes = len(loader.dataset), layout.row_nbytes
@@ -347,27 +334,28 @@ def save_tune_plot(tuning: Tuning, path: str | Path) -> None:
     threads = [a for a in ran if a.knob in ("default", "threads")]
     windows = [a for a in ran if a.threads == tuning.best.threads]
     marks: dict[str, Any] = {}  # either may stand in one panel only; the legend has both
-    for axis, shown, place, label, title in (
-        (axes[0], threads, 0, "reader threads", f"window of {tuning.default.window_rows:,} rows"),
-        (axes[1], windows, 1, "window (rows)", f"{tuning.best.threads} thread(s)"),
+    for place, (axis, shown, label, title) in enumerate(
+        (
+            (axes[0], threads, "reader threads", f"window of {tuning.default.window_rows:,} rows"),
+            (axes[1], windows, "window (rows)", f"{tuning.best.threads} thread(s)"),
+        )
     ):
         axis.set_xscale("log", base=2)
         axis.set_xlabel(label)
         axis.set_title(title, fontsize=10)
         bare(axis)
-        curve = sorted((one.setting[place], one.rows_per_s / 1e6) for one in shown)
-        places = [one for one, _ in curve]
-        axis.plot(places, [rate for _, rate in curve], "o-", color=BLUE, linewidth=1.6)
+        places, rates = zip(*sorted((one.setting[place], one.rows_per_s / 1e6) for one in shown), strict=True)
+        axis.plot(places, rates, "o-", color=BLUE, linewidth=1.6)
         scales = ((1_000_000, "M"), (1_000, "k"), (1, ""))
         axis.set_xticks(places, [next(f"{n / by:.3g}{unit}" for by, unit in scales if n >= by) for n in places])
         axis.minorticks_off()
-        for one, colour, marker, size, name in (
-            (tuning.default, "#999999", "s", 9, "default"),
-            (tuning.best, RED, "*", 13, "chosen"),
+        for one, name, marker, look in (
+            (tuning.default, "default", "s", {"color": "#999999", "markersize": 9}),
+            (tuning.best, "chosen", "*", {"color": RED, "markersize": 13}),
         ):
-            look = {"color": colour, "markersize": size, "label": name, "linestyle": "none", "zorder": 3}
             if one in shown:
-                (marks[name],) = axis.plot([one.setting[place]], [one.rows_per_s / 1e6], marker, **look)
+                at = [one.setting[place]], [one.rows_per_s / 1e6]
+                (marks[name],) = axis.plot(*at, marker, label=name, linestyle="none", zorder=3, **look)
     axes[0].set_ylabel("million rows/s")
     axes[0].set_ylim(0, 1.15 * max(a.rows_per_s for a in ran) / 1e6)
     axes[0].legend(marks.values(), marks.keys(), loc="lower right", frameon=False, fontsize=9)

@@ -25,12 +25,11 @@ if TYPE_CHECKING:
     from h5stream.baseline.measure import Checked, Measurement
     from h5stream.loader import H5StreamLoader
 
-_REPEATED_S = 20.0
-"""Seconds; a first epoch shorter than this is followed by another, in memory that has been touched."""
+_REPEATED_S = 20.0  # a first epoch shorter than this is followed by another, in memory that has been touched
+_SAMPLE_ROWS = 524_288
 
+# Of the columns, so that rows that are printed one after the other stand below one another in 80 characters.
 _WIDTHS = {"rows/s": 12, "batches/s": 9, "data": 10, "1st batch": 9, "memory": 8}
-"""Of the columns, so that rows that are printed one after the other stand below one another in 80 characters."""
-
 
 # As the README's table has them.
 _WORDS = {
@@ -40,8 +39,8 @@ _WORDS = {
     "naive": "one row per __getitem__ through h5py, {workers} worker processes",
 }
 
+# Shows how many rows of so many are done of something that has a title.
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
-"""Shows how many rows of so many are done of something that has a title."""
 
 
 @dataclass(slots=True)
@@ -59,28 +58,28 @@ class Report:
 
     def begin(self, given: dict[str, Any], loader: H5StreamLoader) -> None:
         """Take in, and print, what is measured."""
-        paths, layout, samples = given["dataset"], loader.dataset.layout, given["samples"]
+        paths, layout, samples, window = given["dataset"], loader.dataset.layout, given["samples"], loader.window_size
+        nbytes = sum(Path(path).stat().st_size for path in paths)
         self.facts = {
             "file": paths[0] if len(paths) == 1 else paths,
-            "file_bytes": sum(Path(path).stat().st_size for path in paths),
+            "file_bytes": nbytes,
             "rows": layout.samples,
             "row_bytes": layout.row_nbytes,
             "samples": "" if samples is None else repr(samples),
             "batch_size": loader.batch_size,
             "threads": loader.num_workers,
-            "window_rows": loader.window_size.window_rows,
+            "window_rows": window.window_rows,
             "memory_budget": loader.memory_budget,
-            "notice": loader.window_size.notice,
+            "notice": window.notice,
         }
         if self.console is not None:
-            what, on_disk = "rows" if samples is None else "samples", text_of_bytes(self.facts["file_bytes"])
             prose(
                 self.console,
-                f"{options.named(paths)}: {layout.samples:,} {what} of {text_of_bytes(layout.row_nbytes)}, {on_disk} "
-                f"on disk; shuffled batches of {loader.batch_size:,} rows, {loader.num_workers} thread(s), windows of "
-                f"{loader.window_size.window_rows:,} rows",
+                f"{options.named(paths)}: {layout.samples:,} {'rows' if samples is None else 'samples'} of "
+                f"{text_of_bytes(layout.row_nbytes)}, {text_of_bytes(nbytes)} on disk; shuffled batches of "
+                f"{loader.batch_size:,} rows, {loader.num_workers} thread(s), windows of {window.window_rows:,} rows",
             )
-            notes(self.console, filter(None, [loader.window_size.notice]), set())
+            notes(self.console, filter(None, [window.notice]), set())
 
     def add(self, measured: Measurement) -> Measurement:
         """Take in, and print, what was measured."""
@@ -143,12 +142,21 @@ def bench_command(
             if not files:
                 from h5stream.baseline.measure import write_sample_file
 
-                with progress("writing a sample file", 524_288) as show:
-                    paths = [str(write_sample_file(Path(folder, "sample.h5"), 524_288, progress=show))]
+                with progress("writing a sample file", _SAMPLE_ROWS) as show:
+                    paths = [str(write_sample_file(Path(folder, "sample.h5"), _SAMPLE_ROWS, progress=show))]
             given = options.loader_of(paths, fields, samples, batch_size, threads, window, memory_budget)
             names = _measure(report, given, seconds, check, progress)
             if files:
-                report.lines = _lines(files, fields, samples, names, given["batch_size"])
+                from h5stream.advice.program import loader_lines
+
+                if samples:
+                    names = options.listed_names(fields) or [] if not options.is_python(fields) else []
+                report.lines = loader_lines(
+                    files[0] if len(files) == 1 else files,
+                    {"": f"({fields})"} if options.is_python(fields) else names,
+                    batch_size=given["batch_size"],
+                    samples=samples,
+                )
         except KeyboardInterrupt:
             report.interrupted = True
     if as_json:
@@ -201,31 +209,18 @@ def _measure(report: Report, given: dict[str, Any], seconds: float, check: bool,
     return names
 
 
-def _lines(files: Sequence[str], fields: str, samples: str, names: Sequence[str], batch_size: int) -> Sequence[str]:
-    """Return the Python that streams what was measured."""
-    from h5stream.advice.program import loader_lines
-
-    source = files[0] if len(files) == 1 else files
-    if options.is_python(fields):
-        return loader_lines(source, {"": f"({fields})"}, batch_size=batch_size, samples=samples)
-    named = (options.listed_names(fields) or []) if samples else names
-    return loader_lines(source, named, batch_size=batch_size, samples=samples)
-
-
 def print_row(console: Console, measured: Measurement, *, header: bool) -> None:
     """Print what was measured of one loader, below the names of the columns if that is the first."""
-    wide = max(9, min(24, console.width - sum(_WIDTHS.values()) - len(_WIDTHS)))
-    titles = [("loader", wide), *_WIDTHS.items()]
+    wide, first = max(9, min(24, console.width - sum(_WIDTHS.values()) - len(_WIDTHS))), measured.first_batch_s
     columns = [
         Column(name if header else "", width=width, justify="right" if k else "left", overflow="fold")
-        for k, (name, width) in enumerate(titles)
+        for k, (name, width) in enumerate([("loader", wide), *_WIDTHS.items()])
     ]
-    first = measured.first_batch_s
     row = (
         measured.name,
         f"{measured.rows_per_s:,.0f}",
         f"{measured.batches_per_s:,.2f}" if measured.batches else "none",
-        f"{text_of_bytes(measured.nbytes / measured.seconds)}/s",
+        text_of_bytes(measured.nbytes / measured.seconds, "/s"),
         f">{measured.seconds:.1f} s" if first is None else f"{first:.2f} s",
         text_of_bytes(measured.peak_nbytes),
     )
@@ -235,12 +230,10 @@ def print_row(console: Console, measured: Measurement, *, header: bool) -> None:
 def print_end(console: Console, report: Report) -> None:
     """Print what the rows come to."""
     ours = [one for one in report.results if one.name != "naive"]
-    naive = next((one for one in report.results if one.name == "naive"), None)
+    naive, checked = next((one for one in report.results if one.name == "naive"), None), report.checked
     if naive is not None and naive.rows:
-        times = {one.name: one.rows_per_s / naive.rows_per_s for one in ours}
-        said = ", ".join(
-            f"{name} {ratio:,.0f}" if ratio >= 10 else f"{name} {ratio:.2g}" for name, ratio in times.items()
-        )
+        times = ((one.name, one.rows_per_s / naive.rows_per_s) for one in ours)
+        said = ", ".join(f"{name} {ratio:,.0f}" if ratio >= 10 else f"{name} {ratio:.2g}" for name, ratio in times)
         # Rows read are at least those delivered, so that is what ours is at the least.
         least = f" It finished no batch in {naive.seconds:.0f} s; the rows that it had read by then count."
         prose(console, f"x naive: {said}." if naive.batches else f"x naive, at least: {said}.{least}", style="bold")
@@ -255,16 +248,12 @@ def print_end(console: Console, report: Report) -> None:
         stopped = "; ".join(one.name for one in report.results if one.stopped)
         said = "1st batch: time to it. memory: growth of resident memory, worker processes included."
         prose(console, said + (f" Stopped before the epoch's end: {stopped}." if stopped else ""), style="dim")
-    if (checked := report.checked) is not None:
+    if checked is not None and checked.problem:
+        prose(console, f"WRONG: {checked.problem}", style="bold red")
+    elif checked is not None:
         each = "each" if checked.rows == checked.total else f"{checked.rows:,}, as many as there was time for,"
-        if checked.problem:
-            prose(console, f"WRONG: {checked.problem}", style="bold red")
-        else:
-            said = f"Checked: {each} of {checked.total:,} rows came once, with h5py's bytes."
-            prose(console, said, style="green")
-    if report.lines:
-        prose(console, "To stream it:")
-    for one_line in report.lines:
-        line(console, f"    {one_line}" if one_line else "")
+        prose(console, f"Checked: {each} of {checked.total:,} rows came once, with h5py's bytes.", style="green")
+    for one_line in ["To stream it:", *(f"    {one}" for one in report.lines)] if report.lines else ():
+        line(console, one_line.rstrip())
     if report.interrupted:
         interrupted(console, "this is what was measured until then" if ours else "nothing was measured yet")

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from h5stream.cli import options
-from h5stream.cli.showing import indented, interrupted, print_json, prose, safe_console, verdict
+from h5stream.cli.showing import advice, indented, interrupted, print_json, prose, safe_console
 from h5stream.errors import OptionError
 from h5stream.monitor.progress import Bar
 
@@ -74,7 +74,7 @@ def diagnose_command(
         return
     console = safe_console()
     console.print(Text(f"{options.named(paths)}: {settings}", style="dim"))
-    verdict(console, found, found.arithmetic)
+    console.print(advice(found))
     if found.statistics is not None:
         console.print(Text("the loader alone:", style="dim"))
         indented(console, str(found.statistics), style="dim")

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console, ConsoleOptions, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Column, Table
@@ -91,16 +91,23 @@ def interrupted(console: Console, what: str) -> None:
     prose(console, f"Interrupted: {what}.", style="yellow")
 
 
-def verdict(console: Console, found: Suggestion, details: Sequence[str] = ()) -> None:
-    """Print an answer in bold, what it follows from, and its caveats."""
-    console.print(Text(f"{found.title}: {found.answer}", style="bold"))
-    for text in (*details, *(f"note: {caveat}" for caveat in found.caveats)):
-        indented(console, text)
-
-
 def indented(console: Console, text: str, style: str = "") -> None:
     """Print a sentence two columns in, also where it is broken."""
     console.print(Padding(Text(text, style=style), (0, 0, 0, 2), expand=False))
+
+
+def advice(found: Suggestion, *, with_arithmetic: bool = True) -> Group:
+    """Lay a suggestion out: its answer, then arithmetic, notes and sources beside their labels."""
+    parts: list[tuple[str, list[RenderableType]]] = []
+    for label, lines, style in (
+        ("because", found.arithmetic if with_arithmetic else (), ""),
+        ("note", found.caveats, "yellow"),
+        ("source", found.sources, "dim"),
+    ):
+        # As padding and not as spaces, an indent also holds where the line is folded.
+        indents = [(line.lstrip(), len(line) - len(line.lstrip())) for line in lines]
+        parts.append((label, [Padding(Text(line, style=style), (0, 0, 0, indent)) for line, indent in indents]))
+    return Group(Text(f"{found.title}: {found.answer}", style="bold"), labelled(parts, width=8))
 
 
 def print_json(value: Any) -> None:

@@ -8,13 +8,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from h5stream.advice.suggestion import batch_rows
 from h5stream.cli import options
-from h5stream.cli.showing import labelled, print_json, safe_console
+from h5stream.cli.showing import advice, print_json, safe_console
 from h5stream.errors import OptionError
 
 if TYPE_CHECKING:
@@ -86,11 +84,11 @@ def suggest_command(
     """Suggest batch size, reader threads, memory and more, with the arithmetic. Nothing is applied."""
     data = _data_of(files or [], fields, samples, row_bytes, rows, chunk_bytes)
     from h5stream import allowance
-    from h5stream.training.gpu_memory import gpu_memory as gpu_memory_of
+    from h5stream.training.memory import gpu_memory as gpu_memory_of
     from h5stream.training.presets import Setting, preset_for, validation_batch
     from h5stream.training.steps import what_to_try_first
 
-    cpus, available_bytes = allowance.cpus(), allowance.memory_available_bytes()
+    cpus = allowance.cpus()
     preset = None if gpu is None and gpu_memory is None else preset_for(gpu, memory_gib=gpu_memory, cpus=cpus)
     # Without a GPU's preset: the default batch of these rows, and the DataLoader's default prefetch.
     usual = batch_rows(data["rows"] or sys.maxsize, data["row_bytes"] or 1)
@@ -104,7 +102,7 @@ def suggest_command(
     here = setting if workers is not None else replace(setting, workers=min(setting.workers, cpus))
     found: dict[str, Suggestion] = {} if preset is None else {"preset": preset}
     found["validation_batch"] = validation_batch(setting.batch_size, rule=validation)
-    found |= _host_memory(data, setting, threads or here.workers, memory_budget, available_bytes)
+    found |= _host_memory(data, setting, threads or here.workers, memory_budget)
     if parameters is not None:
         if preset is None:
             raise OptionError("--parameters needs --gpu or --gpu-memory: the memory that the model must fit")
@@ -120,18 +118,17 @@ def suggest_command(
     found["what_to_try_first"] = what_to_try_first(
         here, precision=precision, waiting_share=waiting, preset=preset, cpus=cpus
     )
+    _print(found, batch_size, as_json)
+
+
+def _print(found: dict[str, Suggestion], batch_size: int | None, as_json: bool) -> None:
     if as_json:
         print_json({name: value.to_dict() for name, value in found.items()})
         return
-    _print_all(found, batch_size)
-
-
-def _print_all(found: dict[str, Suggestion], batch_size: int | None) -> None:
     console = safe_console()
     for suggestion in found.values():
-        console.print(_shown(suggestion))
-    more = [given for name, given in _NEEDED.items() if name not in found]
-    if more:
+        console.print(advice(suggestion), Text())
+    if more := [given for name, given in _NEEDED.items() if name not in found]:
         console.print(Text(f"With more numbers: {', '.join(more)}.", style="dim"))
     kept = "" if batch_size is None else f" Your batch size stays {batch_size}."
     console.print(Text(f"Suggestions are printed and never applied.{kept}", style="dim"))
@@ -160,54 +157,34 @@ def _data_of(
 
 
 def _host_memory(
-    data: dict[str, Any], setting: Setting, threads: int, memory_budget: int | None, available_bytes: int | None
+    data: dict[str, Any], setting: Setting, threads: int, memory_budget: int | None
 ) -> dict[str, Suggestion]:
     if data["row_bytes"] is None:
         return {}
-    from h5stream.advice.host_memory import dataloader_memory, loader_memory
+    from h5stream import allowance
+    from h5stream.training.memory import dataloader_memory, loader_memory
 
-    loader = loader_memory(batch_size=setting.batch_size, threads=threads, memory_budget=memory_budget, **data)
     stock = dataloader_memory(
         row_bytes=data["row_bytes"],
         batch_size=setting.batch_size,
         workers=setting.workers,
         prefetch_factor=setting.prefetch_factor,
-        available_bytes=available_bytes,
+        available_bytes=allowance.memory_available_bytes(),
     )
-    return {"loader_memory": loader, "dataloader_memory": stock}
+    ours = loader_memory(batch_size=setting.batch_size, threads=threads, memory_budget=memory_budget, **data)
+    return {"loader_memory": ours, "dataloader_memory": stock}
 
 
 def _optimizer_steps(
-    batch_size: int,
-    target_batch: int | None,
-    lr: float | None,
-    lr_batch: int | None,
-    optimizer: str,
-    rows: int | None,
+    batch: int, target: int | None, lr: float | None, lr_batch: int | None, optimizer: str, rows: int | None
 ) -> dict[str, Suggestion]:
     from h5stream.training.steps import accumulation_for, learning_rate_for
 
-    found = {}
-    if target_batch is not None:
-        found["accumulation"] = accumulation_for(target_batch, batch_size, rows=rows)
+    found = {} if target is None else {"accumulation": accumulation_for(target, batch, rows=rows)}
     if lr is not None:
         if lr_batch is None:
             raise OptionError("--lr needs --lr-batch: the batch that the rate was tuned for")
         found["learning_rate"] = learning_rate_for(
-            target_batch or batch_size, old_batch_size=lr_batch, old_lr=lr, optimizer=optimizer, rows=rows
+            target or batch, old_batch_size=lr_batch, old_lr=lr, optimizer=optimizer, rows=rows
         )
     return found
-
-
-def _shown(suggestion: Suggestion) -> Group:
-    """Lay a suggestion out: its title, then answer, arithmetic, notes and sources beside their labels."""
-    parts: list[tuple[str, list[RenderableType]]] = [("answer", [Text(suggestion.answer, style="bold green")])]
-    for label, lines, style in (
-        ("because", suggestion.arithmetic, ""),
-        ("note", suggestion.caveats, "yellow"),
-        ("source", suggestion.sources, "dim"),
-    ):
-        # As padding and not as spaces, an indent also holds where the line is folded.
-        indents = [(line.lstrip(), len(line) - len(line.lstrip())) for line in lines]
-        parts.append((label, [Padding(Text(line, style=style), (0, 0, 0, indent)) for line, indent in indents]))
-    return Group(Text(suggestion.title, style="bold cyan"), labelled(parts, width=8), Text())

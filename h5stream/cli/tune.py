@@ -13,7 +13,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from h5stream.cli import options
-from h5stream.cli.showing import interrupted, line, print_json, safe_console, table, verdict
+from h5stream.cli.showing import advice, interrupted, line, print_json, safe_console, table
 from h5stream.monitor.progress import Bar
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def tune_command(
 
 def _print(console: Console, tuning: Tuning) -> None:
     console.print(attempts_table(tuning.attempts, tuning.best, console.width))
-    verdict(console, tuning)
+    console.print(advice(tuning, with_arithmetic=False))
     console.print(Text(f"The batch size stays {tuning.profile.loader['batch_size']}.", style="dim"))
 
 

@@ -1,4 +1,4 @@
-"""Sinks: samples into JSONL and CSV files and into TensorBoard."""
+"""Sinks: samples into JSONL and CSV files and into TensorBoard; and samples for Prometheus."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from h5stream.errors import MissingExtraError, OptionError
 from h5stream.monitor import sample as samples
-from h5stream.monitor.sample import GPU_FIGURES, SYSTEM_FIGURES, SystemSample, figure_name, value_at
+from h5stream.monitor.sample import FIGURES, SystemSample, figure_name, value_at
 
 if TYPE_CHECKING:
     from h5stream.monitor.system import Sink
+
+# What is exported: of each GPU, and of the system.
+_OF_GPU, _OF_SYSTEM = ([f for f in FIGURES if f.text and f.path.startswith("gpu.") is gpu] for gpu in (True, False))
 
 
 def of_extra(module: str, needs: str, extra: str) -> Any:
@@ -25,6 +28,17 @@ def of_extra(module: str, needs: str, extra: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtraError(f"{needs}, which is not installed: pip install 'h5stream[{extra}]'") from error
+
+
+def flatten(sample: SystemSample) -> Iterator[tuple[str, float | str | None]]:
+    """Return every figure of a sample with its name; those of a GPU begin with ``gpu0_``, ``gpu1_`` ..."""
+    yield from ((name, value_at(name, sample)) for name in ("time_s", "elapsed_s", "interval_s"))
+    yield from ((figure_name(one.path), value_at(one.path, sample)) for one in _OF_SYSTEM)
+    for position, gpu in enumerate(sample.gpus):
+        yield f"gpu{position}_uuid", gpu.uuid
+        yield from ((f"gpu{position}_{figure_name(one.path)}", value_at(one.path, sample, position)) for one in _OF_GPU)
+        reasons = gpu.throttle_reasons
+        yield f"gpu{position}_throttle_reasons", None if reasons is None else "+".join(reasons)
 
 
 def sample_to_json(sample: SystemSample) -> str:
@@ -60,81 +74,75 @@ def read_log(path: str | Path) -> list[SystemSample]:
         return [sample_from_json(line) for line in lines]
 
 
-class _FileLog:
-    """A text file that is opened with the first sample and complete after every one; an existing one is replaced."""
+class _Log:
+    """A sink whose output is opened with the first sample."""
+
+    _out: Any = None
+
+    def write(self, sample: SystemSample) -> None:
+        """Write a sample."""
+        if self._out is None:
+            self._out = self._open()
+        self._put(sample)
+
+    def close(self) -> None:
+        """Close what is written to."""
+        if self._out is not None:
+            self._out.close()
+
+    def _open(self) -> Any:
+        raise NotImplementedError
+
+    def _put(self, sample: SystemSample) -> None:
+        raise NotImplementedError
+
+
+class JsonlLog(_Log):
+    """A sink that writes one JSON object a line, complete as soon as it is written; `read_log` reads it back.
+
+    Parameters
+    ----------
+    path : path
+        The file; an existing one is replaced.
+
+    Raises
+    ------
+    OptionError
+        If there is no folder to write it to.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
-        self._file: IO[str] | None = None
         folder = self.path.parent
         if not folder.is_dir() or not os.access(folder, os.W_OK) or self.path.is_dir():
             raise OptionError(f"cannot write {str(path)!r}: {str(folder)!r} must be a folder that takes files")
 
-    def write(self, sample: SystemSample) -> None:
-        """Write one line.
+    def _open(self) -> Any:
+        return self.path.open("w", encoding="utf-8", newline="")
 
-        Parameters
-        ----------
-        sample : SystemSample
-            What was measured.
-        """
-        if self._file is None:
-            # Kept open from sample to sample; `close` is its end.
-            self._file = self.path.open("w", encoding="utf-8", newline="")
-        self._write(self._file, sample)
-        self._file.flush()
-
-    def _write(self, out: IO[str], sample: SystemSample) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._file is not None:
-            self._file.close()
+    def _put(self, sample: SystemSample) -> None:
+        self._out.write(sample_to_json(sample) + "\n")
+        self._out.flush()
 
 
-class JsonlLog(_FileLog):
-    """A sink that writes one JSON object a line; `read_log` reads it back.
-
-    Parameters
-    ----------
-    path : path
-        The file; an existing one is replaced.
-
-    Raises
-    ------
-    OptionError
-        If there is no folder to write it to.
-    """
-
-    def _write(self, out: IO[str], sample: SystemSample) -> None:
-        out.write(sample_to_json(sample) + "\n")
-
-
-class CsvLog(_FileLog):
+class CsvLog(JsonlLog):
     """A sink that writes a table with one row a sample; what is not known is an empty cell.
 
     The first sample decides about the columns.
-
-    Parameters
-    ----------
-    path : path
-        The file; an existing one is replaced.
-
-    Raises
-    ------
-    OptionError
-        If there is no folder to write it to.
     """
 
     _table: csv.DictWriter[str] | None = None
 
-    def _write(self, out: IO[str], sample: SystemSample) -> None:
+    def _put(self, sample: SystemSample) -> None:
         row = dict(flatten(sample))
         if self._table is None:
-            self._table = csv.DictWriter(out, list(row), extrasaction="ignore")
+            self._table = csv.DictWriter(self._out, list(row), extrasaction="ignore")
             self._table.writeheader()
         self._table.writerow(row)
+        self._out.flush()
+
+
+_LOGS = {".csv": CsvLog, ".jsonl": JsonlLog, ".json": JsonlLog}
 
 
 def open_log(path: str | Path) -> Sink:
@@ -155,15 +163,16 @@ def open_log(path: str | Path) -> Sink:
     OptionError
         If the ending is another, or there is no folder to write to.
     """
-    kinds: dict[str, type[CsvLog | JsonlLog]] = {".csv": CsvLog, ".jsonl": JsonlLog, ".json": JsonlLog}
-    kind = kinds.get(Path(path).suffix.lower())
+    kind = _LOGS.get(Path(path).suffix.lower())
     if kind is None:
-        raise OptionError(f"log file {str(path)!r}: must end in one of {', '.join(kinds)}")
+        raise OptionError(f"log file {str(path)!r}: must end in one of {', '.join(_LOGS)}")
     return kind(path)
 
 
-class TensorBoardLog:
+class TensorBoardLog(_Log):
     """A sink that writes every known figure as a scalar ``system/...``; needs the extra ``tensorboard``.
+
+    Steps count samples, and the time is the sample's.
 
     Parameters
     ----------
@@ -180,41 +189,16 @@ class TensorBoardLog:
 
     def __init__(self, folder: str | Path, prefix: str = "system") -> None:
         made = of_extra("torch.utils.tensorboard", "TensorBoardLog needs tensorboard", "tensorboard")
-        self._make_writer = made.SummaryWriter
-        self._folder, self._prefix = str(folder), prefix
-        self._writer: Any = None
-        self._step = 0
+        self._make_writer, self._folder, self._prefix, self._step = made.SummaryWriter, str(folder), prefix, 0
 
-    def write(self, sample: SystemSample) -> None:
-        """Write the figures that are known; steps count samples, and the time is the sample's.
+    def _open(self) -> Any:
+        return self._make_writer(self._folder)
 
-        Parameters
-        ----------
-        sample : SystemSample
-            What was measured.
-        """
-        if self._writer is None:
-            self._writer = self._make_writer(self._folder)
+    def _put(self, sample: SystemSample) -> None:
         for name, value in flatten(sample):
             if isinstance(value, int | float) and name != "time_s":
-                self._writer.add_scalar(f"{self._prefix}/{name}", value, self._step, sample.time_s)
+                self._out.add_scalar(f"{self._prefix}/{name}", value, self._step, sample.time_s)
         self._step += 1
-
-    def close(self) -> None:
-        """Flush and close the event file."""
-        if self._writer is not None:
-            self._writer.close()
-
-
-def flatten(sample: SystemSample) -> Iterator[tuple[str, float | str | None]]:
-    """Return every figure of a sample with its name; those of a GPU begin with ``gpu0_``, ``gpu1_`` ..."""
-    yield from ((name, value_at(name, sample)) for name in ("time_s", "elapsed_s", "interval_s"))
-    yield from ((figure_name(path), value_at(path, sample)) for path in SYSTEM_FIGURES)
-    for position, gpu in enumerate(sample.gpus):
-        yield f"gpu{position}_uuid", gpu.uuid
-        yield from ((f"gpu{position}_{figure_name(path)}", value_at(path, sample, position)) for path in GPU_FIGURES)
-        reasons = gpu.throttle_reasons
-        yield f"gpu{position}_throttle_reasons", None if reasons is None else "+".join(reasons)
 
 
 # --- Samples in Prometheus' text format: base units, ratios from 0 to 1, nothing where nothing is known.
@@ -249,11 +233,11 @@ class PrometheusCollector:
         """Return one gauge for each figure that is known."""
         sample = self._newest()
         gpus = [(str(position), gpu) for position, gpu in enumerate(sample.gpus)]
-        for path, text in SYSTEM_FIGURES.items():
-            yield from self._gauge(figure_name(path), text, (), [((), value_at(path, sample))])
-        for path, text in GPU_FIGURES.items():
-            values = [((number, gpu.uuid, gpu.name), value_at(path, sample, int(number))) for number, gpu in gpus]
-            yield from self._gauge(f"gpu_{figure_name(path)}", text, ("gpu", "uuid", "name"), values)
+        for one in _OF_SYSTEM:
+            yield from self._gauge(figure_name(one.path), one.text, (), [((), value_at(one.path, sample))])
+        for one in _OF_GPU:
+            values = [((number, gpu.uuid, gpu.name), value_at(one.path, sample, int(number))) for number, gpu in gpus]
+            yield from self._gauge(f"gpu_{figure_name(one.path)}", one.text, ("gpu", "uuid", "name"), values)
         reasons = [((number, gpu.uuid, reason), 1) for number, gpu in gpus for reason in gpu.throttle_reasons or ()]
         text = "1 for each reason that holds the clocks back."
         yield from self._gauge("gpu_throttled", text, ("gpu", "uuid", "reason"), reasons)

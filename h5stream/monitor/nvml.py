@@ -44,19 +44,30 @@ _MEANINGS = {
     "NVML_ERROR_FUNCTION_NOT_FOUND": "unsupported",
 }
 
-
-# Figures of a card: what NVML's unit is in ours, and functions with their argument, in turn until one answers.
-_SCALED: dict[str, tuple[float, tuple[str, ...]]] = {
-    "power_w": (1e-3, ("nvmlDeviceGetPowerUsage",)),
-    "power_limit_w": (1e-3, ("nvmlDeviceGetEnforcedPowerLimit",)),
-    # The second before driver 570.
-    "temperature_c": (
-        1.0,
-        tuple(f"{call} NVML_TEMPERATURE_GPU" for call in ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature")),
+# Functions with their arguments, of which the first that answers counts: newer ones, then those of older drivers and
+# libraries; and the figures that follow from the answer. Of a MIG instance itself, or of the whole card.
+Reads = tuple[tuple[tuple[str, ...], Callable[[Any], dict[str, Any]]], ...]
+_OF_DEVICE: Reads = (
+    (("nvmlDeviceGetUtilizationRates",), lambda rates: {"utilization_ratio": rates.gpu / 100}),
+    (  # version 2 keeps the driver's own share out of "used"
+        ("nvmlDeviceGetMemoryInfo nvmlMemory_v2", "nvmlDeviceGetMemoryInfo"),
+        lambda memory: {"memory_used_bytes": int(memory.used), "memory_total_bytes": int(memory.total)},
     ),
-    "sm_clock_hz": (1e6, ("nvmlDeviceGetClockInfo NVML_CLOCK_SM",)),
-    "memory_clock_hz": (1e6, ("nvmlDeviceGetClockInfo NVML_CLOCK_MEM",)),
-}
+)
+_OF_CARD: Reads = (
+    (
+        ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
+        lambda mask: {"throttle_reasons": tuple(name for bit, name in enumerate(THROTTLE_BITS) if mask & 1 << bit)},
+    ),
+    (("nvmlDeviceGetPowerUsage",), lambda milliwatts: {"power_w": 1e-3 * milliwatts}),
+    (("nvmlDeviceGetEnforcedPowerLimit",), lambda milliwatts: {"power_limit_w": 1e-3 * milliwatts}),
+    (
+        ("nvmlDeviceGetTemperatureV NVML_TEMPERATURE_GPU", "nvmlDeviceGetTemperature NVML_TEMPERATURE_GPU"),
+        lambda degrees: {"temperature_c": float(degrees)},
+    ),
+    (("nvmlDeviceGetClockInfo NVML_CLOCK_SM",), lambda megahertz: {"sm_clock_hz": 1e6 * megahertz}),
+    (("nvmlDeviceGetClockInfo NVML_CLOCK_MEM",), lambda megahertz: {"memory_clock_hz": 1e6 * megahertz}),
+)
 
 
 class DriverGone(Exception):  # noqa: N818 - an event, not an error: machines without a GPU are ordinary
@@ -88,6 +99,18 @@ def installed_nvml() -> NvmlApi:
     return cast(NvmlApi, pynvml)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceName:
+    """What NVML says of a card, or of a MIG instance, before anything is measured."""
+
+    uuid: str  # ``GPU-...`` or ``MIG-...``
+    name: str  # of the product
+    parent_uuid: str | None = None  # the card of a MIG instance; None for a card
+    gpu_instance_id: int | None = None  # NVML's numbers of a MIG instance
+    compute_instance_id: int | None = None
+    pci_bus_id: str | None = None  # as in ``/sys/bus/pci/devices``; a MIG instance has its card's
+
+
 @dataclass(slots=True)
 class _Device:
     """A device under observation and what has been learnt about it."""
@@ -95,7 +118,8 @@ class _Device:
     name: DeviceName
     handle: Any
     card: Any  # the handle of the whole card; the same as `handle` unless this is a MIG instance
-    gpm: _GpmPair | None = None
+    has_gpm: bool = False
+    samples: list[Any] = field(default_factory=list)  # two of GPM's, in turns
     unsupported: set[str] = field(default_factory=set)
     received: tuple[int, float] | None = None  # PCIe bytes so far, and when
     lost: str | None = None
@@ -112,6 +136,7 @@ class NvmlReader:
             raise DriverGone(f"no NVIDIA driver: {error}") from None
         self._meanings = {getattr(self._api, name): meaning for name, meaning in _MEANINGS.items()}
         self._devices: list[_Device] = []
+        self._request: Any = None  # 19 kB of ctypes structure: made once, filled at every reading
 
     def close(self) -> None:
         """Free what NVML lent and shut it down; harmless after the driver has gone."""
@@ -128,9 +153,8 @@ class NvmlReader:
         there = {device.name.uuid: device for device in [*self._enumerate(), *self._devices]}
         self._keep([there[uuid] for uuid in uuids if uuid in there])
         for device in self._devices:
-            support = None if device.gpm else self.ask("nvmlGpmQueryDeviceSupport", device.card)
-            if support is not None and support.isSupportedDevice:
-                device.gpm = _GpmPair(self._api, device.card, device.name.gpu_instance_id)
+            support = None if device.has_gpm else self.ask("nvmlGpmQueryDeviceSupport", device.card)
+            device.has_gpm |= support is not None and bool(support.isSupportedDevice)
 
     def read(self) -> tuple[GpuSample, ...]:
         """Read every observed device; after a `DriverGone` this reader is of no use, but for `close`."""
@@ -142,8 +166,9 @@ class NvmlReader:
 
     def _keep(self, devices: list[_Device]) -> None:
         for device in self._devices:
-            if device not in devices and device.gpm is not None:
-                device.gpm.close()
+            with contextlib.suppress(self._api.NVMLError):  # The driver has gone, and the samples with it.
+                while device.samples and device not in devices:
+                    self._api.nvmlGpmSampleFree(device.samples.pop())
         self._devices = devices
 
     def _enumerate(self) -> Iterator[_Device]:
@@ -153,26 +178,23 @@ class NvmlReader:
             if uuid is None:
                 continue  # A card that is already lost has neither; the others count.
             name, pci = self.ask("nvmlDeviceGetName", card) or "unnamed GPU", self.ask("nvmlDeviceGetPciInfo", card)
-            entry = DeviceName(uuid=uuid, name=name, pci_bus_id=None if pci is None else _sysfs_bus_id(pci.busId))
-            yield _Device(entry, card, card)
-            yield from self._mig_instances(card, entry)
-
-    def _mig_instances(self, card: Any, of: DeviceName) -> Iterator[_Device]:
-        mode = self.ask("nvmlDeviceGetMigMode", card)
-        for index in range((mode and mode[0] and self.ask("nvmlDeviceGetMaxMigDeviceCount", card)) or 0):
-            handle = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", card, index)
-            uuid = None if handle is None else self.ask("nvmlDeviceGetUUID", handle)
-            if uuid is None:
-                continue  # The instances' numbers have gaps.
-            name = DeviceName(
-                uuid=uuid,
-                name=self.ask("nvmlDeviceGetName", handle) or of.name,
-                parent_uuid=of.uuid,
-                gpu_instance_id=self.ask("nvmlDeviceGetGpuInstanceId", handle),
-                compute_instance_id=self.ask("nvmlDeviceGetComputeInstanceId", handle),
-                pci_bus_id=of.pci_bus_id,
-            )
-            yield _Device(name, handle, card)
+            bus = None if pci is None else _sysfs_bus_id(pci.busId)
+            yield _Device(DeviceName(uuid=uuid, name=name, pci_bus_id=bus), card, card)
+            mode = self.ask("nvmlDeviceGetMigMode", card)
+            for place in range((mode and mode[0] and self.ask("nvmlDeviceGetMaxMigDeviceCount", card)) or 0):
+                handle = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", card, place)
+                instance = None if handle is None else self.ask("nvmlDeviceGetUUID", handle)
+                if instance is None:
+                    continue  # The instances' numbers have gaps.
+                known = DeviceName(
+                    uuid=instance,
+                    name=self.ask("nvmlDeviceGetName", handle) or name,
+                    parent_uuid=uuid,
+                    gpu_instance_id=self.ask("nvmlDeviceGetGpuInstanceId", handle),
+                    compute_instance_id=self.ask("nvmlDeviceGetComputeInstanceId", handle),
+                    pci_bus_id=bus,
+                )
+                yield _Device(known, handle, card)
 
     def _read_device(self, device: _Device) -> GpuSample:
         values: dict[str, Any] = {}
@@ -184,36 +206,55 @@ class NvmlReader:
         return GpuSample(uuid=device.name.uuid, name=device.name.name, unavailable=device.lost, **values)
 
     def _values(self, device: _Device) -> dict[str, Any]:
-        rates = self._first(device, device.handle, "nvmlDeviceGetUtilizationRates")
-        # Version 2 keeps the driver's own share out of "used"; drivers before 510 have only version 1.
-        versions = ("nvmlDeviceGetMemoryInfo nvmlMemory_v2", "nvmlDeviceGetMemoryInfo")
-        memory = self._first(device, device.handle, *versions)
-        # The second before driver 535.
-        reasons = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
-        mask = self._first(device, device.card, *reasons)
-        busy, received = (device.gpm and self._try(device.gpm.read, device=device, what="gpm")) or (None, None)
-        scaled = {name: (factor, self._first(device, device.card, *calls)) for name, (factor, calls) in _SCALED.items()}
-        return {
-            "utilization_ratio": None if rates is None else rates.gpu / 100,
-            "memory_used_bytes": None if memory is None else int(memory.used),
-            "memory_total_bytes": None if memory is None else int(memory.total),
-            "throttle_reasons": None
-            if mask is None
-            else tuple(name for bit, name in enumerate(THROTTLE_BITS) if mask & 1 << bit),
-            "sm_activity_ratio": busy,
-            "pcie_receive_bytes_per_s": self._pcie(device, received),
-        } | {name: None if value is None else value * factor for name, (factor, value) in scaled.items()}
+        values: dict[str, Any] = {}
+        for handle, reads in ((device.handle, _OF_DEVICE), (device.card, _OF_CARD)):
+            for calls, figures in reads:
+                if (answer := self._first(device, handle, calls)) is not None:
+                    values |= figures(answer)
+        gpm = self._try(self._gpm, device, device=device, what="gpm") if device.has_gpm else None
+        busy, received = gpm or (None, None)
+        return values | {"sm_activity_ratio": busy, "pcie_receive_bytes_per_s": self._pcie(device, received)}
 
-    def _first(self, device: _Device, handle: Any, *calls: str) -> Any:
+    def _first(self, device: _Device, handle: Any, calls: Sequence[str]) -> Any:
         """Return the first answer of functions of a handle; an older nvidia-ml-py lacks the newer ones."""
         for what in calls:
             function, *constants = what.split()
-            arguments = [getattr(self._api, constant) for constant in constants]
             call = getattr(self._api, function, None)
+            arguments = [getattr(self._api, constant) for constant in constants]
             answer = call and self._try(call, handle, *arguments, device=device, what=what)
             if answer is not None:
                 return answer
         return None
+
+    def _gpm(self, device: _Device) -> tuple[float | None, float | None] | None:
+        """Return the share of busy multiprocessors, and PCIe bytes a second, since the last reading; None at first.
+
+        That is what NVML's GPM counts (Hopper and later) between two samples.
+        """
+        api, is_first = self._api, not device.samples
+        while len(device.samples) < 2:
+            device.samples.append(api.nvmlGpmSampleAlloc())
+        earlier, later = device.samples
+        if device.name.gpu_instance_id is None:
+            api.nvmlGpmSampleGet(device.card, later)
+        else:
+            api.nvmlGpmMigSampleGet(device.card, device.name.gpu_instance_id, later)
+        device.samples.reverse()
+        if is_first:
+            return None
+        request = self._request = self._request or api.c_nvmlGpmMetricsGet_t()
+        request.version, request.numMetrics = api.NVML_GPM_METRICS_GET_VERSION, 2
+        request.sample1, request.sample2 = earlier, later
+        request.metrics[0].metricId = api.NVML_GPM_METRIC_SM_UTIL
+        request.metrics[1].metricId = api.NVML_GPM_METRIC_PCIE_RX_PER_SEC
+        api.nvmlGpmMetricsGet(request)
+        # Two samples without a clock tick between them make a value that is not a number.
+        busy, mebibytes = (
+            None if metric.nvmlReturn or not math.isfinite(metric.value) else float(metric.value)
+            for metric in request.metrics[:2]
+        )
+        # Drivers have given MIG instances a little over 100.
+        return None if busy is None else min(busy / 100, 1.0), None if mebibytes is None else mebibytes * 2**20
 
     def _pcie(self, device: _Device, from_gpm: float | None) -> float | None:
         """Prefer the card's byte counter, then GPM; a MIG instance does not get its neighbours' bytes."""
@@ -259,8 +300,7 @@ def _sysfs_bus_id(bus_id: str | bytes) -> str:
     return f"{domain[-4:]}:{rest}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DriverFacts:
+class DriverFacts(NamedTuple):
     """The driver and its devices."""
 
     version: str | None = None  # None without a driver
@@ -275,72 +315,13 @@ def driver_facts(api: NvmlApi | None = None) -> DriverFacts:
         with contextlib.closing(NvmlReader(api)) as reader:
             version = reader.ask("nvmlSystemGetDriverVersion") or "unknown version"
             cuda = reader.ask("nvmlSystemGetCudaDriverVersion")
-            return DriverFacts(
-                version=version,
-                cuda_version=None if cuda is None else (cuda // 1000, cuda % 1000 // 10),
-                devices=tuple(reader.list_devices()),
-            )
+            runs = None if cuda is None else (cuda // 1000, cuda % 1000 // 10)
+            return DriverFacts(version, runs, tuple(reader.list_devices()))
     except DriverGone as gone:
         return DriverFacts(reason=str(gone))
 
 
-class _GpmPair:
-    """Two samples in turns of NVML's GPM (Hopper and later), which counts busy multiprocessors between them."""
-
-    def __init__(self, api: Any, card: Any, gpu_instance: int | None) -> None:
-        self._api, self._card, self._gpu_instance = api, card, gpu_instance
-        self._samples: list[Any] = []
-        # 19 kB of ctypes structure: made once, filled at every reading.
-        self._request = api.c_nvmlGpmMetricsGet_t()
-        self._has_first = False
-
-    def read(self) -> tuple[float | None, float | None] | None:
-        """Return the share of busy multiprocessors, and PCIe bytes a second, since the last reading; None at first."""
-        api, request = self._api, self._request
-        while len(self._samples) < 2:
-            self._samples.append(api.nvmlGpmSampleAlloc())
-        earlier, later = self._samples
-        if self._gpu_instance is None:
-            api.nvmlGpmSampleGet(self._card, later)
-        else:
-            api.nvmlGpmMigSampleGet(self._card, self._gpu_instance, later)
-        self._samples.reverse()
-        if not self._has_first:
-            self._has_first = True
-            return None
-        request.version, request.numMetrics = api.NVML_GPM_METRICS_GET_VERSION, 2
-        request.sample1, request.sample2 = earlier, later
-        request.metrics[0].metricId = api.NVML_GPM_METRIC_SM_UTIL
-        request.metrics[1].metricId = api.NVML_GPM_METRIC_PCIE_RX_PER_SEC
-        api.nvmlGpmMetricsGet(request)
-        # Two samples without a clock tick between them make a value that is not a number.
-        busy, mebibytes = (
-            None if metric.nvmlReturn or not math.isfinite(metric.value) else float(metric.value)
-            for metric in request.metrics[:2]
-        )
-        # Drivers have given MIG instances a little over 100.
-        return None if busy is None else min(busy / 100, 1.0), None if mebibytes is None else mebibytes * 2**20
-
-    def close(self) -> None:
-        """Return the samples to NVML."""
-        with contextlib.suppress(self._api.NVMLError):  # The driver has gone, and the samples with it.
-            while self._samples:
-                self._api.nvmlGpmSampleFree(self._samples.pop())
-
-
 # --- which devices CUDA would show -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceName:
-    """What NVML says of a card, or of a MIG instance, before anything is measured."""
-
-    uuid: str  # ``GPU-...`` or ``MIG-...``
-    name: str  # of the product
-    parent_uuid: str | None = None  # the card of a MIG instance; None for a card
-    gpu_instance_id: int | None = None  # NVML's numbers of a MIG instance
-    compute_instance_id: int | None = None
-    pci_bus_id: str | None = None  # as in ``/sys/bus/pci/devices``; a MIG instance has its card's
 
 
 class Visible(NamedTuple):
@@ -361,54 +342,45 @@ def visible_devices(
 ) -> Visible:
     """Return the devices that a process sees, in CUDA's order, of those in NVML's; CUDA's own word wins."""
     cards = [device for device in devices if device.parent_uuid is None]
-    instances = {card.uuid: [one.uuid for one in devices if one.parent_uuid == card.uuid] for card in cards}
+    parts = {card.uuid: [one.uuid for one in devices if one.parent_uuid == card.uuid] or [card.uuid] for card in cards}
     # A card in MIG mode shows its first instance.
-    shown = {one.uuid: (instances.get(one.uuid) or [one.uuid])[0] for one in devices}
+    shown = {one.uuid: parts.get(one.uuid, [one.uuid])[0] for one in devices}
     listed = environment.get("CUDA_VISIBLE_DEVICES")
     tokens = None if listed is None else [token.strip() for token in listed.split(",")]
     if cuda_uuids and not (tokens and tokens[0].startswith("MIG-")):
         bare = {_bare(uuid): first for uuid, first in shown.items()}
         if all(_bare(uuid) in bare for uuid in cuda_uuids):
             return Visible(tuple(bare[_bare(uuid)] for uuid in cuda_uuids))
-    if tokens is None:
-        uuids = tuple(uuid for card in cards for uuid in (instances[card.uuid] or [card.uuid]))
-    else:
-        uuids = _follow([_named(token, devices, cards, shown) for token in tokens])
+    uuids = [uuid for card in cards for uuid in parts[card.uuid]]
+    if tokens is not None:
+        uuids = []
+        for token in tokens:  # as CUDA does: up to the first that names nothing; twice the same makes the list void
+            found = _named(token, devices, cards)
+            if found is None or shown[found] in uuids:
+                uuids = uuids if found is None else []
+                break
+            uuids.append(shown[found])
+            if uuids[-1].startswith("MIG-"):
+                break  # CUDA shows a process one MIG instance, whatever follows.
         if not uuids:
             return Visible((), f"CUDA_VISIBLE_DEVICES={','.join(tokens)!r} shows none of the {len(cards)} GPUs")
     by_index = tokens is None or any(token.isdecimal() for token in tokens)
     unlike = len({card.name for card in cards}) > 1
     unsure = by_index and unlike and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
-    return Visible(uuids, _UNSURE if unsure else None)
+    return Visible(tuple(uuids), _UNSURE if unsure else None)
 
 
 def _bare(uuid: str) -> str:
     return uuid.removeprefix("GPU-").removeprefix("MIG-")
 
 
-def _follow(named: Sequence[str | None]) -> tuple[str, ...]:
-    """Read the list as CUDA does: up to the first entry that names nothing; twice the same makes it void."""
-    found: list[str] = []
-    for uuid in named:
-        if uuid is None:
-            break
-        if uuid in found:
-            return ()
-        found.append(uuid)
-        if uuid.startswith("MIG-"):
-            break  # CUDA shows a process one MIG instance, whatever follows.
-    return tuple(found)
-
-
-def _named(
-    token: str, devices: Sequence[DeviceName], cards: Sequence[DeviceName], shown: Mapping[str, str]
-) -> str | None:
+def _named(token: str, devices: Sequence[DeviceName], cards: Sequence[DeviceName]) -> str | None:
     """Return the device that an entry names: a beginning of a UUID, an index, or a name of drivers before 470."""
     if token.startswith("MIG-GPU-"):  # ``MIG-GPU-<uuid>/<GPU instance>/<compute instance>``
-        names = {f"MIG-{one.parent_uuid}/{one.gpu_instance_id}/{one.compute_instance_id}": one for one in devices}
-        return names[token].uuid if token in names else None
-    if token.startswith(("GPU-", "MIG-")):
+        names = [(f"MIG-{one.parent_uuid}/{one.gpu_instance_id}/{one.compute_instance_id}", one) for one in devices]
+        found = [one for name, one in names if name == token]
+    elif token.startswith(("GPU-", "MIG-")):
         found = [one for one in devices if one.uuid.lower().startswith(token.lower())]
     else:
         found = list(cards[int(token) :][:1]) if token.isdecimal() else []
-    return shown[found[0].uuid] if len(found) == 1 else None
+    return found[0].uuid if len(found) == 1 else None

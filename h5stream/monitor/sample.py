@@ -6,14 +6,15 @@ device or the system does not say, and is shown as ``n/a``; 0 always means a mea
 
 from __future__ import annotations
 
+import functools
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from h5stream.notebook import ShownAsText
-from h5stream.units import text_of_bytes
+from h5stream.units import NA, percent, text_of_bytes, told
 
 
 def _share(part: float | None, whole: float | None) -> float | None:
@@ -26,10 +27,8 @@ class GpuSample:
 
     Attributes
     ----------
-    uuid : str
-        NVML's name for the device, ``GPU-...`` or ``MIG-...``; identity, neither high nor low.
-    name : str
-        Product name.
+    uuid, name : str
+        NVML's name for the device, ``GPU-...`` or ``MIG-...``, and the product's.
     utilization_ratio : float or None
         Share of the driver's last sample period in which some kernel ran. Low: the GPU waits, most often for
         data. High: it is never idle, which does not yet say that it is well used; see `sm_activity_ratio`.
@@ -37,23 +36,18 @@ class GpuSample:
     sm_activity_ratio : float or None
         Share of the streaming multiprocessors that were busy, averaged over the interval. Low beside a high
         utilisation: kernels too small, so a larger batch. Near 1: the GPU is the limit. None before Hopper.
-    memory_used_bytes : int or None
-        Device memory taken, by all processes. High: no room for a larger batch. Low: there is.
-    memory_total_bytes : int or None
-        Device memory there is, in bytes.
+    memory_used_bytes, memory_total_bytes : int or None
+        Device memory taken, by all processes, and that there is. Nearly all taken: no room for a larger batch.
     pcie_receive_bytes_per_s : float or None
         Bytes a second that came to the device over PCIe. Near the link's rate (about 25e9 for PCIe 4 x16):
-        the copy is the limit. Low: it is not. None on MIG instances without GPM.
-    power_w : float or None
-        Power drawn by the whole card, in watts. Low under load: mostly idle. At `power_limit_w`: clocks drop.
-    power_limit_w : float or None
-        What the card may draw, in watts.
+        the copy is the limit. None on MIG instances without GPM.
+    power_w, power_limit_w : float or None
+        Watts drawn by the whole card, and those that it may draw, at which clocks drop. Low under load: mostly idle.
     temperature_c : float or None
         Temperature of the die in degrees Celsius. High (over about 83): clocks drop soon.
-    sm_clock_hz : float or None
-        Clock of the multiprocessors. Low under load: throttled, see `throttle_reasons`.
-    memory_clock_hz : float or None
-        Clock of the device memory. Low under load: a power-saving state.
+    sm_clock_hz, memory_clock_hz : float or None
+        Clocks of the multiprocessors, low under load if they are throttled, and of the device memory, low in a
+        power-saving state.
     throttle_reasons : tuple of str or None
         Why the clocks are below their highest, by nvidia-smi's names. ``gpu_idle`` is no complaint; a
         ``..._slowdown`` or ``..._power_cap`` is. Empty: nothing holds the clocks back.
@@ -91,11 +85,9 @@ class HostSample:
     cpu_ratio : float or None
         Share of all the machine's processors that was busy. High (over 0.9): decode or Python is the likely
         limit. Low while the GPU waits: storage, or too few threads.
-    ram_used_bytes : int or None
-        Memory that could not be given out now: the cgroup's count where it has a limit, else the machine's
-        total less what is available. High: the next window may not fit, and the page cache shrinks.
-    ram_total_bytes : int or None
-        The cgroup's limit where there is one below the machine's memory, else the machine's memory, in bytes.
+    ram_used_bytes, ram_total_bytes : int or None
+        Memory that could not be given out now, and that there is: of the cgroup where its limit is below the machine's
+        memory. Nearly all used: the next window may not fit, and the page cache shrinks.
     disk_read_bytes_per_s : float or None
         Bytes a second read from the machine's disks by everyone. Near the disk's rate: storage is the limit.
         Near 0 while data flows: it comes from the page cache or over the network.
@@ -123,14 +115,13 @@ class ProcessSample:
     processes : int
         How many processes are counted: this one and its children. High: many DataLoader workers.
     cpu_cores : float or None
-        Processor seconds used a second, children included. Near the number of allowed processors: computing
-        is the limit. Near 1.0 with many threads: Python's global lock. Low: it waits.
+        Processor seconds used a second, children included. Near `cpus_allowed`: computing is the limit. Near 1.0 with
+        many threads: Python's global lock. Low: it waits.
     cpus_allowed : int
-        Processors that the watcher may use (affinity and cgroup): what `cpu_cores` cannot exceed.
-    memory_bytes : int or None
-        Resident memory of the process itself. Growing without end: something keeps batches.
-    children_memory_bytes : int or None
-        Resident memory of the children, added up; pages that forked workers share are counted once for each.
+        Processors that the watcher may use (affinity and cgroup).
+    memory_bytes, children_memory_bytes : int or None
+        Resident memory of the process itself, which grows without end if something keeps batches, and of the children,
+        added up: pages that forked workers share are counted once for each.
     disk_read_bytes_per_s : float or None
         Bytes a second that this process and its children caused to be fetched from storage, network file
         systems included. Low while data flows: the page cache serves.
@@ -161,17 +152,14 @@ class SystemSample:
 
     Attributes
     ----------
-    time_s : float
-        When it was taken, in seconds since 1970 UTC.
-    elapsed_s : float
-        Seconds since the monitor took its first reading.
+    time_s, elapsed_s : float
+        When it was taken, in seconds since 1970 UTC, and since the monitor's first reading.
     interval_s : float
         Seconds since the reading before. Much above the interval asked for: the sampling thread did not get
         its turn, or the driver answered late.
-    cost_cpu_s : float
-        Processor seconds that taking this sample cost. High (over 0.01 at 1 s): sample less often.
-    cost_wall_s : float
-        Seconds that taking this sample lasted. High beside a low `cost_cpu_s`: the driver is slow to answer.
+    cost_cpu_s, cost_wall_s : float
+        Processor seconds, and seconds, that taking this sample took. Over 0.01 of the processor at 1 s: sample less
+        often. Long beside that: the driver is slow to answer.
     gpus : tuple of GpuSample
         The devices in CUDA's order, as the watched process sees them; empty without a GPU.
     gpu_reason : str or None
@@ -217,35 +205,58 @@ class SystemSample:
         return self.gpus[position] if 0 <= position < len(self.gpus) else None
 
 
-# --- The figures of a sample by name: one table for files, TensorBoard, Prometheus and summaries ---
+# --- The figures of a sample: one table for files, TensorBoard, Prometheus, the screen and summaries ------
 
 
-# Where each stands, and what it is.
-SYSTEM_FIGURES = {
-    "host.cpu_ratio": "Share of the machine's processors that was busy.",
-    "host.ram_used_bytes": "Memory taken, within the cgroup's limit where there is one.",
-    "host.ram_total_bytes": "Memory there is, within the cgroup's limit where there is one.",
-    "host.disk_read_bytes_per_s": "Bytes a second read from the machine's disks.",
-    "process.processes": "Processes that are watched: one and its children.",
-    "process.cpu_cores": "Processors that the watched processes kept busy.",
-    "process.memory_bytes": "Resident memory of the watched process.",
-    "process.children_memory_bytes": "Resident memory of its children.",
-    "process.disk_read_bytes_per_s": "Bytes a second fetched from storage for the watched processes.",
-    "data_wait_ratio": "Share of the time that the training loop waited for a batch.",
-    "cost_ratio": "Share of one processor that the monitor itself takes.",
-}
-GPU_FIGURES = {
-    "gpu.utilization_ratio": "Share of the time in which some kernel ran.",
-    "gpu.sm_activity_ratio": "Share of the multiprocessors that were busy.",
-    "gpu.memory_used_bytes": "Device memory taken.",
-    "gpu.memory_total_bytes": "Device memory there is.",
-    "gpu.pcie_receive_bytes_per_s": "Bytes a second that came over PCIe.",
-    "gpu.power_w": "Power drawn.",
-    "gpu.power_limit_w": "Power that may be drawn.",
-    "gpu.temperature_c": "Temperature of the die.",
-    "gpu.sm_clock_hz": "Clock of the multiprocessors.",
-    "gpu.memory_clock_hz": "Clock of the device memory.",
-}
+Show = Callable[[float | None], str]
+
+
+class Figure(NamedTuple):
+    """A value of a sample, and how it is shown."""
+
+    path: str  # where it stands
+    text: str = ""  # what it is, for exports; those without follow from others
+    label: str = ""  # its name on the screen; those without are not shown there
+    show: Show = percent
+    colour: str = "green"
+    top: float | str | None = 1.0  # of a full bar: a value, or where it stands; None for the greatest shown
+    amount: tuple[str, str] | None = None  # where used and total stand, which are shown in place of the newest value
+
+
+_RATE: Show = functools.partial(text_of_bytes, per="/s")
+_WATTS: Show = functools.partial(told, form="{:.0f} W")
+_CORES: Show = functools.partial(told, form="{:.2f} cores")
+_DISK = ("Disk read", _RATE, "magenta", None)
+_VRAM, _RAM = ((f"{of}_used_bytes", f"{of}_total_bytes") for of in ("gpu.memory", "host.ram"))
+
+FIGURES = (
+    Figure("gpu.utilization_ratio", "Share of the time in which some kernel ran.", "Utilisation"),
+    Figure("gpu.sm_activity_ratio", "Share of the multiprocessors that were busy.", "SM activity"),
+    Figure("gpu.memory_used_bytes", "Device memory taken."),
+    Figure("gpu.memory_total_bytes", "Device memory there is."),
+    Figure("gpu.memory_ratio", "", "VRAM", percent, "blue", 1.0, _VRAM),
+    Figure("gpu.pcie_receive_bytes_per_s", "Bytes a second that came over PCIe.", "PCIe in", _RATE, "magenta", None),
+    Figure("gpu.power_w", "Power drawn.", "Power", _WATTS, "yellow", "gpu.power_limit_w"),
+    Figure("gpu.power_limit_w", "Power that may be drawn."),
+    Figure("gpu.temperature_c", "Temperature of the die."),
+    Figure("gpu.sm_clock_hz", "Clock of the multiprocessors."),
+    Figure("gpu.memory_clock_hz", "Clock of the device memory."),
+    Figure("host.cpu_ratio", "Share of the machine's processors that was busy.", "CPU"),
+    Figure("host.ram_used_bytes", "Memory taken, within the cgroup's limit where there is one."),
+    Figure("host.ram_total_bytes", "Memory there is, within the cgroup's limit where there is one."),
+    Figure("host.ram_ratio", "", "RAM", percent, "blue", 1.0, _RAM),
+    Figure("host.disk_read_bytes_per_s", "Bytes a second read from the machine's disks.", *_DISK),
+    Figure("process.processes", "Processes that are watched: one and its children."),
+    Figure("process.cpu_cores", "Processors that these kept busy.", "CPU", _CORES, "green", "process.cpus_allowed"),
+    Figure("process.memory_bytes", "Resident memory of the watched process."),
+    Figure("process.children_memory_bytes", "Resident memory of its children."),
+    Figure("process.memory_together_bytes", "", "Memory", text_of_bytes, "blue", None),
+    Figure("process.disk_read_bytes_per_s", "Bytes a second fetched from storage for the processes.", *_DISK),
+    Figure(
+        "data_wait_ratio", "Share of the time that the training loop waited for a batch.", "Data wait", colour="red"
+    ),
+    Figure("cost_ratio", "Share of one processor that the monitor itself takes."),
+)
 
 
 def figure_name(path: str) -> str:
@@ -261,38 +272,17 @@ def value_at(path: str, sample: SystemSample, gpu: int = 0) -> Any:
     return None if found is None else getattr(found, name)
 
 
-# --- A sample as one line of text, and the number formats that every view of the monitor shares ---
+def held_back_by(gpu: GpuSample) -> list[str] | None:
+    """Return what holds the clocks back other than idleness; None where that is not known."""
+    return None if gpu.throttle_reasons is None else [one for one in gpu.throttle_reasons if one != "gpu_idle"]
 
 
-NA = "n/a"
-
-
-def percent(ratio: float | None, digits: int = 1) -> str:
-    """Return a ratio as a percentage, such as ``45.2%``, or ``n/a``."""
-    return NA if ratio is None else f"{100 * ratio:.{digits}f}%"
-
-
-def amount(used: int | None, total: int | None) -> str:
+def amount(sample: SystemSample, paths: tuple[str, str], gpu: int = 0) -> str:
     """Return memory as used/total and its share, in units of 2**30 bytes, such as ``12.3/24.0GiB(51.2%)``."""
+    used, total = (value_at(path, sample, gpu) for path in paths)
     if used is None or not total:
         return NA
-    return f"{used / (1 << 30):.1f}/{total / (1 << 30):.1f}GiB({percent(used / total)})"
-
-
-def size(nbytes: float | None, per: str = "") -> str:
-    """Return bytes, or bytes a second with ``"/s"``, or ``n/a``."""
-    return NA if nbytes is None else text_of_bytes(nbytes) + per
-
-
-def scaled(value: float | None, unit: str) -> str:
-    """Return a number with a decimal prefix, such as ``1.98 GHz``, or ``n/a``."""
-    if value is None:
-        return NA
-    for prefix in ("", "k", "M", "G"):
-        if abs(value) < 999.5:
-            return f"{value:.3g} {prefix}{unit}"
-        value /= 1000
-    return f"{value:.3g} T{unit}"
+    return f"{used / (1 << 30):.1f}/{total / (1 << 30):.1f}GiB({used / total:.1%})"
 
 
 def format_line(sample: SystemSample, device: int = 0) -> str:
@@ -322,15 +312,9 @@ def format_line(sample: SystemSample, device: int = 0) -> str:
     >>> format_line(SystemSample(time_s=0, host=host))
     'GPU: n/a | VRAM:n/a | CPU: 45.2% | RAM:18.4/64.0GiB(28.8%)'
     """
-    busy, used, total = (
-        value_at(f"gpu.{name}", sample, device)
-        for name in ("utilization_ratio", "memory_used_bytes", "memory_total_bytes")
-    )
-    host = sample.host
-    return (
-        f"GPU: {percent(busy, 0)} | VRAM:{amount(used, total)} | "
-        f"CPU: {percent(host.cpu_ratio)} | RAM:{amount(host.ram_used_bytes, host.ram_total_bytes)}"
-    )
+    busy = percent(value_at("gpu.utilization_ratio", sample, device), 0)
+    vram, ram = (amount(sample, paths, device) for paths in (_VRAM, _RAM))
+    return f"GPU: {busy} | VRAM:{vram} | CPU: {percent(sample.host.cpu_ratio)} | RAM:{ram}"
 
 
 # --- means and extremes over many samples ----------------------------------------------------------------
@@ -386,16 +370,11 @@ class GpuSummary:
     ----------
     uuid, name : str
         Which device.
-    utilization_ratio, sm_activity_ratio : Spread or None
-        Shares from 0 to 1. A mean utilisation under 0.3: the GPU mostly waits.
-    memory_used_bytes : Spread or None
-        Bytes; `high` is the peak between samples' moments, so a short peak can be missed.
+    utilization_ratio, sm_activity_ratio, memory_used_bytes, pcie_receive_bytes_per_s, power_w, temperature_c : Spread
+        Of those that were measured, else None. A mean utilisation under 0.3: the GPU mostly waits. A peak of memory
+        between two samples is missed.
     memory_total_bytes : int or None
-        Bytes.
-    pcie_receive_bytes_per_s : Spread or None
-        Bytes a second.
-    power_w, temperature_c : Spread or None
-        Watts, degrees Celsius.
+        Device memory there is.
     throttled_ratio : float or None
         Share of the samples, 0 to 1, in which something other than idleness held the clocks back. High: power
         or heat is the limit.
@@ -418,6 +397,16 @@ class GpuSummary:
     throttle_reasons: tuple[str, ...]
     unavailable: str | None
 
+    def __str__(self) -> str:
+        text = (
+            f"{self.name}: GPU {_mean(self.utilization_ratio)} | SM {_mean(self.sm_activity_ratio)} | VRAM peak "
+            f"{_peak(self.memory_used_bytes)} | PCIe in {_mean(self.pcie_receive_bytes_per_s, _RATE)} | "
+            f"{_mean(self.power_w, _WATTS)}"
+        )
+        if self.throttled_ratio:
+            text += f" | held back {self.throttled_ratio:.1%} of the time: {', '.join(self.throttle_reasons)}"
+        return text + (f" | {self.unavailable}" if self.unavailable else "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SystemSummary(ShownAsText):
@@ -433,18 +422,12 @@ class SystemSummary(ShownAsText):
         In CUDA's order.
     gpu_reason : str or None
         Why there are no GPU values.
-    cpu_ratio : Spread or None
-        Share of the machine's processors that was busy, 0 to 1.
-    process_cpu_cores : Spread or None
-        Processor seconds a second of the process and its children.
-    ram_used_bytes : Spread or None
-        Bytes.
+    cpu_ratio, ram_used_bytes, disk_read_bytes_per_s : Spread or None
+        Of the machine.
     ram_total_bytes : int or None
         Bytes.
-    disk_read_bytes_per_s, process_disk_read_bytes_per_s : Spread or None
-        Bytes a second, machine and process.
-    process_memory_bytes : Spread or None
-        Bytes of the process and its children.
+    process_cpu_cores, process_disk_read_bytes_per_s, process_memory_bytes : Spread or None
+        Of the process and its children.
     data_wait_ratio : Spread or None
         Share of the time that went into waiting for batches, 0 to 1; a mean over 0.2 is strongly input-bound.
     cost_ratio : Spread or None
@@ -466,30 +449,37 @@ class SystemSummary(ShownAsText):
     cost_ratio: Spread | None
 
     def __str__(self) -> str:
-        lines = [_gpu_text(gpu) for gpu in self.gpus] or [f"GPU: n/a ({self.gpu_reason or 'no samples'})"]
+        lines = [str(gpu) for gpu in self.gpus] or [f"GPU: n/a ({self.gpu_reason or 'no samples'})"]
         lines.append(
-            f"CPU {percent(_mean(self.cpu_ratio))} | process {scaled(_mean(self.process_cpu_cores), 'cores')} | "
-            f"RAM peak {_peak(self.ram_used_bytes)} | disk {scaled(_mean(self.disk_read_bytes_per_s), 'B/s')}"
+            f"CPU {_mean(self.cpu_ratio)} | process {_mean(self.process_cpu_cores, _CORES)} | "
+            f"RAM peak {_peak(self.ram_used_bytes)} | disk {_mean(self.disk_read_bytes_per_s, _RATE)}"
         )
+        taken = _mean(self.cost_ratio, functools.partial(percent, digits=2))
         lines.append(
-            f"data wait {percent(_mean(self.data_wait_ratio))} | {self.samples} samples in "
-            f"{self.duration_s:.1f} s | the monitor took {percent(_mean(self.cost_ratio), 2)} of one processor"
+            f"data wait {_mean(self.data_wait_ratio)} | {self.samples} samples in {self.duration_s:.1f} s | "
+            f"the monitor took {taken} of one processor"
         )
         return "\n".join(lines)
 
 
-# Where the values stand of which a summary has the spread.
-_OF_GPU = [one.name for one in fields(GpuSummary) if str(one.type).startswith("Spread")]
-_OF_SYSTEM = {
-    "cpu_ratio": "host.cpu_ratio",
-    "process_cpu_cores": "process.cpu_cores",
-    "ram_used_bytes": "host.ram_used_bytes",
-    "disk_read_bytes_per_s": "host.disk_read_bytes_per_s",
-    "process_disk_read_bytes_per_s": "process.disk_read_bytes_per_s",
+def _mean(spread: Spread | None, show: Show = percent) -> str:
+    return show(None if spread is None else spread.mean)
+
+
+def _peak(spread: Spread | None) -> str:
+    return text_of_bytes(None if spread is None else spread.high)
+
+
+def _spreads(kind: type, values: Callable[[str], Iterable[float | None]]) -> dict[str, Any]:
+    """Return the spreads of a summary, each of the values that go by its name."""
+    return {one.name: Spread.of(values(one.name)) for one in fields(kind) if str(one.type).startswith("Spread")}
+
+
+_PATHS = {figure_name(figure.path): figure.path for figure in FIGURES} | {
     "process_memory_bytes": "process.memory_together_bytes",
-    "data_wait_ratio": "data_wait_ratio",
     "cost_ratio": "cost_ratio",
 }
+"""Where the values stand of which a summary has the spread."""
 
 
 def summarize(samples: Sequence[SystemSample]) -> SystemSummary:
@@ -511,24 +501,20 @@ def summarize(samples: Sequence[SystemSample]) -> SystemSummary:
     0
     """
     last = samples[-1] if samples else SystemSample(time_s=0.0)
-    spreads: dict[str, Any] = {
-        name: Spread.of(value_at(path, sample) for sample in samples) for name, path in _OF_SYSTEM.items()
-    }
     return SystemSummary(
         samples=len(samples),
         duration_s=sum(sample.interval_s for sample in samples),
         gpus=tuple(_summarize_gpu(gpu.uuid, samples) for gpu in last.gpus),
         gpu_reason=last.gpu_reason,
         ram_total_bytes=last.host.ram_total_bytes,
-        **spreads,
+        **_spreads(SystemSummary, lambda name: (value_at(_PATHS[name], sample) for sample in samples)),
     )
 
 
 def _summarize_gpu(uuid: str, samples: Sequence[SystemSample]) -> GpuSummary:
     readings = [gpu for sample in samples for gpu in sample.gpus if gpu.uuid == uuid]
-    held = [set(gpu.throttle_reasons) - {"gpu_idle"} for gpu in readings if gpu.throttle_reasons is not None]
+    held = [reasons for reasons in map(held_back_by, readings) if reasons is not None]
     counts = Counter(reason for reasons in held for reason in sorted(reasons))
-    spreads: dict[str, Any] = {name: Spread.of(getattr(gpu, name) for gpu in readings) for name in _OF_GPU}
     return GpuSummary(
         uuid=uuid,
         name=readings[-1].name,
@@ -536,24 +522,5 @@ def _summarize_gpu(uuid: str, samples: Sequence[SystemSample]) -> GpuSummary:
         throttled_ratio=sum(map(bool, held)) / len(held) if held else None,
         throttle_reasons=tuple(reason for reason, _ in counts.most_common()),
         unavailable=readings[-1].unavailable,
-        **spreads,
+        **_spreads(GpuSummary, lambda name: (getattr(gpu, name) for gpu in readings)),
     )
-
-
-def _gpu_text(gpu: GpuSummary) -> str:
-    text = (
-        f"{gpu.name}: GPU {percent(_mean(gpu.utilization_ratio))} | SM {percent(_mean(gpu.sm_activity_ratio))} | "
-        f"VRAM peak {_peak(gpu.memory_used_bytes)} | PCIe in {scaled(_mean(gpu.pcie_receive_bytes_per_s), 'B/s')} | "
-        f"{scaled(_mean(gpu.power_w), 'W')}"
-    )
-    if gpu.throttled_ratio:
-        text += f" | held back {percent(gpu.throttled_ratio)} of the time: {', '.join(gpu.throttle_reasons)}"
-    return text + (f" | {gpu.unavailable}" if gpu.unavailable else "")
-
-
-def _mean(spread: Spread | None) -> float | None:
-    return None if spread is None else spread.mean
-
-
-def _peak(spread: Spread | None) -> str:
-    return size(None if spread is None else spread.high)

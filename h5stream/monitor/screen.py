@@ -1,13 +1,13 @@
-"""The monitor on a terminal: what is now, its course, mean and most, drawn with rich."""
+"""The monitor on a terminal, drawn with rich: what is now, its course, mean and most; and as a picture."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -17,60 +17,20 @@ from rich.text import Text
 from h5stream.errors import OptionError
 from h5stream.monitor.export import of_extra
 from h5stream.monitor.sample import (
-    NA,
+    FIGURES,
     GpuSample,
     ProcessSample,
     Spread,
     SystemSample,
     amount,
-    percent,
-    scaled,
-    size,
+    held_back_by,
     value_at,
 )
-from h5stream.units import counted
+from h5stream.units import NA, counted, percent, told
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MIN_COURSE = 10  # columns
 _OTHER_COLUMNS = 72  # what the table needs beside the course
-
-Shown = Callable[[float | None], str]
-_rate: Shown = functools.partial(size, per="/s")
-
-
-class _Row(NamedTuple):
-    label: str
-    path: str  # where the value stands
-    show: Shown
-    colour: str
-    top: float | str | None = None  # of a full bar: a value, or where it stands; None for the greatest shown
-    amount: tuple[str, str] | None = None  # where used and total stand, which are shown in place of the value
-
-
-_GPU = (
-    _Row("Utilisation", "gpu.utilization_ratio", percent, "green", 1.0),
-    _Row("SM activity", "gpu.sm_activity_ratio", percent, "green", 1.0),
-    _Row("VRAM", "gpu.memory_ratio", percent, "blue", 1.0, ("gpu.memory_used_bytes", "gpu.memory_total_bytes")),
-    _Row("PCIe in", "gpu.pcie_receive_bytes_per_s", _rate, "magenta"),
-    _Row("Power", "gpu.power_w", functools.partial(scaled, unit="W"), "yellow", "gpu.power_limit_w"),
-)
-_HOST = (
-    _Row("CPU", "host.cpu_ratio", percent, "green", 1.0),
-    _Row("RAM", "host.ram_ratio", percent, "blue", 1.0, ("host.ram_used_bytes", "host.ram_total_bytes")),
-    _Row("Disk read", "host.disk_read_bytes_per_s", _rate, "magenta"),
-)
-_PROCESS = (
-    _Row(
-        "CPU",
-        "process.cpu_cores",
-        lambda value: NA if value is None else f"{value:.2f} cores",
-        "green",
-        "process.cpus_allowed",
-    ),
-    _Row("Memory", "process.memory_together_bytes", size, "blue"),
-    _Row("Disk read", "process.disk_read_bytes_per_s", _rate, "magenta"),
-    _Row("Data wait", "data_wait_ratio", percent, "red", 1.0),
-)
 
 
 def sparkline(values: Sequence[float | None], width: int, top: float | None = None) -> str:
@@ -85,15 +45,13 @@ def render_screen(
     samples: Sequence[SystemSample], width: int, *, title: str, note: str | None = None, with_process: bool = True
 ) -> Panel:
     """Return the whole screen for at least one sample, oldest first, with a note below."""
-    last = samples[-1]
-    parts: list[RenderableType] = []
-    for position, gpu in enumerate(last.gpus):
-        parts.append(_table(samples, width, f"GPU {position}  {gpu.name}", _GPU, _gpu_state(gpu), position))
+    last, table = samples[-1], functools.partial(_table, samples, width)
+    parts = [table("gpu", f"GPU {k}  {gpu.name}", _gpu_state(gpu), k) for k, gpu in enumerate(last.gpus)]
     if not last.gpus:
         parts.append(Text.assemble(("GPU  ", "bold"), ("n/a", "dim"), f"  {last.gpu_reason or ''}\n"))
-    parts.append(_table(samples, width, "Machine", _HOST))
+    parts.append(table("host", "Machine"))
     if with_process:
-        parts.append(_table(samples, width, "Process", _PROCESS, _process_state(last.process)))
+        parts.append(table("process data_wait_ratio", "Process", _process_state(last.process)))
     cost = Spread.of(sample.cost_ratio for sample in samples)
     taken = f"the monitor takes {percent(cost.mean if cost else None, 2)} of one processor"
     parts.append(Text(f"{last.elapsed_s:.0f} s, {len(samples)} samples; {taken}", style="dim"))
@@ -103,23 +61,25 @@ def render_screen(
 
 
 def _table(
-    samples: Sequence[SystemSample], width: int, heading: str, rows: Sequence[_Row], state: str = "", gpu: int = 0
+    samples: Sequence[SystemSample], width: int, of: str, heading: str, state: str = "", gpu: int = 0
 ) -> RenderableType:
+    """Return the figures whose paths begin with one of these words, below a heading."""
     course = max(_MIN_COURSE, width - _OTHER_COLUMNS)
     table = Table(box=None, padding=(0, 1), show_header=False, pad_edge=False)
     table.add_column(width=11, style="bold")
     table.add_column(width=21, justify="right", no_wrap=True)
     for wide, style in ((course, ""), (12, "dim"), (12, "dim")):
         table.add_column(width=wide, style=style, no_wrap=True)
-    for row in rows:
-        values = [value_at(row.path, sample, gpu) for sample in samples]
+    for one in FIGURES:
+        if not one.label or one.path.split(".")[0] not in of.split():
+            continue
+        values = [value_at(one.path, sample, gpu) for sample in samples]
         spread = Spread.of(values)
-        top = value_at(row.top, samples[-1], gpu) if isinstance(row.top, str) else row.top
-        of = [value_at(path, samples[-1], gpu) for path in row.amount or ()]
-        now = amount(*of) if of else row.show(values[-1])
-        line = Text(sparkline(values, course, top), style=row.colour)
-        ends = (f"ø {row.show(spread.mean)}", f"↑ {row.show(spread.high)}") if spread else ("", "")
-        table.add_row(row.label, Text(now, style="dim" if now == NA else ""), line, *ends)
+        top = value_at(one.top, samples[-1], gpu) if isinstance(one.top, str) else one.top
+        now = amount(samples[-1], one.amount, gpu) if one.amount else one.show(values[-1])
+        line = Text(sparkline(values, course, top), style=one.colour)
+        ends = (f"ø {one.show(spread.mean)}", f"↑ {one.show(spread.high)}") if spread else ("", "")
+        table.add_row(one.label, Text(now, style="dim" if now == NA else ""), line, *ends)
     text = Text(heading, style="bold underline")
     if state:
         text.append(f"   {state}", style="not bold not underline dim")
@@ -129,10 +89,10 @@ def _table(
 def _gpu_state(gpu: GpuSample) -> str:
     if gpu.unavailable is not None:
         return gpu.unavailable
-    degrees = NA if gpu.temperature_c is None else f"{gpu.temperature_c:.0f} °C"
-    reasons = [reason for reason in gpu.throttle_reasons or () if reason != "gpu_idle"]
-    held = NA if gpu.throttle_reasons is None else ", ".join(reasons) or "nothing"
-    return f"{degrees}   SM clock {scaled(gpu.sm_clock_hz, 'Hz')}   held back by: {held}"
+    clock = told(None if gpu.sm_clock_hz is None else gpu.sm_clock_hz / 1e6, "{:.0f} MHz")
+    reasons = held_back_by(gpu)
+    held = NA if reasons is None else ", ".join(reasons) or "nothing"
+    return f"{told(gpu.temperature_c, '{:.0f} °C')}   SM clock {clock}   held back by: {held}"
 
 
 def _process_state(process: ProcessSample | None) -> str:
@@ -148,26 +108,22 @@ def _process_state(process: ProcessSample | None) -> str:
 GREEN, SKY, RED, ORANGE, PINK, BLUE = "#009E73", "#56B4E9", "#D55E00", "#E69F00", "#CC79A7", "#0072B2"
 _STYLES = ("-", "--", ":", "-.")  # one for each GPU
 # Each panel: the axis, its height, what a value is multiplied by, and the curves: label, colour, where values are.
-_PANELS: tuple[tuple[str, float, float, tuple[tuple[str, str, str], ...]], ...] = (
-    (
-        "busy (%)",
-        3,
-        100,
-        (
-            ("GPU", GREEN, "gpu.utilization_ratio"),
-            ("SM", SKY, "gpu.sm_activity_ratio"),
-            ("CPU (machine)", RED, "host.cpu_ratio"),
-            ("CPU (process)", ORANGE, "process.cpu_ratio"),
-        ),
-    ),
-    ("memory (%)", 2, 100, (("VRAM", GREEN, "gpu.memory_ratio"), ("RAM", RED, "host.ram_ratio"))),
-    ("data wait (%)", 1.3, 100, (("data wait", PINK, "data_wait_ratio"),)),
-    (
-        "read (GB/s)",
-        1.3,
-        1e-9,
-        (("PCIe in", BLUE, "gpu.pcie_receive_bytes_per_s"), ("disk", ORANGE, "host.disk_read_bytes_per_s")),
-    ),
+_PANELS = (
+    ("busy (%)", 3.0, 100.0),
+    ("memory (%)", 2.0, 100.0),
+    ("data wait (%)", 1.3, 100.0),
+    ("read (GB/s)", 1.3, 1e-9),
+)
+_CURVES = (
+    (0, "GPU", GREEN, "gpu.utilization_ratio"),
+    (0, "SM", SKY, "gpu.sm_activity_ratio"),
+    (0, "CPU (machine)", RED, "host.cpu_ratio"),
+    (0, "CPU (process)", ORANGE, "process.cpu_ratio"),
+    (1, "VRAM", GREEN, "gpu.memory_ratio"),
+    (1, "RAM", RED, "host.ram_ratio"),
+    (2, "data wait", PINK, "data_wait_ratio"),
+    (3, "PCIe in", BLUE, "gpu.pcie_receive_bytes_per_s"),
+    (3, "disk", ORANGE, "host.disk_read_bytes_per_s"),
 )
 
 
@@ -177,26 +133,24 @@ def save_plot(samples: Sequence[SystemSample], path: str | Path) -> None:
     if not samples:
         raise OptionError("there are no samples to plot: the monitor ran for less than a tenth of a second")
     figure = figure_class(figsize=(10, 8.5), dpi=120, layout="constrained")
-    axes = figure.subplots(len(_PANELS), 1, sharex=True, height_ratios=[height for _, height, _, _ in _PANELS])
-    gpus = max(1, *(len(sample.gpus) for sample in samples))
+    axes = figure.subplots(len(_PANELS), 1, sharex=True, height_ratios=[height for _, height, _ in _PANELS])
     seconds = [sample.elapsed_s for sample in samples]
-    for axis, (label, _, factor, curves) in zip(axes, _PANELS, strict=True):
-        for name, colour, where in curves:
-            several = gpus > 1 and where.startswith("gpu.")
-            for gpu in range(gpus if several else 1):
-                values = [value_at(where, sample, gpu) for sample in samples]
-                known = any(value is not None for value in values)
-                named = f"{name} {gpu}" if several else name
-                axis.plot(
-                    seconds,
-                    [math.nan if value is None else value * factor for value in values],
-                    _STYLES[gpu % len(_STYLES)],
-                    color=colour if known else "0.75",
-                    # What has no value keeps its place in the legend, so that it is not looked for in vain.
-                    label=named if known else f"{named}: n/a",
-                    linewidth=1.6,
-                    marker="o" if len(samples) < 3 else None,
-                )
+    for panel, name, colour, where in _CURVES:
+        gpus = max(1, *(len(sample.gpus) for sample in samples)) if where.startswith("gpu.") else 1
+        for gpu in range(gpus):
+            values = [value_at(where, sample, gpu) for sample in samples]
+            known, named = any(value is not None for value in values), f"{name} {gpu}" if gpus > 1 else name
+            axes[panel].plot(
+                seconds,
+                [math.nan if value is None else value * _PANELS[panel][2] for value in values],
+                _STYLES[gpu % len(_STYLES)],
+                color=colour if known else "0.75",
+                # What has no value keeps its place in the legend, so that it is not looked for in vain.
+                label=named if known else f"{named}: n/a",
+                linewidth=1.6,
+                marker="o" if len(samples) < 3 else None,
+            )
+    for axis, (label, _, _) in zip(axes, _PANELS, strict=True):
         axis.set_ylabel(label)
         bare(axis)
         if all(line.get_label().endswith(": n/a") for line in axis.lines):

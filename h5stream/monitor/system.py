@@ -13,6 +13,7 @@ Guarantees:
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import logging
 import os
@@ -20,7 +21,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
@@ -60,10 +61,21 @@ class Sink(Protocol):
         """Take no more; what was written is complete after that."""
 
 
+class _Watched(NamedTuple):
+    """What a monitor looks at."""
+
+    pid: int | None
+    devices: Sequence[int | str] | None  # positions in CUDA's order, or beginnings of UUIDs
+    nvml: NvmlApi | None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is this very process, of which alone torch can be asked for CUDA's order."""
+        return self.pid is None or self.pid == os.getpid()
+
+
 class _Run:
     """One life of the sampling thread; it does not know its monitor, so a forgotten one can be collected.
-
-    Devices are positions in CUDA's order, or UUIDs; only of this very process torch can be asked for that order.
 
     # Guarantees: `data_wait` is one reference, replaced by any thread and called by the sampling one, which alone owns
     what reads the machine.
@@ -79,7 +91,6 @@ class _Run:
         self.note: str | None = None
         self.data_wait: Callable[[], float | None] | None = None
         self.taken_s = time.monotonic()
-        self._own = watched.pid is None or watched.pid == os.getpid()
         self._cuda_uuids: tuple[str, ...] = ()
         self._gpus: tuple[GpuSample, ...] = ()
         self._reason: str | None = None
@@ -104,11 +115,9 @@ class _Run:
 
     def _sample_until_stopped(self) -> None:
         self._process, self._host = ProcessReader(self.watched.pid), HostReader()
-        try:
+        with self._until_the_driver_goes():
             self._nvml = NvmlReader(self.watched.nvml)
             self._choose(self._nvml)
-        except DriverGone as gone:
-            self._give_up(gone)
         self._started_s = self._last_s = time.monotonic()
         self._read()  # Rates need a first reading; its values are not shown.
         # The first sample comes as soon as a rate means anything, the others in the rhythm asked for.
@@ -134,7 +143,9 @@ class _Run:
     def _read(self) -> SystemSample:
         """Read everything once: devices, machine, process, data wait, and what the reading itself cost."""
         wall_s, cpu_s = time.monotonic(), time.thread_time()
-        self._read_gpus()
+        with self._until_the_driver_goes():
+            if self._nvml is not None:
+                self._read_gpus(self._nvml)
         host, process = self._host.read(), self._process.read()
         waited = None if (source := self.data_wait) is None else source()
         interval_s, self._last_s = wall_s - self._last_s, wall_s
@@ -151,24 +162,18 @@ class _Run:
             data_wait_ratio=waited,
         )
 
-    def _read_gpus(self) -> None:
-        """Read the devices; after the driver has gone, they stay without values."""
-        if self._nvml is None:
-            return
-        try:
-            if self._own and not self._cuda_uuids:
-                self._cuda_uuids = started_cuda_uuids()
-                if self._cuda_uuids:
-                    self._choose(self._nvml)
-            self._gpus = self._nvml.read()
-        except DriverGone as gone:
-            self._give_up(gone)
+    def _read_gpus(self, reader: NvmlReader) -> None:
+        if self.watched.is_own and not self._cuda_uuids:
+            self._cuda_uuids = started_cuda_uuids()
+            if self._cuda_uuids:
+                self._choose(reader)
+        self._gpus = reader.read()
 
     def _choose(self, reader: NvmlReader) -> None:
         names, devices = reader.list_devices(), self.watched.devices
-        seen = visible_devices(names, os.environ if self._own else self._process.environment(), self._cuda_uuids)
-        uuids = seen.uuids
-        nothing = "there is a driver, but it lists no GPU"
+        environment = os.environ if self.watched.is_own else self._process.environment()
+        seen = visible_devices(names, environment, self._cuda_uuids)
+        uuids, nothing = seen.uuids, "there is a driver, but it lists no GPU"
         if devices is not None:  # one that does not exist is left out
             found: list[str] = []
             for one in devices:
@@ -183,25 +188,22 @@ class _Run:
         self._reason = None if uuids else seen.note or nothing
         reader.watch(uuids)
 
-    def _give_up(self, gone: DriverGone) -> None:
-        self._reason = str(gone)
-        self._gpus = tuple(GpuSample(uuid=one.uuid, name=one.name, unavailable=str(gone)) for one in self._gpus)
-        if self._gpus:  # No driver at all is an ordinary case; one that goes away is not.
-            _log.warning("GPU sampling ended: %s", gone)
-        self._close_nvml()
+    @contextlib.contextmanager
+    def _until_the_driver_goes(self) -> Iterator[None]:
+        """After that the devices stay without values."""
+        try:
+            yield
+        except DriverGone as gone:
+            self._reason = str(gone)
+            self._gpus = tuple(GpuSample(uuid=one.uuid, name=one.name, unavailable=str(gone)) for one in self._gpus)
+            if self._gpus:  # No driver at all is an ordinary case; one that goes away is not.
+                _log.warning("GPU sampling ended: %s", gone)
+            self._close_nvml()
 
     def _close_nvml(self) -> None:
         if self._nvml is not None:
             self._nvml.close()
             self._nvml = None
-
-
-class _Watched(NamedTuple):
-    """What a monitor looks at."""
-
-    pid: int | None
-    devices: Sequence[int | str] | None
-    nvml: NvmlApi | None
 
 
 class SystemMonitor(ShownAsText):

@@ -26,14 +26,11 @@ class ActivationMemory(Suggestion):
 
     Attributes
     ----------
-    rows : tuple of int
-        Rows of the two batches that were measured.
-    kept_bytes : tuple of int
-        What was kept with each.
-    bytes_per_row : int
-        What one more row keeps.
-    fixed_bytes : int
-        What is kept whatever the batch (16-bit copies of weights under autocast, for example).
+    rows, kept_bytes : tuple of int
+        Rows of the two batches that were measured, and what was kept with each.
+    bytes_per_row, fixed_bytes : int
+        What one more row keeps, and what is kept whatever the batch (16-bit copies of weights under autocast, for
+        example).
     """
 
     rows: tuple[int, int]
@@ -84,8 +81,10 @@ def measure_activations(
     >>> measure_activations(model, torch.zeros(8, 16)).bytes_per_row  # the sigmoid's 32 float32
     128
     """
-    rows = _rows_of(batch)
-    if rows < _LEAST_ROWS:
+    lengths = {tensor.shape[0] for tensor in tensors_of(batch) if tensor.ndim}
+    if len(lengths) != 1:
+        raise OptionError(f"the batch's tensors must agree in rows, and there must be one: {sorted(lengths)}")
+    if (rows := int(lengths.pop())) < _LEAST_ROWS:
         raise OptionError(f"measure_activations() needs a batch of at least {_LEAST_ROWS} rows, not {rows}")
     half = rows // 2
 
@@ -119,20 +118,11 @@ def measure_activations(
     )
 
 
-def _rows_of(batch: Any) -> int:
-    lengths = {tensor.shape[0] for tensor in tensors_of(batch) if tensor.ndim}
-    if len(lengths) != 1:
-        raise OptionError(f"the batch's tensors must agree in rows, and there must be one: {sorted(lengths)}")
-    return int(lengths.pop())
-
-
-def _storage_key(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
-
-
 def _kept_bytes(model: torch.nn.Module, batch: Any, forward: Callable[[Any], Any]) -> int:
-    not_counted = [*model.parameters(), *model.buffers(), *tensors_of(batch)]
-    known = {_storage_key(tensor) for tensor in not_counted}
+    def key(tensor: torch.Tensor) -> int:
+        return int(tensor.untyped_storage()._cdata)
+
+    known = {key(tensor) for tensor in (*model.parameters(), *model.buffers(), *tensors_of(batch))}
     # The storages are held until the sum is made, so that no address is given out twice.
     kept: dict[int, torch.UntypedStorage] = {}
     odd_bytes = 0
@@ -141,8 +131,8 @@ def _kept_bytes(model: torch.nn.Module, batch: Any, forward: Callable[[Any], Any
         nonlocal odd_bytes
         if tensor.layout is not torch.strided:
             odd_bytes += tensor._nnz() * tensor.element_size()
-        elif _storage_key(tensor) not in known:
-            kept[_storage_key(tensor)] = tensor.untyped_storage()
+        elif key(tensor) not in known:
+            kept[key(tensor)] = tensor.untyped_storage()
         return tensor
 
     with torch.enable_grad(), saved_tensors_hooks(pack, lambda tensor: tensor):

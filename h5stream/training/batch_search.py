@@ -6,7 +6,7 @@ import copy
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -29,16 +29,6 @@ _MESSAGES = (
 )
 
 
-class Stateful(Protocol):
-    """A model, an optimizer, a scheduler or a scaler."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state."""
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> Any:
-        """Take a state."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
     """One batch size that was tried."""
@@ -57,10 +47,8 @@ class BatchSearch(Suggestion):
 
     Attributes
     ----------
-    batch_size : int
-        The suggestion: the largest that worked, less a margin.
-    largest : int
-        The largest that worked.
+    batch_size, largest : int
+        The suggestion: the largest that worked, less a margin; and that itself.
     smallest_failure : int or None
         The smallest that did not, None if none failed up to the limit.
     attempts : tuple of Attempt
@@ -95,7 +83,7 @@ def find_batch_size(
     resolution: int | None = None,
     steps_per_try: int = 2,
     margin_share: float = MARGIN_SHARE,
-    restore: Sequence[Stateful] = (),
+    restore: Sequence[Any] = (),
     free: Callable[[], Any] | None = None,
 ) -> BatchSearch:
     """Grow the batch until memory runs out, step back, and return the largest that worked less a margin.
@@ -178,10 +166,7 @@ def find_batch_size(
         return not message
 
     try:
-        low, high = _bracket(fits, start, most)
-        while low and high is not None and high - low > (resolution or max(1, low // 16)):
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
+        low, high = _edge(fits, start, most, resolution)
     finally:
         for owner, state in saved:
             owner.load_state_dict(state)
@@ -196,13 +181,26 @@ def find_batch_size(
     return _report(attempts, steps_run, low, high, margin_share, restored=bool(saved))
 
 
+def _edge(fits: Callable[[int], bool], start: int, most: int, resolution: int | None) -> tuple[int, int | None]:
+    """Return the largest size that fits, 0 for none, and the smallest that does not, None for none up to the limit."""
+    low, high, rows = 0, most + 1, start
+    while True:
+        low, high = (rows, high) if fits(rows) else (low, rows)
+        if high > most:
+            if low == most:
+                return low, None
+            rows = min(2 * low, most)
+        elif high == 1 or (low and high - low <= (resolution or max(1, low // 16))):
+            return low, high
+        else:
+            rows = (low + high) // 2
+
+
 def _report(
     attempts: Sequence[Attempt], steps_run: int, low: int, high: int | None, margin_share: float, *, restored: bool
 ) -> BatchSearch:
     suggested = max(1, int(low * (1 - margin_share)))
-    caveats = []
-    if high is None:
-        caveats.append(f"nothing failed up to {low}, the limit: a larger one may fit")
+    caveats = [f"nothing failed up to {low}, the limit: a larger one may fit"] * (high is None)
     if not restored:
         caveats.append(
             f"the step ran {steps_run} times and did whatever it does; nothing was put back, so "
@@ -219,21 +217,6 @@ def _report(
         attempts=tuple(attempts),
         steps_run=steps_run,
     )
-
-
-def _bracket(fits: Callable[[int], bool], start: int, most: int) -> tuple[int, int | None]:
-    """Return a size that fits, 0 for none, and one that does not; None where nothing failed up to the limit."""
-    low, high = start, start
-    if not fits(start):
-        while high > 1 and not fits(low := high // 2):
-            high = low
-        return (low, high) if high > 1 else (0, 1)
-    while low < most:
-        high = min(2 * low, most)
-        if not fits(high):
-            return low, high
-        low = high
-    return low, None
 
 
 def _to_host(state: Any) -> Any:

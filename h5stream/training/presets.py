@@ -70,14 +70,10 @@ class GpuPreset(Suggestion):
 
     Attributes
     ----------
-    gpu : str
-        The card's name, empty where only a memory was given.
-    memory_gib : float
-        The memory that the setting is for, in GiB.
-    setting : Setting
-        Where to start.
-    underused : Setting or None
-        What to try next if the GPU stays underused, where the table says it.
+    gpu, memory_gib : str, float
+        The card's name, empty where only a memory was given, and the memory that the setting is for, in GiB.
+    setting, underused : Setting
+        Where to start, and what to try next if the GPU stays underused; None where the table does not say it.
     documented : bool
         True for a setting from the table of cards, False for one scaled from memory.
     observations : tuple of Observation
@@ -129,12 +125,7 @@ def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus:
     above_zero(memory_gib=memory_gib)
     if not gpu and memory_gib is None:
         raise OptionError("preset_for() needs the name of a GPU or its memory in GiB; neither was given")
-    name = None
-    try:
-        name = find_card(gpu) if gpu else None
-    except OptionError:
-        if memory_gib is None:
-            raise
+    name = find_card(gpu, or_none=memory_gib is not None) if gpu else None
     memory, known = memory_of(name, gpu or "", memory_gib)
     of, setting = _DOCUMENTED.get(name or "", (0.0, None))
     documented = memory == of
@@ -256,11 +247,11 @@ _BY_KEY = {_key(card): card for card in CARDS}
 _BY_NUMBER = {key.lstrip("rgtx"): card for key, card in _BY_KEY.items() if key.startswith(("rtx", "gtx"))}
 
 
-def find_card(name: str) -> str:
+def find_card(name: str, *, or_none: bool = False) -> str | None:
     """Return the card that a name means by the model's letters and digits; the error gives the nearest names."""
     key = _key(name)
     card = _BY_KEY.get(key) or _BY_NUMBER.get(key)
-    if card is None:
+    if card is None and not or_none:
         near = ", ".join(_BY_KEY[one] for one in difflib.get_close_matches(key, _BY_KEY, cutoff=0.3)) or "none"
         raise OptionError(
             f"no GPU is known as {name!r}; nearest: {near}. For another card give its memory instead "

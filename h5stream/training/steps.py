@@ -6,7 +6,7 @@ import math
 
 from h5stream.advice.suggestion import NOT_WAITING, WAITING, Suggestion, Turn, above_zero, at_least
 from h5stream.errors import OptionError
-from h5stream.training.gpu_memory import find_optimizer
+from h5stream.training.memory import find_optimizer
 from h5stream.training.presets import GpuPreset, Setting
 
 # Goyal et al. ramp over 5 epochs; Adam's ramp follows its second moment, of which this is everyone's default.
@@ -79,8 +79,7 @@ def learning_rate_for(
 def accumulation_for(target_batch_size: int, batch_size: int, *, rows: int | None = None) -> Suggestion:
     """Return how many batches to accumulate for a target batch, and the weight of each one's mean loss."""
     at_least(1, target_batch_size=target_batch_size, batch_size=batch_size, rows=rows)
-    target = target_batch_size
-    steps = math.ceil(target / batch_size)
+    target, steps = target_batch_size, math.ceil(target_batch_size / batch_size)
     last = target - (steps - 1) * batch_size
     microbatches = (batch_size,) * (steps - 1) + (last,)
     even = max(size for size in range(1, min(batch_size, target) + 1) if target % size == 0)
@@ -127,7 +126,32 @@ def accumulation_for(target_batch_size: int, batch_size: int, *, rows: int | Non
 # --- what to turn first ----------------------------------------------------------------------------------
 
 
-_FASTER_PRECISION = {"fp32": "tf32, then bf16 autocast", "tf32": "bf16 autocast", "fp16": "fp16", "bf16": "bf16"}
+_FASTER_PRECISION = {
+    "fp32": "tf32, then bf16 autocast",
+    "tf32": "bf16 autocast",
+    "fp16": "leave it",
+    "bf16": "leave it",
+}
+
+# Why a knob is turned, and when to stop; in the usual order.
+_KNOBS = {
+    "batch_size": (
+        "more work for each launch and each copy",
+        "when rows/s no longer rise or memory ends (find_batch_size)",
+    ),
+    "num_workers": (
+        "threads that read and decode; by default all processors that are allowed",
+        "when the processors are busy or the wait is under 5 %",
+    ),
+    "memory_budget": (
+        "rows that fit stay decoded in memory, so that later epochs neither read nor decode them (keep=)",
+        "when stats() says that nothing is read any more, or memory ends",
+    ),
+    "precision": (
+        "faster matrix products and smaller activations",
+        "if the loss departs from the one in fp32",
+    ),
+}
 
 
 def what_to_try_first(
@@ -144,18 +168,27 @@ def what_to_try_first(
         raise OptionError(f"waiting_share must be between 0 and 1, not {waiting_share}")
     if precision not in _FASTER_PRECISION:
         raise OptionError(f"precision must be one of {', '.join(_FASTER_PRECISION)}, not {precision!r}")
-    order, reason = _order(waiting_share)
-    faster = _FASTER_PRECISION[precision]
+    batch, workers, memory, faster = _KNOBS
+    order, share = [*_KNOBS], f"{waiting_share or 0:.0%} of the step waits for data"
+    if waiting_share is None:
+        reason = "nothing measured: batch first; `h5stream diagnose` measures the wait and may reverse it"
+    elif waiting_share > WAITING:
+        order, reason = [workers, memory, batch, faster], f"{share} (over {WAITING:.0%}): feed it first"
+    elif waiting_share < NOT_WAITING:
+        order = [batch, faster, workers, memory]
+        reason = f"{share} (under {NOT_WAITING:.0%}): the loader is not the limit"
+    else:
+        reason = f"{share}: neither side is clearly the limit"
     tried = {
-        "batch_size": (str(setting.batch_size), _next_batch(setting.batch_size, preset)),
-        "num_workers": (str(setting.workers), _next_workers(setting.workers, preset, cpus)),
-        "memory_budget": ("the default", "all decoded rows and 2GiB"),
-        "precision": (precision, "leave it" if faster == precision else faster),
+        batch: (str(setting.batch_size), _next_batch(setting.batch_size, preset)),
+        workers: (str(setting.workers), _next_workers(setting.workers, preset, cpus)),
+        memory: ("the default", "all decoded rows and 2GiB"),
+        faster: (precision, _FASTER_PRECISION[precision]),
     }
-    chosen = tuple(Turn(knob, *tried[knob], _WHY[knob], stop=_STOP[knob]) for knob in order)
+    turns = tuple(Turn(knob, *tried[knob], _KNOBS[knob][0], stop=_KNOBS[knob][1]) for knob in order)
     lines = [
         line
-        for place, turn in enumerate(chosen, 1)
+        for place, turn in enumerate(turns, 1)
         for line in (f"{place}. {turn.knob}: {turn.present} -> {turn.try_next}", f"   {turn.why}; stop {turn.stop}")
     ]
     return Suggestion(
@@ -164,34 +197,8 @@ def what_to_try_first(
         arithmetic=(reason, *lines),
         caveats=("a larger batch changes training, not only its speed: see the learning rate",),
         sources=("docs/troubleshooting.md, Low GPU utilization; `h5stream diagnose` measures the wait",),
-        figures={"knobs": chosen, "waiting_share": waiting_share},
+        figures={"knobs": turns, "waiting_share": waiting_share},
     )
-
-
-_WHY = {
-    "batch_size": "more work for each launch and each copy",
-    "num_workers": "threads that read and decode; by default all processors that are allowed",
-    "memory_budget": "rows that fit stay decoded in memory, so that later epochs neither read nor decode them (keep=)",
-    "precision": "faster matrix products and smaller activations",
-}
-_STOP = {
-    "batch_size": "when rows/s no longer rise or memory ends (find_batch_size)",
-    "num_workers": "when the processors are busy or the wait is under 5 %",
-    "memory_budget": "when stats() says that nothing is read any more, or memory ends",
-    "precision": "if the loss departs from the one in fp32",
-}
-
-
-def _order(waiting_share: float | None) -> tuple[list[str], str]:
-    usual = ["batch_size", "num_workers", "memory_budget", "precision"]
-    if waiting_share is None:
-        return usual, "nothing measured: batch first; `h5stream diagnose` measures the wait and may reverse it"
-    share = f"{waiting_share:.0%} of the step waits for data"
-    if waiting_share > WAITING:
-        return [*usual[1:3], usual[0], usual[3]], f"{share} (over {WAITING:.0%}): feed it first"
-    if waiting_share < NOT_WAITING:
-        return [usual[0], usual[3], *usual[1:3]], f"{share} (under {NOT_WAITING:.0%}): the loader is not the limit"
-    return usual, f"{share}: neither side is clearly the limit"
 
 
 def _next_batch(now: int, preset: GpuPreset | None) -> str:

@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from h5stream import H5StreamLoader
 from h5stream.advice.limits import LoaderKnobs, loop_limit
-from h5stream.advice.track import EpochSummary, WaitClock
+from h5stream.advice.track import EpochSummary
+from h5stream.advice.trials import Meter
 from h5stream.device import facts
 from h5stream.errors import OptionError
 from h5stream.monitor import SystemMonitor
@@ -279,15 +280,15 @@ def test_gpu_memory_is_said_at_the_first_batch(monkeypatch):
     assert "GPU memory: 3.00 GiB allocated, 5.00 GiB peak" in text
 
 
-def test_the_wait_clock_sees_a_wait_that_still_goes_on():
-    waits, entered, leave = WaitClock(), threading.Event(), threading.Event()
+def test_the_meter_sees_a_wait_that_still_goes_on():
+    waits, entered, leave = Meter(), threading.Event(), threading.Event()
 
     def slow():
         entered.set()
         leave.wait(30)
         yield 1
 
-    thread = threading.Thread(target=waits.take, args=(slow(),))
+    thread = threading.Thread(target=list, args=(waits.batches_of(slow()),))
     thread.start()
     entered.wait(30)
     waits.share()

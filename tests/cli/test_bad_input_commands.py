@@ -114,13 +114,7 @@ def write(path, rows, progress):
 measure.write_sample_file = write
 main()
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", program, "bench"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ | {"TMPDIR": str(here)},
-    )
+    ended = forking.run(program, "bench", environment={"TMPDIR": str(here)})
     assert ended.returncode == -getattr(signal, name)
     assert ended.stdout.startswith(f"{here}/h5stream-bench-")
     assert sorted(os.listdir(here)) == ["a1.h5", "a2.h5"]
@@ -143,7 +137,7 @@ def show(self, *_):
 command.Bar.show = show
 main()
 """
-    ended = subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, check=False)
+    ended = forking.run(program, *words)
     assert ended.returncode == -getattr(signal, name), ended.stderr
     assert ".part" in ended.stdout
     assert not [*here.rglob("*.part"), *here.rglob("*.session"), *here.rglob("out.h5")]
@@ -229,7 +223,8 @@ def test_bench_has_the_words_of_the_readmes_table(here, h5stream, monkeypatch):
     assert "| file | h5stream, rows/s | kept, rows/s | x naive |" in table
 
 
-def test_bench_prints_python_that_runs(here, h5stream):
+def test_bench_prints_python_that_runs(here, h5stream, monkeypatch):
+    rivals_are_forks(monkeypatch)
     found = json.loads(h5stream("bench", "a?.h5", "--seconds", "0.1", "--workers", "0", "--json").out)
     assert '    fields=["x", "y"],' in found["lines"]
     exec("\n".join(found["lines"]), {})

@@ -33,7 +33,7 @@ from h5stream.monitor.export import (
     prometheus_text,
     read_log,
 )
-from h5stream.monitor.sample import GPU_FIGURES, SYSTEM_FIGURES, figure_name, scaled
+from h5stream.monitor.sample import FIGURES, figure_name
 
 CLASSES = [GpuSample, HostSample, ProcessSample, SystemSample, GpuSummary, SystemSummary, Spread]
 NOT_FIGURES = {"time_s", "elapsed_s", "interval_s", "cost_cpu_s", "cost_wall_s", "pid", "cpus_allowed"}
@@ -59,14 +59,15 @@ def test_every_number_of_a_sample_is_a_figure():
         hints = {field.name: str(field.type) for field in dataclasses.fields(kind)}
         return {prefix + n for n, hint in hints.items() if re.match("int|float", hint) and n not in NOT_FIGURES}
 
-    assert set(GPU_FIGURES) == numbers(GpuSample, "gpu.")
-    system = numbers(SystemSample) | numbers(HostSample, "host.") | numbers(ProcessSample, "process.")
-    assert set(SYSTEM_FIGURES) - {"cost_ratio"} == system
+    every = numbers(SystemSample) | numbers(GpuSample, "gpu.")
+    every |= numbers(HostSample, "host.") | numbers(ProcessSample, "process.")
+    assert {figure.path for figure in FIGURES if figure.text} - {"cost_ratio"} == every
 
 
 def test_names_of_figures_are_unique():
-    for figures in (GPU_FIGURES, SYSTEM_FIGURES):
-        assert len({figure_name(path) for path in figures}) == len(figures)
+    for of_gpu in (True, False):
+        paths = [figure.path for figure in FIGURES if figure.path.startswith("gpu.") is of_gpu]
+        assert len({figure_name(path) for path in paths}) == len(paths)
 
 
 def test_a_sample_flattens_with_none_for_what_is_not_known():
@@ -124,14 +125,6 @@ def test_the_line_shows_na_for_the_unknown_and_0_only_for_zero(gpu, start):
     assert format_line(sample) == start + "CPU: 0.0% | RAM:n/a"
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0, "0 B"), (999, "999 B"), (999.7, "1 kB"), (1.5e9, "1.5 GB"), (2.5e15, "2.5e+03 TB"), (None, "n/a")],
-)
-def test_numbers_have_a_decimal_prefix(value, text):
-    assert scaled(value, "B") == text
-
-
 def test_a_summary_leaves_out_what_is_not_known():
     def one(ratio, reasons):
         gpu = GpuSample(uuid="GPU-1", name="A", utilization_ratio=ratio, memory_total_bytes=8, throttle_reasons=reasons)
@@ -163,7 +156,7 @@ def test_the_summary_reads_as_text():
     text = str(summarize([SystemSample(time_s=0, interval_s=1.0, gpus=(gpu,), process=process, data_wait_ratio=0.5)]))
     assert text.splitlines() == [
         "A: GPU 25.0% | SM n/a | VRAM peak n/a | PCIe in n/a | n/a | held back 100.0% of the time: hw_slowdown | lost",
-        "CPU n/a | process 1.5 cores | RAM peak n/a | disk n/a",
+        "CPU n/a | process 1.50 cores | RAM peak n/a | disk n/a",
         "data wait 50.0% | 1 samples in 1.0 s | the monitor took 0.00% of one processor",
     ]
     assert str(summarize([])).startswith("GPU: n/a (no samples)")

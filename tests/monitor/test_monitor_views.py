@@ -118,7 +118,7 @@ class TestScreen:
 
     def test_it_tells_what_holds_the_clocks_back(self):
         hot = card(0.5, temperature_c=84.6, sm_clock_hz=1.2e9, throttle_reasons=("gpu_idle", "hw_slowdown"))
-        assert "85 °C   SM clock 1.2 GHz   held back by: hw_slowdown" in screen_text([sample_at(1, hot)])
+        assert "85 °C   SM clock 1200 MHz   held back by: hw_slowdown" in screen_text([sample_at(1, hot)])
         assert "n/a   SM clock n/a   held back by: n/a" in screen_text([sample_at(1, card(0.5))])
         free = card(0.5, throttle_reasons=("gpu_idle",))
         assert "held back by: nothing" in screen_text([sample_at(1, free)])

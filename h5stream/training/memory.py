@@ -1,0 +1,306 @@
+"""What training a model takes of a GPU's memory, and loading its data of the host's: arithmetic, no device."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from h5stream.advice.suggestion import Suggestion, above_zero, at_least
+from h5stream.engine.footprint import (
+    AUTO_BATCHES,
+    AUTO_BLOCKS,
+    AUTO_NBYTES,
+    AUTO_ROWS,
+    DEFAULT_BUDGET,
+    TASK_NBYTES,
+    Footprint,
+    Shape,
+    least_that_fits,
+    size_window,
+)
+from h5stream.errors import OptionError
+from h5stream.units import text_of_bytes
+
+# The CUDA context with the kernels of torch and its libraries; several hundred MiB on every recent card.
+CONTEXT_BYTES = 512 << 20
+
+# Of the card's memory. Between the notes that leave 0.2 of 8 GiB (2.5 %) and call it full, and those that
+# keep 4 of 24 GiB (17 %): allocator fragmentation, library workspaces and the backward pass's own temporaries.
+SAFETY_SHARE = 0.10
+
+BATCHES_ON_DEVICE = 2  # the one in use and the one that is prefetched
+ELEMENT_BYTES = 4  # of a parameter and its gradient; autocast leaves both in 32 bits
+
+# What a worker process adds by itself. Noted with a PyTorch image pipeline: 4 workers about 2 GiB, 12 about
+# 6 GiB, 16 about 8 GiB. A process forked late from a small parent adds less.
+WORKER_BYTES = 512 << 20
+
+_MANY_ROWS = 1 << 30  # more than a window has, and still numbers of 32 bits
+
+
+def gpu_memory(
+    parameters: int,
+    *,
+    optimizer: str,
+    batch_size: int,
+    memory_gib: float,
+    activation_bytes_per_row: float = 0,
+    row_bytes: int = 0,
+) -> Suggestion:
+    """Return what a training step takes of a GPU's memory, part by part, and the batch that would fit."""
+    # Parameters stand for one square matrix, which matters to factored optimizers alone. The peak takes the larger of
+    # activations and the optimizer's temporaries, as large as the parameters (``foreach``).
+    at_least(0, row_bytes=row_bytes, activation_bytes_per_row=activation_bytes_per_row)
+    at_least(1, parameters=parameters, batch_size=batch_size)
+    above_zero(memory_gib=memory_gib)
+    capacity, side, weights = int(memory_gib * (1 << 30)), int(parameters**0.5), ELEMENT_BYTES * parameters
+    parts = {
+        "weight_bytes": weights,
+        "gradient_bytes": weights,
+        "optimizer_bytes": optimizer_state_bytes(optimizer, [(side, side), (parameters - side * side,)]),
+        "context_bytes": CONTEXT_BYTES,
+        "safety_bytes": int(capacity * SAFETY_SHARE),
+    }
+    room, on_device = capacity - sum(parts.values()), BATCHES_ON_DEVICE * row_bytes
+    kept = int(activation_bytes_per_row * batch_size)
+    parts |= {"activation_bytes": kept, "batch_bytes": batch_size * on_device, "step_bytes": weights}
+    total = capacity - room + parts["batch_bytes"] + max(kept, weights)
+    # Solve ``batches + max(activations, step) <= room`` for the rows; None where rows cost nothing.
+    per_row, largest = activation_bytes_per_row + on_device, None
+    if per_row > 0:
+        by_step = (room - weights) / on_device if on_device else math.inf if room >= weights else 0
+        largest = max(0, int(min(room / per_row, by_step)))
+    text, name = {part: text_of_bytes(nbytes) for part, nbytes in parts.items()}, find_optimizer(optimizer)
+    rows = "" if largest is None else f"; {largest} rows would fit"
+    verdict = "fits" if total <= capacity else f"{text_of_bytes(total - capacity)} too much"
+    caveat = "workspaces and the backward pass's temporaries are in the safety; find_batch_size() measures"
+    if not kept:
+        caveat = "activations are not in here: measure_activations(model, batch) on a small batch gives them"
+    return Suggestion(
+        title="GPU memory",
+        answer=f"{text_of_bytes(total)} of {text_of_bytes(capacity)}: {verdict}{rows}",
+        arithmetic=(
+            f"weights: {parameters:,} parameters = {text['weight_bytes']}, and as much for their gradients",
+            f"optimizer, {name}: keeps {OPTIMIZERS[name].keeps} = {text['optimizer_bytes']}",
+            f"activations: {batch_size} rows x {text_of_bytes(activation_bytes_per_row)} = {text['activation_bytes']}",
+            f"optimizer step's temporaries: {text['step_bytes']}; the larger of the two counts: "
+            f"{text_of_bytes(max(kept, weights))}",
+            f"batches: {BATCHES_ON_DEVICE} x {batch_size} rows x {row_bytes} B = {text['batch_bytes']}",
+            f"CUDA context {text['context_bytes']}, safety {SAFETY_SHARE:.0%} of the card {text['safety_bytes']}",
+            f"together {text_of_bytes(total)} of {text_of_bytes(capacity)}",
+        ),
+        caveats=(caveat,),
+        figures=parts
+        | {"total_bytes": total, "capacity_bytes": capacity, "largest_batch_size": largest, "fits": total <= capacity},
+    )
+
+
+# --- What an optimizer keeps for each parameter, in bytes -----------------------------------------
+
+
+# bitsandbytes keeps one float32 scale for each block of this many values, and keeps tensors smaller than
+# `min_8bit_size` in 32 bits.
+_BLOCK_VALUES = 256
+_SMALLEST_8BIT = 4096
+
+
+class OptimizerKind(NamedTuple):
+    """How much an optimizer keeps."""
+
+    copies: int  # state tensors as large as the parameter (or, with 8 bits, as many values)
+    keeps: str  # what they are
+    form: str = "full"  # in the parameter's own type, "8bit", or "factored" into rows and columns
+
+
+_MOMENTS = OptimizerKind(2, "first and second moment")
+OPTIMIZERS = {
+    "sgd": OptimizerKind(0, "nothing"),
+    "momentum": OptimizerKind(1, "momentum"),
+    "rmsprop": OptimizerKind(1, "square average"),
+    "adagrad": OptimizerKind(1, "sum of squares"),
+    "adadelta": OptimizerKind(2, "square average and step average"),
+    "adam": _MOMENTS,
+    "adamw": _MOMENTS,
+    "nadam": _MOMENTS,
+    "radam": _MOMENTS,
+    "adamax": OptimizerKind(2, "first moment and largest norm"),
+    "amsgrad": OptimizerKind(3, "both moments and the largest second moment"),
+    "lamb": _MOMENTS,
+    "lion": OptimizerKind(1, "momentum"),
+    "adam8bit": OptimizerKind(2, "both moments, 8 bits a value", "8bit"),
+    "adamw8bit": OptimizerKind(2, "both moments, 8 bits a value", "8bit"),
+    "lion8bit": OptimizerKind(1, "momentum, 8 bits a value", "8bit"),
+    "adafactor": OptimizerKind(1, "second moment as rows and columns", "factored"),
+}
+_ALIASES = {"sgdmomentum": "momentum", "sgdm": "momentum", "nesterov": "momentum"}
+
+
+def find_optimizer(name: str) -> str:
+    """Return an optimizer's name in the table; case, dashes and where "8bit" stands do not matter."""
+    key = re.sub(r"[^a-z0-9]", "", name.lower())
+    if "8bit" in key:
+        key = key.replace("8bit", "").removeprefix("paged") + "8bit"
+    key = _ALIASES.get(key, key)
+    if key not in OPTIMIZERS:
+        near = difflib.get_close_matches(key, OPTIMIZERS, n=1, cutoff=0.3)
+        names = ", ".join([*near, *(known for known in OPTIMIZERS if known not in near)])
+        raise OptionError(f"no optimizer is known as {name!r}; known: {names}")
+    return key
+
+
+def optimizer_state_bytes(optimizer: str, shapes: Sequence[tuple[int, ...]]) -> int:
+    """Return the bytes of state that an optimizer keeps for float32 parameters of these shapes.
+
+    The step counters (4 bytes a tensor, by default on the host) are left out. 8-bit states:
+    https://arxiv.org/abs/2110.02861 and bitsandbytes' defaults. Adafactor: https://arxiv.org/abs/1804.04235,
+    section 3, without first moment: a row and a column for every matrix, a full state for vectors.
+    """
+    kind, total = OPTIMIZERS[find_optimizer(optimizer)], 0
+    for shape in shapes:
+        values = math.prod(shape)
+        if kind.form == "8bit" and values >= _SMALLEST_8BIT:
+            total += values + 4 * math.ceil(values / _BLOCK_VALUES)
+        elif kind.form == "factored" and len(shape) >= 2:
+            total += 4 * math.prod(shape[:-2]) * (shape[-2] + shape[-1])
+        else:
+            total += 4 * values
+    return kind.copies * total
+
+
+# --- What a setting holds in the host's memory: for a stock `DataLoader`, and for h5stream's one budget ---
+
+
+def dataloader_memory(
+    *, row_bytes: int, batch_size: int, workers: int, prefetch_factor: int = 2, available_bytes: int | None = None
+) -> Suggestion:
+    """Return the host memory that a stock `DataLoader` fills with a setting, rows being of all fields, decoded."""
+    at_least(1, row_bytes=row_bytes, batch_size=batch_size, prefetch_factor=prefetch_factor)
+    at_least(0, workers=workers, available_bytes=available_bytes)
+    batch, count = row_bytes * batch_size, workers * prefetch_factor
+    parts = {
+        "batch_bytes": batch,
+        "queued_bytes": count * batch,
+        # Without workers the training process itself makes its one batch, and holds its rows meanwhile.
+        "collating_bytes": max(workers, 1) * batch,
+        "worker_bytes": workers * WORKER_BYTES,
+    }
+    total, text = sum(parts.values()), {name: text_of_bytes(nbytes) for name, nbytes in parts.items()}
+    fits: tuple[str, ...] = ()
+    if available_bytes is not None:
+        share = f"{text_of_bytes(total)} of {text_of_bytes(available_bytes)} that can be taken here now"
+        fits = (f"{'more than there is' if total > available_bytes else 'fits'}: {share}",)
+    return Suggestion(
+        title="Host memory, stock DataLoader",
+        answer=f"{text['queued_bytes']} queued, about {text_of_bytes(total)} in all",
+        arithmetic=(
+            f"batch: {batch_size} rows x {row_bytes} B = {text['batch_bytes']}",
+            f"queued: {workers} workers x {prefetch_factor} batches = {count} batches x {text['batch_bytes']} = "
+            f"{text['queued_bytes']}",
+            f"rows on their way into a batch: {max(workers, 1)} x {text['batch_bytes']} = {text['collating_bytes']}",
+            f"worker processes: {workers} x {text_of_bytes(WORKER_BYTES)} = {text['worker_bytes']}",
+            f"and the batch in use: {text['batch_bytes']}; together {text_of_bytes(total)}",
+        ),
+        caveats=fits,
+        sources=("DataLoader keeps at most prefetch_factor x num_workers batches outstanding (torch docs)",),
+        figures=parts | {"queued_batches": count, "total_bytes": total, "available_bytes": available_bytes},
+    )
+
+
+def loader_memory(
+    *,
+    row_bytes: int,
+    batch_size: int,
+    threads: int = 1,
+    chunk_bytes: int = 1 << 20,
+    block_rows: int | None = None,
+    rows: int | None = None,
+    memory_budget: int | None = None,
+) -> Suggestion:
+    """Return the host memory that `H5StreamLoader` plans with, and what a budget does to its window."""
+    at_least(1, row_bytes=row_bytes, batch_size=batch_size, chunk_bytes=chunk_bytes)
+    at_least(0, threads=threads)
+    above_zero(block_rows=block_rows, rows=rows, memory_budget=memory_budget)
+    budget, shape = memory_budget or DEFAULT_BUDGET, _shape_of(row_bytes, chunk_bytes, rows or _MANY_ROWS, block_rows)
+    asked, size, smallest = _sizes(shape, min(batch_size, shape.rows), threads, budget)
+    held = shape.held_nbytes(min(batch_size, shape.rows), size.window_rows)
+    slots, is_capped = size.max_open_batches * size.batch_nbytes, size.window_rows < asked
+    caveat, over = f"the least that would do, with a weaker shuffle: {text_of_bytes(smallest)}", ""
+    if smallest > budget:
+        over = f": over the budget, {text_of_bytes(smallest)} would do"
+        caveat = f"memory_budget={budget} is too small; memory_budget={smallest} would do"
+    elif is_capped:
+        ours, wished = (math.ceil(count / shape.block_rows) for count in (size.window_rows, asked))
+        caveat = f"the shuffle mixes {ours} blocks at a time instead of {wished}"
+    return Suggestion(
+        title="Host memory, h5stream",
+        answer=f"{text_of_bytes(size.needed_nbytes)}, window of {size.window_rows} rows{over}",
+        arithmetic=(
+            f"block: {text_of_bytes(chunk_bytes)} chunk / {row_bytes} B = {shape.block_rows} rows"
+            if block_rows is None
+            else f"block: {shape.block_rows} rows, those of a chunk ({text_of_bytes(chunk_bytes)})",
+            _window_line(asked, size.window_rows, batch_size, shape),
+            f"slots: {size.max_open_batches} batches x {text_of_bytes(size.batch_nbytes)} = {text_of_bytes(slots)} "
+            f"(one window is read while one is consumed), and {text_of_bytes(held)} that the "
+            "training loop holds as it goes from one batch to the next",
+            f"plans: {shape.plan_row_nbytes:.0f} B a row of two windows = {text_of_bytes(size.plan_nbytes)}",
+            f"scratch: {max(size.threads, 1)} threads x {text_of_bytes(shape.scratch_nbytes)} = "
+            f"{text_of_bytes(size.scratch_nbytes)}",
+        ),
+        caveats=(caveat,),
+        sources=("h5stream's design: one budget over slots, windows, plans and scratch; loader.stats() measures",),
+        figures={
+            "batch_bytes": size.batch_nbytes,
+            "window_rows": size.window_rows,
+            "window_bytes": slots,
+            "leased_bytes": held,
+            "plan_bytes": size.plan_nbytes,
+            "scratch_bytes": size.scratch_nbytes,
+            "total_bytes": size.needed_nbytes,
+            "threads": size.threads,
+            "capped": is_capped,
+            "smallest_budget_bytes": smallest,
+            "fits": smallest <= budget,
+        },
+    )
+
+
+def _shape_of(row_bytes: int, chunk_bytes: int, rows: int, block_rows: int | None) -> Shape:
+    """Return the shape of data of which little is known: one compressed dataset, no chunk larger than it was."""
+    chunk_rows = block_rows or max(1, chunk_bytes // row_bytes)
+    chunk = chunk_bytes if block_rows else chunk_rows * row_bytes
+    return Shape(
+        rows=rows,
+        field_nbytes=(row_bytes,),
+        block_rows=chunk_rows,
+        scratch_nbytes=min(TASK_NBYTES, rows * row_bytes + chunk) + 4 * chunk,
+        chunks_a_row=max(1.0, chunk_rows * row_bytes / max(1, chunk)) / chunk_rows,
+    )
+
+
+def _sizes(shape: Shape, batch_rows: int, threads: int, budget: int) -> tuple[int, Footprint, int]:
+    """Return the rows of a window by the default budget, what this budget has room for or is least, and the least."""
+
+    def sized(nbytes: int, most_rows: int | None = None) -> Footprint:
+        return size_window(
+            shape, batch_size=batch_rows, window="auto", memory_budget=nbytes, threads=threads, most_rows=most_rows
+        )
+
+    asked = least_that_fits(sized, DEFAULT_BUDGET).window_rows
+    ours, least = (least_that_fits(lambda nbytes: sized(nbytes, asked), one) for one in (budget, 1))
+    return asked, ours, least.memory_budget
+
+
+def _window_line(asked: int, rows: int, batch_size: int, shape: Shape) -> str:
+    wished = shape.wished_rows("auto", batch_size)
+    line = f"window: all {wished} rows"
+    if wished < shape.rows:
+        line = (
+            f"window: max({AUTO_BATCHES} x {batch_size}, {AUTO_BLOCKS} x {shape.block_rows}, "
+            f"{text_of_bytes(AUTO_NBYTES)} of at most {AUTO_ROWS} rows) = {wished} rows"
+        )
+    if asked < wished:
+        line += f", of which two fit {text_of_bytes(DEFAULT_BUDGET)}: {asked}"
+    return line if rows == asked else f"{line}, cut to {rows} by the budget"
