@@ -18,9 +18,9 @@ from h5stream.advice.detectors import proposals_of
 from h5stream.advice.listing import MOST_DATASETS, REFUSED, DatasetEntry, Listing, list_file, root_fields
 from h5stream.advice.program import Lines, Proposal, fields_from_text, form_of, loader_lines, quoted, tried
 from h5stream.advice.suggestion import batch_rows
-from h5stream.engine.budget import check_budget, default_budget, threads_within
+from h5stream.dataset import H5Dataset
+from h5stream.engine.budget import check_budget, default_budget
 from h5stream.errors import H5StreamError, OptionError
-from h5stream.storage.opening import open_layout
 
 MOST_FIELDS = 64  # fields that are taken for a sample where none are named
 _NOT_ROWS = "its samples are not rows of its datasets, as said above"
@@ -89,16 +89,15 @@ def inspect_file(
     try:
         if names:
             wanted = [fields_from_text(form) for form in forms.values()]
-            layout = open_layout(path, wanted, allow_external=allow_external)
             row_nbytes = sum(by_path[name].row_nbytes for name in names if name in by_path)
             sample, advice = cost_sample(
-                layout,
+                H5Dataset(path, wanted, allow_external=allow_external),
                 entries,
                 fields=names,
                 chosen_by=chosen_by,
                 batch_size=batch_size or batch_rows(None, row_nbytes),
                 memory_budget=budget,
-                threads=threads or threads_within(layout, allowance.cpus(), budget),
+                threads=threads,
             )
     except H5StreamError as error:
         if fields:

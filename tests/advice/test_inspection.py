@@ -317,9 +317,9 @@ def predicted(path, monkeypatch, rate=1e9, **options):
 
 def test_the_time_follows_from_threads_and_from_the_rate_of_decoding(tmp_path, monkeypatch):
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        for name, rows in (("x", 20_000), ("few", 2000)):
+        for name, rows in (("x", 40_000), ("few", 2000)):
             file.create_dataset(name, data=np.zeros((rows, 256), "f4"), chunks=(512, 256), compression="gzip")
-    path, small = str(tmp_path / "a.h5"), {"fields": ["x"], "memory_budget": 12 << 20}
+    path, small = str(tmp_path / "a.h5"), {"fields": ["x"], "memory_budget": 32 << 20}
     kept = predicted(path, monkeypatch, threads=8, fields=["few"])
     assert kept.decoded_nbytes == pytest.approx(2000 * 1024, rel=0.05)  # in whole, and by one thread
     assert kept.seconds == pytest.approx((kept.decoded_nbytes + kept.read_nbytes) / 1e9)
