@@ -125,7 +125,7 @@ def _lines(
     path: str, forms: Mapping[str, str], sample: SampleCost, with_budget: bool, are_named: bool, allow_external: bool
 ) -> Lines:
     """Return the program that streams the sample; of fields that nobody named, only if it was tried and is right."""
-    if not are_named and tried(path, forms, allow_external=allow_external).refused:
+    if not are_named and tried(path, forms, allow_external=allow_external)[0]:
         return ()
     options = [f"memory_budget={sample.memory_budget}"] * with_budget + ["allow_external=True"] * allow_external
     return loader_lines(path, forms, sample.batch_rows, options=options)
