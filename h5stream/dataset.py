@@ -16,6 +16,7 @@ from h5stream import indexing
 from h5stream.block_cache import BlockCache
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import objects_for
+from h5stream.engine.counters import Tally
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import Memory, SlotFormat, map_memory
 from h5stream.engine.tasks import Destination
@@ -606,10 +607,10 @@ class H5Dataset(Dataset[Any]):
         SourceChangedError, CorruptChunkError
             If a file is not what was opened, or its bytes do not decode.
         """
-        return self._read(self._row_numbers(rows))
+        return self.read_numbers(self._row_numbers(rows))
 
-    def _read(self, numbers: Places) -> Any:
-        """Read samples by their numbers in the files."""
+    def read_numbers(self, numbers: Places, tally: Tally | None = None) -> Any:
+        """Read samples by their numbers in the files, and count what that takes."""
         count = len(numbers)
         # As narrow as plans want them: finding that out afterwards costs more than reading a few thousand rows.
         numbers = numbers.astype(place_dtype(self.layout.samples), copy=False)
@@ -624,7 +625,7 @@ class H5Dataset(Dataset[Any]):
         if count:
             batch = np.zeros(count, dtype=np.int32)
             window = Window(rows=numbers, batch=batch, within=by_row, drawn=self._seed_and_epoch)
-            self._reader.read(window, destination)
+            self._reader.read(window, destination, tally)
             self._check_unchanged(numbers)
         return self._assembler.batch(torch.from_numpy(memory), slot_format, count, objects)
 
@@ -652,16 +653,16 @@ class H5Dataset(Dataset[Any]):
         if values is not None:
             return self.layout.assemble(values)
         if self.layout.space is not None:
-            return sample_of(self._read(np.array([row])), 0)
+            return sample_of(self.read_numbers(np.array([row])), 0)
         part = self.layout.leading[bisect.bisect_right(self.layout.file_starts, row) - 1]
         block_nbytes = part.chunk_rows * self.layout.row_nbytes
         if part.access in (DIRECT, HEAP) or block_nbytes > _CACHED_BLOCK_NBYTES:
-            return sample_of(self._read(np.array([row])), 0)
+            return sample_of(self.read_numbers(np.array([row])), 0)
         first = part.row_start + (row - part.row_start) // part.chunk_rows * part.chunk_rows
         block = self._cache.get((first, self._seed_and_epoch))
         if block is None:
             last = min(first + part.chunk_rows, part.row_start + part.rows)
-            block = self._read(np.arange(first, last, dtype=np.int64))
+            block = self.read_numbers(np.arange(first, last, dtype=np.int64))
             self._cache.put((first, self._seed_and_epoch), block)
         else:
             self._check_unchanged(np.array([row]))

@@ -39,22 +39,26 @@ class _Alike:
         self,
         what: str,  # "datasets", "groups" or "files"
         where: str,  # what holds them
-        count: int,
-        pattern: str,  # how `Objects`, `Rows` and `Sequences` are told which they are; empty where `before` finds them
         things: Mapping[str, Inside],  # those looked at, and what each holds by its path inside; a dataset as "."
-        attributes: Sequence[str],  # what all of them have
-        before: Lines = (),
+        pattern: str,  # how `Objects`, `Rows` and `Sequences` are told which they are; empty where lines find them
+        count: int,  # of all
+        attributes: Iterable[Sequence[str]],  # of each
+        before: Callable[[Sequence[str]], Lines] = lambda shared: (),  # the lines that find those with what all have
     ) -> None:
-        self.what, self.where, self.count, self.pattern, self.before = what, where, count, pattern, before
-        self.things, self.attributes, self.every = things, attributes, [*things.values()]
+        self.what, self.where, self.count, self.pattern = what, where or "The root", count, pattern
+        self.things, self.every = things, [*things.values()]
         self.first = first = self.every[0]
+        own, *others = attributes
+        self.attributes = [name for name in own if all(name in other for other in others)]
+        self.before = () if pattern else before(self.attributes)
         self.of = quoted(pattern) if pattern else "names" if what == "datasets" else "groups"
         # What they hold, by how many rows it has in each of them; and what has as many as most of the data has.
         by_counts: dict[tuple[int | None, ...], list[str]] = defaultdict(list)
         for name in (name for name, entry in first.items() if entry.shape):
             by_counts[tuple(inside[name].rows for inside in self.every)].append(name)
         self.by_counts = by_counts
-        self.rows = max(by_counts.values(), key=self._nbytes_of, default=[])
+        nbytes = {name: sum(inside[name].raw_nbytes for inside in self.every) for name in first}
+        self.rows = max(by_counts.values(), key=lambda names: sum(nbytes[name] for name in names), default=[])
         self.lengths = [inside[self.rows[0]].rows or 0 for inside in self.every] if self.rows else []
         # What has a row more in each of them, or a row less.
         more = {k: {(n or 0) - m for n, m in zip(k, self.lengths, strict=True)} for k in by_counts}
@@ -67,11 +71,8 @@ class _Alike:
         held = any(first[name].members or _STEPS.search(name) for name in self.rows)
         self.is_table = not whole and (held or self.is_episodes)
         self.is_image = any(map(_is_image, first.values()))
-        self.is_labelled = any(map(LABEL.search, attributes))
+        self.is_labelled = any(map(LABEL.search, self.attributes))
         self.nbytes = max(sum(entry.raw_nbytes for entry in inside.values()) for inside in self.every)  # of the largest
-
-    def _nbytes_of(self, names: Sequence[str]) -> int:
-        return sum(inside[name].raw_nbytes for inside in self.every for name in names)
 
     def unlike(self, name: str) -> list[int]:
         return unlike_axes([inside[name] for inside in self.every])
@@ -307,17 +308,16 @@ def _in_groups(seen: Seen, groups: Mapping[str, Inside]) -> Iterator[Proposal]:
     first = next(iter(groups), "")
     above = first.rpartition("/")[0]
     names = [group.rpartition("/")[2] for group in groups]
-    outer = pattern_of(above, names, seen.children(above)) if len(groups) > 1 else ""
-    datasets = {name: entry for alike in groups.values() for name, entry in alike.items()}
-    inner = pattern_of("", datasets, {name for group in groups for name in seen.by_group[group]}) if outer else ""
-    if inner:
+    datasets = {name for alike in groups.values() for name in alike}
+    levels = (names, seen.children(above)), (datasets, {name for group in groups for name in seen.by_group[group]})
+    if pattern := pattern_of(above, *levels) if len(groups) > 1 else "":
         things = {f"{group}/{name}": entry for group, alike in groups.items() for name, entry in alike.items()}
         count = sum(seen.count(group, len(alike)) for group, alike in groups.items())
-        yield from _each(seen, above, things, count, f"{outer}/{inner}")
+        yield from _each(seen, above, things, count, pattern)
         return
     for group, alike in groups.items():
-        start, pattern = f"{group}/" if group else "", pattern_of(group, alike, seen.by_group[group])
-        things = {start + name: entry for name, entry in alike.items()}
+        things = {f"{group}/{name}".lstrip("/"): entry for name, entry in alike.items()}
+        pattern = pattern_of(group, (alike, seen.by_group[group]))
         yield from _each(seen, group, things, seen.count(group, len(alike)), pattern)
 
 
@@ -334,7 +334,7 @@ def _each(seen: Seen, group: str, alike: Inside, count: int, pattern: str) -> It
     )
     attributes = [entry.clues.attributes for entry in things.values()]
     alone = {name: {".": entry} for name, entry in things.items()}
-    return _things("datasets", group, alone, pattern, count, attributes, lambda shared: before)
+    return _proposals(_Alike("datasets", group, alone, pattern, count, attributes, lambda shared: before))
 
 
 def _stems(members: Mapping[str, DatasetEntry]) -> dict[str, Inside]:
@@ -404,12 +404,12 @@ def like_groups(seen: Seen) -> Iterator[Proposal]:
         taken.update(paths)
         if inner:
             count = sum(seen.count(above + name, len(by_parent[above + name])) for name in groups)
-            pattern = _nested_pattern(parent, alike, inner)
+            pattern = pattern_of(parent, *_levels(alike, inner))
         else:
-            count, pattern = seen.count(parent, len(alike)), pattern_of(parent, alike, groups)
+            count, pattern = seen.count(parent, len(alike)), pattern_of(parent, (alike, groups))
         things = {above + name: inside for name, inside in alike.items()}
         lines = partial(_alike_lines, seen.path, things)
-        yield from _things("groups", parent, things, pattern, count, map(seen.attributes, things), lines)
+        yield from _proposals(_Alike("groups", parent, things, pattern, count, map(seen.attributes, things), lines))
 
 
 def _groups_of(groups: Mapping[str, Inside]) -> dict[str, Inside]:
@@ -425,15 +425,14 @@ def _groups_of(groups: Mapping[str, Inside]) -> dict[str, Inside]:
             child, _, rest = path.partition("/")
             found[f"{name}/{child}"][rest] = entry
     many = len(groups) > 1 and min(counts, default=0) >= LEAST_ALIKE
-    patterned = many and _nested_pattern("", found, found)
+    patterned = many and pattern_of("", *_levels(found, found))
     return found if patterned and len(_hold_the_same(found)) == len(found) else {}
 
 
-def _nested_pattern(parent: str, alike: Iterable[str], all_of: Iterable[str]) -> str:
-    outer, inner = ({path.split("/")[k] for path in alike} for k in range(2))
-    every = [{path.split("/")[k] for path in all_of} for k in range(2)]
-    first, second = pattern_of(parent, outer, every[0]), pattern_of("", inner, every[1])
-    return f"{first}/{second}" if first and second else ""
+def _levels(names: Iterable[str], all_of: Iterable[str]) -> list[tuple[set[str], set[str]]]:
+    """Return names of groups in groups, and all that there are, as `pattern_of` takes them."""
+    some, every = ([*zip(*(name.split("/") for name in which), strict=True)] for which in (names, all_of))
+    return [(set(one), set(others)) for one, others in zip(some, every, strict=True)]
 
 
 def _hold_the_same(groups: Mapping[str, Inside]) -> dict[str, Inside]:
@@ -459,22 +458,6 @@ def _hold_the_same(groups: Mapping[str, Inside]) -> dict[str, Inside]:
     usual = max(by_shape.values(), key=len, default=[])
     # Where no shape is that of most, each may have its own.
     return {name: alike[name] for name in usual} if len(usual) >= MOST * len(alike) else alike
-
-
-def _things(
-    what: str,
-    where: str,
-    things: dict[str, Inside],
-    pattern: str,
-    count: int,
-    attributes: Iterable[Sequence[str]],
-    before: Callable[[Sequence[str]], Lines],
-) -> Iterator[Proposal]:
-    """Propose what samples are of like things, with the attributes of each, and the lines for where no pattern does."""
-    first, *others = attributes
-    shared = [name for name in first if all(name in other for other in others)]
-    lines = () if pattern else before(shared)
-    return _proposals(_Alike(what, where or "The root", count, pattern, things, shared, lines))
 
 
 def _alike_lines(path: str, groups: Mapping[str, Inside], attributes: Sequence[str]) -> Lines:
@@ -514,7 +497,7 @@ def like_files(pattern: str, listings: Mapping[str, Listing], count: int) -> lis
     if len(alike) < max(2, MOST * len(listings)):
         return []
     attributes = [listings[path].groups[""].attributes if "" in listings[path].groups else () for path in alike]
-    return [*_things("files", "The pattern", alike, "files", count, attributes, lambda shared: ())]
+    return [*_proposals(_Alike("files", "The pattern", alike, "files", count, attributes))]
 
 
 # --- names -------------------------------------------------------------------------------------------------
@@ -526,13 +509,21 @@ def numbered(names: Iterable[str]) -> float:
     return sum(bool(re.search(r"\d", name)) for name in every) / max(1, len(every))
 
 
-def pattern_of(parent: str, names: Iterable[str], siblings: Iterable[str]) -> str:
-    """Return a pattern that these of a group's groups match, and none of `siblings` besides; empty if there is none."""
-    wanted, every = sorted(names), set(siblings)
-    pairs = zip(wanted[0], wanted[-1], strict=False)
-    start = re.sub(r"\d+$", "", "".join(one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
-    if every == set(wanted) and (len(start) == 1 or re.search(r"\d", start)):
-        start = ""  # what these few share is no name
-    found = f"{parent}/{start}*" if parent else f"{start}*"
-    fits = {name for name in every if name.startswith(start)} == set(wanted)
-    return found if fits and not re.search(r"[*?[]", found[:-1]) else ""
+def pattern_of(parent: str, *levels: tuple[Iterable[str], Iterable[str]]) -> str:
+    """Return a pattern that these of a group's things match, and no others besides; empty if there is none.
+
+    Of each level, names and all that there are.
+    """
+    found = parent
+    for names, siblings in levels:
+        wanted, every = sorted(names), set(siblings)
+        pairs = zip(wanted[0], wanted[-1], strict=False)
+        alike = "".join(one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+        start = re.sub(r"\d+$", "", alike)
+        if every == set(wanted) and (len(start) == 1 or re.search(r"\d", start)):
+            start = ""  # what these few share is no name
+        found += f"/{start}*" if found else f"{start}*"
+        fits = {name for name in every if name.startswith(start)} == set(wanted)
+        if not fits or re.search(r"[*?[]", f"{parent}{start}"):
+            return ""
+    return found

@@ -1,43 +1,36 @@
 """What shuffled batches cost, read one by one and by h5stream, and what of a layout costs more than it must.
 
-Of rows it is worked out; of samples that are no rows a window, and some alone, are read.
+Of rows it is worked out from the windows that a loader has; of other samples a window, and some alone, are read.
 """
 
 from __future__ import annotations
 
 import shlex
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream import allowance
 from h5stream.advice.listing import DatasetEntry, describe_dataset
 from h5stream.dataset import H5Dataset
-from h5stream.engine.batches import objects_for
 from h5stream.engine.budget import Sizing
 from h5stream.engine.counters import Tally
-from h5stream.engine.footprint import TASK_NBYTES, Footprint
-from h5stream.engine.landing.kept import datasets_to_keep
+from h5stream.engine.footprint import Footprint
 from h5stream.engine.landing.unfiltered import reach_of
-from h5stream.engine.plan import Placement
-from h5stream.engine.ragged import lend
-from h5stream.engine.reader import RowReader
-from h5stream.engine.slots import SlotFormat, map_memory
-from h5stream.engine.tasks import Destination, Task
-from h5stream.errors import BudgetError, H5StreamError
-from h5stream.order.blocks import make_blocks
-from h5stream.order.chunks import block_rows
-from h5stream.order.epoch import EpochOrder, Window
+from h5stream.errors import H5StreamError
+from h5stream.order.epoch import EpochOrder
 from h5stream.order.line import OrderSettings
 from h5stream.order.quality import forecast, is_weak
 from h5stream.storage.codecs import DecodeError
 from h5stream.storage.filters import DecodeScratch
-from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, SampleLayout
+from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart
 from h5stream.storage.source import LOCAL_GAP_NBYTES, SourceIdentity
 from h5stream.units import count_text, counted, names_text, text_of_bytes
 
@@ -55,7 +48,7 @@ STRADDLING = 1.5  # fetches of each chunk an epoch, above which unlike chunk len
 SLOW_DECODE = 400e6  # bytes a second of one thread; gzip gives about 1.3e9, lz4 1.8e9, bzip2 well under 1e8
 
 ALONE = 32  # samples that are read one at a time
-RAGGED_NBYTES = 256 << 20  # bytes of samples of unlike lengths that are read at most
+PIECE_NBYTES = 32 << 20  # bytes of a window's samples that are read at a time
 SECONDS = 3.0  # a window is read for so long at most; what of it is left is taken to cost as much
 
 EVERY_EPOCH, ONCE = "every epoch", "first batch"
@@ -75,10 +68,10 @@ class BatchCost:
     decode_amplification: float | None  # the same for decoded bytes. None where there is nothing to decode
 
     @classmethod
-    def of(cls, chunks: float, read: float, decoded: float, least_read: float, least_decoded: float) -> BatchCost:
-        """Return it for what is read and decoded, and for the least that would do."""
-        ratios = (one / least if least else None for one, least in ((read, least_read), (decoded, least_decoded)))
-        return cls(chunks, read, decoded, *ratios)
+    def of(cls, share: float, taken: Iterable[Sequence[float]], least: Sequence[float]) -> BatchCost:
+        """Return it for a share of the chunks, bytes read and bytes decoded; the least that would do is as large."""
+        chunks, read, decoded = (share * sum(each) for each in zip(*taken, strict=True))
+        return cls(chunks, read, decoded, *(n / m if m else None for n, m in zip((read, decoded), least, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,26 +164,30 @@ class _Stored(NamedTuple):
 
 
 def cost_sample(
-    layout: SampleLayout,
+    dataset: H5Dataset,
     entries: Sequence[DatasetEntry],
     *,
     fields: tuple[str, ...],
     chosen_by: str,
     batch_size: int,
     memory_budget: int,
-    threads: int,
+    threads: int | None,
 ) -> tuple[SampleCost, tuple[Advice, ...]]:
-    """Work out what shuffled batches of a layout cost, by the budget that would do, and what could cost less."""
-    batch_rows = min(batch_size, layout.rows)  # as the loader has slots
-    size, too_small = _window_size(layout, batch_rows, memory_budget, threads)
-    budget = too_small.needed if too_small else memory_budget
-    order = EpochOrder(
-        make_blocks(layout.file_starts, block_rows(layout)),
-        OrderSettings(batch_size=batch_size, window_rows=size.window_rows, first_window_rows=size.first_window_rows),
+    """Work out what shuffled batches of rows cost, by the budget that would do, and what could cost less."""
+    layout, batch_rows = dataset.layout, min(batch_size, dataset.layout.rows)  # as the loader has slots
+    size, order = _windows(dataset, batch_size, memory_budget, threads)
+    stored = _stored(dataset, entries, order, size.kept)
+    every, share = [one.entry for one in stored], batch_rows / layout.rows
+    needed = [
+        share * sum(nbytes)
+        for nbytes in ([e.stored_nbytes for e in every], [e.written_nbytes for e in every if e.filters])
+    ]
+    naive, ours = [_naive(entry) for entry in every], [one.cost for one in stored]
+    naive_cost, our_cost = (
+        BatchCost.of(share, [(c.chunks, c.read_nbytes, c.decoded_nbytes) for c in costs], needed)
+        for costs in ([cost for cost, _ in naive], ours)
     )
-    stored = _stored(layout, entries, order, budget)
-    every = [one.entry for one in stored]
-    shuffle = _shuffle(order, min(block_rows(layout)[0], layout.rows))
+    shuffle = _shuffle(order)
     sample = SampleCost(
         fields=fields,
         chosen_by=chosen_by,
@@ -199,68 +196,71 @@ def cost_sample(
         batch_size=batch_size,
         batch_rows=batch_rows,
         batch_nbytes=batch_rows * layout.row_nbytes,
-        needed_read_nbytes=sum(e.stored_nbytes for e in every) * batch_rows / layout.rows,
-        needed_decoded_nbytes=sum(e.written_nbytes for e in every if e.filters) * batch_rows / layout.rows,
-        naive=_batch_cost([_naive_cost(e) for e in every], every, batch_rows),
-        ours=_batch_cost([one.cost for one in stored], every, batch_rows),
-        datasets=tuple(one.cost for one in stored),
+        needed_read_nbytes=needed[0],
+        needed_decoded_nbytes=needed[1],
+        naive=naive_cost,
+        ours=our_cost,
+        datasets=tuple(ours),
         shuffle=shuffle,
         memory_nbytes=size.needed_nbytes,
-        memory_budget=budget,
+        memory_budget=size.memory_budget,
         kept_rows_nbytes=size.kept_rows_nbytes,
         threads=size.threads,
-        decode_rows_per_s=_decode_rows_per_s(layout.rows, stored, threads),
-        first_batch=_first_batch(stored, order, threads),
+        decode_rows_per_s=_decode_rows_per_s(layout.rows, stored, size.threads),
+        first_batch=_first_batch(stored, order, size.threads),
         notice=size.notice,
-        naive_words=_naive_words(every),
+        naive_words=_naive_words(every, [text for _, text in naive]),
         our_words=tuple(_our_words(stored, order, layout.leading[0].path)),
     )
     # A window of all rows is as good as it gets, however few blocks there are.
     is_few = size.window_rows < layout.rows and is_weak(shuffle.blocks_per_window, shuffle.blocks)
     advice = _layout_advice(stored, shuffle, batch_rows, is_few)
-    return sample, tuple([_budget_advice(too_small), *advice] if too_small else advice)
+    return sample, (*_budget_advice(memory_budget, size.memory_budget), *advice)
+
+
+def _windows(
+    dataset: H5Dataset, batch_size: int, memory_budget: int, threads: int | None
+) -> tuple[Footprint, EpochOrder]:
+    """Return the windows that a loader has, where the budget is too small with the one that would do; and its order."""
+    size = Sizing(
+        layout=dataset.layout,
+        batch_rows=min(batch_size, len(dataset)),
+        memory_budget=memory_budget,
+        most_budget=sys.maxsize,
+        threads=threads or allowance.cpus(),
+        threads_asked=threads is not None,
+    ).fitting("auto")
+    blocks = dataset.drawn_blocks(True, seed=0, epoch=0) or dataset.blocks_for(True)
+    rows, first_rows = size.window_rows, size.first_window_rows
+    return size, EpochOrder(
+        blocks, OrderSettings(batch_size=batch_size, window_rows=rows, first_window_rows=first_rows)
+    )
 
 
 def _stored(
-    layout: SampleLayout, entries: Sequence[DatasetEntry], order: EpochOrder, memory_budget: int
+    dataset: H5Dataset, entries: Sequence[DatasetEntry], order: EpochOrder, kept: Collection[int]
 ) -> list[_Stored]:
-    """Return the layout's datasets as they are stored, with what the first epoch takes by the engine's own plan."""
-    by_path, external = {entry.path: entry for entry in entries}, layout.allow_external
-    kept, seconds, found = datasets_to_keep(layout, memory_budget), min(0.05, 1.0 / len(layout.datasets)), []
-    for number, parts in enumerate(layout.datasets):
-        part, source, scale = parts[0], layout.files[parts[0].file], 1.0
+    """Return the datasets as they are stored, with what the first epoch takes of those that are `kept`, and others."""
+    layout, by_path, found = dataset.layout, {entry.path: entry for entry in entries}, []
+    for number, (part, *_) in enumerate(layout.datasets):
+        source, windows, scale = layout.files[part.file], [_whole(layout.rows)], 1.0
         entry = by_path.get(part.path) if part.file == 0 else None  # a soft link's may not be listed
-        entry = entry or describe_dataset(source.path, part.path, allow_external=external)
-        if number in kept:
-            windows = [(np.zeros(1, dtype=np.int64), np.array([layout.rows]))]
-        else:
+        entry = entry or describe_dataset(source.path, part.path, allow_external=layout.allow_external)
+        if number not in kept:
             windows, scale = _some_windows(order, part)
         chunks, read, decoded, gaps = (scale * _planned(part, windows, entry)).tolist()
-        times = chunks / max(1, _stored_chunks(part, entry))
-        cost = DatasetCost(entry.path, chunks, times, read, decoded, gaps, kept=number in kept)
-        found.append(_Stored(entry, cost, decode_rate(part, source, seconds=seconds)))
+        cost = DatasetCost(
+            entry.path, chunks, chunks / max(1, _chunks_of(part, entry)), read, decoded, gaps, kept=number in kept
+        )
+        rate = decode_rate(part, source, seconds=min(0.05, 1.0 / len(layout.datasets)))
+        found.append(_Stored(entry, cost, rate))
     return found
 
 
-def _window_size(
-    layout: SampleLayout, batch_rows: int, budget: int, threads: int
-) -> tuple[Footprint, BudgetError | None]:
-    """Size the window as the loader would; where the budget is too small, with the one that would do."""
-    error = None
-    while True:
-        # With more memory more is kept, so what a refusal names is asked for again.
-        try:
-            sizing = Sizing(layout=layout, batch_rows=batch_rows, memory_budget=budget, threads=threads)
-            return sizing.fitting("auto"), error
-        except BudgetError as refused:
-            error = BudgetError(str(refused), needed=refused.needed, budget=error.budget if error else budget)
-            budget = refused.needed
-
-
-def _shuffle(order: EpochOrder, block_rows: int) -> Shuffle:
+def _shuffle(order: EpochOrder) -> Shuffle:
     quality, windows = forecast(order), len(order.window_edges) - 1
     return Shuffle(
-        block_rows=block_rows,
+        block_rows=int(order.blocks.edges[1]),
         blocks=order.blocks.count,
         window_rows=int(np.diff(order.window_edges).max()),
         windows=windows,
@@ -269,15 +269,6 @@ def _shuffle(order: EpochOrder, block_rows: int) -> Shuffle:
         blocks_per_batch_full=quality.blocks_per_batch_full,
         mixing_score=quality.score,
     )
-
-
-def _batch_cost(costs: Sequence[DatasetCost], entries: Sequence[DatasetEntry], batch_rows: int) -> BatchCost:
-    """Average what an epoch takes from each dataset, and how they are stored, over its batches."""
-    share = batch_rows / max(1, entries[0].rows or 0)
-    every = zip(*((c.chunks, c.read_nbytes, c.decoded_nbytes) for c in costs), strict=True)
-    chunks, read, decoded = (share * sum(each) for each in every)
-    stored, filtered = sum(e.stored_nbytes for e in entries), sum(e.written_nbytes for e in entries if e.filters)
-    return BatchCost.of(chunks, read, decoded, share * stored, share * filtered)
 
 
 def _decode_rows_per_s(rows: int, stored: Sequence[_Stored], threads: int) -> float | None:
@@ -304,27 +295,23 @@ def decode_rate(part: DatasetPart, identity: SourceIdentity, *, chunks: int = 8,
     index = part.index
     if part.access != DECODED or index is None or len(index.numbers) == 0:
         return None
-    source, scratch = identity.open(), DecodeScratch()
-    spent = done = 0.0
+    source, scratch, times = identity.open(), DecodeScratch(), list[float]()
     try:
-        # The first is not timed: a running epoch has its buffers and its code in place.
-        for turn, place in enumerate([0, *sorted({k * len(index.numbers) // chunks for k in range(chunks)})]):
+        for place in [0, *sorted({k * len(index.numbers) // chunks for k in range(chunks)})]:
             # This thread's own time: what else runs here says nothing about the file.
             begin = time.thread_time()
-            stored = scratch.buffer("read", int(index.nbytes[place]))
+            stored, mask = scratch.buffer("read", int(index.nbytes[place])), int(index.filter_mask[place])
             source.read_many((int(index.offset[place]),), (stored.data,))
-            mask = int(index.filter_mask[place])
             part.pipeline.decode(stored, filter_mask=mask, raw_nbytes=part.chunk_nbytes, scratch=scratch)
-            if turn:
-                done += part.chunk_nbytes
-                spent += time.thread_time() - begin
-            if spent > seconds:
+            times.append(time.thread_time() - begin)
+            if sum(times[1:]) > seconds:
                 break
     except (DecodeError, H5StreamError):
         return None
     finally:
         source.close()
-    return done / spent if spent else None
+    # The first is not counted: a running epoch has its buffers and its code in place.
+    return (len(times) - 1) * part.chunk_nbytes / sum(times[1:]) if sum(times[1:]) else None
 
 
 # --- one row at a time ------------------------------------------------------------------------------------
@@ -336,19 +323,34 @@ def _cached_share(entry: DatasetEntry) -> float:
     return min(1.0, held / entry.chunks) if entry.chunks else 0.0
 
 
-def _naive_cost(entry: DatasetEntry) -> DatasetCost:
-    """Estimate an epoch of single rows in random order through h5py: each decodes its chunks, but for those cached."""
-    times, chunks = 1.0, (entry.rows or 0) * entry.chunks_across
-    read, decoded = min(entry.stored_nbytes, entry.raw_nbytes), 0
-    if entry.chunks and (entry.filters or entry.chunk_nbytes <= entry.cache_nbytes):
-        # At least once each: the first time there is nothing in the cache. Chunks never written cost nothing.
-        times = max(1.0, chunks * (1 - _cached_share(entry)) / entry.chunks)
-        chunks = entry.chunks if entry.stored_chunks is None else entry.stored_chunks
-        read, decoded = entry.stored_nbytes, chunks * entry.chunk_nbytes if entry.filters else 0
-    return DatasetCost(entry.path, times * chunks, times, times * read, times * decoded)
+def _naive(entry: DatasetEntry) -> tuple[DatasetCost, str]:
+    """Estimate, and say, what single rows in random order take through h5py: each decodes its chunks, if not cached."""
+    chunks, across = (entry.rows or 0) * entry.chunks_across, entry.chunks_across
+    if not entry.chunks or (not entry.filters and entry.chunk_nbytes > entry.cache_nbytes):
+        why = "chunks without a filter and larger than h5py's cache" if entry.chunks else "not chunked"
+        cost = DatasetCost(entry.path, chunks, 1.0, min(entry.stored_nbytes, entry.raw_nbytes), 0)
+        return cost, f"{why}, so a row is read by itself"
+    # At least once each: the first time there is nothing in the cache. Chunks never written cost nothing.
+    share = _cached_share(entry)
+    times = max(1.0, chunks * (1 - share) / entry.chunks)
+    fetched = times * (entry.chunks if entry.stored_chunks is None else entry.stored_chunks)
+    decoded = fetched * entry.chunk_nbytes if entry.filters else 0
+    chunk, row, cache = map(text_of_bytes, (entry.chunk_nbytes, entry.row_nbytes, entry.cache_nbytes))
+    pieces = f"{across:,} chunks of {chunk} are" if across > 1 else f"a chunk of {chunk} is"
+    more = across * entry.chunk_nbytes / max(1, entry.row_nbytes)
+    much = f", {count_text(more)} times as much" if more > _NOTABLE else ""
+    held = f"h5py's chunk cache ({cache}) holds {share:.1%} of the chunks, and spares that for as many of the rows"
+    if share in (0, 1):
+        held = f"h5py's chunk cache ({cache}) holds {'all, so each is fetched once a worker' if share else 'none'}"
+    words = f"{pieces} {'decoded' if entry.filters else 'read'} for one row of {row}{much}; {held}"
+    return DatasetCost(entry.path, fetched, times, times * entry.stored_nbytes, decoded), words
 
 
 # --- h5stream ---------------------------------------------------------------------------------------------
+
+
+def _whole(rows: int) -> Runs:
+    return np.zeros(1, dtype=np.int64), np.array([rows])
 
 
 def _some_windows(order: EpochOrder, part: DatasetPart) -> tuple[list[Runs], float]:
@@ -391,8 +393,8 @@ def _fetched(part: DatasetPart, begins: Ints, ends: Ints, entry: DatasetEntry) -
     return np.array([len(ours), nbytes.sum() + gaps, len(ours) * part.chunk_nbytes, gaps])
 
 
-def _stored_chunks(part: DatasetPart, entry: DatasetEntry) -> float:
-    return float(_fetched(part, np.zeros(1, dtype=np.int64), np.array([part.rows]), entry)[0]) if part.pieces else 0.0
+def _chunks_of(part: DatasetPart, entry: DatasetEntry) -> float:
+    return float(_fetched(part, *_whole(part.rows), entry)[0]) if part.pieces else 0.0
 
 
 def _read_in_part(part: DatasetPart, windows: Sequence[Runs], entry: DatasetEntry) -> NDArray[np.float64]:
@@ -404,7 +406,7 @@ def _read_in_part(part: DatasetPart, windows: Sequence[Runs], entry: DatasetEntr
         rows, along = rows + int((ends - begins).sum()), along + int(near.sum())
         stretches += len(begins) - len(near)
     nbytes = reach.nbytes_of(rows + along, stretches)
-    share = _stored_chunks(part, entry) / max(1, len(part.pieces) * -(-part.rows // part.chunk_rows))
+    share = _chunks_of(part, entry) / max(1, len(part.pieces) * -(-part.rows // part.chunk_rows))
     chunks = len(part.pieces) * rows / part.chunk_rows
     return share * np.array([chunks, nbytes, 0, max(0, nbytes - rows * reach.row_nbytes)])
 
@@ -417,31 +419,16 @@ def _by_sentence(sentences: Iterable[tuple[str, str]]) -> list[str]:
     by_text: dict[str, list[str]] = {}
     for name, text in sentences:
         by_text.setdefault(text, []).append(name)
-    return [f"{names_text(names)}: {text}" for text, names in by_text.items() if text]
+    return [f"{names_text(names)}: {text}" for text, names in by_text.items()]
 
 
-def _naive_words(entries: Sequence[DatasetEntry]) -> tuple[str, ...]:
+def _naive_words(entries: Sequence[DatasetEntry], texts: Sequence[str]) -> tuple[str, ...]:
     """Say what one row at a time costs; datasets that are stored alike share a sentence."""
-    lines = _by_sentence((entry.path, _naive(entry)) for entry in entries)
+    lines = _by_sentence((entry.path, text) for entry, text in zip(entries, texts, strict=True))
     if len(lines) > KINDS_EXPLAINED:
         lines[KINDS_EXPLAINED:] = [f"and likewise for {len(lines) - KINDS_EXPLAINED:,} more kinds of datasets"]
     opened = 'that is with the dataset kept open: file["x"][i] opens it anew, with an empty cache, for each row'
     return (*lines, *([opened] if any(map(_cached_share, entries)) else []))
-
-
-def _naive(entry: DatasetEntry) -> str:
-    if not entry.chunks or (not entry.filters and entry.chunk_nbytes > entry.cache_nbytes):
-        why = "chunks without a filter and larger than h5py's cache" if entry.chunks else "not chunked"
-        return f"{why}, so a row is read by itself"
-    chunk, row, cache = map(text_of_bytes, (entry.chunk_nbytes, entry.row_nbytes, entry.cache_nbytes))
-    pieces = f"{entry.chunks_across:,} chunks of {chunk} are" if entry.chunks_across > 1 else f"a chunk of {chunk} is"
-    times = entry.chunks_across * entry.chunk_nbytes / max(1, entry.row_nbytes)
-    more = f", {count_text(times)} times as much" if times > _NOTABLE else ""
-    share = _cached_share(entry)
-    held = f"h5py's chunk cache ({cache}) holds {share:.1%} of the chunks, and spares that for as many of the rows"
-    if share in (0, 1):
-        held = f"h5py's chunk cache ({cache}) holds {'all, so each is fetched once a worker' if share else 'none'}"
-    return f"{pieces} {'decoded' if entry.filters else 'read'} for one row of {row}{more}; {held}"
 
 
 def _our_words(stored: Sequence[_Stored], order: EpochOrder, leading: str) -> Iterator[str]:
@@ -462,9 +449,9 @@ def _our_words(stored: Sequence[_Stored], order: EpochOrder, leading: str) -> It
         for entry, cost, _ in stored
         if not cost.kept and cost.times_read >= _NOTABLE
     )
-    beyond = (
+    beyond = [
         (e.path, e.chunks * e.chunk_nbytes / max(1, e.raw_nbytes)) for e, cost, _ in stored if cost.decoded_nbytes
-    )
+    ]
     yield from _by_sentence(
         (path, f"chunks reach beyond the data, so {times:.2f} times as much is decoded")
         for path, times in beyond
@@ -479,83 +466,108 @@ def _our_words(stored: Sequence[_Stored], order: EpochOrder, leading: str) -> It
 # --- advice ---------------------------------------------------------------------------------------------
 
 
-# What is wrong with a dataset, in the order in which it is said; `_broken` says which. Repacking removes all but the
-# first two.
-_NO_REPACK = ("through_h5py, values", "variable_length")
-RULES = (
-    *(*_NO_REPACK, "through_h5py", "row_per_chunk", "tiny_chunks", "huge_chunks", "split_rows"),
-    *("straddling_chunks", "slow_filter"),
-)
 _SIZE = "chunks of about 1 MiB"
 
+# What is wrong with a dataset, in the order in which it is said: the way out, whether repacking is it, and whether each
+# dataset has a reason of its own, where elsewhere one example says it. `_broken` says which.
+RULES = {
+    "through_h5py, values": (
+        "store the values one behind the other, and beside them where each begins: lookup=Bounds(...) takes that",
+        False,
+        True,
+    ),
+    "variable_length": (
+        "store strings with a fixed length, or as integer codes beside a table of names",
+        False,
+        True,
+    ),
+    "through_h5py": ("store it as plain numbers in chunks of about 1 MiB with lz4", True, True),
+    "row_per_chunk": (_SIZE, True, False),
+    "tiny_chunks": (_SIZE, True, False),
+    "huge_chunks": (_SIZE, True, False),
+    "split_rows": ("chunks that hold whole rows", True, False),
+    "straddling_chunks": ("the same number of rows in the chunks of all fields, or whole multiples", True, False),
+    "slow_filter": ("lz4, which gives about 1.7 GiB/s, or gzip with shuffle, 1.2 GiB/s", True, False),
+}
 
-def _broken(one: _Stored, block_rows: int, batch_rows: int) -> Iterator[tuple[str, str, str]]:
-    """Yield the rules that a dataset breaks, what is wrong and the way out; chunks and filters are h5py's business."""
-    entry, cost, rate = one
-    through = entry.access == VIA_H5PY
+
+def _broken(one: _Stored, block_rows: int, batch_rows: int) -> Iterator[tuple[str, str]]:
+    """Yield the rules that a dataset breaks, and what is wrong; chunks and filters are h5py's business."""
+    entry, through = one.entry, one.entry.access == VIA_H5PY
     by_h5py = f"read through h5py, under its lock and with one thread, because: {entry.reason}"
     if entry.variable_length and (entry.is_numbers_of_any_length or entry.clues.image):
         if through:
-            way_out = (
-                "store the values one behind the other, and beside them where each begins: lookup=Bounds(...) takes"
-            )
-            yield "through_h5py, values", by_h5py, f"{way_out} that"
+            yield "through_h5py, values", by_h5py
     elif entry.variable_length:
-        problem = (
+        yield (
+            "variable_length",
             f"{entry.dtype} lies in the file's heap, where each value is looked up for itself, and a batch holds a "
-            f"list, not a tensor{'; h5py reads it, under its lock' * through}"
+            f"list, not a tensor{'; h5py reads it, under its lock' * through}",
         )
-        way_out = "store strings with a fixed length, or as integer codes beside a table of names"
-        yield "variable_length", problem, way_out
     elif through and entry.layout != "compact":
-        yield "through_h5py", by_h5py, "store it as plain numbers in chunks of about 1 MiB with lz4"
+        yield "through_h5py", by_h5py
     else:
-        yield from _broken_by_chunks(entry, cost, rate, block_rows, batch_rows)
+        yield from _broken_by_chunks(one, block_rows, batch_rows)
 
 
-def _broken_by_chunks(
-    entry: DatasetEntry, cost: DatasetCost, rate: float | None, block_rows: int, batch_rows: int
-) -> Iterator[tuple[str, str, str]]:
+def _broken_by_chunks(one: _Stored, block_rows: int, batch_rows: int) -> Iterator[tuple[str, str]]:
+    entry, cost, rate = one
     is_tiny, filtered, across = entry.chunk_nbytes < TINY_CHUNK_NBYTES, bool(entry.filters), entry.chunks_across
     chunk, rows = text_of_bytes(entry.chunk_nbytes), entry.chunk_rows or 0
     if is_tiny and entry.chunks >= MANY_CHUNKS and rows == 1:
         separate = f"so a batch takes {batch_rows * across:,} separate chunks"
-        problem = f"every row is a chunk of its own ({chunk}), {separate}; what each costs beside its bytes outweighs"
-        yield "row_per_chunk", f"{problem} them", _SIZE
+        yield (
+            "row_per_chunk",
+            f"every row is a chunk of its own ({chunk}), {separate}; what each costs beside its bytes outweighs them",
+        )
     elif is_tiny and entry.chunks >= MANY_CHUNKS:
         a_batch = count_text(cost.chunks * batch_rows / max(1, entry.rows or 0))
         cheap = f"below {text_of_bytes(TINY_CHUNK_NBYTES)} finding and fetching a chunk costs as much as decoding it"
-        yield "tiny_chunks", f"{entry.chunks:,} chunks of {chunk}, {a_batch} a batch; {cheap}", _SIZE
+        yield "tiny_chunks", f"{entry.chunks:,} chunks of {chunk}, {a_batch} a batch; {cheap}"
     if filtered and entry.chunk_nbytes > HUGE_CHUNK_NBYTES:
         held = f"{rows:,} rows have to be in memory for any one of them, and few fit a window"
-        yield "huge_chunks", f"chunks of {chunk}: one thread decodes each, {held}", _SIZE
+        yield "huge_chunks", f"chunks of {chunk}: one thread decodes each, {held}"
     # One row a chunk has been said already, and there is nothing to gain where a row alone fills chunks.
     if across >= MANY_ACROSS and rows != 1 and entry.row_nbytes <= HUGE_CHUNK_NBYTES:
         places = f"that lie side by side, so it is put together from {across:,} places"
-        yield "split_rows", f"each row is cut into {across:,} chunks {places}", "chunks that hold whole rows"
+        yield "split_rows", f"each row is cut into {across:,} chunks {places}"
     if filtered and cost.times_read > STRADDLING:
         blocks = f"the blocks of {block_rows:,} rows that are shuffled"
-        problem = f"its chunks of {rows:,} rows lie across {blocks}, so each is decoded {cost.times_read:.2f} times"
-        way_out = "the same number of rows in the chunks of all fields, or whole multiples"
-        yield "straddling_chunks", f"{problem} an epoch", way_out
+        times = f"so each is decoded {cost.times_read:.2f} times an epoch"
+        yield "straddling_chunks", f"its chunks of {rows:,} rows lie across {blocks}, {times}"
     if rate is not None and rate < SLOW_DECODE and not is_tiny:
-        problem = f"{entry.filters} gives {text_of_bytes(rate)}/s a thread here (timed on its own chunks)"
-        yield "slow_filter", problem, "lz4, which gives about 1.7 GiB/s, or gzip with shuffle, 1.2 GiB/s"
+        yield "slow_filter", f"{entry.filters} gives {text_of_bytes(rate)}/s a thread here (timed on its own chunks)"
 
 
 def _layout_advice(stored: Sequence[_Stored], shuffle: Shuffle, batch_rows: int, is_few: bool) -> list[Advice]:
-    """Look for what costs more than it must; what costs in every epoch comes first."""
-    broken = [(one, *said) for one in stored for said in _broken(one, shuffle.block_rows, batch_rows)]
-    found = [advice for rule in RULES for advice in _together(rule, [one for one in broken if one[1] == rule])]
+    """Look for what costs more than it must, the largest dataset as the example; what costs every epoch comes first."""
+    together: dict[tuple[str, bool, str], list[tuple[_Stored, str]]] = defaultdict(list)
+    for one in stored:
+        for rule, problem in _broken(one, shuffle.block_rows, batch_rows):
+            together[rule, one.cost.kept, problem * RULES[rule][2]].append((one, problem))
+    found = []
+    for rule, kept, own in sorted(together, key=lambda key: [*RULES].index(key[0])):
+        members = together[rule, kept, own]
+        largest, problem = max(members, key=lambda member: member[0].entry.raw_nbytes)
+        if len({problem for _, problem in members}) > 1:
+            problem = f"{largest.entry.path}, for one: {problem}"
+        advice = Advice(
+            key=rule.split(",")[0],
+            fields=tuple(one.entry.path for one, _ in members),
+            problem=problem,
+            way_out=RULES[rule][0],
+            costs=ONCE if kept else EVERY_EPOCH,
+            repack=RULES[rule][1],
+        )
+        found.append(advice)
     if is_few:
-        held, blocks = shuffle.blocks_per_window, shuffle.blocks
         leading = max((one.entry for one in stored), key=lambda entry: entry.row_nbytes)
-        chunk = text_of_bytes(leading.chunk_nbytes or leading.row_nbytes)
+        chunks = f"chunks of {text_of_bytes(leading.chunk_nbytes or leading.row_nbytes)}"
         advice = Advice(
             key="few_blocks",
             fields=(leading.path,),
-            problem=f"a window holds {held:,} of {blocks:,} blocks (chunks of {chunk}), so the rows of a batch come "
-            "from few stretches of the file",
+            problem=f"a window holds {shuffle.blocks_per_window:,} of {shuffle.blocks:,} blocks ({chunks}), so the "
+            "rows of a batch come from few stretches of the file",
             way_out="a larger window= and memory_budget=, or smaller chunks",
             repack=leading.chunk_nbytes > HUGE_CHUNK_NBYTES,
         )
@@ -563,34 +575,15 @@ def _layout_advice(stored: Sequence[_Stored], shuffle: Shuffle, batch_rows: int,
     return sorted(found, key=lambda one: one.costs != EVERY_EPOCH)
 
 
-def _together(rule: str, broken: Sequence[tuple[_Stored, str, str, str]]) -> Iterator[Advice]:
-    """Return what a rule found; the largest dataset is the example of others."""
-    together: dict[tuple[bool, str], list[tuple[_Stored, str, str, str]]] = defaultdict(list)
-    for one in broken:
-        # What h5py has to read has a reason of its own in each dataset; elsewhere one example says it.
-        together[one[0].cost.kept, one[2] if rule in (*_NO_REPACK, "through_h5py") else ""].append(one)
-    for members in together.values():
-        largest, _, problem, way_out = max(members, key=lambda member: member[0].entry.raw_nbytes)
-        if len({problem for _, _, problem, _ in members}) > 1:
-            problem = f"{largest.entry.path}, for one: {problem}"
+def _budget_advice(budget: int, needed: int) -> Iterator[Advice]:
+    if needed > budget:
         yield Advice(
-            key=rule.split(",")[0],
-            fields=tuple(one.entry.path for one, *_ in members),
-            problem=problem,
-            way_out=way_out,
-            costs=ONCE if largest.cost.kept else EVERY_EPOCH,
-            repack=rule not in _NO_REPACK,
+            key="budget_too_small",
+            fields=(),
+            problem=f"the loader may take {text_of_bytes(budget)} here and would refuse: it needs "
+            f"{text_of_bytes(needed)}",
+            way_out=f"pass memory_budget={needed} or more, or a smaller batch_size",
         )
-
-
-def _budget_advice(error: BudgetError) -> Advice:
-    may, needed = text_of_bytes(error.budget), text_of_bytes(error.needed)
-    return Advice(
-        key="budget_too_small",
-        fields=(),
-        problem=f"the loader may take {may} here and would refuse: it needs {needed}",
-        way_out=f"pass memory_budget={error.needed} or more, or a smaller batch_size",
-    )
 
 
 def repack_command(path: str, advice: Sequence[Advice], paths: Collection[str], entries: Sequence[DatasetEntry]) -> str:
@@ -622,25 +615,20 @@ class SamplesCost:
     ours: BatchCost  # a batch whose samples are read one at a time, and by h5stream; both for each byte that it holds
 
 
-def cost_samples(dataset: H5Dataset, text: str, *, batch_size: int, memory_budget: int, threads: int) -> SamplesCost:
+def cost_samples(
+    dataset: H5Dataset, text: str, *, batch_size: int, memory_budget: int, threads: int | None
+) -> SamplesCost:
     """Read a window of a shuffled epoch, and some of its samples alone, and count what that takes."""
-    layout = dataset.layout
-    batch_samples = min(batch_size, len(dataset))
-    sizing = Sizing(layout=layout, batch_rows=batch_samples, memory_budget=memory_budget, threads=threads)
-    size = sizing.fitting("auto")
-    settings = OrderSettings(
-        batch_size=batch_samples, window_rows=size.window_rows, first_window_rows=size.first_window_rows
-    )
-    order = EpochOrder(dataset.drawn_blocks(True, seed=0, epoch=0) or dataset.blocks_for(True), settings)
-    windows = np.diff(order.window_edges)
-    largest = int(windows.argmax())
-    numbers = np.sort(order.outputs(largest)[0])
-    reader = RowReader(layout)
-    ours, done = _counted(reader, numbers)
+    layout, batch_samples = dataset.layout, min(batch_size, len(dataset))
+    _, order = _windows(dataset, batch_samples, memory_budget, threads)
+    windows, batch_nbytes = np.diff(order.window_edges), batch_samples * layout.row_nbytes
+    numbers = np.sort(order.outputs(int(windows.argmax()))[0])
     some = np.random.default_rng(0).permutation(numbers)[:ALONE]
-    alone = [_counted(reader, some[k : k + 1])[0] for k in range(len(some))]
-    reader.close()
-    batch_nbytes = batch_samples * layout.row_nbytes
+    pieces = min(len(numbers), 1 + len(numbers) * layout.row_nbytes // PIECE_NBYTES)
+    alone, ours = (
+        BatchCost.of(batch_samples, [_counted(dataset, read)], (batch_nbytes, batch_nbytes))
+        for read in (np.array_split(some, len(some)), np.array_split(numbers, pieces))
+    )
     names = layout.shape.keys or [field.name for field in layout.fields]
     flat = len(names) == len(layout.fields)
     return SamplesCost(
@@ -656,37 +644,18 @@ def cost_samples(dataset: H5Dataset, text: str, *, batch_size: int, memory_budge
             str(names[k] if flat else field.name): f"{' x '.join(map(str, field.row_shape)) or '1'} {field.dtype}"
             for k, field in enumerate(layout.fields)
         },
-        alone=_cost(alone, batch_samples / len(alone), batch_nbytes),
-        ours=_cost([ours], batch_samples / len(numbers) / done, batch_nbytes),
+        alone=alone,
+        ours=ours,
     )
 
 
-def _cost(tallies: list[Tally], share: float, batch_nbytes: int) -> BatchCost:
-    read, chunks = sum(tally.read_bytes for tally in tallies), sum(tally.chunks for tally in tallies)
-    decoded = sum(tally.decoded_bytes + tally.h5py_bytes for tally in tallies)
-    return BatchCost.of(share * chunks, share * read, share * decoded, batch_nbytes, batch_nbytes)
-
-
-def _counted(reader: RowReader, numbers: Any) -> tuple[Tally, float]:
-    """Read samples, all to the same memory; return what was counted, and the share of them that was read."""
-    layout, wanted, places = reader.layout, len(numbers), 1
-    within = np.zeros_like(numbers)
-    if any(field.kind == "ragged" for field in layout.fields):  # each has memory of its own
-        numbers = numbers[: max(1, RAGGED_NBYTES // max(1, layout.row_nbytes))]
-        within, places = np.arange(len(numbers)), len(numbers)
-    slot_format = SlotFormat.for_rows(layout.fields, places)
-    memory = np.frombuffer(map_memory(slot_format.nbytes), dtype=np.uint8)
-    window = Window(rows=numbers, batch=np.zeros_like(numbers), within=within)
-    destination = Destination.of_batch(memory, slot_format, layout.fields, [objects_for(layout.fields, places)])
-    tally = Tally()
-    tools = reader.tools(tally)
-    tasks: list[Task] = list(reader.plan(reader.accepted(Placement.of(window)), TASK_NBYTES))
-    destination = replace(destination, ragged=lend(tasks, destination.objects, destination.row_nbytes))
-    until, done = time.monotonic() + SECONDS, 0
+def _counted(dataset: H5Dataset, pieces: Sequence[Ints]) -> tuple[float, float, float]:
+    """Read samples piece by piece; return the chunks that each takes, bytes that are read, and decoded."""
+    tally, until, done = Tally(), time.monotonic() + SECONDS, 0
     # In an order of which every part is like the whole.
-    for k in np.random.default_rng(0).permutation(len(tasks)).tolist():
-        tasks[k].land(tools.read(tasks[k].ranges()), destination, tools)
-        done += 1
+    for k in np.random.default_rng(0).permutation(len(pieces)).tolist():
+        dataset.read_numbers(pieces[k], tally)
+        done += len(pieces[k])
         if time.monotonic() > until:
             break
-    return tally, done / max(1, len(tasks)) * len(numbers) / wanted
+    return tally.chunks / done, tally.read_bytes / done, (tally.decoded_bytes + tally.h5py_bytes) / done

@@ -18,9 +18,9 @@ from h5stream.advice.detectors import proposals_of
 from h5stream.advice.listing import MOST_DATASETS, REFUSED, DatasetEntry, Listing, list_file, root_fields
 from h5stream.advice.program import Lines, Proposal, fields_from_text, form_of, loader_lines, quoted, tried
 from h5stream.advice.suggestion import batch_rows
-from h5stream.engine.budget import check_budget, default_budget, threads_within
+from h5stream.dataset import H5Dataset
+from h5stream.engine.budget import check_budget, default_budget
 from h5stream.errors import H5StreamError, OptionError
-from h5stream.storage.opening import open_layout
 
 MOST_FIELDS = 64  # fields that are taken for a sample where none are named
 _NOT_ROWS = "its samples are not rows of its datasets, as said above"
@@ -31,11 +31,6 @@ class RowGroup(NamedTuple):
 
     rows: int | None  # None for single values and null dataspaces
     datasets: tuple[DatasetEntry, ...]  # in the file's order
-
-    @property
-    def written_nbytes(self) -> float:
-        """Bytes of all that was ever written in them, without filters."""
-        return sum(d.written_nbytes for d in self.datasets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,24 +84,25 @@ def inspect_file(
     try:
         if names:
             wanted = [fields_from_text(form) for form in forms.values()]
-            layout = open_layout(path, wanted, allow_external=allow_external)
             row_nbytes = sum(by_path[name].row_nbytes for name in names if name in by_path)
             sample, advice = cost_sample(
-                layout,
+                H5Dataset(path, wanted, allow_external=allow_external),
                 entries,
                 fields=names,
                 chosen_by=chosen_by,
                 batch_size=batch_size or batch_rows(None, row_nbytes),
                 memory_budget=budget,
-                threads=threads or threads_within(layout, allowance.cpus(), budget),
+                threads=threads,
             )
     except H5StreamError as error:
         if fields:
             raise
         no_sample = str(error)
-    if sample:
-        small = any(one.key == "budget_too_small" for one in advice)
-        lines = _lines(path, forms, sample, memory_budget is not None or small, bool(fields), allow_external)
+    # Of fields that nobody named, only a program that was tried and is right.
+    if sample and (fields or not tried(path, forms, allow_external=allow_external)[0]):
+        small = memory_budget is not None or any(one.key == "budget_too_small" for one in advice)
+        options = [f"memory_budget={sample.memory_budget}"] * small + ["allow_external=True"] * allow_external
+        lines = loader_lines(path, forms, sample.batch_rows, options=options)
     ours = {d.path for d in sample.datasets} if sample else set[str]()
     return Inspection(
         file=path,
@@ -122,16 +118,6 @@ def inspect_file(
     )
 
 
-def _lines(
-    path: str, forms: Mapping[str, str], sample: SampleCost, with_budget: bool, are_named: bool, allow_external: bool
-) -> Lines:
-    """Return the program that streams the sample; of fields that nobody named, only if it was tried and is right."""
-    if not are_named and tried(path, forms, allow_external=allow_external).refused:
-        return ()
-    options = [f"memory_budget={sample.memory_budget}"] * with_budget + ["allow_external=True"] * allow_external
-    return loader_lines(path, forms, sample.batch_rows, options=options)
-
-
 def _choose_fields(
     path: str,
     entries: Mapping[str, DatasetEntry],
@@ -144,22 +130,22 @@ def _choose_fields(
     # What is no sample row by row: parts of sparse matrices, datasets that are a sample each, all groups but one.
     apart = {entry.path for kind in kinds for entry in kind.about if entry not in kind.rows}
     usable = {name: e for name, e in entries.items() if e.access != REFUSED and not e.role and e.rows}
-    unusable = set(entries) - set(usable)
+
+    def written(names: Iterable[str]) -> float:
+        return sum(usable[name].written_nbytes for name in names if name in usable)
+
     # What only links lead to is not listed, and a field all the same.
-    at_root = [name for name in root_fields(path, allow_external=allow_external) if name not in unusable]
-    others = (
-        sum(usable[e.path].written_nbytes for e in kind.about if e.path in usable) for kind in kinds if not kind.rows
-    )
-    mostly = max(others, default=0.0)
-    is_most = sum(usable[name].written_nbytes for name in at_root if name in usable) >= mostly
-    if at_root and is_most and not apart.intersection(at_root):
+    at_root = root_fields(path, allow_external=allow_external)
+    at_root = [name for name in at_root if name in usable or name not in entries]
+    mostly = max((written(kind.datasets) for kind in kinds if not kind.rows), default=0.0)
+    if at_root and written(at_root) >= mostly and not apart.intersection(at_root):
         return "root", tuple(at_root)
-    groups = _by_rows(entry for name, entry in usable.items() if name not in apart)
-    best = max(groups, key=lambda group: (group.written_nbytes, group.rows or 0), default=None)
-    if best is None or best.written_nbytes < mostly:
+    groups = [group.datasets for group in _by_rows(entry for name, entry in usable.items() if name not in apart)]
+    best = max(groups, key=lambda held: (sum(d.written_nbytes for d in held), held[0].rows or 0), default=())
+    if not best or written(d.path for d in best) < mostly:
         return "rows", ()  # what is left describes the samples
-    keep = {d.path for d in sorted(best.datasets, key=lambda d: -d.written_nbytes)[:MOST_FIELDS]}
-    return "rows", tuple(d.path for d in best.datasets if d.path in keep)
+    keep = sorted(best, key=lambda d: -d.written_nbytes)[:MOST_FIELDS]
+    return "rows", tuple(d.path for d in best if d in keep)
 
 
 def _by_rows(entries: Iterable[DatasetEntry], first: Set[str] = frozenset()) -> tuple[RowGroup, ...]:
@@ -169,6 +155,7 @@ def _by_rows(entries: Iterable[DatasetEntry], first: Set[str] = frozenset()) -> 
         groups[entry.rows].append(entry)
 
     def place(group: RowGroup) -> tuple[bool, bool, float]:
-        return first.isdisjoint(d.path for d in group.datasets), not group.rows, -group.written_nbytes
+        is_other = first.isdisjoint(d.path for d in group.datasets)
+        return is_other, not group.rows, -sum(d.written_nbytes for d in group.datasets)
 
     return tuple(sorted((RowGroup(rows, tuple(held)) for rows, held in groups.items()), key=place))

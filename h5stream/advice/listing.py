@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import h5py
 import numpy as np
@@ -67,6 +67,8 @@ _BOOKKEEPING = re.compile(
 # Values of the attribute CLASS with which PyTables marks parts of an index, and of NAME on a dimension of netCDF.
 _INDEX_CLASSES = (b"INDEXARRAY", b"CACHEARRAY", b"LASTROWARRAY")
 _NO_VALUES = b"This is a netCDF dimension but not a netCDF variable"
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,8 +191,7 @@ def list_file(
 ) -> Listing:
     """List the datasets and groups that hard links lead to: all, or at most so many, and of each group `some`."""
     FileIdentity.of(path)
-    groups: dict[str, GroupEntry] = {}
-    damaged: dict[str, str] = {}
+    groups, damaged = dict[str, GroupEntry](), dict[str, str]()
 
     def chosen(where: str, group: Any, names: list[str]) -> list[str]:
         wanted = names if most is None else some(names)
@@ -202,10 +203,10 @@ def list_file(
         # Names only: each dataset that stays open makes every closing of the file slower.
         found = list(datasets_of(file, damaged, chosen))
         entries = [_entry(path, name, file[name], allow_external) for name in found[:most]]
-        count = _count(file, found, groups)
+        left_out = max(0, _count(file, found, groups) - len(entries))
     why = "it is there, but libhdf5 cannot open it: "
-    broken = (DatasetEntry(path=name, reason=f"{why}{said}") for name, said in damaged.items())
-    return Listing(entries=(*entries, *broken), left_out=max(0, count - len(entries)), groups=groups)
+    entries += [DatasetEntry(path=name, reason=f"{why}{said}") for name, said in damaged.items()]
+    return Listing(entries=tuple(entries), left_out=left_out, groups=groups)
 
 
 def list_files(paths: Sequence[str], *, allow_external: bool = False) -> dict[str, Listing]:
@@ -231,11 +232,11 @@ def _count(file: Any, found: Sequence[str], groups: dict[str, GroupEntry]) -> in
     """Count the datasets of a file, of which some were found; of very many, from those that are alike."""
     if all(group.links == group.looked_at for group in groups.values()):
         return len(found)
-    seen = {h5py.h5o.TYPE_DATASET: 0, h5py.h5o.TYPE_GROUP: 0}
+    seen = Counter[int]()
 
     def see(name: bytes, info: Any) -> bool | None:
-        seen[info.type] = seen.get(info.type, 0) + 1
-        return True if sum(seen.values()) > MOST_COUNTED else None
+        seen[info.type] += 1
+        return True if seen.total() > MOST_COUNTED else None
 
     with contextlib.suppress(*_UNREADABLE):
         if h5py.h5o.visit(file.id, see, info=True) is None:
@@ -248,30 +249,31 @@ def _count(file: Any, found: Sequence[str], groups: dict[str, GroupEntry]) -> in
 # --- groups, attributes -----------------------------------------------------------------------------------
 
 
-def _or(ask: Callable[[], Any], otherwise: Any) -> Any:
+def _or(otherwise: _Value, ask: Callable[..., Any], *asked: Any) -> _Value:
+    """Return what a question is answered with; something else where h5py cannot make sense of it."""
     try:
-        return ask()
+        answer: _Value = ask(*asked)
     except _UNREADABLE:
         return otherwise
+    return answer
 
 
 def _group_entry(path: str, group: Any, links: int, names: Sequence[str]) -> GroupEntry:
+    def is_dead(name: str) -> bool:
+        return group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_SOFT and group.get(name) is None
+
     sparse, width = "", 0
-    if len(names) == links and _or(lambda: is_matrix(group), False):
+    if len(names) == links and _or(False, is_matrix, group):
         try:
             sparse, (_, width) = "rows", shape_of(group, path, "")
         except H5StreamError as error:
             sparse = str(error).removeprefix("'': ")
         except _UNREADABLE:
             sparse = ""
-
-    def is_dead(name: str) -> bool:
-        return group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_SOFT and group.get(name) is None
-
     return GroupEntry(
         links=links,
         looked_at=len(names),
-        dead=tuple(name for name in names if _or(partial(is_dead, name), False)),
+        dead=tuple(name for name in names if _or(False, is_dead, name)),
         attributes=_attributes(group),
         sparse=sparse,
         width=width,
@@ -286,13 +288,13 @@ def _attributes(thing: Any) -> tuple[str, ...]:
         small = attribute.shape is not None and math.prod(attribute.shape) <= 64
         return small and (attribute.dtype.kind in "iufbS" or h5py.check_string_dtype(attribute.dtype) is not None)
 
-    names = _or(lambda: [name for name in thing.attrs if not _BOOKKEEPING.match(name)], [])
-    return tuple(name for name in names[:64] if _or(partial(can_be_field, name), False))
+    names: list[str] = _or([], lambda: [name for name in thing.attrs if not _BOOKKEEPING.match(name)])
+    return tuple(name for name in names[:64] if _or(False, can_be_field, name))
 
 
 def _attribute(dataset: Any, name: str) -> bytes:
     """Return a text attribute as bytes; empty where there is none, or where it is something else."""
-    value = _or(lambda: dataset.attrs.get(name, b""), b"")
+    value: Any = _or(b"", dataset.attrs.get, name, b"")
     return value.encode() if isinstance(value, str) else bytes(value) if isinstance(value, bytes) else b""
 
 
@@ -302,15 +304,15 @@ def _attribute(dataset: Any, name: str) -> bytes:
 def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetEntry:
     clues = Clues(
         attributes=_attributes(dataset),
-        image=_or(lambda: _image(dataset), ""),
-        counts=_or(lambda: _counts(dataset), None),
-        words=_or(lambda: _words(dataset), ()),
+        image=_or("", _image, dataset),
+        counts=_or(None, _counts, dataset),
+        words=_or((), _words, dataset),
     )
     access, reason, stored_chunks = _access(path, name, allow_external, clues.image)
     creation = dataset.id.get_create_plist()
     cache_chunks, cache_nbytes, _ = dataset.id.get_access_plist().get_chunk_cache()
-    dtype, nbytes = _or(lambda: plain_dtype(dataset.dtype), None), int(dataset.id.get_type().get_size())
-    shape, chunk = dataset.shape, dataset.chunks or ()
+    dtype: Any = _or(None, lambda: plain_dtype(dataset.dtype))
+    nbytes, shape, chunk = int(dataset.id.get_type().get_size()), dataset.shape, dataset.chunks or ()
     across = math.prod(-(-n // c) for n, c in zip((shape or ())[1:], chunk[1:], strict=False))
     entry = DatasetEntry(
         path=name,
@@ -321,7 +323,7 @@ def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetE
         layout=_LAYOUTS.get(creation.get_layout(), "unknown"),
         chunk_shape=dataset.chunks,
         filters=pipeline_of(creation).describe(),
-        stored_nbytes=int(_or(dataset.id.get_storage_size, 0)),
+        stored_nbytes=int(_or(0, dataset.id.get_storage_size)),
         stored_chunks=stored_chunks,
         cache_nbytes=int(cache_nbytes),
         cache_chunks=int(cache_chunks),
@@ -339,17 +341,13 @@ def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetE
         chunks=-(-shape[0] // chunk[0]) * across if chunk and shape else 0,
         chunks_across=across,
     )
-    written, stored = entry.written_nbytes, entry.stored_nbytes
-    return replace(entry, ratio=written / stored if stored and written else None)
+    return replace(entry, ratio=(entry.stored_nbytes and entry.written_nbytes / entry.stored_nbytes) or None)
 
 
 def _members(name: str, dtype: np.dtype[Any]) -> Iterator[MemberEntry]:
     for member in dtype.names or ():
         inner, full = dtype[member], f"{name}:{member}"
-        if inner.names:
-            yield from _members(full, inner)
-        else:
-            yield MemberEntry(name=full, dtype=dtype_text(inner))
+        yield from _members(full, inner) if inner.names else [MemberEntry(name=full, dtype=dtype_text(inner))]
 
 
 def _role(dataset: Any, name: str) -> str:
@@ -366,10 +364,9 @@ def _access(path: str, name: str, allow_external: bool, image: Any) -> tuple[str
         try:
             part = open_layout(path, wanted, allow_external=allow_external).datasets[0][0]
         except H5StreamError as error:
-            said = str(error)  # without what the listing says anyway: which file and which dataset
-            for opening in (f"{path!r}", ":", ",", " ", "field ", "dataset ", f"{name!r}", ":", " "):
-                said = said.removeprefix(opening)
-            refusal = refusal or said
+            # Without what the listing says anyway: which file and which dataset.
+            known = f"({re.escape(repr(path))})?:?,? ?(field )?(dataset )?({re.escape(repr(name))})?:? ?"
+            refusal = refusal or re.sub(f"^{known}", "", str(error))
         except _UNREADABLE as error:
             refusal = refusal or f"h5py cannot read it: {error}"
         else:
@@ -400,27 +397,27 @@ def dtype_text(dtype: np.dtype[Any]) -> str:
 
 def _image(dataset: Any) -> str:
     dtype, shape = dataset.dtype, dataset.shape
-    inside = h5py.check_vlen_dtype(dtype)
     is_whole = not shape or (len(shape) == 1 and dtype == np.uint8)
-    is_rows = len(shape or ()) == 1 and (dtype.kind in "VS" or inside == np.uint8)
+    is_rows = len(shape or ()) == 1 and (dtype.kind in "VS" or h5py.check_vlen_dtype(dtype) == np.uint8)
     is_padded = len(shape or ()) == 2 and dtype == np.uint8
     if shape is None or dtype.names or not (is_rows or is_padded or (is_whole and dtype.kind in "VSu")):
         return ""
     if 0 in shape or dtype.itemsize * math.prod(dataset.chunks or (1,)) > 1 << 26:
         return ""
-    if is_whole:
-        heads = [np.asarray(dataset[()] if not shape else dataset[:16])]
-    else:
-        heads = [dataset[k] if len(shape) == 1 else dataset[k, :16] for k in sorted({0, shape[0] // 2, shape[0] - 1})]
-    formats = {format_of(np.asarray(head).tobytes()[:16]) for head in heads if np.asarray(head).size}
+    some = [()] if not shape else [slice(16)] if is_whole else [(k, slice(16))[: len(shape)] for k in _spread(shape[0])]
+    heads = (np.asarray(dataset[one]) for one in some)
+    formats = {format_of(head.tobytes()[:16]) for head in heads if head.size}
     return formats.pop() if len(formats) == 1 else "auto" if formats and "" not in formats else ""
 
 
+def _spread(rows: int) -> list[int]:
+    return sorted({0, rows // 2, rows - 1})
+
+
 def _counts(dataset: Any) -> Counts | None:
-    shape, dtype = dataset.shape, dataset.dtype
-    if shape is None or len(shape) != 1 or dtype.kind not in "iub" or not shape[0]:
+    if len(dataset.shape or ()) != 1 or dataset.dtype.kind not in "iub" or not dataset.size:
         return None
-    if shape[0] * dtype.itemsize > COUNTED_NBYTES:
+    if dataset.size * dataset.dtype.itemsize > COUNTED_NBYTES:
         return Counts(first=int(dataset[0]), last=int(dataset[-1]))
     values = dataset[:].astype(np.int64)
     steps = np.diff(values)
@@ -437,6 +434,6 @@ def _counts(dataset: Any) -> Counts | None:
 
 def _words(dataset: Any) -> tuple[str, ...]:
     is_text = dataset.dtype.kind == "S" or h5py.check_string_dtype(dataset.dtype) is not None
-    if not dataset.shape or len(dataset.shape) != 1 or not is_text:
+    if len(dataset.shape or ()) != 1 or not is_text:
         return ()
     return tuple(one.decode() for one in dataset[:_WORDS].tolist())

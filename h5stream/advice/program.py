@@ -8,7 +8,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from textwrap import indent
+from typing import Any
 
 import torch
 
@@ -52,83 +53,69 @@ def loader_lines(
     what that takes, a batch is a dict. `before` are lines with h5py that come before the loader.
     """
     forms = fields if isinstance(fields, Mapping) else {name: quoted(name) for name in fields}
-    text = fields_text(forms, as_dict=_is_dict(forms, samples))
-    is_dict = text.startswith("{")
-    imported = {"H5StreamLoader", *(name for one in (samples, *forms.values()) for name in _called(one))}
+    entries, around = _entries(forms, samples)
+    calls = [
+        node.func
+        for text in (samples, *forms.values())
+        if text
+        for node in ast.walk(ast.parse(text, mode="eval"))
+        if isinstance(node, ast.Call)
+    ]
+    imported = {"H5StreamLoader", *(func.id for func in calls if isinstance(func, ast.Name))}
     source = quoted(path) if isinstance(path, str) else f"[{', '.join(map(quoted, path))}]"
     arguments = [source, f"batch_size={batch_size}", "shuffle=True", *options]
     arguments += [f"samples={samples}"] if samples else []
+    if forms:
+        together = f"fields={fields_text(forms, samples)}"
+        if len(entries) == 1 or len(together) <= WIDTH - 5:
+            arguments.append(together)
+        else:
+            inside = "".join(f"\n{line}" for entry in entries for line in _folded(f"{entry},"))
+            arguments.append(f"fields={around[0]}{inside}\n{around[1]}")
     return (
         *(("import h5py",) if before else ()),
         f"from h5stream import {', '.join(sorted(imported))}",
         "",
         *((*before, "") if before else ()),
         "loader = H5StreamLoader(",
-        *(f"    {one}," for one in arguments),
-        *(_fields_lines(text, _entries(forms, is_dict)) if forms else ()),
+        *(line for one in arguments for line in indent(f"{one},", "    ").splitlines()),
         ")",
-        f"for {'batch' if is_dict else _batch_name([*forms])} in loader:",
+        f"for {'batch' if around == '{}' else _batch_name([*forms])} in loader:",
         "    ...  # your training step",
     )
 
 
-def _is_dict(forms: Mapping[str, str], samples: str) -> bool:
-    return bool(samples) or any(name not in form for name, form in forms.items())
+def fields_text(forms: Mapping[str, str], samples: str = "", between: str = ", ") -> str:
+    """Write what ``fields=`` takes: one alone, a list, or a dict where a batch is one."""
+    entries, around = _entries(forms, samples)
+    return f"{around[:1]}{between.join(entries)}{around[1:]}"
 
 
-def fields_text(forms: Mapping[str, str], *, as_dict: bool) -> str:
-    """Write what ``fields=`` takes: one alone, a list, or a dict."""
+def _entries(forms: Mapping[str, str], samples: str) -> tuple[list[str], str]:
+    """Return what ``fields=`` takes, one by one, and what stands around them."""
     if len(forms) == 1:
-        return next(iter(forms.values()))
-    inside = ", ".join(_entries(forms, as_dict))
-    return f"{{{inside}}}" if as_dict else f"[{inside}]"
-
-
-def _called(text: str) -> set[str]:
-    """Return the names that a text in Python calls."""
-    calls = [node.func for node in ast.walk(ast.parse(text or "0", mode="eval")) if isinstance(node, ast.Call)]
-    return {func.id for func in calls if isinstance(func, ast.Name)}
-
-
-def _entries(forms: Mapping[str, str], as_dict: bool) -> list[str]:
-    return [f"{quoted(key)}: {form}" if as_dict else form for key, form in forms.items()]
-
-
-def _fields_lines(text: str, entries: Sequence[str]) -> list[str]:
-    in_one = f"    fields={text},"
-    if len(entries) == 1 or len(in_one) <= WIDTH:
-        return [in_one]
-    inside = (line for entry in entries for line in _folded(f"{entry},"))
-    return [f"    fields={text[0]}", *(f"        {line}" for line in inside), f"    {text[-1]},"]
+        return [*forms.values()], ""
+    if samples or any(name not in form for name, form in forms.items()):
+        return [f"{quoted(key)}: {form}" for key, form in forms.items()], "{}"
+    return [*forms.values()], "[]"
 
 
 def _folded(entry: str) -> list[str]:
-    """Write a field that is too long on several lines."""
+    """Write a field of a list on a line, or on several where it is too long."""
     parts = re.fullmatch(r'(.*?Field\()("[^"\\]*"), (.*)(\),)', entry)
     if parts is None or len(entry) + 8 <= WIDTH:
-        return [entry]
+        return [f"    {entry}"]
     start, name, rest, end = parts.groups()
-    return [start, f"    {name},", f"    {rest},", end]
+    return [f"    {start}", f"        {name},", f"        {rest},", f"    {end}"]
 
 
 def _batch_name(fields: Sequence[str]) -> str:
     """Name what a batch holds: each field by the end of its name, where those can be names and differ."""
-    names = [re.sub(r"\W", "_", re.split(r"[/:]", name)[-1], flags=re.ASCII) for name in fields]
+    names = [re.sub(r"\W", "_", last_name(name), flags=re.ASCII) for name in fields]
     together = ", ".join(names)
     good = all(name.isidentifier() and not keyword.iskeyword(name) for name in names)
     fits = 1 < len(names) <= MOST_UNPACKED and len(f"for {together} in loader:") <= WIDTH
     return together if good and fits and len({*names, "loader"}) > len(names) else "batch"
-
-
-# --- tried ------------------------------------------------------------------------------------------------
-
-
-class Tried(NamedTuple):
-    """What came of reading some samples as a program does."""
-
-    refused: str = ""  # why that was refused
-    samples: int = 0
-    sample_nbytes: int = 0
 
 
 def tried(
@@ -137,23 +124,24 @@ def tried(
     samples: str = "",
     some: Mapping[str, list[str]] | None = None,
     allow_external: bool = False,
-) -> Tried:
+) -> tuple[str, int, int]:
     """Make the dataset that a program streams and read some samples of it.
 
-    The names of `some` stand in for a pattern, or for what the lines before the loader find, as the program writes it.
+    Return why that was refused, else how many samples there are, and the bytes of one. The names of `some` stand in for
+    a pattern, or for what the lines before the loader find, as the program writes it.
     """
     words = {name: getattr(h5stream, name) for name in {*KINDS, *FIELDS}} | dict(some or {})
-    texts = (fields_text(fields, as_dict=_is_dict(fields, samples)), samples or "None")
+    texts = (fields_text(fields, samples), samples or "None")
     try:
         wanted, kind = (_made(ast.parse(text, mode="eval").body, words) for text in texts)
         dataset = h5stream.H5Dataset(source, wanted, samples=kind, allow_external=allow_external)
-        found = Tried(samples=len(dataset), sample_nbytes=dataset.layout.row_nbytes)
-        if found.sample_nbytes <= TRIED_NBYTES:
-            for sample in sorted({0, found.samples // 2, found.samples - 1}):
+        count, nbytes = len(dataset), dataset.layout.row_nbytes
+        if nbytes <= TRIED_NBYTES:
+            for sample in sorted({0, count // 2, count - 1}):
                 dataset[sample]
     except Exception as error:  # whatever it is, it would meet who copies the program
-        return Tried(refused=str(error) or type(error).__name__)
-    return found
+        return str(error) or type(error).__name__, 0, 0
+    return "", count, nbytes
 
 
 # --- read -------------------------------------------------------------------------------------------------
@@ -258,7 +246,7 @@ class Proposal:
     @property
     def fields_text(self) -> str:
         """What ``fields=`` is given, where no lines come before."""
-        return "" if self.before or not self.fields else fields_text(self.fields, as_dict=True)
+        return "" if self.before or not self.fields else fields_text(self.fields, self.samples_text)
 
     @property
     def nbytes(self) -> float:
@@ -270,14 +258,14 @@ class Proposal:
         if not self.fields:
             return self
         given = (self.fields, self.samples_text, self.some, self.allow_external)
-        found = tried([*files] or self.path, *given)
-        if found.refused:
-            way_out = f"It cannot be streamed as it is: {found.refused}".rstrip(".")
+        refused, count, nbytes = tried([*files] or self.path, *given)
+        if refused:
+            way_out = f"It cannot be streamed as it is: {refused}".rstrip(".")
             return replace(self, way_out=way_out, fields={}, is_refused=True)
         are_rows = self.samples_text[:4] in ("", "Rows") and not any("{}" in form for form in self.fields.values())
         most = 256 if are_rows else 64
-        count = most if files or self.some else found.samples
-        return replace(self, batch_size=max(1, min(most, count, batch_rows(None, found.sample_nbytes))))
+        most = most if files or self.some else min(most, count)
+        return replace(self, batch_size=max(1, min(most, batch_rows(None, nbytes))))
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain containers for JSON."""

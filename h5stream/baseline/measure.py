@@ -145,13 +145,12 @@ def check_epoch(
     loader: H5StreamLoader, *, seconds: float = math.inf, progress: Progress = lambda rows: None
 ) -> Checked:
     """Stream an epoch again, or what comes in time, and compare a sum of each row's bytes with h5py's."""
-    layout, epoch = loader.dataset.layout, loader._cursor.next_epoch
-    total = layout.rows
+    layout, total = loader.dataset.layout, loader.dataset.layout.rows
     # Of a long file only the pages of rows that came are ever touched.
     seen = np.zeros(total, dtype=np.uint8)
     sums = np.zeros((len(layout.fields), total), dtype=np.uint64)
     until = time.perf_counter() + seconds
-    done, stopped, order = 0, False, _rows_of_batches(loader, epoch)
+    done, stopped, order = 0, False, iter(loader.batch_sampler)
     for batch in batches_of(loader):
         rows = next(order, None)
         if rows is None:
@@ -168,21 +167,6 @@ def check_epoch(
         problem = f"{len(wrong)} rows did not come exactly once, the first is row {wrong[0]}"
         return Checked(rows=0, total=total, problem=problem)
     return _compare_with_h5py(loader, sums, seen.astype(bool), seconds)
-
-
-def _rows_of_batches(loader: H5StreamLoader, epoch: int) -> Iterator[NDArray[np.int64]]:
-    """Return the rows of one batch after the other; a batch may lie in two windows."""
-    order, begun = loader._cursor.order(epoch), dict[int, tuple[NDArray[np.int64], int]]()
-    for window in order.windows():
-        for k in np.unique(window.batch).tolist():
-            rows, known = begun.pop(k, (np.empty(order.batch_size_of(k), dtype=np.int64), 0))
-            ours = window.batch == k
-            rows[window.within[ours]] = window.rows[ours]
-            known += int(np.count_nonzero(ours))
-            if known == len(rows):
-                yield rows
-            else:
-                begun[k] = (rows, known)
 
 
 def _compare_with_h5py(

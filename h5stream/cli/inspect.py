@@ -40,9 +40,10 @@ def inspect_command(
     if catalogue or forget:
         show_catalogue(paths, forget, as_json)
         return
+    asked: dict[str, Any] = {"memory_budget": memory_budget, "threads": threads}
     if samples or options.is_python(fields):
-        batch = 8192 if batch_size is None else batch_size
-        show_samples(paths, samples, options.field_names(fields), batch, threads, memory_budget, as_json)
+        batch_size = 8192 if batch_size is None else batch_size
+        show_samples(paths, samples, options.field_names(fields), as_json, batch_size=batch_size, **asked)
         return
     from h5stream.advice.listing import MOST_DATASETS, list_file
     from h5stream.workers.guard import InChild
@@ -63,10 +64,9 @@ def inspect_command(
                 path,
                 fields=names,
                 batch_size=batch_size,
-                memory_budget=memory_budget,
-                threads=threads,
                 allow_external=allow_external,
                 listing=listing.result(),
+                **asked,
             )
         found.append(one)
         if not as_json:
@@ -110,32 +110,18 @@ def show_catalogue(paths: list[str], drop: bool, as_json: bool) -> None:
         print_catalogue(safe_console(), path, kept, dropped[path] if drop else None)
 
 
-def show_samples(
-    paths: list[str],
-    text: str,
-    fields: Any,
-    batch_size: int,
-    threads: int | None,
-    memory_budget: int | None,
-    as_json: bool,
-) -> None:
+def show_samples(paths: list[str], text: str, fields: Any, as_json: bool, **asked: Any) -> None:
     """Show what a shuffled batch of samples costs; several files are one after the other, as a loader has them."""
     from dataclasses import asdict
 
     from h5stream import H5Dataset, allowance
     from h5stream.advice.cost import cost_samples
     from h5stream.cli.inspect_view import print_samples
-    from h5stream.engine.budget import default_budget, threads_within
+    from h5stream.engine.budget import default_budget
 
+    asked["memory_budget"] = asked["memory_budget"] or default_budget(allowance.memory_total_bytes())
     dataset = H5Dataset(paths, fields, samples=options.sample_kind(text))
-    budget = memory_budget or default_budget(allowance.memory_total_bytes())
-    cost = cost_samples(
-        dataset,
-        text or "Rows",
-        batch_size=batch_size,
-        memory_budget=budget,
-        threads=threads or threads_within(dataset.layout, allowance.cpus(), budget),
-    )
+    cost = cost_samples(dataset, text or "Rows", **asked)
     if as_json:
         print_json([asdict(cost)])
         return

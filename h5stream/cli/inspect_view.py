@@ -16,7 +16,7 @@ from h5stream.advice.cost import EVERY_EPOCH, BatchCost, SampleCost, SamplesCost
 from h5stream.advice.detectors import printed_of
 from h5stream.advice.inspection import Inspection
 from h5stream.advice.listing import DAMAGED, REFUSED, DatasetEntry
-from h5stream.advice.program import Proposal
+from h5stream.advice.program import Proposal, fields_text
 from h5stream.cli.showing import NamedLines, labelled, table, whole
 from h5stream.monitor.progress import printable
 from h5stream.storage.catalogue import Kept
@@ -175,7 +175,7 @@ def _proposal(kind: Proposal, file: str) -> Shown:
     alone = re.fullmatch(r'"([\w./]+)"', kind.fields_text)
     fields = alone[1] if alone and kind.samples_text else shlex.quote(kind.fields_text)
     if len(fields) > 60:
-        fields = re.sub(r', (?="[^"]*": )', ",\n        ", fields)
+        fields = shlex.quote(fields_text(kind.fields, kind.samples_text, ",\n        "))
     words = [f"h5stream inspect {shlex.quote(file)} --batch-size {kind.batch_size}"]
     words += [f"--samples {shlex.quote(kind.samples_text)}"] if kind.samples_text else []
     yield from _code(" \\\n    ".join([*words, f"--fields {fields}"]).splitlines(), "bold")

@@ -316,15 +316,14 @@ class RowReader:
         """The calling thread's buffers."""
         return self._thread.scratch
 
-    def read(self, window: Window, destination: Destination) -> None:
+    def read(self, window: Window, destination: Destination, tally: Tally | None = None) -> None:
         """Plan the reads of one window, its rows ascending, and carry them out in the calling thread."""
         placement = self.accepted(Placement.of(window))
-        self._carry_out(
-            self._in_turn(placement) if self._unfiltered else self.plan(placement, TASK_NBYTES), destination
-        )
+        tasks = self._in_turn(placement) if self._unfiltered else self.plan(placement, TASK_NBYTES)
+        self._carry_out(tasks, destination, tally)
 
-    def _carry_out(self, tasks: Iterable[Task], destination: Destination) -> None:
-        tools = self.tools()
+    def _carry_out(self, tasks: Iterable[Task], destination: Destination, tally: Tally | None = None) -> None:
+        tools = self.tools(tally)
         if self._ragged or self._dense:
             tasks = list(tasks)
             destination = replace(destination, ragged=lend(tasks, destination.objects, destination.row_nbytes))

@@ -1,5 +1,6 @@
 """What `inspect` says, against what reading really takes."""
 
+import functools
 import io
 
 import h5py
@@ -26,6 +27,12 @@ def write(path, **datasets):
     return str(path)
 
 
+@pytest.fixture
+def made(tmp_path):
+    """A function that writes a file of some datasets."""
+    return functools.partial(write, tmp_path / "a.h5")
+
+
 def noise(*shape):
     return np.random.default_rng(0).standard_normal(shape).astype("f4")
 
@@ -37,57 +44,39 @@ def keys(found):
 # --- listing, choosing ------------------------------------------------------------------------------------
 
 
-def test_datasets_are_grouped_by_rows_with_those_of_the_sample_first(tmp_path):
-    path = write(
-        tmp_path / "a.h5",
-        **{
-            "few": (np.arange(10), {}),
-            "g/x": (noise(500, 8), {"chunks": (50, 8), "compression": "gzip"}),
-            "g/y": (np.arange(500), {}),
-            "single": (np.float64(1), {}),
-        },
-    )
-    found = inspect_file(path)
+GROUPED = {"g/x": (noise(500, 8), {"chunks": (50, 8), "compression": "gzip"}), "g/y": (np.arange(500), {})}
+
+
+def test_datasets_are_grouped_by_rows_with_those_of_the_sample_first(made):
+    found = inspect_file(made(few=(np.arange(10), {}), **GROUPED, single=(np.float64(1), {})))
     assert [group.rows for group in found.groups] == [500, 10, None]
-    assert found.sample.fields == ("g/x", "g/y")
-    assert found.sample.chosen_by == "rows"
+    assert (found.sample.chosen_by, found.sample.fields) == ("rows", ("g/x", "g/y"))
     single = found.groups[-1].datasets[0]
     assert (single.access, single.rows, single.row_nbytes) == ("refused", None, 0)
 
 
-def test_root_datasets_of_one_length_are_the_sample(tmp_path):
-    path = write(
-        tmp_path / "a.h5", x=(noise(100, 2), {}), y=(np.arange(100), {}), **{"deep/larger": (noise(900, 50), {})}
-    )
-    found = inspect_file(path)
+def test_root_datasets_of_one_length_are_the_sample(made):
+    found = inspect_file(made(x=(noise(100, 2), {}), y=(np.arange(100), {}), **GROUPED))
     assert (found.sample.chosen_by, found.sample.fields) == ("root", ("x", "y"))
 
 
-def test_what_was_never_written_does_not_make_a_group_large(tmp_path):
-    path = write(tmp_path / "a.h5", **{"g/x": (noise(1000, 4), {"chunks": (100, 4)})})
+def test_what_was_never_written_does_not_make_a_group_large_and_a_soft_link_may_be_named(made):
+    path = made(**{"g/x": (noise(1000, 4), {"chunks": (100, 4)})})
     with h5py.File(path, "a") as file:
         file.create_dataset("g/empty", (10_000_000,), "f8", chunks=(1000,))
-    found = inspect_file(path)
-    assert found.sample.fields == ("g/x",)
+        file["deep/alias"] = h5py.SoftLink("/g/x")
+    assert inspect_file(path).sample.fields == ("g/x",)
+    assert inspect_file(path, fields=["deep/alias"]).sample.rows == 1000
 
 
-def test_a_soft_link_may_be_named(tmp_path):
-    path = write(tmp_path / "a.h5", **{"g/x": (noise(1000, 4), {})})
-    with h5py.File(path, "a") as file:
-        file["alias"] = h5py.SoftLink("/g/x")
-    assert inspect_file(path, fields=["alias"]).sample.rows == 1000
-
-
-def test_a_compound_member_costs_what_its_dataset_costs(tmp_path):
+def test_a_compound_member_costs_what_its_dataset_costs(made):
     table = np.zeros(1000, dtype=[("a", "f8"), ("b", "i4")])
-    path = write(tmp_path / "a.h5", t=(table, {"chunks": (100,), "compression": "gzip"}))
-    sample = inspect_file(path, fields=["t:a"]).sample
-    assert sample.row_nbytes == 8
-    assert sample.needed_decoded_nbytes == 1000 * 12
+    sample = inspect_file(made(t=(table, {"chunks": (100,), "compression": "gzip"})), fields=["t:a"]).sample
+    assert (sample.row_nbytes, sample.needed_decoded_nbytes) == (8, 1000 * 12)
 
 
-def test_errors_are_ours(tmp_path):
-    path = write(tmp_path / "a.h5", image=(noise(10, 2), {}))
+def test_errors_are_ours(made, tmp_path):
+    path = made(image=(noise(10, 2), {}))
     with pytest.raises(FieldNotFoundError, match="Did you mean 'image'"):
         inspect_file(path, fields=["imgae"])
     with pytest.raises(SourceNotFoundError):
@@ -96,9 +85,8 @@ def test_errors_are_ours(tmp_path):
         inspect_file(path, batch_size=0)
 
 
-def test_a_file_without_rows_says_so(tmp_path):
-    path = write(tmp_path / "a.h5", one=(np.float32(3), {}))
-    found = inspect_file(path)
+def test_a_file_without_rows_says_so(made):
+    found = inspect_file(made(one=(np.float32(3), {})))
     assert found.sample is None
     assert found.no_sample == "no dataset here has rows that can be streamed"
     assert found.advice == ()
@@ -107,9 +95,9 @@ def test_a_file_without_rows_says_so(tmp_path):
 # --- the arithmetic, by hand and by measurement -----------------------------------------------------------
 
 
-def test_the_naive_loader_by_hand(tmp_path):
+def test_the_naive_loader_by_hand(made):
     # 1,000 chunks of 100 rows x 256 B: 25,600 B each. h5py's cache holds so many of them.
-    path = write(tmp_path / "a.h5", x=(np.zeros((100_000, 64), "f4"), {"chunks": (100, 64), "compression": "gzip"}))
+    path = made(x=(np.zeros((100_000, 64), "f4"), {"chunks": (100, 64), "compression": "gzip"}))
     (entry,) = list_file(path).entries
     held = entry.cache_nbytes // 25_600
     assert 0 < held < 1000
@@ -120,8 +108,8 @@ def test_the_naive_loader_by_hand(tmp_path):
     assert sample.naive.decode_amplification == pytest.approx(misses * 25_600 / (8192 * 256))
 
 
-def test_contiguous_rows_cost_the_naive_loader_nothing_more(tmp_path):
-    sample = inspect_file(write(tmp_path / "a.h5", x=(noise(5000, 4), {})), batch_size=1000).sample
+def test_contiguous_rows_cost_the_naive_loader_nothing_more(made):
+    sample = inspect_file(made(x=(noise(5000, 4), {})), batch_size=1000).sample
     assert sample.naive.read_nbytes == 1000 * 16
     assert sample.naive.read_amplification == 1
     assert sample.naive.decode_amplification is None
@@ -138,8 +126,8 @@ class RecordingFile(io.FileIO):
         return done
 
 
-def test_the_naive_estimate_is_what_libhdf5_reads(tmp_path):
-    path = write(tmp_path / "a.h5", x=(noise(40_000, 128), {"chunks": (100, 128), "compression": "lzf"}))
+def test_the_naive_estimate_is_what_libhdf5_reads(made):
+    path = made(x=(noise(40_000, 128), {"chunks": (100, 128), "compression": "lzf"}))
     sample = inspect_file(path, batch_size=1000).sample
     rows = np.random.default_rng(1).integers(0, 40_000, 5000)
     with RecordingFile(path) as raw, h5py.File(raw, "r") as file:
@@ -189,8 +177,8 @@ def test_our_plan_is_what_an_epoch_reads_and_decodes(laid_out, monkeypatch, budg
     assert loader.window_size.needed_nbytes == pytest.approx(sample.memory_nbytes, rel=0.01)
 
 
-def test_windows_blocks_and_memory_are_the_loaders(tmp_path):
-    path = write(tmp_path / "a.h5", x=(noise(100_000, 16), {"chunks": (500, 16), "compression": "gzip"}))
+def test_windows_blocks_and_memory_are_the_loaders(made):
+    path = made(x=(noise(100_000, 16), {"chunks": (500, 16), "compression": "gzip"}))
     sample = inspect_file(path, batch_size=1000, memory_budget=8 * MIB, threads=1).sample
     loader = H5StreamLoader(path, batch_size=1000, shuffle=True, num_workers=1, memory_budget=8 * MIB)
     order = order_of(loader, 0)
@@ -205,9 +193,8 @@ def test_windows_blocks_and_memory_are_the_loaders(tmp_path):
 # --- advice -----------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_said_where_nothing_is_wrong(tmp_path):
-    path = write(
-        tmp_path / "a.h5",
+def test_nothing_is_said_where_nothing_is_wrong(made):
+    path = made(
         x=(noise(40_000, 128), {"chunks": (2048, 128), "compression": "lzf"}),
         y=(np.arange(40_000), {"chunks": (8192,)}),
     )
@@ -241,16 +228,8 @@ def test_each_poor_layout_is_named_with_its_command(tmp_path, key, monkeypatch):
     )
 
 
-def test_unfiltered_tiny_chunks_are_repacked_without_a_filter(tmp_path):
-    path = write(tmp_path / "a.h5", x=(noise(30_000, 100), {"chunks": (20, 100)}))
-    found = inspect_file(path)
-    assert keys(found) == {"tiny_chunks"}
-    assert found.repack_command.endswith("--compress none")
-
-
-def test_unlike_chunks_that_straddle_blocks_are_counted(tmp_path):
-    path = write(
-        tmp_path / "a.h5",
+def test_unlike_chunks_that_straddle_blocks_are_counted(made):
+    path = made(
         x=(noise(200_000, 16), {"chunks": (500, 16), "compression": "lzf"}),
         y=(np.arange(200_000), {"chunks": (100_000,), "compression": "lzf"}),
     )
@@ -263,46 +242,51 @@ def test_unlike_chunks_that_straddle_blocks_are_counted(tmp_path):
     assert f"{y.times_read:.2f} times" in advice.problem
 
 
-def test_small_fields_are_kept_and_cost_the_first_batch_only(tmp_path):
-    path = write(tmp_path / "a.h5", x=(noise(3000, 16), {"chunks": (1, 16), "compression": "gzip"}))
-    (advice,) = inspect_file(path).advice
+TINY = noise(30_000, 100), {"chunks": (20, 100)}
+ONE_EACH = noise(3000, 16), {"chunks": (1, 16), "compression": "gzip"}
+
+
+def test_unfiltered_tiny_chunks_are_repacked_without_a_filter(made):
+    found = inspect_file(made(x=TINY))
+    assert keys(found) == {"tiny_chunks"}
+    assert found.repack_command.endswith("--compress none")
+
+
+def test_small_fields_are_kept_and_cost_the_first_batch_only(made):
+    (advice,) = inspect_file(made(x=ONE_EACH)).advice
     assert (advice.key, advice.costs) == ("row_per_chunk", "first batch")
 
 
-def test_strings_of_any_length_are_named(tmp_path):
-    path = write(tmp_path / "a.h5", s=(["a", "bb"] * 50, {"dtype": h5py.string_dtype()}))
-    (advice,) = inspect_file(path).advice
+def test_strings_of_any_length_are_named(made):
+    (advice,) = inspect_file(made(s=(["a", "bb"] * 50, {"dtype": h5py.string_dtype()}))).advice
     assert (advice.key, advice.repack) == ("variable_length", False)
 
 
-def test_few_blocks_in_a_window_are_named(tmp_path):
-    path = write(tmp_path / "a.h5", x=(noise(100_000, 16), {"chunks": (4000, 16), "compression": "lzf"}))
+def test_few_blocks_in_a_window_are_named(made):
+    path = made(x=(noise(100_000, 16), {"chunks": (4000, 16), "compression": "lzf"}))
     found = inspect_file(path, batch_size=1000, memory_budget=8 * MIB, threads=1)
     advice = next(advice for advice in found.advice if advice.key == "few_blocks")
     assert f"{found.sample.shuffle.blocks_per_window} of 25 blocks" in advice.problem
     assert "few_blocks" not in keys(inspect_file(path, memory_budget=1 << 30))
 
 
-def test_a_budget_too_small_is_advice_with_the_number_that_would_do(tmp_path):
-    path = write(tmp_path / "a.h5", x=(noise(10_000, 16), {"chunks": (500, 16), "compression": "lzf"}))
-    found = inspect_file(path, memory_budget=1000)
-    advice = found.advice[0]
+def test_a_budget_too_small_is_advice_with_the_number_that_would_do(made):
+    path = made(x=(noise(10_000, 16), {"chunks": (500, 16), "compression": "lzf"}))
+    advice = inspect_file(path, memory_budget=1000).advice[0]
     assert advice.key == "budget_too_small"
     needed = int(advice.way_out.split("memory_budget=")[1].split()[0])
     assert "budget_too_small" not in keys(inspect_file(path, memory_budget=needed))
 
 
 @pytest.mark.parametrize(("rate", "slow"), [(100e6, True), (1e9, False), (None, False)])
-def test_a_filter_is_slow_by_its_measured_rate_and_not_by_its_name(tmp_path, rate, slow, monkeypatch):
+def test_a_filter_is_slow_by_its_measured_rate_and_not_by_its_name(made, rate, slow, monkeypatch):
     monkeypatch.setattr(cost, "decode_rate", lambda *part, seconds: rate)
-    path = write(
-        tmp_path / "a.h5", x=(noise(2000, 256), {"chunks": (500, 256), "compression": "gzip", "compression_opts": 9})
-    )
+    path = made(x=(noise(2000, 256), {"chunks": (500, 256), "compression": "gzip", "compression_opts": 9}))
     assert keys(inspect_file(path, memory_budget=1 << 30)) == ({"slow_filter"} if slow else set())
 
 
-def test_rows_without_elements_cost_nothing(tmp_path):
-    path = write(tmp_path / "a.h5", x=(np.zeros((40, 0)), {}))
+def test_rows_without_elements_cost_nothing(made):
+    path = made(x=(np.zeros((40, 0)), {}))
     assert inspect_file(path, fields=["x"], batch_size=10).sample.row_nbytes == 0
 
 
@@ -315,11 +299,9 @@ def predicted(path, monkeypatch, rate=1e9, **options):
     return inspect_file(path, batch_size=100, **options).sample.first_batch
 
 
-def test_the_time_follows_from_threads_and_from_the_rate_of_decoding(tmp_path, monkeypatch):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for name, rows in (("x", 20_000), ("few", 2000)):
-            file.create_dataset(name, data=np.zeros((rows, 256), "f4"), chunks=(512, 256), compression="gzip")
-    path, small = str(tmp_path / "a.h5"), {"fields": ["x"], "memory_budget": 12 << 20}
+def test_the_time_follows_from_threads_and_from_the_rate_of_decoding(made, monkeypatch):
+    options, small = {"chunks": (512, 256), "compression": "gzip"}, {"fields": ["x"], "memory_budget": 32 << 20}
+    path = made(**{name: (np.zeros((rows, 256), "f4"), options) for name, rows in (("x", 40_000), ("few", 2000))})
     kept = predicted(path, monkeypatch, threads=8, fields=["few"])
     assert kept.decoded_nbytes == pytest.approx(2000 * 1024, rel=0.05)  # in whole, and by one thread
     assert kept.seconds == pytest.approx((kept.decoded_nbytes + kept.read_nbytes) / 1e9)
@@ -330,10 +312,8 @@ def test_the_time_follows_from_threads_and_from_the_rate_of_decoding(tmp_path, m
     assert slow.seconds == pytest.approx(slow.decoded_nbytes / 1e8 + slow.read_nbytes / 1e9)
 
 
-def test_inspect_names_the_first_window_that_the_loader_reads(tmp_path):
-    path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", data=np.zeros((200_000, 256), "f4"), chunks=(512, 256), compression="gzip")
+def test_inspect_names_the_first_window_that_the_loader_reads(made):
+    path = made(x=(np.zeros((200_000, 256), "f4"), {"chunks": (512, 256), "compression": "gzip"}))
     found = inspect_file(path, batch_size=1000, memory_budget=1 << 30, threads=2).sample.first_batch
     loader = H5StreamLoader(path, 1000, shuffle=True, memory_budget=1 << 30)
     window = next(order_of(loader, 0).windows())

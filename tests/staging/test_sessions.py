@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import signal
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from h5stream.errors import ManifestError, StagedFileInUseError, StagingError
+from h5stream.errors import StagedFileInUseError, StagingError
 from h5stream.staging import StagedState, list_staged, remove_staged, stage, staged
 
 MIB = 1 << 20
@@ -228,19 +227,6 @@ def test_a_reader_that_locks_a_copy_as_libhdf5_does_is_not_disturbed(write, ram)
         list_staged(ram)
         with pytest.raises(StagedFileInUseError):
             remove_staged(ram)
-
-
-@pytest.mark.parametrize("session", ["../../x", "4711", "4711-xyz", ""])
-@pytest.mark.parametrize("key", ["owner", "users"])
-def test_a_session_that_leads_out_of_the_folder_is_refused(write, ram, session, key):
-    stage(write("a.h5", 10), to=ram, lease=False)
-    path = ram / ".h5stream" / "manifest.json"
-    document = json.loads(path.read_text())
-    document["files"]["a.h5"][key] = session if key == "owner" else [session]
-    path.write_text(json.dumps(document))
-    for action in (list_staged, remove_staged):
-        with pytest.raises(ManifestError, match="ValueError: session"):
-            action(ram)
 
 
 def test_a_folder_that_is_gone_ends_its_session(write, tmp_path):

@@ -35,26 +35,40 @@ else:
 """
 
 
-def test_eight_processes_at_once_copy_once(child, write, ram, left):
-    source = write("a.h5", 4 * MIB)
-    first = child(PAUSED, source, ram)
-    first.hear("half")
+@pytest.fixture
+def source(write):
+    return write("a.h5", 4 * MIB)
+
+
+@pytest.fixture
+def copier(child, source, ram):
+    """A process that stopped in mid-copy."""
+    copier = child(PAUSED, source, ram)
+    copier.hear("half")
+    return copier
+
+
+def killed(process):
+    process.kill(signal.SIGKILL)
+    assert process.end() == -signal.SIGKILL
+
+
+def test_eight_processes_at_once_copy_once(child, copier, source, ram, left):
     others = [child(WAITING, source, ram) for _ in range(7)]
     for other in others:
-        assert other.hear("waiting") == {"pids": [first.pid], "total": 4 * MIB}
+        assert other.hear("waiting") == {"pids": [copier.pid], "total": 4 * MIB}
     assert left(ram / "a.h5") == []
-    first.tell()
-    assert first.hear("done")["copied"] == 1
+    copier.tell()
+    assert copier.hear("done")["copied"] == 1
     for other in others:
         assert other.hear("done") == {"copied": 0, "path": str(ram / "a.h5")}
     assert (ram / "a.h5").read_bytes() == source.read_bytes()
-    (file,) = list_staged(ram)
-    assert file.used_by == tuple(sorted([first.pid, *(other.pid for other in others)]))
-    for each in (first, *others):
+    every = [copier, *others]
+    assert [file.used_by for file in list_staged(ram)] == [tuple(sorted(each.pid for each in every))]
+    for each in every:
         each.tell()
         assert each.end() == 0
-    (file,) = list_staged(ram)
-    assert file.used_by == ()
+    assert [file.used_by for file in list_staged(ram)] == [()]
 
 
 def test_two_processes_that_want_each_others_files_do_not_block(child, write, ram):
@@ -74,86 +88,60 @@ def test_two_processes_that_want_each_others_files_do_not_block(child, write, ra
     assert right_child.hear("done") == {"copied": ["two.h5"]}
 
 
-def test_after_a_kill_in_mid_copy_nothing_looks_whole_and_the_next_call_cleans_up(child, write, ram, left):
-    source = write("a.h5", 4 * MIB)
-    victim = child(PAUSED, source, ram)
-    victim.hear("half")
-    victim.kill(signal.SIGKILL)
-    assert victim.end() == -signal.SIGKILL
+@pytest.mark.parametrize("cleaner", ["stage", "remove"])
+def test_after_a_kill_in_mid_copy_nothing_looks_whole_and_the_next_call_cleans_up(copier, source, ram, left, cleaner):
+    killed(copier)
     assert not (ram / "a.h5").exists()
     assert [file.state for file in list_staged(ram)] == [StagedState.UNFINISHED]
     assert verify_staged(ram) == ()
-    result = stage(source, to=ram, lease=False)
-    assert result.copied == (ram / "a.h5",)
-    assert left(ram) == [".h5stream", ".h5stream/lock", ".h5stream/manifest.json", "a.h5"]
-
-
-def test_removing_cleans_up_after_a_kill(child, write, ram, left):
-    victim = child(PAUSED, write("a.h5", 4 * MIB), ram)
-    victim.hear("half")
-    victim.kill(signal.SIGKILL)
-    victim.end()
+    if cleaner == "stage":
+        assert stage(source, to=ram, lease=False).copied == (ram / "a.h5",)
+        assert left(ram) == [".h5stream", ".h5stream/lock", ".h5stream/manifest.json", "a.h5"]
     remove_staged(ram)
     assert left(ram) == []
 
 
-def test_a_kill_before_the_manifest_speaks_of_a_copy_leaves_nothing_for_good(child, write, ram, left):
-    script = """
-    import signal
-    from h5stream.staging.folder import StagingFolder
-    StagingFolder.save = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-    stage(sys.argv[1], to=sys.argv[2])
-    """
-    victim = child(script, write("a.h5", 1000), ram)
-    assert victim.end() == -signal.SIGKILL
-    assert len(left(ram / ".h5stream")) == 3  # the lock, the session, the empty copy
-    remove_staged(ram)
-    assert left(ram) == []
+KILLS = {
+    "before the manifest speaks of the copy": "StagingFolder.save = lambda *_: die()",
+    "before the name": "run.give_name = lambda *_: die()",
+    "after the name": "run.give_name = lambda *names: (give(*names), die())",
+}
 
 
-@pytest.mark.parametrize("moment", ["before the name", "after the name"])
-def test_a_kill_at_the_rename_leaves_nothing_for_good(child, write, ram, left, moment):
-    source = write("a.h5", MIB)
+@pytest.mark.parametrize("moment", KILLS)
+def test_a_kill_at_any_other_moment_leaves_nothing_for_good(child, source, ram, left, moment):
     script = f"""
     import signal
     from h5stream.staging import run
-    give = run.give_name
-    def kill(*names):
-        if {moment!r} == "after the name":
-            give(*names)
-        os.kill(os.getpid(), signal.SIGKILL)
-    run.give_name = kill
+    from h5stream.staging.folder import StagingFolder
+    give, die = run.give_name, lambda: os.kill(os.getpid(), signal.SIGKILL)
+    {KILLS[moment]}
     stage(sys.argv[1], to=sys.argv[2])
     """
-    victim = child(script, source, ram)
-    assert victim.end() == -signal.SIGKILL
+    assert child(script, source, ram).end() == -signal.SIGKILL
     assert (ram / "a.h5").exists() == (moment == "after the name")
+    # Besides the lock, the session and the copy; what has its name already is no copy in the making.
+    assert len(left(ram / ".h5stream")) == 4 - (moment != "before the name")
     remove_staged(ram)
     assert left(ram) == []
 
 
-def test_a_waiting_process_takes_over_from_a_killed_one(child, write, ram):
-    source = write("a.h5", 4 * MIB)
-    first = child(PAUSED, source, ram)
-    first.hear("half")
+def test_a_waiting_process_takes_over_from_a_killed_one(child, copier, source, ram):
     second = child(WAITING, source, ram)
     second.hear("waiting")
-    first.kill(signal.SIGKILL)
+    copier.kill(signal.SIGKILL)
     assert second.hear("done")["copied"] == 1
     assert (ram / "a.h5").read_bytes() == source.read_bytes()
 
 
-def test_a_waiting_process_can_be_interrupted(child, write, ram):
-    source = write("a.h5", 4 * MIB)
-    first = child(PAUSED, source, ram)
-    first.hear("half")
+def test_a_waiting_process_can_be_interrupted(child, copier, source, ram):
     second = child(WAITING, source, ram)
     second.hear("waiting")
     second.kill(signal.SIGINT)
     second.hear("interrupted")
     assert second.end() == 0
-    first.tell()
-    assert first.hear("done")["copied"] == 1
+    copier.tell()
+    assert copier.hear("done")["copied"] == 1
 
 
 def test_ctrl_c_in_mid_copy_leaves_nothing(child, write, ram, left):
@@ -172,22 +160,20 @@ def test_ctrl_c_in_mid_copy_leaves_nothing(child, write, ram, left):
     assert left(ram) == []
 
 
-def test_a_live_lease_protects_and_a_dead_one_does_not(child, write, ram, left):
-    source = write("a.h5", 1000)
+def test_a_live_lease_protects_and_a_dead_one_does_not(child, source, ram, left):
     user = child(STAGE, source, ram)
     user.hear("done")
     with pytest.raises(StagedFileInUseError, match=rf"a\.h5 \(process {user.pid}\).*--force") as caught:
         remove_staged(ram)
     assert caught.value.pids == (user.pid,)
     assert (ram / "a.h5").exists()
-    user.kill(signal.SIGKILL)
-    user.end()
-    assert remove_staged(ram).bytes_freed == 1000
+    killed(user)
+    assert remove_staged(ram).bytes_freed == 4 * MIB
     assert left(ram) == []
 
 
-def test_force_removes_what_is_in_use(child, write, ram, left):
-    user = child(STAGE, write("a.h5", 1000), ram)
+def test_force_removes_what_is_in_use(child, source, ram, left):
+    user = child(STAGE, source, ram)
     user.hear("done")
     assert remove_staged(ram, "a.h5", force=True).removed == (ram / "a.h5",)
     assert left(ram) == []
@@ -215,21 +201,19 @@ def test_a_copy_in_the_making_is_in_use_and_force_ends_it(child, write, ram, lef
     assert left(ram) == []
 
 
-def test_a_staged_block_of_one_process_leaves_what_another_uses(child, write, ram, left):
+def test_a_staged_block_of_one_process_leaves_what_another_uses(child, source, ram, left):
     script = """
     with staged(sys.argv[1], to=sys.argv[2]) as paths:
         say("inside")
         hear()
     say("outside", there=os.path.exists(paths[0]))
     """
-    source = write("a.h5", 1000)
-    one, two = child(script, source, ram), child(script, source, ram)
-    for each in (one, two):
+    both = [child(script, source, ram) for _ in range(2)]
+    for each in both:
         each.hear("inside")
-    one.tell()
-    assert one.hear("outside") == {"there": True}
-    two.tell()
-    assert two.hear("outside") == {"there": False}
+    for each, there in zip(both, (True, False), strict=True):
+        each.tell()
+        assert each.hear("outside") == {"there": there}
     assert left(ram) == []
 
 

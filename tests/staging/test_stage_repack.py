@@ -81,28 +81,22 @@ def test_a_copy_in_use_stays_beside_the_repacked_one(source, ram):
     assert stage(source, to=ram, repack=LZ4, lease=False).copied == ()
 
 
-def test_a_repacked_file_of_a_block_goes_with_it(source, ram, left):
+def test_a_repacked_file_of_a_block_goes_with_it_and_damage_leaves_nothing(source, ram, left, monkeypatch):
     with staged(source, to=ram, repack={}) as paths:
         assert_same_tree(source, paths[0])
     assert left(ram) == []
-
-
-def test_damage_while_repacking_leaves_nothing(source, ram, left, monkeypatch):
     monkeypatch.setattr("h5stream.repacking.verify.difference", lambda *_: "row 3 differs")
     with pytest.raises(StagedFileDamagedError):
         stage(source, to=ram, repack={})
     assert left(ram) == []
 
 
-def test_what_is_no_hdf5_file_cannot_be_repacked(write, ram, left):
+def test_what_cannot_be_repacked_is_refused(write, source, ram, left):
     with pytest.raises(NotHDF5Error):
         stage(write("a.bin", 1000), to=ram, repack={})
-    assert left(ram) == []
-
-
-def test_files_that_belong_together_cannot_be_repacked(source, ram):
     with pytest.raises(OptionError, match="cannot repack"):
         stage(source, to=ram, follow=True, repack={})
+    assert left(ram) == []
 
 
 def test_a_full_disk_leaves_nothing(source, small_tmpfs, left, monkeypatch):
