@@ -18,7 +18,7 @@ from h5stream.advice.detectors import proposals_of
 from h5stream.advice.listing import MOST_DATASETS, REFUSED, DatasetEntry, Listing, list_file, root_fields
 from h5stream.advice.program import Lines, Proposal, fields_from_text, form_of, loader_lines, quoted, tried
 from h5stream.advice.suggestion import batch_rows
-from h5stream.engine.budget import check_budget, default_budget, threads_within
+from h5stream.engine.footprint import check_budget, default_budget, threads_within
 from h5stream.errors import H5StreamError, OptionError
 from h5stream.storage.opening import open_layout
 

@@ -125,7 +125,7 @@ def show_samples(
     from h5stream import H5Dataset, allowance
     from h5stream.advice.cost import cost_samples
     from h5stream.cli.inspect_view import print_samples
-    from h5stream.engine.budget import default_budget, threads_within
+    from h5stream.engine.footprint import default_budget, threads_within
 
     dataset = H5Dataset(paths, fields, samples=options.sample_kind(text))
     budget = memory_budget or default_budget(allowance.memory_total_bytes())

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from h5stream.engine.acceptance import Acceptance
 from h5stream.engine.counters import Tally
-from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.boxes import BoxesOfParts, boxes_of
 from h5stream.engine.landing.chunks import plan_chunks, programs_of
 from h5stream.engine.landing.columns import Columns
@@ -26,7 +25,7 @@ from h5stream.engine.landing.unfiltered import UnfilteredRows
 from h5stream.engine.plan import Placement, placed_spans
 from h5stream.engine.ragged import RaggedMemory, lend
 from h5stream.engine.single import SingleRows
-from h5stream.engine.tasks import Destination, Task, Tools, Way
+from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools, Way
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, RegroupedOrder, Window
 from h5stream.order.places import Places, narrowed
@@ -139,8 +138,9 @@ class RowReader:
             for parts in layout.datasets
             for part in parts
         )
-        self.single = SingleRows(layout, self.sources, self._unfiltered_rows if self._unfiltered else None)
         self._thread = _OfThread()
+        rows_of = self._unfiltered_rows if self._unfiltered else None
+        self.single = SingleRows(layout, self.sources, rows_of, lambda: self._thread.scratch)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"layout": self.layout, "kept_rows": self.kept_rows, "small": self.small}

@@ -16,12 +16,11 @@ from typing import TypeVar
 from h5stream.dropped import Living
 from h5stream.engine.batches import OpenBatches, PlannedWindow, ReadyBatch
 from h5stream.engine.counters import RunCounters, Tally, clock
-from h5stream.engine.footprint import COPIED_TASK_NBYTES, TASK_NBYTES
 from h5stream.engine.plan import Placement
 from h5stream.engine.reader import RowReader
 from h5stream.engine.running import STOP_S, check_process, closed, timed_out
 from h5stream.engine.slots import SlotFormat, Slots
-from h5stream.engine.tasks import NOWHERE, Bytes, Ranges, Task, Tools
+from h5stream.engine.tasks import COPIED_TASK_NBYTES, NOWHERE, TASK_NBYTES, Bytes, Ranges, Task, Tools
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, RegroupedOrder, Window
 from h5stream.storage.layout import SampleLayout

@@ -24,6 +24,13 @@ from h5stream.storage.source import ByteSource
 
 Bytes = NDArray[np.uint8]
 
+TASK_NBYTES = 2 * 1024 * 1024
+"""Decoded bytes of one task: a few chunks, so that threads meet rarely and still share a window evenly."""
+
+COPIED_TASK_NBYTES = 8 * 1024 * 1024
+"""Bytes of one task that decodes nothing, which takes about as long: a thread that comes back for another has to wait
+until those that run Python let it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:

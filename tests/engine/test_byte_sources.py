@@ -12,7 +12,7 @@ from amounts import crossed
 from inner import sources_of, stream_all
 
 from h5stream import Field, H5Dataset, H5StreamLoader
-from h5stream.engine.footprint import TASK_NBYTES
+from h5stream.engine.tasks import TASK_NBYTES
 from h5stream.errors import SourceError, TruncatedFileError
 from h5stream.storage.source import FileIdentity
 

@@ -7,9 +7,9 @@ from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.chunks import chunk_tables
 from h5stream.engine.plan import Placement
+from h5stream.engine.tasks import TASK_NBYTES
 from h5stream.order.epoch import Window
 from h5stream.storage.filters import Filter, Pipeline
 from h5stream.storage.index import MISSING, ChunkIndex

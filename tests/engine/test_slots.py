@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from h5stream.engine.footprint import FIELD_ALIGNMENT
-from h5stream.engine.slots import SlotFormat, SlotRing, address_of
+from h5stream.engine.slots import FIELD_ALIGNMENT, SlotFormat, SlotRing, address_of
 from h5stream.storage.layout import FieldLayout
 
 

@@ -60,9 +60,9 @@ def test_columns_that_lie_far_apart_are_read_apart(tmp_path, monkeypatch):
     assert (dataset[10:40].numpy() == x[10:40][:, columns]).all()
     assert sum(reads) == 30 * 16
     assert len(reads) == 30 * 3
-    begin = asked_for()[1]
+    reads.clear()
     few = dataset[98:]
-    assert (asked_for()[0] - begin).tolist() == [2 * 16, 2 * 3]
+    assert (sum(reads), len(reads)) == (2 * 16, 2 * 3)
     assert (few.numpy() == x[98:][:, columns]).all()
 
 
@@ -88,9 +88,9 @@ def test_a_member_of_large_elements_is_read_without_the_others(tmp_path, monkeyp
     reads = record_reads(monkeypatch)
     dataset = H5Dataset(path, "x:label")
     reads.clear()
-    begin = asked_for()[1]
     assert dataset[:].tolist() == list(range(50))
-    assert (asked_for()[0] - begin).tolist() == [50 * 8, 50]
+    assert (sum(reads), len(reads)) == (50 * 8, 50)
+    reads.clear()
     assert dataset[np.arange(0, 50, 2)].tolist() == list(range(0, 50, 2))
     assert sum(reads) == 25 * 8
 

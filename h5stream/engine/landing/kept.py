@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 from h5stream.compiled import _native as kernels
 from h5stream.dropped import Living
 from h5stream.engine.counters import clock
-from h5stream.engine.footprint import TASK_NBYTES, packed
 from h5stream.engine.plan import Placement
-from h5stream.engine.slots import SlotFormat, address_of, map_memory
-from h5stream.engine.tasks import NOTHING, Bytes, Destination, Task, Tools, Way
+from h5stream.engine.slots import SlotFormat, address_of, map_memory, packed
+from h5stream.engine.tasks import NOTHING, TASK_NBYTES, Bytes, Destination, Task, Tools, Way
 from h5stream.order.places import PIECE, Places, is_ascending, pieces, place_dtype
 from h5stream.storage.layout import DECODED, VIA_H5PY, DatasetPart, SampleLayout
 from h5stream.storage.source import FilesIdentity

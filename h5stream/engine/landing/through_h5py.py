@@ -10,9 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from h5stream.engine.counters import clock
-from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.plan import Placement, cut_by
-from h5stream.engine.tasks import Bytes, Destination, Task, Tools, chunk_by_chunk
+from h5stream.engine.tasks import TASK_NBYTES, Bytes, Destination, Task, Tools, chunk_by_chunk
 from h5stream.storage.layout import DatasetPart, FieldLayout
 
 
