@@ -684,7 +684,7 @@ def _counted(reader: RowReader, numbers: Any) -> tuple[Tally, float]:
     until, done = time.monotonic() + SECONDS, 0
     # In an order of which every part is like the whole.
     for k in np.random.default_rng(0).permutation(len(tasks)).tolist():
-        tasks[k].land(tools.read(tasks[k].ranges()), destination, tools)
+        tasks[k].land(destination, tools)
         done += 1
         if time.monotonic() > until:
             break

@@ -7,6 +7,7 @@ a few bytes. Who asks for single rows or slices asks for many, so they go withou
 from __future__ import annotations
 
 import bisect
+import threading
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -16,6 +17,13 @@ from h5stream.engine.landing.unfiltered import UnfilteredRows
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.layout import SampleLayout
 from h5stream.storage.source import ByteSource
+
+
+class OwnScratch(threading.local):
+    """Buffers of each thread."""
+
+    def __init__(self) -> None:
+        self.scratch = DecodeScratch()
 
 
 class SingleRows:
@@ -29,9 +37,9 @@ class SingleRows:
         layout: SampleLayout,
         sources: Sequence[ByteSource],
         rows_of: Callable[[int, int], UnfilteredRows] | None,
-        scratch_of: Callable[[], DecodeScratch],
+        own: OwnScratch,
     ) -> None:
-        self._layout, self._sources, self._scratch_of = layout, sources, scratch_of
+        self._layout, self._sources, self._own = layout, sources, own
         self._forms = [(field.row_shape, field.dtype) for field in layout.fields]
         are_simple = (field.kind == "array" and field.cast is field.normalise is None for field in layout.fields)
         self._ways: list[list[UnfilteredRows]] = []  # by part, of each dataset
@@ -48,7 +56,7 @@ class SingleRows:
         values = [np.empty((count or 1, *shape), dtype) for shape, dtype in self._forms]
         for way in self._ways[place]:
             try:
-                if not way.read(first, values, self._sources[way.part.file], self._scratch_of):
+                if not way.read(first, values, self._sources[way.part.file], self._own):
                     return None  # the ordinary way says why, or gets over it
             except OSError:
                 return None

@@ -73,13 +73,13 @@ class BoxTable(ChunkTable):
     chunk_shape: Ints
     shape: Ints
 
-    def land(self, shared: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+    def land(self, shared: Placement, destination: Destination, tools: Tools) -> None:
         """Copy what boxes take; of chunks that have no filter, all of those at once that were read together."""
         if self.part.access != DIRECT:
-            ChunkTable.land(self, shared, stored, destination, tools)
+            ChunkTable.land(self, shared, destination, tools)
             return
         self.fill_missing(destination, tools)
-        for start, stop, group in self.groups(stored):
+        for start, stop, group in self.groups(tools):
             since = clock()
             if all(program.leaf.is_whole for program in self.programs):
                 at = self.offset[start:stop] - self.offset[start] - self.skipped[start:stop]
@@ -204,7 +204,6 @@ class BoxesOfParts:
         part: DatasetPart,
         boxed: Boxed,
         placement: Placement,
-        stored: Iterator[Bytes],
         destination: Destination,
         tools: Tools,
     ) -> None:

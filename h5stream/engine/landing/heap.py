@@ -50,9 +50,7 @@ class HeapRows:
     def _rows_of(self, placement: Placement) -> Ints:
         return placement.rows.astype(np.int64) - self._part.row_start
 
-    def _land_ragged(
-        self, placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools
-    ) -> None:
+    def _land_ragged(self, placement: Placement, destination: Destination, tools: Tools) -> None:
         """Read the values to their places."""
         rows, field, item = self._rows_of(placement), self._part.targets[0].field, self._heap.base.itemsize
         assert self._layout.ragged is not None
@@ -68,9 +66,7 @@ class HeapRows:
             native = np.ascontiguousarray(value, dtype=self._layout.dtype).view(np.uint8)
             ctypes.memmove(int(targets[k]), address_of(native), int(wanted[k]))
 
-    def _land_lists(
-        self, placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools
-    ) -> None:
+    def _land_lists(self, placement: Placement, destination: Destination, tools: Tools) -> None:
         """Read the values, and put them in the batches' lists."""
         shape = self._part.shape
         every = np.arange(self._heap.address.size).reshape(shape) if len(shape) > 1 else None

@@ -20,7 +20,7 @@ from h5stream.engine.counters import clock
 from h5stream.engine.landing.unfiltered import EXTENT_NBYTES, Reach, reach_of, read_until_sound
 from h5stream.engine.plan import Placement
 from h5stream.engine.ragged import Share, refuse_column
-from h5stream.engine.tasks import Bytes, Destination, Task, Tools, row_by_row
+from h5stream.engine.tasks import Destination, Task, Tools, row_by_row
 from h5stream.samples.stretches import DENSE, Ragged
 from h5stream.storage.layout import DIRECT, DatasetPart, Lookup, SampleLayout
 from h5stream.storage.source import ByteSource
@@ -79,7 +79,6 @@ class DenseRows:
         self,
         part: DensePart,
         placement: Placement,
-        stored: Iterator[Bytes],
         destination: Destination,
         tools: Tools,
     ) -> None:

@@ -24,7 +24,7 @@ from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import Bytes, Destination, Ranges, Task, Tools, chunk_by_chunk, row_by_row
+from h5stream.engine.tasks import Destination, Task, Tools, chunk_by_chunk, row_by_row
 from h5stream.errors import SourceError
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.index import MISSING
@@ -214,7 +214,7 @@ class UnfilteredRows:
         apart = functools.partial(chunk_by_chunk, part=self.part)
         return Task(shared=placement, bring=self._read, apart=apart)
 
-    def _read(self, placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+    def _read(self, placement: Placement, destination: Destination, tools: Tools) -> None:
         """Read rows and put them in their places."""
         began, counts = clock(), np.zeros(5, dtype=np.int64)
         source, to = tools.sources[self.part.file], destination.of_each(self.reach.fields, placement)
@@ -247,16 +247,14 @@ class UnfilteredRows:
             )
         )
 
-    def read(
-        self, first: int, values: Sequence[Any], source: ByteSource, scratch_of: Callable[[], DecodeScratch]
-    ) -> bool:
+    def read(self, first: int, values: Sequence[Any], source: ByteSource, own: Any) -> bool:
         """Read consecutive rows to an array for each field of the layout; tell whether all of it was read."""
         reach, value, done = self.reach, values[self.reach.fields[0]], 0
         count, held = len(value), source.descriptor()
         assert held is not None  # else the rows were planned otherwise
         chunk, inside = divmod(first - self.part.row_start, reach.chunk_rows)
         if self._run is None or (count > 1 and not reach.whole_rows):
-            return self._read_spans(first, count, values, source, scratch_of())
+            return self._read_spans(first, count, values, source, own.scratch)
         across, begin, nbytes = self._run
         while done < count:
             some = min(count - done, reach.chunk_rows - inside)
@@ -280,9 +278,7 @@ class UnfilteredRows:
         row_nbytes = np.array([values[field].nbytes // count for field in self.reach.fields])
         return self._let_read(source, scratch, np.zeros(5, dtype=np.int64), (*to, zero, offsets, row_nbytes))
 
-    def _read_files(
-        self, placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools
-    ) -> None:
+    def _read_files(self, placement: Placement, destination: Destination, tools: Tools) -> None:
         """Read of each row's own file what is wanted at once, and put all of that in its places."""
         reach, index, source = self.reach, self.part.chunk_index, tools.sources[self.part.file]
         assert isinstance(source, FilesBytes)
@@ -321,9 +317,9 @@ class UnfilteredRows:
         offset[there] = index.offset[entry[there]] + skipped[there]
         nbytes = (rows[high - 1] - rows[low]) * reach.stride + extents[extent, 2]
 
-        def place(placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
-            """Put the rows of one stretch after the other in their places."""
-            columns = (low, high, extent, there)
+        def place(placement: Placement, destination: Destination, tools: Tools) -> None:
+            """Read the rows of one stretch after the other and put them in their places."""
+            columns, stored = (low, high, extent, there), tools.read(part.file, *reads)
             for begin, end, number, is_there in zip(*(each.tolist() for each in columns), strict=True):
                 rows, source = placement[begin:end], 0
                 if is_there:
@@ -340,5 +336,5 @@ class UnfilteredRows:
             for one in chunk_by_chunk(task, part):
                 yield self._stretches(one.placement)
 
-        reads = Ranges(file=part.file, offsets=offset[there].tolist(), nbytes=nbytes[there].tolist())
-        return Task(shared=placement, bring=place, ranges=lambda: reads, apart=apart)
+        reads = offset[there].tolist(), nbytes[there].tolist()
+        return Task(shared=placement, bring=place, apart=apart)
