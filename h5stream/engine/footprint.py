@@ -16,13 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine.landing.kept import (
-    GATHERED_NBYTES,
-    datasets_to_keep,
-    format_of,
-    is_decoded,
-    rows_to_keep,
-)
+from h5stream.engine.landing.kept import GATHERED_NBYTES, datasets_to_keep, format_of, is_decoded, rows_to_keep
 from h5stream.engine.landing.unfiltered import reach_of
 from h5stream.engine.ragged import PADDING_SHARE, SHARES_NBYTES
 from h5stream.engine.slots import PAGE_NBYTES, packed

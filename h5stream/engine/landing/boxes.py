@@ -200,12 +200,7 @@ class BoxesOfParts:
             kernels.fill_outside(address_of(row), shapes, boxed.offsets, boxed.sizes, element, boxed.origins, *where)
 
     def _through_h5py(
-        self,
-        part: DatasetPart,
-        boxed: Boxed,
-        placement: Placement,
-        destination: Destination,
-        tools: Tools,
+        self, part: DatasetPart, boxed: Boxed, placement: Placement, destination: Destination, tools: Tools
     ) -> None:
         """Read one box through h5py, and copy it to its place."""
         shape = np.array([part.shape])

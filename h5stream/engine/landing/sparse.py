@@ -75,13 +75,7 @@ class DenseRows:
             for some in ours.in_steps(max(1, task_nbytes // value_nbytes)) if len(ours) else ():
                 yield Task(shared=some, bring=functools.partial(self._read, part), apart=row_by_row)
 
-    def _read(
-        self,
-        part: DensePart,
-        placement: Placement,
-        destination: Destination,
-        tools: Tools,
-    ) -> None:
+    def _read(self, part: DensePart, placement: Placement, destination: Destination, tools: Tools) -> None:
         """Read rows and lay them in their places."""
         began, counts = clock(), np.zeros(5, dtype=np.int64)
         source = tools.sources[part.file]
