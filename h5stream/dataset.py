@@ -584,7 +584,7 @@ class H5Dataset(Dataset[Any]):
         first, stop, step = rows.indices(len(self))
         if self.rows is not None or step != 1 or stop <= first:
             return None
-        values = self._reader.single.read(first, stop - first, self._reader.scratch)
+        values = self._reader.single.read(first, stop - first)
         return None if values is None else self.layout.assemble(values)
 
     def read(self, rows: NDArray[np.int64]) -> Any:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from h5stream import allowance
 from h5stream.engine.assemble import object_value, strings_to_lists
 from h5stream.engine.batches import ReadyBatch
-from h5stream.engine.budget import Sizing, check_budget, default_budget
+from h5stream.engine.footprint import Sizing, check_budget, default_budget
 from h5stream.engine.moments import Moments, ValueCounts
 from h5stream.engine.ragged import RaggedRows
 from h5stream.engine.run import ThreadEngine

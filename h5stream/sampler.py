@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from h5stream.dataset import H5Dataset
-from h5stream.engine.budget import shape_of
-from h5stream.engine.footprint import DEFAULT_BUDGET, WindowRows, size_order
+from h5stream.engine.footprint import DEFAULT_BUDGET, WindowRows, shape_of, size_order
 from h5stream.errors import OptionError, StateError, WeakShuffleWarning
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import EpochOrder, Order

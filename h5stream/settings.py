@@ -17,8 +17,7 @@ import torch
 from h5stream import allowance
 from h5stream.arguments import check_batch_transform, with_new_names
 from h5stream.dataset import H5Dataset, opened
-from h5stream.engine.budget import check_budget, default_budget
-from h5stream.engine.footprint import check_window
+from h5stream.engine.footprint import check_budget, check_window, default_budget
 from h5stream.errors import OptionError
 from h5stream.order.draw import Balanced, Sized, Weighted, checked_drawn
 from h5stream.order.users import GivenOrder, OrderFactory, Ranks

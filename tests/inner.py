@@ -10,7 +10,7 @@ import warnings
 from h5stream import allowance, loader
 from h5stream.advice import trials
 from h5stream.baseline import rivals
-from h5stream.engine import budget
+from h5stream.engine import footprint
 from h5stream.engine import run as engine_run
 from h5stream.engine.landing import chunks, kept
 from h5stream.engine.run import Run
@@ -93,7 +93,7 @@ def stream_all(monkeypatch):
 
 def default_budget(monkeypatch, nbytes):
     """Let loaders without a budget of their own share so much."""
-    monkeypatch.setattr(budget, "DEFAULT_BUDGET", nbytes)
+    monkeypatch.setattr(footprint, "DEFAULT_BUDGET", nbytes)
 
 
 def give_up_at_once(monkeypatch):

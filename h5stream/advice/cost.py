@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 from h5stream import allowance
 from h5stream.advice.listing import DatasetEntry, describe_dataset
 from h5stream.dataset import H5Dataset
-from h5stream.engine.budget import Sizing
 from h5stream.engine.counters import Tally
-from h5stream.engine.footprint import Footprint
+from h5stream.engine.footprint import Footprint, Sizing
 from h5stream.engine.landing.unfiltered import reach_of
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import EpochOrder

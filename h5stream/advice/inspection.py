@@ -19,7 +19,7 @@ from h5stream.advice.listing import MOST_DATASETS, REFUSED, DatasetEntry, Listin
 from h5stream.advice.program import Lines, Proposal, fields_from_text, form_of, loader_lines, quoted, tried
 from h5stream.advice.suggestion import batch_rows
 from h5stream.dataset import H5Dataset
-from h5stream.engine.budget import check_budget, default_budget
+from h5stream.engine.footprint import check_budget, default_budget
 from h5stream.errors import H5StreamError, OptionError
 
 MOST_FIELDS = 64  # fields that are taken for a sample where none are named

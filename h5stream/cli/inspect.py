@@ -117,7 +117,7 @@ def show_samples(paths: list[str], text: str, fields: Any, as_json: bool, **aske
     from h5stream import H5Dataset, allowance
     from h5stream.advice.cost import cost_samples
     from h5stream.cli.inspect_view import print_samples
-    from h5stream.engine.budget import default_budget
+    from h5stream.engine.footprint import default_budget
 
     asked["memory_budget"] = asked["memory_budget"] or default_budget(allowance.memory_total_bytes())
     dataset = H5Dataset(paths, fields, samples=options.sample_kind(text))

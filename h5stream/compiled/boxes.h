@@ -99,6 +99,7 @@ static void place_box(const Boxes *of, const Found *found, const char *source, c
 {
     /* With one axis, another of one element stands in for the one before the last. */
     const int64_t before = of->axes > 1 ? of->axes - 2 : of->axes, wide = of->most;
+    const int64_t *into = found->into + before * wide, *out = found->out + before * wide;
     do {
         char *target = place;
         const char *begin = source;
@@ -106,11 +107,13 @@ static void place_box(const Boxes *of, const Found *found, const char *source, c
             target += found->into[axis * wide + found->at[axis]];
             begin += found->out[axis * wide + found->at[axis]];
         }
-        for (int64_t j = 0; j < found->counts[before]; j++)
-            for (int64_t k = 0; k < found->run_count; k++) {
-                const int64_t *run = found->runs + 3 * k;
-                copy_run(target + found->into[before * wide + j] + run[0], begin + found->out[before * wide + j] + run[1], run[2]);
-            }
+        for (int64_t k = 0; k < found->run_count; k++) {
+            const int64_t *run = found->runs + 3 * k, count = run[2];
+            char *to = target + run[0];
+            const char *from = begin + run[1];
+            for (int64_t j = 0; j < found->counts[before]; j++)
+                copy_run(to + into[j], from + out[j], count);
+        }
     } while (step_on(found->at, found->counts, of->axes - 3));
 }
 

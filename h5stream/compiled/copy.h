@@ -53,11 +53,29 @@ ALWAYS_INLINE void stream_line(char *line, const char *source)
 #endif
 }
 
+/* Copy the first and the last `some` of few bytes, at most 8. */
+ALWAYS_INLINE void copy_ends(char *target, const char *source, int64_t count, size_t some)
+{
+    char first[8], last[8];
+    memcpy(first, source, some);
+    memcpy(last, source + count - some, some);
+    memcpy(target, first, some);
+    memcpy(target + count - some, last, some);
+}
+
 /* Copy few bytes: 16 at a time, where a call of memcpy would take longer. */
 ALWAYS_INLINE void copy_short(char *target, const char *source, int64_t count)
 {
     if (count < 16) {
-        memcpy(target, source, (size_t)count);
+        /* Two halves, which may overlap. */
+        if (count >= 8)
+            copy_ends(target, source, count, 8);
+        else if (count >= 4)
+            copy_ends(target, source, count, 4);
+        else if (count >= 2)
+            copy_ends(target, source, count, 2);
+        else if (count)
+            *target = *source;
         return;
     }
     for (int64_t at = 0; at < count - 16; at += 16)

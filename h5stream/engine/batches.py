@@ -170,7 +170,7 @@ class PlannedWindow:
         dropped = False
         for one in task.apart(task):
             try:
-                one.land(tools.read(one.ranges()), self.destination, tools)
+                one.land(self.destination, tools)
             except H5StreamError as found:
                 if skipping is not None and isinstance(found, CorruptChunkError):
                     self._drop(one, found, skipping)

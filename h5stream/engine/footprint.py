@@ -1,36 +1,46 @@
-"""The bytes that settings need, and the windows that a budget has room for: numbers in, numbers out."""
+"""The bytes that settings need, and the windows that a budget has room for."""
 
 from __future__ import annotations
 
 import bisect
+import contextlib
+import dataclasses
 import itertools
+import logging
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from h5stream.errors import OptionError
+import numpy as np
+from numpy.typing import NDArray
+
+from h5stream.engine.landing.kept import GATHERED_NBYTES, datasets_to_keep, format_of, is_decoded, rows_to_keep
+from h5stream.engine.landing.unfiltered import reach_of
+from h5stream.engine.ragged import PADDING_SHARE, SHARES_NBYTES
+from h5stream.engine.slots import PAGE_NBYTES, packed
+from h5stream.engine.tasks import TASK_NBYTES
+from h5stream.errors import BudgetError, OptionError
+from h5stream.order.chunks import block_rows, longest_block
 from h5stream.order.epoch import EpochOrder, Order, RegroupedOrder
+from h5stream.order.line import OrderSettings
 from h5stream.order.places import place_nbytes
+from h5stream.order.sized import POOL_BATCHES
+from h5stream.order.weights import PlannedDraws
+from h5stream.samples.ragged import DENSE
+from h5stream.samples.space import neighbours
+from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, FieldLayout, SampleLayout
+from h5stream.storage.names import Names
+from h5stream.units import as_bytes
+
+_log = logging.getLogger("h5stream")
 
 WindowRows = int | Literal["auto", "all"]
 
 DEFAULT_BUDGET = 2 * 1024**3
 """Bytes, or a quarter of the machine's memory if that is less: two windows of 1,024 blocks of 1 MiB. What is free
 at the moment must not matter: it would choose the window, and with it the order of the rows."""
-
-FIELD_ALIGNMENT = 128
-"""Bytes: two cache lines, so that neither rows of two fields nor a GPU's transactions straddle."""
-
-PAGE_NBYTES = 4096
-
-TASK_NBYTES = 2 * 1024 * 1024
-"""Decoded bytes of one task: a few chunks, so that threads meet rarely and still share a window evenly."""
-
-COPIED_TASK_NBYTES = 8 * 1024 * 1024
-"""Bytes of one task that decodes nothing, which takes about as long: a thread that comes back for another has to wait
-until those that run Python let it."""
 
 SCRATCH_SHARE = 4
 """An automatic window leaves scratch one part in so many of the budget (and one thread's scratch at least), however
@@ -63,21 +73,38 @@ window chooses the order."""
 SAMPLER_ROW_NBYTES = 48
 """Bytes that it takes for each row: which row, where it goes, and both sorted by batch."""
 
-
-PADDING_SHARE = 4
-"""Samples that are padded are read to where they lie in the end if that takes no more than one part in so many beside
-them: they are not copied then, but take more as long as the batch waits."""
-
-
 RAGGED_WAYS_OUT = (
     ". A few long samples make all batches large: Field(..., ragged=Ragged(crop=Crop(...))) cuts them, "
     "draw=Sized(rows) puts fewer of them in a batch"
 )
 """What else helps where samples are of unlike lengths."""
 
-SHARES_NBYTES = 8 * 1024 * 1024
-"""Bytes of ragged rows that lie in one memory, of batches that follow one another: taken at once, and on huge pages.
-It is used again once the last of them is dropped."""
+SPAN_PLAN_NBYTES = 64
+"""What a span takes while it is planned: first row, length, sample and place in 64 bits, sorted, then in 32."""
+
+CUT_NBYTES = 40
+"""What it takes to cut a line by the lengths of samples, for each of them: lengths, their sums, what they are sorted
+by; most of it for a moment."""
+
+DRAWN_EPOCHS = 2
+"""Epochs whose drawn samples are held: the one under way, and the one that is read ahead."""
+
+LEAST_WINDOW_SHARE = 4
+"""An automatic window is one part in so many of what the budget has room for, at least, where less would let all
+decoded rows stay in memory. From there on an epoch costs copies alone; a window of a quarter still mixes well."""
+
+MOST_GATHERED_NBYTES = 32 * 1024 * 1024
+GATHERED_SHARE = 8
+"""Bytes of batches that are gathered at a time from decoded rows that stay in memory, at most, and one part in how many
+of those: twice as much is open. Epochs of 512 MiB in batches of 8 MiB took 55 to 70 ms with one of them at a time, 42
+to 49 with 32 MiB, little less with 64, and 28 to 33 with windows of the whole file, which hold as much once more."""
+
+LEAST_READ_NBYTES = 256
+"""Bytes of a row for each read that it takes, at least, for rows to be read one by one: shorter reads cost their
+system call, half a microsecond, and little else."""
+
+LEAST_OPEN = 8
+"""Batches that must fit where their size is not known, so that reading ahead is worth its name."""
 
 # How many rows an automatic window has: by the data alone, so that whoever streams it again gets the same order.
 
@@ -123,19 +150,6 @@ def rows_of_two(*, window_rows: int, first_window_rows: int, rows: int) -> int:
     return max(map(sum, itertools.pairwise([*sizes, min(first_window_rows, rows)])), default=rows)
 
 
-def packed(nbytes: Iterable[int]) -> tuple[tuple[int, ...], int]:
-    """Return where stretches of so many bytes begin, one behind the other and aligned, and the bytes of all.
-
-    Examples
-    --------
-    >>> packed([1024, 8])
-    ((0, 1024), 1152)
-    """
-    ends = itertools.accumulate((-(-each // FIELD_ALIGNMENT) * FIELD_ALIGNMENT for each in nbytes), initial=0)
-    *begins, end = ends
-    return tuple(begins), max(end, FIELD_ALIGNMENT)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaggedBytes:
     """The bytes that samples have of a ragged field."""
@@ -177,14 +191,12 @@ class Shape:
     field_nbytes: tuple[int, ...]  # for each field, of a row in a slot
     block_rows: int  # of the longest block
     scratch_nbytes: int  # of one reader thread
-    planned: int = 1  # datasets of which each row is planned in every window
-    chunks_a_row: float = 0.0  # of these datasets: 0.001 where a chunk has a thousand rows
-    kept_nbytes: int = 0  # small datasets that stay in memory
-    data_nbytes: int = 0  # known of the data while it is open: chunk indexes, selected rows, blocks
-    largest_row: int = 0  # the largest number of a row that occurs
+    # that the plan of a window takes for each of its rows while it is made; most of it stays
+    plan_row_nbytes: float = 16.0
+    place_nbytes: int = 4  # of the number of a row, or of a place
+    fixed_nbytes: int = 0  # that are taken whatever the windows are: chunk indexes, blocks, datasets that are kept
     objects: int = 0  # fields whose values are of variable length
     seam_rows: int = 0  # of the longest chunk that is decoded anew where the edge of a window cuts it
-    span_nbytes: float = 0.0  # of the plan for each sample that is several rows
     anywhere: bool = False  # whether rows cost about the same one by one, so that "all" need not fit into memory
     ragged: tuple[RaggedBytes, ...] = ()
     room: int = 0  # samples that a slot has room for, where a batch may have more than most have
@@ -194,41 +206,23 @@ class Shape:
         """Bytes of a row in a batch; of ragged fields the mean."""
         return sum(self.field_nbytes) + round(sum(each.mean for each in self.ragged))
 
+    def _rows_in(self, rows: int, nbytes: int) -> int:
+        return min(rows, nbytes // max(1, self.row_nbytes))
+
     def wished_rows(self, window: int | str, batch_size: int) -> int:
         """Return the rows of a window as it was asked for, whatever memory there is."""
         check_window(window)
-        in_bytes = min(AUTO_ROWS, AUTO_NBYTES // max(1, self.row_nbytes))
-        auto = max(AUTO_BATCHES * batch_size, AUTO_BLOCKS * self.block_rows, in_bytes)
+        auto = max(AUTO_BATCHES * batch_size, AUTO_BLOCKS * self.block_rows, self._rows_in(AUTO_ROWS, AUTO_NBYTES))
         return self.rows if window == "all" else min(self.rows, auto if window == "auto" else int(window))
 
     def file_order_rows(self, batch_size: int) -> int:
         """Return the rows of a window of an epoch in file order, which has no say in the order: a few batches."""
-        in_bytes = min(FIRST_ROWS, FILE_ORDER_NBYTES // max(1, self.row_nbytes))
+        in_bytes = self._rows_in(FIRST_ROWS, FILE_ORDER_NBYTES)
         return max(AUTO_BATCHES * batch_size, self.block_rows, in_bytes, SEAM_SHARE * self.seam_rows)
 
     def first_rows(self, batch_size: int) -> int:
         """Return the rows of an epoch's first window, where windows are not smaller anyway."""
-        in_bytes = min(FIRST_ROWS, FIRST_NBYTES // max(1, self.row_nbytes))
-        return max(batch_size, FIRST_BLOCKS * self.block_rows, in_bytes)
-
-    @property
-    def place_nbytes(self) -> int:
-        """Bytes of the number of a row, or of a place."""
-        return place_nbytes(max(self.rows, self.largest_row))
-
-    @property
-    def fixed_nbytes(self) -> int:
-        """Bytes that are taken whatever the windows are."""
-        shared = min(SHARES_NBYTES, math.ceil(self.rows * sum(one.mean for one in self.ragged)))
-        return self.kept_nbytes + self.data_nbytes + shared
-
-    @property
-    def plan_row_nbytes(self) -> float:
-        """Bytes that the plan of a window takes for each of its rows while it is made; most of it stays.
-
-        Row, batch and place there, and its place in its chunk for each dataset.
-        """
-        return (3 + self.planned) * self.place_nbytes + self.chunks_a_row * CHUNK_PLAN_NBYTES + self.span_nbytes
+        return max(batch_size, FIRST_BLOCKS * self.block_rows, self._rows_in(FIRST_ROWS, FIRST_NBYTES))
 
     def plan_nbytes(self, window_rows: int) -> int:
         """Return the bytes of the plans of one window that is read and one that comes next."""
@@ -236,21 +230,18 @@ class Shape:
 
     def batch_nbytes(self, batch_size: int) -> int:
         """Return the bytes of a batch: of its slot, and of what does not lie in one."""
-        ragged = sum(each.of(batch_size) for each in self.ragged)
         # Slots are used again: sooner or later each has held as many samples as it has room for.
         _, nbytes = packed(each * max(batch_size, self.room) for each in self.field_nbytes)
-        return -(-nbytes // PAGE_NBYTES) * PAGE_NBYTES + self.objects * OBJECT_NBYTES * batch_size + ragged
+        outside = self.objects * OBJECT_NBYTES * batch_size + sum(each.of(batch_size) for each in self.ragged)
+        return -(-nbytes // PAGE_NBYTES) * PAGE_NBYTES + outside
 
     def held_nbytes(self, batch_size: int, window_rows: int) -> int:
         """Return the bytes of what the training loop holds, of windows of so many rows, padding included.
 
         That is the largest batch of a window, and the next, which it is given before it drops that one.
         """
-        batches = window_rows // batch_size
-        more = sum(
-            one.largest(batch_size, batches) - one.of(batch_size) + one.padded(batch_size) for one in self.ragged
-        )
-        return 2 * (self.batch_nbytes(batch_size) + more)
+        largest = sum(one.largest(batch_size, window_rows // batch_size) - one.of(batch_size) for one in self.ragged)
+        return 2 * (self.batch_nbytes(batch_size) + largest + sum(one.padded(batch_size) for one in self.ragged))
 
     def batches_of(self, window_rows: int, batch_size: int) -> int:
         """Return the batches that a window of so many rows may touch: no more than an epoch has, if they are alike."""
@@ -340,17 +331,17 @@ def size_window(
 
     The number of threads has no say in an automatic window, which is part of the order: those that do not fit are left
     out. Without `shuffle` a window is a few batches at most. `most_rows` are those of an automatic window, once known.
-
-    Examples
-    --------
-    >>> shape = Shape(rows=30_000_000, field_nbytes=(4,), block_rows=1 << 18, scratch_nbytes=4 << 20)
-    >>> size = size_window(shape, batch_size=8192, window="auto", memory_budget=256 << 20, threads=2)
-    >>> size.window_rows, size.fits
-    (4980736, True)
     """
-    windows = _windows(shape, batch_size, window, memory_budget, shuffle, most_rows)
-    sizes = [_fitted(shape, one, batch_size, memory_budget, threads) for one in windows]
-    return next((size for size in sizes if size.fits), min(sizes, key=lambda size: size.needed_nbytes))
+    ways = _windows(shape, batch_size, window, memory_budget, shuffle, most_rows)
+    return first_that_fits(_fitted(shape, one, batch_size, memory_budget, threads) for one in ways)
+
+
+def first_that_fits(sizes: Iterable[Footprint]) -> Footprint:
+    """Return the first that its budget has room for, or the last, which needs least."""
+    for size in sizes:
+        if size.fits:
+            break
+    return size
 
 
 def least_that_fits(sized: Callable[[int], Footprint], budget: int, most: int = sys.maxsize) -> Footprint:
@@ -466,3 +457,389 @@ def size_order(shape: Shape, *, batch_size: int, window: int | str, shuffle: boo
         fitting = SAMPLER_NBYTES // SAMPLER_ROW_NBYTES // shape.block_rows * shape.block_rows
         rows = min(rows, max(shape.block_rows, fitting))
     return rows, rows if window == "all" else min(rows, shape.first_rows(batch_size))
+
+
+# --- what of a layout is counted ---
+
+
+def scratch_nbytes(layout: SampleLayout) -> int:
+    """Return the bytes of scratch that one reader thread may need.
+
+    A read of one task, the last chunk of which may be large, two decode buffers, one unshuffled copy, one of a member.
+    What need not be decoded is read by pieces of a task's size.
+    """
+    largest_stored = largest_chunk = largest_dataset = 0
+    for parts in layout.datasets:
+        for part in parts:
+            if part.targets and layout.fields[part.targets[0].field].images is not None:
+                largest_stored = max(largest_stored, TASK_NBYTES, layout.fields[part.targets[0].field].row_nbytes)
+            largest_dataset = max(largest_dataset, part.rows * part.stored_row_nbytes)
+            if part.heap is not None:
+                largest_stored = max(largest_stored, part.heap.room_nbytes)
+                continue
+            if part.access == DIRECT:
+                largest_stored = max(largest_stored, part.stored_element_nbytes)
+                continue
+            largest_chunk = max(largest_chunk, part.chunk_nbytes if part.index is None or part.pipeline.filters else 0)
+            if part.index is not None and len(part.index.nbytes):
+                largest_stored = max(largest_stored, int(part.index.nbytes.max()))
+    return max(1, min(TASK_NBYTES, largest_dataset + largest_stored) + largest_stored + 3 * largest_chunk)
+
+
+def threads_within(layout: SampleLayout, threads: int, memory_budget: int) -> int:
+    """Return as many threads, where nobody chose their number, as share the scratch of a budget; at least one."""
+    return threads_in(scratch_nbytes(layout), threads, memory_budget)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitedField:
+    """The ragged field by whose rows batches are cut."""
+
+    number: int
+    rows: int | None  # of a batch, at most; None where only samples of like lengths come together
+    samples: int  # of a batch, at most
+    bucketed: bool  # whether samples of like lengths come together
+
+
+def shape_of(
+    layout: SampleLayout,
+    kept: tuple[int, ...] = (),
+    selected: NDArray[np.int64] | None = None,
+    limited: LimitedField | None = None,
+    draws: PlannedDraws | None = None,
+) -> Shape:
+    """Return what of a layout decides how much memory an epoch takes, beside datasets that are kept in memory."""
+    rows = draws.count if draws is not None else layout.samples if selected is None else len(selected)
+    read = [parts for number, parts in enumerate(layout.datasets) if parts[0].targets and number not in kept]
+    planned = [parts for parts in read if layout.has_boxes or any(part.access != DIRECT for part in parts)]
+    ragged, number_nbytes = tuple(_ragged_bytes(layout, limited)), place_nbytes(max(layout.rows, layout.samples))
+    place = max(place_nbytes(rows), number_nbytes)
+    fixed = _data_nbytes(layout, selected) + min(SHARES_NBYTES, math.ceil(rows * sum(one.mean for one in ragged)))
+    fixed += format_of(layout, {n: layout.rows_of(n) for n in kept}).nbytes if kept else 0
+    fixed += 0 if limited is None else rows * CUT_NBYTES
+    # What is drawn of selected rows is looked up in these.
+    fixed += 0 if draws is None else draws.nbytes + rows * (DRAWN_EPOCHS + (selected is not None)) * number_nbytes
+    chunks_a_row = sum(_chunks_a_row(layout, parts, rows) for parts in planned)
+    return Shape(
+        rows=rows,
+        field_nbytes=tuple(field.row_nbytes for field in layout.fields),
+        block_rows=longest_block(layout),
+        scratch_nbytes=scratch_nbytes(layout),
+        # Row, batch and place there, and its place in its chunk for each dataset.
+        plan_row_nbytes=(3 + len(planned)) * place + chunks_a_row * CHUNK_PLAN_NBYTES + _span_nbytes(layout, planned),
+        place_nbytes=place,
+        fixed_nbytes=fixed,
+        objects=sum(field.kind == "object" for field in layout.fields),
+        seam_rows=_seam_rows(layout, planned),
+        anywhere=not planned and _rows_anywhere(read) and not any(field.ragged for field in layout.fields),
+        ragged=ragged,
+        room=0 if limited is None else limited.samples,
+    )
+
+
+def _ragged_bytes(layout: SampleLayout, limited: LimitedField | None) -> Iterator[RaggedBytes]:
+    """Yield the bytes of samples of each field whose samples have some of their own."""
+    for number, one in layout.ragged.items():
+        assert one.counts is not None
+        field = layout.fields[number]
+        nbytes = one.counts * field.placed_nbytes
+        found = _bytes_of(nbytes, field)
+        if limited is not None and limited.bucketed:
+            ascending = np.sort(nbytes)  # as many of the longest as are sorted with one another
+            some = [-(-len(nbytes) >> power) for power in range(POOL_BATCHES.bit_length())]
+            found = replace(found, longest=tuple(float(ascending[len(nbytes) - few :].mean()) for few in some))
+        if limited is not None and limited.rows is not None and one.counts is layout.ragged[limited.number].counts:
+            found = replace(found, limit=limited.rows * field.placed_nbytes)
+        yield found
+    for field in layout.fields:
+        if field.kind == "object" and field.images is not None:
+            mean, most = field.images.mean_nbytes, field.images.most_nbytes
+            yield RaggedBytes(mean=mean, deviation=most - mean, most=int(most))
+    for number, field in layout.listed:
+        every = [part.heap.nbytes_of_rows(part.rows) for part in layout.datasets[number] if part.heap]
+        yield _bytes_of(np.concatenate(every), field)
+
+
+def _bytes_of(nbytes: NDArray[np.int64], field: FieldLayout) -> RaggedBytes:
+    form, most = None if field.ragged is None else field.ragged.form, int(nbytes.max())
+    arranged = most if form == "pad" else 0
+    if field.ragged is not None and form == DENSE:
+        arranged = field.ragged.wanted * field.placed_nbytes
+    return RaggedBytes(mean=float(nbytes.mean()), deviation=float(nbytes.std()), most=most, arranged=arranged)
+
+
+def _span_nbytes(layout: SampleLayout, planned: Iterable[tuple[DatasetPart, ...]]) -> float:
+    """Return what the plan takes of a sample's spans while it is made: of each kind of steps, and each dataset."""
+    nbytes = 2.0 * SPAN_PLAN_NBYTES * sum(one.counts is not None for one in layout.lookups)
+    if layout.segments is None:
+        return nbytes
+    for steps in {field.steps for field in layout.fields if field.steps is not None}:
+        nbytes += len(neighbours(steps)[0]) * SPAN_PLAN_NBYTES
+    for parts in planned:
+        steps = layout.fields[parts[0].targets[0].field].steps or (0,)
+        cuts = len(neighbours(steps)[0]) + len(steps) / min(part.chunk_rows for part in parts)
+        nbytes += cuts * SPAN_PLAN_NBYTES
+    return nbytes
+
+
+def _chunks_a_row(layout: SampleLayout, parts: tuple[DatasetPart, ...], rows: int) -> float:
+    """Return about how many chunks of a dataset are planned for a sample."""
+    if not layout.has_boxes or not parts[0].along:
+        chunks = sum(-(-part.rows // part.chunk_rows) * len(part.pieces) for part in parts)
+        return min(chunks / rows, len(parts[0].pieces))
+    touched = 1.0
+    for along, chunk, elements in zip(parts[0].along, parts[0].grid_shape, parts[0].shape, strict=True):
+        touched *= min(1 + along.span / chunk, -(-elements // chunk))
+    return touched
+
+
+def _data_nbytes(layout: SampleLayout, selected: NDArray[np.int64] | None) -> int:
+    """Return the bytes of chunk indexes, of blocks, of samples that are no rows, and of the selected ones."""
+    indexes = [part.index for parts in layout.datasets for part in parts if part.index is not None]
+    index = sum(i.numbers.nbytes + i.offset.nbytes + i.nbytes.nbytes + i.filter_mask.nbytes for i in indexes)
+    blocks = sum(-(-part.rows // rows) for part, rows in zip(layout.leading, block_rows(layout), strict=True))
+    index += sum(one.nbytes for one in layout.lookups)
+    index += sum(part.heap.nbytes for parts in layout.datasets for part in parts if part.heap is not None)
+    index += 0 if layout.space is None else layout.space.nbytes
+    names = {part.objects for parts in layout.datasets for part in parts if isinstance(part.objects, Names)}
+    index += sum(each.nbytes for each in names)
+    return index + blocks * BLOCK_NBYTES + (0 if selected is None else selected.nbytes)
+
+
+def _seam_rows(layout: SampleLayout, planned: Iterable[tuple[DatasetPart, ...]]) -> int:
+    """Return the rows of the longest chunk that is decoded, and that the edges of blocks may cut."""
+    if layout.has_boxes:
+        return 0
+    sizes = block_rows(layout)
+    cut = (
+        part.chunk_rows
+        for parts in planned
+        if len(parts) == len(sizes)
+        for part, rows in zip(parts, sizes, strict=True)
+        if part.access == DECODED and rows % part.chunk_rows
+    )
+    return max(cut, default=0)
+
+
+def _rows_anywhere(datasets: Iterable[tuple[DatasetPart, ...]]) -> bool:
+    """Tell whether rows that need no decoding can be read one by one: reads must not be for a few bytes."""
+    reads = nbytes = 0
+    for parts in datasets:
+        reads += max((len(reach_of(part).extents) for part in parts if part.pieces), default=0)
+        nbytes += parts[0].stored_row_nbytes
+    return nbytes >= reads * LEAST_READ_NBYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizing:
+    """What the size of windows depends on.
+
+    An automatic window is the one of the default budget: it is part of the order, which the data and the size of a
+    batch decide alone. Only a budget that has no room for it makes it smaller.
+    """
+
+    layout: SampleLayout
+    batch_rows: int  # of most batches, where they are cut by `limited`
+    memory_budget: int
+    threads: int
+    most_budget: int = 0  # may be taken instead where an automatic window does not fit a budget that nobody chose
+    threads_asked: bool = True  # whether the user gave their number
+    selected: NDArray[np.int64] | None = None  # the rows of an epoch, if not all
+    shuffle: bool = True
+    whole_windows: bool = False  # whether windows are read whole, whatever rows cost
+    limited: LimitedField | None = None  # what batches are cut by
+    keep: bool = True  # whether rows may stay in memory once they are decoded
+    draws: PlannedDraws | None = None  # what draws the samples of an epoch, if it does not take each once
+    plain: SampleLayout | None = None  # the fields as the user opened them, without what is added or copied
+    shapes: dict[tuple[int, ...], Shape] = dataclasses.field(
+        default_factory=dict, repr=False
+    )  # of each choice of kept datasets
+
+    @property
+    def _keeps_rows(self) -> bool:
+        """Whether decoded rows may stay: of few samples chunks would stay whole, most of them for nothing."""
+        return self.keep and (self.selected is None or 2 * len(self.selected) >= self.layout.samples)
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of a batch, at most."""
+        return max(self.batch_rows, 0 if self.limited is None else self.limited.samples)
+
+    def choose(self, window: int | str) -> Footprint:
+        """Return windows as `fitting` does, and log what came out unlike what was asked for."""
+        size = self.fitting(window)
+        notices = [size.notice] if size.notice else []
+        if self.threads_asked and size.threads < self.threads:
+            notices.append(
+                f"num_workers={self.threads}: {size.threads} reader thread(s), since each needs "
+                f"{size.scratch_nbytes // max(1, size.threads):,} bytes of scratch within memory_budget="
+                f"{size.memory_budget:,}; the order of the rows does not depend on it, and a larger budget gives more"
+            )
+        if size.memory_budget > self.memory_budget:
+            notices.append(
+                f"memory_budget: {size.memory_budget:,} bytes instead of the default of {self.memory_budget:,}, since "
+                f"batches of {size.batch_nbytes:,} bytes and what reads them need as much. Pass memory_budget= to say "
+                f"so, or take a smaller batch_size{RAGGED_WAYS_OUT if self.layout.ragged else ''}"
+            )
+        for notice in notices:
+            _log.warning("%s", notice)
+        return size
+
+    def fitting(self, window: int | str) -> Footprint:
+        """Return windows that the budget has room for; a `BudgetError` names the number that would do.
+
+        A batch that `DataLoader` would take must not fail for a budget that nobody chose: there an automatic window
+        takes what it needs at least.
+        """
+
+        def sized(budget: int) -> Footprint:
+            # A machine of 200 processors must not need 200 threads' scratch.
+            threads = self.threads if self.threads_asked else threads_within(self.layout, self.threads, budget)
+            return replace(self, threads=threads)._within(budget, window)
+
+        return self._checked(least_that_fits(sized, self.memory_budget, self.most_budget * (window == "auto")), window)
+
+    def _checked(self, size: Footprint, window: int | str) -> Footprint:
+        """Refuse what does not fit."""
+        if size.fits:
+            return size
+        raise BudgetError(
+            f"memory_budget={size.memory_budget:,} bytes is too small for window={window!r}: batches of "
+            f"{size.batch_nbytes:,} bytes, plans of {size.plan_nbytes:,}, {size.scratch_nbytes:,} of scratch and what "
+            f"is kept need {size.needed_nbytes:,}. Pass memory_budget={size.needed_nbytes} or more, a smaller window "
+            "or a smaller batch_size" + (RAGGED_WAYS_OUT if self.layout.ragged else ""),
+            needed=size.needed_nbytes,
+            budget=size.memory_budget,
+        )
+
+    def with_room(self, window: int | str) -> Sizing:
+        """Return the sizing where nobody says how large batches are: for the largest that the budget has room for.
+
+        Slots are mapped, and what no row is written to takes no memory: room costs nothing but the budget's account.
+        """
+        sizing = replace(self, most_budget=self.memory_budget)
+        while sizing.batch_rows > 1:
+            with contextlib.suppress(BudgetError):
+                size = sizing.fitting(window)
+                # Not how many are open: fewer are where the data have fewer, or where they are gathered.
+                if size.max_open_batches + (size.memory_budget - size.needed_nbytes) // size.batch_nbytes >= LEAST_OPEN:
+                    break
+            sizing = replace(sizing, batch_rows=sizing.batch_rows // 2)
+        return sizing
+
+    def taken_over(self, size: Footprint, settings: OrderSettings) -> Footprint:
+        """Return the size of windows for settings that a state brought, where they are not those of `size`."""
+        rows, first_rows = settings.window_rows, settings.first_window_rows
+        if (rows, first_rows) == (size.window_rows, size.first_window_rows):
+            return size
+        sizing = replace(self, threads=size.threads)
+        new = least_that_fits(
+            lambda budget: sizing._sized(size.kept, rows, budget), self.memory_budget, self.most_budget
+        )
+        new = self._checked(new, rows)
+        if size.kept_rows:
+            new = first_that_fits(self._keeping(new))
+        first_batches = new.batches_at_once or first_rows // self.batch_rows + 2
+        return replace(
+            new, window_rows=rows, first_window_rows=first_rows, wished_rows=rows, first_batches=first_batches
+        )
+
+    def _sized(self, kept: tuple[int, ...], window: int | str, budget: int, most_rows: int | None = None) -> Footprint:
+        """Size windows beside datasets that are kept; where those are all, batches are gathered: rows cost the same."""
+        if kept not in self.shapes:
+            self.shapes[kept] = shape_of(self.layout, kept, self.selected, self.limited, self.draws)
+        size = size_window(
+            self.shapes[kept],
+            batch_size=self.batch_rows,
+            window=window,
+            memory_budget=budget,
+            threads=self.threads,
+            shuffle=self.shuffle,
+            most_rows=most_rows,
+        )
+        is_whole = len(kept) == len(self.layout.datasets) and not self.whole_windows and not size.batches_at_once
+        return replace(size.gathering(GATHERED_NBYTES) if is_whole and size.fits else size, kept=kept)
+
+    def _within(self, budget: int, window: int | str) -> Footprint:
+        """Return what a budget has room for, of windows as asked for or like those of the default budget."""
+        if window != "auto" or not self.shuffle or self.whole_windows:
+            return self._first(window, budget)
+        if is_plain := self.plain is None or self.plain is self.layout:
+            plain = replace(self, keep=True)
+        else:
+            plain = replace(self, keep=True, layout=self.plain, shapes={})
+        default = least_that_fits(lambda nbytes: plain._first(window, nbytes), DEFAULT_BUDGET)
+        if is_plain and self.keep and budget == default.memory_budget:
+            return default
+        wished = default.window_rows
+        size = self._first(window, budget, wished)
+        if size.window_rows == wished or not size.fits:
+            return size
+        # Windows are as they are wished for if the batches come of data in memory, so that none is held.
+        unbounded = replace(self, threads=size.threads)
+        for kept in dict.fromkeys((size.kept, ())):
+            large = replace(unbounded._sized(kept, window, sys.maxsize, wished), memory_budget=budget)
+            gathered = large if large.batches_at_once else self._gathered(large) if self._keeps_rows else None
+            if gathered is not None and gathered.fits:
+                return gathered
+        return replace(size, wished_rows=wished, wished_nbytes=default.memory_budget)
+
+    def _first(self, window: int | str, budget: int, most_rows: int | None = None) -> Footprint:
+        """Return the first that a budget has room for of windows, and of what is kept in memory beside them."""
+
+        def ways() -> Iterator[Footprint]:
+            # Keeping is only worth memory that nothing else needs.
+            for kept in dict.fromkeys((datasets_to_keep(self.layout, budget), ())):
+                size = self._sized(kept, window, budget, most_rows)
+                if size.fits and self._keeps_rows:
+                    yield from self._keeping(size, window, most_rows)
+                yield size
+
+        return first_that_fits(ways())
+
+    def _keeping(self, size: Footprint, window: int | str = 0, most_rows: int | None = None) -> Iterator[Footprint]:
+        """Yield windows with the decoded rows that stay in memory beside them, the best first.
+
+        That is all rows, gathered from there; all beside an automatic window that is not much smaller; as many as fit;
+        none.
+        """
+        budget, layout = size.memory_budget, self.layout
+        if self.shuffle and not self.whole_windows and (gathered := self._gathered(size)) is not None:
+            yield gathered
+        every = rows_to_keep(layout, size.kept, sys.maxsize) if window == "auto" and self.shuffle else {}
+        if every and size.needed_nbytes > (room := budget - format_of(layout, every).nbytes):
+            least = size.window_rows if size.window_rows == most_rows else size.window_rows / LEAST_WINDOW_SHARE
+            smaller = self._sized(size.kept, window, room, most_rows)
+            size = replace(smaller, memory_budget=budget) if smaller.fits and smaller.window_rows >= least else size
+        rows = rows_to_keep(layout, size.kept, budget - size.needed_nbytes)
+        yield size.keeping(rows, format_of(layout, rows).nbytes if rows else 0)
+        yield size
+
+    def _gathered(self, size: Footprint) -> Footprint | None:
+        """Return the same with all data in memory, of which a few batches are gathered at a time, if that can be."""
+        layout, rows = self.layout, rows_to_keep(self.layout, size.kept, sys.maxsize)
+        decoded = all(is_decoded(part) or part.rows == 0 for number in rows for part in layout.datasets[number])
+        if not rows or not decoded or layout.ragged or len(size.kept) + len(rows) < len(layout.datasets):
+            return None
+        nbytes = format_of(layout, rows).nbytes
+        at_once = max(GATHERED_NBYTES, min(MOST_GATHERED_NBYTES, nbytes // GATHERED_SHARE))
+        return size.gathering(at_once).keeping(rows, nbytes)
+
+
+def default_budget(total_nbytes: int) -> int:
+    """Return the budget of a loader that was given none, on a machine with so much memory.
+
+    Examples
+    --------
+    >>> default_budget(4 << 30) >> 20
+    1024
+    """
+    return min(DEFAULT_BUDGET, total_nbytes // 4)
+
+
+def check_budget(memory_budget: int | str) -> int:
+    """Return a budget in bytes: of a positive number, or of a text such as ``"4GiB"``."""
+    nbytes = as_bytes(memory_budget, name="memory_budget=")
+    if nbytes < 1:
+        raise OptionError(f"memory_budget= takes at least a byte, not {memory_budget!r}")
+    return nbytes

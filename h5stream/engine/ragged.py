@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from h5stream.compiled import _native as kernels
 from h5stream.compiled._native import begins_of_stretches, lay_stretches, order_by_place
 from h5stream.dropped import Lent
-from h5stream.engine.footprint import FIELD_ALIGNMENT, PADDING_SHARE, SHARES_NBYTES
-from h5stream.engine.slots import Memory, address_of, map_memory
+from h5stream.engine.slots import FIELD_ALIGNMENT, Memory, address_of, map_memory
 from h5stream.errors import SourceError
 from h5stream.order.places import Places
 from h5stream.samples.ragged import Ragged
@@ -32,6 +31,14 @@ if TYPE_CHECKING:
     from h5stream.engine.tasks import Task
 
 Ints = NDArray[np.int64]
+
+PADDING_SHARE = 4
+"""Samples that are padded are read to where they lie in the end if that takes no more than one part in so many beside
+them: they are not copied then, but take more as long as the batch waits."""
+
+SHARES_NBYTES = 8 * 1024 * 1024
+"""Bytes of ragged rows that lie in one memory, of batches that follow one another: taken at once, and on huge pages.
+It is used again once the last of them is dropped."""
 
 FILLER_ITEMS = 64
 """Elements of what ragged rows are padded with that are laid out beforehand."""

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from h5stream.engine.acceptance import Acceptance
 from h5stream.engine.counters import Tally
-from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.boxes import BoxesOfParts, boxes_of
 from h5stream.engine.landing.chunks import plan_chunks, programs_of
 from h5stream.engine.landing.columns import Columns
@@ -25,8 +24,8 @@ from h5stream.engine.landing.through_h5py import plan_through_h5py
 from h5stream.engine.landing.unfiltered import UnfilteredRows
 from h5stream.engine.plan import Placement, placed_spans
 from h5stream.engine.ragged import RaggedMemory, lend
-from h5stream.engine.single import SingleRows
-from h5stream.engine.tasks import Destination, Task, Tools, Way
+from h5stream.engine.single import OwnScratch, SingleRows
+from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools, Way
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, RegroupedOrder, Window
 from h5stream.order.places import Places, narrowed
@@ -58,11 +57,6 @@ def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSourc
     if part.access == DIRECT:
         return UnfilteredRows(part, source)
     return functools.partial(plan_chunks, part, programs_of(part), source.gap_nbytes)
-
-
-class _OfThread(threading.local):
-    def __init__(self) -> None:
-        self.scratch = DecodeScratch()
 
 
 class _Ragged(NamedTuple):
@@ -139,8 +133,9 @@ class RowReader:
             for parts in layout.datasets
             for part in parts
         )
-        self.single = SingleRows(layout, self.sources, self._unfiltered_rows if self._unfiltered else None)
-        self._thread = _OfThread()
+        self._thread = OwnScratch()
+        rows_of = self._unfiltered_rows if self._unfiltered else None
+        self.single = SingleRows(layout, self.sources, rows_of, self._thread)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"layout": self.layout, "kept_rows": self.kept_rows, "small": self.small}
@@ -153,11 +148,6 @@ class RowReader:
         for source in self.sources:
             source.close()
         self._h5py.close()
-
-    @property
-    def concurrency(self) -> int:
-        """Reads that may wait at a time, beside the threads that decode; 0 where those read as well."""
-        return max((source.concurrency for source in self.sources), default=0)
 
     def accepted(self, placement: Placement, stopped: Callable[[], bool] = lambda: False) -> Placement:
         """Return a window's samples again, with others in place of those that the user's function refuses."""
@@ -328,7 +318,7 @@ class RowReader:
             tasks = list(tasks)
             destination = replace(destination, ragged=lend(tasks, destination.objects, destination.row_nbytes))
         for task in tasks:
-            task.land(tools.read(task.ranges()), destination, tools)
+            task.land(destination, tools)
 
     def _in_turn(self, placement: Placement) -> Iterator[Task]:
         """Return one task for each part: one thread alone has nothing of smaller ones."""

@@ -10,40 +10,22 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import TypeVar
 
 from h5stream.dropped import Living
 from h5stream.engine.batches import OpenBatches, PlannedWindow, ReadyBatch
 from h5stream.engine.counters import RunCounters, Tally, clock
-from h5stream.engine.footprint import COPIED_TASK_NBYTES, TASK_NBYTES
 from h5stream.engine.plan import Placement
 from h5stream.engine.reader import RowReader
 from h5stream.engine.running import STOP_S, check_process, closed, timed_out
 from h5stream.engine.slots import SlotFormat, Slots
-from h5stream.engine.tasks import NOWHERE, Bytes, Ranges, Task, Tools
+from h5stream.engine.tasks import COPIED_TASK_NBYTES, NOWHERE, TASK_NBYTES, Task, Tools
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, RegroupedOrder, Window
 from h5stream.storage.layout import SampleLayout
 
-_T = TypeVar("_T")
-
 EXIT_S = 10.0
 """Seconds that the interpreter's exit waits for reader threads at most: one that is ended inside a decoder would take
 the process down. A thread that a file system holds up longer is left behind."""
-
-
-@dataclass(slots=True, eq=False)
-class _Job:
-    """A task of a window that was admitted, and what is read ahead of it by those who wait for a source."""
-
-    window: PlannedWindow
-    task: Task
-    ahead: Ranges | None = None
-    """What is to be read before a thread takes it; None where nothing is, or once that was tried."""
-    ahead_nbytes: int = 0
-    """Bytes of that, from when a thread begins to read them until they are let go."""
-    stored: list[Bytes] | None = None
 
 
 class Run:
@@ -54,9 +36,6 @@ class Run:
     # what interrupts it then (Ctrl-C) is its own to handle, at once. Only `next_batch` hands batches over, in order, to
     # one consumer. Nobody touches a slot after its window is complete, and slots go back once nothing is carried out
     # any more, so stopping early frees nothing too soon.
-    # Where a source is waited for (`ByteSource.concurrency`), as many more threads read what the first jobs need, into
-    # memory of its own, at most `TASK_NBYTES` for each of them; the others take those jobs once they are read. What
-    # cannot be read ahead is read again by the thread that takes the job, which reports what is wrong.
     # Where all rows stay in memory once they are decoded, the first batches of a shuffled window need almost all of its
     # chunks, and are read with those; while there is no room for more batches readers decode the rest. So that each
     # chunk is decoded once, nothing is planned while any is, and tasks look whether it is there by now.
@@ -94,9 +73,8 @@ class Run:
         self._planning = False
         self._planned: PlannedWindow | None = None
         self._planned_adds = 0  # batches that it would open: none of its batches is handed over before it is admitted
-        self._jobs: collections.deque[_Job] = collections.deque()
+        self._jobs: collections.deque[tuple[PlannedWindow, Task]] = collections.deque()
         self._running = 0
-        self._ahead_nbytes = 0
         self._to_decode = reader.filling(order, first_batch) if threads else None
         self._decoding, self._choosing = 0, threading.Lock()
         self._active: list[PlannedWindow] = []
@@ -106,19 +84,14 @@ class Run:
         ready_limit = max_open_batches if threads else 1
         self.counters = RunCounters(threads=threads, ready_limit=ready_limit, row_nbytes=self._row_nbytes)
         self._tally = None if threads else self.counters.tally()  # the consumer's
-        self._concurrency = reader.concurrency if threads else 0
         self._threads = [
             threading.Thread(target=self._work, args=(k,), name=f"h5stream-reader-{k}", daemon=True)
             for k in range(threads)
         ]
-        self._ahead = [
-            threading.Thread(target=self._read_ahead, name=f"h5stream-source-{k}", daemon=True)
-            for k in range(self._concurrency)
-        ]
         _register()
         _running.add(self)
         try:
-            for thread in (*self._threads, *self._ahead):
+            for thread in self._threads:
                 thread.start()
         except BaseException:  # Ctrl-C, or no more threads: nobody will have this run to stop it
             self.stop(0)
@@ -235,7 +208,7 @@ class Run:
             self._jobs.clear()
             self._changed.notify_all()
         deadline = time.monotonic() + (STOP_S if wait_s is None else wait_s)
-        for thread in (*self._threads, *self._ahead):  # not all are alive, after Ctrl-C in `__init__`
+        for thread in self._threads:  # not all are alive, after Ctrl-C in `__init__`
             if thread.is_alive() and thread is not threading.current_thread():
                 thread.join(timeout=max(0.0, deadline - time.monotonic()))
         with self._changed:
@@ -258,20 +231,20 @@ class Run:
                 return
         tally = self.counters.tally()
         try:
-            while (job := self._wait_for(self._take_job)) is not None:
+            while (job := self._wait_for_job()) is not None:
                 job(tally)
         except BaseException as error:  # nothing ends a reader in silence: the consumer would wait for ever
             with self._changed:
                 self._fail(self._open.next, error)
 
-    def _wait_for(self, take: Callable[[], _T | None]) -> _T | None:
-        """Return what `take` gives under the lock, as soon as it gives anything; None once nothing more will come."""
+    def _wait_for_job(self) -> Callable[[Tally], None] | None:
+        """Return what to do next, as soon as there is something; None once nothing more will come."""
         with self._changed:
-            while (taken := take()) is None:
+            while (job := self._take_job()) is None:
                 if self._stopped or (self._exhausted and not self._jobs and not self._open.may_need_arranging):
                     return None
                 self._changed.wait()
-            return taken
+            return job
 
     def _take_job(self) -> Callable[[Tally], None] | None:
         """Choose what to do next; called under the lock."""
@@ -287,28 +260,20 @@ class Run:
         if self._threads and (batch := self._open.to_arrange(self._max_open - self._open_batches)) is not None:
             self._running += 1
             return functools.partial(self._arrange, batch)
-        job = self._first_to_land()
         fills = self._to_decode is not None and any(window.fills for window in self._active)
         may_plan = self._planned is None and not self._planning and self._windows is not None
         # The next window is planned while others carry this one's tasks; one thread alone carries them first. What is
         # being decoded would be decoded once more for it.
-        if may_plan and not fills and not self._decoding and (len(self._threads) > 1 or job is None):
+        if may_plan and not fills and not self._decoding and (len(self._threads) > 1 or not self._jobs):
             self._planning = True
             return self._plan_next
-        if job is not None:
-            self._jobs.remove(job)
+        if self._jobs:
             self._running += 1
-            return functools.partial(self._land, job)
+            return functools.partial(self._land, *self._jobs.popleft())
         if is_full and not fills and self._to_decode is not None:
             self._decoding += 1
             return self._decode_ahead
         return None
-
-    def _first_to_land(self) -> _Job | None:
-        """Return the first job that needs no more reading ahead; called under the lock."""
-        if not self._concurrency:
-            return self._jobs[0] if self._jobs else None
-        return next((job for job in self._jobs if job.ahead is None), None)
 
     def _may_admit(self) -> bool:
         if not self._threads or self._open_batches + self._planned_adds <= self._max_open:
@@ -330,7 +295,7 @@ class Run:
             self._changed.notify_all()
             return
         self._active.append(window)
-        self._jobs.extend(_Job(window, task, self._to_read_ahead(task)) for task in window.tasks)
+        self._jobs.extend((window, task) for task in window.tasks)
         self._changed.notify_all()
 
     def _plan_next(self, tally: Tally) -> None:
@@ -373,14 +338,11 @@ class Run:
     def _tools(self, tally: Tally | None = None) -> Tools:
         return self._reader.tools(tally, self._is_stopped)
 
-    def _land(self, job: _Job, tally: Tally) -> None:
-        window, task = job.window, job.task
+    def _land(self, window: PlannedWindow, task: Task, tally: Tally) -> None:
         assert window.destination is not None
         failed: tuple[int, BaseException] | None = None
         try:
-            tools = self._tools(tally)
-            stored = tools.read(task.ranges()) if job.stored is None else iter(job.stored)
-            task.land(stored, window.destination, tools)
+            task.land(window.destination, self._tools(tally))
         except H5StreamError as error:
             # With counters that nothing looks at: the task was counted once.
             failed = window.first_failure(task, error, self._tools(), self.counters if self._skip_corrupt else None)
@@ -395,7 +357,6 @@ class Run:
         changed = window.changed_file(self._reader.layout.files) if last else None
         with self._changed:
             self._running -= 1
-            self._ahead_nbytes -= job.ahead_nbytes
             if changed is not None:
                 self._fail(window.first_batch, changed)
             if last:
@@ -403,7 +364,7 @@ class Run:
                 self._open.complete(window)
             self._let_go()
             # Nothing waits for another job's end, and each thread woken takes a processor from those that read.
-            if last or job.ahead_nbytes:
+            if last:
                 self._changed.notify_all()
 
     def _decode_ahead(self, tally: Tally) -> None:
@@ -416,8 +377,7 @@ class Run:
             with self._choosing:
                 task = None if self._to_decode is None else next(self._to_decode, None)
             if task is not None:
-                tools = self._tools(tally)
-                task.land(tools.read(task.ranges()), NOWHERE, tools)
+                task.land(NOWHERE, self._tools(tally))
         with self._changed:
             self._decoding -= 1
             if task is None:
@@ -451,40 +411,6 @@ class Run:
         with self._changed:
             self._planning = False
             self._fail(self._open.first_lacking(self._active), error)
-
-    # --- reading ahead of the decoders -----------------------------------------------------------------------
-
-    def _to_read_ahead(self, task: Task) -> Ranges | None:
-        """Return what is read of a task before a thread takes it; None where threads read what they decode."""
-        if not self._concurrency:
-            return None
-        ranges = task.ranges()
-        waits = self._reader.sources[ranges.file].concurrency > 0
-        return ranges if waits and len(ranges.offsets) else None
-
-    def _read_ahead(self) -> None:
-        tally = self.counters.tally()
-        while (job := self._wait_for(self._take_to_read)) is not None:
-            assert job.ahead is not None
-            stored = None
-            # What fails is read again by the thread that takes the job, which reports what is wrong.
-            with contextlib.suppress(BaseException):
-                stored = self._reader.tools(tally).read_ahead(job.ahead)
-            with self._changed:
-                job.stored, job.ahead = stored, None
-                self._changed.notify_all()
-
-    def _take_to_read(self) -> _Job | None:
-        """Choose the first job that is to be read ahead, if there is room for its bytes; called under the lock."""
-        job = next((job for job in self._jobs if job.ahead is not None and not job.ahead_nbytes), None)
-        if job is None or job.ahead is None:
-            return None
-        nbytes = sum(job.ahead.nbytes)
-        if self._ahead_nbytes and self._ahead_nbytes + nbytes > self._concurrency * TASK_NBYTES:
-            return None
-        job.ahead_nbytes = nbytes
-        self._ahead_nbytes += nbytes
-        return job
 
 
 class ThreadEngine:

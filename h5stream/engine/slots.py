@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import mmap
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -20,8 +21,12 @@ import torch
 from numpy.typing import NDArray
 
 from h5stream.dropped import Lent
-from h5stream.engine.footprint import PAGE_NBYTES, packed
 from h5stream.storage.layout import FieldLayout
+
+FIELD_ALIGNMENT = 128
+"""Bytes: two cache lines, so that neither rows of two fields nor a GPU's transactions straddle."""
+
+PAGE_NBYTES = 4096
 
 ARENA_NBYTES = 32 * 1024 * 1024
 """Bytes that are mapped together. Slots in one large mapping sit on huge pages, without which scattering over
@@ -29,6 +34,19 @@ a large window loses a quarter or more to address translation."""
 
 Memory = NDArray[np.uint8]
 Allocate = Callable[[int], Memory]
+
+
+def packed(nbytes: Iterable[int]) -> tuple[tuple[int, ...], int]:
+    """Return where stretches of so many bytes begin, one behind the other and aligned, and the bytes of all.
+
+    Examples
+    --------
+    >>> packed([1024, 8])
+    ((0, 1024), 1152)
+    """
+    ends = itertools.accumulate((-(-each // FIELD_ALIGNMENT) * FIELD_ALIGNMENT for each in nbytes), initial=0)
+    *begins, end = ends
+    return tuple(begins), max(end, FIELD_ALIGNMENT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,13 @@ from h5stream.storage.source import ByteSource
 
 Bytes = NDArray[np.uint8]
 
+TASK_NBYTES = 2 * 1024 * 1024
+"""Decoded bytes of one task: a few chunks, so that threads meet rarely and still share a window evenly."""
+
+COPIED_TASK_NBYTES = 8 * 1024 * 1024
+"""Bytes of one task that decodes nothing, which takes about as long: a thread that comes back for another has to wait
+until those that run Python let it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
@@ -93,19 +100,6 @@ NOWHERE = Destination(slots=np.zeros(0, dtype=np.int64), format=SlotFormat(rows=
 """For a task that brings rows to no batch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ranges:
-    """Bytes of a file that are read, one range after the other."""
-
-    file: int  # its number in the layout
-    offsets: Sequence[int] = ()  # offsets, nbytes: where each range begins, and how many bytes it has
-    nbytes: Sequence[int] = ()
-
-
-NOTHING = Ranges(file=0)
-"""What is read for a task that reads nothing from a source, or does so while it lands."""
-
-
 class Tools:
     """What a task is carried out with.
 
@@ -125,30 +119,22 @@ class Tools:
         self.sources, self.h5py, self.scratch = sources, h5py, scratch
         self.tally, self.stopped = Tally() if tally is None else tally, stopped
 
-    def read(self, ranges: Ranges) -> Iterator[Bytes]:
-        """Return the bytes of one range after the other, each read when it is asked for and good until the next."""
-        source = self.sources[ranges.file]
-        for offset, nbytes in zip(ranges.offsets, ranges.nbytes, strict=True):
+    def read(self, file: int, offsets: Sequence[int], nbytes: Sequence[int]) -> Iterator[Bytes]:
+        """Return the bytes of one range of a file after the other, each good until the next; fewer if it is to stop."""
+        source = self.sources[file]
+        for offset, count in zip(offsets, nbytes, strict=True):
             if self.stopped():
                 return
-            target = self.scratch.buffer("read", nbytes)
+            target = self.scratch.buffer("read", count)
             began = clock()
             source.read_many((offset,), (target.data,))
-            self.tally.read(began, nbytes)
+            self.tally.read(began, count)
             yield target
-
-    def read_ahead(self, ranges: Ranges) -> list[Bytes]:
-        """Read all ranges, into memory of their own: for a source that is waited for."""
-        targets = [np.empty(nbytes, dtype=np.uint8) for nbytes in ranges.nbytes]
-        began = clock()
-        self.sources[ranges.file].read_many(ranges.offsets, [target.data for target in targets])
-        self.tally.read(began, sum(ranges.nbytes), len(targets))
-        return targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Some rows of a window that one thread brings: what is read for them, and the function that then brings them.
+    """Some rows of a window that one thread brings: the function that reads them and brings them to their places.
 
     What it does was decided when it was planned.
 
@@ -157,10 +143,8 @@ class Task:
     """
 
     shared: Placement  # where its rows go, which may be some of these
-    bring: Callable[[Placement, Iterator[Bytes], Destination, Tools], None]
+    bring: Callable[[Placement, Destination, Tools], None]
     own: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None  # its rows, as ranges of `shared`; None for all
-    # what is read for it; nothing where that is in memory, or is read while it lands
-    ranges: Callable[[], Ranges] = lambda: NOTHING
     apart: Callable[[Task], Iterable[Task]] = lambda task: (task,)  # the smallest tasks, each of which may fail alone
     keeps: bool = False  # whether what it decodes stays in memory
 
@@ -172,15 +156,15 @@ class Task:
         ranges = zip(*(each.tolist() for each in self.own), strict=True)
         return self.shared[np.concatenate([np.arange(low, high) for low, high in ranges])]
 
-    def land(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+    def land(self, destination: Destination, tools: Tools) -> None:
         """Bring the rows to their places."""
-        self.bring(self.shared, stored, destination, tools)
+        self.bring(self.shared, destination, tools)
 
 
 def copying(placement: Placement, copy: Callable[[Placement, Destination], None]) -> Task:
     """Return the task that copies rows from memory."""
 
-    def bring(placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+    def bring(placement: Placement, destination: Destination, tools: Tools) -> None:
         since = clock()
         copy(placement, destination)
         tools.tally.scattered(since)

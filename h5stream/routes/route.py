@@ -12,8 +12,7 @@ from h5stream.device.cuda import CudaBackend, PinnedSlots, backend_for, is_cuda_
 from h5stream.device.feed import DeviceFeed, pinned_ring
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
-from h5stream.engine.budget import LimitedField, Sizing
-from h5stream.engine.footprint import Footprint
+from h5stream.engine.footprint import Footprint, LimitedField, Sizing
 from h5stream.engine.running import Running
 from h5stream.engine.slots import SlotFormat, SlotRing, Slots
 from h5stream.order.users import GivenOrder

@@ -84,9 +84,6 @@ class ByteSource(Protocol):
     """
 
     gap_nbytes: int  # bytes between two reads that are better read along than skipped
-    # calls of `read_many` that may wait at a time, beside the threads that decode. 0 where a read takes less than
-    # decoding what it brings: the threads that decode then read as well
-    concurrency: int
     has_descriptor: bool  # whether `descriptor` gives one
 
     @property
@@ -268,7 +265,6 @@ class FileBytes:
     """
 
     gap_nbytes = LOCAL_GAP_NBYTES
-    concurrency = 0
     has_descriptor = True
 
     def __init__(self, identity: FileIdentity) -> None:
@@ -445,7 +441,6 @@ class FilesBytes:
     """
 
     gap_nbytes = LOCAL_GAP_NBYTES
-    concurrency = 0
     has_descriptor = False
 
     def __init__(self, identity: FilesIdentity) -> None:

@@ -14,14 +14,16 @@ from h5stream.engine.footprint import (
     AUTO_BLOCKS,
     AUTO_NBYTES,
     AUTO_ROWS,
+    CHUNK_PLAN_NBYTES,
     DEFAULT_BUDGET,
-    TASK_NBYTES,
     Footprint,
     Shape,
     least_that_fits,
     size_window,
 )
+from h5stream.engine.tasks import TASK_NBYTES
 from h5stream.errors import OptionError
+from h5stream.order.places import place_nbytes
 from h5stream.units import text_of_bytes
 
 # The CUDA context with the kernels of torch and its libraries; several hundred MiB on every recent card.
@@ -276,7 +278,8 @@ def _shape_of(row_bytes: int, chunk_bytes: int, rows: int, block_rows: int | Non
         field_nbytes=(row_bytes,),
         block_rows=chunk_rows,
         scratch_nbytes=min(TASK_NBYTES, rows * row_bytes + chunk) + 4 * chunk,
-        chunks_a_row=max(1.0, chunk_rows * row_bytes / max(1, chunk)) / chunk_rows,
+        plan_row_nbytes=4 * place_nbytes(rows)
+        + max(1.0, chunk_rows * row_bytes / max(1, chunk)) / chunk_rows * CHUNK_PLAN_NBYTES,
     )
 
 

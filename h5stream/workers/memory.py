@@ -27,8 +27,7 @@ import numpy as np
 import torch
 
 from h5stream.dropped import Lent
-from h5stream.engine.footprint import PAGE_NBYTES
-from h5stream.engine.slots import Memory, SlotRing, address_of
+from h5stream.engine.slots import PAGE_NBYTES, Memory, SlotRing, address_of
 
 FILE_NBYTES = 1 << 38
 """Length of a file: addresses, which cost nothing; more than any process keeps of batches, and 500 of them fit."""

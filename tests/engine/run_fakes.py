@@ -37,7 +37,6 @@ class Reader:
     hook: object = None
     carried: list = field(default_factory=list)
     file: FileStub = field(default_factory=FileStub)
-    concurrency: int = 0
     load_error: BaseException | None = None
     tasks_of_a_window: int = 1
 
@@ -62,7 +61,7 @@ class Reader:
             yield Task(self, placement[cut])
 
     def tools(self, tally=None, stopped=None):
-        return SimpleNamespace(read=iter, tally=tally)
+        return SimpleNamespace(tally=tally)
 
 
 @dataclass
@@ -77,13 +76,10 @@ class Task:
     def rows(self):
         return self.placement.rows
 
-    def ranges(self):
-        return ()
-
     def apart(self, task):
         yield task
 
-    def land(self, stored, destination, tools):
+    def land(self, destination, tools):
         if self.reader.hook is not None:
             self.reader.hook(self)
         self.reader.carried.append(self)

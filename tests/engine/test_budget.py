@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from inner import memory_available, processors, stream_all, watch_admissions
 
 from h5stream import H5StreamLoader
-from h5stream.engine import budget
-from h5stream.engine.budget import check_budget, shape_of
-from h5stream.engine.footprint import size_window
+from h5stream.engine import footprint
+from h5stream.engine.footprint import check_budget, shape_of, size_window
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import BudgetError, OptionError
 from h5stream.storage.opening import open_layout
@@ -41,13 +40,14 @@ def layouts(tmp_path_factory):
 @pytest.fixture
 def small_tasks(monkeypatch):
     """Scratch of a few KiB, so that slots and windows are what budgets are about."""
-    monkeypatch.setattr(budget, "TASK_NBYTES", 1024)
+    monkeypatch.setattr(footprint, "TASK_NBYTES", 1024)
 
 
 def size(layout, memory_budget, **options):
     given = {"batch_size": 10, "window": "auto", "threads": 2, **options}
-    shape = dataclasses.replace(shape_of(layout), kept_nbytes=given.pop("kept_nbytes", 0))
-    return size_window(shape, memory_budget=memory_budget, **given)
+    shape = shape_of(layout)
+    fixed_nbytes = shape.fixed_nbytes + given.pop("kept_nbytes", 0)
+    return size_window(dataclasses.replace(shape, fixed_nbytes=fixed_nbytes), memory_budget=memory_budget, **given)
 
 
 @examples(150)
@@ -81,7 +81,7 @@ def test_what_a_window_needs_fits_or_the_number_that_is_named_does(
     widest = min(widest, -(-1000 // options["batch_size"]))
     slot = -(-SlotFormat.for_rows(layout.fields, options["batch_size"]).nbytes // 4096) * 4096
     assert 1 <= sized.threads <= options["threads"]
-    fixed = sized.threads * budget.scratch_nbytes(layout) + options["kept_nbytes"]
+    fixed = sized.threads * footprint.scratch_nbytes(layout) + options["kept_nbytes"]
     fixed += shape_of(layout).plan_nbytes(sized.window_rows)
     # Two slots are those of the batches that the training loop holds on its way from one to the next.
     assert fixed + (2 + widest) * slot <= allowed

@@ -1,41 +1,20 @@
-"""Bytes from elsewhere than a local file: the same rows, read ahead of the decoders, errors where they belong."""
+"""Bytes from elsewhere than a local file: the same rows, errors where they belong."""
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass, replace
 
 import h5py
 import numpy as np
 import pytest
-from amounts import crossed
 from inner import sources_of, stream_all
 
 from h5stream import Field, H5Dataset, H5StreamLoader
-from h5stream.engine.footprint import TASK_NBYTES
+from h5stream.engine.tasks import TASK_NBYTES
 from h5stream.errors import SourceError, TruncatedFileError
 from h5stream.storage.source import FileIdentity
 
 ROWS = 3000
-BLOCKED: dict[str, Gate] = {}
-
-
-class Gate:
-    """Lets reads through once so many of them wait beside one another."""
-
-    def __init__(self, waiting):
-        self.waiting, self.now, self.opened, self.changed = waiting, 0, False, threading.Condition()
-
-    def __enter__(self):
-        with self.changed:
-            self.now += 1
-            self.opened |= self.now >= self.waiting
-            self.changed.notify_all()
-            assert self.changed.wait_for(lambda: self.opened, 30), f"{self.now} of {self.waiting} reads wait"
-
-    def __exit__(self, *error):
-        with self.changed:
-            self.now -= 1
 
 
 @dataclass(frozen=True)
@@ -44,7 +23,6 @@ class MemoryIdentity:
 
     path: str
     size: int
-    concurrency: int = 0
     gap_nbytes: int = 0
     fails_at: int = -1
 
@@ -56,26 +34,25 @@ class MemoryIdentity:
 
 
 class MemoryBytes:
-    """The bytes of such a file; `BLOCKED` may hold a gate that its reads pass."""
+    """The bytes of such a file."""
 
     has_descriptor = False
 
     def __init__(self, identity):
-        self.identity, self.concurrency, self.gap_nbytes = identity, identity.concurrency, identity.gap_nbytes
+        self.identity, self.gap_nbytes = identity, identity.gap_nbytes
         self.asked = []
         with open(identity.path, "rb") as file:
             self.content = file.read()
 
     def read_many(self, offsets, targets):
-        with BLOCKED.get(self.identity.path, threading.Lock()):
-            for offset, target in zip(offsets, targets, strict=True):
-                self.asked.append((offset, target.nbytes))
-                if offset <= self.identity.fails_at < offset + target.nbytes:
-                    raise SourceError(f"{self.identity.path!r}: the storage does not answer", file=self.identity.path)
-                found = self.content[offset : offset + target.nbytes]
-                if len(found) < target.nbytes:
-                    raise TruncatedFileError(f"{self.identity.path!r} ends early", file=self.identity.path)
-                target[:] = found
+        for offset, target in zip(offsets, targets, strict=True):
+            self.asked.append((offset, target.nbytes))
+            if offset <= self.identity.fails_at < offset + target.nbytes:
+                raise SourceError(f"{self.identity.path!r}: the storage does not answer", file=self.identity.path)
+            found = self.content[offset : offset + target.nbytes]
+            if len(found) < target.nbytes:
+                raise TruncatedFileError(f"{self.identity.path!r} ends early", file=self.identity.path)
+            target[:] = found
 
     def descriptor(self):
         return None
@@ -121,11 +98,11 @@ def epoch(dataset, threads, **options):
         return list(loader)
 
 
-@pytest.mark.parametrize(("threads", "concurrency"), crossed((0, 1, 3), (0, 4)))
-def test_batches_are_those_of_the_local_file(path, threads, concurrency):
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_batches_are_those_of_the_local_file(path, threads):
     dataset = H5Dataset(path, FIELDS)
     expected = epoch(dataset, threads)
-    found = epoch(elsewhere(dataset, concurrency=concurrency), threads)
+    found = epoch(elsewhere(dataset), threads)
     for ours, local in zip(found, expected, strict=True):
         for a, b in zip(ours, local, strict=True):
             assert a.numpy().tobytes() == b.numpy().tobytes()
@@ -151,33 +128,20 @@ def test_how_much_is_read_along_is_the_sources_to_say(path, field):
     assert reads == [4, 1]
 
 
-def test_a_source_that_is_waited_for_is_read_ahead_of_the_decoders(path):
-    """One thread decodes; only reads that wait beside one another get through the gate."""
-    gate = BLOCKED[path] = Gate(waiting=3)
-    try:
-        batches = epoch(elsewhere(H5Dataset(path, ["large", "row"]), concurrency=3), 1)
-    finally:
-        del BLOCKED[path]
-    assert sorted(row for batch in batches for row in batch[1].tolist()) == list(range(ROWS))
-    assert gate.opened
-
-
-@pytest.mark.parametrize("concurrency", [0, 3])
-def test_an_error_of_the_source_arrives_at_the_batch_that_needed_the_bytes(path, concurrency):
+def test_an_error_of_the_source_arrives_at_the_batch_that_needed_the_bytes(path):
     dataset = H5Dataset(path, "large")
     index = dataset.layout.datasets[0][0].index
-    failing = elsewhere(dataset, concurrency=concurrency, fails_at=int(index.offset[20]) + 1)
+    failing = elsewhere(dataset, fails_at=int(index.offset[20]) + 1)
     loader = H5StreamLoader(failing, 50, num_workers=2, window=100)
     taken = []
     with pytest.raises(SourceError, match="does not answer"):
         taken.extend(loader)
     assert len(taken) == 40
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("h5stream-source")]
 
 
 def test_a_local_file_is_one_of_its_kind(path):
     source = FileIdentity.of(path).open()
-    assert (source.concurrency, source.has_descriptor) == (0, True)
+    assert source.has_descriptor
     assert 0 < source.gap_nbytes < TASK_NBYTES
     targets = [bytearray(8), bytearray(4)]
     source.read_many((0, 1), [memoryview(target) for target in targets])

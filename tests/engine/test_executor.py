@@ -49,10 +49,6 @@ def test_windows_may_finish_in_any_order(start):
     assert numbers(run) == [(0, 4), (1, 4)]
 
 
-def test_an_empty_order_ends_at_once(start):
-    assert start(Windows()).next_batch(30) is None
-
-
 # --- back-pressure ------------------------------------------------------------------------------------------
 
 
@@ -77,16 +73,6 @@ def test_a_consumer_that_does_not_come_holds_the_reading_up(start):
     run.next_batch(30)
     assert admitted.acquire(timeout=30)
     assert ring.taken == 4
-
-
-@THREADS
-def test_a_window_larger_than_the_allowance_still_comes(start, threads):
-    assert len(numbers(start(Windows(40, 40), threads=threads, max_open=1))) == 20
-
-
-def test_batches_across_windows_do_not_block_each_other(start):
-    # Each window begins in the batch in which the one before it ended.
-    assert len(numbers(start(Windows(*(6,) * 20), max_open=2))) == 30
 
 
 def test_the_allowance_may_grow_while_it_runs(start):

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from h5stream.engine.footprint import FIELD_ALIGNMENT
-from h5stream.engine.slots import SlotFormat, SlotRing, address_of
+from h5stream.engine.slots import FIELD_ALIGNMENT, SlotFormat, SlotRing, address_of
 from h5stream.storage.layout import FieldLayout
 
 
@@ -132,13 +131,6 @@ def test_fields_are_packed_at_aligned_offsets_without_overlap(rows):
     ends = [offset + f.row_nbytes * rows for offset, f in zip(packed.offsets, fields, strict=True)]
     assert all(offset % FIELD_ALIGNMENT == 0 for offset in packed.offsets)
     assert all(end <= start for end, start in zip(ends, [*packed.offsets[1:], packed.nbytes], strict=True))
-
-
-def test_no_arena_is_larger_than_what_is_filled_at_most():
-    assert SlotRing(4096, most_slots=3).take() is not None
-    ring = SlotRing(4096, most_slots=3)
-    ring.take()
-    assert ring.held_nbytes == 3 * 4096
 
 
 def test_what_a_user_kept_and_dropped_is_not_kept_for_ever():

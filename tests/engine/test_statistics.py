@@ -6,12 +6,11 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
-from inner import around, around_reads, run_of, stream_all, waits_of
+from inner import around, around_reads, run_of, stream_all
 from recording import record_reads
 from sample_files import one_epoch_at_a_time
 
 from h5stream import H5StreamLoader
-from h5stream.engine.counters import NEWEST_WAITS, RunCounters
 from h5stream.engine.statistics import LoaderStatistics, combined
 from h5stream.storage.fallback import H5pyReader
 
@@ -191,21 +190,6 @@ def test_a_snapshot_may_be_taken_from_another_thread_at_any_time(tmp_path):
         thread.join()
     assert not failed
     assert seen == sorted(seen)
-
-
-def test_what_is_kept_of_an_epoch_is_bounded():
-    counters = RunCounters(threads=1, ready_limit=2, row_nbytes=4).begin()
-    for _ in range(2 * NEWEST_WAITS):
-        counters.gave(1)
-        counters.waited(counters.asked(0))
-    assert len(waits_of(counters)) == NEWEST_WAITS
-    assert counters.snapshot().batches == 2 * NEWEST_WAITS
-
-
-def test_the_percentile_is_of_the_waits():
-    counters = RunCounters(threads=1, ready_limit=2, row_nbytes=4).begin()
-    waits_of(counters).extend(range(1, 101))
-    assert counters.snapshot().wait_p95_s == pytest.approx(95e-9)
 
 
 def test_epochs_add_up(tmp_path):

@@ -14,7 +14,7 @@ from h5stream.errors import OptionError
 from h5stream.order.blocks import make_blocks
 from h5stream.order.epoch import EpochOrder
 from h5stream.order.line import OrderSettings
-from h5stream.order.shares import Cut, count_batches
+from h5stream.order.shares import count_batches
 
 GOLDEN = [16, 17, 6, 15, 11, 9, 10, 7, 8, 12, 1, 14, 5, 0, 2, 3, 4, 13, 19, 18]
 FILES = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 20)), min_size=1, max_size=4)
@@ -131,15 +131,6 @@ def test_the_first_windows_double_until_they_have_the_size_that_was_asked_for(ra
             size = min(2 * size, chosen.window_rows)
 
 
-@examples(100)
-@given(orders(shuffle=True), st.integers(1, 50))
-def test_another_batch_size_cuts_the_same_line_of_rows(ranks, batch_size):
-    if len(ranks) != 1 or ranks[0].settings.drop_last:
-        return
-    other = EpochOrder(ranks[0].blocks, dataclasses.replace(ranks[0].settings, batch_size=batch_size))
-    assert line_of(ranks[0]) == line_of(other)
-
-
 def order_of(rows, block, batch, window, **more):
     chosen = OrderSettings(batch_size=batch, window_rows=window, first_window_rows=more.pop("first", window), **more)
     return EpochOrder(make_blocks((0, rows), (block,)), chosen)
@@ -189,16 +180,3 @@ def test_what_cannot_be_shared_out_is_refused_with_the_numbers(rows, options, wh
 def test_settings_that_break_a_rule_are_named(wrong):
     with pytest.raises(OptionError, match=next(iter(wrong))):
         OrderSettings(**{"batch_size": 4, "window_rows": 4, "first_window_rows": 4, **wrong})
-
-
-@examples(300)
-@given(st.integers(1, 500), st.integers(1, 40), st.booleans())
-def test_a_cut_locates_every_row_where_its_batch_says(rows, batch_size, another_has_more):
-    batches = -(-(rows + another_has_more) // batch_size)
-    if batches > rows:
-        return
-    cut = Cut(rows=rows, size=batch_size, batches=batches)
-    batch, within = cut.locate(np.arange(rows))
-    expected = [(k, i) for k in range(batches) for i in range(cut.start_of(k + 1) - cut.start_of(k))]
-    assert list(zip(batch.tolist(), within.tolist(), strict=True)) == expected
-    assert [cut.start_of(k) for k in range(batches)] == np.flatnonzero(within == 0).tolist()

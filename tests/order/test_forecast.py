@@ -46,11 +46,6 @@ def test_the_forecast_is_what_measuring_gives_on_average(rows, block, batch, win
         assert a == pytest.approx(b, rel=tolerance), name
 
 
-def test_one_window_of_all_rows_is_a_full_shuffle():
-    settings = OrderSettings(batch_size=100, window_rows=5000, first_window_rows=5000)
-    assert forecast(EpochOrder(make_blocks((0, 5000), (50,)), settings)).score == pytest.approx(1.0)
-
-
 def test_a_larger_window_mixes_better_and_file_order_hardly():
     def of(window, shuffle=True):
         settings = OrderSettings(batch_size=100, window_rows=window, first_window_rows=window, shuffle=shuffle)
@@ -60,12 +55,3 @@ def test_a_larger_window_mixes_better_and_file_order_hardly():
     assert all(np.diff([q.blocks_per_batch for q in found]) > 0)
     assert all(np.diff([q.score for q in found]) > 0)
     assert of(100, shuffle=False).score < 0.02
-
-
-def test_window_ranges_hold_exactly_the_windows_rows():
-    settings = OrderSettings(batch_size=7, window_rows=100, first_window_rows=20, rank=1, world_size=3)
-    order = EpochOrder(make_blocks((0, 1003), (9,)), settings)
-    for number in range(len(order.window_edges) - 1):
-        begins, ends = order.window_ranges(number)
-        rows = np.concatenate([np.arange(a, b) for a, b in zip(begins, ends, strict=True)])
-        np.testing.assert_array_equal(rows, order.outputs(number)[0])

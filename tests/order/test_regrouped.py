@@ -52,13 +52,6 @@ def test_the_batches_are_those_of_the_order_from_any_one_on(made, at_once, data)
             assert files[0] == files[1]
 
 
-@pytest.mark.parametrize("together", [1, 4])
-def test_a_window_holds_a_few_batches_only(together):
-    settings = OrderSettings(batch_size=10, window_rows=1000, first_window_rows=1000)
-    windows = list(RegroupedOrder(EpochOrder(make_blocks((0, 1000), (50,)), settings), together).windows())
-    assert [len(window.rows) for window in windows] == [10 * together] * (100 // together)
-
-
 def test_all_rows_in_file_order_are_spans_and_not_a_number_for_each():
     settings = OrderSettings(batch_size=10, window_rows=1000, first_window_rows=1000, shuffle=False)
     for at_once in (None, 7):

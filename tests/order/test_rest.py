@@ -2,16 +2,17 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from listing import batches_of
+from listing import batches_of, taken_in_turn
 
 from h5stream.errors import OptionError
 from h5stream.order.blocks import make_blocks
 from h5stream.order.epoch import EpochOrder, order_after
-from h5stream.order.line import OrderSettings
+from h5stream.order.line import BatchLimit, OrderSettings
 
 
 @st.composite
@@ -33,30 +34,15 @@ def stopped_epochs(draw):
     return blocks, chosen, worlds, draw(st.randoms(use_true_random=False))
 
 
-def orders_of(blocks, chosen, world, taken):
-    return [order_after(blocks, dataclasses.replace(chosen, rank=r, world_size=world), taken) for r in range(world)]
-
-
 @examples(300)
 @given(stopped_epochs())
 def test_every_row_is_given_once_however_often_the_number_of_ranks_changes(case):
     blocks, chosen, worlds, random = case
-    taken, seen = (), []
-    for turn, world in enumerate(worlds):
-        try:
-            ranks = orders_of(blocks, chosen, world, taken)
-        except OptionError:
-            return  # so few rows that no equal number of batches exists
-        assert len({(order.batches, first) for order, first in ranks}) == 1
-        batches, first = ranks[0][0].batches, ranks[0][1]
-        last = batches if turn == len(worlds) - 1 else random.randint(first, batches)
-        seen += [row for order, _ in ranks for rows in batches_of(order)[first:last] for row in rows]
-        before = taken[:-1] if first else taken
-        taken = (*before, (world, last)) if last else before
+    batches, is_over = taken_in_turn(blocks, chosen, worlds, random.randint)
+    seen = [row for rows in batches for row in rows]
     assert len(set(seen)) == len(seen)
-    left_out = blocks.total_rows - len(seen)
     most = sum(world * chosen.batch_size - 1 for world in worlds) if chosen.drop_last else 0
-    assert 0 <= left_out <= most
+    assert not is_over or 0 <= blocks.total_rows - len(seen) <= most
 
 
 @examples(150)
@@ -80,11 +66,13 @@ def test_the_same_number_of_ranks_goes_on_in_the_very_order():
     assert batches_of(order)[3] == batches_of(EpochOrder(blocks, chosen))[3]
 
 
-@pytest.mark.parametrize("taken", [((4, 99),), ((1, 14),), ((2, 1), (1, 99))])
-def test_more_batches_than_there_are_cannot_have_been_taken(taken):
-    chosen = OrderSettings(batch_size=8, window_rows=30, first_window_rows=10)
+@pytest.mark.parametrize("limit", [None, BatchLimit(rows=5)])
+@pytest.mark.parametrize("taken", [((4, 99),), ((1, 999),), ((2, 1), (1, 999))])
+def test_more_batches_than_there_are_cannot_have_been_taken(taken, limit):
+    blocks = dataclasses.replace(make_blocks((0, 100), (7,)), lengths=np.ones(100, dtype=np.int64))
+    chosen = OrderSettings(batch_size=8, window_rows=30, first_window_rows=10, limit=limit)
     with pytest.raises(OptionError, match=r"taken|took"):
-        order_after(make_blocks((0, 100), (7,)), chosen, taken)
+        order_after(blocks, chosen, taken)
 
 
 def test_a_rest_that_cannot_be_cut_names_the_way_out():

@@ -4,15 +4,14 @@ import dataclasses
 import itertools
 
 import numpy as np
-import pytest
 from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from listing import batches_of
+from listing import batches_of, taken_in_turn
 
 from h5stream.errors import OptionError
 from h5stream.order.blocks import make_blocks
-from h5stream.order.epoch import EpochOrder, RegroupedOrder, order_after
+from h5stream.order.epoch import EpochOrder, RegroupedOrder
 from h5stream.order.line import BatchLimit, OrderSettings
 from h5stream.order.sized import cut_by_rows, most_samples
 
@@ -85,26 +84,12 @@ def test_each_sample_comes_once_and_windows_say_what_batches_have(case, first_ba
 @given(epochs(), st.lists(st.sampled_from([1, 2, 3, 4, 8]), min_size=1, max_size=4), st.randoms(use_true_random=False))
 def test_ranks_have_as_many_batches_however_often_their_number_changes(case, worlds, random):
     blocks, chosen, lengths = case
-    taken, seen = (), []
-    for turn, world in enumerate(worlds):
-        try:
-            ranks = [
-                order_after(blocks, dataclasses.replace(chosen, rank=r, world_size=world), taken) for r in range(world)
-            ]
-        except OptionError:
-            return  # so few samples that no equal number of batches exists
-        assert len({(order.batches, first) for order, first in ranks}) == 1
-        batches, first = ranks[0][0].batches, ranks[0][1]
-        last = batches if turn == len(worlds) - 1 else random.randint(first, batches)
-        for order, _ in ranks:
-            for rows in batches_of(order)[first:last]:
-                seen.append(rows)
-                check_size(rows, lengths, chosen)
-        before = taken[:-1] if first else taken
-        taken = (*before, (world, last)) if last else before
-    found = np.concatenate([np.zeros(0, dtype=int), *seen])
-    assert len(set(found.tolist())) == len(found)
-    assert chosen.drop_last or len(found) == blocks.total_rows
+    batches, is_over = taken_in_turn(blocks, chosen, worlds, random.randint)
+    for rows in batches:
+        check_size(rows, lengths, chosen)
+    seen = list(itertools.chain(*batches))
+    assert len(set(seen)) == len(seen)
+    assert not is_over or chosen.drop_last or len(seen) == blocks.total_rows
 
 
 def test_batches_of_like_lengths_waste_little_and_are_others_in_each_epoch():
@@ -138,11 +123,3 @@ def test_a_batch_has_as_many_samples_as_fit():
     edges = cut_by_rows(lengths, 200, BatchLimit(rows=9000, padded=True))
     for start, stop in itertools.pairwise(edges.tolist()):
         assert stop == 1000 or stop - start == 200 or lengths[start : stop + 1].max() * (stop + 1 - start) > 9000
-
-
-@pytest.mark.parametrize("taken", [((4, 99),), ((1, 999),), ((2, 1), (1, 999))])
-def test_more_batches_than_there_are_cannot_have_been_taken(taken):
-    blocks = dataclasses.replace(make_blocks((0, 100), (7,)), lengths=np.ones(100, dtype=np.int64))
-    chosen = OrderSettings(batch_size=8, window_rows=30, first_window_rows=10, limit=BatchLimit(rows=5))
-    with pytest.raises(OptionError, match=r"taken|took"):
-        order_after(blocks, chosen, taken)

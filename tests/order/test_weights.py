@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from listing import batches_of
+from listing import batches_of, taken_in_turn
 
 from h5stream.order.blocks import make_blocks
-from h5stream.order.epoch import EpochOrder, order_after
+from h5stream.order.epoch import EpochOrder
 from h5stream.order.line import OrderSettings
 from h5stream.order.weights import (
     SourceShares,
@@ -164,26 +164,13 @@ def test_each_sample_comes_as_often_as_it_was_drawn(given):
 @given(drawn_epochs(), st.data())
 def test_ranks_share_what_was_drawn_and_others_go_on(given, data):
     blocks, times, settings = given
-    settings = settings | {"batch_size": max(2, settings["batch_size"])}
+    chosen = OrderSettings(**settings | {"batch_size": max(2, settings["batch_size"])})
+    worlds = data.draw(st.lists(st.integers(1, 4), min_size=3, max_size=3))
     drawn = epoch_blocks(blocks, times, settings)
-    # A number of ranks after itself goes on in its own cut, which is no rest.
-    worlds = data.draw(st.lists(st.integers(1, 4), min_size=3, max_size=3, unique=True))
-    taken, found = (), []
-    for number, world in enumerate(worlds):
-        orders = []
-        for rank in range(world):
-            try:
-                ours = OrderSettings(**settings, rank=rank, world_size=world)
-                orders.append(order_after(drawn, ours, taken)[0])
-            except Exception as error:  # too few are left for so many ranks
-                assert "rank" in str(error)  # noqa: PT017
-                return
-        batches = orders[0].batches
-        assert all(order.batches == batches for order in orders)
-        until = batches if number == 2 else data.draw(st.integers(0, batches))
-        found += [row for order in orders for rows in batches_of(order)[:until] for row in rows]
-        taken = (*taken, (world, until))
-    assert sorted(found) == sorted(blocks.rows_at(np.repeat(np.arange(len(times)), times)).tolist())
+    batches, is_over = taken_in_turn(drawn, chosen, worlds, lambda *most: data.draw(st.integers(*most)))
+    found = itertools.chain(*batches)
+    if is_over:
+        assert sorted(found) == sorted(blocks.rows_at(np.repeat(np.arange(len(times)), times)).tolist())
 
 
 def test_copies_of_a_block_that_was_drawn_often_are_spread_over_the_epoch():

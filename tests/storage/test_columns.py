@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from making import make_file, numbers
 
 from h5stream import Field, H5Dataset, H5StreamLoader
-from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.chunks import chunk_tables
 from h5stream.engine.plan import Placement
+from h5stream.engine.tasks import TASK_NBYTES
 from h5stream.errors import OptionError
 from h5stream.storage.rowbox import column_pieces
 

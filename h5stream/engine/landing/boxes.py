@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
-from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.chunks import ChunkTable, Program, group_edges, looked_up, programs_of
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import Destination, Task, Tools, copying
+from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools, copying
 from h5stream.samples.space import Space, number_outside
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout
@@ -74,13 +73,13 @@ class BoxTable(ChunkTable):
     chunk_shape: Ints
     shape: Ints
 
-    def land(self, shared: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+    def land(self, shared: Placement, destination: Destination, tools: Tools) -> None:
         """Copy what boxes take; of chunks that have no filter, all of those at once that were read together."""
         if self.part.access != DIRECT:
-            ChunkTable.land(self, shared, stored, destination, tools)
+            ChunkTable.land(self, shared, destination, tools)
             return
         self.fill_missing(destination, tools)
-        for start, stop, group in self.groups(stored):
+        for start, stop, group in self.groups(tools):
             since = clock()
             if all(program.leaf.is_whole for program in self.programs):
                 at = self.offset[start:stop] - self.offset[start] - self.skipped[start:stop]
@@ -201,13 +200,7 @@ class BoxesOfParts:
             kernels.fill_outside(address_of(row), shapes, boxed.offsets, boxed.sizes, element, boxed.origins, *where)
 
     def _through_h5py(
-        self,
-        part: DatasetPart,
-        boxed: Boxed,
-        placement: Placement,
-        stored: Iterator[Bytes],
-        destination: Destination,
-        tools: Tools,
+        self, part: DatasetPart, boxed: Boxed, placement: Placement, destination: Destination, tools: Tools
     ) -> None:
         """Read one box through h5py, and copy it to its place."""
         shape = np.array([part.shape])

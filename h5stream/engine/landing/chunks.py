@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
-from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import Destination, Ranges, Task, Tools
+from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools
 from h5stream.errors import CorruptChunkError
 from h5stream.storage.codecs import DecodeError, NotAskedError, most_nbytes
 from h5stream.storage.elements import Leaf
@@ -140,19 +139,16 @@ class ChunkTable:
     @property
     def task(self) -> Task:
         """The task that brings them."""
-        own = self.low, self.high
-        return Task(shared=self.shared, own=own, bring=self.land, ranges=self.ranges, apart=self.apart)
+        return Task(shared=self.shared, own=(self.low, self.high), bring=self.land, apart=self.apart)
 
     def rows_of(self, k: int) -> Placement:
         """Return the rows of one chunk."""
         return self.shared[int(self.low[k]) : int(self.high[k])]
 
-    def ranges(self) -> Ranges:
-        """Return a range for each group of chunks, from the first byte of the first to the last of the last."""
+    def ranges(self) -> tuple[Ints, Ints]:
+        """Return the offset and the bytes of each group of chunks, with what lies between them."""
         begins, ends = self.edges[:-1], self.edges[1:] - 1
-        offsets = self.offset[begins]
-        spans = self.offset[ends] + self.nbytes[ends] - offsets
-        return Ranges(file=self.part.file, offsets=offsets.tolist(), nbytes=spans.tolist())
+        return self.offset[begins], self.offset[ends] + self.nbytes[ends] - self.offset[begins]
 
     def apart(self, _: Task) -> Iterator[Task]:
         """Return one task for each chunk."""
@@ -162,13 +158,13 @@ class ChunkTable:
             one: dict[str, Any] = {name: value[k : k + 1] for name, value in of_each.items()}
             yield replace(self, edges=np.array([1] if self.entry[k] == MISSING else [0, 1]), **one).task
 
-    def land(self, _: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+    def land(self, _: Placement, destination: Destination, tools: Tools) -> None:
         """Decode and scatter one chunk after the other, or all of a stack."""
         self.fill_missing(destination, tools)
         if self.part.chunk_nbytes <= SMALL_CHUNK_NBYTES:
-            self._land_stacked(stored, destination, tools)
+            self._land_stacked(destination, tools)
             return
-        for start, stop, group in self.groups(stored):
+        for start, stop, group in self.groups(tools):
             for k in range(start, stop):
                 since = clock()
                 data, shuffled = self.decode(k, self.bytes_of(k, start, group), tools)
@@ -176,10 +172,10 @@ class ChunkTable:
                 self.scatter(k, data, shuffled, destination, tools)
                 tools.tally.scattered(since)
 
-    def _land_stacked(self, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+    def _land_stacked(self, destination: Destination, tools: Tools) -> None:
         stack, tally = Stack(self, destination, tools), tools.tally
         began, before_ns, chunks = clock(), tally.read_ns, 0
-        for start, stop, data, at in _read_together(self, stored, tools):
+        for start, stop, data, at in _read_together(self, tools):
             chunks += stop - start
             stack.take(start, stop, data, at)
         # What was not reading was decoding: the clock is not read for every small chunk.
@@ -187,8 +183,9 @@ class ChunkTable:
         stack.scatter()
         tally.scattered(since)
 
-    def groups(self, stored: Iterator[Bytes]) -> Iterator[tuple[int, int, Bytes]]:
-        """Return what was read together: first chunk, last (exclusive), and their bytes with the gaps between them."""
+    def groups(self, tools: Tools) -> Iterator[tuple[int, int, Bytes]]:
+        """Return what is read together: first chunk, last (exclusive), and their bytes with the gaps between them."""
+        stored = tools.read(self.part.file, *(each.tolist() for each in self.ranges()))
         for (start, stop), group in zip(itertools.pairwise(self.edges.tolist()), stored, strict=False):
             yield start, stop, group
 
@@ -279,17 +276,16 @@ class ChunkTable:
         tools.tally.scattered(since)
 
 
-def _read_together(task: ChunkTable, stored: Iterator[Bytes], tools: Tools) -> Iterator[tuple[int, int, Bytes, Ints]]:
+def _read_together(task: ChunkTable, tools: Tools) -> Iterator[tuple[int, int, Bytes, Ints]]:
     """Return what was read of a task: the first of some chunks, the last (exclusive), and where each begins in it.
 
-    Of a local file nothing was read yet, and many ranges are read by one call.
+    Of a local file many ranges are read by one call.
     """
-    source, ranges = tools.sources[task.part.file], task.ranges()
-    offsets, nbytes = np.array(ranges.offsets, dtype=np.int64), np.array(ranges.nbytes, dtype=np.int64)
+    source, (offsets, nbytes) = tools.sources[task.part.file], task.ranges()
     group = np.repeat(np.arange(len(offsets)), np.diff(task.edges))
     inside, first = task.offset[int(task.edges[0]) :] - offsets[group], int(task.edges[0])
-    if source.concurrency or not source.has_descriptor:
-        for start, stop, data in task.groups(stored):
+    if not source.has_descriptor:
+        for start, stop, data in task.groups(tools):
             yield start, stop, data, inside[start - first : stop - first]
         return
     for some in cut_by(nbytes, STACK_READ_NBYTES) if len(offsets) else ():

@@ -53,7 +53,7 @@ class EncodedRows:
             rows = placement[int(edges[cut.start]) : int(edges[cut.stop])]
             yield Task(shared=rows, bring=self._decode, apart=row_by_row)
 
-    def _decode(self, placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+    def _decode(self, placement: Placement, destination: Destination, tools: Tools) -> None:
         """Decode one image after the other."""
         field = self._part.targets[0].field
         where = zip(placement.rows.tolist(), placement.batch.tolist(), placement.within.tolist(), strict=True)
@@ -116,7 +116,7 @@ def padded_bytes(part: DatasetPart, fields: int, way: Way, placement: Placement,
     )
     within = np.arange(count).astype(placement.rows.dtype)
     for task in way(replace(placement, batch=np.zeros_like(within), within=within), max(1, memory.nbytes)):
-        task.land(tools.read(task.ranges()), destination, tools)
+        task.land(destination, tools)
     rows = placement.rows.astype(np.int64) - part.row_start
     used = np.full(count, nbytes) if part.lengths is None else part.lengths[rows]
     for k, most in enumerate(used.tolist()):

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from h5stream.engine.assemble import object_value
 from h5stream.engine.counters import clock
-from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.landing.unfiltered import READ_COST_NBYTES
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import Destination, Task, Tools, row_by_row
+from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools, row_by_row
 from h5stream.errors import CorruptChunkError
 from h5stream.storage.layout import DatasetPart, FieldLayout
 from h5stream.storage.rowbox import columns_of
@@ -51,9 +50,7 @@ class HeapRows:
     def _rows_of(self, placement: Placement) -> Ints:
         return placement.rows.astype(np.int64) - self._part.row_start
 
-    def _land_ragged(
-        self, placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools
-    ) -> None:
+    def _land_ragged(self, placement: Placement, destination: Destination, tools: Tools) -> None:
         """Read the values to their places."""
         rows, field, item = self._rows_of(placement), self._part.targets[0].field, self._heap.base.itemsize
         assert self._layout.ragged is not None
@@ -69,9 +66,7 @@ class HeapRows:
             native = np.ascontiguousarray(value, dtype=self._layout.dtype).view(np.uint8)
             ctypes.memmove(int(targets[k]), address_of(native), int(wanted[k]))
 
-    def _land_lists(
-        self, placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools
-    ) -> None:
+    def _land_lists(self, placement: Placement, destination: Destination, tools: Tools) -> None:
         """Read the values, and put them in the batches' lists."""
         shape = self._part.shape
         every = np.arange(self._heap.address.size).reshape(shape) if len(shape) > 1 else None

@@ -21,10 +21,9 @@ from numpy.typing import NDArray
 from h5stream.compiled import _native as kernels
 from h5stream.dropped import Living
 from h5stream.engine.counters import clock
-from h5stream.engine.footprint import TASK_NBYTES, packed
 from h5stream.engine.plan import Placement
-from h5stream.engine.slots import SlotFormat, address_of, map_memory
-from h5stream.engine.tasks import NOTHING, Bytes, Destination, Task, Tools, Way
+from h5stream.engine.slots import SlotFormat, address_of, map_memory, packed
+from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools, Way
 from h5stream.order.places import PIECE, Places, is_ascending, pieces, place_dtype
 from h5stream.storage.layout import DECODED, VIA_H5PY, DatasetPart, SampleLayout
 from h5stream.storage.source import FilesIdentity
@@ -169,7 +168,7 @@ class Kept:
             ]
             first, counts = np.array(spans, dtype=np.int64).reshape(-1, 2).T
             for task in plan(_whole(first, counts, self.layout.rows_of(number)), TASK_NBYTES, [number]):
-                task.land(tools.read(task.ranges()), self.destination, tools)
+                task.land(self.destination, tools)
         self._whole = frozenset(self.rows)
 
     def has(self, number: int, placement: Placement) -> bool:
@@ -186,7 +185,7 @@ class Kept:
         fields = tuple(target.field for n in numbers for target in self.layout.datasets[n][0].targets)
         row_nbytes = max(1, sum(self._row_nbytes[field] for field in fields))
 
-        def gather(placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+        def gather(placement: Placement, destination: Destination, tools: Tools) -> None:
             since = clock()
             self.copy(fields, placement, destination)
             tools.tally.memory_bytes += placement.total_rows * row_nbytes
@@ -321,8 +320,6 @@ class KeptRows:
             yield Task(
                 shared=placement[int(edges[low]) : int(edges[min(low + at_once, len(chunks))])],
                 bring=functools.partial(self._fill, tasks, some),
-                # Where that is known for all of it at once.
-                ranges=tasks[0].ranges if len(tasks) == 1 else lambda: NOTHING,
                 apart=self._apart,
                 keeps=True,
             )
@@ -337,14 +334,13 @@ class KeptRows:
         tasks: tuple[Task, ...],
         chunks: NDArray[np.int64],
         placement: Placement,
-        stored: Iterator[Bytes],
         destination: Destination,
         tools: Tools,
     ) -> None:
         """Bring chunks to memory with the tasks that do so, and the wanted rows to their places."""
         filled = self._kept.filled[self._key]
         for task in tasks if not filled[chunks].all() else ():
-            task.land(stored if len(tasks) == 1 else tools.read(task.ranges()), self._kept.destination, tools)
+            task.land(self._kept.destination, tools)
         if tools.stopped():  # perhaps not all is there
             return
         since = clock()

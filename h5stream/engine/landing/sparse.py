@@ -20,7 +20,7 @@ from h5stream.engine.counters import clock
 from h5stream.engine.landing.unfiltered import EXTENT_NBYTES, Reach, reach_of, read_until_sound
 from h5stream.engine.plan import Placement
 from h5stream.engine.ragged import Share, refuse_column
-from h5stream.engine.tasks import Bytes, Destination, Task, Tools, row_by_row
+from h5stream.engine.tasks import Destination, Task, Tools, row_by_row
 from h5stream.samples.ragged import DENSE, Ragged
 from h5stream.storage.layout import DIRECT, DatasetPart, Lookup, SampleLayout
 from h5stream.storage.source import ByteSource
@@ -75,14 +75,7 @@ class DenseRows:
             for some in ours.in_steps(max(1, task_nbytes // value_nbytes)) if len(ours) else ():
                 yield Task(shared=some, bring=functools.partial(self._read, part), apart=row_by_row)
 
-    def _read(
-        self,
-        part: DensePart,
-        placement: Placement,
-        stored: Iterator[Bytes],
-        destination: Destination,
-        tools: Tools,
-    ) -> None:
+    def _read(self, part: DensePart, placement: Placement, destination: Destination, tools: Tools) -> None:
         """Read rows and lay them in their places."""
         began, counts = clock(), np.zeros(5, dtype=np.int64)
         source = tools.sources[part.file]

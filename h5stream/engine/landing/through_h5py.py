@@ -10,9 +10,8 @@ from dataclasses import replace
 import numpy as np
 
 from h5stream.engine.counters import clock
-from h5stream.engine.footprint import TASK_NBYTES
 from h5stream.engine.plan import Placement, cut_by
-from h5stream.engine.tasks import Bytes, Destination, Task, Tools, chunk_by_chunk
+from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools, chunk_by_chunk
 from h5stream.storage.layout import DatasetPart, FieldLayout
 
 
@@ -21,7 +20,7 @@ def plan_through_h5py(
 ) -> Iterator[Task]:
     """Cut rows of a part that h5py reads, ascending, into tasks of whole chunks and about as many bytes."""
 
-    def read(placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
+    def read(placement: Placement, destination: Destination, tools: Tools) -> None:
         """Read the rows of one chunk after the other, from the first that is wanted to the last, and scatter them."""
         _, edges, _ = placement.in_chunks(part)
         for low, high in itertools.pairwise(edges.tolist()):

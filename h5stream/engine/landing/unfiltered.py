@@ -12,8 +12,10 @@ have no descriptor that a kernel could read from; for them each read is planned,
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +24,9 @@ from h5stream.compiled import _native as kernels
 from h5stream.engine.counters import clock
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import Bytes, Destination, Ranges, Task, Tools, chunk_by_chunk, row_by_row
+from h5stream.engine.tasks import Destination, Task, Tools, chunk_by_chunk, row_by_row
 from h5stream.errors import SourceError
+from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DatasetPart, Target
 from h5stream.storage.source import LOCAL_GAP_NBYTES, ByteSource, FilesBytes
@@ -173,6 +176,14 @@ class UnfilteredRows:
     def __init__(self, part: DatasetPart, source: ByteSource) -> None:
         self.part, self.reach = part, reach_of(part, source.gap_nbytes)
         self._has_descriptor, self._are_many = source.has_descriptor, isinstance(source, FilesBytes)
+        # Where so few bytes of each row are wanted that rows are read one by one, there is nothing to keep together.
+        reads_along = self.reach.gap_nbytes + int(self.reach.extents[:, 2].min()) >= self.reach.stride
+        self._takes_spans = source.has_descriptor and reads_along
+        self._offsets: Any = memoryview(self.reach.offsets)  # type: ignore[arg-type]  # quicker to look into
+        # Of a row that is one run of chunks that are all there: the chunk across it, its first byte, its bytes.
+        extents, runs = self.reach.extents, self.reach.runs
+        is_plain = len(runs) == 1 and runs[0, 3] == runs[0, 5] == 1 and not len(self.reach.numbers)
+        self._run = tuple(extents[0, :3].tolist()) if is_plain and len(self.reach.offsets) else None
 
     def __call__(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of the part, ascending, into tasks of about as many bytes."""
@@ -189,11 +200,9 @@ class UnfilteredRows:
 
     def _cut(self, placement: Placement) -> Placement:
         """Cut spans so that each lies in one chunk, and fits where it is read to unless that is its place."""
-        reach, first = self.reach, self.part.row_start
-        # Where so few bytes of each row are wanted that rows are read one by one, there is nothing to keep together.
-        reads_along = reach.gap_nbytes + int(reach.extents[:, 2].min()) >= reach.stride
-        if not self._has_descriptor or not reads_along:
+        if not self._takes_spans:
             return placement.each_row().ascending()
+        reach, first = self.reach, self.part.row_start
         cut = placement.cut_every(reach.chunk_rows, first)
         return cut if reach.whole_rows else cut.cut_every(reach.most_rows, first)
 
@@ -205,43 +214,71 @@ class UnfilteredRows:
         apart = functools.partial(chunk_by_chunk, part=self.part)
         return Task(shared=placement, bring=self._read, apart=apart)
 
-    def _read(self, placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
-        """Let a kernel read rows and put them in their places."""
+    def _read(self, placement: Placement, destination: Destination, tools: Tools) -> None:
+        """Read rows and put them in their places."""
         began, counts = clock(), np.zeros(5, dtype=np.int64)
-        part, reach, room = self.part, self.reach, self.reach.scratch_nbytes
-        source, to = tools.sources[part.file], destination.of_each(reach.fields, placement)
-
-        def read() -> bool:
-            descriptor = source.descriptor()
-            assert descriptor is not None  # else the rows were planned otherwise
-            return bool(
-                kernels.read_rows(
-                    descriptor.number,
-                    reach.numbers,
-                    reach.offsets,
-                    reach.across,
-                    reach.chunk_rows,
-                    part.row_start,
-                    reach.stride,
-                    reach.extents,
-                    reach.runs,
-                    reach.fill_places,
-                    reach.fill_nbytes,
-                    address_of(tools.scratch.buffer("read", room)),
-                    room,
-                    reach.gap_nbytes,
-                    reach.whole_rows,
-                    counts,
-                    *to,
-                )
-            )
-
-        read_until_sound(read, source, tools, counts)
+        source, to = tools.sources[self.part.file], destination.of_each(self.reach.fields, placement)
+        read_until_sound(lambda: self._let_read(source, tools.scratch, counts, to), source, tools, counts)
         tools.tally.read_in_part(began, *counts[:3].tolist())
 
-    def _read_files(
-        self, placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools
-    ) -> None:
+    def _let_read(self, source: ByteSource, scratch: DecodeScratch, counts: Ints, to: tuple[Any, ...]) -> bool:
+        """Let a kernel read rows to where they go; tell whether all of it was read."""
+        reach, room, descriptor = self.reach, self.reach.scratch_nbytes, source.descriptor()
+        assert descriptor is not None  # else the rows were planned otherwise
+        return bool(
+            kernels.read_rows(
+                descriptor.number,
+                reach.numbers,
+                reach.offsets,
+                reach.across,
+                reach.chunk_rows,
+                self.part.row_start,
+                reach.stride,
+                reach.extents,
+                reach.runs,
+                reach.fill_places,
+                reach.fill_nbytes,
+                address_of(scratch.buffer("read", room)),
+                room,
+                reach.gap_nbytes,
+                reach.whole_rows,
+                counts,
+                *to,
+            )
+        )
+
+    def read(self, first: int, values: Sequence[Any], source: ByteSource, own: Any) -> bool:
+        """Read consecutive rows to an array for each field of the layout; tell whether all of it was read."""
+        reach, value, done = self.reach, values[self.reach.fields[0]], 0
+        count, held = len(value), source.descriptor()
+        assert held is not None  # else the rows were planned otherwise
+        chunk, inside = divmod(first - self.part.row_start, reach.chunk_rows)
+        if self._run is None or (count > 1 and not reach.whole_rows):
+            return self._read_spans(first, count, values, source, own.scratch)
+        across, begin, nbytes = self._run
+        while done < count:
+            some = min(count - done, reach.chunk_rows - inside)
+            at = self._offsets[chunk * reach.across + across] + inside * reach.stride + begin
+            if os.preadv(held.number, [value[done : done + some]], at) != some * nbytes:
+                return False
+            chunk, inside, done = chunk + 1, 0, done + some
+        return True
+
+    def _read_spans(
+        self, first: int, count: int, values: Sequence[Any], source: ByteSource, scratch: DecodeScratch
+    ) -> bool:
+        rows, lengths, zero = np.array([first]), np.array([count]), np.zeros(1, dtype=np.int64)
+        to: tuple[Any, ...] = (rows, lengths, zero, zero)
+        is_one = (first - self.part.row_start) % self.reach.chunk_rows + count <= self.reach.chunk_rows
+        if not (is_one and self._takes_spans and (self.reach.whole_rows or count <= self.reach.most_rows)):
+            cut = self._cut(Placement(rows=rows, counts=lengths, batch=zero, within=zero))
+            cut = replace(cut, within=cut.rows - first)
+            to = cut.rows, cut.lengths, cut.batch, cut.within
+        offsets = np.array([address_of(values[field]) for field in self.reach.fields])
+        row_nbytes = np.array([values[field].nbytes // count for field in self.reach.fields])
+        return self._let_read(source, scratch, np.zeros(5, dtype=np.int64), (*to, zero, offsets, row_nbytes))
+
+    def _read_files(self, placement: Placement, destination: Destination, tools: Tools) -> None:
         """Read of each row's own file what is wanted at once, and put all of that in its places."""
         reach, index, source = self.reach, self.part.chunk_index, tools.sources[self.part.file]
         assert isinstance(source, FilesBytes)
@@ -280,9 +317,9 @@ class UnfilteredRows:
         offset[there] = index.offset[entry[there]] + skipped[there]
         nbytes = (rows[high - 1] - rows[low]) * reach.stride + extents[extent, 2]
 
-        def place(placement: Placement, stored: Iterator[Bytes], destination: Destination, tools: Tools) -> None:
-            """Put the rows of one stretch after the other in their places."""
-            columns = (low, high, extent, there)
+        def place(placement: Placement, destination: Destination, tools: Tools) -> None:
+            """Read the rows of one stretch after the other and put them in their places."""
+            columns, stored = (low, high, extent, there), tools.read(part.file, *reads)
             for begin, end, number, is_there in zip(*(each.tolist() for each in columns), strict=True):
                 rows, source = placement[begin:end], 0
                 if is_there:
@@ -299,5 +336,5 @@ class UnfilteredRows:
             for one in chunk_by_chunk(task, part):
                 yield self._stretches(one.placement)
 
-        reads = Ranges(file=part.file, offsets=offset[there].tolist(), nbytes=nbytes[there].tolist())
-        return Task(shared=placement, bring=place, ranges=lambda: reads, apart=apart)
+        reads = offset[there].tolist(), nbytes[there].tolist()
+        return Task(shared=placement, bring=place, apart=apart)
