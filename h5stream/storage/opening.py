@@ -45,6 +45,7 @@ from h5stream.storage.lookups import Key, LookedUp, aligned, counted, forget, sh
 from h5stream.storage.names import Names
 from h5stream.storage.objects import attributes_of, files_of, kept_or_anew, lacks, objects_of
 from h5stream.storage.places import Files, OpenFile, open_hdf5
+from h5stream.storage.remote import is_address
 from h5stream.storage.source import FilesIdentity
 from h5stream.storage.sparse import SparseEntry
 from h5stream.storage.whereabouts import RawFile
@@ -196,6 +197,8 @@ def _together(asked: Asked, every: Files, samples: Objects, guard: Guard) -> _Pa
     if any(isinstance(one, Padding) or (of_files and isinstance(one, SourceNumber)) for one in asked.shape.fields):
         return None
     if any(isinstance(one, Field) and (one.is_looked_up or (of_files and one.decode)) for one in asked.shape.fields):
+        return None
+    if of_files and any(is_address(path) for path in asked.paths):
         return None
     if of_files:
         identity = FilesIdentity.of(every.identities[: every.named])  # type: ignore[arg-type]
