@@ -35,6 +35,7 @@ from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, r
 from h5stream.storage.joining import joined_layout
 from h5stream.storage.layout import DIRECT, HEAP, FieldLayout, SampleLayout
 from h5stream.storage.opening import open_layout
+from h5stream.storage.remote import opened_with
 from h5stream.storage.whereabouts import FILES
 from h5stream.structure import as_numpy, sample_of, samples_of, with_tensors
 
@@ -112,6 +113,10 @@ class H5Dataset(Dataset[Any]):
     numpy : bool
         Give NumPy arrays and scalars instead of tensors when this object is indexed: for a ``__getitem__`` that was
         written for h5py and goes on with ``.astype``. A loader gives tensors all the same.
+    storage_options : dict or store, optional
+        What opens the stores of addresses such as ``"s3://bucket/a.h5"``: options of obstore's `from_url` (``config``,
+        ``client_options``, ``retry_config``, ``region`` and other options of that store), or an obstore store. By
+        default the environment's.
 
     Attributes
     ----------
@@ -150,11 +155,13 @@ class H5Dataset(Dataset[Any]):
         samples: SampleKind | None = None,
         allow_external: bool = False,
         numpy: bool = False,
+        storage_options: Any = None,
     ) -> None:
         known = source if isinstance(source, _Known) else _known_of(source, fields)
         if known is None:
-            asked = read_request(cast(Source, source), fields)
-            layout = open_layout(asked, samples=samples, allow_external=allow_external)
+            with opened_with(storage_options):
+                asked = read_request(cast(Source, source), fields)
+                layout = open_layout(asked, samples=samples, allow_external=allow_external)
             known = _Known(layout, None, numpy, BlockCache(), ((replace(asked, shape=layout.shape), samples),))
         elif samples is not None:
             raise OptionError("samples= belongs to the H5Dataset that was given; say there what a sample is")

@@ -23,7 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.storage.names import Names
-from h5stream.storage.source import FileIdentity, FilesIdentity, SourceIdentity
+from h5stream.storage.remote import ObjectIdentity, is_address
+from h5stream.storage.source import FileIdentity, FilesIdentity, SourceIdentity, identity_of
 
 SWITCH = "H5STREAM_CATALOGUE"
 """The environment variable that switches it off, as 0."""
@@ -64,15 +65,15 @@ class Catalogue:
         self._about: dict[str, Any] = {}
         self._changed_ns = 0
         folder = catalogue_folder()
-        if folder is None or not isinstance(identity, (FileIdentity, FilesIdentity)):
+        if folder is None or not isinstance(identity, (FileIdentity, FilesIdentity, ObjectIdentity)):
             return
         self._about = {"version": _VERSION, "of": of, "fields": fields, "missing": missing, **_about(identity)}
-        self._changed_ns = self._about["mtime_ns"]
+        self._changed_ns = self._about.get("mtime_ns", 0)
         if isinstance(identity, FilesIdentity):
             self._about["files"] = identity.digest
             self._changed_ns = int(identity.mtimes.max())
         asked = _digest(json.dumps([of, fields, missing]))
-        self._path = folder / f"{_digest(os.path.realpath(identity.path))}-{asked}.zip"
+        self._path = folder / f"{_digest(_realpath(identity.path))}-{asked}.zip"
         with contextlib.suppress(*_DAMAGE):
             found, about = _read(self._path)
             if {key: about.get(key) for key in self._about} == self._about:
@@ -163,7 +164,7 @@ def catalogue_folder() -> Path | None:
 
 def kept_of(path: str) -> list[Kept]:
     """List the catalogues that are kept of a file; damaged ones are left out."""
-    now, found = _about(FileIdentity.of(path)), list[Kept]()
+    now, found = _about(identity_of(path)), list[Kept]()
     for one in _archives_of(path):
         with contextlib.suppress(*_DAMAGE):
             with zipfile.ZipFile(one) as archive:
@@ -194,7 +195,7 @@ def forget(path: str) -> int:
 
 def _archives_of(path: str) -> list[Path]:
     folder = catalogue_folder()
-    return [] if folder is None else sorted(folder.glob(f"{_digest(os.path.realpath(path))}-*.zip"))
+    return [] if folder is None else sorted(folder.glob(f"{_digest(_realpath(path))}-*.zip"))
 
 
 def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -219,9 +220,16 @@ def _make_room(folder: Path, nbytes: int) -> None:
             left -= size
 
 
-def _about(identity: FileIdentity | FilesIdentity) -> dict[str, Any]:
+def _realpath(path: str) -> str:
+    return path if is_address(path) else os.path.realpath(path)
+
+
+def _about(identity: SourceIdentity) -> dict[str, Any]:
     """Return what a file is, or the first of several."""
     identity = identity.at(0)[0]
+    if isinstance(identity, ObjectIdentity):
+        return {"size": identity.size, "etag": identity.etag}
+    assert isinstance(identity, FileIdentity)
     return {"size": identity.size, "mtime_ns": identity.mtime_ns, "inode": identity.inode}
 
 

@@ -20,7 +20,8 @@ import h5py
 
 from h5stream.errors import ExternalDataError, NotHDF5Error, TruncatedFileError
 from h5stream.storage.handles import DAMAGE, open_file
-from h5stream.storage.source import no_such_file
+from h5stream.storage.remote import is_address
+from h5stream.storage.source import absolute, no_such_file
 
 _MOST_LINKS = 32
 """Links that are followed in a row; libhdf5 gives up after 16."""
@@ -36,11 +37,11 @@ class Guard:
     @classmethod
     def for_paths(cls, paths: tuple[str, ...], *, allow_external: bool) -> Guard:
         """Make the guard of a set of files."""
-        return cls(opened=frozenset(os.path.abspath(p) for p in paths), allow_external=allow_external)
+        return cls(opened=frozenset(absolute(p) for p in paths), allow_external=allow_external)
 
     def check_links(self, file: Any, name: str, path: str) -> None:
         """Refuse a name that leads out of the opened files, however many links stand before the one that does."""
-        if not self.allow_external:
+        if not self.allow_external or is_address(path):
             with _damage_ignored():
                 self._follow(file, name, path, _MOST_LINKS)
 
@@ -66,7 +67,7 @@ class Guard:
 
     def check_data(self, dataset: Any, name: str, path: str) -> None:
         """Refuse a dataset whose bytes lie in files that were not opened."""
-        if not self.allow_external:
+        if not self.allow_external or is_address(path):
             self._check_data(dataset, name, path, seen=set())
 
     def _check_data(self, dataset: Any, name: str, path: str, *, seen: set[tuple[str, str]]) -> None:
@@ -77,13 +78,15 @@ class Guard:
                 _refuse(path, name, f"field {name!r} has the {what}", target)
             if (inside, source) not in seen:
                 seen.add((inside, source))
-                is_own = inside == os.path.abspath(path)
+                is_own = inside == absolute(path)
                 with contextlib.nullcontext(dataset.file) if is_own else open_file(inside) as file:
                     self._check_source(file, inside, source, seen)
 
     def _opened_path(self, target: str, path: str) -> str | None:
         """Return the path of an opened file that a virtual source names, None if it is not one of them."""
-        here = os.path.abspath(path)
+        here = absolute(path)
+        if is_address(path):  # libhdf5 would read the object itself in place of another
+            return here if target == "." else None
         there = here if target == "." else os.path.abspath(os.path.join(os.path.dirname(here), target))
         return there if there == here or there in self.opened else None
 
@@ -150,9 +153,11 @@ def _refuse_link(path: str, link: str, target: str) -> NoReturn:
 
 
 def _refuse(path: str, name: str, what: str, target: str) -> NoReturn:
+    way_out = "pass allow_external=True if you trust the file"
+    if is_address(path):
+        way_out = "of an object in a store it cannot be followed: copy the files to a disk (h5stream stage)"
     raise ExternalDataError(
-        f"{path!r}: {what} {target!r}. Data outside the opened files is refused; pass allow_external=True if you trust "
-        "the file.",
+        f"{path!r}: {what} {target!r}. Data outside the opened files is refused; {way_out}.",
         file=path,
         field=name,
         target=target,

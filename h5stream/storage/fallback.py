@@ -25,6 +25,7 @@ from h5stream.storage.handles import open_file, watch
 from h5stream.storage.images import MOST_NBYTES
 from h5stream.storage.index import COMPARED_NBYTES, ChunkIndex, read_stored_chunk
 from h5stream.storage.layout import DIRECT, DatasetPart, SampleLayout
+from h5stream.storage.remote import check_reads
 from h5stream.storage.rowbox import columns_of
 from h5stream.storage.source import FilesIdentity, SourceIdentity, bytes_at
 
@@ -139,6 +140,7 @@ class H5pyReader:
             except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
                 if dataset is not None and (self._datasets.get((part.file, part.path)) is not dataset or not dataset):
                     continue  # another thread closed it
+                check_reads(path)
                 said = _SYSTEM_ERROR.search(str(error))
                 if said is None:
                     raise CorruptChunkError(f"{what}: {error}", file=path, field=part.path, chunk=start) from error

@@ -13,6 +13,7 @@ import h5py
 from h5py import h5f, h5fd
 
 from h5stream.errors import OptionError, SourceNotFoundError
+from h5stream.storage.remote import is_address, matches
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 
@@ -62,6 +63,11 @@ def paths_of(given: Any, known: Named | None) -> list[str]:
     if known is not None:
         return [known.path]
     path = checked_path(given)
+    if is_address(path):
+        found = matches(path) if glob.has_magic(path) else [path]
+        if not found:
+            raise SourceNotFoundError(f"no object matches {path!r}", file=path)
+        return found
     if os.path.exists(path) or not glob.has_magic(path):
         return [path]
     found = sorted(glob.glob(path, recursive=True))
@@ -74,11 +80,13 @@ def checked_path(given: Any) -> str:
     """Return a path as text, a leading ``~`` expanded; refuse what is none and say what to do instead."""
     if isinstance(given, str | bytes | os.PathLike):
         path = os.fsdecode(given)
+        if is_address(path):
+            return path
         address = _ADDRESS.match(path)
         if address and not os.path.exists(path):
             raise OptionError(
-                f"{path!r} is an address, and h5stream reads local files: "
-                + ("leave out 'file://'" if address[1] == "file" else "download it, or mount it as a folder, first")
+                f"{path!r} is an address that h5stream does not read: "
+                + ("leave out 'file://'" if address[1] == "file" else "s3://, gs://, az://, https:// and hf:// are")
             )
         return os.path.expanduser(path) if path.startswith("~") and not os.path.exists(path) else path
     if _is_array(given):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from h5stream.compiled._native import read_objects
 from h5stream.storage import elements
 from h5stream.storage.headers import Superblock
-from h5stream.storage.source import LOCAL_GAP_NBYTES, SourceIdentity
+from h5stream.storage.source import LOCAL_GAP_NBYTES, ByteSource, Descriptor, SourceIdentity
 from h5stream.storage.templates import NOWHERE
 
 Bytes = NDArray[np.uint8]
@@ -29,6 +30,9 @@ TAKEN_APART = 1 << 20
 
 HEADER_NBYTES = 16
 """Of a collection, and of an object in one."""
+
+_FETCHED_NBYTES = 4096
+"""Of a collection whose size is not known: what libhdf5 makes them, where no value needs more."""
 
 ROOM_NBYTES = 512 * 1024
 """Collections that are read together, at most: as much as a core's own cache holds."""
@@ -68,31 +72,51 @@ class HeapValues:
         return max(ROOM_NBYTES, 2 * HEADER_NBYTES + -(-largest // 8) * 8)
 
     def read(
-        self, descriptor: int, chosen: Ints, targets: Ints, wanted: Ints, room: Bytes
+        self, source: ByteSource, chosen: Ints, targets: Ints, wanted: Ints, room: Bytes
     ) -> tuple[NDArray[np.bool_], tuple[int, int]]:
         """Copy some values to memory, without the GIL."""
         order = np.argsort(self.address[chosen], kind="stable")
         ours, file = chosen[order], self.superblock
+        address, size, held = self.address[ours], file.file_nbytes, source.descriptor()
+        if held is None:
+            held, address, size = self._fetched(source, address)
         failed = np.zeros(len(ours), dtype=bool)
         counts = read_objects(
-            descriptor, file.file_nbytes, file.length_nbytes, self.address[ours], self.index[ours].astype(np.int64),
+            held.number, size, file.length_nbytes, address, self.index[ours].astype(np.int64),
             self.nbytes_of(ours), wanted[order], targets[order], room, LOCAL_GAP_NBYTES, failed,
         )  # fmt: skip
         found = np.zeros_like(failed)
         found[order] = failed
         return found, counts
 
+    def _fetched(self, source: ByteSource, address: Ints) -> tuple[Descriptor, Ints, int]:
+        """Fetch the collections at ascending addresses into a file of memory; gives where each lies there, too."""
+        long, end = self.superblock.length_nbytes, self.superblock.file_nbytes
+        begins = np.unique(address[address >= 0])
+        heads = [bytearray(min(_FETCHED_NBYTES, end - begin)) for begin in begins.tolist()]
+        source.read_many(begins.tolist(), [memoryview(head) for head in heads])
+        sizes = [int.from_bytes(head[8 : 8 + long], "little") if head[:4] == b"GCOL" else 0 for head in heads]
+        known = zip(begins.tolist(), heads, sizes, strict=True)
+        left = [
+            (begin + len(head), bytearray(size - len(head)) if len(head) < size <= end - begin else bytearray())
+            for begin, head, size in known
+        ]
+        source.read_many([begin for begin, _ in left], [memoryview(rest) for _, rest in left])
+        held = Descriptor(os.memfd_create("h5stream-heap"))
+        places = np.cumsum([0, *(len(head) + len(rest) for head, (_, rest) in zip(heads, left, strict=True))])
+        for place, head, (_, rest) in zip(places.tolist(), heads, left, strict=False):
+            os.pwrite(held.number, head + rest, place)
+        there = places[np.minimum(np.searchsorted(begins, address), max(0, len(begins) - 1))]
+        return held, np.where(address >= 0, there, address), int(places[-1])
+
     def one(self, identity: SourceIdentity, number: int) -> Bytes:
         """Return the bytes of one value, without asking h5py; none where it cannot be had."""
         memory = np.zeros(int(self.nbytes_of(number)), dtype=np.uint8)
         source, chosen = identity.open(), np.array([number])
         try:
-            descriptor = source.descriptor()
-            if descriptor is None:
-                return memory[:0]
             where = np.array([memory.__array_interface__["data"][0]])
             room = np.empty(self.room_nbytes, dtype=np.uint8)
-            failed, _ = self.read(descriptor.number, chosen, where, np.array([memory.nbytes]), room)
+            failed, _ = self.read(source, chosen, where, np.array([memory.nbytes]), room)
         finally:
             source.close()
         return memory[:0] if failed[0] else memory

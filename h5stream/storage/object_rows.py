@@ -8,7 +8,6 @@ their last chunk there are gaps, in which no sample has rows.
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +20,7 @@ from h5stream.storage.index import ChunkIndex
 from h5stream.storage.layout import BLOCK_NBYTES, DECODED, DIRECT, HEAP, DatasetPart, Target
 from h5stream.storage.names import Names
 from h5stream.storage.rowbox import ColumnPiece, column_pieces
+from h5stream.storage.source import ByteSource
 from h5stream.storage.templates import NOWHERE
 from h5stream.storage.units import Chunks, EachBytes, Lying, Members, ObjectsOfFile, UnlikeError, inside_of
 
@@ -176,17 +176,16 @@ class ObjectValues(HeapValues):
         return 1
 
     def read(
-        self, descriptor: int, chosen: Ints, targets: Ints, wanted: Ints, room: Any
+        self, source: ByteSource, chosen: Ints, targets: Ints, wanted: Ints, room: Any
     ) -> tuple[NDArray[np.bool_], tuple[int, int]]:
         """Read some objects to memory; see `HeapValues.read`."""
-        failed, address = np.zeros(len(chosen), dtype=bool), self.address[chosen]
-        for k in np.argsort(address, kind="stable").tolist():
-            if address[k] >= 0:
-                memory: Any = (ctypes.c_uint8 * int(wanted[k])).from_address(int(targets[k]))
-                failed[k] = os.preadv(descriptor, [memory], int(address[k])) != wanted[k]
-            else:
-                failed[k] = address[k] != NOWHERE
-        return failed, (int(wanted[address >= 0].sum()), int((address >= 0).sum()))
+        address = self.address[chosen]
+        order = np.argsort(address, kind="stable")
+        some = order[(address[order] >= 0) & (wanted[order] > 0)]
+        known = zip(wanted[some].tolist(), targets[some].tolist(), strict=True)
+        memory: list[Any] = [(ctypes.c_uint8 * nbytes).from_address(at) for nbytes, at in known]
+        source.read_many(address[some].tolist(), [memoryview(one).cast("B") for one in memory])
+        return (address < 0) & (address != NOWHERE), (int(wanted[some].sum()), len(some))
 
 
 def bytes_of_each(

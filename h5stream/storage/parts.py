@@ -31,8 +31,9 @@ from h5stream.storage.handles import open_file
 from h5stream.storage.headers import superblock_of
 from h5stream.storage.index import COMPARED_NBYTES, INDEX_UNREADABLE, ChunkIndex, build_index, one_extent
 from h5stream.storage.layout import DECODED, DIRECT, HEAP, IN_EXTERNAL_FILES, IS_VIRTUAL, VIA_H5PY, DatasetPart, Target
+from h5stream.storage.remote import check_reads, is_address
 from h5stream.storage.rowbox import ColumnPiece, Columns, column_pieces
-from h5stream.storage.source import SourceIdentity, identity_of, no_such_file, not_permitted
+from h5stream.storage.source import SourceIdentity, absolute, identity_of, no_such_file, not_permitted
 
 WATCHED_FILES = 100
 """Files behind a virtual dataset that are looked at for changes: one look costs a microsecond or two, at each read."""
@@ -54,11 +55,14 @@ def open_hdf5(path: str) -> Iterator[Any]:
     except FileNotFoundError:
         raise no_such_file(path) from None
     except OSError as error:
+        check_reads(path)
         raise _explain_open_failure(path, error) from None
     with file:
         try:
             yield file
+            check_reads(path)
         except H5StreamError:
+            check_reads(path)
             raise
         except MemoryError as error:
             raise SourceError(
@@ -67,6 +71,7 @@ def open_hdf5(path: str) -> Iterator[Any]:
                 file=path,
             ) from error
         except (RuntimeError, OSError, KeyError, UnicodeError) as error:  # what h5py makes of libhdf5's failures
+            check_reads(path)
             raise SourceError(f"libhdf5 cannot read the structure of {path!r}: {error}", file=path) from error
 
 
@@ -78,7 +83,7 @@ def _explain_open_failure(path: str, error: OSError) -> SourceError:
         return TruncatedFileError(f"{path!r} is truncated: {text}. Copy it again from its source.", file=path)
     if "signature not found" in text:
         return NotHDF5Error(
-            f"{path!r} is not an HDF5 file: it has no HDF5 signature ({os.path.getsize(path)} bytes).", file=path
+            f"{path!r} is not an HDF5 file: it has no HDF5 signature ({identity_of(path).size} bytes).", file=path
         )
     return SourceError(f"libhdf5 cannot open {path!r}: {text}", file=path)
 
@@ -88,7 +93,7 @@ class Files:
 
     def __init__(self, paths: tuple[str, ...]) -> None:
         self.identities, self.named = [identity_of(path) for path in paths], len(paths)
-        self._numbers: dict[tuple[int, int], int] = {}
+        self._numbers: dict[Any, int] = {}
 
     def number_of(self, path: str) -> int:
         """Return a file's number; one that was not named is added."""
@@ -100,7 +105,9 @@ class Files:
         return number
 
 
-def _inode(path: str) -> tuple[int, int]:
+def _inode(path: str) -> Any:
+    if is_address(path):
+        return path
     try:
         stat = os.stat(path)
     except OSError:
@@ -146,7 +153,7 @@ class OpenFile:
             return here
         # libhdf5 knows a path in the other file only for what was not reached over a soft link in this one.
         found = self.file[without_soft_links(self.file, path)]
-        target, name = os.path.abspath(os.fsdecode(found.file.filename)), found.name
+        target, name = absolute(os.fsdecode(found.file.filename)), found.name
         self.guard.check_file(path, target, self.identity.path)
         number = self.files.number_of(target)  # the file as it was before it was opened by its own name
         file = self._linked.enter_context(open_hdf5(target))

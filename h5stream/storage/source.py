@@ -27,6 +27,7 @@ from h5stream.compiled._native import read_files
 from h5stream.errors import H5StreamError, SourceChangedError, SourceError, SourceNotFoundError, TruncatedFileError
 from h5stream.storage.handles import flush_written
 from h5stream.storage.names import Names
+from h5stream.storage.remote import ObjectIdentity, is_address
 
 _log = logging.getLogger("h5stream")
 
@@ -103,7 +104,12 @@ class ByteSource(Protocol):
 
 def identity_of(path: str) -> SourceIdentity:
     """Return the identity of a path, which says what kind of source its bytes come from."""
-    return FileIdentity.of(path)
+    return ObjectIdentity.of(path) if is_address(path) else FileIdentity.of(path)
+
+
+def absolute(path: str) -> str:
+    """Return a path that means the same wherever the process is; an address does."""
+    return path if is_address(path) else os.path.abspath(path)
 
 
 def bytes_at(identity: SourceIdentity, offset: int, nbytes: int) -> bytearray:

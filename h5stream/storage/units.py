@@ -28,7 +28,7 @@ from h5stream.storage.headers import ASK, LOT, Headers, chunks_of, read_headers
 from h5stream.storage.index import INDEX_UNREADABLE, beyond_end, fill_of, found_chunks, offset_of
 from h5stream.storage.names import Names
 from h5stream.storage.parts import open_hdf5
-from h5stream.storage.source import FileIdentity, FilesIdentity
+from h5stream.storage.source import FilesIdentity, identity_of
 from h5stream.storage.templates import (
     CHUNKED,
     COMPACT,
@@ -414,7 +414,7 @@ def asked_of(file: Any, name: str) -> StoredAs:
     if is_known:
         where = offset_of(opened)
     elif layout == h5py.h5d.COMPACT and 0 not in shape:
-        where = compact_offset(h5py.Dataset(opened), FileIdentity.of(path))
+        where = compact_offset(h5py.Dataset(opened), identity_of(path))
         is_known = where is not None
     if not is_known:  # it is a kind of its own, which is read as it is described
         return StoredAs(name, f"{path}:{name}", fill, shape, np.zeros((0, 4), np.int64), stored)

@@ -6,6 +6,7 @@ import collections
 import itertools
 import json
 import pickle
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -214,6 +215,20 @@ def staged(reading: Reading, options: dict[str, Any]) -> None:
     reading.check_once(found, dropped=reading.case["loader"].get("drop_last", False))
 
 
+def remote(reading: Reading, options: dict[str, Any]) -> None:
+    """Samples of the files as objects in a store."""
+    from obstore.store import LocalStore
+
+    there = reading.elsewhere(f"memory://{uuid.uuid4().hex}")
+    dataset = H5Dataset(there.source, **there.asked, storage_options=LocalStore(str(reading.folder)))
+    if len(dataset) != reading.count:
+        raise WrongError(f"{len(dataset)} samples instead of {reading.count}")
+    with reading.loader(dataset, shuffle=True) as loader:
+        epochs = [flat(numbers_in(loader, reading)) for _ in range(2)]
+    for found in epochs:
+        reading.check_once(found, dropped=reading.case["loader"].get("drop_last", False))
+
+
 def sized(reading: Reading, options: dict[str, Any]) -> None:
     """Batches of so many rows of a ragged field, with samples of like length or not."""
     reading.dataset()  # which may be refused: the model knows no samples then
@@ -312,6 +327,7 @@ FORMS: dict[str, Form] = {
     "drawn": drawn,
     "joined": joined,
     "staged": staged,
+    "remote": remote,
     "sized": sized,
     "transformed": transformed,
     "damaged": damaged,

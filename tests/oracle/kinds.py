@@ -433,6 +433,7 @@ def forms_of(rng: random.Random) -> list[dict[str, Any]]:
         "drawn": 1,
         "joined": 0.5,
         "staged": 0.5,
+        "remote": 1,
         "sized": 0.7,
         "transformed": 0.7,
     }

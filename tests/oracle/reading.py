@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ class Reading:
     """A case that lies in a folder, how it is opened, and what its samples must be."""
 
     def __init__(self, case: dict[str, Any], folder: Path) -> None:
-        self.case, self.folder = case, folder
+        self.case, self.folder, self.base = case, folder, str(folder)
         if not any(file.get("damaged") for file in case["files"]):  # of these h5py has nothing to say
             self.model = Model(case, folder)
         self.trees: dict[str, Any] = case["fields"]
@@ -30,18 +31,24 @@ class Reading:
         self.known: dict[Any, list[int]] | None = None
         self.alike: dict[int, list[int]] = {}
 
+    def elsewhere(self, base: str) -> Reading:
+        """Return the same case of files that are named in another place."""
+        there = copy.copy(self)
+        there.base = base
+        return there
+
     @property
     def source(self) -> Any:
         """What is opened: one path, or several."""
-        paths = [str(self.folder / name) for name in self.case["source"]]
+        paths = [f"{self.base}/{name}" for name in self.case["source"]]
         return paths[0] if len(paths) == 1 else paths
 
     @property
     def asked(self) -> dict[str, Any]:
         """The arguments that say what a sample is."""
-        fields = {name: built(tree, str(self.folder)) for name, tree in self.trees.items()}
+        fields = {name: built(tree, self.base) for name, tree in self.trees.items()}
         styled = {"dict": fields, "list": list(fields.values()), "one": next(iter(fields.values()))}[self.style]
-        return {"fields": styled, "samples": built(self.case.get("samples"), str(self.folder)), "allow_external": True}
+        return {"fields": styled, "samples": built(self.case.get("samples"), self.base), "allow_external": True}
 
     @property
     def count(self) -> int:

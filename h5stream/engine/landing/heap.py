@@ -115,11 +115,8 @@ class HeapRows:
     def _read(self, chosen: Ints, targets: Ints, wanted: Ints, tools: Tools) -> Ints:
         """Copy values to memory; gives those that h5py must be asked for."""
         began, heap = clock(), self._heap
-        descriptor = tools.sources[self._part.file].descriptor()
-        if descriptor is None:
-            return np.arange(len(chosen))
         room = tools.scratch.buffer("read", heap.room_nbytes)
-        failed, (nbytes, ranges) = heap.read(descriptor.number, chosen, targets, wanted, room)
+        failed, (nbytes, ranges) = heap.read(tools.sources[self._part.file], chosen, targets, wanted, room)
         tools.tally.read(began, nbytes, ranges)
         if self._layout.images is None:  # else it is counted as decoded
             tools.tally.used(nbytes, ranges)

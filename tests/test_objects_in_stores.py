@@ -1,0 +1,184 @@
+"""Files as objects in a store: the same samples as from the disk, few requests, and errors that name the object."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import pickle
+import random
+import threading
+
+import h5py
+import numpy as np
+import pytest
+from forking import in_forked_child
+from object_server import ObjectServer
+
+from h5stream import Bounds, Field, H5Dataset, H5StreamLoader, Objects, Sequences
+from h5stream.errors import ExternalDataError, OptionError, SourceChangedError, SourceError, SourceNotFoundError
+
+obstore = pytest.importorskip("obstore")
+
+SOON = {"max_retries": 2, "retry_timeout": datetime.timedelta(seconds=3)}
+ROWS = 6000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("objects")
+    rng = np.random.default_rng(0)
+    with h5py.File(folder / "a.h5", "w") as file:
+        x = rng.integers(0, 99, (ROWS, 32)).astype("f4")
+        file.create_dataset("x", data=x, chunks=(128, 32), compression="gzip", shuffle=True)
+        file["y"], file["offsets"] = np.arange(ROWS), np.arange(0, ROWS + 1, 10)
+        file.create_dataset("v", ROWS // 10, h5py.vlen_dtype("i2"))
+        for k in range(ROWS // 10):
+            file["v"][k] = np.arange(k % 9)
+        for k in range(40):
+            file[f"o/{k}"] = np.full((3, 2), k, "f4")
+            file[f"o/{k}"].attrs["label"] = k
+            file.create_dataset(f"e/{k}/x", data=np.full((20 + k, 4), k, "i4"), chunks=(8, 4), compression="lzf")
+    return folder
+
+
+@pytest.fixture
+def server(folder):
+    server = ObjectServer(folder)
+    yield server
+    server.close()
+
+
+KINDS = {
+    "rows": {"fields": ["x", "y"]},
+    "ragged": {"fields": {"x": Field("x", lookup=Bounds("offsets")), "v": Field("v", ragged="packed")}},
+    "objects": {"fields": {"x": ".", "label": "@label"}, "samples": Objects("o/*")},
+    "sequences": {"fields": "x", "samples": Sequences(8, of="e/*")},
+}
+
+
+def plain(value):
+    if isinstance(value, dict):
+        return {name: plain(inner) for name, inner in value.items()}
+    return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value.tolist()
+
+
+def epoch(source, **options):
+    with H5StreamLoader(source, 256, shuffle=True, seed=0, **options) as loader:
+        return [plain(batch) for batch in loader]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_are_those_of_the_file(folder, server, kind):
+    local = epoch(H5Dataset(folder / "a.h5", **KINDS[kind]))
+    assert epoch(H5Dataset(f"{server.url}/a.h5", **KINDS[kind])) == local
+
+
+def test_an_epoch_asks_for_stretches_and_not_for_chunks(server):
+    dataset = H5Dataset(f"{server.url}/a.h5", ["x", "y"])
+    assert len(server.asked) < 25
+    server.asked.clear()
+    epoch(dataset)
+    assert len(server.asked) < 10
+
+
+def test_a_state_goes_on_from_the_other_kind_of_source(folder, server):
+    local = H5StreamLoader(folder / "a.h5", 512, shuffle=True, seed=3, fields=["x", "y"])
+    batches = iter(local)
+    taken = [next(batches)[1].tolist() for _ in range(4)]
+    with H5StreamLoader(f"{server.url}/a.h5", 512, shuffle=True, seed=3, fields=["x", "y"]) as other:
+        other.load_state_dict(local.state_dict())
+        taken += [batch[1].tolist() for batch in other]
+    local.close()
+    assert sorted(row for batch in taken for row in batch) == list(range(ROWS))
+
+
+def test_a_pattern_lists_the_store(folder):
+    store = obstore.store.LocalStore(str(folder.parent))
+    dataset = H5Dataset(f"memory://here/{folder.name}/[ab]*.h5", "y", storage_options=store)
+    assert dataset[:].tolist() == list(range(ROWS))
+    with pytest.raises(SourceNotFoundError, match="no object matches 'memory://here/none"):
+        H5Dataset("memory://here/none/*.h5", "y", storage_options=store)
+    with pytest.raises(OptionError, match="a web server has no list"):
+        H5Dataset("https://localhost/*.h5", "y")
+
+
+@pytest.mark.parametrize("fault", [503, 429, "short"])
+def test_a_store_that_fails_now_and_then_is_asked_again(folder, server, fault):
+    draw = random.Random(1)
+    server.fault = lambda *_: fault if draw.random() < 0.2 else None
+    assert epoch(H5Dataset(f"{server.url}/a.h5", ["x", "y"])) == epoch(H5Dataset(folder / "a.h5", ["x", "y"]))
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [(403, "does not let .* be read"), (404, "there is no object"), (503, "failed: .*503"), ("stall", "failed: ")],
+)
+@pytest.mark.parametrize("when", ["opening", "reading"])
+def test_a_store_that_always_fails_is_named_at_the_batch_that_needed_it(server, fault, said, when):
+    options = {"client_options": {"timeout": "0.5s"}, "retry_config": SOON}
+    address = f"{server.url}/a.h5"
+    if when == "opening":
+        server.fault = lambda *_: fault
+        with pytest.raises(SourceError, match=said) as caught:
+            H5Dataset(address, "x", storage_options=options)
+    else:
+        dataset = H5Dataset(address, "x", storage_options=options)
+        server.fault = lambda *_: fault
+        with pytest.raises(SourceError, match=said) as caught:
+            epoch(dataset)
+    assert address in str(caught.value)
+    assert caught.value.file == address
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("h5stream-source")]
+
+
+def test_an_object_that_changes_is_an_error_and_no_mixture(tmp_path):
+    server = ObjectServer(tmp_path)
+    for k in range(2):
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file.create_dataset("x", data=np.full((3000, 4), k, "f4"), chunks=(100, 4))
+        if k == 0:
+            dataset = H5Dataset(f"{server.url}/a.h5", "x")
+    with pytest.raises(SourceChangedError, match="changed while it was being read"):
+        epoch(dataset)
+    server.close()
+
+
+def test_no_credential_is_in_what_is_kept_or_said(server, caplog):
+    headers = {"default_headers": {"authorization": "Bearer hushhush"}}
+    dataset = H5Dataset(f"{server.url}/a.h5", ["x", "y"], storage_options={"client_options": headers})
+    loader = H5StreamLoader(dataset, 256, seed=0)
+    next(iter(loader))
+    told = [pickle.dumps(dataset), repr(dataset).encode(), repr(loader.state_dict()).encode(), caplog.text.encode()]
+    server.fault = lambda *_: 403
+    with pytest.raises(SourceError) as caught:
+        dataset[[7, 3000]]
+    loader.close()
+    assert b"hushhush" not in b"".join([*told, str(caught.value).encode(), repr(dataset.layout.files).encode()])
+    with pytest.raises(OptionError, match=r"followed by a query") as caught:
+        H5Dataset(f"{server.url}/a.h5?key=hushhush", "x")
+    assert "hushhush" not in str(caught.value)
+
+
+def test_a_forked_child_is_told_how_to_start_workers(server):
+    dataset = H5Dataset(f"{server.url}/a.h5", "y")
+    dataset[0]
+
+    def read():
+        with pytest.raises(SourceError, match="multiprocessing_context='spawn'"):
+            dataset[[5, 4000]]
+        return os.getpid()
+
+    assert in_forked_child(read) != os.getpid()
+
+
+def test_what_leads_out_of_an_object_is_refused(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = h5py.ExternalLink("b.h5", "x")
+        file.create_dataset("outside", shape=(3,), dtype="u1", external=[("raw.bin", 0, 3)])
+    with h5py.File(tmp_path / "b.h5", "w") as file:
+        file["x"] = np.arange(3)
+    (tmp_path / "raw.bin").write_bytes(b"123")
+    store = obstore.store.LocalStore(str(tmp_path))
+    for field in ("x", "outside"):
+        with pytest.raises(ExternalDataError, match="cannot be followed"):
+            H5Dataset("memory://out/a.h5", field, storage_options=store, allow_external=True)
