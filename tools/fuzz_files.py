@@ -300,10 +300,8 @@ def read_values_alone(path: Path) -> list[Any]:
     edges = np.append(0, np.cumsum(heap.nbytes_of(every)))
     memory = np.full(int(edges[-1]) + 16, 0xAB, dtype=np.uint8)
     targets = memory.ctypes.data + edges[:-1]
-    descriptor = source.descriptor()
-    assert descriptor is not None
     room = np.empty(heap.room_nbytes, dtype=np.uint8)
-    failed, _ = heap.read(descriptor.number, every, targets, np.diff(edges), room)
+    failed, _ = heap.read(source, every, targets, np.diff(edges), room)
     if (memory[-16:] != 0xAB).any():
         raise AssertionError("something was written behind the values")
     found = [memory[edges[k] : edges[k + 1]].tobytes() for k in range(part.rows)]

@@ -46,7 +46,9 @@ _FIRST_BLOCKS, _MOST_BLOCKS = 4, 16
 HELD_NBYTES = 64 * 1024 * 1024
 """Bytes of blocks that a process holds."""
 
-_ADDRESS = re.compile(r"(s3a?|gs|gcs|az|azure|abfss?|adl|https?|hf|memory)://([^/?#]*)/?(.*)", re.DOTALL)
+SCHEMES = "(?:s3a?|gs|gcs|az|azure|abfss?|adl|https?|hf|memory)"
+"""How addresses begin."""
+_ADDRESS = re.compile(rf"({SCHEMES})://([^/?#]*)/?(.*)", re.DOTALL)
 _HUB = re.compile(r"datasets/([^/]+/[^/@]+)(?:@([^/]+))?/(.+)")
 
 _RETRIES = {
@@ -160,6 +162,8 @@ def _without_keys(error: BaseException) -> str:
     """Return what an error says, without what may be a key: queries, and what stands before an @."""
     said = re.sub(r"\?[^\s\"')]*", "?...", str(error))
     said = re.sub(r"//[^/@\s]*@", "//...@", said)
+    if "169.254.169.254" in said or "metadata.google" in said:  # where a machine of a cloud is asked for its own
+        return "there are no credentials; for a public bucket storage_options={'skip_signature': True}"
     return said.splitlines()[0][:300] if said else type(error).__name__
 
 
@@ -247,7 +251,6 @@ class ObjectBytes:
     """
 
     gap_nbytes = GAP_NBYTES
-    concurrency = CONCURRENCY
     has_descriptor = False
 
     def __init__(self, identity: ObjectIdentity) -> None:

@@ -13,6 +13,7 @@ import difflib
 import hashlib
 import logging
 import os
+import re
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -27,7 +28,7 @@ from h5stream.compiled._native import read_files
 from h5stream.errors import H5StreamError, SourceChangedError, SourceError, SourceNotFoundError, TruncatedFileError
 from h5stream.storage.handles import flush_written
 from h5stream.storage.names import Names
-from h5stream.storage.remote import ObjectIdentity, is_address
+from h5stream.storage.remote import SCHEMES, ObjectIdentity, is_address
 
 _log = logging.getLogger("h5stream")
 
@@ -146,6 +147,9 @@ def stat_of(path: str) -> os.stat_result:
 
 def no_such_file(path: str) -> SourceNotFoundError:
     """Return the error of a path that leads nowhere; it names the file beside it that may be meant."""
+    if re.search(rf"(^|/){SCHEMES}:/", path):
+        said = "is the address of an object in a store, which H5Dataset and H5StreamLoader read, and nothing else yet"
+        return SourceNotFoundError(f"{path!r} {said}; copy it to a disk first", file=path)
     folder, name = os.path.split(path)
     stem, end = os.path.splitext(name)
     with contextlib.suppress(OSError):
