@@ -614,9 +614,9 @@ class H5Dataset(Dataset[Any]):
         SourceChangedError, CorruptChunkError
             If a file is not what was opened, or its bytes do not decode.
         """
-        return self.read_numbers(self._row_numbers(rows))
+        return self._read(self._row_numbers(rows))
 
-    def read_numbers(self, numbers: Places, tally: Tally | None = None) -> Any:
+    def _read(self, numbers: Places, tally: Tally | None = None) -> Any:
         """Read samples by their numbers in the files, and count what that takes."""
         count = len(numbers)
         # As narrow as plans want them: finding that out afterwards costs more than reading a few thousand rows.
@@ -660,20 +660,25 @@ class H5Dataset(Dataset[Any]):
         if values is not None:
             return self.layout.assemble(values)
         if self.layout.space is not None:
-            return sample_of(self.read_numbers(np.array([row])), 0)
+            return sample_of(self._read(np.array([row])), 0)
         part = self.layout.leading[bisect.bisect_right(self.layout.file_starts, row) - 1]
         block_nbytes = part.chunk_rows * self.layout.row_nbytes
         if part.access in (DIRECT, HEAP) or block_nbytes > _CACHED_BLOCK_NBYTES:
-            return sample_of(self.read_numbers(np.array([row])), 0)
+            return sample_of(self._read(np.array([row])), 0)
         first = part.row_start + (row - part.row_start) // part.chunk_rows * part.chunk_rows
         block = self._cache.get((first, self._seed_and_epoch))
         if block is None:
             last = min(first + part.chunk_rows, part.row_start + part.rows)
-            block = self.read_numbers(np.arange(first, last, dtype=np.int64))
+            block = self._read(np.arange(first, last, dtype=np.int64))
             self._cache.put((first, self._seed_and_epoch), block)
         else:
             self._check_unchanged(np.array([row]))
         return with_tensors(sample_of(block, row - first), _copied)
+
+
+def read_counted(dataset: H5Dataset, numbers: NDArray[np.int64], tally: Tally) -> None:
+    """Read samples by their numbers in the files, and count what that takes."""
+    dataset._read(numbers, tally)
 
 
 def values_of(dataset: H5Dataset, name: str | Field, what: str) -> tuple[FieldLayout, Iterator[tuple[int, Any]]]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from h5stream import allowance
 from h5stream.advice.listing import DatasetEntry, describe_dataset
-from h5stream.dataset import H5Dataset
+from h5stream.dataset import H5Dataset, read_counted
 from h5stream.engine.counters import Tally
 from h5stream.engine.footprint import Footprint, Sizing
 from h5stream.engine.landing.unfiltered import reach_of
@@ -653,7 +653,7 @@ def _counted(dataset: H5Dataset, pieces: Sequence[Ints]) -> tuple[float, float, 
     tally, until, done = Tally(), time.monotonic() + SECONDS, 0
     # In an order of which every part is like the whole.
     for k in np.random.default_rng(0).permutation(len(pieces)).tolist():
-        dataset.read_numbers(pieces[k], tally)
+        read_counted(dataset, pieces[k], tally)
         done += len(pieces[k])
         if time.monotonic() > until:
             break
