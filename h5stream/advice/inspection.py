@@ -83,10 +83,9 @@ def inspect_file(
     sample, advice, lines = None, tuple[Advice, ...](), Lines()
     try:
         if names:
-            wanted = [fields_from_text(form) for form in forms.values()]
             row_nbytes = sum(by_path[name].row_nbytes for name in names if name in by_path)
             sample, advice = cost_sample(
-                H5Dataset(path, wanted, allow_external=allow_external),
+                H5Dataset(path, [*map(fields_from_text, forms.values())], allow_external=allow_external),
                 entries,
                 fields=names,
                 chosen_by=chosen_by,
