@@ -215,7 +215,12 @@ def cost_sample(
     # A window of all rows is as good as it gets, however few blocks there are.
     is_few = size.window_rows < layout.rows and is_weak(shuffle.blocks_per_window, shuffle.blocks)
     advice = _layout_advice(stored, shuffle, batch_rows, is_few)
-    return sample, (*_budget_advice(memory_budget, size.memory_budget), *advice)
+    if size.memory_budget > memory_budget:
+        may, least = text_of_bytes(memory_budget), text_of_bytes(size.memory_budget)
+        problem = f"the loader may take {may} here and would refuse: it needs {least}"
+        way_out = f"pass memory_budget={size.memory_budget} or more, or a smaller batch_size"
+        advice.insert(0, Advice(key="budget_too_small", fields=(), problem=problem, way_out=way_out))
+    return sample, tuple(advice)
 
 
 def _windows(
@@ -573,17 +578,6 @@ def _layout_advice(stored: Sequence[_Stored], shuffle: Shuffle, batch_rows: int,
         )
         found.append(advice)
     return sorted(found, key=lambda one: one.costs != EVERY_EPOCH)
-
-
-def _budget_advice(budget: int, needed: int) -> Iterator[Advice]:
-    if needed > budget:
-        yield Advice(
-            key="budget_too_small",
-            fields=(),
-            problem=f"the loader may take {text_of_bytes(budget)} here and would refuse: it needs "
-            f"{text_of_bytes(needed)}",
-            way_out=f"pass memory_budget={needed} or more, or a smaller batch_size",
-        )
 
 
 def repack_command(path: str, advice: Sequence[Advice], paths: Collection[str], entries: Sequence[DatasetEntry]) -> str:
