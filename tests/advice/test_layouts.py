@@ -263,7 +263,7 @@ KINDS = {
     },
     "group_a_sample": {
         "groups": (pairs, 'Objects("sample_*") | "input": "input" | "@class"'),
-        "groups, of which some lack something": (lacking, 'names = [ |     "text", | if "class" in f[g].attrs]'),
+        "groups, of which some lack something": (lacking, 'names = [ |     "text", | if "class" in f[one].attrs]'),
         "groups, unlike": (lambda f: pairs(f, LENGTHS), 'Field("input", ragged="pad") | "text": "text"'),
         "groups, of which one that is not looked at lacks a field": (
             lambda f: few_of_many_lack(f, "y"),
