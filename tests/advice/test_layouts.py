@@ -93,24 +93,12 @@ def trajectories(file, *names):
             file[f"traj_{k}/{name}"] = np.full((30 + k + (name == "obs"), 3), k, "f4")
 
 
-def molecules(file):
-    for k in range(4):
-        file[f"gdb/mol_{k}/coordinates"] = RNG.random((10 + k, 5, 3))
-        file[f"gdb/mol_{k}/energies"] = RNG.random(10 + k)
-        file[f"gdb/mol_{k}/species"] = np.arange(5)
-
-
 def buffer(file, **said):
-    file["observations"], file["actions"] = RNG.random((200, 5)), RNG.random((200, 2))
-    for name, values in said.items():
-        file[name.replace("__", "/")] = values
+    of(observations=RNG.random((200, 5)), actions=RNG.random((200, 2)), **said)(file)
 
 
 def events(file, **said):
-    file["hits/charge"], file["hits/time"] = np.arange(100.0), np.arange(100.0)
-    file["label"] = np.arange(20) % 3
-    for name, values in said.items():
-        file[name] = values
+    of(hits__charge=np.arange(100.0), hits__time=np.arange(100.0), label=np.arange(20) % 3, **said)(file)
 
 
 def nwb(file):
@@ -120,9 +108,11 @@ def nwb(file):
     file["units/spike_times_index"], file["units/id"] = np.arange(6, 61, 6), np.arange(10)
 
 
-def pandas_fixed(file):
-    file["frame/axis0"], file["frame/axis1"] = np.array([b"a", b"b"]), np.arange(50)
-    file["frame/block0_values"], file["frame/block0_items"] = RNG.random((50, 2)), np.array([b"a", b"b"])
+PANDAS_FIXED = {
+    **{f"frame__{name}": np.array([b"a", b"b"]) for name in ("axis0", "block0_items")},
+    "frame__axis1": np.arange(50),
+    "frame__block0_values": RNG.random((50, 2)),
+}
 
 
 def matlab(file, **shapes):
@@ -143,23 +133,11 @@ def anndata(file, dense=False):
     file["var/_index"] = np.array([f"g{k}" for k in range(30)], TEXT)
 
 
-def named(file):
-    for k in range(6):
-        file[f"images/im_{k}"] = np.full((4, 4), k, "u1")
-    file["question/image_id"] = np.array([f"im_{k % 6}" for k in range(30)], TEXT)
-    file["question/answer"] = np.arange(30)
-
-
 def nested(file):
     for k in range(30):
         group = file.create_group(f"batch_{k // 10}/config_{k % 10}")
         group["positions"], group["numbers"] = RNG.random((3 + k % 4, 3)), np.arange(3 + k % 4)
         group["energy"] = 1.0 * k
-
-
-def of_classes(file):
-    for k in range(30):
-        file[f"n0{k % 3}/img_{k}.jpg"] = JPEGS[k % 12]
 
 
 def side_by_side(file, first="videos/", second="responses/", shape=(9, 4, 6)):
@@ -196,6 +174,11 @@ PNGS = [image(k, kind="png") for k in range(12)]
 LENGTHS = [10 + k for k in range(12)]
 NUMBERS = [np.arange(k, dtype="f4") for k in range(9)]
 
+NAMED = {f"images__im_{k}": np.full((4, 4), k, "u1") for k in range(6)} | {
+    "question__image_id": np.array([f"im_{k % 6}" for k in range(30)], TEXT),
+    "question__answer": np.arange(30),
+}
+
 # By the kind: what writes the file, and what the lines have in them.
 KINDS = {
     None: {
@@ -212,7 +195,7 @@ KINDS = {
             lambda f: make_encoded(f, padded(JPEGS).view(f"V{padded(JPEGS).shape[1]}")[:, 0]),
             'Field("image", decode="jpeg")',
         ),
-        "pytables, fixed": (pandas_fixed, '"frame/block0_values"'),
+        "pytables, fixed": (of(**PANDAS_FIXED), '"frame/block0_values"'),
         "like groups": (of(a__x=np.zeros(20), b__x=np.zeros(20), n=np.arange(3)), 'fields="n"'),
         "train and info": (
             of(train__x=np.zeros((20, 3), "f4"), train__y=np.arange(20), info=np.arange(3)),
@@ -258,7 +241,10 @@ KINDS = {
             alike("im/{}", lambda k: np.void(PNGS[k].tobytes())),
             'Field(".", decode="png") | Objects("im/*")',
         ),
-        "jpegs of classes": (of_classes, 'Objects("*/img_*") | Field(".", decode="jpeg")'),
+        "jpegs of classes": (
+            lambda f: [f.create_dataset(f"n0{k % 3}/img_{k}.jpg", data=JPEGS[k % 12]) for k in range(30)],
+            'Objects("*/img_*") | Field(".", decode="jpeg")',
+        ),
         "datasets at the root": (alike("{}", lambda k: np.zeros((5, 2)), 40), 'Objects("*")'),
     },
     "group_a_sample": {
@@ -285,7 +271,14 @@ KINDS = {
             lambda f: trajectories(f, "pos", "force"),
             'Sequences(16, of="traj_*", pad="edge") | "force" | "pos"',
         ),
-        "molecules": (molecules, 'Rows(of="gdb/mol_*") | Field("species", take="all")'),
+        "molecules": (
+            lambda f: [
+                alike("gdb/mol_{}/coordinates", lambda k: RNG.random((10 + k, 5, 3)), 4)(f),
+                alike("gdb/mol_{}/energies", lambda k: RNG.random(10 + k), 4)(f),
+                alike("gdb/mol_{}/species", lambda k: np.arange(5), 4)(f),
+            ],
+            'Rows(of="gdb/mol_*") | Field("species", take="all")',
+        ),
         "eeg": (
             alike("subject_{}/eeg", lambda k: RNG.random((8, 2000 + k)), 4),
             'Sequences(500, stride=500, of="subject_*", axis=1) | fields="eeg"',
@@ -346,7 +339,7 @@ KINDS = {
     "flat": {"tokens": (lambda f: f.create_dataset("tokens", data=np.arange(5000)), "Sequences(128, stride=128)")},
     "nwb": {"nwb": (nwb, "Sequences(100) | acquisition/eeg/data")},
     "matlab_turned": {"matlab": (matlab, 'Rows(axis=-1) | "X" | "y" | "Z"')},
-    "named": {"named": (named, 'Field("images/{}", lookup="question/image_id") | "question/answer"')},
+    "named": {"named": (of(**NAMED), 'Field("images/{}", lookup="question/image_id") | "question/answer"')},
 }
 LAYOUTS = {name: (make, key, has.split(" | ")) for key, kind in KINDS.items() for name, (make, has) in kind.items()}
 
