@@ -178,10 +178,7 @@ def cost_sample(
     size, order = _windows(dataset, batch_size, memory_budget, threads)
     stored = _stored(dataset, entries, order, size.kept)
     every, share = [one.entry for one in stored], batch_rows / layout.rows
-    needed = [
-        share * sum(nbytes)
-        for nbytes in ([e.stored_nbytes for e in every], [e.written_nbytes for e in every if e.filters])
-    ]
+    needed = [share * sum(e.stored_nbytes for e in every), share * sum(e.written_nbytes for e in every if e.filters)]
     naive, ours = [_naive(entry) for entry in every], [one.cost for one in stored]
     naive_cost, our_cost = (
         BatchCost.of(share, [(c.chunks, c.read_nbytes, c.decoded_nbytes) for c in costs], needed)
