@@ -136,16 +136,18 @@ def statistics_of(
     chosen = _chosen(layout, names)
     axes = _axes(layout, chosen, axis)
     numbers = [number for entry in chosen.values() for number in _numbers_of(entry)]
-    first = [numbers.index(_numbers_of(entry)[0]) for entry in chosen.values()]
+    places = [numbers.index(_numbers_of(entry)[0]) for entry in chosen.values()]
     layout = _as_stored(layout.only(numbers))
-    kept = Catalogue(_file_of(layout), STATISTICS, f"{', '.join(chosen)[:80]}, {_digest((layout, rows, axes))}")
+    file = layout.files[0]  # beside whose catalogues they are kept; the others are part of what they are known by
+    first = file if isinstance(file, FileIdentity) else None
+    kept = Catalogue(first, STATISTICS, f"{', '.join(chosen)[:80]}, {_digest((layout, rows, axes))}")
     if kept.is_kept:
         try:
             return {name: _from_text(text) for name, text in zip(chosen, kept.names(STATISTICS), strict=True)}
         except (ValueError, KeyError, TypeError):
             kept.forget()
     found_blocks: Blocks = blocks(layout)
-    kept_axes = [(n, axes[name]) for name, n in zip(chosen, first, strict=True)]
+    kept_axes = [(n, axes[name]) for name, n in zip(chosen, places, strict=True)]
     watched = _watched(layout, rows, found_blocks, kept_axes)
     found = {name: each.found(name, found_blocks.total_rows) for name, each in zip(chosen, watched, strict=True)}
     kept.put_texts(STATISTICS, [_to_text(one) for one in found.values()])
@@ -398,12 +400,6 @@ def _by_value(item: tuple[Any, int]) -> Any:
 
 
 # --- what is kept ---------------------------------------------------------------------------------------------
-
-
-def _file_of(layout: SampleLayout) -> FileIdentity | None:
-    """Return the file beside whose catalogues they are kept; the others are part of what they are known by."""
-    first = layout.files[0]
-    return first if isinstance(first, FileIdentity) else None
 
 
 def _to_text(found: FieldStatistics) -> str:

@@ -6,8 +6,7 @@ import itertools
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 
 from h5stream.advice.listing import DatasetEntry, Listing
@@ -37,20 +36,22 @@ class _Alike:
 
     def __init__(
         self,
+        seen: Seen,
         what: str,  # "datasets", "groups" or "files"
         where: str,  # what holds them
         things: Mapping[str, Inside],  # those looked at, and what each holds by its path inside; a dataset as "."
         pattern: str,  # how `Objects`, `Rows` and `Sequences` are told which they are; empty where lines find them
         count: int,  # of all
-        attributes: Iterable[Sequence[str]],  # of each
-        before: Callable[[Sequence[str]], Lines] = lambda shared: (),  # the lines that find those with what all have
     ) -> None:
         self.what, self.where, self.count, self.pattern = what, where or "The root", count, pattern
         self.things, self.every = things, [*things.values()]
         self.first = first = self.every[0]
-        own, *others = attributes
+        own, *others = (
+            inside["."].clues.attributes if what == "datasets" else seen.attributes(name)
+            for name, inside in things.items()
+        )
         self.attributes = [name for name in own if all(name in other for other in others)]
-        self.before = () if pattern else before(self.attributes)
+        self.before = () if pattern else _finding_lines(seen.path, things, self.attributes)
         self.of = quoted(pattern) if pattern else "names" if what == "datasets" else "groups"
         # What they hold, by how many rows it has in each of them; and what has as many as most of the data has.
         by_counts: dict[tuple[int | None, ...], list[str]] = defaultdict(list)
@@ -305,36 +306,17 @@ def _are_samples(alike: Inside) -> bool:
 
 def _in_groups(seen: Seen, groups: Mapping[str, Inside]) -> Iterator[Proposal]:
     """Propose the datasets of one group, or of several beside one another whose names a pattern gives."""
-    first = next(iter(groups), "")
-    above = first.rpartition("/")[0]
-    names = [group.rpartition("/")[2] for group in groups]
-    datasets = {name for alike in groups.values() for name in alike}
+    above = next(iter(groups), "").rpartition("/")[0]
+    names, datasets = [group.rpartition("/")[2] for group in groups], {n for alike in groups.values() for n in alike}
     levels = (names, seen.children(above)), (datasets, {name for group in groups for name in seen.by_group[group]})
-    if pattern := pattern_of(above, *levels) if len(groups) > 1 else "":
-        things = {f"{group}/{name}": entry for group, alike in groups.items() for name, entry in alike.items()}
-        count = sum(seen.count(group, len(alike)) for group, alike in groups.items())
-        yield from _each(seen, above, things, count, pattern)
-        return
-    for group, alike in groups.items():
-        things = {f"{group}/{name}".lstrip("/"): entry for name, entry in alike.items()}
-        pattern = pattern_of(group, (alike, seen.by_group[group]))
-        yield from _each(seen, group, things, seen.count(group, len(alike)), pattern)
-
-
-def _each(seen: Seen, group: str, alike: Inside, count: int, pattern: str) -> Iterator[Proposal]:
-    things = dict(sorted(alike.items(), key=lambda item: item[1].raw_nbytes, reverse=True))
-    largest = next(iter(things.values()))
-    before = (  # the lines that name the datasets where no pattern does
-        f"with h5py.File({quoted(seen.path)}) as f:",
-        f"    group = f[{quoted('/' + group)}]",
-        "    alike = [n for n in group if isinstance(group[n], h5py.Dataset)]",
-        f"    alike = [n for n in alike if group[n].ndim == {largest.axes}]",
-        f"    alike = [n for n in alike if group[n].dtype == group[{quoted(largest.path.rpartition('/')[2])}].dtype]",
-        f"    names = [{quoted(f'{group}/')} + n for n in alike]" if group else "    names = alike",
-    )
-    attributes = [entry.clues.attributes for entry in things.values()]
-    alone = {name: {".": entry} for name, entry in things.items()}
-    return _proposals(_Alike("datasets", group, alone, pattern, count, attributes, lambda shared: before))
+    together = [(above, groups, pattern_of(above, *levels) if len(groups) > 1 else "")]
+    if not together[0][2]:
+        together = [(g, {g: alike}, pattern_of(g, (alike, seen.by_group[g]))) for g, alike in groups.items()]
+    for where, some, pattern in together:
+        every = [entry for alike in some.values() for entry in alike.values()]
+        things = {e.path: {".": e} for e in sorted(every, key=lambda e: e.raw_nbytes, reverse=True)}
+        count = sum(seen.count(group, len(alike)) for group, alike in some.items())
+        yield from _proposals(_Alike(seen, "datasets", where, things, pattern, count))
 
 
 def _stems(members: Mapping[str, DatasetEntry]) -> dict[str, Inside]:
@@ -408,8 +390,7 @@ def like_groups(seen: Seen) -> Iterator[Proposal]:
         else:
             count, pattern = seen.count(parent, len(alike)), pattern_of(parent, (alike, groups))
         things = {above + name: inside for name, inside in alike.items()}
-        lines = partial(_alike_lines, seen.path, things)
-        yield from _proposals(_Alike("groups", parent, things, pattern, count, map(seen.attributes, things), lines))
+        yield from _proposals(_Alike(seen, "groups", parent, things, pattern, count))
 
 
 def _groups_of(groups: Mapping[str, Inside]) -> dict[str, Inside]:
@@ -460,28 +441,35 @@ def _hold_the_same(groups: Mapping[str, Inside]) -> dict[str, Inside]:
     return {name: alike[name] for name in usual} if len(usual) >= MOST * len(alike) else alike
 
 
-def _alike_lines(path: str, groups: Mapping[str, Inside], attributes: Sequence[str]) -> Lines:
-    """Return the lines that find the groups where no pattern does."""
-    first, names = next(iter(groups.items()))
-    one_shape = all(not any(unlike_axes([inside[name] for inside in groups.values()])) for name in names)
-    of_shape = "shape[1:]" if one_shape else "ndim"
+def _finding_lines(path: str, things: Mapping[str, Inside], attributes: Sequence[str]) -> Lines:
+    """Return the lines that find the datasets, or groups, where no pattern does."""
+    first, names = next(iter(things.items()))
+    found, listed = "names", Lines()
+    tests: Lines = (
+        "    same = isinstance(one, h5py.Dataset) and one.ndim == first.ndim",
+        "    return same and one.dtype == first.dtype",
+    )
+    if "." not in names:
+        one_shape = all(not any(unlike_axes([inside[name] for inside in things.values()])) for name in names)
+        of_shape = "shape[1:]" if one_shape else "ndim"
+        found, listed = "groups", ("names = [", *(f"    {quoted(name)}," for name in names), "]", "")
+        tests = (
+            "    return isinstance(one, h5py.Group) and all(",
+            "        name in one",
+            "        and one[name].dtype == first[name].dtype",
+            f"        and one[name].{of_shape} == first[name].{of_shape}",
+            "        for name in names",
+            "    )",
+        )
     return (
-        "names = [",
-        *(f"    {quoted(name)}," for name in names),
-        "]",
-        "",
-        "def is_alike(group):",
-        "    return isinstance(group, h5py.Group) and all(",
-        "        name in group",
-        "        and group[name].dtype == first[name].dtype",
-        f"        and group[name].{of_shape} == first[name].{of_shape}",
-        "        for name in names",
-        "    )",
+        *listed,
+        "def is_alike(one):",
+        *tests,
         "",
         f"with h5py.File({quoted(path)}) as f:",
         f"    first = f[{quoted('/' + first)}]",
-        f"    groups = [g.name for g in f[{quoted('/' + first.rpartition('/')[0])}].values() if is_alike(g)]",
-        *(f"    groups = [g for g in groups if {quoted(name)} in f[g].attrs]" for name in _labels(attributes)),
+        f"    {found} = [one.name for one in f[{quoted('/' + first.rpartition('/')[0])}].values() if is_alike(one)]",
+        *(f"    {found} = [one for one in {found} if {quoted(name)} in f[one].attrs]" for name in _labels(attributes)),
     )
 
 
@@ -496,8 +484,8 @@ def like_files(pattern: str, listings: Mapping[str, Listing], count: int) -> lis
     alike = _hold_the_same(inside)
     if len(alike) < max(2, MOST * len(listings)):
         return []
-    attributes = [listings[path].groups[""].attributes if "" in listings[path].groups else () for path in alike]
-    return [*_proposals(_Alike("files", "The pattern", alike, "files", count, attributes))]
+    roots = {path: listings[path].groups[""] for path in alike if "" in listings[path].groups}
+    return [*_proposals(_Alike(Seen(pattern, (), roots), "files", "The pattern", alike, "files", count))]
 
 
 # --- names -------------------------------------------------------------------------------------------------

@@ -177,10 +177,7 @@ def cost_sample(
     size, order = _windows(dataset, batch_size, memory_budget, threads)
     stored = _stored(dataset, entries, order, size.kept)
     every, share = [one.entry for one in stored], batch_rows / layout.rows
-    needed = [
-        share * sum(nbytes)
-        for nbytes in ([e.stored_nbytes for e in every], [e.written_nbytes for e in every if e.filters])
-    ]
+    needed = [share * sum(e.stored_nbytes for e in every), share * sum(e.written_nbytes for e in every if e.filters)]
     naive, ours = [_naive(entry) for entry in every], [one.cost for one in stored]
     naive_cost, our_cost = (
         BatchCost.of(share, [(c.chunks, c.read_nbytes, c.decoded_nbytes) for c in costs], needed)
@@ -214,7 +211,12 @@ def cost_sample(
     # A window of all rows is as good as it gets, however few blocks there are.
     is_few = size.window_rows < layout.rows and is_weak(shuffle.blocks_per_window, shuffle.blocks)
     advice = _layout_advice(stored, shuffle, batch_rows, is_few)
-    return sample, (*_budget_advice(memory_budget, size.memory_budget), *advice)
+    if size.memory_budget > memory_budget:
+        may, least = text_of_bytes(memory_budget), text_of_bytes(size.memory_budget)
+        problem = f"the loader may take {may} here and would refuse: it needs {least}"
+        way_out = f"pass memory_budget={size.memory_budget} or more, or a smaller batch_size"
+        advice.insert(0, Advice(key="budget_too_small", fields=(), problem=problem, way_out=way_out))
+    return sample, tuple(advice)
 
 
 def _windows(
@@ -572,17 +574,6 @@ def _layout_advice(stored: Sequence[_Stored], shuffle: Shuffle, batch_rows: int,
         )
         found.append(advice)
     return sorted(found, key=lambda one: one.costs != EVERY_EPOCH)
-
-
-def _budget_advice(budget: int, needed: int) -> Iterator[Advice]:
-    if needed > budget:
-        yield Advice(
-            key="budget_too_small",
-            fields=(),
-            problem=f"the loader may take {text_of_bytes(budget)} here and would refuse: it needs "
-            f"{text_of_bytes(needed)}",
-            way_out=f"pass memory_budget={needed} or more, or a smaller batch_size",
-        )
 
 
 def repack_command(path: str, advice: Sequence[Advice], paths: Collection[str], entries: Sequence[DatasetEntry]) -> str:

@@ -24,6 +24,7 @@ from h5stream.errors import H5StreamError, OptionError
 
 MOST_FIELDS = 64  # fields that are taken for a sample where none are named
 _NOT_ROWS = "its samples are not rows of its datasets, as said above"
+_NO_ROWS = "no dataset here has rows that can be streamed"
 
 
 class RowGroup(NamedTuple):
@@ -79,17 +80,17 @@ def inspect_file(
     forms = {name: form_of(by_path[name]) if name in by_path and not fields else quoted(name) for name in names}
     budget = default_budget(allowance.memory_total_bytes()) if memory_budget is None else check_budget(memory_budget)
     apart = any(kind.lines and not kind.rows and kind.key != "single_values" for kind in kinds)
-    no_sample = _NOT_ROWS if apart else "no dataset here has rows that can be streamed"
-    sample, advice, lines = None, tuple[Advice, ...](), Lines()
+    sample, advice, lines, no_sample = None, tuple[Advice, ...](), Lines(), _NOT_ROWS if apart else _NO_ROWS
     try:
         if names:
-            row_nbytes = sum(by_path[name].row_nbytes for name in names if name in by_path)
+            wanted = [fields_from_text(form) for form in forms.values()]
+            dataset = H5Dataset(path, wanted, allow_external=allow_external)
             sample, advice = cost_sample(
-                H5Dataset(path, [*map(fields_from_text, forms.values())], allow_external=allow_external),
+                dataset,
                 entries,
                 fields=names,
                 chosen_by=chosen_by,
-                batch_size=batch_size or batch_rows(None, row_nbytes),
+                batch_size=batch_size or batch_rows(None, dataset.layout.row_nbytes),
                 memory_budget=budget,
                 threads=threads,
             )
@@ -102,7 +103,7 @@ def inspect_file(
         small = memory_budget is not None or any(one.key == "budget_too_small" for one in advice)
         options = [f"memory_budget={sample.memory_budget}"] * small + ["allow_external=True"] * allow_external
         lines = loader_lines(path, forms, sample.batch_rows, options=options)
-    ours = {d.path for d in sample.datasets} if sample else set[str]()
+    ours = {d.path for d in sample.datasets} if sample else set()
     return Inspection(
         file=path,
         file_nbytes=os.path.getsize(path),

@@ -404,14 +404,11 @@ def _image(dataset: Any) -> str:
         return ""
     if 0 in shape or dtype.itemsize * math.prod(dataset.chunks or (1,)) > 1 << 26:
         return ""
-    some = [()] if not shape else [slice(16)] if is_whole else [(k, slice(16))[: len(shape)] for k in _spread(shape[0])]
+    rows = sorted({0, shape[0] // 2, shape[0] - 1}) if shape else []
+    some = [()] if not shape else [slice(16)] if is_whole else [(k, slice(16))[: len(shape)] for k in rows]
     heads = (np.asarray(dataset[one]) for one in some)
     formats = {format_of(head.tobytes()[:16]) for head in heads if head.size}
     return formats.pop() if len(formats) == 1 else "auto" if formats and "" not in formats else ""
-
-
-def _spread(rows: int) -> list[int]:
-    return sorted({0, rows // 2, rows - 1})
 
 
 def _counts(dataset: Any) -> Counts | None:

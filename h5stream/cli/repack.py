@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -33,6 +33,11 @@ RepackFields = Annotated[
 ]
 
 
+def recipe_of(fields: str, chunk_bytes: int, **asked: Any) -> Recipe:
+    """Return how files are rewritten, as the options say."""
+    return Recipe.of(fields=options.listed_names(fields), chunk_nbytes=chunk_bytes, **asked)
+
+
 def repack_command(
     source: Annotated[Path, typer.Argument(metavar="IN", help="The file to rewrite.", show_default=False)],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write.", show_default=False)],
@@ -54,13 +59,7 @@ def repack_command(
         )
     if not target.exists():
         options.check_writable(target, "OUT")
-    recipe = Recipe.of(
-        fields=options.listed_names(fields),
-        chunk_nbytes=chunk_bytes,
-        compress=compress,
-        contiguous=contiguous,
-        shuffle_rows=shuffle_rows,
-    )
+    recipe = recipe_of(fields, chunk_bytes, compress=compress, contiguous=contiguous, shuffle_rows=shuffle_rows)
     from h5stream.repacking.repack import carry_out, plan_repack
 
     plan = plan_repack(given[0], target, recipe, overwrite=overwrite)

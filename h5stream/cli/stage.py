@@ -13,7 +13,7 @@ from rich.table import Column
 from rich.text import Text
 
 from h5stream.cli import options
-from h5stream.cli.repack import DEFAULT, ChunkBytes, Compress, Contiguous, RepackFields, ShuffleRows
+from h5stream.cli.repack import DEFAULT, ChunkBytes, Compress, Contiguous, RepackFields, ShuffleRows, recipe_of
 from h5stream.cli.showing import line, notes, print_json, prose, safe_console, table
 from h5stream.errors import OptionError, StagingError
 from h5stream.monitor.progress import Bar, printable
@@ -60,13 +60,7 @@ def stage_command(
     Exit status: 0 when all is well, 1 when --verify finds a damaged copy, 2 for an error.
     """
     folders = {"--to": to, "--list": list_, "--verify": verify, "--remove": remove}
-    recipe = Recipe.of(
-        fields=options.listed_names(fields),
-        chunk_nbytes=chunk_bytes,
-        compress=compress,
-        contiguous=contiguous,
-        shuffle_rows=shuffle_rows,
-    )
+    recipe = recipe_of(fields, chunk_bytes, compress=compress, contiguous=contiguous, shuffle_rows=shuffle_rows)
     what = _chosen(folders, files, recipe, follow=follow, force=force, repack=repack)
     if to is not None:
         rewritten = asdict(recipe) if repack else None

@@ -332,14 +332,14 @@ def _decoded(
     threads, together = allowance.cpus(), _chunks_together(dataset, chunk_rows, order)
     carrier, slot_format = RowReader(dataset.layout), SlotFormat.for_rows(dataset.layout.fields, chunk_rows)
     ring, nbytes = SlotRing(slot_format.nbytes), chunk_rows * dataset.row_nbytes
-    starts = range(0, dataset.rows, chunk_rows)
+    spans = [(start, min(start + chunk_rows, dataset.rows)) for start in range(0, dataset.rows, chunk_rows)]
     run = Run(
         carrier,
         ListedOrder(
-            (_rows(dataset, start, chunk_rows, order) for start in starts),
+            (np.arange(*span, dtype=np.int64) if order is None else order[slice(*span)] for span in spans),
             together=together,
             total_rows=dataset.rows,
-            count=len(starts),
+            count=len(spans),
         ),
         ring,
         slot_format,
@@ -362,11 +362,6 @@ def _decoded(
             run.stop()
             pool.shutdown(cancel_futures=True)
             carrier.close()
-
-
-def _rows(dataset: RawDataset, start: int, count: int, order: _Order) -> NDArray[np.int64]:
-    stop = min(start + count, dataset.rows)
-    return np.arange(start, stop, dtype=np.int64) if order is None else order[start:stop]
 
 
 def _chunks_together(dataset: RawDataset, chunk_rows: int, order: _Order) -> int:

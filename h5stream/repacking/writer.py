@@ -268,19 +268,24 @@ def _creation_of_group(group: Any) -> Any:
     return fresh
 
 
+def _index(order: int) -> Any:
+    """Return the index that lists names in the order in which they were made, where that is tracked."""
+    return h5py.h5.INDEX_CRT_ORDER if order & h5p.CRT_ORDER_TRACKED else h5py.h5.INDEX_NAME
+
+
 def _link_names(group: Any) -> list[bytes]:
     names: list[bytes] = []
-    tracked = group.get_create_plist().get_link_creation_order() & h5p.CRT_ORDER_TRACKED
-    group.links.iterate(names.append, idx_type=h5py.h5.INDEX_CRT_ORDER if tracked else h5py.h5.INDEX_NAME)
+    group.links.iterate(names.append, idx_type=_index(group.get_create_plist().get_link_creation_order()))
     return names
 
 
-def _attribute_names(owner: Any) -> Iterator[bytes]:
+def _attribute_names(owner: Any) -> list[bytes]:
     names: list[bytes] = []
-    how = owner.get_create_plist() if isinstance(owner, (h5g.GroupID, h5d.DatasetID)) else None
-    tracked = how is not None and how.get_attr_creation_order() & h5p.CRT_ORDER_TRACKED
-    h5a.iterate(owner, names.append, index_type=h5py.h5.INDEX_CRT_ORDER if tracked else h5py.h5.INDEX_NAME)
-    return iter(names)
+    has_order = isinstance(owner, (h5g.GroupID, h5d.DatasetID))
+    h5a.iterate(
+        owner, names.append, index_type=_index(owner.get_create_plist().get_attr_creation_order() if has_order else 0)
+    )
+    return names
 
 
 def _text(name: bytes) -> str:

@@ -174,7 +174,12 @@ class StagingRun:
     def run(self, paths: Sequence[Path], follow: bool) -> StagedFiles:
         """Bring everything to the folder."""
         inside = os.path.realpath(self._folder.path)
-        in_place = [path for path in dict.fromkeys(paths) if _lies_in(path, inside)]
+        real = {path: os.path.realpath(path) for path in paths}
+        in_place = [
+            path
+            for path, where in real.items()
+            if where.startswith(f"{inside}/") and not where.startswith(f"{inside}/{CONTROL}/") and path.is_file()
+        ]
         wanted = [path for path in dict.fromkeys(paths) if path not in in_place]
         groups = []
         for path in wanted:
@@ -320,11 +325,6 @@ class StagingRun:
             notices=tuple(self._notices),
             token=self._terms.session if self._terms.hold else "",
         )
-
-
-def _lies_in(path: Path, folder: str) -> bool:
-    real = os.path.realpath(path)
-    return real.startswith(folder + "/") and not real.startswith(f"{folder}/{CONTROL}/") and path.is_file()
 
 
 # --- Why staging gains little, for people.

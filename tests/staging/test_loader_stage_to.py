@@ -13,7 +13,7 @@ from inner import stream_all
 from seeded import SeededLoader as H5StreamLoader
 from torch.utils.data import Subset
 
-from h5stream import H5Dataset, stage
+from h5stream import H5Dataset
 from h5stream.errors import NotEnoughSpaceError, OptionError, SourceNotFoundError, StagedFileInUseError
 from h5stream.staging import list_staged, remove_staged
 
@@ -51,18 +51,16 @@ def test_batches_come_from_the_copy_and_are_the_same(source, ram):
     assert content(loader) == expected
 
 
-def test_the_lease_lasts_until_close(source, ram):
-    loader = load(source, stage_to=ram)
-    assert users(ram) == [(os.getpid(),)]
-    with pytest.raises(StagedFileInUseError):
-        remove_staged(ram)
-    loader.close()
+def test_the_lease_lasts_until_close_the_end_of_a_block_or_of_the_loader(source, ram):
+    one, two = load(source, stage_to=ram), load(source, stage_to=ram)
+    for loader in (one, two):
+        assert users(ram) == [(os.getpid(),)]
+        with pytest.raises(StagedFileInUseError):
+            remove_staged(ram)
+        assert len(content(loader)) == len(loader)
+        loader.close()
+        loader.close()
     assert users(ram) == [()]
-    loader.close()
-    assert remove_staged(ram).removed == (ram / "a.h5",)
-
-
-def test_the_lease_ends_with_a_block_and_with_the_loader_itself(source, ram):
     with load(source, stage_to=ram) as loader:
         next(iter(loader))
     assert users(ram) == [()]
@@ -72,15 +70,7 @@ def test_the_lease_ends_with_a_block_and_with_the_loader_itself(source, ram):
     del loader
     gc.collect()
     assert users(ram) == [()]
-
-
-def test_two_loaders_hold_a_lease_each(source, ram):
-    one, two = load(source, stage_to=ram), load(source, stage_to=ram)
-    one.close()
-    assert users(ram) == [(os.getpid(),)]
-    assert len(content(two)) == len(two)
-    two.close()
-    assert users(ram) == [()]
+    assert remove_staged(ram).removed == (ram / "a.h5",)
 
 
 def test_a_loader_that_fails_to_be_made_leases_nothing(source, ram):
@@ -94,7 +84,7 @@ def test_a_loader_that_fails_to_be_made_leases_nothing(source, ram):
     assert not (ram / "other").exists()
 
 
-def test_a_copy_is_reused_and_a_stale_one_replaced(source, ram):
+def test_a_copy_is_reused_also_by_its_own_name_and_a_stale_one_replaced(source, ram):
     load(source, stage_to=ram).close()
     before = (ram / "a.h5").stat().st_ino
     load(source, stage_to=ram).close()
@@ -102,8 +92,11 @@ def test_a_copy_is_reused_and_a_stale_one_replaced(source, ram):
     with h5py.File(source, "a") as file:
         file["x"][0] = -1
     loader = load(source, stage_to=ram)
-    assert content(loader) == content(load(source))
+    expected = content(load(source))
+    assert content(loader) == expected
     assert (ram / "a.h5").stat().st_ino != before
+    assert content(load(ram / "a.h5", stage_to=ram)) == expected
+    assert len(list_staged(ram)) == 1
 
 
 @pytest.mark.parametrize("kind", ["pattern", "dataset", "subset"])
@@ -129,13 +122,6 @@ def test_an_exact_global_shuffle_of_a_staged_file_needs_little_memory(source, ra
     budget = 5_000_000
     with H5StreamLoader(source, 16, stage_to=ram, memory_budget=budget, **options) as loader:
         assert [batch.numpy().tobytes() for batch in loader] == expected
-
-
-def test_a_file_that_is_staged_already_is_not_staged_again(source, ram):
-    result = stage(source, to=ram, lease=False)
-    loader = load(result.paths[0], stage_to=ram)
-    assert content(loader) == content(load(source))
-    assert len(list_staged(ram)) == 1
 
 
 def test_errors_are_clear(source, ram, small_tmpfs, tmp_path):

@@ -223,10 +223,16 @@ def test_a_target_that_exists_is_refused_unless_overwrite_says_so(plain, folder)
     rewritten(plain, folder, overwrite=True)
 
 
-def test_a_target_that_appears_meanwhile_is_not_overwritten(plain, folder):
+def test_a_target_that_appears_meanwhile_is_not_overwritten_and_a_failing_progress_bar_ends_everything(plain, folder):
     def appear(now):
         (folder / "b.h5").write_bytes(b"precious")
 
+    def fail(now):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        repack(plain, folder / "b.h5", progress=fail)
+    assert list(folder.iterdir()) == []
     with pytest.raises(StagingError, match=r"cannot be rewritten to .*File exists"):
         repack(plain, folder / "b.h5", progress=appear)
     assert (folder / "b.h5").read_bytes() == b"precious"
@@ -319,15 +325,6 @@ def test_a_disk_that_fills_up_leaves_nothing(plain, small_tmpfs, monkeypatch, op
     rewritten(plain, small_tmpfs("4m"), **options)  # libhdf5 has let go of the file, and works on
 
 
-def test_a_failing_progress_bar_ends_everything(plain, folder):
-    def fail(now):
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        repack(plain, folder / "b.h5", progress=fail)
-    assert list(folder.iterdir()) == []
-
-
 REPACK = """
 from h5stream import repack
 def show(now):
@@ -341,32 +338,38 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.fixture
+def paused(child, plain, folder):
+    """A function that starts a process and waits until it has come to a step."""
+
+    def start(step):
+        process = child(REPACK, plain, folder / "b.h5", step)
+        process.hear("there")
+        return process
+
+    return start
+
+
 @pytest.mark.parametrize("step", ["writing", "verifying"])
-def test_after_a_kill_nothing_looks_whole_and_the_next_call_cleans_up(child, plain, folder, step):
-    victim = child(REPACK, plain, folder / "b.h5", step)
-    victim.hear("there")
+def test_after_a_kill_nothing_looks_whole_and_the_next_call_cleans_up(paused, plain, folder, step):
+    victim = paused(step)
     victim.kill(signal.SIGKILL)
     assert victim.end() == -signal.SIGKILL
     (part,) = folder.iterdir()
-    assert part.name.startswith(".b.h5.")
-    assert part.name.endswith(".part")
+    assert (part.name[:6], part.suffix) == (".b.h5.", ".part")
     rewritten(plain, folder)
     assert [path.name for path in folder.iterdir()] == ["b.h5"]
 
 
-def test_ctrl_c_leaves_nothing_and_ends_the_threads(child, plain, folder):
-    victim = child(REPACK, plain, folder / "b.h5", "writing")
-    victim.hear("there")
+def test_ctrl_c_leaves_nothing_and_ends_the_threads(paused, folder):
+    victim = paused("writing")
     victim.kill(signal.SIGINT)
     assert [name for name in victim.hear("interrupted")["threads"] if name.startswith("h5stream")] == []
     assert victim.end() == 0
     assert list(folder.iterdir()) == []
 
 
-def test_the_unfinished_file_of_a_live_process_is_left_alone(child, plain, folder):
-    other = child(REPACK, plain, folder / "b.h5", "writing")
-    other.hear("there")
+def test_the_unfinished_file_of_a_live_process_is_left_alone(paused, plain, folder):
+    paused("writing")
     repack(plain, folder / "b.h5")
     assert len(list(folder.iterdir())) == 2
-    other.kill()
-    other.end()

@@ -38,8 +38,7 @@ def test_a_killed_user_is_gone_even_if_nothing_waits_for_it(child, write, ram, l
         signal.pause()
     hear()  # the process that could wait for it does not
     """
-    parent = child(script, write("a.h5", 1000), ram)
-    user = parent.hear("using")["pid"]
+    user = child(script, write("a.h5", 1000), ram).hear("using")["pid"]
     os.kill(user, signal.SIGKILL)
     state = Path(f"/proc/{user}/stat")
     while state.read_text().rpartition(")")[2].split()[0] != "Z":  # it ends when the kernel comes to it
