@@ -603,24 +603,27 @@ def _rows_taken(found: _Found, thing: Thing, asked: Field) -> _Taken:
 
 def _described(found: _Found, taken: _Taken) -> _Described:
     """Return the field of a dataset, or one for each member of a compound."""
-    asked, new, dtype = taken.asked, _Described(None, [], []), _inner_dtype(taken.thing)
-
-    def entry_of(thing: Thing, dtype: Any) -> Any:
-        if dtype.fields is not None and not asked.members:
-            inner = ((name, thing._replace(member=(*thing.member, name))) for name in dtype.names)
-            return {name: entry_of(member, dtype[name]) for name, member in inner}
-        layout, leaf = _layout(found, taken._replace(thing=thing), dtype)
-        number, fill = len(found.fields) + len(new.layouts), np.zeros(leaf.nbytes if leaf else 0, np.uint8)
-        new.layouts.append(layout)
-        new.targets.append(Target(field=number, member=thing.member, leaf=leaf, fill=fill, stacked=asked.members))
-        return number
-
+    asked, dtype = taken.asked, _inner_dtype(taken.thing)
     if asked.decode:
         return _image(found, asked, _bytes_of_image(found, taken, dtype))
     if asked.members:
         _check_members(found, asked, dtype)
         dtype = np.dtype((dtype.fields[asked.members[0]][0], (len(asked.members),)))
-    return new._replace(entry=entry_of(taken.thing, dtype))
+    new = _Described(None, [], [])
+    return new._replace(entry=_entry_of(found, taken, dtype, new))
+
+
+def _entry_of(found: _Found, taken: _Taken, dtype: Any, new: _Described) -> Any:
+    """Add the field of a type to those that are new, or one for each member; return its number, or theirs by name."""
+    member, stacked = taken.thing.member, taken.asked.members
+    if dtype.fields is not None and not stacked:
+        inner = ((name, taken._replace(thing=taken.thing._replace(member=(*member, name)))) for name in dtype.names)
+        return {name: _entry_of(found, one, dtype[name], new) for name, one in inner}
+    layout, leaf = _layout(found, taken, dtype)
+    number, fill = len(found.fields) + len(new.layouts), np.zeros(leaf.nbytes if leaf else 0, np.uint8)
+    new.layouts.append(layout)
+    new.targets.append(Target(field=number, member=member, leaf=leaf, fill=fill, stacked=stacked))
+    return number
 
 
 def _layout(found: _Found, taken: _Taken, dtype: np.dtype[Any]) -> tuple[FieldLayout, elements.Leaf | None]:
