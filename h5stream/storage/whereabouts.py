@@ -23,15 +23,7 @@ from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.samples.kinds import Of
 from h5stream.samples.segments import Edges, Said, edges_of
 from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.discovery import (
-    behind,
-    is_hard_link,
-    once_of,
-    refusal,
-    thing_at,
-    what_libhdf5_said,
-    why_not_opened,
-)
+from h5stream.storage.discovery import behind, dataset_at, is_hard_link, once_of, refusal, thing_at
 from h5stream.storage.external import Guard
 from h5stream.storage.handles import DAMAGE
 from h5stream.storage.headers import Headers, given_of, read_headers, superblock_of
@@ -114,12 +106,12 @@ class RawFile:
         """Return where the headers of objects lie that have one path inside of others, as for `addresses`."""
         found, steps = np.full(len(names), NOWHERE, dtype=np.int64), path.strip("/").split("/")
         for k, name in enumerate(names):
-            group = self._opened_group(name)
+            group = dataset_at(self.file, name, self.file.filename, "group")
             for step in steps[:-1]:
                 if self._address(group, name, step) == NOWHERE:
                     break
                 name = f"{name}/{step}"
-                group = self._opened_group(name)
+                group = dataset_at(self.file, name, self.file.filename, "group")
             else:
                 found[k] = self._address(group, name, steps[-1])
         return found
@@ -142,15 +134,6 @@ class RawFile:
         """Open a group of this file; None where it is none."""
         group = self.file.get(path or "/") if not path or self.behind(path) != NOWHERE else None
         return group.id if isinstance(group, h5py.Group) else None
-
-    def _opened_group(self, path: str) -> Any:
-        """Open a group that is there; refuse a damaged one."""
-        try:
-            return h5py.h5g.open(self.file.id, path.encode("utf-8", "surrogateescape"))
-        except DAMAGE as error:
-            why_not_opened(self.file, path, self.file.filename)
-            why = f": there is no group {path!r}: {what_libhdf5_said(error)}"
-            raise refusal(self.file.filename, path, why, FieldNotFoundError) from error
 
     def _address(self, group: Any, above: str, name: str) -> int:
         try:
