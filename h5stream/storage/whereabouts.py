@@ -59,7 +59,7 @@ def checked(count: int, *, is_kept: bool = False) -> range:
     return range(0, count, min(CHECKED_EVERY, max(1, count // CHECKED_OF_FEW)))
 
 
-class RawFile:
+class RawFile(contextlib.AbstractContextManager["RawFile"]):
     """An open file, and its bytes beside it."""
 
     def __init__(
@@ -73,15 +73,8 @@ class RawFile:
         self.fileno = h5py.h5o.get_info(file.id).fileno
         self._read: tuple[Ints | None, tuple[str, ...], Headers | None] = (None, (), None)
 
-    def close(self) -> None:
-        """Close the descriptor; h5py's file stays open."""
-        os.close(self.descriptor)
-
-    def __enter__(self) -> RawFile:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self.close()
+        os.close(self.descriptor)  # h5py's file stays open
 
     def headers(self, addresses: Ints, attributes: Sequence[str] = ()) -> Headers:
         """Read some headers; see `read_headers`. What was read last is not read again."""
@@ -97,9 +90,10 @@ class RawFile:
         for k, name in enumerate(names):
             above, _, leaf = name.rpartition("/")
             if above != last:
-                last, group = above, self._group(above)
-            if group is not None:
-                found[k] = self._address(group, above, leaf)
+                is_here = not above or self.behind(above) != NOWHERE
+                last, group = above, self.file.get(above or "/") if is_here else None
+            if isinstance(group, h5py.Group):
+                found[k] = self._address(group.id, above, leaf)
         return found
 
     def inside(self, names: Sequence[str], path: str) -> Ints:
@@ -125,15 +119,6 @@ class RawFile:
             return NOWHERE
         is_here = info.fileno == self.fileno
         return int(info.addr) if is_here and info.addr <= MOST_ADDRESS else NOWHERE
-
-    def has(self, thing: Any) -> bool:
-        """Tell whether an open object is in this file."""
-        return bool(h5py.h5o.get_info(thing.id).fileno == self.fileno)
-
-    def _group(self, path: str) -> Any:
-        """Open a group of this file; None where it is none."""
-        group = self.file.get(path or "/") if not path or self.behind(path) != NOWHERE else None
-        return group.id if isinstance(group, h5py.Group) else None
 
     def _address(self, group: Any, above: str, name: str) -> int:
         try:
@@ -273,7 +258,8 @@ def _linked(group: Any, levels: list[str], above: str, path: str, raw: RawFile, 
                 yield from _linked(inner, below, f"{above}{name}/", path, raw, dead)
         return
     assert links.addresses is not None
-    addresses = links.addresses[which] if raw.has(group) else np.full(len(which), NOWHERE)
+    is_here = h5py.h5o.get_info(group.id).fileno == raw.fileno
+    addresses = links.addresses[which] if is_here else np.full(len(which), NOWHERE)
     for k in np.flatnonzero(addresses == NOWHERE).tolist():
         addresses[k] = raw.behind(above + links[int(which[k])])
     chosen = np.zeros(len(links), dtype=bool)
