@@ -39,18 +39,7 @@ from h5stream.storage.discovery import (
 )
 from h5stream.storage.elements import as_samples_have_it
 from h5stream.storage.extents import Extents, SampleKind, with_names
-from h5stream.storage.fields import (
-    IMAGES,
-    OF_OBJECTS,
-    ONCE,
-    SPARSE,
-    VALUES,
-    Field,
-    SampleShape,
-    check_options,
-    columns_wanted,
-    not_ragged,
-)
+from h5stream.storage.fields import Field, SampleShape, check_options, columns_wanted, not_ragged
 from h5stream.storage.handles import DAMAGE
 from h5stream.storage.images import Images
 from h5stream.storage.joining import FileParts
@@ -286,7 +275,7 @@ def _add_column(found: _Found, given: Given) -> int:
 
 def _add_once(found: _Found, asked: Field) -> int:
     """Add a field that the whole part has once: an attribute, or a dataset without an axis of rows."""
-    check_options(ONCE, asked, found.samples, found.path)
+    check_options("once", asked, found.samples, found.path)
     value = as_samples_have_it(once_of(found.opened.file, asked.name, found.path, found.opened.guard))
     number = _add_value(found, asked.name, value, asked.dtype)
     found.once.append((number, value))
@@ -303,7 +292,7 @@ def _add_value(found: _Found, name: str, value: Any, cast: Any, *, alone: bool =
 
 def _add_matrix(found: _Found, place: int, asked: Field, group: Any) -> SparseEntry:
     """Add a sparse matrix: its values, and the column of each."""
-    check_options(SPARSE, asked, found.samples, found.path)
+    check_options("sparse", asked, found.samples, found.path)
     name, why = asked.name.strip("/"), ""
     form = None if asked.ragged is None else asked.ragged.form
     if found.are_objects:
@@ -353,7 +342,7 @@ def _add_looked_up(found: _Found, key: Key, asked: Field) -> Any:
 
 def _add_ragged(found: _Found, place: int, asked: Field) -> Any:
     """Add a ragged field whose rows are the items of values of variable length, or all those of an object's dataset."""
-    check_options(OF_OBJECTS if found.are_objects else VALUES, asked, found.samples, found.path)
+    check_options("objects" if found.are_objects else "values", asked, found.samples, found.path)
     known = _known(found, (place, ""), asked)
     thing = _thing(found, found.opened.file, asked.name, found.path)
     if not found.are_objects and elements.vlen_base(thing.dataset.dtype) is None:
@@ -690,7 +679,7 @@ def _bytes_of_image(found: _Found, taken: _Taken, dtype: np.dtype[Any]) -> eleme
 
 def _image(found: _Found, asked: Field, leaf: elements.Leaf | None) -> _Described:
     """Return a field of images; of what size they are is found out once all files are open."""
-    check_options(IMAGES, asked, found.samples, found.path)
+    check_options("images", asked, found.samples, found.path)
     number, dtype, images = len(found.fields), np.dtype(object), Images(format=asked.decode)
     layout = FieldLayout(name=asked.name, kind="object", dtype=dtype, row_shape=(), ragged=asked.ragged, images=images)
     fill = np.zeros(leaf.nbytes if leaf else 0, np.uint8)
