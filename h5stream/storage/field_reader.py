@@ -11,13 +11,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import (
-    CorruptChunkError,
-    FieldLengthError,
-    FieldNotFoundError,
-    H5StreamError,
-    OptionError,
-)
+from h5stream.errors import CorruptChunkError, FieldLengthError, FieldNotFoundError, H5StreamError, OptionError
 from h5stream.samples.columns import Given, Padding, Values
 from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.ragged import DENSE, Ragged, changed
