@@ -85,7 +85,8 @@ class _Found:
     # datasets of which samples take rows of their own, once for all fields that they fill
     read: dict[Any, tuple[Place, Field, tuple[Along, ...], list[Target]]] = field(default_factory=dict)
     parts: list[DatasetPart] = field(default_factory=list)  # objects that are bytes
-    bearers: list[DatasetPart] = field(default_factory=list)  # what stands for the rows where none has a row a sample
+    # what stands for the rows where none has a row a sample: the least, and the first of these
+    bearers: list[tuple[int, DatasetPart]] = field(default_factory=list)
 
     @property
     def path(self) -> str:
@@ -167,7 +168,7 @@ def _rows(found: _Found, shape: SampleShape) -> int:
 
 def _rows_alone(found: _Found, rows: int) -> Iterator[DatasetPart]:
     """Yield what says which rows samples have as a dataset of no field, where nothing else has a row a sample."""
-    bearer = next(iter(found.bearers), None)
+    bearer = min(found.bearers, key=lambda one: one[0])[1] if found.bearers else None
     if found.stretches:
         name = found.stretches[0][1].names[0]
         thing = find_dataset(found.opened.file, name, found.path, found.opened.guard)
@@ -349,14 +350,14 @@ def _add_ragged(found: _Found, place: int, asked: Field) -> Any:
         raise refusal(found.path, asked.name, f": {part.path!r} holds values of variable length, {why}")
     if found.are_objects:
         known.add_rows(np.array([part.row_start]), np.array([part.rows]))
-        found.bearers.append(part)
+        found.bearers.append((1, part))
     else:
         if part.heap is None or len(thing.dataset.shape) > 1:
             why = part.reason if part.heap is None else f"a row has {thing.dataset.shape[1:]} values"
             takes = "ragged= takes one value a row, of numbers, that h5stream reads without libhdf5"
             raise _unread(found, asked.name, f", {why}: {takes}; without it each sample is a list", part)
         known.add_values(part)
-        found.bearers.insert(0, part)
+        found.bearers.append((0, part))
     found.lengths[asked.name] = 1 if found.are_objects else part.rows
     return known.entry
 
@@ -393,7 +394,7 @@ def _add_objects(found: _Found, key: Key, asked: Field) -> Any:
         why = f": lookup= of field {asked.name!r} names no object, {why}"
         raise refusal(found.path, asked.name, why, FieldLengthError)
     found.fields += known.layouts
-    found.bearers.append(known.parts[0])
+    found.bearers.append((1, known.parts[0]))
     rows = np.array([known.objects[name] for name in names], dtype=np.int64).reshape(-1, 2)
     if asked.decode:  # an image is one row, whatever bytes it has
         known.tables.append(rows[:, 0])
