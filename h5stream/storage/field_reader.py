@@ -15,7 +15,7 @@ from h5stream.errors import CorruptChunkError, FieldLengthError, FieldNotFoundEr
 from h5stream.samples.columns import Given, Padding, Values
 from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.ragged import DENSE, Ragged, changed
-from h5stream.samples.segments import Bounds, Said, Stretches
+from h5stream.samples.segments import Bounds, Said, Stretches, names_of
 from h5stream.samples.space import Along, Steps, steps_of
 from h5stream.samples.table import Table
 from h5stream.storage import elements
@@ -170,7 +170,7 @@ def _rows_alone(found: _Found, rows: int) -> Iterator[DatasetPart]:
     """Yield what says which rows samples have as a dataset of no field, where nothing else has a row a sample."""
     bearer = min(found.bearers, key=lambda one: one[0])[1] if found.bearers else None
     if found.stretches:
-        name = found.stretches[0][1].names[0]
+        name = names_of(found.stretches[0][1])[0]
         thing = find_dataset(found.opened.file, name, found.path, found.opened.guard)
         bearer = part_of(found.opened, found.opened.place(thing.dataset, thing.path), thing.path)
     elif bearer is None and found.are_objects:  # single values alone
@@ -330,7 +330,7 @@ def _add_looked_up(found: _Found, key: Key, asked: Field) -> Any:
     if isinstance(asked.lookup, str):
         known.add_table(_once(found, asked.lookup), first, found.path)
     elif isinstance(asked.lookup, Stretches):
-        numbers = [_once(found, name) for name in asked.lookup.names]
+        numbers = [_once(found, name) for name in names_of(asked.lookup)]
         found.stretches.append((known, asked.lookup, numbers, first))
     return known.entry
 

@@ -27,7 +27,7 @@ from h5stream.samples.columns import FROM_NO_FILE, Given
 from h5stream.samples.kinds import Objects, Pad, Rows, checked_pad, checked_steps, integer
 from h5stream.samples.normalising import Normalisation, normalisation
 from h5stream.samples.ragged import ARRAYS, STACKED, Crop, Form, Ragged, changed
-from h5stream.samples.segments import Stretches, inside
+from h5stream.samples.segments import Stretches, inside, names_of
 from h5stream.samples.table import ROW, Table
 from h5stream.storage.given import named_by, paths_of, several
 from h5stream.storage.images import FORMATS, Format
@@ -298,7 +298,7 @@ class Field:
             if ragged is not None and self.lookup is not None:
                 raise not_ragged(self.name)
             return ragged if ragged is None or isinstance(ragged, Ragged) else Ragged(ragged)
-        if not all(isinstance(one, str) for one in self.lookup.names):
+        if not all(isinstance(one, str) for one in names_of(self.lookup)):
             raise OptionError(
                 f"Field({self.name!r}): {type(self.lookup).__name__}(...) takes the path of a dataset, not its values"
             )
