@@ -1,7 +1,6 @@
 """Boxes of volumes, beside h5py and NumPy: random, on a grid, listed; with halos, padding, channels, several files."""
 
 import threading
-from pathlib import Path
 
 import h5py
 import numpy as np
@@ -46,33 +45,6 @@ def test_a_chunk_that_several_boxes_of_a_window_touch_is_decoded_once(paths):
         batches = sum(1 for _ in loader)
         assert loader.stats().decoded_bytes <= 24 * 24 * 32 * 4
     assert batches * 8 >= len(loader.dataset)
-
-
-def test_damage_is_named_and_left_out(paths, tmp_path):
-    dataset = H5Dataset(paths[0], "raw", samples=Boxes((6, 6, 6), at="grid"))
-    part = dataset.layout.datasets[0][0]
-    if part.access == "direct":
-        pytest.skip("nothing is decoded")
-    damaged = tmp_path / "damaged.h5"
-    damaged.write_bytes(Path(paths[0]).read_bytes())
-    with open(damaged, "r+b") as file:
-        file.seek(int(part.index.offset[0]))
-        file.write(b"\xff" * int(part.index.nbytes[0]))
-    fields = ["raw", SampleNumber()]
-    boxes = Boxes((6, 6, 6), at="grid")
-    with pytest.raises(errors.CorruptChunkError, match=r"'raw'.*\(0, 0, 0\)"):
-        list(H5StreamLoader(damaged, 4, fields=fields, samples=boxes))
-    (volume,) = arrays(paths[:1], "raw")
-    with H5StreamLoader(damaged, 4, fields=fields, samples=boxes, on_error="skip") as loader:
-        seen = []
-        for raw, numbers in loader:
-            _, origins = loader.dataset.layout.space.boxes_of(numbers.numpy())
-            for box, origin in zip(raw, origins.tolist(), strict=True):
-                assert (box.numpy() == by_hand(volume, origin, 6)).all()
-            seen += numbers.tolist()
-    _, origins = dataset.layout.space.boxes_of(np.arange(len(dataset)))
-    touched = [k for k, origin in enumerate(origins) if (origin < 8).all()]
-    assert sorted({*range(len(dataset))} - {*seen}) == touched
 
 
 @pytest.mark.parametrize(

@@ -174,18 +174,6 @@ def test_many_objects_are_found_from_the_bytes_of_the_file_and_again_in_the_cata
         assert len(H5Dataset(tmp_path / "a.h5", Field(".", ragged="list"), samples=Objects("images/*"))) == 210
 
 
-def test_images_inside_of_groups_lie_beside_other_fields(tmp_path):
-    expected = write_objects(tmp_path / "a.h5", [image(k) for k in range(7)], named="{}/jpeg")
-    with h5py.File(tmp_path / "a.h5", "a") as file:
-        for k in range(7):
-            file[f"img_{k}/label"], file[f"img_{k}/box"] = k, np.full(4, k, "f4")
-    fields = {"image": Field("jpeg", decode="auto"), "label": "label", "box": "box"}
-    with H5StreamLoader(tmp_path / "a.h5", 3, shuffle=True, fields=fields, samples=Objects("*")) as loader:
-        batches = list(loader)
-    assert sorted(check(batches, expected)) == list(range(7))
-    assert all(batch["box"][:, 0].tolist() == batch["label"].tolist() for batch in batches)
-
-
 @pytest.mark.parametrize("stored", STORED_AS)
 def test_a_damaged_object_is_named_and_left_out(tmp_path, stored):
     expected = write_objects(tmp_path / "a.h5", [image(k) for k in range(9)], stored)

@@ -1,4 +1,4 @@
-"""Fields that are looked up, and fields of other files: beside NumPy's own indexing, through dataset and loader."""
+"""Fields that are looked up, by rows or by names, fields of other files, and members: what is told of them."""
 
 from itertools import pairwise
 
@@ -72,3 +72,49 @@ def test_bad_input_is_told_with_the_way_out(data, monkeypatch, options, kind, sa
     monkeypatch.chdir(data[0])
     with pytest.raises(kind, match=says):
         H5Dataset("questions.h5", ["question", Field("features", **{"file": "features.h5"} | options)])
+
+
+def test_a_file_without_any_names_is_refused_where_nothing_says_what_the_field_holds(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["o/p0"], file["key"] = np.arange(3), np.array([], dtype="S5")
+    with pytest.raises(errors.FieldLengthError, match="names no object, so that nothing says"):
+        H5Dataset(tmp_path / "a.h5", {"x": Field("o/{}", lookup="key")})
+
+
+def test_objects_that_cannot_be_looked_up_are_named(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["p0"], file["p1"] = np.zeros((2, 3)), np.zeros((3, 3))
+    for options, kind, words in [
+        ({"lookup": ["p0", "p9"], "ragged": "list"}, errors.FieldNotFoundError, "no 'p9'.*1 of 2 names"),
+        ({"lookup": ["p0", "p1"]}, errors.FieldLengthError, "unlike lengths, 2 to 3 rows; ragged="),
+        ({"lookup": [3]}, errors.OptionError, "a name for each sample"),
+        ({"lookup": ["p0"], "decode": "jpeg"}, errors.UnsupportedFieldError, "decode= takes objects that are bytes"),
+    ]:
+        with pytest.raises(kind, match=words):
+            H5Dataset(tmp_path / "a.h5", {"x": Field("{}", **options)})
+    with pytest.raises(errors.OptionError, match=r"need \{\} in"):
+        Field("p", lookup=["p0"])
+    with pytest.raises(errors.OptionError, match=r"3 names, and needs one for each of 2 samples"):
+        H5Dataset(tmp_path / "a.h5", {"x": Field("{}", lookup=["p0"] * 3), "p": "p0"})
+
+
+@pytest.mark.parametrize(
+    ("field", "kind", "says"),
+    [
+        (lambda: Field("x", members=["a", "d"]), errors.FieldNotFoundError, "no member 'd'.*it has 'a', 'b', 'c'"),
+        (
+            lambda: Field("x", members=["a", "b"]),
+            errors.UnsupportedFieldError,
+            "'a' is float32, 'b' is int32; make a field for",
+        ),
+        (lambda: Field("x", members=["c"]), errors.UnsupportedFieldError, "'c' is"),
+        (lambda: Field("plain", members=["a"]), errors.FieldNotFoundError, "no compounds"),
+        (lambda: Field("x", members=[3]), errors.OptionError, "members= takes names"),
+        (lambda: Field("x", members="a", take="all"), errors.OptionError, "take='all' takes the whole"),
+    ],
+)
+def test_members_that_make_no_tensor_are_refused(tmp_path, field, kind, says):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["plain"] = np.zeros(4, [("a", "f4"), ("b", "i4"), ("c", "S3")]), np.zeros(4)
+    with pytest.raises(kind, match=says):
+        H5Dataset(tmp_path / "a.h5", field())

@@ -43,15 +43,6 @@ def test_the_samples_are_the_same(path, kind):
     assert np.allclose(torch.cat([batch for batch, _ in batches]).numpy(), (x - 1) / 2)
 
 
-def test_a_part_is_normalised_by_its_own_statistics(path):
-    train, _ = H5Dataset(path, ["x", "y"]).split(0.8)
-    found = train.statistics("x", axis=-1)
-    with H5StreamLoader(train, 8, True, fields=[Field("x", normalise=found["x"].normalise()), "y"]) as loader:
-        x = torch.cat([x for x, _ in loader])
-    assert torch.allclose(x.mean(0), torch.zeros(3), atol=1e-5)
-    assert torch.allclose(x.std(0, correction=0), torch.ones(3), atol=1e-5)
-
-
 def test_samples_stay_what_they_were(path):
     demos = H5Dataset(path, "x", samples=Sequences(4, of="demos/*")).split(0.5, by="segment")[1]
     other = H5Dataset(demos, "y")

@@ -46,11 +46,6 @@ class Ends:
             raise OptionError(f"Ends takes names of fields, such as Ends('terminals', 'timeouts'), not {fields!r}")
         object.__setattr__(self, "fields", fields)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The fields that are read."""
-        return self.fields
-
 
 @dataclass(frozen=True, slots=True)
 class Ids:
@@ -65,7 +60,7 @@ class Ids:
     field: str
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def fields(self) -> tuple[str, ...]:
         """The field that is read."""
         return (self.field,)
 
@@ -82,11 +77,6 @@ class Lengths:
 
     name: str
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The dataset that is read."""
-        return (self.name,)
-
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -99,11 +89,6 @@ class Bounds:
     """
 
     name: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The dataset that is read."""
-        return (self.name,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +121,13 @@ class Between:
 
 Said = Ends | Ids | Lengths | Bounds
 Stretches = Bounds | Lengths | Between
+
+
+def names_of(said: Said | Stretches) -> tuple[str, ...]:
+    """Return the datasets that say which rows belong together."""
+    if isinstance(said, (Ends, Ids)):
+        return said.fields
+    return said.names if isinstance(said, Between) else (said.name,)
 
 
 def edges_of(said: Said, values: list[NDArray[Any]], rows: int) -> Edges:
@@ -193,14 +185,14 @@ def whole_numbers(values: NDArray[Any], name: str) -> Edges:
 
 def inside(said: Stretches, group: str) -> Stretches:
     """Look its datasets up in a group, unless their names begin with a slash."""
-    names = [name if name.startswith("/") else f"{group}/{name}" for name in said.names]
+    names = [name if name.startswith("/") else f"{group}/{name}" for name in names_of(said)]
     return replace(said, first=names[0], last=names[1]) if isinstance(said, Between) else replace(said, name=names[0])
 
 
 def stretches_of(said: Stretches, values: list[NDArray[Any]], samples: int, rows: int) -> tuple[Ints, Ints]:
     """Return the first row of each sample, and how many it has."""
-    found = [whole_numbers(each, name) for name, each in zip(said.names, values, strict=True)]
-    for name, numbers in zip(said.names, found, strict=True):
+    found = [whole_numbers(each, name) for name, each in zip(names_of(said), values, strict=True)]
+    for name, numbers in zip(names_of(said), found, strict=True):
         if len(numbers) != samples and not isinstance(said, Bounds):
             raise OptionError(f"{name!r} has {len(numbers):,} numbers, and there are {samples:,} samples")
     if isinstance(said, Bounds):
@@ -215,7 +207,7 @@ def stretches_of(said: Stretches, values: list[NDArray[Any]], samples: int, rows
     if len(wrong):
         one = wrong[0]
         raise OptionError(
-            f"{' and '.join(map(repr, said.names))}: sample {one:,} is said to have rows {first[one]:,} to "
+            f"{' and '.join(map(repr, names_of(said)))}: sample {one:,} is said to have rows {first[one]:,} to "
             f"{first[one] + count[one]:,} (exclusive), and there are {rows:,} rows; {len(wrong):,} of {samples:,} "
             "samples go backwards or beyond. See whether these numbers are of this dataset"
         )

@@ -62,15 +62,9 @@ class Grid:
     segment_axes: int = 0  # axes of which each number is a segment of its own: 0 where a volume is one
 
     @property
-    def _samples(self) -> Ints:
-        """How many samples each volume has."""
-        samples: Ints = np.prod(self.counts, axis=1, dtype=np.int64)
-        return samples
-
-    @property
     def samples(self) -> int:
         """How many there are."""
-        return int(self._samples.sum())
+        return int(np.prod(self.counts, axis=1, dtype=np.int64).sum())
 
     @property
     def segments(self) -> tuple[Ints, Ints]:
@@ -85,20 +79,17 @@ class Grid:
         """What it is made of."""
         return self.first, self.last, self.counts
 
-    def volumes_of(self, numbers: NDArray[Any]) -> Ints:
-        """Return the volume of each sample, by its number."""
-        return np.searchsorted(np.cumsum(self._samples), numbers, side="right")
-
-    def origins_of(self, numbers: NDArray[Any]) -> Ints:
-        """Return the origin of each sample, by its number."""
-        volume = self.volumes_of(numbers)
-        left = numbers - (np.cumsum(self._samples) - self._samples)[volume]
+    def of(self, numbers: NDArray[Any]) -> tuple[Ints, Ints]:
+        """Return the volume and the origin of each sample, by its number."""
+        ends = np.cumsum(np.prod(self.counts, axis=1, dtype=np.int64))
+        volume = np.searchsorted(ends, numbers, side="right")
+        left = numbers - np.append(0, ends)[volume]
         origins = np.empty((len(volume), self.counts.shape[1]), dtype=np.int64)
         for axis in reversed(range(origins.shape[1])):
             left, place = np.divmod(left, self.counts[volume, axis])
             place = self.first[volume, axis] + place * self.stride[axis]
             origins[:, axis] = np.minimum(place, self.last[volume, axis])
-        return origins
+        return volume, origins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -123,15 +114,9 @@ class Listed:
         """What it is made of."""
         return self.volume, self.origins
 
-    def volumes_of(self, numbers: NDArray[Any]) -> Ints:
-        """Return the volume of each sample, by its number."""
-        volumes: Ints = self.volume[numbers]
-        return volumes
-
-    def origins_of(self, numbers: NDArray[Any]) -> Ints:
-        """Return the origin of each sample, by its number."""
-        origins: Ints = self.origins[numbers]
-        return origins
+    def of(self, numbers: NDArray[Any]) -> tuple[Ints, Ints]:
+        """Return the volume and the origin of each sample, by its number."""
+        return self.volume[numbers], self.origins[numbers]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,13 +179,13 @@ class Space:
     def anchors_of(self, numbers: NDArray[Any], at: str = "") -> Ints:
         """Return the rows that samples begin at, of a column, by their numbers; of boxes their volumes."""
         if self.edges is None:
-            return self.starts.volumes_of(numbers)
+            return self.starts.of(numbers)[0]
         anchors: Ints = self.rows[self.columns.index(at) if at in self.columns else 0][numbers]
         return anchors
 
     def boxes_of(self, numbers: NDArray[Any]) -> tuple[Ints, Ints]:
         """Return the volume and the origin of each sample, by its number."""
-        return self.starts.volumes_of(numbers), self.starts.origins_of(numbers)
+        return self.starts.of(numbers)
 
     def drawn_again(self, numbers: Ints, trial: int) -> Ints:
         """Return the boxes that are tried in place of some that were refused, as a function of their numbers alone.

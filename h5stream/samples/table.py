@@ -54,13 +54,7 @@ class Table:
     """
 
     def __init__(
-        self,
-        columns: Any = None,
-        *,
-        length: int | None = None,
-        pad: Pad = None,
-        axis: int | None = None,
-        **more: Any,
+        self, columns: Any = None, *, length: int | None = None, pad: Pad = None, axis: int | None = None, **more: Any
     ) -> None:
         self.columns = {name: _column(name, values) for name, values in (_named(columns) | more).items()}
         self.axis = None if axis is None else integer(axis, "axis")

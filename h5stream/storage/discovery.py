@@ -241,15 +241,15 @@ def thing_at(file: Any, name: str, path: str) -> Any:
         return None
 
 
-def dataset_at(file: Any, name: str, path: str) -> Any:
-    """Open a dataset, and return its `h5py.h5d.DatasetID`, in a third of the time that an `h5py.Dataset` takes."""
+def dataset_at(file: Any, name: str, path: str, what: str = "dataset") -> Any:
+    """Open a dataset, or a group, and return its h5py ID, in a third of the time that an `h5py.Dataset` takes."""
     try:
-        return h5py.h5d.open(file.id, name.encode("utf-8", "surrogateescape"))
+        return (h5py.h5d if what == "dataset" else h5py.h5g).open(file.id, name.encode("utf-8", "surrogateescape"))
     except DAMAGE as error:
         why = why_not_opened(file, name.strip("/"), path) or what_libhdf5_said(error)
         above = file.get(name.rpartition("/")[0] or "/")
         hint = did_you_mean(name.rpartition("/")[2], above) if isinstance(above, h5py.Group) else ""
-        why = f": there is no dataset {name!r}: {why}.{hint} Objects(..., missing='skip') leaves out objects that lack "
+        why = f": there is no {what} {name!r}: {why}.{hint} Objects(..., missing='skip') leaves out objects that lack "
         raise refusal(path, name, f"{why}a field", FieldNotFoundError) from None
 
 

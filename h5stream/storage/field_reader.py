@@ -11,17 +11,11 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import (
-    CorruptChunkError,
-    FieldLengthError,
-    FieldNotFoundError,
-    H5StreamError,
-    OptionError,
-)
+from h5stream.errors import CorruptChunkError, FieldLengthError, FieldNotFoundError, H5StreamError, OptionError
 from h5stream.samples.columns import Given, Padding, Values
 from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.ragged import DENSE, Ragged, changed
-from h5stream.samples.segments import Bounds, Said, Stretches
+from h5stream.samples.segments import Bounds, Said, Stretches, names_of
 from h5stream.samples.space import Along, Steps, steps_of
 from h5stream.samples.table import Table
 from h5stream.storage import elements
@@ -39,18 +33,7 @@ from h5stream.storage.discovery import (
 )
 from h5stream.storage.elements import as_samples_have_it
 from h5stream.storage.extents import Extents, SampleKind, with_names
-from h5stream.storage.fields import (
-    IMAGES,
-    OF_OBJECTS,
-    ONCE,
-    SPARSE,
-    VALUES,
-    Field,
-    SampleShape,
-    check_options,
-    columns_wanted,
-    not_ragged,
-)
+from h5stream.storage.fields import Field, SampleShape, check_options, columns_wanted, not_ragged
 from h5stream.storage.handles import DAMAGE
 from h5stream.storage.images import Images
 from h5stream.storage.joining import FileParts
@@ -102,7 +85,8 @@ class _Found:
     # datasets of which samples take rows of their own, once for all fields that they fill
     read: dict[Any, tuple[Place, Field, tuple[Along, ...], list[Target]]] = field(default_factory=dict)
     parts: list[DatasetPart] = field(default_factory=list)  # objects that are bytes
-    bearers: list[DatasetPart] = field(default_factory=list)  # what stands for the rows where none has a row a sample
+    # what stands for the rows where none has a row a sample: the least, and the first of these
+    bearers: list[tuple[int, DatasetPart]] = field(default_factory=list)
 
     @property
     def path(self) -> str:
@@ -184,9 +168,9 @@ def _rows(found: _Found, shape: SampleShape) -> int:
 
 def _rows_alone(found: _Found, rows: int) -> Iterator[DatasetPart]:
     """Yield what says which rows samples have as a dataset of no field, where nothing else has a row a sample."""
-    bearer = next(iter(found.bearers), None)
+    bearer = min(found.bearers, key=lambda one: one[0])[1] if found.bearers else None
     if found.stretches:
-        name = found.stretches[0][1].names[0]
+        name = names_of(found.stretches[0][1])[0]
         thing = find_dataset(found.opened.file, name, found.path, found.opened.guard)
         bearer = part_of(found.opened, found.opened.place(thing.dataset, thing.path), thing.path)
     elif bearer is None and found.are_objects:  # single values alone
@@ -286,7 +270,7 @@ def _add_column(found: _Found, given: Given) -> int:
 
 def _add_once(found: _Found, asked: Field) -> int:
     """Add a field that the whole part has once: an attribute, or a dataset without an axis of rows."""
-    check_options(ONCE, asked, found.samples, found.path)
+    check_options("once", asked, found.samples, found.path)
     value = as_samples_have_it(once_of(found.opened.file, asked.name, found.path, found.opened.guard))
     number = _add_value(found, asked.name, value, asked.dtype)
     found.once.append((number, value))
@@ -303,7 +287,7 @@ def _add_value(found: _Found, name: str, value: Any, cast: Any, *, alone: bool =
 
 def _add_matrix(found: _Found, place: int, asked: Field, group: Any) -> SparseEntry:
     """Add a sparse matrix: its values, and the column of each."""
-    check_options(SPARSE, asked, found.samples, found.path)
+    check_options("sparse", asked, found.samples, found.path)
     name, why = asked.name.strip("/"), ""
     form = None if asked.ragged is None else asked.ragged.form
     if found.are_objects:
@@ -346,14 +330,14 @@ def _add_looked_up(found: _Found, key: Key, asked: Field) -> Any:
     if isinstance(asked.lookup, str):
         known.add_table(_once(found, asked.lookup), first, found.path)
     elif isinstance(asked.lookup, Stretches):
-        numbers = [_once(found, name) for name in asked.lookup.names]
+        numbers = [_once(found, name) for name in names_of(asked.lookup)]
         found.stretches.append((known, asked.lookup, numbers, first))
     return known.entry
 
 
 def _add_ragged(found: _Found, place: int, asked: Field) -> Any:
     """Add a ragged field whose rows are the items of values of variable length, or all those of an object's dataset."""
-    check_options(OF_OBJECTS if found.are_objects else VALUES, asked, found.samples, found.path)
+    check_options("objects" if found.are_objects else "values", asked, found.samples, found.path)
     known = _known(found, (place, ""), asked)
     thing = _thing(found, found.opened.file, asked.name, found.path)
     if not found.are_objects and elements.vlen_base(thing.dataset.dtype) is None:
@@ -366,14 +350,14 @@ def _add_ragged(found: _Found, place: int, asked: Field) -> Any:
         raise refusal(found.path, asked.name, f": {part.path!r} holds values of variable length, {why}")
     if found.are_objects:
         known.add_rows(np.array([part.row_start]), np.array([part.rows]))
-        found.bearers.append(part)
+        found.bearers.append((1, part))
     else:
         if part.heap is None or len(thing.dataset.shape) > 1:
             why = part.reason if part.heap is None else f"a row has {thing.dataset.shape[1:]} values"
             takes = "ragged= takes one value a row, of numbers, that h5stream reads without libhdf5"
             raise _unread(found, asked.name, f", {why}: {takes}; without it each sample is a list", part)
         known.add_values(part)
-        found.bearers.insert(0, part)
+        found.bearers.append((0, part))
     found.lengths[asked.name] = 1 if found.are_objects else part.rows
     return known.entry
 
@@ -410,7 +394,7 @@ def _add_objects(found: _Found, key: Key, asked: Field) -> Any:
         why = f": lookup= of field {asked.name!r} names no object, {why}"
         raise refusal(found.path, asked.name, why, FieldLengthError)
     found.fields += known.layouts
-    found.bearers.append(known.parts[0])
+    found.bearers.append((1, known.parts[0]))
     rows = np.array([known.objects[name] for name in names], dtype=np.int64).reshape(-1, 2)
     if asked.decode:  # an image is one row, whatever bytes it has
         known.tables.append(rows[:, 0])
@@ -603,24 +587,27 @@ def _rows_taken(found: _Found, thing: Thing, asked: Field) -> _Taken:
 
 def _described(found: _Found, taken: _Taken) -> _Described:
     """Return the field of a dataset, or one for each member of a compound."""
-    asked, new, dtype = taken.asked, _Described(None, [], []), _inner_dtype(taken.thing)
-
-    def entry_of(thing: Thing, dtype: Any) -> Any:
-        if dtype.fields is not None and not asked.members:
-            inner = ((name, thing._replace(member=(*thing.member, name))) for name in dtype.names)
-            return {name: entry_of(member, dtype[name]) for name, member in inner}
-        layout, leaf = _layout(found, taken._replace(thing=thing), dtype)
-        number, fill = len(found.fields) + len(new.layouts), np.zeros(leaf.nbytes if leaf else 0, np.uint8)
-        new.layouts.append(layout)
-        new.targets.append(Target(field=number, member=thing.member, leaf=leaf, fill=fill, stacked=asked.members))
-        return number
-
+    asked, dtype = taken.asked, _inner_dtype(taken.thing)
     if asked.decode:
         return _image(found, asked, _bytes_of_image(found, taken, dtype))
     if asked.members:
         _check_members(found, asked, dtype)
         dtype = np.dtype((dtype.fields[asked.members[0]][0], (len(asked.members),)))
-    return new._replace(entry=entry_of(taken.thing, dtype))
+    new = _Described(None, [], [])
+    return new._replace(entry=_entry_of(found, taken, dtype, new))
+
+
+def _entry_of(found: _Found, taken: _Taken, dtype: Any, new: _Described) -> Any:
+    """Add the field of a type to those that are new, or one for each member; return its number, or theirs by name."""
+    member, stacked = taken.thing.member, taken.asked.members
+    if dtype.fields is not None and not stacked:
+        inner = ((name, taken._replace(thing=taken.thing._replace(member=(*member, name)))) for name in dtype.names)
+        return {name: _entry_of(found, one, dtype[name], new) for name, one in inner}
+    layout, leaf = _layout(found, taken, dtype)
+    number, fill = len(found.fields) + len(new.layouts), np.zeros(leaf.nbytes if leaf else 0, np.uint8)
+    new.layouts.append(layout)
+    new.targets.append(Target(field=number, member=member, leaf=leaf, fill=fill, stacked=stacked))
+    return number
 
 
 def _layout(found: _Found, taken: _Taken, dtype: np.dtype[Any]) -> tuple[FieldLayout, elements.Leaf | None]:
@@ -687,7 +674,7 @@ def _bytes_of_image(found: _Found, taken: _Taken, dtype: np.dtype[Any]) -> eleme
 
 def _image(found: _Found, asked: Field, leaf: elements.Leaf | None) -> _Described:
     """Return a field of images; of what size they are is found out once all files are open."""
-    check_options(IMAGES, asked, found.samples, found.path)
+    check_options("images", asked, found.samples, found.path)
     number, dtype, images = len(found.fields), np.dtype(object), Images(format=asked.decode)
     layout = FieldLayout(name=asked.name, kind="object", dtype=dtype, row_shape=(), ragged=asked.ragged, images=images)
     fill = np.zeros(leaf.nbytes if leaf else 0, np.uint8)

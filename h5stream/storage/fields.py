@@ -27,7 +27,7 @@ from h5stream.samples.columns import FROM_NO_FILE, Given
 from h5stream.samples.kinds import Objects, Pad, Rows, checked_pad, checked_steps, integer
 from h5stream.samples.normalising import Normalisation, normalisation
 from h5stream.samples.ragged import ARRAYS, STACKED, Crop, Form, Ragged, changed
-from h5stream.samples.segments import Stretches, inside
+from h5stream.samples.segments import Stretches, inside, names_of
 from h5stream.samples.table import ROW, Table
 from h5stream.storage.given import named_by, paths_of, several
 from h5stream.storage.images import FORMATS, Format
@@ -298,7 +298,7 @@ class Field:
             if ragged is not None and self.lookup is not None:
                 raise not_ragged(self.name)
             return ragged if ragged is None or isinstance(ragged, Ragged) else Ragged(ragged)
-        if not all(isinstance(one, str) for one in self.lookup.names):
+        if not all(isinstance(one, str) for one in names_of(self.lookup)):
             raise OptionError(
                 f"Field({self.name!r}): {type(self.lookup).__name__}(...) takes the path of a dataset, not its values"
             )
@@ -584,24 +584,18 @@ def read_request(source: Source, fields: Fields) -> Asked:
 
 # --- which options go together, with which kind of field, and with which samples
 
-SPARSE = "rows of a sparse matrix"
-VALUES = "values of variable length with ragged="
-IMAGES = "encoded images"
-OF_OBJECTS = "whole objects with ragged="
-ONCE = "what is there once, an attribute or a single value"
-
 _COMMON = ("dtype=", "normalise=")
 _RAGGED = ("ragged=", "Ragged(crop=)", "Ragged(pad_value=)")
 _PLACED = ("Take(steps=)", "Take(at=)", "Take(axis=)", "Take(scale=)", "Take(pad=)")
 
-_TAKEN: dict[str, tuple[str, ...]] = {
-    SPARSE: (*_COMMON, "columns=", "ragged="),
-    VALUES: (*_COMMON, *_RAGGED),
-    IMAGES: ("normalise=", "decode=", "ragged=", "file=", "lookup="),
-    OF_OBJECTS: (*_COMMON, "columns=", "members=", *_RAGGED),
-    ONCE: (*_COMMON, "take='all'"),
+_TAKEN: dict[str, tuple[str, tuple[str, ...]]] = {
+    "sparse": ("rows of a sparse matrix", (*_COMMON, "columns=", "ragged=")),
+    "values": ("values of variable length with ragged=", (*_COMMON, *_RAGGED)),
+    "images": ("encoded images", ("normalise=", "decode=", "ragged=", "file=", "lookup=")),
+    "objects": ("whole objects with ragged=", (*_COMMON, "columns=", "members=", *_RAGGED)),
+    "once": ("what is there once, an attribute or a single value", (*_COMMON, "take='all'")),
 }
-"""By kind of field, the options that it takes; all others are refused."""
+"""Kinds of field: what each is called, and the options that it takes; all others are refused."""
 
 _CLASHES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
@@ -660,17 +654,17 @@ def given_to(field: Field) -> set[str]:
 
 def check_options(kind: str, field: Field, samples: Any, path: str) -> None:
     """Refuse options that a kind of field does not take, and samples of several rows of what is one row."""
-    wrong = sorted(given_to(field) - {*_TAKEN[kind], ARRAYS, "a part of an axis"})
+    what, taken = _TAKEN[kind]
+    wrong = sorted(given_to(field) - {*taken, ARRAYS, "a part of an axis"})
     if wrong:
         raise OptionError(
-            f"{path!r}: field {field.name!r}: {', '.join(wrong)} is not for {kind}, which "
-            f"take{'s' if kind == ONCE else ''} {', '.join(_TAKEN[kind])}; leave it out, and change the batch in "
-            "batch_transform="
+            f"{path!r}: field {field.name!r}: {', '.join(wrong)} is not for {what}, which take{'s' * (kind == 'once')} "
+            f"{', '.join(taken)}; leave it out, and change the batch in batch_transform="
         )
     is_one = samples is None or field.is_looked_up or isinstance(samples, (Objects, Rows))
     is_one = is_one or (isinstance(samples, Table) and samples.length is None and samples.axis is None)
-    if kind in (SPARSE, VALUES, IMAGES) and not is_one:
+    if kind in ("sparse", "values", "images") and not is_one:
         raise OptionError(
-            f"{path!r}: field {field.name!r}: a sample of {type(samples).__name__}(...) has several rows, and {kind} "
+            f"{path!r}: field {field.name!r}: a sample of {type(samples).__name__}(...) has several rows, and {what} "
             "come one a sample; samples of one row have them, such as Table(row=...) without length="
         )

@@ -52,7 +52,6 @@ def forget(looked_up: dict[Key, LookedUp], before: dict[Key, tuple[int, int]]) -
     for key, known in [*looked_up.items()]:
         parts, tables = before.get(key, (0, 0))
         del known.parts[parts:], known.tables[tables:], known.counts[tables:], known.spare[tables:]
-        known.objects = {name: at for name, at in known.objects.items() if at[0] < known.rows}
         if key not in before:
             del looked_up[key]
 

@@ -16,13 +16,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, FieldNotFoundError, H5StreamError, OptionError, UnsupportedFieldError
 from h5stream.samples.axes import ROWS, FieldSteps, axis_space
-from h5stream.samples.columns import (
-    Column,
-    Padding,
-    SampleNumber,
-    SourceNumber,
-    Values,
-)
+from h5stream.samples.columns import Column, Padding, SampleNumber, SourceNumber, Values
 from h5stream.samples.kinds import Objects, Sequences
 from h5stream.samples.ragged import DENSE
 from h5stream.samples.space import Space, number_outside, space_of_rows, steps_of

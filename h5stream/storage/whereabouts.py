@@ -20,17 +20,9 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.samples.kinds import Of
-from h5stream.samples.segments import Edges, Said, edges_of
+from h5stream.samples.segments import Edges, Said, edges_of, names_of
 from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.discovery import (
-    behind,
-    is_hard_link,
-    once_of,
-    refusal,
-    thing_at,
-    what_libhdf5_said,
-    why_not_opened,
-)
+from h5stream.storage.discovery import behind, dataset_at, is_hard_link, once_of, refusal, thing_at
 from h5stream.storage.external import Guard
 from h5stream.storage.handles import DAMAGE
 from h5stream.storage.headers import Headers, raw_of, read_headers, superblock_of
@@ -67,7 +59,7 @@ def checked(count: int, *, is_kept: bool = False) -> range:
     return range(0, count, min(CHECKED_EVERY, max(1, count // CHECKED_OF_FEW)))
 
 
-class RawFile:
+class RawFile(contextlib.AbstractContextManager["RawFile"]):
     """An open file, and its bytes beside it."""
 
     def __init__(
@@ -81,15 +73,8 @@ class RawFile:
         self.fileno = h5py.h5o.get_info(file.id).fileno
         self._read: tuple[Ints | None, tuple[str, ...], Headers | None] = (None, (), None)
 
-    def close(self) -> None:
-        """Let go of the bytes; h5py's file stays open."""
-        self._source.close()
-
-    def __enter__(self) -> RawFile:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self._source.close()  # h5py's file stays open
 
     def headers(self, addresses: Ints, attributes: Sequence[str] = ()) -> Headers:
         """Read some headers; see `read_headers`. What was read last is not read again."""
@@ -105,21 +90,22 @@ class RawFile:
         for k, name in enumerate(names):
             above, _, leaf = name.rpartition("/")
             if above != last:
-                last, group = above, self._group(above)
-            if group is not None:
-                found[k] = self._address(group, above, leaf)
+                is_here = not above or self.behind(above) != NOWHERE
+                last, group = above, self.file.get(above or "/") if is_here else None
+            if isinstance(group, h5py.Group):
+                found[k] = self._address(group.id, above, leaf)
         return found
 
     def inside(self, names: Sequence[str], path: str) -> Ints:
         """Return where the headers of objects lie that have one path inside of others, as for `addresses`."""
         found, steps = np.full(len(names), NOWHERE, dtype=np.int64), path.strip("/").split("/")
         for k, name in enumerate(names):
-            group = self._opened_group(name)
+            group = dataset_at(self.file, name, self.file.filename, "group")
             for step in steps[:-1]:
                 if self._address(group, name, step) == NOWHERE:
                     break
                 name = f"{name}/{step}"
-                group = self._opened_group(name)
+                group = dataset_at(self.file, name, self.file.filename, "group")
             else:
                 found[k] = self._address(group, name, steps[-1])
         return found
@@ -133,24 +119,6 @@ class RawFile:
             return NOWHERE
         is_here = info.fileno == self.fileno
         return int(info.addr) if is_here and info.addr <= MOST_ADDRESS else NOWHERE
-
-    def has(self, thing: Any) -> bool:
-        """Tell whether an open object is in this file."""
-        return bool(h5py.h5o.get_info(thing.id).fileno == self.fileno)
-
-    def _group(self, path: str) -> Any:
-        """Open a group of this file; None where it is none."""
-        group = self.file.get(path or "/") if not path or self.behind(path) != NOWHERE else None
-        return group.id if isinstance(group, h5py.Group) else None
-
-    def _opened_group(self, path: str) -> Any:
-        """Open a group that is there; refuse a damaged one."""
-        try:
-            return h5py.h5g.open(self.file.id, path.encode("utf-8", "surrogateescape"))
-        except DAMAGE as error:
-            why_not_opened(self.file, path, self.file.filename)
-            why = f": there is no group {path!r}: {what_libhdf5_said(error)}"
-            raise refusal(self.file.filename, path, why, FieldNotFoundError) from error
 
     def _address(self, group: Any, above: str, name: str) -> int:
         try:
@@ -246,7 +214,7 @@ def edges_in(file: Any, group: str, of: Of, rows: int, path: str, guard: Guard) 
     if not isinstance(of, Said):
         return np.array([0, rows], dtype=np.int64)
     above = f"{group}/" if group else ""
-    values = [np.asarray(once_of(file, above + name, path, guard)) for name in of.names]
+    values = [np.asarray(once_of(file, above + name, path, guard)) for name in names_of(of)]
     try:
         return edges_of(of, values, rows)
     except OptionError as error:
@@ -290,7 +258,8 @@ def _linked(group: Any, levels: list[str], above: str, path: str, raw: RawFile, 
                 yield from _linked(inner, below, f"{above}{name}/", path, raw, dead)
         return
     assert links.addresses is not None
-    addresses = links.addresses[which] if raw.has(group) else np.full(len(which), NOWHERE)
+    is_here = h5py.h5o.get_info(group.id).fileno == raw.fileno
+    addresses = links.addresses[which] if is_here else np.full(len(which), NOWHERE)
     for k in np.flatnonzero(addresses == NOWHERE).tolist():
         addresses[k] = raw.behind(above + links[int(which[k])])
     chosen = np.zeros(len(links), dtype=bool)
