@@ -13,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 from each import for_each
+from fake_nvml import FakeNvml
 from typer.testing import CliRunner
 
 from h5stream.advice import doctor
@@ -136,271 +137,234 @@ MOUNTS = """\
 """
 
 
-class TestFile:
-    @pytest.fixture
-    def path(self, tmp_path):
-        path = tmp_path / "data.h5"
-        with h5py.File(path, "w") as file:
-            file["x"] = np.arange(1000)
-        return path
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "data.h5"
+    with h5py.File(path, "w") as file:
+        file["x"] = np.arange(1000)
+    return path
 
-    @pytest.mark.parametrize("user_block", [512, 1024, 4096])
-    def test_the_signature_is_found_behind_a_user_block(self, tmp_path, user_block):
+
+def test_the_signature_is_found_behind_a_user_block_and_another_file_is_refused_with_the_reason(tmp_path):
+    for user_block in (512, 1024, 4096):
         with h5py.File(tmp_path / "u.h5", "w", userblock_size=user_block) as file:
             file["x"] = 1
         assert doctor.examine_file(tmp_path / "u.h5")[0].found.endswith(f"user block of {user_block} bytes")
-
-    @pytest.mark.parametrize("content", [b"", b"short", b"\0" * 5000])
-    def test_another_file_is_refused(self, tmp_path, content):
+    for content in (b"", b"short", b"\0" * 5000):
         (tmp_path / "x").write_bytes(content)
         (check,) = doctor.examine_file(tmp_path / "x")
         assert verdict(check) == "fail"
         assert check.found.endswith("x: no HDF5 signature")
+    assert "No such file" in doctor.examine_file(tmp_path / "nowhere")[0].found
+    assert "Is a directory" in doctor.examine_file(tmp_path)[0].found
 
-    def test_a_file_that_cannot_be_opened_is_refused_with_the_reason(self, tmp_path):
-        assert "No such file" in doctor.examine_file(tmp_path / "nowhere")[0].found
-        assert "Is a directory" in doctor.examine_file(tmp_path)[0].found
 
-    @pytest.mark.parametrize(
-        ("path", "expected"),
-        [
-            ("/home/a.h5", ("ext4", "/")),
-            ("/data/a.h5", ("nfs4", "/data")),
-            ("/data/fast/a.h5", ("xfs", "/data/fast")),
-            ("/database/a.h5", ("ext4", "/")),
-            ("/mnt/two words/a.h5", ("tmpfs", "/mnt/two words")),
-            ("/dev/shm/a.h5", ("tmpfs", "/dev/shm")),  # the later mount hides the earlier
-        ],
-    )
-    def test_the_filesystem_is_that_of_the_innermost_mount(self, path, expected):
-        mount = mount_of(Path(path), MOUNTS)
-        assert (mount.kind, mount.point) == expected
+LYING = [
+    ("/home/a.h5", "ext4", "/", "pass"),
+    ("/data/a.h5", "nfs4", "/data", "warn"),
+    ("/data/fast/a.h5", "xfs", "/data/fast", "pass"),
+    ("/database/a.h5", "ext4", "/", "pass"),
+    ("/mnt/two words/a.h5", "tmpfs", "/mnt/two words", "pass"),
+    ("/dev/shm/a.h5", "tmpfs", "/dev/shm", "pass"),  # the later mount hides the earlier
+]
 
-    def test_a_network_filesystem_is_slow_and_a_local_one_fine(self):
-        assert verdict(doctor.check_filesystem(Path("/data/a.h5"), MOUNTS)) == "warn"
-        assert verdict(doctor.check_filesystem(Path("/data/fast/a.h5"), MOUNTS)) == "pass"
-        assert doctor.check_filesystem(Path("/a"), "").found == "unknown, mounted at /"
 
-    @pytest.mark.skipif(sys.platform != "linux", reason="posix_fadvise drops pages only on Linux")
-    def test_pages_that_were_dropped_are_not_counted(self, tmp_path):
-        path = tmp_path / "x"
-        path.write_bytes(b"x" * (8 << 20))
-        if mount_of(path).kind in {"tmpfs", "overlay"}:
-            pytest.skip("pages of this filesystem cannot be dropped")
-        with path.open("rb+") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 4 << 20, os.POSIX_FADV_DONTNEED)
-        assert 3 << 20 <= resident_bytes(path) <= 5 << 20
-        doctor.read_trial(path)
-        assert resident_bytes(path) <= 5 << 20, "measuring filled the page cache"
+@for_each(LYING)
+def test_the_filesystem_is_that_of_the_innermost_mount_and_one_over_a_network_is_slow(path, kind, point, status):
+    mount = mount_of(Path(path), MOUNTS)
+    assert (mount.kind, mount.point) == (kind, point)
+    assert verdict(doctor.check_filesystem(Path(path), MOUNTS)) == status
 
-    def test_an_empty_file_has_no_pages(self, tmp_path):
-        (tmp_path / "x").touch()
-        assert doctor.check_residency(tmp_path / "x").found == "0% of 0 B is in memory"
 
-    def test_what_the_system_does_not_say_is_no_failure(self, tmp_path):
-        assert "does not say" in doctor.check_residency(tmp_path / "nowhere").found
+@pytest.mark.skipif(sys.platform != "linux", reason="posix_fadvise drops pages only on Linux")
+def test_pages_that_were_dropped_are_not_counted(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b"x" * (8 << 20))
+    if mount_of(path).kind in {"tmpfs", "overlay"}:
+        pytest.skip("pages of this filesystem cannot be dropped")
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 4 << 20, os.POSIX_FADV_DONTNEED)
+    assert 3 << 20 <= resident_bytes(path) <= 5 << 20
+    doctor.read_trial(path)
+    assert resident_bytes(path) <= 5 << 20, "measuring filled the page cache"
 
-    def test_a_kernel_without_mincore_is_told(self, path, monkeypatch):
-        class Libc:
-            def mincore(self, *arguments):
-                ctypes.set_errno(38)
-                return -1
 
-        monkeypatch.setattr(ctypes, "CDLL", lambda *a, **k: Libc())
-        assert "does not say" in doctor.check_residency(path).found
+def test_what_the_system_does_not_say_is_no_failure(path, tmp_path, monkeypatch):
+    (tmp_path / "x").touch()
+    assert doctor.check_residency(tmp_path / "x").found == "0% of 0 B is in memory"
+    assert "does not say" in doctor.check_residency(tmp_path / "nowhere").found
+    assert doctor.check_filesystem(Path("/a"), "").found == "unknown, mounted at /"
 
-    def test_a_trial_reads_whole_pieces_up_to_its_limit(self, tmp_path):
-        path = tmp_path / "x"
-        path.write_bytes(b"x" * (17 << 20))
-        rate, nbytes, _ = doctor.read_trial(path, trial_bytes=8 << 20, trial_s=60.0)
-        assert nbytes == 8 << 20
-        assert rate > 0
-        assert doctor.read_trial(path, trial_s=60.0)[1] == 16 << 20
-        assert doctor.read_trial(path, trial_s=0.0)[1] == 4 << 20
+    class Libc:
+        def mincore(self, *arguments):
+            ctypes.set_errno(38)
+            return -1
 
-    def test_a_filesystem_without_direct_reads_is_read_through_the_page_cache(self, path, monkeypatch):
-        opened = os.open
+    monkeypatch.setattr(ctypes, "CDLL", lambda *a, **k: Libc())
+    assert "does not say" in doctor.check_residency(path).found
 
-        def no_direct(name, flags, *rest):
-            if flags & os.O_DIRECT:
-                raise OSError(22, "Invalid argument")
-            return opened(name, flags, *rest)
 
-        monkeypatch.setattr(os, "open", no_direct)
-        assert doctor.read_trial(path)[2] is False
+def test_a_trial_reads_whole_pieces_up_to_its_limit(tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(b"x" * (17 << 20))
+    rate, nbytes, _ = doctor.read_trial(path, trial_bytes=8 << 20, trial_s=60.0)
+    assert nbytes == 8 << 20
+    assert rate > 0
+    assert doctor.read_trial(path, trial_s=60.0)[1] == 16 << 20
+    assert doctor.read_trial(path, trial_s=0.0)[1] == 4 << 20
 
-    def test_a_file_in_memory_is_not_said_to_be_read_past_the_cache(self, tmp_path, monkeypatch):
-        with h5py.File(tmp_path / "x", "w") as file:
-            file["x"] = np.zeros(4 << 20, "u1")
-        monkeypatch.setattr(doctor, "mount_of", lambda path, mounts=None: Mount(kind="tmpfs", point="/dev/shm"))
+
+def test_where_nothing_is_read_past_the_page_cache_that_is_said(path, tmp_path, monkeypatch):
+    with h5py.File(tmp_path / "x", "w") as file:
+        file["x"] = np.zeros(4 << 20, "u1")
+    with monkeypatch.context() as patch:
+        patch.setattr(doctor, "mount_of", lambda path, mounts=None: Mount(kind="tmpfs", point="/dev/shm"))
         assert "through the page cache" in doctor.examine_file(tmp_path / "x")[-1].found
+    opened = os.open
 
-    @pytest.mark.parametrize(
-        ("rate", "size", "direct", "status", "part"),
-        [
-            (2e9, 64 << 20, True, "pass", "1.86 GiB/s over 64.0 MiB, past the page cache"),
-            (100e6, 64 << 20, True, "warn", "95.4 MiB/s over 64.0 MiB"),
-            (100e6, 64 << 20, False, "pass", "through the page cache"),
-            (1.0, 8192, True, "pass", "too small to measure (8192 bytes)"),
-        ],
-    )
-    def test_a_slow_disk_is_told(self, rate, size, direct, status, part):
-        check = doctor.judge_read_rate(Path("a.h5"), rate, size, direct)
-        assert verdict(check) == status
-        assert part in check.found
+    def no_direct(name, flags, *rest):
+        if flags & os.O_DIRECT:
+            raise OSError(22, "Invalid argument")
+        return opened(name, flags, *rest)
 
-    def test_a_read_error_is_a_failure(self, path, monkeypatch):
-        def broken(*given):
-            raise OSError(5, "Input/output error")
+    monkeypatch.setattr(os, "open", no_direct)
+    assert doctor.read_trial(path)[2] is False
 
-        monkeypatch.setattr(os, "preadv", broken)
+
+RATES = [
+    (2e9, 64 << 20, True, "pass", "1.86 GiB/s over 64.0 MiB, past the page cache"),
+    (100e6, 64 << 20, True, "warn", "95.4 MiB/s over 64.0 MiB"),
+    (100e6, 64 << 20, False, "pass", "through the page cache"),
+    (1.0, 8192, True, "pass", "too small to measure (8192 bytes)"),
+]
+
+
+@for_each(RATES)
+def test_a_slow_disk_is_told(rate, size, direct, status, part):
+    check = doctor.judge_read_rate(Path("a.h5"), rate, size, direct)
+    assert verdict(check) == status
+    assert part in check.found
+
+
+def test_a_read_error_and_a_file_that_was_cut_off_are_failures(path, monkeypatch):
+    def broken(*given):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "preadv", broken)
         check = doctor.examine_file(path)[-1]
         assert (verdict(check), "Input/output error" in check.found) == ("fail", True)
-
-    def test_a_file_that_was_cut_off_fails(self, path):
-        os.truncate(path, path.stat().st_size - 1)
-        checks = doctor.examine_file(path)
-        assert [check.name for check in checks] == ["file", "structure"]
-        assert verdict(checks[-1]) == "fail"
-        assert "truncated" in checks[-1].found
+    os.truncate(path, path.stat().st_size - 1)
+    checks = doctor.examine_file(path)
+    assert [check.name for check in checks] == ["file", "structure"]
+    assert verdict(checks[-1]) == "fail"
+    assert "truncated" in checks[-1].found
 
 
-class TestGathering:
-    def test_tmpfs_places_are_the_writable_ones_that_are_not_the_systems(self, tmp_path):
-        spaced = tmp_path / "a b"
-        spaced.mkdir()
-        mounts = tmp_path / "mounts"
-        mounts.write_text(
-            f"tmpfs {str(spaced).replace(' ', chr(92) + '040')} tmpfs rw 0 0\n"
-            f"/dev/vda {tmp_path} ext4 rw 0 0\n"
-            "tmpfs /run/lock tmpfs rw 0 0\n"
-            "tmpfs /nowhere/at/all tmpfs rw 0 0\n"
-        )
-        places = doctor.tmpfs_places(mounts)
-        assert list(places) == [str(spaced)]
-        assert places[str(spaced)] > 0
+# --- what the facts are gathered from -----------------------------------------------------------------
 
-    def test_nodes_of_gpus_are_the_kernels(self, tmp_path):
-        (tmp_path / "0000:17:00.0").mkdir()
-        (tmp_path / "0000:17:00.0" / "numa_node").write_text("1\n")
-        other = DeviceName(uuid="GPU-2", name="B", pci_bus_id="0000:99:00.0")
-        unknown = DeviceName(uuid="GPU-3", name="C")
-        driver = DriverFacts(version="1", devices=(CARD, other, unknown))
-        assert doctor.gpu_nodes(driver, tmp_path) == [1, -1]
 
-    def test_nodes_of_processors_are_those_that_may_be_used(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 9})
-        for node, cpus in {"node0": "0-3,8\n", "node1": "4-7\n", "node2": "\n", "node3": "9\n"}.items():
-            (tmp_path / node).mkdir()
-            (tmp_path / node / "cpulist").write_text(cpus)
-        assert doctor.cpu_nodes(tmp_path) == {0, 3}
+def test_tmpfs_places_are_the_writable_ones_that_are_not_the_systems(tmp_path):
+    spaced = tmp_path / "a b"
+    spaced.mkdir()
+    mounts = tmp_path / "mounts"
+    mounts.write_text(
+        f"tmpfs {str(spaced).replace(' ', chr(92) + '040')} tmpfs rw 0 0\n"
+        f"/dev/vda {tmp_path} ext4 rw 0 0\n"
+        "tmpfs /run/lock tmpfs rw 0 0\n"
+        "tmpfs /nowhere/at/all tmpfs rw 0 0\n"
+    )
+    places = doctor.tmpfs_places(mounts)
+    assert list(places) == [str(spaced)]
+    assert places[str(spaced)] > 0
 
-    def test_storage_knows_its_filters(self):
-        facts = storage_versions()
-        available = {fact.name for fact in facts.filters if fact.available}
-        assert {"deflate", "shuffle", "fletcher32", "lzf", "zstd", "lz4", "blosc"} <= available
-        assert facts.hdf5.split(".")[0].isdecimal()
 
-    def test_cudas_uuids_are_empty_until_cuda_has_started(self, monkeypatch):
-        monkeypatch.delitem(sys.modules, "torch")
+def test_nodes_of_gpus_are_the_kernels_and_of_processors_those_that_may_be_used(tmp_path, monkeypatch):
+    (tmp_path / "0000:17:00.0").mkdir()
+    (tmp_path / "0000:17:00.0" / "numa_node").write_text("1\n")
+    other = DeviceName(uuid="GPU-2", name="B", pci_bus_id="0000:99:00.0")
+    unknown = DeviceName(uuid="GPU-3", name="C")
+    assert doctor.gpu_nodes(DriverFacts(version="1", devices=(CARD, other, unknown)), tmp_path) == [1, -1]
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 9})
+    for node, cpus in {"node0": "0-3,8\n", "node1": "4-7\n", "node2": "\n", "node3": "9\n"}.items():
+        (tmp_path / node).mkdir()
+        (tmp_path / node / "cpulist").write_text(cpus)
+    assert doctor.cpu_nodes(tmp_path) == {0, 3}
+
+
+def test_storage_knows_its_filters():
+    facts = storage_versions()
+    available = {fact.name for fact in facts.filters if fact.available}
+    assert {"deflate", "shuffle", "fletcher32", "lzf", "zstd", "lz4", "blosc"} <= available
+    assert facts.hdf5.split(".")[0].isdecimal()
+
+
+def test_cudas_uuids_come_in_cudas_order_and_not_before_cuda_has_started(monkeypatch):
+    import torch
+
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "torch")
         assert started_cuda_uuids() == ()
         assert "torch" not in sys.modules
-
-    @pytest.mark.parametrize("torch", [SimpleNamespace(), SimpleNamespace(cuda=SimpleNamespace())])
-    def test_a_torch_that_is_half_imported_is_no_error(self, monkeypatch, torch):
-        monkeypatch.setitem(sys.modules, "torch", torch)
-        assert started_cuda_uuids() == ()
-
-    def test_cudas_uuids_come_in_cudas_order(self, monkeypatch):
-        import torch
-
-        class Properties:
-            def __init__(self, index):
-                self.uuid = f"uuid-{index}"
-
-        assert torch.cuda.is_initialized() or started_cuda_uuids() == ()
-        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", Properties)
-        assert started_cuda_uuids() == ("uuid-0", "uuid-1")
-
-    def test_pinned_memory_that_is_refused_is_told_in_one_line(self, monkeypatch):
-        import torch
-
-        def refuse(*arguments, **options):
-            raise RuntimeError("cannot pin\nmany more lines")
-
-        monkeypatch.setattr(torch, "empty", refuse)
-        assert pin_error(1) == "cannot pin"
-        monkeypatch.setattr(torch, "empty", lambda *arguments, **options: None)
-        assert pin_error(1) is None
-
-    def test_a_driver_that_vanishes_while_it_is_asked_is_no_driver(self, monkeypatch):
-        class Error(Exception):
-            value = 9
-
-        class Vanishing:
-            NVMLError = Error
-            NVML_ERROR_UNINITIALIZED = NVML_ERROR_LIBRARY_NOT_FOUND = NVML_ERROR_LIB_RM_VERSION_MISMATCH = 1
-            NVML_ERROR_DRIVER_NOT_LOADED = 9
-
-            def nvmlInit(self):
-                pass
-
-            def __getattr__(self, name):
-                def gone(*arguments):
-                    raise Error("gone")
-
-                return gone
-
-        assert driver_facts(Vanishing()).reason == "the NVIDIA driver went away: gone"
+        for half_imported in (SimpleNamespace(), SimpleNamespace(cuda=SimpleNamespace())):
+            patch.setitem(sys.modules, "torch", half_imported)
+            assert started_cuda_uuids() == ()
+    assert torch.cuda.is_initialized() or started_cuda_uuids() == ()
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda k: SimpleNamespace(uuid=f"uuid-{k}"))
+    assert started_cuda_uuids() == ("uuid-0", "uuid-1")
 
 
-class TestCommand:
-    @pytest.fixture
-    def machine(self, monkeypatch):
-        checks = [judged("torch", "fine")]
-        monkeypatch.setattr(doctor, "examine_machine", lambda: list(checks))
-        return checks
+def test_pinned_memory_that_is_refused_is_told_in_one_line(monkeypatch):
+    import torch
 
-    def run(self, *arguments):
-        return CliRunner().invoke(app, ["doctor", *arguments], catch_exceptions=False)
+    def refuse(*arguments, **options):
+        raise RuntimeError("cannot pin\nmany more lines")
 
-    def test_all_is_well(self, machine):
-        result = self.run()
-        assert result.exit_code == 0
-        assert "✓ pass  torch  fine" in result.stdout
-        assert "1 pass, 0 warn, 0 fail" in result.stdout
+    monkeypatch.setattr(torch, "empty", refuse)
+    assert pin_error(1) == "cannot pin"
+    monkeypatch.setattr(torch, "empty", lambda *arguments, **options: None)
+    assert pin_error(1) is None
 
-    def test_a_warning_shows_its_fix_and_is_no_failure(self, machine):
-        machine.append(Check(name="tmpfs", status="warn", found="none [at all]", fix="mount one"))
-        result = self.run()
-        assert result.exit_code == 0
-        assert "! warn  tmpfs  none [at all]" in result.stdout
-        assert "→ mount one" in result.stdout
 
-    def test_a_failure_exits_with_1(self, machine, tmp_path):
-        (tmp_path / "text.h5").write_text("1,2")
-        result = self.run(str(tmp_path / "text.h5"))
-        assert result.exit_code == 1
-        assert "✗ fail" in result.stdout
+def test_a_driver_that_vanishes_while_it_is_asked_is_no_driver():
+    fake = FakeNvml()
+    fake.fail("nvmlSystemGetDriverVersion", fake.NVML_ERROR_DRIVER_NOT_LOADED)
+    assert driver_facts(fake).reason == "the NVIDIA driver went away: error 9"
 
-    def test_json_has_every_check_and_the_worst(self, machine, tmp_path):
-        (tmp_path / "text.h5").write_text("1,2")
-        result = self.run(str(tmp_path / "text.h5"), "--json")
-        assert result.exit_code == 1
-        answer = json.loads(result.stdout)
-        assert answer["worst"] == "fail"
-        assert answer["checks"][0] == {"name": "torch", "status": "pass", "found": "fine", "fix": ""}
 
-    def test_this_machine_and_a_file_on_it(self, tmp_path):
-        with h5py.File(tmp_path / "a.h5", "w") as file:
-            file["x"] = 1
-        answer = json.loads(self.run(str(tmp_path / "a.h5"), "--json").stdout)
-        names = [check["name"] for check in answer["checks"]]
-        assert names == [
-            "torch", "driver", "CUDA", "pinned memory", "processors", "memory", "tmpfs", "open files", "HDF5",
-            "filters", "NUMA", "start method", "file", "structure", "filesystem", "page cache",
-            "read rate",
-        ]  # fmt: skip
+# --- the command --------------------------------------------------------------------------------------
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["doctor", *map(str, arguments)], catch_exceptions=False)
+
+
+def test_a_warning_shows_its_fix_and_only_a_failure_exits_with_1(tmp_path, monkeypatch):
+    checks = [judged("torch", "fine")]
+    monkeypatch.setattr(doctor, "examine_machine", lambda: list(checks))
+    well = run()
+    assert (well.exit_code, "✓ pass  torch  fine" in well.stdout) == (0, True)
+    assert "1 pass, 0 warn, 0 fail" in well.stdout
+    checks.append(Check(name="tmpfs", status="warn", found="none [at all]", fix="mount one"))
+    slow = run()
+    assert (slow.exit_code, "! warn  tmpfs  none [at all]" in slow.stdout) == (0, True)
+    assert "→ mount one" in slow.stdout
+    (tmp_path / "text.h5").write_text("1,2")
+    broken = run(tmp_path / "text.h5")
+    assert (broken.exit_code, "✗ fail" in broken.stdout) == (1, True)
+    as_json = run(tmp_path / "text.h5", "--json")
+    answer = json.loads(as_json.stdout)
+    assert (as_json.exit_code, answer["worst"]) == (1, "fail")
+    assert answer["checks"][0] == {"name": "torch", "status": "pass", "found": "fine", "fix": ""}
+
+
+def test_this_machine_and_a_file_on_it(path):
+    names = [check["name"] for check in json.loads(run(path, "--json").stdout)["checks"]]
+    assert names == [
+        "torch", "driver", "CUDA", "pinned memory", "processors", "memory", "tmpfs", "open files", "HDF5",
+        "filters", "NUMA", "start method", "file", "structure", "filesystem", "page cache",
+        "read rate",
+    ]  # fmt: skip

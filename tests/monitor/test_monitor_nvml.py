@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from each import for_each
 from fake_nvml import GIB, Card, FakeNvml, Instance
 
 from h5stream.monitor import nvml
@@ -79,31 +80,24 @@ def test_a_call_that_fails_makes_its_value_none_and_no_other(call, value, code):
     assert gpu.unavailable is None
 
 
-@pytest.mark.parametrize(
-    ("calls", "value"),
-    [
-        (("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"), "memory_used_bytes"),
-        (("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMemoryInfo_v2"), "memory_total_bytes"),
-        (("nvmlDeviceGetTemperature", "nvmlDeviceGetTemperatureV"), "temperature_c"),
-        (("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"), "throttle_reasons"),
-    ],
-)
-def test_where_the_new_and_the_old_call_fail_there_is_no_value(calls, value):
-    fake = FakeNvml(Card("GPU-1"))
-    for call in calls:
-        fake.fail(call, fake.NVML_ERROR_NOT_SUPPORTED)
-    assert getattr(reader_of(fake).read()[0], value) is None
+NEW_AND_OLD = [
+    (("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo"), "memory_used_bytes", 12 * GIB + GIB // 2),
+    (("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo"), "memory_total_bytes", 24 * GIB),
+    (("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"), "temperature_c", 61),
+    (
+        ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
+        "throttle_reasons",
+        ("sw_power_cap",),
+    ),
+]
 
 
-def test_an_old_driver_is_asked_by_the_old_calls():
+@for_each(NEW_AND_OLD)
+def test_an_old_driver_is_asked_by_the_old_call_and_where_both_fail_there_is_no_value(calls, value, by_old):
     fake = FakeNvml(Card("GPU-1"))
-    new = ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetCurrentClocksEventReasons")
-    for call in new:
+    for call, found in zip(calls, (by_old, None), strict=True):
         fake.fail(call, fake.NVML_ERROR_FUNCTION_NOT_FOUND)
-    (gpu,) = reader_of(fake).read()
-    assert gpu.memory_used_bytes == 12 * GIB + GIB // 2
-    assert gpu.temperature_c == 61
-    assert gpu.throttle_reasons == ("sw_power_cap",)
+        assert getattr(reader_of(fake).read()[0], value) == found
 
 
 def test_what_is_not_supported_is_asked_for_once_and_what_failed_otherwise_again():
@@ -298,79 +292,66 @@ def seen(devices, listed=None, cuda=(), order="PCI_BUS_ID"):
     return visible_devices(devices, environment, cuda)
 
 
-@pytest.mark.parametrize(
-    ("listed", "expected"),
-    [
-        (None, ["GPU-aa11", "GPU-ab22", "GPU-cc33"]),
-        ("1", ["GPU-ab22"]),
-        ("2,0", ["GPU-cc33", "GPU-aa11"]),
-        (" 2 , 1 ", ["GPU-cc33", "GPU-ab22"]),
-        ("1,7,0", ["GPU-ab22"]),  # an index that does not exist ends the list
-        ("1,-1,0", ["GPU-ab22"]),
-        ("1,1", []),  # twice the same: CUDA shows nothing
-        ("", []),
-        ("-1", []),
-        ("NoDevFiles", []),
-        ("GPU-cc33,GPU-aa11", ["GPU-cc33", "GPU-aa11"]),
-        ("GPU-c,0", ["GPU-cc33", "GPU-aa11"]),
-        ("GPU-CC33", ["GPU-cc33"]),
-        ("GPU-a", []),  # ambiguous
-        ("GPU-zz", []),
-    ],
-)
-def test_the_list_is_read_as_cuda_reads_it(listed, expected):
-    assert list(seen([A, B, C], listed).uuids) == expected
+CARDS, PARTS = [A, B, C], [A, M1, M2, B]
+LISTED = [
+    (CARDS, None, ["GPU-aa11", "GPU-ab22", "GPU-cc33"]),
+    (CARDS, "1", ["GPU-ab22"]),
+    (CARDS, "2,0", ["GPU-cc33", "GPU-aa11"]),
+    (CARDS, " 2 , 1 ", ["GPU-cc33", "GPU-ab22"]),
+    (CARDS, "1,7,0", ["GPU-ab22"]),  # an index that does not exist ends the list
+    (CARDS, "1,-1,0", ["GPU-ab22"]),
+    (CARDS, "1,1", []),  # twice the same: CUDA shows nothing
+    (CARDS, "", []),
+    (CARDS, "-1", []),
+    (CARDS, "NoDevFiles", []),
+    (CARDS, "GPU-cc33,GPU-aa11", ["GPU-cc33", "GPU-aa11"]),
+    (CARDS, "GPU-c,0", ["GPU-cc33", "GPU-aa11"]),
+    (CARDS, "GPU-CC33", ["GPU-cc33"]),
+    (CARDS, "GPU-a", []),  # ambiguous
+    (CARDS, "GPU-zz", []),
+    (PARTS, None, ["MIG-m1", "MIG-m2", "GPU-ab22"]),
+    (PARTS, "MIG-m2", ["MIG-m2"]),
+    (PARTS, "MIG-m2,MIG-m1", ["MIG-m2"]),  # one instance is all that CUDA shows
+    (PARTS, "MIG-GPU-aa11/9/1", ["MIG-m2"]),
+    (PARTS, "MIG-GPU-aa11/9/0", []),
+    (PARTS, "0", ["MIG-m1"]),  # a card in MIG mode shows its first instance
+    (PARTS, "1", ["GPU-ab22"]),
+    (PARTS, "GPU-aa11", ["MIG-m1"]),
+]
 
 
-@pytest.mark.parametrize(
-    ("listed", "expected"),
-    [
-        (None, ["MIG-m1", "MIG-m2", "GPU-ab22"]),
-        ("MIG-m2", ["MIG-m2"]),
-        ("MIG-m2,MIG-m1", ["MIG-m2"]),  # one instance is all that CUDA shows
-        ("MIG-GPU-aa11/9/1", ["MIG-m2"]),
-        ("MIG-GPU-aa11/9/0", []),
-        ("0", ["MIG-m1"]),  # a card in MIG mode shows its first instance
-        ("1", ["GPU-ab22"]),
-        ("GPU-aa11", ["MIG-m1"]),
-    ],
-)
-def test_mig_instances_are_found_in_every_form_of_the_list(listed, expected):
-    assert list(seen([A, M1, M2, B], listed).uuids) == expected
+@for_each(LISTED)
+def test_the_list_is_read_as_cuda_reads_it(devices, listed, expected):
+    assert list(seen(devices, listed).uuids) == expected
 
 
-def test_what_cuda_says_wins_over_the_environment():
-    assert seen([A, B, C], "0,1", cuda=["cc33", "GPU-aa11"]).uuids == ("GPU-cc33", "GPU-aa11")
+CUDA_SAYS = [
+    ([A, B, C], "0,1", ["cc33", "GPU-aa11"], ("GPU-cc33", "GPU-aa11")),
+    ([A, M1, M2], "MIG-m2", ["aa11"], ("MIG-m2",)),  # of a driver that names its card
+    ([A, M1, M2], None, ["aa11"], ("MIG-m1",)),  # a card in MIG mode is its first instance
+    ([A, B], "1", ["ffff"], ("GPU-ab22",)),  # unknown to NVML
+]
 
 
-def test_a_mig_instance_in_the_list_wins_over_a_driver_that_names_its_card():
-    assert seen([A, M1, M2], "MIG-m2", cuda=["aa11"]).uuids == ("MIG-m2",)
+@for_each(CUDA_SAYS)
+def test_what_cuda_says_wins_over_the_environment(devices, listed, cuda, expected):
+    assert seen(devices, listed, cuda=cuda).uuids == expected
 
 
-def test_a_card_that_cuda_names_in_mig_mode_is_its_first_instance():
-    assert seen([A, M1, M2], cuda=["aa11"]).uuids == ("MIG-m1",)
+UNSURE = [
+    ([A, C], "1", None, (), True),
+    ([A, C], None, "FASTEST_FIRST", (), True),
+    ([A, C], "1", "PCI_BUS_ID", (), False),
+    ([A, B], "1", None, (), False),
+    ([A, C], "GPU-aa11", None, (), False),
+    ([A, C], "1", None, ("cc33",), False),
+]
 
 
-def test_a_uuid_of_cuda_that_nvml_does_not_know_falls_back_to_the_environment():
-    assert seen([A, B], "1", cuda=["ffff"]).uuids == ("GPU-ab22",)
-
-
-def test_unlike_cards_by_index_are_uncertain_until_cuda_has_started():
-    assert "known only after CUDA has started" in seen([A, C], "1", order=None).note
-    assert "known only after CUDA has started" in seen([A, C], order="FASTEST_FIRST").note
-
-
-@pytest.mark.parametrize(
-    ("devices", "listed", "order", "cuda"),
-    [
-        ([A, C], "1", "PCI_BUS_ID", ()),
-        ([A, B], "1", None, ()),
-        ([A, C], "GPU-aa11", None, ()),
-        ([A, C], "1", None, ("cc33",)),
-    ],
-)
-def test_the_order_is_certain_otherwise(devices, listed, order, cuda):
-    assert seen(devices, listed, cuda, order).note is None
+@for_each(UNSURE)
+def test_unlike_cards_by_index_are_uncertain_until_cuda_has_started(devices, listed, order, cuda, unsure):
+    note = seen(devices, listed, cuda, order).note
+    assert ("known only after CUDA has started" in note) if unsure else note is None
 
 
 def test_a_list_that_shows_nothing_says_so():

@@ -10,6 +10,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from each import for_each
 
 from h5stream.errors import MissingExtraError, OptionError
 from h5stream.monitor import (
@@ -33,21 +34,13 @@ from h5stream.monitor.export import (
     prometheus_text,
     read_log,
 )
-from h5stream.monitor.sample import FIGURES, figure_name
+from h5stream.monitor.sample import FIGURES
 
 CLASSES = [GpuSample, HostSample, ProcessSample, SystemSample, GpuSummary, SystemSummary, Spread]
 NOT_FIGURES = {"time_s", "elapsed_s", "interval_s", "cost_cpu_s", "cost_wall_s", "pid", "cpus_allowed"}
 
 
-@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
-def test_every_field_has_a_line_in_the_docstring(kind):
-    documented = set()
-    for names in re.findall(r"^    ([a-z_, ]+) : ", kind.__doc__, flags=re.MULTILINE):
-        documented.update(names.split(", "))
-    assert documented == {field.name for field in dataclasses.fields(kind)}
-
-
-@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+@for_each(CLASSES)
 def test_values_are_frozen_slotted_and_keyword_only(kind):
     assert kind.__dataclass_params__.frozen
     assert "__slots__" in vars(kind)
@@ -64,40 +57,31 @@ def test_every_number_of_a_sample_is_a_figure():
     assert {figure.path for figure in FIGURES if figure.text} - {"cost_ratio"} == every
 
 
-def test_names_of_figures_are_unique():
-    for of_gpu in (True, False):
-        paths = [figure.path for figure in FIGURES if figure.path.startswith("gpu.") is of_gpu]
-        assert len({figure_name(path) for path in paths}) == len(paths)
-
-
 def test_a_sample_flattens_with_none_for_what_is_not_known():
     sample = SystemSample(time_s=1.0, gpus=(GpuSample(uuid="GPU-1", name="A", throttle_reasons=("a", "b")),))
     flat = dict(flatten(sample))
+    assert len(flat) == len([*flatten(sample)]), "names are unique"
     assert flat["process_cpu_cores"] is None
     assert flat["gpu0_utilization_ratio"] is None
     assert flat["gpu0_throttle_reasons"] == "a+b"
     assert dict(flatten(SystemSample(time_s=0, gpus=(GpuSample(uuid="", name=""),))))["gpu0_throttle_reasons"] is None
 
 
-@pytest.mark.parametrize(
-    ("sample", "ratio"),
-    [
-        (GpuSample(uuid="", name="", memory_used_bytes=0, memory_total_bytes=4).memory_ratio, 0.0),
-        (GpuSample(uuid="", name="", memory_used_bytes=1).memory_ratio, None),
-        (HostSample(ram_used_bytes=1, ram_total_bytes=4).ram_ratio, 0.25),
-        (HostSample(ram_total_bytes=4).ram_ratio, None),
-        (ProcessSample(pid=1, cpu_cores=1.0, cpus_allowed=4).cpu_ratio, 0.25),
-        (SystemSample(time_s=0).cost_ratio, None),
-    ],
-)
-def test_ratios_are_from_0_to_1_or_unknown(sample, ratio):
-    assert sample == ratio
+RATIOS = [
+    (GpuSample(uuid="", name="", memory_used_bytes=0, memory_total_bytes=4).memory_ratio, 0.0),
+    (GpuSample(uuid="", name="", memory_used_bytes=1).memory_ratio, None),
+    (HostSample(ram_used_bytes=1, ram_total_bytes=4).ram_ratio, 0.25),
+    (HostSample(ram_total_bytes=4).ram_ratio, None),
+    (ProcessSample(pid=1, cpu_cores=1.0, cpus_allowed=4).cpu_ratio, 0.25),
+    (SystemSample(time_s=0).cost_ratio, None),
+    (SystemSample(time_s=0, gpus=(GpuSample(uuid="GPU-1", name="A"),)).gpu(1), None),
+    (SystemSample(time_s=0, gpus=(GpuSample(uuid="GPU-1", name="A"),)).gpu(-1), None),
+]
 
 
-def test_a_position_that_does_not_exist_is_no_gpu():
-    sample = SystemSample(time_s=0, gpus=(GpuSample(uuid="GPU-1", name="A"),))
-    assert sample.gpu().uuid == "GPU-1"
-    assert sample.gpu(1) is sample.gpu(-1) is None
+@for_each(RATIOS)
+def test_ratios_are_from_0_to_1_and_what_does_not_exist_is_none(found, wanted):
+    assert found == wanted
 
 
 def test_samples_travel_between_processes():
@@ -206,16 +190,12 @@ def write_all(sink, *samples):
     sink.close()
 
 
-def test_jsonl_gives_back_the_same_samples(tmp_path):
-    write_all(JsonlLog(tmp_path / "log.jsonl"), FULL, EMPTY)
-    assert read_log(tmp_path / "log.jsonl") == [FULL, EMPTY]
-
-
-def test_every_line_is_complete_as_soon_as_it_is_written(tmp_path):
+def test_jsonl_gives_back_the_same_samples_as_soon_as_they_are_written(tmp_path):
     sink = JsonlLog(tmp_path / "log.jsonl")
     sink.write(FULL)
     assert read_log(tmp_path / "log.jsonl") == [FULL]
-    sink.close()
+    write_all(sink, EMPTY)
+    assert read_log(tmp_path / "log.jsonl") == [FULL, EMPTY]
 
 
 def test_csv_has_empty_cells_for_the_unknown_and_0_for_zero(tmp_path):
@@ -236,24 +216,20 @@ def test_columns_that_come_later_are_left_out(tmp_path):
     assert len(rows) == 2
 
 
-def test_a_log_that_was_never_written_to_makes_no_file(tmp_path):
-    write_all(JsonlLog(tmp_path / "log.jsonl"))
-    assert not (tmp_path / "log.jsonl").exists()
-
-
-@pytest.mark.parametrize(("name", "kind"), [("a.csv", CsvLog), ("a.JSONL", JsonlLog), ("a.json", JsonlLog)])
-def test_the_ending_decides_about_the_format(tmp_path, name, kind):
-    assert type(open_log(tmp_path / name)) is kind
-
-
-def test_an_unknown_ending_and_a_missing_folder_are_refused(tmp_path):
-    with pytest.raises(OptionError, match=r"must end in one of .csv, .jsonl, .json"):
-        open_log(tmp_path / "a.txt")
-    with pytest.raises(OptionError, match="must be a folder"):
-        open_log(tmp_path / "nowhere" / "a.csv")
+def test_the_ending_decides_about_the_format_and_what_cannot_be_written_is_refused(tmp_path):
+    for name, kind in (("a.csv", CsvLog), ("a.JSONL", JsonlLog), ("a.json", JsonlLog)):
+        sink = open_log(tmp_path / name)
+        assert type(sink) is kind
+        write_all(sink)
+        assert not (tmp_path / name).exists(), "nothing was written to it"
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(OptionError, match="cannot write"):
-        open_log(tmp_path / "folder.csv")
+    for name, said in (
+        ("a.txt", r"must end in one of .csv, .jsonl, .json"),
+        ("nowhere/a.csv", "must be a folder"),
+        ("folder.csv", "cannot write"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            open_log(tmp_path / name)
 
 
 class TestTensorBoard:
@@ -329,19 +305,10 @@ class TestPrometheus:
         assert self.metrics(EMPTY) == {}
 
     def test_every_name_ends_in_its_unit_or_counts(self):
-        units = (
-            "_ratio",
-            "_bytes",
-            "_per_second",
-            "_watts",
-            "_celsius",
-            "_hertz",
-            "_cores",
-            "_processes",
-            "_throttled",
-        )
-        for name, _, _ in self.metrics(FULL):
-            assert name.endswith(units)
+        units = ["ratio", "bytes", "per_second", "watts", "celsius", "hertz", "cores", "processes", "throttled"]
+        assert {
+            name for name, _, _ in self.metrics(FULL) if not name.endswith(tuple(f"_{one}" for one in units))
+        } == set()
 
     def test_a_registry_asks_for_the_newest_sample_at_each_scrape(self):
         import prometheus_client

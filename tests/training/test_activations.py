@@ -21,12 +21,8 @@ def test_a_tensor_that_two_layers_keep_counts_once():
     assert measured.kept_bytes == (4 * 128, 8 * 128)
 
 
-def test_frozen_layers_keep_nothing():
-    net = mlp().requires_grad_(False)
-    assert measure_activations(net, torch.zeros(8, 16)).bytes_per_row == 0
-
-
-def test_no_grad_around_the_measurement_does_not_hide_anything():
+def test_frozen_layers_keep_nothing_and_no_grad_around_hides_nothing():
+    assert measure_activations(mlp().requires_grad_(False), torch.zeros(8, 16)).bytes_per_row == 0
     with torch.no_grad():
         assert measure_activations(mlp(), torch.zeros(8, 16)).bytes_per_row == 128
 
@@ -87,17 +83,15 @@ def test_a_forward_that_fails_leaves_the_model_as_it_was_too():
 Pair = namedtuple("Pair", "x y")
 
 
-@pytest.mark.parametrize(
-    "batch",
-    [
-        (torch.zeros(8, 16), torch.zeros(8)),
-        [torch.zeros(8, 16), torch.zeros(8)],
-        {"x": torch.zeros(8, 16), "y": torch.zeros(8)},
-        Pair(torch.zeros(8, 16), torch.zeros(8)),
-        {"x": torch.zeros(8, 16), "y": torch.tensor(1.0)},
-    ],
-    ids=["tuple", "list", "dict", "namedtuple", "scalar"],
-)
+BATCHES = [
+    Pair(torch.zeros(8, 16), torch.zeros(8)),
+    [torch.zeros(8, 16), torch.zeros(8)],
+    {"x": torch.zeros(8, 16), "y": torch.zeros(8)},
+    {"x": torch.zeros(8, 16), "y": torch.tensor(1.0)},
+]
+
+
+@pytest.mark.parametrize("batch", [*BATCHES, tuple(BATCHES[0])])
 def test_batches_come_in_the_shapes_that_loaders_give(batch):
     class Net(torch.nn.Module):
         def __init__(self):

@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,6 +21,14 @@ def full_at(edge, error=MemoryError):
     return step
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _collected_is_what_a_test_asks_for():
+    """Between tries all that Python holds would be looked through, hundreds of times."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("h5stream.training.batch_search.gc", SimpleNamespace(collect=lambda: None))
+        yield
+
+
 @given(edge=st.integers(1, 5000), start=st.integers(1, 5000), resolution=st.integers(1, 50))
 def test_it_ends_within_the_resolution_of_the_edge(edge, start, resolution):
     found = find_batch_size(full_at(edge), start, limit=10**6, resolution=resolution, free=lambda: None)
@@ -36,10 +45,7 @@ def test_it_never_exceeds_the_limit(start, factor):
     assert max(asked) == found.largest == limit
     assert found.smallest_failure is None
     assert "the limit: a larger one may fit" in found.caveats[0]
-
-
-def test_by_default_it_stops_at_64_times_the_start():
-    assert find_batch_size(full_at(10**9), 2).largest == 128
+    assert find_batch_size(full_at(10**9), 2).largest == 128  # by default 64 times the start
 
 
 def test_every_size_is_tried_twice_because_optimizer_states_come_after_the_first_step():
@@ -97,7 +103,9 @@ def test_other_errors_pass_through_and_still_put_back():
     assert model.weight.item() == before
 
 
-def test_memory_of_a_failed_try_is_free_before_the_next():
+def test_memory_of_a_failed_try_is_free_before_the_next(monkeypatch):
+    monkeypatch.setattr("h5stream.training.batch_search.gc", gc)
+
     class Tensor:
         pass
 
@@ -157,14 +165,11 @@ def test_what_is_not_named_is_left_as_the_step_left_it_and_that_is_said():
     assert found.steps_run <= 2 * len(found.attempts)
 
 
-def test_every_try_is_printed():
+def test_every_try_is_printed_and_that_not_even_one_row_fits_is_an_error():
     found = find_batch_size(full_at(40), 16, resolution=4)
     assert [attempt.batch_size for attempt in found.attempts] == [16, 32, 64, 48, 40, 44]
     assert "64: out of memory (no room for 64)" in str(found)
     assert found.arithmetic[-1] == "40 x (1 - 0.1) = 36"
-
-
-def test_not_even_one_row_is_an_error_that_says_why():
     with pytest.raises(OptionError, match="not even 1 row fits: no room for 1"):
         find_batch_size(full_at(0), 8)
 

@@ -1,31 +1,25 @@
 """Presets are the documented ones, names are matched as people and drivers write them."""
 
 import pytest
+from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
-from h5stream.training.presets import CARDS, find_card, memory_of, preset_for, validation_batch
+from h5stream.training.presets import CARDS, Setting, find_card, memory_of, preset_for, validation_batch
+
+DOCUMENTED = [
+    ("RTX 5090", 24, Setting(8192, 8, 16)),
+    ("RTX 4090", 24, Setting(7168, 8, 16)),
+    ("RTX 3090", 24, Setting(6144, 8, 12)),
+    ("RTX 4080", 16, Setting(5120, 6, 12)),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "memory", "batch", "workers", "prefetch"),
-    [
-        ("RTX 5090", 24, 8192, 8, 16),
-        ("RTX 4090", 24, 7168, 8, 16),
-        ("RTX 3090", 24, 6144, 8, 12),
-        ("RTX 4080", 16, 5120, 6, 12),
-    ],
-)
-def test_the_documented_presets_are_kept_to_the_letter(name, memory, batch, workers, prefetch):
+@for_each(DOCUMENTED)
+def test_the_documented_presets_are_kept_to_the_letter(name, memory, setting):
     preset = preset_for(name)
-    assert preset.documented
-    assert preset.memory_gib == memory
-    assert (preset.setting.batch_size, preset.setting.workers, preset.setting.prefetch_factor) == (
-        batch,
-        workers,
-        prefetch,
-    )
+    assert (preset.documented, preset.memory_gib, preset.setting) == (True, memory, setting)
 
 
 def test_an_underused_5090_goes_to_10240_rows_and_12_workers():
@@ -104,22 +98,15 @@ def test_a_name_that_says_nothing_is_refused(name):
         preset_for(name)
 
 
-def test_a_memory_serves_where_no_table_knows_the_name():
+def test_a_memory_given_by_hand_counts_before_the_name_and_serves_where_no_table_knows_it():
     preset = preset_for("Radeon RX 7900", memory_gib=24)
     assert (preset.gpu, preset.setting.batch_size, preset.documented) == ("Radeon RX 7900", 6144, False)
     assert preset_for(memory_gib=24).setting == preset.setting
-
-
-def test_a_memory_given_by_hand_counts_before_the_name():
     assert preset_for("RTX 4090", memory_gib=48).setting.batch_size == 12288
     assert preset_for("A100 80GB", memory_gib=40).memory_gib == 40
-
-
-def test_a_memory_in_the_name_that_the_card_is_not_sold_with_is_not_believed():
-    assert memory_of("GH200", "NVIDIA GH200 480GB") == (
-        96,
-        "the card is sold with 96 or 144 GiB; give --gpu-memory to choose",
-    )
+    # A memory that the card is not sold with is not believed.
+    several = "the card is sold with 96 or 144 GiB; give --gpu-memory to choose"
+    assert memory_of("GH200", "NVIDIA GH200 480GB") == (96, several)
 
 
 @given(memory=st.floats(0.001, 4096), more=st.floats(0, 1000))
@@ -139,14 +126,12 @@ def test_more_workers_than_processors_are_noted():
     assert not any("processors" in caveat for caveat in preset_for("RTX 4090", cpus=16).caveats)
 
 
-def test_the_validation_batch_follows_either_note():
-    assert (validation_batch(8192).figures["batch_size"], validation_batch(8192).figures["twice"]) == (4096, 16384)
-    assert validation_batch(96, rule="twice").figures["batch_size"] == 192
-    assert validation_batch(80, rule="twice").figures["batch_size"] == 160
-    assert validation_batch(1).figures["batch_size"] == 1
+def test_the_validation_batch_follows_either_note_and_no_other():
+    found = {
+        (batch, rule): validation_batch(batch, rule=rule).figures["batch_size"]
+        for batch, rule in ((8192, "half"), (1, "half"), (96, "twice"), (80, "twice"))
+    }
+    assert [*found.values()] == [4096, 1, 192, 160]
     assert {"half", "twice"} <= set(str(validation_batch(8192)).replace(":", " ").split())
-
-
-def test_a_validation_rule_that_nobody_knows_is_refused():
     with pytest.raises(OptionError, match="rule must be 'half' or 'twice', not 'same'"):
         validation_batch(8, rule="same")
