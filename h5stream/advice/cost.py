@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from h5stream.advice.listing import DatasetEntry, describe_dataset
 from h5stream.dataset import H5Dataset
 from h5stream.engine.batches import objects_for
-from h5stream.engine.counters import Tally
 from h5stream.engine.footprint import Footprint, Sizing
 from h5stream.engine.landing.kept import datasets_to_keep
 from h5stream.engine.landing.unfiltered import reach_of
@@ -27,6 +26,7 @@ from h5stream.engine.plan import Placement
 from h5stream.engine.ragged import lend
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import SlotFormat, map_memory
+from h5stream.engine.statistics import Tally
 from h5stream.engine.tasks import TASK_NBYTES, Destination, Task
 from h5stream.errors import BudgetError, H5StreamError
 from h5stream.order.blocks import make_blocks
