@@ -17,8 +17,7 @@ from h5stream.engine.footprint import Footprint
 from h5stream.errors import OptionError, StateError
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import EpochOrder, Order, order_after
-from h5stream.order.line import OrderSettings
-from h5stream.order.shares import Taken
+from h5stream.order.line import OrderSettings, Taken
 from h5stream.order.users import CheckedOrder, GivenOrder, ListedOrder, Ranks, WindowLimit
 from h5stream.order.weights import DrawnBlocks, EpochDraws, drawn_blocks
 from h5stream.ranks import DrawnSeed, current_ranks

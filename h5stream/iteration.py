@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn, Protocol
 
 from h5stream.cursor import Cursor, Progress, Start
-from h5stream.engine.counters import clock
 from h5stream.engine.footprint import Footprint
 from h5stream.engine.run import ThreadEngine
 from h5stream.engine.running import STOP_S, Engine, Running, check_process
+from h5stream.engine.statistics import clock
 from h5stream.errors import LoaderClosedError
 from h5stream.order.epoch import EpochOrder, Order
 from h5stream.routes.route import Route

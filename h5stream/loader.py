@@ -17,9 +17,8 @@ from h5stream.arguments import OLD, OldNames, with_new_names
 from h5stream.cursor import Cursor
 from h5stream.device.cuda import backend_for
 from h5stream.dropped import Living
-from h5stream.engine.counters import RunCounters
 from h5stream.engine.footprint import Footprint, WindowRows
-from h5stream.engine.statistics import LoaderStatistics
+from h5stream.engine.statistics import LoaderStatistics, RunCounters
 from h5stream.iteration import Iterations, LoaderIterator, engine_for
 from h5stream.order.draw import Balanced, Sized, Weighted
 from h5stream.order.users import OrderFactory

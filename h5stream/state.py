@@ -10,7 +10,7 @@ from h5stream.dataset import H5Dataset
 from h5stream.errors import StateError
 from h5stream.order.blocks import Blocks
 from h5stream.order.chunks import block_rows
-from h5stream.order.shares import Taken
+from h5stream.order.line import Taken
 from h5stream.samples.space import Space
 from h5stream.storage.layout import SampleLayout
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects
-from h5stream.engine.changes import Change
+from h5stream.engine.assemble import Change
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.normalising import normalisation
 

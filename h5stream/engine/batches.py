@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine.counters import RunCounters
 from h5stream.engine.ragged import RaggedCounts, RaggedMemory, RaggedRows, lend
 from h5stream.engine.slots import Slot, SlotFormat, Slots, address_of
+from h5stream.engine.statistics import RunCounters
 from h5stream.engine.tasks import Destination, Task, Tools
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.order.epoch import Order

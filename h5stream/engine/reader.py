@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine.acceptance import Acceptance
-from h5stream.engine.counters import Tally
 from h5stream.engine.landing.boxes import BoxesOfParts, boxes_of
 from h5stream.engine.landing.chunks import plan_chunks, programs_of
 from h5stream.engine.landing.columns import Columns
@@ -21,10 +20,10 @@ from h5stream.engine.landing.heap import HeapRows
 from h5stream.engine.landing.kept import Kept, KeptRows, keeping_of
 from h5stream.engine.landing.sparse import dense_rows
 from h5stream.engine.landing.through_h5py import plan_through_h5py
-from h5stream.engine.landing.unfiltered import UnfilteredRows
+from h5stream.engine.landing.unfiltered import OwnScratch, SingleRows, UnfilteredRows
 from h5stream.engine.plan import Placement, placed_spans
 from h5stream.engine.ragged import RaggedMemory, lend
-from h5stream.engine.single import OwnScratch, SingleRows
+from h5stream.engine.statistics import Tally
 from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools, Way
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, RegroupedOrder, Window

@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from h5stream.dropped import Living
 from h5stream.engine.batches import OpenBatches, PlannedWindow, ReadyBatch
-from h5stream.engine.counters import RunCounters, Tally, clock
 from h5stream.engine.plan import Placement
 from h5stream.engine.reader import RowReader
 from h5stream.engine.running import STOP_S, check_process, closed, timed_out
 from h5stream.engine.slots import SlotFormat, Slots
+from h5stream.engine.statistics import RunCounters, Tally, clock
 from h5stream.engine.tasks import COPIED_TASK_NBYTES, NOWHERE, TASK_NBYTES, Task, Tools
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, RegroupedOrder, Window

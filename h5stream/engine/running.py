@@ -6,7 +6,7 @@ import os
 from typing import Protocol
 
 from h5stream.engine.batches import ReadyBatch
-from h5stream.engine.counters import RunCounters
+from h5stream.engine.statistics import RunCounters
 from h5stream.errors import LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import Order
 

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
-from h5stream.engine.counters import Tally, clock
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import SlotFormat, address_of
+from h5stream.engine.statistics import Tally, clock
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.layout import DatasetPart, FieldLayout

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
-from h5stream.order.line import Line, OrderSettings
+from h5stream.order.line import Line, OrderSettings, Taken, even_share
 from h5stream.order.places import Places, narrowed, new_array, place_dtype
-from h5stream.order.shares import Taken, even_share
 from h5stream.order.sized import sized_share
 
 

@@ -15,10 +15,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.order.line import BatchLimit, Line, OrderSettings, RankRun
+from h5stream.order.line import (
+    BatchLimit,
+    Cut,
+    Line,
+    OrderSettings,
+    RankRun,
+    Share,
+    Stretches,
+    Taken,
+    count_batches,
+    rank_edges,
+)
 from h5stream.order.permutation import BATCHES, permutation
 from h5stream.order.places import Places
-from h5stream.order.shares import Cut, Share, Stretches, Taken, count_batches, rank_edges
 
 Ints = NDArray[np.int64]
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from h5stream.engine.batches import ReadyBatch
-from h5stream.engine.counters import clock
 from h5stream.engine.running import STOP_S, Engine, Running, check_process, closed, timed_out
 from h5stream.engine.slots import PAGE_NBYTES, Slot, SlotRing, Slots
+from h5stream.engine.statistics import clock
 from h5stream.order.epoch import Order
 from h5stream.workers.generators import warn_of_own_generators
 from h5stream.workers.memory import SharedMemory, create_file, pack, unpack

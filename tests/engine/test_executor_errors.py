@@ -9,9 +9,9 @@ import pytest
 from inner import around, change_of, give_up_at_once
 from run_fakes import Ring, Windows, failing_at, numbers, starting, until_error
 
-from h5stream.engine.counters import RunCounters
 from h5stream.engine.plan import Placement
 from h5stream.engine.run import Run
+from h5stream.engine.statistics import RunCounters
 from h5stream.errors import LoaderClosedError, LoaderTimeoutError, SourceChangedError
 
 THREADS = pytest.mark.parametrize("threads", [0, 1, 3])

@@ -13,8 +13,7 @@ from listing import batches_of
 from h5stream.errors import OptionError
 from h5stream.order.blocks import make_blocks
 from h5stream.order.epoch import EpochOrder
-from h5stream.order.line import OrderSettings
-from h5stream.order.shares import count_batches
+from h5stream.order.line import OrderSettings, count_batches
 
 GOLDEN = [16, 17, 6, 15, 11, 9, 10, 7, 8, 12, 1, 14, 5, 0, 2, 3, 4, 13, 19, 18]
 FILES = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 20)), min_size=1, max_size=4)

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
-from h5stream.engine.counters import clock
 from h5stream.engine.landing.chunks import ChunkTable, Program, group_edges, looked_up, programs_of
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
+from h5stream.engine.statistics import clock
 from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools, copying
 from h5stream.samples.space import Space, number_outside
 from h5stream.storage.index import MISSING

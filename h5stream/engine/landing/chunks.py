@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
-from h5stream.engine.counters import clock
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
+from h5stream.engine.statistics import clock
 from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools
 from h5stream.errors import CorruptChunkError
 from h5stream.storage.codecs import DecodeError, NotAskedError, most_nbytes

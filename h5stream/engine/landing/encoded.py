@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from h5stream.compiled._native import copy_past_cache
-from h5stream.engine.counters import clock
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import SlotFormat, address_of
+from h5stream.engine.statistics import clock
 from h5stream.engine.tasks import Destination, Task, Tools, Way, row_by_row
 from h5stream.errors import CorruptChunkError, FieldLengthError, H5StreamError
 from h5stream.storage.codecs import DecodeError

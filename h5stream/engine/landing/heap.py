@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine.assemble import object_value
-from h5stream.engine.counters import clock
 from h5stream.engine.landing.unfiltered import READ_COST_NBYTES
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
+from h5stream.engine.statistics import clock
 from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools, row_by_row
 from h5stream.errors import CorruptChunkError
 from h5stream.storage.layout import DatasetPart, FieldLayout

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
 from h5stream.dropped import Living
-from h5stream.engine.counters import clock
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import SlotFormat, address_of, map_memory, packed
+from h5stream.engine.statistics import clock
 from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools, Way
 from h5stream.order.places import PIECE, Places, is_ascending, pieces, place_dtype
 from h5stream.storage.layout import DECODED, VIA_H5PY, DatasetPart, SampleLayout

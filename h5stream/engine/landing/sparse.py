@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from h5stream.compiled import _native as kernels
-from h5stream.engine.counters import clock
 from h5stream.engine.landing.unfiltered import EXTENT_NBYTES, Reach, reach_of, read_until_sound
 from h5stream.engine.plan import Placement
 from h5stream.engine.ragged import Share, refuse_column
+from h5stream.engine.statistics import clock
 from h5stream.engine.tasks import Destination, Task, Tools, row_by_row
 from h5stream.samples.ragged import DENSE, Ragged
 from h5stream.storage.layout import DIRECT, DatasetPart, Lookup, SampleLayout

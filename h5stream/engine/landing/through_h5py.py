@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from h5stream.engine.counters import clock
 from h5stream.engine.plan import Placement, cut_by
+from h5stream.engine.statistics import clock
 from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools, chunk_by_chunk
 from h5stream.storage.layout import DatasetPart, FieldLayout
 

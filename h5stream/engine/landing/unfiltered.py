@@ -11,24 +11,27 @@ have no descriptor that a kernel could read from; for them each read is planned,
 
 from __future__ import annotations
 
+import bisect
 import functools
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
-from h5stream.engine.counters import clock
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import address_of
-from h5stream.engine.tasks import Destination, Task, Tools, chunk_by_chunk, row_by_row
+from h5stream.engine.statistics import clock
+from h5stream.engine.tasks import Destination, Task, Tools, chunk_by_chunk
 from h5stream.errors import SourceError
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.index import MISSING
-from h5stream.storage.layout import DatasetPart, Target
+from h5stream.storage.layout import DatasetPart, SampleLayout, Target
 from h5stream.storage.source import LOCAL_GAP_NBYTES, ByteSource, FilesBytes
 
 EXTENT_NBYTES = 512 * 1024
@@ -175,7 +178,7 @@ class UnfilteredRows:
 
     def __init__(self, part: DatasetPart, source: ByteSource) -> None:
         self.part, self.reach = part, reach_of(part, source.gap_nbytes)
-        self._has_descriptor, self._are_many = source.has_descriptor, isinstance(source, FilesBytes)
+        self._has_descriptor = source.has_descriptor
         # Where so few bytes of each row are wanted that rows are read one by one, there is nothing to keep together.
         reads_along = self.reach.gap_nbytes + int(self.reach.extents[:, 2].min()) >= self.reach.stride
         self._takes_spans = source.has_descriptor and reads_along
@@ -207,12 +210,8 @@ class UnfilteredRows:
         return cut if reach.whole_rows else cut.cut_every(reach.most_rows, first)
 
     def _task(self, placement: Placement) -> Task:
-        if self._are_many and self.part.chunk_rows == 1:
-            return Task(shared=placement, bring=self._read_files, apart=row_by_row)
-        if not self._has_descriptor:
-            return self._stretches(placement)
-        apart = functools.partial(chunk_by_chunk, part=self.part)
-        return Task(shared=placement, bring=self._read, apart=apart)
+        bring = self._read if self._has_descriptor else self._read_stretches
+        return Task(shared=placement, bring=bring, apart=functools.partial(chunk_by_chunk, part=self.part))
 
     def _read(self, placement: Placement, destination: Destination, tools: Tools) -> None:
         """Read rows and put them in their places."""
@@ -278,63 +277,88 @@ class UnfilteredRows:
         row_nbytes = np.array([values[field].nbytes // count for field in self.reach.fields])
         return self._let_read(source, scratch, np.zeros(5, dtype=np.int64), (*to, zero, offsets, row_nbytes))
 
-    def _read_files(self, placement: Placement, destination: Destination, tools: Tools) -> None:
-        """Read of each row's own file what is wanted at once, and put all of that in its places."""
-        reach, index, source = self.reach, self.part.chunk_index, tools.sources[self.part.file]
-        assert isinstance(source, FilesBytes)
-        chunks = (placement.rows.astype(np.int64) - self.part.row_start) * index.columns
+    def _read_stretches(self, placement: Placement, destination: Destination, tools: Tools) -> None:
+        """Read of neighbours in a chunk together what is wanted at once, and put all of that in its places."""
+        part, reach, index, source = self.part, self.reach, self.part.chunk_index, tools.sources[self.part.file]
+        rows = placement.rows.astype(np.int64) - part.row_start
+        chunk, inside = np.divmod(rows, part.chunk_rows)
         for extent in reach.extents:
-            entry, nbytes = index.find(chunks + extent[0]), int(extent[2])
-            there = np.flatnonzero(entry != MISSING)
-            room, every = tools.scratch.buffer("read", len(there) * nbytes), np.full(len(there), nbytes)
+            across, begin, width = extent[:3].tolist()
+            apart = (np.diff(chunk) != 0) | (np.diff(rows) > (reach.gap_nbytes + width) // reach.stride)
+            edges = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(rows)]])
+            low, high = edges[:-1], edges[1:]
+            entry = index.find(chunk[low] * index.columns + across)
+            there = entry != MISSING
+            nbytes = np.where(there, (rows[high - 1] - rows[low]) * reach.stride + width, 0)
+            places, room = np.cumsum(nbytes) - nbytes, tools.scratch.buffer("read", int(nbytes.sum()))
+            offsets, began = index.offset[entry[there]] + inside[low[there]] * reach.stride + begin, clock()
             if tools.stopped():
                 return
-            began, places = clock(), address_of(room) + np.arange(len(there)) * nbytes
-            if len(there):
-                source.read_each(index.offset[entry[there]] + extent[1], every, places)
-            tools.tally.read(began, room.nbytes, len(there))
-            tools.tally.used(room.nbytes, len(there))
+            if isinstance(source, FilesBytes) and len(offsets):
+                source.read_each(offsets, nbytes[there], address_of(room) + places[there])
+            elif len(offsets):
+                ends = zip(places[there].tolist(), (places + nbytes)[there].tolist(), strict=True)
+                source.read_many(offsets.tolist(), [room[first:last].data for first, last in ends])
+            tools.tally.read(began, room.nbytes, len(offsets))
+            tools.tally.used(room.nbytes, len(offsets))
             began = clock()
-            for some, begin in ((there, address_of(room) - int(extent[1])), (np.flatnonzero(entry == MISSING), 0)):
-                if len(some):
-                    rows = replace(placement[some], rows=np.arange(len(some), dtype=placement.rows.dtype))
-                    reach.place(begin, nbytes, extent[None], rows, destination)
+            if (high - low == 1).all():  # as objects are: all of them at once
+                single, missing = placement[there], placement[~there]
+                groups = [(single, address_of(room) - begin, width), (missing, 0, width)]
+                groups = [(replace(p, rows=np.arange(len(p), dtype=p.rows.dtype)), *to) for p, *to in groups if len(p)]
+            else:
+                at = np.where(there, address_of(room) + places - begin - (rows[low] + part.row_start) * reach.stride, 0)
+                cuts = zip(low.tolist(), high.tolist(), at.tolist(), strict=True)
+                groups = [(placement[first:last], where, reach.stride) for first, last, where in cuts]
+            for some, where, stride in groups:
+                reach.place(where, stride, extent[None], some, destination)
             tools.tally.scattered(began)
 
-    def _stretches(self, placement: Placement) -> Task:
-        """Plan each read of some rows, ascending: of neighbours in a chunk together, extent by extent."""
-        part, reach, index, extents = self.part, self.reach, self.part.chunk_index, self.reach.extents
-        rows = placement.rows.astype(np.int64) - part.row_start
-        chunk = rows // part.chunk_rows
-        farthest = (reach.gap_nbytes + int(extents[:, 2].min())) // reach.stride
-        edges = np.flatnonzero((np.diff(chunk) != 0) | (np.diff(rows) > farthest)) + 1
-        low, high = np.concatenate([[0], edges]), np.concatenate([edges, [len(rows)]])
-        extent = np.tile(np.arange(len(extents)), len(low))
-        low, high = np.repeat(low, len(extents)), np.repeat(high, len(extents))
-        entry = index.find(chunk[low] * index.columns + extents[extent, 0])
-        there, offset = entry != MISSING, np.full(len(entry), MISSING)
-        skipped = (rows[low] - chunk[low] * part.chunk_rows) * reach.stride + extents[extent, 1]
-        offset[there] = index.offset[entry[there]] + skipped[there]
-        nbytes = (rows[high - 1] - rows[low]) * reach.stride + extents[extent, 2]
 
-        def place(placement: Placement, destination: Destination, tools: Tools) -> None:
-            """Read the rows of one stretch after the other and put them in their places."""
-            columns, stored = (low, high, extent, there), tools.read(part.file, *reads)
-            for begin, end, number, is_there in zip(*(each.tolist() for each in columns), strict=True):
-                rows, source = placement[begin:end], 0
-                if is_there:
-                    data = next(stored, None)
-                    if data is None:  # it is to stop
-                        return
-                    source = address_of(data) - int(extents[number, 1]) - int(rows.rows[0]) * reach.stride
-                    tools.tally.used(data.nbytes)
-                since = clock()
-                reach.place(source, reach.stride, extents[number : number + 1], rows, destination)
-                tools.tally.scattered(since)
+# --- single rows: a plan, a slot and a batch around one cost ten times what reading it does ---
 
-        def apart(task: Task) -> Iterator[Task]:
-            for one in chunk_by_chunk(task, part):
-                yield self._stretches(one.placement)
 
-        reads = offset[there].tolist(), nbytes[there].tolist()
-        return Task(shared=placement, bring=place, apart=apart)
+class OwnScratch(threading.local):
+    """Buffers of each thread."""
+
+    def __init__(self) -> None:
+        self.scratch = DecodeScratch()
+
+
+class SingleRows:
+    """Reads single rows, and consecutive ones, of data that need no decoding.
+
+    # Guarantees: immutable; any thread may read.
+    """
+
+    def __init__(
+        self,
+        layout: SampleLayout,
+        sources: Sequence[ByteSource],
+        rows_of: Callable[[int, int], UnfilteredRows] | None,
+        own: OwnScratch,
+    ) -> None:
+        self._layout, self._sources, self._own = layout, sources, own
+        self._forms = [(field.row_shape, field.dtype) for field in layout.fields]
+        are_simple = (field.kind == "array" and field.cast is field.normalise is None for field in layout.fields)
+        self._ways: list[list[UnfilteredRows]] = []  # by part, of each dataset
+        if rows_of is not None and all(are_simple) and all(part.pieces for parts in layout.datasets for part in parts):
+            places, datasets = range(len(layout.datasets[0])), range(len(layout.datasets))
+            self._ways = [[rows_of(dataset, place) for dataset in datasets] for place in places]
+            self._files = [[layout.files[n] for n in {way.part.file for way in ways}] for ways in self._ways]
+
+    def read(self, first: int, count: int = 0) -> list[torch.Tensor] | None:
+        """Read a row, or `count` of them, a tensor for each field; None where it is not that simple, or fails."""
+        place = bisect.bisect_right(self._layout.file_starts, first) - 1
+        if not self._ways or (count and first + count > self._layout.file_starts[place + 1]):
+            return None
+        values = [np.empty((count or 1, *shape), dtype) for shape, dtype in self._forms]
+        for way in self._ways[place]:
+            try:
+                if not way.read(first, values, self._sources[way.part.file], self._own):
+                    return None  # the ordinary way says why, or gets over it
+            except OSError:
+                return None
+        for identity in self._files[place]:
+            identity.check_unchanged()
+        return [torch.from_numpy(value if count else value.reshape(value.shape[1:])) for value in values]
