@@ -16,9 +16,9 @@ from h5stream import indexing
 from h5stream.block_cache import BlockCache
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import objects_for
-from h5stream.engine.counters import Tally
 from h5stream.engine.reader import RowReader
 from h5stream.engine.slots import Memory, SlotFormat, map_memory
+from h5stream.engine.statistics import Tally
 from h5stream.engine.tasks import Destination
 from h5stream.errors import OptionError
 from h5stream.field_statistics import FieldStatistics, statistics_of

@@ -19,30 +19,12 @@ from numpy.typing import NDArray
 
 from h5stream import allowance
 from h5stream.advice.listing import DatasetEntry, describe_dataset
-<<<<<<< HEAD
 from h5stream.dataset import H5Dataset, read_counted
-from h5stream.engine.counters import Tally
-=======
-from h5stream.dataset import H5Dataset
-from h5stream.engine.batches import objects_for
->>>>>>> engine
 from h5stream.engine.footprint import Footprint, Sizing
 from h5stream.engine.landing.unfiltered import reach_of
-<<<<<<< HEAD
+from h5stream.engine.statistics import Tally
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import EpochOrder
-=======
-from h5stream.engine.plan import Placement
-from h5stream.engine.ragged import lend
-from h5stream.engine.reader import RowReader
-from h5stream.engine.slots import SlotFormat, map_memory
-from h5stream.engine.statistics import Tally
-from h5stream.engine.tasks import TASK_NBYTES, Destination, Task
-from h5stream.errors import BudgetError, H5StreamError
-from h5stream.order.blocks import make_blocks
-from h5stream.order.chunks import block_rows
-from h5stream.order.epoch import EpochOrder, Window
->>>>>>> engine
 from h5stream.order.line import OrderSettings
 from h5stream.order.quality import forecast, is_weak
 from h5stream.storage.codecs import DecodeError

@@ -12,12 +12,8 @@ from numpy.typing import NDArray
 from h5stream.engine.ragged import RaggedRows
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import OptionError
-<<<<<<< HEAD
-from h5stream.samples.ragged import DENSE, STACKED
-=======
 from h5stream.samples.normalising import Normalisation
-from h5stream.samples.stretches import DENSE, STACKED
->>>>>>> engine
+from h5stream.samples.ragged import DENSE, STACKED
 from h5stream.storage.layout import FieldLayout, SampleLayout
 from h5stream.structure import in_form, with_tensors
 
