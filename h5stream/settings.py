@@ -24,7 +24,6 @@ from h5stream.order.draw import Balanced, Sized, Weighted, checked_drawn
 from h5stream.order.users import GivenOrder, OrderFactory, Ranks
 from h5stream.ranks import DrawnSeed, checked_ranks, current_ranks, drawn_seed
 from h5stream.samples.columns import Column
-from h5stream.staging.front import stage_layout
 from h5stream.storage.layout import FieldLayout, SampleLayout
 from h5stream.units import whole_number
 from h5stream.workers.starting import checked_method
@@ -332,6 +331,8 @@ class Settings:
             return dataset, _nothing
         if not isinstance(self.stage_to, str | os.PathLike):
             raise OptionError(f"stage_to= takes a folder, not {self.stage_to!r}")
+        from h5stream.staging.front import stage_layout  # here, since few loaders stage
+
         layout, release = stage_layout(dataset.layout, self.stage_to)
         return dataset.over(layout), weakref.finalize(owner, release)
 
