@@ -44,7 +44,6 @@ class LoaderKnobs:
     prefetch_factor: int | None = None  # batches ahead
     window_rows: int | None = None  # rows that are shuffled with one another
     first_window_rows: int | None = None  # those of an epoch's first window
-    persistent_workers: bool | None = None
     pin_memory: bool | None = None  # as in `DataLoader`
     batch_transform: str | None = None  # the name of the function that runs for each batch
     collate_fn: str | None = None  # the name of the function that runs for each sample
@@ -75,7 +74,6 @@ class LoaderKnobs:
             prefetch_factor=_number(loader, "prefetch_factor"),
             window_rows=_number(window, "window_rows"),
             first_window_rows=_number(window, "first_window_rows"),
-            persistent_workers=getattr(loader, "persistent_workers", None),
             pin_memory=getattr(loader, "pin_memory", None),
             filters=widest.pipeline.describe() if widest is not None else "",
             via_h5py=next((f"{part.path}: {part.reason}" for part in parts if part.access == VIA_H5PY), ""),

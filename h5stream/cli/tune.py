@@ -69,7 +69,10 @@ def tune_command(
     if as_json:
         print_json(tuning.to_dict() | {"interrupted": False})
     else:
-        _print(safe_console(), tuning)
+        console = safe_console()
+        console.print(attempts_table(tuning.attempts, tuning.best, console.width))
+        console.print(advice(tuning, with_arithmetic=False))
+        console.print(Text(f"The batch size stays {tuning.profile.loader['batch_size']}.", style="dim"))
     if out is not None:
         _write(errors, tuning, out, files if len(paths) > 1 else None, fields, samples)
     if plot is not None:
@@ -77,12 +80,6 @@ def tune_command(
 
         save_tune_plot(tuning, plot)
         line(errors, f"plot: {plot}")
-
-
-def _print(console: Console, tuning: Tuning) -> None:
-    console.print(attempts_table(tuning.attempts, tuning.best, console.width))
-    console.print(advice(tuning, with_arithmetic=False))
-    console.print(Text(f"The batch size stays {tuning.profile.loader['batch_size']}.", style="dim"))
 
 
 def _write(console: Console, tuning: Tuning, out: Path, files: list[str] | None, fields: str, samples: str) -> None:
