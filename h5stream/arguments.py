@@ -63,9 +63,9 @@ def with_new_names(given: Mapping[str, Any], stacklevel: int) -> dict[str, Any]:
         new, written = OLD[old]
         if new is not None and found.get(new) is not None:
             raise OptionError(f"{old}= is an old name of {new}=, and both were given; leave out {old}=")
-        warnings.warn(f"{old}= goes in 0.4: {written}", DeprecationWarning, stacklevel=stacklevel + 1)
+        warnings.warn(f"{old}= will be removed in 0.4: {written}", DeprecationWarning, stacklevel=stacklevel + 1)
     if found.get("keep") == "device":
-        text = "keep='device' goes in 0.4: write keep='auto', which keeps samples in this machine's memory"
+        text = "keep='device' will be removed in 0.4: write keep='auto', which keeps samples in this machine's memory"
         warnings.warn(text, DeprecationWarning, stacklevel=stacklevel + 1)
         found["keep"] = "auto"
     if "window_device" in used and found.get("device") is None:  # batches came there, and still do

@@ -134,8 +134,8 @@ class H5StreamLoader:
         Processes that apply `batch_transform`, with random numbers that are a function of seed, epoch and batch; the
         same ones as `sample_workers`. Default None: applied in the thread that asks for batches.
     **old
-        Names of 0.2, which go in 0.4, each with a `DeprecationWarning` that says what to write: `transform` is
-        ``batch_transform=``; `order`, `max_batch_rows`, `bucket`, `weights`, `balance`, `samples_per_epoch` and
+        Names of 0.2, which will be removed in 0.4, each with a `DeprecationWarning` that says what to write:
+        `transform` is ``batch_transform=``; `order`, `max_batch_rows`, `bucket`, `weights`, `balance`, `samples_per_epoch` and
         `replacement` are ``draw=``; `window_device` is ``device=``; `isolation` has no effect.
 
     Raises

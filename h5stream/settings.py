@@ -81,6 +81,9 @@ class Settings:
         settings = cls(**{field.name: given[field.name] for field in fields(cls)})
         for name in ("collate_fn", "worker_init_fn", "batch_transform", "sample_transform"):
             _check_callable(name, given[name])
+        for name in ("shuffle", "pin_memory", "drop_last", "persistent_workers", "in_order", "allow_external"):
+            if isinstance(given[name], str):
+                raise OptionError(f"{name}= takes True or False, not {given[name]!r}")
         check_batch_transform(settings.batch_transform)
         settings._check_order_is_decided_once()
         settings._check_batches_are_sized_once()

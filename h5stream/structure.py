@@ -246,9 +246,9 @@ def rows_of(batch: Any) -> int | None:
     if shape is not None:
         return int(shape[0]) if len(shape) else None
     if isinstance(batch, list):
-        # Tuples are collated into lists, in which something is a tensor; strings come as a list of their own.
-        inner = next((rows_of(value) for value in batch if getattr(value, "shape", None) is not None), None)
-        return len(batch) if inner is None else inner
+        # Tuples are collated into lists, whose tensors have as many rows as one another; other lists are of one field.
+        inner = {rows_of(value) for value in batch if getattr(value, "shape", None) is not None} - {None}
+        return inner.pop() if len(inner) == 1 else len(batch)
     return None
 
 

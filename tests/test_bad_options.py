@@ -171,7 +171,7 @@ def test_the_old_name_of_an_argument_still_works_and_says_so_where_it_was_used(p
     profile.write_text(f'[data]\ndataset = "{path}"\n')
     for make in (H5StreamLoader, functools.partial(H5StreamLoader.from_profile, profile)):
         with pytest.warns(
-            DeprecationWarning, match="^transform= goes in 0.4: write batch_transform=FUNCTION$"
+            DeprecationWarning, match="^transform= will be removed in 0.4: write batch_transform=FUNCTION$"
         ) as caught:
             loader = make(path, batch_size=5, shuffle=False, fields="y", transform=torch.neg)
         assert caught[0].filename == __file__
@@ -186,7 +186,7 @@ def test_the_old_name_of_an_argument_still_works_and_says_so_where_it_was_used(p
 
 def test_an_argument_that_is_gone_is_told_with_what_takes_its_place(path):
     with pytest.warns(
-        DeprecationWarning, match="isolation= goes in 0.4: it has no effect any more.*transform_workers=1"
+        DeprecationWarning, match="isolation= will be removed in 0.4: it has no effect any more.*transform_workers=1"
     ) as caught:
         loader = H5StreamLoader(path, 5, fields="y", isolation="process")
     assert caught[0].filename == __file__
@@ -196,10 +196,10 @@ def test_an_argument_that_is_gone_is_told_with_what_takes_its_place(path):
 @pytest.mark.parametrize(
     ("old", "said"),
     [
-        ({"window_device": "cpu"}, "window_device= goes in 0.4: write device="),
-        ({"window_device": "cpu", "device": "cpu"}, "window_device= goes in 0.4: write device="),
-        ({"keep": "device"}, "keep='device' goes in 0.4: write keep='auto'"),
-        ({"keep": "device", "device": "cpu"}, "keep='device' goes in 0.4: write keep='auto'"),
+        ({"window_device": "cpu"}, "window_device= will be removed in 0.4: write device="),
+        ({"window_device": "cpu", "device": "cpu"}, "window_device= will be removed in 0.4: write device="),
+        ({"keep": "device"}, "keep='device' will be removed in 0.4: write keep='auto'"),
+        ({"keep": "device", "device": "cpu"}, "keep='device' will be removed in 0.4: write keep='auto'"),
     ],
 )
 def test_what_kept_samples_on_a_device_is_told_and_gives_the_same_batches(path, old, said):
@@ -228,7 +228,7 @@ def test_what_kept_samples_on_a_device_is_told_and_gives_the_same_batches(path, 
     ids=str,
 )
 def test_the_old_words_of_a_field_mean_the_same_and_warn(old, new):
-    with pytest.warns(DeprecationWarning, match="goes in 0.4: write ") as caught:
+    with pytest.warns(DeprecationWarning, match="will be removed in 0.4: write ") as caught:
         field = Field("x", **old)
     assert {str(one.message).split("=")[0] for one in caught} == {f"Field({name}" for name in old.keys() - new.keys()}
     assert {one.filename for one in caught} == {__file__}
@@ -313,7 +313,7 @@ def ragged(tmp_path_factory):
 def test_what_has_been_merged_into_draw_still_means_the_same_and_reads_the_same_states(ragged, old, draw):
     fields = {"y": "y", "token": Field("token", lookup=Bounds("bounds"))}
     names = {name for name in old if name != "shuffle"}
-    with pytest.warns(DeprecationWarning, match="goes in 0.4: write draw=") as caught:
+    with pytest.warns(DeprecationWarning, match="will be removed in 0.4: write draw=") as caught:
         before = H5StreamLoader(ragged, 5, seed=1, fields=fields, **old)
     assert {str(one.message).split("=")[0] for one in caught} == names
     assert all(one.filename == __file__ for one in caught)
@@ -324,7 +324,7 @@ def test_what_has_been_merged_into_draw_still_means_the_same_and_reads_the_same_
         assert [batch["y"].tolist() for batch in loader] == [batch["y"].tolist() for batch in before]
 
 
-@pytest.mark.filterwarnings("ignore:.* goes in 0.4:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.* will be removed in 0.4:DeprecationWarning")
 @pytest.mark.parametrize(
     ("old", "says"),
     [

@@ -132,7 +132,7 @@ def test_a_device_goes_before_the_one_that_an_old_profile_has_the_window_on(tmp_
 
 def test_an_old_profile_with_the_window_on_a_device_is_read_with_a_warning(file, tmp_path):
     path = written(tmp_path, dataset=file, fields="x", loader={"window_device": "cpu", "batch_size": 7})
-    with pytest.warns(DeprecationWarning, match="window_device= goes in 0.4"):
+    with pytest.warns(DeprecationWarning, match="window_device= will be removed in 0.4"):
         loader = H5StreamLoader.from_profile(path)
     assert loader.batch_size == 7
 

@@ -100,7 +100,7 @@ def test_everything_public_is_documented():
 def test_names_that_moved_are_found_with_a_warning():
     for home, names in h5stream._MOVED.items():
         for name in names:
-            with pytest.warns(DeprecationWarning, match=f"h5stream.{name} goes in 0.4: write {home}.{name}"):
+            with pytest.warns(DeprecationWarning, match=f"h5stream.{name} will be removed in 0.4: write {home}.{name}"):
                 assert getattr(h5stream, name) is getattr(importlib.import_module(home), name)
 
 

@@ -229,7 +229,7 @@ class Rows:
 def checked_steps(steps: Any) -> tuple[int, ...]:
     """Turn what a user gave as ``steps=`` into a tuple."""
     if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
-        raise OptionError(f"steps= takes a range or a list of integers, such as range(-1, 15), not {steps!r}")
+        raise OptionError(f"take= (steps=) takes a range or a list of integers, such as range(-1, 15), not {steps!r}")
     found = tuple(integer(step, "a step") for step in steps)
     if not found:
         raise OptionError("steps= is empty; a field has one row at least, steps=[0]")

@@ -398,7 +398,9 @@ def _with_new_names(given: dict[str, Any], old: Mapping[str, Any]) -> dict[str, 
     for name in old:
         if name not in _OLD:
             raise TypeError(f"Field has no argument {name}=.{did_you_mean(name, given)}")
-        warnings.warn(f"Field({name}=) goes in 0.4: write {_OLD[name].format(name)}", DeprecationWarning, stacklevel=3)
+        warnings.warn(
+            f"Field({name}=) will be removed in 0.4: write {_OLD[name].format(name)}", DeprecationWarning, stacklevel=3
+        )
     said = {name: value for name, value in old.items() if is_given(value)}
     for name, others in _OLD_CLASHES:
         if name in said and (wrong := said.keys() & others):
