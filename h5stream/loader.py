@@ -135,8 +135,8 @@ class H5StreamLoader:
         same ones as `sample_workers`. Default None: applied in the thread that asks for batches.
     **old
         Names of 0.2, which will be removed in 0.4, each with a `DeprecationWarning` that says what to write:
-        `transform` is ``batch_transform=``; `order`, `max_batch_rows`, `bucket`, `weights`, `balance`, `samples_per_epoch`
-        and `replacement` are ``draw=``; `window_device` is ``device=``; `isolation` has no effect.
+        `transform` is ``batch_transform=``; `order`, `max_batch_rows`, `bucket`, `weights`, `balance`,
+        `samples_per_epoch` and `replacement` are ``draw=``; `window_device` is ``device=``; `isolation` has no effect.
 
     Raises
     ------
