@@ -12,7 +12,6 @@ import collections
 import contextlib
 import contextvars
 import fnmatch
-import functools
 import hashlib
 import io
 import os
@@ -34,7 +33,7 @@ from h5stream.errors import (
 )
 
 CONCURRENCY = 16
-"""Reads of one object that wait beside one another."""
+"""Requests of one call that wait beside one another."""
 
 GAP_NBYTES = 256 * 1024
 """Bytes between two reads that are read along: what a connection brings while a request waits for its first byte."""
@@ -445,14 +444,15 @@ def matches(pattern: str) -> list[str]:
     with _told(pattern, "listing"):
         for some in _obstore().list(_stores[word], prefix=folder or None):
             found += [one["path"] for one in some]
-    match = re.compile(_translated(path)).fullmatch
-    return [f"{base}/{one}" for one in sorted(found) if match(one)]
+    wanted = path.split("/")
+    return [f"{base}/{one}" for one in sorted(found) if _fits(one.split("/"), wanted)]
 
 
-@functools.cache
-def _translated(pattern: str) -> str:
-    """Return a pattern as `glob` means it, of which ``*`` stays within a folder and ``**`` does not."""
-    parts = (
-        ".*" if part == "**" else fnmatch.translate(part)[4:-3].replace(".*", "[^/]*") for part in pattern.split("/")
-    )
-    return "/".join(parts).replace(".*/", "(?:.*/)?")
+def _fits(names: list[str], patterns: list[str]) -> bool:
+    """Tell whether a path fits a pattern as `glob` means it: ``*`` stays within a folder, and ``**`` does not."""
+    if not patterns:
+        return not names
+    first, *rest = patterns
+    if first == "**":
+        return any(_fits(names[k:], rest) for k in range(len(names) + 1))
+    return bool(names) and fnmatch.fnmatchcase(names[0], first) and _fits(names[1:], rest)
