@@ -30,6 +30,7 @@ class Model:
         self.case, self.folder, self.fields = case, folder, case["fields"]
         self.paths = [folder / name for name in case["source"]]
         self.others: dict[str, list[Part]] = {}
+        self.firsts: dict[str, Part] = {}
         tree = case.get("samples")
         self.options = tree["options"] if tree else {}
         self.kind = tree["call"] if tree else "rows"
@@ -147,14 +148,20 @@ class Model:
 
     def _lacking(self, name: str, options: dict[str, Any]) -> Any:
         """Return what an object that lacks a field is given: no rows, or the fill value of the first that has all."""
-        having = [one.part for one in self.samples if has(one.part, name)]
-        whole = [part for part in having if all(has(part, each) for each in self.field_names)]
-        dataset = (whole or having)[0].at(name)
+        dataset = self._first_with(name).at(name)
         values = np.full(dataset.shape, dataset.fillvalue, dataset.dtype)
         if "ragged" in options:
             values = values[(slice(0),) * (values.ndim if options["ragged"] == "arrays" else 1)]
         axes = list(range(values.ndim))["ragged" in options :]
         return chosen(values, options.get("columns"), axes)[0]
+
+    def _first_with(self, name: str) -> Part:
+        """Return the first object that has every field, or else the first that has this one."""
+        if name not in self.firsts:
+            having = [one.part for one in self.samples if has(one.part, name)]
+            whole = (part for part in having if all(has(part, each) for each in self.field_names))
+            self.firsts[name] = next(whole, having[0])
+        return self.firsts[name]
 
     def _boxed(self, values: np.ndarray, options: dict[str, Any], sample: Sample) -> Any:
         shape = self.case["samples"]["args"][0]["args"]
