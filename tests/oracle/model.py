@@ -102,8 +102,8 @@ class Model:
         if sample.index is not None and options.get("axis") is None:
             if axes <= abs(self.axis) or axes == 1 or lacks_axis:
                 return values[sample.index]
-            values, axis = values[sample.index], axis - 1
-        others = [one for one in range(values.ndim) if one != axis]
+            values, axis, axes = values[sample.index], axis - 1, axes - 1
+        others = [one for one in range(axes) if one != axis]
         values, axis = chosen(values, options.get("columns"), others, axis)
         if isinstance(steps, int):
             return np.take(values, steps, axis)
@@ -144,7 +144,12 @@ class Model:
             values = np.stack([values[one] for one in options["members"]], axis=-1)
         if options.get("columns") is None:
             return values
-        return chosen(values, options["columns"], list(range(values.ndim))["ragged" in options :])[0]
+        # Columns are of the dataset's axes, and neither of those that its elements have nor of stacked members.
+        axes = values.ndim if "@" in name else self._rank(part, name)
+        return chosen(values, options["columns"], list(range(axes))["ragged" in options :])[0]
+
+    def _rank(self, part: Part, name: str) -> int:
+        return len(part.at(name.partition(":")[0]).shape)
 
     def _lacking(self, name: str, options: dict[str, Any]) -> Any:
         """Return what an object that lacks a field is given: no rows, or the fill value of the first that has all."""
@@ -152,7 +157,7 @@ class Model:
         values = np.full(dataset.shape, dataset.fillvalue, dataset.dtype)
         if "ragged" in options:
             values = values[(slice(0),) * (values.ndim if options["ragged"] == "arrays" else 1)]
-        axes = list(range(values.ndim))["ragged" in options :]
+        axes = list(range(len(dataset.shape)))["ragged" in options :]
         return chosen(values, options.get("columns"), axes)[0]
 
     def _first_with(self, name: str) -> Part:
