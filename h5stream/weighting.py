@@ -498,5 +498,5 @@ def _check_fits(sized: SizedBatches, name: str, rows: int) -> None:
             f"Sized: rows={rows:,}: sample {sample:,} alone has {lengths[longest]:,} rows of {name!r}, and "
             f"{len(over):,} of {len(lengths):,} samples have more than fit. Pass rows={lengths[longest]} or "
             "more, Field(..., ragged=Ragged(crop=)) for a part of each, or leave the long ones out: "
-            "H5Dataset(..., rows=)"
+            "H5Dataset(...).subset(indices)"
         )

@@ -139,7 +139,7 @@ def test_samples_of_damaged_chunks_are_left_out(tmp_path):
         (lambda: Field("hit", lookup=Lengths("time")), "there are 4 samples"),
         (lambda: Field("hit", lookup=Lengths("beyond")), "sample 3 is said to have rows"),
         (lambda: Field("hit", lookup=Bounds("backwards")), "go backwards or beyond"),
-        (lambda: Field("hit", lookup=Lengths("half")), "its type is float64"),
+        (lambda: Field("hit", lookup=Lengths("half")), "whole numbers of rows, and has 0.5"),
         (lambda: Field("text", lookup=Bounds("bounds")), "ragged rows are of numbers"),
         (lambda: Field("pair", lookup=Bounds("bounds")), "'pair:a'"),
     ],

@@ -96,7 +96,7 @@ def test_what_cannot_be_streamed_is_told(tmp_path):
         file["damaged/indices"][3] = 77
     for field, kind, words in [
         (Field("csc", ragged="dense"), errors.UnsupportedFieldError, r"column by column \(CSC\).*tocsr"),
-        ("X", errors.UnsupportedFieldError, "sparse matrix.*ragged='dense'"),
+        ("X", errors.UnsupportedFieldError, r"sparse matrix.*Field\('X', ragged='dense'\)"),
         (Field("X", ragged="packed", columns=[1]), errors.UnsupportedFieldError, "rows of which columns= takes some"),
         (Field("X", ragged="dense", columns=[1, 1]), errors.OptionError, "twice"),
         (Field("X", ragged="dense", columns=[9]), errors.OptionError, "the rows have 5 columns"),

@@ -86,7 +86,7 @@ def make_blocks(
     if count > _MAX_BLOCKS:
         raise OptionError(
             f"{file_starts[-1]:,} rows make {count:,} blocks, more than the {_MAX_BLOCKS:,} that are kept in memory; "
-            "select rows=, or store the data in larger chunks"
+            "take some with H5Dataset(..., rows=), or store the data in larger chunks"
         )
     starts = [np.arange(start, stop, size, dtype=np.int64) for start, stop, size in spans]
     edges = np.append(np.concatenate(starts), file_starts[-1])
