@@ -284,7 +284,7 @@ class H5StreamLoader:
         self.num_workers, self.memory_budget = footprint.threads, footprint.memory_budget
         self.device = None if backend is None else backend.device
         self._sharing = sharing.DEFAULT.joined(self) if asked.memory_budget is None else None
-        self._cursor.check()  # complains now, not in the first epoch
+        self._cursor.check(self._sizing.budget_for)  # complains now, not in the first epoch
         self._made = True
 
     def __setattr__(self, name: str, value: Any) -> None:
