@@ -292,8 +292,8 @@ def _shares(
     left = np.flatnonzero(np.isnan(shares))
     if len(left):
         raise OptionError(
-            f"Balanced: shares= gives {shown(classes[left[0]])} of {name} no share, and {sizes[left[0]]:,} samples have "
-            "it; 0 leaves them out"
+            f"Balanced: shares= gives {shown(classes[left[0]])} of {name} no share, and {sizes[left[0]]:,} samples "
+            "have it; 0 leaves them out"
         )
     if not shares.any():
         raise OptionError("Balanced: shares= gives all classes a share of 0, so that no sample could be drawn")

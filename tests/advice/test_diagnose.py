@@ -3,6 +3,7 @@
 All of it is told by a clock of the test's own; what loaders measure of themselves is written down by the test.
 """
 
+import re
 import threading
 
 import h5py
@@ -362,6 +363,13 @@ def test_the_command_prints_a_verdict_within_the_terminal(file, width):
     assert "Diagnosis: " in done.output
     assert "512" in done.output
     assert max(map(len, done.output.splitlines())) <= int(width)
+
+
+def test_the_command_counts_threads_as_its_statistics_do(file):
+    said = run(
+        file, "--step-ms", "1", "--seconds", "0.1", "--batch-size", "64", "--fields", "y", "--threads", "2"
+    ).output
+    assert re.search(r"(\d+) thread\(s\)", said)[1] == re.search(r"(\d+) reader\(s\)", said)[1] == "1"
 
 
 def test_the_command_takes_what_a_sample_is(tmp_path):
