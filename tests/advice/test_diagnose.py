@@ -3,7 +3,6 @@
 All of it is told by a clock of the test's own; what loaders measure of themselves is written down by the test.
 """
 
-import re
 import threading
 
 import h5py
@@ -363,13 +362,6 @@ def test_the_command_prints_a_verdict_within_the_terminal(file, width):
     assert "Diagnosis: " in done.output
     assert "512" in done.output
     assert max(map(len, done.output.splitlines())) <= int(width)
-
-
-def test_the_command_counts_threads_as_its_statistics_do(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as made:
-        made["y"] = np.arange(3000)  # few data, which need no thread
-    said = run(str(tmp_path / "a.h5"), "--step-ms", "1", "--seconds", "0.1", "--threads", "2").output
-    assert re.findall(r"(\d+) (?:thread|reader)\(s\)", said) == ["1", "1"]
 
 
 def test_the_command_takes_what_a_sample_is(tmp_path):
