@@ -178,10 +178,10 @@ def cost_sample(
     stored = _stored(dataset, entries, order, size.kept)
     every, share = [one.entry for one in stored], batch_rows / layout.rows
     heap = sum(part.rows * part.heap.row_nbytes for part, *_ in layout.datasets if part.heap is not None)
-    least = heap + sum(e.stored_nbytes for e in every), sum(e.written_nbytes for e in every if e.filters)
+    needed = heap + sum(e.stored_nbytes for e in every), sum(e.written_nbytes for e in every if e.filters)
     naive, ours = [_naive(entry) for entry in every], [one.cost for one in stored]
     naive_cost, our_cost = (
-        BatchCost.of(share, [(c.chunks, c.read_nbytes, c.decoded_nbytes) for c in costs], [share * n for n in least])
+        BatchCost.of(share, [(c.chunks, c.read_nbytes, c.decoded_nbytes) for c in costs], [share * n for n in needed])
         for costs in ([*(cost for cost, _ in naive), DatasetCost("", 0, 1, heap, 0)], ours)
     )
     shuffle = _shuffle(order)
@@ -193,8 +193,8 @@ def cost_sample(
         batch_size=batch_size,
         batch_rows=batch_rows,
         batch_nbytes=batch_rows * layout.row_nbytes,
-        needed_read_nbytes=share * least[0],
-        needed_decoded_nbytes=share * least[1],
+        needed_read_nbytes=share * needed[0],
+        needed_decoded_nbytes=share * needed[1],
         naive=naive_cost,
         ours=our_cost,
         datasets=tuple(ours),
