@@ -173,7 +173,7 @@ class Cursor:
             return progress.order.batches or 0
         return len(self) if self._sized is None else self.order(progress.start.place.epoch).batches
 
-    def check(self) -> None:
+    def check(self, budget_for: Callable[[int], int]) -> None:
         """Refuse what gives no order, and warn the caller's caller of one that mixes too little."""
         if self._given is not None:
             return
@@ -182,10 +182,9 @@ class Cursor:
             warn_of_weak_shuffle(
                 self._dataset.layout,
                 self.blocks if self._draws is None else self._blocks_of(0),
-                window=self._asked.window,
                 window_rows=self._settings.window_rows,
                 batch_rows=min(self._settings.batch_size, len(self._dataset)),
-                memory_budget=self._footprint.memory_budget,
+                budget_for=budget_for,
                 ranks=self.ranks.world_size,
                 stacklevel=5,
             )

@@ -209,7 +209,10 @@ class BudgetError(OptionError):
 
 
 class StateError(H5StreamError, ValueError):
-    """A saved state cannot be gone on with here.
+    """A saved state cannot be gone on with here: the data, the fields or the settings that an order depends on differ.
+
+    The settings are `batch_size`, `drop_last`, `shuffle`, `seed`, `draw`, and `window` where it is a number or
+    ``"all"``; ``"auto"`` takes the state's, whatever `memory_budget` there is.
 
     Attributes
     ----------

@@ -41,7 +41,7 @@ class H5StreamLoader:
         ``Subset`` gives its rows in its own order with ``shuffle=False``, and as often as it names them; a sampler's
         indices are places in it.
     batch_size : int or None
-        Rows of a batch. None gives single samples, as in DataLoader.
+        Rows of a batch; up to the default of 8,192 samples are one batch. None gives single samples, as in DataLoader.
     shuffle : bool, optional
         True for the two-level shuffle, another one each epoch. Default False.
     sampler, batch_sampler : iterable, optional
@@ -284,7 +284,7 @@ class H5StreamLoader:
         self.num_workers, self.memory_budget = footprint.threads, footprint.memory_budget
         self.device = None if backend is None else backend.device
         self._sharing = sharing.DEFAULT.joined(self) if asked.memory_budget is None else None
-        self._cursor.check()  # complains now, not in the first epoch
+        self._cursor.check(self._sizing.budget_for)  # complains now, not in the first epoch
         self._made = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -413,7 +413,16 @@ class H5StreamLoader:
         if self._sharing is not None:
             self._sharing.make_room(self, self.window_size.needed_nbytes, self.memory_budget)
         if self._unnamed:
-            _say_names_of_fields(self._unnamed)
+            _say_once(
+                "without fields= a batch is a dict by name; to unpack it, as in `for x, y in loader`: fields=%s",
+                self._unnamed,
+            )
+        if self._settings.has_usual_batches and len(self) == 1 < len(self.dataset):
+            _say_once(
+                "an epoch is one batch, since it has no more samples than batch_size=%s, the default; a smaller one "
+                "gives more batches",
+                DEFAULT_BATCH_ROWS,
+            )
         iterator = self._iterations.begin(self)
         self._counters = iterator.counters
         self._iterators.add(iterator)
@@ -517,19 +526,17 @@ class H5StreamLoader:
         )
 
 
-_log = logging.getLogger("h5stream.fields")
+_log = logging.getLogger("h5stream.defaults")
 
 
 _said: list[str] = []
 
 
-def _say_names_of_fields(names: str) -> None:
-    """Say, once per process, what a batch without ``fields=`` is: ``for x, y in loader`` would give the names."""
-    if not _said:
-        _said.append(names)
-        _log.warning(
-            "without fields= a batch is a dict by name; to unpack it, as in `for x, y in loader`: fields=%s", names
-        )
+def _say_once(what: str, *values: Any) -> None:
+    """Say, once per process, what comes of an argument that was not given."""
+    if what not in _said:
+        _said.append(what)
+        _log.warning(what, *values)
 
 
 _AS_GIVEN = tuple(H5StreamLoader.__annotations__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
 from h5stream.dataset import H5Dataset
-from h5stream.engine.footprint import DEFAULT_BUDGET, WindowRows, shape_of, size_order
+from h5stream.engine.footprint import WindowRows, shape_of, size_order
 from h5stream.errors import OptionError, StateError, WeakShuffleWarning
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import EpochOrder, Order
@@ -115,10 +115,8 @@ class ChunkBatchSampler(Sampler[list[int]]):
             warn_of_weak_shuffle(
                 dataset.layout,
                 self._blocks,
-                window=window,
                 window_rows=window_rows,
                 batch_rows=batch_size,
-                memory_budget=None,
                 ranks=world_size,
             )
 
@@ -315,23 +313,23 @@ def warn_of_weak_shuffle(
     layout: SampleLayout,
     blocks: Blocks,
     *,
-    window: int | str,
     window_rows: int,
     batch_rows: int,
-    memory_budget: int | None,
+    budget_for: Callable[[int], int] | None = None,
     ranks: int = 1,
     stacklevel: int = 3,
 ) -> None:
-    """Warn where a window holds too few blocks, with the figures and the ways out."""
+    """Warn where a window holds too few blocks, with the figures and the ways out.
+
+    `budget_for` gives the memory budget that a window needs, 0 for none other than there is.
+    """
     weak = weak_mixing(blocks, window_rows=window_rows, batch_rows=batch_rows, ranks=ranks)
     if weak is None:
         return
-    lead, wanted, with_budget = layout.leading[0], min(FEW_BLOCKS, weak.blocks), ""
-    if window == "auto" and memory_budget is not None:
-        # What a budget leaves a window grows with it, a little more than in proportion.
-        needed = -(-min(memory_budget, DEFAULT_BUDGET) * wanted // weak.window_blocks)
-        with_budget = f" with memory_budget={needed}" if needed > memory_budget else ""
-    way = f"The way out: window={wanted * weak.block_rows} or more{with_budget} (it is {window_rows:,} rows)"
+    lead, rows = layout.leading[0], min(FEW_BLOCKS, weak.blocks) * weak.block_rows
+    needed = 0 if budget_for is None else budget_for(rows)
+    with_budget = f" with memory_budget={needed}" if needed else ""
+    way = f"The way out: window={rows} or more{with_budget} (it is {window_rows:,} rows)"
     if lead.pipeline.filters and lead.chunk_nbytes >= _LARGE_CHUNK_NBYTES:
         copy = "a copy with smaller chunks (h5stream repack FILE NEW --chunk-bytes 1MiB)"
         way = f"{way.replace('The way', 'Ways', 1)}, or {copy}"

@@ -264,6 +264,12 @@ class Settings:
             return budget, max(budget, total // 2)
         return (budget := check_budget(self.memory_budget)), budget
 
+    @property
+    def has_usual_batches(self) -> bool:
+        """Whether batches have as many samples as where nothing says how they are cut."""
+        decided = self.is_listed or self.order is not None or self.sized is not None
+        return self.batch_size == DEFAULT_BATCH_ROWS and not decided
+
     def names_fields(self, layout: SampleLayout) -> str:
         """Return the fields to name, as code, where files were given and no fields; nothing where there is but one."""
         given = self.dataset if isinstance(self.dataset, list | tuple) else [self.dataset]

@@ -36,7 +36,7 @@ from h5stream.ranks import drawn_seed
 from h5stream.sampler import places_of
 from h5stream.settings import Settings
 from h5stream.storage.fields import Field
-from h5stream.storage.layout import DECODED, SampleLayout, SparseEntry
+from h5stream.storage.layout import DECODED, FieldLayout, SampleLayout, SparseEntry
 
 _READ_ROWS = 1 << 20
 _MOST_CLASSES = 1 << 16
@@ -210,7 +210,12 @@ def _balanced(draw: Balanced, dataset: H5Dataset, blocks: Blocks) -> PlannedDraw
     pieces = _pieces_of(dataset, draw.by, name)
     distinct, sizes = _classes(pieces(), name, total)
     classes = distinct.tolist()
-    shares = np.ones(len(classes)) if draw.shares is None else _shares(draw.shares, classes, sizes, name)
+    shares = np.ones(len(classes))
+    if draw.shares is not None:
+        known = _field_and_values(dataset, "Balanced", draw.by)[0].categories if isinstance(draw.by, str) else None
+        codes = {text: code for code, text in enumerate(known or ())}
+        ratio = {codes.get(one, one): share for one, share in draw.shares.items()}
+        shares = _shares(ratio, classes, sizes, name, known or ())
 
     def numbers() -> NDArray[np.uint16]:
         found = new_array(total, np.uint16)
@@ -264,25 +269,31 @@ def _classes(
     )
 
 
-def _shares(ratio: Mapping[Any, Any], classes: list[Any], sizes: NDArray[np.int64], name: str) -> NDArray[np.float64]:
-    """Return the share of each class as a user says it."""
+def _shares(
+    ratio: Mapping[Any, Any], classes: list[Any], sizes: NDArray[np.int64], name: str, known: tuple[str, ...]
+) -> NDArray[np.float64]:
+    """Return the share of each class as a user says it; where classes are codes it is known what they stand for."""
+
+    def shown(value: Any) -> str:
+        return repr(known[value] if known and value in range(len(known)) else value)
+
     numbered, shares = {value: number for number, value in enumerate(classes)}, np.full(len(classes), np.nan)
     for given, share in ratio.items():
         value = given.encode() if isinstance(given, str) and given not in numbered else given  # as HDF5 has texts
         if value not in numbered:
             raise OptionError(
-                f"Balanced: shares= gives {given!r} of {name} a share, but no sample has it; those that there are: "
-                f"{', '.join(map(repr, classes[:10]))}"
+                f"Balanced: shares= gives {shown(given)} of {name} a share, but no sample has it; those that there "
+                f"are: {', '.join(map(shown, classes[:10]))}"
             )
         good = isinstance(share, int | float) and not isinstance(share, bool) and 0 <= share < float("inf")
         if not good:
-            raise OptionError(f"Balanced: the share of {value!r} is a number of 0 or more, not {share!r}")
+            raise OptionError(f"Balanced: the share of {shown(value)} is a number of 0 or more, not {share!r}")
         shares[numbered[value]] = share
     left = np.flatnonzero(np.isnan(shares))
     if len(left):
         raise OptionError(
-            f"Balanced: shares= gives {classes[left[0]]!r} of {name} no share, and {sizes[left[0]]:,} samples have it; "
-            "0 leaves them out"
+            f"Balanced: shares= gives {shown(classes[left[0]])} of {name} no share, and {sizes[left[0]]:,} samples "
+            "have it; 0 leaves them out"
         )
     if not shares.any():
         raise OptionError("Balanced: shares= gives all classes a share of 0, so that no sample could be drawn")
@@ -312,10 +323,15 @@ def _class_counts(
 # --- values of a field --------------------------------------------------------------------------------------
 
 
+def _field_and_values(dataset: H5Dataset, kind: str, given: str) -> tuple[FieldLayout, Iterator[tuple[int, Any]]]:
+    is_delivered = dataset.layout.field_named(given) is not None
+    return values_of(dataset, given if is_delivered else Field(given), f"{kind}({given!r})")
+
+
 def _values(dataset: H5Dataset, kind: str, given: str) -> Iterator[tuple[int, Any]]:
     """Read a field of one value a sample, some at a time, each with the number of the first sample."""
-    is_delivered, what = dataset.layout.field_named(given) is not None, f"{kind}({given!r})"
-    for first, found in values_of(dataset, given if is_delivered else Field(given), what)[1]:
+    what = f"{kind}({given!r})"
+    for first, found in _field_and_values(dataset, kind, given)[1]:
         if isinstance(found, list):
             yield first, found
             continue
@@ -498,5 +514,5 @@ def _check_fits(sized: SizedBatches, name: str, rows: int) -> None:
             f"Sized: rows={rows:,}: sample {sample:,} alone has {lengths[longest]:,} rows of {name!r}, and "
             f"{len(over):,} of {len(lengths):,} samples have more than fit. Pass rows={lengths[longest]} or "
             "more, Field(..., ragged=Ragged(crop=)) for a part of each, or leave the long ones out: "
-            "H5Dataset(..., rows=)"
+            "H5Dataset(...).subset(indices)"
         )

@@ -52,7 +52,7 @@ def _is_full(config):
 
 
 def pytest_configure(config):
-    logging.getLogger("h5stream.fields").disabled = True  # once per process, whichever test comes first
+    logging.getLogger("h5stream.defaults").disabled = True  # once per process, whichever test comes first
     hypothesis.settings.load_profile(FULL if _is_full(config) else "a share")
     # In the background a shell lets it be ignored, and every process that a test interrupts would inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -119,7 +119,7 @@ def test_a_subset_of_a_subset_counts_within(sample, dataset):
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([], "selects no rows"),
+        ([], "names no rows"),
         ([1, 1], "names row 1 more than once"),
         ([100], "names row 100, but there are 100 rows, 0 to 99"),
         ([True, False], r"one value a row: 100 rows, shape \(2,\)"),

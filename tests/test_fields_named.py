@@ -1,4 +1,4 @@
-"""A loader without ``fields=`` says once how batches become lists."""
+"""A loader without ``fields=`` says once how batches become lists, and one of the default size that it has but one."""
 
 import forking
 import h5py
@@ -15,6 +15,9 @@ for _ in range(2):
         pass
 """
 SAID = """without fields= a batch is a dict by name; to unpack it, as in `for x, y in loader`: fields=["x", "y"]\n"""
+ONE = """an epoch is one batch, since it has no more samples than batch_size=8192, the default; a smaller one gives \
+more batches
+"""
 
 
 @pytest.fixture
@@ -27,11 +30,12 @@ def path(tmp_path):
 @pytest.mark.parametrize(
     ("loader", "said"),
     [
-        ("H5StreamLoader(path)", SAID),
-        ("H5StreamLoader([path])", SAID),
-        ("H5StreamLoader(path, fields='x')", ""),
-        ("H5StreamLoader(path, fields=['x', 'y'])", ""),
-        ("H5StreamLoader(H5Dataset(path))", ""),
+        ("H5StreamLoader(path)", SAID + ONE),
+        ("H5StreamLoader([path], 5)", SAID),
+        ("H5StreamLoader(path, fields='x')", ONE),
+        ("H5StreamLoader(path, 5, fields=['x', 'y'])", ""),
+        ("H5StreamLoader(H5Dataset(path), batch_sampler=[[1]])", ""),
+        ("H5StreamLoader(H5Dataset(path), draw=9000)", ""),
         ("[H5StreamLoader(path)]", ""),
     ],
 )
@@ -40,8 +44,11 @@ def test_it_is_said_once_at_the_first_batch(path, loader, said):
     assert (done.returncode, done.stderr) == (0, said)
 
 
-def test_the_command_line_does_not_say_it(path):
+def test_the_command_line_does_not_say_it_and_counts_threads_as_statistics_do(path):
     code = "from h5stream.cli.app import main; main()"
-    done = forking.run(code, "diagnose", path, "--step-ms", "1", "--seconds", "0.1")
+    done = forking.run(code, "diagnose", path, "--step-ms", "1", "--seconds", "0.1", "--threads", "2")
     assert done.returncode == 0, done.stderr
     assert "without fields=" not in done.stdout + done.stderr
+    assert ": 1 thread(s), window" in " ".join(
+        done.stdout.split()
+    )  # as statistics count them: so few data need none of two

@@ -57,7 +57,7 @@ def test_sequences_of_what_is_looked_up_alone_are_as_long_as_they_say(tmp_path):
 @pytest.mark.parametrize(
     ("options", "kind", "says"),
     [
-        ({"lookup": np.full(ROWS, FEATURES)}, errors.OptionError, "names row 50 at 0.*0 to 49"),
+        ({"lookup": np.full(ROWS, FEATURES)}, errors.OptionError, r"\.h5': .*names row 50 at 0.*0 to 49"),
         ({"lookup": np.full(ROWS, -1)}, errors.OptionError, "Negative numbers do not count"),
         ({"lookup": [1, 2]}, errors.OptionError, "2 numbers, and needs one for each of 300"),
         ({"lookup": "imag"}, errors.FieldNotFoundError, "Did you mean 'image'"),
@@ -94,7 +94,7 @@ def test_objects_that_cannot_be_looked_up_are_named(tmp_path):
             H5Dataset(tmp_path / "a.h5", {"x": Field("{}", **options)})
     with pytest.raises(errors.OptionError, match=r"need \{\} in"):
         Field("p", lookup=["p0"])
-    with pytest.raises(errors.OptionError, match=r"3 names, and needs one for each of 2 samples"):
+    with pytest.raises(errors.OptionError, match=r"3 names, and needs one for each of 2"):
         H5Dataset(tmp_path / "a.h5", {"x": Field("{}", lookup=["p0"] * 3), "p": "p0"})
 
 

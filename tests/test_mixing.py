@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.utils.data import Subset
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
-from h5stream.errors import WeakShuffleWarning
+from h5stream.errors import BudgetError, WeakShuffleWarning
 from h5stream.order.blocks import make_blocks
 from h5stream.order.quality import FEW_BLOCKS, is_weak, weak_mixing
 
@@ -72,7 +72,8 @@ def test_the_figure_is_what_batches_hold(path):
 def test_the_window_and_the_budget_that_it_names_help(path):
     text = str(warned(lambda: loader(path, shuffle=True))[0].message)
     window, enough = map(int, re.search(r"window=(\d+) or more with memory_budget=(\d+) \(it is", text).groups())
-    assert enough < 20 * BUDGET
+    with pytest.raises(BudgetError):
+        loader(path, shuffle=True, window=window, memory_budget=enough - 1)
     assert not warned(lambda: loader(path, shuffle=True, window=window, memory_budget=enough))
 
 

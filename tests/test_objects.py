@@ -71,12 +71,14 @@ def test_objects_that_are_unlike_are_told(tmp_path):
         ("x", lambda: Objects(""), "lists no object"),
         ("x", lambda: Objects("*", missing="ignore"), "missing= is"),
         (Field("x", take=[0]), lambda: Objects("*"), "takes datasets whole"),
-        ("x", lambda: Objects("nothing/*"), "matches no group"),
+        ("x", lambda: Objects("nothing/*"), r"Objects\('nothing/\*'\) matches no group"),
+        ("x", lambda: Objects(["0", "9"]), r"'9', which Objects\(\[...\]\) names"),
+        ("@mark", lambda: Objects("*", missing="fill"), r"Objects\('\*'\) matches .* no attributes or single values"),
     ],
 )
 def test_what_is_no_object_is_told(tmp_path, fields, samples, says):
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["0/x"], file["0"].attrs["mark"] = np.zeros(3), 1
+        file["0/x"], file["0"].attrs["mark"], file["1/x"] = np.zeros(3), 1, np.zeros(3)
     with pytest.raises(errors.H5StreamError, match=says):
         H5Dataset(tmp_path / "a.h5", fields, samples=samples())
 

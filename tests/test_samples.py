@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from h5stream import (
+    Between,
     Bounds,
     Ends,
     Field,
@@ -87,7 +88,9 @@ def test_bad_input_is_told_with_the_way_out(path, fields, samples, kind, says):
         (lambda: Sequences(2, pad_rows=(1, 1)), "needs pad="),
         (lambda: Sequences(2, pad="edge", pad_rows=3), "two numbers of rows"),
         (lambda: Field("x", take=[]), "steps= is empty"),
-        (lambda: Take("ab"), "a range or a list"),
+        (lambda: Take(0), r"a range or list .*\[0\], not 0"),
+        (lambda: Bounds(np.array([0, 5])), "Bounds takes the path of a dataset, not array"),
+        (lambda: Between("first", [5]), "Between takes the path of a dataset"),
         (lambda: Field("x", take=[0, 1.5]), "a step is an integer"),
         (lambda: Ends(), "takes names of fields"),
     ],
@@ -105,6 +108,7 @@ def test_what_is_no_sequence_is_refused(make, says):
         (Lengths("said"), [-1, 7], "0 or more"),
         (Bounds("said"), [3, 2], "ascending row numbers from 0 to 6"),
         (Bounds("said"), [b"a"], "numbers of rows"),
+        (Bounds("said"), [0, 2.5], "numbers of rows, and has 2.5"),
     ],
     ids=str,
 )

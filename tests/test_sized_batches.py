@@ -122,7 +122,7 @@ def test_a_state_of_other_lengths_or_limits_is_refused(path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"draw": Sized(28)}, "sample [0-9]+ alone has 29 rows of 'token'.* rows=29"),
+        ({"draw": Sized(28)}, "sample [0-9]+ alone has 29 rows of 'token'.* rows=29.*subset"),
         ({"draw": Sized(90, "label")}, "no ragged field; those are 'token', 'word'"),
         ({"draw": Sized(bucket=True), "shuffle": False}, "pass shuffle=True"),
         ({"draw": Sized(90), "shuffle": False, "sampler": [1, 2]}, "sampler= and batch_sampler= must be left out"),

@@ -6,7 +6,7 @@ import pytest
 from inner import batches_to_arrange, change_of, run_of
 from making import flip_byte
 
-from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber, Sized, errors
+from h5stream import Balanced, Field, H5Dataset, H5StreamLoader, SampleNumber, Sized, errors
 
 STORED = [{}, {"compression": "gzip", "chunks": (50,)}, {"compression": "lzf", "chunks": (7,), "shuffle": True}]
 
@@ -68,6 +68,12 @@ def test_categories_are_codes_and_what_they_stand_for(tmp_path):
     dataset = H5Dataset(tmp_path / "a.h5", fields)
     assert dataset[:]["y"].tolist() == [0, 1, -1, 1, 0, 0]
     assert dataset.categories == {"y": ("B", "T")}
+    drawn = Balanced("obs/cell_type", {"B": 1, 1: 2, -1: 0}, count=90)
+    with H5StreamLoader(tmp_path / "a.h5", fields={"y": "obs/cell_type"}, draw=drawn) as loader:
+        assert [np.bincount(batch["y"]).tolist() for batch in loader] == [[30, 60]]
+    for shares, says in (({"K": 1}, "gives 'K' .* there are: -1, 'B', 'T'"), ({"B": 1, -1: 0}, "gives 'T' .*no share")):
+        with pytest.raises(errors.OptionError, match=says):
+            H5StreamLoader(tmp_path / "a.h5", fields="obs/cell_type", draw=Balanced("obs/cell_type", shares))
     with pytest.raises(errors.FieldLengthError, match=r"categories of 'obs/cell_type'.*codes"):
         H5Dataset([tmp_path / "a.h5", tmp_path / "b.h5"], fields)
 
@@ -96,7 +102,7 @@ def test_what_cannot_be_streamed_is_told(tmp_path):
         file["damaged/indices"][3] = 77
     for field, kind, words in [
         (Field("csc", ragged="dense"), errors.UnsupportedFieldError, r"column by column \(CSC\).*tocsr"),
-        ("X", errors.UnsupportedFieldError, "sparse matrix.*ragged='dense'"),
+        ("X", errors.UnsupportedFieldError, r"sparse matrix.*Field\('X', ragged='dense'\)"),
         (Field("X", ragged="packed", columns=[1]), errors.UnsupportedFieldError, "rows of which columns= takes some"),
         (Field("X", ragged="dense", columns=[1, 1]), errors.OptionError, "twice"),
         (Field("X", ragged="dense", columns=[9]), errors.OptionError, "the rows have 5 columns"),

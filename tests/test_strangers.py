@@ -90,7 +90,7 @@ def test_values_of_unlike_length_are_a_list(path):
         ("x", lambda: Rows(of="rows"), "of='rows' is for another axis"),
         ("raw", lambda: Boxes((2, 2), at="grid", of=Ends("terminals")), "of= names groups that hold volumes"),
         ("raw", lambda: Boxes((9, 2), at="grid"), r"does not fit into .*a\.h5"),
-        ("x", lambda: Table(group=["data/demo_7"], row=[0]), r"which samples=Table\(group=\) names.*Did you mean"),
+        ("x", lambda: Table(group=["data/demo_7"], row=[0]), r"samples=Table\(group=\[...\]\) names.*Did you mean"),
         ("raw", lambda: Table(row=["1", "2"]), "column 'row' holds whole numbers, and not such as '1'"),
         ("raw", lambda: Table(row=[1], start=[2]), "says where a sample begins along axis=, and there is none"),
         ("raw", lambda: Table(row=[-1], length=3, pad="zeros"), "steps= may lead out of it, with pad="),

@@ -59,6 +59,7 @@ def test_tables_come_as_frames_arrays_and_tensors(paths):
         ({"row": []}, "the Table is empty"),
         ({"row": [0.5]}, "'row' holds whole numbers"),
         ({"row": [[0]]}, "not the shape \\(1, 1\\)"),
+        ({"row": [0], "lenght": 3}, "what is no column is length=, pad= or axis="),
         ({"row": [None]}, "holds whole numbers, and not such as None"),
         ({"row": [0], "length": 0}, "length must be at least 1"),
         ({"row": [0], "pad": "wrap"}, "Table: pad= is 'edge', 'zeros' or a number"),

@@ -177,11 +177,12 @@ def cost_sample(
     size, order = _windows(dataset, batch_size, memory_budget, threads)
     stored = _stored(dataset, entries, order, size.kept)
     every, share = [one.entry for one in stored], batch_rows / layout.rows
-    needed = [share * sum(e.stored_nbytes for e in every), share * sum(e.written_nbytes for e in every if e.filters)]
+    heap = sum(part.rows * part.heap.row_nbytes for part, *_ in layout.datasets if part.heap is not None)
+    needed = heap + sum(e.stored_nbytes for e in every), sum(e.written_nbytes for e in every if e.filters)
     naive, ours = [_naive(entry) for entry in every], [one.cost for one in stored]
     naive_cost, our_cost = (
-        BatchCost.of(share, [(c.chunks, c.read_nbytes, c.decoded_nbytes) for c in costs], needed)
-        for costs in ([cost for cost, _ in naive], ours)
+        BatchCost.of(share, [(c.chunks, c.read_nbytes, c.decoded_nbytes) for c in costs], [share * n for n in needed])
+        for costs in ([*(cost for cost, _ in naive), DatasetCost("", 0, 1, heap, 0)], ours)
     )
     shuffle = _shuffle(order)
     sample = SampleCost(
@@ -192,8 +193,8 @@ def cost_sample(
         batch_size=batch_size,
         batch_rows=batch_rows,
         batch_nbytes=batch_rows * layout.row_nbytes,
-        needed_read_nbytes=needed[0],
-        needed_decoded_nbytes=needed[1],
+        needed_read_nbytes=share * needed[0],
+        needed_decoded_nbytes=share * needed[1],
         naive=naive_cost,
         ours=our_cost,
         datasets=tuple(ours),
@@ -329,7 +330,8 @@ def _naive(entry: DatasetEntry) -> tuple[DatasetCost, str]:
     chunks, across = (entry.rows or 0) * entry.chunks_across, entry.chunks_across
     if not entry.chunks or (not entry.filters and entry.chunk_nbytes > entry.cache_nbytes):
         why = "chunks without a filter and larger than h5py's cache" if entry.chunks else "not chunked"
-        cost = DatasetCost(entry.path, chunks, 1.0, min(entry.stored_nbytes, entry.raw_nbytes), 0)
+        nbytes = entry.stored_nbytes if entry.variable_length else min(entry.stored_nbytes, entry.raw_nbytes)
+        cost = DatasetCost(entry.path, chunks, 1.0, nbytes, 0)
         return cost, f"{why}, so a row is read by itself"
     # At least once each: the first time there is nothing in the cache. Chunks never written cost nothing.
     share = _cached_share(entry)
@@ -379,6 +381,10 @@ def _fetched(part: DatasetPart, begins: Ints, ends: Ints, entry: DatasetEntry) -
     np.add.at(steps, begins // part.chunk_rows, 1)
     np.add.at(steps, (ends - 1) // part.chunk_rows + 1, -1)
     holds, index = steps.cumsum()[:-1] > 0, part.index
+    if part.heap is not None:  # with what says where values lie, which was read when the file was opened
+        rows = int((ends - begins).sum())
+        said, decoded = (rows / part.rows * nbytes for nbytes in (entry.stored_nbytes, entry.raw_nbytes))
+        return np.array([holds.sum(), rows * part.heap.row_nbytes + said, decoded * bool(entry.filters), 0])
     if index is None:
         # h5py decodes whole chunks; what they take in the file is known on average only.
         chunks, filtered = int(holds.sum()), bool(entry.filters)

@@ -50,7 +50,7 @@ def _root(
     ),
 ) -> None:
     """Train from plain HDF5 files at the speed of the hardware."""
-    names = logging.getLogger("h5stream.fields")  # there is no line to write them in
+    names = logging.getLogger("h5stream.defaults")  # there is no line to write them in
     names.disabled = True
     context.call_on_close(lambda: setattr(names, "disabled", False))
     if context.invoked_subcommand is None:

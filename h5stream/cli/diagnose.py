@@ -15,6 +15,7 @@ from h5stream.monitor.progress import Bar
 
 if TYPE_CHECKING:
     from h5stream.advice.trials import Trial
+    from h5stream.engine.statistics import LoaderStatistics
     from h5stream.loader import H5StreamLoader
 
 
@@ -65,7 +66,7 @@ def diagnose_command(
                 found = diagnose(
                     loader, lambda batch: time.sleep(row_s * (rows_of(batch) or 0)), seconds=seconds, progress=show
                 )
-                settings = _settings(loader)
+                settings = _settings(loader, found.statistics)
     except KeyboardInterrupt:
         _print_interrupted(measured, as_json)
         raise
@@ -91,11 +92,12 @@ def _print_interrupted(measured: dict[str, Trial], as_json: bool) -> None:
     interrupted(console, "there is no verdict" if measured else "nothing was measured")
 
 
-def _settings(loader: H5StreamLoader) -> str:
-    """Say what is measured, and where a step on a full batch is none that will come."""
+def _settings(loader: H5StreamLoader, found: LoaderStatistics | None) -> str:
+    """Say what is measured, and where a step on a full batch is none that will come; few data need no threads."""
+    threads = loader.num_workers if found is None else found.threads
     rows, batch = len(loader.dataset), loader.batch_size or 0
     short = f"; all {rows:,} rows are one batch, with a step as much shorter: try --batch-size {rows}"
     return (
-        f"{loader.num_workers} thread(s), window {loader.window_size.window_rows:,} rows, "
+        f"{threads} thread(s), window {loader.window_size.window_rows:,} rows, "
         f"batch {batch:,}, {loader.dataset.layout.row_nbytes:,} bytes a row{short if rows < batch else ''}"
     )

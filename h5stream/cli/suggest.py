@@ -38,6 +38,7 @@ def _gib(text: str | float) -> float:
 
 
 def suggest_command(
+    context: typer.Context,
     files: Annotated[
         list[str] | None,
         options.files_argument("HDF5 files, or patterns, that give --row-bytes, --rows and --chunk-bytes."),
@@ -82,6 +83,9 @@ def suggest_command(
     as_json: options.AsJson = False,
 ) -> None:
     """Suggest batch size, reader threads, memory and more, with the arithmetic. Nothing is applied."""
+    sources = {name: str(context.get_parameter_source(name)) for name in context.params if name != "as_json"}
+    if all(source.endswith("DEFAULT") for source in sources.values()):
+        raise OptionError(f"there is nothing to go by; give some of these: {', '.join(_NEEDED.values())}")
     data = _data_of(files or [], fields, samples, row_bytes, rows, chunk_bytes)
     from h5stream import allowance
     from h5stream.training.memory import gpu_memory as gpu_memory_of

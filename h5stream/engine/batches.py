@@ -181,6 +181,8 @@ class PlannedWindow:
             return None
         # If the retry succeeded, the failure was transient, and the bytes are right; report it anyway.
         first, why = min(failures, key=lambda failure: failure[0], default=(task.placement.first_batch, error))
+        if skipping is None and isinstance(why, CorruptChunkError):
+            why.args = (f"{why.args[0].rstrip('.')}; on_error='skip' leaves its rows out",)
         return self.first_batch + first, why
 
     def _drop(self, task: Task, error: CorruptChunkError, counters: RunCounters) -> None:

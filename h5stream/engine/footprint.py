@@ -699,6 +699,14 @@ class Sizing:
 
         return self._checked(least_that_fits(sized, self.memory_budget, self.most_budget * (window == "auto")), window)
 
+    def budget_for(self, window: int) -> int:
+        """Return the least budget that has room for windows of so many rows; 0 where this one has."""
+        try:
+            self.fitting(window)
+        except BudgetError as error:
+            return error.needed
+        return 0
+
     def _checked(self, size: Footprint, window: int | str) -> Footprint:
         """Refuse what does not fit."""
         if size.fits:

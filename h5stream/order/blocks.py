@@ -86,7 +86,7 @@ def make_blocks(
     if count > _MAX_BLOCKS:
         raise OptionError(
             f"{file_starts[-1]:,} rows make {count:,} blocks, more than the {_MAX_BLOCKS:,} that are kept in memory; "
-            "select rows=, or store the data in larger chunks"
+            "take some with H5Dataset(..., rows=), or store the data in larger chunks"
         )
     starts = [np.arange(start, stop, size, dtype=np.int64) for start, stop, size in spans]
     edges = np.append(np.concatenate(starts), file_starts[-1])
@@ -132,8 +132,8 @@ def select_rows(selection: Any, total: int) -> NDArray[np.int64] | None:
         after = rows[piece.start + 1 : piece.stop + 1]
         if len(twice := after[after == rows[piece]]):
             raise OptionError(
-                f"rows= names row {twice[0]} more than once; an epoch takes each row exactly once, but for those of a "
-                "torch.utils.data.Subset, which come as often as it names them"
+                f"the selection names row {twice[0]} more than once; an epoch takes each row exactly once, but for "
+                "those of a torch.utils.data.Subset, which come as often as it names them"
             )
     return rows
 
@@ -144,16 +144,16 @@ def row_numbers(selection: Any, total: int) -> NDArray[np.int64]:
     chosen = np.arange(*selection.indices(total)) if isinstance(selection, slice) else np.asarray(selection)
     if chosen.dtype == bool:
         if chosen.shape != (total,):
-            raise OptionError(f"a mask for rows= needs one value a row: {total:,} rows, shape {chosen.shape}")
+            raise OptionError(f"a mask of rows needs one value a row: {total:,} rows, shape {chosen.shape}")
         rows = np.flatnonzero(chosen).astype(np.int64, copy=False)
     elif chosen.size and not np.issubdtype(chosen.dtype, np.integer):
-        raise OptionError(f"rows= takes row numbers, a slice or a boolean mask, not {chosen.dtype}")
+        raise OptionError(f"rows are selected by row numbers, a slice or a boolean mask, not {chosen.dtype}")
     else:
         rows = chosen.astype(np.int64, copy=not isinstance(selection, slice)).reshape(-1)
     if len(rows) == 0:
-        raise OptionError("rows= selects no rows")
+        raise OptionError("the selection names no rows")
     if rows.min() < -total or rows.max() >= total:
         wrong = rows[(rows < -total) | (rows >= total)]
-        raise OptionError(f"rows= names row {wrong[0]}, but there are {total:,} rows, 0 to {total - 1:,}")
+        raise OptionError(f"the selection names row {wrong[0]}, but there are {total:,} rows, 0 to {total - 1:,}")
     rows[rows < 0] += total
     return rows

@@ -57,7 +57,8 @@ class Balanced:
     by : str or array-like
         The name of a field of few values, numbers or texts, or one of them for each sample.
     shares : mapping, optional
-        Of each value: its share of an epoch, of their sum; 0 leaves its samples out. By default all have the same.
+        Of each value, or of the name of each of AnnData's categories: its share of an epoch, of their sum; 0 leaves its
+        samples out. By default all have the same.
     count : int, optional
         Samples of an epoch, of all ranks together. By default as many as there are.
     replacement : bool

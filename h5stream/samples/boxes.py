@@ -109,7 +109,7 @@ class Boxes:
         if (self.accept is not None and not (is_random and callable(self.accept))) or integer(self.tries, "tries") < 1:
             raise OptionError(
                 "Boxes: accept= is a function, for at='random', and tries= at least 1; boxes of a grid are chosen with "
-                "rows= or subset()"
+                "H5Dataset(...).subset(indices)"
             )
         if self.accept is None and self.accept_on is not None:
             raise OptionError("Boxes: accept_on= names the field that accept= is asked about; it needs accept=")

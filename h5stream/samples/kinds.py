@@ -164,7 +164,8 @@ class Objects:
     missing : str, keyword-only
         What becomes of an object that lacks a field: ``"error"``; ``"skip"``, which leaves it out,
         ``print(dataset)`` tells how many; or ``"fill"``, which gives it the fill value (0, unless the
-        file says otherwise) of the first object that has all fields, or no rows where the field is ragged.
+        file says otherwise) of the first object that has all fields, or no rows where the field is ragged. What is
+        there once, an attribute or a single value, has none: an object that lacks one is an error with ``"fill"`` too.
 
     Raises
     ------
@@ -183,9 +184,9 @@ class Objects:
 
     def __post_init__(self) -> None:
         if not isinstance(self.of, Collection):
-            raise OptionError(f"Objects: of= takes a list of names, or a pattern such as 'data/*', not {self.of!r}")
+            raise OptionError(f"Objects takes a list of names, or a pattern such as 'data/*', not {self.of!r}")
         if not len(self.of):
-            raise OptionError("Objects: of= lists no object; name some, or a pattern such as 'data/*'")
+            raise OptionError("Objects([]) lists no object; name some, or a pattern such as 'data/*'")
         one_of("Objects", "missing", self.missing, get_args(Missing))
 
 
@@ -229,7 +230,9 @@ class Rows:
 def checked_steps(steps: Any) -> tuple[int, ...]:
     """Turn what a user gave as ``steps=`` into a tuple."""
     if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
-        raise OptionError(f"take= (steps=) takes a range or a list of integers, such as range(-1, 15), not {steps!r}")
+        raise OptionError(
+            f"take= (steps=) takes a range or list of integers, such as range(-1, 15) or [0], not {steps!r}"
+        )
     found = tuple(integer(step, "a step") for step in steps)
     if not found:
         raise OptionError("steps= is empty; a field has one row at least, steps=[0]")

@@ -47,7 +47,8 @@ class Crop:
     length : int
         Rows, at most.
     at : str
-        ``"random"``, ``"start"`` or ``"center"``.
+        Where it begins: ``"random"``, the default; ``"start"``, at the sample's first row; or ``"center"``, so that as
+        many rows are left out before it as behind.
 
     Raises
     ------
@@ -78,7 +79,8 @@ class Ragged:
     form : str
         ``"packed"``, ``"nested"``, ``"pad"``, ``"list"``, ``"arrays"`` or ``"dense"``; see `Field`.
     crop : Crop, optional, keyword-only
-        A part of each sample, such as a random one in each epoch, or its first rows, ``Crop(100, at="start")``.
+        A part of each sample: with ``Crop(100)`` a random one in each epoch, with ``Crop(100, at="start")`` its first
+        rows.
     pad_value : number, optional, keyword-only
         What stands behind the rows of a sample with ``"pad"``.
 

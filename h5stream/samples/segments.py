@@ -6,6 +6,7 @@ Segments are consecutive and cover all rows, so they are kept as *edges*: segmen
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
@@ -16,6 +17,20 @@ from h5stream.errors import OptionError
 
 Ints = NDArray[np.int64]
 Edges = Ints
+
+
+class _Named:
+    """What datasets say, which are named."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for name in names_of(self):  # type: ignore[arg-type]
+            if not isinstance(name, str) or not name:
+                raise OptionError(
+                    f"{type(self).__name__} takes the path of a dataset, not {reprlib.repr(name)}; write what is in "
+                    "memory into a dataset of the file"
+                )
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -48,7 +63,7 @@ class Ends:
 
 
 @dataclass(frozen=True, slots=True)
-class Ids:
+class Ids(_Named):
     """Segments of rows that have one number, as ``trajectory_id`` gives it; each change begins another.
 
     Parameters
@@ -66,7 +81,7 @@ class Ids:
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class Lengths(_Named):
     """Segments whose numbers of rows a dataset holds, one behind the other.
 
     Parameters
@@ -79,20 +94,20 @@ class Lengths:
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(_Named):
     """Segments whose first rows a dataset holds, or whose ends; 0 and the number of rows may be there or not.
 
     Parameters
     ----------
     name : str
-        The dataset, of ascending row numbers.
+        The dataset, of ascending row numbers; whole ones may be stored as floats, as MATLAB does.
     """
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Between:
+class Between(_Named):
     """Stretches whose first and last rows two datasets hold; a first row of -1 says that a sample has none.
 
     Parameters
@@ -178,8 +193,9 @@ def _one_a_row(values: NDArray[Any], name: str, rows: int) -> NDArray[Any]:
 def whole_numbers(values: NDArray[Any], name: str) -> Edges:
     """Return what a dataset holds as row numbers; refuse what are none."""
     flat = np.asarray(values).reshape(-1)
-    if flat.dtype.kind not in "iu" and not (flat.dtype.kind == "f" and (flat == np.floor(flat)).all()):
-        raise OptionError(f"{name!r} is to hold numbers of rows, and its type is {flat.dtype}")
+    wrong = flat[flat != np.floor(flat)] if flat.dtype.kind == "f" else flat[: flat.dtype.kind not in "iu"]
+    if len(wrong):
+        raise OptionError(f"{name!r} is to hold whole numbers of rows, and has {wrong[0]} ({flat.dtype})")
     return flat.astype(np.int64)
 
 

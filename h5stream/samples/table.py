@@ -145,7 +145,10 @@ def _named(columns: Any) -> dict[str, Any]:
 def _column(name: str, values: Any) -> Any:
     found = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
     if found.ndim != 1:
-        raise OptionError(f"Table: column {name!r} has one value for each sample, not the shape {found.shape}")
+        raise OptionError(
+            f"Table: column {name!r} has one value for each sample, not the shape {found.shape}; what is no column is "
+            "length=, pad= or axis="
+        )
     if found.dtype.kind in "OUS":
         texts = [text.decode() if isinstance(text, bytes) else text for text in found.tolist()]
         if not all(isinstance(text, str) for text in texts):

@@ -294,8 +294,8 @@ def _add_matrix(found: _Found, place: int, asked: Field, group: Any) -> SparseEn
         why = "whose rows are samples: samples=Rows(of=...) takes those of many groups, one behind the other"
     elif form not in ("packed", DENSE) or (asked.columns is not None and form != DENSE):
         why = (
-            "which comes as ragged='dense', rows of which columns= takes some, or as ragged='packed', the values that "
-            "are stored, with their columns"
+            f"so write Field({asked.name!r}, ragged='dense'), rows of which columns= takes some, or ragged='packed', "
+            "the values that are stored, with their columns"
         )
     if why:
         raise refusal(found.path, asked.name, f": {asked.name!r} is a sparse matrix, {why}")
@@ -442,7 +442,7 @@ def _unknown(asked: Field, unknown: list[str], count: int, file: Any, path: str)
     hint = did_you_mean(unknown[0].strip(), beside) if isinstance(beside, h5py.Group) else ""
     why = (
         f": there is no {missing!r}, which lookup= has.{hint} {len(unknown):,} of {count:,} names are of nothing that "
-        "is there. Leave out samples without an object: Subset, or rows= of the loader"
+        "is there. Leave out samples without an object: H5Dataset(...).subset(indices), or rows= of it"
     )
     return refusal(path, asked.name, why, FieldNotFoundError)
 

@@ -27,7 +27,7 @@ from h5stream.samples.columns import FROM_NO_FILE, Given
 from h5stream.samples.kinds import Objects, Pad, Rows, checked_pad, checked_steps, integer
 from h5stream.samples.normalising import Normalisation, normalisation
 from h5stream.samples.ragged import ARRAYS, STACKED, Crop, Form, Ragged, changed
-from h5stream.samples.segments import Stretches, inside, names_of
+from h5stream.samples.segments import Stretches, inside
 from h5stream.samples.table import ROW, Table
 from h5stream.storage.given import named_by, paths_of, several
 from h5stream.storage.images import FORMATS, Format
@@ -159,9 +159,10 @@ class Field:
     dtype : torch.dtype, optional, keyword-only
         What the batch is cast to; the cast runs after the raw bytes have reached the batch's device.
     take : range or sequence of int, "all" or Take, optional, keyword-only
-        The rows of a sequence that a sample takes, counted from the one that it begins at; a `Take` says what else is
-        unlike the other fields, such as the axis. ``"all"`` is for a dataset that is there once for each file, or for
-        each group of ``samples=``, and has no axis of rows: every sample gets all of it.
+        The rows of a sequence that a sample takes, counted from the one that it begins at: an axis of them, also of one
+        for ``take=[0]``. A `Take` says what else is unlike the other fields, such as the axis. ``"all"`` is for a
+        dataset that is there once for each file, or for each group of ``samples=``, and has no axis of rows: every
+        sample gets all of it.
     file : path, pattern or several, optional, keyword-only
         The files that the dataset is in, where these are others: as many as there are of the source, or any number
         with `lookup`.
@@ -298,10 +299,6 @@ class Field:
             if ragged is not None and self.lookup is not None:
                 raise not_ragged(self.name)
             return ragged if ragged is None or isinstance(ragged, Ragged) else Ragged(ragged)
-        if not all(isinstance(one, str) for one in names_of(self.lookup)):
-            raise OptionError(
-                f"Field({self.name!r}): {type(self.lookup).__name__}(...) takes the path of a dataset, not its values"
-            )
         return ragged if isinstance(ragged, Ragged) else Ragged(ragged or "packed")
 
     @property

@@ -53,7 +53,7 @@ def decode_image(data: Bytes, wanted: str, out: Any = None) -> NDArray[Any]:
     if found == "jpeg" and data[-2:].tobytes() != _END:
         end = (text := data.tobytes()).rfind(_END)
         if end < 0 or _SCAN in text[end:]:  # that of a preview inside
-            raise DecodeError("its end is missing, so it is truncated")  # of which libjpeg would make a grey rest
+            raise DecodeError("its end is missing")  # of which libjpeg would make a grey rest
     if out is None:  # else its decoder refuses what does not fit there
         height, width = _size_of(data, found)
         if not height or not width:

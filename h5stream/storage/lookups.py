@@ -169,8 +169,8 @@ class LookedUp:
         self.tables.append(first)
         self.counts.append(counts)
 
-    def lookup(self, dataset: int, rows: int, space: Space | None) -> Lookup:
-        """Give which rows samples have of a dataset."""
+    def lookup(self, dataset: int, rows: int, space: Space | None, paths: str) -> Lookup:
+        """Give which rows samples have of a dataset; errors name the paths."""
         is_of_samples = space is not None and (self.is_given or self.given is not None)
         count = space.samples if space is not None and is_of_samples else rows
         anchors: Any = slice(None)
@@ -178,31 +178,31 @@ class LookedUp:
             anchors = space.anchors_of(np.arange(space.samples))
         if not self.counts:
             used = np.concatenate(self.tables) if self.given is None else self.given
-            self._check(used, count)
+            self._check(used, count, paths)
             return Lookup(dataset=dataset, rows=used if space is None else used[anchors])
-        self._check_stacked(count)
+        self._check_stacked(count, paths)
         first, counts = (np.concatenate(each)[anchors] for each in (self.tables, self.counts))
         if self.crop is None or self.crop.at == "start":
             return Lookup(dataset=dataset, rows=first, counts=counts)
         spare = np.concatenate(self.spare)[anchors]
         return Lookup(dataset=dataset, rows=first, counts=counts, spare=spare, length=self.crop.length)
 
-    def _check_stacked(self, count: int) -> None:
+    def _check_stacked(self, count: int, paths: str) -> None:
         """Refuse too few names, and objects of unlike lengths where each sample has as many rows."""
         if self.objects and (named := sum(map(len, self.tables))) != count:
             raise OptionError(
-                f"Field({self.name!r}): lookup= has {named:,} names, and needs one for each of {count:,} samples"
+                f"{paths}: field {self.name!r}: lookup= has {named:,} names, and needs one for each of {count:,}"
             )
         ragged = self.layouts[0].ragged if self.layouts else None
         lengths = {rows for _, rows in self.objects.values()}
         if ragged is not None and ragged.form == STACKED and len(lengths) > 1:
             raise FieldLengthError(
-                f"Field({self.name!r}): objects that lookup= has are of unlike lengths, {min(lengths):,} to "
+                f"{paths}: field {self.name!r}: objects that lookup= has are of unlike lengths, {min(lengths):,} to "
                 f"{max(lengths):,} rows; ragged='packed', 'pad', 'nested' or 'list' says how they come in a batch",
                 field=self.name,
             )
 
-    def _check(self, used: NDArray[np.int64], count: int) -> None:
+    def _check(self, used: NDArray[np.int64], count: int, paths: str) -> None:
         """Refuse too few row numbers, and such as are not there."""
         if len(used) != count:
             way_out = (
@@ -211,13 +211,13 @@ class LookedUp:
                 else "Field(..., file=) names the file of what is looked up"
             )
             raise OptionError(
-                f"Field({self.name!r}): lookup= has {len(used):,} numbers, and needs one for each of {count:,}; "
-                f"{way_out}"
+                f"{paths}: field {self.name!r}: lookup= has {len(used):,} numbers, and needs one for each of "
+                f"{count:,}; {way_out}"
             )
         wrong = np.flatnonzero((used < 0) | (used >= self.rows))
         if len(wrong):
             raise OptionError(
-                f"Field({self.name!r}): lookup= names row {used[wrong[0]]} at {wrong[0]:,}, and there are rows 0 to "
-                f"{self.rows - 1:,}; {len(wrong):,} of {count:,} are not there. Negative numbers do not count from "
-                "the end; give samples without one a row of their own, or leave them out of the file"
+                f"{paths}: field {self.name!r}: lookup= names row {used[wrong[0]]} at {wrong[0]:,}, and there are rows "
+                f"0 to {self.rows - 1:,}; {len(wrong):,} of {count:,} are not there. Negative numbers do not count "
+                "from the end; give samples without one a row of their own, or leave them out of the file"
             )

@@ -76,7 +76,7 @@ def open_layout(
     _check_padding(layout)
     numbered = enumerate(looked_up.values(), len(files[0].parts))
     lookups = aligned(
-        [each.lookup(number, layout.rows, layout.space) for number, each in numbered],
+        [each.lookup(number, layout.rows, layout.space, _named(asked.paths)) for number, each in numbered],
         [each.crop for each in looked_up.values()],
     )
     layout = replace(layout, columns=tuple(_columns(layout, files, samples)), lookups=shared(lookups))
@@ -234,7 +234,7 @@ def _objects_in(
             names = raw.catalogue.names()
         else:
             path, kind = opened.identity.path, _kind_of(asked)
-            names = groups_of(opened.file, asked.group, samples.of, path, opened.guard, kind, raw=raw)
+            names = groups_of(opened.file, asked.group, samples.of, path, opened.guard, kind, _said_of(samples), raw)
         try:
             return objects_of(opened, raw, found.shape, names, samples, found.rows, found.looked_up)
         except FieldNotFoundError as error:
@@ -264,10 +264,15 @@ def _of_each_group(error: FieldNotFoundError, samples: SampleKind | None) -> Fie
     of, are_objects = getattr(samples, "of", None), isinstance(samples, Objects)
     if not isinstance(of, (str, list)) or of in (FILES, ROWS):
         return error
-    what = f"Each group that of={of!r} matches" if isinstance(of, str) else "Each group that of= names"
+    said = _said_of(samples).format(repr(of) if isinstance(of, str) else "[...]")
+    what = f"Each group that {said} {'matches' if isinstance(of, str) else 'names'}"
     way_out = "Objects(..., missing='skip')" if are_objects else "a narrower pattern, or a list of names,"
     unfilled = are_objects and getattr(samples, "missing", "") == "fill"
-    why = " missing='fill' fills datasets of objects that are stored alike, no attributes." if unfilled else ""
+    why = (
+        " missing='fill' fills datasets of objects that are stored alike, no attributes or single values."
+        if unfilled
+        else ""
+    )
     return FieldNotFoundError(
         f"{error} {what} needs the field; {way_out} leaves others out.{why} "
         "In fields= its name begins inside the group.",
@@ -284,12 +289,17 @@ def _groups(
     kind = _kind_of(asked)
     named = groups_in(samples, number, asked.paths) if isinstance(samples, Table) else None
     if named is not None:
-        said = "samples=Table(group=) names"
+        said = "samples=Table(group={})"
         yield from zip(groups_of(file, root, named, path, guard, kind, said) if named else [], named, strict=True)
         return
     of = None if samples is None or isinstance(samples, Table) or samples.of == ROWS else samples.of
-    for group in groups_of(file, root, of, path, guard, kind):
+    for group in groups_of(file, root, of, path, guard, kind, _said_of(samples)):
         yield group, ""
+
+
+def _said_of(samples: SampleKind | None) -> str:
+    """Return how a user wrote which groups samples are of, with {} for what was written."""
+    return "Objects({})" if isinstance(samples, Objects) else "of={}"
 
 
 def _kind_of(asked: Asked) -> Any:
@@ -310,7 +320,7 @@ def _columns(layout: SampleLayout, files: list[FileParts], samples: SampleKind |
                 raise FieldLengthError(
                     f"{given.name!r} in memory has {len(given.values):,} values, and there are "
                     f"{layout.samples:,} samples in the files: it needs one for each, "
-                    "also for those that rows= leaves out"
+                    "also for those that rows= of H5Dataset leaves out"
                 )
             yield number, Column(given.values)
     are_objects = files[0].are_objects

@@ -139,7 +139,8 @@ def stat_of(path: str) -> os.stat_result:
     except OSError as error:
         raise SourceError(f"cannot examine {path!r}: {error.strerror}", file=path) from None
     if S_ISDIR(stat.st_mode):
-        raise SourceError(f"{path!r} is a folder, not an HDF5 file; name its files or a pattern", file=path)
+        pattern = os.path.join(path, "*.h5")
+        raise SourceError(f"{path!r} is a folder, not an HDF5 file; name files of it, such as {pattern!r}", file=path)
     if not S_ISREG(stat.st_mode):  # Opening a pipe would wait for its writer.
         raise SourceError(f"{path!r} is a pipe or a device, not an HDF5 file", file=path)
     return stat

@@ -162,7 +162,7 @@ def groups_of(
     path: str,
     guard: Guard,
     kind: type[h5py.Group] | type[h5py.Dataset] = h5py.Group,
-    said: str = "of= names",
+    said: str = "of={}",
     raw: RawFile | None = None,
 ) -> Sequence[str]:
     """Find the groups of an open file that hold rows, or the datasets that have them themselves."""
@@ -173,12 +173,13 @@ def groups_of(
         if isinstance(of, str):
             if not (found := _matching(root, of, path, kind, raw)):
                 what = "group" if kind is h5py.Group else "dataset, which the field '.' is"
-                why = f": of={of!r} matches no {what}.{_instead(root, of, path, kind, raw)}"
+                why = f": {said.format(repr(of))} matches no {what}.{_instead(root, of, path, kind, raw)}"
                 raise refusal(path, of, why, FieldNotFoundError)
             return found
-        names = Names.of(above + _checked_name(name).strip("/") for name in of)
+        names = Names.of(above + _checked_name(name, said).strip("/") for name in of)
         if not names:
-            raise OptionError("of= names no group; give a pattern such as 'data/*', names of groups, or 'files'")
+            said = said.format("[]")
+            raise OptionError(f"{said} names no group; give a pattern such as 'data/*', names of groups, or 'files'")
         names.addresses = raw.addresses(names)
         known = _known(names, kind, raw)
     for name in (names[k] for k in np.flatnonzero(~known).tolist()):
@@ -188,15 +189,16 @@ def groups_of(
     return names
 
 
-def _checked_name(name: Any) -> str:
+def _checked_name(name: Any, said: str) -> str:
     text = name.decode() if isinstance(name, bytes) else name
     if not isinstance(text, str):
-        raise OptionError(f"of= takes a pattern, or names of groups, not {name!r}")
+        raise OptionError(f"{said.format('...')} takes a pattern, or names of groups, not {name!r}")
     return text
 
 
 def _not_there(file: Any, name: str, said: str, kind: Any) -> str:
     """Say that a group, or a dataset, that was named is not there, and what may have been meant."""
+    said = f"{said.format('[...]')} names"
     if kind is h5py.Dataset:
         above = file.get(name.rpartition("/")[0] or "/")
         beside = [f"{above.name}/{one}".strip("/") for one in above] if isinstance(above, h5py.Group) else []

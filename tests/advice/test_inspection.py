@@ -115,6 +115,12 @@ def test_contiguous_rows_cost_the_naive_loader_nothing_more(made):
     assert sample.naive.decode_amplification is None
 
 
+def test_values_of_variable_length_take_their_own_bytes_of_every_reader(made):
+    sample = inspect_file(made(s=(["a" * 100, "b" * 300] * 50, {"dtype": h5py.string_dtype()}))).sample
+    assert sample.needed_read_nbytes == 100 * (16 + 200)  # in the dataset 16 bytes say where each lies
+    assert (sample.naive.read_amplification, sample.ours.read_amplification) == (1, 1)
+
+
 class RecordingFile(io.FileIO):
     """Counts the bytes that libhdf5 reads."""
 

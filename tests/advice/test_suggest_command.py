@@ -60,7 +60,7 @@ def test_no_word_of_the_advice_is_lost_to_the_layout():
 
 
 def test_without_a_gpu_it_says_what_more_numbers_would_give():
-    text = suggest()
+    text = suggest("--batch-size", "512")
     assert "--gpu (a preset)" in text
     assert "half the training batch" in text
 
@@ -72,6 +72,8 @@ def test_a_memory_serves_instead_of_a_name():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ([], r"nothing to go by; give some of these: --gpu \(a preset\), FILE"),
+        (["--json"], "nothing to go by"),
         (["--gpu", "RTX 490"], "nearest: RTX 4090"),
         (["--lr", "0.1"], "--lr needs --lr-batch"),
         (["--parameters", "100"], "--parameters needs --gpu"),

@@ -102,6 +102,7 @@ def test_a_command_that_is_ended_by_a_signal_leaves_no_temporary_file(name, here
 import os, signal, weakref
 from h5stream.baseline import measure
 from h5stream.cli.app import main
+signal.signal(signal.{name}, signal.SIG_DFL)  # nohup has it ignored, which is inherited
 class Thing: pass
 def write(path, rows, progress):
     path.write_bytes(b"some")
@@ -131,6 +132,7 @@ def test_a_command_that_writes_and_is_ended_by_a_signal_leaves_no_part(name, wor
 import os, pathlib, signal
 from h5stream.cli import {words[0]} as command
 from h5stream.cli.app import main
+signal.signal(signal.{name}, signal.SIG_DFL)  # nohup has it ignored, which is inherited
 def show(self, *_):
     print(*pathlib.Path().rglob("*.part"), flush=True)
     os.kill(os.getpid(), signal.{name})

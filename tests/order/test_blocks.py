@@ -63,10 +63,10 @@ def test_no_selection_is_all_rows():
 @pytest.mark.parametrize(
     ("selection", "why"),
     [
-        ([], "selects no rows"),
-        ([False] * 5, "selects no rows"),
+        ([], "names no rows"),
+        ([False] * 5, "names no rows"),
         ([True] * 4, r"one value a row: 5 rows, shape \(4,\)"),
-        ([5], "names row 5, but there are 5 rows, 0 to 4"),
+        ([5], "the selection names row 5, but there are 5 rows, 0 to 4"),
         ([-6], "names row -6"),
         ([1, -4], "row 1 more than once"),
         ([0.5], "not float64"),

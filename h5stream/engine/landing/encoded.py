@@ -96,8 +96,7 @@ class EncodedRows:
             )
         identity.check_unchanged()
         return CorruptChunkError(
-            f"{named} ({data.nbytes:,} bytes) is damaged: {error}. Copy the file again from its source, or leave it "
-            "out with on_error='skip'",
+            f"{named} ({data.nbytes:,} bytes) is damaged: {error}. Copy the file again from its source.",
             file=identity.path,
             field=path,
             chunk=(number,),
