@@ -1,7 +1,7 @@
 """A store of objects in a folder, as far away as one likes: ``python -m bench.object_server FOLDER --latency-ms 20``.
 
 It speaks HTTP with ranges and ETags, and as much of S3 as clients need to read and list (the first name of a path is
-the bucket, and nobody is asked for credentials). ``GET /-/counts`` gives the requests and bytes since the last such one.
+the bucket, and nobody is asked for credentials). ``GET /-/counts`` gives the requests and bytes since it was asked last.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def store_of(folder: Path, distance: Distance) -> Iterator[str]:
 
 def counts(url: str) -> dict[str, int]:
     """Return the requests and bytes of a store since this was asked last."""
-    with urllib.request.urlopen(f"{url}/-/counts") as said:  # noqa: S310 - this machine's own server
+    with urllib.request.urlopen(f"{url}/-/counts") as said:
         return json.load(said)
 
 
