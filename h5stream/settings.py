@@ -24,7 +24,7 @@ from h5stream.order.users import GivenOrder, OrderFactory, Ranks
 from h5stream.ranks import DrawnSeed, checked_ranks, current_ranks, drawn_seed
 from h5stream.samples.columns import Column
 from h5stream.storage.layout import FieldLayout, SampleLayout
-from h5stream.storage.remote import is_address
+from h5stream.storage.remote import READERS, is_address
 from h5stream.units import whole_number
 from h5stream.workers.starting import checked_method
 
@@ -237,7 +237,9 @@ class Settings:
     @property
     def threads(self) -> int:
         """Reader threads, as far as they fit."""
-        return allowance.cpus() if self.num_workers is None else self.num_workers
+        if self.num_workers is not None:
+            return self.num_workers
+        return max(READERS, allowance.cpus()) if self.dataset.layout.is_far else allowance.cpus()
 
     @property
     def ranks(self) -> Ranks | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
@@ -32,6 +34,7 @@ from h5stream.samples.space import Steps
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
+from h5stream.storage.remote import READERS
 from h5stream.storage.source import ByteSource
 
 ASKING_ROWS = 65_536
@@ -99,7 +102,7 @@ class RowReader:
         self._small: Kept | None = None
         self._loading = threading.Lock()
         self.sources: tuple[ByteSource, ...] = tuple(identity.open() for identity in layout.files)
-        self._h5py = H5pyReader(layout)
+        self._h5py, self._is_far = H5pyReader(layout), layout.is_far
         # Rows without elements need no task.
         self._datasets = [n for n, parts in enumerate(layout.datasets) if any(part.pieces for part in parts)]
         self._columns = Columns(layout)
@@ -259,7 +262,7 @@ class RowReader:
                 return None
             tally, kept = Tally(), Kept(self.layout, {n: self.layout.rows_of(n) for n in self.small})
             try:
-                kept.read(self.plan_rows, self.tools(tally))
+                kept.read(self.plan_rows, functools.partial(self._land, tally=tally))
             except H5StreamError:
                 self.small = ()
             else:
@@ -312,12 +315,34 @@ class RowReader:
         self._carry_out(tasks, destination, tally)
 
     def _carry_out(self, tasks: Iterable[Task], destination: Destination, tally: Tally | None = None) -> None:
-        tools = self.tools(tally)
         if self._ragged or self._dense:
             tasks = list(tasks)
             destination = replace(destination, ragged=lend(tasks, destination.objects, destination.row_nbytes))
-        for task in tasks:
+        self._land(tasks, destination, tally)
+
+    def _land(self, tasks: Iterable[Task], destination: Destination, tally: Tally | None = None) -> None:
+        """Carry tasks out: one after the other, or where each waits for a store, beside one another."""
+        if not self._is_far:
+            tools = self.tools(tally)
+            for task in tasks:
+                task.land(destination, tools)
+            return
+
+        def land(task: Task) -> Tally:
+            tools = self.tools()
             task.land(destination, tools)
+            return tools.tally
+
+        with ThreadPoolExecutor(READERS, "h5stream-far") as threads:
+            begun = [threads.submit(contextvars.copy_context().run, land, task) for task in tasks]
+            try:
+                for future in begun:
+                    found = future.result()
+                    if tally is not None:
+                        tally.add(found)
+            finally:
+                for future in begun:
+                    future.cancel()
 
     def _in_turn(self, placement: Placement) -> Iterator[Task]:
         """Return one task for each part: one thread alone has nothing of smaller ones."""

@@ -283,6 +283,11 @@ class Tally:
     h5py_ns: int = 0
     plan_ns: int = 0
 
+    def add(self, other: Tally) -> None:
+        """Count what another thread counted."""
+        for name in _NAMES:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
     def read(self, since: int, nbytes: int, reads: int = 1) -> None:
         """Count the time since a moment as reading so many bytes."""
         self.read_ns += clock() - since

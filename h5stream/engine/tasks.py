@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
-from h5stream.engine.plan import Placement
+from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.engine.statistics import Tally, clock
 from h5stream.storage.fallback import H5pyReader
@@ -122,14 +122,19 @@ class Tools:
     def read(self, file: int, offsets: Sequence[int], nbytes: Sequence[int]) -> Iterator[Bytes]:
         """Return the bytes of one range of a file after the other, each good until the next; fewer if it is to stop."""
         source = self.sources[file]
-        for offset, count in zip(offsets, nbytes, strict=True):
+        # A local file is read range by range, so that what is decoded is in cache; what is far, all at once.
+        steps = [slice(k, k + 1) for k in range(len(nbytes))]
+        if not source.has_descriptor and nbytes:
+            steps = [*cut_by(np.array(nbytes), TASK_NBYTES)]
+        for some in steps:
             if self.stopped():
                 return
-            target = self.scratch.buffer("read", count)
-            began = clock()
-            source.read_many((offset,), (target.data,))
-            self.tally.read(began, count)
-            yield target
+            edges = [0, *itertools.accumulate(nbytes[some])]
+            data, began = self.scratch.buffer("read", edges[-1]), clock()
+            targets = [data[low:high] for low, high in itertools.pairwise(edges)]
+            source.read_many(offsets[some], [target.data for target in targets])
+            self.tally.read(began, data.nbytes, len(targets))
+            yield from targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import math
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from h5stream.storage.handles import open_file, watch
 from h5stream.storage.images import MOST_NBYTES
 from h5stream.storage.index import COMPARED_NBYTES, ChunkIndex, read_stored_chunk
 from h5stream.storage.layout import DIRECT, DatasetPart, SampleLayout
-from h5stream.storage.remote import check_reads
+from h5stream.storage.remote import ObjectIdentity, check_reads, hold_ranges
 from h5stream.storage.rowbox import columns_of
 from h5stream.storage.source import FilesIdentity, SourceIdentity, bytes_at
 
@@ -238,6 +238,9 @@ def why_not_decoded_here(dataset: Any, part: DatasetPart, identity: SourceIdenti
     """Say why a dataset's chunks should be left to h5py; empty if those that are looked at show no reason."""
     if part.access != DIRECT and part.chunk_nbytes > COMPARED_NBYTES:
         return f"its chunks have {part.chunk_nbytes:,} bytes each, too many to compare one with h5py's"
+    if part.index is not None and isinstance(identity, ObjectIdentity):
+        some = [*_looked_up(part.index), *range(min(1, len(part.index.numbers)))]
+        hold_ranges(identity, [(int(part.index.offset[place]), int(part.index.nbytes[place])) for place in some])
     if _differs(dataset, part, identity):
         return "its first chunk, decoded here, is not what h5py reads"
     if dataset.chunks is not None and _lies_elsewhere(dataset, part.index, identity):
@@ -252,13 +255,8 @@ def _lies_elsewhere(dataset: Any, index: ChunkIndex | None, identity: SourceIden
     read is not a difference.
     """
     assert index is not None
-    count, left = len(index.numbers), _LOOKED_UP_NBYTES
-    # The last always, the others while they are small; the first was compared decoded.
-    for place in dict.fromkeys(count - 1 - k * count // _LOOKED_UP for k in range(min(count, _LOOKED_UP))):
+    for place in _looked_up(index):
         nbytes = int(index.nbytes[place])
-        left -= nbytes
-        if nbytes > COMPARED_NBYTES or (left < 0 and place != count - 1):
-            break
         with contextlib.suppress(OSError, RuntimeError, H5StreamError):
             stored = bytes_at(identity, int(index.offset[place]), nbytes)
             start = index.coordinates(int(index.numbers[place]))
@@ -269,6 +267,17 @@ def _lies_elsewhere(dataset: Any, index: ChunkIndex | None, identity: SourceIden
             if found != (int(index.filter_mask[place]), stored):
                 return True
     return False
+
+
+def _looked_up(index: ChunkIndex) -> Iterator[int]:
+    """Choose chunks: the last always, others while they are small; the first is compared decoded."""
+    count, left = len(index.numbers), _LOOKED_UP_NBYTES
+    for place in dict.fromkeys(count - 1 - k * count // _LOOKED_UP for k in range(min(count, _LOOKED_UP))):
+        nbytes = int(index.nbytes[place])
+        left -= nbytes
+        if nbytes > COMPARED_NBYTES or (left < 0 and place != count - 1):
+            return
+        yield place
 
 
 def _differs(dataset: Any, part: DatasetPart, identity: SourceIdentity) -> bool:

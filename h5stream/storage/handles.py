@@ -25,7 +25,7 @@ from typing import Any
 import h5py
 from h5py import h5f, h5fd, h5i, h5p
 
-from h5stream.storage.remote import ObjectFile, ObjectIdentity, is_address
+from h5stream.storage.remote import ObjectFile, ObjectIdentity, failures, is_address, opening
 
 _OPENED = h5f.OBJ_FILE | h5f.OBJ_GROUP | h5f.OBJ_DATASET
 """What keeps a file open: a dataset does also where nothing names its file any more."""
@@ -47,7 +47,10 @@ _pid = os.getpid()
 def open_file(path: str, *, marked: bool = True) -> Any:
     """Open a file for reading, without file locks, whatever else this process has open; or an object in a store."""
     if is_address(path):
-        return h5py.File(ObjectFile(ObjectIdentity.of(path)), "r")
+        failures.pop(path, None)
+        identity = ObjectIdentity.of(path)
+        opening().begin(identity)
+        return h5py.File(ObjectFile(identity), "r")
     access = h5p.create(h5p.FILE_ACCESS)
     access.set_fclose_degree(h5f.CLOSE_WEAK)
     access.set_fapl_log(b"", 0, 0)

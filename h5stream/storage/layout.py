@@ -25,6 +25,7 @@ from h5stream.storage.filters import Pipeline
 from h5stream.storage.global_heap import HeapValues
 from h5stream.storage.images import Images
 from h5stream.storage.index import ChunkIndex
+from h5stream.storage.remote import is_address
 from h5stream.storage.rowbox import ColumnPiece, Columns
 from h5stream.storage.source import SourceIdentity
 from h5stream.structure import SparseRows
@@ -351,6 +352,11 @@ class SampleLayout:
     def rows(self) -> int:
         """All rows."""
         return self.file_starts[-1]
+
+    @property
+    def is_far(self) -> bool:
+        """Whether any of the files is an object in a store."""
+        return any(is_address(identity.path) for identity in self.files)
 
     def files_of(self, samples: NDArray[Any]) -> tuple[int, ...]:
         """Return the files that samples lie in, whatever their order, with those that links lead to from there."""

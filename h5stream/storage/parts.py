@@ -33,7 +33,7 @@ from h5stream.storage.index import COMPARED_NBYTES, INDEX_UNREADABLE, ChunkIndex
 from h5stream.storage.layout import DECODED, DIRECT, HEAP, IN_EXTERNAL_FILES, IS_VIRTUAL, VIA_H5PY, DatasetPart, Target
 from h5stream.storage.remote import check_reads, is_address
 from h5stream.storage.rowbox import ColumnPiece, Columns, column_pieces
-from h5stream.storage.source import SourceIdentity, absolute, identity_of, no_such_file, not_permitted
+from h5stream.storage.source import SourceIdentity, absolute, identities_of, identity_of, no_such_file, not_permitted
 
 WATCHED_FILES = 100
 """Files behind a virtual dataset that are looked at for changes: one look costs a microsecond or two, at each read."""
@@ -92,7 +92,7 @@ class Files:
     """The files that were named, and behind them those that links of theirs lead to."""
 
     def __init__(self, paths: tuple[str, ...]) -> None:
-        self.identities, self.named = [identity_of(path) for path in paths], len(paths)
+        self.identities, self.named = identities_of(paths), len(paths)
         self._numbers: dict[Any, int] = {}
 
     def number_of(self, path: str) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import concurrent.futures
 import contextlib
 import contextvars
 import fnmatch
@@ -18,10 +19,11 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from operator import itemgetter
+from typing import Any, TypeVar
 
 from h5stream.errors import (
     MissingExtraError,
@@ -32,18 +34,31 @@ from h5stream.errors import (
     TruncatedFileError,
 )
 
-CONCURRENCY = 16
-"""Requests of one call that wait beside one another."""
+T = TypeVar("T")
 
-GAP_NBYTES = 256 * 1024
+READERS = 32
+"""Threads that read where nobody chose their number: each waits for a request most of the time."""
+
+CONCURRENCY = 64
+"""Requests of a process that wait beside one another."""
+
+REQUEST_NBYTES = 4 * 1024 * 1024
+"""Bytes that one request asks for at most, about, where it brings several ranges: the others share the line."""
+
+GAP_NBYTES = 64 * 1024
 """Bytes between two reads that are read along: what a connection brings while a request waits for its first byte."""
 
-BLOCK_NBYTES = 256 * 1024
+BLOCK_NBYTES = 64 * 1024
 """Bytes that libhdf5's reads of an object are served from together."""
-_FIRST_BLOCKS, _MOST_BLOCKS = 4, 16
+_FIRST_BLOCKS, _MOST_BLOCKS = 16, 64
 """Blocks that are fetched at once: at the beginning of an object, and at most where they are read in turn."""
 HELD_NBYTES = 64 * 1024 * 1024
-"""Bytes of blocks that a process holds."""
+"""Bytes of blocks that a process holds while it opens objects, and a share of which it keeps afterwards."""
+_KEPT_SHARE = 8
+_OPENED_AHEAD = 16
+"""Objects whose beginnings are fetched before they are opened: half of what is held."""
+_AHEAD_NODES = 8192
+"""Nodes of an index that are fetched before libhdf5 asks for them, at most: most of what is held."""
 
 SCHEMES = "(?:s3a?|gs|gcs|az|azure|abfss?|adl|https?|hf|memory)"
 """How addresses begin."""
@@ -58,7 +73,12 @@ _RETRIES = {
 _CLIENT = {"timeout": timedelta(seconds=30), "connect_timeout": timedelta(seconds=10)}
 """How long a request may take, and how often it is repeated where a store says that it is busy."""
 
-_options: contextvars.ContextVar[Any] = contextvars.ContextVar("storage_options", default=None)
+_STOP_S = 0.1
+"""How often who waits for a request looks whether it is to stop."""
+
+stop_asked: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar("stop_asked", default=lambda: False)
+"""What tells a thread that nobody needs what it reads any more."""
+
 _stores: dict[str, Any] = {}
 _named: dict[str, str] = {}
 """Stores by their words, and the word of the store that an address was last opened with."""
@@ -75,14 +95,62 @@ def is_address(path: str) -> bool:
     return _ADDRESS.match(path) is not None
 
 
+class Opening:
+    """The opening of objects one after the other: those that come next are asked for ahead.
+
+    # Guarantees: belongs to one thread.
+    """
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+        self._known: dict[str, ObjectIdentity] = {}
+        self._next: Iterator[ObjectIdentity] = iter(())
+        self._coming: dict[str, concurrent.futures.Future[memoryview]] = {}
+
+    def identities(self, addresses: Sequence[str]) -> list[ObjectIdentity]:
+        """Return what objects are; the store is asked for many at once, and for each once."""
+        missing = [one for one in dict.fromkeys(addresses) if one not in self._known]
+        self._known.update(zip(missing, _loop().run(map(_identity, missing)), strict=True))
+        found = [self._known[address] for address in addresses]
+        if missing:
+            self._next = iter(found)
+        return found
+
+    def begin(self, identity: ObjectIdentity) -> None:
+        """Fetch the beginning of an object that is about to be opened, and begin with that of others that follow."""
+        coming = self._coming.pop(identity.path, None)
+        while len(self._coming) < _OPENED_AHEAD and (one := next(self._next, None)):
+            if one != identity:
+                self._coming[one.path] = _loop().begin(one.open().beginning())
+        if coming is not None:
+            with _told(identity.path, "reading"):
+                _blocks.hold(identity, 0, _loop().wait(coming))
+
+    def end(self) -> None:
+        """Let go of what nobody has asked for."""
+        for future in self._coming.values():
+            future.cancel()
+        _blocks.trim(HELD_NBYTES // _KEPT_SHARE)
+
+
+_opening: contextvars.ContextVar[Opening | None] = contextvars.ContextVar("opening", default=None)
+
+
 @contextlib.contextmanager
 def opened_with(options: Any) -> Iterator[None]:
     """Open the stores of addresses with some options, or take a store object, meanwhile."""
-    token = _options.set(options)
+    opening = Opening(options)
+    token = _opening.set(opening)
     try:
         yield
     finally:
-        _options.reset(token)
+        _opening.reset(token)
+        opening.end()
+
+
+def opening() -> Opening:
+    """Return the opening that is under way, or one of its own."""
+    return _opening.get() or Opening(None)
 
 
 def _parts_of(address: str) -> tuple[str, str]:
@@ -203,16 +271,7 @@ class ObjectIdentity:
     @classmethod
     def of(cls, address: str) -> ObjectIdentity:
         """Ask a store for the identity of an object."""
-        base, path = _parts_of(address)
-        word = (
-            _store_of(base, _options.get())
-            if _options.get() is not None
-            else _named.get(address) or _store_of(base, None)
-        )
-        with _told(address, "asking for"):
-            found = _obstore().head(_stores[word], path)
-        _named[address] = word
-        return cls(path=address, size=int(found["size"]), etag=_etag_of(found), store=word)
+        return opening().identities([address])[0]
 
     @property
     def file_sizes(self) -> tuple[int, ...]:
@@ -237,6 +296,19 @@ class ObjectIdentity:
     def open(self) -> ObjectBytes:
         """Return the object's bytes; nothing is asked for until they are read."""
         return ObjectBytes(self)
+
+
+async def _identity(address: str) -> ObjectIdentity:
+    """Ask a store what an object is."""
+    base, path = _parts_of(address)
+    options = opening().options
+    word = _named.get(address) if options is None else None
+    word = word or _store_of(base, options)
+    async with _loop().room:
+        with _told(address, "asking for"):
+            found = await _obstore().head_async(_stores[word], path)
+    _named[address] = word
+    return ObjectIdentity(path=address, size=int(found["size"]), etag=_etag_of(found), store=word)
 
 
 def _etag_of(found: Mapping[str, Any]) -> str:
@@ -274,26 +346,32 @@ class ObjectBytes:
         return
 
     def read_many(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
-        """Fill each target with the bytes that start at its offset; several are asked for beside one another."""
-        wanted = [(offset, target) for offset, target in zip(offsets, targets, strict=True) if target.nbytes]
+        """Fill each target with the bytes that start at its offset; those that lie close together come at once."""
+        wanted = sorted((pair for pair in zip(offsets, targets, strict=True) if pair[1].nbytes), key=itemgetter(0))
+        groups = list(_close_together(wanted))
         with _told(self.identity.path, "reading"):
-            if len(wanted) == 1:
-                ((offset, target),) = wanted
-                found = _obstore().get(self._store, self._path, options=self._asked(offset, target.nbytes))
-                self._take(offset, target, found.bytes())
-                return
-            for low in range(0, len(wanted), 8 * CONCURRENCY):
-                _loop().run(self._read_together(wanted[low : low + 8 * CONCURRENCY]))
+            for group, found in zip(groups, _loop().run(map(self._fetched, groups)) if groups else (), strict=True):
+                for offset, target in group:
+                    target[:] = found[offset - group[0][0] :][: target.nbytes]
 
-    async def _read_together(self, wanted: list[tuple[int, memoryview]]) -> None:
-        room = asyncio.Semaphore(CONCURRENCY)
+    async def beginning(self) -> memoryview:
+        """Return the first bytes, which libhdf5 asks for first."""
+        nbytes = min(self.identity.size, _FIRST_BLOCKS * BLOCK_NBYTES)
+        return await self._fetched([(0, memoryview(bytearray(nbytes)))]) if nbytes else memoryview(b"")
 
-        async def one(offset: int, target: memoryview) -> None:
-            async with room:
-                found = await _obstore().get_async(self._store, self._path, options=self._asked(offset, target.nbytes))
-                self._take(offset, target, await found.bytes_async())
-
-        await asyncio.gather(*(one(offset, target) for offset, target in wanted))
+    async def _fetched(self, group: list[tuple[int, memoryview]]) -> memoryview:
+        """Return the bytes from the first of some ranges to the end of the last."""
+        begin, end = group[0][0], max(offset + target.nbytes for offset, target in group)
+        async with _loop().room:
+            found = await _obstore().get_async(self._store, self._path, options=self._asked(begin, end - begin))
+            data = memoryview(await found.bytes_async()).cast("B")
+        if data.nbytes != end - begin:
+            raise TruncatedFileError(
+                f"{self.identity.path!r} ends early: {end - begin} bytes are promised at byte {begin}, "
+                f"{data.nbytes} came (the object has {self.identity.size})",
+                file=self.identity.path,
+            )
+        return data
 
     def _asked(self, offset: int, nbytes: int) -> dict[str, Any]:
         asked: dict[str, Any] = {"range": (offset, offset + nbytes)}
@@ -301,26 +379,59 @@ class ObjectBytes:
             asked["if_match"] = self.identity.etag
         return asked
 
-    def _take(self, offset: int, target: memoryview, found: Any) -> None:
-        view = memoryview(found)
-        if view.nbytes != target.nbytes:
-            raise TruncatedFileError(
-                f"{self.identity.path!r} ends early: {target.nbytes} bytes are promised at byte {offset}, "
-                f"{view.nbytes} came (the object has {self.identity.size})",
-                file=self.identity.path,
-            )
-        target[:] = view.cast("B")
+
+def _close_together(wanted: Iterable[tuple[int, memoryview]]) -> Iterator[list[tuple[int, memoryview]]]:
+    """Cut ascending ranges into groups, each of which one request brings."""
+    group: list[tuple[int, memoryview]] = []
+    begin = end = 0
+    for offset, target in wanted:
+        if group and (offset - end > GAP_NBYTES or offset + target.nbytes - begin > REQUEST_NBYTES):
+            yield group
+            group = []
+        begin, end = (begin, max(end, offset + target.nbytes)) if group else (offset, offset + target.nbytes)
+        group.append((offset, target))
+    if group:
+        yield group
 
 
 class _Loop:
-    """A thread with a loop of asyncio's, which waits for many requests."""
+    """A thread with a loop of asyncio's, which waits for many requests.
+
+    # Guarantees: any thread may call `run`. Whoever waits looks every now and then whether it is to stop, and what it
+    waited for is cancelled then, as it is where an exception (Ctrl-C) ends the wait.
+    """
 
     def __init__(self) -> None:
         self.pid, self._loop = os.getpid(), asyncio.new_event_loop()
+        self.room = asyncio.Semaphore(CONCURRENCY)
         threading.Thread(target=self._loop.run_forever, name="h5stream-requests", daemon=True).start()
 
-    def run(self, work: Any) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+    def run(self, work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+        """Return what some coroutines return that run beside one another."""
+
+        async def together() -> list[T]:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one) for one in work]
+            return [task.result() for task in tasks]
+
+        return self.wait(self.begin(together()))
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Begin some work."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def wait(self, future: concurrent.futures.Future[T]) -> T:
+        """Return what came of some work."""
+        stopped = stop_asked.get()
+        try:
+            while not concurrent.futures.wait([future], _STOP_S).done:
+                if stopped():
+                    raise SourceError("nobody waits for these bytes any more")
+            return future.result()
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            future.cancel()
 
 
 _starting = threading.Lock()
@@ -353,7 +464,17 @@ class _Blocks:
     def put(self, key: tuple[str, str, int], block: bytes) -> None:
         with self._lock:
             self._held[key] = block
-            while len(self._held) > HELD_NBYTES // BLOCK_NBYTES:
+        self.trim(HELD_NBYTES)
+
+    def hold(self, identity: ObjectIdentity, number: int, data: memoryview) -> None:
+        """Hold what was fetched, from the beginning of a block on."""
+        for k in range(0, data.nbytes, BLOCK_NBYTES):
+            self.put((identity.path, identity.etag, number + k // BLOCK_NBYTES), bytes(data[k : k + BLOCK_NBYTES]))
+
+    def trim(self, most_nbytes: int) -> None:
+        """Let go of the oldest, until so many bytes are left."""
+        with self._lock:
+            while len(self._held) * BLOCK_NBYTES > most_nbytes:
                 self._held.popitem(last=False)
 
 
@@ -373,13 +494,18 @@ def check_reads(address: str) -> None:
 class ObjectFile(io.RawIOBase):
     """An object as a file that h5py opens; its bytes come in blocks, of which those read last are held.
 
-    What a store refused once is not asked for again by this file: libhdf5 would look on in other places.
+    libhdf5 asks for one thing after the other. So blocks that are read in turn are fetched ahead, and with a node of an
+    index all that lie below it. What a store refused once is not asked for again by this file: libhdf5 would look on in
+    other places.
     """
 
     def __init__(self, identity: ObjectIdentity) -> None:
         self._identity, self._source, self._at = identity, identity.open(), 0
-        self._next, self._ahead = -1, 1  # the block behind those fetched last, and how many were fetched
-        failures.pop(identity.path, None)
+        self._next, self._ahead = (
+            0,
+            _FIRST_BLOCKS // 2,
+        )  # the block behind those fetched last, and how many were fetched
+        self._seen: set[int] = set()  # nodes of which those below were fetched
 
     def __repr__(self) -> str:
         return self._identity.path
@@ -405,32 +531,108 @@ class ObjectFile(io.RawIOBase):
         """Fill a buffer from where it is."""
         target = memoryview(buffer).cast("B")
         count = max(0, min(target.nbytes, self._identity.size - self._at))
-        done = 0
-        while done < count:
-            number, inside = divmod(self._at, BLOCK_NBYTES)
-            piece = self._block(number, -(-(inside + count - done) // BLOCK_NBYTES))[inside : inside + count - done]
-            target[done : done + len(piece)] = piece
-            done, self._at = done + len(piece), self._at + len(piece)
-        return done
+        first, end = self._at // BLOCK_NBYTES, -(-(self._at + count) // BLOCK_NBYTES)
+        if end - first > _MOST_BLOCKS:
+            self._read((self._at,), (target[:count],))
+        elif count:
+            inside = self._at - first * BLOCK_NBYTES
+            target[:count] = b"".join(self._blocks_of(range(first, end)))[inside : inside + count]
+            self._fetch_below(self._at, target[:count])
+        self._at += count
+        return count
 
-    def _block(self, number: int, wanted: int) -> bytes:
-        key = self._identity.path, self._identity.etag
-        found = _blocks.get((*key, number))
-        if found is None:
-            self._ahead = min(2 * self._ahead, _MOST_BLOCKS) if number == self._next else 1
-            count = max(self._ahead, wanted, _FIRST_BLOCKS if number == 0 else 1)
-            begin = number * BLOCK_NBYTES
-            memory = bytearray(min(count * BLOCK_NBYTES, self._identity.size - begin))
-            check_reads(self._identity.path)
-            try:
-                self._source.read_many((begin,), (memoryview(memory),))
-            except SourceError as error:
-                failures[self._identity.path] = error
-                raise
-            for k in range(0, len(memory), BLOCK_NBYTES):
-                _blocks.put((*key, number + k // BLOCK_NBYTES), bytes(memory[k : k + BLOCK_NBYTES]))
-            self._next, found = number + -(-len(memory) // BLOCK_NBYTES), bytes(memory[:BLOCK_NBYTES])
-        return found
+    def _blocks_of(self, numbers: range) -> list[bytes]:
+        """Return some blocks that follow one another."""
+        held = [self.held(number) for number in numbers]
+        if all(held):
+            return held  # type: ignore[return-value]
+        begin = next(number for number, block in zip(numbers, held, strict=True) if not block)
+        self._ahead = min(2 * self._ahead, _MOST_BLOCKS) if begin == self._next else 1
+        fetched = self.fetch(range(begin, max(numbers.stop, begin + self._ahead)))
+        self._next = begin + len(fetched)
+        return [block or fetched[number] for number, block in zip(numbers, held, strict=True)]
+
+    def held(self, number: int) -> bytes | None:
+        """Return a block, if it is held."""
+        return _blocks.get((self._identity.path, self._identity.etag, number))
+
+    def fetch(self, numbers: Iterable[int]) -> dict[int, bytes]:
+        """Fetch blocks and hold them; what would lie behind the end is left out."""
+        size = self._identity.size
+        begins = {number: number * BLOCK_NBYTES for number in numbers if number * BLOCK_NBYTES < size}
+        found = {number: bytearray(min(BLOCK_NBYTES, size - begin)) for number, begin in begins.items()}
+        if found:
+            self._read([*begins.values()], [memoryview(block) for block in found.values()])
+        for number, block in found.items():
+            _blocks.put((self._identity.path, self._identity.etag, number), bytes(block))
+        return found  # type: ignore[return-value]
+
+    def _read(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
+        check_reads(self._identity.path)
+        try:
+            self._source.read_many(offsets, targets)
+        except SourceError as error:
+            failures[self._identity.path] = error
+            raise
+
+    def _fetch_below(self, at: int, node: memoryview) -> None:
+        """Fetch the nodes below one of an index, level by level, if that is what was read."""
+        nodes = [(at, node)]
+        while nodes and len(self._seen) < _AHEAD_NODES:
+            below = [one for at, node in nodes if at not in self._seen for one in _below(node, self._identity.size)]
+            self._seen.update(at for at, node in nodes if bytes(node[:4]) == b"TREE")
+            wanted = {place // BLOCK_NBYTES for offset, nbytes in below for place in (offset, offset + nbytes - 1)}
+            self.fetch(sorted(number for number in wanted if self.held(number) is None))
+            nodes = [(offset, self._peeked(offset, nbytes)) for offset, nbytes in below]
+
+    def _peeked(self, offset: int, nbytes: int) -> memoryview:
+        """Return bytes as far as they are held."""
+        first, last = offset // BLOCK_NBYTES, (offset + nbytes - 1) // BLOCK_NBYTES
+        held = b"".join(self.held(number) or b"" for number in range(first, last + 1))
+        return memoryview(held)[offset - first * BLOCK_NBYTES :][:nbytes]
+
+
+def hold_ranges(identity: ObjectIdentity, ranges: Iterable[tuple[int, int]]) -> None:
+    """Fetch the blocks of some ranges, each an offset and bytes, at once: they are about to be read one by one."""
+    file = ObjectFile(identity)
+    numbers = {
+        k for offset, nbytes in ranges for k in range(offset // BLOCK_NBYTES, -(-(offset + nbytes) // BLOCK_NBYTES))
+    }
+    file.fetch(sorted(number for number in numbers if file.held(number) is None))
+
+
+def held_bytes(identity: ObjectIdentity, offset: int, nbytes: int) -> bytearray:
+    """Return some bytes of an object, out of the blocks that libhdf5 reads."""
+    file, found = ObjectFile(identity), bytearray(nbytes)
+    file.seek(offset)
+    if file.readinto(found) < nbytes:
+        raise TruncatedFileError(
+            f"{identity.path!r} ends early: {nbytes} bytes are promised at byte {offset} of {identity.size}",
+            file=identity.path,
+        )
+    return found
+
+
+def _below(node: memoryview, size: int) -> list[tuple[int, int]]:
+    """Return where the nodes right below one of an index lie, and their bytes; none where there is nothing below.
+
+    It is an index of a group or of chunks as libhdf5 writes them unless asked for newer ones. Nothing depends on it but
+    what is fetched early.
+    """
+    if bytes(node[:4]) != b"TREE" or node.nbytes < _TREE_NBYTES:
+        return []
+    is_of_chunks, level, used = node[4], node[5], int.from_bytes(node[6:8], "little")
+    key = (node.nbytes - _TREE_NBYTES - 64 * 8) // 65 if is_of_chunks else 8  # 64 below each, and a key more
+    begins = range(_TREE_NBYTES + key, node.nbytes - 7, key + 8)[:used]
+    if key < 8 or (is_of_chunks and not level):  # what lies below are chunks
+        return []
+    offsets = (int.from_bytes(node[begin : begin + 8], "little") for begin in begins)
+    nbytes = node.nbytes if level else 328
+    return [(offset, nbytes) for offset in offsets if offset + nbytes <= size]
+
+
+_TREE_NBYTES = 24
+"""Bytes that a node of an index begins with, before what it says of those below."""
 
 
 def matches(pattern: str) -> list[str]:
@@ -438,7 +640,7 @@ def matches(pattern: str) -> list[str]:
     base, path = _parts_of(pattern)
     if base.startswith("http"):
         raise OptionError(f"{pattern!r}: a web server has no list of its files; name them: ['https://.../a.h5', ...]")
-    word = _store_of(base, _options.get())
+    word = _store_of(base, opening().options)
     folder = re.split(r"[*?\[]", path, maxsplit=1)[0].rpartition("/")[0]
     found = []
     with _told(pattern, "listing"):

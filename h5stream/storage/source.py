@@ -28,7 +28,7 @@ from h5stream.compiled._native import read_files
 from h5stream.errors import H5StreamError, SourceChangedError, SourceError, SourceNotFoundError, TruncatedFileError
 from h5stream.storage.handles import flush_written
 from h5stream.storage.names import Names
-from h5stream.storage.remote import SCHEMES, ObjectIdentity, is_address
+from h5stream.storage.remote import SCHEMES, ObjectIdentity, held_bytes, is_address, opening
 
 _log = logging.getLogger("h5stream")
 
@@ -108,6 +108,12 @@ def identity_of(path: str) -> SourceIdentity:
     return ObjectIdentity.of(path) if is_address(path) else FileIdentity.of(path)
 
 
+def identities_of(paths: Sequence[str]) -> list[SourceIdentity]:
+    """Return the identities of paths; stores are asked for many at once."""
+    far = iter(opening().identities([path for path in paths if is_address(path)]))
+    return [next(far) if is_address(path) else FileIdentity.of(path) for path in paths]
+
+
 def absolute(path: str) -> str:
     """Return a path that means the same wherever the process is; an address does."""
     return path if is_address(path) else os.path.abspath(path)
@@ -115,6 +121,8 @@ def absolute(path: str) -> str:
 
 def bytes_at(identity: SourceIdentity, offset: int, nbytes: int) -> bytearray:
     """Return some bytes of a file, which is open only meanwhile."""
+    if isinstance(identity, ObjectIdentity):  # libhdf5 is about to look there as well, or has
+        return held_bytes(identity, offset, nbytes)
     found, source = bytearray(nbytes), identity.open()
     try:
         source.read_many((offset,), (memoryview(found),))

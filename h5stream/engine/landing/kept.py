@@ -157,8 +157,12 @@ class Kept:
         """The memory as a batch that rows are brought to: its first, at the place of their number."""
         return Destination.of_batch(self._memory, self._format, self.layout.fields)
 
-    def read(self, plan: Callable[[Placement, int, Sequence[int]], Iterable[Task]], tools: Tools) -> None:
-        """Read all rows of its datasets, with what plans some of them."""
+    def read(
+        self,
+        plan: Callable[[Placement, int, Sequence[int]], Iterable[Task]],
+        land: Callable[[Iterable[Task], Destination], None],
+    ) -> None:
+        """Read all rows of its datasets, with what plans some of them and what carries tasks out."""
         for number in self.rows:
             # As spans of one part each: numbers of all rows may take more than the rows.
             spans = [
@@ -167,8 +171,7 @@ class Kept:
                 for first in range(part.row_start, part.row_start + part.rows, PIECE)
             ]
             first, counts = np.array(spans, dtype=np.int64).reshape(-1, 2).T
-            for task in plan(_whole(first, counts, self.layout.rows_of(number)), TASK_NBYTES, [number]):
-                task.land(self.destination, tools)
+            land(plan(_whole(first, counts, self.layout.rows_of(number)), TASK_NBYTES, [number]), self.destination)
         self._whole = frozenset(self.rows)
 
     def has(self, number: int, placement: Placement) -> bool:

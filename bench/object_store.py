@@ -1,0 +1,322 @@
+"""Samples out of a store that is far away: ``python -m bench.object_store --json bench/results/object-store.json``.
+
+The store is a server of our own (`bench.object_server`): 60 MB/s a connection, so many MB/s in all, and so many
+milliseconds until the first byte of each answer. Each case is held against the line alone, which is the same object
+fetched by 32 requests of 2 MiB at a time, and against what people do instead, with two workers each: h5py over s3fs,
+and copies in Lance and zarr. Every loader runs in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+
+from bench.machine import describe
+from bench.object_server import Distance, counts, store_of
+
+LATENCIES_MS = (2.0, 20.0, 100.0)
+TOTAL_MB_S = 100.0
+"""What the line brings in all: less than one of two processors can receive and decode."""
+LIMIT_S = 15.0
+"""Seconds that a rival is given behind its first batch."""
+STEPS = 4
+BATCH = {"rows": 8192, "frames": 64, "sequences": 16, "objects": 256}
+"""Case -> samples of a batch."""
+
+
+def write(folder: Path) -> None:
+    """Write the files: rows that compress, frames that do not, small objects."""
+    rng, bucket = np.random.default_rng(0), folder / "bucket"
+    bucket.mkdir()
+    with h5py.File(bucket / "rows.h5", "w") as file:
+        x = np.round(rng.normal(size=(196_608, 192)), 2).astype("f4")
+        file.create_dataset("x", data=x, chunks=(1400, 192), compression="gzip", compression_opts=6, shuffle=True)
+    with h5py.File(bucket / "frames.h5", "w") as file:
+        frames = rng.integers(0, 255, (1500, 224, 224, 3), dtype="u1")
+        file.create_dataset("x", data=frames, chunks=(1, 224, 224, 3))
+        file["lengths"] = np.full(30, 50)
+    with h5py.File(bucket / "objects.h5", "w") as file:
+        for k in range(20_000):
+            file[f"d/{k}"] = rng.random((3, 100), "f4")
+
+
+def needed_nbytes(folder: Path, case: str) -> int:
+    """Return the stored bytes that an epoch needs, each once; of sequences, which overlap, for each of them."""
+    if case == "sequences":
+        return 30 * (50 - STEPS + 1) * STEPS * 224 * 224 * 3
+    name = case
+    with h5py.File(folder / "bucket" / f"{name}.h5") as file:
+        if case == "objects":
+            return 20_000 * 1200
+        return sum(file["x"].id.get_chunk_info(k).size for k in range(file["x"].id.get_num_chunks()))
+
+
+def options(url: str) -> dict[str, Any]:
+    """Return what opens the store."""
+    return {"endpoint": url, "skip_signature": True, "region": "here", "client_options": {"allow_http": True}}
+
+
+def line_alone(url: str, name: str, nbytes: int) -> float:
+    """Return the MB/s of the line."""
+    import obstore
+
+    store = obstore.store.S3Store("bucket", **options(url))
+
+    async def fetch() -> None:
+        room = asyncio.Semaphore(32)
+
+        async def one(begin: int) -> None:
+            async with room:
+                found = await obstore.get_async(store, name, options={"range": (begin, min(begin + (2 << 20), nbytes))})
+                await found.bytes_async()
+
+        await asyncio.gather(*(one(begin) for begin in range(0, nbytes, 2 << 20)))
+
+    began = time.perf_counter()
+    asyncio.run(fetch())
+    return nbytes / (time.perf_counter() - began) / 1e6
+
+
+# --- the loaders, each in a process of its own -------------------------------------------------------------------
+
+
+def ours(url: str, case: str, folder: Path) -> dict[str, Any]:
+    """Read two epochs, of which the second is timed."""
+    from h5stream import H5Dataset, H5StreamLoader, Lengths, Objects, Sequences
+
+    name = "frames" if case == "sequences" else case
+    kinds: dict[str, Any] = {"sequences": Sequences(STEPS, of=Lengths("lengths")), "objects": Objects("d/*")}
+    counts(url)
+    began = time.perf_counter()
+    dataset = H5Dataset(
+        f"s3://bucket/{name}.h5",
+        "." if case == "objects" else "x",
+        samples=kinds.get(case),
+        storage_options=options(url),
+    )
+    opened_s, at_opening = time.perf_counter() - began, counts(url)
+    with H5StreamLoader(dataset, BATCH[case], True, seed=0, keep="never") as loader:
+        first = next(iter(loader))
+        first_s = time.perf_counter() - began
+        del first
+        counts(url)
+        began, samples = time.perf_counter(), 0
+        for batch in loader:
+            samples += len(batch)
+        seconds, asked = time.perf_counter() - began, counts(url)
+    return {
+        "opened_s": opened_s,
+        "requests_to_open": at_opening["requests"],
+        "nbytes_to_open": at_opening["nbytes"],
+        "first_batch_s": first_s,
+        "seconds": seconds,
+        "samples_per_s": samples / seconds,
+        "requests": asked["requests"],
+        "nbytes": asked["nbytes"],
+    }
+
+
+class Samples:
+    """What each rival reads: by its number, `count` rows from one on; opened in each worker at the first sample."""
+
+    def __init__(self, url: str, case: str, folder: Path) -> None:
+        self.url, self.case, self.folder = url, case, folder
+        self.rows = {"rows": 196_608, "objects": 20_000}.get(case, 1500)
+        self.count = STEPS if case == "sequences" else 1
+        self.opened: Any = None
+
+    def __len__(self) -> int:
+        return self.rows - self.count
+
+    def __getitem__(self, number: int) -> np.ndarray:
+        if self.opened is None:
+            self.opened = self.open()
+        return self.read(number)
+
+    def open(self) -> Any:
+        """Open what is read."""
+        raise NotImplementedError
+
+    def read(self, number: int) -> np.ndarray:
+        """Read a sample."""
+        found: np.ndarray = self.opened[number : number + self.count]
+        return found
+
+
+class OverS3fs(Samples):
+    """The file itself, by h5py."""
+
+    def open(self) -> Any:
+        """Open the file."""
+        import s3fs
+
+        there = s3fs.S3FileSystem(anon=True, endpoint_url=self.url)
+        name = "frames" if self.case == "sequences" else self.case
+        file = h5py.File(there.open(f"bucket/{name}.h5", "rb"))
+        return file["d"] if self.case == "objects" else file["x"]
+
+    def read(self, number: int) -> np.ndarray:
+        """Read rows, or an object."""
+        return self.opened[str(number)][:] if self.case == "objects" else super().read(number)
+
+
+class Lance(Samples):
+    """A copy in Lance, a row of bytes each."""
+
+    @staticmethod
+    def convert(name: str, values: Iterator[np.ndarray], bucket: Path) -> None:
+        """Write the copy."""
+        import lance
+        import pyarrow as pa
+
+        schema = pa.schema([("x", pa.binary())])
+        batches = (
+            pa.record_batch([pa.array([row.tobytes() for row in some], pa.binary())], schema=schema) for some in values
+        )
+        lance.write_dataset(batches, bucket / f"{name}.lance", schema=schema)
+
+    def open(self) -> Any:
+        """Open the copy."""
+        import lance
+
+        name = "frames" if self.case == "sequences" else self.case
+        given = {"aws_endpoint": self.url, "aws_skip_signature": "true", "allow_http": "true", "aws_region": "here"}
+        return lance.dataset(f"s3://bucket/{name}.lance", storage_options=given)
+
+    def __getitems__(self, numbers: list[int]) -> list[bytes]:
+        if self.opened is None:
+            self.opened = self.open()
+        wanted = [number + k for number in numbers for k in range(self.count)]
+        return self.opened.take(wanted)["x"].to_pylist()  # type: ignore[no-any-return]
+
+
+class Zarr(Samples):
+    """A copy in zarr 3, of the same chunks, read by obstore."""
+
+    @staticmethod
+    def convert(name: str, values: Iterator[np.ndarray], bucket: Path) -> None:
+        """Write the copy."""
+        import zarr
+
+        every = np.concatenate([*values])
+        rows = {"rows": 1400, "frames": 1, "objects": 1}[name]
+        kept = zarr.create_array(
+            bucket / f"{name}.zarr", shape=every.shape, chunks=(rows, *every.shape[1:]), dtype=every.dtype,
+            compressors="auto" if name == "rows" else None,
+        )  # fmt: skip
+        kept[:] = every
+
+    def open(self) -> Any:
+        """Open the copy."""
+        import obstore
+        import zarr
+
+        name = "frames" if self.case == "sequences" else self.case
+        store = obstore.store.S3Store("bucket", prefix=f"{name}.zarr", **options(self.url))
+        return zarr.open_array(zarr.storage.ObjectStore(store, read_only=True), mode="r")
+
+
+RIVALS: dict[str, type[Samples]] = {"h5py + s3fs": OverS3fs, "Lance": Lance, "zarr + obstore": Zarr}
+
+
+def _values(name: str, bucket: Path) -> Iterator[np.ndarray]:
+    with h5py.File(bucket / f"{name}.h5") as file:
+        if name == "objects":
+            yield np.stack([file[f"d/{k}"][:] for k in range(20_000)])
+        else:
+            for first in range(0, len(file["x"]), 14_000):
+                yield file["x"][first : first + 14_000]
+
+
+def rival(name: str, url: str, case: str, folder: Path) -> dict[str, Any]:
+    """Read shuffled batches for some seconds."""
+    from torch.utils.data import DataLoader
+
+    batch = min(16, BATCH[case])  # more would take minutes
+    samples: Any = RIVALS[name](url, case, folder)
+    loader = DataLoader(samples, batch, shuffle=True, num_workers=2, multiprocessing_context="spawn", collate_fn=len)
+    counts(url)
+    began, taken, first_s = time.perf_counter(), 0, 0.0
+    for found in loader:
+        now = time.perf_counter()
+        if not first_s:
+            first_s, after_first = now - began, now
+            continue
+        taken += found // (samples.count if name == "Lance" else 1)
+        if now - after_first > LIMIT_S:
+            break
+    seconds = max(1e-9, now - after_first)
+    return {"first_batch_s": first_s, "samples_per_s": taken / seconds, "seconds": seconds}
+
+
+def _apart(loader: str, url: str, case: str, folder: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "bench.object_store", "--one", loader, url, case, str(folder)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    if ended.returncode:
+        return {"failed": (ended.stderr.strip().splitlines() or ["?"])[-1][:200]}
+    return json.loads(ended.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+
+
+def measure(folder: Path, cases: list[str], rivals: list[str]) -> Iterator[dict[str, Any]]:
+    """Measure each case at each distance."""
+    for latency in LATENCIES_MS:
+        distance = Distance(latency_ms=latency, total_mb_s=TOTAL_MB_S)
+        for case in cases:
+            with store_of(folder, distance) as url:
+                name = f"{'frames' if case == 'sequences' else case}.h5"
+                line = line_alone(url, name, (folder / "bucket" / name).stat().st_size)
+                found = _apart("ours", url, case, folder)
+                row = {"case": case, "latency_ms": latency, "line_mb_s": line, "loader": "h5stream", **found}
+                if "seconds" in found:
+                    needed = needed_nbytes(folder, case)
+                    row["of_line"] = found["nbytes"] / found["seconds"] / 1e6 / line
+                    row["nbytes_of_needed"] = found["nbytes"] / needed
+                    row["round_trips_to_first_batch"] = found["first_batch_s"] * 1e3 / latency
+                yield row
+                for one in rivals:
+                    yield {"case": case, "latency_ms": latency, "loader": one, **_apart(one, url, case, folder)}
+
+
+def main() -> None:
+    """Measure, print a line for each, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--cases", default=",".join(BATCH))
+    parser.add_argument("--rivals", default=",".join(RIVALS))
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        loader, url, case, there = given.one
+        run = ours if loader == "ours" else lambda *about: rival(loader, *about)
+        print(json.dumps(run(url, case, Path(there))))
+        return
+    cases, rivals = given.cases.split(","), [name for name in given.rivals.split(",") if name]
+    results = []
+    with tempfile.TemporaryDirectory(dir=given.folder) as place:
+        write(Path(place))
+        for name in ("rows", "frames", "objects"):
+            for one in rivals:
+                if convert := getattr(RIVALS[one], "convert", None):
+                    convert(name, _values(name, Path(place) / "bucket"), Path(place) / "bucket")
+        for row in measure(Path(place), cases, rivals):
+            results.append(row)
+            said = {name: round(value, 3) if isinstance(value, float) else value for name, value in row.items()}
+            print(" ".join(f"{name}={value}" for name, value in said.items()), flush=True)
+    if given.json:
+        given.json.write_text(json.dumps({**describe(), "total_mb_s": TOTAL_MB_S, "results": results}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
