@@ -92,7 +92,8 @@ class Files:
     """The files that were named, and behind them those that links of theirs lead to."""
 
     def __init__(self, paths: tuple[str, ...]) -> None:
-        self.identities, self.named = [identity_of(path) for path in paths], len(paths)
+        self.identities: list[SourceIdentity] = [identity_of(path) for path in paths]
+        self.named = len(paths)
         self._numbers: dict[Any, int] = {}
 
     def number_of(self, path: str) -> int:

@@ -19,7 +19,8 @@ import re
 import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import wait
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -58,7 +59,24 @@ _RETRIES = {
 _CLIENT = {"timeout": timedelta(seconds=30), "connect_timeout": timedelta(seconds=10)}
 """How long a request may take, and how often it is repeated where a store says that it is busy."""
 
+_TICK_S = 0.1
+"""Between two looks at whether a read is to stop."""
+
 _options: contextvars.ContextVar[Any] = contextvars.ContextVar("storage_options", default=None)
+_asked_lock, _asked = threading.Lock(), [0, 0]
+
+
+def asked_of_stores() -> tuple[int, int]:
+    """Return how many requests this process has made of stores, and for how many bytes."""
+    with _asked_lock:
+        return _asked[0], _asked[1]
+
+
+def _count(nbytes: int = 0) -> None:
+    with _asked_lock:
+        _asked[:] = _asked[0] + 1, _asked[1] + nbytes
+
+
 _stores: dict[str, Any] = {}
 _named: dict[str, str] = {}
 """Stores by their words, and the word of the store that an address was last opened with."""
@@ -203,16 +221,28 @@ class ObjectIdentity:
     @classmethod
     def of(cls, address: str) -> ObjectIdentity:
         """Ask a store for the identity of an object."""
-        base, path = _parts_of(address)
+        base, _ = _parts_of(address)
         word = (
             _store_of(base, _options.get())
             if _options.get() is not None
             else _named.get(address) or _store_of(base, None)
         )
-        with _told(address, "asking for"):
-            found = _obstore().head(_stores[word], path)
+        found = cls(path=address, size=0, etag="", store=word).now()
         _named[address] = word
-        return cls(path=address, size=int(found["size"]), etag=_etag_of(found), store=word)
+        return found
+
+    def now(self) -> ObjectIdentity:
+        """Ask the store what the object is by now."""
+        source = self.open()
+        with _told(self.path, "asking for"):
+            found = _obstore().head(source._store, source._path)
+        _count()
+        return replace(self, size=int(found["size"]), etag=_etag_of(found))
+
+    def difference(self, now: ObjectIdentity) -> str:
+        """Say how the object differs from what it is now."""
+        grown = f"its size went from {self.size} to {now.size} bytes, and " * (self.size != now.size)
+        return f"{grown}its ETag from {self.etag} to {now.etag}"
 
     @property
     def file_sizes(self) -> tuple[int, ...]:
@@ -240,7 +270,8 @@ class ObjectIdentity:
 
 
 def _etag_of(found: Mapping[str, Any]) -> str:
-    return str(found.get("e_tag") or found.get("last_modified") or "")
+    changed = found.get("last_modified")  # 1970 where a web server does not say
+    return str(found.get("e_tag") or (changed if changed and changed.timestamp() else ""))
 
 
 class ObjectBytes:
@@ -251,6 +282,7 @@ class ObjectBytes:
 
     gap_nbytes = GAP_NBYTES
     has_descriptor = False
+    stop: threading.Event | None = None  # ends reads that wait, where it is given
 
     def __init__(self, identity: ObjectIdentity) -> None:
         self.identity = identity
@@ -277,13 +309,13 @@ class ObjectBytes:
         """Fill each target with the bytes that start at its offset; several are asked for beside one another."""
         wanted = [(offset, target) for offset, target in zip(offsets, targets, strict=True) if target.nbytes]
         with _told(self.identity.path, "reading"):
-            if len(wanted) == 1:
+            if len(wanted) == 1 and self.stop is None:
                 ((offset, target),) = wanted
                 found = _obstore().get(self._store, self._path, options=self._asked(offset, target.nbytes))
                 self._take(offset, target, found.bytes())
                 return
             for low in range(0, len(wanted), 8 * CONCURRENCY):
-                _loop().run(self._read_together(wanted[low : low + 8 * CONCURRENCY]))
+                _loop().run(self._read_together(wanted[low : low + 8 * CONCURRENCY]), self.stop)
 
     async def _read_together(self, wanted: list[tuple[int, memoryview]]) -> None:
         room = asyncio.Semaphore(CONCURRENCY)
@@ -296,6 +328,7 @@ class ObjectBytes:
         await asyncio.gather(*(one(offset, target) for offset, target in wanted))
 
     def _asked(self, offset: int, nbytes: int) -> dict[str, Any]:
+        _count(nbytes)
         asked: dict[str, Any] = {"range": (offset, offset + nbytes)}
         if self.identity.etag.startswith(('"', "W/")):
             asked["if_match"] = self.identity.etag
@@ -319,8 +352,12 @@ class _Loop:
         self.pid, self._loop = os.getpid(), asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="h5stream-requests", daemon=True).start()
 
-    def run(self, work: Any) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result()
+    def run(self, work: Any, stop: threading.Event | None = None) -> None:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        while stop is not None and wait([future], _TICK_S).not_done:
+            if stop.is_set():
+                future.cancel()
+        future.result()
 
 
 _starting = threading.Lock()
@@ -442,6 +479,7 @@ def matches(pattern: str) -> list[str]:
     folder = re.split(r"[*?\[]", path, maxsplit=1)[0].rpartition("/")[0]
     found = []
     with _told(pattern, "listing"):
+        _count()
         for some in _obstore().list(_stores[word], prefix=folder or None):
             found += [one["path"] for one in some]
     wanted = path.split("/")
