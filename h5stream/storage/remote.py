@@ -234,8 +234,12 @@ class ObjectIdentity:
     def now(self) -> ObjectIdentity:
         """Ask the store what the object is by now."""
         source = self.open()
+
+        async def head() -> Any:
+            return await _obstore().head_async(source._store, source._path)
+
         with _told(self.path, "asking for"):
-            found = _obstore().head(source._store, source._path)
+            found = _loop().run(head())  # obstore's own waiting does not hear Ctrl-C
         _count()
         return replace(self, size=int(found["size"]), etag=_etag_of(found))
 
@@ -352,12 +356,16 @@ class _Loop:
         self.pid, self._loop = os.getpid(), asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="h5stream-requests", daemon=True).start()
 
-    def run(self, work: Any, stop: threading.Event | None = None) -> None:
+    def run(self, work: Any, stop: threading.Event | None = None) -> Any:
+        """Wait for work, which Ctrl-C and `stop` cancel."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        while stop is not None and wait([future], _TICK_S).not_done:
-            if stop.is_set():
-                future.cancel()
-        future.result()
+        try:
+            while stop is not None and wait([future], _TICK_S).not_done:
+                if stop.is_set():
+                    future.cancel()
+            return future.result()
+        finally:
+            future.cancel()
 
 
 _starting = threading.Lock()
