@@ -5,7 +5,6 @@ Everything is a value; `h5stream.cli.inspect` prints it, and `Inspection.to_dict
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
@@ -21,6 +20,8 @@ from h5stream.advice.suggestion import batch_rows
 from h5stream.dataset import H5Dataset
 from h5stream.engine.footprint import check_budget, default_budget
 from h5stream.errors import H5StreamError, OptionError
+from h5stream.storage.remote import asked_of_stores
+from h5stream.storage.source import identity_of
 
 MOST_FIELDS = 64  # fields that are taken for a sample where none are named
 _NOT_ROWS = "its samples are not rows of its datasets, as said above"
@@ -40,6 +41,8 @@ class Inspection:
 
     file: str
     file_nbytes: int
+    requests: int  # that a store was asked to open it, and for how many bytes
+    requested_nbytes: int
     groups: tuple[RowGroup, ...]  # its datasets by number of rows, those of the sample first, then most bytes first
     left_out: int  # datasets that were not looked at
     sample: SampleCost | None  # what a batch costs
@@ -73,6 +76,7 @@ def inspect_file(
     """Look at a file, or at what another process listed of it, and say what its shuffled batches cost."""
     if batch_size is not None and batch_size < 1:
         raise OptionError(f"a batch has at least one row, not {batch_size}")
+    before = asked_of_stores()
     listing = listing or list_file(path, most=MOST_DATASETS, allow_external=allow_external)
     entries, by_path = listing.entries, {entry.path: entry for entry in listing.entries}
     kinds = proposals_of(path, listing, allow_external=allow_external)
@@ -80,11 +84,13 @@ def inspect_file(
     forms = {name: form_of(by_path[name]) if name in by_path and not fields else quoted(name) for name in names}
     budget = default_budget(allowance.memory_total_bytes()) if memory_budget is None else check_budget(memory_budget)
     apart = any(kind.lines and not kind.rows and kind.key != "single_values" for kind in kinds)
+    opened = asked_of_stores()
     sample, advice, lines, no_sample = None, tuple[Advice, ...](), Lines(), _NOT_ROWS if apart else _NO_ROWS
     try:
         if names:
             wanted = [fields_from_text(form) for form in forms.values()]
             dataset = H5Dataset(path, wanted, allow_external=allow_external)
+            opened = asked_of_stores()
             sample, advice = cost_sample(
                 dataset,
                 entries,
@@ -106,7 +112,9 @@ def inspect_file(
     ours = {d.path for d in sample.datasets} if sample else set()
     return Inspection(
         file=path,
-        file_nbytes=os.path.getsize(path),
+        file_nbytes=identity_of(path).size,
+        requests=opened[0] - before[0],
+        requested_nbytes=opened[1] - before[1],
         groups=_by_rows(entries, ours),
         left_out=listing.left_out,
         sample=sample,

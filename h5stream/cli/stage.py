@@ -49,6 +49,7 @@ def stage_command(
     contiguous: Contiguous = False,
     shuffle_rows: ShuffleRows = None,
     fields: RepackFields = "",
+    anonymous: options.Anonymous = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Copy FILES to faster storage (a RAM disk, an NVMe), verified; list, verify and remove the copies.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from h5stream.staging.copying import OBJECT_THREADS, default_threads
 from h5stream.staging.folder import StagingFolder, new_session
 from h5stream.staging.run import ProgressCallback, Remaking, StagedFiles, StagingRun
 from h5stream.storage.given import paths_of
-from h5stream.storage.remote import ObjectIdentity, is_address, opened_with
+from h5stream.storage.remote import SCHEMES, ObjectIdentity, is_address, opened_with
 from h5stream.storage.source import FileIdentity
 
 if TYPE_CHECKING:
@@ -169,6 +170,8 @@ def _stage(
     if repack is not None and follow:
         raise OptionError("follow=True copies files that belong together and cannot repack them; leave one of both out")
     remaking = None if repack is None else Remaking(Recipe.of(**repack))
+    if re.match(rf"{SCHEMES}:/", os.fspath(to)):
+        raise OptionError(f"{os.fspath(to)!r} is in a store, and files are staged to a folder: stores are only read")
     folder = StagingFolder.of(to)
     if folder.path.exists() and not folder.path.is_dir():
         raise StagingError(f"{folder.path} is no folder", folder=str(folder.path))

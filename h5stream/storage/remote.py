@@ -157,7 +157,7 @@ def _store_of(base: str, options: Any) -> str:
         client = {**_CLIENT, **given.pop("client_options", {})}
         try:
             url = f"{base}/" if base.startswith(("http", "memory")) else base
-            if base.startswith("http://"):
+            if base.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1"):
                 client["allow_http"] = True
             _stores[word] = _obstore().store.from_url(
                 url, client_options=client, retry_config=given.pop("retry_config", _RETRIES), **given
@@ -180,7 +180,7 @@ def _without_keys(error: BaseException) -> str:
     said = re.sub(r"\?[^\s\"')]*", "?...", str(error))
     said = re.sub(r"//[^/@\s]*@", "//...@", said)
     if "169.254.169.254" in said or "metadata.google" in said:  # where a machine of a cloud is asked for its own
-        return "there are no credentials; for a public bucket storage_options={'skip_signature': True}"
+        return "there are no credentials; for a public bucket storage_options={'skip_signature': True} (--anonymous)"
     return said.splitlines()[0][:300] if said else type(error).__name__
 
 

@@ -139,11 +139,12 @@ def test_a_store_that_fails_now_and_then_is_asked_again(server, ram, fault):
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"), [(403, "does not let .* be read"), (404, "changed .* it was removed"), (503, "503"), ("short", "failed: ")]
+    ("fault", "said"),
+    [(403, "does not let .* be read"), (404, "changed .* it was removed"), (503, "503"), ("short", "failed: ")],
 )
 def test_a_store_that_always_fails_leaves_nothing(server, ram, left, fault, said):
     address = put(server, "a.bin", 5 * MIB)
-    server.fault = lambda _, request: fault if request[0] == "GET" or fault == 404 and len(server.asked) > 1 else None
+    server.fault = lambda _, request: fault if request[0] == "GET" or (fault == 404 and len(server.asked) > 1) else None
     with pytest.raises(SourceError, match=said) as caught:
         stage(address, to=ram, storage_options=SOON)
     assert caught.value.file == address
