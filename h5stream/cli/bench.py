@@ -201,7 +201,8 @@ def _measure(report: Report, given: dict[str, Any], seconds: float, check: bool,
         if given["samples"] is not None:
             report.naive_failed = "naive was not measured, and h5py not compared with: both know rows only"
             return names
-        how = {"batch_size": given["batch_size"], "workers": report.workers, "row_nbytes": layout.row_nbytes}
+        how: dict[str, Any] = {"workers": report.workers, "row_nbytes": layout.row_nbytes, "starts": layout.file_starts}
+        how["batch_size"] = given["batch_size"]
         try:
             with progress("naive", layout.rows) as show:
                 naive = measure.measure_naive(given["dataset"], names, seconds=seconds, progress=show, **how)

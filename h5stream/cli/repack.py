@@ -39,7 +39,9 @@ def recipe_of(fields: str, chunk_bytes: int, **asked: Any) -> Recipe:
 
 
 def repack_command(
-    source: Annotated[str, typer.Argument(metavar="IN", help="The file to rewrite.", show_default=False)],
+    source: Annotated[
+        str, typer.Argument(metavar="IN", help="The file, or the address, to rewrite.", show_default=False)
+    ],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write.", show_default=False)],
     fields: RepackFields = "",
     chunk_bytes: ChunkBytes = DEFAULT.chunk_nbytes,
