@@ -20,7 +20,7 @@ from h5stream.advice.suggestion import batch_rows
 from h5stream.dataset import H5Dataset
 from h5stream.engine.footprint import check_budget, default_budget
 from h5stream.errors import H5StreamError, OptionError
-from h5stream.storage.remote import asked_of_stores
+from h5stream.storage.remote import Asked, asked_of_stores
 from h5stream.storage.source import identity_of
 
 MOST_FIELDS = 64  # fields that are taken for a sample where none are named
@@ -41,8 +41,7 @@ class Inspection:
 
     file: str
     file_nbytes: int
-    requests: int  # that a store was asked to open it, and for how many bytes
-    requested_nbytes: int
+    asked: Asked  # of a store, to look at it and to open its sample
     groups: tuple[RowGroup, ...]  # its datasets by number of rows, those of the sample first, then most bytes first
     left_out: int  # datasets that were not looked at
     sample: SampleCost | None  # what a batch costs
@@ -57,6 +56,7 @@ class Inspection:
         plain = {one.name: getattr(self, one.name) for one in attributes(self)}
         return plain | {
             "groups": [{"rows": rows, "datasets": [asdict(entry) for entry in held]} for rows, held in self.groups],
+            "asked": self.asked._asdict(),
             "sample": self.sample and asdict(self.sample),
             "kinds": [kind.to_dict() for kind in self.kinds],
             "advice": [asdict(one) for one in self.advice],
@@ -76,21 +76,18 @@ def inspect_file(
     """Look at a file, or at what another process listed of it, and say what its shuffled batches cost."""
     if batch_size is not None and batch_size < 1:
         raise OptionError(f"a batch has at least one row, not {batch_size}")
-    before = asked_of_stores()
-    listing = listing or list_file(path, most=MOST_DATASETS, allow_external=allow_external)
+    before, listing = asked_of_stores(), listing or list_file(path, most=MOST_DATASETS, allow_external=allow_external)
     entries, by_path = listing.entries, {entry.path: entry for entry in listing.entries}
     kinds = proposals_of(path, listing, allow_external=allow_external)
     chosen_by, names = _choose_fields(path, by_path, fields, kinds, allow_external)
     forms = {name: form_of(by_path[name]) if name in by_path and not fields else quoted(name) for name in names}
     budget = default_budget(allowance.memory_total_bytes()) if memory_budget is None else check_budget(memory_budget)
     apart = any(kind.lines and not kind.rows and kind.key != "single_values" for kind in kinds)
-    opened = asked_of_stores()
     sample, advice, lines, no_sample = None, tuple[Advice, ...](), Lines(), _NOT_ROWS if apart else _NO_ROWS
     try:
         if names:
             wanted = [fields_from_text(form) for form in forms.values()]
             dataset = H5Dataset(path, wanted, allow_external=allow_external)
-            opened = asked_of_stores()
             sample, advice = cost_sample(
                 dataset,
                 entries,
@@ -104,17 +101,15 @@ def inspect_file(
         if fields:
             raise
         no_sample = str(error)
+    asked = asked_of_stores(before)
     # Of fields that nobody named, only a program that was tried and is right.
     if sample and (fields or not tried(path, forms, allow_external=allow_external)[0]):
-        small = memory_budget is not None or any(one.key == "budget_too_small" for one in advice)
-        options = [f"memory_budget={sample.memory_budget}"] * small + ["allow_external=True"] * allow_external
-        lines = loader_lines(path, forms, sample.batch_rows, options=options)
+        lines = _program(path, forms, sample, advice, named=memory_budget is not None, allow_external=allow_external)
     ours = {d.path for d in sample.datasets} if sample else set()
     return Inspection(
         file=path,
         file_nbytes=identity_of(path).size,
-        requests=opened[0] - before[0],
-        requested_nbytes=opened[1] - before[1],
+        asked=asked,
         groups=_by_rows(entries, ours),
         left_out=listing.left_out,
         sample=sample,
@@ -124,6 +119,14 @@ def inspect_file(
         advice=advice,
         repack_command=repack_command(path, advice, ours, entries),
     )
+
+
+def _program(
+    path: str, forms: Any, sample: SampleCost, advice: Sequence[Advice], *, named: bool, allow_external: bool
+) -> Lines:
+    small = named or any(one.key == "budget_too_small" for one in advice)
+    options = [f"memory_budget={sample.memory_budget}"] * small + ["allow_external=True"] * allow_external
+    return loader_lines(path, forms, sample.batch_rows, options=options)
 
 
 def _choose_fields(

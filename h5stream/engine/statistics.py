@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from h5stream.notebook import ShownAsText
-from h5stream.storage.remote import asked_of_stores
+from h5stream.storage.remote import Asked, asked_of_stores
 from h5stream.units import text_of_bytes
 
 LEAST_TOLD = 0.01
@@ -346,7 +346,7 @@ class RunCounters:
     def __init__(self, *, threads: int, ready_limit: int, row_nbytes: int) -> None:
         self._threads, self._ready_limit, self._row_nbytes = max(1, threads), ready_limit, row_nbytes
         self._created, self._asked_before = clock(), asked_of_stores()
-        self._asked_until: tuple[int, int] | None = None
+        self._asked: Asked | None = None  # until the end
         self._began: int | None = None
         self._first: int | None = None
         self._ended: int | None = None
@@ -390,7 +390,7 @@ class RunCounters:
     def end(self) -> None:
         """Note that the iteration is over; only the first call counts."""
         if self._ended is None:
-            self._ended, self._asked_until = clock(), asked_of_stores()
+            self._ended, self._asked = clock(), asked_of_stores(self._asked_before)
 
     def asked(self, ready: int) -> int:
         """Note how many batches are ready when one is asked for, and return the moment."""
@@ -424,7 +424,7 @@ class RunCounters:
         began = now if self._began is None else self._began
         # Copying a deque runs no Python code, so that no thread can change it meanwhile.
         waits = sorted(self._waits.copy())
-        asks, until = max(1, self._asks), self._asked_until or asked_of_stores()
+        asks, asked = max(1, self._asks), self._asked or asked_of_stores(self._asked_before)
         totals: dict[str, Any] = dict(zip(_NAMES, self.totals(), strict=True))
         return LoaderStatistics(
             rows=self._rows,
@@ -438,8 +438,8 @@ class RunCounters:
             delivered_bytes=self._rows * self._row_nbytes,
             **{n: total for n, total in totals.items() if not n.endswith("_ns")},
             **{f"{n[:-3]}_s": total * 1e-9 for n, total in totals.items() if n.endswith("_ns")},
-            requests=until[0] - self._asked_before[0],
-            requested_bytes=until[1] - self._asked_before[1],
+            requests=asked.requests,
+            requested_bytes=asked.nbytes,
             threads=self._threads,
             running_s=0.0 if self._began is None else (now - self._created) * 1e-9,
             ready_mean=self._ready / asks,

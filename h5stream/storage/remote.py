@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from h5stream.errors import (
     MissingExtraError,
@@ -63,18 +63,28 @@ _TICK_S = 0.1
 """Between two looks at whether a read is to stop."""
 
 _options: contextvars.ContextVar[Any] = contextvars.ContextVar("storage_options", default=None)
-_asked_lock, _asked = threading.Lock(), [0, 0]
 
 
-def asked_of_stores() -> tuple[int, int]:
-    """Return how many requests this process has made of stores, and for how many bytes."""
-    with _asked_lock:
-        return _asked[0], _asked[1]
+class Asked(NamedTuple):
+    """What was asked of stores."""
+
+    requests: int = 0
+    nbytes: int = 0
+
+
+_NOTHING = Asked()
+_asked_lock, _asked = threading.Lock(), [_NOTHING]
+
+
+def asked_of_stores(before: Asked = _NOTHING) -> Asked:
+    """Return what this process has asked of stores, or what it has since."""
+    now = _asked[0]
+    return Asked(now.requests - before.requests, now.nbytes - before.nbytes)
 
 
 def _count(nbytes: int = 0) -> None:
     with _asked_lock:
-        _asked[:] = _asked[0] + 1, _asked[1] + nbytes
+        _asked[0] = Asked(_asked[0].requests + 1, _asked[0].nbytes + nbytes)
 
 
 _stores: dict[str, Any] = {}
