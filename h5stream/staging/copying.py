@@ -28,7 +28,7 @@ from h5stream import allowance
 from h5stream.errors import SourceChangedError, SourceNotFoundError, StagedFileDamagedError, StagingError
 from h5stream.space import explained
 from h5stream.staging.folder import BLOCK_BYTES, Checksum, Entry, StagingFolder
-from h5stream.storage.remote import ObjectBytes, ObjectIdentity
+from h5stream.storage.remote import ObjectBytes, ObjectIdentity, stop_asked
 from h5stream.storage.source import ByteSource, FileIdentity
 
 # What is read at a time stays in the processor's cache, so that both hashes and reading back cost nothing that can be
@@ -133,6 +133,7 @@ class ParallelCopy:
 
     def _copy(self, job: CopyJob, start: int) -> Finished | None:
         """Copy a block; return the file if that was the last one."""
+        stop_asked.set(self._stop.is_set)
         with explained(job.source.path, job.folder.path, "copied", job.source.size), _opened(job) as (source, target):
             digest = self._copy_block(job, source, target, range(start, min(start + BLOCK_BYTES, job.source.size)))
             with self._lock:
@@ -145,7 +146,7 @@ class ParallelCopy:
         read, back, at = xxhash.xxh3_128(), xxhash.xxh3_128(), span.start
         request, together = PIECE_BYTES, PIECE_BYTES
         if isinstance(source, ObjectBytes):
-            source.stop, request, together = self._stop, REQUEST_BYTES, REQUEST_BYTES * REQUESTS
+            request, together = REQUEST_BYTES, REQUEST_BYTES * REQUESTS
         given, got = (memoryview(mmap.mmap(-1, size)) for size in (together, PIECE_BYTES))  # on page boundaries
         while at < span.stop:
             there = given[: span.stop - at]
@@ -195,9 +196,12 @@ def read_back(target: int, space: memoryview, at: int) -> memoryview:
 @contextlib.contextmanager
 def _opened(job: CopyJob) -> Iterator[tuple[ByteSource, int]]:
     with contextlib.ExitStack() as opened:
-        if isinstance(job.source, FileIdentity):  # each request says which object it means
+        source: ByteSource
+        if isinstance(job.source, ObjectIdentity):  # each request says which object it means
+            source = ObjectBytes(job.source)
+        else:
             check_source(job)
-        source = job.source.open()
+            source = job.source.open()
         opened.callback(source.close)
         target = open_part(job)
         opened.callback(os.close, target)

@@ -18,7 +18,7 @@ import os
 import re
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -59,8 +59,11 @@ _RETRIES = {
 _CLIENT = {"timeout": timedelta(seconds=30), "connect_timeout": timedelta(seconds=10)}
 """How long a request may take, and how often it is repeated where a store says that it is busy."""
 
-_TICK_S = 0.1
-"""Between two looks at whether a read is to stop."""
+_STOP_S = 0.1
+"""How often who waits for a request looks whether it is to stop."""
+
+stop_asked: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar("stop_asked", default=lambda: False)
+"""What tells a thread that nobody needs what it reads any more."""
 
 _options: contextvars.ContextVar[Any] = contextvars.ContextVar("storage_options", default=None)
 
@@ -243,7 +246,7 @@ class ObjectIdentity:
 
     def now(self) -> ObjectIdentity:
         """Ask the store what the object is by now."""
-        source = self.open()
+        source = ObjectBytes(self)
 
         async def head() -> Any:
             return await _obstore().head_async(source._store, source._path)
@@ -296,7 +299,6 @@ class ObjectBytes:
 
     gap_nbytes = GAP_NBYTES
     has_descriptor = False
-    stop: threading.Event | None = None  # ends reads that wait, where it is given
 
     def __init__(self, identity: ObjectIdentity) -> None:
         self.identity = identity
@@ -323,13 +325,8 @@ class ObjectBytes:
         """Fill each target with the bytes that start at its offset; several are asked for beside one another."""
         wanted = [(offset, target) for offset, target in zip(offsets, targets, strict=True) if target.nbytes]
         with _told(self.identity.path, "reading"):
-            if len(wanted) == 1 and self.stop is None:
-                ((offset, target),) = wanted
-                found = _obstore().get(self._store, self._path, options=self._asked(offset, target.nbytes))
-                self._take(offset, target, found.bytes())
-                return
             for low in range(0, len(wanted), 8 * CONCURRENCY):
-                _loop().run(self._read_together(wanted[low : low + 8 * CONCURRENCY]), self.stop)
+                _loop().run(self._read_together(wanted[low : low + 8 * CONCURRENCY]))
 
     async def _read_together(self, wanted: list[tuple[int, memoryview]]) -> None:
         room = asyncio.Semaphore(CONCURRENCY)
@@ -366,13 +363,13 @@ class _Loop:
         self.pid, self._loop = os.getpid(), asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="h5stream-requests", daemon=True).start()
 
-    def run(self, work: Any, stop: threading.Event | None = None) -> Any:
-        """Wait for work, which Ctrl-C and `stop` cancel."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+    def run(self, work: Any) -> Any:
+        """Return what came of some work; what ends the wait (Ctrl-C) cancels it."""
+        future, stopped = asyncio.run_coroutine_threadsafe(work, self._loop), stop_asked.get()
         try:
-            while stop is not None and wait([future], _TICK_S).not_done:
-                if stop.is_set():
-                    future.cancel()
+            while not wait([future], _STOP_S).done:
+                if stopped():
+                    raise SourceError("nobody waits for these bytes any more")
             return future.result()
         finally:
             future.cancel()

@@ -102,9 +102,9 @@ def test_tens_of_ranges_are_asked_for_beside_one_another(server, ram):
             if is_first:
                 together.wait(30)
 
-    addresses = [put(server, f"{k}.bin", 2 * MIB, k) for k in range(8)]
+    addresses = [put(server, f"{k}.bin", 2 * MIB, k) for k in range(14)]
     server.fault = fault
-    assert content(stage(addresses, to=ram)) == [(server.folder / f"{k}.bin").read_bytes() for k in range(8)]
+    assert content(stage(addresses, to=ram)) == [(server.folder / f"{k}.bin").read_bytes() for k in range(14)]
     assert not together.broken
 
 
