@@ -1,7 +1,7 @@
 """A store of objects in a folder, as far away as one likes: ``python -m bench.object_server FOLDER --latency-ms 20``.
 
 It speaks HTTP with ranges and ETags, and as much of S3 as clients need to read and list (the first name of a path is
-the bucket, and nobody is asked for credentials). ``GET /-/counts`` gives the requests and bytes since it was asked last.
+the bucket, and nobody is asked for credentials). ``GET /-/counts`` gives the requests and bytes since the last one.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from h5stream.samples.ragged import DENSE, changed
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.layout import FieldLayout, SampleLayout, SparseEntry
 from h5stream.storage.nearest import did_you_mean
+from h5stream.storage.remote import ObjectIdentity
 from h5stream.storage.source import FileIdentity
 
 BATCH_NBYTES = 8 << 20
@@ -139,7 +140,7 @@ def statistics_of(
     places = [numbers.index(_numbers_of(entry)[0]) for entry in chosen.values()]
     layout = _as_stored(layout.only(numbers))
     file = layout.files[0]  # beside whose catalogues they are kept; the others are part of what they are known by
-    first = file if isinstance(file, FileIdentity) else None
+    first = file if isinstance(file, (FileIdentity, ObjectIdentity)) else None
     kept = Catalogue(first, STATISTICS, f"{', '.join(chosen)[:80]}, {_digest((layout, rows, axes))}")
     if kept.is_kept:
         try:

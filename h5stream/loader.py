@@ -105,7 +105,7 @@ class H5StreamLoader:
     allow_external : bool
         Whether links, external storage and virtual sources may lead out of the opened files.
     stage_to : path, optional
-        Copy the files there first (`h5stream.stage`) and read the copies, leased until the loader is closed or
+        Copy the files, or objects, there first (`h5stream.stage`) and read the copies, leased until it is closed or
         gone. On unfiltered copies ``window="all"`` is cheap.
     on_error : "raise" or "skip"
         What a corrupt chunk does: fail the batch that needs it, or leave its rows out, with one warning an epoch and

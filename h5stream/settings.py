@@ -24,7 +24,7 @@ from h5stream.order.users import GivenOrder, OrderFactory, Ranks
 from h5stream.ranks import DrawnSeed, checked_ranks, current_ranks, drawn_seed
 from h5stream.samples.columns import Column
 from h5stream.storage.layout import FieldLayout, SampleLayout
-from h5stream.storage.remote import READERS, is_address
+from h5stream.storage.remote import READERS
 from h5stream.units import whole_number
 from h5stream.workers.starting import checked_method
 
@@ -342,8 +342,6 @@ class Settings:
             return dataset, _nothing
         if not isinstance(self.stage_to, str | os.PathLike):
             raise OptionError(f"stage_to= takes a folder, not {self.stage_to!r}")
-        if any(is_address(identity.path) for identity in dataset.layout.files):
-            raise OptionError("stage_to= copies files, and objects in stores are read where they lie; leave it out")
         from h5stream.staging.front import stage_layout  # here, since few loaders stage
 
         layout, release = stage_layout(dataset.layout, self.stage_to)

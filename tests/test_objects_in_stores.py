@@ -25,7 +25,8 @@ ROWS = 6000
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("objects")
+    folder = tmp_path_factory.mktemp("objects") / "run"
+    folder.mkdir()
     rng = np.random.default_rng(0)
     with h5py.File(folder / "a.h5", "w") as file:
         x = rng.integers(0, 99, (ROWS, 32)).astype("f4")

@@ -30,6 +30,7 @@ from h5stream.order.quality import forecast, is_weak
 from h5stream.storage.codecs import DecodeError
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart
+from h5stream.storage.remote import is_address
 from h5stream.storage.source import LOCAL_GAP_NBYTES, SourceIdentity
 from h5stream.units import count_text, counted, names_text, text_of_bytes
 
@@ -587,7 +588,8 @@ def repack_command(path: str, advice: Sequence[Advice], paths: Collection[str], 
     if not any(one.repack for one in advice):
         return ""
     compress = "lz4" if any(entry.filters for entry in entries if entry.path in paths) else "none"
-    target = (source := PurePath(path)).with_name(f"{source.stem}.repacked{source.suffix}")
+    source = PurePath(path.rpartition("/")[2] if is_address(path) else path)
+    target = source.with_name(f"{source.stem}.repacked{source.suffix}")
     return f"h5stream repack {shlex.quote(path)} {shlex.quote(str(target))} --chunk-bytes 1MiB --compress {compress}"
 
 

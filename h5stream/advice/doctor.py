@@ -12,7 +12,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from h5stream import allowance
 from h5stream.advice.listing import MOST_DATASETS, list_file
@@ -21,6 +21,7 @@ from h5stream.errors import H5StreamError
 from h5stream.filesystem import mount_of, resident_bytes
 from h5stream.monitor.nvml import DriverFacts, driver_facts
 from h5stream.storage.plugins import StorageVersions, storage_versions
+from h5stream.storage.remote import ObjectFile, ObjectIdentity, is_address
 from h5stream.units import text_of_bytes
 
 Status = Literal["pass", "warn", "fail"]
@@ -36,6 +37,7 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 SLOW_BYTES_PER_S = 500e6
 TRIAL_BYTES, TRIAL_S = 256 << 20, 1.0
 _READ_BYTES = 4 << 20
+_RANGES, _RANGE_BYTES = 8, 1 << 20  # of an object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,22 +242,26 @@ def _numbers(version: str) -> tuple[int, ...]:
 # --- of a file -----------------------------------------------------------------------------------------------
 
 
-def examine_file(path: Path) -> list[Check]:
-    """Return the checklist of a file; only what tells so if it is no HDF5 file, or a damaged one."""
-    checks = []
-    for check in (_check_signature, _check_structure, check_filesystem, check_residency, _check_read_rate):
+def examine_file(file: Path | str) -> list[Check]:
+    """Return the checklist of a file, or an object; only what tells so if it is no HDF5 file, or a damaged one."""
+    checks: list[Check] = []
+    here: Any = (check_filesystem, check_residency, _check_read_rate)
+    path: Any = file if is_address(str(file)) else Path(file)
+    for check in (_check_signature, _check_structure, *(here if isinstance(path, Path) else [_check_store])):
         checks.append(check(path))
         if checks[-1].status == "fail":
             break
     return checks
 
 
-def _check_signature(path: Path) -> Check:
+def _check_signature(path: Path | str) -> Check:
     """Look for HDF5's signature at 0, 512, 1024, 2048 ... ("Superblock" in the file format specification)."""
     try:
-        if path.exists() and not path.is_file() and not path.is_dir():  # a pipe would be waited for
-            return judged("file", f"{path}: a pipe or a device", "name an HDF5 file", fails=True)
-        with path.open("rb") as file:
+        if isinstance(path, Path) and path.exists() and not path.is_file() and not path.is_dir():
+            return judged(
+                "file", f"{path}: a pipe or a device", "name an HDF5 file", fails=True
+            )  # it would be waited for
+        with path.open("rb") if isinstance(path, Path) else ObjectFile(ObjectIdentity.of(path)) as file:
             size, offset = file.seek(0, os.SEEK_END), 0
             while offset < size:
                 file.seek(offset)
@@ -264,12 +270,13 @@ def _check_signature(path: Path) -> Check:
                     return judged("file", f"HDF5, {text_of_bytes(size)}{block}")
                 offset = max(512, 2 * offset)
     except OSError as error:
-        return judged("file", f"{path}: {error.strerror}", "check the path and its permissions", fails=True)
+        said = f"{path}: {error.strerror}" if error.strerror else str(error)
+        return judged("file", said, "check the path and its permissions", fails=True)
     fix = "check that it is an HDF5 file and was copied whole"
     return judged("file", f"{path}: no HDF5 signature", fix, fails=True)
 
 
-def _check_structure(path: Path) -> Check:
+def _check_structure(path: Path | str) -> Check:
     """Open the file with libhdf5 and walk through it: one that was cut off, or is damaged, shows here."""
     try:
         listing = list_file(str(path), most=MOST_DATASETS, some=list)
@@ -305,6 +312,22 @@ def _check_read_rate(path: Path) -> Check:
     except OSError as error:
         fix = "check the storage; dmesg may say more"
         return judged("read rate", f"{path}: {error.strerror}", fix, fails=True)
+
+
+def _check_store(path: str) -> Check:
+    """Measure how fast some ranges come; on which disk an object lies, and what is in memory there, is not known."""
+    try:
+        source = ObjectIdentity.of(path).open()
+        count = min(_RANGES, source.identity.size // _RANGE_BYTES)
+        offsets = [k * (source.identity.size // count) for k in range(count)]
+        begin_s = time.perf_counter()
+        source.read_many(offsets, [memoryview(bytearray(_RANGE_BYTES)) for _ in offsets])
+        seconds = time.perf_counter() - begin_s
+    except H5StreamError as error:
+        return judged("store", str(error), "check the network and the credentials", fails=True)
+    rate = f": {text_of_bytes(count * _RANGE_BYTES / seconds)}/s over {count} ranges of 1 MiB" if count else ""
+    fix = f"h5stream stage {path} --to DIR, where an epoch waits for it"
+    return judged("store", f"every read crosses a network{rate}; which disk it lies on is not known", fix)
 
 
 def judge_read_rate(path: Path, rate: float, nbytes: int, direct: bool) -> Check:

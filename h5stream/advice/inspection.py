@@ -5,7 +5,6 @@ Everything is a value; `h5stream.cli.inspect` prints it, and `Inspection.to_dict
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
@@ -21,6 +20,8 @@ from h5stream.advice.suggestion import batch_rows
 from h5stream.dataset import H5Dataset
 from h5stream.engine.footprint import check_budget, default_budget
 from h5stream.errors import H5StreamError, OptionError
+from h5stream.storage.remote import Asked, asked_of_stores
+from h5stream.storage.source import identity_of
 
 MOST_FIELDS = 64  # fields that are taken for a sample where none are named
 _NOT_ROWS = "its samples are not rows of its datasets, as said above"
@@ -40,6 +41,7 @@ class Inspection:
 
     file: str
     file_nbytes: int
+    asked: Asked  # of a store, to look at it and to open its sample
     groups: tuple[RowGroup, ...]  # its datasets by number of rows, those of the sample first, then most bytes first
     left_out: int  # datasets that were not looked at
     sample: SampleCost | None  # what a batch costs
@@ -54,6 +56,7 @@ class Inspection:
         plain = {one.name: getattr(self, one.name) for one in attributes(self)}
         return plain | {
             "groups": [{"rows": rows, "datasets": [asdict(entry) for entry in held]} for rows, held in self.groups],
+            "asked": self.asked._asdict(),
             "sample": self.sample and asdict(self.sample),
             "kinds": [kind.to_dict() for kind in self.kinds],
             "advice": [asdict(one) for one in self.advice],
@@ -73,7 +76,7 @@ def inspect_file(
     """Look at a file, or at what another process listed of it, and say what its shuffled batches cost."""
     if batch_size is not None and batch_size < 1:
         raise OptionError(f"a batch has at least one row, not {batch_size}")
-    listing = listing or list_file(path, most=MOST_DATASETS, allow_external=allow_external)
+    before, listing = asked_of_stores(), listing or list_file(path, most=MOST_DATASETS, allow_external=allow_external)
     entries, by_path = listing.entries, {entry.path: entry for entry in listing.entries}
     kinds = proposals_of(path, listing, allow_external=allow_external)
     chosen_by, names = _choose_fields(path, by_path, fields, kinds, allow_external)
@@ -98,15 +101,15 @@ def inspect_file(
         if fields:
             raise
         no_sample = str(error)
+    asked = asked_of_stores(before)
     # Of fields that nobody named, only a program that was tried and is right.
     if sample and (fields or not tried(path, forms, allow_external=allow_external)[0]):
-        small = memory_budget is not None or any(one.key == "budget_too_small" for one in advice)
-        options = [f"memory_budget={sample.memory_budget}"] * small + ["allow_external=True"] * allow_external
-        lines = loader_lines(path, forms, sample.batch_rows, options=options)
+        lines = _program(path, forms, sample, advice, named=memory_budget is not None, allow_external=allow_external)
     ours = {d.path for d in sample.datasets} if sample else set()
     return Inspection(
         file=path,
-        file_nbytes=os.path.getsize(path),
+        file_nbytes=identity_of(path).size,
+        asked=asked,
         groups=_by_rows(entries, ours),
         left_out=listing.left_out,
         sample=sample,
@@ -116,6 +119,14 @@ def inspect_file(
         advice=advice,
         repack_command=repack_command(path, advice, ours, entries),
     )
+
+
+def _program(
+    path: str, forms: Any, sample: SampleCost, advice: Sequence[Advice], *, named: bool, allow_external: bool
+) -> Lines:
+    small = named or any(one.key == "budget_too_small" for one in advice)
+    options = [f"memory_budget={sample.memory_budget}"] * small + ["allow_external=True"] * allow_external
+    return loader_lines(path, forms, sample.batch_rows, options=options)
 
 
 def _choose_fields(

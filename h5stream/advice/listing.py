@@ -34,7 +34,7 @@ from h5stream.storage.filters import pipeline_of
 from h5stream.storage.images import format_of
 from h5stream.storage.opening import open_layout
 from h5stream.storage.parts import open_hdf5
-from h5stream.storage.source import FileIdentity
+from h5stream.storage.source import identity_of
 
 REFUSED = "refused"  # h5stream does not read it; the reason says why. Stands beside `DIRECT`, `DECODED` and `VIA_H5PY`
 DAMAGED = "damaged"  # the layout of what is there and cannot be opened: a dataset, or a group with all that is in it
@@ -190,7 +190,7 @@ def list_file(
     some: Callable[[Sequence[str]], list[str]] = some_of,
 ) -> Listing:
     """List the datasets and groups that hard links lead to: all, or at most so many, and of each group `some`."""
-    FileIdentity.of(path)
+    identity_of(path)
     groups, damaged = dict[str, GroupEntry](), dict[str, str]()
 
     def chosen(where: str, group: Any, names: list[str]) -> list[str]:

@@ -25,6 +25,7 @@ from h5stream.monitor.screen import BLUE, RED, bare, figure_of_matplotlib
 from h5stream.order.chunks import longest_block
 from h5stream.order.quality import FEW_BLOCKS, is_weak
 from h5stream.profiles import Profile
+from h5stream.storage.catalogue import real_path
 
 TRIAL_S = 1.5  # seconds of a trial after its first batch: some windows of an ordinary file
 ROUNDS = 2  # how often each setting runs, in turns; the better run counts, since a neighbour only ever slows one down
@@ -288,7 +289,7 @@ def _tuning(bench: Bench) -> Tuning:
         gain=bench.gain,
         spread=spread,
         profile=Profile(
-            dataset=str(Path(bench.source).resolve()) if isinstance(bench.source, (str, Path)) else "",
+            dataset=real_path(str(bench.source)) if isinstance(bench.source, (str, Path)) else "",
             fields=names if isinstance(names, (str, tuple)) else None,  # more than names is for the program to say
             loader={
                 "shuffle": True,

@@ -111,10 +111,11 @@ def measure_naive(
     workers: int,
     seconds: float,
     row_nbytes: int,
+    starts: Sequence[int] = (),
     progress: Progress = lambda rows: None,
 ) -> Measurement:
     """Time the naive loader for at most so many seconds, rows of unfinished batches included."""
-    rival = Rival(paths, fields, batch_size, workers)
+    rival = Rival(paths, fields, batch_size, workers, starts)
     try:
         taken, told = rival.run(seconds, progress), rival.told
         rows = rival.rows

@@ -32,14 +32,18 @@ _PR_SET_PDEATHSIG = 1
 
 
 class NaiveDataset(Dataset[Any]):
-    """One row a ``__getitem__`` through h5py; files are opened lazily, members named after a colon."""
+    """One row a ``__getitem__`` through h5py; files are opened lazily, members named after a colon.
 
-    def __init__(self, path: str | Sequence[str], fields: Sequence[str]) -> None:
+    Where `starts` says where the rows of each file begin, and the last end, none is opened here: what has read an
+    object in a store cannot be forked.
+    """
+
+    def __init__(self, path: str | Sequence[str], fields: Sequence[str], starts: Sequence[int] = ()) -> None:
         self.paths = (path,) if isinstance(path, str) else tuple(path)
         self.fields = tuple(fields)
         self._columns: dict[int, list[tuple[Any, tuple[str, ...]]]] = {}
-        self._starts = [0]
-        for one in self.paths:
+        self._starts = [*starts] or [0]
+        for one in () if starts else self.paths:
             with open_file(one) as file:
                 self._starts.append(self._starts[-1] + int(file[self.fields[0].split(":")[0]].shape[0]))
 
@@ -67,11 +71,14 @@ def naive_loader(
     fields: Sequence[str],
     batch_size: int,
     workers: int,
+    starts: Sequence[int] = (),
     *,
     wrapped: Callable[[NaiveDataset], Dataset[Any]] = lambda inner: inner,
 ) -> DataLoader[Any]:
     """Return the usual loader: one row at a time, shuffled, worker processes."""
-    return DataLoader(wrapped(NaiveDataset(path, fields)), batch_size=batch_size, shuffle=True, num_workers=workers)
+    return DataLoader(
+        wrapped(NaiveDataset(path, fields, starts)), batch_size=batch_size, shuffle=True, num_workers=workers
+    )
 
 
 class RivalError(H5StreamError):
@@ -116,12 +123,14 @@ class Rival:
     # kernel kills it when its parent dies.
     """
 
-    def __init__(self, paths: Sequence[str], fields: Sequence[str], batch_size: int, workers: int) -> None:
+    def __init__(
+        self, paths: Sequence[str], fields: Sequence[str], batch_size: int, workers: int, starts: Sequence[int] = ()
+    ) -> None:
         started: Any = multiprocessing.get_context(METHOD)  # all contexts have what is made of one here
         self.told: Any = started.RawValue(_Told)
         self._rows: Any = started.RawArray(ctypes.c_int64, max(1, workers))
         self._pids: Any = started.RawArray(ctypes.c_int64, max(1, workers))
-        given = (tuple(paths), tuple(fields), batch_size, workers)
+        given = (tuple(paths), tuple(fields), batch_size, workers, tuple(starts))
         how = {"args": (given, self.told, self._rows, self._pids), "name": "h5stream-rival"}
         self._process: Any = started.Process(target=_work, **how)
         self._process.start()

@@ -93,7 +93,7 @@ def _start() -> str:
 
 
 _MORE = """
-FILE may be several, or a pattern: h5stream inspect 'day*.h5'
+FILE may be several, a pattern, or addresses: h5stream inspect 's3://b/day*.h5'
 h5stream COMMAND -h explains one; h5stream --install-completion helps to type.
 
 In Python, in place of a DataLoader:

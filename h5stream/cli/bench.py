@@ -58,8 +58,12 @@ class Report:
 
     def begin(self, given: dict[str, Any], loader: H5StreamLoader) -> None:
         """Take in, and print, what is measured."""
+        from h5stream.storage.source import FileIdentity, identity_of
+
         paths, layout, samples, window = given["dataset"], loader.dataset.layout, given["samples"], loader.window_size
-        nbytes = sum(Path(path).stat().st_size for path in paths)
+        identities = [identity_of(path) for path in paths]
+        nbytes = sum(one.size for one in identities)
+        where = "on disk" if isinstance(identities[0], FileIdentity) else "in a store"
         self.facts = {
             "file": paths[0] if len(paths) == 1 else paths,
             "file_bytes": nbytes,
@@ -76,7 +80,7 @@ class Report:
             prose(
                 self.console,
                 f"{options.named(paths)}: {layout.samples:,} {'rows' if samples is None else 'samples'} of "
-                f"{text_of_bytes(layout.row_nbytes)}, {text_of_bytes(nbytes)} on disk; shuffled batches of "
+                f"{text_of_bytes(layout.row_nbytes)}, {text_of_bytes(nbytes)} {where}; shuffled batches of "
                 f"{loader.batch_size:,} rows, {loader.num_workers} thread(s), windows of {window.window_rows:,} rows",
             )
             notes(self.console, filter(None, [window.notice]), set())
@@ -117,6 +121,7 @@ def bench_command(
         float, typer.Option("--seconds", min=0.1, help="Longest time of each loader, and of the comparison.")
     ] = 10.0,
     check: Annotated[bool, options.flag("", "Compare the rows with h5py.")] = True,
+    anonymous: options.Anonymous = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Stream shuffled epochs, then time the naive DataLoader, and compare the rows with h5py.
@@ -196,7 +201,8 @@ def _measure(report: Report, given: dict[str, Any], seconds: float, check: bool,
         if given["samples"] is not None:
             report.naive_failed = "naive was not measured, and h5py not compared with: both know rows only"
             return names
-        how = {"batch_size": given["batch_size"], "workers": report.workers, "row_nbytes": layout.row_nbytes}
+        how: dict[str, Any] = {"workers": report.workers, "row_nbytes": layout.row_nbytes, "starts": layout.file_starts}
+        how["batch_size"] = given["batch_size"]
         try:
             with progress("naive", layout.rows) as show:
                 naive = measure.measure_naive(given["dataset"], names, seconds=seconds, progress=show, **how)

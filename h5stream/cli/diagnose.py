@@ -35,6 +35,7 @@ def diagnose_command(
     memory_budget: options.MemoryBudget = None,
     samples: options.Samples = "",
     seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Time of each of the three runs.")] = 5.0,
+    anonymous: options.Anonymous = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure the loader of the files alone, and with a step that takes so long, and name what limits the two.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Column
 from rich.text import Text
 
-from h5stream.cli.options import AsJson, files_argument, files_of
+from h5stream.cli.options import Anonymous, AsJson, files_argument, files_of
 from h5stream.cli.showing import print_json, safe_console, table
 
 _MARKS = {"pass": ("✓ pass", "green"), "warn": ("! warn", "yellow"), "fail": ("✗ fail", "bold red")}
@@ -18,6 +17,7 @@ _MARKS = {"pass": ("✓ pass", "green"), "warn": ("! warn", "yellow"), "fail": (
 
 def doctor_command(
     files: Annotated[list[str] | None, files_argument("HDF5 files, or patterns, to look at as well.")] = None,
+    anonymous: Anonymous = False,
     as_json: AsJson = False,
 ) -> None:
     """Check this machine, and how the files lie on it; exit with status 1 if something fails."""
@@ -26,7 +26,7 @@ def doctor_command(
 
     checks = examine_machine()
     for path in paths:
-        checks += examine_file(Path(path))
+        checks += examine_file(path)
     if as_json:
         print_json({"worst": worst(checks), "checks": [asdict(check) for check in checks]})
     else:

@@ -23,6 +23,7 @@ def inspect_command(
     ] = False,
     catalogue: Annotated[bool, options.flag("--catalogue", "Show what is kept of the files' objects.")] = False,
     forget: Annotated[bool, options.flag("--forget", "Drop what is kept of the files' objects.")] = False,
+    anonymous: options.Anonymous = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Show a file's datasets, what a shuffled batch costs, and advice. Nothing is changed.

@@ -317,6 +317,8 @@ def print_all(console: Console, found: Inspection, *, everything: bool, one_of_m
     """Print everything that was found about a file; of one of many that are alike, what is in it."""
     count = sum(len(group.datasets) for group in found.groups) + found.left_out
     facts = f"{text_of_bytes(found.file_nbytes)}, {counted(count, 'dataset')}"
+    if found.asked.requests:
+        facts += f", opened with {counted(found.asked.requests, 'request')}, {text_of_bytes(found.asked.nbytes)}"
     apart = "  " if len(found.file) + len(facts) + 2 <= console.width else "\n"
     console.print(Text.assemble((found.file, "bold"), f"{apart}{facts}"), soft_wrap=True)
     sample, printed = found.sample, printed_of(found.kinds, has_rows=found.sample is not None)

@@ -60,7 +60,16 @@ def words(name: str, text: str, metavar: str = "TEXT") -> Any:
     return typer.Option(name, metavar=metavar, help=text, show_default=False)
 
 
-Files = Annotated[list[str], files_argument("HDF5 files, or patterns such as 'day*.h5'; one after the other.")]
+def _without_credentials(wanted: bool) -> bool:
+    """Say so in the environment, which processes that help have as well."""
+    if wanted:
+        os.environ.update({f"{whose}_SKIP_SIGNATURE": "true" for whose in ("AWS", "GOOGLE", "AZURE")})
+    return wanted
+
+
+Files = Annotated[
+    list[str], files_argument("HDF5 files, addresses (s3://...), or patterns such as 'day*.h5'; one after the other.")
+]
 Fields = Annotated[
     str,
     words(
@@ -79,6 +88,12 @@ Window = Annotated[
     str, typer.Option("--window", metavar="ROWS", help="Rows shuffled with one another, 'auto' or 'all'.")
 ]
 MemoryBudget = Annotated[int | None, nbytes("--memory-budget", "Memory that the loader may take, such as 4GiB.")]
+Anonymous = Annotated[
+    bool,
+    typer.Option(
+        "--anonymous", callback=_without_credentials, help="Ask stores without credentials: public buckets.", metavar=""
+    ),
+]
 AsJson = Annotated[bool, flag("--json", "Print the figures as JSON.")]
 
 
@@ -135,12 +150,11 @@ def listed_names(text: str) -> list[str] | None:
 def files_of(given: list[str]) -> list[str]:
     """Return the readable files that paths and patterns name; a typing error is told before torch is imported."""
     from h5stream.storage.given import paths_of
-    from h5stream.storage.source import FileIdentity, not_permitted
+    from h5stream.storage.source import FileIdentity, identities_of, not_permitted
 
     paths = [path for one in given for path in paths_of(one, None)]
-    for path in paths:
-        FileIdentity.of(path)
-        if not os.access(path, os.R_OK):
+    for path, identity in zip(paths, identities_of(paths), strict=True):
+        if isinstance(identity, FileIdentity) and not os.access(path, os.R_OK):
             raise not_permitted(path)
     return paths
 

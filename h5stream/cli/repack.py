@@ -39,7 +39,9 @@ def recipe_of(fields: str, chunk_bytes: int, **asked: Any) -> Recipe:
 
 
 def repack_command(
-    source: Annotated[Path, typer.Argument(metavar="IN", help="The file to rewrite.", show_default=False)],
+    source: Annotated[
+        str, typer.Argument(metavar="IN", help="The file, or the address, to rewrite.", show_default=False)
+    ],
     target: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write.", show_default=False)],
     fields: RepackFields = "",
     chunk_bytes: ChunkBytes = DEFAULT.chunk_nbytes,
@@ -48,13 +50,14 @@ def repack_command(
     shuffle_rows: ShuffleRows = None,
     overwrite: Annotated[bool, options.flag("--overwrite", "Replace OUT if it exists.")] = False,
     measure: Annotated[bool, options.flag("", "Stream both files afterwards and compare the rates.")] = True,
+    anonymous: options.Anonymous = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Rewrite IN as OUT in chunks that stream well; everything else in it is kept, and every row is verified."""
-    given = options.files_of([str(source)])
+    given = options.files_of([source])
     if len(given) > 1:
         raise OptionError(
-            f"repack writes one file, and {str(source)!r} names {len(given)}; to rewrite several into a folder: "
+            f"repack writes one file, and {source!r} names {len(given)}; to rewrite several into a folder: "
             "h5stream stage FILES --to DIR --repack"
         )
     if not target.exists():

@@ -31,7 +31,9 @@ def _folder(name: str, text: str) -> Any:
 def stage_command(
     files: Annotated[
         list[str] | None,
-        options.files_argument("Files, or patterns such as 'day*.h5', to copy; with --remove, the copies to delete."),
+        options.files_argument(
+            "Files, addresses or patterns ('s3://b/*.h5') to copy; with --remove, copies to delete."
+        ),
     ] = None,
     to: Annotated[Path | None, _folder("--to", "Copy FILES to this folder.")] = None,
     list_: Annotated[Path | None, _folder("--list", "Show what is staged in DIR.")] = None,
@@ -49,6 +51,7 @@ def stage_command(
     contiguous: Contiguous = False,
     shuffle_rows: ShuffleRows = None,
     fields: RepackFields = "",
+    anonymous: options.Anonymous = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Copy FILES to faster storage (a RAM disk, an NVMe), verified; list, verify and remove the copies.

@@ -32,6 +32,7 @@ def statistics_command(
         ),
     ] = "",
     samples: options.Samples = "",
+    anonymous: options.Anonymous = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Find mean, standard deviation, extremes, NaNs and counts of values, in one pass over the files.

@@ -80,6 +80,7 @@ def suggest_command(
     validation: Annotated[
         Literal["half", "twice"], typer.Option("--validation", help="Rule for the validation batch.")
     ] = "half",
+    anonymous: options.Anonymous = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Suggest batch size, reader threads, memory and more, with the arithmetic. Nothing is applied."""

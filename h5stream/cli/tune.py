@@ -32,6 +32,7 @@ def tune_command(
     seconds: Annotated[float, typer.Option("--seconds", help="Time of each trial; there are some thirty.")] = 1.5,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the curve into this image.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Write the best setting into this TOML profile.")] = None,
+    anonymous: options.Anonymous = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Measure shuffled epochs with other threads and windows; print the curve and the best setting.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from h5stream.notebook import ShownAsText
+from h5stream.storage.remote import Asked, asked_of_stores
 from h5stream.units import text_of_bytes
 
 LEAST_TOLD = 0.01
@@ -48,6 +49,9 @@ class LoaderStatistics(ShownAsText):
         Bytes fetched from files, and calls that did. Few bytes a read: many small chunks, or scattered rows.
     decoded_bytes, chunks : int
         Bytes and number of the chunks that were decoded; where nothing has to be, of the reads that were used.
+    requests, requested_bytes : int
+        Requests that this process made of object stores meanwhile, this loader's or not, and bytes that it asked for.
+        Few bytes a request: small chunks that lie scattered; `stage_to` copies whole objects.
     h5py_bytes : int
         Bytes of rows that came through h5py, under its lock. High: `h5stream inspect` says why.
     memory_bytes : int
@@ -98,6 +102,8 @@ class LoaderStatistics(ShownAsText):
     reads: int = 0
     decoded_bytes: int = 0
     chunks: int = 0
+    requests: int = 0
+    requested_bytes: int = 0
     h5py_bytes: int = 0
     memory_bytes: int = 0
     threads: int = 1
@@ -208,6 +214,7 @@ class LoaderStatistics(ShownAsText):
         amplification = self.read_amplification
         transformed = self.transform_s / self.elapsed_s if self.elapsed_s else 0.0
         transform = f"tensors, batch_transform and collate_fn: {self.transform_s:.2f} s, {transformed:.0%} of the time"
+        asked = f"object stores: {self.requests:,} requests for {text_of_bytes(self.requested_bytes)}"
         skipped = f"{self.skipped_rows:,} rows skipped: {len(self.skipped_chunks)} corrupt chunk(s)"
         return "\n".join(
             (
@@ -224,6 +231,7 @@ class LoaderStatistics(ShownAsText):
                 f"idle {self.idle:.0%}; copy {self.copy_busy:.0%}",
                 f"ready when asked: {self.ready_mean:.1f} of at most {self.ready_limit}; "
                 f"{self.starved_share:.0%} of the batches were not",
+                *([asked] if self.requests else []),
                 *([transform] if transformed >= LEAST_TOLD else []),
                 *([skipped] if self.skipped_rows else []),
             )
@@ -342,7 +350,8 @@ class RunCounters:
 
     def __init__(self, *, threads: int, ready_limit: int, row_nbytes: int) -> None:
         self._threads, self._ready_limit, self._row_nbytes = max(1, threads), ready_limit, row_nbytes
-        self._created = clock()
+        self._created, self._asked_before = clock(), asked_of_stores()
+        self._asked: Asked | None = None  # until the end
         self._began: int | None = None
         self._first: int | None = None
         self._ended: int | None = None
@@ -386,7 +395,7 @@ class RunCounters:
     def end(self) -> None:
         """Note that the iteration is over; only the first call counts."""
         if self._ended is None:
-            self._ended = clock()
+            self._ended, self._asked = clock(), asked_of_stores(self._asked_before)
 
     def asked(self, ready: int) -> int:
         """Note how many batches are ready when one is asked for, and return the moment."""
@@ -420,7 +429,7 @@ class RunCounters:
         began = now if self._began is None else self._began
         # Copying a deque runs no Python code, so that no thread can change it meanwhile.
         waits = sorted(self._waits.copy())
-        asks = max(1, self._asks)
+        asks, asked = max(1, self._asks), self._asked or asked_of_stores(self._asked_before)
         totals: dict[str, Any] = dict(zip(_NAMES, self.totals(), strict=True))
         return LoaderStatistics(
             rows=self._rows,
@@ -434,6 +443,8 @@ class RunCounters:
             delivered_bytes=self._rows * self._row_nbytes,
             **{n: total for n, total in totals.items() if not n.endswith("_ns")},
             **{f"{n[:-3]}_s": total * 1e-9 for n, total in totals.items() if n.endswith("_ns")},
+            requests=asked.requests,
+            requested_bytes=asked.nbytes,
             threads=self._threads,
             running_s=0.0 if self._began is None else (now - self._created) * 1e-9,
             ready_mean=self._ready / asks,

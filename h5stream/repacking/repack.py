@@ -40,7 +40,9 @@ from h5stream.repacking.survey import RawDataset, RewritePlan, plan_rewrite
 from h5stream.repacking.verify import verify
 from h5stream.repacking.writer import NewFile, encode, filters_for, rebuilding
 from h5stream.space import check_fits, explained, measure
-from h5stream.storage.source import FileIdentity
+from h5stream.storage.given import checked_path
+from h5stream.storage.remote import is_address
+from h5stream.storage.source import absolute, identity_of
 
 PathLike = str | os.PathLike[str]
 
@@ -76,7 +78,7 @@ RepackProgressCallback = Callable[[RepackProgress], None]
 class RepackResult:
     """What one `repack` did."""
 
-    source: Path
+    source: Path | str
     """What was rewritten."""
     target: Path
     """The new file."""
@@ -121,7 +123,7 @@ def repack(
     Parameters
     ----------
     source, target : path
-        The file, and the one to write.
+        The file, which may be the address of an object in a store, and the one to write.
     fields : str or sequence of str, optional
         The datasets to rewrite, by path; by default all that can be. The others are copied as they are.
     chunk_nbytes : int
@@ -178,9 +180,9 @@ def repack(
 
 def plan_repack(source: PathLike, target: PathLike, recipe: Recipe, *, overwrite: bool) -> RewritePlan:
     """Decide what becomes of each dataset; refuse a target that may not be written or does not fit."""
-    old, new = _absolute(source), _absolute(target)
+    old, new = absolute(checked_path(source)), _absolute(target)
     check_target(old, new, overwrite=overwrite)
-    plan = plan_rewrite(str(old), recipe)
+    plan = plan_rewrite(old, recipe)
     check_fits(measure(new.parent), [(plan.source, plan.estimated_nbytes)])
     return plan
 
@@ -202,7 +204,7 @@ def _absolute(path: PathLike) -> Path:
     return Path(os.path.abspath(os.path.expanduser(path)))
 
 
-def check_target(source: Path, target: Path, *, overwrite: bool) -> None:
+def check_target(source: str, target: Path, *, overwrite: bool) -> None:
     """Refuse a target that is the source, is no file, exists, or has no folder."""
     if os.path.exists(target) and os.path.exists(source) and os.path.samefile(source, target):
         raise OptionError(f"{target} is the source itself; repack writes a new file, so give it another name")
@@ -270,7 +272,7 @@ _Encoded = tuple[NDArray[np.uint8], int] | None
 
 def rewrite(plan: RewritePlan, target: Path, progress: RepackProgressCallback | None = None) -> RepackResult:
     """Write the new file over `target`, which exists, and verify it against the source, which must not change."""
-    begin, identity, order, bytes_done = time.monotonic(), FileIdentity.of(plan.source), plan.order(), 0
+    begin, identity, order, bytes_done = time.monotonic(), identity_of(plan.source), plan.order(), 0
     total = sum(each.nbytes for each in (*plan.rewritten, *plan.datasets))
 
     def tell(step: str, dataset: RawDataset, nbytes: int) -> None:
@@ -291,9 +293,9 @@ def rewrite(plan: RewritePlan, target: Path, progress: RepackProgressCallback | 
     identity.check_unchanged()
     rows = max(plan.rewritten, key=lambda each: each.nbytes).rows if plan.rewritten else 0
     return RepackResult(
-        source=Path(plan.source),
+        source=plan.source if is_address(plan.source) else Path(plan.source),
         target=target,
-        bytes_before=os.path.getsize(plan.source),
+        bytes_before=identity.size,
         bytes_after=target.stat().st_size,
         rewritten=tuple(each.path for each in plan.rewritten),
         copied=tuple((each.path, each.reason or "not among fields=") for each in plan.datasets if not each.rewritten),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -90,6 +89,7 @@ class RewritePlan:
     """What becomes of each dataset of a file."""
 
     source: str  # the file
+    source_nbytes: int
     recipe: Recipe
     datasets: tuple[RawDataset, ...]
     sample_rows: int  # length of a shuffled dataset; 0 without a shuffle
@@ -104,7 +104,7 @@ class RewritePlan:
     def estimated_nbytes(self) -> int:
         """About how many bytes the new file will take."""
         grow = [each for each in self.rewritten if self.recipe.compress == "none" and not each.is_sparse]
-        return os.path.getsize(self.source) + max(0, sum(each.nbytes - each.stored_nbytes for each in grow))
+        return self.source_nbytes + max(0, sum(each.nbytes - each.stored_nbytes for each in grow))
 
     def order(self) -> NDArray[np.int64] | None:
         """Return the rows of the source in their new order, for shuffled datasets; None without a shuffle."""
@@ -129,6 +129,7 @@ def plan_rewrite(source: str, recipe: Recipe) -> RewritePlan:
     guard, rows = Guard.for_paths((source,), allow_external=False), 0
     with open_hdf5(source) as file, contextlib.ExitStack() as linked:
         opened = OpenFile(file, 0, Files((source,)), guard, linked)
+        size = opened.identity.size
         datasets = [_raw(opened, name, dataset) for name, dataset in datasets_of(file).items()]
         chosen = {each.address for each in datasets}
         if recipe.fields is not None or recipe.shuffle_rows is not None:
@@ -150,7 +151,8 @@ def plan_rewrite(source: str, recipe: Recipe) -> RewritePlan:
         # What can be rewritten must be, where its rows move: chunk by chunk is the only way that fits memory.
         rewritten = each.layout is not None and (moves or each.address in chosen)
         decided.append(replace(each, rewritten=rewritten, shuffled=moves))
-    plan = RewritePlan(source=source, recipe=recipe, datasets=tuple(decided), sample_rows=rows, notices=())
+    about: dict[str, Any] = {"source": source, "source_nbytes": size, "recipe": recipe, "sample_rows": rows}
+    plan = RewritePlan(**about, datasets=tuple(decided), notices=())
     return replace(plan, notices=tuple(_worth_knowing(plan)))
 
 
@@ -162,7 +164,7 @@ def _worth_knowing(plan: RewritePlan) -> Iterator[str]:
         return
     filtered = [each for each in plan.rewritten if each.part.pipeline.filters and not each.is_sparse]
     undone = {each.part.pipeline.describe(): None for each in filtered if each.stored_nbytes < each.nbytes}
-    now, then = os.path.getsize(plan.source), plan.estimated_nbytes
+    now, then = plan.source_nbytes, plan.estimated_nbytes
     if undone and then > WORTH_SAYING * now:  # the default is made for reading, not for size
         yield (
             f"{', '.join(undone)} is undone and not replaced: {text_of_bytes(now)} become about {text_of_bytes(then)}; "

@@ -24,6 +24,7 @@ from h5stream.storage.codecs import DEFLATE, LZ4, SHUFFLE
 from h5stream.storage.elements import holds_reference, in_stored_byte_order, is_fixed, same
 from h5stream.storage.filters import Filter
 from h5stream.storage.handles import open_file
+from h5stream.storage.source import bytes_at, identity_of
 
 Bytes = NDArray[np.uint8]
 
@@ -317,8 +318,7 @@ def _finish(source: str, target: str, user_block: int) -> None:
     descriptor = os.open(target, os.O_RDWR | os.O_CLOEXEC)
     try:
         if user_block:
-            with open(source, "rb") as head:
-                os.pwrite(descriptor, head.read(user_block), 0)
+            os.pwrite(descriptor, bytes_at(identity_of(source), 0, user_block), 0)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

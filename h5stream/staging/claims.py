@@ -17,12 +17,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from h5stream.errors import StagingError
 from h5stream.space import check_fits, measure
 from h5stream.staging.folder import CONTROL, Entry, Files, StagingFolder
 from h5stream.staging.layout import Group, Member, prefixes
+from h5stream.storage.remote import ObjectIdentity
 from h5stream.storage.source import FileIdentity
 
 
@@ -42,7 +43,7 @@ class Claim(NamedTuple):
     """What one look at the manifest decided."""
 
     names: list[tuple[str, ...]]  # for each group, the name of each member
-    to_copy: dict[str, FileIdentity]  # what this process is to copy, by name
+    to_copy: dict[str, FileIdentity | ObjectIdentity]  # what this process is to copy, by name
     to_wait_for: list[str]  # what other processes are copying
     files: Files  # the manifest, as it was written
 
@@ -55,10 +56,19 @@ class _Standing(Enum):
     TAKEN = auto()  # something else has that name, or uses it
 
 
-def is_of(entry: Entry, source: FileIdentity, recipe: str) -> bool:
-    """Say whether a copy was made of this state of the source, and in this way."""
-    now = (source.path, source.size, source.mtime_ns, recipe)
-    return (entry.source, entry.size_bytes, entry.mtime_ns, entry.recipe) == now
+def is_of(entry: Entry, source: FileIdentity | ObjectIdentity, recipe: str) -> bool:
+    """Say whether a copy was made of this state of the source, and in this way; never of one that says no state."""
+    if isinstance(source, ObjectIdentity) and not source.etag:
+        return False
+    was = {"size_bytes": entry.size_bytes, "mtime_ns": entry.mtime_ns, "etag": entry.etag}
+    return (entry.source, was, entry.recipe) == (source.path, _state_of(source), recipe)
+
+
+def _state_of(source: FileIdentity | ObjectIdentity) -> dict[str, Any]:
+    """Return what an entry holds of a source's state."""
+    if isinstance(source, FileIdentity):
+        return {"size_bytes": source.size, "mtime_ns": source.mtime_ns, "etag": ""}
+    return {"size_bytes": source.size, "mtime_ns": 0, "etag": source.etag}
 
 
 def make_claim(folder: StagingFolder, groups: Sequence[Group], terms: Terms, tick: Callable[[], None]) -> Claim:
@@ -128,7 +138,9 @@ def _decide(folder: StagingFolder, groups: Sequence[Group], there: Files, terms:
     return claim
 
 
-def _standing(folder: StagingFolder, files: Files, name: str, source: FileIdentity, recipe: str) -> _Standing:
+def _standing(
+    folder: StagingFolder, files: Files, name: str, source: FileIdentity | ObjectIdentity, recipe: str
+) -> _Standing:
     entry = files.get(name)
     if entry is None:
         return _Standing.FREE if folder.is_free(name) else _Standing.TAKEN
@@ -158,11 +170,10 @@ def _names(group: Group, copies: Sequence[str], standing: Callable[[str, Member]
     return None if chosen is None else tuple(chosen + member.relative for member in group.members)
 
 
-def _begun(source: FileIdentity, old: Entry | None, users: Sequence[str], terms: Terms) -> Entry:
+def _begun(source: FileIdentity | ObjectIdentity, old: Entry | None, users: Sequence[str], terms: Terms) -> Entry:
     return Entry(
         source=source.path,
-        size_bytes=source.size,
-        mtime_ns=source.mtime_ns,
+        **_state_of(source),
         owner=terms.session,
         keep=terms.keep or bool(old and old.keep),
         users=_with(old, users),

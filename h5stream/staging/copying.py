@@ -20,18 +20,22 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
 from h5stream import allowance
-from h5stream.errors import SourceChangedError, StagedFileDamagedError, StagingError
+from h5stream.errors import SourceChangedError, SourceNotFoundError, StagedFileDamagedError, StagingError
 from h5stream.space import explained
 from h5stream.staging.folder import BLOCK_BYTES, Checksum, Entry, StagingFolder
-from h5stream.storage.source import FileIdentity
+from h5stream.storage.remote import ObjectBytes, ObjectIdentity, stop_asked
+from h5stream.storage.source import ByteSource, FileIdentity
 
 # What is read at a time stays in the processor's cache, so that both hashes and reading back cost nothing that can be
 # seen beside the copies through the kernel; mapping either file was slower (docs/notes-staging.md).
 PIECE_BYTES = 256 << 10
+REQUEST_BYTES, OBJECT_THREADS = 4 << 20, 32
+"""Of objects in stores: bytes of a request, and threads, each of which waits for one."""
 _LATE_START_S = 1.0
 
 
@@ -42,7 +46,7 @@ class CopyJob:
     folder: StagingFolder
     name: str  # in the folder
     entry: Entry  # what the manifest says of it, as long as it is not finished
-    source: FileIdentity  # what the source must still be when the copy is done
+    source: FileIdentity | ObjectIdentity  # what the source must still be when the copy is done
     digests: dict[int, bytes] = field(default_factory=dict)  # of the blocks that are there
 
     @property
@@ -129,6 +133,7 @@ class ParallelCopy:
 
     def _copy(self, job: CopyJob, start: int) -> Finished | None:
         """Copy a block; return the file if that was the last one."""
+        stop_asked.set(self._stop.is_set)
         with explained(job.source.path, job.folder.path, "copied", job.source.size), _opened(job) as (source, target):
             digest = self._copy_block(job, source, target, range(start, min(start + BLOCK_BYTES, job.source.size)))
             with self._lock:
@@ -136,22 +141,24 @@ class ParallelCopy:
                 is_last = len(job.digests) == len(job.blocks)
             return finish(job, target) if is_last else None
 
-    def _copy_block(self, job: CopyJob, source: int, target: int, span: range) -> bytes:
+    def _copy_block(self, job: CopyJob, source: ByteSource, target: int, span: range) -> bytes:
         """Copy some bytes, and return their hash, which what is read back must have."""
         read, back, at = xxhash.xxh3_128(), xxhash.xxh3_128(), span.start
-        given, got = (memoryview(mmap.mmap(-1, PIECE_BYTES)) for _ in range(2))  # on page boundaries
+        together = REQUEST_BYTES if isinstance(source, ObjectBytes) else PIECE_BYTES
+        given, got = (memoryview(mmap.mmap(-1, size)) for size in (together, PIECE_BYTES))  # on page boundaries
         while at < span.stop:
-            count = os.preadv(source, [given[: span.stop - at]], at)
-            if count == 0:
-                raise _changed(job, f"it ends at byte {at}, {span.stop} were expected")
-            read.update(given[:count])
-            _write(target, given[:count], at)
-            back.update(read_back(target, got[:count], at))
-            at += count
-            with self._lock:
-                self.bytes_done += count
-            if self._stop.is_set():
-                raise _StoppedError
+            there = given[: span.stop - at]
+            _read(job, source, at, there)
+            for low in range(0, len(there), PIECE_BYTES):
+                piece = there[low : low + PIECE_BYTES]
+                read.update(piece)
+                _write(target, piece, at)
+                back.update(read_back(target, got[: len(piece)], at))
+                at += len(piece)
+                with self._lock:
+                    self.bytes_done += len(piece)
+                if self._stop.is_set():
+                    raise _StoppedError
         if back.digest() != read.digest():
             raise _damaged(
                 job,
@@ -159,6 +166,15 @@ class ParallelCopy:
                 "read back; memory or storage at fault is likely",
             )
         return read.digest()
+
+
+def _read(job: CopyJob, source: ByteSource, at: int, target: memoryview) -> None:
+    """Fill memory with the bytes from one place on."""
+    try:
+        source.read_many((at,), (target,))
+    except (SourceChangedError, SourceNotFoundError) as error:
+        check_source(job)  # says what changed
+        raise _changed(job, "it was another one for a moment") from error
 
 
 def _write(target: int, piece: memoryview, at: int) -> None:
@@ -176,11 +192,15 @@ def read_back(target: int, space: memoryview, at: int) -> memoryview:
 
 
 @contextlib.contextmanager
-def _opened(job: CopyJob) -> Iterator[tuple[int, int]]:
+def _opened(job: CopyJob) -> Iterator[tuple[ByteSource, int]]:
     with contextlib.ExitStack() as opened:
-        check_source(job)
-        source = os.open(job.source.path, os.O_RDONLY | os.O_CLOEXEC)
-        opened.callback(os.close, source)
+        source: ByteSource
+        if isinstance(job.source, ObjectIdentity):  # each request says which object it means
+            source = ObjectBytes(job.source)
+        else:
+            check_source(job)
+            source = job.source.open()
+        opened.callback(source.close)
         target = open_part(job)
         opened.callback(os.close, target)
         yield source, target
@@ -207,20 +227,15 @@ def gone(job: CopyJob) -> StagingError:
     )
 
 
-def check_source(job: CopyJob) -> os.stat_result:
-    """Return what the system says of a source, which must be what it was when it was looked at."""
-    was = job.source
+def check_source(job: CopyJob) -> None:
+    """Check that a source still is what it was when it was looked at."""
+    was: Any = job.source
     try:
-        now = os.stat(was.path)
-    except FileNotFoundError as error:
+        now = was.now()
+    except SourceNotFoundError as error:
         raise _changed(job, "it was removed") from error
-    if (now.st_size, now.st_mtime_ns, now.st_ino) != (was.size, was.mtime_ns, was.inode):
-        raise _changed(
-            job,
-            f"it had {was.size} bytes and modification time {was.mtime_ns} ns, now {now.st_size} bytes and "
-            f"{now.st_mtime_ns} ns{'' if now.st_ino == was.inode else ', and is another file'}",
-        )
-    return now
+    if now != was:
+        raise _changed(job, was.difference(now))
 
 
 def _changed(job: CopyJob, how: str) -> SourceChangedError:
@@ -238,9 +253,11 @@ def _damaged(job: CopyJob, how: str) -> StagedFileDamagedError:
 
 def finish(job: CopyJob, target: int, *, repacked: bool = False) -> Finished:
     """Give a copy its source's mode and time, flush it, and look at both files for the last time."""
-    facts = check_source(job)
-    os.fchmod(target, stat.S_IMODE(facts.st_mode) & 0o777)
-    os.utime(target, ns=(facts.st_atime_ns, job.source.mtime_ns))
+    if isinstance(job.source, FileIdentity):  # of an object only this user reads the copy, as its credentials may be
+        check_source(job)
+        facts = os.stat(job.source.path)
+        os.fchmod(target, stat.S_IMODE(facts.st_mode) & 0o777)
+        os.utime(target, ns=(facts.st_atime_ns, job.source.mtime_ns))
     os.fsync(target)
     # By its path: an editor that saves by rename leaves an open descriptor on the old file.
     check_source(job)

@@ -386,9 +386,9 @@ class Checksum:
 class Entry:
     """One staged file, or one that is being copied."""
 
-    source: str  # absolute path, symbolic links resolved
+    source: str  # absolute path, symbolic links resolved; or the address of an object in a store
     size_bytes: int  # of the source when it was copied
-    mtime_ns: int  # of the source when it was copied; the copy is given the same
+    mtime_ns: int  # of the source when it was copied; the copy is given the same; 0 of an object
     owner: str  # the session that made, or makes, the copy
     keep: bool  # False where the last `staged` block that uses the copy deletes it
     checksum: Checksum | None = None  # of the copy; None while it is being made
@@ -398,6 +398,7 @@ class Entry:
     users: tuple[str, ...] = ()  # sessions; one whose lock is not held any more does not count
     recipe: str = ""  # how it was repacked (`Recipe.to_text`); empty for a copy of the source's own bytes
     copy_bytes: int = -1  # size of a repacked copy, an estimate while it is being made; -1 where it is the source's
+    etag: str = ""  # of an object, when it was copied
 
     @property
     def whole(self) -> bool:
@@ -422,7 +423,7 @@ def to_json(files: Mapping[str, Entry]) -> str:
 
 
 def _listed(entry: Entry) -> dict[str, Any]:
-    flat = {name: getattr(entry, name) for name in _FIELDS}
+    flat = {name: getattr(entry, name) for name in _FIELDS if name != "etag" or entry.etag}  # 0.2 does not know it
     checksum = asdict(entry.checksum) if entry.checksum else None
     return {**flat, "state": "whole" if entry.whole else "copying", "checksum": checksum}
 

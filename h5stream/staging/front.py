@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 from h5stream.errors import OptionError, StagingError
 from h5stream.repacking.recipe import Recipe
 from h5stream.staging.claims import Terms
-from h5stream.staging.copying import default_threads
+from h5stream.staging.copying import OBJECT_THREADS, default_threads
 from h5stream.staging.folder import StagingFolder, new_session
 from h5stream.staging.run import ProgressCallback, Remaking, StagedFiles, StagingRun
+from h5stream.storage.given import paths_of
+from h5stream.storage.remote import SCHEMES, ObjectIdentity, is_address, opened_with, opening
 from h5stream.storage.source import FileIdentity
 
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ def stage(
     margin_bytes: int | None = None,
     repack: Mapping[str, Any] | None = None,
     progress: ProgressCallback | None = None,
+    storage_options: Any = None,
 ) -> StagedFiles:
     """Copy files to a folder on faster storage, verified, each of them once; return where the copies are.
 
@@ -46,15 +50,18 @@ def stage(
     Parameters
     ----------
     files : path or iterable of path
-        The files; of any format, HDF5 files are looked into for others that they need.
+        The files, addresses of objects in stores (``s3://bucket/a.h5``), or patterns of either; of any format. HDF5
+        files are looked into for others that they need; objects are not.
     to : path
         The folder, on a tmpfs or a fast disk; it is made where it is absent.
     follow : bool
-        Bring along the files that they need: external links, virtual dataset sources, external storage.
+        Bring along the files that they need: external links, virtual dataset sources, external storage. What leads
+        out of an object in a store is not found.
     lease : bool
         Protect the copies from `remove_staged` until `StagedFiles.release`, or until this process ends.
     threads : int, optional
-        Threads that copy; by default the number of processors, at least 4 and at most 8.
+        Threads that copy; by default the number of processors, at least 4 and at most 8, and 16 for objects in stores.
+        Each of those waits for up to four ranges of 1 MiB.
     margin_bytes : int, optional
         What is to stay free. By default, of memory 5 %, at least 256 MiB, and of a disk 1 %.
     repack : mapping, optional
@@ -62,6 +69,8 @@ def stage(
         defaults. A copy that was made in another way is replaced like a stale one.
     progress : callable, optional
         Called with a `StagingProgress` about ten times a second; see `ProgressCallback`.
+    storage_options : dict or store, optional
+        What opens the stores of addresses; see `H5Dataset`.
 
     Returns
     -------
@@ -73,7 +82,7 @@ def stage(
     SourceNotFoundError, SourceError
         If a file does not exist or is not a regular file.
     SourceChangedError
-        If a file changes while it is copied.
+        If a file changes while it is copied, or an object has another ETag.
     NotEnoughSpaceError
         If the copies do not fit into the folder or into memory.
     UnfollowableReferenceError
@@ -93,7 +102,8 @@ def stage(
     (b'any bytes', 1, 0)
     """
     terms = Terms(session=new_session(), hold=lease, keep=True, margin_bytes=margin_bytes)
-    return _stage(files, to, terms, follow, threads, repack, progress)
+    with opened_with(storage_options):
+        return _stage(files, to, terms, follow, threads, repack, progress)
 
 
 @contextlib.contextmanager
@@ -106,6 +116,7 @@ def staged(
     margin_bytes: int | None = None,
     repack: Mapping[str, Any] | None = None,
     progress: ProgressCallback | None = None,
+    storage_options: Any = None,
 ) -> Iterator[tuple[Path, ...]]:
     """Stage files for the time of a ``with`` block.
 
@@ -114,7 +125,7 @@ def staged(
 
     Parameters
     ----------
-    files, to, follow, threads, margin_bytes, repack, progress
+    files, to, follow, threads, margin_bytes, repack, progress, storage_options
         As for `stage`.
 
     Yields
@@ -134,7 +145,8 @@ def staged(
     (b'any bytes', False)
     """
     terms = Terms(session=new_session(), hold=True, keep=False, margin_bytes=margin_bytes)
-    result = _stage(files, to, terms, follow, threads, repack, progress)
+    with opened_with(storage_options):
+        result = _stage(files, to, terms, follow, threads, repack, progress)
     try:
         yield result.paths
     finally:
@@ -148,7 +160,8 @@ def _stage(
     follow: bool,
     threads: int | None,
     repack: Mapping[str, Any] | None,
-    progress: ProgressCallback | None,
+    progress: ProgressCallback | None = None,
+    known: Mapping[str, ObjectIdentity] | None = None,
 ) -> StagedFiles:
     if threads is not None and threads < 1:
         raise OptionError(f"threads must be at least 1, not {threads}")
@@ -157,14 +170,24 @@ def _stage(
     if repack is not None and follow:
         raise OptionError("follow=True copies files that belong together and cannot repack them; leave one of both out")
     remaking = None if repack is None else Remaking(Recipe.of(**repack))
+    if re.match(rf"{SCHEMES}:/", os.fspath(to)):
+        raise OptionError(f"{os.fspath(to)!r} is in a store, and files are staged to a folder: stores are only read")
     folder = StagingFolder.of(to)
     if folder.path.exists() and not folder.path.is_dir():
         raise StagingError(f"{folder.path} is no folder", folder=str(folder.path))
     if remaking is not None:
         terms = replace(terms, recipe=remaking.text, estimate=remaking.estimate)
-    paths = [files] if isinstance(files, str | os.PathLike) else list(files)
-    run = StagingRun(folder, terms, threads or default_threads(), progress, remaking)
-    return run.run([Path(path).expanduser() for path in paths], follow)
+    given = [files] if isinstance(files, str | os.PathLike) else files
+    paths = [path for one in given for path in paths_of(one, None)]
+    from_stores = [path for path in paths if is_address(path)]
+    if follow and from_stores:
+        raise OptionError(
+            f"follow=True (--follow) brings along what files need, and what leads out of an object in a store, here "
+            f"{from_stores[0]!r}, cannot be followed; leave it out, and name all objects"
+        )
+    opening().identities([path for path in from_stores if path not in (known or {})])  # all at once
+    usual = OBJECT_THREADS if from_stores else default_threads()
+    return StagingRun(folder, terms, threads or usual, progress, remaking).run(paths, follow, known or {})
 
 
 def stage_layout(layout: SampleLayout, to: PathLike) -> tuple[SampleLayout, Callable[[], None]]:
@@ -177,7 +200,10 @@ def stage_layout(layout: SampleLayout, to: PathLike) -> tuple[SampleLayout, Call
     _log.info("staging %d file(s) to %s", len(every), to)
     # What links lead to is among the files. Other files that those need come along only where they may be outside.
     follow = layout.allow_external and any(part.leads_on for parts in layout.datasets for part in parts)
-    staged = stage([one.path for one in every], to=to, follow=follow)
+    # Of objects in stores it is those that the layout was made of that are copied, or that lie there already.
+    known = {one.path: one for one in every if isinstance(one, ObjectIdentity)}
+    terms = Terms(session=new_session(), hold=True, keep=True, margin_bytes=None)
+    staged = _stage([one.path for one in every], to, terms, follow, None, None, known=known)
     for notice in staged.notices:
         _log.info("%s", notice)
     try:

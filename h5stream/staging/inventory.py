@@ -20,6 +20,7 @@ from h5stream.errors import StagedFileInUseError, StagingError
 from h5stream.staging.copying import combine, default_threads, digest_of_block
 from h5stream.staging.folder import Checksum, Entry, Files, StagingFolder, pids_of, sessions_of
 from h5stream.staging.run import TICK_S
+from h5stream.storage.remote import is_address
 
 PathLike = str | os.PathLike[str]
 
@@ -39,6 +40,8 @@ class StagedState(StrEnum):
     """Its copier is dead; the next `stage` or `remove_staged` deletes what there is of it."""
     CHANGED = "changed"
     """The copy was written to after it was made."""
+    IN_STORE = "in a store"
+    """The source is an object in a store, which is asked only when it is staged again."""
     MISSING = "missing"
     """Nothing, or another file, has its name."""
 
@@ -49,8 +52,8 @@ class StagedFile:
 
     path: Path
     """The copy."""
-    source: Path
-    """What it is a copy of."""
+    source: Path | str
+    """What it is a copy of: a file, or the address of an object in a store."""
     size_bytes: int
     """Its size in bytes."""
     state: StagedState
@@ -125,7 +128,7 @@ def list_staged(folder: PathLike) -> tuple[StagedFile, ...]:
     return tuple(
         StagedFile(
             path=place.copy_path(name),
-            source=Path(entry.source),
+            source=entry.source if is_address(entry.source) else Path(entry.source),
             size_bytes=entry.bytes_of_copy,
             state=_state(place, name, entry, alive),
             checksum=entry.checksum,
@@ -145,6 +148,8 @@ def _state(place: StagingFolder, name: str, entry: Entry, alive: AbstractSet[str
     intact = place.is_intact(name, entry)
     if not intact:
         return StagedState.MISSING if intact is None else StagedState.CHANGED
+    if is_address(entry.source):
+        return StagedState.IN_STORE
     try:
         facts = os.stat(entry.source)
     except OSError:

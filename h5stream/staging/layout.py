@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import posixpath
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from h5stream.errors import H5StreamError, NotHDF5Error, UnfollowableReferenceError
+from h5stream.errors import H5StreamError, NotHDF5Error, SourceError, UnfollowableReferenceError
 from h5stream.storage.external import Reference, references
+from h5stream.storage.remote import ObjectIdentity, is_address
 from h5stream.storage.source import FileIdentity, stat_of
 
 _MOST_FOLDERS = 1000  # more sources of one name, all in use at once, than anybody has
@@ -24,14 +26,14 @@ _MOST_NAMED = 10
 class Member(NamedTuple):
     """One file to be staged."""
 
-    source: FileIdentity  # what it was when it was looked at; its path has its symbolic links resolved
+    source: FileIdentity | ObjectIdentity  # when it was looked at; a path has its symbolic links resolved
     relative: str  # its place relative to the other files of its group
 
 
 class Group(NamedTuple):
     """Files that keep their places relative to one another."""
 
-    root: str  # the folder that all of them lie under
+    root: str  # the folder, or the address of one, that all of them lie under
     members: tuple[Member, ...]  # the one that was asked for first
 
 
@@ -53,11 +55,19 @@ def prefixes(group: Group) -> Iterator[str]:
         yield f"{folder}-{digest}-{number}/"
 
 
-def gather(path: Path, *, follow: bool) -> tuple[Group, list[str]]:
+def gather(path: str, *, follow: bool, known: ObjectIdentity | None = None) -> tuple[Group, list[str]]:
     """Return the group of a file: itself, and with `follow` every file that it needs, directly or not; and what to say.
 
-    A needed file that is named by an absolute path, or would not be found beside the copy, is an error.
+    A needed file that is named by an absolute path, or would not be found beside the copy, is an error. Of an object in
+    a store, whose identity may be `known`, nothing else can come along.
     """
+    if is_address(path):
+        root, name = posixpath.split(path)
+        if name in ("", ".", ".."):
+            raise SourceError(
+                f"{path!r} names a folder of a store, and no object; name the objects, or a pattern", file=path
+            )
+        return Group(root, (Member(known or ObjectIdentity.of(path), name),)), []
     main = Path(os.path.abspath(path))
     stat_of(str(main))
     places, notices = _closure(main) if follow else ([main], list(_what_stays_behind(main)))

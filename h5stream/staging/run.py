@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +34,7 @@ from h5stream.staging.claims import Claim, Terms, is_of, make_claim
 from h5stream.staging.copying import CopyJob, Finished, ParallelCopy, finish, gone, open_part
 from h5stream.staging.folder import CONTROL, StagingFolder, pids_of
 from h5stream.staging.layout import Group, gather
+from h5stream.storage.remote import ObjectIdentity, is_address
 from h5stream.storage.source import FileIdentity
 from h5stream.units import text_of_bytes
 
@@ -109,7 +110,7 @@ class Remaking:
         self._recipe, self.text = recipe, recipe.to_text()
         self._plans: dict[str, RewritePlan] = {}
 
-    def look_at(self, folder: StagingFolder, sources: Sequence[FileIdentity]) -> list[str]:
+    def look_at(self, folder: StagingFolder, sources: Sequence[FileIdentity | ObjectIdentity]) -> list[str]:
         """Plan what seems to be missing, before the folder is locked, as it may mean to read a long index.
 
         What is to be said before anything is written comes back.
@@ -171,19 +172,19 @@ class StagingRun:
             bytes_done=0, bytes_total=0, files_done=0, files_total=0, waiting_for=(), notices=()
         )
 
-    def run(self, paths: Sequence[Path], follow: bool) -> StagedFiles:
-        """Bring everything to the folder."""
+    def run(self, paths: Sequence[str], follow: bool, known: Mapping[str, ObjectIdentity]) -> StagedFiles:
+        """Bring everything to the folder; of some objects in stores it is `known` what they must be."""
         inside = os.path.realpath(self._folder.path)
-        real = {path: os.path.realpath(path) for path in paths}
+        real = {path: os.path.realpath(path) for path in paths if not is_address(path)}
         in_place = [
             path
             for path, where in real.items()
-            if where.startswith(f"{inside}/") and not where.startswith(f"{inside}/{CONTROL}/") and path.is_file()
+            if where.startswith(f"{inside}/") and not where.startswith(f"{inside}/{CONTROL}/") and os.path.isfile(path)
         ]
         wanted = [path for path in dict.fromkeys(paths) if path not in in_place]
         groups = []
         for path in wanted:
-            group, notices = gather(path, follow=follow)
+            group, notices = gather(path, follow=follow, known=known.get(path))
             groups.append(group)
             self._notices += notices
         self._notices += [f"{path} lies in the folder already" for path in in_place]
@@ -312,12 +313,12 @@ class StagingRun:
         if self._progress is not None:
             self._progress(self._now)
 
-    def _result(self, paths: Sequence[Path], names: dict[Path, tuple[str, ...]]) -> StagedFiles:
+    def _result(self, paths: Sequence[str], names: dict[str, tuple[str, ...]]) -> StagedFiles:
         where = self._folder.copy_path
         every = dict.fromkeys(name for group in names.values() for name in group)
         return StagedFiles(
             folder=self._folder.path,
-            paths=tuple(where(names[path][0]) if path in names else path.absolute() for path in paths),
+            paths=tuple(where(names[path][0]) if path in names else Path(path).absolute() for path in paths),
             followed=tuple(dict.fromkeys(where(name) for group in names.values() for name in group[1:])),
             copied=tuple(where(name) for name in every if name in self._copied),
             reused=tuple(where(name) for name in every if name not in self._copied),
@@ -348,7 +349,8 @@ def place_of(path: Path) -> Place:
 
 def _gain_notices(jobs: Sequence[CopyJob], folder: Path) -> list[str]:
     """Return why staging gains little, for at most `_MOST_SAMPLES` files at even distances."""
-    target, sampled = place_of(folder), jobs[:: -(-len(jobs) // _MOST_SAMPLES)]
+    jobs = [job for job in jobs if isinstance(job.source, FileIdentity)]  # from a store, much is gained
+    target, sampled = place_of(folder), jobs[:: -(-len(jobs) // _MOST_SAMPLES) or 1]
     lines = [
         line
         for path, size in ((Path(job.source.path), job.source.size) for job in sampled)

@@ -73,7 +73,7 @@ class Catalogue:
             self._about["files"] = identity.digest
             self._changed_ns = int(identity.mtimes.max())
         asked = _digest(json.dumps([of, fields, missing]))
-        self._path = folder / f"{_digest(_realpath(identity.path))}-{asked}.zip"
+        self._path = folder / f"{_digest(real_path(identity.path))}-{asked}.zip"
         with contextlib.suppress(*_DAMAGE):
             found, about = _read(self._path)
             if {key: about.get(key) for key in self._about} == self._about:
@@ -195,7 +195,7 @@ def forget(path: str) -> int:
 
 def _archives_of(path: str) -> list[Path]:
     folder = catalogue_folder()
-    return [] if folder is None else sorted(folder.glob(f"{_digest(_realpath(path))}-*.zip"))
+    return [] if folder is None else sorted(folder.glob(f"{_digest(real_path(path))}-*.zip"))
 
 
 def _read(path: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
@@ -220,7 +220,8 @@ def _make_room(folder: Path, nbytes: int) -> None:
             left -= size
 
 
-def _realpath(path: str) -> str:
+def real_path(path: str) -> str:
+    """Return the path behind symbolic links; an address is one."""
     return path if is_address(path) else os.path.realpath(path)
 
 

@@ -23,7 +23,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, field
 from datetime import timedelta
 from operator import itemgetter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from h5stream.errors import (
     MissingExtraError,
@@ -78,6 +78,29 @@ _STOP_S = 0.1
 
 stop_asked: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar("stop_asked", default=lambda: False)
 """What tells a thread that nobody needs what it reads any more."""
+
+
+class Asked(NamedTuple):
+    """What was asked of stores."""
+
+    requests: int = 0
+    nbytes: int = 0
+
+
+_NOTHING = Asked()
+_asked_lock, _asked = threading.Lock(), [_NOTHING]
+
+
+def asked_of_stores(before: Asked = _NOTHING) -> Asked:
+    """Return what this process has asked of stores, or what it has since."""
+    now = _asked[0]
+    return Asked(now.requests - before.requests, now.nbytes - before.nbytes)
+
+
+def _count(nbytes: int = 0) -> None:
+    with _asked_lock:
+        _asked[0] = Asked(_asked[0].requests + 1, _asked[0].nbytes + nbytes)
+
 
 _stores: dict[str, Any] = {}
 _named: dict[str, str] = {}
@@ -207,7 +230,7 @@ def _store_of(base: str, options: Any) -> str:
         client = {**_CLIENT, **given.pop("client_options", {})}
         try:
             url = f"{base}/" if base.startswith(("http", "memory")) else base
-            if base.startswith("http://"):
+            if base.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1"):
                 client["allow_http"] = True
             _stores[word] = _obstore().store.from_url(
                 url, client_options=client, retry_config=given.pop("retry_config", _RETRIES), **given
@@ -230,7 +253,7 @@ def _without_keys(error: BaseException) -> str:
     said = re.sub(r"\?[^\s\"')]*", "?...", str(error))
     said = re.sub(r"//[^/@\s]*@", "//...@", said)
     if "169.254.169.254" in said or "metadata.google" in said:  # where a machine of a cloud is asked for its own
-        return "there are no credentials; for a public bucket storage_options={'skip_signature': True}"
+        return "there are no credentials; for a public bucket storage_options={'skip_signature': True} (--anonymous)"
     return said.splitlines()[0][:300] if said else type(error).__name__
 
 
@@ -273,6 +296,15 @@ class ObjectIdentity:
         """Ask a store for the identity of an object."""
         return opening().identities([address])[0]
 
+    def now(self) -> ObjectIdentity:
+        """Ask the store what the object is by now."""
+        return _loop().run([_now(self.path, self.store)])[0]
+
+    def difference(self, now: ObjectIdentity) -> str:
+        """Say how the object differs from what it is now."""
+        grown = f"its size went from {self.size} to {now.size} bytes, and " * (self.size != now.size)
+        return f"{grown}its ETag from {self.etag} to {now.etag}"
+
     @property
     def file_sizes(self) -> tuple[int, ...]:
         """Bytes of each file: of this one."""
@@ -300,19 +332,26 @@ class ObjectIdentity:
 
 async def _identity(address: str) -> ObjectIdentity:
     """Ask a store what an object is."""
-    base, path = _parts_of(address)
+    base, _ = _parts_of(address)
     options = opening().options
     word = _named.get(address) if options is None else None
-    word = word or _store_of(base, options)
+    _named[address] = word or _store_of(base, options)
+    return await _now(address, _named[address])
+
+
+async def _now(address: str, word: str) -> ObjectIdentity:
+    base, path = _parts_of(address)
+    store = _stores[word if word in _stores else _store_of(base, None)]
+    _count()
     async with _loop().room:
         with _told(address, "asking for"):
-            found = await _obstore().head_async(_stores[word], path)
-    _named[address] = word
+            found = await _obstore().head_async(store, path)
     return ObjectIdentity(path=address, size=int(found["size"]), etag=_etag_of(found), store=word)
 
 
 def _etag_of(found: Mapping[str, Any]) -> str:
-    return str(found.get("e_tag") or found.get("last_modified") or "")
+    changed = found.get("last_modified")  # 1970 where a web server does not say
+    return str(found.get("e_tag") or (changed if changed and changed.timestamp() else ""))
 
 
 class ObjectBytes:
@@ -374,6 +413,7 @@ class ObjectBytes:
         return data
 
     def _asked(self, offset: int, nbytes: int) -> dict[str, Any]:
+        _count(nbytes)
         asked: dict[str, Any] = {"range": (offset, offset + nbytes)}
         if self.identity.etag.startswith(('"', "W/")):
             asked["if_match"] = self.identity.etag
@@ -644,6 +684,7 @@ def matches(pattern: str) -> list[str]:
     folder = re.split(r"[*?\[]", path, maxsplit=1)[0].rpartition("/")[0]
     found = []
     with _told(pattern, "listing"):
+        _count()
         for some in _obstore().list(_stores[word], prefix=folder or None):
             found += [one["path"] for one in some]
     wanted = path.split("/")

@@ -103,7 +103,7 @@ class ByteSource(Protocol):
         """Let go of what is open; a later read opens it again."""
 
 
-def identity_of(path: str) -> SourceIdentity:
+def identity_of(path: str) -> FileIdentity | ObjectIdentity:
     """Return the identity of a path, which says what kind of source its bytes come from."""
     return ObjectIdentity.of(path) if is_address(path) else FileIdentity.of(path)
 
@@ -157,8 +157,8 @@ def stat_of(path: str) -> os.stat_result:
 def no_such_file(path: str) -> SourceNotFoundError:
     """Return the error of a path that leads nowhere; it names the file beside it that may be meant."""
     if re.search(rf"(^|/){SCHEMES}:/", path):
-        said = "is the address of an object in a store, which H5Dataset and H5StreamLoader read, and nothing else yet"
-        return SourceNotFoundError(f"{path!r} {said}; copy it to a disk first", file=path)
+        said = "is the address of an object in a store without one of its slashes: give it as text, not as a Path"
+        return SourceNotFoundError(f"{path!r} {said}", file=path)
     folder, name = os.path.split(path)
     stem, end = os.path.splitext(name)
     with contextlib.suppress(OSError):
@@ -184,12 +184,23 @@ class FileIdentity:
     def of(cls, path: str) -> FileIdentity:
         """Read the identity of a path, once what this process has written to it is in it."""
         flush_written(path, opening=True)
-        return cls._now(path)
+        return cls(path=path, size=0, mtime_ns=0, inode=0).now()
 
-    @classmethod
-    def _now(cls, path: str) -> FileIdentity:
-        stat = stat_of(path)
-        return cls(path=path, size=stat.st_size, mtime_ns=stat.st_mtime_ns, inode=stat.st_ino)
+    def now(self) -> FileIdentity:
+        """Read what the path leads to by now."""
+        stat = stat_of(self.path)
+        return FileIdentity(path=self.path, size=stat.st_size, mtime_ns=stat.st_mtime_ns, inode=stat.st_ino)
+
+    def difference(self, now: FileIdentity) -> str:
+        """Say how the file differs from what it is now."""
+        parts = []
+        if self.inode != now.inode:
+            parts.append("it was replaced (another inode)")
+        if self.size != now.size:
+            parts.append(f"its size went from {self.size} to {now.size} bytes")
+        if self.mtime_ns != now.mtime_ns:
+            parts.append("its modification time moved")
+        return ", ".join(parts)
 
     @property
     def file_sizes(self) -> tuple[int, ...]:
@@ -220,28 +231,17 @@ class FileIdentity:
                 return
         try:
             flush_written(self.path, opening=False)
-            now = FileIdentity._now(self.path)
+            now = self.now()
         except SourceError as error:
             raise SourceChangedError(
                 f"{self.path!r} vanished while it was being read: {error}", file=self.path
             ) from error
         if now != self:
             raise SourceChangedError(
-                f"{self.path!r} changed while it was being read: {_difference(self, now)}. "
+                f"{self.path!r} changed while it was being read: {self.difference(now)}. "
                 "Rows read since may be mixed; open it again once its writer is done.",
                 file=self.path,
             )
-
-
-def _difference(before: FileIdentity, now: FileIdentity) -> str:
-    parts = []
-    if before.inode != now.inode:
-        parts.append("it was replaced (another inode)")
-    if before.size != now.size:
-        parts.append(f"its size went from {before.size} to {now.size} bytes")
-    if before.mtime_ns != now.mtime_ns:
-        parts.append("its modification time moved")
-    return ", ".join(parts)
 
 
 class Descriptor:

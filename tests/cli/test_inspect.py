@@ -92,7 +92,7 @@ def test_fields_and_batch_size_are_the_users(path):
 
 
 # What scripts may rely on; a key that goes away breaks them.
-KEYS = "file file_nbytes groups left_out sample no_sample kinds lines advice repack_command"
+KEYS = "file file_nbytes asked groups left_out sample no_sample kinds lines advice repack_command"
 SAMPLE_KEYS = """fields chosen_by rows row_nbytes batch_size batch_rows batch_nbytes needed_read_nbytes
 needed_decoded_nbytes naive ours datasets shuffle memory_nbytes memory_budget threads kept_rows_nbytes
 decode_rows_per_s first_batch notice naive_words our_words"""
