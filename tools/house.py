@@ -30,6 +30,7 @@ ROOMS = {
     "notebook": "whether a notebook asks",
     "dropped": "what is gone, told without code that loses a Ctrl-C",
     "compiled": "inner loops in C",
+    "executors": "jobs over many files, here or by a user's executor",
     "samples": "what a sample is: rows, sequences; pure",
     "structure": "walks over batches, whatever their structure",
     "storage": "what is on disk: fields, chunk index, filters, bytes by offset",

@@ -20,10 +20,10 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ from h5stream.engine.reader import RowReader
 from h5stream.engine.run import Run
 from h5stream.engine.slots import Slot, SlotFormat, SlotRing
 from h5stream.errors import OptionError, StagingError
+from h5stream.executors import Job, carried_out, check_executor
 from h5stream.filesystem import flush_folder, give_name, unfinished
 from h5stream.order.users import ListedOrder
 from h5stream.repacking.recipe import Recipe
@@ -98,8 +99,14 @@ class RepackResult:
     """How long it took, verification included."""
 
 
+@overload
+def repack(source: PathLike, target: PathLike, **options: Any) -> RepackResult: ...
+@overload
 def repack(
-    source: PathLike,
+    source: list[PathLike] | tuple[PathLike, ...], target: PathLike, **options: Any
+) -> tuple[RepackResult, ...]: ...
+def repack(  # type: ignore[misc]  # the options of the others stand here
+    source: PathLike | list[PathLike] | tuple[PathLike, ...],
     target: PathLike,
     *,
     fields: str | Sequence[str] | None = None,
@@ -109,7 +116,8 @@ def repack(
     shuffle_rows: int | None = None,
     overwrite: bool = False,
     progress: RepackProgressCallback | None = None,
-) -> RepackResult:
+    executor: Executor | None = None,
+) -> RepackResult | tuple[RepackResult, ...]:
     """Rewrite a file's chunks for streaming; everything else in it is kept.
 
     Datasets whose elements have a fixed size (numbers, compounds, strings of fixed length) are decoded by
@@ -121,7 +129,7 @@ def repack(
     Parameters
     ----------
     source, target : path
-        The file, and the one to write.
+        The file, and the one to write. Or a list of files, and a folder in which each of them keeps its name.
     fields : str or sequence of str, optional
         The datasets to rewrite, by path; by default all that can be. The others are copied as they are.
     chunk_nbytes : int
@@ -140,11 +148,14 @@ def repack(
         Replace a target that exists.
     progress : callable, optional
         Called with a `RepackProgress` after every chunk, in the caller's thread; what it raises ends the call.
+    executor : concurrent.futures.Executor, optional
+        What rewrites the files of a list, each in a call: a ``ProcessPoolExecutor``, or that of dask or mpi4py, whose
+        machines see the same folders. By default they are rewritten here, in turn.
 
     Returns
     -------
-    RepackResult
-        Bytes before and after, what was rewritten, and what could not be kept.
+    RepackResult or tuple of RepackResult
+        Bytes before and after, what was rewritten, and what could not be kept; for each file of a list.
 
     Raises
     ------
@@ -173,6 +184,33 @@ def repack(
     recipe = Recipe.of(
         fields=fields, chunk_nbytes=chunk_nbytes, compress=compress, contiguous=contiguous, shuffle_rows=shuffle_rows
     )
+    check_executor(executor)
+    if executor is not None and progress is not None:
+        raise OptionError("progress= hears of chunks in this process, and executor= works in others; leave one out")
+    many = isinstance(source, (list, tuple))
+    pairs = _targets(source, target, overwrite) if isinstance(source, (list, tuple)) else [(source, target)]
+    jobs = [Job(str(old), _repacked, (old, new, recipe, overwrite, progress)) for old, new in pairs]
+    results = tuple(carried_out(jobs, executor))
+    return results if many else results[0]
+
+
+def _targets(sources: Sequence[PathLike], folder: PathLike, overwrite: bool) -> list[tuple[PathLike, PathLike]]:
+    """Return each of several files and where it goes; refuse what may not be written, before anything is."""
+    if not _absolute(folder).is_dir():
+        raise StagingError(f"several files are rewritten into a folder, and there is no folder {folder}; make it first")
+    found: dict[Path, PathLike] = {}
+    for source in sources:
+        target = _absolute(folder) / _absolute(source).name
+        if target in found:
+            raise OptionError(f"{found[target]} and {source} would both be {target}; use a folder for each")
+        found[target] = source
+        check_target(_absolute(source), target, overwrite=overwrite)
+    return [(source, target) for target, source in found.items()]
+
+
+def _repacked(
+    source: PathLike, target: PathLike, recipe: Recipe, overwrite: bool, progress: RepackProgressCallback | None
+) -> RepackResult:
     return carry_out(plan_repack(source, target, recipe, overwrite=overwrite), target, overwrite, progress)
 
 

@@ -6,11 +6,13 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from h5stream.errors import OptionError, StagingError
+from h5stream.executors import check_executor
 from h5stream.repacking.recipe import Recipe
 from h5stream.staging.claims import Terms
 from h5stream.staging.copying import default_threads
@@ -36,6 +38,7 @@ def stage(
     margin_bytes: int | None = None,
     repack: Mapping[str, Any] | None = None,
     progress: ProgressCallback | None = None,
+    executor: Executor | None = None,
 ) -> StagedFiles:
     """Copy files to a folder on faster storage, verified, each of them once; return where the copies are.
 
@@ -62,6 +65,9 @@ def stage(
         defaults. A copy that was made in another way is replaced like a stale one.
     progress : callable, optional
         Called with a `StagingProgress` about ten times a second; see `ProgressCallback`.
+    executor : concurrent.futures.Executor, optional
+        What copies or rewrites the files, each in a call: a ``ProcessPoolExecutor``, or that of dask or mpi4py, whose
+        machines see the same folders. By default threads of this process copy, and files are rewritten in turn.
 
     Returns
     -------
@@ -93,7 +99,7 @@ def stage(
     (b'any bytes', 1, 0)
     """
     terms = Terms(session=new_session(), hold=lease, keep=True, margin_bytes=margin_bytes)
-    return _stage(files, to, terms, follow, threads, repack, progress)
+    return _stage(files, to, terms, follow, threads, repack, progress, executor)
 
 
 @contextlib.contextmanager
@@ -106,6 +112,7 @@ def staged(
     margin_bytes: int | None = None,
     repack: Mapping[str, Any] | None = None,
     progress: ProgressCallback | None = None,
+    executor: Executor | None = None,
 ) -> Iterator[tuple[Path, ...]]:
     """Stage files for the time of a ``with`` block.
 
@@ -114,7 +121,7 @@ def staged(
 
     Parameters
     ----------
-    files, to, follow, threads, margin_bytes, repack, progress
+    files, to, follow, threads, margin_bytes, repack, progress, executor
         As for `stage`.
 
     Yields
@@ -134,7 +141,7 @@ def staged(
     (b'any bytes', False)
     """
     terms = Terms(session=new_session(), hold=True, keep=False, margin_bytes=margin_bytes)
-    result = _stage(files, to, terms, follow, threads, repack, progress)
+    result = _stage(files, to, terms, follow, threads, repack, progress, executor)
     try:
         yield result.paths
     finally:
@@ -149,7 +156,9 @@ def _stage(
     threads: int | None,
     repack: Mapping[str, Any] | None,
     progress: ProgressCallback | None,
+    executor: Executor | None,
 ) -> StagedFiles:
+    check_executor(executor)
     if threads is not None and threads < 1:
         raise OptionError(f"threads must be at least 1, not {threads}")
     if terms.margin_bytes is not None and terms.margin_bytes < 0:
@@ -163,7 +172,7 @@ def _stage(
     if remaking is not None:
         terms = replace(terms, recipe=remaking.text, estimate=remaking.estimate)
     paths = [files] if isinstance(files, str | os.PathLike) else list(files)
-    run = StagingRun(folder, terms, threads or default_threads(), progress, remaking)
+    run = StagingRun(folder, terms, threads or default_threads(), progress, remaking, executor)
     return run.run([Path(path).expanduser() for path in paths], follow)
 
 
