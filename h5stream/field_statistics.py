@@ -5,10 +5,11 @@ from __future__ import annotations
 import collections
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from h5stream.engine.ragged import RaggedRows
 from h5stream.engine.run import ThreadEngine
 from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.errors import FieldNotFoundError, OptionError
+from h5stream.executors import Job, carried_out, check_executor
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import EpochOrder
 from h5stream.order.line import OrderSettings
@@ -41,6 +43,12 @@ BATCHES = 4
 
 PARTS = 4
 """Sums that batches are added to in turn, by threads, and merged: as many everywhere, so that they are the same."""
+
+JOB_NBYTES = 1 << 29
+"""Bytes of samples that one pass goes over, at least: they take a hundred times as long as to begin it."""
+
+MOST_JOBS = 64
+"""Passes, at most; as many with an executor as without, so that the sums are the same."""
 
 STATISTICS = "statistics"
 """What catalogues of statistics are of."""
@@ -130,9 +138,15 @@ class FieldStatistics:
 
 
 def statistics_of(
-    layout: SampleLayout, rows: NDArray[np.int64] | None, names: Any, axis: Any, blocks: Any
+    layout: SampleLayout,
+    rows: NDArray[np.int64] | None,
+    names: Any,
+    axis: Any,
+    blocks: Any,
+    executor: Executor | None,
 ) -> dict[str, FieldStatistics]:
     """Return the statistics of some fields, kept ones or of a pass over the files; see `H5Dataset.statistics`."""
+    check_executor(executor)
     chosen = _chosen(layout, names)
     axes = _axes(layout, chosen, axis)
     numbers = [number for entry in chosen.values() for number in _numbers_of(entry)]
@@ -148,7 +162,7 @@ def statistics_of(
             kept.forget()
     found_blocks: Blocks = blocks(layout)
     kept_axes = [(n, axes[name]) for name, n in zip(chosen, places, strict=True)]
-    watched = _watched(layout, rows, found_blocks, kept_axes)
+    watched = _merged(carried_out(_jobs(layout, rows, found_blocks, kept_axes), executor))
     found = {name: each.found(name, found_blocks.total_rows) for name, each in zip(chosen, watched, strict=True)}
     kept.put_texts(STATISTICS, [_to_text(one) for one in found.values()])
     kept.save(found_blocks.total_rows, 0)
@@ -242,6 +256,31 @@ def _as_stored(layout: SampleLayout) -> SampleLayout:
 # --- the pass -------------------------------------------------------------------------------------------------
 
 
+def _jobs(
+    layout: SampleLayout, rows: NDArray[np.int64] | None, blocks: Blocks, axes: Sequence[tuple[int, tuple[int, ...]]]
+) -> list[Job]:
+    """Cut the blocks of all files into passes over about as many samples each."""
+    count = max(1, min(blocks.count, MOST_JOBS, blocks.total_rows * layout.row_nbytes // JOB_NBYTES))
+    ends = np.searchsorted(blocks.edges, blocks.total_rows * np.arange(1, count) // count)
+    cuts = np.unique([0, *ends, blocks.count]).tolist()
+    jobs = []
+    for first, last in itertools.pairwise(cuts):
+        some = blocks.some(first, last)
+        samples = rows if some is blocks else some.rows
+        file = layout.files[layout.files_of(some.rows_at(some.edges[:1]))[0]].each()[0]
+        jobs.append(Job(file.path, _watched, (layout, samples, some, axes)))
+    return jobs
+
+
+def _merged(passes: Iterable[list[_Watched]]) -> list[_Watched]:
+    """Add up what several passes saw, in their order."""
+    found, *others = passes
+    for other in others:
+        for each, more in zip(found, other, strict=True):
+            each.merge(more)
+    return found
+
+
 def _watched(
     layout: SampleLayout, rows: NDArray[np.int64] | None, blocks: Blocks, axes: Sequence[tuple[int, tuple[int, ...]]]
 ) -> list[_Watched]:
@@ -261,11 +300,7 @@ def _watched(
             looking.append(threads.submit(look, parts[k % PARTS], batch, slot_format))
         for one in looking:
             one.result()
-    found = [each for _, each in parts[0]]
-    for part in parts[1:]:
-        for each, (_, other) in zip(found, part, strict=True):
-            each.merge(other)
-    return found
+    return _merged([each for _, each in part] for part in parts)
 
 
 def _batches(

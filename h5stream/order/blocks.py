@@ -56,6 +56,25 @@ class Blocks:
         """How many rows they hold together."""
         return int(self.edges[-1])
 
+    def some(self, first: int, last: int) -> Blocks:
+        """Take consecutive blocks out.
+
+        Parameters
+        ----------
+        first, last : int
+            The numbers of the first, and of the one behind the last.
+
+        Returns
+        -------
+        Blocks
+            Their rows alone; all of them where none is left out.
+        """
+        if (first, last) == (0, self.count):
+            return self
+        edges = self.edges[first : last + 1]
+        rows = self.rows_at(np.arange(edges[0], edges[-1]))
+        return Blocks(edges=edges - edges[0], rows=rows)
+
     def rows_at(self, places: Places) -> Places:
         """Look up the rows at places of the selection.
 
