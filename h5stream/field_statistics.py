@@ -294,7 +294,7 @@ def _watched(
         batch.slot.give_back()
 
     with ThreadPoolExecutor(min(PARTS, allowance.cpus()), "h5stream-statistics") as threads:
-        for k, (batch, slot_format) in enumerate(_batches(layout, rows, blocks)):
+        for k, (batch, slot_format) in enumerate(read_through(layout, rows, blocks)):
             if len(looking) == PARTS:
                 looking.popleft().result()  # the one that the same part had
             looking.append(threads.submit(look, parts[k % PARTS], batch, slot_format))
@@ -303,8 +303,8 @@ def _watched(
     return _merged([each for _, each in part] for part in parts)
 
 
-def _batches(
-    layout: SampleLayout, rows: NDArray[np.int64] | None, blocks: Blocks
+def read_through(
+    layout: SampleLayout, rows: NDArray[np.int64] | None, blocks: Blocks, threads: int | None = None
 ) -> Iterator[tuple[ReadyBatch, SlotFormat]]:
     """Read all samples, block by block, in the order in which they lie; whoever gets a batch gives its slot back."""
     budget = check_budget(default_budget(allowance.memory_total_bytes()))
@@ -315,8 +315,8 @@ def _batches(
         batch_rows=batch_rows,
         memory_budget=budget,
         most_budget=max(budget, allowance.memory_total_bytes() // 2),
-        threads=allowance.cpus(),
-        threads_asked=False,
+        threads=threads or allowance.cpus(),
+        threads_asked=threads is not None,
         shuffle=False,
     ).choose(min(blocks.total_rows, BATCHES * batch_rows))
     settings = OrderSettings(
