@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Literal, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,8 @@ from h5stream.space import check_fits, explained, measure
 from h5stream.storage.source import FileIdentity
 
 PathLike = str | os.PathLike[str]
+
+Compression = Literal["none", "lz4", "zstd", "gzip"]
 
 TOGETHER_NBYTES = 16 * 1024 * 1024
 """Decoded bytes that are read together, at least: enough for every thread to have a share."""
@@ -99,19 +101,30 @@ class RepackResult:
     """How long it took, verification included."""
 
 
+class _Options(TypedDict, total=False):
+    fields: str | Sequence[str] | None
+    chunk_nbytes: int
+    compress: Compression
+    contiguous: bool
+    shuffle_rows: int | None
+    overwrite: bool
+    progress: RepackProgressCallback | None
+    executor: Executor | None
+
+
 @overload
-def repack(source: PathLike, target: PathLike, **options: Any) -> RepackResult: ...
+def repack(source: PathLike, target: PathLike, **options: Unpack[_Options]) -> RepackResult: ...
 @overload
 def repack(
-    source: list[PathLike] | tuple[PathLike, ...], target: PathLike, **options: Any
+    source: list[PathLike] | tuple[PathLike, ...], target: PathLike, **options: Unpack[_Options]
 ) -> tuple[RepackResult, ...]: ...
-def repack(  # type: ignore[misc]  # the options of the others stand here
+def repack(
     source: PathLike | list[PathLike] | tuple[PathLike, ...],
     target: PathLike,
     *,
     fields: str | Sequence[str] | None = None,
     chunk_nbytes: int = 1024 * 1024,
-    compress: Literal["none", "lz4", "zstd", "gzip"] = "none",
+    compress: Compression = "none",
     contiguous: bool = False,
     shuffle_rows: int | None = None,
     overwrite: bool = False,
