@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, wait
 from typing import Any, NamedTuple
 
@@ -32,10 +32,10 @@ def check_executor(executor: Any) -> None:
 
 def carried_out(
     jobs: Sequence[Job], executor: Executor | None, tick: Callable[[], None] | None = None
-) -> Iterator[Any]:
+) -> Generator[Any]:
     """Yield what jobs return, in their order.
 
-    # Guarantees: at an error, at Ctrl-C, and when the caller takes no more, jobs that have not begun are cancelled.
+    # Guarantees: at an error, at Ctrl-C, and when it is closed, jobs that have not begun are cancelled.
     """
     if executor is None:
         for job in jobs:

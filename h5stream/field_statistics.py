@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import dataclasses
 import hashlib
-import itertools
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,9 +25,10 @@ from h5stream.engine.run import ThreadEngine
 from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.executors import Job, carried_out, check_executor
-from h5stream.order.blocks import Blocks
+from h5stream.order.blocks import Blocks, Stretch, blocks_in, stretches
 from h5stream.order.epoch import EpochOrder
 from h5stream.order.line import OrderSettings
+from h5stream.order.places import Places
 from h5stream.samples.ragged import DENSE, changed
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.layout import FieldLayout, SampleLayout, SparseEntry
@@ -260,15 +260,11 @@ def _jobs(
     layout: SampleLayout, rows: NDArray[np.int64] | None, blocks: Blocks, axes: Sequence[tuple[int, tuple[int, ...]]]
 ) -> list[Job]:
     """Cut the blocks of all files into passes over about as many samples each."""
-    count = max(1, min(blocks.count, MOST_JOBS, blocks.total_rows * layout.row_nbytes // JOB_NBYTES))
-    ends = np.searchsorted(blocks.edges, blocks.total_rows * np.arange(1, count) // count)
-    cuts = np.unique([0, *ends, blocks.count]).tolist()
+    parts = stretches(blocks, max(1, min(MOST_JOBS, blocks.total_rows * layout.row_nbytes // JOB_NBYTES)))
     jobs = []
-    for first, last in itertools.pairwise(cuts):
-        some = blocks.some(first, last)
-        samples = rows if some is blocks else some.rows
-        file = layout.files[layout.files_of(some.rows_at(some.edges[:1]))[0]].each()[0]
-        jobs.append(Job(file.path, _watched, (layout, samples, some, axes)))
+    for edges, chosen in parts:
+        file = layout.files[layout.files_of(edges[:1] if chosen is None else chosen[:1])[0]].each()[0]
+        jobs.append(Job(file.path, _watched, (layout, rows if len(parts) == 1 else chosen, (edges, chosen), axes)))
     return jobs
 
 
@@ -282,7 +278,7 @@ def _merged(passes: Iterable[list[_Watched]]) -> list[_Watched]:
 
 
 def _watched(
-    layout: SampleLayout, rows: NDArray[np.int64] | None, blocks: Blocks, axes: Sequence[tuple[int, tuple[int, ...]]]
+    layout: SampleLayout, rows: Places | None, stretch: Stretch, axes: Sequence[tuple[int, tuple[int, ...]]]
 ) -> list[_Watched]:
     """Let all values of fields, given by number, go by: each batch in the next of a few threads; sums are merged."""
     parts = [[(n, _Watched(layout.fields[n], kept)) for n, kept in axes] for _ in range(PARTS)]
@@ -294,7 +290,7 @@ def _watched(
         batch.slot.give_back()
 
     with ThreadPoolExecutor(min(PARTS, allowance.cpus()), "h5stream-statistics") as threads:
-        for k, (batch, slot_format) in enumerate(read_through(layout, rows, blocks)):
+        for k, (batch, slot_format) in enumerate(read_through(layout, rows, stretch)):
             if len(looking) == PARTS:
                 looking.popleft().result()  # the one that the same part had
             looking.append(threads.submit(look, parts[k % PARTS], batch, slot_format))
@@ -304,9 +300,10 @@ def _watched(
 
 
 def read_through(
-    layout: SampleLayout, rows: NDArray[np.int64] | None, blocks: Blocks, threads: int | None = None
+    layout: SampleLayout, rows: Places | None, stretch: Stretch, threads: int | None = None
 ) -> Iterator[tuple[ReadyBatch, SlotFormat]]:
-    """Read all samples, block by block, in the order in which they lie; whoever gets a batch gives its slot back."""
+    """Read samples, block by block, in the order in which they lie; whoever gets a batch gives its slot back."""
+    blocks = blocks_in(stretch)
     budget = check_budget(default_budget(allowance.memory_total_bytes()))
     batch_rows = max(1, min(blocks.total_rows, BATCH_NBYTES // max(1, layout.row_nbytes)))
     size = Sizing(

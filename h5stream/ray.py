@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -15,7 +14,7 @@ from h5stream.dataset import H5Dataset
 from h5stream.engine.assemble import Assembler
 from h5stream.errors import MissingExtraError, OptionError
 from h5stream.field_statistics import read_through
-from h5stream.order.blocks import Blocks
+from h5stream.order.blocks import Stretch, stretches
 from h5stream.storage.fields import Fields
 from h5stream.storage.layout import SampleLayout, SparseEntry
 from h5stream.structure import samples_of
@@ -98,24 +97,16 @@ def _datasource(dataset: H5Dataset) -> Any:
             self, parallelism: int, per_task_row_limit: Any = None, data_context: Any = None
         ) -> list[Any]:
             shared, tasks = ray.put(layout), []
-            wanted = np.linspace(0, blocks.total_rows, min(parallelism, blocks.count) + 1)
-            cuts = np.unique(np.searchsorted(blocks.edges, wanted)).tolist()
-            for first, last in itertools.pairwise(cuts):
-                some = blocks.some(first, last)
-                numbers = layout.files_of(some.rows_at(np.arange(some.total_rows)))
-                facts = BlockMetadata(
-                    num_rows=some.total_rows,
-                    size_bytes=some.total_rows * layout.row_nbytes,
-                    input_files=tuple(file.path for k in numbers for file in layout.files[k].each()),
-                    exec_stats=None,
-                )
-                tasks.append(ReadTask(partial(_read, shared, some), facts, per_task_row_limit=per_task_row_limit))
+            for stretch in stretches(blocks, parallelism):
+                rows = int(stretch[0][-1] - stretch[0][0])
+                facts = BlockMetadata(num_rows=rows, size_bytes=rows * layout.row_nbytes, exec_stats=None)
+                tasks.append(ReadTask(partial(_read, shared, stretch), facts, per_task_row_limit=per_task_row_limit))
             return tasks
 
     return HDF5Datasource()
 
 
-def _read(shared: Any, blocks: Blocks) -> Iterator[Any]:
+def _read(shared: Any, stretch: Stretch) -> Iterator[Any]:
     """Read some blocks, in a task: tables with a column a field."""
     import ray
     from ray.data.block import BlockAccessor
@@ -124,7 +115,7 @@ def _read(shared: Any, blocks: Blocks) -> Iterator[Any]:
     layout = replace(layout, shape=replace(layout.shape, kind="dict"))
     threads = max(1, int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
     assembler = Assembler(layout)
-    for batch, slot_format in read_through(layout, blocks.rows, blocks, threads):
+    for batch, slot_format in read_through(layout, stretch[1], stretch, threads):
         value = assembler.batch(torch.from_numpy(batch.slot.memory), slot_format, batch.rows, batch.objects)
         columns = dict(pair for name, column in value.items() for pair in _columns(name, column, batch.rows))
         yield BlockAccessor.batch_to_block(columns)

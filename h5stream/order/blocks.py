@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,25 +57,6 @@ class Blocks:
         """How many rows they hold together."""
         return int(self.edges[-1])
 
-    def some(self, first: int, last: int) -> Blocks:
-        """Take consecutive blocks out.
-
-        Parameters
-        ----------
-        first, last : int
-            The numbers of the first, and of the one behind the last.
-
-        Returns
-        -------
-        Blocks
-            Their rows alone; all of them where none is left out.
-        """
-        if (first, last) == (0, self.count):
-            return self
-        edges = self.edges[first : last + 1]
-        rows = self.rows_at(np.arange(edges[0], edges[-1]))
-        return Blocks(edges=edges - edges[0], rows=rows)
-
     def rows_at(self, places: Places) -> Places:
         """Look up the rows at places of the selection.
 
@@ -94,6 +76,26 @@ class Blocks:
         for piece in pieces(len(places)):
             rows[piece] = self.rows[places[piece]]
         return rows
+
+
+Stretch = tuple[NDArray[np.int64], Places | None]
+"""Consecutive blocks, to be sent elsewhere: their edges among all, and their rows; None where these are all between."""
+
+
+def stretches(blocks: Blocks, count: int) -> list[Stretch]:
+    """Cut blocks into so many stretches, or fewer, of about as many rows each."""
+    ends = np.searchsorted(blocks.edges, blocks.total_rows * np.arange(1, count) // count)
+    cuts = np.unique([0, *ends, blocks.count]).tolist()
+    edges = [blocks.edges[first : last + 1] for first, last in itertools.pairwise(cuts)]
+    return [(each, None if blocks.rows is None else blocks.rows[each[0] : each[-1]]) for each in edges]
+
+
+def blocks_in(stretch: Stretch) -> Blocks:
+    """Return the blocks of a stretch."""
+    edges, rows = stretch
+    if rows is None and edges[0]:
+        rows = np.arange(edges[0], edges[-1])
+    return Blocks(edges=edges - edges[0], rows=rows)
 
 
 def make_blocks(

@@ -268,10 +268,11 @@ class StagingRun:
             calls = [Job(job.source.path, self._remaking.remake, (job, self._hear)) for job in jobs]
         else:
             calls = [Job(job.source.path, _remade, (job, self._remaking.recipe)) for job in jobs]
-        for finished, notices in carried_out(calls, self._executor, self._tick):
-            self._notices += notices
-            self._publish([finished])
-            self._hear(0, files_done=self._now.files_done + 1, notices=tuple(self._notices))
+        with contextlib.closing(carried_out(calls, self._executor, self._tick)) as results:
+            for finished, notices in results:
+                self._notices += notices
+                self._publish([finished])
+                self._hear(0, files_done=self._now.files_done + 1, notices=tuple(self._notices))
 
     def _hear(self, nbytes: int, **changes: object) -> None:
         """Tell how many bytes are there, with some of a file that is not finished."""
