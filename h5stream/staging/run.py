@@ -268,11 +268,15 @@ class StagingRun:
             calls = [Job(job.source.path, self._remaking.remake, (job, self._hear)) for job in jobs]
         else:
             calls = [Job(job.source.path, _remade, (job, self._remaking.recipe)) for job in jobs]
+        done, published_at = list[Finished](), time.monotonic()
         with contextlib.closing(carried_out(calls, self._executor, self._tick)) as results:
-            for finished, notices in results:
+            for left, (finished, notices) in zip(range(len(calls) - 1, -1, -1), results, strict=True):
                 self._notices += notices
-                self._publish([finished])
-                self._hear(0, files_done=self._now.files_done + 1, notices=tuple(self._notices))
+                done.append(finished)
+                if self._remaking is not None or not left or time.monotonic() - published_at >= TICK_S:
+                    self._publish(done)
+                    self._hear(0, files_done=self._now.files_done + len(done), notices=tuple(self._notices))
+                    done, published_at = [], time.monotonic()
 
     def _hear(self, nbytes: int, **changes: object) -> None:
         """Tell how many bytes are there, with some of a file that is not finished."""
