@@ -7,8 +7,8 @@ import dataclasses
 import hashlib
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,9 +24,11 @@ from h5stream.engine.ragged import RaggedRows
 from h5stream.engine.run import ThreadEngine
 from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.errors import FieldNotFoundError, OptionError
-from h5stream.order.blocks import Blocks
+from h5stream.executors import Job, carried_out, check_executor
+from h5stream.order.blocks import Blocks, Stretch, blocks_in, stretches
 from h5stream.order.epoch import EpochOrder
 from h5stream.order.line import OrderSettings
+from h5stream.order.places import Places
 from h5stream.samples.ragged import DENSE, changed
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.layout import FieldLayout, SampleLayout, SparseEntry
@@ -42,6 +44,12 @@ BATCHES = 4
 
 PARTS = 4
 """Sums that batches are added to in turn, by threads, and merged: as many everywhere, so that they are the same."""
+
+JOB_NBYTES = 1 << 29
+"""Bytes of samples that one pass goes over, at least: they take a hundred times as long as to begin it."""
+
+MOST_JOBS = 64
+"""Passes, at most; as many with an executor as without, so that the sums are the same."""
 
 STATISTICS = "statistics"
 """What catalogues of statistics are of."""
@@ -131,9 +139,15 @@ class FieldStatistics:
 
 
 def statistics_of(
-    layout: SampleLayout, rows: NDArray[np.int64] | None, names: Any, axis: Any, blocks: Any
+    layout: SampleLayout,
+    rows: NDArray[np.int64] | None,
+    names: Any,
+    axis: Any,
+    blocks: Any,
+    executor: Executor | None,
 ) -> dict[str, FieldStatistics]:
     """Return the statistics of some fields, kept ones or of a pass over the files; see `H5Dataset.statistics`."""
+    check_executor(executor)
     chosen = _chosen(layout, names)
     axes = _axes(layout, chosen, axis)
     numbers = [number for entry in chosen.values() for number in _numbers_of(entry)]
@@ -149,7 +163,7 @@ def statistics_of(
             kept.forget()
     found_blocks: Blocks = blocks(layout)
     kept_axes = [(n, axes[name]) for name, n in zip(chosen, places, strict=True)]
-    watched = _watched(layout, rows, found_blocks, kept_axes)
+    watched = _merged(carried_out(_jobs(layout, rows, found_blocks, kept_axes), executor))
     found = {name: each.found(name, found_blocks.total_rows) for name, each in zip(chosen, watched, strict=True)}
     kept.put_texts(STATISTICS, [_to_text(one) for one in found.values()])
     kept.save(found_blocks.total_rows, 0)
@@ -243,8 +257,29 @@ def _as_stored(layout: SampleLayout) -> SampleLayout:
 # --- the pass -------------------------------------------------------------------------------------------------
 
 
-def _watched(
+def _jobs(
     layout: SampleLayout, rows: NDArray[np.int64] | None, blocks: Blocks, axes: Sequence[tuple[int, tuple[int, ...]]]
+) -> list[Job]:
+    """Cut the blocks of all files into passes over about as many samples each."""
+    parts = stretches(blocks, max(1, min(MOST_JOBS, blocks.total_rows * layout.row_nbytes // JOB_NBYTES)))
+    jobs = []
+    for edges, chosen in parts:
+        file = layout.files[layout.files_of(edges[:1] if chosen is None else chosen[:1])[0]].each()[0]
+        jobs.append(Job(file.path, _watched, (layout, rows if len(parts) == 1 else chosen, (edges, chosen), axes)))
+    return jobs
+
+
+def _merged(passes: Iterable[list[_Watched]]) -> list[_Watched]:
+    """Add up what several passes saw, in their order."""
+    found, *others = passes
+    for other in others:
+        for each, more in zip(found, other, strict=True):
+            each.merge(more)
+    return found
+
+
+def _watched(
+    layout: SampleLayout, rows: Places | None, stretch: Stretch, axes: Sequence[tuple[int, tuple[int, ...]]]
 ) -> list[_Watched]:
     """Let all values of fields, given by number, go by: each batch in the next of a few threads; sums are merged."""
     parts = [[(n, _Watched(layout.fields[n], kept)) for n, kept in axes] for _ in range(PARTS)]
@@ -256,23 +291,20 @@ def _watched(
         batch.slot.give_back()
 
     with ThreadPoolExecutor(min(PARTS, allowance.cpus()), "h5stream-statistics") as threads:
-        for k, (batch, slot_format) in enumerate(_batches(layout, rows, blocks)):
+        for k, (batch, slot_format) in enumerate(read_through(layout, rows, stretch)):
             if len(looking) == PARTS:
                 looking.popleft().result()  # the one that the same part had
             looking.append(threads.submit(look, parts[k % PARTS], batch, slot_format))
         for one in looking:
             one.result()
-    found = [each for _, each in parts[0]]
-    for part in parts[1:]:
-        for each, (_, other) in zip(found, part, strict=True):
-            each.merge(other)
-    return found
+    return _merged([each for _, each in part] for part in parts)
 
 
-def _batches(
-    layout: SampleLayout, rows: NDArray[np.int64] | None, blocks: Blocks
+def read_through(
+    layout: SampleLayout, rows: Places | None, stretch: Stretch, threads: int | None = None
 ) -> Iterator[tuple[ReadyBatch, SlotFormat]]:
-    """Read all samples, block by block, in the order in which they lie; whoever gets a batch gives its slot back."""
+    """Read samples, block by block, in the order in which they lie; whoever gets a batch gives its slot back."""
+    blocks = blocks_in(stretch)
     budget = check_budget(default_budget(allowance.memory_total_bytes()))
     batch_rows = max(1, min(blocks.total_rows, BATCH_NBYTES // max(1, layout.row_nbytes)))
     size = Sizing(
@@ -281,8 +313,8 @@ def _batches(
         batch_rows=batch_rows,
         memory_budget=budget,
         most_budget=max(budget, allowance.memory_total_bytes() // 2),
-        threads=allowance.cpus(),
-        threads_asked=False,
+        threads=threads or allowance.cpus(),
+        threads_asked=threads is not None,
         shuffle=False,
     ).choose(min(blocks.total_rows, BATCHES * batch_rows))
     settings = OrderSettings(

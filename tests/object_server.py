@@ -32,7 +32,7 @@ class ObjectServer:
         server = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+            protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
 
             def log_message(self, *_):
                 pass

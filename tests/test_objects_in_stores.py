@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from forking import in_forked_child
 from object_server import ObjectServer
+from real_servers import HTTP, s3, web
 
-from h5stream import Bounds, Field, H5Dataset, H5StreamLoader, Objects, Sequences
+from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects, Sequences
 from h5stream.errors import ExternalDataError, OptionError, SourceChangedError, SourceError, SourceNotFoundError
 
 obstore = pytest.importorskip("obstore")
@@ -35,9 +36,12 @@ def folder(tmp_path_factory):
         file.create_dataset("v", ROWS // 10, h5py.vlen_dtype("i2"))
         for k in range(ROWS // 10):
             file["v"][k] = np.arange(k % 9)
+        file["which"] = rng.permutation(ROWS)
+        file.create_dataset("volume", data=rng.integers(0, 9, (20, 24, 24)), chunks=(8, 8, 8), compression="gzip")
         for k in range(40):
             file[f"o/{k}"] = np.full((3, 2), k, "f4")
             file[f"o/{k}"].attrs["label"] = k
+        for k in range(20):
             file.create_dataset(f"e/{k}/x", data=np.full((20 + k, 4), k, "i4"), chunks=(8, 4), compression="lzf")
     return folder
 
@@ -49,11 +53,27 @@ def server(folder):
     server.close()
 
 
+@pytest.fixture(scope="module", params=["our own", "S3", "nginx"])
+def place(request, folder, tmp_path_factory):
+    """Give the address of the folder on a server."""
+    if request.param == "our own":
+        server = ObjectServer(folder)
+        yield server.url
+        server.close()
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        serve = s3(folder, patch) if request.param == "S3" else web(folder, tmp_path_factory.mktemp("nginx"))
+        with serve as address:
+            yield address
+
+
 KINDS = {
     "rows": {"fields": ["x", "y"]},
     "ragged": {"fields": {"x": Field("x", lookup=Bounds("offsets")), "v": Field("v", ragged="packed")}},
     "objects": {"fields": {"x": ".", "label": "@label"}, "samples": Objects("o/*")},
     "sequences": {"fields": "x", "samples": Sequences(8, of="e/*")},
+    "boxes": {"fields": "volume", "samples": Boxes((5, 8, 8), at="grid", stride=(5, 4, 4))},
+    "looked up": {"fields": {"x": Field("x", lookup="which"), "y": "y"}},
 }
 
 
@@ -68,10 +88,43 @@ def epoch(source, **options):
         return [plain(batch) for batch in loader]
 
 
+def loader_of(path, kind, **options):
+    dataset = H5Dataset(path, **KINDS[kind], storage_options=HTTP)
+    return H5StreamLoader(dataset, len(dataset) // 9, shuffle=True, seed=3, **options)
+
+
 @pytest.mark.parametrize("kind", KINDS)
-def test_samples_are_those_of_the_file(folder, server, kind):
-    local = epoch(H5Dataset(folder / "a.h5", **KINDS[kind]))
-    assert epoch(H5Dataset(f"{server.url}/a.h5", **KINDS[kind])) == local
+def test_samples_and_their_order_are_those_of_the_file(folder, place, kind):
+    def two_epochs(path, rank):
+        with loader_of(path, kind, rank=rank, world_size=2) as loader:
+            return [[plain(batch) for batch in loader] for _ in range(2)]
+
+    found = [two_epochs(f"{place}/a.h5", rank) for rank in range(2)]
+    assert found == [two_epochs(folder / "a.h5", rank) for rank in range(2)]
+    assert found[0] != found[1]
+    assert found[0][0] != found[0][1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_goes_on_from_the_other_kind_of_source(folder, place, kind):
+    sources = [folder / "a.h5", f"{place}/a.h5"]
+    with loader_of(sources[0], kind) as loader:
+        whole = [plain(batch) for batch in loader]
+    for first, other in (sources, sources[::-1]):
+        with loader_of(first, kind) as one, loader_of(other, kind) as rest:
+            batches = iter(one)
+            taken = [plain(next(batches)) for _ in range(4)]
+            rest.load_state_dict(one.state_dict())
+            assert taken + [plain(batch) for batch in rest] == whole
+
+
+def test_what_is_not_there_is_told(place):
+    with pytest.raises(SourceNotFoundError, match=rf"there is no object '{place}/b\.h5'"):
+        H5Dataset(f"{place}/b.h5", "x", storage_options=HTTP)
+    if place.startswith("s3"):
+        assert len(H5Dataset(f"{place}/[ab]*.h5", "x", storage_options=HTTP)) == ROWS
+        with pytest.raises(SourceNotFoundError, match="no object matches"):
+            H5Dataset(f"{place}/c*.h5", "x", storage_options=HTTP)
 
 
 def test_an_epoch_asks_for_stretches_and_not_for_chunks(server):
@@ -80,17 +133,6 @@ def test_an_epoch_asks_for_stretches_and_not_for_chunks(server):
     server.asked.clear()
     epoch(dataset)
     assert len(server.asked) < 10
-
-
-def test_a_state_goes_on_from_the_other_kind_of_source(folder, server):
-    local = H5StreamLoader(folder / "a.h5", 512, shuffle=True, seed=3, fields=["x", "y"])
-    batches = iter(local)
-    taken = [next(batches)[1].tolist() for _ in range(4)]
-    with H5StreamLoader(f"{server.url}/a.h5", 512, shuffle=True, seed=3, fields=["x", "y"]) as other:
-        other.load_state_dict(local.state_dict())
-        taken += [batch[1].tolist() for batch in other]
-    local.close()
-    assert sorted(row for batch in taken for row in batch) == list(range(ROWS))
 
 
 def test_a_pattern_lists_the_store(folder):

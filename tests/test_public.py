@@ -119,3 +119,9 @@ def test_the_name_alone_costs_no_heavy_import():
 def test_a_name_that_is_not_offered_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'h5stream' has no attribute 'load'"):
         _ = h5stream.load
+
+
+def test_without_ray_its_reader_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(h5stream.errors.MissingExtraError, match=r"pip install 'h5stream\[ray\]'"):
+        importlib.import_module("h5stream.ray").read_hdf5("a.h5", "x")

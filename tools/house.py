@@ -30,6 +30,7 @@ ROOMS = {
     "notebook": "whether a notebook asks",
     "dropped": "what is gone, told without code that loses a Ctrl-C",
     "compiled": "inner loops in C",
+    "executors": "jobs over many files, here or by a user's executor",
     "samples": "what a sample is: rows, sequences; pure",
     "structure": "walks over batches, whatever their structure",
     "storage": "what is on disk: fields, chunk index, filters, bytes by offset",
@@ -62,6 +63,7 @@ ROOMS = {
     "training": "about the training: batch size, GPU memory, learning rate, presets",
     "baseline": "the rivals that we are measured against, and the sample file",
     "results": "what calls return, by name",
+    "ray": "files as a dataset of Ray Data",
     "cli": "the command line: one file a command",
     "__main__": "`python -m h5stream`",
 }
@@ -86,6 +88,7 @@ HOMES = {
     "subprocess": {"workers/starting.py", "workers/guard.py"},
     "multiprocessing": {"workers", "advice/doctor.py", "baseline/rivals.py"},
     "xxhash": {"staging/copying.py"},
+    "ray": {"ray"},
     "typer": {"cli"},
     "matplotlib": {"monitor", "advice", "cli"},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +76,26 @@ class Blocks:
         for piece in pieces(len(places)):
             rows[piece] = self.rows[places[piece]]
         return rows
+
+
+Stretch = tuple[NDArray[np.int64], Places | None]
+"""Consecutive blocks, to be sent elsewhere: their edges among all, and their rows; None where these are all between."""
+
+
+def stretches(blocks: Blocks, count: int) -> list[Stretch]:
+    """Cut blocks into so many stretches, or fewer, of about as many rows each."""
+    ends = np.searchsorted(blocks.edges, blocks.total_rows * np.arange(1, count) // count)
+    cuts = np.unique([0, *ends, blocks.count]).tolist()
+    edges = [blocks.edges[first : last + 1] for first, last in itertools.pairwise(cuts)]
+    return [(each, None if blocks.rows is None else blocks.rows[each[0] : each[-1]]) for each in edges]
+
+
+def blocks_in(stretch: Stretch) -> Blocks:
+    """Return the blocks of a stretch."""
+    edges, rows = stretch
+    if rows is None and edges[0]:
+        rows = np.arange(edges[0], edges[-1])
+    return Blocks(edges=edges - edges[0], rows=rows)
 
 
 def make_blocks(

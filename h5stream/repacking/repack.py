@@ -20,10 +20,10 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ from h5stream.engine.reader import RowReader
 from h5stream.engine.run import Run
 from h5stream.engine.slots import Slot, SlotFormat, SlotRing
 from h5stream.errors import OptionError, StagingError
+from h5stream.executors import Job, carried_out, check_executor
 from h5stream.filesystem import flush_folder, give_name, unfinished
 from h5stream.order.users import ListedOrder
 from h5stream.repacking.recipe import Recipe
@@ -45,6 +46,8 @@ from h5stream.storage.remote import is_address
 from h5stream.storage.source import absolute, identity_of
 
 PathLike = str | os.PathLike[str]
+
+Compression = Literal["none", "lz4", "zstd", "gzip"]
 
 TOGETHER_NBYTES = 16 * 1024 * 1024
 """Decoded bytes that are read together, at least: enough for every thread to have a share."""
@@ -100,18 +103,36 @@ class RepackResult:
     """How long it took, verification included."""
 
 
+class _Options(TypedDict, total=False):
+    fields: str | Sequence[str] | None
+    chunk_nbytes: int
+    compress: Compression
+    contiguous: bool
+    shuffle_rows: int | None
+    overwrite: bool
+    progress: RepackProgressCallback | None
+    executor: Executor | None
+
+
+@overload
+def repack(source: PathLike, target: PathLike, **options: Unpack[_Options]) -> RepackResult: ...
+@overload
 def repack(
-    source: PathLike,
+    source: list[PathLike] | tuple[PathLike, ...], target: PathLike, **options: Unpack[_Options]
+) -> tuple[RepackResult, ...]: ...
+def repack(
+    source: PathLike | list[PathLike] | tuple[PathLike, ...],
     target: PathLike,
     *,
     fields: str | Sequence[str] | None = None,
     chunk_nbytes: int = 1024 * 1024,
-    compress: Literal["none", "lz4", "zstd", "gzip"] = "none",
+    compress: Compression = "none",
     contiguous: bool = False,
     shuffle_rows: int | None = None,
     overwrite: bool = False,
     progress: RepackProgressCallback | None = None,
-) -> RepackResult:
+    executor: Executor | None = None,
+) -> RepackResult | tuple[RepackResult, ...]:
     """Rewrite a file's chunks for streaming; everything else in it is kept.
 
     Datasets whose elements have a fixed size (numbers, compounds, strings of fixed length) are decoded by
@@ -123,7 +144,8 @@ def repack(
     Parameters
     ----------
     source, target : path
-        The file, which may be the address of an object in a store, and the one to write.
+        The file, which may be the address of an object in a store, and the one to write. Or a list of files, and a
+        folder in which each of them keeps its name.
     fields : str or sequence of str, optional
         The datasets to rewrite, by path; by default all that can be. The others are copied as they are.
     chunk_nbytes : int
@@ -142,11 +164,14 @@ def repack(
         Replace a target that exists.
     progress : callable, optional
         Called with a `RepackProgress` after every chunk, in the caller's thread; what it raises ends the call.
+    executor : concurrent.futures.Executor, optional
+        What rewrites the files of a list, each in a call: a ``ProcessPoolExecutor``, or that of dask or mpi4py, whose
+        machines see the same folders. By default they are rewritten here, in turn.
 
     Returns
     -------
-    RepackResult
-        Bytes before and after, what was rewritten, and what could not be kept.
+    RepackResult or tuple of RepackResult
+        Bytes before and after, what was rewritten, and what could not be kept; for each file of a list.
 
     Raises
     ------
@@ -175,6 +200,34 @@ def repack(
     recipe = Recipe.of(
         fields=fields, chunk_nbytes=chunk_nbytes, compress=compress, contiguous=contiguous, shuffle_rows=shuffle_rows
     )
+    check_executor(executor)
+    if executor is not None and progress is not None:
+        raise OptionError("progress= hears of chunks in this process, and executor= works in others; leave one out")
+    many = isinstance(source, (list, tuple))
+    pairs = _targets(source, target, overwrite) if isinstance(source, (list, tuple)) else [(source, target)]
+    jobs = [Job(str(old), _repacked, (old, new, recipe, overwrite, progress)) for old, new in pairs]
+    results = tuple(carried_out(jobs, executor))
+    return results if many else results[0]
+
+
+def _targets(sources: Sequence[PathLike], folder: PathLike, overwrite: bool) -> list[tuple[PathLike, PathLike]]:
+    """Return each of several files and where it goes; refuse what may not be written, before anything is."""
+    if not _absolute(folder).is_dir():
+        raise StagingError(f"several files are rewritten into a folder, and there is no folder {folder}; make it first")
+    found: dict[Path, PathLike] = {}
+    for source in sources:
+        old = absolute(checked_path(source))
+        target = _absolute(folder) / Path(old).name
+        if target in found:
+            raise OptionError(f"{found[target]} and {source} would both be {target}; use a folder for each")
+        found[target] = source
+        check_target(old, target, overwrite=overwrite)
+    return [(source, target) for target, source in found.items()]
+
+
+def _repacked(
+    source: PathLike, target: PathLike, recipe: Recipe, overwrite: bool, progress: RepackProgressCallback | None
+) -> RepackResult:
     return carry_out(plan_repack(source, target, recipe, overwrite=overwrite), target, overwrite, progress)
 
 

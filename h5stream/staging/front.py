@@ -7,11 +7,13 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from h5stream.errors import OptionError, StagingError
+from h5stream.executors import check_executor
 from h5stream.repacking.recipe import Recipe
 from h5stream.staging.claims import Terms
 from h5stream.staging.copying import OBJECT_THREADS, default_threads
@@ -40,6 +42,7 @@ def stage(
     repack: Mapping[str, Any] | None = None,
     progress: ProgressCallback | None = None,
     storage_options: Any = None,
+    executor: Executor | None = None,
 ) -> StagedFiles:
     """Copy files to a folder on faster storage, verified, each of them once; return where the copies are.
 
@@ -71,6 +74,9 @@ def stage(
         Called with a `StagingProgress` about ten times a second; see `ProgressCallback`.
     storage_options : dict or store, optional
         What opens the stores of addresses; see `H5Dataset`.
+    executor : concurrent.futures.Executor, optional
+        What copies or rewrites the files, each in a call: a ``ProcessPoolExecutor``, or that of dask or mpi4py, whose
+        machines see the same folders. By default threads of this process copy, and files are rewritten in turn.
 
     Returns
     -------
@@ -103,7 +109,7 @@ def stage(
     """
     terms = Terms(session=new_session(), hold=lease, keep=True, margin_bytes=margin_bytes)
     with opened_with(storage_options):
-        return _stage(files, to, terms, follow, threads, repack, progress)
+        return _stage(files, to, terms, follow, threads, repack, progress, executor)
 
 
 @contextlib.contextmanager
@@ -117,6 +123,7 @@ def staged(
     repack: Mapping[str, Any] | None = None,
     progress: ProgressCallback | None = None,
     storage_options: Any = None,
+    executor: Executor | None = None,
 ) -> Iterator[tuple[Path, ...]]:
     """Stage files for the time of a ``with`` block.
 
@@ -125,7 +132,7 @@ def staged(
 
     Parameters
     ----------
-    files, to, follow, threads, margin_bytes, repack, progress, storage_options
+    files, to, follow, threads, margin_bytes, repack, progress, storage_options, executor
         As for `stage`.
 
     Yields
@@ -146,7 +153,7 @@ def staged(
     """
     terms = Terms(session=new_session(), hold=True, keep=False, margin_bytes=margin_bytes)
     with opened_with(storage_options):
-        result = _stage(files, to, terms, follow, threads, repack, progress)
+        result = _stage(files, to, terms, follow, threads, repack, progress, executor)
     try:
         yield result.paths
     finally:
@@ -161,8 +168,10 @@ def _stage(
     threads: int | None,
     repack: Mapping[str, Any] | None,
     progress: ProgressCallback | None = None,
+    executor: Executor | None = None,
     known: Mapping[str, ObjectIdentity] | None = None,
 ) -> StagedFiles:
+    check_executor(executor)
     if threads is not None and threads < 1:
         raise OptionError(f"threads must be at least 1, not {threads}")
     if terms.margin_bytes is not None and terms.margin_bytes < 0:
@@ -187,7 +196,8 @@ def _stage(
         )
     opening().identities([path for path in from_stores if path not in (known or {})])  # all at once
     usual = OBJECT_THREADS if from_stores else default_threads()
-    return StagingRun(folder, terms, threads or usual, progress, remaking).run(paths, follow, known or {})
+    run = StagingRun(folder, terms, threads or usual, progress, remaking, executor)
+    return run.run(paths, follow, known or {})
 
 
 def stage_layout(layout: SampleLayout, to: PathLike) -> tuple[SampleLayout, Callable[[], None]]:

@@ -13,11 +13,13 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from h5stream.errors import H5StreamError
+from h5stream.executors import TICK_S, Job, carried_out
 from h5stream.filesystem import (
     Mount,
     existing_parent,
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
     from h5stream.repacking.repack import RepackProgress
     from h5stream.repacking.survey import RewritePlan
 
-TICK_S = 0.1
 _MOST_NOTICES, _MOST_SAMPLES = 3, 32
 RESIDENT_SHARE = 0.9
 """From here on nearly every read is served from memory; the rest comes in with the first epoch."""
@@ -107,7 +108,7 @@ class Remaking:
     """
 
     def __init__(self, recipe: Recipe) -> None:
-        self._recipe, self.text = recipe, recipe.to_text()
+        self.recipe, self.text = recipe, recipe.to_text()
         self._plans: dict[str, RewritePlan] = {}
 
     def look_at(self, folder: StagingFolder, sources: Sequence[FileIdentity | ObjectIdentity]) -> list[str]:
@@ -123,7 +124,7 @@ class Remaking:
         from h5stream.repacking.survey import plan_rewrite
 
         if source not in self._plans:
-            self._plans[source] = plan_rewrite(source, self._recipe)
+            self._plans[source] = plan_rewrite(source, self.recipe)
         return self._plans[source]
 
     def estimate(self, source: str) -> int:
@@ -153,6 +154,23 @@ class Remaking:
         return copied, tuple(f"{plan.source}: {notice}" for notice in result.notices if notice not in plan.notices)
 
 
+def _remade(job: CopyJob, recipe: Recipe) -> tuple[Finished, tuple[str, ...]]:
+    """Rewrite a file to its unfinished name, wherever an executor has this called."""
+    return Remaking(recipe).remake(job, lambda _: None)
+
+
+def _copied(job: CopyJob, threads: int) -> tuple[Finished, tuple[str, ...]]:
+    """Copy a file to its unfinished name, wherever an executor has this called."""
+    copy, finished = ParallelCopy([job], threads), list[Finished]()
+    try:
+        copy.start()
+        while not finished:
+            finished = copy.wait(TICK_S)
+    finally:
+        copy.close()
+    return finished[0], ()
+
+
 class StagingRun:
     """One call of `stage`: claims, copies, publishes, waits."""
 
@@ -163,9 +181,10 @@ class StagingRun:
         threads: int,
         progress: ProgressCallback | None,
         remaking: Remaking | None,
+        executor: Executor | None,
     ) -> None:
         self._folder, self._terms, self._threads = folder, terms, threads
-        self._progress, self._remaking = progress, remaking
+        self._progress, self._remaking, self._executor = progress, remaking, executor
         self._notices: list[str] = []
         self._copied: dict[str, int] = {}  # name -> bytes
         self._now = StagingProgress(
@@ -223,9 +242,8 @@ class StagingRun:
         if self._remaking is None:
             self._notices += _gain_notices(jobs, self._folder.path)
         self._announce(claim)
-        if self._remaking is not None:
-            for job in jobs:
-                self._remake(self._remaking, job)
+        if self._remaking is not None or self._executor is not None:
+            self._copy_one_by_one(jobs)
             return
         copy, before = ParallelCopy(jobs, self._threads), self._now
         left, published_at, finished = len(jobs), time.monotonic(), list[Finished]()
@@ -243,16 +261,27 @@ class StagingRun:
         finally:
             copy.close()
 
-    def _remake(self, remaking: Remaking, job: CopyJob) -> None:
-        before = self._now
-        finished, notices = remaking.remake(job, lambda done: self._tell(bytes_done=before.bytes_done + done))
-        self._notices += notices
-        self._publish([finished])
-        self._tell(
-            bytes_done=before.bytes_done + finished[1].bytes_of_copy,
-            files_done=before.files_done + 1,
-            notices=tuple(self._notices),
-        )
+    def _copy_one_by_one(self, jobs: Sequence[CopyJob]) -> None:
+        """Carry out a call for each file, by the executor if there is one."""
+        if self._remaking is None:
+            calls = [Job(job.source.path, _copied, (job, self._threads)) for job in jobs]
+        elif self._executor is None:
+            calls = [Job(job.source.path, self._remaking.remake, (job, self._hear)) for job in jobs]
+        else:
+            calls = [Job(job.source.path, _remade, (job, self._remaking.recipe)) for job in jobs]
+        done, published_at = list[Finished](), time.monotonic()
+        with contextlib.closing(carried_out(calls, self._executor, self._tick)) as results:
+            for left, (finished, notices) in zip(range(len(calls) - 1, -1, -1), results, strict=True):
+                self._notices += notices
+                done.append(finished)
+                if self._remaking is not None or not left or time.monotonic() - published_at >= TICK_S:
+                    self._publish(done)
+                    self._hear(0, files_done=self._now.files_done + len(done), notices=tuple(self._notices))
+                    done, published_at = [], time.monotonic()
+
+    def _hear(self, nbytes: int, **changes: object) -> None:
+        """Tell how many bytes are there, with some of a file that is not finished."""
+        self._tell(bytes_done=sum(self._copied.values()) + nbytes, **changes)
 
     def _publish(self, finished: Sequence[Finished]) -> None:
         """Give finished copies their names, and say so; until then the manifest knows them by inode only."""

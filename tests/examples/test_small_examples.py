@@ -14,6 +14,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from object_server import ObjectServer
 
 from h5stream.monitor.export import read_log
 
@@ -99,13 +100,25 @@ PARTS = {"train_model", "train_checklist"}
 def test_an_example_without_arguments_says_how_it_is_used(path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [str(path)])
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    if path.stem in PARTS:
+    if path.stem in {*PARTS, "world_model"}:
         runpy.run_path(str(path), run_name="__main__")
         return
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(path), run_name="__main__")
     assert ended.value.code == 2
     assert re.search(r"usage: |pip install", capsys.readouterr().err)
+
+
+def test_a_world_model_learns_from_a_file_and_from_an_address(tmp_path, capsys, monkeypatch):
+    world = example("world_model")
+    world.write(tmp_path / "world.h5", episodes=6)
+    world.main(str(tmp_path / "world.h5"), 20)
+    local = capsys.readouterr().out.splitlines()
+    assert float(local[1].split()[-1]) > float(local[2].split()[-1])
+    server = ObjectServer(tmp_path)
+    world.main(f"{server.url}/world.h5", 20)
+    server.close()
+    assert capsys.readouterr().out.splitlines() == local
 
 
 def test_the_page_of_examples_names_each():
