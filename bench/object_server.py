@@ -38,20 +38,27 @@ class Distance:
     fault_share: float = 0.0  # of the requests, which fail in one of `FAULTS`
 
 
-FAULTS = ("503", "429", "short", "reset", "stall")
+FAULTS = (503, 429, "short", "reset", "stall")
 
 
 class Server:
-    """Answers requests, each connection in a task of its own."""
+    """Answers requests, each connection in a task of its own; `asked` lists them."""
+
+    has_tags = True  # whether objects have ETags, and dates
 
     def __init__(self, folder: Path, distance: Distance) -> None:
         self.folder, self.distance, self.drawn = folder, distance, random.Random(0)
-        self.requests = self.nbytes = 0
+        self.asked: list[tuple[str, str, str | None]] = []
+        self.requests = self.nbytes = self.together = self.most_together = 0
         self.free_at = 0.0  # when all that was asked of the line so far has passed
+
+    def fault(self, number: int, request: tuple[str, str, str | None]) -> int | str | None:
+        """Say what becomes of a request: a status, one of `FAULTS`, or None where nothing goes wrong."""
+        return self.drawn.choice(FAULTS) if self.drawn.random() < self.distance.fault_share else None
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of a connection until it is closed."""
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError), contextlib.closing(writer):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
                 method, target, *_ = head.split(" ", 2)
@@ -59,20 +66,23 @@ class Server:
                           (line.partition(":") for line in head.split("\r\n")[1:])}  # fmt: skip
                 if not await self.answer(method, urllib.parse.urlsplit(target), fields, writer):
                     break
-        writer.close()
 
     async def answer(self, method: str, url: urllib.parse.SplitResult, fields: dict[str, str], writer) -> bool:
         """Answer a request; tell whether the connection goes on."""
         if url.path == "/-/counts":
             said = json.dumps({"requests": self.requests, "nbytes": self.nbytes}).encode()
             self.requests = self.nbytes = 0
-            return await self.send(writer, 200, {}, said, far=False)
+            return await self.send(writer, 200, {}, said)
         self.requests += 1
+        self.asked.append((method, url.path, fields.get("range")))
         away = self.distance
+        self.together += 1
+        self.most_together = max(self.most_together, self.together)
         await asyncio.sleep(away.latency_ms / 1000 * self.drawn.uniform(1 - away.jitter, 1 + away.jitter))
-        fault = self.drawn.choice(FAULTS) if self.drawn.random() < away.fault_share else ""
-        if fault.isdigit():
-            return await self.send(writer, int(fault), {}, b"")
+        self.together -= 1
+        fault = self.fault(len(self.asked), self.asked[-1])
+        if isinstance(fault, int):
+            return await self.send(writer, fault, {}, b"")
         query = urllib.parse.parse_qs(url.query)
         if "list-type" in query:
             return await self.send(writer, 200, {}, self.listed(url.path.strip("/"), query.get("prefix", [""])[0]))
@@ -83,11 +93,9 @@ class Server:
         tag = f'"{about.st_size:x}-{about.st_mtime_ns:x}"'
         if fields.get("if-match", tag) != tag:
             return await self.send(writer, 412, {}, b"")
-        facts = {
-            "ETag": tag,
-            "Accept-Ranges": "bytes",
-            "Last-Modified": email.utils.formatdate(about.st_mtime, usegmt=True),
-        }
+        facts = {"Accept-Ranges": "bytes"}
+        if self.has_tags:
+            facts |= {"ETag": tag, "Last-Modified": email.utils.formatdate(about.st_mtime, usegmt=True)}
         first, last, status = 0, about.st_size - 1, 200
         asked = re.fullmatch(r"bytes=(\d*)-(\d*)", fields.get("range", ""))
         if asked and method == "GET":
@@ -110,12 +118,12 @@ class Server:
             f"<ListBucketResult><Name>{bucket}</Name><IsTruncated>false</IsTruncated>{each}</ListBucketResult>".encode()
         )
 
-    async def send(self, writer, status: int, facts: dict[str, str], body: bytes, *, far: bool = True) -> bool:
+    async def send(self, writer, status: int, facts: dict[str, str], body: bytes) -> bool:
         """Send a short answer."""
         self.begin(writer, status, facts, len(body))
         writer.write(body)
         await writer.drain()
-        return far or True
+        return True
 
     def begin(self, writer, status: int, facts: dict[str, str], nbytes: int) -> None:
         """Send the head of an answer."""

@@ -194,7 +194,8 @@ def _stage(
             f"follow=True (--follow) brings along what files need, and what leads out of an object in a store, here "
             f"{from_stores[0]!r}, cannot be followed; leave it out, and name all objects"
         )
-    opening().identities([path for path in from_stores if path not in (known or {})])  # all at once
+    asked_for = [path for path in from_stores if path not in (known or {}) and not path.endswith("/")]
+    opening().identities(asked_for)  # all at once
     usual = OBJECT_THREADS if from_stores else default_threads()
     run = StagingRun(folder, terms, threads or usual, progress, remaking, executor)
     return run.run(paths, follow, known or {})

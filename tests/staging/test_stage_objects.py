@@ -6,6 +6,7 @@ import datetime
 import random
 import threading
 import time
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -92,20 +93,10 @@ def test_an_object_without_an_etag_and_a_date_is_never_taken_for_the_same(server
 
 
 def test_tens_of_ranges_are_asked_for_beside_one_another(server, ram):
-    together, seen = threading.Barrier(12), threading.Lock()
-    waiting = iter(range(12))
-
-    def fault(_, request):
-        if request[0] == "GET":
-            with seen:
-                is_first = next(waiting, None) is not None
-            if is_first:
-                together.wait(30)
-
     addresses = [put(server, f"{k}.bin", 2 * MIB, k) for k in range(14)]
-    server.fault = fault
+    server.distance = replace(server.distance, latency_ms=200)
     assert content(stage(addresses, to=ram)) == [(server.folder / f"{k}.bin").read_bytes() for k in range(14)]
-    assert not together.broken
+    assert server.most_together >= 12
 
 
 CHANGES = {
