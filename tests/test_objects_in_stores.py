@@ -7,6 +7,8 @@ import os
 import pickle
 import random
 import threading
+import time
+from dataclasses import replace
 
 import h5py
 import numpy as np
@@ -16,7 +18,14 @@ from object_server import ObjectServer
 from real_servers import HTTP, s3, web
 
 from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects, Sequences
-from h5stream.errors import ExternalDataError, OptionError, SourceChangedError, SourceError, SourceNotFoundError
+from h5stream.errors import (
+    ExternalDataError,
+    LoaderClosedError,
+    OptionError,
+    SourceChangedError,
+    SourceError,
+    SourceNotFoundError,
+)
 
 obstore = pytest.importorskip("obstore")
 
@@ -226,3 +235,55 @@ def test_what_leads_out_of_an_object_is_refused(tmp_path):
     for field in ("x", "outside"):
         with pytest.raises(ExternalDataError, match="cannot be followed"):
             H5Dataset("memory://out/a.h5", field, storage_options=store, allow_external=True)
+
+
+def test_small_objects_are_fetched_many_at_a_time(server):
+    with h5py.File(server.folder / "small.h5", "w") as file:
+        for k in range(1500):
+            file[f"d/{k}"] = np.full((3, 40), k, "f4")
+    dataset = H5Dataset(f"{server.url}/small.h5", ".", samples=Objects("d/*"))
+    assert len(server.asked) < 40
+    server.asked.clear()
+    epoch(dataset, keep="never")
+    assert len(server.asked) < 60
+
+
+def test_many_objects_are_opened_beside_one_another(server):
+    for k in range(40):
+        with h5py.File(server.folder / f"part-{k:02}.h5", "w") as file:
+            file.create_dataset("x", data=np.full((30, 4), k), chunks=(10, 4))
+    server.distance = replace(server.distance, latency_ms=50)
+    dataset = H5Dataset([f"{server.url}/part-{k:02}.h5" for k in range(40)], "x")
+    assert len(server.asked) == 80  # what each is, and its bytes
+    assert server.most_together > 10
+    assert dataset[:][:, 0].tolist() == np.repeat(np.arange(40), 30).tolist()
+
+
+def test_the_nodes_of_a_large_index_are_fetched_together(server):
+    with h5py.File(server.folder / "index.h5", "w") as file:
+        x = file.create_dataset("x", (2000, 8192), "u1", chunks=(1, 8192))
+        for k in range(2000):
+            x[k] = k % 251
+    server.distance = replace(server.distance, latency_ms=50)
+    dataset = H5Dataset(f"{server.url}/index.h5", "x")
+    assert server.most_together > 10
+    assert dataset[1999][0] == 1999 % 251
+
+
+def test_a_loader_that_is_closed_while_a_store_stalls_waits_for_nothing(server):
+    loader = H5StreamLoader(H5Dataset(f"{server.url}/a.h5", "x"), 256, keep="never")
+    stalled = threading.Event()
+    server.fault = lambda *_: stalled.set() or "stall"
+
+    def consume():
+        with pytest.raises(LoaderClosedError):
+            next(iter(loader))
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    assert stalled.wait(30)
+    began = time.monotonic()
+    loader.close()
+    thread.join()
+    assert time.monotonic() - began < 5  # and not the 30 s after which a request is given up
+    assert not [one for one in threading.enumerate() if one.name.startswith("h5stream-reader")]

@@ -18,6 +18,7 @@ from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.order.epoch import Order
 from h5stream.order.places import Places
 from h5stream.storage.layout import FieldLayout
+from h5stream.storage.remote import is_address
 from h5stream.storage.source import SourceIdentity
 
 _log = logging.getLogger("h5stream")
@@ -168,7 +169,9 @@ class PlannedWindow:
         assert self.destination is not None
         failures: list[tuple[int, H5StreamError]] = []
         dropped = False
-        for one in task.apart(task):
+        # What a store refuses is no damage of a chunk, and each would wait for as long again.
+        is_far = isinstance(error, SourceError) and is_address(error.file or "")
+        for one in () if is_far else task.apart(task):
             try:
                 one.land(self.destination, tools)
             except H5StreamError as found:

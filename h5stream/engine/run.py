@@ -124,7 +124,7 @@ class Run:
             assert self._tally is not None
             try:
                 if job is not None:
-                    job(self._tally)
+                    self._carry_out(job, self._tally)
             except BaseException:  # what was interrupted writes no more
                 self._running = 0
                 raise
@@ -231,13 +231,20 @@ class Run:
                 self._fail_planning(error)
                 return
         tally = self.counters.tally()
-        stop_asked.set(self._is_stopped)
         try:
             while (job := self._wait_for_job()) is not None:
-                job(tally)
+                self._carry_out(job, tally)
         except BaseException as error:  # nothing ends a reader in silence: the consumer would wait for ever
             with self._changed:
                 self._fail(self._open.next, error)
+
+    def _carry_out(self, job: Callable[[Tally], None], tally: Tally) -> None:
+        """Do a job, whose reads end once the run is stopped."""
+        token = stop_asked.set(self._is_stopped)
+        try:
+            job(tally)
+        finally:
+            stop_asked.reset(token)
 
     def _wait_for_job(self) -> Callable[[Tally], None] | None:
         """Return what to do next, as soon as there is something; None once nothing more will come."""
