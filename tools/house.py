@@ -85,7 +85,7 @@ HOMES = {
     "prometheus_client": {"monitor"},
     "subprocess": {"workers/starting.py", "workers/guard.py"},
     "multiprocessing": {"workers", "advice/doctor.py", "baseline/rivals.py"},
-    "xxhash": {"staging/copying.py"},
+    "xxhash": {"staging/copying.py", "storage/object_cache.py"},
     "typer": {"cli"},
     "matplotlib": {"monitor", "advice", "cli"},
 }

@@ -31,6 +31,7 @@ from h5stream.errors import (
     SourceNotFoundError,
     TruncatedFileError,
 )
+from h5stream.storage.object_cache import CachedBytes, ObjectCache
 
 CONCURRENCY = 16
 """Requests of one call that wait beside one another."""
@@ -58,10 +59,11 @@ _RETRIES = {
 _CLIENT = {"timeout": timedelta(seconds=30), "connect_timeout": timedelta(seconds=10)}
 """How long a request may take, and how often it is repeated where a store says that it is busy."""
 
-_options: contextvars.ContextVar[Any] = contextvars.ContextVar("storage_options", default=None)
 _stores: dict[str, Any] = {}
 _named: dict[str, str] = {}
 """Stores by their words, and the word of the store that an address was last opened with."""
+_caches: dict[str, ObjectCache | None] = {}
+"""The cache that an address was last opened with."""
 
 
 def is_address(path: str) -> bool:
@@ -75,14 +77,24 @@ def is_address(path: str) -> bool:
     return _ADDRESS.match(path) is not None
 
 
+@dataclass(frozen=True, slots=True)
+class _Opening:
+    options: Any = None
+    cache: ObjectCache | None = None
+    found: dict[str, ObjectIdentity] = field(default_factory=dict)  # by address: each object is asked for once
+
+
+_opening: contextvars.ContextVar[_Opening | None] = contextvars.ContextVar("opening", default=None)
+
+
 @contextlib.contextmanager
-def opened_with(options: Any) -> Iterator[None]:
-    """Open the stores of addresses with some options, or take a store object, meanwhile."""
-    token = _options.set(options)
+def opened_with(options: Any, cache: ObjectCache | None = None) -> Iterator[None]:
+    """Open the stores of addresses with some options, or take a store object, and keep what is read, meanwhile."""
+    token = _opening.set(_Opening(options, cache))
     try:
         yield
     finally:
-        _options.reset(token)
+        _opening.reset(token)
 
 
 def _parts_of(address: str) -> tuple[str, str]:
@@ -199,20 +211,26 @@ class ObjectIdentity:
     size: int  # bytes
     etag: str  # its ETag, or when it was last changed
     store: str = field(compare=False, repr=False)  # the word of its store in this process
+    cache: ObjectCache | None = field(default=None, compare=False, repr=False)  # where what is read of it is kept
 
     @classmethod
     def of(cls, address: str) -> ObjectIdentity:
         """Ask a store for the identity of an object."""
-        base, path = _parts_of(address)
-        word = (
-            _store_of(base, _options.get())
-            if _options.get() is not None
-            else _named.get(address) or _store_of(base, None)
-        )
+        opening, (base, path) = _opening.get(), _parts_of(address)
+        if opening is None:
+            opening = _Opening(cache=_caches.get(address))
+        if address in opening.found:
+            return opening.found[address]
+        options = opening.options
+        word = _store_of(base, options) if options is not None else _named.get(address) or _store_of(base, None)
         with _told(address, "asking for"):
             found = _obstore().head(_stores[word], path)
-        _named[address] = word
-        return cls(path=address, size=int(found["size"]), etag=_etag_of(found), store=word)
+        _named[address], _caches[address] = word, opening.cache
+        # Of one without an ETag, or with a weak one, nobody knows whether it is the same the next time.
+        cache = None if str(found.get("e_tag") or "W/").startswith("W/") else opening.cache
+        identity = cls(path=address, size=int(found["size"]), etag=_etag_of(found), store=word, cache=cache)
+        opening.found[address] = identity
+        return identity
 
     @property
     def file_sizes(self) -> tuple[int, ...]:
@@ -234,9 +252,12 @@ class ObjectIdentity:
     def check_unchanged(self) -> None:
         """Do nothing: each request says which object it means, by its ETag."""
 
-    def open(self) -> ObjectBytes:
+    def open(self) -> ObjectBytes | CachedBytes:
         """Return the object's bytes; nothing is asked for until they are read."""
-        return ObjectBytes(self)
+        if self.cache is None:
+            return ObjectBytes(self)
+        _caches.setdefault(self.path, self.cache)  # where h5py opens it in another process
+        return CachedBytes(self, self.cache, lambda: ObjectBytes(self))
 
 
 def _etag_of(found: Mapping[str, Any]) -> str:
@@ -420,6 +441,8 @@ class ObjectFile(io.RawIOBase):
             self._ahead = min(2 * self._ahead, _MOST_BLOCKS) if number == self._next else 1
             count = max(self._ahead, wanted, _FIRST_BLOCKS if number == 0 else 1)
             begin = number * BLOCK_NBYTES
+            if isinstance(self._source, CachedBytes) and self._source.holds(begin, BLOCK_NBYTES):
+                count = wanted
             memory = bytearray(min(count * BLOCK_NBYTES, self._identity.size - begin))
             check_reads(self._identity.path)
             try:
@@ -438,7 +461,8 @@ def matches(pattern: str) -> list[str]:
     base, path = _parts_of(pattern)
     if base.startswith("http"):
         raise OptionError(f"{pattern!r}: a web server has no list of its files; name them: ['https://.../a.h5', ...]")
-    word = _store_of(base, _options.get())
+    opening = _opening.get() or _Opening()
+    word = _store_of(base, opening.options)
     folder = re.split(r"[*?\[]", path, maxsplit=1)[0].rpartition("/")[0]
     found = []
     with _told(pattern, "listing"):
