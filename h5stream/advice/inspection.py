@@ -101,8 +101,8 @@ def inspect_file(
     # Of fields that nobody named, only a program that was tried and is right.
     if sample and (fields or not tried(path, forms, allow_external=allow_external)[0]):
         small = memory_budget is not None or any(one.key == "budget_too_small" for one in advice)
-        options = [f"memory_budget={sample.memory_budget}"] * small + ["allow_external=True"] * allow_external
-        lines = loader_lines(path, forms, sample.batch_rows, options=options)
+        options = [f"memory_budget={sample.memory_budget}"] * small
+        lines = loader_lines(path, forms, sample.batch_rows, options=options, allow_external=allow_external)
     ours = {d.path for d in sample.datasets} if sample else set()
     return Inspection(
         file=path,

@@ -1,7 +1,9 @@
 """What was read of objects in stores, kept on a local disk, so that it is asked for once.
 
 Objects are kept in pages of 4 KiB. Those of 16 MiB of an object share a sparse file, which begins with a checksum for
-each that is there. The stretches that are read differ from epoch to epoch; the pages under the chunks do not. A page is
+each that is there. Stretches
+that were read are not read again: where chunks lie scattered, a later epoch asks for a quarter of the bytes in the same
+ones. The pages under the chunks stay the same. A page is
 what a disk takes at least, so that small chunks which lie scattered take no more than by themselves would, and rounding
 reads to pages brings less than what a store's source reads along.
 
