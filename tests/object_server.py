@@ -17,6 +17,7 @@ class ObjectServer:
 
     def __init__(self, folder):
         self.folder, self.asked, self.fault, self.ended = folder, [], None, threading.Event()
+        self.tag = '"{}"'  # the form of an ETag
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, name="object-server", daemon=True).start()
@@ -54,7 +55,7 @@ class ObjectServer:
         if isinstance(fault, int) or not path.is_file():
             return self._say(request, fault or 404, b"", {})
         content = path.read_bytes()
-        tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+        tag = self.tag.format(hashlib.sha256(content).hexdigest()[:16])
         if request.headers.get("If-Match", tag) != tag:
             return self._say(request, 412, b"", {})
         asked = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("Range") or "")

@@ -1,11 +1,10 @@
 """What was read of objects in stores, kept on a local disk, so that it is asked for once.
 
 Objects are kept in pages of 4 KiB. Those of 16 MiB of an object share a sparse file, which begins with a checksum for
-each that is there. Stretches
-that were read are not read again: where chunks lie scattered, a later epoch asks for a quarter of the bytes in the same
-ones. The pages under the chunks stay the same. A page is
-what a disk takes at least, so that small chunks which lie scattered take no more than by themselves would, and rounding
-reads to pages brings less than what a store's source reads along.
+each that is there. The stretches that are read would not do: where chunks lie scattered, a second epoch asks for a
+quarter of its bytes in stretches of the first. The pages under the chunks are the same. A page is what a disk takes at
+least, so that small chunks take no more than by themselves, and rounding reads to pages brings less than what a store's
+source reads along.
 
 # Guarantees: a page of an object has but one content, its checksum is written after it, and none is taken on trust:
 # threads and processes may read and write at once, and be killed at any moment. Who fetches pages holds a lock of the
