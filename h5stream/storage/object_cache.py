@@ -311,7 +311,8 @@ def _look(file: int, inside: Ints, rows: Bytes, left: Ints) -> Ints:
         with contextlib.suppress(OSError):  # of which nothing is taken on trust
             for low, high in itertools.pairwise(edges):
                 first, last = there[low], there[high - 1] + 1
-                os.preadv(file, [rows[first:last].data], _SUMS_NBYTES + int(inside[first]) * PAGE_NBYTES)
+                done = os.preadv(file, [rows[first:last].data], _SUMS_NBYTES + int(inside[first]) * PAGE_NBYTES)
+                rows[first:last].reshape(-1)[done:] = 0
     with contextlib.suppress(OSError):
         if time.time() - os.fstat(file).st_mtime > _USED_S:
             os.utime(file)
