@@ -183,3 +183,12 @@ def test_what_leads_out_of_an_object_is_refused(tmp_path):
     for field in ("x", "outside"):
         with pytest.raises(ExternalDataError, match="cannot be followed"):
             H5Dataset("memory://out/a.h5", field, storage_options=store, allow_external=True)
+
+
+def test_the_loader_takes_what_opens_the_stores_and_leaves_it_behind(folder):
+    store = obstore.store.LocalStore(str(folder))
+    with H5StreamLoader("memory://there/a.h5", 512, fields="y", storage_options=store) as loader:
+        assert [row for batch in loader for row in batch.tolist()] == list(range(ROWS))
+        assert b"LocalStore" not in pickle.dumps(loader)
+    with pytest.raises(OptionError, match="storage_options= belongs to the H5Dataset"):
+        H5StreamLoader(loader.dataset, storage_options=store)

@@ -5,6 +5,7 @@ import logging
 import os
 import pickle
 import shutil
+import warnings
 
 import h5py
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from making import numbers
 
 from h5stream import H5Dataset, H5StreamLoader
-from h5stream.errors import ExternalDataError, FieldLengthError, FieldNotFoundError, SourceChangedError
+from h5stream.errors import ExternalDataError, FieldLengthError, FieldNotFoundError, OptionError, SourceChangedError
 
 VALUES = numbers(40, 6)
 
@@ -252,3 +253,16 @@ def test_a_link_to_another_opened_file_needs_no_leave(tmp_path):
     assert dataset[:].tolist() == VALUES[:, 0].tolist() * 2
     assert len(dataset.layout.files) == 2
     assert [part.file for part in parts(dataset)] == [1, 1]
+
+
+def test_the_old_name_of_the_loader_still_follows_links(tmp_path):
+    path = linked_file(tmp_path / "d")
+    with pytest.warns(DeprecationWarning, match=r"write H5Dataset\(\.\.\., allow_external=True\)"):
+        loader = H5StreamLoader(path, 8, fields=["x", "y"], allow_external=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pickle.loads(pickle.dumps(loader)) as copy:
+            assert [row for _, y in copy for row in y.tolist()] == VALUES[:, 0].tolist()
+    loader.close()
+    with pytest.raises(OptionError, match="allow_external= takes True or False, not 'yes'"), pytest.deprecated_call():
+        H5StreamLoader(path, allow_external="yes")
