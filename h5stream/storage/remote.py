@@ -226,10 +226,10 @@ class ObjectIdentity:
         with _told(address, "asking for"):
             found = _obstore().head(_stores[word], path)
         _named[address], _caches[address] = word, opening.cache
-        # Nobody knows whether one without an ETag, or with a weak one, is the same the next time; a store in this
-        # process's memory counts them anew.
-        etag = str(found.get("e_tag") or "W/")
-        cache = None if etag.startswith("W/") or etag.isdigit() else opening.cache
+        # Nobody knows whether one without an ETag, or with a weak one, is the same the next time; a store in memory
+        # counts them anew in each process.
+        is_weak = str(found.get("e_tag") or "W/").startswith("W/")
+        cache = None if is_weak or isinstance(_stores[word], _obstore().store.MemoryStore) else opening.cache
         identity = cls(path=address, size=int(found["size"]), etag=_etag_of(found), store=word, cache=cache)
         opening.found[address] = identity
         return identity
