@@ -21,7 +21,7 @@ import h5py
 from bench.child import run_child
 from bench.machine import describe
 from bench.tree_memory import tree_nbytes
-from h5stream import H5StreamLoader
+from h5stream import H5Dataset, H5StreamLoader
 
 ROWS = {"quick": [10**4, 10**6, 10**8], "full": [10**4, 10**5, 10**6, 10**7, 10**8, 10**9]}
 LIMIT_S = 60.0
@@ -77,7 +77,7 @@ def measure(path: Path, file: str) -> dict[str, Any]:
     base = tree_nbytes()
     start = time.perf_counter()
     # num_workers is what it is by default: a user's first batch.
-    loader = H5StreamLoader(path, 8192, shuffle=True, fields=["x"], allow_external=file == "virtual")
+    loader = H5StreamLoader(H5Dataset(path, ["x"], allow_external=file == "virtual"), 8192, shuffle=True)
     opened = time.perf_counter() - start
     times = []
     for _ in range(2):

@@ -45,6 +45,7 @@ class Server:
     """Answers requests, each connection in a task of its own; `asked` lists them."""
 
     has_tags = True  # whether objects have ETags, and dates
+    tag = '"{}"'  # the form of an ETag
 
     def __init__(self, folder: Path, distance: Distance) -> None:
         self.folder, self.distance, self.drawn = folder, distance, random.Random(0)
@@ -58,7 +59,8 @@ class Server:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of a connection until it is closed."""
-        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError), contextlib.closing(writer):
+        ends = ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError
+        with contextlib.suppress(*ends), contextlib.closing(writer):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
                 method, target, *_ = head.split(" ", 2)
@@ -80,7 +82,7 @@ class Server:
         self.most_together = max(self.most_together, self.together)
         await asyncio.sleep(away.latency_ms / 1000 * self.drawn.uniform(1 - away.jitter, 1 + away.jitter))
         self.together -= 1
-        fault = self.fault(len(self.asked), self.asked[-1])
+        fault = self.fault and self.fault(len(self.asked), self.asked[-1])
         if isinstance(fault, int):
             return await self.send(writer, fault, {}, b"")
         query = urllib.parse.parse_qs(url.query)
@@ -90,7 +92,7 @@ class Server:
         if not path.is_file():
             return await self.send(writer, 404, {}, b"")
         about = path.stat()
-        tag = f'"{about.st_size:x}-{about.st_mtime_ns:x}"'
+        tag = self.tag.format(f"{about.st_size:x}-{about.st_mtime_ns:x}")
         if fields.get("if-match", tag) != tag:
             return await self.send(writer, 412, {}, b"")
         facts = {"Accept-Ranges": "bytes"}

@@ -25,6 +25,7 @@ class OldNames(TypedDict, total=False):
     samples_per_epoch: int | None
     replacement: bool | None
     isolation: Any
+    allow_external: bool | None
     window_device: Any
     reuse_device_buffers: bool | None
 
@@ -41,6 +42,7 @@ OLD: dict[str, tuple[str | None, str]] = {
     "window_device": (None, "write device=...; windows lie in this machine's memory"),
     "reuse_device_buffers": (None, "it has no effect any more; each batch owns its memory for as long as it is kept"),
     "isolation": (None, "it has no effect any more; transform_workers=1 has batch_transform= applied elsewhere"),
+    "allow_external": (None, "write H5Dataset(..., allow_external=True)"),
 }
 """Each argument of an old name, the one that took its place, and what to write."""
 
@@ -72,6 +74,8 @@ def with_new_names(given: Mapping[str, Any], stacklevel: int) -> dict[str, Any]:
         found["device"] = used["window_device"]
     if "transform" in used:
         found["batch_transform"] = used["transform"]
+    if "allow_external" in used:  # the files are opened with it as before
+        found["allow_external"] = used["allow_external"]
     if (draw := _draw_of(used)) is not None:
         found["draw"] = draw
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
@@ -35,6 +36,7 @@ from h5stream.storage.extents import SampleKind
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
 from h5stream.storage.joining import joined_layout
 from h5stream.storage.layout import DIRECT, HEAP, FieldLayout, SampleLayout
+from h5stream.storage.object_cache import ObjectCache
 from h5stream.storage.opening import open_layout
 from h5stream.storage.remote import opened_with
 from h5stream.storage.whereabouts import FILES
@@ -118,6 +120,15 @@ class H5Dataset(Dataset[Any]):
         What opens the stores of addresses such as ``"s3://bucket/a.h5"``: options of obstore's `from_url` (``config``,
         ``client_options``, ``retry_config``, ``region`` and other options of that store), or an obstore store. By
         default the environment's.
+    cache : path, optional
+        A folder on a local disk in which what is read of objects in stores is kept, so that it is asked for once: later
+        epochs, other ranks of this machine and later runs read it there. It is kept under a hash of the object's
+        address, size and ETag: one that changes is read anew, and one without an ETag is not kept. What is damaged is
+        asked for again. Any number of processes may share a folder; where it cannot be written, the log says so once,
+        and all is read from the store. It has no effect on files.
+    cache_size : int or str, optional
+        Bytes that the folder may take, as a number or a text such as ``"500GB"``: what was used longest ago makes room.
+        By default a tenth of what its disk has free.
 
     Attributes
     ----------
@@ -157,15 +168,21 @@ class H5Dataset(Dataset[Any]):
         allow_external: bool = False,
         numpy: bool = False,
         storage_options: Any = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_size: int | str | None = None,
     ) -> None:
         known = source if isinstance(source, _Known) else _known_of(source, fields)
         if known is None:
-            with opened_with(storage_options):
+            with opened_with(storage_options, ObjectCache.of(cache, cache_size)):
                 asked = read_request(cast(Source, source), fields)
                 layout = open_layout(asked, samples=samples, allow_external=allow_external)
             known = _Known(layout, None, numpy, BlockCache(), ((replace(asked, shape=layout.shape), samples),))
         elif samples is not None:
             raise OptionError("samples= belongs to the H5Dataset that was given; say there what a sample is")
+        elif storage_options is not None or cache is not None or cache_size is not None:
+            raise OptionError(
+                "storage_options= and cache= belong to the H5Dataset that was given; say there what opens it"
+            )
         self.layout: SampleLayout = known.layout
         self._rows = known.rows if rows is None else known.rows_at(select_rows(rows, known.total))
         self._starts = known.starts(self._rows)

@@ -102,8 +102,8 @@ class H5StreamLoader:
     rank, world_size : int, optional
         Which part of each epoch is ours; every rank has the same number of batches. By default those of the
         `torch.distributed` process group, if there is one when an epoch begins.
-    allow_external : bool
-        Whether links, external storage and virtual sources may lead out of the opened files.
+    storage_options : dict or store, optional
+        What opens the stores of addresses; see `H5Dataset`, which also takes ``cache=``.
     stage_to : path, optional
         Copy the files, or objects, there first (`h5stream.stage`) and read the copies, leased until it is closed or
         gone. On unfiltered copies ``window="all"`` is cheap.
@@ -136,7 +136,8 @@ class H5StreamLoader:
     **old
         Names of 0.2, which will be removed in 0.4, each with a `DeprecationWarning` that says what to write:
         `transform` is ``batch_transform=``; `order`, `max_batch_rows`, `bucket`, `weights`, `balance`,
-        `samples_per_epoch` and `replacement` are ``draw=``; `window_device` is ``device=``; `isolation` has no effect.
+        `samples_per_epoch` and `replacement` are ``draw=``; `window_device` is ``device=``; `allow_external` is
+        ``H5Dataset(..., allow_external=True)``; `isolation` has no effect.
 
     Raises
     ------
@@ -201,7 +202,7 @@ class H5StreamLoader:
         batch_transform: Callable[[Any], Any] | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        allow_external: bool = False,
+        storage_options: Any = None,
         stage_to: str | os.PathLike[str] | None = None,
         on_error: Literal["raise", "skip"] = "raise",
         draw: Weighted | Balanced | Sized | int | OrderFactory | None = None,
@@ -239,7 +240,7 @@ class H5StreamLoader:
                 batch_transform=batch_transform,
                 rank=rank,
                 world_size=world_size,
-                allow_external=allow_external,
+                storage_options=storage_options,
                 stage_to=stage_to,
                 on_error=on_error,
                 draw=draw,

@@ -65,7 +65,7 @@ class Settings:
     batch_transform: Callable[[Any], Any] | None
     rank: int | None
     world_size: int | None
-    allow_external: bool
+    storage_options: Any
     stage_to: str | os.PathLike[str] | None
     on_error: str
     draw: Weighted | Balanced | Sized | int | OrderFactory | None
@@ -73,11 +73,12 @@ class Settings:
     sample_transform: Callable[[Any], Any] | None
     sample_workers: int | None
     transform_workers: int | None
+    allow_external: bool | None  # an old name
 
     @classmethod
     def of(cls, **given: Any) -> Settings:
         """Check arguments, of which none may be missing; ``old`` has those of old names."""
-        given = with_new_names(given, stacklevel=3)
+        given = {"allow_external": None, **with_new_names(given, stacklevel=3)}
         settings = cls(**{field.name: given[field.name] for field in fields(cls)})
         for name in ("collate_fn", "worker_init_fn", "batch_transform", "sample_transform"):
             _check_callable(name, given[name])
@@ -327,10 +328,20 @@ class Settings:
         given, asked = self.dataset, self.fields
         known = opened(given, asked)
         if known is None:
-            known = H5Dataset(given, asked, samples=self.samples, allow_external=self.allow_external)
+            known = H5Dataset(
+                given,
+                asked,
+                samples=self.samples,
+                allow_external=bool(self.allow_external),
+                storage_options=self.storage_options,
+            )
         elif self.samples is not None:
             raise OptionError("samples= belongs to the H5Dataset that was given; say there what a sample is")
-        return replace(self, dataset=known, fields=None, samples=None)
+        elif self.storage_options is not None:
+            raise OptionError(
+                "storage_options= belongs to the H5Dataset that was given; say there what opens its stores"
+            )
+        return replace(self, dataset=known, fields=None, samples=None, storage_options=None, allow_external=None)
 
     def staged(self, owner: object) -> tuple[H5Dataset, Callable[[], Any]]:
         """Return the dataset over staged copies, and what gives their lease back: when called, or with `owner`'s end.

@@ -274,10 +274,11 @@ def test_a_loader_that_is_closed_while_a_store_stalls_waits_for_nothing(server):
     loader = H5StreamLoader(H5Dataset(f"{server.url}/a.h5", "x"), 256, keep="never")
     stalled = threading.Event()
     server.fault = lambda *_: stalled.set() or "stall"
+    batches = iter(loader)
 
     def consume():
         with pytest.raises(LoaderClosedError):
-            next(iter(loader))
+            next(batches)
 
     thread = threading.Thread(target=consume)
     thread.start()
@@ -287,3 +288,12 @@ def test_a_loader_that_is_closed_while_a_store_stalls_waits_for_nothing(server):
     thread.join()
     assert time.monotonic() - began < 5  # and not the 30 s after which a request is given up
     assert not [one for one in threading.enumerate() if one.name.startswith("h5stream-reader")]
+
+
+def test_the_loader_takes_what_opens_the_stores_and_leaves_it_behind(folder):
+    store = obstore.store.LocalStore(str(folder))
+    with H5StreamLoader("memory://there/a.h5", 512, fields="y", storage_options=store) as loader:
+        assert [row for batch in loader for row in batch.tolist()] == list(range(ROWS))
+        assert b"LocalStore" not in pickle.dumps(loader)
+    with pytest.raises(OptionError, match="storage_options= belongs to the H5Dataset"):
+        H5StreamLoader(loader.dataset, storage_options=store)

@@ -87,7 +87,7 @@ HOMES = {
     "prometheus_client": {"monitor"},
     "subprocess": {"workers/starting.py", "workers/guard.py"},
     "multiprocessing": {"workers", "advice/doctor.py", "baseline/rivals.py"},
-    "xxhash": {"staging/copying.py"},
+    "xxhash": {"staging/copying.py", "storage/object_cache.py"},
     "ray": {"ray"},
     "typer": {"cli"},
     "matplotlib": {"monitor", "advice", "cli"},

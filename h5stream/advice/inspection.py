@@ -125,8 +125,8 @@ def _program(
     path: str, forms: Any, sample: SampleCost, advice: Sequence[Advice], *, named: bool, allow_external: bool
 ) -> Lines:
     small = named or any(one.key == "budget_too_small" for one in advice)
-    options = [f"memory_budget={sample.memory_budget}"] * small + ["allow_external=True"] * allow_external
-    return loader_lines(path, forms, sample.batch_rows, options=options)
+    options = [f"memory_budget={sample.memory_budget}"] * small
+    return loader_lines(path, forms, sample.batch_rows, options=options, allow_external=allow_external)
 
 
 def _choose_fields(

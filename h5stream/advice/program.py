@@ -46,6 +46,7 @@ def loader_lines(
     samples: str = "",
     before: Lines = (),
     options: Sequence[str] = (),
+    allow_external: bool = False,
 ) -> Lines:
     """Return the program that streams fields of a file in shuffled batches.
 
@@ -62,16 +63,21 @@ def loader_lines(
         if isinstance(node, ast.Call)
     ]
     imported = {"H5StreamLoader", *(func.id for func in calls if isinstance(func, ast.Name))}
+    imported |= {"H5Dataset"} if allow_external else set()
     source = quoted(path) if isinstance(path, str) else f"[{', '.join(map(quoted, path))}]"
-    arguments = [source, f"batch_size={batch_size}", "shuffle=True", *options]
-    arguments += [f"samples={samples}"] if samples else []
+    options = [f"batch_size={batch_size}", "shuffle=True", *options]
+    wanted = [f"samples={samples}"] if samples else []
     if forms:
         together = f"fields={fields_text(forms, samples)}"
         if len(entries) == 1 or len(together) <= WIDTH - 5:
-            arguments.append(together)
+            wanted.append(together)
         else:
             inside = "".join(f"\n{line}" for entry in entries for line in _folded(f"{entry},"))
-            arguments.append(f"fields={around[0]}{inside}\n{around[1]}")
+            wanted.append(f"fields={around[0]}{inside}\n{around[1]}")
+    arguments = [source, *options, *wanted]
+    if allow_external:  # which the dataset takes, and not the loader
+        inside = indent("\n".join(f"{one}," for one in (source, *wanted, "allow_external=True")), "    ")
+        arguments = [f"H5Dataset(\n{inside}\n)", *options]
     return (
         *(("import h5py",) if before else ()),
         f"from h5stream import {', '.join(sorted(imported))}",
@@ -233,10 +239,10 @@ class Proposal:
     @property
     def lines(self) -> Lines:
         """Python that streams it; empty where there is none."""
-        options = ["allow_external=True"] * self.allow_external
         if self.written or not self.fields:
             return self.written
-        return loader_lines(self.path, self.fields, self.batch_size, self.samples_text, self.before, options)
+        given = (self.path, self.fields, self.batch_size, self.samples_text, self.before)
+        return loader_lines(*given, allow_external=self.allow_external)
 
     @property
     def datasets(self) -> tuple[str, ...]:

@@ -153,7 +153,7 @@ def _refuse_link(path: str, link: str, target: str) -> NoReturn:
 
 
 def _refuse(path: str, name: str, what: str, target: str) -> NoReturn:
-    way_out = "pass allow_external=True if you trust the file"
+    way_out = "H5Dataset(..., allow_external=True) follows it if you trust the file"
     if is_address(path):
         way_out = "of an object in a store it cannot be followed: copy the files to a disk (h5stream stage)"
     raise ExternalDataError(

@@ -239,7 +239,10 @@ def why_not_decoded_here(dataset: Any, part: DatasetPart, identity: SourceIdenti
     if part.access != DIRECT and part.chunk_nbytes > COMPARED_NBYTES:
         return f"its chunks have {part.chunk_nbytes:,} bytes each, too many to compare one with h5py's"
     if part.index is not None and isinstance(identity, ObjectIdentity):
-        some = [*_looked_up(part.index), *range(min(1, len(part.index.numbers)))]
+        some = [
+            *range(min(1, len(part.index.numbers))),
+            *(_looked_up(part.index) if dataset.chunks is not None else ()),
+        ]
         hold_ranges(identity, [(int(part.index.offset[place]), int(part.index.nbytes[place])) for place in some])
     if _differs(dataset, part, identity):
         return "its first chunk, decoded here, is not what h5py reads"

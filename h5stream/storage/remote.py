@@ -20,7 +20,7 @@ import re
 import secrets
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
@@ -33,6 +33,7 @@ from h5stream.errors import (
     SourceNotFoundError,
     TruncatedFileError,
 )
+from h5stream.storage.object_cache import CachedBytes, ObjectCache
 
 T = TypeVar("T")
 
@@ -105,6 +106,8 @@ def _count(nbytes: int = 0) -> None:
 _stores: dict[str, Any] = {}
 _named: dict[str, str] = {}
 """Stores by their words, and the word of the store that an address was last opened with."""
+_caches: dict[str, ObjectCache | None] = {}
+"""The cache that an address was last opened with."""
 
 
 def is_address(path: str) -> bool:
@@ -124,8 +127,8 @@ class Opening:
     # Guarantees: belongs to one thread.
     """
 
-    def __init__(self, options: Any) -> None:
-        self.options = options
+    def __init__(self, options: Any = None, cache: ObjectCache | None = None) -> None:
+        self.options, self.cache = options, cache
         self._known: dict[str, ObjectIdentity] = {}
         self._next: Iterator[ObjectIdentity] = iter(())
         self._coming: dict[str, concurrent.futures.Future[memoryview]] = {}
@@ -144,7 +147,7 @@ class Opening:
         coming = self._coming.pop(identity.path, None)
         while len(self._coming) < _OPENED_AHEAD and (one := next(self._next, None)):
             if one != identity:
-                self._coming[one.path] = _loop().begin(one.open().beginning())
+                self._coming[one.path] = _loop().begin(_beginning(one))
         if coming is not None:
             with _told(identity.path, "reading"):
                 _blocks.hold(identity, 0, _loop().wait(coming))
@@ -160,9 +163,9 @@ _opening: contextvars.ContextVar[Opening | None] = contextvars.ContextVar("openi
 
 
 @contextlib.contextmanager
-def opened_with(options: Any) -> Iterator[None]:
-    """Open the stores of addresses with some options, or take a store object, meanwhile."""
-    opening = Opening(options)
+def opened_with(options: Any, cache: ObjectCache | None = None) -> Iterator[None]:
+    """Open the stores of addresses with some options, or take a store object, and keep what is read, meanwhile."""
+    opening = Opening(options, cache)
     token = _opening.set(opening)
     try:
         yield
@@ -173,7 +176,7 @@ def opened_with(options: Any) -> Iterator[None]:
 
 def opening() -> Opening:
     """Return the opening that is under way, or one of its own."""
-    return _opening.get() or Opening(None)
+    return _opening.get() or Opening()
 
 
 def _parts_of(address: str) -> tuple[str, str]:
@@ -290,6 +293,7 @@ class ObjectIdentity:
     size: int  # bytes
     etag: str  # its ETag, or when it was last changed
     store: str = field(compare=False, repr=False)  # the word of its store in this process
+    cache: ObjectCache | None = field(default=None, compare=False, repr=False)  # where what is read of it is kept
 
     @classmethod
     def of(cls, address: str) -> ObjectIdentity:
@@ -325,9 +329,12 @@ class ObjectIdentity:
     def check_unchanged(self) -> None:
         """Do nothing: each request says which object it means, by its ETag."""
 
-    def open(self) -> ObjectBytes:
+    def open(self) -> ObjectBytes | CachedBytes:
         """Return the object's bytes; nothing is asked for until they are read."""
-        return ObjectBytes(self)
+        if self.cache is None:
+            return ObjectBytes(self)
+        _caches.setdefault(self.path, self.cache)  # where h5py opens it in another process
+        return CachedBytes(self, self.cache, lambda: ObjectBytes(self, joins_nbytes=0))
 
 
 async def _identity(address: str) -> ObjectIdentity:
@@ -335,8 +342,24 @@ async def _identity(address: str) -> ObjectIdentity:
     base, _ = _parts_of(address)
     options = opening().options
     word = _named.get(address) if options is None else None
-    _named[address] = word or _store_of(base, options)
-    return await _now(address, _named[address])
+    _named[address] = word = word or _store_of(base, options)
+    if (known := _opening.get()) is not None:
+        _caches[address] = known.cache
+    found, cache = await _now(address, word), _caches.get(address)
+    # Nobody knows whether one without an ETag, or with a weak one, is the same the next time; a store in memory counts
+    # them anew in each process.
+    if not found.etag.startswith('"') or isinstance(_stores[word], _obstore().store.MemoryStore):
+        cache = None
+    return replace(found, cache=cache)
+
+
+async def _beginning(identity: ObjectIdentity) -> memoryview:
+    """Return the first bytes of an object, which libhdf5 asks for first."""
+    source, target = identity.open(), memoryview(bytearray(min(identity.size, _FIRST_BLOCKS * BLOCK_NBYTES)))
+    if isinstance(source, CachedBytes):
+        await asyncio.to_thread(source.read_many, (0,), (target,))
+        return target
+    return await source.fetched([(0, target)]) if target.nbytes else target
 
 
 async def _now(address: str, word: str) -> ObjectIdentity:
@@ -357,14 +380,16 @@ def _etag_of(found: Mapping[str, Any]) -> str:
 class ObjectBytes:
     """Ranges of one object.
 
+    Ranges that at most `joins_nbytes` lie between come with one request.
+
     # Guarantees: any thread may read at any time; nothing is held between two reads. Pickling carries the identity.
     """
 
     gap_nbytes = GAP_NBYTES
     has_descriptor = False
 
-    def __init__(self, identity: ObjectIdentity) -> None:
-        self.identity = identity
+    def __init__(self, identity: ObjectIdentity, joins_nbytes: int = GAP_NBYTES) -> None:
+        self.identity, self._joins_nbytes = identity, joins_nbytes
         base, self._path = _parts_of(identity.path)
         if identity.store != base and identity.store not in _stores:
             raise SourceError(
@@ -387,18 +412,13 @@ class ObjectBytes:
     def read_many(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
         """Fill each target with the bytes that start at its offset; those that lie close together come at once."""
         wanted = sorted((pair for pair in zip(offsets, targets, strict=True) if pair[1].nbytes), key=itemgetter(0))
-        groups = list(_close_together(wanted))
+        groups = list(_close_together(wanted, self._joins_nbytes))
         with _told(self.identity.path, "reading"):
-            for group, found in zip(groups, _loop().run(map(self._fetched, groups)) if groups else (), strict=True):
+            for group, found in zip(groups, _loop().run(map(self.fetched, groups)) if groups else (), strict=True):
                 for offset, target in group:
                     target[:] = found[offset - group[0][0] :][: target.nbytes]
 
-    async def beginning(self) -> memoryview:
-        """Return the first bytes, which libhdf5 asks for first."""
-        nbytes = min(self.identity.size, _FIRST_BLOCKS * BLOCK_NBYTES)
-        return await self._fetched([(0, memoryview(bytearray(nbytes)))]) if nbytes else memoryview(b"")
-
-    async def _fetched(self, group: list[tuple[int, memoryview]]) -> memoryview:
+    async def fetched(self, group: list[tuple[int, memoryview]]) -> memoryview:
         """Return the bytes from the first of some ranges to the end of the last."""
         begin, end = group[0][0], max(offset + target.nbytes for offset, target in group)
         async with _loop().room:
@@ -420,12 +440,12 @@ class ObjectBytes:
         return asked
 
 
-def _close_together(wanted: Iterable[tuple[int, memoryview]]) -> Iterator[list[tuple[int, memoryview]]]:
+def _close_together(wanted: Iterable[tuple[int, memoryview]], most_gap: int) -> Iterator[list[tuple[int, memoryview]]]:
     """Cut ascending ranges into groups, each of which one request brings."""
     group: list[tuple[int, memoryview]] = []
     begin = end = 0
     for offset, target in wanted:
-        if group and (offset - end > GAP_NBYTES or offset + target.nbytes - begin > REQUEST_NBYTES):
+        if group and (offset - end > most_gap or offset + target.nbytes - begin > REQUEST_NBYTES):
             yield group
             group = []
         begin, end = (begin, max(end, offset + target.nbytes)) if group else (offset, offset + target.nbytes)
@@ -588,6 +608,8 @@ class ObjectFile(io.RawIOBase):
             return held  # type: ignore[return-value]
         begin = next(number for number, block in zip(numbers, held, strict=True) if not block)
         self._ahead = min(2 * self._ahead, _MOST_BLOCKS) if begin == self._next else 1
+        if isinstance(self._source, CachedBytes) and self._source.holds(begin * BLOCK_NBYTES, BLOCK_NBYTES):
+            self._ahead = 1
         fetched = self.fetch(range(begin, max(numbers.stop, begin + self._ahead)))
         self._next = begin + len(fetched)
         return [block or fetched[number] for number, block in zip(numbers, held, strict=True)]

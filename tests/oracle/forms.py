@@ -216,15 +216,18 @@ def staged(reading: Reading, options: dict[str, Any]) -> None:
 
 
 def remote(reading: Reading, options: dict[str, Any]) -> None:
-    """Samples of the files as objects in a store."""
+    """Samples of the files as objects in a store, with a cache or without."""
     from obstore.store import LocalStore
 
     there = reading.elsewhere(f"memory://{uuid.uuid4().hex}")
-    dataset = H5Dataset(there.source, **there.asked, storage_options=LocalStore(str(reading.folder)))
-    if len(dataset) != reading.count:
-        raise WrongError(f"{len(dataset)} samples instead of {reading.count}")
-    with reading.loader(dataset, shuffle=True) as loader:
-        epochs = [flat(numbers_in(loader, reading)) for _ in range(2)]
+    cache = {"cache": reading.folder / "cache", "cache_size": options["cache"]} if "cache" in options else {}
+    epochs = []
+    for _ in range(1 + len(cache) // 2):
+        dataset = H5Dataset(there.source, **there.asked, storage_options=LocalStore(str(reading.folder)), **cache)
+        if len(dataset) != reading.count:
+            raise WrongError(f"{len(dataset)} samples instead of {reading.count}")
+        with reading.loader(dataset, shuffle=True) as loader:
+            epochs += [flat(numbers_in(loader, reading)) for _ in range(2)]
     for found in epochs:
         reading.check_once(found, dropped=reading.case["loader"].get("drop_last", False))
 

@@ -463,6 +463,8 @@ def form_of(rng: random.Random, name: str) -> dict[str, Any]:
         found["with"] = rng.choice([{}, {"compress": "gzip"}])
     elif name == "drawn":
         found["how"] = rng.choice(["weights", "balance", "count", "bootstrap"])
+    elif name == "remote" and found["seed"] % 2:
+        found["cache"] = [None, 50_000][found["seed"] // 2 % 2]  # its size
     elif name == "sized":
         found["bucket"] = rng.random() < 0.5
     elif name == "transformed":

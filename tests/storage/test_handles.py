@@ -306,7 +306,7 @@ def test_a_file_behind_a_dataset_that_changed_is_noticed(tmp_path, monkeypatch, 
     values = np.arange(40)
     path = write_behind(tmp_path, kind, values)
     old = H5Dataset(path, "x", allow_external=True)
-    loader = H5StreamLoader(path, 8, fields="x", allow_external=True)
+    loader = H5StreamLoader(H5Dataset(path, "x", allow_external=True), 8)
     assert old[:].tolist() == torch.cat(list(loader)).tolist() == values.tolist()
     write_behind(tmp_path, kind, np.arange(100, 148)[:40])
     new = H5Dataset(path, "x", allow_external=True)

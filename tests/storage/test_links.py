@@ -5,6 +5,7 @@ import logging
 import os
 import pickle
 import shutil
+import warnings
 
 import h5py
 import numpy as np
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from making import numbers
 
 from h5stream import H5Dataset, H5StreamLoader
-from h5stream.errors import ExternalDataError, FieldLengthError, FieldNotFoundError, SourceChangedError
+from h5stream.errors import ExternalDataError, FieldLengthError, FieldNotFoundError, OptionError, SourceChangedError
 
 VALUES = numbers(40, 6)
 
@@ -151,7 +152,7 @@ def test_each_file_of_a_pattern_has_its_own_links(tmp_path):
         path = linked_file(tmp_path / f"{k}")
         with h5py.File(tmp_path / f"{k}" / "labels.h5", "r+") as file:
             file["group/y"][:] = np.arange(40) + 100 * k
-    loader = H5StreamLoader(str(tmp_path / "*/a.h5"), 17, shuffle=True, fields=["x", "y"], allow_external=True)
+    loader = H5StreamLoader(H5Dataset(str(tmp_path / "*/a.h5"), ["x", "y"], allow_external=True), 17, shuffle=True)
     assert len(loader.dataset.layout.files) == 6
     y = np.concatenate([batch[1].numpy() for batch in loader])
     assert sorted(y.tolist()) == [*range(40), *range(100, 140), *range(200, 240)]
@@ -162,13 +163,15 @@ def test_each_file_of_a_pattern_has_its_own_links(tmp_path):
 
 
 def test_a_state_knows_what_links_lead_to_and_not_where_it_lies(tmp_path):
-    arguments = {"batch_size": 7, "shuffle": True, "fields": ["x", "y"], "allow_external": True}
-    loader = H5StreamLoader(linked_file(tmp_path / "d"), **arguments)
+    def opened(path):
+        return H5StreamLoader(H5Dataset(path, ["x", "y"], allow_external=True), 7, shuffle=True)
+
+    loader = opened(linked_file(tmp_path / "d"))
     batches = iter(loader)
     next(batches)
     state, rest = loader.state_dict(), [y.tolist() for _, y in batches]
     shutil.copytree(tmp_path / "d", tmp_path / "e")
-    moved = H5StreamLoader(str(tmp_path / "e" / "a.h5"), **arguments)
+    moved = opened(tmp_path / "e" / "a.h5")
     moved.load_state_dict(state)
     assert [y.tolist() for _, y in moved] == rest
 
@@ -177,7 +180,8 @@ def test_a_state_knows_what_links_lead_to_and_not_where_it_lies(tmp_path):
 def test_what_links_lead_to_is_staged(tmp_path, absolute):
     folder = tmp_path / "d"
     path = linked_file(folder, str(folder / "labels.h5") if absolute else "labels.h5")
-    with H5StreamLoader(path, 8, fields=["x", "y"], allow_external=True, stage_to=str(tmp_path / "fast")) as loader:
+    dataset = H5Dataset(path, ["x", "y"], allow_external=True)
+    with H5StreamLoader(dataset, 8, stage_to=str(tmp_path / "fast")) as loader:
         files = loader.dataset.layout.files
         assert all(str(tmp_path / "fast") in identity.path for identity in files)
         assert len(files) == 2
@@ -249,3 +253,16 @@ def test_a_link_to_another_opened_file_needs_no_leave(tmp_path):
     assert dataset[:].tolist() == VALUES[:, 0].tolist() * 2
     assert len(dataset.layout.files) == 2
     assert [part.file for part in parts(dataset)] == [1, 1]
+
+
+def test_the_old_name_of_the_loader_still_follows_links(tmp_path):
+    path = linked_file(tmp_path / "d")
+    with pytest.warns(DeprecationWarning, match=r"write H5Dataset\(\.\.\., allow_external=True\)"):
+        loader = H5StreamLoader(path, 8, fields=["x", "y"], allow_external=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pickle.loads(pickle.dumps(loader)) as copy:
+            assert [row for _, y in copy for row in y.tolist()] == VALUES[:, 0].tolist()
+    loader.close()
+    with pytest.raises(OptionError, match="allow_external= takes True or False, not 'yes'"), pytest.deprecated_call():
+        H5StreamLoader(path, allow_external="yes")
