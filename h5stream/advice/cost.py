@@ -30,8 +30,8 @@ from h5stream.order.quality import forecast, is_weak
 from h5stream.storage.codecs import DecodeError
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart
-from h5stream.storage.remote import is_address
 from h5stream.storage.source import LOCAL_GAP_NBYTES, SourceIdentity
+from h5stream.storage.stores import is_address
 from h5stream.units import count_text, counted, names_text, text_of_bytes
 
 PLANNED_CHUNKS = 400_000  # chunks that are planned at most, about a second of work; of longer epochs, some windows are

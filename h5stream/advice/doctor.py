@@ -21,7 +21,8 @@ from h5stream.errors import H5StreamError
 from h5stream.filesystem import mount_of, resident_bytes
 from h5stream.monitor.nvml import DriverFacts, driver_facts
 from h5stream.storage.plugins import StorageVersions, storage_versions
-from h5stream.storage.remote import ObjectFile, ObjectIdentity, is_address
+from h5stream.storage.remote import ObjectFile, ObjectIdentity
+from h5stream.storage.stores import is_address
 from h5stream.units import text_of_bytes
 
 Status = Literal["pass", "warn", "fail"]

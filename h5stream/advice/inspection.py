@@ -20,8 +20,8 @@ from h5stream.advice.suggestion import batch_rows
 from h5stream.dataset import H5Dataset
 from h5stream.engine.footprint import check_budget, default_budget
 from h5stream.errors import H5StreamError, OptionError
-from h5stream.storage.remote import Asked, asked_of_stores
 from h5stream.storage.source import identity_of
+from h5stream.storage.stores import Asked, asked_of_stores
 
 MOST_FIELDS = 64  # fields that are taken for a sample where none are named
 _NOT_ROWS = "its samples are not rows of its datasets, as said above"

@@ -18,8 +18,8 @@ from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.order.epoch import Order
 from h5stream.order.places import Places
 from h5stream.storage.layout import FieldLayout
-from h5stream.storage.remote import is_address
 from h5stream.storage.source import SourceIdentity
+from h5stream.storage.stores import is_address
 
 _log = logging.getLogger("h5stream")
 

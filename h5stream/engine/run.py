@@ -22,7 +22,7 @@ from h5stream.engine.tasks import COPIED_TASK_NBYTES, NOWHERE, TASK_NBYTES, Task
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, RegroupedOrder, Window
 from h5stream.storage.layout import SampleLayout
-from h5stream.storage.remote import stop_asked
+from h5stream.storage.stores import stop_asked
 
 EXIT_S = 10.0
 """Seconds that the interpreter's exit waits for reader threads at most: one that is ended inside a decoder would take

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from h5stream.notebook import ShownAsText
-from h5stream.storage.remote import Asked, asked_of_stores
+from h5stream.storage.stores import Asked, asked_of_stores
 from h5stream.units import text_of_bytes
 
 LEAST_TOLD = 0.01

@@ -42,8 +42,8 @@ from h5stream.repacking.verify import verify
 from h5stream.repacking.writer import NewFile, encode, filters_for, rebuilding
 from h5stream.space import check_fits, explained, measure
 from h5stream.storage.given import checked_path
-from h5stream.storage.remote import is_address
 from h5stream.storage.source import absolute, identity_of
+from h5stream.storage.stores import is_address
 
 PathLike = str | os.PathLike[str]
 

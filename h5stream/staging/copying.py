@@ -28,8 +28,9 @@ from h5stream import allowance
 from h5stream.errors import SourceChangedError, SourceNotFoundError, StagedFileDamagedError, StagingError
 from h5stream.space import explained
 from h5stream.staging.folder import BLOCK_BYTES, Checksum, Entry, StagingFolder
-from h5stream.storage.remote import ObjectBytes, ObjectIdentity, stop_asked
+from h5stream.storage.remote import ObjectBytes, ObjectIdentity
 from h5stream.storage.source import ByteSource, FileIdentity
+from h5stream.storage.stores import stop_asked
 
 # What is read at a time stays in the processor's cache, so that both hashes and reading back cost nothing that can be
 # seen beside the copies through the kernel; mapping either file was slower (docs/notes-staging.md).

@@ -20,8 +20,9 @@ from h5stream.staging.copying import OBJECT_THREADS, default_threads
 from h5stream.staging.folder import StagingFolder, new_session
 from h5stream.staging.run import ProgressCallback, Remaking, StagedFiles, StagingRun
 from h5stream.storage.given import paths_of
-from h5stream.storage.remote import SCHEMES, ObjectIdentity, is_address, opened_with, opening
+from h5stream.storage.remote import ObjectIdentity, opened_with, opening
 from h5stream.storage.source import FileIdentity
+from h5stream.storage.stores import SCHEMES, is_address
 
 if TYPE_CHECKING:
     from h5stream.storage.layout import SampleLayout

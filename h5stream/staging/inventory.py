@@ -20,7 +20,7 @@ from h5stream.errors import StagedFileInUseError, StagingError
 from h5stream.executors import TICK_S
 from h5stream.staging.copying import combine, default_threads, digest_of_block
 from h5stream.staging.folder import Checksum, Entry, Files, StagingFolder, pids_of, sessions_of
-from h5stream.storage.remote import is_address
+from h5stream.storage.stores import is_address
 
 PathLike = str | os.PathLike[str]
 

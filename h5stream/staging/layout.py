@@ -16,8 +16,9 @@ from typing import NamedTuple
 
 from h5stream.errors import H5StreamError, NotHDF5Error, SourceError, UnfollowableReferenceError
 from h5stream.storage.external import Reference, references
-from h5stream.storage.remote import ObjectIdentity, is_address
+from h5stream.storage.remote import ObjectIdentity
 from h5stream.storage.source import FileIdentity, stat_of
+from h5stream.storage.stores import is_address
 
 _MOST_FOLDERS = 1000  # more sources of one name, all in use at once, than anybody has
 _MOST_NAMED = 10

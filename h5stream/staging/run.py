@@ -36,8 +36,9 @@ from h5stream.staging.claims import Claim, Terms, is_of, make_claim
 from h5stream.staging.copying import CopyJob, Finished, ParallelCopy, finish, gone, open_part
 from h5stream.staging.folder import CONTROL, StagingFolder, pids_of
 from h5stream.staging.layout import Group, gather
-from h5stream.storage.remote import ObjectIdentity, is_address
+from h5stream.storage.remote import ObjectIdentity
 from h5stream.storage.source import FileIdentity
+from h5stream.storage.stores import is_address
 from h5stream.units import text_of_bytes
 
 if TYPE_CHECKING:

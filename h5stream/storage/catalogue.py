@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.storage.names import Names
-from h5stream.storage.remote import ObjectIdentity, is_address
+from h5stream.storage.remote import ObjectIdentity
 from h5stream.storage.source import FileIdentity, FilesIdentity, SourceIdentity, identity_of
+from h5stream.storage.stores import is_address
 
 SWITCH = "H5STREAM_CATALOGUE"
 """The environment variable that switches it off, as 0."""

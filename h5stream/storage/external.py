@@ -20,8 +20,8 @@ import h5py
 
 from h5stream.errors import ExternalDataError, NotHDF5Error, TruncatedFileError
 from h5stream.storage.handles import DAMAGE, open_file
-from h5stream.storage.remote import is_address
 from h5stream.storage.source import absolute, no_such_file
+from h5stream.storage.stores import is_address
 
 _MOST_LINKS = 32
 """Links that are followed in a row; libhdf5 gives up after 16."""

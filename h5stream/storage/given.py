@@ -13,7 +13,8 @@ import h5py
 from h5py import h5f, h5fd
 
 from h5stream.errors import OptionError, SourceNotFoundError
-from h5stream.storage.remote import is_address, matches
+from h5stream.storage.remote import matches
+from h5stream.storage.stores import is_address
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 

@@ -25,7 +25,8 @@ from typing import Any
 import h5py
 from h5py import h5f, h5fd, h5i, h5p
 
-from h5stream.storage.remote import ObjectFile, ObjectIdentity, failures, is_address, opening
+from h5stream.storage.remote import ObjectFile, ObjectIdentity, failures, opening
+from h5stream.storage.stores import is_address
 
 _OPENED = h5f.OBJ_FILE | h5f.OBJ_GROUP | h5f.OBJ_DATASET
 """What keeps a file open: a dataset does also where nothing names its file any more."""

@@ -25,9 +25,9 @@ from h5stream.storage.filters import Pipeline
 from h5stream.storage.global_heap import HeapValues
 from h5stream.storage.images import Images
 from h5stream.storage.index import ChunkIndex
-from h5stream.storage.remote import is_address
 from h5stream.storage.rowbox import ColumnPiece, Columns
 from h5stream.storage.source import SourceIdentity
+from h5stream.storage.stores import is_address
 from h5stream.structure import SparseRows
 
 DIRECT = "direct"

@@ -37,8 +37,8 @@ from h5stream.storage.lookups import Key, LookedUp, aligned, counted, forget, sh
 from h5stream.storage.names import Names
 from h5stream.storage.objects import attributes_of, files_of, kept_or_anew, lacks, objects_of
 from h5stream.storage.parts import Files, OpenFile, open_hdf5
-from h5stream.storage.remote import is_address
 from h5stream.storage.source import FilesIdentity
+from h5stream.storage.stores import is_address
 from h5stream.storage.whereabouts import FILES, RawFile, edges_in, groups_of
 
 

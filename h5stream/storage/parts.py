@@ -31,9 +31,10 @@ from h5stream.storage.handles import open_file
 from h5stream.storage.headers import superblock_of
 from h5stream.storage.index import COMPARED_NBYTES, INDEX_UNREADABLE, ChunkIndex, build_index, one_extent
 from h5stream.storage.layout import DECODED, DIRECT, HEAP, IN_EXTERNAL_FILES, IS_VIRTUAL, VIA_H5PY, DatasetPart, Target
-from h5stream.storage.remote import check_reads, is_address
+from h5stream.storage.remote import check_reads
 from h5stream.storage.rowbox import ColumnPiece, Columns, column_pieces
 from h5stream.storage.source import SourceIdentity, absolute, identities_of, identity_of, no_such_file, not_permitted
+from h5stream.storage.stores import is_address
 
 WATCHED_FILES = 100
 """Files behind a virtual dataset that are looked at for changes: one look costs a microsecond or two, at each read."""

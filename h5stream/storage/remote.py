@@ -1,9 +1,4 @@
-"""Objects in a store (S3, Google Cloud, Azure, HTTP) as files: what they are, and their bytes by ranges.
-
-`obstore` speaks with the stores; without it, an address is refused with the line that installs it. What opens a store,
-its credentials among it, stays in this process: an identity names its store by a word that means nothing elsewhere.
-Another process opens what needs none of that with what its environment has.
-"""
+"""Objects in a store as files: what they are, their bytes by ranges, and how h5py reads their structure."""
 
 from __future__ import annotations
 
@@ -13,35 +8,24 @@ import concurrent.futures
 import contextlib
 import contextvars
 import fnmatch
-import hashlib
 import io
-import os
 import re
-import secrets
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
 from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 from h5stream.errors import (
-    MissingExtraError,
     OptionError,
-    SourceChangedError,
     SourceError,
-    SourceNotFoundError,
     TruncatedFileError,
 )
 from h5stream.storage.object_cache import CachedBytes, ObjectCache
-
-T = TypeVar("T")
+from h5stream.storage.stores import count_request, parts_of, requests, stores, the_library, told, word_of
 
 READERS = 32
 """Threads that read where nobody chose their number: each waits for a request most of the time."""
-
-CONCURRENCY = 64
-"""Requests of a process that wait beside one another."""
 
 REQUEST_NBYTES = 4 * 1024 * 1024
 """Bytes that one request asks for at most, about, where it brings several ranges: the others share the line."""
@@ -61,64 +45,10 @@ _OPENED_AHEAD = 16
 _AHEAD_NODES = 8192
 """Nodes of an index that are fetched before libhdf5 asks for them, at most: most of what is held."""
 
-SCHEMES = "(?:s3a?|gs|gcs|az|azure|abfss?|adl|https?|hf|memory)"
-"""How addresses begin."""
-_ADDRESS = re.compile(rf"({SCHEMES})://([^/?#]*)/?(.*)", re.DOTALL)
-_HUB = re.compile(r"datasets/([^/]+/[^/@]+)(?:@([^/]+))?/(.+)")
-
-_RETRIES = {
-    "max_retries": 6,
-    "retry_timeout": timedelta(seconds=60),
-    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=10), "base": 2},
-}
-_CLIENT = {"timeout": timedelta(seconds=30), "connect_timeout": timedelta(seconds=10)}
-"""How long a request may take, and how often it is repeated where a store says that it is busy."""
-
-_STOP_S = 0.1
-"""How often who waits for a request looks whether it is to stop."""
-
-stop_asked: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar("stop_asked", default=lambda: False)
-"""What tells a thread that nobody needs what it reads any more."""
-
-
-class Asked(NamedTuple):
-    """What was asked of stores."""
-
-    requests: int = 0
-    nbytes: int = 0
-
-
-_NOTHING = Asked()
-_asked_lock, _asked = threading.Lock(), [_NOTHING]
-
-
-def asked_of_stores(before: Asked = _NOTHING) -> Asked:
-    """Return what this process has asked of stores, or what it has since."""
-    now = _asked[0]
-    return Asked(now.requests - before.requests, now.nbytes - before.nbytes)
-
-
-def _count(nbytes: int = 0) -> None:
-    with _asked_lock:
-        _asked[0] = Asked(_asked[0].requests + 1, _asked[0].nbytes + nbytes)
-
-
-_stores: dict[str, Any] = {}
 _named: dict[str, str] = {}
-"""Stores by their words, and the word of the store that an address was last opened with."""
+"""The word of the store that an address was last opened with."""
 _caches: dict[str, ObjectCache | None] = {}
 """The cache that an address was last opened with."""
-
-
-def is_address(path: str) -> bool:
-    """Tell whether a path is the address of an object in a store.
-
-    Examples
-    --------
-    >>> is_address("s3://bucket/a.h5"), is_address("/data/a.h5")
-    (True, False)
-    """
-    return _ADDRESS.match(path) is not None
 
 
 class Opening:
@@ -136,7 +66,7 @@ class Opening:
     def identities(self, addresses: Sequence[str]) -> list[ObjectIdentity]:
         """Return what objects are; the store is asked for many at once, and for each once."""
         missing = [one for one in dict.fromkeys(addresses) if one not in self._known]
-        self._known.update(zip(missing, _loop().run(map(_identity, missing)), strict=True))
+        self._known.update(zip(missing, requests().run(map(_identity, missing)), strict=True))
         found = [self._known[address] for address in addresses]
         if missing:
             self._next = iter(found)
@@ -147,10 +77,10 @@ class Opening:
         coming = self._coming.pop(identity.path, None)
         while len(self._coming) < _OPENED_AHEAD and (one := next(self._next, None)):
             if one != identity:
-                self._coming[one.path] = _loop().begin(_beginning(one))
+                self._coming[one.path] = requests().begin(_beginning(one))
         if coming is not None:
-            with _told(identity.path, "reading"):
-                _blocks.hold(identity, 0, _loop().wait(coming))
+            with told(identity.path, "reading"):
+                _blocks.hold(identity, 0, requests().wait(coming))
 
     def end(self) -> None:
         """Let go of what nobody has asked for."""
@@ -179,112 +109,6 @@ def opening() -> Opening:
     return _opening.get() or Opening()
 
 
-def _parts_of(address: str) -> tuple[str, str]:
-    """Return where the store of an address is, and the object's path in it."""
-    found = _ADDRESS.match(address)
-    assert found is not None
-    scheme, host, path = found.groups()
-    if "?" in path and scheme.startswith("http"):
-        raise OptionError(
-            f"{address.partition('?')[0]!r} is followed by a query, which may hold a key; give the address without "
-            "that, and storage_options={'client_options': {'default_headers': ...}}, or a store object"
-        )
-    if scheme == "hf":
-        hub = _HUB.fullmatch(f"{host}/{path}")
-        if hub is None:
-            raise OptionError(f"{address!r}: an address at Hugging Face is hf://datasets/OWNER/NAME[@REVISION]/PATH")
-        name, revision, path = hub.groups()
-        return "https://huggingface.co", f"datasets/{name}/resolve/{revision or 'main'}/{path}"
-    return f"{scheme}://{host}", path
-
-
-_used_in: list[int] = []
-"""The process in which obstore was first used: its threads do not come along into a forked child."""
-
-
-def _obstore() -> Any:
-    _used_in[:] = _used_in or [os.getpid()]
-    if _used_in[0] != os.getpid():
-        raise SourceError(
-            "object stores were read before this process was forked, and what reads them does not come along: start "
-            "workers with multiprocessing_context='spawn' or 'forkserver'"
-        )
-    try:
-        import obstore
-        import obstore.store
-    except ImportError:
-        raise MissingExtraError(
-            "files in object stores are read with obstore, which is not installed: python -m pip install "
-            "'h5stream[remote]'"
-        ) from None
-    return obstore
-
-
-def _store_of(base: str, options: Any) -> str:
-    """Return the word of a store; it is opened if it is not yet."""
-    if options is not None and not isinstance(options, Mapping):
-        word = next((word for word, store in _stores.items() if store is options), "")
-        word = word or secrets.token_hex(8)
-        _stores[word] = options
-        return word
-    word = base if not options else f"{base} {_digest(options)}"
-    if word not in _stores:
-        given = dict(options or {})
-        client = {**_CLIENT, **given.pop("client_options", {})}
-        try:
-            url = f"{base}/" if base.startswith(("http", "memory")) else base
-            if base.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1"):
-                client["allow_http"] = True
-            _stores[word] = _obstore().store.from_url(
-                url, client_options=client, retry_config=given.pop("retry_config", _RETRIES), **given
-            )
-        except Exception as error:
-            raise OptionError(f"storage_options= does not open {base!r}: {_without_keys(error)}") from None
-    return word
-
-
-_KEY = secrets.token_bytes(16)
-
-
-def _digest(options: Mapping[str, Any]) -> str:
-    """Return a word for options that says nothing of them: its key is this process's."""
-    return hashlib.blake2b(repr(sorted(options.items(), key=str)).encode(), key=_KEY, digest_size=8).hexdigest()
-
-
-def _without_keys(error: BaseException) -> str:
-    """Return what an error says, without what may be a key: queries, and what stands before an @."""
-    said = re.sub(r"\?[^\s\"')]*", "?...", str(error))
-    said = re.sub(r"//[^/@\s]*@", "//...@", said)
-    if "169.254.169.254" in said or "metadata.google" in said:  # where a machine of a cloud is asked for its own
-        return "there are no credentials; for a public bucket storage_options={'skip_signature': True} (--anonymous)"
-    return said.splitlines()[0][:300] if said else type(error).__name__
-
-
-@contextlib.contextmanager
-def _told(address: str, what: str) -> Iterator[None]:
-    """Raise errors of the store as ours, with the address and without keys."""
-    found = _obstore().exceptions
-    try:
-        yield
-    except (FileNotFoundError, found.NotFoundError):
-        raise SourceNotFoundError(f"there is no object {address!r}", file=address) from None
-    except (found.PermissionDeniedError, found.UnauthenticatedError) as error:
-        raise SourceError(
-            f"the store does not let {address!r} be read ({_without_keys(error)}): storage_options= takes credentials, "
-            "which else come from the environment",
-            file=address,
-        ) from None
-    except found.PreconditionError:
-        raise SourceChangedError(
-            f"{address!r} changed while it was being read (another ETag). Open it again once its writer is done.",
-            file=address,
-        ) from None
-    except (found.BaseError, OSError, ValueError) as error:
-        if isinstance(error, SourceError):
-            raise
-        raise SourceError(f"{what} {address!r} failed: {_without_keys(error)}", file=address) from None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectIdentity:
     """What an object in a store was when it was opened."""
@@ -302,7 +126,7 @@ class ObjectIdentity:
 
     def now(self) -> ObjectIdentity:
         """Ask the store what the object is by now."""
-        return _loop().run([_now(self.path, self.store)])[0]
+        return requests().run([_now(self.path, self.store)])[0]
 
     def difference(self, now: ObjectIdentity) -> str:
         """Say how the object differs from what it is now."""
@@ -339,16 +163,16 @@ class ObjectIdentity:
 
 async def _identity(address: str) -> ObjectIdentity:
     """Ask a store what an object is."""
-    base, _ = _parts_of(address)
+    base, _ = parts_of(address)
     options = opening().options
     word = _named.get(address) if options is None else None
-    _named[address] = word = word or _store_of(base, options)
+    _named[address] = word = word or word_of(base, options)
     if (known := _opening.get()) is not None:
         _caches[address] = known.cache
     found, cache = await _now(address, word), _caches.get(address)
     # Nobody knows whether one without an ETag, or with a weak one, is the same the next time; a store in memory counts
     # them anew in each process.
-    if not found.etag.startswith('"') or isinstance(_stores[word], _obstore().store.MemoryStore):
+    if not found.etag.startswith('"') or isinstance(stores[word], the_library().store.MemoryStore):
         cache = None
     return replace(found, cache=cache)
 
@@ -363,12 +187,12 @@ async def _beginning(identity: ObjectIdentity) -> memoryview:
 
 
 async def _now(address: str, word: str) -> ObjectIdentity:
-    base, path = _parts_of(address)
-    store = _stores[word if word in _stores else _store_of(base, None)]
-    _count()
-    async with _loop().room:
-        with _told(address, "asking for"):
-            found = await _obstore().head_async(store, path)
+    base, path = parts_of(address)
+    store = stores[word if word in stores else word_of(base, None)]
+    count_request()
+    async with requests().room:
+        with told(address, "asking for"):
+            found = await the_library().head_async(store, path)
     return ObjectIdentity(path=address, size=int(found["size"]), etag=_etag_of(found), store=word)
 
 
@@ -390,14 +214,14 @@ class ObjectBytes:
 
     def __init__(self, identity: ObjectIdentity, joins_nbytes: int = GAP_NBYTES) -> None:
         self.identity, self._joins_nbytes = identity, joins_nbytes
-        base, self._path = _parts_of(identity.path)
-        if identity.store != base and identity.store not in _stores:
+        base, self._path = parts_of(identity.path)
+        if identity.store != base and identity.store not in stores:
             raise SourceError(
                 f"{identity.path!r} was opened with storage_options=, which stay in the process that they were given "
                 "to; open it in this one, or give credentials by the environment",
                 file=identity.path,
             )
-        self._store = _stores[identity.store if identity.store in _stores else _store_of(base, None)]
+        self._store = stores[identity.store if identity.store in stores else word_of(base, None)]
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ObjectBytes, (self.identity,)
@@ -413,16 +237,16 @@ class ObjectBytes:
         """Fill each target with the bytes that start at its offset; those that lie close together come at once."""
         wanted = sorted((pair for pair in zip(offsets, targets, strict=True) if pair[1].nbytes), key=itemgetter(0))
         groups = list(_close_together(wanted, self._joins_nbytes))
-        with _told(self.identity.path, "reading"):
-            for group, found in zip(groups, _loop().run(map(self.fetched, groups)) if groups else (), strict=True):
+        with told(self.identity.path, "reading"):
+            for group, found in zip(groups, requests().run(map(self.fetched, groups)) if groups else (), strict=True):
                 for offset, target in group:
                     target[:] = found[offset - group[0][0] :][: target.nbytes]
 
     async def fetched(self, group: list[tuple[int, memoryview]]) -> memoryview:
         """Return the bytes from the first of some ranges to the end of the last."""
         begin, end = group[0][0], max(offset + target.nbytes for offset, target in group)
-        async with _loop().room:
-            found = await _obstore().get_async(self._store, self._path, options=self._asked(begin, end - begin))
+        async with requests().room:
+            found = await the_library().get_async(self._store, self._path, options=self._asked(begin, end - begin))
             data = memoryview(await found.bytes_async()).cast("B")
         if data.nbytes != end - begin:
             raise TruncatedFileError(
@@ -433,7 +257,7 @@ class ObjectBytes:
         return data
 
     def _asked(self, offset: int, nbytes: int) -> dict[str, Any]:
-        _count(nbytes)
+        count_request(nbytes)
         asked: dict[str, Any] = {"range": (offset, offset + nbytes)}
         if self.identity.etag.startswith(('"', "W/")):
             asked["if_match"] = self.identity.etag
@@ -452,57 +276,6 @@ def _close_together(wanted: Iterable[tuple[int, memoryview]], most_gap: int) -> 
         group.append((offset, target))
     if group:
         yield group
-
-
-class _Loop:
-    """A thread with a loop of asyncio's, which waits for many requests.
-
-    # Guarantees: any thread may call `run`. Whoever waits looks every now and then whether it is to stop, and what it
-    waited for is cancelled then, as it is where an exception (Ctrl-C) ends the wait.
-    """
-
-    def __init__(self) -> None:
-        self.pid, self._loop = os.getpid(), asyncio.new_event_loop()
-        self.room = asyncio.Semaphore(CONCURRENCY)
-        threading.Thread(target=self._loop.run_forever, name="h5stream-requests", daemon=True).start()
-
-    def run(self, work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-        """Return what some coroutines return that run beside one another."""
-
-        async def together() -> list[T]:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one) for one in work]
-            return [task.result() for task in tasks]
-
-        return self.wait(self.begin(together()))
-
-    def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Begin some work."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def wait(self, future: concurrent.futures.Future[T]) -> T:
-        """Return what came of some work."""
-        stopped = stop_asked.get()
-        try:
-            while not concurrent.futures.wait([future], _STOP_S).done:
-                if stopped():
-                    raise SourceError("nobody waits for these bytes any more")
-            return future.result()
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        finally:
-            future.cancel()
-
-
-_starting = threading.Lock()
-_started: list[_Loop] = []
-
-
-def _loop() -> _Loop:
-    with _starting:
-        if not _started or _started[0].pid != os.getpid():
-            _started[:] = [_Loop()]
-        return _started[0]
 
 
 class _Blocks:
@@ -699,15 +472,15 @@ _TREE_NBYTES = 24
 
 def matches(pattern: str) -> list[str]:
     """List the addresses that a pattern matches, sorted by name."""
-    base, path = _parts_of(pattern)
+    base, path = parts_of(pattern)
     if base.startswith("http"):
         raise OptionError(f"{pattern!r}: a web server has no list of its files; name them: ['https://.../a.h5', ...]")
-    word = _store_of(base, opening().options)
+    word = word_of(base, opening().options)
     folder = re.split(r"[*?\[]", path, maxsplit=1)[0].rpartition("/")[0]
     found = []
-    with _told(pattern, "listing"):
-        _count()
-        for some in _obstore().list(_stores[word], prefix=folder or None):
+    with told(pattern, "listing"):
+        count_request()
+        for some in the_library().list(stores[word], prefix=folder or None):
             found += [one["path"] for one in some]
     wanted = path.split("/")
     return [f"{base}/{one}" for one in sorted(found) if _fits(one.split("/"), wanted)]

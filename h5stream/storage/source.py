@@ -28,7 +28,8 @@ from h5stream.compiled._native import read_files
 from h5stream.errors import H5StreamError, SourceChangedError, SourceError, SourceNotFoundError, TruncatedFileError
 from h5stream.storage.handles import flush_written
 from h5stream.storage.names import Names
-from h5stream.storage.remote import SCHEMES, ObjectIdentity, held_bytes, is_address, opening
+from h5stream.storage.remote import ObjectIdentity, held_bytes, opening
+from h5stream.storage.stores import SCHEMES, is_address
 
 _log = logging.getLogger("h5stream")
 

@@ -1,0 +1,250 @@
+"""What speaks with stores of objects (S3, Google Cloud, Azure, HTTP): addresses, stores, requests, and their errors.
+
+`obstore` does; without it, an address is refused with the line that installs it. What opens a store, its credentials
+among it, stays in this process: others name it by a word that means nothing elsewhere. Another process opens what needs
+none of that with what its environment has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import contextvars
+import hashlib
+import os
+import re
+import secrets
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeVar
+
+from h5stream.errors import (
+    MissingExtraError,
+    OptionError,
+    SourceChangedError,
+    SourceError,
+    SourceNotFoundError,
+)
+
+T = TypeVar("T")
+
+CONCURRENCY = 64
+"""Requests of a process that wait beside one another."""
+
+SCHEMES = "(?:s3a?|gs|gcs|az|azure|abfss?|adl|https?|hf|memory)"
+"""How addresses begin."""
+_ADDRESS = re.compile(rf"({SCHEMES})://([^/?#]*)/?(.*)", re.DOTALL)
+_HUB = re.compile(r"datasets/([^/]+/[^/@]+)(?:@([^/]+))?/(.+)")
+
+_RETRIES = {
+    "max_retries": 6,
+    "retry_timeout": timedelta(seconds=60),
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=10), "base": 2},
+}
+_CLIENT = {"timeout": timedelta(seconds=30), "connect_timeout": timedelta(seconds=10)}
+"""How long a request may take, and how often it is repeated where a store says that it is busy."""
+
+_STOP_S = 0.1
+"""How often who waits for a request looks whether it is to stop."""
+
+stop_asked: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar("stop_asked", default=lambda: False)
+"""What tells a thread that nobody needs what it reads any more."""
+
+
+class Asked(NamedTuple):
+    """What was asked of stores."""
+
+    requests: int = 0
+    nbytes: int = 0
+
+
+_NOTHING = Asked()
+_asked_lock, _asked = threading.Lock(), [_NOTHING]
+
+
+def asked_of_stores(before: Asked = _NOTHING) -> Asked:
+    """Return what this process has asked of stores, or what it has since."""
+    now = _asked[0]
+    return Asked(now.requests - before.requests, now.nbytes - before.nbytes)
+
+
+def count_request(nbytes: int = 0) -> None:
+    """Count a request for so many bytes."""
+    with _asked_lock:
+        _asked[0] = Asked(_asked[0].requests + 1, _asked[0].nbytes + nbytes)
+
+
+stores: dict[str, Any] = {}
+"""Stores by their words."""
+
+
+def is_address(path: str) -> bool:
+    """Tell whether a path is the address of an object in a store.
+
+    Examples
+    --------
+    >>> is_address("s3://bucket/a.h5"), is_address("/data/a.h5")
+    (True, False)
+    """
+    return _ADDRESS.match(path) is not None
+
+
+def parts_of(address: str) -> tuple[str, str]:
+    """Return where the store of an address is, and the object's path in it."""
+    found = _ADDRESS.match(address)
+    assert found is not None
+    scheme, host, path = found.groups()
+    if "?" in path and scheme.startswith("http"):
+        raise OptionError(
+            f"{address.partition('?')[0]!r} is followed by a query, which may hold a key; give the address without "
+            "that, and storage_options={'client_options': {'default_headers': ...}}, or a store object"
+        )
+    if scheme == "hf":
+        hub = _HUB.fullmatch(f"{host}/{path}")
+        if hub is None:
+            raise OptionError(f"{address!r}: an address at Hugging Face is hf://datasets/OWNER/NAME[@REVISION]/PATH")
+        name, revision, path = hub.groups()
+        return "https://huggingface.co", f"datasets/{name}/resolve/{revision or 'main'}/{path}"
+    return f"{scheme}://{host}", path
+
+
+_used_in: list[int] = []
+"""The process in which obstore was first used: its threads do not come along into a forked child."""
+
+
+def the_library() -> Any:
+    """Return obstore, if it is there and can be used in this process."""
+    _used_in[:] = _used_in or [os.getpid()]
+    if _used_in[0] != os.getpid():
+        raise SourceError(
+            "object stores were read before this process was forked, and what reads them does not come along: start "
+            "workers with multiprocessing_context='spawn' or 'forkserver'"
+        )
+    try:
+        import obstore
+        import obstore.store
+    except ImportError:
+        raise MissingExtraError(
+            "files in object stores are read with obstore, which is not installed: python -m pip install "
+            "'h5stream[remote]'"
+        ) from None
+    return obstore
+
+
+def word_of(base: str, options: Any) -> str:
+    """Return the word of a store; it is opened if it is not yet."""
+    if options is not None and not isinstance(options, Mapping):
+        word = next((word for word, store in stores.items() if store is options), "")
+        word = word or secrets.token_hex(8)
+        stores[word] = options
+        return word
+    word = base if not options else f"{base} {_digest(options)}"
+    if word not in stores:
+        given = dict(options or {})
+        client = {**_CLIENT, **given.pop("client_options", {})}
+        try:
+            url = f"{base}/" if base.startswith(("http", "memory")) else base
+            if base.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1"):
+                client["allow_http"] = True
+            stores[word] = the_library().store.from_url(
+                url, client_options=client, retry_config=given.pop("retry_config", _RETRIES), **given
+            )
+        except Exception as error:
+            raise OptionError(f"storage_options= does not open {base!r}: {_without_keys(error)}") from None
+    return word
+
+
+_KEY = secrets.token_bytes(16)
+
+
+def _digest(options: Mapping[str, Any]) -> str:
+    """Return a word for options that says nothing of them: its key is this process's."""
+    return hashlib.blake2b(repr(sorted(options.items(), key=str)).encode(), key=_KEY, digest_size=8).hexdigest()
+
+
+def _without_keys(error: BaseException) -> str:
+    """Return what an error says, without what may be a key: queries, and what stands before an @."""
+    said = re.sub(r"\?[^\s\"')]*", "?...", str(error))
+    said = re.sub(r"//[^/@\s]*@", "//...@", said)
+    if "169.254.169.254" in said or "metadata.google" in said:  # where a machine of a cloud is asked for its own
+        return "there are no credentials; for a public bucket storage_options={'skip_signature': True} (--anonymous)"
+    return said.splitlines()[0][:300] if said else type(error).__name__
+
+
+@contextlib.contextmanager
+def told(address: str, what: str) -> Iterator[None]:
+    """Raise errors of the store as ours, with the address and without keys."""
+    found = the_library().exceptions
+    try:
+        yield
+    except (FileNotFoundError, found.NotFoundError):
+        raise SourceNotFoundError(f"there is no object {address!r}", file=address) from None
+    except (found.PermissionDeniedError, found.UnauthenticatedError) as error:
+        raise SourceError(
+            f"the store does not let {address!r} be read ({_without_keys(error)}): storage_options= takes credentials, "
+            "which else come from the environment",
+            file=address,
+        ) from None
+    except found.PreconditionError:
+        raise SourceChangedError(
+            f"{address!r} changed while it was being read (another ETag). Open it again once its writer is done.",
+            file=address,
+        ) from None
+    except (found.BaseError, OSError, ValueError) as error:
+        if isinstance(error, SourceError):
+            raise
+        raise SourceError(f"{what} {address!r} failed: {_without_keys(error)}", file=address) from None
+
+
+class _Loop:
+    """A thread with a loop of asyncio's, which waits for many requests.
+
+    # Guarantees: any thread may call `run`. Whoever waits looks every now and then whether it is to stop, and what it
+    waited for is cancelled then, as it is where an exception (Ctrl-C) ends the wait.
+    """
+
+    def __init__(self) -> None:
+        self.pid, self._loop = os.getpid(), asyncio.new_event_loop()
+        self.room = asyncio.Semaphore(CONCURRENCY)
+        threading.Thread(target=self._loop.run_forever, name="h5stream-requests", daemon=True).start()
+
+    def run(self, work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+        """Return what some coroutines return that run beside one another."""
+
+        async def together() -> list[T]:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(one) for one in work]
+            return [task.result() for task in tasks]
+
+        return self.wait(self.begin(together()))
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Begin some work."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def wait(self, future: concurrent.futures.Future[T]) -> T:
+        """Return what came of some work."""
+        stopped = stop_asked.get()
+        try:
+            while not concurrent.futures.wait([future], _STOP_S).done:
+                if stopped():
+                    raise SourceError("nobody waits for these bytes any more")
+            return future.result()
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            future.cancel()
+
+
+_starting = threading.Lock()
+_started: list[_Loop] = []
+
+
+def requests() -> _Loop:
+    """Return what waits for the requests of this process."""
+    with _starting:
+        if not _started or _started[0].pid != os.getpid():
+            _started[:] = [_Loop()]
+        return _started[0]
