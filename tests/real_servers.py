@@ -61,7 +61,7 @@ def _running(command, **environment):
 def s3(folder, monkeypatch):
     """Give the address of a bucket with a folder's files; the environment says how it is read."""
     for name in ("moto", "flask_cors"):
-        pytest.importorskip(name, reason="needs moto: pip install '.[servers]'")
+        pytest.importorskip(name, reason="needs moto")
     from obstore.store import S3Store
 
     with _running(lambda _, number: [sys.executable, "-c", MOTO, str(number)]) as url:
