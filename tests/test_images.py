@@ -182,7 +182,7 @@ def test_a_damaged_object_is_named_and_left_out(tmp_path, stored):
         STORED_AS[stored](file["images"], "img_4", ENCODE["jpeg"](image(4))[:300])
         file["images/img_4"].attrs["label"] = 4
     fields, samples = {"image": Field(".", decode="jpeg"), "label": "@label"}, Objects("images/*")
-    with pytest.raises(errors.CorruptChunkError, match=r"'images/img_4': the image of row 4.*truncated"):
+    with pytest.raises(errors.CorruptChunkError, match=r"'images/img_4': the image of row 4.*its end is missing"):
         list(H5StreamLoader(tmp_path / "a.h5", 3, fields=fields, samples=samples))
     with H5StreamLoader(tmp_path / "a.h5", 3, fields=fields, samples=samples, on_error="skip") as loader:
         assert check(loader, expected) == [0, 1, 2, 3, 5, 6, 7, 8]

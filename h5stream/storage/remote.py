@@ -66,11 +66,10 @@ class Opening:
     def identities(self, addresses: Sequence[str]) -> list[ObjectIdentity]:
         """Return what objects are; the store is asked for many at once, and for each once."""
         missing = [one for one in dict.fromkeys(addresses) if one not in self._known]
-        self._known.update(zip(missing, requests().run(map(_identity, missing)), strict=True))
-        found = [self._known[address] for address in addresses]
         if missing:
-            self._next = iter(found)
-        return found
+            self._known.update(zip(missing, requests().run(map(_identity, missing)), strict=True))
+            self._next = map(self._known.__getitem__, addresses)
+        return [self._known[address] for address in addresses]
 
     def begin(self, identity: ObjectIdentity) -> None:
         """Fetch the beginning of an object that is about to be opened, and begin with that of others that follow."""
