@@ -3,13 +3,14 @@
 The store is a server of our own (`bench.object_server`): 60 MB/s a connection, so many MB/s in all, and so many
 milliseconds until the first byte of each answer. Each case is held against the line alone, which is the same object
 fetched by 32 requests of 2 MiB at a time, and against what people do instead, with two workers each: h5py over s3fs,
-and copies in Lance and zarr. Every loader runs in a process of its own.
+and copies in Lance, zarr and Parquet. Every loader runs in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import subprocess
 import sys
@@ -26,6 +27,8 @@ from bench.machine import describe
 from bench.object_server import Distance, counts, store_of
 
 LATENCIES_MS = (2.0, 20.0, 100.0)
+RIVALS_MS = 20.0
+"""The distance that rivals are measured at: at 100 ms some need minutes for a batch."""
 TOTAL_MB_S = 100.0
 """What the line brings in all: less than one of two processors can receive and decode."""
 LIMIT_S = 15.0
@@ -91,12 +94,15 @@ def line_alone(url: str, name: str, nbytes: int) -> float:
 # --- the loaders, each in a process of its own -------------------------------------------------------------------
 
 
-def ours(url: str, case: str, folder: Path) -> dict[str, Any]:
+def ours(url: str, case: str, folder: Path, budget: str | None = None) -> dict[str, Any]:
     """Read two epochs, of which the second is timed."""
+    from bench.memory import forget_peak, resident_nbytes, warmed
     from h5stream import H5Dataset, H5StreamLoader, Lengths, Objects, Sequences
 
     name = "frames" if case == "sequences" else case
     kinds: dict[str, Any] = {"sequences": Sequences(STEPS, of=Lengths("lengths")), "objects": Objects("d/*")}
+    before = warmed(folder)
+    forget_peak()
     counts(url)
     began = time.perf_counter()
     dataset = H5Dataset(
@@ -106,7 +112,7 @@ def ours(url: str, case: str, folder: Path) -> dict[str, Any]:
         storage_options=options(url),
     )
     opened_s, at_opening = time.perf_counter() - began, counts(url)
-    with H5StreamLoader(dataset, BATCH[case], True, seed=0, keep="never") as loader:
+    with H5StreamLoader(dataset, BATCH[case], True, seed=0, keep="never", memory_budget=budget) as loader:
         first = next(iter(loader))
         first_s = time.perf_counter() - began
         del first
@@ -124,6 +130,7 @@ def ours(url: str, case: str, folder: Path) -> dict[str, Any]:
         "samples_per_s": samples / seconds,
         "requests": asked["requests"],
         "nbytes": asked["nbytes"],
+        "grown_mib": (resident_nbytes("VmHWM") - before) / 2**20,
     }
 
 
@@ -227,7 +234,36 @@ class Zarr(Samples):
         return zarr.open_array(zarr.storage.ObjectStore(store, read_only=True), mode="r")
 
 
-RIVALS: dict[str, type[Samples]] = {"h5py + s3fs": OverS3fs, "Lance": Lance, "zarr + obstore": Zarr}
+class Streamed(Samples):
+    """A copy in Parquet, in two files, streamed in its order through a buffer that is shuffled: no random access."""
+
+    @staticmethod
+    def convert(name: str, values: Iterator[np.ndarray], bucket: Path) -> None:
+        """Write the copy."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        rows = [row.tobytes() for some in values for row in some]
+        for k in range(2):
+            table = pa.table({"x": pa.array(rows[k::2], pa.binary())})
+            pq.write_table(table, bucket / f"{name}-{k}.parquet", row_group_size=1000)
+
+    def stream(self) -> Any:
+        """Open the copy."""
+        import datasets
+
+        names = [f"s3://bucket/{self.case}-{k}.parquet" for k in range(2)]
+        given = {"anon": True, "endpoint_url": self.url}
+        found = datasets.load_dataset("parquet", data_files=names, split="train", streaming=True, storage_options=given)
+        return found.shuffle(seed=0, buffer_size=1000)
+
+
+RIVALS: dict[str, type[Samples]] = {
+    "h5py + s3fs": OverS3fs,
+    "Lance": Lance,
+    "zarr + obstore": Zarr,
+    "datasets, streamed": Streamed,
+}
 
 
 def _values(name: str, bucket: Path) -> Iterator[np.ndarray]:
@@ -245,7 +281,11 @@ def rival(name: str, url: str, case: str, folder: Path) -> dict[str, Any]:
 
     batch = min(16, BATCH[case])  # more would take minutes
     samples: Any = RIVALS[name](url, case, folder)
-    loader = DataLoader(samples, batch, shuffle=True, num_workers=2, multiprocessing_context="spawn", collate_fn=len)
+    is_streamed = isinstance(samples, Streamed)
+    how: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "spawn", "collate_fn": len}
+    loader = DataLoader(
+        samples.stream() if is_streamed else samples, batch, shuffle=None if is_streamed else True, **how
+    )
     counts(url)
     began, taken, first_s = time.perf_counter(), 0, 0.0
     for found in loader:
@@ -276,15 +316,17 @@ def measure(folder: Path, cases: list[str], rivals: list[str]) -> Iterator[dict[
             with store_of(folder, distance) as url:
                 name = f"{'frames' if case == 'sequences' else case}.h5"
                 line = line_alone(url, name, (folder / "bucket" / name).stat().st_size)
-                found = _apart("ours", url, case, folder)
-                row = {"case": case, "latency_ms": latency, "line_mb_s": line, "loader": "h5stream", **found}
-                if "seconds" in found:
-                    needed = needed_nbytes(folder, case)
-                    row["of_line"] = found["nbytes"] / found["seconds"] / 1e6 / line
-                    row["nbytes_of_needed"] = found["nbytes"] / needed
-                    row["round_trips_to_first_batch"] = found["first_batch_s"] * 1e3 / latency
-                yield row
-                for one in rivals:
+                for loader in ("h5stream", "h5stream, 256 MiB"):
+                    found = _apart(loader, url, case, folder)
+                    row = {"case": case, "latency_ms": latency, "line_mb_s": line, "loader": loader, **found}
+                    if "seconds" in found:
+                        row["of_line"] = found["nbytes"] / found["seconds"] / 1e6 / line
+                        row["nbytes_of_needed"] = found["nbytes"] / needed_nbytes(folder, case)
+                        row["round_trips_to_open"] = found["opened_s"] * 1e3 / latency
+                    yield row
+                for one in rivals if latency == RIVALS_MS else ():
+                    if one == "datasets, streamed" and case == "sequences":  # which are not in its order
+                        continue
                     yield {"case": case, "latency_ms": latency, "loader": one, **_apart(one, url, case, folder)}
 
 
@@ -299,7 +341,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.one:
         loader, url, case, there = given.one
-        run = ours if loader == "ours" else lambda *about: rival(loader, *about)
+        ask = ours if loader == "h5stream" else functools.partial(ours, budget="256MiB")
+        run = ask if loader.startswith("h5stream") else functools.partial(rival, loader)
         print(json.dumps(run(url, case, Path(there))))
         return
     cases, rivals = given.cases.split(","), [name for name in given.rivals.split(",") if name]
