@@ -262,7 +262,7 @@ RIVALS: dict[str, type[Samples]] = {
     "h5py + s3fs": OverS3fs,
     "Lance": Lance,
     "zarr + obstore": Zarr,
-    "datasets, streamed": Streamed,
+    "datasets (streamed)": Streamed,
 }
 
 
@@ -325,7 +325,7 @@ def measure(folder: Path, cases: list[str], rivals: list[str]) -> Iterator[dict[
                         row["round_trips_to_open"] = found["opened_s"] * 1e3 / latency
                     yield row
                 for one in rivals if latency == RIVALS_MS else ():
-                    if one == "datasets, streamed" and case == "sequences":  # which are not in its order
+                    if one == "datasets (streamed)" and case == "sequences":  # which are not in its order
                         continue
                     yield {"case": case, "latency_ms": latency, "loader": one, **_apart(one, url, case, folder)}
 
