@@ -74,9 +74,7 @@ def test_no_source_at_all_is_refused():
 
 
 def test_a_folder_is_refused(tmp_path):
-    refused(
-        SourceError, f"is a folder, not an HDF5 file; name files of it, such as '{tmp_path}/*.h5'", source=tmp_path
-    )
+    refused(SourceError, f"is a folder, not an HDF5 file; name files of it, such as '{tmp_path}/*.h5'", source=tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"col,umn\n1,2\n", b"\x89HDF\r\n\x1a"])

@@ -306,3 +306,19 @@ def test_the_loader_takes_what_opens_the_stores_and_leaves_it_behind(folder):
         assert b"LocalStore" not in pickle.dumps(loader)
     with pytest.raises(OptionError, match="storage_options= belongs to the H5Dataset"):
         H5StreamLoader(loader.dataset, storage_options=store)
+
+
+def test_each_rank_fetches_its_own_part(server):
+    with h5py.File(server.folder / "large.h5", "w") as file:
+        rows = np.random.default_rng(0).random((6000, 1024), "f4")
+        file.create_dataset("x", data=rows, chunks=(50, 1024), compression="gzip", compression_opts=1)
+    dataset, fetched = H5Dataset(f"{server.url}/large.h5", "x"), []
+    for ranks in ({}, {"rank": 0, "world_size": 2}, {"rank": 1, "world_size": 2}):
+        server.nbytes = 0
+        # Without threads nothing of the next epoch is read ahead.
+        with H5StreamLoader(dataset, 250, shuffle=True, seed=0, keep="never", num_workers=0, **ranks) as loader:
+            assert sum(len(batch) for batch in loader) == 6000 // ranks.get("world_size", 1)
+        fetched.append(server.nbytes)
+    whole, *parts = fetched
+    assert sum(parts) < 1.1 * whole
+    assert max(parts) < 0.6 * whole
