@@ -29,7 +29,10 @@ FILES = {part: (f"{part}-full", f"{part}-quick") for part in ("peers", "sweep", 
     "main": ("main-full", "reference-2core"),
     "learning": ("learning",),
     "samples": ("samples",),
-    **{name: (name,) for name in ("limits", "ragged", "objects", "sparse", "weights", "augmentation", "statistics")},
+    **{
+        name: (name,)
+        for name in ("limits", "ragged", "objects", "object-store", "sparse", "weights", "augmentation", "statistics")
+    },
 }
 SHUFFLING, LEARNED = DOCS / "shuffling.md", ("<!-- learning: start -->\n", "<!-- learning: end -->")
 _MADE = """\
@@ -78,7 +81,7 @@ class Kind:
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-WORDED = ("samples", "stored", "case", "form", "`ragged=`")
+WORDED = ("samples", "stored", "case", "form", "loader", "`ragged=`")
 """Heads of columns of words."""
 
 
@@ -147,6 +150,30 @@ KINDS = (
             "ours, samples/s": _OURS,
             "of the limit": "{of_limit:.2f}",
             "times as written": "{of_usual:.0f}",
+        },
+    ),
+    Kind(
+        part="object-store",
+        title="Out of a store that is far away",
+        says="Shuffled epochs out of a server of our own: 60 MB/s a connection, 100 MB/s in all, and so many "
+        "milliseconds until the first byte of an answer. *Of the line* is what 32 requests of 2 MiB at a time bring of "
+        "the same object; *of needed* are bytes fetched over bytes needed, of sequences over those of each, which "
+        "overlap; the first window of the next epoch is among them. *Grown* is the resident memory. The others, with "
+        "two workers each, are given seconds behind their first batch of 16 samples: h5py over s3fs reads the file, "
+        "Lance and zarr copies of it, and `datasets` streams a copy in Parquet in its order, through a buffer "
+        "(`bench/object_store.py`).",
+        columns={
+            "case": "{case}",
+            "latency, ms": "{latency_ms:.0f}",
+            "loader": "{loader}",
+            "samples/s": _OURS,
+            "of the line": "{of_line:.2f}",
+            "requests": "{requests:,}",
+            "of needed": "{nbytes_of_needed:.2f}",
+            "opened, s": "{opened_s:.2f}",
+            "round trips": "{round_trips_to_open:.0f}",
+            "first batch, s": "{first_batch_s:.1f}",
+            "grown, MiB": "{grown_mib:.0f}",
         },
     ),
     Kind(

@@ -18,7 +18,7 @@ from h5stream.engine.reader import RowReader
 from h5stream.engine.running import STOP_S, check_process, closed, timed_out
 from h5stream.engine.slots import SlotFormat, Slots
 from h5stream.engine.statistics import RunCounters, Tally, clock
-from h5stream.engine.tasks import COPIED_TASK_NBYTES, NOWHERE, TASK_NBYTES, Task, Tools
+from h5stream.engine.tasks import COPIED_TASK_NBYTES, NOWHERE, Task, Tools
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import Order, RegroupedOrder, Window
 from h5stream.storage.layout import SampleLayout
@@ -335,7 +335,7 @@ class Run:
         del window  # its batch numbers are as much memory as those of the placement
         # Small windows are cut finely enough that every thread gets a share.
         share = placement.total_rows * self._row_nbytes // (4 * max(1, len(self._threads)))
-        task_nbytes = max(64 * 1024, min(COPIED_TASK_NBYTES, share)) if self._threads else TASK_NBYTES
+        task_nbytes = max(64 * 1024, min(COPIED_TASK_NBYTES, share)) if self._threads else COPIED_TASK_NBYTES
         tasks: list[Task] = [*self._reader.plan(placement, task_nbytes)]
         files = self._reader.layout.files_of(placement.rows)
         fills = any(task.keeps for task in tasks)
