@@ -193,8 +193,10 @@ def test_a_store_that_always_fails_is_named_at_the_batch_that_needed_it(server, 
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("h5stream-source")]
 
 
-def test_an_object_that_changes_is_an_error_and_no_mixture(tmp_path):
+@pytest.mark.parametrize("heeds_tags", [True, False])
+def test_an_object_that_changes_is_an_error_and_no_mixture(tmp_path, heeds_tags):
     server = ObjectServer(tmp_path)
+    server.heeds_tags = heeds_tags
     for k in range(2):
         with h5py.File(tmp_path / "a.h5", "w") as file:
             file.create_dataset("x", data=np.full((3000, 4), k, "f4"), chunks=(100, 4))

@@ -244,9 +244,12 @@ class ObjectBytes:
     async def fetched(self, group: list[tuple[int, memoryview]]) -> memoryview:
         """Return the bytes from the first of some ranges to the end of the last."""
         begin, end = group[0][0], max(offset + target.nbytes for offset, target in group)
+        asked = self._asked(begin, end - begin)
         async with requests().room:
-            found = await the_library().get_async(self._store, self._path, options=self._asked(begin, end - begin))
+            found = await the_library().get_async(self._store, self._path, options=asked)
             data = memoryview(await found.bytes_async()).cast("B")
+        if (now := found.meta.get("e_tag")) and "if_match" in asked and now != self.identity.etag:
+            raise the_library().exceptions.PreconditionError(f"a server gave {now} in place of what it was asked for")
         if data.nbytes != end - begin:
             raise TruncatedFileError(
                 f"{self.identity.path!r} ends early: {end - begin} bytes are promised at byte {begin}, "
