@@ -43,8 +43,13 @@ _RETRIES = {
     "retry_timeout": timedelta(seconds=60),
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=10), "base": 2},
 }
-_CLIENT = {"timeout": timedelta(seconds=30), "connect_timeout": timedelta(seconds=10)}
-"""How long a request may take, and how often it is repeated where a store says that it is busy."""
+_CLIENT = {
+    "timeout": timedelta(seconds=30),
+    "connect_timeout": timedelta(seconds=10),
+    "pool_idle_timeout": timedelta(seconds=10),
+}
+"""How long a request may take, how often it is repeated where a store says that it is busy, and how long a connection
+stays open that nobody uses."""
 
 _STOP_S = 0.1
 """How often who waits for a request looks whether it is to stop."""
