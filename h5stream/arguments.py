@@ -46,6 +46,7 @@ OLD: dict[str, tuple[str | None, str]] = {
 }
 """Each argument of an old name, the one that took its place, and what to write."""
 
+_OF_DATASETS = ("cache", "cache_size", "rows", "numpy")
 _OF_SAMPLES = ("torchvision.transforms", "albumentations")
 _OF_BATCHES = ("MixUp", "CutMix")
 """What torchvision makes for batches."""
@@ -58,6 +59,8 @@ def with_new_names(given: Mapping[str, Any], stacklevel: int) -> dict[str, Any]:
     """
     others = given.get("old", {})
     for name in others.keys() - OLD.keys():
+        if name in _OF_DATASETS:
+            raise TypeError(f"{name}= belongs to the dataset: H5StreamLoader(H5Dataset(..., {name}=...), ...)")
         raise TypeError(f"there is no argument {name}=.{did_you_mean(name, given)}")
     found = {name: value for name, value in given.items() if name not in (*OLD, "old")}
     used = {old: value for old, value in {**given, **others}.items() if old in OLD and value is not None}

@@ -17,7 +17,7 @@ from forking import in_forked_child
 from object_server import ObjectServer
 from real_servers import HTTP, s3, web
 
-from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects, Sequences
+from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects, Sequences, repack
 from h5stream.errors import (
     ExternalDataError,
     LoaderClosedError,
@@ -324,3 +324,32 @@ def test_each_rank_fetches_its_own_part(server):
     whole, *parts = fetched
     assert sum(parts) < 1.1 * whole
     assert max(parts) < 0.6 * whole
+
+
+def test_options_are_those_of_the_dataset_that_was_given_them(folder):
+    store = obstore.store.LocalStore(str(folder))
+    first = H5Dataset("memory://options/a.h5", "y", storage_options=store)
+    with pytest.raises(OptionError, match="does not open"):  # by what the environment has
+        H5Dataset("memory://options/a.h5", "y")
+    assert first[:].tolist() == list(range(ROWS))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("anon", "takes a dict of options"),
+        ({"endpoint": "127.0.0.1:9000"}, "write https://127.0.0.1:9000"),
+        (None, "AWS_ENDPOINT_URL='127.0.0.1:9000' is no address"),
+    ],
+)
+def test_options_that_open_no_store_are_refused(monkeypatch, options, said):
+    if options is None:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", "127.0.0.1:9000")
+    with pytest.raises(OptionError, match=said):
+        H5Dataset("s3://no-such-bucket/a.h5", "y", storage_options=options)
+
+
+def test_an_object_is_repacked_with_options(folder, tmp_path):
+    store = obstore.store.LocalStore(str(folder))
+    repack("memory://repacked/a.h5", tmp_path / "b.h5", fields="y", storage_options=store)
+    assert H5Dataset(tmp_path / "b.h5", "y")[:].tolist() == list(range(ROWS))

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,7 @@ from h5stream.repacking.verify import verify
 from h5stream.repacking.writer import NewFile, encode, filters_for, rebuilding
 from h5stream.space import check_fits, explained, measure
 from h5stream.storage.given import checked_path
+from h5stream.storage.remote import opened_with
 from h5stream.storage.source import absolute, identity_of
 from h5stream.storage.stores import is_address
 
@@ -112,6 +113,7 @@ class _Options(TypedDict, total=False):
     overwrite: bool
     progress: RepackProgressCallback | None
     executor: Executor | None
+    storage_options: Any
 
 
 @overload
@@ -132,6 +134,7 @@ def repack(
     overwrite: bool = False,
     progress: RepackProgressCallback | None = None,
     executor: Executor | None = None,
+    storage_options: Any = None,
 ) -> RepackResult | tuple[RepackResult, ...]:
     """Rewrite a file's chunks for streaming; everything else in it is kept.
 
@@ -167,6 +170,8 @@ def repack(
     executor : concurrent.futures.Executor, optional
         What rewrites the files of a list, each in a call: a ``ProcessPoolExecutor``, or that of dask or mpi4py, whose
         machines see the same folders. By default they are rewritten here, in turn.
+    storage_options : dict or store, optional
+        What opens the stores of addresses; see `H5Dataset`. It stays in this process.
 
     Returns
     -------
@@ -206,7 +211,8 @@ def repack(
     many = isinstance(source, (list, tuple))
     pairs = _targets(source, target, overwrite) if isinstance(source, (list, tuple)) else [(source, target)]
     jobs = [Job(str(old), _repacked, (old, new, recipe, overwrite, progress)) for old, new in pairs]
-    results = tuple(carried_out(jobs, executor))
+    with opened_with(storage_options):
+        results = tuple(carried_out(jobs, executor))
     return results if many else results[0]
 
 

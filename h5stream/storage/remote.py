@@ -163,11 +163,11 @@ class ObjectIdentity:
 async def _identity(address: str) -> ObjectIdentity:
     """Ask a store what an object is."""
     base, _ = parts_of(address)
-    options = opening().options
-    word = _named.get(address) if options is None else None
-    _named[address] = word = word or word_of(base, options)
-    if (known := _opening.get()) is not None:
-        _caches[address] = known.cache
+    if (asked := _opening.get()) is not None:
+        word, _caches[address] = word_of(base, asked.options), asked.cache
+    else:  # it is opened once more
+        word = _named.get(address) or word_of(base, None)
+    _named[address] = word
     found, cache = await _now(address, word), _caches.get(address)
     # Nobody knows whether one without an ETag, or with a weak one, is the same the next time; a store in memory counts
     # them anew in each process.

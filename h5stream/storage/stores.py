@@ -140,6 +140,11 @@ def the_library() -> Any:
 
 def word_of(base: str, options: Any) -> str:
     """Return the word of a store; it is opened if it is not yet."""
+    if isinstance(options, str | bytes | int | list | tuple):
+        raise OptionError(
+            "storage_options= takes a dict of options, such as {'skip_signature': True}, or a store of obstore's, not "
+            f"{type(options).__name__}"
+        )
     if options is not None and not isinstance(options, Mapping):
         word = next((word for word, store in stores.items() if store is options), "")
         word = word or secrets.token_hex(8)
@@ -148,6 +153,7 @@ def word_of(base: str, options: Any) -> str:
     word = base if not options else f"{base} {_digest(options)}"
     if word not in stores:
         given = dict(options or {})
+        _check_endpoint(base, given)
         client = {**_CLIENT, **given.pop("client_options", {})}
         try:
             url = f"{base}/" if base.startswith(("http", "memory")) else base
@@ -159,6 +165,16 @@ def word_of(base: str, options: Any) -> str:
         except Exception as error:
             raise OptionError(f"storage_options= does not open {base!r}: {_without_keys(error)}") from None
     return word
+
+
+def _check_endpoint(base: str, given: Mapping[str, Any]) -> None:
+    """Refuse an endpoint of S3 that obstore would end the process at."""
+    every = {**os.environ, **given.get("config", {}), **given} if base.startswith("s3") else {}
+    for name, value in every.items():
+        if re.fullmatch("(aws_)?endpoint(_url|_url_s3)?", name.lower()) and value and "://" not in str(value):
+            raise OptionError(
+                f"{name}={value!r} is no address: write https://{value}, or http://{value} with AWS_ALLOW_HTTP=true"
+            )
 
 
 _KEY = secrets.token_bytes(16)
