@@ -151,6 +151,8 @@ class Server:
         with path.open("rb", buffering=0) as file:
             while left > 0:
                 piece = os.pread(file.fileno(), min(PIECE_NBYTES, left), first)
+                if not piece:  # it has become shorter
+                    return False
                 first, left = first + len(piece), left - len(piece)
                 ours += len(piece) / (away.connection_mb_s * 1e6)
                 self.free_at = max(self.free_at, loop.time() - 0.01) + len(piece) / (away.total_mb_s * 1e6)
