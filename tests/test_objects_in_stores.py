@@ -190,7 +190,9 @@ def test_a_store_that_always_fails_is_named_at_the_batch_that_needed_it(server, 
             epoch(dataset)
     assert address in str(caught.value)
     assert caught.value.file == address
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("h5stream-source")]
+    assert not [
+        thread for thread in threading.enumerate() if thread.name.startswith(("h5stream-reader", "h5stream-far"))
+    ]
 
 
 @pytest.mark.parametrize("heeds_tags", [True, False])

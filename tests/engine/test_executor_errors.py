@@ -18,7 +18,7 @@ THREADS = pytest.mark.parametrize("threads", [0, 1, 3])
 
 
 def threads_at_work():
-    return [thread for thread in threading.enumerate() if thread.name.startswith("h5stream-reader")]
+    return [thread for thread in threading.enumerate() if thread.name.startswith(("h5stream-reader", "h5stream-far"))]
 
 
 @pytest.fixture
