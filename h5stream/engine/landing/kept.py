@@ -199,15 +199,18 @@ class Kept:
 
     def copy(self, fields: Sequence[int], placement: Placement, destination: Destination) -> None:
         """Copy rows of some fields to their places."""
-        is_far = self.nbytes > CACHED_NBYTES and not is_ascending(placement.rows)
         for field in fields:
             nbytes, source = self._row_nbytes[field], address_of(self._memory) + self._format.offsets[field]
-            if nbytes and placement.counts is None and (nbytes >= ASKED_FOR_NBYTES or is_far):
+            if nbytes and placement.counts is None and (nbytes >= ASKED_FOR_NBYTES or self._is_far(placement)):
                 # No cache holds rows that lie anywhere: they are asked for ahead.
                 kernels.gather_any(source, *destination.of(field, placement))
             elif nbytes:
                 whole = np.array([[0, 0, nbytes]], dtype=np.int64)
                 destination.scatter(field, placement, source, nbytes, whole)
+
+    def _is_far(self, placement: Placement) -> bool:
+        """Tell whether no cache holds the rows that come next."""
+        return self.nbytes > CACHED_NBYTES and not is_ascending(placement.rows)
 
 
 def _whole(first: NDArray[np.int64], counts: NDArray[np.int64], rows: int) -> Placement:
