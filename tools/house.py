@@ -85,7 +85,7 @@ HOMES = {
     "pynvml": {"monitor"},
     "psutil": {"monitor"},
     "prometheus_client": {"monitor"},
-    "subprocess": {"workers/starting.py", "workers/guard.py"},
+    "subprocess": {"workers/processes.py"},
     "multiprocessing": {"workers", "advice/doctor.py", "baseline/rivals.py"},
     "xxhash": {"staging/copying.py", "storage/object_cache.py"},
     "ray": {"ray"},
