@@ -64,7 +64,7 @@ ROOMS = {
     "baseline": "the rivals that we are measured against, and the sample file",
     "results": "what calls return, by name",
     "ray": "files as a dataset of Ray Data",
-    "cli": "the command line: one file a command",
+    "cli": "the command line",
     "__main__": "`python -m h5stream`",
 }
 

@@ -24,7 +24,7 @@ from h5stream.errors import (
     StagingError,
 )
 from h5stream.order.permutation import permutation
-from h5stream.repacking import verify
+from h5stream.repacking import survey
 from tests.staging.same_file import assert_same_tree
 
 
@@ -290,7 +290,7 @@ def test_a_source_that_changes_meanwhile_is_refused(plain, folder):
 
 
 def test_verification_finds_a_single_wrong_bit(plain, folder, monkeypatch):
-    reading = verify.read_rows
+    reading = survey.read_rows
 
     def flipped(dataset, start, stop):
         rows = reading(dataset, start, stop)
@@ -298,7 +298,7 @@ def test_verification_finds_a_single_wrong_bit(plain, folder, monkeypatch):
             rows.reshape(-1).view("u1")[-1] ^= 1
         return rows
 
-    monkeypatch.setattr(verify, "read_rows", flipped)
+    monkeypatch.setattr(survey, "read_rows", flipped)
     for options in ({}, {"shuffle_rows": 3}):
         with pytest.raises(StagedFileDamagedError, match="x: row"):
             repack(plain, folder / "b.h5", **options)
