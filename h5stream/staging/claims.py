@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from h5stream.errors import H5StreamError, NotHDF5Error, SourceError, StagingError, UnfollowableReferenceError
-from h5stream.space import check_fits, measure
+from h5stream.filesystem import check_fits, measure
 from h5stream.staging.folder import CONTROL, Entry, Files, StagingFolder
 from h5stream.storage.external import Reference, references
 from h5stream.storage.remote import ObjectIdentity

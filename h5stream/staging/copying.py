@@ -26,7 +26,7 @@ import xxhash
 
 from h5stream import allowance
 from h5stream.errors import SourceChangedError, SourceNotFoundError, StagedFileDamagedError, StagingError
-from h5stream.space import explained
+from h5stream.filesystem import explained
 from h5stream.staging.folder import BLOCK_BYTES, Checksum, Entry, StagingFolder
 from h5stream.storage.remote import ObjectBytes, ObjectIdentity
 from h5stream.storage.source import ByteSource, FileIdentity

@@ -23,6 +23,7 @@ from h5stream.executors import TICK_S, Job, carried_out
 from h5stream.filesystem import (
     Mount,
     existing_parent,
+    explained,
     flush_folder,
     give_name,
     mount_of,
@@ -31,7 +32,6 @@ from h5stream.filesystem import (
     unfinished,
 )
 from h5stream.repacking import Recipe
-from h5stream.space import explained
 from h5stream.staging.claims import Claim, Group, Terms, gather, is_of, make_claim
 from h5stream.staging.copying import CopyJob, Finished, ParallelCopy, finish, gone, open_part
 from h5stream.staging.folder import CONTROL, StagingFolder, pids_of

@@ -103,7 +103,7 @@ def test_a_full_disk_leaves_nothing(source, small_tmpfs, left, monkeypatch):
     folder = small_tmpfs("256k")
     with pytest.raises(NotEnoughSpaceError, match="do not fit"):
         stage(source, to=folder / "ram", repack={})
-    monkeypatch.setattr("h5stream.space.refusal", lambda *_: "")
+    monkeypatch.setattr("h5stream.filesystem.refusal", lambda *_: "")
     with pytest.raises(NotEnoughSpaceError, match="ram filled up"):
         stage(source, to=folder / "ram", repack={})
     assert left(folder / "ram") == []
