@@ -133,17 +133,21 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return importlib.import_module("h5stream.errors")
-    for home in (home for home, names in _MOVED.items() if name in names):
-        warnings.warn(f"h5stream.{name} will be removed in 0.4: write {home}.{name}", DeprecationWarning, stacklevel=2)
-        return getattr(importlib.import_module(home), name)
-    if name not in _HOMES:
-        raise AttributeError(f"module 'h5stream' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # so that a type checker finds names that are not there
+
+    def __getattr__(name: str) -> Any:
+        if name == "errors":
+            return importlib.import_module("h5stream.errors")
+        for home in (home for home, names in _MOVED.items() if name in names):
+            warnings.warn(
+                f"h5stream.{name} will be removed in 0.4: write {home}.{name}", DeprecationWarning, stacklevel=2
+            )
+            return getattr(importlib.import_module(home), name)
+        if name not in _HOMES:
+            raise AttributeError(f"module 'h5stream' has no attribute {name!r}")
+        value = getattr(importlib.import_module(_HOMES[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -22,8 +22,7 @@ from h5stream.routes.route import Route
 from h5stream.settings import Settings
 from h5stream.state import Place
 from h5stream.storage.layout import SampleLayout
-from h5stream.workers.sample_engine import AHEAD, Pool, SampleEngine, WorkersAsked
-from h5stream.workers.starting import checked_method
+from h5stream.workers.processes import checked_method
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,8 +250,18 @@ def engine_for(settings: Settings, layout: SampleLayout, footprint: Footprint, r
     """Make what fills a loader's slots, threads of this process; and workers behind it, if asked for."""
     new_slots, on_thread_start, pool = route.new_slots, settings.worker_init_fn, None
     if settings.workers:
+        from h5stream.workers.sample_engine import Pool, SampleEngine  # most loaders have none
+
         assert route.functions is not None
-        pool = Pool(route.functions, _workers_asked(settings, cursor.seed))
+        pool = Pool(
+            route.functions,
+            count=settings.workers,
+            method=checked_method(settings.multiprocessing_context),
+            prefetch_factor=settings.prefetch_factor,
+            on_start=settings.worker_init_fn,
+            seed=cursor.seed,
+            whose=f"{'transform' if settings.sample_workers is None else 'sample'}_workers={settings.workers}",
+        )
         new_slots, on_thread_start = functools.partial(pool.new_slots, route.slot_format.nbytes), None
     engine = ThreadEngine(
         layout,
@@ -264,18 +273,6 @@ def engine_for(settings: Settings, layout: SampleLayout, footprint: Footprint, r
         on_thread_start=on_thread_start,
         skip_corrupt=settings.on_error == "skip",
     )
-    if pool is not None:
-        return SampleEngine(engine, pool, max(0, footprint.memory_budget - footprint.needed_nbytes))
-    return engine
-
-
-def _workers_asked(settings: Settings, seed: int) -> WorkersAsked:
-    name = "transform_workers" if settings.sample_workers is None else "sample_workers"
-    return WorkersAsked(
-        count=settings.workers,
-        method=checked_method(settings.multiprocessing_context),
-        ahead=max(1, AHEAD if settings.prefetch_factor is None else settings.prefetch_factor),
-        on_start=settings.worker_init_fn,
-        seed=seed,
-        whose=f"{name}={settings.workers}",
-    )
+    if pool is None:
+        return engine
+    return SampleEngine(engine, pool, max(0, footprint.memory_budget - footprint.needed_nbytes))

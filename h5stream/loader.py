@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 import torch
 from torch.utils.data import Dataset
@@ -22,7 +22,6 @@ from h5stream.engine.statistics import LoaderStatistics, RunCounters
 from h5stream.iteration import Iterations, LoaderIterator, engine_for
 from h5stream.order.draw import Balanced, Sized, Weighted
 from h5stream.order.users import OrderFactory
-from h5stream.profiles import arguments_from
 from h5stream.routes.route import route_for, sizing_for
 from h5stream.settings import DEFAULT_BATCH_ROWS, Settings, checked_epoch, remade
 from h5stream.storage.extents import SampleKind
@@ -297,10 +296,12 @@ class H5StreamLoader:
             )
         super().__setattr__(name, value)
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "transform":  # the old name of an attribute
-            return with_new_names({name: self.batch_transform}, stacklevel=2).get("batch_transform")
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # so that a type checker finds names that are not there
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "transform":  # the old name of an attribute
+                return with_new_names({name: self.batch_transform}, stacklevel=2).get("batch_transform")
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as the arguments: the copy opens the files itself, and begins with the epoch that is next here.
@@ -482,6 +483,8 @@ class H5StreamLoader:
         OptionError
             If the file is not there, is no profile, or sets what a profile does not set.
         """
+        from h5stream.profiles import arguments_from
+
         return cls(**arguments_from(profile, dataset, with_new_names(arguments, stacklevel=2)))
 
     @property

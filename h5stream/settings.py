@@ -26,7 +26,7 @@ from h5stream.samples.columns import Column
 from h5stream.storage.layout import FieldLayout, SampleLayout
 from h5stream.storage.remote import READERS
 from h5stream.units import whole_number
-from h5stream.workers.starting import checked_method
+from h5stream.workers.processes import checked_method
 
 DEFAULT_BATCH_ROWS = 8192
 """Large enough that nothing is done per row that could be done per batch."""

@@ -137,9 +137,9 @@ def run(code, *arguments, **options):
 
 def guards_are_forks(monkeypatch):
     """Let the processes that look at files first be forks; tests/workers/test_guard.py has real ones."""
-    from h5stream.workers import guard
+    from h5stream.workers import processes
 
-    monkeypatch.setattr(guard, "interpreter", lambda program, **_: Forked(program, binary=True))
+    monkeypatch.setattr(processes, "interpreter", lambda program, **_: Forked(program, binary=True))
 
 
 def in_forked_child(work, limit_s=PATIENCE_S):

@@ -49,6 +49,6 @@ def test_the_command_line_does_not_say_it_and_counts_threads_as_statistics_do(pa
     done = forking.run(code, "diagnose", path, "--step-ms", "1", "--seconds", "0.1", "--threads", "2")
     assert done.returncode == 0, done.stderr
     assert "without fields=" not in done.stdout + done.stderr
-    assert ": 1 thread(s), window" in " ".join(
+    assert ": 1 thread, window" in " ".join(
         done.stdout.split()
     )  # as statistics count them: so few data need none of two

@@ -116,6 +116,32 @@ def test_the_name_alone_costs_no_heavy_import():
     assert done.stdout.strip() == "[]"
 
 
+ROOMS_FOR_LATER = [
+    "advice",
+    "baseline",
+    "cli",
+    "mixture",
+    "monitor",
+    "profiles",
+    "ray",
+    "repacking",
+    "results",
+    "staging",
+]
+FOR_LATER = {
+    *(f"h5stream.{room}" for room in [*ROOMS_FOR_LATER, "training", "workers.sample_engine"]),
+    *("matplotlib", "obstore", "prometheus_client", "psutil", "pynvml", "ray", "rich", "tomllib", "typer"),
+}
+
+
+def test_the_loader_imports_only_what_every_loader_needs():
+    code = "import torch, sys; its = {*sys.modules}; from h5stream import H5StreamLoader; print(*{*sys.modules} - its)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "h5stream.loader" in loaded
+    assert loaded & FOR_LATER == set()
+
+
 def test_a_name_that_is_not_offered_is_an_attribute_error():
     with pytest.raises(AttributeError, match="module 'h5stream' has no attribute 'load'"):
         _ = h5stream.load

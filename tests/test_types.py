@@ -35,10 +35,12 @@ ARGUMENTS = {
 }
 
 
-def test_a_wrong_word_is_an_error_of_types_and_a_right_one_is_none(tmp_path):
+def test_wrong_words_and_names_are_errors_of_types_and_right_ones_are_none(tmp_path):
     lines = ["import h5stream"]
     for call, word in ARGUMENTS.items():
         lines += [f"h5stream.{call.format(word)}", f"h5stream.{call.format('wrong')}"]
+    for right, wrong in (("H5StreamLoader('a.h5').stats", "H5StreamLoader('a.h5').wrong"), ("Field", "wrong")):
+        lines += [f"h5stream.{right}", f"h5stream.{wrong}"]
     (tmp_path / "script.py").write_text("\n".join(lines) + "\n")
     (tmp_path / "mypy.ini").write_text(CONFIG)
     options = ["--config-file", str(tmp_path / "mypy.ini"), "--cache-dir", str(tmp_path / "cache")]

@@ -25,8 +25,7 @@ ROOMS = {
     "errors": "the error tree: what was asked, the rule, the value, the way out",
     "units": "numbers as people write them: bytes as texts, in and out",
     "allowance": "what the cgroup and the scheduler allow: processors, memory",
-    "filesystem": "where a file lies: mount, disk, page cache",
-    "space": "how much a folder can take",
+    "filesystem": "where a file lies: mount, disk, page cache, free space",
     "notebook": "whether a notebook asks",
     "dropped": "what is gone, told without code that loses a Ctrl-C",
     "compiled": "inner loops in C",
@@ -64,7 +63,7 @@ ROOMS = {
     "baseline": "the rivals that we are measured against, and the sample file",
     "results": "what calls return, by name",
     "ray": "files as a dataset of Ray Data",
-    "cli": "the command line: one file a command",
+    "cli": "the command line",
     "__main__": "`python -m h5stream`",
 }
 
@@ -85,7 +84,7 @@ HOMES = {
     "pynvml": {"monitor"},
     "psutil": {"monitor"},
     "prometheus_client": {"monitor"},
-    "subprocess": {"workers/starting.py", "workers/guard.py"},
+    "subprocess": {"workers/processes.py"},
     "multiprocessing": {"workers", "advice/doctor.py", "baseline/rivals.py"},
     "xxhash": {"staging/copying.py", "storage/object_cache.py"},
     "ray": {"ray"},

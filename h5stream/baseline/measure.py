@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from h5stream.baseline.rivals import Rival, status_nbytes
 from h5stream.dataset import H5Dataset
 from h5stream.loader import H5StreamLoader
-from h5stream.repacking.verify import row_sums as raw_sums
+from h5stream.repacking.survey import row_sums as raw_sums
 from h5stream.storage.handles import open_file
 from h5stream.storage.layout import DatasetPart
 from h5stream.storage.rowbox import columns_of

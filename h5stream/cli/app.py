@@ -15,16 +15,13 @@ from rich.text import Text
 
 from h5stream._version import __version__
 from h5stream.cli.bench import bench_command
-from h5stream.cli.diagnose import diagnose_command
-from h5stream.cli.doctor import doctor_command
+from h5stream.cli.diagnose import diagnose_command, doctor_command
 from h5stream.cli.inspect import inspect_command
 from h5stream.cli.monitor import monitor_command
-from h5stream.cli.repack import repack_command
 from h5stream.cli.showing import never_unprintable, safe_console
-from h5stream.cli.stage import stage_command
+from h5stream.cli.stage import repack_command, stage_command
 from h5stream.cli.statistics import statistics_command
-from h5stream.cli.suggest import suggest_command
-from h5stream.cli.tune import tune_command
+from h5stream.cli.tune import suggest_command, tune_command
 from h5stream.errors import H5StreamError
 from h5stream.filesystem import ended_by_signals
 

@@ -19,7 +19,7 @@ from h5stream.cli import options
 from h5stream.cli.showing import interrupted, line, notes, print_json, prose, safe_console, table
 from h5stream.filesystem import unfinished
 from h5stream.monitor.progress import Bar
-from h5stream.units import text_of_bytes
+from h5stream.units import counted, text_of_bytes
 
 if TYPE_CHECKING:
     from h5stream.baseline.measure import Checked, Measurement
@@ -81,7 +81,8 @@ class Report:
                 self.console,
                 f"{options.named(paths)}: {layout.samples:,} {'rows' if samples is None else 'samples'} of "
                 f"{text_of_bytes(layout.row_nbytes)}, {text_of_bytes(nbytes)} {where}; shuffled batches of "
-                f"{loader.batch_size:,} rows, {loader.num_workers} thread(s), windows of {window.window_rows:,} rows",
+                f"{loader.batch_size:,} rows, {counted(loader.num_workers, 'thread')}, windows of "
+                f"{window.window_rows:,} rows",
             )
             notes(self.console, filter(None, [window.notice]), set())
 

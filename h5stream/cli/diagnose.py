@@ -1,17 +1,20 @@
-"""`h5stream diagnose`: is a file's loader fast enough for a step of so many milliseconds, and if not, why."""
+"""`h5stream doctor` and `h5stream diagnose`: is the machine well; is a loader fast enough for a step, and why not."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Column
 from rich.text import Text
 
 from h5stream.cli import options
-from h5stream.cli.showing import advice, indented, interrupted, print_json, prose, safe_console
+from h5stream.cli.showing import advice, indented, interrupted, print_json, prose, safe_console, table
 from h5stream.errors import OptionError
 from h5stream.monitor.progress import Bar
+from h5stream.units import counted
 
 if TYPE_CHECKING:
     from h5stream.advice.trials import Trial
@@ -99,6 +102,43 @@ def _settings(loader: H5StreamLoader, found: LoaderStatistics | None) -> str:
     rows, batch = len(loader.dataset), loader.batch_size or 0
     short = f"; all {rows:,} rows are one batch, with a step as much shorter: try --batch-size {rows}"
     return (
-        f"{threads} thread(s), window {loader.window_size.window_rows:,} rows, "
+        f"{counted(threads, 'thread')}, window {loader.window_size.window_rows:,} rows, "
         f"batch {batch:,}, {loader.dataset.layout.row_nbytes:,} bytes a row{short if rows < batch else ''}"
     )
+
+
+# --- a checklist of the machine and, if given, of files on it ---------------------------------------------
+
+
+_MARKS = {"pass": ("✓ pass", "green"), "warn": ("! warn", "yellow"), "fail": ("✗ fail", "bold red")}
+
+
+def doctor_command(
+    files: Annotated[list[str] | None, options.files_argument("HDF5 files, or patterns, to look at as well.")] = None,
+    anonymous: options.Anonymous = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Check this machine, and how the files lie on it; exit with status 1 if something fails."""
+    paths = options.files_of(files or [])
+    from h5stream.advice.doctor import examine_file, examine_machine, worst
+
+    checks = examine_machine()
+    for path in paths:
+        checks += examine_file(path)
+    if as_json:
+        print_json({"worst": worst(checks), "checks": [asdict(check) for check in checks]})
+    else:
+        rows = []
+        for check in checks:
+            mark, colour = _MARKS[check.status]
+            found = Text(check.found)
+            if check.fix:
+                found.append(f"\n→ {check.fix}", style=colour)
+            rows.append((Text(mark, style=colour), Text(check.name, style="bold"), found))
+        columns = [Column("", no_wrap=True), Column("", no_wrap=True), Column("", overflow="fold")]
+        console = safe_console()
+        console.print(table(columns, rows, gap=2))
+        counts = [f"{sum(check.status == status for check in checks)} {status}" for status in _MARKS]
+        console.print(f"\n{', '.join(counts)}", highlight=False)
+    if worst(checks) == "fail":
+        raise typer.Exit(1)

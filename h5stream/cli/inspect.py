@@ -47,7 +47,7 @@ def inspect_command(
         show_samples(paths, samples, options.field_names(fields), as_json, batch_size=batch_size, **asked)
         return
     from h5stream.advice.listing import MOST_DATASETS, list_file
-    from h5stream.workers.guard import InChild
+    from h5stream.workers.processes import InChild
 
     names, most = options.listed_names(fields), None if everything else MOST_DATASETS
     found = []
@@ -82,7 +82,7 @@ def inspect_command(
 def show_files(pattern: str, paths: list[str], allow_external: bool) -> bool:
     """Show what files are that hold the same, from some of them; tell whether they do."""
     from h5stream.advice.listing import list_files
-    from h5stream.workers.guard import InChild
+    from h5stream.workers.processes import InChild
 
     with InChild(f"listing {pattern!r}", list_files, paths, allow_external=allow_external) as listing:
         from h5stream.advice.detectors import proposals_of_files

@@ -1,4 +1,4 @@
-"""`h5stream stage`: copy files to faster storage, and look after what lies there."""
+"""`h5stream repack` and `h5stream stage`: files rewritten so that they stream well, or copied to faster storage."""
 
 from __future__ import annotations
 
@@ -13,19 +13,109 @@ from rich.table import Column
 from rich.text import Text
 
 from h5stream.cli import options
-from h5stream.cli.repack import DEFAULT, ChunkBytes, Compress, Contiguous, RepackFields, ShuffleRows, recipe_of
 from h5stream.cli.showing import line, notes, print_json, prose, safe_console, table
 from h5stream.errors import OptionError, StagingError
 from h5stream.monitor.progress import Bar, printable
-from h5stream.repacking.recipe import Recipe
-from h5stream.units import text_of_bytes
+from h5stream.repacking import Recipe
+from h5stream.units import counted, text_of_bytes
 
 if TYPE_CHECKING:
+    from h5stream.repacking.repack import RepackProgress, RepackResult
     from h5stream.staging import StagedFile, StagingProgress
 
+_SHOWN = 5
+DEFAULT = Recipe()
 
-def _folder(name: str, text: str) -> Any:
-    return typer.Option(name, help=text, metavar="DIR")
+ChunkBytes = Annotated[
+    int, options.nbytes("--chunk-bytes", "Decoded size of a chunk; else 1MiB.", options.size, show_default=False)
+]
+Compress = Annotated[str, typer.Option("--compress", help="none, lz4, zstd or gzip.")]
+Contiguous = Annotated[bool, options.flag("--contiguous", "No chunks at all; cannot grow or be compressed.")]
+ShuffleRows = Annotated[int | None, options.number("--shuffle-rows", "Shuffle the samples once, for good.", "SEED", 0)]
+RepackFields = Annotated[
+    str, typer.Option("--fields", help="Rewrite only these datasets, with commas between; copy the others.")
+]
+
+
+def recipe_of(fields: str, chunk_bytes: int, **asked: Any) -> Recipe:
+    """Return how files are rewritten, as the options say."""
+    return Recipe.of(fields=options.listed_names(fields), chunk_nbytes=chunk_bytes, **asked)
+
+
+def repack_command(
+    source: Annotated[
+        str, typer.Argument(metavar="IN", help="The file, or the address, to rewrite.", show_default=False)
+    ],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="The file to write.", show_default=False)],
+    fields: RepackFields = "",
+    chunk_bytes: ChunkBytes = DEFAULT.chunk_nbytes,
+    compress: Compress = "none",
+    contiguous: Contiguous = False,
+    shuffle_rows: ShuffleRows = None,
+    overwrite: Annotated[bool, options.flag("--overwrite", "Replace OUT if it exists.")] = False,
+    measure: Annotated[bool, options.flag("", "Stream both files afterwards and compare the rates.")] = True,
+    anonymous: options.Anonymous = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Rewrite IN as OUT in chunks that stream well; everything else in it is kept, and every row is verified."""
+    given = options.files_of([source])
+    if len(given) > 1:
+        raise OptionError(
+            f"repack writes one file, and {source!r} names {len(given)}; to rewrite several into a folder: "
+            "h5stream stage FILES --to DIR --repack"
+        )
+    if not target.exists():
+        options.check_writable(target, "OUT")
+    recipe = recipe_of(fields, chunk_bytes, compress=compress, contiguous=contiguous, shuffle_rows=shuffle_rows)
+    from h5stream.repacking.repack import carry_out, plan_repack
+
+    plan = plan_repack(given[0], target, recipe, overwrite=overwrite)
+    if not as_json:
+        notes(safe_console(), plan.notices, set())
+    with Bar(safe_console(stderr=True), "repacking") as bar:
+
+        def show(now: RepackProgress) -> None:
+            bar.show(now.bytes_done, now.bytes_total, f"{now.step} {now.dataset}")
+
+        result = carry_out(plan, target, overwrite, show)
+    rates = None
+    if not as_json:
+        _print_repacked(safe_console(), result, plan.notices)
+    if measure and result.samples:
+        from h5stream.baseline.measure import fresh_rates
+
+        rates = fresh_rates([str(result.source), str(result.target)], result.samples)
+        if not as_json:
+            _print_rates(safe_console(), result, *rates)
+    if as_json:
+        print_json(asdict(result) | {"rows_per_s": rates})
+
+
+def _print_repacked(console: Console, result: RepackResult, said: tuple[str, ...]) -> None:
+    for path, why in result.copied[:_SHOWN]:
+        line(console, f"  copied as it is: {path} ({why})")
+    if len(result.copied) > _SHOWN:
+        line(console, f"  ... and {len(result.copied) - _SHOWN} more copied as they are")
+    notices = [notice for notice in result.notices if notice not in said]
+    notes(console, notices[:_SHOWN] + [f"... and {len(notices) - _SHOWN} more"] * (len(notices) > _SHOWN), set())
+    shuffled = f", {len(result.shuffled)} of them shuffled" if result.shuffled else ""
+    prose(
+        console,
+        f"{counted(len(result.rewritten), 'dataset')} rewritten{shuffled}, {len(result.copied)} copied as they are; "
+        f"all verified against {result.source} in {result.seconds:.1f} s",
+    )
+
+
+def _print_rates(console: Console, result: RepackResult, before: float, after: float) -> None:
+    prose(
+        console,
+        f"{text_of_bytes(result.bytes_before)} -> {text_of_bytes(result.bytes_after)}, {before:,.0f} -> {after:,.0f} "
+        f"rows/s ({after / before:.1f} x), opened anew and shuffled: "
+        f"{', '.join(result.samples[:_SHOWN])}{', ...' if len(result.samples) > _SHOWN else ''}",
+    )
+
+
+# --- stage ------------------------------------------------------------------------------------------------
 
 
 def stage_command(
@@ -35,10 +125,12 @@ def stage_command(
             "Files, addresses or patterns ('s3://b/*.h5') to copy; with --remove, copies to delete."
         ),
     ] = None,
-    to: Annotated[Path | None, _folder("--to", "Copy FILES to this folder.")] = None,
-    list_: Annotated[Path | None, _folder("--list", "Show what is staged in DIR.")] = None,
-    verify: Annotated[Path | None, _folder("--verify", "Read the copies in DIR, compare their checksums.")] = None,
-    remove: Annotated[Path | None, _folder("--remove", "Delete the copies in DIR, all or FILES.")] = None,
+    to: Annotated[Path | None, options.words("--to", "Copy FILES to this folder.", "DIR")] = None,
+    list_: Annotated[Path | None, options.words("--list", "Show what is staged in DIR.", "DIR")] = None,
+    verify: Annotated[
+        Path | None, options.words("--verify", "Read the copies in DIR, compare checksums.", "DIR")
+    ] = None,
+    remove: Annotated[Path | None, options.words("--remove", "Delete the copies in DIR, all or FILES.", "DIR")] = None,
     follow: Annotated[bool, options.flag("--follow", "Bring along the files that FILES need.")] = False,
     force: Annotated[bool, options.flag("--force", "With --remove: also what live processes use.")] = False,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads that copy or verify.")] = None,
@@ -160,7 +252,7 @@ def _list(folder: Path, as_json: bool) -> None:
         for file in files:
             typer.echo("\t".join(_cells(file)))
     if files and not as_json:
-        line(console, f"{len(files)} file(s), {text_of_bytes(sum(file.size_bytes for file in files))}")
+        line(console, f"{counted(len(files), 'file')}, {text_of_bytes(sum(file.size_bytes for file in files))}")
 
 
 def _print_files(console: Console, files: tuple[StagedFile, ...]) -> None:
@@ -197,7 +289,7 @@ def _verify(folder: Path, threads: int | None, as_json: bool) -> None:
     else:
         for result in bad:
             line(console, f"DAMAGED {result.path}: {result.problem}")
-        prose(console, f"{len(results) - len(bad)} of {len(results)} staged file(s) are as they were staged")
+        prose(console, f"As they were staged: {len(results) - len(bad)} of {counted(len(results), 'file')}")
         if bad:
             prose(console, "Stage the damaged ones again after: h5stream stage --remove DIR FILES")
     if bad:
@@ -213,4 +305,4 @@ def _remove(folder: Path, files: list[str] | None, force: bool, as_json: bool) -
         print_json(asdict(result))
         return
     notes(console, result.notices, set())
-    prose(console, f"{len(result.removed)} file(s) removed, {text_of_bytes(result.bytes_freed)} freed")
+    prose(console, f"{counted(len(result.removed), 'file')} removed, {text_of_bytes(result.bytes_freed)} freed")

@@ -1,23 +1,30 @@
-"""`h5stream tune`: measure threads and windows on a file, and write the best setting as a profile."""
+"""`h5stream tune` and `h5stream suggest`: settings that were measured on a file, and those that arithmetic suggests."""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from h5stream.advice.suggestion import batch_rows
 from h5stream.cli import options
 from h5stream.cli.showing import advice, interrupted, line, print_json, safe_console, table
+from h5stream.errors import OptionError
 from h5stream.monitor.progress import Bar
+from h5stream.units import counted
 
 if TYPE_CHECKING:
+    from h5stream.advice.suggestion import Suggestion
     from h5stream.advice.tune import Attempt, Tuning
+    from h5stream.training.presets import Setting
 
 _BAR = 20
 
@@ -54,7 +61,7 @@ def tune_command(
 
             def show(attempt: Attempt) -> None:
                 measured.append(attempt)
-                setting = f"{attempt.threads} thread(s), window {attempt.window_rows:,}"
+                setting = f"{counted(attempt.threads, 'thread')}, window {attempt.window_rows:,}"
                 bar.show(
                     total=bar.elapsed_s * (1 + attempt.left / len(measured)),
                     note=f"{setting}: {attempt.rows_per_s:,.0f} rows/s",
@@ -131,4 +138,183 @@ def attempts_table(attempts: Sequence[Attempt], best: Attempt | None, width: int
         length = max(1, round(most * attempt.rows_per_s / fastest)) if fastest and most > 0 else 0
         said = attempt.refused or "█" * length + (" <-" if chosen else "")
         found.add_row(*numbers, said, style="green" if chosen else "")
+    return found
+
+
+# --- suggest ----------------------------------------------------------------------------------------------
+
+
+_CHUNK_NBYTES = 1 << 20
+
+# Which options a suggestion takes, for those who did not give them.
+_NEEDED = {
+    "preset": "--gpu (a preset)",
+    "loader_memory": "FILE or --row-bytes (host memory)",
+    "gpu_memory": "--parameters (GPU memory)",
+    "accumulation": "--target-batch (accumulation)",
+    "learning_rate": "--lr with --lr-batch (learning rate)",
+}
+
+
+def _gib(text: str | float) -> float:
+    """Return a card's memory in GiB: a plain number is that already, and the makers' "24 GB" are 24 GiB."""
+    plain = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(?:GB|GiB|G)?\s*", str(text), re.IGNORECASE)
+    return float(plain[1]) if plain else options.some_size(str(text)) / (1 << 30)
+
+
+def suggest_command(
+    context: typer.Context,
+    files: Annotated[
+        list[str] | None,
+        options.files_argument("HDF5 files, or patterns, that give --row-bytes, --rows and --chunk-bytes."),
+    ] = None,
+    fields: options.Fields = "",
+    samples: options.Samples = "",
+    batch_size: Annotated[
+        int | None, options.number("--batch-size", "Your batch size; it is never changed.", "ROWS")
+    ] = None,
+    threads: options.Threads = None,
+    workers: Annotated[
+        int | None, options.number("--workers", "Worker processes of a stock DataLoader.", least=0)
+    ] = None,
+    prefetch: Annotated[int | None, options.number("--prefetch", "Its prefetch factor.")] = None,
+    memory_budget: options.MemoryBudget = None,
+    gpu: Annotated[str | None, typer.Option("--gpu", help="The GPU's name, as the driver or you write it.")] = None,
+    gpu_memory: Annotated[
+        float | None, options.nbytes("--gpu-memory", "The GPU's memory, such as 24GiB; 24GB is the same here.", _gib)
+    ] = None,
+    row_bytes: Annotated[int | None, options.nbytes("--row-bytes", "Size of a row, all fields, decoded.")] = None,
+    rows: Annotated[int | None, options.number("--rows", "Rows of an epoch.")] = None,
+    chunk_bytes: Annotated[int | None, options.nbytes("--chunk-bytes", "Size of a decoded chunk; else 1MiB.")] = None,
+    parameters: Annotated[int | None, options.number("--parameters", "Parameters of the model, trained.")] = None,
+    activation_bytes: Annotated[
+        int, options.nbytes("--activation-bytes", "Activations of a row (measure_activations).", options.size)
+    ] = 0,
+    optimizer: Annotated[
+        str, typer.Option("--optimizer", help="sgd, momentum, adamw, adamw8bit, adafactor ...")
+    ] = "adamw",
+    target_batch: Annotated[
+        int | None, options.number("--target-batch", "Rows that an optimizer step shall see.", "ROWS")
+    ] = None,
+    lr: Annotated[float | None, typer.Option("--lr", help="A learning rate that works ...")] = None,
+    lr_batch: Annotated[int | None, options.number("--lr-batch", "... with this batch.", "ROWS")] = None,
+    precision: Annotated[str, typer.Option("--precision", help="fp32, tf32, fp16 or bf16.")] = "fp32",
+    waiting: Annotated[
+        float | None, typer.Option("--waiting", help="Measured share of the step that waits for data, 0 to 1.")
+    ] = None,
+    validation: Annotated[
+        Literal["half", "twice"], typer.Option("--validation", help="Rule for the validation batch.")
+    ] = "half",
+    anonymous: options.Anonymous = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Suggest batch size, reader threads, memory and more, with the arithmetic. Nothing is applied."""
+    sources = {name: str(context.get_parameter_source(name)) for name in context.params if name != "as_json"}
+    if all(source.endswith("DEFAULT") for source in sources.values()):
+        raise OptionError(f"there is nothing to go by; give some of these: {', '.join(_NEEDED.values())}")
+    data = _data_of(files or [], fields, samples, row_bytes, rows, chunk_bytes)
+    from h5stream import allowance
+    from h5stream.training.arithmetic import gpu_memory as gpu_memory_of
+    from h5stream.training.arithmetic import what_to_try_first
+    from h5stream.training.presets import Setting, preset_for, validation_batch
+
+    cpus = allowance.cpus()
+    preset = None if gpu is None and gpu_memory is None else preset_for(gpu, memory_gib=gpu_memory, cpus=cpus)
+    # Without a GPU's preset: the default batch of these rows, and the DataLoader's default prefetch.
+    usual = batch_rows(data["rows"] or sys.maxsize, data["row_bytes"] or 1)
+    start = preset.setting if preset else Setting(usual, cpus, prefetch_factor=2)
+    setting = Setting(
+        batch_size or start.batch_size,
+        start.workers if workers is None else workers,
+        prefetch or start.prefetch_factor,
+    )
+    # No more workers than processors, unless the user has more: a preset's are not theirs.
+    here = setting if workers is not None else replace(setting, workers=min(setting.workers, cpus))
+    found: dict[str, Suggestion] = {} if preset is None else {"preset": preset}
+    found["validation_batch"] = validation_batch(setting.batch_size, rule=validation)
+    found |= _host_memory(data, setting, threads or here.workers, memory_budget)
+    if parameters is not None:
+        if preset is None:
+            raise OptionError("--parameters needs --gpu or --gpu-memory: the memory that the model must fit")
+        found["gpu_memory"] = gpu_memory_of(
+            parameters,
+            optimizer=optimizer,
+            batch_size=setting.batch_size,
+            memory_gib=preset.memory_gib,
+            activation_bytes_per_row=activation_bytes,
+            row_bytes=data["row_bytes"] or 0,
+        )
+    found |= _optimizer_steps(setting.batch_size, target_batch, lr, lr_batch, optimizer, data["rows"])
+    found["what_to_try_first"] = what_to_try_first(
+        here, precision=precision, waiting_share=waiting, preset=preset, cpus=cpus
+    )
+    _print_suggestions(found, batch_size, as_json)
+
+
+def _print_suggestions(found: dict[str, Suggestion], batch_size: int | None, as_json: bool) -> None:
+    if as_json:
+        print_json({name: value.to_dict() for name, value in found.items()})
+        return
+    console = safe_console()
+    for suggestion in found.values():
+        console.print(advice(suggestion), Text())
+    if more := [given for name, given in _NEEDED.items() if name not in found]:
+        console.print(Text(f"With more numbers: {', '.join(more)}.", style="dim"))
+    kept = "" if batch_size is None else f" Your batch size stays {batch_size}."
+    console.print(Text(f"Suggestions are printed and never applied.{kept}", style="dim"))
+
+
+def _data_of(
+    files: list[str], fields: str, samples: str, row_bytes: int | None, rows: int | None, chunk_bytes: int | None
+) -> dict[str, Any]:
+    """Return what is known of the data: as it was given, and of files where it was not."""
+    if not files:
+        if fields or samples:
+            raise OptionError(f"--fields {fields!r} names fields of FILE; name a file as well")
+        return {"row_bytes": row_bytes, "rows": rows, "chunk_bytes": chunk_bytes or _CHUNK_NBYTES}
+    paths = options.files_of(files)
+    from h5stream.order.chunks import block_rows
+    from h5stream.storage.opening import open_layout
+
+    layout = open_layout(paths, **options.loader_options(fields, samples))
+    return {
+        "row_bytes": row_bytes or layout.row_nbytes,
+        "rows": rows or layout.samples,
+        "chunk_bytes": chunk_bytes or layout.leading[0].chunk_nbytes,
+        # With a chunk of the user's own the file's no longer say how many rows it has.
+        "block_rows": None if chunk_bytes else min(block_rows(layout)[0], layout.rows),
+    }
+
+
+def _host_memory(
+    data: dict[str, Any], setting: Setting, threads: int, memory_budget: int | None
+) -> dict[str, Suggestion]:
+    if data["row_bytes"] is None:
+        return {}
+    from h5stream import allowance
+    from h5stream.training.arithmetic import dataloader_memory, loader_memory
+
+    stock = dataloader_memory(
+        row_bytes=data["row_bytes"],
+        batch_size=setting.batch_size,
+        workers=setting.workers,
+        prefetch_factor=setting.prefetch_factor,
+        available_bytes=allowance.memory_available_bytes(),
+    )
+    ours = loader_memory(batch_size=setting.batch_size, threads=threads, memory_budget=memory_budget, **data)
+    return {"loader_memory": ours, "dataloader_memory": stock}
+
+
+def _optimizer_steps(
+    batch: int, target: int | None, lr: float | None, lr_batch: int | None, optimizer: str, rows: int | None
+) -> dict[str, Suggestion]:
+    from h5stream.training.arithmetic import accumulation_for, learning_rate_for
+
+    found = {} if target is None else {"accumulation": accumulation_for(target, batch, rows=rows)}
+    if lr is not None:
+        if lr_batch is None:
+            raise OptionError("--lr needs --lr-batch: the batch that the rate was tuned for")
+        found["learning_rate"] = learning_rate_for(
+            target or batch, old_batch_size=lr_batch, old_lr=lr, optimizer=optimizer, rows=rows
+        )
     return found

@@ -40,9 +40,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Return a public name from the first file that has it: psutil is imported by those who watch, not by a bar."""
-    for file in ("sample", "export", "system") if name in __all__ else ():
-        if hasattr(module := importlib.import_module(f"{__name__}.{file}"), name):
-            return getattr(module, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # so that a type checker finds names that are not there
+
+    def __getattr__(name: str) -> Any:
+        """Return a public name from the first file that has it: psutil is imported by those who watch, not by a bar."""
+        for file in ("sample", "export", "system") if name in __all__ else ():
+            if hasattr(module := importlib.import_module(f"{__name__}.{file}"), name):
+                return getattr(module, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

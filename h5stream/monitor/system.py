@@ -23,7 +23,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import NamedTuple, Protocol, Self
+from typing import Protocol, Self
 
 from h5stream.device.facts import started_cuda_uuids
 from h5stream.dropped import Living
@@ -61,19 +61,6 @@ class Sink(Protocol):
         """Take no more; what was written is complete after that."""
 
 
-class _Watched(NamedTuple):
-    """What a monitor looks at."""
-
-    pid: int | None
-    devices: Sequence[int | str] | None  # positions in CUDA's order, or beginnings of UUIDs
-    nvml: NvmlApi | None
-
-    @property
-    def is_own(self) -> bool:
-        """Whether it is this very process, of which alone torch can be asked for CUDA's order."""
-        return self.pid is None or self.pid == os.getpid()
-
-
 class _Run:
     """One life of the sampling thread; it does not know its monitor, so a forgotten one can be collected.
 
@@ -81,8 +68,18 @@ class _Run:
     what reads the machine.
     """
 
-    def __init__(self, watched: _Watched, interval_s: float, sinks: Iterable[Sink], history: int) -> None:
-        self.watched, self.interval_s, self.sinks = watched, interval_s, list(sinks)
+    def __init__(
+        self,
+        pid: int | None,
+        devices: Sequence[int | str] | None,  # positions in CUDA's order, or beginnings of UUIDs
+        nvml: NvmlApi | None,
+        interval_s: float,
+        sinks: Iterable[Sink],
+        history: int,
+    ) -> None:
+        self.interval_s, self.sinks = interval_s, list(sinks)
+        self._pid, self._devices, self._api = pid, devices, nvml
+        self._is_own = pid is None or pid == os.getpid()  # torch can be asked for CUDA's order of this process alone
         self.samples: deque[SystemSample] = deque(maxlen=history)
         self.lock = threading.Lock()
         self.stopping = threading.Event()
@@ -114,9 +111,9 @@ class _Run:
                 self._guarded(sink, sink.close)
 
     def _sample_until_stopped(self) -> None:
-        self._process, self._host = ProcessReader(self.watched.pid), HostReader()
+        self._process, self._host = ProcessReader(self._pid), HostReader()
         with self._until_the_driver_goes():
-            self._nvml = NvmlReader(self.watched.nvml)
+            self._nvml = NvmlReader(self._api)
             self._choose(self._nvml)
         self._started_s = self._last_s = time.monotonic()
         self._read()  # Rates need a first reading; its values are not shown.
@@ -163,15 +160,15 @@ class _Run:
         )
 
     def _read_gpus(self, reader: NvmlReader) -> None:
-        if self.watched.is_own and not self._cuda_uuids:
+        if self._is_own and not self._cuda_uuids:
             self._cuda_uuids = started_cuda_uuids()
             if self._cuda_uuids:
                 self._choose(reader)
         self._gpus = reader.read()
 
     def _choose(self, reader: NvmlReader) -> None:
-        names, devices = reader.list_devices(), self.watched.devices
-        environment = os.environ if self.watched.is_own else self._process.environment()
+        names, devices = reader.list_devices(), self._devices
+        environment = os.environ if self._is_own else self._process.environment()
         seen = visible_devices(names, environment, self._cuda_uuids)
         uuids, nothing = seen.uuids, "there is a driver, but it lists no GPU"
         if devices is not None:  # one that does not exist is left out
@@ -264,8 +261,8 @@ class SystemMonitor(ShownAsText):
             raise OptionError(f"pid={pid!r}: there is no such process")
         self.interval_s = float(interval_s)
         self._history, self._sinks = history, tuple(sinks)
-        self._watched = _Watched(pid, devices, nvml)
-        self._run = _Run(self._watched, self.interval_s, self._sinks, history)
+        self._new_run = functools.partial(_Run, pid, devices, nvml, self.interval_s)
+        self._run = self._new_run(self._sinks, history)
         self._run.data_wait = data_wait
         self._thread: threading.Thread | None = None
         self._owner = os.getpid()
@@ -404,7 +401,7 @@ class SystemMonitor(ShownAsText):
         return 5 * self.interval_s + 2.0
 
     def _next_run(self, kept: Iterable[SystemSample]) -> _Run:
-        run = _Run(self._watched, self.interval_s, self._sinks, self._history)
+        run = self._new_run(self._sinks, self._history)
         run.samples.extend(kept)
         run.data_wait = self._run.data_wait
         return run
@@ -422,7 +419,7 @@ class SystemMonitor(ShownAsText):
 
     def _take_now(self) -> SystemSample:
         """Take one sample in a thread of its own, so that a hanging driver does not hang the caller."""
-        once = _Run(self._watched, self.interval_s, (), 1)
+        once = self._new_run((), 1)
         once.data_wait = self._run.data_wait
         thread = once.begin()
         once.first.wait(self._patience_s)

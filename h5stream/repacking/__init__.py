@@ -1,1 +1,60 @@
-"""A file rewritten for streaming: other chunks, another compression, rows in another order; all else is kept."""
+"""Files rewritten so that they stream well. How, is a value that is checked once, and a line that a manifest keeps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from h5stream.errors import OptionError
+
+_COMPRESSIONS = ("none", "lz4", "zstd", "gzip")
+_LEAST_CHUNK, _MOST_CHUNK = 4096, 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """The options of one `repack`."""
+
+    fields: tuple[str, ...] | None = None  # datasets to rewrite; None for all that can be
+    chunk_nbytes: int = 1024 * 1024  # decoded bytes of a chunk
+    compress: str = "none"  # with numbers of 2, 4 or 8 bytes a byte shuffle comes first
+    contiguous: bool = False  # whether to store without chunks
+    shuffle_rows: int | None = None  # seed of the offline shuffle
+
+    def __post_init__(self) -> None:
+        if self.compress not in _COMPRESSIONS:
+            raise OptionError(f"compress= takes one of {', '.join(_COMPRESSIONS)}, not {self.compress!r}")
+        if self.contiguous and self.compress != "none":
+            raise OptionError(
+                f"contiguous=True cannot be compressed: HDF5 compresses chunks. Leave out compress={self.compress!r} "
+                "or contiguous="
+            )
+        if not _is_int(self.chunk_nbytes) or not _LEAST_CHUNK <= self.chunk_nbytes <= _MOST_CHUNK:
+            raise OptionError(f"chunk_nbytes= takes 4 KiB to 1 GiB in bytes, not {self.chunk_nbytes!r}")
+        if self.shuffle_rows is not None and (not _is_int(self.shuffle_rows) or self.shuffle_rows < 0):
+            raise OptionError(f"shuffle_rows= takes a non-negative seed, not {self.shuffle_rows!r}")
+        if self.fields is not None and not self.fields:
+            raise OptionError("fields= is empty; name datasets to rewrite, or leave it out for all")
+
+    @classmethod
+    def of(cls, *, fields: str | Sequence[str] | None = None, **options: Any) -> Recipe:
+        """Return a recipe with one field or several."""
+        return cls(
+            fields=(fields,) if isinstance(fields, str) else None if fields is None else tuple(fields), **options
+        )
+
+    def to_text(self) -> str:
+        """Return one line that is the same for the same recipe.
+
+        Examples
+        --------
+        >>> Recipe(compress="lz4").to_text()
+        '{"chunk_nbytes": 1048576, "compress": "lz4", "contiguous": false, "fields": null, "shuffle_rows": null}'
+        """
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

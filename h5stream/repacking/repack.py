@@ -34,13 +34,11 @@ from h5stream.engine.run import Run
 from h5stream.engine.slots import Slot, SlotFormat, SlotRing
 from h5stream.errors import OptionError, StagingError
 from h5stream.executors import Job, carried_out, check_executor
-from h5stream.filesystem import flush_folder, give_name, unfinished
+from h5stream.filesystem import check_fits, explained, flush_folder, give_name, measure, unfinished
 from h5stream.order.users import ListedOrder
-from h5stream.repacking.recipe import Recipe
-from h5stream.repacking.survey import RawDataset, RewritePlan, plan_rewrite
-from h5stream.repacking.verify import verify
+from h5stream.repacking import Recipe
+from h5stream.repacking.survey import RawDataset, RewritePlan, plan_rewrite, verify
 from h5stream.repacking.writer import NewFile, encode, filters_for, rebuilding
-from h5stream.space import check_fits, explained, measure
 from h5stream.storage.given import checked_path
 from h5stream.storage.remote import opened_with
 from h5stream.storage.source import absolute, identity_of

@@ -18,8 +18,8 @@ import numpy as np
 from h5py import h5a, h5d, h5f, h5g, h5l, h5o, h5p, h5r, h5s, h5z
 from numpy.typing import NDArray
 
+from h5stream.filesystem import is_full
 from h5stream.repacking.survey import RawDataset, RewritePlan, address_of_object
-from h5stream.space import is_full
 from h5stream.storage.codecs import DEFLATE, LZ4, SHUFFLE
 from h5stream.storage.elements import holds_reference, in_stored_byte_order, is_fixed, same
 from h5stream.storage.filters import Filter

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from h5stream.staging.front import stage, staged
-from h5stream.staging.inventory import (
+from h5stream.staging.front import (
     RemovedFiles,
     StagedFile,
     StagedState,
     VerifiedFile,
     list_staged,
     remove_staged,
+    stage,
+    staged,
     verify_staged,
 )
 from h5stream.staging.run import ProgressCallback, StagedFiles, StagingProgress

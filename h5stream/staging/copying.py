@@ -17,7 +17,7 @@ import stat
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import xxhash
 
 from h5stream import allowance
 from h5stream.errors import SourceChangedError, SourceNotFoundError, StagedFileDamagedError, StagingError
-from h5stream.space import explained
+from h5stream.filesystem import explained
 from h5stream.staging.folder import BLOCK_BYTES, Checksum, Entry, StagingFolder
 from h5stream.storage.remote import ObjectBytes, ObjectIdentity
 from h5stream.storage.source import ByteSource, FileIdentity
@@ -63,10 +63,6 @@ class CopyJob:
 
 Finished = tuple[CopyJob, Entry]
 """A file that was copied, flushed and verified, still under its unfinished name; and what the manifest is to say."""
-
-
-class _StoppedError(Exception):
-    """The copy was closed; no news to anybody."""
 
 
 def default_threads() -> int:
@@ -159,7 +155,7 @@ class ParallelCopy:
                 with self._lock:
                     self.bytes_done += len(piece)
                 if self._stop.is_set():
-                    raise _StoppedError
+                    raise CancelledError
         if back.digest() != read.digest():
             raise _damaged(
                 job,

@@ -39,7 +39,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from h5stream.errors import ManifestError, NotEnoughSpaceError, StagingError
-from h5stream.space import is_full
+from h5stream.filesystem import is_full
 
 CONTROL = ".h5stream"
 """Folder inside the staging folder that holds the manifest, its lock and unfinished copies."""

@@ -23,6 +23,7 @@ from h5stream.executors import TICK_S, Job, carried_out
 from h5stream.filesystem import (
     Mount,
     existing_parent,
+    explained,
     flush_folder,
     give_name,
     mount_of,
@@ -30,12 +31,10 @@ from h5stream.filesystem import (
     rotates,
     unfinished,
 )
-from h5stream.repacking.recipe import Recipe
-from h5stream.space import explained
-from h5stream.staging.claims import Claim, Terms, is_of, make_claim
+from h5stream.repacking import Recipe
+from h5stream.staging.claims import Claim, Group, Terms, gather, is_of, make_claim
 from h5stream.staging.copying import CopyJob, Finished, ParallelCopy, finish, gone, open_part
 from h5stream.staging.folder import CONTROL, StagingFolder, pids_of
-from h5stream.staging.layout import Group, gather
 from h5stream.storage.remote import ObjectIdentity
 from h5stream.storage.source import FileIdentity
 from h5stream.storage.stores import is_address

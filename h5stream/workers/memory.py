@@ -28,6 +28,7 @@ import torch
 
 from h5stream.dropped import Lent
 from h5stream.engine.slots import PAGE_NBYTES, Memory, SlotRing, address_of
+from h5stream.workers.samples import is_plain
 
 FILE_NBYTES = 1 << 38
 """Length of a file: addresses, which cost nothing; more than any process keeps of batches, and 500 of them fit."""
@@ -208,7 +209,7 @@ class _Pickler(pickle.Pickler):
         self._memory = memory
 
     def reducer_override(self, value: Any) -> Any:
-        if type(value) is not torch.Tensor or not _is_plain(value):
+        if type(value) is not torch.Tensor or not is_plain(value):
             return NotImplemented
         tensor = value.detach()
         if tensor.numel() == 0:
@@ -229,14 +230,6 @@ def _keep(buffers: list[Memory], buffer: pickle.PickleBuffer) -> bool:
         return True
     buffers.append(np.frombuffer(raw, dtype=np.uint8))
     return False
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    return (
-        tensor.device.type == "cpu"
-        and tensor.layout == torch.strided
-        and not (tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
-    )
 
 
 def _empty(dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:

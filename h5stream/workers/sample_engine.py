@@ -11,7 +11,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,24 +21,12 @@ from h5stream.engine.statistics import clock
 from h5stream.order.epoch import Order
 from h5stream.workers.generators import warn_of_own_generators
 from h5stream.workers.memory import SharedMemory, create_file, pack, unpack
+from h5stream.workers.processes import check_function, main_module
 from h5stream.workers.samples import SampleFunctions
-from h5stream.workers.starting import check_function, main_module
 from h5stream.workers.worker import Done, Job, Told, Worker, noted
 
 AHEAD = 2
 """Batches that each worker has at a time, unless `prefetch_factor` says otherwise: as in DataLoader."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkersAsked:
-    """What a loader's arguments say of its workers."""
-
-    count: int  # how many
-    method: str  # how they are started; see `h5stream.workers.starting.checked_method`
-    ahead: int  # batches that each has at a time, at most
-    on_start: Callable[[int], None] | None  # called with its number in each of them
-    seed: int  # of the loader
-    whose: str  # the arguments that ask for them, for errors
 
 
 class Pool:
@@ -50,20 +37,33 @@ class Pool:
     process.
     """
 
-    def __init__(self, functions: SampleFunctions, asked: WorkersAsked) -> None:
-        self.asked, self._functions = asked, functions
+    def __init__(
+        self,
+        functions: SampleFunctions,
+        *,
+        count: int,
+        method: str,  # how they are started; see `h5stream.workers.processes.checked_method`
+        prefetch_factor: int | None,
+        on_start: Callable[[int], None] | None,  # called with its number in each of them
+        seed: int,  # of the loader
+        whose: str,  # the arguments that ask for them, for errors
+    ) -> None:
+        self.count, self.ahead = count, AHEAD if prefetch_factor is None else max(1, prefetch_factor)
         called = {
             "sample_transform": functions.sample_transform,
             "collate_fn": functions.collate_fn,
             "batch_transform": functions.transform,
         }
-        self._pickled = b""
-        if asked.method != "fork":
-            every = called | {"worker_init_fn": asked.on_start}
+        self._method, self._pickled = method, b""
+        if method != "fork":
+            every = called | {"worker_init_fn": on_start}
             for name, function in every.items():
-                check_function(name, function, f"the processes of {asked.whose}")
+                check_function(name, function, f"the processes of {whose}")
             self._pickled = pickle.dumps(tuple(every.values()))
-        warn_of_own_generators(called, asked.on_start, asked.whose, stacklevel=5)
+        warn_of_own_generators(called, on_start, whose, stacklevel=5)
+        self._told: Callable[..., Told] = functools.partial(
+            Told, count=count, seed=seed, functions=functions, on_start=on_start, whose=whose
+        )
         self.runs: dict[int, SampleRun] = {}
         self.numbers = itertools.count(1)
         self._dealing = threading.Lock()
@@ -89,25 +89,15 @@ class Pool:
 
     def start(self) -> None:
         """Start the workers that are not there."""
-        asked = self.asked
-        if len(self.workers) == asked.count and self.is_whole:
+        if len(self.workers) == self.count and self.is_whole:
             return
         self.close()
         self._board[:] = 0
         self._end = weakref.finalize(self, _end_all, self.workers, self._board)
         main, hear = main_module(self._pickled), functools.partial(_hear, weakref.ref(self))
-        for number in range(asked.count):
-            told = Told(
-                number=number,
-                count=asked.count,
-                seed=asked.seed,
-                functions=self._functions,
-                on_start=asked.on_start,
-                called_off=self.memory.lend(self._board.view(np.uint8)),
-                whose=asked.whose,
-                main=main,
-            )
-            self.workers.append(Worker(told, self._descriptor, asked.method, hear))
+        for number in range(self.count):
+            told = self._told(number=number, called_off=self.memory.lend(self._board.view(np.uint8)), main=main)
+            self.workers.append(Worker(told, self._descriptor, self._method, hear))
 
     def deal(self) -> Worker:
         """Choose the worker that has least to do, and count a batch for it."""
@@ -226,7 +216,7 @@ class SampleRun:
         self._run, self._pool, self._pid, self._coming = run, pool, os.getpid(), first_batch
         self.order, self.counters, self.left_out = run.order, run.counters, run.left_out
         self._max_open, self._spare_nbytes = max_open_batches, spare_nbytes
-        self._most = pool.asked.count * pool.asked.ahead
+        self._most = pool.count * pool.ahead
         self._number = next(pool.numbers)
         lock = threading.RLock()
         self._changed, self._room = threading.Condition(lock), threading.Condition(lock)
@@ -334,7 +324,7 @@ class SampleRun:
             if not self._stopped:
                 self._made[done.number] = worker, done
                 if nbytes:  # what results take is known by now: no more of them at a time than there is room for
-                    fitting = max(self._pool.asked.count + 1, self._spare_nbytes // nbytes)
+                    fitting = max(self._pool.count + 1, self._spare_nbytes // nbytes)
                     self._most = min(self._most, fitting)
                 if self._due[0] == done.number:
                     self._changed.notify_all()

@@ -174,7 +174,7 @@ class Collating:
 
     def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
         """Copy a tensor to its place, and give that; or the tensor, where it is not as the first sample's."""
-        if not _is_plain(tensor):
+        if not is_plain(tensor):
             return tensor
         number, self._next = self._next, self._next + 1
         if number == len(self._places) and self._come == 0:
@@ -206,21 +206,20 @@ class Collating:
             if first is each[0] and len(tensors) == len(each) and all(map(operator.is_, tensors, each)):
                 return places.whole
         kind = first.dtype, first.shape
-        is_alike = all(_is_plain(t) and (t.dtype, t.shape) == kind for t in tensors)
+        is_alike = all(is_plain(t) and (t.dtype, t.shape) == kind for t in tensors)
         if len(tensors) != self._count or not first.numel() or not is_alike:
             with _no_worker_info():  # else it would take shared memory of torch's
                 return torch_collate.collate_tensor_fn(tensors)  # type: ignore[no-any-return]
         return torch.stack(tuple(tensors), 0, out=self._new(first))
 
 
-def _is_plain(tensor: Any) -> bool:
+def is_plain(tensor: Any) -> bool:
+    """Tell whether the bytes of a tensor's memory say all of it."""
     return (
         isinstance(tensor, torch.Tensor)
         and tensor.is_cpu
         and tensor.layout is torch.strided
-        and not tensor.is_nested
-        and not tensor.requires_grad
-        and not tensor.is_quantized
+        and not (tensor.is_nested or tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
     )
 
 

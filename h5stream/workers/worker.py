@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import logging.handlers
 import os
 import pickle
 import queue
@@ -29,10 +30,18 @@ from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.running import closed
 from h5stream.engine.slots import Slot
 from h5stream.errors import OptionError
-from h5stream.workers.failures import Failure, death
 from h5stream.workers.memory import BorrowedMemory, Loan, Packed, SharedMemory, create_file, pack, unpack
+from h5stream.workers.processes import (
+    END_S,
+    Failure,
+    check_main_guard,
+    death,
+    ignore_signals,
+    import_main,
+    see_out,
+    start,
+)
 from h5stream.workers.samples import CalledOffError, Collating, SampleFunctions, seed_all
-from h5stream.workers.starting import END_S, check_main_guard, ignore_signals, import_main, see_out, start
 
 LOOK_S = 0.25
 """Seconds between looks at a process that says nothing. Its end is seen at once, by the closed socket, unless a process
@@ -173,8 +182,9 @@ class Worker:
 
     def _listen(self) -> None:
         for message, log in _received(self._link, LOOK_S, lambda: self._process.poll() is None):
-            for level, name, text in log:
-                logging.getLogger(name).log(level, "%s", text)
+            for record in log:
+                if (ours := logging.getLogger(record.name)).isEnabledFor(record.levelno):
+                    ours.handle(record)
             if isinstance(message, Failure):  # it could not begin
                 self.gone = message.raised_here()
                 break
@@ -235,27 +245,16 @@ def _begun(link: Connection, told: Told | None) -> _Work:
     """Learn what is to be done, and begin to."""
     with socket.socket(fileno=os.dup(link.fileno())) as end:
         _, (file, memory, slots), _, _ = socket.recv_fds(end, 1, 3)
-    log: queue.SimpleQueue[tuple[int, str, str]] = queue.SimpleQueue()
+    log: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
     with os.fdopen(file, "rb") as reading:
         main, level = pickle.load(reading)
         ours = logging.getLogger("h5stream")
         ours.setLevel(level)
-        ours.propagate, ours.handlers = False, [_LogHandler(log)]
+        ours.propagate, ours.handlers = False, [logging.handlers.QueueHandler(log)]
         if main is not None:
             import_main(main)
         told = told or pickle.load(reading)
     return _Work(link, told, SharedMemory(memory), BorrowedMemory(slots), log)
-
-
-class _LogHandler(logging.Handler):
-    """Keeps what is logged for the parent, whose handlers are the user's."""
-
-    def __init__(self, log: queue.SimpleQueue[tuple[int, str, str]]) -> None:
-        super().__init__()
-        self._log = log
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._log.put((record.levelno, record.name, record.getMessage()))
 
 
 class _Work:
@@ -267,7 +266,7 @@ class _Work:
         told: Told,
         memory: SharedMemory,
         incoming: BorrowedMemory,
-        log: queue.SimpleQueue[tuple[int, str, str]],
+        log: queue.SimpleQueue[logging.LogRecord],
     ) -> None:
         self._link, self._told, self.memory, self._incoming, self._log = link, told, memory, incoming, log
         self._board = np.frombuffer(incoming.borrow(told.called_off), dtype=np.int64)

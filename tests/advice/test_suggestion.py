@@ -18,10 +18,16 @@ import h5stream.advice
 from h5stream.advice.diagnose import diagnose
 from h5stream.advice.suggestion import Suggestion
 from h5stream.advice.tune import tune
-from h5stream.training.batch_search import find_batch_size
-from h5stream.training.memory import dataloader_memory, gpu_memory, loader_memory
+from h5stream.training.arithmetic import (
+    accumulation_for,
+    dataloader_memory,
+    gpu_memory,
+    learning_rate_for,
+    loader_memory,
+    what_to_try_first,
+)
+from h5stream.training.measured import find_batch_size
 from h5stream.training.presets import preset_for, validation_batch
-from h5stream.training.steps import accumulation_for, learning_rate_for, what_to_try_first
 
 
 def tuning():

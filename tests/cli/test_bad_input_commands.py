@@ -130,7 +130,7 @@ main()
 def test_a_command_that_writes_and_is_ended_by_a_signal_leaves_no_part(name, words, here, h5stream):
     program = f"""
 import os, pathlib, signal
-from h5stream.cli import {words[0]} as command
+from h5stream.cli import stage as command
 from h5stream.cli.app import main
 signal.signal(signal.{name}, signal.SIG_DFL)  # nohup has it ignored, which is inherited
 def show(self, *_):

@@ -189,10 +189,10 @@ import json, sys, warnings
 from typer.testing import CliRunner
 from h5stream.cli.app import app
 from h5stream.errors import H5StreamError
-from h5stream.workers import guard
+from h5stream.workers import processes
 
 
-class Here(guard.InChild):
+class Here(processes.InChild):
     """Without the child that goes first: hundreds of them take minutes, and workers/test_guard.py has them."""
 
     def __init__(self, what, function, *args, **kwargs):
@@ -202,7 +202,7 @@ class Here(guard.InChild):
         pass
 
 
-guard.InChild = Here
+processes.InChild = Here
 warnings.simplefilter("error")
 for path, *views in json.load(sys.stdin):
     print(path, flush=True)

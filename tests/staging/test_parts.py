@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from h5stream.filesystem import Mount, mount_of, resident_bytes
-from h5stream.space import Space, measure, refusal
+from h5stream.filesystem import Mount, Space, measure, mount_of, refusal, resident_bytes
 from h5stream.staging import stage
 from h5stream.staging.run import Place, little_gain
 

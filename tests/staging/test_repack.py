@@ -24,7 +24,7 @@ from h5stream.errors import (
     StagingError,
 )
 from h5stream.order.permutation import permutation
-from h5stream.repacking import verify
+from h5stream.repacking import survey
 from tests.staging.same_file import assert_same_tree
 
 
@@ -290,7 +290,7 @@ def test_a_source_that_changes_meanwhile_is_refused(plain, folder):
 
 
 def test_verification_finds_a_single_wrong_bit(plain, folder, monkeypatch):
-    reading = verify.read_rows
+    reading = survey.read_rows
 
     def flipped(dataset, start, stop):
         rows = reading(dataset, start, stop)
@@ -298,7 +298,7 @@ def test_verification_finds_a_single_wrong_bit(plain, folder, monkeypatch):
             rows.reshape(-1).view("u1")[-1] ^= 1
         return rows
 
-    monkeypatch.setattr(verify, "read_rows", flipped)
+    monkeypatch.setattr(survey, "read_rows", flipped)
     for options in ({}, {"shuffle_rows": 3}):
         with pytest.raises(StagedFileDamagedError, match="x: row"):
             repack(plain, folder / "b.h5", **options)
@@ -317,7 +317,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(plain, small_tm
 
 @pytest.mark.parametrize("options", [{}, {"compress": "lz4"}, {"contiguous": True}])
 def test_a_disk_that_fills_up_leaves_nothing(plain, small_tmpfs, monkeypatch, options):
-    monkeypatch.setattr("h5stream.space.refusal", lambda *_: "")
+    monkeypatch.setattr("h5stream.filesystem.refusal", lambda *_: "")
     ram = small_tmpfs("64k")
     with pytest.raises(NotEnoughSpaceError, match="filled up"):
         repack(plain, ram / "b.h5", **options)

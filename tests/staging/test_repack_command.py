@@ -32,7 +32,7 @@ def test_it_says_what_it_did_and_what_it_gained(source, tmp_path):
     output = run(source, tmp_path / "b.h5", "--chunk-bytes", "256KiB", "--compress", "lz4")
     assert_same_tree(source, tmp_path / "b.h5")
     assert "copied as it is: words (variable length)" in output
-    assert "2 dataset(s) rewritten, 1 copied as they are; all verified" in output
+    assert "2 datasets rewritten, 1 copied as they are; all verified" in output
     assert "rows/s (" in output
     assert "x), opened anew and shuffled: x, y" in output
 
@@ -51,7 +51,7 @@ def test_it_says_what_compression_is_undone_before_it_writes(source, tmp_path):
 def test_every_option_reaches_repack(source, tmp_path):
     options = ["--contiguous", "--shuffle-rows", "5", "--fields", "x, y", "--no-measure"]
     output = run(source, tmp_path / "b.h5", *options)
-    assert "2 dataset(s) rewritten, 2 of them shuffled" in output
+    assert "2 datasets rewritten, 2 of them shuffled" in output
     assert "rows/s" not in output
     assert_same_tree(source, tmp_path / "b.h5", order=permutation(10_000, 5), samples=10_000)
     with h5py.File(tmp_path / "b.h5") as file:

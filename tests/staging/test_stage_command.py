@@ -32,10 +32,10 @@ def test_a_round_trip(run, write, ram, left):
     assert "0 copied (0 B), 2 reused" in run(*sources, "--to", ram)
     listing = run("--list", ram)
     assert f"{ram}/a.h5\t1.00 MiB\tfresh\t-\t" in listing
-    assert "2 file(s), 1.00 MiB" in listing
-    assert "2 of 2 staged file(s) are as they were staged" in run("--verify", ram)
-    assert "1 file(s) removed, 1.00 MiB freed" in run("--remove", ram, ram / "a.h5")
-    assert "1 file(s) removed, 0 B freed" in run("--remove", ram)
+    assert "2 files, 1.00 MiB" in listing
+    assert "As they were staged: 2 of 2 files" in run("--verify", ram)
+    assert "1 file removed, 1.00 MiB freed" in run("--remove", ram, ram / "a.h5")
+    assert "1 file removed, 0 B freed" in run("--remove", ram)
     assert left(ram) == []
     assert "nothing is staged" in run("--list", ram)
 

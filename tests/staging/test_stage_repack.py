@@ -85,7 +85,7 @@ def test_a_repacked_file_of_a_block_goes_with_it_and_damage_leaves_nothing(sourc
     with staged(source, to=ram, repack={}) as paths:
         assert_same_tree(source, paths[0])
     assert left(ram) == []
-    monkeypatch.setattr("h5stream.repacking.verify.difference", lambda *_: "row 3 differs")
+    monkeypatch.setattr("h5stream.repacking.survey.difference", lambda *_: "row 3 differs")
     with pytest.raises(StagedFileDamagedError):
         stage(source, to=ram, repack={})
     assert left(ram) == []
@@ -103,7 +103,7 @@ def test_a_full_disk_leaves_nothing(source, small_tmpfs, left, monkeypatch):
     folder = small_tmpfs("256k")
     with pytest.raises(NotEnoughSpaceError, match="do not fit"):
         stage(source, to=folder / "ram", repack={})
-    monkeypatch.setattr("h5stream.space.refusal", lambda *_: "")
+    monkeypatch.setattr("h5stream.filesystem.refusal", lambda *_: "")
     with pytest.raises(NotEnoughSpaceError, match="ram filled up"):
         stage(source, to=folder / "ram", repack={})
     assert left(folder / "ram") == []

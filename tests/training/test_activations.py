@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from h5stream.errors import OptionError
-from h5stream.training.activations import measure_activations
+from h5stream.training.measured import measure_activations
 
 
 def mlp():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
-from h5stream.training.batch_search import find_batch_size, is_out_of_memory
+from h5stream.training.measured import find_batch_size, is_out_of_memory
 
 
 def full_at(edge, error=MemoryError):
@@ -25,7 +25,7 @@ def full_at(edge, error=MemoryError):
 def _collected_is_what_a_test_asks_for():
     """Between tries all that Python holds would be looked through, hundreds of times."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("h5stream.training.batch_search.gc", SimpleNamespace(collect=lambda: None))
+        patch.setattr("h5stream.training.measured.gc", SimpleNamespace(collect=lambda: None))
         yield
 
 
@@ -104,7 +104,7 @@ def test_other_errors_pass_through_and_still_put_back():
 
 
 def test_memory_of_a_failed_try_is_free_before_the_next(monkeypatch):
-    monkeypatch.setattr("h5stream.training.batch_search.gc", gc)
+    monkeypatch.setattr("h5stream.training.measured.gc", gc)
 
     class Tensor:
         pass

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
-from h5stream.training.memory import OPTIMIZERS, find_optimizer, gpu_memory, optimizer_state_bytes
+from h5stream.training.arithmetic import OPTIMIZERS, find_optimizer, gpu_memory, optimizer_state_bytes
 
 TORCH = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),

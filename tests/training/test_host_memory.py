@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from h5stream import H5StreamLoader
 from h5stream.advice.inspection import inspect_file
 from h5stream.errors import OptionError
-from h5stream.training.memory import dataloader_memory, loader_memory
+from h5stream.training.arithmetic import dataloader_memory, loader_memory
 
 sizes = st.integers(1, 1 << 20)
 

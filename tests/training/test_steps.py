@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
+from h5stream.training.arithmetic import accumulation_for, learning_rate_for, what_to_try_first
 from h5stream.training.presets import Setting, preset_for
-from h5stream.training.steps import accumulation_for, learning_rate_for, what_to_try_first
 
 
 def test_the_notes_rates_follow_the_square_root_rule_and_are_rounded_there():

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from h5stream.cli.app import app
 from h5stream.errors import IsolatedProcessError
-from h5stream.workers.guard import InChild
+from h5stream.workers.processes import InChild
 
 
 @pytest.fixture

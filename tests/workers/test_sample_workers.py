@@ -106,6 +106,16 @@ def test_collated_as_a_stock_dataloader_collates(kinds):
             assert_same(list(loader), list(stock))
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_tensors_whose_memory_does_not_say_all_of_them_are_collated(tmp_path, workers):
+    numbers = np.arange(8192, dtype="c8").reshape(4, 2048) * (1 + 2j)
+    with h5py.File(tmp_path / "complex.h5", "w") as file:
+        file["x"] = numbers
+    given = {"fields": "x", "sample_transform": torch.conj, "sample_workers": workers, **FORK}
+    with H5StreamLoader(tmp_path / "complex.h5", 4, **given) as loader:
+        np.testing.assert_array_equal(next(iter(loader)).numpy(), numbers.conj())
+
+
 def test_what_is_drawn_is_of_the_sample_and_not_of_its_batch(kinds):
     def drawn(batch_size, **given):
         given = {"fields": ["y"], "sample_transform": lambda s: (s[0], random.random()), **FORK, **given}

@@ -1,7 +1,14 @@
-"""How a process that works for this one is started, and whether the user's functions can go there."""
+"""Processes that work for this one: how they are started, how their errors travel, and what ends with them.
+
+The only home of `subprocess`. `start` starts a worker, and a `Failure` is what goes wrong in one. A file from elsewhere
+is looked at `InChild` first: libhdf5 can be made to crash by what a file holds, and no exception tells of that (a
+datatype that refers to itself uses up the stack when its dataset is opened). What ends that process would have ended
+this one.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import multiprocessing.spawn
 import os
@@ -10,10 +17,15 @@ import signal
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, TypeVar
 
-from h5stream.errors import OptionError
+from h5stream.errors import IsolatedProcessError, OptionError
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 END_S = 1.0
 """Seconds that a process has to end by itself once its parent hung up."""
@@ -172,3 +184,146 @@ def check_main_guard(whose: str) -> None:
             "here; what trains must not run then. Put it under `if __name__ == '__main__':`, or the function into a "
             "module of its own"
         )
+
+
+# --- Errors on their way from a child to its parent, where they are raised with the child's traceback beneath.
+
+
+EXITS = (
+    "a function of yours, or this script, which it imports, called sys.exit(). Put what trains and exits under "
+    "`if __name__ == '__main__':`"
+)
+"""Why a process that works for another one exits, and the way out."""
+
+
+class ChildTraceback(Exception):  # noqa: N818  it is the cause of an error, and none by itself
+    """The traceback of an error in the child; the `__cause__` of what is raised in the parent."""
+
+    def __str__(self) -> str:
+        return f'\n"""\n{self.args[0]}"""'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """An error, in a form that always travels."""
+
+    error: bytes | None  # it, pickled; None if it does not survive that
+    said: str  # its type and message
+    where: str  # its traceback, with those of its causes
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """Take an error as it was caught."""
+        where = "".join(traceback.format_exception(error))
+        lines = traceback.format_exception_only(error)
+        said = lines[-1 if isinstance(error, SyntaxError) else 0].strip()  # notes come last
+        try:
+            data = pickle.dumps(error)
+            pickle.loads(data)  # many can be pickled and not made again
+        except Exception:
+            return cls(error=None, said=said, where=where)
+        return cls(error=data, said=said, where=where)
+
+    def raised_here(self) -> Exception:
+        """Return the error for the parent to raise: of the same type, where it can be pickled and is an `Exception`.
+
+        Another one, such as a `SystemExit`, would end the parent too, in silence.
+        """
+        error: object = None
+        if self.error is not None:
+            with contextlib.suppress(Exception):
+                error = pickle.loads(self.error)
+        if error is None:
+            error = IsolatedProcessError(f"in the child process, and not to be pickled: {self.said}")
+        if not isinstance(error, Exception):
+            error = IsolatedProcessError(f"a child process of h5stream was ended by {self.said}; {EXITS}")
+        error.__cause__ = ChildTraceback(self.where)
+        return error
+
+
+def death(who: str, exitcode: int | None, way_out: str) -> IsolatedProcessError:
+    """Say that a process is gone, how, and what to do."""
+    if exitcode is not None and exitcode < 0:
+        name = signal_name(-exitcode)
+        reasons: dict[int, str] = {
+            signal.SIGKILL: "it was killed, most likely by the kernel for want of memory: lower memory_budget=",
+            signal.SIGBUS: "memory ran out, or a mapped file was cut off",
+            signal.SIGSEGV: "a codec or batch_transform= crashed; `python -X faulthandler` shows where",
+        }
+        why = reasons.get(-exitcode, "a codec or batch_transform= ended it")
+        return IsolatedProcessError(f"{who} was ended by {name} ({why}). {way_out}", exitcode=exitcode)
+    how = "does not answer and was ended" if exitcode is None else f"ended with status {exitcode}"
+    said = "what it had to say is on standard error"
+    if exitcode in (0, 1):
+        said += f". If that is nothing, {EXITS}"
+    return IsolatedProcessError(f"{who} {how}; {said}. {way_out}", exitcode=exitcode)
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, or its number where it has none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+# --- A call that a child carries out, since what it looks at may end the process.
+
+
+class InChild(Generic[_T]):
+    """A call that another process carries out: a new interpreter, which imports what the call needs and no more.
+
+    As a context manager, it ends the child at the end, whatever it is doing.
+
+    # Guarantees: used by one thread.
+    """
+
+    def __init__(self, what: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> None:
+        self._what = what
+        request = pickle.dumps((function, args, kwargs), protocol=5)
+        program = "from h5stream.workers.processes import answer\nanswer()"
+        self._child = interpreter(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self._child.stdin is not None
+        with contextlib.suppress(BrokenPipeError), self._child.stdin as told:  # its death is told by `result`
+            told.write(request)
+
+    def __enter__(self) -> InChild[_T]:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        assert self._child.stdout is not None
+        self._child.kill()
+        self._child.stdout.close()
+        self._child.wait()
+
+    def result(self) -> _T:
+        """Wait for the child and give what the function gave there."""
+        assert self._child.stdout is not None
+        data, status = self._child.stdout.read(), self._child.wait()
+        if status != 0 or not data:
+            how = f"ended by {signal_name(-status)}" if status < 0 else f"gone with status {status}"
+            raise IsolatedProcessError(
+                f"{self._what}: the process that tried was {how}. What the file holds makes libhdf5 crash: it is "
+                "damaged, or made to do that. Copy it again from its source, and do not open it in a process that you "
+                "need",
+                exitcode=status,
+            )
+        failure, value = pickle.loads(data)
+        if failure is not None:
+            raise failure.raised_here()
+        return value  # type: ignore[no-any-return]
+
+
+def answer() -> None:
+    """Carry out the call that the parent wrote to standard input, and write what came of it: the child's program."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the parent decides, and ends this process
+    # What libraries print goes where errors go.
+    with os.fdopen(os.dup(1), "wb") as told:
+        os.dup2(2, 1)
+        try:
+            function, args, kwargs = pickle.load(sys.stdin.buffer)
+            came: tuple[Failure | None, Any] = (None, function(*args, **kwargs))
+        except Exception as error:
+            came = (Failure.of(error), None)
+        pickle.dump(came, told, protocol=5)
