@@ -19,6 +19,7 @@ from h5stream import (
     H5Dataset,
     H5StreamLoader,
     Objects,
+    Padding,
     Rows,
     SampleNumber,
     Sequences,
@@ -170,7 +171,7 @@ def test_paths_among_datasets_are_refused(folder):
 
 SAMPLES = {
     "sequences along another axis": (
-        ["w", Field("w", take=[0, 3])],
+        ["w", Field("w", take=[0, 3]), Padding()],
         lambda k: Sequences(3, axis=-1, pad="edge"),
     ),
     "windows of each row": (["w"], lambda k: Sequences(4, axis=1, of="rows", stride=2)),
@@ -228,6 +229,11 @@ def test_samples_of_any_kind_are_read_one_behind_the_other(volumes, kind):
         (("v", Boxes((2, 2), at="grid")), ("v", Boxes((2, 2), at="grid", stride=(1, 1))), "with one stride="),
         (("x", Table(row=[0])), ("x", Table(row=[0], then=[0])), None),
         (("x", Sequences(2, pad="edge")), ("x", Sequences(2, pad="zeros")), "padded alike"),
+        (
+            (["x", Padding([0, 1])], Sequences(2, pad="edge")),
+            (["x", Padding([0, 2])], Sequences(2, pad="edge")),
+            "have like fields",
+        ),
         (("v", Boxes((2, 2), per_epoch=2)), ("v", Boxes((2, 2), per_epoch=2)), "per_epoch= give one H5Dataset all"),
         (("w", Rows(axis=1)), ("x", Rows(axis=-1, of="rows")), "rows of"),
     ],

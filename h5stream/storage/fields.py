@@ -150,7 +150,9 @@ class Field:
     name : str or h5py.Dataset
         Path of a dataset, with a compound member after a colon; an open dataset stands for its path. ``"@name"`` and
         ``"path@name"`` are an attribute, which every sample of its file or group gets. ``"."`` is the dataset itself,
-        where ``samples=`` names datasets and not groups.
+        where ``samples=`` names datasets and not groups. With a slash in front a path begins at the file's root, and a
+        ``*`` in it stands for what the same one of ``of=`` stood for: ``"/scores/*"`` beside ``of="data/*"``; beside
+        names in a list, for the last step of each.
     columns : slice, list or array of int, mask, or a tuple of them, optional, keyword-only
         Columns (axis 1 of the dataset) to take, in that order, or a mask of all of them; a tuple says what to take of
         axis 1, 2 and so on, as in brackets: slices, lists, masks, integers (which take the axis away) and ``...``. A
@@ -172,7 +174,8 @@ class Field:
         Looks the field up: sample ``k`` gets row ``lookup[k]`` of the dataset, which may have any number of rows. An
         array, or the name of a dataset beside the other fields. Row numbers count through all of `file`; without it
         an array's count through all of the source, and a dataset's from 0 in each file or group. ``Bounds("offsets")``,
-        ``Lengths("counts")`` and ``Between("first", "last")`` give each sample as many rows as they say. Where `name`
+        ``Lengths("counts")`` and ``Between("first", "last")``, also of arrays, give each sample as many rows as they
+        say. Where `name`
         has ``{}``, these are names of objects that go there, one for each sample, or the path of a dataset of names.
         Objects of unlike lengths need `ragged`.
     ragged : str or Ragged, optional, keyword-only

@@ -203,7 +203,7 @@ def _beside(layout: SampleLayout) -> tuple[Any, ...]:
     fields = (target.field for one in layout.lookups for target in layout.datasets[one.dataset][0].targets)
     looked_up = tuple((one.counts is None, one.spare is None) for one in layout.lookups)
     strings = tuple((number, layout.fields[number].cut_at_nul) for number in fields)
-    return looked_up, strings, tuple((number, type(column)) for number, column in layout.columns)
+    return looked_up, strings, tuple((number, column.steps) for number, column in layout.columns)
 
 
 def _moved(layout: SampleLayout, numbers: Sequence[int]) -> SampleLayout:
