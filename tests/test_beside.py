@@ -83,11 +83,10 @@ def test_segments_of_patients_beside_one_another_are_those_of_the_program(path):
             for k in file[f"{patient}/A"]
             for row in range(len(file[f"{patient}/A/{k}/ecg"]))
         ]
-    ours = flat(
-        H5StreamLoader(
-            path, 7, fields={"a": "ecg", "b": "/patient_*/B/seg_*/ecg"}, samples=Rows(of="patient_*/A/seg_*")
-        )
-    )
+    fields = {"a": "ecg", "b": "/patient_*/B/seg_*/ecg"}
+    dataset = H5Dataset(path, fields, samples=Rows(of="patient_*/A/seg_*"))
+    assert [field.name for field in dataset.layout.fields] == [*fields.values()]
+    ours = flat(H5StreamLoader(dataset, 7))
     assert [{name: one.tolist() for name, one in sample.items()} for sample in ours] == [
         {name: one.tolist() for name, one in sample.items()} for sample in expected
     ]

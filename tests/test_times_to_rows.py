@@ -115,6 +115,15 @@ def test_searchsorted_is_that_of_numpy(tmp_path, side, rows, monkeypatch):
         assert np.array_equal(found, np.searchsorted(values, wanted, side))
 
 
+@pytest.mark.parametrize("types", [("u8", "i8"), ("i8", "u8"), ("u8", "u8")])
+@pytest.mark.parametrize("piece", [2, 100])
+def test_nanoseconds_are_told_apart_whatever_their_types(types, piece, monkeypatch):
+    monkeypatch.setattr(segments, "_PIECE_ROWS", piece)
+    times = 1_700_000_000_000_000_000 + np.arange(9)
+    ours = searchsorted(times.astype(types[0]), times.astype(types[1]))
+    assert ours.tolist() == [*range(9)]
+
+
 @pytest.mark.parametrize(("values", "says"), [([3, 2, 5], "do not ascend"), ([[1], [2]], r"have the shape \(2, 1\)")])
 def test_what_does_not_ascend_is_refused(values, says):
     with pytest.raises(errors.OptionError, match=f"one number a row, in ascending order; .* {says}"):

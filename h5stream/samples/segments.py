@@ -317,7 +317,7 @@ def searchsorted(dataset: Any, values: Any, side: Literal["left", "right"] = "le
     >>> searchsorted(np.array([10, 20, 20, 30]), [20, 31])
     array([1, 4])
     """
-    wanted = np.asarray(values)
+    wanted = _signed(values)
     flat, found = wanted.reshape(-1), np.zeros(wanted.size, dtype=np.int64)
     left = [(0, len(dataset), np.arange(flat.size))]
     while left:
@@ -326,11 +326,11 @@ def searchsorted(dataset: Any, values: Any, side: Literal["left", "right"] = "le
             continue
         if high - low > _PIECE_ROWS:
             middle = (low + high) // 2
-            number = np.asarray(dataset[middle])
+            number = _signed(dataset[middle])
             behind = flat[which] > number if side == "left" else flat[which] >= number
             left += [(low, middle, which[~behind]), (middle + 1, high, which[behind])]
             continue
-        piece = np.asarray(dataset[low:high])
+        piece = _signed(dataset[low:high])
         if piece.ndim != 1 or (piece[1:] < piece[:-1]).any():
             what = "do not ascend" if piece.ndim == 1 else f"have the shape {piece.shape}"
             raise OptionError(
@@ -338,3 +338,10 @@ def searchsorted(dataset: Any, values: Any, side: Literal["left", "right"] = "le
             )
         found[which] = low + np.searchsorted(piece, flat[which], side)
     return found.reshape(wanted.shape)
+
+
+def _signed(values: Any) -> NDArray[Any]:
+    """Return numbers as NumPy compares them exactly: beside others it would make floats of large unsigned ones."""
+    found = np.asarray(values)
+    fits = found.dtype == np.uint64 and not (found > np.iinfo(np.int64).max).any()
+    return found.astype(np.int64) if fits else found

@@ -132,9 +132,12 @@ def read_fields(
     parts = [*(_part(found, *each, start=row_start) for each in found.read.values()), *found.parts]
     if found.cuts:
         parts = [replace(part, rows=rows) for part in parts]
+    shown = {one.name: one.shown for one in shape.fields if isinstance(one, Field) and one.shown != one.name}
     return FileParts(
         rows=rows,
-        fields=tuple(replace(one, name=one.name.removeprefix(f"{group}/")) for one in found.fields),
+        fields=tuple(
+            replace(one, name=shown.get(one.name, one.name.removeprefix(f"{group}/"))) for one in found.fields
+        ),
         parts=tuple(parts or _rows_alone(found, rows)),
         entries=entries,
         once=tuple(found.once),

@@ -330,6 +330,11 @@ class Field:
         return self.name == "." or self.name.startswith(".:")
 
     @property
+    def shown(self) -> str:
+        """Its name as the user wrote it, with its *."""
+        return self.name if self._beside is None else self._beside.name
+
+    @property
     def beside(self) -> str:
         """Its path beside objects that lie in one group, with a * for their names; empty for other fields."""
         return "" if self._beside is None else self._beside.path
@@ -367,6 +372,7 @@ class Beside(NamedTuple):
 
     of: re.Pattern[str]
     path: str  # the field's own, with a * for the last step of the object's path; empty where that is not all
+    name: str  # the field's, as the user wrote it
 
     def put(self, name: str, group: str) -> str:
         """Return a name with what its * stand for in a group."""
@@ -392,7 +398,7 @@ def beside(field: Field, of: str | Sequence[str], root: str) -> Field:
     path = "/".join("*" if step == last else step for step in steps)
     is_all = last == "*" or ("*" in last and path.count("*") == path.split("/").count("*"))
     is_all = is_all and known.groups == 1
-    return changed(field, _beside=Beside(known, path if is_all else ""))
+    return changed(field, _beside=Beside(known, path if is_all else "", field.name))
 
 
 def columns_wanted(field: Field, width: int) -> NDArray[np.int32]:

@@ -201,8 +201,9 @@ def _not_there(file: Any, name: str, said: str, kind: Any) -> str:
     said = f"{said.format('[...]')} names"
     if "*" in name:
         return (
-            f"{name!r}, which {said}: it takes one pattern, or names. A field that lies in another place than that "
-            "is Field('/scores/*'): the * of its name stands for what that of of= stands for"
+            f"{name!r}, which {said}: it takes one pattern, or names; what several match is a list of an H5Dataset for "
+            "each. A field that lies in another place than the pattern says is Field('/scores/*'): the * of its name "
+            "stands for what that of of= stood for"
         )
     if kind is h5py.Dataset:
         above = file.get(name.rpartition("/")[0] or "/")
