@@ -12,7 +12,21 @@ import torch
 from inner import stream_all
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
-from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader, collate
+from h5stream import (
+    Boxes,
+    ChunkBatchSampler,
+    Field,
+    H5Dataset,
+    H5StreamLoader,
+    Objects,
+    Padding,
+    Rows,
+    SampleNumber,
+    Sequences,
+    Table,
+    Take,
+    collate,
+)
 from h5stream.errors import FieldLengthError, OptionError
 
 LENGTHS = {"a.h5": [13, 5], "b.h5": [20, 0, 7]}
@@ -153,3 +167,81 @@ def test_what_cannot_be_seen_into_is_refused_inside_too(folder, wrap):
 def test_paths_among_datasets_are_refused(folder):
     with pytest.raises(OptionError, match=r"a\.h5'\) stands among datasets; make it an H5Dataset"):
         H5StreamLoader([groups(folder)[0], folder / "a.h5"])
+
+
+SAMPLES = {
+    "sequences along another axis": (
+        ["w", Field("w", take=[0, 3]), Padding()],
+        lambda k: Sequences(3, axis=-1, pad="edge"),
+    ),
+    "windows of each row": (["w"], lambda k: Sequences(4, axis=1, of="rows", stride=2)),
+    "one of each recording": (["w"], lambda k: Sequences(4, axis=1, starts="random")),
+    "points along another axis": (["w", Field("t", take=Take(axis=0))], lambda k: Rows(axis=1)),
+    "boxes": (["v"], lambda k: Boxes((2, 2), at="grid", stride=(1, 2))),
+    "boxes that are listed": (["v"], lambda k: Boxes((2, 2), at=[[k, 0], [0, 1]])),
+    "a table": (["x", Field("x", take=Take([0, 1], at="then"))], lambda k: Table(row=[k, 2], then=[0, k], length=2)),
+    "a table along another axis": (["w"], lambda k: Table(axis=1, row=[0, 1], start=[k, 2], length=3)),
+    "objects": (["o", "@unit"], lambda k: Objects("files")),
+    "objects of shapes of their own": ([Field("w", ragged="arrays"), "@unit"], lambda k: Objects("files")),
+    "groups": (["x", "@unit"], lambda k: Sequences(2, of="g/*", lengths="shortest")),
+}
+
+
+@pytest.fixture(scope="module")
+def volumes(tmp_path_factory):
+    """Make three files of arrays that differ in length along one axis or another."""
+    folder, rng = tmp_path_factory.mktemp("volumes"), np.random.default_rng(7)
+    for k in range(3):
+        with h5py.File(folder / f"{k}.h5", "w") as file:
+            kind = {"chunks": True, "compression": "gzip"} if k else {}
+            for name, shape in {"w": (2, 9 + k), "t": (9 + k,), "v": (3, 4 + k, 5), "x": (6 + k, 2), "o": (4,)}.items():
+                file.create_dataset(name, data=rng.integers(0, 99, shape), **kind)
+            file["g/a/x"], file["g/b/x"] = rng.integers(0, 99, 4), rng.integers(0, 99, 3 + k)
+            file["g/a"].attrs["unit"] = file["g/b"].attrs["unit"] = file.attrs["unit"] = k
+    return [folder / f"{k}.h5" for k in range(3)]
+
+
+@pytest.mark.parametrize("kind", SAMPLES)
+def test_samples_of_any_kind_are_read_one_behind_the_other(volumes, kind):
+    fields, samples = SAMPLES[kind]
+    parts = [H5Dataset(path, fields, samples=samples(k)) for k, path in enumerate(volumes)]
+    expected = [str(sample) for part in parts for sample in part]
+    joined = pickle.loads(pickle.dumps(H5Dataset(parts)))
+    is_drawn = joined.layout.draws is not None
+    assert len(joined) == len(expected)
+    assert is_drawn or [str(sample) for sample in joined] == expected
+    fields = [*fields, SampleNumber()]
+    parts = [H5Dataset(path, fields, samples=samples(k)) for k, path in enumerate(volumes)]
+    with H5StreamLoader(parts, 4, shuffle=True) as loader:
+        seen = [sample for batch in loader for sample in zip(*batch, strict=True)]
+    if is_drawn:
+        recordings = np.searchsorted([6, 13, 21], [int(number) for *_, number in seen], "right")
+        assert sorted(recordings.tolist()) == [0, 1, 2]
+        return
+    assert {int(number): str(tuple(sample)) for *sample, number in seen} == dict(enumerate(expected))
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "says"),
+    [
+        (("w", Rows(axis=1)), ("w", None), "rows of"),
+        (("x", Sequences(2)), (Field("x", take=[1, 5]), Sequences(2)), "another take= than 'x'"),
+        (("v", Boxes((2, 2), at="grid")), ("v", Boxes((2, 2), at="grid", stride=(1, 1))), "with one stride="),
+        (("x", Table(row=[0])), ("x", Table(row=[0], then=[0])), None),
+        (("x", Sequences(2, pad="edge")), ("x", Sequences(2, pad="zeros")), "padded alike"),
+        (
+            (["x", Padding([0, 1])], Sequences(2, pad="edge")),
+            (["x", Padding([0, 2])], Sequences(2, pad="edge")),
+            "have like fields",
+        ),
+        (("v", Boxes((2, 2), per_epoch=2)), ("v", Boxes((2, 2), per_epoch=2)), "per_epoch= give one H5Dataset all"),
+        (("w", Rows(axis=1)), ("x", Rows(axis=-1, of="rows")), "rows of"),
+    ],
+)
+def test_samples_of_unlike_kinds_are_told(volumes, first, other, says):
+    parts = [H5Dataset(volumes[k], fields, samples=samples) for k, (fields, samples) in enumerate((first, other))]
+    if says is None:
+        assert len(H5Dataset(parts)) == 2
+        return
+    with pytest.raises((OptionError, FieldLengthError), match=says):
+        H5Dataset(parts)

@@ -42,6 +42,7 @@ PUBLIC = [
     "diagnose",
     "errors",
     "repack",
+    "searchsorted",
     "stage",
     "staged",
     "tune",

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from h5stream import (
-    Between,
     Bounds,
     Ends,
     Field,
@@ -89,8 +88,6 @@ def test_bad_input_is_told_with_the_way_out(path, fields, samples, kind, says):
         (lambda: Sequences(2, pad="edge", pad_rows=3), "two numbers of rows"),
         (lambda: Field("x", take=[]), "steps= is empty"),
         (lambda: Take(0), r"a range or list .*\[0\], not 0"),
-        (lambda: Bounds(np.array([0, 5])), "Bounds takes the path of a dataset, not array"),
-        (lambda: Between("first", [5]), "Between takes the path of a dataset"),
         (lambda: Field("x", take=[0, 1.5]), "a step is an integer"),
         (lambda: Ends(), "takes names of fields"),
     ],

@@ -49,9 +49,9 @@ class Sequences:
     stride : int, keyword-only
         Rows from one anchor to the next in a segment.
     of : str, list of str, Ends, Bounds, Lengths or Ids, optional, keyword-only
-        What a segment is: ``"files"``, groups by pattern (``"data/*"``) or by name, or what a field says; by default
-        all rows of all files are one segment after the other, a file each. With `axis`, ``"rows"`` makes each index
-        of axis 0 a segment.
+        What a segment is: ``"files"``, groups by pattern (``"data/*"``) or by name, or what a field or an array says;
+        by default all rows of all files are one segment after the other, a file each. With `axis`, ``"rows"`` makes
+        each index of axis 0 a segment.
     pad : str or number, optional, keyword-only
         What stands where steps lead out of the segment: ``"edge"`` (its first or last row again), ``"zeros"`` or a
         number; texts are empty there. By default nothing is padded: only whole sequences are samples.

@@ -6,9 +6,11 @@ Segments are consecutive and cover all rows, so they are kept as *edges*: segmen
 
 from __future__ import annotations
 
+import dataclasses
 import reprlib
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +21,32 @@ Ints = NDArray[np.int64]
 Edges = Ints
 
 
-class _Named:
-    """What datasets say, which are named."""
+class _Said:
+    """What datasets say, by their paths, or arrays in memory."""
 
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        for name in names_of(self):  # type: ignore[arg-type]
-            if not isinstance(name, str) or not name:
-                raise OptionError(
-                    f"{type(self).__name__} takes the path of a dataset, not {reprlib.repr(name)}; write what is in "
-                    "memory into a dataset of the file"
-                )
+        names = [one.name for one in dataclasses.fields(self) if one.name != "inclusive"]  # type: ignore[arg-type]
+        for name, value in zip(names, _said(type(self), [getattr(self, name) for name in names]), strict=True):
+            object.__setattr__(self, name, value)
+
+
+def _said(kind: type, given: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the paths of datasets, or the arrays, that were given to a kind; refuse what is neither."""
+    if given and all(isinstance(one, str) and one for one in given):
+        return tuple(given)
+    holds = {"Ends": "flags", "Ids": "values"}.get(kind.__name__, "whole numbers")
+    found = [np.asarray(one.detach().cpu() if hasattr(one, "detach") else one) for one in given]
+    for one, array in zip(given, found, strict=True):
+        if array.ndim != 1 or (array.dtype.kind not in "biuf" and kind is not Ids):
+            raise OptionError(
+                f"{kind.__name__} takes the path of a dataset, or an array of {holds} with one axis, and not "
+                f"{reprlib.repr(one)}"
+            )
+    if not found:
+        raise OptionError(f"{kind.__name__} takes names of fields, such as Ends('terminals', 'timeouts'), or arrays")
+    return tuple(whole_numbers(one, kind.__name__) if holds == "whole numbers" else one for one in found)
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -39,14 +55,14 @@ class Ends:
 
     Parameters
     ----------
-    *fields : str
-        Fields of one number or flag a row; a segment ends with each row at which one of them is not zero, and with the
-        last row.
+    *fields : str or array-like
+        Fields of one number or flag a row, or arrays of them for all rows of all files; a segment ends with each row at
+        which one of them is not zero, and with the last row of a file.
 
     Raises
     ------
     OptionError
-        If no field is named.
+        If nothing is given, or what is neither a path nor such an array.
 
     Examples
     --------
@@ -54,66 +70,66 @@ class Ends:
     ('terminals', 'timeouts')
     """
 
-    fields: tuple[str, ...]
+    fields: tuple[Any, ...]
 
-    def __init__(self, *fields: str) -> None:
-        if not fields or not all(isinstance(field, str) for field in fields):
-            raise OptionError(f"Ends takes names of fields, such as Ends('terminals', 'timeouts'), not {fields!r}")
-        object.__setattr__(self, "fields", fields)
+    def __init__(self, *fields: Any) -> None:
+        object.__setattr__(self, "fields", _said(Ends, fields))
 
 
 @dataclass(frozen=True, slots=True)
-class Ids(_Named):
+class Ids(_Said):
     """Segments of rows that have one number, as ``trajectory_id`` gives it; each change begins another.
 
     Parameters
     ----------
-    field : str
-        A field of one value a row.
+    field : str or array-like
+        A field of one value a row, or an array of them for all rows of all files; a file ends a segment, too.
     """
 
-    field: str
+    field: Any
 
     @property
-    def fields(self) -> tuple[str, ...]:
+    def fields(self) -> tuple[Any, ...]:
         """The field that is read."""
         return (self.field,)
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths(_Named):
+class Lengths(_Said):
     """Segments whose numbers of rows a dataset holds, one behind the other.
 
     Parameters
     ----------
-    name : str
-        The dataset, of one number a segment.
+    name : str or array-like
+        The dataset, of one number a segment, or an array of those of all files.
     """
 
-    name: str
+    name: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds(_Named):
+class Bounds(_Said):
     """Segments whose first rows a dataset holds, or whose ends; 0 and the number of rows may be there or not.
 
     Parameters
     ----------
-    name : str
-        The dataset, of ascending row numbers; whole ones may be stored as floats, as MATLAB does.
+    name : str or array-like
+        The dataset, of ascending row numbers; whole ones may be stored as floats, as MATLAB does. Or an array, whose
+        numbers count through all files, such as `searchsorted` makes of times. As ``lookup=`` also a dataset of region
+        references, one a sample, each to consecutive rows of the dataset that is looked up.
     """
 
-    name: str
+    name: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Between(_Named):
+class Between(_Said):
     """Stretches whose first and last rows two datasets hold; a first row of -1 says that a sample has none.
 
     Parameters
     ----------
-    first, last : str
-        The datasets, of one row number a sample.
+    first, last : str or array-like
+        The datasets, of one row number a sample, or two arrays of them, which count through all files.
     inclusive : bool, keyword-only
         Whether the last row belongs to the stretch.
 
@@ -123,14 +139,14 @@ class Between(_Named):
     ('img_to_first_box', 'img_to_last_box')
     """
 
-    first: str
-    last: str
+    first: Any
+    last: Any
     _: KW_ONLY
     inclusive: bool = False
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The datasets that say it."""
+    def names(self) -> tuple[Any, ...]:
+        """The datasets, or the arrays, that say it."""
         return (self.first, self.last)
 
 
@@ -138,11 +154,27 @@ Said = Ends | Ids | Lengths | Bounds
 Stretches = Bounds | Lengths | Between
 
 
-def names_of(said: Said | Stretches) -> tuple[str, ...]:
-    """Return the datasets that say which rows belong together."""
+def names_of(said: Said | Stretches) -> tuple[Any, ...]:
+    """Return the datasets, or the arrays, that say which rows belong together."""
     if isinstance(said, (Ends, Ids)):
         return said.fields
     return said.names if isinstance(said, Between) else (said.name,)
+
+
+def in_memory(said: Any) -> bool:
+    """Tell whether it is arrays, and not datasets, that say which rows belong together."""
+    return isinstance(said, Said | Stretches) and not isinstance(names_of(said)[0], str)
+
+
+def called(name: Any) -> str:
+    """Return what messages call a dataset, or an array in memory."""
+    return repr(name) if isinstance(name, str) else f"the array of {len(name):,}"
+
+
+def edges_over(said: Said, files: Edges) -> Edges:
+    """Return the edges of segments that arrays say for the rows of all files, each of which ends a segment, too."""
+    edges = edges_of(said, [*names_of(said)], int(files[-1]))
+    return np.sort(np.append(edges, np.setdiff1d(files, edges)))
 
 
 def edges_of(said: Said, values: list[NDArray[Any]], rows: int) -> Edges:
@@ -155,22 +187,21 @@ def edges_of(said: Said, values: list[NDArray[Any]], rows: int) -> Edges:
     if isinstance(said, Ids):
         ids = _one_a_row(values[0], said.field, rows)
         return _covering(np.flatnonzero(ids[1:] != ids[:-1]) + 1, rows) if rows else np.zeros(1, dtype=np.int64)
-    numbers = whole_numbers(values[0], said.name)
+    name = called(said.name)
+    numbers = whole_numbers(values[0], name)
     if isinstance(said, Bounds):
         if len(numbers) and (numbers.min() < 0 or numbers.max() > rows or (np.diff(numbers) < 0).any()):
             few = f"{numbers[:6].tolist()} and {len(numbers) - 6:,} more" if len(numbers) > 7 else str(numbers.tolist())
             raise OptionError(
-                f"Bounds({said.name!r}): bounds are ascending row numbers from 0 to {rows:,}, and these are "
+                f"Bounds({name}): bounds are ascending row numbers from 0 to {rows:,}, and these are "
                 f"{few}; Lengths takes numbers of rows, Ids numbers that are alike within a segment"
             )
         return _covering(numbers, rows)
     if len(numbers) and numbers.min() < 0:
-        raise OptionError(f"Lengths({said.name!r}): lengths are 0 or more, and one is {numbers.min()}")
+        raise OptionError(f"Lengths({name}): lengths are 0 or more, and one is {numbers.min()}")
     edges = np.append(0, np.cumsum(numbers))
     if edges[-1] != rows:
-        raise OptionError(
-            f"Lengths({said.name!r}): the lengths add up to {edges[-1]:,}, but the fields have {rows:,} rows"
-        )
+        raise OptionError(f"Lengths({name}): the lengths add up to {edges[-1]:,}, but the fields have {rows:,} rows")
     return edges
 
 
@@ -184,8 +215,8 @@ def _covering(edges: Edges, rows: int) -> Edges:
 def _one_a_row(values: NDArray[Any], name: str, rows: int) -> NDArray[Any]:
     if values.shape[:1] != (rows,) or values.size != rows:
         raise OptionError(
-            f"field {name!r} is to say where segments end, so it has one value for each of {rows:,} rows; its shape "
-            f"is {values.shape}"
+            f"field {called(name)} is to say where segments end, so it has one value for each of {rows:,} rows; its "
+            f"shape is {values.shape}"
         )
     return values.reshape(rows)
 
@@ -195,22 +226,25 @@ def whole_numbers(values: NDArray[Any], name: str) -> Edges:
     flat = np.asarray(values).reshape(-1)
     wrong = flat[flat != np.floor(flat)] if flat.dtype.kind == "f" else flat[: flat.dtype.kind not in "iu"]
     if len(wrong):
-        raise OptionError(f"{name!r} is to hold whole numbers of rows, and has {wrong[0]} ({flat.dtype})")
+        raise OptionError(f"{name} is to hold whole numbers of rows, and has {wrong[0]} ({flat.dtype})")
     return flat.astype(np.int64)
 
 
-def inside(said: Stretches, group: str) -> Stretches:
-    """Look its datasets up in a group, unless their names begin with a slash."""
-    names = [name if name.startswith("/") else f"{group}/{name}" for name in names_of(said)]
+def renamed(said: Stretches, new: Callable[[str], str]) -> Stretches:
+    """Return what says which rows belong together, with other paths of its datasets."""
+    if in_memory(said):
+        return said
+    names = [*map(new, names_of(said))]
     return replace(said, first=names[0], last=names[1]) if isinstance(said, Between) else replace(said, name=names[0])
 
 
-def stretches_of(said: Stretches, values: list[NDArray[Any]], samples: int, rows: int) -> tuple[Ints, Ints]:
+def stretches_of(said: Stretches, values: Sequence[NDArray[Any]], samples: int, rows: int) -> tuple[Ints, Ints]:
     """Return the first row of each sample, and how many it has."""
-    found = [whole_numbers(each, name) for name, each in zip(names_of(said), values, strict=True)]
-    for name, numbers in zip(names_of(said), found, strict=True):
+    names = [called(name) for name in names_of(said)]
+    found = [whole_numbers(each, name) for name, each in zip(names, values, strict=True)]
+    for name, numbers in zip(names, found, strict=True):
         if len(numbers) != samples and not isinstance(said, Bounds):
-            raise OptionError(f"{name!r} has {len(numbers):,} numbers, and there are {samples:,} samples")
+            raise OptionError(f"{name} has {len(numbers):,} numbers, and there are {samples:,} samples")
     if isinstance(said, Bounds):
         bounds = _all_bounds(said, found[0], samples, rows)
         first, count = bounds[:-1], np.diff(bounds)
@@ -223,7 +257,7 @@ def stretches_of(said: Stretches, values: list[NDArray[Any]], samples: int, rows
     if len(wrong):
         one = wrong[0]
         raise OptionError(
-            f"{' and '.join(map(repr, names_of(said)))}: sample {one:,} is said to have rows {first[one]:,} to "
+            f"{' and '.join(names)}: sample {one:,} is said to have rows {first[one]:,} to "
             f"{first[one] + count[one]:,} (exclusive), and there are {rows:,} rows; {len(wrong):,} of {samples:,} "
             "samples go backwards or beyond. See whether these numbers are of this dataset"
         )
@@ -235,13 +269,79 @@ def _all_bounds(said: Bounds, bounds: Ints, samples: int, rows: int) -> Ints:
     if len(bounds) == samples:
         if samples and bounds[0] == 0 and bounds[-1] == rows:
             raise OptionError(
-                f"{said.name!r} has one number for each of {samples:,} samples, from 0 to {rows:,}, so it may say "
-                "where they begin or where they end; Lengths or Between say it without doubt"
+                f"{called(said.name)} has one number for each of {samples:,} samples, from 0 to {rows:,}, so it may "
+                "say where they begin or where they end; Lengths or Between say it without doubt"
             )
         bounds = np.append(bounds, rows) if samples and bounds[0] == 0 else np.append(0, bounds)
     if len(bounds) != samples + 1:
         raise OptionError(
-            f"{said.name!r} has {len(bounds):,} bounds, and {samples:,} samples need {samples + 1:,}: where each "
+            f"{called(said.name)} has {len(bounds):,} bounds, and {samples:,} samples need {samples + 1:,}: where each "
             "begins, and where the last ends"
         )
     return bounds
+
+
+# --- times to rows
+
+_PIECE_ROWS = 1 << 20
+
+
+def searchsorted(dataset: Any, values: Any, side: Literal["left", "right"] = "left") -> Ints:
+    """Find the rows at which values would stand in a dataset of ascending numbers, as `numpy.searchsorted` does.
+
+    It turns times into rows: of the events of a camera between two frames, for ``lookup=Bounds(...)`` or
+    ``Between(...)``, or of what was recorded last before a time, for `Table`. Only pieces of the dataset in which a
+    value may stand are read, one at a time.
+
+    Parameters
+    ----------
+    dataset : h5py.Dataset, H5Dataset or array
+        One number a row, in ascending order. Rows of an `H5Dataset` of several files count through all of them.
+    values : array-like
+        The numbers to look for, in any order.
+    side : str
+        ``"left"`` gives the first row that is not less than the value, ``"right"`` the first that is greater.
+
+    Returns
+    -------
+    ndarray of int64
+        A row number for each value, from 0 to the number of rows.
+
+    Raises
+    ------
+    OptionError
+        If the dataset has not one number a row, or these do not ascend where they were read.
+
+    Examples
+    --------
+    >>> searchsorted(np.array([10, 20, 20, 30]), [20, 31])
+    array([1, 4])
+    """
+    wanted = _signed(values)
+    flat, found = wanted.reshape(-1), np.zeros(wanted.size, dtype=np.int64)
+    left = [(0, len(dataset), np.arange(flat.size))]
+    while left:
+        low, high, which = left.pop()
+        if not len(which):
+            continue
+        if high - low > _PIECE_ROWS:
+            middle = (low + high) // 2
+            number = _signed(dataset[middle])
+            behind = flat[which] > number if side == "left" else flat[which] >= number
+            left += [(low, middle, which[~behind]), (middle + 1, high, which[behind])]
+            continue
+        piece = _signed(dataset[low:high])
+        if piece.ndim != 1 or (piece[1:] < piece[:-1]).any():
+            what = "do not ascend" if piece.ndim == 1 else f"have the shape {piece.shape}"
+            raise OptionError(
+                f"searchsorted takes a dataset of one number a row, in ascending order; rows {low:,} to {high:,} {what}"
+            )
+        found[which] = low + np.searchsorted(piece, flat[which], side)
+    return found.reshape(wanted.shape)
+
+
+def _signed(values: Any) -> NDArray[Any]:
+    """Return numbers as NumPy compares them exactly: beside others it would make floats of large unsigned ones."""
+    found = np.asarray(values)
+    fits = found.dtype == np.uint64 and not (found > np.iinfo(np.int64).max).any()
+    return found.astype(np.int64) if fits else found

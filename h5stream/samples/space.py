@@ -219,15 +219,28 @@ def space_of_rows(rows: Ints, edges: Edges, columns: tuple[str, ...] = ("",), **
 
 
 def joined_space(spaces: Sequence[Space], starts: Sequence[int]) -> Space:
-    """Return the space of several of segments that follow one another, each beginning at a row of the whole."""
+    """Return the space of several of one form that follow one another, each beginning at a row of the whole."""
+    first, left_out = spaces[0], sum(space.left_out for space in spaces)
+    if first.edges is None:
+        volumes = np.concatenate([space.volumes for space in spaces])
+        return replace(first, volumes=volumes, starts=_joined_starts(spaces, starts), left_out=left_out)
     edges, rows = [np.zeros(1, dtype=np.int64)], []
     for space, start in zip(spaces, starts, strict=True):
         assert space.edges is not None
         edges.append(space.edges[1:] + start)
         rows.append(space.rows + start)
-    left_out = sum(space.left_out for space in spaces)
-    joined = space_of_rows(np.concatenate(rows, axis=1), np.concatenate(edges), left_out=left_out)
-    return replace(joined, pad=spaces[0].pad, draws=spaces[0].draws)
+    joined = space_of_rows(np.concatenate(rows, axis=1), np.concatenate(edges), first.columns, left_out=left_out)
+    return replace(joined, pad=first.pad, draws=first.draws)
+
+
+def _joined_starts(spaces: Sequence[Space], first: Sequence[int]) -> Grid | Listed:
+    """Return where samples of volumes begin that follow one another; `first` has the number of each space's first."""
+    every, one = [space.starts.arrays for space in spaces], spaces[0].starts
+    if isinstance(one, Listed):
+        volume = np.concatenate([arrays[0] + number for arrays, number in zip(every, first, strict=True)])
+        return Listed(volume=volume, origins=np.concatenate([arrays[1] for arrays in every]))
+    begins, ends, counts = (np.concatenate(arrays) for arrays in zip(*every, strict=True))
+    return replace(one, first=begins, last=ends, counts=counts)
 
 
 def _mixed(numbers: NDArray[np.uint64], trial: int) -> NDArray[np.uint64]:

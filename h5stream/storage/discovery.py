@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import posixpath
 import re
 from collections import defaultdict
@@ -14,6 +15,7 @@ import h5py
 import hdf5plugin  # noqa: F401  registers its filters with libhdf5, for what is read through h5py
 import numpy as np
 from h5py import h5l
+from numpy.typing import NDArray
 
 from h5stream.errors import (
     ExternalDataError,
@@ -388,6 +390,40 @@ def once_of(file: Any, name: str, path: str, guard: Guard) -> Any:
         hint = did_you_mean(attribute, [] if owner is None else list(owner.attrs))
         raise refusal(path, name, f": {what}{hint}", FieldNotFoundError)
     return _read(lambda: owner.attrs[attribute], owner.attrs.get_id(attribute), name, path)
+
+
+def region_rows(thing: Thing, of: Any, name: str, path: str) -> NDArray[np.int64]:
+    """Return the first row of each region that a dataset of references names, and the row behind its last one."""
+    references = thing.dataset[()]
+    for part in thing.member:
+        references = references[part]
+    found, why = list[tuple[int, int]](), "is not of consecutive whole rows of that dataset"
+    for reference in references.reshape(-1):
+        one = None
+        try:
+            one = _rows_of(reference, of)
+        except DAMAGE as error:
+            why = f"cannot be read: {what_libhdf5_said(error)}"
+        if one is None:
+            what = f"{thing.path!r} of lookup=Bounds(...) refers to regions, and that of sample {len(found):,} {why}"
+            raise refusal(path, name, f": field {name!r}: {what}")
+        found.append(one)
+    return np.array(found, dtype=np.int64).reshape(-1, 2).T
+
+
+def _rows_of(reference: Any, of: Any) -> tuple[int, int] | None:
+    """Return the first row of a region, and the one behind its last; None if it is anything else than rows of this."""
+    if not reference:
+        return 0, 0
+    if of is None or h5py.h5r.dereference(reference, of.id) != of.id:
+        return None
+    space = h5py.h5r.get_region(reference, of.id)
+    if not space.get_select_npoints():
+        return 0, 0
+    low, high = space.get_select_bounds()
+    count = (high[0] + 1 - low[0]) * math.prod(of.shape[1:])
+    is_whole = space.get_select_type() != h5py.h5s.SEL_POINTS and space.get_select_npoints() == count
+    return (low[0], high[0] + 1) if is_whole else None
 
 
 def is_attribute(file: Any, name: str, path: str) -> bool:

@@ -15,7 +15,7 @@ from h5stream.errors import CorruptChunkError, FieldLengthError, FieldNotFoundEr
 from h5stream.samples.columns import Given, Padding, Values
 from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.ragged import DENSE, Ragged, changed
-from h5stream.samples.segments import Bounds, Said, Stretches, names_of
+from h5stream.samples.segments import Between, Bounds, Said, Stretches, in_memory, names_of
 from h5stream.samples.space import Along, Steps, steps_of
 from h5stream.samples.table import Table
 from h5stream.storage import elements
@@ -28,7 +28,9 @@ from h5stream.storage.discovery import (
     is_matrix,
     once_of,
     refusal,
+    region_rows,
     shape_of,
+    thing_at,
     why_not_opened,
 )
 from h5stream.storage.elements import as_samples_have_it
@@ -126,13 +128,16 @@ def read_fields(
     entries = tuple(_add(found, place, one) for place, one in enumerate(shape.fields))
     rows = _rows(found, shape)
     for known, said, values, first in found.stretches:
-        known.add_stretches(said, values, rows, first, found.path)
+        known.add_stretches(said, values, rows, first, repr(found.path))
     parts = [*(_part(found, *each, start=row_start) for each in found.read.values()), *found.parts]
     if found.cuts:
         parts = [replace(part, rows=rows) for part in parts]
+    shown = {one.name: one.shown for one in shape.fields if isinstance(one, Field) and one.shown != one.name}
     return FileParts(
         rows=rows,
-        fields=tuple(replace(one, name=one.name.removeprefix(f"{group}/")) for one in found.fields),
+        fields=tuple(
+            replace(one, name=shown.get(one.name, one.name.removeprefix(f"{group}/"))) for one in found.fields
+        ),
         parts=tuple(parts or _rows_alone(found, rows)),
         entries=entries,
         once=tuple(found.once),
@@ -148,9 +153,12 @@ def _rows(found: _Found, shape: SampleShape) -> int:
         lengths = {known.name: len(values[0]) - isinstance(said, Bounds)}
     lengths = lengths or found.named or ({"the object": 1} if found.are_objects and found.once else {})
     if not lengths:
+        is_given = any(known.given is not None for known in found.looked_up.values())
+        way_out = "name at least one dataset with an axis of rows"
         raise OptionError(
             f"{found.path!r}: none of the fields {', '.join(map(repr, shape.keys))} says how many samples "
-            "there are; name at least one dataset with an axis of rows"
+            "there are; "
+            + ("arrays in memory do of one file: take a list of an H5Dataset for each file" if is_given else way_out)
         )
     if len(set(lengths.values())) > 1 and not found.cuts:
         samples = found.samples
@@ -320,19 +328,33 @@ def _add_matrix(found: _Found, place: int, asked: Field, group: Any) -> SparseEn
 
 def _add_looked_up(found: _Found, key: Key, asked: Field) -> Any:
     """Add a field that is looked up: its dataset, here or in the files that it names, and the rows wanted of it."""
-    known = _known(found, key, asked, given=None if isinstance(asked.lookup, (str, Stretches)) else asked.lookup)
-    first = 0 if asked.file else known.rows
+    is_named = isinstance(asked.lookup, str) or (isinstance(asked.lookup, Stretches) and not in_memory(asked.lookup))
+    known = _known(found, key, asked, given=None if is_named else asked.lookup)
+    first, is_first = 0 if asked.file else known.rows, not known.parts
     layouts = known.layouts
-    if not asked.file or not known.parts:
+    if not asked.file or is_first:
         for file, path in _sources(found, asked):
             layouts = _add_part(found, known, asked, file, path)
     found.fields += layouts
     if isinstance(asked.lookup, str):
         known.add_table(_once(found, asked.lookup), first, found.path)
-    elif isinstance(asked.lookup, Stretches):
-        numbers = [_once(found, name) for name in names_of(asked.lookup)]
-        found.stretches.append((known, asked.lookup, numbers, first))
+    elif is_named:
+        found.stretches.append((known, *_stretches(found, known, asked), first))
+    elif is_first:  # of more files than one they do not say which has how many samples
+        found.named = found.named or {known.name: known.count}
+        found.bearers.append((1, known.parts[0]))
     return known.entry
+
+
+def _stretches(found: _Found, known: LookedUp, asked: Field) -> tuple[Stretches, list[Any]]:
+    """Return what says which rows samples have, and its values; references to regions say where these begin and end."""
+    names, (file, path) = names_of(asked.lookup), (found.opened.file, found.path)
+    if isinstance(asked.lookup, Bounds) and not is_attribute(file, names[0], path):
+        thing = find_dataset(file, names[0], path, found.opened.guard)
+        if h5py.check_ref_dtype(_inner_dtype(thing)) is h5py.RegionReference:
+            of = None if asked.file else thing_at(file, known.parts[-1].path, path)
+            return Between(*names * 2), [*region_rows(thing, of, asked.name, path)]
+    return asked.lookup, [_once(found, name) for name in names]
 
 
 def _add_ragged(found: _Found, place: int, asked: Field) -> Any:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fnmatch
 import operator
 import os
+import re
 import reprlib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import EllipsisType
-from typing import Any, Literal, TypedDict, Unpack
+from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +29,7 @@ from h5stream.samples.columns import FROM_NO_FILE, Given
 from h5stream.samples.kinds import Objects, Pad, Rows, checked_pad, checked_steps, integer
 from h5stream.samples.normalising import Normalisation, normalisation
 from h5stream.samples.ragged import ARRAYS, STACKED, Crop, Form, Ragged, changed
-from h5stream.samples.segments import Stretches, inside
+from h5stream.samples.segments import Stretches, renamed
 from h5stream.samples.table import ROW, Table
 from h5stream.storage.given import named_by, paths_of, several
 from h5stream.storage.images import FORMATS, Format
@@ -148,7 +150,9 @@ class Field:
     name : str or h5py.Dataset
         Path of a dataset, with a compound member after a colon; an open dataset stands for its path. ``"@name"`` and
         ``"path@name"`` are an attribute, which every sample of its file or group gets. ``"."`` is the dataset itself,
-        where ``samples=`` names datasets and not groups.
+        where ``samples=`` names datasets and not groups. With a slash in front a path begins at the file's root, and a
+        ``*`` in it stands for what the same one of ``of=`` stood for: ``"/scores/*"`` beside ``of="data/*"``; beside
+        names in a list, for the last step of each.
     columns : slice, list or array of int, mask, or a tuple of them, optional, keyword-only
         Columns (axis 1 of the dataset) to take, in that order, or a mask of all of them; a tuple says what to take of
         axis 1, 2 and so on, as in brackets: slices, lists, masks, integers (which take the axis away) and ``...``. A
@@ -170,7 +174,8 @@ class Field:
         Looks the field up: sample ``k`` gets row ``lookup[k]`` of the dataset, which may have any number of rows. An
         array, or the name of a dataset beside the other fields. Row numbers count through all of `file`; without it
         an array's count through all of the source, and a dataset's from 0 in each file or group. ``Bounds("offsets")``,
-        ``Lengths("counts")`` and ``Between("first", "last")`` give each sample as many rows as they say. Where `name`
+        ``Lengths("counts")`` and ``Between("first", "last")``, also of arrays, give each sample as many rows as they
+        say. Where `name`
         has ``{}``, these are names of objects that go there, one for each sample, or the path of a dataset of names.
         Objects of unlike lengths need `ragged`.
     ragged : str or Ragged, optional, keyword-only
@@ -224,6 +229,8 @@ class Field:
     normalise: Normalisation | None = None
     _file: str = ""
     """The file of the dataset that was given in place of a name; empty for a name."""
+    _beside: Beside | None = dataclasses.field(default=None, compare=False)
+    """What the * of a name stand for that leads to another place than that of `samples`; None for other names."""
 
     def __init__(
         self,
@@ -253,6 +260,7 @@ class Field:
         format_, length = (decode, "") if isinstance(decode, str) else decode
         values = {
             "_file": of,
+            "_beside": None,
             "name": name,
             "columns": _columns(columns),
             "members": (members,) if isinstance(members, str) else tuple(members),
@@ -321,8 +329,18 @@ class Field:
         """Whether it is what ``samples=`` names, ``"."``, and not something inside of that."""
         return self.name == "." or self.name.startswith(".:")
 
+    @property
+    def shown(self) -> str:
+        """Its name as the user wrote it, with its *."""
+        return self.name if self._beside is None else self._beside.name
+
+    @property
+    def beside(self) -> str:
+        """Its path beside objects that lie in one group, with a * for their names; empty for other fields."""
+        return "" if self._beside is None else self._beside.path
+
     def inside(self, group: str) -> Field:
-        """Look the name up in a group, unless it begins with a slash.
+        """Look the name up in a group, unless it begins with a slash; beside it, where it has a * as well.
 
         Parameters
         ----------
@@ -334,16 +352,53 @@ class Field:
         Field
             The field with its full path; this one where there is nothing to look up.
         """
-        if self._file or self.file or not group or self.name.startswith("/") or self.names_objects:
+        is_elsewhere = self._file or self.file or self.name.startswith("/") or self.names_objects
+        if not group or (is_elsewhere and self._beside is None):
             return self
+
+        def here(name: str) -> str:
+            if name.startswith("/"):
+                return name if self._beside is None else self._beside.put(name, group)
+            return f"{group}{name[1:]}" if name == "." or name.startswith(".:") else f"{group}/{name}"
+
         lookup = self.lookup
-        if isinstance(lookup, str) and not lookup.startswith("/"):
-            lookup = f"{group}/{lookup}"
-        elif isinstance(lookup, Stretches):
-            lookup = inside(lookup, group)
-        name = f"{group}{self.name[1:]}" if self.is_itself else f"{group}/{self.name}"
-        is_here = bool(self.length) and not self.length.startswith("/")
-        return changed(self, name=name, lookup=lookup, length=f"{group}/{self.length}" if is_here else self.length)
+        if isinstance(lookup, (str, Stretches)):
+            lookup = here(lookup) if isinstance(lookup, str) else renamed(lookup, here)
+        return changed(self, name=here(self.name), lookup=lookup, length=here(self.length) if self.length else "")
+
+
+class Beside(NamedTuple):
+    """What says of an object's path what the * stood for in the pattern that it matches."""
+
+    of: re.Pattern[str]
+    path: str  # the field's own, with a * for the last step of the object's path; empty where that is not all
+    name: str  # the field's, as the user wrote it
+
+    def put(self, name: str, group: str) -> str:
+        """Return a name with what its * stand for in a group."""
+        found = self.of.fullmatch(group)
+        stood = iter(found.groups() if found else ())
+        return re.sub(r"\*", lambda star: next(stood, star[0]), name)
+
+
+def beside(field: Field, of: str | Sequence[str], root: str) -> Field:
+    """Return a field that knows what the * of its name stand for beside the objects of a pattern, or those named."""
+    if "*" not in field.name or not field.name.startswith("/") or field.names_objects:
+        return field
+    pattern = of.strip("/") if isinstance(of, str) else "*"
+    pieces = re.findall(r"\[[^]]+\]|\*|[^*[]+|\[", pattern)
+    text = "".join("([^/]*)" if one == "*" else fnmatch.translate(one)[4:-3] for one in pieces)
+    known = re.compile((re.escape(f"{root}/") if root else "") + text if isinstance(of, str) else f"(?:.*/)?{text}")
+    if field.name.count("*") > known.groups:
+        raise OptionError(
+            f"Field({field.name!r}): a * of its name stands for what that of of= stood for, and {reprlib.repr(of)} has "
+            f"{known.groups}; with names in a list there is one, the last step of each"
+        )
+    steps, last = re.split("[:@]", field.name)[0].split("/"), pattern.rpartition("/")[2]
+    path = "/".join("*" if step == last else step for step in steps)
+    is_all = last == "*" or ("*" in last and path.count("*") == path.split("/").count("*"))
+    is_all = is_all and known.groups == 1
+    return changed(field, _beside=Beside(known, path if is_all else "", field.name))
 
 
 def columns_wanted(field: Field, width: int) -> NDArray[np.int32]:

@@ -58,6 +58,8 @@ def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str) -> str:
             f"field {b.name!r} has rows of {said}{where}, but {a.name!r} in {first} has rows of {other}; what is read "
             f"as one must agree{_hint(a, b)}"
         )
+    if (a.steps, a.at, a.pad) != (b.steps, b.at, b.pad):
+        return f"field {b.name!r} has another take= than {a.name!r} in {first}; what is read as one has one"
     if a.normalise != b.normalise:
         return (
             f"field {b.name!r} is normalised otherwise than {a.name!r} in {first}; what is read as one has one "
@@ -166,10 +168,12 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
     moved = [_moved(layout, [files.setdefault(one, len(files)) for one in layout.files]) for layout in layouts]
     firsts = [_part_of(layout, 0, 0) for layout in layouts]
     paths = [layout.files[layout.datasets[0][0].file].path for layout in layouts]
-    check_alike(firsts, paths, [*map(repr, paths)])
+    labels = [*map(repr, paths)]
+    firsts = with_room_for_all(firsts, labels)
+    check_alike(firsts, paths, labels)
     is_grouped = len({tuple(tuple(t.field for t in part.targets) for part in one.parts) for one in firsts}) == 1
-    parts, starts = list[FileParts](), [0]
-    for layout in moved:
+    parts, starts, of = list[FileParts](), [0], list[str]()
+    for layout, label in zip(moved, labels, strict=True):
         for k in range(len(layout.file_starts) - 1):
             part = _part_of(layout, k, starts[-1])
             if not is_grouped:  # elsewhere some fields come from other datasets together
@@ -177,7 +181,8 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
                 part = replace(part, parts=tuple(alone[field] for field in sorted(alone)))
             parts.append(part)
             starts.append(starts[-1] + part.rows)
-    parts = with_like_strings(parts)
+            of.append(label)
+    parts = with_like_strings(with_room_for_all(parts, of))
     aligned = tuple(zip(*(part.parts for part in parts), strict=True))
     space = _joined_space(layouts)
     looked_up = [_joined_lookup(moved, k, len(aligned)) for k in range(len(first.lookups))]
@@ -198,7 +203,7 @@ def _beside(layout: SampleLayout) -> tuple[Any, ...]:
     fields = (target.field for one in layout.lookups for target in layout.datasets[one.dataset][0].targets)
     looked_up = tuple((one.counts is None, one.spare is None) for one in layout.lookups)
     strings = tuple((number, layout.fields[number].cut_at_nul) for number in fields)
-    return looked_up, strings, tuple((number, type(column)) for number, column in layout.columns)
+    return looked_up, strings, tuple((number, column.steps) for number, column in layout.columns)
 
 
 def _moved(layout: SampleLayout, numbers: Sequence[int]) -> SampleLayout:
@@ -210,7 +215,8 @@ def _moved(layout: SampleLayout, numbers: Sequence[int]) -> SampleLayout:
 def _part_of(layout: SampleLayout, k: int, start: int) -> FileParts:
     """Return part `k` of each dataset of a layout, beginning at a row of the whole."""
     parts = tuple(replace(dataset[k], row_start=start) for dataset in layout.aligned)
-    return FileParts(rows=parts[0].rows, fields=layout.fields, parts=parts, entries=layout.entries)
+    rows = layout.file_starts[k + 1] - layout.file_starts[k]
+    return FileParts(rows=rows, fields=layout.fields, parts=parts, entries=layout.entries)
 
 
 def _joined_lookup(layouts: Sequence[SampleLayout], k: int, number: int) -> tuple[tuple[DatasetPart, ...], Lookup]:
@@ -253,15 +259,12 @@ def _joined_space(layouts: Sequence[SampleLayout]) -> Space | None:
     if not spaces:
         return None
     first, why = spaces[0], ""
-    if any(space.edges is None for space in spaces):
+    if len(spaces) < len(layouts) or len({_form_of(layout) for layout in layouts}) > 1:
         why = (
-            "samples=Boxes(...), and objects that are stored in different ways, are of one H5Dataset; give that all "
-            "files"
+            "datasets that are read as one must have samples= of one kind, padded alike, along like axes, with one "
+            "stride= and one accept=, and like columns of a Table; objects that are stored in different ways are of "
+            "one H5Dataset: give that all files"
         )
-    elif len(spaces) < len(layouts) or any(space.pad != first.pad for space in spaces):
-        why = "datasets that are read as one must have samples= of one kind, padded alike"
-    elif any(space.columns != ("",) for space in spaces):
-        why = "a Table lists the samples of one H5Dataset; give that all files, and the Table their names"
     elif any(space.draws != first.draws for space in spaces) or (first.draws and first.draws.per_epoch is not None):
         why = (
             "datasets that are read as one take one random start of each segment, or all starts; for per_epoch= give "
@@ -270,6 +273,15 @@ def _joined_space(layouts: Sequence[SampleLayout]) -> Space | None:
     if why:
         raise OptionError(why)
     return joined_space(spaces, np.cumsum([0] + [layout.rows for layout in layouts[:-1]]).tolist())
+
+
+def _form_of(layout: SampleLayout) -> Any:
+    """Return what of a space must agree for it to be read as one with others."""
+    space = layout.space
+    if space is None or space.edges is not None:
+        return space and (space.pad, space.columns)
+    along = tuple(tuple(one.origin for one in parts[0].along) for parts in layout.aligned)
+    return space.pad, along, getattr(space.starts, "stride", None), space.volumes.shape[1], space.accept
 
 
 def _check_structure(first: SampleLayout, other: SampleLayout, number: int) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.ragged import STACKED, Crop
-from h5stream.samples.segments import Stretches, stretches_of
+from h5stream.samples.segments import Bounds, Stretches, names_of, stretches_of
 from h5stream.samples.space import Space
 from h5stream.storage.discovery import refusal
 from h5stream.storage.layout import DatasetPart, FieldLayout, Lookup
@@ -94,8 +94,8 @@ class LookedUp:
     """What is known so far of a field that is looked up, while files are opened."""
 
     name: str  # the field's, for messages
-    # the rows that the user gave, one for each sample; None where a dataset of the files has them
-    given: NDArray[np.int64] | None = None
+    # the row of each sample, or what says its rows, that the user gave; None where datasets of the files say it
+    given: NDArray[np.int64] | Stretches | None = None
     crop: Crop | None = None  # the part of a sample that is read; None for all
     parts: list[DatasetPart] = field(default_factory=list)  # the dataset, in turn
     # the rows that each part of the data looks up, counted from the first part of the dataset
@@ -113,6 +113,13 @@ class LookedUp:
     def rows(self) -> int:
         """Rows of the dataset so far."""
         return self.parts[-1].row_start + self.parts[-1].rows if self.parts else 0
+
+    @property
+    def count(self) -> int:
+        """The samples that what was given is for."""
+        if isinstance(self.given, Stretches):
+            return len(names_of(self.given)[0]) - isinstance(self.given, Bounds)
+        return 0 if self.given is None else len(self.given)
 
     def check_alike(self, layouts: list[FieldLayout], path: str) -> None:
         """Take what a file gives to a batch, which all give alike."""
@@ -136,12 +143,12 @@ class LookedUp:
             )
         self.tables.append(flat.astype(np.int64) + first)
 
-    def add_stretches(self, said: Stretches, values: list[Any], samples: int, first: int, path: str) -> None:
+    def add_stretches(self, said: Stretches, values: Sequence[Any], samples: int, first: int, where: str) -> None:
         """Take which rows each sample of a part has, counted from row `first` of what is looked up."""
         try:
             begins, counts = stretches_of(said, values, samples, self.rows - first)
         except OptionError as error:
-            raise OptionError(f"{path!r}: field {self.name!r}: {error}") from None
+            raise OptionError(f"{where}: field {self.name!r}: {error}") from None
         self.add_rows(begins + first, counts)
 
     def add_values(self, part: DatasetPart) -> None:
@@ -173,11 +180,14 @@ class LookedUp:
         """Give which rows samples have of a dataset; errors name the paths."""
         is_of_samples = space is not None and (self.is_given or self.given is not None)
         count = space.samples if space is not None and is_of_samples else rows
+        if isinstance(self.given, Stretches):
+            self.add_stretches(self.given, names_of(self.given), count, 0, paths)
+            self._check_in_one(paths)
         anchors: Any = slice(None)
         if space is not None and not is_of_samples:
             anchors = space.anchors_of(np.arange(space.samples))
         if not self.counts:
-            used = np.concatenate(self.tables) if self.given is None else self.given
+            used = self.given if isinstance(self.given, np.ndarray) else np.concatenate(self.tables)
             self._check(used, count, paths)
             return Lookup(dataset=dataset, rows=used if space is None else used[anchors])
         self._check_stacked(count, paths)
@@ -186,6 +196,20 @@ class LookedUp:
             return Lookup(dataset=dataset, rows=first, counts=counts)
         spare = np.concatenate(self.spare)[anchors]
         return Lookup(dataset=dataset, rows=first, counts=counts, spare=spare, length=self.crop.length)
+
+    def _check_in_one(self, paths: str) -> None:
+        """Refuse samples whose rows are of several files, or groups."""
+        first, counts = self.tables[0], self.counts[0] + (self.spare[0] if self.spare else 0)
+        starts = np.array([part.row_start for part in self.parts])
+        last = np.searchsorted(starts, first + np.maximum(counts, 1), side="left")
+        wrong = np.flatnonzero((np.searchsorted(starts, first, side="right") != last) & (counts > 0))
+        if len(wrong):
+            k = int(wrong[0])
+            raise OptionError(
+                f"{paths}: field {self.name!r}: sample {k:,} is said to have rows {first[k]:,} to "
+                f"{first[k] + counts[k]:,} (exclusive), which are of several files or groups: these begin at rows "
+                f"{', '.join(f'{start:,}' for start in starts[:6])}{' ...' if len(starts) > 6 else ''}"
+            )
 
     def _check_stacked(self, count: int, paths: str) -> None:
         """Refuse too few names, and objects of unlike lengths where each sample has as many rows."""

@@ -100,7 +100,7 @@ def rows_of_each(members: Members, which: Ints, lying: Lying, describe: Callable
                 begin += int(lying.rows[k])
             continue
         chunks = (chunks[0], chunks[1], members.placed(chunks, which[some], lying.path), *chunks[3:])
-        names = Names.of(f"{members.names[k]}/{lying.path}".strip("/") for k in which[some].tolist())
+        names = Names.of(inside_of(members.names[k], lying.path) for k in which[some].tolist())
         part, first[some] = _together(template, lying.rows[some], chunks, names, side=side, is_chunked=is_chunked)
         first[some] += begin
         parts.append(replace(part, row_start=begin, file=part.file if members.file is None else members.file))

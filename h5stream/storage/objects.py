@@ -154,9 +154,11 @@ def _together(
         column = columns.get(("part", number))
         if isinstance(column, Lying):
             asked = column.asked if len(members) >= whereabouts.MANY else 0
-            part = replace(part, path=inside_of(names[0], column.path), objects=names, asked=asked)
+            is_beside = column.path.startswith("/")
+            objects = Names.of(inside_of(name, column.path) for name in names) if is_beside else names
+            part = replace(part, path=inside_of(names[0], column.path), objects=objects, asked=asked)
             part = row_of_each(members, rows, column, part)
-            parts.append(replace(part, targets=_targets(members, rows, part, number, shape, describe)))
+            parts.append(replace(part, targets=_targets(members, rows, part, column.path, number, shape, describe)))
         elif isinstance(column, EachBytes):
             assert isinstance(members, ObjectsOfFile)
             where = {"file": part.file, "row_start": row_start}
@@ -220,11 +222,11 @@ def _columns(
     columns, count = dict[tuple[str, int], Column](), len(members)
     named = {entry: f for entry, f in zip(first.entries, shape.fields, strict=True) if type(entry) is int}
     with members.opened(members.first) as (file, name):
-        ragged = {key: Lying(_path_in(name, known.parts[0]), count) for key, known in own.items()}
+        ragged = {key: Lying(_path_in(name, known.parts[0], shape), count) for key, known in own.items()}
         for number, part in enumerate(first.parts):
             if not part.pieces:
                 continue
-            path = _path_in(name, part)
+            path = _path_in(name, part, shape)
             if part.heap is not None and part.objects:
                 columns["part", number] = EachBytes(path, count, guard)
             elif part.access in (DIRECT, DECODED) and part.index is not None:
@@ -236,8 +238,11 @@ def _columns(
     return columns, ragged
 
 
-def _path_in(name: str, part: DatasetPart) -> str:
-    """Return the path of a dataset inside of what is a sample; one that lies elsewhere is not like the others'."""
+def _path_in(name: str, part: DatasetPart, shape: SampleShape) -> str:
+    """Return the path of a dataset inside of what is a sample, or beside it; elsewhere it is not like the others'."""
+    known = (one.beside for one in shape.fields if isinstance(one, Field) and one.beside)
+    if (found := next((path for path in known if inside_of(name, path) == part.path), None)) is not None:
+        return found
     if name and part.path != name and not part.path.startswith(f"{name}/"):
         raise UnlikeError(part.path)
     return part.path[len(name) :].strip("/")
@@ -247,6 +252,7 @@ def _targets(
     members: Members,
     which: Ints,
     part: DatasetPart,
+    path: str,
     number: int,
     shape: SampleShape,
     describe: Callable[[int, SampleShape], Described],
@@ -263,9 +269,7 @@ def _targets(
                 raise UnlikeError(lacking.path)
             return lacking.targets
         with members.opened(members.first) as (file, name):
-            element = np.frombuffer(
-                fill_of(file[inside_of(name, part.path[len(part.objects[0]) :].strip("/"))].id)[2], np.uint8
-            )
+            element = np.frombuffer(fill_of(file[inside_of(name, path)].id)[2], np.uint8)
         return tuple(
             target if target.leaf is None or not len(element) else replace(target, fill=element[target.leaf.places])
             for target in part.targets

@@ -8,7 +8,7 @@ import itertools
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import h5py
 import numpy as np
@@ -19,8 +19,9 @@ from h5stream.samples.axes import ROWS, FieldSteps, axis_space
 from h5stream.samples.columns import Column, Padding, SampleNumber, SourceNumber, Values
 from h5stream.samples.kinds import Objects, Sequences
 from h5stream.samples.ragged import DENSE
+from h5stream.samples.segments import Said, edges_over, in_memory
 from h5stream.samples.space import Space, number_outside, space_of_rows, steps_of
-from h5stream.samples.table import ROW, Table, groups_in, table_space
+from h5stream.samples.table import GROUP, ROW, Table, groups_in, table_space
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.codecs import DecodeError
 from h5stream.storage.discovery import default_fields, refusal
@@ -29,7 +30,7 @@ from h5stream.storage.extents import Extents, SampleKind
 from h5stream.storage.external import Guard
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.field_reader import read_fields
-from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
+from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, beside, read_request, sample_shape
 from h5stream.storage.images import LOOKED_AT, Images, decode_image
 from h5stream.storage.joining import FileParts, check_alike, with_like_strings, with_room_for_all
 from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout, SparseEntry
@@ -141,7 +142,7 @@ def _parts_of(asked: Asked, every: Files, samples: SampleKind | None, allow_exte
     fields = [one for one in asked.shape.fields if isinstance(one, Field)] if asked.shape else []
     others = (path for one in fields for path in one.file)
     guard = Guard.for_paths((*asked.paths, *others), allow_external=allow_external)
-    is_named, asked = asked.shape is not None, _with_fields(asked, samples, guard)
+    is_named, asked = asked.shape is not None, _with_places(_with_fields(asked, samples, guard), samples)
     is_alike = not any(one.has_own_shape for one in fields)
     if isinstance(samples, Objects) and is_alike and (is_named or samples.of == FILES):
         if (found := _together(asked, every, samples, guard)) is not None:
@@ -154,6 +155,20 @@ def _parts_of(asked: Asked, every: Files, samples: SampleKind | None, allow_exte
                 field=encoded.name,
             )
     return _one_by_one(asked, every, samples, guard)
+
+
+def _with_places(asked: Asked, samples: SampleKind | None) -> Asked:
+    """Return what was asked for, with fields that know where they lie beside the groups, or objects, of samples."""
+    of = samples.columns.get(GROUP) if isinstance(samples, Table) else getattr(samples, "of", None)
+    if (
+        asked.shape is None
+        or of is None
+        or isinstance(of, Said | np.ndarray)
+        or (isinstance(of, str) and of in (FILES, ROWS))
+    ):
+        return asked
+    fields = (beside(one, of, asked.group) if isinstance(one, Field) else one for one in asked.shape.fields)
+    return replace(asked, shape=replace(asked.shape, fields=tuple(fields)))
 
 
 def _one_by_one(asked: Asked, every: Files, samples: SampleKind | None, guard: Guard) -> _Parts:
@@ -355,6 +370,8 @@ def _space(
     if not isinstance(samples, Sequences):
         return None
     edges = np.concatenate([np.zeros(1, dtype=np.int64), *(edges[1:] for edges in parts.edges)])
+    if in_memory(samples.of):
+        edges = edges_over(cast(Said, samples.of), edges)
     taken = [field.steps for field in fields if field.steps is not None] or [tuple(samples.steps or (0,))]
     lengths, least, most = np.diff(edges), min(map(min, taken)), max(map(max, taken))
     return axis_space(samples, lengths[:, None], [FieldSteps(elements=lengths, least=least, most=most)], edges)

@@ -108,7 +108,12 @@ class ObjectsOfFile(Members):
     def at(self, path: str) -> Ints:
         """Return where headers lie under a path inside of each; `NOWHERE` for what is not in this file."""
         if path not in self._addresses:
-            self._addresses[path] = self.within.inside(self.names, path) if path else self.within.addresses(self.names)
+            if path.startswith("/"):
+                self._addresses[path] = self.within.addresses([inside_of(name, path) for name in self.names])
+            else:
+                self._addresses[path] = (
+                    self.within.inside(self.names, path) if path else self.within.addresses(self.names)
+                )
         return self._addresses[path]
 
     def headers(self, path: str, attributes: Sequence[str]) -> Headers:
@@ -189,7 +194,9 @@ class FilesEach(Members):
 
 
 def inside_of(name: str, path: str) -> str:
-    """Return the path of what lies inside of something."""
+    """Return the path of what lies inside of something, or beside it: at "/labels/*", its own name for the star."""
+    if path.startswith("/"):
+        return path[1:].replace("*", name.rpartition("/")[2])
     return f"{name}/{path}" if name and path else name or path
 
 
@@ -568,7 +575,7 @@ class Once(Column):
         first = given.inside(name).name
         self._is_attribute = is_attribute(file, first, file.filename)
         owner, _, attribute = given.name.rpartition("@") if self._is_attribute else (given.name, "", "")
-        super().__init__(owner.strip("/."), count)
+        super().__init__(given.beside or owner.strip("/."), count)
         self.attribute, self.label = attribute, f"value {given.name}"
         self._given, self._first, self._guard = given, value, guard
         is_array = isinstance(value, np.ndarray)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.samples.kinds import Of
-from h5stream.samples.segments import Edges, Said, edges_of, names_of
+from h5stream.samples.segments import Edges, Said, edges_of, in_memory, names_of
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.discovery import behind, dataset_at, is_hard_link, once_of, refusal, thing_at
 from h5stream.storage.external import Guard
@@ -199,6 +199,12 @@ def _checked_name(name: Any, said: str) -> str:
 def _not_there(file: Any, name: str, said: str, kind: Any) -> str:
     """Say that a group, or a dataset, that was named is not there, and what may have been meant."""
     said = f"{said.format('[...]')} names"
+    if "*" in name:
+        return (
+            f"{name!r}, which {said}: it takes one pattern, or names; what several match is a list of an H5Dataset for "
+            "each. A field that lies in another place than the pattern says is Field('/scores/*'): the * of its name "
+            "stands for what that of of= stood for"
+        )
     if kind is h5py.Dataset:
         above = file.get(name.rpartition("/")[0] or "/")
         beside = [f"{above.name}/{one}".strip("/") for one in above] if isinstance(above, h5py.Group) else []
@@ -213,7 +219,7 @@ def _not_there(file: Any, name: str, said: str, kind: Any) -> str:
 
 def edges_in(file: Any, group: str, of: Of, rows: int, path: str, guard: Guard) -> Edges:
     """Return the edges of the segments of a group's rows, counted from its first row."""
-    if not isinstance(of, Said):
+    if not isinstance(of, Said) or in_memory(of):
         return np.array([0, rows], dtype=np.int64)
     above = f"{group}/" if group else ""
     values = [np.asarray(once_of(file, above + name, path, guard)) for name in names_of(of)]

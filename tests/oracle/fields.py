@@ -193,10 +193,24 @@ def stretches(draft: Draft) -> None:
         draft.add(f"{name}_at", lambda place: [place.rows], "<i8", lambda place: edges[id(place)][:-1])
         draft.add(f"{name}_to", lambda place: [place.rows], "<i8", lambda place: edges[id(place)][1:])
         rows = call("Between", f"{name}_at", f"{name}_to")
+    if draft.count is not None and rng.random() < 0.3:
+        rows = _in_memory(draft, how, [*total.values()])
     options = {"rows": rows, **draft.ragged()}
     if "max_length" not in options and rng.random() < 0.2:
         options["crop"] = call("Crop", rng.randint(1, 4), at=rng.choice(["start", "center", "random"]))
     draft.fields[name] = call("Field", name, **options, **stepped_options(draft, 0.1))
+
+
+def _in_memory(draft: Draft, how: str, rows: list[int]) -> Any:
+    """Say in memory which rows each sample has, of as many as each place has: of one of them, whatever its own is."""
+    edges = sorted(draft.rng.randint(0, sum(rows)) for _ in range((draft.count or 0) + 1))
+    if how == "Bounds":
+        return call(how, edges)
+    if how == "Lengths":
+        return call(how, np.diff(edges).tolist())
+    places = [draft.rng.randrange(len(rows)) for _ in edges[1:]]
+    pairs = [sorted(sum(rows[:k]) + draft.rng.randint(0, rows[k]) for _ in range(2)) for k in places]
+    return call(how, [first for first, _ in pairs], [end for _, end in pairs])
 
 
 def beside(draft: Draft) -> None:

@@ -16,6 +16,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Subset
 from h5stream import Balanced, ChunkBatchSampler, H5Dataset, H5StreamError, Sized, Weighted, collate, repack
 
 from . import writing
+from .calls import call, is_call
 from .compare import WrongError, plain
 from .model import Crops
 from .reading import Reading
@@ -198,9 +199,11 @@ def drawn(reading: Reading, options: dict[str, Any]) -> None:
 def joined(reading: Reading, options: dict[str, Any]) -> None:
     """A dataset of each file, read as one, where no field lists what each sample of all files has."""
     model, trees = reading.model, [tree for tree in reading.trees.values() if isinstance(tree, dict)]
-    listed = any(isinstance(value, list) for tree in trees for key in ("rows", "names", "file")
-                 for value in [tree["options"].get(key)])  # fmt: skip
-    if model.kind in ("Table", "Boxes") or model.is_drawn or listed or any(tree["call"] == "Values" for tree in trees):
+    listed = any((isinstance(value, list) and key != "of") or (is_call(value) and isinstance(value["args"][0], list))
+                 for tree in [*trees, reading.case["samples"] or call("")]
+                 for key in ("rows", "names", "file", "of") for value in [tree["options"].get(key)])  # fmt: skip
+    listed = listed or not isinstance(model.options.get("at", "grid"), str)
+    if model.kind == "Table" or model.is_drawn or listed or any(tree["call"] == "Values" for tree in trees):
         return
     parts = [H5Dataset(str(reading.folder / name), **reading.asked) for name in reading.case["source"]]
     with reading.loader(ConcatDataset(parts), shuffle=True) as loader:

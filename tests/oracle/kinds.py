@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import imagecodecs
@@ -31,6 +32,27 @@ def group_rows(draft: Draft) -> None:
         of = [place.path for place in draft.places]
     draft.samples = call("Rows", of=of)
     fields.draw_fields(draft)
+    _put_beside(draft, of)
+
+
+def _put_beside(draft: Draft, of: Any) -> None:
+    """Put the datasets of a field into another group, each under the name of the group that samples are of."""
+    rng, last = draft.rng, of.rpartition("/")[2] if isinstance(of, str) else "*"
+    nodes = [node for file in draft.files for node in file["nodes"]]
+    stored = {node["path"] for node in nodes if "attr" not in node and ("type" in node or "soft" in node)}
+    plain = [name for name in draft.fields if all(place.name(name) in stored for place in draft.places)]
+    if of == "*/*" or not plain or rng.random() > 0.3:
+        return
+    name = rng.choice(plain)
+    for place in draft.places:
+        for node in place.file["nodes"]:
+            if node["path"] == place.name(name):
+                node["path"] = f"beside/{place.path.rpartition('/')[2]}"
+    tree = draft.fields[name]
+    if isinstance(tree, str):
+        draft.fields[name] = f"/beside/{last}"
+    else:
+        tree["args"][0] = tree["args"][0].replace(name, f"/beside/{last}")
 
 
 def axis_rows(draft: Draft) -> None:
@@ -90,10 +112,11 @@ def sequences(draft: Draft) -> None:
     else:
         draft.use_files(draft.lengths(2, 25, 3))
         if how != "files":
-            options["of"] = call(how, "edges")
-            _edges(draft, how)
+            options["of"] = call(how, _edges(draft, how))
     draft.samples = call("Sequences", rng.randint(1, 5), **options)
     fields.draw_fields(draft)
+    if how == "groups":
+        _put_beside(draft, options["of"])
 
 
 def sequence_options(draft: Draft) -> dict[str, Any]:
@@ -114,8 +137,8 @@ def sequence_options(draft: Draft) -> dict[str, Any]:
     return found
 
 
-def _edges(draft: Draft, how: str) -> None:
-    """Add the dataset that says where segments end."""
+def _edges(draft: Draft, how: str) -> Any:
+    """Say where segments end: in a dataset of each file, whose name this returns, or in an array for all of them."""
     cuts = {}
     for place in draft.places:
         inside = sorted(draft.rng.sample(range(1, place.rows), min(place.rows - 1, draft.rng.randint(0, 4))))
@@ -124,22 +147,19 @@ def _edges(draft: Draft, how: str) -> None:
     def ends(place: Place) -> list[int]:
         return [int(row + 1 in cuts[id(place)][1:]) for row in range(place.rows)]
 
-    def ids(place: Place) -> list[int]:
-        return (np.cumsum([0, *ends(place)])[:-1] % 3).tolist()
-
-    if how in ("Ends", "Ids"):
-        draft.add(
-            "edges",
-            lambda place: [place.rows],
-            draft.rng.choice(["?", "u1", "<i4"] if how == "Ends" else ["<i4"]),
-            ends if how == "Ends" else ids,
-        )
-    elif how == "Lengths":
-        draft.add(
-            "edges", lambda place: [len(cuts[id(place)]) - 1], "<i8", lambda place: np.diff(cuts[id(place)]).tolist()
-        )
-    else:
-        draft.add("edges", lambda place: [len(cuts[id(place)])], "<i8", lambda place: cuts[id(place)])
+    said: dict[str, Callable[[Place], list[int]]] = {
+        "Ends": ends,
+        "Ids": lambda place: (np.cumsum([0, *ends(place)])[:-1] % 3).tolist(),
+        "Lengths": lambda place: np.diff(cuts[id(place)]).tolist(),
+        "Bounds": lambda place: cuts[id(place)],
+    }
+    if draft.rng.random() < 0.35:
+        begins = np.cumsum([0, *(place.rows for place in draft.places)]).tolist()
+        every = [(begin if how == "Bounds" else 0, place) for begin, place in zip(begins, draft.places, strict=False)]
+        return [begin + one for begin, place in every for one in said[how](place)]
+    kinds = {"Ends": ["?", "u1", "<i4"], "Ids": ["<i4"]}.get(how, ["<i8"])
+    draft.add("edges", lambda place: [len(said[how](place))], draft.rng.choice(kinds), said[how])
+    return "edges"
 
 
 def table(draft: Draft) -> None:
@@ -206,6 +226,8 @@ def objects(draft: Draft) -> None:
     missing = draft.samples["options"].get("missing")
     if missing and how != "datasets":
         _leave_out(draft)
+    if how == "groups":
+        _put_beside(draft, draft.samples["args"][0])
 
 
 def _object_places(draft: Draft, how: str, count: int) -> None:

@@ -189,19 +189,22 @@ class Model:
         rows = options["rows"]
         if "file" in options:
             values = np.concatenate([part.read(name) for part in self.elsewhere(options)])
-        elif isinstance(rows, list):  # numbers of an array count through all parts
+        elif isinstance(rows, list) or (
+            is_call(rows) and isinstance(rows["args"][0], list)
+        ):  # arrays count through all
             values = np.concatenate([part.read(name) for part in self.parts])
         else:
             values = sample.part.read(name)
         if isinstance(rows, dict):
-            first, end = self._stretch(rows, sample)
+            first, end = self._stretch(rows, sample, number)
             return chosen(values, options.get("columns"), list(range(1, values.ndim)))[0][first:end]
         row = rows[number] if isinstance(rows, list) else sample.part.read(rows)[sample.row]
         return chosen(values, options.get("columns"), list(range(1, values.ndim)))[0][int(row)]
 
-    def _stretch(self, rows: dict[str, Any], sample: Sample) -> tuple[int, int]:
-        values = [sample.part.read(name) for name in rows["args"]]
-        k = sample.row
+    def _stretch(self, rows: dict[str, Any], sample: Sample, number: int) -> tuple[int, int]:
+        is_array = isinstance(rows["args"][0], list)
+        values = [np.asarray(one) if is_array else sample.part.read(one) for one in rows["args"]]
+        k = number if is_array else sample.row
         if rows["call"] == "Bounds":
             return int(values[0][k]), int(values[0][k + 1])
         if rows["call"] == "Lengths":
@@ -360,7 +363,7 @@ def filling(dtype: np.dtype[Any], fill: Any) -> Any:
 def has(part: Part, name: str) -> bool:
     """Tell whether an object has a dataset or an attribute."""
     owner, _, attribute = name.partition("@")
-    path = part.path if owner in ("", ".") else f"{part.path}/{owner.partition(':')[0]}"
+    path = part.path_of(owner.partition(":")[0])
     return path in part.file and (not attribute or attribute in part.file[path].attrs)
 
 

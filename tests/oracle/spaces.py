@@ -28,9 +28,15 @@ class Part:
             self.known[name] = self._read(name)
         return self.known[name]
 
+    def path_of(self, name: str) -> str:
+        """Return the path of what a name leads to; "." is this part itself, a slash leads beside it."""
+        if name.startswith("/"):
+            return f"{name.rpartition('/')[0]}/{self.path.rpartition('/')[2]}"
+        return f"{self.path}/{name}" if name not in ("", ".") else self.path
+
     def at(self, name: str) -> Any:
-        """Return the h5py object of a name; "." is this part itself."""
-        return self.file[f"{self.path}/{name}" if name not in ("", ".") else self.path]
+        """Return the h5py object of a name."""
+        return self.file[self.path_of(name)]
 
     def _read(self, name: str) -> Any:
         if "@" in name:
@@ -106,19 +112,20 @@ def steps_of(tree: Any, length: int | None) -> list[int] | None:
     return list(range(length if scale is None else max(1, round(length * scale))))
 
 
-def edges_of(part: Part, of: Any, rows: int) -> list[int]:
-    """Return where the segments of a part begin, and where the last ends."""
+def edges_of(part: Part, of: Any, rows: int, base: int) -> list[int]:
+    """Return where the segments of a part begin, and where the last ends; arrays count from `base` rows before it."""
     if not isinstance(of, dict):
         return [0, rows]
-    values = [np.asarray(part.read(name)) for name in of["args"]]
-    if of["call"] == "Ends":
-        flags = np.any([one != 0 for one in values], axis=0)
-        return sorted({0, *(np.flatnonzero(flags) + 1).tolist(), rows})
-    if of["call"] == "Ids":
-        return sorted({0, *(np.flatnonzero(values[0][1:] != values[0][:-1]) + 1).tolist(), rows})
-    if of["call"] == "Lengths":
-        return [0, *np.cumsum(values[0]).tolist()]
-    return sorted({0, *values[0].tolist(), rows})
+    is_array = isinstance(of["args"][0], list)
+    values = [np.asarray(one if is_array else part.read(one)) for one in of["args"]]
+    if of["call"] in ("Ends", "Ids"):
+        values = [one[base : base + rows] if is_array else one for one in values]
+        ends = np.any([one != 0 for one in values], axis=0)
+        changes = np.flatnonzero(ends if of["call"] == "Ends" else values[0][1:] != values[0][:-1]) + 1
+        return sorted({0, *changes.tolist(), rows})
+    edges = np.cumsum(values[0]) if of["call"] == "Lengths" else values[0]
+    inside = edges - base if is_array else edges
+    return sorted({0, *inside[(inside > 0) & (inside < rows)].tolist(), rows})
 
 
 def anchors(first: int, end: int, options: dict[str, Any], least: int, most: int) -> list[int]:
@@ -178,8 +185,8 @@ def looked_up_rows(part: Part, options: dict[str, Any]) -> list[int]:
     rows = options.get("rows", options.get("names"))
     if isinstance(rows, list):
         return [len(rows)]
-    name = rows if isinstance(rows, str) else rows["args"][0]
-    return [len(part.read(name)) - is_call(rows, "Bounds")]
+    given = rows if isinstance(rows, str) else rows["args"][0]
+    return [len(given if isinstance(given, list) else part.read(given)) - is_call(rows, "Bounds")]
 
 
 def samples_of(model: Any) -> list[Sample]:
@@ -201,7 +208,7 @@ def samples_of(model: Any) -> list[Sample]:
     if tree["call"] == "Boxes":
         return box_samples(model, tree, parts)
     found: list[Sample] = []
-    segments = 0
+    segments = base = 0
     length = tree["args"][0] if tree["args"] else None
     every = [steps_of(one, length) or [0] for one in model.fields.values() if model.steps_count(one)]
     every = every or [list(range(length or 1))]
@@ -209,11 +216,12 @@ def samples_of(model: Any) -> list[Sample]:
     for part in parts:
         rows = row_count(model, part, axis)
         indices = range(model.first_axis(part, axis)) if of == "rows" else [None]
-        for index, (first, end) in itertools.product(indices, itertools.pairwise(edges_of(part, of, rows))):
+        for index, (first, end) in itertools.product(indices, itertools.pairwise(edges_of(part, of, rows, base))):
             starts = range(first, end) if tree["call"] == "Rows" else anchors(first, end, options, least, most)
             inside = [row for row in starts if model.fits_scaled(part, row, length)]
             found += [Sample(part, row, first, end, index, segment=segments) for row in inside]
             segments += 1
+        base += rows
     return found
 
 

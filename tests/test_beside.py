@@ -1,0 +1,169 @@
+"""Fields of one segment, or object, in different places of a file: programs as they read, and through h5stream."""
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from test_gallery import flat
+
+from h5stream import (
+    Bounds,
+    Field,
+    H5Dataset,
+    H5StreamLoader,
+    Objects,
+    Rows,
+    SampleNumber,
+    Sequences,
+    Table,
+    errors,
+)
+from h5stream.storage import whereabouts
+
+KEYS = ["b", "a10", "a9", "c"]
+
+
+@pytest.fixture(params=[{}, {"chunks": True, "compression": "gzip"}], ids=["contiguous", "gzip"])
+def path(request, tmp_path):
+    """Write arrays of records beside their scores, windows of A beside those of B for each patient, and parameters."""
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k, key in enumerate(KEYS):
+            for parent, kind in (("data_arrays", "<f4"), ("scoring_arrays", "<i2")):
+                file.create_dataset(
+                    f"{parent}/{key}", data=rng.integers(0, 99, (6 + k, 3)).astype(kind), **request.param
+                )
+            file.create_dataset(f"same/{key}", data=rng.integers(0, 99, (5, 2)), **request.param)
+            file.create_dataset(f"beside/same_{key}", data=rng.integers(0, 99, 7), **request.param)
+            file[f"once/{key}"], file[f"group/{key}/x"] = k, np.arange(4) + 10 * k
+            file[f"once/{key}"].attrs["unit"] = f"m{k}"
+        for patient in (3, 1):
+            for k in range(3):
+                for name in "AB":
+                    data = rng.integers(0, 99, (4 + k, 2))
+                    file.create_dataset(f"patient_{patient}/{name}/seg_{k}/ecg", data=data, **request.param)
+    return tmp_path / "a.h5"
+
+
+class Scored(torch.utils.data.Dataset):
+    """Windows of recordings and of their scores, which lie in another group under the same names."""
+
+    def __init__(self, path, length):
+        self.file, self.length = h5py.File(path), length
+        self.index = [
+            (key, first)
+            for key in self.file["data_arrays"]
+            for first in range(len(self.file["data_arrays"][key]) - length + 1)
+        ]
+
+    def __len__(self):
+        return len(self.index)
+
+    def __getitem__(self, k):
+        key, first = self.index[k]
+        inside = slice(first, first + self.length)
+        return self.file["data_arrays"][key][inside], self.file["scoring_arrays"][key][inside]
+
+
+def test_windows_of_arrays_beside_their_scores_are_those_of_the_program(path):
+    theirs = Scored(path, 4)
+    samples = Sequences(4, of="data_arrays/*")
+    loader = H5StreamLoader(path, 3, fields=[".", "/scoring_arrays/*", SampleNumber()], samples=samples, shuffle=True)
+    assert len(loader.dataset) == len(theirs)
+    for batch in loader:
+        for x, y, k in zip(*batch, strict=True):
+            assert [np.asarray(one).tolist() for one in (x, y)] == [one.tolist() for one in theirs[int(k)]]
+
+
+def test_segments_of_patients_beside_one_another_are_those_of_the_program(path):
+    with h5py.File(path) as file:
+        expected = [
+            {"a": file[f"{patient}/A/{k}/ecg"][row], "b": file[f"{patient}/B/{k}/ecg"][row]}
+            for patient in sorted(name for name in file if name.startswith("patient_"))
+            for k in file[f"{patient}/A"]
+            for row in range(len(file[f"{patient}/A/{k}/ecg"]))
+        ]
+    fields = {"a": "ecg", "b": "/patient_*/B/seg_*/ecg"}
+    dataset = H5Dataset(path, fields, samples=Rows(of="patient_*/A/seg_*"))
+    assert [field.name for field in dataset.layout.fields] == [*fields.values()]
+    ours = flat(H5StreamLoader(dataset, 7))
+    assert [{name: one.tolist() for name, one in sample.items()} for sample in ours] == [
+        {name: one.tolist() for name, one in sample.items()} for sample in expected
+    ]
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("of", ["same/*", [f"same/{key}" for key in ("c", "b", "a9")]])
+def test_objects_have_fields_beside_them(path, many, of, monkeypatch):
+    monkeypatch.setattr(whereabouts, "MANY", 1 if many else 2000)
+    fields = {
+        "x": ".",
+        "there": "/beside/same_*",
+        "ragged": Field("/data_arrays/*", ragged="list"),
+        "once": "/once/*",
+        "unit": "/once/*@unit",
+        "group": "/group/*/x",
+    }
+    with h5py.File(path) as file:
+        keys = [name.rpartition("/")[2] for name in (of if isinstance(of, list) else [*file["same"]])]
+        expected = [
+            {
+                "x": file[f"same/{key}"][:].tolist(),
+                "there": file[f"beside/same_{key}"][:].tolist(),
+                "ragged": file[f"data_arrays/{key}"][:].tolist(),
+                "once": file[f"once/{key}"][()].tolist(),
+                "unit": file[f"once/{key}"].attrs["unit"],
+                "group": file[f"group/{key}/x"][:].tolist(),
+            }
+            for key in keys
+        ]
+    for _ in range(2):  # the second time from what the catalogue kept
+        dataset = H5Dataset(path, fields, samples=Objects(of))
+        assert len(dataset.layout.datasets[0]) == 1  # all objects are rows of one dataset
+        batch = dataset[:]
+        ours = [{name: batch[name][k] for name in batch} for k in range(len(keys))]
+        assert [
+            {name: one if isinstance(one, str) else one.tolist() for name, one in sample.items()} for sample in ours
+        ] == expected
+
+
+def test_what_lacks_its_field_beside_it_is_left_out(path):
+    with h5py.File(path, "a") as file:
+        del file["beside/same_a9"]
+    dataset = H5Dataset(path, [".", "/beside/same_*"], samples=Objects("same/*", missing="skip"))
+    assert len(dataset) == 3
+    with pytest.raises(errors.FieldNotFoundError, match="beside/same_a9"):
+        H5Dataset(path, [".", "/beside/same_*"], samples=Objects("same/*"))
+
+
+def test_a_table_and_lookups_name_places_beside_too(path):
+    with h5py.File(path, "a") as file:
+        for k, key in enumerate(KEYS):
+            file[f"hits/{key}"], file[f"ends/{key}"] = np.arange(3 * (6 + k)), 3 * np.arange(6 + k + 1)
+            file[f"fours/{key}"] = np.arange(8 * k, 8 * k + 8).reshape(4, 2)
+        fours = {key: file[f"fours/{key}"][:].tolist() for key in KEYS}
+    hits = Field("/hits/*", lookup=Bounds("/ends/*"), ragged="list")
+    first = H5Dataset(path, [".", hits], samples=Rows(of="data_arrays/*"))[:][1]
+    assert [one.tolist() for one in first[6:9]] == [[18, 19, 20], [0, 1, 2], [3, 4, 5]]
+    table = Table(group=["group/c", "group/b", "group/c"], row=[1, 0, 3])
+    found = H5Dataset(path, ["x", Field("/fours/*", columns=[1])], samples=table)[:]
+    assert found[0].tolist() == [31, 0, 33]
+    assert found[1].tolist() == [[fours[key][row][1]] for key, row in (("c", 1), ("b", 0), ("c", 3))]
+
+
+@pytest.mark.parametrize(
+    ("field", "samples", "says"),
+    [
+        ("/*/*", Rows(of="group/*"), r"a \* of its name stands for what that of of= stood for, and 'group/\*' has 1"),
+        ("/*/*", Objects(["group/a9"]), "with names in a list there is one"),
+        ("/none/*", Rows(of="group/*"), "no dataset '/none/a10'"),
+    ],
+)
+def test_names_that_lead_nowhere_are_told(path, field, samples, says):
+    with pytest.raises(errors.H5StreamError, match=says):
+        H5Dataset(path, ["x", field], samples=samples)
+
+
+def test_several_patterns_are_told_how_to_write_it(path):
+    with pytest.raises(errors.FieldNotFoundError, match=r"one pattern, or names.*Field\('/scores/\*'\)"):
+        H5Dataset(path, "x", samples=Objects(("data_arrays/*", "scoring_arrays/*")))

@@ -1,0 +1,264 @@
+"""Stretches that arrays in memory say: events between two times, segments by flags, regions that a file refers to."""
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from test_gallery import flat
+
+from h5stream import (
+    Between,
+    Bounds,
+    Ends,
+    Field,
+    H5Dataset,
+    H5StreamLoader,
+    Ids,
+    Lengths,
+    Padding,
+    Sequences,
+    Values,
+    errors,
+    searchsorted,
+)
+from h5stream.samples import segments
+
+EVENTS = {"x": "<u2", "y": "<u2", "p": "u1", "t": "<u4"}
+
+
+@pytest.fixture
+def recordings(tmp_path):
+    """Make two recordings of an event camera as DSEC has them, and the times of its frames."""
+    rng, found = np.random.default_rng(3), []
+    for k, count in enumerate((5000, 3500)):
+        path, times = tmp_path / f"events_{k}.h5", np.sort(rng.integers(0, 90_000, count))
+        with h5py.File(path, "w") as file:
+            for name, dtype in EVENTS.items():
+                data = (
+                    times if name == "t" else rng.integers(0, 2, count) if name == "p" else rng.integers(0, 640, count)
+                )
+                file.create_dataset(f"events/{name}", data=data.astype(dtype), chunks=(333,), compression="gzip")
+            file["t_offset"] = 40_000 + k
+            file["ms_to_idx"] = np.searchsorted(times, 1000 * np.arange(90))
+        found.append((path, 40_000 + k + np.sort(rng.integers(-50, 90_050, 12))))
+    return found
+
+
+class DsecEvents(torch.utils.data.Dataset):
+    """Events between frames, as DSEC's EventSlicer finds them: a window by milliseconds, and the times in it."""
+
+    def __init__(self, path, frames):
+        self.file, self.frames = h5py.File(path), frames
+
+    def __len__(self):
+        return len(self.frames) - 1
+
+    def __getitem__(self, k):
+        offset, ms_to_idx = int(self.file["t_offset"][()]), self.file["ms_to_idx"]
+        begin, end = self.frames[k] - offset, self.frames[k + 1] - offset
+        first = int(ms_to_idx[begin // 1000]) if begin >= 0 else 0
+        last = int(ms_to_idx[-(-end // 1000)]) if 0 <= -(-end // 1000) < len(ms_to_idx) else len(self.file["events/t"])
+        times = np.asarray(self.file["events/t"][first : last if end > 0 else 0])
+        inside = slice(first + np.searchsorted(times, begin), first + np.searchsorted(times, end))
+        return {name: self.file[f"events/{name}"][inside] for name in EVENTS}
+
+
+def dsec(path, frames):
+    with h5py.File(path) as file:
+        rows = Bounds(searchsorted(file["events/t"], frames - file["t_offset"][()]))
+    return H5Dataset(path, {name: Field(f"events/{name}", lookup=rows, ragged="list") for name in EVENTS})
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_events_between_frames_are_those_of_dsec(recordings, shuffle):
+    theirs = [sample for path, frames in recordings for sample in DsecEvents(path, frames)]
+    ours = flat(H5StreamLoader([dsec(*one) for one in recordings], 4, shuffle=shuffle))
+    assert len(ours) == len(theirs) == 22
+
+    def texts(samples):
+        return [str({name: np.asarray(values).tolist() for name, values in one.items()}) for one in samples]
+
+    assert sum(len(one["t"]) for one in ours) > 5000
+    assert (sorted(texts(ours)) == sorted(texts(theirs))) if shuffle else (texts(ours) == texts(theirs))
+
+
+@pytest.mark.parametrize("count", [1, 40, 6000])
+def test_as_many_events_before_each_time_are_those_of_an_odometry(recordings, count, monkeypatch):
+    """LEVO and its like take the last so many events before a frame: stretches that overlap."""
+    monkeypatch.setattr(segments, "_PIECE_ROWS", 100)
+    path, frames = recordings[0]
+    with h5py.File(path) as file:
+        times, x = file["events/t"][:], file["events/x"][:]
+        ends = np.searchsorted(times, frames - 40_000)
+        for dataset in (file["events/t"], H5Dataset(path, "events/t"), times):
+            assert np.array_equal(searchsorted(dataset, frames - 40_000), ends)
+    fields = {
+        "x": Field("events/x", lookup=Between(np.maximum(ends - count, 0), torch.from_numpy(ends)), ragged="list"),
+        "frame": Values(frames),
+    }
+    with H5StreamLoader(path, 5, fields=fields, shuffle=True) as loader:
+        seen = {int(frame): events.tolist() for batch in loader for events, frame in zip(*batch.values(), strict=True)}
+    assert seen == {int(frames[k]): x[max(0, end - count) : end].tolist() for k, end in enumerate(ends)}
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("rows", [0, 1, 7, 2000])
+def test_searchsorted_is_that_of_numpy(tmp_path, side, rows, monkeypatch):
+    monkeypatch.setattr(segments, "_PIECE_ROWS", 16)
+    rng = np.random.default_rng(rows)
+    for values in (np.sort(rng.integers(0, 300, rows)), np.sort(rng.normal(size=rows))):
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file["t"] = values
+            wanted = rng.choice(np.append(values, [-5, 150, 999]), (11, 3))
+            found = searchsorted(file["t"], wanted, side)
+        assert found.dtype == np.int64
+        assert np.array_equal(found, np.searchsorted(values, wanted, side))
+
+
+@pytest.mark.parametrize("types", [("u8", "i8"), ("i8", "u8"), ("u8", "u8")])
+@pytest.mark.parametrize("piece", [2, 100])
+def test_nanoseconds_are_told_apart_whatever_their_types(types, piece, monkeypatch):
+    monkeypatch.setattr(segments, "_PIECE_ROWS", piece)
+    times = 1_700_000_000_000_000_000 + np.arange(9)
+    ours = searchsorted(times.astype(types[0]), times.astype(types[1]))
+    assert ours.tolist() == [*range(9)]
+
+
+@pytest.mark.parametrize(("values", "says"), [([3, 2, 5], "do not ascend"), ([[1], [2]], r"have the shape \(2, 1\)")])
+def test_what_does_not_ascend_is_refused(values, says):
+    with pytest.raises(errors.OptionError, match=f"one number a row, in ascending order; .* {says}"):
+        searchsorted(np.array(values), [2])
+
+
+@pytest.fixture
+def flat_buffer(tmp_path):
+    paths = [tmp_path / "a.h5", tmp_path / "b.h5"]
+    for path, first, count in zip(paths, (0, 9), (9, 6), strict=True):
+        with h5py.File(path, "w") as file:
+            file["x"] = np.arange(first, first + count)
+    return paths
+
+
+@pytest.mark.parametrize(
+    ("of", "segments_of"),
+    [
+        (Lengths([4, 0, 7, 4]), [(0, 4), (4, 9), (9, 11), (11, 15)]),
+        (Bounds(np.array([4, 11], "u1")), [(0, 4), (4, 9), (9, 11), (11, 15)]),
+        (Ends(np.arange(15) == 3, torch.arange(15) == 10), [(0, 4), (4, 9), (9, 11), (11, 15)]),
+        (Ids(["a"] * 4 + ["b"] * 7 + ["a"] * 4), [(0, 4), (4, 9), (9, 11), (11, 15)]),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_segments_are_said_in_memory_for_all_files(flat_buffer, of, segments_of):
+    samples = Sequences(3, of=of, pad="zeros", pad_rows=(0, 1))
+    dataset = H5Dataset(flat_buffer, {"x": "x", "pad": Padding()}, samples=samples)
+    expected = [[*range(row, min(row + 3, end))] for first, end in segments_of for row in range(first, end - 1)]
+    found = dataset[:]
+    assert [x[~pad].tolist() for x, pad in zip(found["x"], found["pad"], strict=True)] == expected
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Bounds([[0, 5]]), "Bounds takes the path of a dataset, or an array of whole numbers with one axis"),
+        (lambda: Between("first", [5]), "Between takes the path of a dataset, or an array.* not 'first'"),
+        (lambda: Lengths([1.5]), "has 1.5"),
+        (lambda: Ends("done", [0, 1]), "Ends takes .* flags"),
+        (lambda: Ends(["a", "b"]), "Ends takes .* flags"),
+        (lambda: Ids(3), "Ids takes .* values"),
+    ],
+)
+def test_what_is_no_array_of_rows_is_refused(make, says):
+    with pytest.raises(errors.OptionError, match=says):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("fields", "samples", "says"),
+    [
+        ("x", Sequences(2, of=Lengths([4, 4])), "Lengths.the array of 2.: the lengths add up to 8, .* 15 rows"),
+        ("x", Sequences(2, of=Ends([0, 1])), "field the array of 2 .* for each of 15 rows"),
+        (["x", Field("x", lookup=Lengths([4, 4]))], None, "the array of 2 has 2 numbers, and there are 15 samples"),
+        (["x", Field("x", lookup=Lengths([2] * 15))], None, "sample 7 is said to have rows 14 to 16"),
+        (
+            ["x", Field("x", lookup=Lengths([1] * 8 + [3, 0, 0, 0, 0, 0, 0]))],
+            None,
+            "sample 8 .* rows 8 to 11 .* several files",
+        ),
+        (Field("x", lookup=Lengths([4, 11])), None, r"a list of an H5Dataset for each file"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_told(flat_buffer, fields, samples, says):
+    with pytest.raises(errors.OptionError, match=says):
+        H5Dataset(flat_buffer, fields, samples=samples)
+
+
+# --- region references, as spine writes its neutrino images
+
+
+@pytest.fixture
+def images(tmp_path):
+    rng, path = np.random.default_rng(5), tmp_path / "spine.h5"
+    kinds = [("points", h5py.regionref_dtype), ("labels", h5py.regionref_dtype), ("number", "<i8")]
+    with h5py.File(path, "w") as file:
+        events, ends = file.create_dataset("events", (20,), np.dtype(kinds)), {"points": 0, "labels": 0}
+        points = file.create_dataset("points", (0, 5), "<f4", maxshape=(None, 5), chunks=(16, 5), compression="gzip")
+        labels = file.create_dataset("labels", (0,), "<i4", maxshape=(None,), chunks=(10,))
+        for k in range(20):
+            event = np.zeros(1, np.dtype(kinds))
+            for dataset, name in ((points, "points"), (labels, "labels")):
+                count, first = int(rng.integers(0 if k % 5 else 1, 9)), ends[name]
+                ends[name] += count
+                dataset.resize(ends[name], axis=0)
+                dataset[first:] = rng.integers(0, 99, (count, *dataset.shape[1:]))
+                event[name] = dataset.regionref[first : ends[name]] if count else h5py.RegionReference()
+            event["number"] = k
+            events[k] = event[0]
+    return path
+
+
+class SpineReader(torch.utils.data.Dataset):
+    """What spine's HDF5Reader does: each product by the region that its event refers to."""
+
+    def __init__(self, path):
+        self.file = h5py.File(path)
+
+    def __len__(self):
+        return len(self.file["events"])
+
+    def __getitem__(self, k):
+        event = self.file["events"][k]
+        rows = {name: self.file[name] for name in ("points", "labels")}
+        return {
+            name: one[event[name]].reshape(-1, *one.shape[1:]) if event[name] else one[:0] for name, one in rows.items()
+        }
+
+
+def test_images_by_region_references_are_those_of_spine(images):
+    theirs = SpineReader(images)
+    fields = {name: Field(name, lookup=Bounds(f"events:{name}"), ragged="list") for name in ("points", "labels")}
+    for shuffle, number in ((False, {}), (True, {"number": "events:number"})):
+        with H5StreamLoader(images, 6, fields=fields | number, shuffle=shuffle) as loader:
+            ours = flat(loader)
+        assert len(ours) == len(theirs) == 20
+        for k, sample in enumerate(ours):
+            expected = theirs[int(sample["number"]) if shuffle else k]
+            for name, rows in expected.items():
+                assert sample[name].shape == rows.shape
+                assert np.array_equal(sample[name].numpy(), rows)
+
+
+@pytest.mark.parametrize(
+    ("region", "says"),
+    [
+        (lambda file: file["points"].regionref[::2], "sample 1 is not of consecutive whole rows"),
+        (lambda file: file["points"].regionref[:, 1:3], "sample 1 is not of consecutive whole rows"),
+        (lambda file: file["labels"].regionref[1:3], "sample 1 is not of consecutive whole rows of that dataset"),
+    ],
+)
+def test_regions_that_are_no_rows_are_told(images, region, says):
+    with h5py.File(images, "a") as file:
+        file.create_dataset("refs", (2,), h5py.regionref_dtype)
+        file["refs"][0], file["refs"][1] = file["points"].regionref[1:4], region(file)
+    with pytest.raises(errors.UnsupportedFieldError, match=says):
+        H5Dataset(images, Field("points", lookup=Bounds("refs")))
