@@ -12,7 +12,7 @@ import torch
 from inner import stream_all
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
-from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader, collate
+from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader, Rows, Sequences, collate
 from h5stream.errors import FieldLengthError, OptionError
 
 LENGTHS = {"a.h5": [13, 5], "b.h5": [20, 0, 7]}
@@ -142,6 +142,13 @@ def test_what_a_loader_does_it_does_over_joined_datasets(folder, tmp_path):
 def test_parts_that_differ_are_named(folder, other, kind, message):
     with pytest.raises(kind, match=message):
         H5StreamLoader([groups(folder)[0], H5Dataset(folder / "a.h5", **other)])
+
+
+@pytest.mark.parametrize("samples", [Rows(axis=1), Sequences(2, axis=1)], ids=str)
+def test_samples_along_another_axis_are_of_one_dataset(folder, samples):
+    one = H5Dataset(folder / "a.h5", "g0/x", samples=samples)
+    with pytest.raises(OptionError, match=r"^Rows\(axis=\), Sequences\(axis=\), .* are of one H5Dataset"):
+        H5StreamLoader([one, one], 2)
 
 
 @pytest.mark.parametrize("wrap", [list, ConcatDataset])

@@ -38,16 +38,23 @@ class FileParts:
 def check_alike(files: Sequence[FileParts], paths: Sequence[str], labels: Sequence[str]) -> None:
     """Refuse files whose rows differ in shape or type; `labels` says what each is called."""
     first = files[0]
+    once = {number for number, _ in first.once}
     for other, path, label in zip(files[1:], paths[1:], labels[1:], strict=True):
         where = "" if label == repr(path) else f" in {label}"
-        for a, b in zip(first.fields, other.fields, strict=False):
-            if wrong := _difference(a, b, labels[0], where):
+        for number, (a, b) in enumerate(zip(first.fields, other.fields, strict=False)):
+            if a is not b and (wrong := _difference(a, b, labels[0], where, is_once=number in once)):
                 raise FieldLengthError(f"{path!r}: {wrong}", field=b.name, file=path)
         if len(other.fields) != len(first.fields) or other.entries != first.entries:
             raise FieldLengthError(f"{path!r}: its compound members are not those of {paths[0]!r}", file=path)
 
 
-def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str) -> str:
+_ONE_SHAPE = (
+    ". What is there once is of one shape and type in all of them: leave it out, and take it from memory, padded: "
+    "Values(...) has a value for each sample, or look it up in batch_transform= by SampleNumber()"
+)
+
+
+def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str, *, is_once: bool) -> str:
     """Say in what a field differs from that of the first file; nothing where it does not."""
     if (a.kind, a.dtype, a.unit, a.row_shape, a.cast) != (b.kind, b.dtype, b.unit, b.row_shape, b.cast):
         said, other = (
@@ -56,7 +63,7 @@ def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str) -> str:
         )
         return (
             f"field {b.name!r} has rows of {said}{where}, but {a.name!r} in {first} has rows of {other}; what is read "
-            f"as one must agree{_hint(a, b)}"
+            f"as one must agree{_ONE_SHAPE if is_once else _hint(a, b)}"
         )
     if a.normalise != b.normalise:
         return (
@@ -255,8 +262,8 @@ def _joined_space(layouts: Sequence[SampleLayout]) -> Space | None:
     first, why = spaces[0], ""
     if any(space.edges is None for space in spaces):
         why = (
-            "samples=Boxes(...), and objects that are stored in different ways, are of one H5Dataset; give that all "
-            "files"
+            "Rows(axis=), Sequences(axis=), Boxes(...), and objects that are stored in different ways, are of one "
+            "H5Dataset, and not of a list of several; give that one all files"
         )
     elif len(spaces) < len(layouts) or any(space.pad != first.pad for space in spaces):
         why = "datasets that are read as one must have samples= of one kind, padded alike"
