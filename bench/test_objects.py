@@ -312,8 +312,8 @@ def test_episodes_of_which_each_has_chunks_of_its_own(
     benchmark.group = "episodes"
     each = seconds / episodes
     benchmark.extra_info.update(
-        case=benchmark.name, fields=fields, episodes=episodes, opened_s=seconds, each_ms=each * 1e3, first_batch_s=first,
-        first_epoch_s=epochs[0], epoch_s=min(epochs),
+        case=benchmark.name, fields=fields, episodes=episodes, opened_s=seconds, each_ms=each * 1e3,
+        first_batch_s=first, first_epoch_s=epochs[0], epoch_s=min(epochs),
     )  # fmt: skip
     print(f"\n{benchmark.name}: {each * 1e3:.2f} ms each, first batch {first:.2f} s, epoch {min(epochs):.2f} s")
     if episodes >= 400:

@@ -106,7 +106,7 @@ def test_a_member_of_a_table_that_is_a_segment_is_a_field(tmp_path):
         (lambda: Sequences(2.5), "length is an integer"),
         (
             lambda: Sequences(2, stride=(1, 4)),
-            r"not \(1, 4\)\. .* are steps: .* drawn for each sample.*sample_transform=$",
+            r"not \(1, 4\)\. .* are steps, .* drawn for each sample.*sample_transform=$",
         ),
         (lambda: Sequences(2, pad="repeat"), "'edge', 'zeros' or a number"),
         (lambda: Sequences(2, tail="cut"), "'drop' or 'shift'"),

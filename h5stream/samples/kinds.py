@@ -113,9 +113,9 @@ class Sequences:
             )
         if isinstance(self.stride, Iterable):
             raise OptionError(
-                f"Sequences: stride= is one number, the rows from a sample to the next, not {self.stride!r}. Rows of a "
-                "sample that lie apart are steps, Field(..., take=range(0, 32, 2)); for a spacing drawn for each sample "
-                "take as many as the widest has, and thin them in sample_transform="
+                f"Sequences: stride= is one number, the rows from a sample to the next, not {self.stride!r}. Rows "
+                "of a sample that lie apart are steps, Field(..., take=range(0, 32, 2)); for a spacing drawn for each "
+                "sample take as many as the widest has, and thin them in sample_transform="
             )
         one_of("Sequences", "lengths", self.lengths, ("equal", "shortest"))
         if self.lengths == "shortest" and (self.axis != 0 or isinstance(self.of, Said)):
