@@ -144,6 +144,14 @@ def test_parts_that_differ_are_named(folder, other, kind, message):
         H5StreamLoader([groups(folder)[0], H5Dataset(folder / "a.h5", **other)])
 
 
+def test_datasets_whose_samples_take_other_rows_are_not_read_as_one(folder):
+    close, apart = (
+        H5Dataset(folder / "a.h5", Field("g0/x", take=take), samples=Sequences()) for take in (range(4), range(0, 8, 2))
+    )
+    with pytest.raises(FieldLengthError, match=r"takes other rows than in .*\(take=\)"):
+        H5StreamLoader([close, apart], 2)
+
+
 @pytest.mark.parametrize("samples", [Rows(axis=1), Sequences(2, axis=1)], ids=str)
 def test_samples_along_another_axis_are_of_one_dataset(folder, samples):
     one = H5Dataset(folder / "a.h5", "g0/x", samples=samples)

@@ -65,6 +65,8 @@ def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str, *, is_on
             f"field {b.name!r} has rows of {said}{where}, but {a.name!r} in {first} has rows of {other}; what is read "
             f"as one must agree{_ONE_SHAPE if is_once else _hint(a, b)}"
         )
+    if (a.steps, a.at, a.pad) != (b.steps, b.at, b.pad):
+        return fXX
     if a.normalise != b.normalise:
         return (
             f"field {b.name!r} is normalised otherwise than {a.name!r} in {first}; what is read as one has one "
