@@ -148,7 +148,7 @@ def test_datasets_whose_samples_take_other_rows_are_not_read_as_one(folder):
     close, apart = (
         H5Dataset(folder / "a.h5", Field("g0/x", take=take), samples=Sequences()) for take in (range(4), range(0, 8, 2))
     )
-    with pytest.raises(FieldLengthError, match=r"takes other rows than in .*\(take=\)"):
+    with pytest.raises(FieldLengthError, match=r"takes other rows of a sample than in .*\(take=\)"):
         H5StreamLoader([close, apart], 2)
 
 

@@ -66,7 +66,10 @@ def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str, *, is_on
             f"as one must agree{_ONE_SHAPE if is_once else _hint(a, b)}"
         )
     if (a.steps, a.at, a.pad) != (b.steps, b.at, b.pad):
-        return fXX
+        return (
+            f"field {b.name!r} takes other rows of a sample{where} than in {first}; what is read as one takes the same "
+            "(take=)"
+        )
     if a.normalise != b.normalise:
         return (
             f"field {b.name!r} is normalised otherwise than {a.name!r} in {first}; what is read as one has one "
