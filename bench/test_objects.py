@@ -284,7 +284,7 @@ PARTS_OF_EPISODES += (("truncations", ()), ("infos/qpos", (9,)), ("infos/qvel", 
 @pytest.mark.parametrize("fields", [1, 4, 7])
 @pytest.mark.parametrize("samples", [Objects("episode_*"), Sequences(4, of="episode_*")], ids=["objects", "sequences"])
 def test_episodes_of_which_each_has_chunks_of_its_own(
-    benchmark, bench_folder, monkeypatch, tmp_path, samples, fields, episodes
+    benchmark, request, bench_folder, monkeypatch, tmp_path, samples, fields, episodes
 ):
     """Episodes of unlike lengths in h5py's guessed chunks, as Minari writes them; no catalogue is there."""
     chosen, path = PARTS_OF_EPISODES[:fields], bench_folder / f"episodes-{fields}-{episodes}.h5"
@@ -304,18 +304,24 @@ def test_episodes_of_which_each_has_chunks_of_its_own(
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / str(next(tries))))
         return H5Dataset(path, named, samples=samples)
 
-    seconds = statistics.median(cases.seconds_of(opened) for _ in range(3))
+    seconds, processor = [], []
+    for _ in range(3):
+        began = time.process_time()
+        seconds.append(cases.seconds_of(opened))
+        processor.append(time.process_time() - began)
     with H5StreamLoader(opened(), 16 if ragged else 256, shuffle=True, seed=0, memory_budget=BUDGET) as loader:
         first = cases.seconds_of(lambda: next(iter(loader)))
         epochs = [cases.seconds_of(lambda: [None for _ in loader]) for _ in range(3)]
     benchmark.pedantic(opened, rounds=1)
     benchmark.group = "episodes"
-    each = seconds / episodes
+    each, name = min(processor) / episodes, request.node.callspec.id
     benchmark.extra_info.update(
-        case=benchmark.name, fields=fields, episodes=episodes, opened_s=seconds, each_ms=each * 1e3,
+        case=name, fields=fields, episodes=episodes, opened_s=min(seconds), each_processor_ms=each * 1e3,
         first_batch_s=first, first_epoch_s=epochs[0], epoch_s=min(epochs),
     )  # fmt: skip
-    print(f"\n{benchmark.name}: {each * 1e3:.2f} ms each, first batch {first:.2f} s, epoch {min(epochs):.2f} s")
+    print(
+        f"\n{request.node.callspec.id}: {each * 1e3:.2f} ms of a processor each, first batch {first:.2f} s, epoch {min(epochs):.2f} s"
+    )
     if episodes >= 400:
         assert each < 1e-3
 

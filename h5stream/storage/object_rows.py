@@ -175,13 +175,20 @@ def _together(template: DatasetPart, rows: Ints, chunks: Chunks, names: Names, c
         rows=found.shape[0],
         chunk_rows=side,
         index=found,
-        pieces=column_pieces(template.shape[1:], found.chunk_shape[1:], template.columns),
+        pieces=_pieces(template, found.chunk_shape),
         shape=found.shape,
         objects=names.taken(by_offset) if len(names) else names,
         object_edges=edges * side,
         object_rows=rows[by_offset],
     )
     return part, edges[:-1][rank] * side
+
+
+def _pieces(template: DatasetPart, chunk_shape: tuple[int, ...]) -> tuple[ColumnPiece, ...]:
+    """Return the chunks across a row that hold something asked for, in chunks of another shape than the template's."""
+    if chunk_shape[1:] == template.grid_shape[1:]:
+        return template.pieces
+    return column_pieces(template.shape[1:], chunk_shape[1:], template.columns)
 
 
 def part_alike(template: DatasetPart, lying: Lying, k: int) -> DatasetPart | None:
@@ -212,7 +219,7 @@ def part_alike(template: DatasetPart, lying: Lying, k: int) -> DatasetPart | Non
         template,
         chunk_rows=index.chunk_shape[0],
         index=index,
-        pieces=column_pieces(shape[1:], index.chunk_shape[1:], template.columns),
+        pieces=_pieces(template, index.chunk_shape),
         shape=shape,
     )
 
