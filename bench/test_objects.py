@@ -319,9 +319,7 @@ def test_episodes_of_which_each_has_chunks_of_its_own(
         case=name, fields=fields, episodes=episodes, opened_s=min(seconds), each_processor_ms=each * 1e3,
         first_batch_s=first, first_epoch_s=epochs[0], epoch_s=min(epochs),
     )  # fmt: skip
-    print(
-        f"\n{request.node.callspec.id}: {each * 1e3:.2f} ms of a processor each, first batch {first:.2f} s, epoch {min(epochs):.2f} s"
-    )
+    print(f"\n{name}: {each * 1e3:.2f} ms of a processor each, first batch {first:.2f} s, epoch {min(epochs):.2f} s")
     if episodes >= 400:
         assert each < 1e-3
 
