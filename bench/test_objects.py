@@ -10,6 +10,7 @@ limit: the same bytes read by as many threads in the order of the file, neighbou
 
 from __future__ import annotations
 
+import itertools
 import os
 import statistics
 import subprocess
@@ -25,7 +26,7 @@ from torch.utils.data import DataLoader, Subset
 
 from bench import cases
 from bench.test_samples import Reader
-from h5stream import H5Dataset, H5StreamLoader, Objects
+from h5stream import Field, H5Dataset, H5StreamLoader, Objects, Sequences
 from h5stream.compiled import _native as native
 from h5stream.storage.layout import DIRECT
 
@@ -273,6 +274,54 @@ def test_a_file_a_sample(benchmark, bench_folder, monkeypatch, tmp_path):
         assert second < 1.5
         assert of_limit >= 0.5
         assert FILES / seconds / usual >= 10
+
+
+PARTS_OF_EPISODES = (("observations", (17,)), ("actions", (6,)), ("rewards", ()), ("terminations", ()))
+PARTS_OF_EPISODES += (("truncations", ()), ("infos/qpos", (9,)), ("infos/qvel", (9,)))
+
+
+@pytest.mark.parametrize("episodes", [40, 400, 2000])
+@pytest.mark.parametrize("fields", [1, 4, 7])
+@pytest.mark.parametrize("samples", [Objects("episode_*"), Sequences(4, of="episode_*")], ids=["objects", "sequences"])
+def test_episodes_of_which_each_has_chunks_of_its_own(
+    benchmark, request, bench_folder, monkeypatch, tmp_path, samples, fields, episodes
+):
+    """Episodes of unlike lengths in h5py's guessed chunks, as Minari writes them; no catalogue is there."""
+    chosen, path = PARTS_OF_EPISODES[:fields], bench_folder / f"episodes-{fields}-{episodes}.h5"
+    if not path.exists():
+        rng = np.random.default_rng(0)
+        with h5py.File(path.with_suffix(".partial"), "w") as file:
+            for k, rows in enumerate(rng.integers(50, 1000, episodes).tolist()):
+                for name, shape in chosen:
+                    options = {"maxshape": (None, *shape), "chunks": True}
+                    file.create_dataset(f"episode_{k}/{name}", data=rng.random((rows, *shape), "f4"), **options)
+        os.replace(path.with_suffix(".partial"), path)
+    ragged = {"ragged": "list"} if isinstance(samples, Objects) else {}
+    named = {name: Field(name, **ragged) for name, _ in chosen}
+    tries = itertools.count()
+
+    def opened():
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / str(next(tries))))
+        return H5Dataset(path, named, samples=samples)
+
+    seconds, processor = [], []
+    for _ in range(3):
+        began = time.process_time()
+        seconds.append(cases.seconds_of(opened))
+        processor.append(time.process_time() - began)
+    with H5StreamLoader(opened(), 16 if ragged else 256, shuffle=True, seed=0, memory_budget=BUDGET) as loader:
+        first = cases.seconds_of(lambda: next(iter(loader)))
+        epochs = [cases.seconds_of(lambda: [None for _ in loader]) for _ in range(3)]
+    benchmark.pedantic(opened, rounds=1)
+    benchmark.group = "episodes"
+    each, name = min(processor) / episodes, request.node.callspec.id
+    benchmark.extra_info.update(
+        case=name, fields=fields, episodes=episodes, opened_s=min(seconds), each_processor_ms=each * 1e3,
+        first_batch_s=first, first_epoch_s=epochs[0], epoch_s=min(epochs),
+    )  # fmt: skip
+    print(f"\n{name}: {each * 1e3:.2f} ms of a processor each, first batch {first:.2f} s, epoch {min(epochs):.2f} s")
+    if episodes >= 400:
+        assert each < 1e-3
 
 
 MEMORY = f"""

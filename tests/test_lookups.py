@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 
-from h5stream import Field, H5Dataset, Lengths, Sequences, errors
+from h5stream import Field, H5Dataset, Lengths, Sequences, Table, Values, errors
 
 ROWS, FEATURES = 300, 50
 
@@ -81,13 +81,35 @@ def test_a_file_without_any_names_is_refused_where_nothing_says_what_the_field_h
         H5Dataset(tmp_path / "a.h5", {"x": Field("o/{}", lookup="key")})
 
 
+def test_an_array_says_which_rows_samples_are_as_a_table_does(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(9)
+    looked_up = H5Dataset(tmp_path / "a.h5", {"x": Field("x", lookup=[5, 3]), "y": Values([1, 0])})
+    listed = H5Dataset(tmp_path / "a.h5", {"x": "x", "y": Values([1, 0])}, samples=Table(row=np.array([5, 3])))
+    for each in (looked_up, listed):
+        assert [one.tolist() for one in each[:].values()] == [[5, 3], [1, 0]]
+
+
+def test_names_over_several_files_are_looked_up_in_those_of_the_field(tmp_path):
+    paths = [tmp_path / "a.h5", tmp_path / "b.h5"]
+    for k, path in enumerate(paths):
+        with h5py.File(path, "w") as file:
+            file[f"p{k}"] = np.full(3, k)
+    for names, kind in ((["p0"], errors.OptionError), (["p0", "p1"], errors.FieldNotFoundError)):
+        with pytest.raises(kind, match=r"in the first file of the source: .*Field\(..., file="):
+            H5Dataset(paths, {"x": Field("{}", lookup=names)})
+    told = H5Dataset(paths[0], {"x": Field("{}", lookup=["p1", "p0"], file=paths)})
+    assert told[:]["x"].tolist() == [[1, 1, 1], [0, 0, 0]]
+
+
 def test_objects_that_cannot_be_looked_up_are_named(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["p0"], file["p1"] = np.zeros((2, 3)), np.zeros((3, 3))
+        file["p0"], file["p1"], file["one"] = np.zeros((2, 3)), np.zeros((3, 3)), 1.5
     for options, kind, words in [
         ({"lookup": ["p0", "p9"], "ragged": "list"}, errors.FieldNotFoundError, "no 'p9'.*1 of 2 names"),
         ({"lookup": ["p0", "p1"]}, errors.FieldLengthError, "unlike lengths, 2 to 3 rows; ragged="),
         ({"lookup": [3]}, errors.OptionError, "a name for each sample"),
+        ({"lookup": ["one"]}, errors.FieldLengthError, r"'one' is a single value, .* Values\("),
         ({"lookup": ["p0"], "decode": "jpeg"}, errors.UnsupportedFieldError, "decode= takes objects that are bytes"),
     ]:
         with pytest.raises(kind, match=words):

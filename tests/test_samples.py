@@ -75,12 +75,38 @@ def test_bad_input_is_told_with_the_way_out(path, fields, samples, kind, says):
         H5StreamLoader(path, 4, fields=fields, samples=samples)
 
 
+def test_what_is_there_once_in_unlike_shapes_is_refused_with_the_way_out(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(2):
+            file[f"m{k}/x"], file[f"m{k}/species"] = np.zeros((3, 2)), np.arange(5 + k)
+    fields = ["x", Field("species", take="all")]
+    with pytest.raises(errors.FieldLengthError, match=r"of one shape .*Values.*SampleNumber\(\)$"):
+        H5Dataset(tmp_path / "a.h5", fields, samples=Rows(of="*"))
+
+
+def test_a_member_of_a_table_that_is_a_segment_is_a_field(tmp_path):
+    kind = [("image", "u1", (2, 2)), ("label", "i4")]
+    tables = [np.frombuffer(np.random.default_rng(k).bytes(8 * (5 + k)), kind) for k in range(3)]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k, table in enumerate(tables):
+            file[f"run_{k}"] = table
+    fields = {"image": ".:image", "label": ".:label"}
+    dataset = H5Dataset(tmp_path / "a.h5", fields, samples=Sequences(4, of="run_*"))
+    windows = [table[k : k + 4] for table in tables for k in range(len(table) - 3)]
+    for name in fields:
+        assert np.array_equal(dataset[:][name], [window[name] for window in windows])
+
+
 @pytest.mark.parametrize(
     ("make", "says"),
     [
         (lambda: Sequences(0), "length must be at least 1"),
         (lambda: Sequences(2, stride=0), "stride must be at least 1"),
         (lambda: Sequences(2.5), "length is an integer"),
+        (
+            lambda: Sequences(2, stride=(1, 4)),
+            r"not \(1, 4\)\. .* are steps, .* drawn for each sample.*sample_transform=$",
+        ),
         (lambda: Sequences(2, pad="repeat"), "'edge', 'zeros' or a number"),
         (lambda: Sequences(2, tail="cut"), "'drop' or 'shift'"),
         (lambda: Sequences(2, pad="edge", tail="shift"), "leave pad= out"),

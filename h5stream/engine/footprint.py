@@ -625,7 +625,12 @@ def _rows_anywhere(datasets: Iterable[tuple[DatasetPart, ...]]) -> bool:
     """Tell whether rows that need no decoding can be read one by one: reads must not be for a few bytes."""
     reads = nbytes = 0
     for parts in datasets:
-        reads += max((len(reach_of(part).extents) for part in parts if part.pieces), default=0)
+        unlike = {
+            (part.shape[1:], part.grid_shape[1:], *(target.leaf for target in part.targets)): part
+            for part in parts
+            if part.pieces
+        }
+        reads += max((len(reach_of(part).extents) for part in unlike.values()), default=0)
         nbytes += parts[0].stored_row_nbytes
     return nbytes >= reads * LEAST_READ_NBYTES
 

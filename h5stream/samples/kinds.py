@@ -111,6 +111,12 @@ class Sequences:
                 f"Sequences: {type(self.of).__name__} says where segments of rows end, so it needs axis=0; along axis "
                 f"{self.axis} a segment is a file, a group or, with of='rows', a row"
             )
+        if isinstance(self.stride, Iterable):
+            raise OptionError(
+                f"Sequences: stride= is one number, the rows from a sample to the next, not {self.stride!r}. Rows "
+                "of a sample that lie apart are steps, Field(..., take=range(0, 32, 2)); for a spacing drawn for each "
+                "sample take as many as the widest has, and thin them in sample_transform="
+            )
         one_of("Sequences", "lengths", self.lengths, ("equal", "shortest"))
         if self.lengths == "shortest" and (self.axis != 0 or isinstance(self.of, Said)):
             raise OptionError("Sequences: lengths='shortest' is for rows of whole groups or files, along axis 0")

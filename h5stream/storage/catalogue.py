@@ -32,7 +32,7 @@ SWITCH = "H5STREAM_CATALOGUE"
 MOST_NBYTES = 2 << 30
 """Bytes that the folder may hold; those that were not used for longest go first."""
 
-_VERSION = 4
+_VERSION = 5
 """Since 2 objects come in h5py's order; since 3 one table says where they lie; since 4 those left out are counted."""
 _HEADER = "header.json"
 _SETTLED_NS = 2_000_000_000

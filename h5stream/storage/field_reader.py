@@ -153,12 +153,9 @@ def _rows(found: _Found, shape: SampleShape) -> int:
         lengths = {known.name: len(values[0]) - isinstance(said, Bounds)}
     lengths = lengths or found.named or ({"the object": 1} if found.are_objects and found.once else {})
     if not lengths:
-        is_given = any(known.given is not None for known in found.looked_up.values())
-        way_out = "name at least one dataset with an axis of rows"
         raise OptionError(
             f"{found.path!r}: none of the fields {', '.join(map(repr, shape.keys))} says how many samples "
-            "there are; "
-            + ("arrays in memory do of one file: take a list of an H5Dataset for each file" if is_given else way_out)
+            f"there are; name at least one dataset with an axis of rows{_way_out(found, shape)}"
         )
     if len(set(lengths.values())) > 1 and not found.cuts:
         samples = found.samples
@@ -172,6 +169,24 @@ def _rows(found: _Found, shape: SampleShape) -> int:
             file=found.path,
         )
     return min(lengths.values())
+
+
+def _way_out(found: _Found, shape: SampleShape) -> str:
+    """Say what else tells how many samples there are, where fields are looked up."""
+    if any(known.given is not None for known in found.looked_up.values()):
+        return "; arrays in memory do of one file: take a list of an H5Dataset for each file"
+    fields = (one for one in shape.fields if isinstance(one, Field))
+    return _in_all_files(found, ()) if any(one.names_objects for one in fields) else ""
+
+
+def _in_all_files(found: _Found, named: tuple[str, ...]) -> str:
+    """Say how names are looked up in several files, where these are the source."""
+    if named or found.opened.files.named == 1:
+        return ""
+    return (
+        ". A list of names is looked up in the first file of the source: give that alone, and all files with "
+        "what is named as Field(..., file=[...])"
+    )
 
 
 def _rows_alone(found: _Found, rows: int) -> Iterator[DatasetPart]:
@@ -410,7 +425,7 @@ def _add_objects(found: _Found, key: Key, asked: Field) -> Any:
     for file, path in _sources(found, asked):
         unknown = _add_some(found, known, asked, file, path, unknown)
     if unknown:
-        raise _unknown(asked, unknown, len(set(names)), file, path)
+        raise _unknown(found, asked, unknown, len(set(names)), (file, path))
     if not known.parts:
         why = "so that nothing says what the field holds; leave out this file, or begin with one that has samples"
         why = f": lookup= of field {asked.name!r} names no object, {why}"
@@ -455,16 +470,17 @@ def _add_some(found: _Found, known: LookedUp, asked: Field, file: Any, path: str
     return [name for name, address in zip(names, addresses.tolist(), strict=True) if address == NOWHERE]
 
 
-def _unknown(asked: Field, unknown: list[str], count: int, file: Any, path: str) -> H5StreamError:
+def _unknown(found: _Found, asked: Field, unknown: list[str], count: int, last: tuple[Any, str]) -> H5StreamError:
     """Return the error for names of which there is no object; one that is damaged is told here."""
-    missing = asked.name.replace("{}", unknown[0])
+    (file, path), missing = last, asked.name.replace("{}", unknown[0])
     why_not_opened(file, missing.strip("/"), path)  # says so if it is there, and damaged
     above, _, below = asked.name.rpartition("{}")
     beside = file.get(above.rpartition("/")[0] or "/") if not below else None
     hint = did_you_mean(unknown[0].strip(), beside) if isinstance(beside, h5py.Group) else ""
     why = (
         f": there is no {missing!r}, which lookup= has.{hint} {len(unknown):,} of {count:,} names are of nothing that "
-        "is there. Leave out samples without an object: H5Dataset(...).subset(indices), or rows= of it"
+        f"is there{_in_all_files(found, asked.file)}. Leave out samples without an object: H5Dataset(...).subset("
+        "indices), or rows= of it"
     )
     return refusal(path, asked.name, why, FieldNotFoundError)
 

@@ -28,7 +28,7 @@ from h5stream.samples.axes import ROWS
 from h5stream.samples.columns import FROM_NO_FILE, Given
 from h5stream.samples.kinds import Objects, Pad, Rows, checked_pad, checked_steps, integer
 from h5stream.samples.normalising import Normalisation, normalisation
-from h5stream.samples.ragged import ARRAYS, STACKED, Crop, Form, Ragged, changed
+from h5stream.samples.ragged import ARRAYS, DENSE, STACKED, Crop, Form, Ragged, changed
 from h5stream.samples.segments import Stretches, renamed
 from h5stream.samples.table import ROW, Table
 from h5stream.storage.given import named_by, paths_of, several
@@ -150,9 +150,9 @@ class Field:
     name : str or h5py.Dataset
         Path of a dataset, with a compound member after a colon; an open dataset stands for its path. ``"@name"`` and
         ``"path@name"`` are an attribute, which every sample of its file or group gets. ``"."`` is the dataset itself,
-        where ``samples=`` names datasets and not groups. With a slash in front a path begins at the file's root, and a
-        ``*`` in it stands for what the same one of ``of=`` stood for: ``"/scores/*"`` beside ``of="data/*"``; beside
-        names in a list, for the last step of each.
+        where ``samples=`` names datasets and not groups, and ``".:image"`` a member of it where it is a table. With a
+        slash in front a path begins at the file's root, and a ``*`` in it stands for what the same one of ``of=`` stood
+        for: ``"/scores/*"`` beside ``of="data/*"``; beside names in a list, for the last step of each.
     columns : slice, list or array of int, mask, or a tuple of them, optional, keyword-only
         Columns (axis 1 of the dataset) to take, in that order, or a mask of all of them; a tuple says what to take of
         axis 1, 2 and so on, as in brackets: slices, lists, masks, integers (which take the axis away) and ``...``. A
@@ -656,7 +656,7 @@ _CLASHES: tuple[tuple[str, tuple[str, ...], str], ...] = (
         "decode=",
         ("columns=", "members=", "Take(steps=)", "take='all'", "dtype="),
         "Field({0.name!r}, decode={0.decode!r}) takes whole images as they are, without columns=, members=, take= "
-        "and dtype=",
+        "and dtype=; cut or cast them in sample_transform=",
     ),
     (
         "lookup=",
@@ -673,6 +673,12 @@ _CLASHES: tuple[tuple[str, tuple[str, ...], str], ...] = (
         ("lookup=", "take='all'", "Ragged(crop=)", "a part of an axis", *_PLACED),
         "Field({0.name!r}, ragged='arrays') takes whole arrays, or one place of some axes, columns=(0, ...), without "
         "lookup=, a crop and take=",
+    ),
+    (
+        DENSE,
+        ("file=",),
+        "Field({0.name!r}, ragged='dense') takes rows of a sparse matrix of the source itself, without file=: make the "
+        "file of the matrix the source, and name that of the other fields, Field(..., file=)",
     ),
 )
 """An option, those that do not go with it, and the words in which that is said."""
@@ -698,6 +704,7 @@ def given_to(field: Field) -> set[str]:
         "lookup=": field.lookup,
         "ragged=": ragged,
         ARRAYS: field.has_own_shape,
+        DENSE: ragged is not None and ragged.form == DENSE,
         "Ragged(crop=)": ragged and ragged.crop,
         "Ragged(pad_value=)": ragged is not None and ragged.pad_value != 0,
         "decode=": field.decode,
@@ -709,7 +716,7 @@ def given_to(field: Field) -> set[str]:
 def check_options(kind: str, field: Field, samples: Any, path: str) -> None:
     """Refuse options that a kind of field does not take, and samples of several rows of what is one row."""
     what, taken = _TAKEN[kind]
-    wrong = sorted(given_to(field) - {*taken, ARRAYS, "a part of an axis"})
+    wrong = sorted(given_to(field) - {*taken, ARRAYS, DENSE, "a part of an axis"})
     if wrong:
         raise OptionError(
             f"{path!r}: field {field.name!r}: {', '.join(wrong)} is not for {what}, which take{'s' * (kind == 'once')} "

@@ -7,7 +7,6 @@ Whatever is like none is *not understood*: libhdf5 is asked for that object, and
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -21,12 +20,14 @@ from h5stream.storage.templates import (
     CONTIGUOUS,
     FIXED_ARRAY,
     MOST_AXES,
+    MOST_CHUNK_NBYTES,
     NOWHERE,
     SINGLE,
     Bools,
     Bytes,
     Ints,
     Matched,
+    Place,
     Raw,
     Template,
     checksums,
@@ -71,8 +72,8 @@ class AttributeValues(NamedTuple):
 class Headers(NamedTuple):
     """What the headers of some objects say; every array has one place an object, in the order they were asked for."""
 
-    # numbers the distinct ways of being stored: layout, rank, shape of the chunks, and the bytes of the messages that
-    # say datatype, fill value and filters. -1 where the header is not understood
+    # numbers the distinct ways of being stored: layout, rank, and the bytes of the messages that say datatype, fill
+    # value and filters. -1 where the header is not understood
     kind: NDArray[np.int32]
     rank: NDArray[np.int8]  # axes; 0 for a single value, -1 for none at all (a null dataspace) and for groups
     layout: NDArray[np.int8]  # `CONTIGUOUS`, `COMPACT`, `CHUNKED`, or `GROUP` for what is no dataset
@@ -82,6 +83,7 @@ class Headers(NamedTuple):
     nbytes: Ints  # bytes stored there: of contiguous and compact data, and of a single chunk
     filter_mask: NDArray[np.uint32]  # of a single chunk
     dims: Ints  # (objects, axes): the shape, 0 beyond the rank. As many axes as the highest rank
+    chunk: Ints  # (objects, axes): the shape of its chunks, 0 beyond the rank, and where there are none
     attributes: dict[str, AttributeValues]  # the attributes that were wanted
     kinds: list[Template]  # of each kind, the first object that was met
 
@@ -146,7 +148,7 @@ def read_headers(raw: Raw, addresses: Ints, attributes: Sequence[str] = ()) -> H
         unknown += bool(fits.sum() == 1)  # like no other: libhdf5 is as quick, and asked for many such
         left = left[~fits]
     axes = max(int(found.rank.max(initial=0)), 0)
-    return found._replace(dims=found.dims[:, :axes])
+    return found._replace(dims=found.dims[:, :axes], chunk=found.chunk[:, :axes])
 
 
 def _room_for(count: int, names: Any) -> Headers:
@@ -159,6 +161,7 @@ def _room_for(count: int, names: Any) -> Headers:
         nbytes=np.zeros(count, dtype=np.int64),
         filter_mask=np.zeros(count, dtype=np.uint32),
         dims=np.zeros((MOST_AXES, count), dtype=np.int64).T,  # axes that no object has are never touched
+        chunk=np.zeros((MOST_AXES, count), dtype=np.int64).T,
         attributes={
             name: AttributeValues(np.full(count, ASK), np.zeros(count, np.int64), np.full(count, -1, np.int32))
             for name in names
@@ -171,10 +174,10 @@ def _take(found: Headers, template: Template, kinds: Any, some: Ints, addresses:
     """Note what objects say that a template fits; tell which these are. `kinds` has a number for all that is a kind."""
     matched = match(template, raw, addresses)
     fits, rank = matched.fits, max(template.rank, 0)
-    dims = np.zeros((len(some), rank), dtype=np.int64)
-    for axis in range(rank):
-        dims[:, axis] = matched.number(template.dims[axis])
+    dims, chunk = (_numbers(matched, places, rank) for places in (template.dims, template.sides))
     fits &= (dims >= 0).all(axis=1)
+    whole = chunk.prod(axis=1, dtype=np.float64) * template.element_nbytes
+    fits &= (template.layout != CHUNKED) | ((chunk > 0).all(axis=1) & (whole > 0) & (whole <= MOST_CHUNK_NBYTES))
     address, nbytes = np.full(len(some), NOWHERE), np.zeros(len(some), np.int64)
     if template.address is not None:
         if template.layout == CHUNKED or template.layout == CONTIGUOUS:
@@ -182,27 +185,33 @@ def _take(found: Headers, template: Template, kinds: Any, some: Ints, addresses:
         else:
             address = matched.begins[template.address.block] + template.address.at
         fits &= address >= NOWHERE
-        nbytes = _nbytes(template, matched, address, dims)
+        nbytes = _nbytes(template, matched, address, dims, chunk)
         fits &= (address == NOWHERE) | ((nbytes >= 0) & (nbytes <= raw.end - address))
     which = some[fits]
     found.kind[which], found.rank[which], found.layout[which] = kinds[template.kind], template.rank, template.layout
     found.address[which], found.nbytes[which] = address[fits], nbytes[fits]
     if template.mask is not None:
         found.filter_mask[which] = matched.number(template.mask)[fits]
-    found.dims[which, :rank] = dims[fits]
+    found.dims[which, :rank], found.chunk[which, :rank] = dims[fits], chunk[fits]
     for name, encoded in wanted.items():
         _take_value(found.attributes[name], template, encoded, matched, fits, which, kinds)
     return fits
 
 
-def _nbytes(template: Template, matched: Matched, address: Ints, dims: Ints) -> Ints:
+def _numbers(matched: Matched, places: list[Place], rank: int) -> Ints:
+    """Return numbers of each, as many as axes; 0 where there are none."""
+    every = [matched.number(place) for place in places] or [np.zeros(len(matched.fits), np.int64)] * rank
+    return np.stack(every, axis=1) if rank else np.zeros((len(matched.fits), 0), np.int64)
+
+
+def _nbytes(template: Template, matched: Matched, address: Ints, dims: Ints, chunk: Ints) -> Ints:
     """Return the bytes that are stored of each, -1 where they are not as many as its shape says."""
     if template.layout == CHUNKED and template.index != SINGLE:
         return np.zeros(len(address), np.int64)
     there = address != NOWHERE
     if template.layout == CHUNKED:
-        nbytes = np.full(len(address), math.prod(template.chunk_shape) * template.element_nbytes)
-        is_one = (dims <= np.array(template.chunk_shape)).all(axis=1)
+        nbytes = chunk.prod(axis=1) * template.element_nbytes
+        is_one = (dims <= chunk).all(axis=1)
         if template.nbytes is not None:
             nbytes = matched.number(template.nbytes)
         return np.where(is_one & (~there | (nbytes > 0)), np.where(there, nbytes, 0), -1)
@@ -242,10 +251,11 @@ def chunks_of(raw: Raw, headers: Headers, which: Ints | None = None) -> StoredCh
         if template.layout != CHUNKED or not len(places):
             continue
         owners = wanted[places]
-        grid = -(-headers.dims[owners, : template.rank] // np.array(template.chunk_shape))
+        sides = headers.chunk[owners, : template.rank]
+        grid = -(-headers.dims[owners, : template.rank] // sides)
         empty = (headers.address[owners] == NOWHERE) | (grid.prod(axis=1, dtype=np.float64) == 0)
         understood[places[empty]] = template.index in (BTREE_1, SINGLE, FIXED_ARRAY)
-        places, owners, grid = places[~empty], owners[~empty], grid[~empty]
+        places, owners, grid, sides = (each[~empty] for each in (places, owners, grid, sides))
         if not len(places):
             continue
         if template.index == SINGLE:
@@ -254,7 +264,7 @@ def chunks_of(raw: Raw, headers: Headers, which: Ints | None = None) -> StoredCh
             some = np.stack([of, zeros, headers.address[owners], headers.nbytes[owners], mask], axis=1)
         elif template.index in (BTREE_1, FIXED_ARRAY):
             read = _leaves if template.index == BTREE_1 else _arrays
-            known, some = read(template, raw.of(owners), headers.address[owners], grid)
+            known, some = read(template, raw.of(owners), headers.address[owners], grid, sides)
         else:
             continue
         some[:, 0] = places[some[:, 0]]
@@ -266,7 +276,7 @@ def chunks_of(raw: Raw, headers: Headers, which: Ints | None = None) -> StoredCh
     return StoredChunks(understood, wanted[place], chunk, offset, nbytes, mask.astype(np.uint32))
 
 
-def _leaves(template: Template, raw: Raw, where: Ints, grid: Ints) -> tuple[Bools, Ints]:
+def _leaves(template: Template, raw: Raw, where: Ints, grid: Ints, sides: Ints) -> tuple[Bools, Ints]:
     """Read trees that are one leaf; what is said of a chunk must be a place in the grid, ascending, and in the file.
 
     Libhdf5 lists all chunks, but finds only those that lie between the keys on their left and right.
@@ -281,35 +291,37 @@ def _leaves(template: Template, raw: Raw, where: Ints, grid: Ints) -> tuple[Bool
         which = np.flatnonzero(is_there & (entries == count))
         own = raw.of(which)
         data, whole = own.read(where[which], head + count * each + key)
-        keys, child, sound = _keys(data, head, each, count, template, own)
+        keys, child, sound = _keys(data, head, each, count, sides[which], template.element_nbytes, own)
         sound &= whole
-        chunk = keys[:, :, 2:-1] // np.array(template.chunk_shape)
+        chunk = keys[:, :, 2:-1] // sides[which, None]
         number = np.zeros((len(which), count), dtype=np.int64)
         for axis in range(template.rank):
             sound &= (chunk[:, :count, axis] < grid[which, axis, None]).all(axis=1)
             number = number * grid[which, axis, None] + chunk[:, :count, axis]
         sound &= (np.diff(number, axis=1) > 0).all(axis=1)
         nbytes, mask = keys[:, :count, 0], keys[:, :count, 1]
-        size = math.prod(template.chunk_shape) * template.element_nbytes
         sound &= ((nbytes > 0) & (nbytes <= own.end[:, None] - child)).all(axis=1)
         if not template.filters:
-            sound &= ((nbytes == size) & (mask == 0)).all(axis=1)
+            size = sides[which].prod(axis=1) * template.element_nbytes
+            sound &= ((nbytes == size[:, None]) & (mask == 0)).all(axis=1)
         known[which] = sound
         owner = np.broadcast_to(which[:, None], number.shape)
         found.append(np.stack([each[sound].reshape(-1) for each in (owner, number, child, nbytes, mask)], axis=1))
     return known, np.concatenate(found)
 
 
-def _arrays(template: Template, raw: Raw, where: Ints, grid: Ints) -> tuple[Bools, Ints]:
+def _arrays(template: Template, raw: Raw, where: Ints, grid: Ints, sides: Ints) -> tuple[Bools, Ints]:
     """Read fixed arrays of one page, whose elements are all there in the grid's own order."""
     wide, long = raw.wide, raw.long
     known, found = np.zeros(len(where), dtype=bool), [np.zeros((0, 5), dtype=np.int64)]
-    whole, is_filtered = math.prod(template.chunk_shape) * template.element_nbytes, int(template.filters > 0)
+    whole, is_filtered = sides.prod(axis=1) * template.element_nbytes, int(template.filters > 0)
     head, is_there = _checked(raw, where, 12 + long + wide, b"FAHD\0" + bytes([is_filtered]))
     count, each, bits = numbers_in(head, 8, long), *head[:, 6:8].astype(np.int64).T
     # Libhdf5 takes the bytes of a size from those of a chunk (layout version 4), or of a length (5).
-    widths = [wide + 4 + one for one in (max(2, (whole.bit_length() - 1) // 8 + 2), long)] if is_filtered else [wide]
-    is_there &= (count == grid.prod(axis=1)) & np.isin(each, widths) & (count <= 1 << np.minimum(bits, 20))
+    # The bits of a number are the exponent of its float: chunks have at most 2**40 bytes.
+    of_chunk = np.maximum(2, (np.frexp(whole)[1] - 1) // 8 + 2)
+    fits = (each == wide + 4 + of_chunk) | (each == wide + 4 + long) if is_filtered else each == wide
+    is_there &= (count == grid.prod(axis=1)) & fits & (count <= 1 << np.minimum(bits, 20))
     block = places_in(head, 8 + long, raw)
     known |= is_there & (block == NOWHERE)
     is_there &= block >= 0
@@ -320,7 +332,7 @@ def _arrays(template: Template, raw: Raw, where: Ints, grid: Ints) -> tuple[Bool
         sound &= places_in(data, 6, own) == where[which]
         every = np.ascontiguousarray(data[:, begin : begin + several * size]).reshape(-1, size)
         offset = places_in(every, 0, raw.of(np.repeat(which, several)))
-        nbytes, mask = np.full(len(offset), whole), np.zeros(len(offset), np.int64)
+        nbytes, mask = np.repeat(whole[which], several), np.zeros(len(offset), np.int64)
         if is_filtered:
             nbytes, mask = numbers_in(every, wide, size - wide - 4), numbers_in(every, size - 4, 4)
         columns = [one.reshape(len(which), several) for one in (offset, nbytes, mask)]
@@ -341,16 +353,18 @@ def _checked(raw: Raw, where: Ints, nbytes: int, sign: bytes) -> tuple[Bytes, Bo
     return data, is_there
 
 
-def _keys(data: Bytes, head: int, each: int, count: int, template: Template, raw: Raw) -> tuple[Ints, Ints, Bools]:
+def _keys(
+    data: Bytes, head: int, each: int, count: int, sides: Ints, element_nbytes: int, raw: Raw
+) -> tuple[Ints, Ints, Bools]:
     """Return of each leaf its keys (bytes, mask, and where a chunk begins along each axis), and where chunks lie.
 
     Tells which of them are sound: keys are first elements of chunks, and the last one lies behind all chunks.
     """
-    rows, rank = len(data), template.rank
+    rows, rank = sides.shape
     keys = np.zeros((rows, count + 1, rank + 3), dtype=np.int64)
     child = np.zeros((rows, count), dtype=np.int64)
     sound = np.ones(rows, dtype=bool)
-    sides = np.array([*template.chunk_shape, template.element_nbytes])
+    sides = np.append(sides, np.full((rows, 1), element_nbytes), axis=1)
     for k in range(count + 1):
         at = head + k * each
         keys[:, k, :2] = np.ascontiguousarray(data[:, at : at + 8]).view("<u4")

@@ -38,16 +38,23 @@ class FileParts:
 def check_alike(files: Sequence[FileParts], paths: Sequence[str], labels: Sequence[str]) -> None:
     """Refuse files whose rows differ in shape or type; `labels` says what each is called."""
     first = files[0]
+    once = {number for number, _ in first.once}
     for other, path, label in zip(files[1:], paths[1:], labels[1:], strict=True):
         where = "" if label == repr(path) else f" in {label}"
-        for a, b in zip(first.fields, other.fields, strict=False):
-            if wrong := _difference(a, b, labels[0], where):
+        for number, (a, b) in enumerate(zip(first.fields, other.fields, strict=False)):
+            if a is not b and (wrong := _difference(a, b, labels[0], where, is_once=number in once)):
                 raise FieldLengthError(f"{path!r}: {wrong}", field=b.name, file=path)
         if len(other.fields) != len(first.fields) or other.entries != first.entries:
             raise FieldLengthError(f"{path!r}: its compound members are not those of {paths[0]!r}", file=path)
 
 
-def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str) -> str:
+_ONE_SHAPE = (
+    ". What is there once is of one shape and type in all of them: leave it out, and take it from memory, padded: "
+    "Values(...) has a value for each sample, or look it up in batch_transform= by SampleNumber()"
+)
+
+
+def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str, *, is_once: bool) -> str:
     """Say in what a field differs from that of the first file; nothing where it does not."""
     if (a.kind, a.dtype, a.unit, a.row_shape, a.cast) != (b.kind, b.dtype, b.unit, b.row_shape, b.cast):
         said, other = (
@@ -56,10 +63,13 @@ def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str) -> str:
         )
         return (
             f"field {b.name!r} has rows of {said}{where}, but {a.name!r} in {first} has rows of {other}; what is read "
-            f"as one must agree{_hint(a, b)}"
+            f"as one must agree{_ONE_SHAPE if is_once else _hint(a, b)}"
         )
     if (a.steps, a.at, a.pad) != (b.steps, b.at, b.pad):
-        return f"field {b.name!r} has another take= than {a.name!r} in {first}; what is read as one has one"
+        return (
+            f"field {b.name!r} takes other rows of a sample{where} than in {first}; what is read as one takes the same "
+            "(take=)"
+        )
     if a.normalise != b.normalise:
         return (
             f"field {b.name!r} is normalised otherwise than {a.name!r} in {first}; what is read as one has one "

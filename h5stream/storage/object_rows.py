@@ -8,17 +8,19 @@ their last chunk there are gaps, in which no sample has rows.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.storage.global_heap import DOUBTFUL, HeapValues
-from h5stream.storage.index import ChunkIndex
+from h5stream.storage.index import ChunkIndex, one_extent
 from h5stream.storage.layout import BLOCK_NBYTES, DECODED, DIRECT, HEAP, DatasetPart, Target
 from h5stream.storage.names import Names
+from h5stream.storage.parts import cut_extent
 from h5stream.storage.rowbox import ColumnPiece, column_pieces
 from h5stream.storage.source import ByteSource
 from h5stream.storage.templates import NOWHERE
@@ -81,67 +83,87 @@ def rows_of_each(members: Members, which: Ints, lying: Lying, describe: Callable
     """Return rows of things that differ in their first axis alone; `describe` opens one of them, with every check."""
     first, parts, begin = np.zeros(len(which), np.int64), list[DatasetPart](), 0
     owner, *columns = lying.chunks
+    stored, shapes = np.bincount(owner, minlength=len(which)), lying.shapes
+    ends = np.cumsum(stored)
     for kind in np.unique(lying.kind[lying.kind >= 0]).tolist():
-        some = np.flatnonzero(lying.kind == kind)
-        template, is_chunked = describe(int(which[some[0]])), _is_chunked(members, int(which[some[0]]), lying.path)
-        if template.access in (DIRECT, DECODED):
-            ours = lying.kind[owner] == kind
-            chunks: Chunks = (np.searchsorted(some, owner[ours]), *(each[ours] for each in columns))
-            side = template.chunk_index.chunk_shape[0] if is_chunked else max(1, int(lying.rows[some].max()))
-            lacking = _first_lacking(template, lying.rows[some], side, chunks[0])
-            if lacking is not None:  # the value that stands for what was never written is known of such a one alone
-                template = describe(int(which[some[lacking]]))
+        alike = np.flatnonzero(lying.kind == kind)
+        template = describe(int(which[alike[0]]))
+        cuts = [*_cuts(template, shapes, alike, lying)] if template.access in (DIRECT, DECODED) else []
+        lacking = (k for cut, some in cuts for k in some[stored[some] < cut.chunks_of(lying.rows[some])])
+        if (one := next(lacking, None)) is not None:
+            # The value that stands for what was never written is known of such a one alone.
+            template = describe(int(which[one]))
         if template.access not in (DIRECT, DECODED):  # each by itself, as libhdf5 reads them
             if members.file is not None:
                 raise UnlikeError(lying.path)
-            for k in some.tolist():
+            for k in alike.tolist():
                 first[k] = begin
                 parts.append(replace(describe(int(which[k])), row_start=begin))
                 begin += int(lying.rows[k])
             continue
-        chunks = (chunks[0], chunks[1], members.placed(chunks, which[some], lying.path), *chunks[3:])
-        names = Names.of(inside_of(members.names[k], lying.path) for k in which[some].tolist())
-        part, first[some] = _together(template, lying.rows[some], chunks, names, side=side, is_chunked=is_chunked)
-        first[some] += begin
-        parts.append(replace(part, row_start=begin, file=part.file if members.file is None else members.file))
-        begin += part.rows
+        for cut, some in cuts:
+            count = stored[some]
+            at = np.arange(count.sum()) + np.repeat(ends[some] - np.cumsum(count), count)
+            chunks: Chunks = (np.repeat(np.arange(len(some)), count), *(each[at] for each in columns))
+            chunks = (*chunks[:2], members.placed(chunks, which[some], lying.path), *chunks[3:])
+            names = Names.of(inside_of(members.names[k], lying.path) for k in which[some].tolist())
+            part, first[some] = _together(template, lying.rows[some], chunks, names, cut)
+            first[some] += begin
+            parts.append(replace(part, row_start=begin, file=part.file if members.file is None else members.file))
+            begin += part.rows
     return ObjectRows(parts=parts, first=first, counts=lying.rows)
 
 
-def _is_chunked(members: Members, k: int, path: str) -> bool:
-    with members.opened(k) as (file, name):
-        return file[inside_of(name, path)].chunks is not None
+class _Cut(NamedTuple):
+    """How some are cut into chunks, or into one each."""
+
+    shape: tuple[int, ...]
+    across: tuple[int, ...]  # chunks along each axis but the first
+    is_chunked: bool
+
+    def chunks_of(self, rows: Ints) -> Ints:
+        """Return how many chunks things of so many rows have."""
+        count: Ints = -(-rows // self.shape[0]) * math.prod(self.across)
+        return count
 
 
-def _first_lacking(template: DatasetPart, rows: Ints, side: int, owner: Ints) -> int | None:
-    """Return the first of which something was never written."""
-    wanted = -(-rows // side) * template.chunk_index.columns
-    lacking = np.flatnonzero(np.bincount(owner, minlength=len(rows)) < wanted)
-    return int(lacking[0]) if len(lacking) else None
+def _cuts(
+    template: DatasetPart, shapes: list[tuple[int, ...]], alike: Ints, lying: Lying
+) -> Iterator[tuple[_Cut, Ints]]:
+    """Yield those of one kind whose chunks have one shape."""
+    numbers, index = lying.table["shape"][alike], template.chunk_index
+    order = np.argsort(numbers, kind="stable")
+    found, low = np.unique(numbers[order], return_index=True)
+    for number, some in zip(found.tolist(), np.split(alike[order], low[1:]), strict=True):
+        shape = shapes[number]
+        if any(shape):
+            across = tuple(-(-n // side) for n, side in zip(template.shape[1:], shape[1:], strict=True))
+            yield _Cut(shape, across, is_chunked=True), some
+        else:
+            whole = max(1, int(lying.rows[some].max())), *index.chunk_shape[1:]
+            yield _Cut(whole, index.grid[1:], is_chunked=False), some
 
 
-def _together(
-    template: DatasetPart, rows: Ints, chunks: Chunks, names: Names, *, side: int, is_chunked: bool
-) -> tuple[DatasetPart, Ints]:
+def _together(template: DatasetPart, rows: Ints, chunks: Chunks, names: Names, cut: _Cut) -> tuple[DatasetPart, Ints]:
     """Put those of one kind one behind the other, as they lie in the file; gives where each begins, too."""
     owner, number, offset, nbytes, mask = chunks
-    index = template.chunk_index
+    side, columns = cut.shape[0], math.prod(cut.across)
     begins = np.full(len(rows), np.iinfo(np.int64).max)
     np.minimum.at(begins, owner, offset)
     by_offset = np.argsort(begins, kind="stable")
     rank = np.empty_like(by_offset)
     rank[by_offset] = np.arange(len(by_offset))
     edges = np.append(0, np.cumsum(-(-rows[by_offset] // side)))
-    if (number >= -(-rows[owner] // side) * index.columns).any():
+    if (number >= cut.chunks_of(rows)[owner]).any():
         raise ValueError(template.path)
-    if not is_chunked:
+    if not cut.is_chunked:
         nbytes = rows[owner] * (template.stored_element_nbytes * int(np.prod(template.shape[1:], dtype=object)))
-    number = edges[rank[owner]] * index.columns + number
+    number = edges[rank[owner]] * columns + number
     order = np.argsort(number, kind="stable")
     found = ChunkIndex(
-        shape=(int(edges[-1]) * side, *index.shape[1:]),
-        chunk_shape=(side, *index.chunk_shape[1:]),
-        grid=(int(edges[-1]), *index.grid[1:]),
+        shape=(int(edges[-1]) * side, *template.shape[1:]),
+        chunk_shape=cut.shape,
+        grid=(int(edges[-1]), *cut.across),
         numbers=number[order],
         offset=offset[order],
         nbytes=nbytes[order],
@@ -153,13 +175,53 @@ def _together(
         rows=found.shape[0],
         chunk_rows=side,
         index=found,
-        pieces=column_pieces(template.shape[1:], found.chunk_shape[1:], template.columns),
+        pieces=_pieces(template, found.chunk_shape),
         shape=found.shape,
         objects=names.taken(by_offset) if len(names) else names,
         object_edges=edges * side,
         object_rows=rows[by_offset],
     )
     return part, edges[:-1][rank] * side
+
+
+def _pieces(template: DatasetPart, chunk_shape: tuple[int, ...]) -> tuple[ColumnPiece, ...]:
+    """Return the chunks across a row that hold something asked for, in chunks of another shape than the template's."""
+    if chunk_shape[1:] == template.grid_shape[1:]:
+        return template.pieces
+    return column_pieces(template.shape[1:], chunk_shape[1:], template.columns)
+
+
+def part_alike(template: DatasetPart, lying: Lying, k: int) -> DatasetPart | None:
+    """Return one of many as a part of its own, by that of another of its kind; None where something was not written."""
+    owner, *columns = lying.chunks
+    number, offset, nbytes, mask = (each[slice(*np.searchsorted(owner, [k, k + 1]).tolist())] for each in columns)
+    side, shape = lying.shapes[lying.table["shape"][k]], (int(lying.rows[k]), *template.shape[1:])
+    if not len(number):
+        return None
+    if not any(side):
+        index = cut_extent(
+            one_extent(shape, offset=int(offset[0]), nbytes=int(nbytes[0])), template.stored_element_nbytes
+        )
+    else:
+        grid = tuple(-(-n // each) for n, each in zip(shape, side, strict=True))
+        index = ChunkIndex(
+            shape=shape,
+            chunk_shape=side,
+            grid=grid,
+            numbers=number,
+            offset=offset,
+            nbytes=nbytes,
+            filter_mask=mask.astype(np.uint32),
+        )
+        if len(number) < math.prod(grid):
+            return None
+    return replace(
+        template,
+        chunk_rows=index.chunk_shape[0],
+        index=index,
+        pieces=_pieces(template, index.chunk_shape),
+        shape=shape,
+    )
 
 
 class ObjectValues(HeapValues):

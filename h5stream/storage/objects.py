@@ -28,7 +28,7 @@ from h5stream.storage.joining import FileParts
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, Target
 from h5stream.storage.lookups import Key, LookedUp, counted, forget
 from h5stream.storage.names import Names
-from h5stream.storage.object_rows import bytes_of_each, row_of_each, rows_of_each
+from h5stream.storage.object_rows import bytes_of_each, part_alike, row_of_each, rows_of_each
 from h5stream.storage.parts import Files, OpenFile, open_hdf5
 from h5stream.storage.source import FilesIdentity
 from h5stream.storage.units import (
@@ -42,6 +42,7 @@ from h5stream.storage.units import (
     UnlikeError,
     asked_of,
     find,
+    from_bytes,
     inside_of,
 )
 from h5stream.storage.whereabouts import RawFile
@@ -238,9 +239,41 @@ def _columns(
     return columns, ragged
 
 
-def _path_in(name: str, part: DatasetPart, shape: SampleShape) -> str:
+def groups_alike(
+    opened: OpenFile, raw: RawFile, names: Sequence[str], first: FileParts, number: int, *, cuts: bool
+) -> Callable[[int, int], FileParts | None]:
+    """Return what describes a group by its number, the rows of its datasets from a row on, by one that was opened.
+
+    It returns None for a group of which anything is unlike, or not known: that is opened like any dataset.
+    """
+    members, columns = ObjectsOfFile(raw, names), list[Lying]()
+    members.first = number
+    simple = (part.index is not None and part.file == opened.number and part.lengths is None for part in first.parts)
+    with contextlib.suppress(UnlikeError, H5StreamError):
+        if all(simple) and not first.once and not any(part.along or not part.targets for part in first.parts):
+            columns = [Lying(_path_in(names[number], part, None), len(names)) for part in first.parts]
+            from_bytes(members, columns)
+    known = [column.known & (column.kind == column.kind[number]) for column in columns]
+    alike = np.logical_and.reduce(known) if columns else np.zeros(len(names), dtype=bool)
+
+    def of(k: int, row_start: int) -> FileParts | None:
+        rows = [int(column.rows[k]) for column in columns]
+        if not alike[k] or not min(rows) or (len(set(rows)) > 1 and not cuts):
+            return None
+        parts = list[DatasetPart]()
+        for part, column in zip(first.parts, columns, strict=True):
+            if (one := part_alike(part, column, k)) is None:
+                return None
+            path = inside_of(names[k], column.path)
+            parts.append(replace(one, path=path, rows=min(rows), row_start=row_start))
+        return replace(first, rows=min(rows), parts=tuple(parts))
+
+    return of
+
+
+def _path_in(name: str, part: DatasetPart, shape: SampleShape | None) -> str:
     """Return the path of a dataset inside of what is a sample, or beside it; elsewhere it is not like the others'."""
-    known = (one.beside for one in shape.fields if isinstance(one, Field) and one.beside)
+    known = (one.beside for one in (shape.fields if shape else ()) if isinstance(one, Field) and one.beside)
     if (found := next((path for path in known if inside_of(name, path) == part.path), None)) is not None:
         return found
     if name and part.path != name and not part.path.startswith(f"{name}/"):

@@ -36,7 +36,7 @@ from h5stream.storage.joining import FileParts, check_alike, with_like_strings, 
 from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout, SparseEntry
 from h5stream.storage.lookups import Key, LookedUp, aligned, counted, forget, shared
 from h5stream.storage.names import Names
-from h5stream.storage.objects import attributes_of, files_of, kept_or_anew, lacks, objects_of
+from h5stream.storage.objects import attributes_of, files_of, groups_alike, kept_or_anew, lacks, objects_of
 from h5stream.storage.parts import Files, OpenFile, open_hdf5
 from h5stream.storage.source import FilesIdentity
 from h5stream.storage.stores import is_address
@@ -172,32 +172,51 @@ def _with_places(asked: Asked, samples: SampleKind | None) -> Asked:
 
 
 def _one_by_one(asked: Asked, every: Files, samples: SampleKind | None, guard: Guard) -> _Parts:
-    """Open one file, or group, after the other and find the fields in it."""
+    """Open one file, or group, after the other and find the fields in it; groups stored alike by the first of them."""
     assert asked.shape is not None
     found, lacking = _Parts(asked.shape), None
     for number, path in enumerate(asked.paths):
         with open_hdf5(path) as file, contextlib.ExitStack() as linked:
-            opened = OpenFile(file, number, every, guard, linked)
-            for group, name in _groups(file, asked, samples, number, guard):
-                if lacking and lacks(file, group, found.shape, path, guard):
-                    found.left_out += 1
-                    continue
-                before, inside = counted(found.looked_up), found.shape.inside(group)
+            opened, alike = OpenFile(file, number, every, guard, linked), None
+            groups = [*_groups(file, asked, samples, number, guard)]
+            for k, (group, name) in enumerate(groups):
+                part = None if alike is None else alike(k, found.rows)
                 try:
-                    part = read_fields(opened, inside, group if samples else "", samples, found.rows, found.looked_up)
+                    part = part or _opened_group(opened, found, group, samples, lacking)
                 except FieldNotFoundError as error:
                     if not isinstance(samples, Objects) or samples.missing != "skip":
                         raise _of_each_group(error, samples) from None
                     lacking = lacking or error
                     found.left_out += 1
-                    forget(found.looked_up, before)
                     continue
                 if isinstance(samples, Sequences) and part.volume is None:
                     found.edges.append(edges_in(file, group, samples.of, part.rows, path, guard) + found.rows)
+                if alike is None and len(groups) - k > _FEW and not (isinstance(samples, Objects) or found.looked_up):
+                    raw = linked.enter_context(RawFile(file, guard))
+                    cuts = isinstance(samples, Sequences) and samples.lengths == "shortest"
+                    alike = groups_alike(opened, raw, [one for one, _ in groups], part, k, cuts=cuts)
                 found.add(part, number, name, f"group {group!r} of {path!r}" if samples and group else repr(path))
     if not found.files:
         raise FieldNotFoundError(f"each of {found.left_out:,} objects lacks a field: {lacking}", field="")
     return found
+
+
+_FEW = 8
+"""Groups that are opened one by one: looking at the headers of all takes as long as opening some."""
+
+
+def _opened_group(
+    opened: OpenFile, found: _Parts, group: str, samples: SampleKind | None, lacking: FieldNotFoundError | None
+) -> FileParts:
+    """Find the fields in a file, or in a group of it; `lacking` is the error of one that lacks a field."""
+    if lacking and lacks(opened.file, group, found.shape, opened.identity.path, opened.guard):
+        raise lacking
+    before, inside = counted(found.looked_up), found.shape.inside(group)
+    try:
+        return read_fields(opened, inside, group if samples else "", samples, found.rows, found.looked_up)
+    except FieldNotFoundError:
+        forget(found.looked_up, before)
+        raise
 
 
 def _together(asked: Asked, every: Files, samples: Objects, guard: Guard) -> _Parts | None:

@@ -294,7 +294,7 @@ def _read_index(asked: _Asked, reason: str, element_nbytes: int = 0) -> tuple[Ch
             file=identity.path,
             field=asked.name,
         )
-    return index if dataset.chunks else _cut_extent(index, element_nbytes), ""
+    return index if dataset.chunks else cut_extent(index, element_nbytes), ""
 
 
 def _described(asked: _Asked, index: ChunkIndex | None, reason: str) -> DatasetPart:
@@ -375,7 +375,7 @@ def _together(row_nbytes: int, rows: int) -> int:
     return max(1, min(READ_TOGETHER_NBYTES // max(1, row_nbytes), rows))
 
 
-def _cut_extent(index: ChunkIndex, element_nbytes: int) -> ChunkIndex:
+def cut_extent(index: ChunkIndex, element_nbytes: int) -> ChunkIndex:
     """Cut one contiguous extent into blocks of rows, so that it is read like chunks."""
     row_nbytes = element_nbytes * int(np.prod(index.shape[1:], dtype=object))
     rows = index.shape[0]

@@ -1,10 +1,10 @@
 """Headers of many objects that are alike: one is looked at, and the others are compared with it, byte by byte.
 
 The header of a first object is walked through, message by message. What comes of that is a template: its bytes, which
-of these are the same in all that are alike, and where the numbers lie that may differ: lengths along the axes, where
-data and a chunk index begin, values of attributes. The headers of others are read as bytes, many at once, and what
-equals the template needs nothing more: nothing of theirs is interpreted. What no template fits is asked of libhdf5, and
-so is some of what one does.
+of these are the same in all that are alike, and where the numbers lie that may differ: lengths along the axes, of
+the data and of a chunk, where data and a chunk index begin, values of attributes. The headers of others are read as
+bytes, many at once, and what equals the template needs nothing more: nothing of theirs is interpreted. What no template
+fits is asked of libhdf5, and so is some of what one does.
 
 # Guarantees: nothing is read but inside of the file, and a number is taken only from inside of what was read.
 
@@ -48,7 +48,7 @@ _READ_NBYTES, _ROOM_NBYTES = 1 << 20, 4 << 20
 _GAP_NBYTES = 4096
 """Bytes between two blocks that are read along."""
 _MOST_ELEMENTS = 1 << 60
-_MOST_CHUNK_NBYTES = 1 << 40
+MOST_CHUNK_NBYTES = 1 << 40
 
 _SPACE, _LINK_INFO, _TYPE, _OLD_FILL, _FILL, _LINK, _LAYOUT, _PIPELINE = 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x08, 0x0B
 _NIL, _GROUP_INFO, _ATTRIBUTE, _COMMENT, _OLD_TIME, _CONTINUATION = 0x00, 0x0A, 0x0C, 0x0D, 0x0E, 0x10
@@ -143,7 +143,7 @@ class Template:
     index: int = -1
     element_nbytes: int = 0
     filters: int = 0
-    chunk_shape: tuple[int, ...] = ()
+    sides: list[Place] = field(default_factory=list)  # of a chunk; those of another may be others
     messages: dict[int, bytes] = field(default_factory=dict)
     values: dict[bytes, Value | None] = field(default_factory=dict)
     has_other_attributes: bool = False
@@ -152,9 +152,9 @@ class Template:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """All that objects of one kind have in common."""
+        """All that objects of one kind have in common: how they are stored, but for the shape of chunks."""
         said = (self.messages.get(kind, b"") for kind in (_TYPE, _OLD_FILL, _FILL, _PIPELINE))
-        return self.layout, self.rank, self.chunk_shape, self.index, *said
+        return self.layout, self.rank, self.index, *said
 
 
 class UnknownError(Exception):
@@ -419,8 +419,6 @@ class _Walk:
             self._check(holds=found.rank > 0)
             found.layout = CHUNKED
             self._chunks(block, at, nbytes, version)
-            whole = math.prod(found.chunk_shape) * found.element_nbytes
-            self._check(holds=0 < whole <= _MOST_CHUNK_NBYTES)
 
     def _chunks(self, block: int, at: int, nbytes: int, version: int) -> None:
         """Note what is said of chunks and their index; edge chunks that are not filtered are left to libhdf5."""
@@ -434,9 +432,8 @@ class _Walk:
             found.index = self._number(block, after - 1, 1)
         self._check(holds=rank == found.rank + 1 and 1 <= width <= 8 and (version == 3) == (found.index == BTREE_1))
         # The bytes of an element stand behind the sides.
-        *sides, last = (self._number(block, sides_at + k * width, width) for k in range(rank))
-        self._check(holds=last == found.element_nbytes)
-        found.chunk_shape = tuple(sides)
+        self._check(holds=self._number(block, sides_at + found.rank * width, width) == found.element_nbytes)
+        found.sides = [self._varying(block, sides_at + k * width, width) for k in range(found.rank)]
         if found.index == SINGLE and found.filters:
             self._check(holds=flags == 2)
             found.nbytes = self._varying(block, after, self._long)

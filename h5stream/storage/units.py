@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -304,7 +305,7 @@ def find(members: Members, columns: Sequence[Column]) -> Ints:
                 if not all(column.agrees(row, file, name) for column in columns):
                     raise ValueError(name)
         return which
-    _from_bytes(members, columns)
+    from_bytes(members, columns)
     left = np.flatnonzero(~np.logical_and.reduce([column.known for column in columns], axis=0, initial=True))
     there = np.ones(count, dtype=bool)
     for k in left.tolist():
@@ -318,7 +319,7 @@ def find(members: Members, columns: Sequence[Column]) -> Ints:
     return which
 
 
-def _from_bytes(members: Members, columns: Sequence[Column]) -> None:
+def from_bytes(members: Members, columns: Sequence[Column]) -> None:
     """Take what headers say, and compare some of it with what libhdf5 says."""
     by_path: dict[str, list[Column]] = {}
     for column in columns:
@@ -375,9 +376,19 @@ class StoredAs(NamedTuple):
         return bool(self.kind[0] == h5py.h5d.CHUNKED)
 
     @property
+    def side(self) -> tuple[int, ...]:
+        """The shape of its chunks; zeros where there are none."""
+        return self.kind[-1] if self.is_chunked else (0,) * len(self.shape)
+
+    @property
+    def alike(self) -> Any:
+        """What others of its kind have too, whatever their chunks."""
+        return (self.kind[:-1] if self.is_chunked else self.kind), self.fill
+
+    @property
     def is_whole(self) -> bool:
         """Whether all of it was written."""
-        sides = zip(self.shape, self.kind[-1], strict=True) if self.is_chunked else ()
+        sides = zip(self.shape, self.side, strict=True) if self.is_chunked else ()
         return bool(len(self.chunks) == math.prod(-(-n // c) for n, c in sides))
 
     def differs(self, other: StoredAs) -> bool:
@@ -407,7 +418,7 @@ def asked_of(file: Any, name: str) -> StoredAs:
     if not shape:
         raise FieldLengthError(
             f"{path!r}: {name!r} is {'empty' if shape is None else 'a single value'}, and has no rows "
-            "that ragged= or lookup= could take",
+            "that ragged= or lookup= could take; numbers in memory are a field too, Values([f[name][()] for ...])",
             field=name,
             file=path,
         )
@@ -434,8 +445,10 @@ class Lying(Column):
 
     def __init__(self, path: str, count: int, like: StoredAs | None = None) -> None:
         super().__init__(path, count)
-        self.like, self.asked, self.table = like, 0, {"rows": np.zeros(count, dtype=np.int64), "kind": self.kind}
+        self.like, self.asked = like, 0
+        self.table = {"rows": np.zeros(count, dtype=np.int64), "kind": self.kind, "shape": np.zeros(count, np.int64)}
         self._pieces: list[Chunks] = [(np.zeros(0, np.int64),) * 5]
+        self._shapes: dict[tuple[int, ...], int] = {}  # of chunks, by their numbers
         self._numbers: dict[Any, int] = {}  # of kinds, by their headers, or by what libhdf5 says
         self._said: dict[int, Any] = {}  # what libhdf5 says of each
 
@@ -444,6 +457,11 @@ class Lying(Column):
         """The rows of each."""
         rows: Ints = self.table["rows"]
         return rows
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of chunks that there are, zeros for what has none; `table` has the number of that of each."""
+        return [*self._shapes]
 
     @property
     def chunks(self) -> Chunks:
@@ -459,10 +477,15 @@ class Lying(Column):
         dims = headers.dims[:, 0 if self.like else 1 :]
         usual = (headers.kind >= 0) & (headers.rank == headers.rank[members.first]) & (headers.rank > 0)
         usual &= (dims == dims[members.first]).all(axis=1)
+        if self.like:
+            usual &= (headers.chunk == headers.chunk[members.first]).all(axis=1)
         for kind in np.unique(headers.kind[usual]).tolist():
             some, chunks = _owned_chunks(members, headers, np.flatnonzero(usual & (headers.kind == kind)))
             self.known[some], self.rows[some] = True, headers.dims[some, 0]
             self.kind[some] = self._numbers.setdefault(headers.kinds[kind].kind, len(self._numbers))
+            shapes, of_each = np.unique(headers.chunk[some, : headers.kinds[kind].rank], axis=0, return_inverse=True)
+            numbers = [self._shapes.setdefault(one, len(self._shapes)) for one in map(tuple, shapes.tolist())]
+            self.table["shape"][some] = np.array(numbers, np.int64)[of_each.reshape(-1)]
             self._pieces.append(chunks)
 
     def ask(self, k: int, file: Any, name: str) -> None:
@@ -472,8 +495,9 @@ class Lying(Column):
         if self.like is not None:
             self.like.check(asked, name, file.filename)
         self.known[k], self.rows[k], self.asked = True, asked.shape[0], self.asked + 1
-        self.kind[k] = self._numbers.setdefault((asked.kind, asked.fill), len(self._numbers))
-        self._said.setdefault(int(self.kind[k]), (asked.kind, asked.fill))
+        self.kind[k] = self._numbers.setdefault(asked.alike, len(self._numbers))
+        self.table["shape"][k] = self._shapes.setdefault(asked.side, len(self._shapes))
+        self._said.setdefault(int(self.kind[k]), asked.alike)
         self._pieces.append((np.full(len(asked.chunks), k), *asked.chunks.T))
 
     def lack(self, k: int) -> bool:
@@ -490,11 +514,12 @@ class Lying(Column):
         owner, *columns = self.chunks
         ours = slice(*np.searchsorted(owner, [k, k + 1]).tolist())
         found = np.stack([each[ours] for each in columns], axis=1)
-        if asked.shape[0] != self.rows[k] or not np.array_equal(found, asked.chunks):
+        is_alike = asked.shape[0] == self.rows[k] and self._shapes.get(asked.side) == self.table["shape"][k]
+        if not is_alike or not np.array_equal(found, asked.chunks):
             return False
         if self.like is not None and self.like.differs(asked):
             return False
-        said = asked.kind, asked.fill
+        said = asked.alike
         if number not in self._said:  # the first of its kind
             other = self._numbers.setdefault(said, number)
             self._said[number] = self._said[other] = said
@@ -524,6 +549,7 @@ class Lying(Column):
         super().save(catalogue)
         catalogue.arrays |= {f"{self.path} {name}": values for name, values in zip(_KEPT, self.chunks, strict=True)}
         catalogue.arrays[f"{self.path} asked"] = np.array([self.asked])
+        catalogue.arrays[f"{self.path} shapes"] = np.array([len(self._shapes), *itertools.chain(*self._shapes)])
 
     def load(self, catalogue: Catalogue, count: int) -> None:
         """Take all; what it says of chunks has to fit the rows."""
@@ -538,6 +564,10 @@ class Lying(Column):
             raise ValueError(self.path)
         self.kind, self.known = self.table["kind"].astype(np.int64), np.ones(count, dtype=bool)
         if self.like is not None and (self.rows[self.kind >= 0] != self.like.shape[0]).any():
+            raise ValueError(self.path)
+        shapes = catalogue.arrays[f"{self.path} shapes"]
+        self._shapes = {tuple(one): k for k, one in enumerate(shapes[1:].reshape(int(shapes[0]), -1).tolist())}
+        if not 0 <= self.table["shape"].min() <= self.table["shape"].max() < len(self._shapes) == shapes[0]:
             raise ValueError(self.path)
         self.asked = int(catalogue.arrays[f"{self.path} asked"][0])
         self._pieces = [tuple(chunks)]  # type: ignore[list-item]

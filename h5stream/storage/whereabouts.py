@@ -99,13 +99,14 @@ class RawFile(contextlib.AbstractContextManager["RawFile"]):
     def inside(self, names: Sequence[str], path: str) -> Ints:
         """Return where the headers of objects lie that have one path inside of others, as for `addresses`."""
         found, steps = np.full(len(names), NOWHERE, dtype=np.int64), path.strip("/").split("/")
+        filename = self.file.filename
         for k, name in enumerate(names):
-            group = dataset_at(self.file, name, self.file.filename, "group")
+            group = dataset_at(self.file, name, filename, "group")
             for step in steps[:-1]:
                 if self._address(group, name, step) == NOWHERE:
                     break
                 name = f"{name}/{step}"
-                group = dataset_at(self.file, name, self.file.filename, "group")
+                group = dataset_at(self.file, name, filename, "group")
             else:
                 found[k] = self._address(group, name, steps[-1])
         return found

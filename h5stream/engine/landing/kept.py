@@ -250,10 +250,11 @@ def _named(layout: SampleLayout) -> Hashable:
     parts = [part for every in layout.datasets for part in every]
     if any(len(part.objects) or part.object_edges is not None for part in parts):
         return None
+    dtypes = [str(field.dtype) for field in layout.fields]
     return layout.files, tuple(
         (
             (part.file, part.path, part.rows, part.row_start, part.chunk_rows, str(part.columns)),
-            tuple((t.field, t.member, t.stacked, str(layout.fields[t.field].dtype)) for t in part.targets),
+            tuple((t.field, t.member, t.stacked, dtypes[t.field]) for t in part.targets),
         )
         for part in parts
     )

@@ -144,12 +144,19 @@ def _runs(part: DatasetPart, number: int, target: Target) -> Ints:
             for run, offset in enumerate(leaf.offsets):
                 begin, to = first * stored + offset, into * leaf.nbytes + run * leaf.run_nbytes
                 columns = (piece, begin, to, width, repeat, stored, unit, number)
-                found.append(np.stack(np.broadcast_arrays(*columns), axis=1))
-    return np.concatenate(found).astype(np.int64)
+                runs = np.empty((len(first), len(columns)), dtype=np.int64)
+                for column, each_run in enumerate(columns):
+                    runs[:, column] = each_run
+                found.append(runs)
+    return np.concatenate(found)
 
 
 def _cut(segments: Ints, most: int) -> Iterator[tuple[Ints, Ints, Ints]]:
     """Cut runs of elements into ones of at most so many; gives columns."""
+    if (segments[:, 2] <= most).all():
+        first, into, elements = segments.T
+        yield first, into, elements
+        return
     counts = -(-segments[:, 2] // most)
     first, into, elements = np.repeat(segments, counts, axis=0).T
     done = (np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)) * most

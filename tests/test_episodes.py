@@ -1,0 +1,157 @@
+"""Episodes of unlike lengths in chunks that h5py guessed, so that no two have chunks of one shape: beside h5py."""
+
+import os
+
+import h5py
+import numpy as np
+import pytest
+
+from h5stream import Field, H5Dataset, H5StreamLoader, Objects, Rows, Sequences, errors
+from h5stream.storage import field_reader, headers, whereabouts
+
+COUNT = 50
+NAMES = {"state": "obs/state", "reward": "reward", "done": "done"}
+MADE = {
+    "none": ("earliest", {"maxshape": True}),
+    "gzip": ("earliest", {"maxshape": True, "compression": "gzip", "shuffle": True}),
+    "checksums": ("earliest", {"maxshape": True, "fletcher32": True}),
+    "latest": ("latest", {}),
+    "latest-gzip": ("latest", {"compression": "gzip"}),
+    "latest-growing": ("latest", {"maxshape": True}),
+    "lzf": ("earliest", {"maxshape": True, "compression": "lzf"}),
+}
+
+
+@pytest.fixture(scope="module", params=MADE)
+def made(request, tmp_path_factory):
+    """Write the episodes; return their kind and their path."""
+    (libver, options), rng = MADE[request.param], np.random.default_rng(0)
+    path = tmp_path_factory.mktemp("episodes") / "a.h5"
+    lengths = np.append(400, rng.choice(np.arange(4, 390), COUNT - 1, replace=False)).tolist()
+    with h5py.File(path, "w", libver=libver) as file:
+        for k, rows in enumerate(lengths):
+            for name, values in [
+                ("obs/state", np.round(rng.random((rows, 17)) * 9)),
+                ("reward", rng.integers(0, 9, rows).astype(">f4")),
+                ("done", rng.random(rows) < 0.5),
+            ]:
+                grows = {"maxshape": (None, *values.shape[1:])} if options.get("maxshape") else {}
+                stored = {name: value for name, value in options.items() if name != "maxshape"}
+                file.create_dataset(f"episode_{k}/{name}", data=values, chunks=True, **grows, **stored)
+        shapes = {file[f"episode_{k}/obs/state"].chunks for k in range(COUNT)}
+    assert len(shapes) > COUNT // 2
+    os.utime(path, (1e9, 1e9))
+    return request.param, path
+
+
+@pytest.fixture
+def described(monkeypatch):
+    """Return the datasets that are opened with every check, by name."""
+    seen, part_of = [], field_reader.part_of
+
+    def noted(opened, place, name, *rest, **options):
+        seen.append(name)
+        return part_of(opened, place, name, *rest, **options)
+
+    monkeypatch.setattr(field_reader, "part_of", noted)
+    return seen
+
+
+def in_h5py(path):
+    """Return by field what each episode has, in h5py's order."""
+    with h5py.File(path) as file:
+        return {key: [file[k][name][()] for k in file] for key, name in NAMES.items()}
+
+
+def windows(every, length):
+    return np.concatenate([np.lib.stride_tricks.sliding_window_view(one, length, axis=0) for one in every])
+
+
+def test_as_objects_and_again_from_the_catalogue(made, described, monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(whereabouts, "MANY", 10)
+    kind, path = made
+    fields = {key: Field(name, ragged="list") for key, name in NAMES.items()}
+    expected = in_h5py(path)
+    for opening in range(2):
+        described.clear()
+        dataset = H5Dataset(path, fields, samples=Objects("episode_*"))
+        assert kind == "lzf" or len(described) <= 3 * len(NAMES)
+        batch = dataset[:]
+        for key, every in expected.items():
+            for ours, theirs in zip(batch[key], every, strict=True):
+                assert np.array_equal(ours, theirs), opening
+    with H5StreamLoader(dataset, 7, shuffle=True, seed=0) as loader:
+        rewards = [one.tolist() for batch in loader for one in batch["reward"]]
+    assert sorted(rewards) == sorted(one.tolist() for one in expected["reward"])
+
+
+@pytest.mark.parametrize("samples", [Sequences(4, of="episode_*"), Rows(of="episode_*")], ids=["sequences", "rows"])
+def test_as_segments(made, described, samples):
+    kind, path = made
+    dataset = H5Dataset(path, NAMES, samples=samples)
+    assert kind in ("lzf", "latest-growing") or len(described) <= 3 * len(NAMES)
+    batch, length = dataset[:], 4 if isinstance(samples, Sequences) else 1
+    for key, every in in_h5py(path).items():
+        expected = np.moveaxis(windows(every, length), -1, 1)
+        assert np.array_equal(batch[key], expected if length > 1 else expected[:, 0]), key
+    with H5StreamLoader(dataset, 50, shuffle=True, seed=0) as loader:
+        assert sum(float(batch["reward"].sum()) for batch in loader) == float(batch["reward"].sum())
+
+
+@pytest.fixture
+def odd(tmp_path):
+    """Episodes of which some are unlike: rows that were never written, no rows, a reward that is shorter."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for k in range(20):
+            options = {"maxshape": (None, 3), "chunks": (5 + k, 2), "fillvalue": 7.0}
+            file.create_dataset(f"{k:02}/x", data=np.full((30 + k, 3), k, "f4"), **options)
+            file[f"{k:02}/y"] = np.arange(30 + k)
+        file["03/x"].resize(90, axis=0)
+        del file["03/y"]
+        file["03/y"] = np.arange(90)
+        for name in "xy":
+            values = file[f"04/{name}"][:0]
+            del file[f"04/{name}"]
+            file.create_dataset(f"04/{name}", data=values, maxshape=(None, *values.shape[1:]), chunks=True)
+    return path
+
+
+def test_what_is_unlike_the_first_is_opened_like_any_other(odd):
+    with h5py.File(odd) as file:
+        x, y = ([file[k][name][()] for k in file] for name in "xy")
+    batch = H5Dataset(odd, ["x", "y"], samples=Rows(of="*"))[:]
+    assert np.array_equal(batch[0], np.concatenate(x))
+    assert np.array_equal(batch[1], np.concatenate(y))
+    fields = [Field("x", ragged="list"), Field("y", ragged="list")]
+    for ours, theirs in zip(H5Dataset(odd, fields, samples=Objects("*"))[:], (x, y), strict=True):
+        assert all(np.array_equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_fields_of_unlike_lengths_are_refused_or_cut(odd):
+    with h5py.File(odd, "a") as file:
+        del file["15/y"]
+        file["15/y"] = np.arange(12)
+    with pytest.raises(errors.FieldLengthError, match=r"'15/x' has 45, '15/y' has 12"):
+        H5Dataset(odd, ["x", "y"], samples=Sequences(3, of="*"))
+    samples = Sequences(3, of="*", lengths="shortest")
+    x, y = H5Dataset(odd, ["x", "y"], samples=samples)[:]
+    ours = (x[:, 0, 0] == 15).nonzero()
+    assert y[ours.reshape(-1), 0].tolist() == [*range(10)]
+
+
+@pytest.mark.parametrize("samples", [Objects("*"), Rows(of="*")], ids=["objects", "rows"])
+def test_a_shape_of_chunks_that_cannot_be_is_not_taken(odd, samples, monkeypatch):
+    before = H5Dataset(odd, [Field("x", ragged="list" if isinstance(samples, Objects) else None)], samples=samples)[:]
+    take = headers._take
+
+    def without_some(found, template, kinds, some, addresses, raw, wanted):
+        fits = take(found, template, kinds, some, addresses, raw, wanted)
+        found.chunk[some[1::3], :1] += 1  # as a damaged byte would
+        return fits
+
+    monkeypatch.setattr(headers, "_take", without_some)
+    after = H5Dataset(odd, [Field("x", ragged="list" if isinstance(samples, Objects) else None)], samples=samples)[:]
+    for one, other in zip(before, after, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
