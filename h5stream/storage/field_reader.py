@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from h5stream.errors import CorruptChunkError, FieldLengthError, FieldNotFoundError, H5StreamError, OptionError
 from h5stream.samples.columns import Given, Padding, Values
 from h5stream.samples.kinds import Objects, Rows, Sequences
-from h5stream.samples.ragged import DENSE, Ragged, changed
+from h5stream.samples.ragged import DENSE, STACKED, Ragged, changed
 from h5stream.samples.segments import Bounds, Said, Stretches, names_of
 from h5stream.samples.space import Along, Steps, steps_of
 from h5stream.samples.table import Table
@@ -42,8 +42,8 @@ from h5stream.storage.lookups import Key, LookedUp
 from h5stream.storage.names import Names
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.object_rows import bytes_of_each, rows_of_each
-from h5stream.storage.parts import VARIABLE_LENGTH, OpenFile, Place, part_of
-from h5stream.storage.rowbox import selected_shape
+from h5stream.storage.parts import OpenFile, Place, part_of
+from h5stream.storage.rowbox import ColumnPiece, selected_shape
 from h5stream.storage.templates import NOWHERE
 from h5stream.storage.units import EachBytes, Lying, ObjectsOfFile, find
 from h5stream.storage.whereabouts import RawFile
@@ -82,6 +82,8 @@ class _Found:
     named: dict[str, int] = field(default_factory=dict)
     # ragged fields, what datasets say of their rows, and where those of this part begin
     stretches: list[tuple[LookedUp, Stretches, list[Any], int]] = field(default_factory=list)
+    # a dataset that says which rows samples have: its file, the path of that, and its name
+    said_in: tuple[Any, str, str] | None = None
     # datasets of which samples take rows of their own, once for all fields that they fill
     read: dict[Any, tuple[Place, Field, tuple[Along, ...], list[Target]]] = field(default_factory=dict)
     parts: list[DatasetPart] = field(default_factory=list)  # objects that are bytes
@@ -126,7 +128,7 @@ def read_fields(
     entries = tuple(_add(found, place, one) for place, one in enumerate(shape.fields))
     rows = _rows(found, shape)
     for known, said, values, first in found.stretches:
-        known.add_stretches(said, values, rows, first, found.path)
+        known.add_stretches(said, values, _places(found, rows), first, found.path)
     parts = [*(_part(found, *each, start=row_start) for each in found.read.values()), *found.parts]
     if found.cuts:
         parts = [replace(part, rows=rows) for part in parts]
@@ -166,20 +168,27 @@ def _rows(found: _Found, shape: SampleShape) -> int:
     return min(lengths.values())
 
 
+def _places(found: _Found, rows: int) -> int:
+    """Return how many there are that rows may be said of: rows, or places along the axis that samples lie along."""
+    elements = found.extents.volume.elements if found.extents else {}
+    return elements[0][0] if len(elements) == 1 else rows
+
+
 def _rows_alone(found: _Found, rows: int) -> Iterator[DatasetPart]:
     """Yield what says which rows samples have as a dataset of no field, where nothing else has a row a sample."""
     bearer = min(found.bearers, key=lambda one: one[0])[1] if found.bearers else None
-    if found.stretches:
-        name = names_of(found.stretches[0][1])[0]
-        thing = find_dataset(found.opened.file, name, found.path, found.opened.guard)
-        bearer = part_of(found.opened, found.opened.place(thing.dataset, thing.path), thing.path)
+    if found.said_in is not None:
+        file, path, name = found.said_in
+        thing = find_dataset(file, name, path, found.opened.guard)
+        place = found.opened.place(thing.dataset, thing.path, path if path != found.path else "")
+        bearer = part_of(found.opened, place, thing.path)
     elif bearer is None and found.are_objects:  # single values alone
         why, here = "nothing is read of it", found.opened.number
         bearer = DatasetPart(
             file=here, path="", rows=1, row_start=0, access=DIRECT, reason=why, chunk_rows=1, shape=(1,)
         )
     if bearer is not None:
-        yield replace(bearer, row_start=found.row_start, rows=rows, pieces=(), targets=(), heap=None)
+        yield replace(bearer, row_start=found.row_start, rows=rows, pieces=(), targets=(), heap=None, along=())
 
 
 # --- entries: what the user asked for, by what it is
@@ -189,7 +198,7 @@ def _add(found: _Found, place: int, asked: Field | Given) -> Any:
     """Add what one entry of a sample holds; return the number of its field, or a dict of numbers."""
     if not isinstance(asked, Field):
         return _add_column(found, asked)
-    group = None if asked.is_looked_up else _group_named(found, asked.name)
+    group = _group_named(found, asked)
     if is_matrix(group):
         return _add_matrix(found, place, asked, group)
     if (categories := categories_of(group)) is not None:
@@ -246,13 +255,23 @@ def _add_arrays(found: _Found, place: int, asked: Field) -> Any:
         )
     entry = _add(found, place, changed(asked, ragged=None))
     if not isinstance(entry, int) or found.fields[entry].kind != "array" or any(n == entry for n, _ in found.once):
-        why = "takes numbers along axes, and no compounds, strings or single values; name a member, or leave it out"
-        raise refusal(found.path, asked.name, f": field {asked.name!r}: ragged='arrays' {why}")
-    shape = np.array(found.fields[entry].row_shape, dtype=np.int64)
-    number = found.add(name=f"shape of {asked.name}", kind="array", dtype=shape.dtype, row_shape=shape.shape)
+        raise _no_array(found, asked)
+    shape, number = np.array(found.fields[entry].row_shape, dtype=np.int64), len(found.fields)
+    found.fields.append(_shape_of(found.fields[entry]))
     found.fields[entry] = replace(found.fields[entry], shapes=number)
     found.once.append((number, shape))
     return entry
+
+
+def _shape_of(one: FieldLayout) -> FieldLayout:
+    """Return the field that says which shape a sample has of a field of which each has its own."""
+    axes = (len(one.row_shape),)
+    return FieldLayout(name=f"shape of {one.name}", kind="array", dtype=np.dtype(np.int64), row_shape=axes)
+
+
+def _no_array(found: _Found, asked: Field) -> H5StreamError:
+    why = "takes numbers along axes, and no compounds, strings or single values; name a member, or leave it out"
+    return refusal(found.path, asked.name, f": field {asked.name!r}: ragged='arrays' {why}")
 
 
 def _add_column(found: _Found, given: Given) -> int:
@@ -299,15 +318,13 @@ def _add_matrix(found: _Found, place: int, asked: Field, group: Any) -> SparseEn
         )
     if why:
         raise refusal(found.path, asked.name, f": {asked.name!r} is a sparse matrix, {why}")
-    _, width = shape_of(group, name, found.path)
+    width = shape_of(group, name, found.path)[1]
     places = columns_wanted(asked, width) if form == DENSE else None
-    said = Bounds(f"{name}/indptr")
-    values = changed(
-        Field(f"{name}/data", lookup=said, dtype=asked.dtype), ragged=changed(Ragged(form or "packed"), places=places)
-    )
-    number = _add_looked_up(found, (place, "data"), values)
-    indices = changed(Field(f"{name}/indices", lookup=said), ragged=changed(Ragged(), width=width))
-    columns = _add_looked_up(found, (place, "indices"), indices)
+    plain = changed(asked, columns=None, normalise=None)
+    values = changed(plain, name=f"{name}/data", ragged=changed(Ragged(form or "packed"), places=places))
+    number = _add_looked_up(found, (place, "data"), values, f"{name}/indptr")
+    indices = changed(plain, name=f"{name}/indices", dtype=None, ragged=changed(Ragged(), width=width))
+    columns = _add_looked_up(found, (place, "indices"), indices, f"{name}/indptr")
     found.fields[number] = replace(found.fields[number], name=asked.name)
     if found.fields[columns].dtype.kind not in "iu" or not isinstance(number, int):
         why = f"whose columns are {found.fields[columns].dtype}, and not whole numbers"
@@ -318,20 +335,33 @@ def _add_matrix(found: _Found, place: int, asked: Field, group: Any) -> SparseEn
 # --- what is looked up: rows of a dataset, of values of variable length, of objects
 
 
-def _add_looked_up(found: _Found, key: Key, asked: Field) -> Any:
-    """Add a field that is looked up: its dataset, here or in the files that it names, and the rows wanted of it."""
-    known = _known(found, key, asked, given=None if isinstance(asked.lookup, (str, Stretches)) else asked.lookup)
-    first = 0 if asked.file else known.rows
+def _add_looked_up(found: _Found, key: Key, asked: Field, indptr: str = "") -> Any:
+    """Add a field that is looked up: its dataset, here or in the files that it names, and the rows wanted of it.
+
+    Of a sparse matrix `indptr` says beside the dataset which values each row has; `asked` may look rows up, or not.
+    """
+    said = asked.lookup
+    known = _known(found, key, asked, given=None if said is None or isinstance(said, (str, Stretches)) else said)
     layouts = known.layouts
-    if not asked.file or not known.parts:
+    before = 0 if asked.file else sum(map(len, known.tables)) if indptr else known.rows
+    if asked.ragged is not None and not (indptr or asked.decode or isinstance(said, Stretches)):
+        raise not_ragged(asked.name)
+    if not asked.file or said is None or not known.parts:
         for file, path in _sources(found, asked):
+            first = known.rows
             layouts = _add_part(found, known, asked, file, path)
+            if indptr:
+                edges = np.asarray(once_of(file, indptr, path, found.opened.guard))
+                known.add_stretches(Bounds(indptr), [edges], len(edges) - 1, first, path)
+                if said is None:
+                    found.lengths[asked.name], found.said_in = len(edges) - 1, found.said_in or (file, path, indptr)
     found.fields += layouts
-    if isinstance(asked.lookup, str):
-        known.add_table(_once(found, asked.lookup), first, found.path)
-    elif isinstance(asked.lookup, Stretches):
-        numbers = [_once(found, name) for name in names_of(asked.lookup)]
-        found.stretches.append((known, asked.lookup, numbers, first))
+    if isinstance(said, str):
+        known.add_chosen(_once(found, said), before, found.path)
+    elif isinstance(said, Stretches):
+        names = names_of(said)
+        found.stretches.append((known, said, [_once(found, name) for name in names], before))
+        found.said_in = found.said_in or (found.opened.file, found.path, names[0])
     return known.entry
 
 
@@ -344,10 +374,6 @@ def _add_ragged(found: _Found, place: int, asked: Field) -> Any:
         raise not_ragged(asked.name)
     found.fields += _add_part(found, known, asked, found.opened.file, found.path, thing)
     part = known.parts[-1]
-    is_variable = part.heap is not None or VARIABLE_LENGTH in part.reason
-    if found.are_objects and is_variable:
-        why = "which ragged= cannot take of whole objects; without it each sample is a list"
-        raise refusal(found.path, asked.name, f": {part.path!r} holds values of variable length, {why}")
     if found.are_objects:
         known.add_rows(np.array([part.row_start]), np.array([part.rows]))
         found.bearers.append((1, part))
@@ -380,8 +406,9 @@ def _add_objects(found: _Found, key: Key, asked: Field) -> Any:
     if isinstance(names, str):
         values = _once(found, names).reshape(-1)
         names = [one.decode() if isinstance(one, bytes) else str(one) for one in values.tolist()]
-        found.lengths[asked.lookup] = len(names)
-    elif known.tables:
+        if found.extents is None:
+            found.lengths[asked.lookup] = len(names)
+    elif known.tables or known.chosen:
         found.fields += known.layouts
         return known.entry
     unknown = [name for name in dict.fromkeys(names) if name not in known.objects]
@@ -396,8 +423,8 @@ def _add_objects(found: _Found, key: Key, asked: Field) -> Any:
     found.fields += known.layouts
     found.bearers.append((1, known.parts[0]))
     rows = np.array([known.objects[name] for name in names], dtype=np.int64).reshape(-1, 2)
-    if asked.decode:  # an image is one row, whatever bytes it has
-        known.tables.append(rows[:, 0])
+    if asked.decode or asked.has_own_shape:  # is one row, whatever there is of it
+        known.chosen.append(rows[:, 0])
     else:
         known.add_rows(*rows.T)
     found.named = found.named or {known.name: len(names)}
@@ -425,12 +452,39 @@ def _add_some(found: _Found, known: LookedUp, asked: Field, file: Any, path: str
             number = found.opened.files.number_of(path) if asked.file else found.opened.number
             known.parts.append(_bytes(found, members, number, new.targets, first))
             known.objects |= {name: (first + row, 1) for row, name in enumerate(named)}
+        elif asked.has_own_shape:
+            for name, inside in zip(named, members.names, strict=True):
+                known.objects[name] = _add_array(found, known, asked, file, path, inside), 1
         elif named:
             lying = Lying("", len(named))
             rows = rows_of_each(members, find(members, [lying]), lying, describe)
             begins = zip(*(each.tolist() for each in known.add_objects(rows)), strict=True)
             known.objects |= dict(zip(named, begins, strict=True))
     return [name for name, address in zip(names, addresses.tolist(), strict=True) if address == NOWHERE]
+
+
+def _add_array(found: _Found, known: LookedUp, asked: Field, file: Any, path: str, name: str) -> int:
+    """Add an object of a shape of its own as a row of what is looked up; return its number."""
+    thing, plain = _thing(found, file, name, path), changed(asked, ragged=None)
+    try:
+        along, shape = Extents.of(Objects("*")).take(thing.dataset.shape, plain)
+    except (OptionError, FieldLengthError) as error:
+        raise with_names(error, path, name) from None
+    new = _described(found, _Taken(plain, thing, (1,) * len(shape)))
+    if not isinstance(new.entry, int) or new.layouts[0].kind != "array":
+        raise _no_array(found, asked)
+    if known.shapes and len(shape) != len(known.shapes[0]):
+        why = f": {name!r} has {len(shape)} axes, and another object {len(known.shapes[0])}; ragged='arrays' takes "
+        raise refusal(path, asked.name, f"{why}arrays of as many axes, of any length each", FieldLengthError)
+    known.check_alike([replace(new.layouts[0], shapes=new.entry + 1), _shape_of(new.layouts[0])], path)
+    known.entry = new.entry
+    where = found.opened.place(thing.dataset, thing.path, asked.file and path)
+    part = part_of(found.opened, where, name, None, along, new.targets, row_start=known.rows)
+    elements = int(np.prod(part.shape, dtype=object))
+    whole = ColumnPiece(number=0, row_elements=elements, segments=np.array([[0, 0, elements]]))
+    known.parts.append(replace(part, rows=1, chunk_rows=1, pieces=(whole,)))
+    known.shapes.append(shape)
+    return len(known.shapes) - 1
 
 
 def _unknown(asked: Field, unknown: list[str], count: int, file: Any, path: str) -> H5StreamError:
@@ -502,13 +556,16 @@ def _thing(found: _Found, file: Any, name: str, path: str) -> Thing:
     return thing
 
 
-def _group_named(found: _Found, name: str) -> Any:
-    """Return the group that a name leads to in this file; None for anything else."""
-    name, opened = name.strip("/"), found.opened
+def _group_named(found: _Found, asked: Field) -> Any:
+    """Return the group that a name leads to in its file; None for anything else."""
+    name, guard = asked.name.strip("/"), found.opened.guard
+    if not name or asked.names_objects or isinstance(asked.lookup, Stretches):
+        return None
+    file, path = next(_sources(found, asked))
     with contextlib.suppress(*DAMAGE):
         # Asked for its kind alone (`get(getclass=True)`), a damaged object crashes libhdf5, which opening refuses.
-        if name and isinstance(group := opened.file[name], h5py.Group):
-            opened.guard.check_links(opened.file, name, found.path)
+        if isinstance(group := file[name], h5py.Group):
+            guard.check_links(file, name, path)
             return group
     return None
 
@@ -618,7 +675,8 @@ def _layout(found: _Found, taken: _Taken, dtype: np.dtype[Any]) -> tuple[FieldLa
     dtype, stored = (dtype, elements.plain_dtype(dataset.dtype)) if items is None else (items, items)
     base, inner_shape = dtype.subdtype or (dtype, ())
     kind = {"O": "object", "S": "bytes"}.get(base.kind, "array")
-    kind = "ragged" if is_ragged and base.kind not in "OSV" else kind
+    are_lists = is_ragged and asked.ragged is not None and asked.ragged.form in ("list", STACKED)
+    kind = "ragged" if is_ragged and base.kind != "V" and (are_lists or base.kind not in "OS") else kind
     why = _why_refused(asked, dtype, kind, member, taken.steps is None)
     if found.extents is not None and kind not in ("array", "ragged") and asked.lookup is None:
         why = why or "samples that are parts of volumes are of numbers"
@@ -627,7 +685,7 @@ def _layout(found: _Found, taken: _Taken, dtype: np.dtype[Any]) -> tuple[FieldLa
     layout = FieldLayout(
         name=name,
         kind=kind,
-        dtype=np.dtype(object) if kind == "object" else elements.held_dtype(base),
+        dtype=np.dtype(object) if base.kind == "O" else elements.held_dtype(base),
         row_shape=(*taken.shape, *inner_shape),
         steps=taken.steps,
         at=asked.take.at,
@@ -635,9 +693,9 @@ def _layout(found: _Found, taken: _Taken, dtype: np.dtype[Any]) -> tuple[FieldLa
         cast=asked.dtype,
         ragged=asked.ragged,
         unit=_unit(base),
-        cut_at_nul=kind == "bytes" and elements.ends_at_nul(dataset.id.get_type(), member),
+        cut_at_nul=base.kind == "S" and elements.ends_at_nul(dataset.id.get_type(), member),
     )
-    return layout, elements.leaf_of(stored, member, asked.members) if kind != "object" else None
+    return layout, elements.leaf_of(stored, member, asked.members) if base.kind != "O" else None
 
 
 def _why_refused(asked: Field, dtype: np.dtype[Any], kind: str, member: tuple[str, ...], is_one: bool) -> str:
@@ -646,13 +704,15 @@ def _why_refused(asked: Field, dtype: np.dtype[Any], kind: str, member: tuple[st
         return why
     if dtype.subdtype is not None and dtype.subdtype[0].fields is not None:
         return "an array of compounds inside a compound has no tensor form"
-    if kind == "object" and member:
+    if dtype.kind == "O" and member:
         return "a member of variable length, which only whole datasets may have"
     if kind in ("object", "ragged") and not is_one:
         return "values of variable length make no tensor of several rows; leave it out, or store it with a fixed length"
     if asked.ragged is not None and asked.ragged.form == DENSE and asked.ragged.places is None:
         return "ragged='dense' is for sparse matrices, groups of data, indices and indptr"
-    return "ragged rows are of numbers" if asked.ragged is not None and kind != "ragged" else ""
+    if asked.ragged is None or kind == "ragged":
+        return ""
+    return "ragged rows are of numbers, or with ragged='list' of texts"
 
 
 def _bytes_of_image(found: _Found, taken: _Taken, dtype: np.dtype[Any]) -> elements.Leaf | None:

@@ -166,7 +166,7 @@ class Field:
     file : path, pattern or several, optional, keyword-only
         The files that the dataset is in, where these are others: as many as there are of the source, or any number
         with `lookup`.
-    lookup : str, array of int, Bounds, Lengths, Between or sequence of str, optional, keyword-only
+    lookup : str, array of int, Bounds, Lengths, Between, sequence of str or function, optional, keyword-only
         Looks the field up: sample ``k`` gets row ``lookup[k]`` of the dataset, which may have any number of rows. An
         array, or the name of a dataset beside the other fields. Row numbers count through all of `file`; without it
         an array's count through all of the source, and a dataset's from 0 in each file or group. ``Bounds("offsets")``,
@@ -296,7 +296,7 @@ class Field:
         if self.names_objects:
             return ragged if isinstance(ragged, Ragged) else Ragged(ragged or STACKED)
         if self.lookup is None or not isinstance(self.lookup, Stretches):
-            if ragged is not None and self.lookup is not None:
+            if self.lookup is not None and getattr(ragged, "crop", None):
                 raise not_ragged(self.name)
             return ragged if ragged is None or isinstance(ragged, Ragged) else Ragged(ragged)
         return ragged if isinstance(ragged, Ragged) else Ragged(ragged or "packed")
@@ -360,6 +360,13 @@ def columns_wanted(field: Field, width: int) -> NDArray[np.int32]:
 def _lookup(name: str, given: Any) -> Any:
     """Check what says which row, which rows or which object each sample has."""
     is_named = given is not None and "{}" in name
+    if callable(given):
+        if is_named:
+            raise OptionError(
+                f"Field({name!r}): a function as lookup= gives rows of one dataset, and the {{}} in the name is for "
+                "names of whole objects, which are a list or a dataset"
+            )
+        return given
     if given is None or isinstance(given, (str, Stretches)):
         if is_named and isinstance(given, Stretches):
             raise OptionError(
@@ -588,7 +595,7 @@ _RAGGED = ("ragged=", "Ragged(crop=)", "Ragged(pad_value=)")
 _PLACED = ("Take(steps=)", "Take(at=)", "Take(axis=)", "Take(scale=)", "Take(pad=)")
 
 _TAKEN: dict[str, tuple[str, tuple[str, ...]]] = {
-    "sparse": ("rows of a sparse matrix", (*_COMMON, "columns=", "ragged=")),
+    "sparse": ("rows of a sparse matrix", (*_COMMON, "columns=", "ragged=", "file=", "lookup=")),
     "values": ("values of variable length with ragged=", (*_COMMON, *_RAGGED)),
     "images": ("encoded images", ("normalise=", "decode=", "ragged=", "file=", "lookup=")),
     "objects": ("whole objects with ragged=", (*_COMMON, "columns=", "members=", *_RAGGED)),
@@ -615,9 +622,9 @@ _CLASHES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ),
     (
         ARRAYS,
-        ("lookup=", "take='all'", "Ragged(crop=)", "a part of an axis", *_PLACED),
+        ("lookup= of rows", "take='all'", "Ragged(crop=)", "a part of an axis", *_PLACED),
         "Field({0.name!r}, ragged='arrays') takes whole arrays, or one place of some axes, columns=(0, ...), without "
-        "lookup=, a crop and take=",
+        "lookup= of rows, a crop and take=",
     ),
 )
 """An option, those that do not go with it, and the words in which that is said."""
@@ -641,6 +648,7 @@ def given_to(field: Field) -> set[str]:
         **{f"Take({name}=)": getattr(take, name) for name in _TOOK},
         "file=": field.file,
         "lookup=": field.lookup,
+        "lookup= of rows": field.lookup is not None and not field.names_objects,
         "ragged=": ragged,
         ARRAYS: field.has_own_shape,
         "Ragged(crop=)": ragged and ragged.crop,
@@ -654,7 +662,7 @@ def given_to(field: Field) -> set[str]:
 def check_options(kind: str, field: Field, samples: Any, path: str) -> None:
     """Refuse options that a kind of field does not take, and samples of several rows of what is one row."""
     what, taken = _TAKEN[kind]
-    wrong = sorted(given_to(field) - {*taken, ARRAYS, "a part of an axis"})
+    wrong = sorted(given_to(field) - {*taken, ARRAYS, "a part of an axis", "lookup= of rows"})
     if wrong:
         raise OptionError(
             f"{path!r}: field {field.name!r}: {', '.join(wrong)} is not for {what}, which take{'s' * (kind == 'once')} "
