@@ -322,7 +322,7 @@ class Field:
         return self.name == "." or self.name.startswith(".:")
 
     def inside(self, group: str) -> Field:
-        """Look the name up in a group, unless it begins with a slash.
+        """Look the name up in a group, unless it begins with a slash, and what `lookup` names as well.
 
         Parameters
         ----------
@@ -334,15 +334,16 @@ class Field:
         Field
             The field with its full path; this one where there is nothing to look up.
         """
-        if self._file or self.file or not group or self.name.startswith("/") or self.names_objects:
+        if not group:
             return self
+        stays = self._file or self.file or self.name.startswith("/") or self.names_objects
         lookup = self.lookup
         if isinstance(lookup, str) and not lookup.startswith("/"):
             lookup = f"{group}/{lookup}"
         elif isinstance(lookup, Stretches):
             lookup = inside(lookup, group)
-        name = f"{group}{self.name[1:]}" if self.is_itself else f"{group}/{self.name}"
-        is_here = bool(self.length) and not self.length.startswith("/")
+        inner = f"{group}{self.name[1:]}" if self.is_itself else f"{group}/{self.name}"
+        name, is_here = self.name if stays else inner, bool(self.length) and not (stays or self.length.startswith("/"))
         return changed(self, name=name, lookup=lookup, length=f"{group}/{self.length}" if is_here else self.length)
 
 

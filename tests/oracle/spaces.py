@@ -170,14 +170,14 @@ def row_count(model: Any, part: Part, axis: int) -> int:
             shape = there.at(name.partition(":")[0]).shape
             if len(shape) > abs(axis) or axis < 0:
                 found.append(shape[axis])
-    return min(found or lookups)
+    return min(found or lookups or [0])
 
 
 def looked_up_rows(part: Part, options: dict[str, Any]) -> list[int]:
     """Return how many samples a part has where fields are looked up alone: as many as name a row, or an object."""
     rows = options.get("rows", options.get("names"))
-    if isinstance(rows, list):
-        return [len(rows)]
+    if isinstance(rows, list) or is_call(rows, "Spread"):
+        return [len(rows)] if isinstance(rows, list) else []
     name = rows if isinstance(rows, str) else rows["args"][0]
     return [len(part.read(name)) - is_call(rows, "Bounds")]
 
