@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from h5stream.storage.discovery import (
     find_dataset,
     is_attribute,
     is_matrix,
+    is_there,
     once_of,
     refusal,
     shape_of,
@@ -33,19 +35,19 @@ from h5stream.storage.discovery import (
 )
 from h5stream.storage.elements import as_samples_have_it
 from h5stream.storage.extents import Extents, SampleKind, with_names
-from h5stream.storage.fields import Field, SampleShape, check_options, columns_wanted, not_ragged
+from h5stream.storage.fields import Field, SampleShape, Take, check_options, columns_wanted, not_ragged
 from h5stream.storage.handles import DAMAGE
 from h5stream.storage.images import Images
 from h5stream.storage.joining import FileParts
-from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SparseEntry, Target
+from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SparseEntry, Target
 from h5stream.storage.lookups import Key, LookedUp
 from h5stream.storage.names import Names
 from h5stream.storage.nearest import did_you_mean
-from h5stream.storage.object_rows import bytes_of_each, rows_of_each
+from h5stream.storage.object_rows import bytes_of_each, row_of_each, rows_of_each
 from h5stream.storage.parts import OpenFile, Place, part_of
 from h5stream.storage.rowbox import ColumnPiece, selected_shape
 from h5stream.storage.templates import NOWHERE
-from h5stream.storage.units import EachBytes, Lying, ObjectsOfFile, find
+from h5stream.storage.units import EachBytes, Lying, ObjectsOfFile, UnlikeError, asked_of, find, inside_of
 from h5stream.storage.whereabouts import RawFile
 
 
@@ -82,6 +84,8 @@ class _Found:
     named: dict[str, int] = field(default_factory=dict)
     # ragged fields, what datasets say of their rows, and where those of this part begin
     stretches: list[tuple[LookedUp, Stretches, list[Any], int]] = field(default_factory=list)
+    # of the first field whose rows are objects with numbers in their names: its name, and these
+    numbers: tuple[str, list[int]] | None = None
     # a dataset that says which rows samples have: its file, the path of that, and its name
     said_in: tuple[Any, str, str] | None = None
     # datasets of which samples take rows of their own, once for all fields that they fill
@@ -207,6 +211,8 @@ def _add(found: _Found, place: int, asked: Field | Given) -> Any:
         return entry
     if asked.lookup is not None:
         return (_add_objects if asked.names_objects else _add_looked_up)(found, (place, ""), asked)
+    if asked.is_numbered and not is_there(found.opened.file, asked.name, found.path):
+        return _add_numbered(found, place, asked)
     if asked.decode and found.are_objects:
         return _add_bytes_of_object(found, asked)
     if asked.has_own_shape:
@@ -242,6 +248,98 @@ def _add_rows(found: _Found, asked: Field) -> Any:
     key = (where.number, thing.path, columns, taken.steps, at, asked.take.pad, along, asked.decode, asked.length)
     found.read.setdefault(key, (where, asked, along, []))[-1].extend(new.targets)
     return new.entry
+
+
+def _add_numbered(found: _Found, place: int, asked: Field) -> Any:
+    """Add a field whose rows are objects with numbers in their names."""
+    ((file, path),) = _sources(found, asked)
+    numbers, names = _numbered(found, asked, file, path)
+    known, found.lengths[asked.name] = None, 1 if found.are_objects else len(names)
+    if found.are_objects and asked.ragged is not None and not asked.decode:
+        known = _known(found, (place, ""), asked)
+    elif found.extents is not None:
+        why = (
+            "objects are rows of a group or a file, along axis 0: Sequences, Rows(of=), Table, or with ragged= Objects"
+        )
+        raise OptionError(f"{found.path!r}: field {asked.name!r}: numbered {why}")
+    if found.numbers and found.numbers[1] != numbers[: len(found.numbers[1])] and not known:
+        raise FieldLengthError(
+            f"{path!r}: objects that {asked.name!r} names have other numbers than those of {found.numbers[0]!r}, and "
+            "would be rows of other times; name fields of the same numbers",
+            field=asked.name,
+            file=path,
+        )
+    found.numbers = found.numbers or (asked.name, numbers)
+    new, part = _rows_of_objects(found, asked, file, path, names, found.row_start if known is None else known.rows)
+    found.fields += new.layouts
+    if known is None:
+        found.parts.append(part)
+    else:
+        known.check_alike(new.layouts, path)
+        known.entry = new.entry
+        known.parts.append(part)
+        known.add_rows(np.array([part.row_start]), np.array([part.rows]))
+        found.bearers.append((1, part))
+    return new.entry
+
+
+def _numbered(found: _Found, asked: Field, file: Any, path: str) -> tuple[list[int], list[str]]:
+    """Return the numbers of objects that a name with {} in it names, ascending, and their paths."""
+    before, _, behind = asked.name.partition(":")[0].strip("/").partition("{}")
+    (above, _, stem), (tail, _, below) = before.rpartition("/"), behind.partition("/")
+    found.opened.guard.check_links(file, above, path)
+    group, like = file.get(above or "/"), re.compile(rf"{re.escape(stem)}(\d+){re.escape(tail)}", re.ASCII)
+    every = [like.fullmatch(name) for name in group] if isinstance(group, h5py.Group) else []
+    pairs = sorted((int(one[1]), one[0]) for one in every if one)
+    if not pairs:
+        why = f": nothing has a name such as {asked.name.replace('{}', '0')!r}; {{}} stands for a whole number."
+        raise refusal(path, asked.name, why, FieldNotFoundError)
+    names = [inside_of(inside_of(above, name), below) for _, name in pairs]
+    return [number for number, _ in pairs], names
+
+
+def _rows_of_objects(
+    found: _Found, asked: Field, file: Any, path: str, names: list[str], start: int
+) -> tuple[_Described, DatasetPart]:
+    """Return objects of one shape as rows of a dataset, and what it gives to a batch."""
+    opened, member = found.opened, asked.name.partition(":")[1:]
+    first = find_dataset(file, "".join((names[0], *member)), path, opened.guard)
+    if not first.dataset.shape and not asked.decode:
+        why = f": {names[0]!r} is a single value, and rows that are objects have axes of their own; where each is a "
+        raise refusal(path, asked.name, f"{why}sample Objects(...) takes such, else write them as one dataset")
+
+    def described(thing: Thing) -> tuple[_Described, DatasetPart]:
+        steps = None if asked.ragged is not None else steps_of(asked.take.steps, found.sequences, asked.name)
+        try:
+            along, shape = Extents.of(Objects("*")).take(thing.dataset.shape, changed(asked, take=Take()))
+        except (OptionError, FieldLengthError) as error:
+            raise with_names(error, path, asked.name) from None
+        new = _described(found, _Taken(asked, thing, shape if steps is None else (len(steps), *shape), steps))
+        place = opened.place(thing.dataset, thing.path, asked.file and path)
+        return new, part_of(opened, place, thing.path, None, along, new.targets, row_start=start)
+
+    with RawFile(file, opened.guard) as raw:
+        members = ObjectsOfFile(raw, Names.of(names, raw.addresses(names)))
+        if asked.decode:
+            new, file_number = _image(found, asked, None), opened.files.number_of(path) if asked.file else opened.number
+            return new, _bytes(found, members, file_number, new.targets, start)
+        new, part = described(first)
+        try:
+            if part.access not in (DIRECT, DECODED) or part.index is None:
+                raise UnlikeError(first.path)
+            lying = Lying("", len(names), asked_of(file, names[0]))
+            which = find(members, [lying])
+            part = row_of_each(members, which, lying, replace(part, path=names[0], objects=members.names))
+        except UnlikeError as error:
+            why = f": {str(error)!r} is not stored as {names[0]!r} is, or not as h5stream reads without libhdf5; rows "
+            raise refusal(path, asked.name, f"{why}that are objects are of numbers and stored alike") from None
+        lacking = np.bincount(part.chunk_index.numbers // part.chunk_index.columns, minlength=len(names))
+        for row in np.flatnonzero(lacking < part.chunk_index.columns)[:1].tolist():
+            part = replace(
+                part,
+                targets=described(find_dataset(file, "".join((names[row], *member)), path, opened.guard))[1].targets,
+            )
+    return new, part
 
 
 def _add_arrays(found: _Found, place: int, asked: Field) -> Any:

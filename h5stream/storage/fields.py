@@ -312,6 +312,11 @@ class Field:
         return self.lookup is not None and "{}" in self.name
 
     @property
+    def is_numbered(self) -> bool:
+        """Whether its rows are objects with numbers in their names."""
+        return self.lookup is None and "{}" in self.name
+
+    @property
     def has_own_shape(self) -> bool:
         """Whether each sample has a shape of its own."""
         return self.ragged is not None and self.ragged.form == ARRAYS

@@ -192,7 +192,7 @@ def _together(asked: Asked, every: Files, samples: Objects, guard: Guard) -> _Pa
     found, words, of_files = _Parts(asked.shape), _in_words(asked, samples), samples.of == FILES
     for one in asked.shape.fields:
         is_column = isinstance(one, Padding) or (of_files and isinstance(one, SourceNumber))
-        if is_column or (isinstance(one, Field) and (one.is_looked_up or (of_files and one.decode))):
+        if is_column or (isinstance(one, Field) and (one.is_looked_up or one.is_numbered or (of_files and one.decode))):
             return None
     if of_files and any(is_address(path) for path in asked.paths):
         return None
