@@ -255,17 +255,20 @@ def _add_numbered(found: _Found, place: int, asked: Field) -> Any:
     ((file, path),) = _sources(found, asked)
     numbers, names = _numbered(found, asked, file, path)
     known, found.lengths[asked.name] = None, 1 if found.are_objects else len(names)
-    if found.are_objects and asked.ragged is not None and not asked.decode:
+    if found.are_objects and asked.ragged is not None and not (asked.decode or asked.has_own_shape):
         known = _known(found, (place, ""), asked)
-    elif found.extents is not None:
+    elif found.extents is not None or asked.repeat or asked.take.axis not in (None, 0) or asked.take.scale:
         why = (
-            "objects are rows of a group or a file, along axis 0: Sequences, Rows(of=), Table, or with ragged= Objects"
+            "{} in a name makes objects the rows of a group or a file, along axis 0: for Sequences, Rows(of=), Table, "
         )
-        raise OptionError(f"{found.path!r}: field {asked.name!r}: numbered {why}")
-    if found.numbers and found.numbers[1] != numbers[: len(found.numbers[1])] and not known:
+        raise OptionError(f"{found.path!r}: field {asked.name!r}: {why}and with ragged= for Objects")
+    elif asked.ragged is not None and not asked.decode:
+        raise not_ragged(asked.name)
+    other, others = found.numbers or ("", numbers)
+    if known is None and any(a != b for a, b in zip(others, numbers, strict=False)):
         raise FieldLengthError(
-            f"{path!r}: objects that {asked.name!r} names have other numbers than those of {found.numbers[0]!r}, and "
-            "would be rows of other times; name fields of the same numbers",
+            f"{path!r}: objects that {asked.name!r} names have other numbers than those of {other!r}, and would be "
+            "rows of other times; name fields of the same numbers",
             field=asked.name,
             file=path,
         )

@@ -148,7 +148,8 @@ class Field:
     name : str or h5py.Dataset
         Path of a dataset, with a compound member after a colon; an open dataset stands for its path. ``"@name"`` and
         ``"path@name"`` are an attribute, which every sample of its file or group gets. ``"."`` is the dataset itself,
-        where ``samples=`` names datasets and not groups.
+        where ``samples=`` names datasets and not groups. ``{}`` stands for numbers: of ``"frame_{}_x"`` each object
+        (``frame_0_x``, ``frame_1_x``, ...) is a row, in their order; all are alike.
     columns : slice, list or array of int, mask, or a tuple of them, optional, keyword-only
         Columns (axis 1 of the dataset) to take, in that order, or a mask of all of them; a tuple says what to take of
         axis 1, 2 and so on, as in brackets: slices, lists, masks, integers (which take the axis away) and ``...``. A
@@ -172,12 +173,13 @@ class Field:
         an array's count through all of the source, and a dataset's from 0 in each file or group. ``Bounds("offsets")``,
         ``Lengths("counts")`` and ``Between("first", "last")`` give each sample as many rows as they say. Where `name`
         has ``{}``, these are names of objects that go there, one for each sample, or the path of a dataset of names.
-        Objects of unlike lengths need `ragged`.
+        Objects of unlike lengths need `ragged`. A function of (samples, epoch, seed) gives each of some samples, an
+        array of their numbers, a row anew in each epoch; `h5stream.order.fractions` draws for it.
     ragged : str or Ragged, optional, keyword-only
         How rows of which samples have unlike numbers come in a batch, those that `lookup` says or values of variable
         length, which are a list without it: ``"packed"`` (`Packed`, the default),
         ``"nested"`` (a jagged `torch.nested` tensor over the same memory), ``"pad"`` (`Padded`, as long as the longest
-        of the batch) or ``"list"``. A single sample is a tensor of its rows. ``"arrays"`` is for whole objects, or rows
+        of the batch) or ``"list"``, which texts come as. A single sample is a tensor of its rows. ``"arrays"`` is for whole objects, or rows
         of groups or files (``Rows(of=)``), whose shapes differ along any axes: a list of tensors of their own shapes.
         A `Ragged` says more, such as a crop.
     decode : str or (str, str), optional, keyword-only
