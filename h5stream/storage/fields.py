@@ -177,10 +177,11 @@ class Field:
         array of their numbers, a row anew in each epoch; `h5stream.order.fractions` draws for it.
     ragged : str or Ragged, optional, keyword-only
         How rows of which samples have unlike numbers come in a batch, those that `lookup` says or values of variable
-        length, which are a list without it: ``"packed"`` (`Packed`, the default),
-        ``"nested"`` (a jagged `torch.nested` tensor over the same memory), ``"pad"`` (`Padded`, as long as the longest
-        of the batch) or ``"list"``, which texts come as. A single sample is a tensor of its rows. ``"arrays"`` is for whole objects, or rows
-        of groups or files (``Rows(of=)``), whose shapes differ along any axes: a list of tensors of their own shapes.
+        length, which are a list without it: ``"packed"`` (`Packed`, the default), ``"nested"`` (a jagged
+        `torch.nested` tensor over the same memory), ``"pad"`` (`Padded`, as long as the longest of the batch) or
+        ``"list"``, as which texts come. A single sample is a tensor of its rows. ``"arrays"`` is for whole objects, or
+        rows of groups or files (``Rows(of=)``), whose shapes differ along any axes: a list of tensors of their own
+        shapes.
         A `Ragged` says more, such as a crop.
     decode : str or (str, str), optional, keyword-only
         What encoded images in values of variable length, or in rows of bytes, are: ``"jpeg"``, ``"png"``, ``"webp"``,
