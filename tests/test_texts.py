@@ -41,7 +41,8 @@ def data(request, tmp_path):
         file.create_dataset("text", data=rows, dtype=rows.dtype, **options)
         file["counts"], file["score"] = COUNTS, np.arange(TOTAL)
         for k in range(8):
-            file.create_dataset(f"images/{k}/captions", data=rows[: k + 1], dtype=rows.dtype, **options)
+            few = {**options, "chunks": (2,), "maxshape": (None,)} if options else {}
+            file.create_dataset(f"images/{k}/captions", data=rows[: k + 1], dtype=rows.dtype, **few)
             file[f"images/{k}/pixels"] = np.full((2, 2), k)
         read = file["text"][()]
     return tmp_path / "a.h5", read

@@ -29,7 +29,7 @@ SPLITS = 15
 
 
 def fractions(samples: NDArray[np.integer[Any]], epoch: int, seed: int, stream: int = 0) -> NDArray[np.float64]:
-    """Give each sample a random fraction, for a function as ``lookup=`` of a field.
+    """Return a random fraction for each sample, for a function as ``lookup=`` of a field.
 
     A fraction depends on what is given here alone, not on the other samples, and so is the same for threads, ranks and
     a run that is resumed.

@@ -772,7 +772,8 @@ def _layout(found: _Found, taken: _Taken, dtype: np.dtype[Any]) -> tuple[FieldLa
     """Return the field of elements of one type that is no compound, and where its bytes lie in an element."""
     asked, (dataset, path, member), is_ragged = taken.asked, taken.thing, taken.asked.ragged is not None
     name = ":".join((path, *member)) if member else asked.name
-    items = elements.vlen_base(dtype) if is_ragged and asked.lookup is None else None
+    is_value = is_ragged and asked.lookup is None and not found.are_objects
+    items = elements.vlen_base(dtype) if is_value else None
     dtype, stored = (dtype, elements.plain_dtype(dataset.dtype)) if items is None else (items, items)
     base, inner_shape = dtype.subdtype or (dtype, ())
     kind = {"O": "object", "S": "bytes"}.get(base.kind, "array")
