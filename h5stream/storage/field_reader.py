@@ -327,15 +327,16 @@ def _rows_of_objects(
             new, file_number = _image(found, asked, None), opened.files.number_of(path) if asked.file else opened.number
             return new, _bytes(found, members, file_number, new.targets, start)
         new, part = described(first)
+        if part.access not in (DIRECT, DECODED):
+            why = f", {part.reason}: rows that are objects are of numbers that h5stream reads without libhdf5"
+            raise _unread(found, asked.name, why, part)
         try:
-            if part.access not in (DIRECT, DECODED) or part.index is None:
-                raise UnlikeError(first.path)
             lying = Lying("", len(names), asked_of(file, names[0]))
             which = find(members, [lying])
             part = row_of_each(members, which, lying, replace(part, path=names[0], objects=members.names))
         except UnlikeError as error:
-            why = f": {str(error)!r} is not stored as {names[0]!r} is, or not as h5stream reads without libhdf5; rows "
-            raise refusal(path, asked.name, f"{why}that are objects are of numbers and stored alike") from None
+            why = f": {str(error)!r} is not stored as {names[0]!r} is, and objects that are rows are stored alike"
+            raise refusal(path, asked.name, why) from None
         lacking = np.bincount(part.chunk_index.numbers // part.chunk_index.columns, minlength=len(names))
         for row in np.flatnonzero(lacking < part.chunk_index.columns)[:1].tolist():
             part = replace(

@@ -265,7 +265,35 @@ def in_memory(draft: Draft) -> None:
         draft.fields[draft.unique("value")] = call("Values", values)
 
 
-OTHERS = [member, attribute, repeated, varying, sparse, images, looked_up, stretches, beside, named, in_memory]
+def numbered(draft: Draft) -> None:
+    """Objects with numbers in their names, which are rows."""
+    if draft.axis:
+        return
+    name, kind, shape = draft.unique("frame"), draft.rng.choice(storage.NUMBERS), [draft.rng.randint(1, 5)]
+    behind, state = draft.rng.choice(["", "/x"]), draft.rng.getrandbits(40)
+    for place in draft.places:
+        for row in draft.rng.sample(range(place.rows), place.rows):
+            draft.seeds += 1
+            stored = storage.stored(random.Random(state), shape, kind, draft.seeds, place.file["libver"])
+            place.file["nodes"].append({**stored, "path": place.name(f"{name}_{row}{behind}"), "masked": False})
+    options = options_of(draft, shape, kind)
+    draft.fields[name] = call("Field", f"{name}_{{}}{behind}", **options)
+
+
+OTHERS = [
+    numbered,
+    member,
+    attribute,
+    repeated,
+    varying,
+    sparse,
+    images,
+    looked_up,
+    stretches,
+    beside,
+    named,
+    in_memory,
+]
 
 
 def draw_fields(draft: Draft) -> None:

@@ -30,7 +30,15 @@ class Part:
 
     def at(self, name: str) -> Any:
         """Return the h5py object of a name; "." is this part itself."""
+        if "{}" in name:
+            return self._numbered(*name.split("{}"))
         return self.file[f"{self.path}/{name}" if name not in ("", ".") else self.path]
+
+    def _numbered(self, before: str, behind: str) -> Any:
+        """Return objects with numbers in their names as rows, in the order of these."""
+        above, _, stem = f"{self.path}/{before}".rpartition("/")
+        numbers = sorted(int(name[len(stem) :]) for name in self.file[above or "/"] if name.startswith(stem))
+        return np.stack([self.file[f"{above}/{stem}{number}{behind}"][()] for number in numbers])
 
     def _read(self, name: str) -> Any:
         if "@" in name:
