@@ -182,6 +182,23 @@ def test_what_an_epoch_is_told_too_late_reaches_its_batch(cells):
             list(loader)
 
 
+def sums(sample):
+    return {"n": sample["n"], "sum": sample["x"].sum()}
+
+
+def test_processes_that_change_samples_need_no_function(cells):
+    path, counts, _ = cells
+    fields = {
+        "x": Field("dense", lookup=lambda samples, epoch, seed: 299 - samples),
+        "n": SampleNumber(),
+        "kind": "kind",
+    }
+    options = {"sample_transform": sums, "sample_workers": 1, "multiprocessing_context": "spawn"}
+    with H5StreamLoader(path, 64, shuffle=True, fields=fields, **options) as loader:
+        for batch in loader:
+            assert np.allclose(batch["sum"].numpy(), counts[299 - batch["n"].numpy()].sum(axis=1))
+
+
 def test_what_a_function_does_not_go_with_is_refused(cells):
     with pytest.raises(errors.OptionError, match="a function as lookup= gives rows of one dataset"):
         Field("o/{}", lookup=backwards)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,8 @@ class Assembler:
     """
 
     def __init__(self, layout: SampleLayout, *, gives_lists: bool = False) -> None:
-        self.layout = layout
+        # Without users' functions that look up, which other processes may not be able to have.
+        self.layout = replace(layout, lookups=(), shape=replace(layout.shape, fields=()))
         self._gives_lists = gives_lists and layout.shape.kind == "tuple"
         for f in layout.fields:
             if f.cast is not None and (f.is_listed or not isinstance(f.cast, torch.dtype)):
