@@ -228,7 +228,7 @@ def _checked_axes(name: str, field: FieldLayout, given: Any) -> tuple[int, ...]:
     axes = tuple(given) if isinstance(given, Sequence) else (given,)
     if not all(isinstance(each, (int, np.integer)) and not isinstance(each, bool) for each in axes):
         raise OptionError(f"statistics: axis= is a number, several, or a dict of them by field, not {given!r}")
-    if field.kind in ("object", "bytes"):
+    if field.is_listed:
         return axes if field.images is not None else ()
     dense = field.ragged is not None and field.ragged.form == DENSE
     many = field.kind == "ragged" and not dense

@@ -283,8 +283,8 @@ class Settings:
     def draws_by_seed(self) -> bool:
         """Whether anything depends on the seed; of settings that are `opened`."""
         layout = self.dataset.layout
-        crops = any(one.spare is not None for one in layout.lookups)
-        return self.shuffle or self.is_drawn or self.applies_functions or layout.draws is not None or crops
+        drawn = any(one.spare is not None or one.draw is not None for one in layout.lookups)
+        return self.shuffle or self.is_drawn or self.applies_functions or layout.draws is not None or drawn
 
     def with_seed(self) -> Settings:
         """Return the settings with a seed: as given, or drawn here, once, where one rank alone needs one; else 0."""

@@ -485,7 +485,7 @@ def sized_batches(dataset: H5Dataset, asked: Sized | None) -> SizedBatches | Non
 
 
 def _field(layout: SampleLayout, name: str | None) -> int:
-    ragged = layout.ragged
+    ragged = {number: one for number, one in layout.ragged.items() if one.draw is None}
     if not ragged:
         raise OptionError(
             "draw=Sized(...) goes by the rows that samples have of a ragged field, and there is none: "

@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from h5stream import Crop, Field, H5Dataset, H5StreamLoader, Objects, Ragged, Rows, Sequences, errors
+from h5stream import Crop, Field, H5Dataset, H5StreamLoader, Lengths, Objects, Ragged, Rows, Sequences, Values, errors
 
 STORED = [{}, {"chunks": True}, {"compression": "gzip", "shuffle": True, "chunks": (3, 2, 2)}, {"scaleoffset": 0}]
 ARRAYS = Field("x", ragged="arrays")
@@ -92,3 +92,93 @@ def test_an_array_that_holds_nothing_is_told_with_the_way_out(tmp_path):
         H5Dataset(tmp_path / "a.h5", Field("x", ragged="arrays"), samples=Objects("*"))
     kept = H5Dataset(tmp_path / "a.h5", Field("x", ragged="arrays"), samples=Objects(["0"]))
     assert kept[0].shape == (2, 3)
+
+
+class PairedDataset:
+    """Pairs of proteins, each with an embedding of its own length, as D-SCRIPT reads them."""
+
+    def __init__(self, path, first, second, labels):
+        with h5py.File(path) as file:
+            self.embeddings = {name: file[f"e/{name}"][()] for name in {*first, *second}}
+        self.first, self.second, self.labels = first, second, labels
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, k):
+        return self.embeddings[self.first[k]], self.embeddings[self.second[k]], self.labels[k]
+
+
+@pytest.mark.parametrize("options", STORED[:3], ids=str)
+@pytest.mark.parametrize("loader", [{"num_workers": 0}, {"num_workers": 2, "keep": "never", "window": 9}], ids=str)
+def test_pairs_name_objects_of_any_shape(tmp_path, options, loader):
+    rng, names = np.random.default_rng(0), [f"P{k}" for k in range(9)]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k, name in enumerate(names):
+            stored = {**options, "chunks": (1, 2, 2)} if "chunks" in options else options
+            file.create_dataset(f"e/{name}", data=rng.random((1, 3 + k, 5 - k % 2), "f4"), **stored)
+    first, second = (rng.choice(names, 40).tolist() for _ in range(2))
+    theirs = PairedDataset(tmp_path / "a.h5", first, second, list(range(40)))
+    fields = {
+        "a": Field("e/{}", lookup=first, ragged="arrays"),
+        "b": Field("e/{}", lookup=second, ragged="arrays", columns=(0, ...)),
+        "n": Values(range(40)),
+    }
+    dataset = H5Dataset(tmp_path / "a.h5", fields)
+    assert len(dataset) == 40
+    assert np.array_equal(dataset[7]["b"].numpy(), theirs[7][1][0])
+    with H5StreamLoader(dataset, 7, shuffle=True, **loader) as batches:
+        found = []
+        for batch in batches:
+            for n, a, b in zip(batch["n"].tolist(), batch["a"], batch["b"], strict=True):
+                assert np.array_equal(a.numpy(), theirs[n][0])
+                assert np.array_equal(b.numpy(), theirs[n][1][0])
+                found.append(n)
+    assert sorted(found) == theirs.labels
+
+
+def test_objects_that_are_named_have_as_many_axes(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["a"], file["b"], file["c"], file["t"] = np.zeros((2, 3)), np.zeros(3), np.zeros((2, 3), "i4"), ["x"]
+        file["d"] = np.zeros((0, 3))
+    for names, kind, says in [
+        (["a", "b"], errors.FieldLengthError, "'b' has 1 axes, and another object 2"),
+        (["a", "c"], errors.FieldLengthError, "must agree"),
+        (["t"], errors.UnsupportedFieldError, "takes numbers along axes"),
+        (["d"], errors.FieldLengthError, "nothing in it"),
+    ]:
+        with pytest.raises(kind, match=says):
+            H5Dataset(tmp_path / "a.h5", Field("{}", lookup=names, ragged="arrays"))
+    with pytest.raises(errors.OptionError, match="without lookup= of rows"):
+        Field("a", lookup=[0], ragged="arrays")
+
+
+def test_what_lies_along_another_axis_looks_up_by_its_places(tmp_path):
+    rng, values = np.random.default_rng(0), [np.random.default_rng(k).random((3, 8 + k)) for k in range(2)]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k, one in enumerate(values):
+            file[f"g{k}/x"], file[f"g{k}/pick"] = one, rng.integers(0, 5, 8 + k)
+            file[f"g{k}/key"] = rng.choice([b"u", b"v"], 8 + k)
+            file[f"g{k}/table"], file[f"g{k}/counts"] = np.arange(5) + 10 * k, np.arange(8 + k) % 3
+            file[f"g{k}/hits"] = np.arange(int((np.arange(8 + k) % 3).sum()))
+        file["o/u"], file["o/v"] = np.arange(3), np.arange(3) + 5
+    fields = {
+        "x": "x",
+        "looked": Field("table", lookup="pick"),
+        "named": Field("/o/{}", lookup="key"),
+        "hits": Field("hits", lookup=Lengths("counts"), ragged="list"),
+    }
+    for samples, steps in ((Rows(of="g*", axis=-1), 1), (Sequences(4, of="g*", axis=1, stride=2), 2)):
+        dataset, k = H5Dataset(tmp_path / "a.h5", fields, samples=samples), 0
+        with h5py.File(tmp_path / "a.h5") as file:
+            for number, one in enumerate(values):
+                group = file[f"g{number}"]
+                ends = np.cumsum(group["counts"])
+                for t in range(0, one.shape[1] - (3 if steps == 2 else 0), steps):
+                    sample = dataset[k]
+                    assert np.array_equal(sample["x"].numpy(), one[:, t] if steps == 1 else one[:, t : t + 4])
+                    assert sample["looked"] == group["table"][group["pick"][t]]
+                    assert sample["named"].tolist() == file[f"o/{group['key'][t].decode()}"][()].tolist()
+                    assert sample["hits"].tolist() == group["hits"][ends[t] - group["counts"][t] : ends[t]].tolist()
+                    k += 1
+        assert k == len(dataset)

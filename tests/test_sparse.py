@@ -47,17 +47,16 @@ def test_values_that_a_cut_file_lacks_are_told(tmp_path):
         dataset[:]
 
 
-def test_a_matrix_of_another_file_is_refused_and_as_the_source_it_has_fields_of_others(tmp_path):
+def test_a_matrix_and_other_fields_stand_in_files_beside_each_other(tmp_path):
     dense = some_matrix(9, 5)
     write(tmp_path / "a.h5", dense)
     with h5py.File(tmp_path / "b.h5", "w") as file:
         file["y"] = np.arange(9)
-    with pytest.raises(errors.OptionError, match=r"ragged='dense'\) .*without file=: make the file .* the source"):
-        Field("X", file=tmp_path / "a.h5", ragged="dense")
-    fields = {"x": Field("X", ragged="dense"), "y": Field("y", file=tmp_path / "b.h5")}
-    rows = H5Dataset(tmp_path / "a.h5", fields)[:]
-    assert np.array_equal(rows["x"], dense)
-    assert np.array_equal(rows["y"], np.arange(9))
+    beside = Field("X", file=tmp_path / "a.h5", ragged="dense"), Field("y", file=tmp_path / "b.h5")
+    for name, x, y in (("a.h5", Field("X", ragged="dense"), beside[1]), ("b.h5", beside[0], "y")):
+        rows = H5Dataset(tmp_path / name, {"x": x, "y": y})[:]
+        assert np.array_equal(rows["x"], dense)
+        assert np.array_equal(rows["y"], np.arange(9))
 
 
 @pytest.mark.parametrize("kept_as", ["anndata", "h5sparse", "10x"])

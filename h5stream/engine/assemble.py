@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -97,9 +98,6 @@ COPIED_SHARE = 32
 COPIED_NBYTES = 64 * 1024
 """So is one of this many bytes that takes a quarter of it or less: that costs some microseconds."""
 
-NUMBERS = ("array", "ragged")
-"""Kinds of fields that tensors are made of."""
-
 Changing = Callable[[torch.Tensor, Change], torch.Tensor]
 
 
@@ -114,13 +112,14 @@ class Assembler:
     """
 
     def __init__(self, layout: SampleLayout, *, gives_lists: bool = False) -> None:
-        self.layout = layout
+        # Without users' functions that look up, which other processes may not be able to have.
+        self.layout = replace(layout, lookups=(), shape=replace(layout.shape, fields=()))
         self._gives_lists = gives_lists and layout.shape.kind == "tuple"
         for f in layout.fields:
-            if f.cast is not None and (f.kind not in NUMBERS or not isinstance(f.cast, torch.dtype)):
-                what = "a torch dtype" if f.kind in NUMBERS else "nothing for a field that is no tensor"
+            if f.cast is not None and (f.is_listed or not isinstance(f.cast, torch.dtype)):
+                what = "a torch dtype" if not f.is_listed else "nothing for a field that is no tensor"
                 raise OptionError(f"field {f.name!r}: dtype= takes {what}, not {f.cast!r}")
-        self._dtypes = tuple(torch_dtype(f.dtype) if f.kind in NUMBERS else None for f in layout.fields)
+        self._dtypes = tuple(None if f.is_listed else torch_dtype(f.dtype) for f in layout.fields)
         self._row_nbytes = tuple(f.row_nbytes for f in layout.fields)
         self._own_shapes = [(n, f.shapes) for n, f in enumerate(layout.fields) if f.shapes is not None]
         self._changes = tuple(map(_change_of, layout.fields, self._dtypes))
@@ -162,6 +161,11 @@ class Assembler:
 
     def _ragged(self, number: int, f: FieldLayout, rows: RaggedRows, changed: Changing, device: torch.device) -> Any:
         dtype = self._dtypes[number]
+        if f.is_listed:
+            listed: list[Any] = rows.arrange()
+            if f.dtype.kind == "O":
+                return [[object_value(value) for value in each] for each in listed]
+            return _cut(listed) if f.cut_at_nul else listed
         assert dtype is not None
         assert f.ragged is not None
         memory, counts = rows.arrange(), rows.of

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine.ragged import RaggedCounts, RaggedMemory, RaggedRows, lend
+from h5stream.engine.ragged import RaggedCounts, RaggedLists, RaggedMemory, RaggedRows, lend
 from h5stream.engine.slots import Slot, SlotFormat, Slots, address_of
 from h5stream.engine.statistics import RunCounters
 from h5stream.engine.tasks import Destination, Task, Tools
@@ -33,7 +33,9 @@ def objects_for(fields: Sequence[FieldLayout], rows: int, take: Take | None = No
     """Return what does not live in a slot of a batch of so many rows, by field number, still empty."""
     take = RaggedMemory().take if take is None else take
     found = {
-        number: RaggedRows(field=one, of=RaggedCounts(rows), take=take) if one.kind == "ragged" else [None] * rows
+        number: (RaggedLists if one.is_listed else RaggedRows)(field=one, of=RaggedCounts(rows), take=take)
+        if one.kind == "ragged"
+        else [None] * rows
         for number, one in enumerate(fields)
         if one.kind in ("object", "ragged")
     }

@@ -86,6 +86,9 @@ CUT_NBYTES = 40
 """What it takes to cut a line by the lengths of samples, for each of them: lengths, their sums, what they are sorted
 by; most of it for a moment."""
 
+DRAWN_SAMPLES = 4096
+"""Samples by which it is guessed how many rows a function looks up."""
+
 DRAWN_EPOCHS = 2
 """Epochs whose drawn samples are held: the one under way, and the one that is read ahead."""
 
@@ -511,7 +514,7 @@ def shape_of(
     """Return what of a layout decides how much memory an epoch takes, beside datasets that are kept in memory."""
     rows = draws.count if draws is not None else layout.samples if selected is None else len(selected)
     read = [parts for number, parts in enumerate(layout.datasets) if parts[0].targets and number not in kept]
-    planned = [parts for parts in read if layout.has_boxes or any(part.access != DIRECT for part in parts)]
+    planned = [one for one in read if layout.has_boxes or one[0].along or any(part.access != DIRECT for part in one)]
     ragged, number_nbytes = tuple(_ragged_bytes(layout, limited)), place_nbytes(max(layout.rows, layout.samples))
     place = max(place_nbytes(rows), number_nbytes)
     fixed = _data_nbytes(layout, selected) + min(SHARES_NBYTES, math.ceil(rows * sum(one.mean for one in ragged)))
@@ -543,7 +546,12 @@ def _ragged_bytes(layout: SampleLayout, limited: LimitedField | None) -> Iterato
         assert one.counts is not None
         field = layout.fields[number]
         nbytes = one.counts * field.placed_nbytes
+        if field.dtype.kind == "O":
+            nbytes += one.counts * (OBJECT_NBYTES + math.ceil(layout.datasets[one.dataset][0].stored_row_nbytes))
         found = _bytes_of(nbytes, field)
+        if one.draw is not None:
+            drawn = nbytes[one.draw.of(np.linspace(0, layout.samples - 1, DRAWN_SAMPLES).astype(np.int64), 0, 0)]
+            found = replace(found, mean=float(drawn.mean()), deviation=float(drawn.std()))
         if limited is not None and limited.bucketed:
             ascending = np.sort(nbytes)  # as many of the longest as are sorted with one another
             some = [-(-len(nbytes) >> power) for power in range(POOL_BATCHES.bit_length())]
@@ -584,7 +592,8 @@ def _span_nbytes(layout: SampleLayout, planned: Iterable[tuple[DatasetPart, ...]
 
 def _chunks_a_row(layout: SampleLayout, parts: tuple[DatasetPart, ...], rows: int) -> float:
     """Return about how many chunks of a dataset are planned for a sample."""
-    if not layout.has_boxes or not parts[0].along:
+    is_boxed = layout.has_boxes or not any(parts is one for one in layout.aligned)
+    if not (is_boxed and parts[0].along):
         chunks = sum(-(-part.rows // part.chunk_rows) * len(part.pieces) for part in parts)
         return min(chunks / rows, len(parts[0].pieces))
     touched = 1.0

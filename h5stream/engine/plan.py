@@ -124,8 +124,7 @@ class Placement:
         what is noted of samples; see `Share`.
         """
         samples = self.rows
-        assert lookup.counts is not None
-        first, counts = lookup.rows[samples], lookup.counts[samples]
+        first, counts = lookup.stretches(samples, self.drawn)
         if lookup.spare is not None:
             begins = (fractions_of(samples, *self.drawn, CROPS) * (lookup.spare[samples] + 1)).astype(np.int64)
             first = first + (begins if lookup.paces is None else begins * lookup.length // lookup.paces[samples])

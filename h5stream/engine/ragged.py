@@ -194,7 +194,7 @@ class RaggedRows:
     sound: NDArray[np.bool_] | None = None
     numbers: tuple[Places, ...] = ()  # the samples of each share
     shares: tuple[Memory, ...] = ()  # the rows of each share, one sample behind the other
-    memory: Memory | None = None  # the rows, once they are arranged
+    memory: Any = None  # the rows, once they are arranged
 
     @property
     def how(self) -> Ragged:
@@ -244,7 +244,7 @@ class RaggedRows:
                 left.shares += (memory[begins[k] * self.row_nbytes : (begins[k] + counts[k]) * self.row_nbytes],)
         return left
 
-    def arrange(self) -> Memory:
+    def arrange(self) -> Any:
         """Return the bytes of the rows as the batch has them; done once."""
         if self.memory is None:
             # Places ascend, so the samples of one share are all of them in turn.
@@ -311,6 +311,37 @@ class RaggedRows:
         return memory
 
 
+@dataclass(slots=True, kw_only=True)
+class RaggedLists(RaggedRows):
+    """The rows of a ragged field that come as lists: texts, or values of variable length.
+
+    The shares of what has no fixed length are arrays of objects.
+    """
+
+    @property
+    def row_nbytes(self) -> int:
+        """Places of a row in a share."""
+        return 1 if self.field.dtype.kind == "O" else self.field.placed_nbytes
+
+    @property
+    def takes_copying(self) -> bool:
+        """Whether rows are laid out before the batch is handed over."""
+        return False
+
+    def arrange(self) -> Any:
+        """Return the rows of each sample; done once."""
+        if self.memory is None:
+            found: list[Any] = [[] for _ in range(self.of.samples)]
+            field = self.field
+            for (places, counts), share in zip(self.of.shares, self.shares, strict=True):
+                rows = share if field.dtype.kind == "O" else share.view(field.dtype).reshape(-1, *field.row_shape)
+                edges = np.append(0, np.cumsum(counts)).tolist()
+                for place, (low, high) in zip(places.tolist(), itertools.pairwise(edges), strict=True):
+                    found[place] = rows[low:high].tolist()
+            self.memory, self.shares = found, ()
+        return self.memory
+
+
 def refuse_column(column: int, width: int, where: str) -> NoReturn:
     """Say that a sparse matrix has a value in a column that it does not have."""
     raise SourceError(
@@ -325,17 +356,24 @@ def lend(
     objects: Sequence[dict[int, Any]],
     row_nbytes: Sequence[int],
     take: Callable[[int], Memory] = _plainly,
-) -> dict[int, Ints]:
+) -> dict[int, Any]:
     """Return the shares of a window their memory, and add them to its batches."""
-    found: dict[int, Ints] = {}
+    found: dict[int, Any] = {}
     if not any(isinstance(one, RaggedRows) for each in objects[:1] for one in each.values()):
         return found
     for share in dict.fromkeys(task.shared.share for task in tasks):
         if share is None:
             continue
-        of = [each[share.fields[0]].of for each in objects]
+        of, first = [each[share.fields[0]].of for each in objects], objects[0][share.fields[0]]
         for k, (low, high) in enumerate(itertools.pairwise(share.edges.tolist())):
             of[k].add(share.within[low:high], share.counts[low:high], share.offsets[low + k : high + k + 1])
+        if first.field.dtype.kind == "O":
+            for number in share.fields:
+                found[number] = [np.empty(rows, dtype=object) for rows in np.diff(share.begins).tolist()]
+                for k, values in enumerate(found[number]):
+                    objects[k][number].of = of[k]
+                    objects[k][number].shares += (values,)
+            continue
         sizes = np.diff(share.begins)[:, None] * np.array([row_nbytes[number] for number in share.fields])
         addresses = np.zeros((len(objects), len(share.fields)), dtype=np.int64)
         for k, number, memory in _pieces(sizes, take, addresses):

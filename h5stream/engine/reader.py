@@ -67,6 +67,7 @@ class _Ragged(NamedTuple):
     lookups: list[Lookup]
     are_values: bool  # of variable length
     is_padded: bool
+    has_objects: bool
 
 
 def _by_their_rows(layout: SampleLayout, lookups: Iterable[Lookup]) -> list[_Ragged]:
@@ -75,7 +76,9 @@ def _by_their_rows(layout: SampleLayout, lookups: Iterable[Lookup]) -> list[_Rag
         if one.counts is not None:
             part = layout.datasets[one.dataset][0]
             filled = [layout.fields[target.field].ragged for target in part.targets]
-            how = part.heap is not None, all(each is not None and each.form == "pad" for each in filled)
+            has_objects = any(layout.fields[target.field].dtype.kind == "O" for target in part.targets)
+            is_padded = all(each is not None and each.form == "pad" for each in filled)
+            how = part.heap is not None and not has_objects, is_padded, has_objects
             alike = (each for each in found if each.lookups[0].counts is one.counts and each[1:] == how)
             if (same := next(alike, None)) is not None:
                 same.lookups.append(one)
@@ -108,18 +111,17 @@ class RowReader:
         self._columns = Columns(layout)
         # Datasets of which samples take rows in one way are planned together.
         self._by_steps: dict[tuple[Steps | None, str, str | float | None], list[int]] = {}
-        self._lookups = {one.dataset: narrowed(one.rows) for one in layout.lookups if one.counts is None}
+        self._lookups = [(one, narrowed(one.rows)) for one in layout.lookups if one.counts is None]
         self.ragged_memory = RaggedMemory()
         self._dense = dense_rows(layout, self.sources)
         laid = {dataset for matrix in self._dense for dataset in matrix.datasets}
-        is_cropped = any(one.spare is not None for one in layout.lookups)
+        is_drawn = any(one.spare is not None or one.draw is not None for one in layout.lookups)
         has_columns = any(field.ragged is not None and field.ragged.width for field in layout.fields)
-        self._sound = np.zeros(layout.samples, dtype=np.bool_) if has_columns and not is_cropped else None
+        self._sound = np.zeros(layout.samples, dtype=np.bool_) if has_columns and not is_drawn else None
         self._ragged = _by_their_rows(layout, [one for one in layout.lookups if one.dataset not in laid])
-        ragged = {one.dataset for one in layout.lookups if one.counts is not None}
         for dataset in self._datasets:
             is_boxed = layout.has_boxes and bool(layout.datasets[dataset][0].along)  # not where a row is an image
-            if dataset not in self._lookups and dataset not in ragged and not is_boxed:
+            if dataset < len(layout.aligned) and not is_boxed:
                 self._by_steps.setdefault(layout.steps_of(dataset), []).append(dataset)
         self._boxes: dict[int, list[tuple[NDArray[np.int64], BoxesOfParts]]] = {}
         self._acceptance = (
@@ -176,10 +178,15 @@ class RowReader:
             if outside is not None:
                 fields = [target.field for n in datasets for target in layout.datasets[n][0].targets]
                 yield self._columns.padding(outside, fields)
-        for dataset, table in self._lookups.items():
-            samples = placement.each_row()
-            yield from self.plan_rows(replace(samples, rows=table[samples.rows]), task_nbytes, [dataset])
-        for lookups, are_values, is_padded in self._ragged:
+        for lookup, table in self._lookups:
+            samples, draw, datasets = placement.each_row(), lookup.draw, [lookup.dataset]
+            of = table[samples.rows] if draw is None else narrowed(draw.of(samples.rows, *samples.drawn))
+            if layout.datasets[lookup.dataset][0].along:  # objects, each of a shape of its own
+                nowhere = np.zeros((len(of), 0), dtype=np.int64)
+                yield from self._plan_parts(samples, of, nowhere, datasets, task_nbytes)
+            else:
+                yield from self.plan_rows(replace(samples, rows=of), task_nbytes, datasets)
+        for lookups, are_values, is_padded, _ in self._ragged:
             datasets = [one.dataset for one in lookups]
             filled = (target.field for dataset in datasets for target in layout.datasets[dataset][0].targets)
             rows = placement.each_row().stretched(lookups[0], filled, are_values, is_padded, self._sound)
@@ -197,11 +204,22 @@ class RowReader:
         """Plan what brings some datasets' boxes."""
         assert self.layout.space is not None
         space = self.layout.space
-        of, origins = space.boxes_of(placement.rows)
+        yield from self._plan_parts(placement, *space.boxes_of(placement.rows), datasets, task_nbytes, space.pad)
+
+    def _plan_parts(
+        self,
+        placement: Placement,
+        of: NDArray[Any],
+        origins: NDArray[np.int64],
+        datasets: Sequence[int],
+        task_nbytes: int,
+        pad: str | float | None = None,
+    ) -> Iterator[Task]:
+        """Plan what brings boxes of datasets' parts, by the number of the part and the origin of each."""
         for dataset in datasets:
             if dataset not in self._boxes:
                 gaps = [source.gap_nbytes for source in self.sources]
-                self._boxes[dataset] = boxes_of(self.layout.datasets[dataset], self.layout.fields, space, gaps)
+                self._boxes[dataset] = boxes_of(self.layout.datasets[dataset], self.layout.fields, pad, gaps)
             for volumes, boxes in self._boxes[dataset]:
                 place = np.minimum(np.searchsorted(volumes, of), len(volumes) - 1)
                 ours = np.flatnonzero(volumes[place] == of)

@@ -41,8 +41,8 @@ class Destination:
     # bytes of what goes to one place, for each field: of a row, also where a sample has several
     row_nbytes: tuple[int, ...]
     objects: Sequence[dict[int, Any]] = ()  # for each batch, by field number, the list that its objects go into
-    # by field number, the address of what each batch has of a ragged field
-    ragged: Mapping[int, NDArray[np.int64]] = field(default_factory=dict)
+    # by field number, the address of what each batch has of a ragged field, or an array of objects
+    ragged: Mapping[int, Any] = field(default_factory=dict)
 
     @classmethod
     def of_batch(
@@ -84,8 +84,9 @@ class Destination:
 
     def put(self, field: int, placement: Placement, values: Iterable[Any]) -> None:
         """Put objects, one a row, to their places in a field's lists."""
+        ragged = self.ragged.get(field)
         for value, batch, within in zip(values, placement.batch.tolist(), placement.within.tolist(), strict=True):
-            self.objects[batch][field][within] = value
+            (self.objects[batch][field] if ragged is None else ragged[batch])[within] = value
 
     def of_each(self, fields: Sequence[int], placement: Placement) -> tuple[Any, ...]:
         """Return the same for several fields at once, spans as they are: offsets and row lengths are arrays then."""

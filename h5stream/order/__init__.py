@@ -1,11 +1,12 @@
 """Which rows, when: pure functions of seed, epoch, rank and the shape of the data.
 
 No files, no threads, no tensors. An order is never changed by threads, workers or timing. What an order of your own
-is made of is public: `Order`, `Window`, `Blocks` and `Ranks`.
+is made of is public: `Order`, `Window`, `Blocks` and `Ranks`. `fractions` draws for each sample.
 """
 
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import Order, Window
+from h5stream.order.permutation import fractions
 from h5stream.order.users import Ranks
 
-__all__ = ["Blocks", "Order", "Ranks", "Window"]
+__all__ = ["Blocks", "Order", "Ranks", "Window", "fractions"]

@@ -98,8 +98,9 @@ def _is_decoded(layout: SampleLayout, parts: tuple[DatasetPart, ...], number: in
 
 
 def looked_up_chunks(layout: SampleLayout) -> NDArray[np.int64] | None:
-    """Return the chunk that each sample looks up; None where no lookup has more bytes than a sample's own rows."""
-    lead = max(layout.lookups, key=lambda one: _mean_nbytes(layout, one), default=None)
+    """Return the chunk that each sample looks up in every epoch; None where none has more bytes than its own rows."""
+    stay = [one for one in layout.lookups if one.draw is None]
+    lead = max(stay, key=lambda one: _mean_nbytes(layout, one), default=None)
     if lead is None or (mean_nbytes := _mean_nbytes(layout, lead)) <= layout.leading[0].stored_row_nbytes:
         return None
     parts, rows = layout.datasets[lead.dataset], lead.rows
@@ -123,7 +124,8 @@ def looked_up_chunks(layout: SampleLayout) -> NDArray[np.int64] | None:
 
 def _mean_nbytes(layout: SampleLayout, one: Lookup) -> float:
     part = layout.datasets[one.dataset][0]
-    return part.stored_row_nbytes * (one.mean_rows if part.heap is None else 1.0)
+    are_rows = part.heap is None or layout.fields[part.targets[0].field].is_listed
+    return part.stored_row_nbytes * (one.mean_rows if are_rows else 1.0)
 
 
 def _blocks_of_objects(

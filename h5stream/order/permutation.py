@@ -22,10 +22,40 @@ BUCKET = 1 << 20
 """Numbers that are shuffled in one go, at most about: 4 MiB, of which a processor's caches hold most. Part of what is
 given: with another number it would be another permutation."""
 
-BLOCKS, ROWS, DRAWS, BATCHES, CROPS, SAMPLES = 1, 2, 3, 4, 5, 6
+BLOCKS, ROWS, DRAWS, BATCHES, CROPS, SAMPLES, LOOKUPS = 1, 2, 3, 4, 5, 6, 7
 """What random numbers are for; keeps the streams of one (seed, epoch) apart."""
 SPLITS = 15
 """That of splits, which know of no epoch."""
+
+
+def fractions(samples: NDArray[np.integer[Any]], epoch: int, seed: int, stream: int = 0) -> NDArray[np.float64]:
+    """Return a random fraction for each sample, for a function as ``lookup=`` of a field.
+
+    A fraction depends on what is given here alone, not on the other samples, and so is the same for threads, ranks and
+    a run that is resumed.
+
+    Parameters
+    ----------
+    samples : array of int, shape (samples,)
+        Their numbers.
+    epoch : int
+        The number of the epoch.
+    seed : int
+        That of the loader.
+    stream : int
+        Another number gives other fractions, for a function that needs several of each sample.
+
+    Returns
+    -------
+    array of float64, shape (samples,)
+        From 0 to less than 1.
+
+    Examples
+    --------
+    >>> bool((fractions(np.arange(9), 0, 0)[3:5] == fractions(np.array([3, 4]), 0, 0)).all())
+    True
+    """
+    return fractions_of(np.asarray(samples), seed, epoch, LOOKUPS, stream)
 
 
 def random_words(count: int, *key: int) -> NDArray[np.uint64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from h5stream.errors import CorruptChunkError, FieldLengthError, FieldNotFoundError, H5StreamError, OptionError
 from h5stream.samples.columns import Given, Padding, Values
 from h5stream.samples.kinds import Objects, Rows, Sequences
-from h5stream.samples.ragged import DENSE, Ragged, changed
+from h5stream.samples.ragged import DENSE, STACKED, Ragged, changed
 from h5stream.samples.segments import Between, Bounds, Said, Stretches, in_memory, names_of
 from h5stream.samples.space import Along, Steps, steps_of
 from h5stream.samples.table import Table
@@ -26,6 +27,7 @@ from h5stream.storage.discovery import (
     find_dataset,
     is_attribute,
     is_matrix,
+    is_there,
     once_of,
     refusal,
     region_rows,
@@ -35,19 +37,19 @@ from h5stream.storage.discovery import (
 )
 from h5stream.storage.elements import as_samples_have_it
 from h5stream.storage.extents import Extents, SampleKind, with_names
-from h5stream.storage.fields import Field, SampleShape, check_options, columns_wanted, not_ragged
+from h5stream.storage.fields import Field, SampleShape, Take, check_options, columns_wanted, not_ragged
 from h5stream.storage.handles import DAMAGE
 from h5stream.storage.images import Images
 from h5stream.storage.joining import FileParts
-from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SparseEntry, Target
+from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SparseEntry, Target
 from h5stream.storage.lookups import Key, LookedUp
 from h5stream.storage.names import Names
 from h5stream.storage.nearest import did_you_mean
-from h5stream.storage.object_rows import bytes_of_each, rows_of_each
-from h5stream.storage.parts import VARIABLE_LENGTH, OpenFile, Place, part_of
-from h5stream.storage.rowbox import selected_shape
+from h5stream.storage.object_rows import bytes_of_each, row_of_each, rows_of_each
+from h5stream.storage.parts import OpenFile, Place, part_of
+from h5stream.storage.rowbox import ColumnPiece, selected_shape
 from h5stream.storage.templates import NOWHERE
-from h5stream.storage.units import EachBytes, Lying, ObjectsOfFile, find
+from h5stream.storage.units import EachBytes, Lying, ObjectsOfFile, UnlikeError, asked_of, find, inside_of
 from h5stream.storage.whereabouts import RawFile
 
 
@@ -84,6 +86,10 @@ class _Found:
     named: dict[str, int] = field(default_factory=dict)
     # ragged fields, what datasets say of their rows, and where those of this part begin
     stretches: list[tuple[LookedUp, Stretches, list[Any], int]] = field(default_factory=list)
+    # of the first field whose rows are objects with numbers in their names: its name, and these
+    numbers: tuple[str, list[int]] | None = None
+    # a dataset that says which rows samples have: its file, the path of that, and its name
+    said_in: tuple[Any, str, str] | None = None
     # datasets of which samples take rows of their own, once for all fields that they fill
     read: dict[Any, tuple[Place, Field, tuple[Along, ...], list[Target]]] = field(default_factory=dict)
     parts: list[DatasetPart] = field(default_factory=list)  # objects that are bytes
@@ -128,7 +134,7 @@ def read_fields(
     entries = tuple(_add(found, place, one) for place, one in enumerate(shape.fields))
     rows = _rows(found, shape)
     for known, said, values, first in found.stretches:
-        known.add_stretches(said, values, rows, first, repr(found.path))
+        known.add_stretches(said, values, _places(found, rows), first, repr(found.path))
     parts = [*(_part(found, *each, start=row_start) for each in found.read.values()), *found.parts]
     if found.cuts:
         parts = [replace(part, rows=rows) for part in parts]
@@ -189,20 +195,27 @@ def _in_all_files(found: _Found, named: tuple[str, ...]) -> str:
     )
 
 
+def _places(found: _Found, rows: int) -> int:
+    """Return how many there are that rows may be said of: rows, or places along the axis that samples lie along."""
+    elements = found.extents.volume.elements if found.extents else {}
+    return elements[0][0] if len(elements) == 1 else rows
+
+
 def _rows_alone(found: _Found, rows: int) -> Iterator[DatasetPart]:
     """Yield what says which rows samples have as a dataset of no field, where nothing else has a row a sample."""
     bearer = min(found.bearers, key=lambda one: one[0])[1] if found.bearers else None
-    if found.stretches:
-        name = names_of(found.stretches[0][1])[0]
-        thing = find_dataset(found.opened.file, name, found.path, found.opened.guard)
-        bearer = part_of(found.opened, found.opened.place(thing.dataset, thing.path), thing.path)
+    if found.said_in is not None:
+        file, path, name = found.said_in
+        thing = find_dataset(file, name, path, found.opened.guard)
+        place = found.opened.place(thing.dataset, thing.path, path if path != found.path else "")
+        bearer = part_of(found.opened, place, thing.path)
     elif bearer is None and found.are_objects:  # single values alone
         why, here = "nothing is read of it", found.opened.number
         bearer = DatasetPart(
             file=here, path="", rows=1, row_start=0, access=DIRECT, reason=why, chunk_rows=1, shape=(1,)
         )
     if bearer is not None:
-        yield replace(bearer, row_start=found.row_start, rows=rows, pieces=(), targets=(), heap=None)
+        yield replace(bearer, row_start=found.row_start, rows=rows, pieces=(), targets=(), heap=None, along=())
 
 
 # --- entries: what the user asked for, by what it is
@@ -212,7 +225,7 @@ def _add(found: _Found, place: int, asked: Field | Given) -> Any:
     """Add what one entry of a sample holds; return the number of its field, or a dict of numbers."""
     if not isinstance(asked, Field):
         return _add_column(found, asked)
-    group = None if asked.is_looked_up else _group_named(found, asked.name)
+    group = _group_named(found, asked)
     if is_matrix(group):
         return _add_matrix(found, place, asked, group)
     if (categories := categories_of(group)) is not None:
@@ -221,6 +234,8 @@ def _add(found: _Found, place: int, asked: Field | Given) -> Any:
         return entry
     if asked.lookup is not None:
         return (_add_objects if asked.names_objects else _add_looked_up)(found, (place, ""), asked)
+    if asked.is_numbered and not is_there(found.opened.file, asked.name, found.path):
+        return _add_numbered(found, place, asked)
     if asked.decode and found.are_objects:
         return _add_bytes_of_object(found, asked)
     if asked.has_own_shape:
@@ -258,6 +273,102 @@ def _add_rows(found: _Found, asked: Field) -> Any:
     return new.entry
 
 
+def _add_numbered(found: _Found, place: int, asked: Field) -> Any:
+    """Add a field whose rows are objects with numbers in their names."""
+    ((file, path),) = _sources(found, asked)
+    numbers, names = _numbered(found, asked, file, path)
+    known, found.lengths[asked.name] = None, 1 if found.are_objects else len(names)
+    if found.are_objects and asked.ragged is not None and not (asked.decode or asked.has_own_shape):
+        known = _known(found, (place, ""), asked)
+    elif found.extents is not None or asked.repeat or asked.take.axis not in (None, 0) or asked.take.scale:
+        why = (
+            "{} in a name makes objects the rows of a group or a file, along axis 0: for Sequences, Rows(of=), Table, "
+        )
+        raise OptionError(f"{found.path!r}: field {asked.name!r}: {why}and with ragged= for Objects")
+    elif asked.ragged is not None and not asked.decode:
+        raise not_ragged(asked.name)
+    other, others = found.numbers or ("", numbers)
+    if known is None and any(a != b for a, b in zip(others, numbers, strict=False)):
+        raise FieldLengthError(
+            f"{path!r}: objects that {asked.name!r} names have other numbers than those of {other!r}, and would be "
+            "rows of other times; name fields of the same numbers",
+            field=asked.name,
+            file=path,
+        )
+    found.numbers = found.numbers or (asked.name, numbers)
+    new, part = _rows_of_objects(found, asked, file, path, names, found.row_start if known is None else known.rows)
+    found.fields += new.layouts
+    if known is None:
+        found.parts.append(part)
+    else:
+        known.check_alike(new.layouts, path)
+        known.entry = new.entry
+        known.parts.append(part)
+        known.add_rows(np.array([part.row_start]), np.array([part.rows]))
+        found.bearers.append((1, part))
+    return new.entry
+
+
+def _numbered(found: _Found, asked: Field, file: Any, path: str) -> tuple[list[int], list[str]]:
+    """Return the numbers of objects that a name with {} in it names, ascending, and their paths."""
+    before, _, behind = asked.name.partition(":")[0].strip("/").partition("{}")
+    (above, _, stem), (tail, _, below) = before.rpartition("/"), behind.partition("/")
+    found.opened.guard.check_links(file, above, path)
+    group, like = file.get(above or "/"), re.compile(rf"{re.escape(stem)}(\d+){re.escape(tail)}", re.ASCII)
+    every = [like.fullmatch(name) for name in group] if isinstance(group, h5py.Group) else []
+    pairs = sorted((int(one[1]), one[0]) for one in every if one)
+    if not pairs:
+        why = f": nothing has a name such as {asked.name.replace('{}', '0')!r}; {{}} stands for a whole number."
+        raise refusal(path, asked.name, why, FieldNotFoundError)
+    names = [inside_of(inside_of(above, name), below) for _, name in pairs]
+    return [number for number, _ in pairs], names
+
+
+def _rows_of_objects(
+    found: _Found, asked: Field, file: Any, path: str, names: list[str], start: int
+) -> tuple[_Described, DatasetPart]:
+    """Return objects of one shape as rows of a dataset, and what it gives to a batch."""
+    opened, member = found.opened, asked.name.partition(":")[1:]
+    first = find_dataset(file, "".join((names[0], *member)), path, opened.guard)
+    if not first.dataset.shape and not asked.decode:
+        why = f": {names[0]!r} is a single value, and rows that are objects have axes of their own; where each is a "
+        raise refusal(path, asked.name, f"{why}sample Objects(...) takes such, else write them as one dataset")
+
+    def described(thing: Thing) -> tuple[_Described, DatasetPart]:
+        steps = None if asked.ragged is not None else steps_of(asked.take.steps, found.sequences, asked.name)
+        try:
+            along, shape = Extents.of(Objects("*")).take(thing.dataset.shape, changed(asked, take=Take()))
+        except (OptionError, FieldLengthError) as error:
+            raise with_names(error, path, asked.name) from None
+        new = _described(found, _Taken(asked, thing, shape if steps is None else (len(steps), *shape), steps))
+        place = opened.place(thing.dataset, thing.path, asked.file and path)
+        return new, part_of(opened, place, thing.path, None, along, new.targets, row_start=start)
+
+    with RawFile(file, opened.guard) as raw:
+        members = ObjectsOfFile(raw, Names.of(names, raw.addresses(names)))
+        if asked.decode:
+            new, file_number = _image(found, asked, None), opened.files.number_of(path) if asked.file else opened.number
+            return new, _bytes(found, members, file_number, new.targets, start)
+        new, part = described(first)
+        if part.access not in (DIRECT, DECODED):
+            why = f", {part.reason}: rows that are objects are of numbers that h5stream reads without libhdf5"
+            raise _unread(found, asked.name, why, part)
+        try:
+            lying = Lying("", len(names), asked_of(file, names[0]))
+            which = find(members, [lying])
+            part = row_of_each(members, which, lying, replace(part, path=names[0], objects=members.names))
+        except UnlikeError as error:
+            why = f": {str(error)!r} is not stored as {names[0]!r} is, and objects that are rows are stored alike"
+            raise refusal(path, asked.name, why) from None
+        lacking = np.bincount(part.chunk_index.numbers // part.chunk_index.columns, minlength=len(names))
+        for row in np.flatnonzero(lacking < part.chunk_index.columns)[:1].tolist():
+            part = replace(
+                part,
+                targets=described(find_dataset(file, "".join((names[row], *member)), path, opened.guard))[1].targets,
+            )
+    return new, part
+
+
 def _add_arrays(found: _Found, place: int, asked: Field) -> Any:
     """Add a field of which each sample has a shape of its own, and the shape that those of this part have."""
     kind = None if found.extents is None else found.extents.kind
@@ -269,13 +380,23 @@ def _add_arrays(found: _Found, place: int, asked: Field) -> Any:
         )
     entry = _add(found, place, changed(asked, ragged=None))
     if not isinstance(entry, int) or found.fields[entry].kind != "array" or any(n == entry for n, _ in found.once):
-        why = "takes numbers along axes, and no compounds, strings or single values; name a member, or leave it out"
-        raise refusal(found.path, asked.name, f": field {asked.name!r}: ragged='arrays' {why}")
-    shape = np.array(found.fields[entry].row_shape, dtype=np.int64)
-    number = found.add(name=f"shape of {asked.name}", kind="array", dtype=shape.dtype, row_shape=shape.shape)
+        raise _no_array(found, asked)
+    shape, number = np.array(found.fields[entry].row_shape, dtype=np.int64), len(found.fields)
+    found.fields.append(_shape_of(found.fields[entry]))
     found.fields[entry] = replace(found.fields[entry], shapes=number)
     found.once.append((number, shape))
     return entry
+
+
+def _shape_of(one: FieldLayout) -> FieldLayout:
+    """Return the field that says which shape a sample has of a field of which each has its own."""
+    axes = (len(one.row_shape),)
+    return FieldLayout(name=f"shape of {one.name}", kind="array", dtype=np.dtype(np.int64), row_shape=axes)
+
+
+def _no_array(found: _Found, asked: Field) -> H5StreamError:
+    why = "takes numbers along axes, and no compounds, strings or single values; name a member, or leave it out"
+    return refusal(found.path, asked.name, f": field {asked.name!r}: ragged='arrays' {why}")
 
 
 def _add_column(found: _Found, given: Given) -> int:
@@ -322,15 +443,13 @@ def _add_matrix(found: _Found, place: int, asked: Field, group: Any) -> SparseEn
         )
     if why:
         raise refusal(found.path, asked.name, f": {asked.name!r} is a sparse matrix, {why}")
-    _, width = shape_of(group, name, found.path)
+    width = shape_of(group, name, found.path)[1]
     places = columns_wanted(asked, width) if form == DENSE else None
-    said = Bounds(f"{name}/indptr")
-    values = changed(
-        Field(f"{name}/data", lookup=said, dtype=asked.dtype), ragged=changed(Ragged(form or "packed"), places=places)
-    )
-    number = _add_looked_up(found, (place, "data"), values)
-    indices = changed(Field(f"{name}/indices", lookup=said), ragged=changed(Ragged(), width=width))
-    columns = _add_looked_up(found, (place, "indices"), indices)
+    plain = changed(asked, columns=None, normalise=None)
+    values = changed(plain, name=f"{name}/data", ragged=changed(Ragged(form or "packed"), places=places))
+    number = _add_looked_up(found, (place, "data"), values, f"{name}/indptr")
+    indices = changed(plain, name=f"{name}/indices", dtype=None, ragged=changed(Ragged(), width=width))
+    columns = _add_looked_up(found, (place, "indices"), indices, f"{name}/indptr")
     found.fields[number] = replace(found.fields[number], name=asked.name)
     if found.fields[columns].dtype.kind not in "iu" or not isinstance(number, int):
         why = f"whose columns are {found.fields[columns].dtype}, and not whole numbers"
@@ -341,21 +460,35 @@ def _add_matrix(found: _Found, place: int, asked: Field, group: Any) -> SparseEn
 # --- what is looked up: rows of a dataset, of values of variable length, of objects
 
 
-def _add_looked_up(found: _Found, key: Key, asked: Field) -> Any:
-    """Add a field that is looked up: its dataset, here or in the files that it names, and the rows wanted of it."""
-    is_named = isinstance(asked.lookup, str) or (isinstance(asked.lookup, Stretches) and not in_memory(asked.lookup))
-    known = _known(found, key, asked, given=None if is_named else asked.lookup)
-    first, is_first = 0 if asked.file else known.rows, not known.parts
-    layouts = known.layouts
-    if not asked.file or is_first:
+def _add_looked_up(found: _Found, key: Key, asked: Field, indptr: str = "") -> Any:
+    """Add a field that is looked up: its dataset, here or in the files that it names, and the rows wanted of it.
+
+    Of a sparse matrix `indptr` says beside the dataset which values each row has; `asked` may look rows up, or not.
+    """
+    said = asked.lookup
+    is_named = said is None or isinstance(said, str) or (isinstance(said, Stretches) and not in_memory(said))
+    known = _known(found, key, asked, given=None if is_named else said)
+    layouts, is_first = known.layouts, not known.parts
+    before = 0 if asked.file else sum(map(len, known.tables)) if indptr else known.rows
+    if asked.ragged is not None and not (indptr or asked.decode or isinstance(said, Stretches)):
+        raise not_ragged(asked.name)
+    if not asked.file or said is None or is_first:
         for file, path in _sources(found, asked):
+            first = known.rows
             layouts = _add_part(found, known, asked, file, path)
+            if indptr:
+                edges = np.asarray(once_of(file, indptr, path, found.opened.guard))
+                known.add_stretches(Bounds(indptr), [edges], len(edges) - 1, first, repr(path))
+                if said is None:
+                    found.lengths[asked.name], found.said_in = len(edges) - 1, found.said_in or (file, path, indptr)
     found.fields += layouts
-    if isinstance(asked.lookup, str):
-        known.add_table(_once(found, asked.lookup), first, found.path)
-    elif is_named:
-        found.stretches.append((known, *_stretches(found, known, asked), first))
-    elif is_first:  # of more files than one they do not say which has how many samples
+    if isinstance(said, str):
+        known.add_chosen(_once(found, said), before, found.path)
+    elif isinstance(said, Stretches) and is_named:
+        found.stretches.append((known, *_stretches(found, known, asked), before))
+        found.said_in = found.said_in or (found.opened.file, found.path, names_of(said)[0])
+    elif said is not None and not callable(said) and is_first:
+        # Of more files than one they do not say which has how many samples.
         found.named = found.named or {known.name: known.count}
         found.bearers.append((1, known.parts[0]))
     return known.entry
@@ -381,10 +514,6 @@ def _add_ragged(found: _Found, place: int, asked: Field) -> Any:
         raise not_ragged(asked.name)
     found.fields += _add_part(found, known, asked, found.opened.file, found.path, thing)
     part = known.parts[-1]
-    is_variable = part.heap is not None or VARIABLE_LENGTH in part.reason
-    if found.are_objects and is_variable:
-        why = "which ragged= cannot take of whole objects; without it each sample is a list"
-        raise refusal(found.path, asked.name, f": {part.path!r} holds values of variable length, {why}")
     if found.are_objects:
         known.add_rows(np.array([part.row_start]), np.array([part.rows]))
         found.bearers.append((1, part))
@@ -417,8 +546,9 @@ def _add_objects(found: _Found, key: Key, asked: Field) -> Any:
     if isinstance(names, str):
         values = _once(found, names).reshape(-1)
         names = [one.decode() if isinstance(one, bytes) else str(one) for one in values.tolist()]
-        found.lengths[asked.lookup] = len(names)
-    elif known.tables:
+        if found.extents is None:
+            found.lengths[asked.lookup] = len(names)
+    elif known.tables or known.chosen:
         found.fields += known.layouts
         return known.entry
     unknown = [name for name in dict.fromkeys(names) if name not in known.objects]
@@ -433,8 +563,8 @@ def _add_objects(found: _Found, key: Key, asked: Field) -> Any:
     found.fields += known.layouts
     found.bearers.append((1, known.parts[0]))
     rows = np.array([known.objects[name] for name in names], dtype=np.int64).reshape(-1, 2)
-    if asked.decode:  # an image is one row, whatever bytes it has
-        known.tables.append(rows[:, 0])
+    if asked.decode or asked.has_own_shape:  # is one row, whatever there is of it
+        known.chosen.append(rows[:, 0])
     else:
         known.add_rows(*rows.T)
     found.named = found.named or {known.name: len(names)}
@@ -462,12 +592,39 @@ def _add_some(found: _Found, known: LookedUp, asked: Field, file: Any, path: str
             number = found.opened.files.number_of(path) if asked.file else found.opened.number
             known.parts.append(_bytes(found, members, number, new.targets, first))
             known.objects |= {name: (first + row, 1) for row, name in enumerate(named)}
+        elif asked.has_own_shape:
+            for name, inside in zip(named, members.names, strict=True):
+                known.objects[name] = _add_array(found, known, asked, file, path, inside), 1
         elif named:
             lying = Lying("", len(named))
             rows = rows_of_each(members, find(members, [lying]), lying, describe)
             begins = zip(*(each.tolist() for each in known.add_objects(rows)), strict=True)
             known.objects |= dict(zip(named, begins, strict=True))
     return [name for name, address in zip(names, addresses.tolist(), strict=True) if address == NOWHERE]
+
+
+def _add_array(found: _Found, known: LookedUp, asked: Field, file: Any, path: str, name: str) -> int:
+    """Add an object of a shape of its own as a row of what is looked up; return its number."""
+    thing, plain = _thing(found, file, name, path), changed(asked, ragged=None)
+    try:
+        along, shape = Extents.of(Objects("*")).take(thing.dataset.shape, plain)
+    except (OptionError, FieldLengthError) as error:
+        raise with_names(error, path, name) from None
+    new = _described(found, _Taken(plain, thing, (1,) * len(shape)))
+    if not isinstance(new.entry, int) or new.layouts[0].kind != "array":
+        raise _no_array(found, asked)
+    if known.shapes and len(shape) != len(known.shapes[0]):
+        why = f": {name!r} has {len(shape)} axes, and another object {len(known.shapes[0])}; ragged='arrays' takes "
+        raise refusal(path, asked.name, f"{why}arrays of as many axes, of any length each", FieldLengthError)
+    known.check_alike([replace(new.layouts[0], shapes=new.entry + 1), _shape_of(new.layouts[0])], path)
+    known.entry = new.entry
+    where = found.opened.place(thing.dataset, thing.path, asked.file and path)
+    part = part_of(found.opened, where, name, None, along, new.targets, row_start=known.rows)
+    elements = int(np.prod(part.shape, dtype=object))
+    whole = ColumnPiece(number=0, row_elements=elements, segments=np.array([[0, 0, elements]]))
+    known.parts.append(replace(part, rows=1, chunk_rows=1, pieces=(whole,)))
+    known.shapes.append(shape)
+    return len(known.shapes) - 1
 
 
 def _unknown(found: _Found, asked: Field, unknown: list[str], count: int, last: tuple[Any, str]) -> H5StreamError:
@@ -540,13 +697,16 @@ def _thing(found: _Found, file: Any, name: str, path: str) -> Thing:
     return thing
 
 
-def _group_named(found: _Found, name: str) -> Any:
-    """Return the group that a name leads to in this file; None for anything else."""
-    name, opened = name.strip("/"), found.opened
+def _group_named(found: _Found, asked: Field) -> Any:
+    """Return the group that a name leads to in its file; None for anything else."""
+    name, guard = asked.name.strip("/"), found.opened.guard
+    if not name or asked.names_objects or isinstance(asked.lookup, Stretches):
+        return None
+    file, path = next(_sources(found, asked))
     with contextlib.suppress(*DAMAGE):
         # Asked for its kind alone (`get(getclass=True)`), a damaged object crashes libhdf5, which opening refuses.
-        if name and isinstance(group := opened.file[name], h5py.Group):
-            opened.guard.check_links(opened.file, name, found.path)
+        if isinstance(group := file[name], h5py.Group):
+            guard.check_links(file, name, path)
             return group
     return None
 
@@ -652,11 +812,13 @@ def _layout(found: _Found, taken: _Taken, dtype: np.dtype[Any]) -> tuple[FieldLa
     """Return the field of elements of one type that is no compound, and where its bytes lie in an element."""
     asked, (dataset, path, member), is_ragged = taken.asked, taken.thing, taken.asked.ragged is not None
     name = ":".join((path, *member)) if member else asked.name
-    items = elements.vlen_base(dtype) if is_ragged and asked.lookup is None else None
+    is_value = is_ragged and asked.lookup is None and not found.are_objects
+    items = elements.vlen_base(dtype) if is_value else None
     dtype, stored = (dtype, elements.plain_dtype(dataset.dtype)) if items is None else (items, items)
     base, inner_shape = dtype.subdtype or (dtype, ())
     kind = {"O": "object", "S": "bytes"}.get(base.kind, "array")
-    kind = "ragged" if is_ragged and base.kind not in "OSV" else kind
+    are_lists = is_ragged and asked.ragged is not None and asked.ragged.form in ("list", STACKED)
+    kind = "ragged" if is_ragged and base.kind != "V" and (are_lists or base.kind not in "OS") else kind
     why = _why_refused(asked, dtype, kind, member, taken.steps is None)
     if found.extents is not None and kind not in ("array", "ragged") and asked.lookup is None:
         why = why or "samples that are parts of volumes are of numbers"
@@ -665,7 +827,7 @@ def _layout(found: _Found, taken: _Taken, dtype: np.dtype[Any]) -> tuple[FieldLa
     layout = FieldLayout(
         name=name,
         kind=kind,
-        dtype=np.dtype(object) if kind == "object" else elements.held_dtype(base),
+        dtype=np.dtype(object) if base.kind == "O" else elements.held_dtype(base),
         row_shape=(*taken.shape, *inner_shape),
         steps=taken.steps,
         at=asked.take.at,
@@ -673,9 +835,9 @@ def _layout(found: _Found, taken: _Taken, dtype: np.dtype[Any]) -> tuple[FieldLa
         cast=asked.dtype,
         ragged=asked.ragged,
         unit=_unit(base),
-        cut_at_nul=kind == "bytes" and elements.ends_at_nul(dataset.id.get_type(), member),
+        cut_at_nul=base.kind == "S" and elements.ends_at_nul(dataset.id.get_type(), member),
     )
-    return layout, elements.leaf_of(stored, member, asked.members) if kind != "object" else None
+    return layout, elements.leaf_of(stored, member, asked.members) if base.kind != "O" else None
 
 
 def _why_refused(asked: Field, dtype: np.dtype[Any], kind: str, member: tuple[str, ...], is_one: bool) -> str:
@@ -684,13 +846,15 @@ def _why_refused(asked: Field, dtype: np.dtype[Any], kind: str, member: tuple[st
         return why
     if dtype.subdtype is not None and dtype.subdtype[0].fields is not None:
         return "an array of compounds inside a compound has no tensor form"
-    if kind == "object" and member:
+    if dtype.kind == "O" and member:
         return "a member of variable length, which only whole datasets may have"
     if kind in ("object", "ragged") and not is_one:
         return "values of variable length make no tensor of several rows; leave it out, or store it with a fixed length"
     if asked.ragged is not None and asked.ragged.form == DENSE and asked.ragged.places is None:
         return "ragged='dense' is for sparse matrices, groups of data, indices and indptr"
-    return "ragged rows are of numbers" if asked.ragged is not None and kind != "ragged" else ""
+    if asked.ragged is None or kind == "ragged":
+        return ""
+    return "ragged rows are of numbers, or with ragged='list' of texts"
 
 
 def _bytes_of_image(found: _Found, taken: _Taken, dtype: np.dtype[Any]) -> elements.Leaf | None:

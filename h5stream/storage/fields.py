@@ -28,7 +28,7 @@ from h5stream.samples.axes import ROWS
 from h5stream.samples.columns import FROM_NO_FILE, Given
 from h5stream.samples.kinds import Objects, Pad, Rows, checked_pad, checked_steps, integer
 from h5stream.samples.normalising import Normalisation, normalisation
-from h5stream.samples.ragged import ARRAYS, DENSE, STACKED, Crop, Form, Ragged, changed
+from h5stream.samples.ragged import ARRAYS, STACKED, Crop, Form, Ragged, changed
 from h5stream.samples.segments import Stretches, renamed
 from h5stream.samples.table import ROW, Table
 from h5stream.storage.given import named_by, paths_of, several
@@ -152,7 +152,9 @@ class Field:
         ``"path@name"`` are an attribute, which every sample of its file or group gets. ``"."`` is the dataset itself,
         where ``samples=`` names datasets and not groups, and ``".:image"`` a member of it where it is a table. With a
         slash in front a path begins at the file's root, and a ``*`` in it stands for what the same one of ``of=`` stood
-        for: ``"/scores/*"`` beside ``of="data/*"``; beside names in a list, for the last step of each.
+        for: ``"/scores/*"`` beside ``of="data/*"``; beside names in a list, for the last step of each. ``{}`` stands
+        for numbers: of ``"frame_{}_x"`` each object (``frame_0_x``, ``frame_1_x``, ...) is a row, in their order; all
+        are alike.
     columns : slice, list or array of int, mask, or a tuple of them, optional, keyword-only
         Columns (axis 1 of the dataset) to take, in that order, or a mask of all of them; a tuple says what to take of
         axis 1, 2 and so on, as in brackets: slices, lists, masks, integers (which take the axis away) and ``...``. A
@@ -170,20 +172,22 @@ class Field:
     file : path, pattern or several, optional, keyword-only
         The files that the dataset is in, where these are others: as many as there are of the source, or any number
         with `lookup`.
-    lookup : str, array of int, Bounds, Lengths, Between or sequence of str, optional, keyword-only
+    lookup : str, array of int, Bounds, Lengths, Between, sequence of str or function, optional, keyword-only
         Looks the field up: sample ``k`` gets row ``lookup[k]`` of the dataset, which may have any number of rows. An
         array, or the name of a dataset beside the other fields. Row numbers count through all of `file`; without it
         an array's count through all of the source, and a dataset's from 0 in each file or group. ``Bounds("offsets")``,
         ``Lengths("counts")`` and ``Between("first", "last")``, also of arrays, give each sample as many rows as they
         say. Where `name`
         has ``{}``, these are names of objects that go there, one for each sample, or the path of a dataset of names.
-        Objects of unlike lengths need `ragged`.
+        Objects of unlike lengths need `ragged`. A function of (samples, epoch, seed) gives each of some samples, an
+        array of their numbers, a row anew in each epoch; `h5stream.order.fractions` draws for it.
     ragged : str or Ragged, optional, keyword-only
         How rows of which samples have unlike numbers come in a batch, those that `lookup` says or values of variable
-        length, which are a list without it: ``"packed"`` (`Packed`, the default),
-        ``"nested"`` (a jagged `torch.nested` tensor over the same memory), ``"pad"`` (`Padded`, as long as the longest
-        of the batch) or ``"list"``. A single sample is a tensor of its rows. ``"arrays"`` is for whole objects, or rows
-        of groups or files (``Rows(of=)``), whose shapes differ along any axes: a list of tensors of their own shapes.
+        length, which are a list without it: ``"packed"`` (`Packed`, the default), ``"nested"`` (a jagged
+        `torch.nested` tensor over the same memory), ``"pad"`` (`Padded`, as long as the longest of the batch) or
+        ``"list"``, as which texts come. A single sample is a tensor of its rows. ``"arrays"`` is for whole objects, or
+        rows of groups or files (``Rows(of=)``), whose shapes differ along any axes: a list of tensors of their own
+        shapes.
         A `Ragged` says more, such as a crop.
     decode : str or (str, str), optional, keyword-only
         What encoded images in values of variable length, or in rows of bytes, are: ``"jpeg"``, ``"png"``, ``"webp"``,
@@ -304,7 +308,7 @@ class Field:
         if self.names_objects:
             return ragged if isinstance(ragged, Ragged) else Ragged(ragged or STACKED)
         if self.lookup is None or not isinstance(self.lookup, Stretches):
-            if ragged is not None and self.lookup is not None:
+            if self.lookup is not None and getattr(ragged, "crop", None):
                 raise not_ragged(self.name)
             return ragged if ragged is None or isinstance(ragged, Ragged) else Ragged(ragged)
         return ragged if isinstance(ragged, Ragged) else Ragged(ragged or "packed")
@@ -318,6 +322,11 @@ class Field:
     def names_objects(self) -> bool:
         """Whether `lookup` names an object for each sample, and not rows of a dataset."""
         return self.lookup is not None and "{}" in self.name
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether its rows are objects with numbers in their names."""
+        return self.lookup is None and "{}" in self.name
 
     @property
     def has_own_shape(self) -> bool:
@@ -342,6 +351,8 @@ class Field:
     def inside(self, group: str) -> Field:
         """Look the name up in a group, unless it begins with a slash; beside it, where it has a * as well.
 
+        What `lookup` names is looked up there too.
+
         Parameters
         ----------
         group : str
@@ -352,9 +363,9 @@ class Field:
         Field
             The field with its full path; this one where there is nothing to look up.
         """
-        is_elsewhere = self._file or self.file or self.name.startswith("/") or self.names_objects
-        if not group or (is_elsewhere and self._beside is None):
+        if not group:
             return self
+        stays = self._beside is None and (self._file or self.file or self.name.startswith("/") or self.names_objects)
 
         def here(name: str) -> str:
             if name.startswith("/"):
@@ -364,7 +375,8 @@ class Field:
         lookup = self.lookup
         if isinstance(lookup, (str, Stretches)):
             lookup = here(lookup) if isinstance(lookup, str) else renamed(lookup, here)
-        return changed(self, name=here(self.name), lookup=lookup, length=here(self.length) if self.length else "")
+        name, length = self.name if stays else here(self.name), self.length
+        return changed(self, name=name, lookup=lookup, length=here(length) if length and not stays else length)
 
 
 class Beside(NamedTuple):
@@ -415,6 +427,13 @@ def columns_wanted(field: Field, width: int) -> NDArray[np.int32]:
 def _lookup(name: str, given: Any) -> Any:
     """Check what says which row, which rows or which object each sample has."""
     is_named = given is not None and "{}" in name
+    if callable(given):
+        if is_named:
+            raise OptionError(
+                f"Field({name!r}): a function as lookup= gives rows of one dataset, and the {{}} in the name is for "
+                "names of whole objects, which are a list or a dataset"
+            )
+        return given
     if given is None or isinstance(given, (str, Stretches)):
         if is_named and isinstance(given, Stretches):
             raise OptionError(
@@ -643,7 +662,7 @@ _RAGGED = ("ragged=", "Ragged(crop=)", "Ragged(pad_value=)")
 _PLACED = ("Take(steps=)", "Take(at=)", "Take(axis=)", "Take(scale=)", "Take(pad=)")
 
 _TAKEN: dict[str, tuple[str, tuple[str, ...]]] = {
-    "sparse": ("rows of a sparse matrix", (*_COMMON, "columns=", "ragged=")),
+    "sparse": ("rows of a sparse matrix", (*_COMMON, "columns=", "ragged=", "file=", "lookup=")),
     "values": ("values of variable length with ragged=", (*_COMMON, *_RAGGED)),
     "images": ("encoded images", ("normalise=", "decode=", "ragged=", "file=", "lookup=")),
     "objects": ("whole objects with ragged=", (*_COMMON, "columns=", "members=", *_RAGGED)),
@@ -670,15 +689,9 @@ _CLASHES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     ),
     (
         ARRAYS,
-        ("lookup=", "take='all'", "Ragged(crop=)", "a part of an axis", *_PLACED),
+        ("lookup= of rows", "take='all'", "Ragged(crop=)", "a part of an axis", *_PLACED),
         "Field({0.name!r}, ragged='arrays') takes whole arrays, or one place of some axes, columns=(0, ...), without "
-        "lookup=, a crop and take=",
-    ),
-    (
-        DENSE,
-        ("file=",),
-        "Field({0.name!r}, ragged='dense') takes rows of a sparse matrix of the source itself, without file=: make the "
-        "file of the matrix the source, and name that of the other fields, Field(..., file=)",
+        "lookup= of rows, a crop and take=",
     ),
 )
 """An option, those that do not go with it, and the words in which that is said."""
@@ -702,9 +715,9 @@ def given_to(field: Field) -> set[str]:
         **{f"Take({name}=)": getattr(take, name) for name in _TOOK},
         "file=": field.file,
         "lookup=": field.lookup,
+        "lookup= of rows": field.lookup is not None and not field.names_objects,
         "ragged=": ragged,
         ARRAYS: field.has_own_shape,
-        DENSE: ragged is not None and ragged.form == DENSE,
         "Ragged(crop=)": ragged and ragged.crop,
         "Ragged(pad_value=)": ragged is not None and ragged.pad_value != 0,
         "decode=": field.decode,
@@ -716,7 +729,7 @@ def given_to(field: Field) -> set[str]:
 def check_options(kind: str, field: Field, samples: Any, path: str) -> None:
     """Refuse options that a kind of field does not take, and samples of several rows of what is one row."""
     what, taken = _TAKEN[kind]
-    wrong = sorted(given_to(field) - {*taken, ARRAYS, DENSE, "a part of an axis"})
+    wrong = sorted(given_to(field) - {*taken, ARRAYS, "a part of an axis", "lookup= of rows"})
     if wrong:
         raise OptionError(
             f"{path!r}: field {field.name!r}: {', '.join(wrong)} is not for {what}, which take{'s' * (kind == 'once')} "

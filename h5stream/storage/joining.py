@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.columns import Column
+from h5stream.samples.drawn import DrawnRows, JoinedFunctions
 from h5stream.samples.space import Along, Space, joined_space
 from h5stream.storage.extents import Volume
 from h5stream.storage.layout import VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
-from h5stream.storage.lookups import shared
+from h5stream.storage.lookups import LookedUp, shared
 from h5stream.storage.rowbox import column_pieces
 from h5stream.storage.source import SourceIdentity
 
@@ -121,14 +122,30 @@ def with_room_for_all(files: list[FileParts], labels: Sequence[str]) -> list[Fil
 
 
 def _with_room(file: FileParts, number: int, room: tuple[int, ...]) -> FileParts:
-    fields, parts = list(file.fields), list(file.parts)
+    fields = list(file.fields)
     fields[number] = replace(fields[number], row_shape=room)
-    for place, part in enumerate(parts):
-        if any(target.field == number for target in part.targets):
-            sizes = iter(room)
-            along = (Along(range(next(sizes))) if one.is_whole else one for one in part.along)
-            parts[place] = replace(part, along=tuple(along))
+    parts = (_roomy(one, room) if any(t.field == number for t in one.targets) else one for one in file.parts)
     return replace(file, fields=tuple(fields), parts=tuple(parts))
+
+
+def _roomy(part: DatasetPart, room: tuple[int, ...]) -> DatasetPart:
+    sizes = iter(room)
+    along = (Along(range(next(sizes))) if one.is_whole else one for one in part.along)
+    return replace(part, along=tuple(along))
+
+
+def with_named_shapes(layout: SampleLayout, looked_up: Iterable[LookedUp]) -> SampleLayout:
+    """Give fields of objects that samples name, each of its own shape, room for the largest, and say the shapes."""
+    for known, lookup in zip(looked_up, layout.lookups, strict=True):
+        if known.shapes:
+            shapes, fields, datasets = np.array(known.shapes), list(layout.fields), list(layout.datasets)
+            room = tuple(shapes.max(axis=0).tolist())
+            fields[known.entry] = replace(fields[known.entry], row_shape=room)
+            datasets[lookup.dataset] = tuple(_roomy(part, room) for part in datasets[lookup.dataset])
+            column = known.entry + 1, Column(shapes[lookup.rows])
+            columns = (*layout.columns, column)
+            layout = replace(layout, fields=tuple(fields), datasets=tuple(datasets), columns=columns)
+    return layout
 
 
 def with_like_strings(files: list[FileParts]) -> list[FileParts]:
@@ -211,7 +228,7 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
 def _beside(layout: SampleLayout) -> tuple[Any, ...]:
     """Return what of a layout comes from elsewhere than its own rows: looked up, and in memory."""
     fields = (target.field for one in layout.lookups for target in layout.datasets[one.dataset][0].targets)
-    looked_up = tuple((one.counts is None, one.spare is None) for one in layout.lookups)
+    looked_up = tuple((one.counts is None, one.spare is None, one.draw is None) for one in layout.lookups)
     strings = tuple((number, layout.fields[number].cut_at_nul) for number in fields)
     return looked_up, strings, tuple((number, column.steps) for number, column in layout.columns)
 
@@ -232,6 +249,7 @@ def _part_of(layout: SampleLayout, k: int, start: int) -> FileParts:
 def _joined_lookup(layouts: Sequence[SampleLayout], k: int, number: int) -> tuple[tuple[DatasetPart, ...], Lookup]:
     """Return a dataset that all layouts look up, its parts in turn, and the rows that all samples have of it."""
     parts, rows, given = list[DatasetPart](), [], [layout.lookups[k] for layout in layouts]
+    draws = tuple(one.draw for one in given if one.draw is not None)
     if any(one.paces is not None for one in given):
         given = [
             replace(one, paces=np.full(len(one.rows), one.length) if one.paces is None else one.paces) for one in given
@@ -241,7 +259,15 @@ def _joined_lookup(layouts: Sequence[SampleLayout], k: int, number: int) -> tupl
         rows.append(one.rows + before)
         parts += [replace(part, row_start=part.row_start + before) for part in layout.datasets[one.dataset]]
     others = {name: _concatenated([getattr(one, name) for one in given]) for name in ("counts", "spare", "paces")}
-    return tuple(parts), replace(given[0], dataset=number + k, rows=np.concatenate(rows), **others)
+    draw = _joined_draw(draws, [layout.samples for layout in layouts]) if draws else None
+    return tuple(parts), replace(given[0], dataset=number + k, rows=np.concatenate(rows), draw=draw, **others)
+
+
+def _joined_draw(draws: tuple[DrawnRows, ...], samples: list[int]) -> DrawnRows:
+    """Return the function that asks each dataset's own for its samples."""
+    starts, ends = ((0, *np.cumsum(counts).tolist()) for counts in (samples, [one.rows for one in draws]))
+    function = JoinedFunctions(draws=draws, starts=starts[:-1], firsts=ends[:-1])
+    return replace(draws[0], function=function, rows=ends[-1])
 
 
 def _joined_column(

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.samples.columns import Column
+from h5stream.samples.drawn import DrawnRows
 from h5stream.samples.kinds import Draws
 from h5stream.samples.normalising import Normalisation
 from h5stream.samples.ragged import Ragged
@@ -83,6 +84,11 @@ class FieldLayout:
     normalise: Normalisation | None = None  # what is done to its numbers in a batch
     # where each sample has a shape of its own, the number of the field that says which; `row_shape` holds any then
     shapes: int | None = None
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether a batch has lists of it, and no tensor."""
+        return self.dtype.kind in "OS"
 
     @property
     def row_nbytes(self) -> int:
@@ -223,7 +229,7 @@ class Lookup:
     """Which rows of a dataset samples have, where these are not their own."""
 
     dataset: int  # its number
-    rows: NDArray[np.int64]  # the row of each sample, or its first
+    rows: NDArray[np.int64]  # the row of each sample, or its first; none where `draw` alone says it
     counts: NDArray[np.int64] | None = None  # how many consecutive rows each sample has; None where each has one
     # how many more rows there are that a random crop may begin behind, counted in rows of the crop that leads; None
     # where all are taken, or always the same
@@ -231,6 +237,14 @@ class Lookup:
     # the length of the crop that leads each sample's, where any other than its own does
     paces: NDArray[np.int64] | None = None
     length: int = 0  # that of its own
+    # gives the row of each sample anew in each epoch; with `counts` its place in these and in `rows`
+    draw: DrawnRows | None = None
+
+    def stretches(self, samples: NDArray[Any], drawn: tuple[int, int]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Return the first row of each of some samples, and how many it has; `drawn` are seed and epoch."""
+        assert self.counts is not None
+        of = samples if self.draw is None else self.draw.of(samples, *drawn)
+        return self.rows[of], self.counts[of]
 
     @property
     def nbytes(self) -> int:

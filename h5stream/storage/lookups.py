@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
+from h5stream.samples.drawn import DrawnRows, LookupFunction
 from h5stream.samples.ragged import STACKED, Crop
 from h5stream.samples.segments import Bounds, Stretches, names_of, stretches_of
 from h5stream.samples.space import Space
@@ -30,7 +31,7 @@ def shared(lookups: Sequence[Lookup]) -> tuple[Lookup, ...]:
     """Give lookups of the same rows the same arrays, by which they are known to be planned together."""
 
     def are_same(one: Lookup, other: Lookup) -> bool:
-        if one.counts is None or (one.paces is not None and one.length != other.length):
+        if one.counts is None or one.draw != other.draw or (one.paces is not None and one.length != other.length):
             return False
         pairs = [(getattr(one, name), getattr(other, name)) for name in ("rows", "counts", "spare", "paces")]
         return all(a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs)
@@ -42,16 +43,22 @@ def shared(lookups: Sequence[Lookup]) -> tuple[Lookup, ...]:
     return tuple(found)
 
 
-def counted(looked_up: Mapping[Key, LookedUp]) -> dict[Key, tuple[int, int]]:
-    """Return how many parts and tables there are of each field, for `forget`."""
-    return {key: (len(known.parts), len(known.tables)) for key, known in looked_up.items()}
+def counted(looked_up: Mapping[Key, LookedUp]) -> dict[Key, tuple[int, int, int]]:
+    """Return how much is known of each field, for `forget`."""
+    return {key: (len(one.parts), len(one.tables), len(one.chosen)) for key, one in looked_up.items()}
 
 
-def forget(looked_up: dict[Key, LookedUp], before: dict[Key, tuple[int, int]]) -> None:
-    """Go back to as many parts and tables of each field as there were."""
+def forget(looked_up: dict[Key, LookedUp], before: dict[Key, tuple[int, int, int]]) -> None:
+    """Go back to what was known of each field."""
     for key, known in [*looked_up.items()]:
-        parts, tables = before.get(key, (0, 0))
-        del known.parts[parts:], known.tables[tables:], known.counts[tables:], known.spare[tables:]
+        parts, tables, chosen = before.get(key, (0, 0, 0))
+        del (
+            known.parts[parts:],
+            known.chosen[chosen:],
+            known.tables[tables:],
+            known.counts[tables:],
+            known.spare[tables:],
+        )
         if key not in before:
             del looked_up[key]
 
@@ -94,11 +101,13 @@ class LookedUp:
     """What is known so far of a field that is looked up, while files are opened."""
 
     name: str  # the field's, for messages
-    # the row of each sample, or what says its rows, that the user gave; None where datasets of the files say it
-    given: NDArray[np.int64] | Stretches | None = None
+    # what the user gave: the row of each sample, what says its rows, or a function; None where the files have it
+    given: NDArray[np.int64] | Stretches | LookupFunction | None = None
     crop: Crop | None = None  # the part of a sample that is read; None for all
     parts: list[DatasetPart] = field(default_factory=list)  # the dataset, in turn
-    # the rows that each part of the data looks up, counted from the first part of the dataset
+    # the rows that each part of the data looks up, counted from the first part: of the dataset, or of `tables`
+    chosen: list[NDArray[np.int64]] = field(default_factory=list)
+    # the first row of each sample of a part, or of what is chosen
     tables: list[NDArray[np.int64]] = field(default_factory=list)
     # counts, spare: how many rows each sample of a part has, and how many more there are that a crop leaves out
     counts: list[NDArray[np.int64]] = field(default_factory=list)
@@ -107,6 +116,7 @@ class LookedUp:
     entry: Any = None  # the numbers of these
     # of objects that samples name: the first row of each, and how many it has
     objects: dict[str, tuple[int, int]] = field(default_factory=dict)
+    shapes: list[tuple[int, ...]] = field(default_factory=list)  # of each part, where objects have shapes of their own
     is_given: bool = False  # whether the user said what each sample has, and not a dataset what each row has
 
     @property
@@ -119,7 +129,7 @@ class LookedUp:
         """The samples that what was given is for."""
         if isinstance(self.given, Stretches):
             return len(names_of(self.given)[0]) - isinstance(self.given, Bounds)
-        return 0 if self.given is None else len(self.given)
+        return len(self.given) if isinstance(self.given, np.ndarray) else 0
 
     def check_alike(self, layouts: list[FieldLayout], path: str) -> None:
         """Take what a file gives to a batch, which all give alike."""
@@ -132,7 +142,7 @@ class LookedUp:
             why += "number; ragged='arrays' takes arrays of any shapes"
             raise refusal(path, self.name, why, FieldLengthError)
 
-    def add_table(self, values: NDArray[Any], first: int, path: str) -> None:
+    def add_chosen(self, values: NDArray[Any], first: int, path: str) -> None:
         """Take the rows that a dataset names for those of a part, counted from row `first` of what is looked up."""
         flat = np.asarray(values)
         flat = flat.reshape(len(flat), -1)[:, 0] if flat.ndim > 1 and flat.size == len(flat) else flat
@@ -141,7 +151,7 @@ class LookedUp:
                 f"{path!r}: what looks {self.name!r} up is one whole number a row, and it holds {flat.dtype} "
                 f"{flat.shape}"
             )
-        self.tables.append(flat.astype(np.int64) + first)
+        self.chosen.append(flat.astype(np.int64) + first)
 
     def add_stretches(self, said: Stretches, values: Sequence[Any], samples: int, first: int, where: str) -> None:
         """Take which rows each sample of a part has, counted from row `first` of what is looked up."""
@@ -183,19 +193,31 @@ class LookedUp:
         if isinstance(self.given, Stretches):
             self.add_stretches(self.given, names_of(self.given), count, 0, paths)
             self._check_in_one(paths)
+        first, counts = (np.concatenate(each) if self.counts else None for each in (self.tables, self.counts))
+        if callable(self.given):
+            draw = DrawnRows(name=self.name, function=self.given, rows=self.rows if first is None else len(first))
+            draw.check(count)
+            nothing = np.zeros(0, dtype=np.int64)
+            return Lookup(dataset=dataset, rows=nothing if first is None else first, counts=counts, draw=draw)
+        given = self.given if isinstance(self.given, np.ndarray) else None
+        chosen = np.concatenate(self.chosen) if self.chosen else given
         anchors: Any = slice(None)
         if space is not None and not is_of_samples:
-            anchors = space.anchors_of(np.arange(space.samples))
-        if not self.counts:
-            used = self.given if isinstance(self.given, np.ndarray) else np.concatenate(self.tables)
-            self._check(used, count, paths)
-            return Lookup(dataset=dataset, rows=used if space is None else used[anchors])
-        self._check_stacked(count, paths)
-        first, counts = (np.concatenate(each)[anchors] for each in (self.tables, self.counts))
+            said: Any = first if chosen is None else chosen
+            anchors, count = _entries(space, count, len(said))
+        if chosen is not None:
+            self._check(chosen, count, self.rows if first is None else len(first), paths)
+            anchors = chosen[anchors]
+        if first is None or counts is None:
+            return Lookup(dataset=dataset, rows=anchors)
+        if chosen is None:
+            self._check_stacked(count, paths)
         if self.crop is None or self.crop.at == "start":
-            return Lookup(dataset=dataset, rows=first, counts=counts)
+            return Lookup(dataset=dataset, rows=first[anchors], counts=counts[anchors])
         spare = np.concatenate(self.spare)[anchors]
-        return Lookup(dataset=dataset, rows=first, counts=counts, spare=spare, length=self.crop.length)
+        return Lookup(
+            dataset=dataset, rows=first[anchors], counts=counts[anchors], spare=spare, length=self.crop.length
+        )
 
     def _check_in_one(self, paths: str) -> None:
         """Refuse samples whose rows are of several files, or groups."""
@@ -226,7 +248,7 @@ class LookedUp:
                 field=self.name,
             )
 
-    def _check(self, used: NDArray[np.int64], count: int, paths: str) -> None:
+    def _check(self, used: NDArray[np.int64], count: int, rows: int, paths: str) -> None:
         """Refuse too few row numbers, and such as are not there."""
         if len(used) != count:
             way_out = (
@@ -238,10 +260,23 @@ class LookedUp:
                 f"{paths}: field {self.name!r}: lookup= has {len(used):,} numbers, and needs one for each of "
                 f"{count:,}; {way_out}"
             )
-        wrong = np.flatnonzero((used < 0) | (used >= self.rows))
+        wrong = np.flatnonzero((used < 0) | (used >= rows))
         if len(wrong):
             raise OptionError(
                 f"{paths}: field {self.name!r}: lookup= names row {used[wrong[0]]} at {wrong[0]:,}, and there are rows "
-                f"0 to {self.rows - 1:,}; {len(wrong):,} of {count:,} are not there. Negative numbers do not count "
+                f"0 to {rows - 1:,}; {len(wrong):,} of {count:,} are not there. Negative numbers do not count "
                 "from the end; give samples without one a row of their own, or leave them out of the file"
             )
+
+
+def _entries(space: Space, rows: int, entries: int) -> tuple[NDArray[np.int64], int]:
+    """Return which entry of what looks rows up each sample has, and how many there have to be.
+
+    One for each row; where samples lie along another axis, one for each place along it, or for each file or group.
+    """
+    numbers = np.arange(space.samples)
+    if space.edges is not None or space.volumes.shape[1] != 1 or entries == rows:
+        return space.anchors_of(numbers), rows
+    volume, origins = space.boxes_of(numbers)
+    ends = np.cumsum(space.volumes[:, 0])
+    return (ends - space.volumes[:, 0])[volume] + origins[:, 0], int(ends[-1])

@@ -209,7 +209,7 @@ def _first_of(
 def lacks(file: Any, group: str, shape: SampleShape, path: str, guard: Guard) -> bool:
     """Tell whether one has nothing under a field's name; an error's words, of all that is there, take long."""
     for one in shape.inside(group).fields:
-        if isinstance(one, Field) and not one.file and not one.names_objects and not set("@:") & set(one.name):
+        if isinstance(one, Field) and not one.file and "{}" not in one.name and not set("@:") & set(one.name):
             guard.check_links(file, one.name, path)
             if not is_there(file, one.name, path):
                 return True

@@ -32,7 +32,7 @@ from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.field_reader import read_fields
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, beside, read_request, sample_shape
 from h5stream.storage.images import LOOKED_AT, Images, decode_image
-from h5stream.storage.joining import FileParts, check_alike, with_like_strings, with_room_for_all
+from h5stream.storage.joining import FileParts, check_alike, with_like_strings, with_named_shapes, with_room_for_all
 from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout, SparseEntry
 from h5stream.storage.lookups import Key, LookedUp, aligned, counted, forget, shared
 from h5stream.storage.names import Names
@@ -81,6 +81,7 @@ def open_layout(
         [each.crop for each in looked_up.values()],
     )
     layout = replace(layout, columns=tuple(_columns(layout, files, samples)), lookups=shared(lookups))
+    layout = with_named_shapes(layout, looked_up.values())
     return _normalised(_with_image_sizes(layout))
 
 
@@ -95,7 +96,7 @@ def _normalised(layout: SampleLayout) -> SampleLayout:
             is_dense, is_image = field.ragged is not None and field.ragged.form == DENSE, field.images is not None
             shape = (field.ragged.wanted,) if is_dense and field.ragged is not None else field.row_shape
             why = "" if is_image and field.kind == "object" else wanted.misfit(shape)
-            if (field.kind not in ("array", "ragged") and not is_image) or field.dtype.kind == "c":
+            if (field.is_listed and not is_image) or field.dtype.kind == "c":
                 why = "normalise= is for real numbers; of variable length with ragged='list'"
             if isinstance(entry, SparseEntry) and not is_dense and wanted.mean != 0:
                 why = "normalise= would make values of the zeros that are not stored; ragged='dense' has them"
@@ -225,7 +226,7 @@ def _together(asked: Asked, every: Files, samples: Objects, guard: Guard) -> _Pa
     found, words, of_files = _Parts(asked.shape), _in_words(asked, samples), samples.of == FILES
     for one in asked.shape.fields:
         is_column = isinstance(one, Padding) or (of_files and isinstance(one, SourceNumber))
-        if is_column or (isinstance(one, Field) and (one.is_looked_up or (of_files and one.decode))):
+        if is_column or (isinstance(one, Field) and (one.is_looked_up or one.is_numbered or (of_files and one.decode))):
             return None
     if of_files and any(is_address(path) for path in asked.paths):
         return None
@@ -399,7 +400,11 @@ def _space(
 def _check_padding(layout: SampleLayout) -> None:
     """Refuse a number for padding that the type of a field cannot hold, and padding of what is not padded."""
     for one in layout.fields:
-        if one.ragged is not None and one.kind == "ragged" and not _holds(one.dtype, one.ragged.pad_value):
+        if (
+            one.ragged is not None
+            and one.kind == "ragged"
+            and not (one.is_listed or _holds(one.dtype, one.ragged.pad_value))
+        ):
             raise OptionError(
                 f"Field({one.name!r}): pad_value={one.ragged.pad_value!r} does not fit into {one.dtype}, which it is "
                 "stored as (dtype= casts what was padded); take a number that does, and the lengths for a mask"

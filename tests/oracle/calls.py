@@ -11,6 +11,16 @@ import h5stream
 Tree = Any
 
 
+class Spread:
+    """A function that looks up: rows as far apart as may be, of each sample its own in any epoch."""
+
+    def __init__(self, rows: int, step: int) -> None:
+        self.rows, self.step = rows, step
+
+    def __call__(self, samples: Any, epoch: int = 0, seed: int = 0) -> Any:
+        return samples * self.step % self.rows
+
+
 def call(name: str, *args: Tree, **options: Tree) -> dict[str, Tree]:
     """Describe ``name(*args, **options)``; "tuple" and "..." are what Python writes for them."""
     return {"call": name, "args": list(args), "options": options}
@@ -65,6 +75,8 @@ def built(tree: Tree, folder: str = "") -> Any:
         return ...
     if name == "slice":
         return slice(*args)
+    if name == "Spread":
+        return Spread(*args)
     if name.startswith("torch."):
         return getattr(torch, name.removeprefix("torch."))
     return getattr(h5stream, name)(*args, **built(in_words(tree)["options"], folder))
@@ -84,6 +96,8 @@ def text(tree: Tree) -> str:
         return f'f"{{folder}}/{tree["args"][0]}"'
     if name == "tuple":
         return f"({', '.join(args)},)"
+    if name == "Spread":
+        return f"lambda samples, epoch, seed: samples * {args[1]} % {args[0]}"
     if name == "..." or name.startswith("torch."):
         return name
     return f"{name}({', '.join([*args, *(f'{key}={text(one)}' for key, one in tree['options'].items())])})"

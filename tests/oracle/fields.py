@@ -133,6 +133,8 @@ def sparse(draft: Draft) -> None:
     options = {"ragged": draft.rng.choice(["dense", "dense", "packed"]), **stepped_options(draft)}
     if draft.rng.random() < 0.2 and options["ragged"] == "dense":
         options["columns"] = [draft.rng.randrange(width)]
+    if draft.rng.random() < 0.3 and (least := min(place.rows for place in draft.places)):
+        options["rows"] = rows_of(draft, name, least)
     draft.fields[name] = call("Field", name, **options)
 
 
@@ -148,6 +150,22 @@ def images(draft: Draft) -> None:
     draft.fields[name] = call("Field", name, decode=draft.rng.choice(["png", "auto"]), **stepped_options(draft))
 
 
+def rows_of(draft: Draft, name: str, there: int, is_elsewhere: bool = False) -> Any:
+    """Draw which of so many rows samples have: an array, a function, or the name of a dataset that says it."""
+    rng = draft.rng
+    if draft.count is not None and rng.random() < 0.3:
+        return [rng.randrange(there) for _ in range(draft.count)]
+    if rng.random() < 0.3 and (is_elsewhere or len(draft.places) == 1):
+        return call("Spread", there, rng.randint(1, 9))
+    draft.add(
+        f"{name}_rows",
+        lambda place: [place.rows],
+        rng.choice(["<i4", "<i8", "u1"]),
+        lambda place: [rng.randrange(there) for _ in range(place.rows)],
+    )
+    return f"{name}_rows"
+
+
 def looked_up(draft: Draft) -> None:
     """Rows that another field, or an array, names: of this part, or of another file."""
     name, rng, tail = draft.unique("look"), draft.rng, draft.tail(1)
@@ -159,16 +177,7 @@ def looked_up(draft: Draft) -> None:
         options["file"] = call("path", file["name"])
     else:
         draft.add(name, lambda place: [there, *tail], kind)
-    if draft.count is not None and rng.random() < 0.3:
-        options["rows"] = [rng.randrange(there) for _ in range(draft.count)]
-    else:
-        draft.add(
-            f"{name}_rows",
-            lambda place: [place.rows],
-            rng.choice(["<i4", "<i8", "u1"]),
-            lambda place: [rng.randrange(there) for _ in range(place.rows)],
-        )
-        options["rows"] = f"{name}_rows"
+    options["rows"] = rows_of(draft, name, there, is_elsewhere="file" in options)
     if tail and rng.random() < 0.2:
         options["columns"] = draft.columns(tail)
     draft.fields[name] = call("Field", name, **options, **stepped_options(draft, 0.1))
@@ -179,7 +188,9 @@ def stretches(draft: Draft) -> None:
     name, rng, tail = draft.unique("hits"), draft.rng, draft.tail(1)
     counts = {id(place): [rng.randint(0, 4) for _ in range(place.rows)] for place in draft.places}
     total = {key: sum(one) for key, one in counts.items()}
-    kind = rng.choice(storage.NUMBERS)
+    is_text = rng.random() < 0.25
+    kind = rng.choice(["str", "S5"] if is_text else storage.NUMBERS)
+    tail = [] if kind == "str" else tail
     draft.add(name, lambda place: [total[id(place)], *tail], kind)
     edges = {key: np.cumsum([0, *one]).tolist() for key, one in counts.items()}
     how = rng.choice(["Bounds", "Lengths", "Between"])
@@ -195,7 +206,7 @@ def stretches(draft: Draft) -> None:
         rows = call("Between", f"{name}_at", f"{name}_to")
     if draft.count is not None and rng.random() < 0.3:
         rows = _in_memory(draft, how, [*total.values()])
-    options = {"rows": rows, **draft.ragged()}
+    options = {"rows": rows, **draft.ragged(numeric=not is_text)}
     if "max_length" not in options and rng.random() < 0.2:
         options["crop"] = call("Crop", rng.randint(1, 4), at=rng.choice(["start", "center", "random"]))
     draft.fields[name] = call("Field", name, **options, **stepped_options(draft, 0.1))
@@ -237,9 +248,10 @@ def named(draft: Draft) -> None:
     draft.files.append(file)
     keys = [f"k{k}" for k in range(rng.randint(1, 4))]
     first = rng.randint(1, 5)
-    alike, state = rng.random() < 0.5, rng.getrandbits(40)
+    alike, state, axes = rng.random() < 0.5, rng.getrandbits(40), rng.choice([0, 0, 2, 3])
     for k, key in enumerate(keys):
         shape = [rng.randint(1, 5) if is_ragged else first, *tail]
+        shape = [rng.randint(1, 4) for _ in range(axes)] if axes else shape
         inner = random.Random(state) if alike else rng
         file["nodes"].append({**storage.stored(inner, shape, kind, k, file["libver"]), "path": f"o/{key}"})
     options: dict[str, Any] = {"file": call("path", file["name"])}
@@ -253,7 +265,9 @@ def named(draft: Draft) -> None:
             lambda place: [rng.choice(keys) for _ in range(place.rows)],
         )
         options["names"] = f"{name}_names"
-    if is_ragged:
+    if axes:
+        options |= {"ragged": "arrays"} | ({"columns": call("tuple", 0, call("..."))} if rng.random() < 0.3 else {})
+    elif is_ragged:
         options |= draft.ragged()
     draft.fields[name] = call("Field", "o/{}", **options)
 
@@ -265,7 +279,35 @@ def in_memory(draft: Draft) -> None:
         draft.fields[draft.unique("value")] = call("Values", values)
 
 
-OTHERS = [member, attribute, repeated, varying, sparse, images, looked_up, stretches, beside, named, in_memory]
+def numbered(draft: Draft) -> None:
+    """Objects with numbers in their names, which are rows."""
+    if draft.axis:
+        return
+    name, kind, shape = draft.unique("frame"), draft.rng.choice(storage.NUMBERS), [draft.rng.randint(1, 5)]
+    behind, state = draft.rng.choice(["", "/x"]), draft.rng.getrandbits(40)
+    for place in draft.places:
+        for row in draft.rng.sample(range(place.rows), place.rows):
+            draft.seeds += 1
+            stored = storage.stored(random.Random(state), shape, kind, draft.seeds, place.file["libver"])
+            place.file["nodes"].append({**stored, "path": place.name(f"{name}_{row}{behind}"), "masked": False})
+    options = options_of(draft, shape, kind)
+    draft.fields[name] = call("Field", f"{name}_{{}}{behind}", **options)
+
+
+OTHERS = [
+    numbered,
+    member,
+    attribute,
+    repeated,
+    varying,
+    sparse,
+    images,
+    looked_up,
+    stretches,
+    beside,
+    named,
+    in_memory,
+]
 
 
 def draw_fields(draft: Draft) -> None:

@@ -283,7 +283,9 @@ def _object_field(draft: Draft, path: str, name: str, alike: bool | None, is_lar
         "value": lambda place: [],
     }
     if how == "ragged":
-        options = draft.ragged()
+        is_text = rng.random() < 0.2
+        kind, tail = (rng.choice(["str", "S5"]), []) if is_text else (kind, tail)
+        options = draft.ragged(numeric=not is_text)
         if "max_length" not in options and rng.random() < 0.2:
             options["crop"] = call("Crop", rng.randint(1, 4), at=rng.choice(["start", "center", "random"]))
     elif how == "arrays":

@@ -10,7 +10,7 @@ import h5py
 import imagecodecs
 import numpy as np
 
-from .calls import is_call
+from .calls import built, is_call
 from .spaces import Part, Sample, parts_of, samples_of, steps_of
 
 MODES = {"edge": {"mode": "edge"}, "reflect": {"mode": "reflect"}, "zeros": {"mode": "constant"}}
@@ -146,7 +146,7 @@ class Model:
             return values
         # Columns are of the dataset's axes, and neither of those that its elements have nor of stacked members.
         axes = values.ndim if "@" in name else self._rank(part, name)
-        return chosen(values, options["columns"], list(range(axes))["ragged" in options :])[0]
+        return chosen(values, options["columns"], list(range(axes))[options.get("ragged", "arrays") != "arrays" :])[0]
 
     def _rank(self, part: Part, name: str) -> int:
         return len(part.at(name.partition(":")[0]).shape)
@@ -187,6 +187,11 @@ class Model:
 
     def _looked_up(self, name: str, options: dict[str, Any], sample: Sample, number: int) -> Any:
         rows = options["rows"]
+        if self.is_sparse(sample.part, name):
+            row, parts = self._row(rows, sample, number), iter(self.parts if isinstance(rows, list) else [sample.part])
+            while row >= (count := len((part := next(parts)).read(f"{name}/indptr")) - 1):
+                row -= count
+            return self._sparse(part, name, row, options)
         if "file" in options:
             values = np.concatenate([part.read(name) for part in self.elsewhere(options)])
         elif isinstance(rows, list) or (
@@ -195,11 +200,16 @@ class Model:
             values = np.concatenate([part.read(name) for part in self.parts])
         else:
             values = sample.part.read(name)
-        if isinstance(rows, dict):
+        if isinstance(rows, dict) and not is_call(rows, "Spread"):
             first, end = self._stretch(rows, sample, number)
             return chosen(values, options.get("columns"), list(range(1, values.ndim)))[0][first:end]
-        row = rows[number] if isinstance(rows, list) else sample.part.read(rows)[sample.row]
-        return chosen(values, options.get("columns"), list(range(1, values.ndim)))[0][int(row)]
+        row = self._row(rows, sample, number)
+        return chosen(values, options.get("columns"), list(range(1, values.ndim)))[0][row]
+
+    def _row(self, rows: Any, sample: Sample, number: int) -> int:
+        if is_call(rows, "Spread"):
+            return int(built(rows)(number))
+        return int(rows[number] if isinstance(rows, list) else sample.part.read(rows)[sample.row])
 
     def _stretch(self, rows: dict[str, Any], sample: Sample, number: int) -> tuple[int, int]:
         is_array = isinstance(rows["args"][0], list)

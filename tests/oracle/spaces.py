@@ -36,7 +36,15 @@ class Part:
 
     def at(self, name: str) -> Any:
         """Return the h5py object of a name."""
+        if "{}" in name:
+            return self._numbered(*name.split("{}"))
         return self.file[self.path_of(name)]
+
+    def _numbered(self, before: str, behind: str) -> Any:
+        """Return objects with numbers in their names as rows, in the order of these."""
+        above, _, stem = f"{self.path}/{before}".rpartition("/")
+        numbers = sorted(int(name[len(stem) :]) for name in self.file[above or "/"] if name.startswith(stem))
+        return np.stack([self.file[f"{above}/{stem}{number}{behind}"][()] for number in numbers])
 
     def _read(self, name: str) -> Any:
         if "@" in name:
@@ -177,14 +185,14 @@ def row_count(model: Any, part: Part, axis: int) -> int:
             shape = there.at(name.partition(":")[0]).shape
             if len(shape) > abs(axis) or axis < 0:
                 found.append(shape[axis])
-    return min(found or lookups)
+    return min(found or lookups or [0])
 
 
 def looked_up_rows(part: Part, options: dict[str, Any]) -> list[int]:
     """Return how many samples a part has where fields are looked up alone: as many as name a row, or an object."""
     rows = options.get("rows", options.get("names"))
-    if isinstance(rows, list):
-        return [len(rows)]
+    if isinstance(rows, list) or is_call(rows, "Spread"):
+        return [len(rows)] if isinstance(rows, list) else []
     given = rows if isinstance(rows, str) else rows["args"][0]
     return [len(given if isinstance(given, list) else part.read(given)) - is_call(rows, "Bounds")]
 

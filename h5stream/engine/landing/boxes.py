@@ -18,7 +18,7 @@ from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import address_of
 from h5stream.engine.statistics import clock
 from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools, copying
-from h5stream.samples.space import Space, number_outside
+from h5stream.samples.space import number_outside
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout
 from h5stream.storage.rowbox import ColumnPiece
@@ -118,7 +118,10 @@ class BoxTable(ChunkTable):
 
 
 def boxes_of(
-    parts: Sequence[DatasetPart], layout_fields: tuple[FieldLayout, ...], space: Space, gaps_nbytes: Sequence[int]
+    parts: Sequence[DatasetPart],
+    layout_fields: tuple[FieldLayout, ...],
+    pad: str | float | None,
+    gaps_nbytes: Sequence[int],
 ) -> list[tuple[Ints, BoxesOfParts]]:
     """Return what plans the boxes of a dataset, for the parts of it that are alike, by their numbers."""
     alike: dict[Any, list[int]] = {}
@@ -126,7 +129,7 @@ def boxes_of(
         targets = tuple((target.leaf, target.fill.tobytes()) for target in part.targets)
         alike.setdefault((part.along, part.access, part.stored_element_nbytes, targets), []).append(number)
     return [
-        (np.array(numbers), BoxesOfParts([parts[n] for n in numbers], layout_fields, space, gaps_nbytes))
+        (np.array(numbers), BoxesOfParts([parts[n] for n in numbers], layout_fields, pad, gaps_nbytes))
         for numbers in alike.values()
     ]
 
@@ -141,7 +144,7 @@ class BoxesOfParts:
         self,
         parts: Sequence[DatasetPart],
         layout_fields: tuple[FieldLayout, ...],
-        space: Space,
+        pad: str | float | None,
         gaps_nbytes: Sequence[int],
     ) -> None:
         self._parts, self._fields, self._gaps, first = parts, layout_fields, gaps_nbytes, parts[0]
@@ -151,7 +154,7 @@ class BoxesOfParts:
             offsets[axis, : len(along.offsets)] = along.offsets
         follow = np.array([(np.diff(along.offsets) == 1).all() for along in first.along], dtype=np.int64)
         own = layout_fields[first.targets[0].field].pad
-        pad = space.pad if own is None else own
+        pad = pad if own is None else own
         mode = {"edge": EDGE, "reflect": REFLECT}.get(str(pad), PLAIN)
         self._boxed = Boxed(offsets=offsets, sizes=sizes, follow=follow, mode=mode, origins=offsets[:0])  # of no box
         self._outside = number_outside(pad)

@@ -43,7 +43,7 @@ class HeapRows:
             work = self._heap.nbytes_of(rows)
         else:
             work = self._heap.nbytes_of_rows(self._part.rows)[rows]
-        land = self._land_ragged if self._layout.kind == "ragged" else self._land_lists
+        land = self._land_ragged if self._layout.kind == "ragged" and not self._layout.is_listed else self._land_lists
         for cut in cut_by(work + READ_COST_NBYTES // 64, min(task_nbytes, TASK_NBYTES)):
             yield Task(shared=placement[cut], bring=land, apart=row_by_row)
 

@@ -91,7 +91,7 @@ def _sizes(layout: SampleLayout, without: tuple[str, ...]) -> list[tuple[int, in
         must_be_read = parts is layout.leading and any(
             isinstance(layout.files[part.file], FilesIdentity) for part in parts
         )
-        if not must_be_read and not any(field.kind in without for field in fields):
+        if not (must_be_read or parts[0].along or any(field.kind in without for field in fields)):
             sizes.append((layout.rows_of(number) * row_nbytes, row_nbytes, number))
     return sorted(sizes)
 

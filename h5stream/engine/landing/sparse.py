@@ -63,8 +63,7 @@ class DenseRows:
     def plan(self, samples: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut samples into tasks that read about as many bytes."""
         samples, lookup = samples.each_row(), self.lookup
-        assert lookup.counts is not None
-        rows, counts = lookup.rows[samples.rows], lookup.counts[samples.rows]
+        rows, counts = lookup.stretches(samples.rows, samples.drawn)
         # Places are the first elements of dense rows, one behind the other in each batch's share.
         share, within = Share.of([self.field], samples.batch, samples.within, np.full(len(rows), self._wanted))
         placement = Placement(rows=rows, batch=samples.batch, within=within, counts=counts, share=share).ascending()

@@ -33,7 +33,7 @@ def plan_through_h5py(
             since = tools.tally.via_h5py(since, rows.nbytes)
             for target in part.targets:
                 layout = fields[target.field]
-                if layout.kind == "object":
+                if layout.dtype.kind == "O":
                     destination.put(target.field, wanted, (rows[row - first] for row in wanted.rows.tolist()))
                     continue
                 dense = np.ascontiguousarray(target.taken(rows), dtype=layout.dtype).reshape(-1).view(np.uint8)

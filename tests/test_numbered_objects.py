@@ -1,0 +1,141 @@
+"""Objects with numbers in their names as rows of a group or file, beside h5py."""
+
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from h5stream import Field, H5Dataset, H5StreamLoader, Objects, Padding, Rows, SampleNumber, Sequences, Table, errors
+
+LENGTHS = (12, 5, 30)
+STORED = [{}, {"chunks": (4, 5), "compression": "gzip"}, {"chunks": (2, 2), "shuffle": True, "compression": "lzf"}]
+FIELDS = {
+    "depth": "frame_{}_depth",
+    "pose": Field("frame_{}_pose", take=[0]),
+    "state": Field("steps/{}/state", take=[-1, 2], columns=[1, 3]),
+    "record": Field("frame_{}_record:b", take=[1]),
+    "time": Field("time", take=[0]),
+}
+WALKS = Sequences(4, of="walk_*", pad="edge")
+
+
+@pytest.fixture(params=STORED, ids=str)
+def path(request, tmp_path):
+    """Walks of frames, each a few datasets of a group; some were never written."""
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "walks.h5", "w") as file:
+        for walk, length in enumerate(LENGTHS):
+            group = file.create_group(f"walk_{walk}")
+            for t in rng.permutation(length).tolist():
+                depth = group.create_dataset(f"frame_{t}_depth", (6, 5), "f4", fillvalue=7, **request.param)
+                if t != 3:
+                    depth[:] = rng.random((6, 5))
+                group[f"frame_{t}_pose"] = rng.random(3)
+                group[f"steps/{t:03}/state"] = rng.integers(0, 99, 4).astype(">i2")
+                group[f"frame_{t}_record"] = np.array([(t, t + 0.5)] * 2, [("a", "i4"), ("b", "f8")])
+                group[f"frame_{t}_s"], group["frame_mean_depth"] = t, 0.0
+                del group["frame_mean_depth"]
+            group["frame_mean_depth"], group["time"] = np.zeros(3), np.arange(length)
+    return tmp_path / "walks.h5"
+
+
+class Walks(torch.utils.data.Dataset):
+    """Four frames in turn, each looked up by its name, as authors of such files read them."""
+
+    def __init__(self, path, length=4):
+        self.file, self.length = h5py.File(path), length
+        self.starts = [(walk, t) for walk, count in enumerate(LENGTHS) for t in range(count)]
+
+    def __len__(self):
+        return len(self.starts)
+
+    def __getitem__(self, k):
+        walk, t = self.starts[k]
+        group, last = self.file[f"walk_{walk}"], LENGTHS[walk] - 1
+
+        def stacked(name, steps, taken=...):
+            return np.stack([group[name.format(min(max(t + step, 0), last))][taken] for step in steps])
+
+        return {
+            "depth": stacked("frame_{}_depth", range(self.length)),
+            "pose": stacked("frame_{}_pose", [0]),
+            "state": stacked("steps/{:03}/state", [-1, 2], [1, 3]),
+            "record": stacked("frame_{}_record", [1])["b"],
+            "time": np.array([t]),
+        }
+
+
+def check(ours, theirs):
+    for name, value in theirs.items():
+        assert np.array_equal(ours[name].numpy(), value), name
+
+
+def test_frames_are_rows_of_sequences(path):
+    theirs = Walks(path)
+    dataset = H5Dataset(path, FIELDS, samples=WALKS)
+    assert len(dataset) == len(theirs) == sum(LENGTHS)
+    for k in range(len(theirs)):
+        check(dataset[k], theirs[k])
+    with H5StreamLoader(path, 7, shuffle=True, fields={**FIELDS, "n": SampleNumber()}, samples=WALKS) as loader:
+        for _ in range(2):
+            found = []
+            for batch in loader:
+                for place, k in enumerate(batch["n"].tolist()):
+                    check({name: values[place] for name, values in batch.items()}, theirs[k])
+                    found.append(k)
+            assert sorted(found) == list(range(len(theirs)))
+
+
+def test_frames_are_rows_of_whatever_takes_rows(path):
+    with h5py.File(path) as file:
+        frames = [file[f"walk_{walk}/frame_{t}_depth"][()] for walk, count in enumerate(LENGTHS) for t in range(count)]
+    assert np.array_equal(H5Dataset(path, "frame_{}_depth", samples=Rows(of="walk_*"))[:].numpy(), frames)
+    assert np.array_equal(H5Dataset(path, "walk_2/frame_{}_depth")[:].numpy(), frames[17:])
+    table = Table(group=["walk_2", "walk_0"], row=[28, 3], length=2)
+    found = H5Dataset(path, "frame_{}_depth", samples=table)[:]
+    assert np.array_equal(found.numpy(), [frames[17 + 28 : 17 + 30], frames[3:5]])
+    whole = H5Dataset(path, {"x": Field("frame_{}_depth", ragged="list")}, samples=Objects("walk_*"))[:]["x"]
+    assert [
+        np.array_equal(one.numpy(), frames[low : low + n])
+        for one, low, n in zip(whole, (0, 12, 17), LENGTHS, strict=True)
+    ] == [True] * 3
+    masked = {"x": Field("frame_{}_depth", take=[0, 5]), "out": Padding([0, 5])}
+    padded = H5Dataset(path, masked, samples=Sequences(of="walk_*", pad=-1))
+    assert padded[11]["out"].tolist() == [False, True]
+    assert (padded[11]["x"][1] == -1).all()
+
+
+def test_frames_of_other_files_and_encoded_ones_are_rows(path, tmp_path):
+    imagecodecs = pytest.importorskip("imagecodecs")
+    images = np.random.default_rng(0).integers(0, 255, (30, 8, 6, 3), "u1")
+    with h5py.File(tmp_path / "frames.h5", "w") as file:
+        for t, image in enumerate(images):
+            file[f"rgb_{t}"], file[f"flow_{t}"] = np.frombuffer(imagecodecs.png_encode(image), "u1"), np.full((2, 2), t)
+    fields = {"image": Field("rgb_{}", decode="png"), "flow": "flow_{}"}
+    batch = H5Dataset(tmp_path / "frames.h5", fields)[:]
+    assert np.array_equal(batch["image"].numpy(), images)
+    beside = {"depth": "walk_2/frame_{}_depth", "flow": Field("flow_{}", file=tmp_path / "frames.h5")}
+    assert H5Dataset(path, beside)[12]["flow"].tolist() == [[12, 12], [12, 12]]
+
+
+@pytest.mark.parametrize(
+    ("fields", "samples", "kind", "says"),
+    [
+        ("frame_{}_none", WALKS, errors.FieldNotFoundError, "nothing has a name such as 'walk_0/frame_0_none'"),
+        ("frame_{}_s", WALKS, errors.UnsupportedFieldError, "is a single value.*write them as one dataset"),
+        (["frame_{}_depth", "odd/{}"], None, errors.FieldNotFoundError, "nothing has a name"),
+        (["walk_2/frame_{}_depth", "odd/{}"], None, errors.FieldLengthError, r"other numbers than those of 'walk_2/fr"),
+        ("unlike/{}", None, errors.FieldLengthError, "objects are to be alike"),
+        ("texts/{}", None, errors.H5StreamError, "numbers"),
+        (Field("frame_{}_depth", ragged="pad"), WALKS, errors.OptionError, "ragged= is for"),
+        ("frame_{}_depth", Objects("walk_*"), errors.OptionError, r"with ragged= for Objects"),
+        (Field("frame_{}_depth", take="all"), WALKS, errors.OptionError, "makes objects the rows"),
+        ("frame_{}_depth", Sequences(2, of="walk_*", axis=1), errors.OptionError, "along axis 0"),
+    ],
+)
+def test_what_makes_no_rows_is_refused_in_words(path, fields, samples, kind, says):
+    with h5py.File(path, "a") as file:
+        for t in range(30):
+            file[f"odd/{2 * t}"], file[f"unlike/{t}"], file[f"texts/{t}"] = np.zeros(2), np.zeros(2 + t % 2), ["a", "b"]
+    with pytest.raises(kind, match=says):
+        H5Dataset(path, fields, samples=samples)
