@@ -52,7 +52,7 @@ def inspect_command(
     names, most = options.listed_names(fields), None if everything else MOST_DATASETS
     found = []
     one_of_many = False
-    if pattern and not (names or everything or as_json):
+    if len(paths) > 1 and not (names or everything or as_json):
         one_of_many = show_files(pattern, paths, allow_external)
     for place, path in enumerate(paths[:1] if one_of_many else paths):
         # A child goes through the file first, because libhdf5 crashes at some; meanwhile the rest is imported.
@@ -80,17 +80,20 @@ def inspect_command(
 
 
 def show_files(pattern: str, paths: list[str], allow_external: bool) -> bool:
-    """Show what files are that hold the same, from some of them; tell whether they do."""
+    """Show what files are that hold the same, or fields of one sample, from some of them; tell whether they do."""
     from h5stream.advice.listing import list_files
     from h5stream.workers.guard import InChild
 
-    with InChild(f"listing {pattern!r}", list_files, paths, allow_external=allow_external) as listing:
+    with InChild(f"listing {pattern or paths[0]!r}", list_files, paths, allow_external=allow_external) as listing:
+        from h5stream.advice.alike import families_of
         from h5stream.advice.detectors import proposals_of_files
         from h5stream.cli.inspect_view import print_files
 
-        kind = proposals_of_files(pattern, listing.result(), len(paths), allow_external=allow_external)
+        families = families_of(paths)
+        families = {pattern: paths} if pattern and len(families) == 1 else families
+        kind = proposals_of_files(families, listing.result(), allow_external=allow_external)
     if kind:
-        print_files(safe_console(), pattern, len(paths), kind)
+        print_files(safe_console(), pattern or ", ".join(families), len(paths), kind)
     return kind is not None
 
 
