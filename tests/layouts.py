@@ -220,7 +220,7 @@ LAYOUTS = {
         "rows 100 central 0/labels",
     ),
     "gravesreid/blastformer": (
-        files("step_{:03}.h5", 12, each("0", 1, dict.fromkeys(["rho", "p", "T", "u", "v", "w", "E", "M"], (8, 8, 8)))),
+        files("step_{:03}.h5", 12, each("0", 1, dict.fromkeys("rpTuvwEM", (8, 8, 8)))),
         "objects 12 0/r 0/p 0/T 0/u 0/v 0/w 0/E 0/M",
     ),
     "HiLab-git/SSL4MIS": (

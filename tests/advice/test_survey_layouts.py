@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 pytest.importorskip("imagecodecs")
 from layouts import LAYOUTS, write
@@ -15,6 +16,7 @@ from layouts import LAYOUTS, write
 from h5stream.advice.detectors import printed_of, proposals_of_files
 from h5stream.advice.inspection import inspect_file
 from h5stream.advice.listing import list_files
+from h5stream.cli.app import app
 from h5stream.storage.given import paths_of
 
 KINDS = {
@@ -92,6 +94,15 @@ def test_what_is_printed_for_a_layout_is_what_its_program_reads(program, tmp_pat
     monkeypatch.chdir(tmp_path)
     verdict, why, lines, _ = judge(program, tmp_path)
     assert verdict == OTHERWISE.get(program, ("right",))[0], f"{why}\n" + "\n".join(lines)
+
+
+def test_files_that_hold_fields_of_one_sample_are_shown_together(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(Path(), LAYOUTS["pytorch/vision"][0])
+    for given in (["train_x.h5", "train_y.h5"], ["."]):
+        shown = CliRunner().invoke(app, ["inspect", *given], catch_exceptions=False).stdout
+        assert 'Field("y", file="' in shown.split("Each of them:")[0]
+        assert "train_y.h5  " in shown.split("Each of them:")[1]
 
 
 def main(*programs):
