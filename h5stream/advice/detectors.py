@@ -295,6 +295,7 @@ def _ragged(seen: Seen) -> Iterator[Proposal]:
     says = {e.path for _, said, _ in found[count] for e in said}
     beside = [e for e in seen.by_rows[count] if e.path not in says and not e.members][:MOST_FIELDS]
     fields |= {e.path: form_of(e) for e in beside}
+    read = [f"    {_as_word(e)} = f[{quoted(e.path)}][:]" for e in dict.fromkeys(told) if e.clues.columns]
     yield Proposal(
         key="ragged",
         about=[*about, *beside],
@@ -303,12 +304,23 @@ def _ragged(seen: Seen) -> Iterator[Proposal]:
         way_out='lookup= takes these. Fields come as values and offsets, or with ragged="pad", "nested" or "list" '
         "otherwise; ragged=Ragged(crop=Crop(...)) takes a part of each",
         ways=[Way(short_keys(fields))],
+        before=(f"with h5py.File({quoted(seen.path)}) as f:", *read) if read else (),
     )
+
+
+def _as_word(entry: DatasetEntry) -> str:
+    """Name what the lines before the loader read of a dataset."""
+    return f"said_{re.sub(r'[^a-z0-9]', '_', last_name(entry.path).lower())}"
 
 
 def _stretches_said(seen: Seen, entry: DatasetEntry) -> Iterator[tuple[str, list[DatasetEntry], int, int]]:
     """Return what `rows=` takes where a dataset says stretches of others: with what, of how many rows, and how many."""
     counts, count = entry.clues.counts, entry.rows or 0
+    for k, column in enumerate(entry.clues.columns if _LENGTH.search(last_name(entry.path)) else ()):
+        yield f"Lengths({_as_word(entry)}[:, {k}])", [entry], column.total, count
+    if len(edges := entry.clues.columns) == 2 and edges[0].first == 0 and edges[0].is_rising:
+        for rows, inclusive in ((edges[1].most, ""), (edges[1].most + 1, ", inclusive=True")):
+            yield f"Between({_as_word(entry)}[:, 0], {_as_word(entry)}[:, 1]{inclusive})", [entry], rows, count
     if counts is None:
         return
     for rows in {counts.last, counts.total} - {count, 0, -1}:
