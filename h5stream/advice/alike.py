@@ -8,6 +8,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 
 from h5stream.advice.listing import DatasetEntry, Listing
@@ -310,20 +311,20 @@ def like_datasets(seen: Seen) -> Iterator[Proposal]:
     for group, members in seen.by_group.items():
         parent = f"/{group.rpartition('/')[0]}" if group else ""
         if stems := _stems(members):
-            yield from _batches_side_by_side(seen, group, stems)
             by_stems[frozenset(stems)][group] = stems
         in_stems = {stem.replace("{}", number) for stem, alike in stems.items() for number in alike}
         for key, alike in _families({n: e for n, e in members.items() if n not in in_stems}).items():
             if _are_samples(alike):
                 found[parent, *key][group] = by_names[parent, frozenset(alike)][group] = alike
     for several in by_stems.values():
-        if len(several) > 1:
+        if len(several) > 1 and all(re.fullmatch(r".+\{\}", stem) for stems in several.values() for stem in stems):
             yield _stems_in_groups(seen, several)
-        yield from (_side_by_side(seen, group, stems) for group, stems in several.items())
+        for group, stems in several.items():
+            yield from _side_by_side(seen, group, stems)
     taken: set[str] = set()
     for groups in by_names.values():
         if len(groups) > 1 and numbered(groups) < MOST and not re.search(r"[{}]", "".join(groups)):
-            yield _side_by_side(seen, "", {f"{group}/{{}}": alike for group, alike in groups.items()})
+            yield from _side_by_side(seen, "", {f"{group}/{{}}": alike for group, alike in groups.items()})
             taken.update(groups)
     for groups in found.values():
         yield from _in_groups(seen, {group: alike for group, alike in groups.items() if group not in taken})
@@ -346,17 +347,15 @@ def _is_image(entry: DatasetEntry) -> bool:
 
 
 def _are_samples(alike: Inside) -> bool:
-    entries = [*alike.values()]
-    if len(alike) >= LEAST_GROUPS and all(map(_BATCH.search, alike)):
-        return True
-    if len(alike) < LEAST_ALIKE or (numbered(alike) < MOST and len(alike) < 5 * LEAST_ALIKE):
-        return len(alike) >= (
-            LEAST_GROUPS if len({entry.inner for entry in entries}) > 1 and entries[0].axes == 4 else LEAST_ALIKE
-        ) and (bool(entries[0].clues.image) or (entries[0].axes == 4 and numbered(alike) >= MOST))
-    lengths = {entry.rows or 0 for entry in entries}
-    columns = len(lengths) == 1 and all(entry.axes == 1 for entry in entries) and not entries[0].clues.image
+    entries, is_numbered = [*alike.values()], numbered(alike) >= MOST
+    first, lengths = entries[0], {entry.rows or 0 for entry in entries}
     # Equally long datasets of single numbers are columns, until there are more of them than rows.
-    return not columns or len(alike) > max(lengths)
+    if len(lengths) == 1 and all(e.axes == 1 for e in entries) and not first.clues.image and len(alike) <= max(lengths):
+        return False
+    are_pictures = is_numbered and first.axes == 4 and len({entry.inner for entry in entries}) > 1
+    if are_pictures or all(map(_BATCH.search, alike)):
+        return len(alike) >= LEAST_GROUPS
+    return len(alike) >= (LEAST_ALIKE if is_numbered or first.clues.image else 5 * LEAST_ALIKE)
 
 
 def _in_groups(seen: Seen, groups: Mapping[str, Inside]) -> Iterator[Proposal]:
@@ -389,15 +388,15 @@ def _stems(members: Mapping[str, DatasetEntry]) -> dict[str, Inside]:
     return most if len(most) > 1 and _are_samples(together) else {}
 
 
-def _side_by_side(seen: Seen, group: str, families: Mapping[str, Inside]) -> Proposal:
+def _side_by_side(seen: Seen, group: str, families: Mapping[str, Inside]) -> Iterator[Proposal]:
     """Make of datasets that are named alike, such as videos/0 and responses/0, the fields of one sample."""
-    above = f"{group}/" if group else ""
-    fields, count = dict[str, str](), len(next(iter(families.values())))
+    above, every = f"{group}/" if group else "", [*families.values()]
+    fields, count = dict[str, str](), len(every[0])
     for template, alike in families.items():
         entries = [*alike.values()]
         axes = unlike_axes(entries)
         form = form_of(entries[0], above + template, ragged="arrays" if any(axes) else "pad" if axes else "")
-        fields[last_name(template.replace("{}", "").strip("/_-")) or "x"] = with_options(form, lookup="names")
+        fields[_key_of(template)] = with_options(form, lookup="names")
     starts = [template.removesuffix("{}") for template in families]
     if starts[0].endswith("/"):
         count = seen.count(starts[0][:-1], count)
@@ -406,79 +405,58 @@ def _side_by_side(seen: Seen, group: str, families: Mapping[str, Inside]) -> Pro
         listed, (start, end) = f"f[{quoted(group)}]" if group else "f", next(iter(families)).split("{}")
         cut = f".removeprefix({quoted(start)})" * bool(start) + f".removesuffix({quoted(end)})" * bool(end)
         names = f"[k for name in {listed} if (k := name{cut}).isdigit()]"
-    one = [above + template.replace("{}", next(iter(alike))) for template, alike in families.items()]
-    return Proposal(
+    one = named([above + template.replace("{}", next(iter(alike))) for template, alike in families.items()])
+    proposal = Proposal(
         key="side_by_side",
-        about=[entry for alike in families.values() for entry in alike.values()],
-        what=f"{named(one)} belong together by their names, and so do {count - 1:,} more: each is a sample of its own",
+        about=[entry for alike in every for entry in alike.values()],
+        what=f"{one} belong together by their names, and so do {count - 1:,} more: each is a sample of its own",
         way_out="lookup= says which are taken, each whole",
         ways=[Way(fields)],
         before=(f"with h5py.File({quoted(seen.path)}) as f:", f"    names = {names}"),
-        example=[next(iter(alike.values())) for alike in families.values()],
-        some={"names": [*next(iter(families.values()))]},
-    )
-
-
-def _batches_side_by_side(seen: Seen, group: str, stems: Mapping[str, Inside]) -> Iterator[Proposal]:
-    """Make of lr0, hr0, lr1, hr1, where each holds many images, the rows of one dataset for each number."""
-    every = [*stems.values()]
-    if any(e.axes < 4 or e.rows != every[0][k].rows for alike in every for k, e in alike.items()):
-        return
-    above = f"{group}/" if group else ""
-    inside = ", ".join(
-        f"{quoted(stem.replace('{}', '').strip('_-'))}: f{quoted(above + stem.replace('{}', '{k}'))}" for stem in stems
-    )
-    first, (start, end) = f"f[{quoted(group)}]" if group else "f", next(iter(stems)).split("{}")
-    cut = f".removeprefix({quoted(start)})" * bool(start) + f".removesuffix({quoted(end)})" * bool(end)
-    yield Proposal(
-        key="side_by_side",
-        about=[e for alike in every for e in alike.values()],
-        what=f"{named([above + stem for stem in stems])} have many images each, and so do others of their names",
-        ways=[Way({})],
-        way_out="A list of datasets takes the rows of one after the other",
-        before=(
-            f"with h5py.File({quoted(seen.path)}) as f:",
-            f"    numbers = [k for name in {first} if (k := name{cut}).isdigit()]",
-        ),
-        source=f"[H5Dataset({quoted(seen.path)}, {{{inside}}}) for k in numbers]",
         example=[next(iter(alike.values())) for alike in every],
+        some={"names": [*every[0]]} if max(count, seen.count(group, 0)) > MOST_TRIED else {},
     )
+    if all(e.axes >= 4 and e.rows == every[0][k].rows for alike in every for k, e in alike.items()):
+        # Many images each.
+        inside = (f"{quoted(_key_of(one))}: f{quoted(above + one.replace('{}', '{k}'))}" for one in families)
+        yield replace(
+            proposal,
+            what=f"{one} belong together by their names, and so do {count - 1:,} more: each row is a sample",
+            way_out="A list of datasets takes the rows of one after the other",
+            ways=[Way({})],
+            source=f"[H5Dataset({quoted(seen.path)}, {{{', '.join(inside)}}}) for k in names]",
+        )
+    yield proposal
+
+
+def _key_of(template: str) -> str:
+    return last_name(template.replace("{}", "").strip("/_-")) or "x"
 
 
 def _stems_in_groups(seen: Seen, groups: Mapping[str, Mapping[str, Inside]]) -> Proposal:
     """Make of a/lr0, a/hr0, b/lr0, b/hr0 the fields of one sample, with what each group has once."""
-    first = next(iter(groups))
-    (lead, *others), start = groups[first], next(iter(groups[first])).split("{}")[0]
-    fields = {"x": "names"} | {
-        stem: f"[name.replace({quoted('/' + start)}, {quoted('/' + stem.split('{}')[0])}) for name in names]"
-        for stem in others
-    }
-    numbered_too = {stem.replace("{}", k) for stem, alike in groups[first].items() for k in alike}
-    once = [name for name in seen.by_group[first] if name not in numbered_too]
-    once = [name for name in once if all(name in seen.by_group[group] for group in groups)]
-    fields |= {name: f'[name.rpartition("/")[0] + {quoted("/" + name)} for name in names]' for name in once}
-    keys = {"x": lead, **{stem: stem for stem in others}}
-    about = [e for stems in groups.values() for alike in stems.values() for e in alike.values()]
-    about += [seen.by_group[group][name] for group in groups for name in once]
+    (first, stems), starts = (
+        next(iter(groups.items())),
+        ["/" + stem.removesuffix("{}") for stem in next(iter(groups.values()))],
+    )
+    replaced = (f"[name.replace({quoted(starts[0])}, {quoted(start)}) for name in names]" for start in starts[1:])
+    lookups = dict(zip(map(_key_of, stems), ("names", *replaced), strict=True))
+    ours = {stem.replace("{}", k) for stem, alike in stems.items() for k in alike}
+    once = [name for name in seen.by_group[first] if name not in ours and all(name in seen.by_group[g] for g in groups)]
+    lookups |= {name: f'[name.rpartition("/")[0] + {quoted("/" + name)} for name in names]' for name in once}
+    about = [e for group in groups.values() for alike in group.values() for e in alike.values()]
     return Proposal(
         key="side_by_side",
-        about=about,
-        what=f"{named([f'{first}/{stem}' for stem in groups[first]])} belong together by their names: each is a sample",
+        about=[*about, *(seen.by_group[group][name] for group in groups for name in once)],
+        what=f"{named([f'{first}/{stem}' for stem in stems])} belong together by their names: each is a sample",
         way_out="lookup= says which are taken, each whole",
-        ways=[
-            Way(
-                {
-                    keys.get(name, name).replace("{}", "").strip("_-") or "x": f'Field("{{}}", lookup={text})'
-                    for name, text in fields.items()
-                }
-            )
-        ],
+        ways=[Way({name: f'Field("{{}}", lookup={text})' for name, text in lookups.items()})],
         before=(
             "names = []",
             f"with h5py.File({quoted(seen.path)}) as f:",
-            f"    f.visit(lambda name: names.append(name) if {quoted('/' + start)} in name else None)",
+            f"    f.visit(lambda name: names.append(name) if {quoted(starts[0])} in name else None)",
         ),
-        example=[next(iter(alike.values())) for alike in groups[first].values()],
+        example=[next(iter(alike.values())) for alike in stems.values()],
     )
 
 

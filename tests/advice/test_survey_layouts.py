@@ -16,6 +16,7 @@ from layouts import LAYOUTS, write
 from h5stream.advice.detectors import printed_of, proposals_of_files
 from h5stream.advice.inspection import inspect_file
 from h5stream.advice.listing import list_files
+from h5stream.advice.program import samples_from_text
 from h5stream.cli.app import app
 from h5stream.storage.given import paths_of
 
@@ -92,7 +93,9 @@ def judge(program, folder):
 @pytest.mark.parametrize("program", LAYOUTS)
 def test_what_is_printed_for_a_layout_is_what_its_program_reads(program, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    verdict, why, lines, _ = judge(program, tmp_path)
+    verdict, why, lines, said = judge(program, tmp_path)
+    for way in re.findall(r"samples=(\w+\(.*?\)) ", said):
+        assert re.search("names|places", way) or samples_from_text(way)
     assert verdict in {"right", OTHERWISE.get(program, ("right",))[0]}, f"{why}\n" + "\n".join(lines)
 
 
