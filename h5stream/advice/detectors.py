@@ -6,7 +6,6 @@ then taken from what the next ones see.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections import defaultdict
@@ -377,25 +376,25 @@ def _named_objects(seen: Seen) -> Iterator[Proposal]:
 
 def _lookups(seen: Seen) -> Iterator[Proposal]:
     """Find rows that several samples share: a dataset says which, or there are so many samples for each."""
-    for rows, beside in seen.by_rows.items():
-        for index in beside:
-            counts = index.clues.counts
-            shared = seen.by_rows.get(counts.most + 1, []) if counts and INDEX_NAME.search(index.path) else []
-            if counts and shared and counts.least >= 0 and counts.most + 1 != rows and any(e.axes > 1 for e in shared):
-                fields = keyed([e for e in beside if e is not index])
-                fields |= {last_name(e.path): with_options(form_of(e), lookup=quoted(index.path)) for e in shared}
-                what = f"{index.path} says which row of {named([e.path for e in shared])} each sample has"
-                yield Proposal(key="lookup", about=[*beside, *shared], what=what, ways=[Way(fields)])
-                return
-        for one, other in itertools.product(beside, seen.entries):
-            times, rest = divmod(rows, other.rows or rows + 1)
-            alike = one.axes > 1 and (one.inner, one.dtype) == (other.inner, other.dtype)
-            if times > 1 and not rest and (other.rows or 0) > 1 and alike and _shares(one.path, other.path):
-                fields = keyed(beside) | {last_name(other.path): f"Field({quoted(other.path)}, lookup=rows)"}
-                what = f"{other.path} has one row for {times:,} of {one.path}"
-                lines = (f"rows = np.arange({rows}) // {times}",)
-                yield Proposal(key="lookup", about=[*beside, other], what=what, ways=[Way(fields)], before=lines)
-                return
+
+    def proposal(rows: int, shared: Sequence[DatasetEntry], how: str, said: str = "", before: Lines = ()) -> Proposal:
+        beside = [e for e in seen.by_rows[rows] if e.path != said]
+        fields = {last_name(e.path): with_options(form_of(e), lookup=how) for e in shared[:MOST_FIELDS]}
+        what = f"Several of {counted(rows, 'sample')} share a row of {named([e.path for e in shared])}"
+        ways = [Way(keyed(beside[:MOST_FIELDS]) | fields)]
+        return Proposal(key="lookup", about=[*seen.by_rows[rows], *shared], what=what, ways=ways, before=before)
+
+    for index in seen.entries:
+        counts, rows = index.clues.counts, index.rows or 0
+        shared = seen.by_rows.get(counts.most + 1, []) if counts and INDEX_NAME.search(index.path) else []
+        if counts and counts.least >= 0 and counts.most + 1 != rows and any(e.axes > 1 for e in shared):
+            yield proposal(rows, shared, quoted(index.path), index.path)
+    lead = max(seen.entries, key=lambda e: e.raw_nbytes, default=None)
+    for other in seen.entries if lead and lead.axes > 1 else ():
+        times, rest = divmod(lead.rows or 0, max(2, other.rows or 0)) if lead else (0, 0)
+        alike = lead and not rest and times > 1 and (lead.inner, lead.dtype) == (other.inner, other.dtype)
+        if lead and alike and (other.rows or 0) > 1 and _shares(lead.path, other.path):
+            yield proposal(lead.rows or 0, [other], "rows", before=(f"rows = np.arange({lead.rows}) // {times}",))
 
 
 def _shares(one: str, other: str) -> bool:
