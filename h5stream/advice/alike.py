@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import PurePath
 
 from h5stream.advice.listing import DatasetEntry, Listing
-from h5stream.advice.program import LABEL, Lines, Proposal, Seen, form_of, last_name, looked_up, most_of, named, quoted
+from h5stream.advice.program import (
+    LABEL,
+    MOST_FIELDS,
+    Lines,
+    Proposal,
+    Seen,
+    Way,
+    form_of,
+    keyed,
+    last_name,
+    most_of,
+    named,
+    quoted,
+    with_options,
+)
 from h5stream.units import shape_text
 
 LEAST_ALIKE = 8  # like datasets in one group, from which each is a sample; fewer are columns as often as not
@@ -26,6 +42,9 @@ _STEPS = re.compile(
     r"truncated|qpos|qvel|states?)($|/)",
     re.I,
 )
+INDEX_NAME = re.compile(r"(^|[/_])(idxs?|index|indices|ids?|rows?)$", re.I)
+_BATCH = re.compile(r"(batch|bucket|shard|chunk|part|block)(es|s)?[_-]?\d+$", re.I)
+_SAYS = re.compile(rf"{LABEL.pattern}|(^|_)(max|min|mean|std|scale|norm)", re.I)
 _EPISODE = re.compile(r"(.*[/_])?(traj|trajectory|demo|episode|ep|rollout)s?[_-]?\d+(\.\w+)?$", re.I)
 
 Inside = dict[str, DatasetEntry]
@@ -46,10 +65,7 @@ class _Alike:
         self.what, self.where, self.count, self.pattern = what, where or "The root", count, pattern
         self.things, self.every = things, [*things.values()]
         self.first = first = self.every[0]
-        own, *others = (
-            inside["."].clues.attributes if what == "datasets" else seen.attributes(name)
-            for name, inside in things.items()
-        )
+        own, *others = (_attributes(seen, name, inside) for name, inside in things.items())
         self.attributes = [name for name in own if all(name in other for other in others)]
         self.before = () if pattern else _finding_lines(seen.path, things, self.attributes)
         self.of = quoted(pattern) if pattern else "names" if what == "datasets" else "groups"
@@ -64,6 +80,10 @@ class _Alike:
         # What has a row more in each of them, or a row less.
         more = {k: {(n or 0) - m for n, m in zip(k, self.lengths, strict=True)} for k in by_counts}
         self.longer = [name for k, names in by_counts.items() if more[k] in ({1}, {-1}) for name in names]
+        self.once = [name for name in first if first[name].shape and name not in self.rows and not self.unlike(name)]
+        # Whether files are of years, and so a row follows the one before it.
+        years = what == "files" and all(re.search(r"(19|20)\d\d", PurePath(name).name) for name in things)
+        self.is_series = years and len(first) == 1 and max(self.lengths) >= WINDOW
         # Whether each is an episode, of which rows are steps: by the names of what they hold, or their own.
         steps, whole = sum(bool(_STEPS.search(name)) for name in (*self.rows, *self.longer)), what == "datasets"
         named_so = not whole and max(self.lengths, default=0) > 1 and all(map(_EPISODE.match, things))
@@ -73,6 +93,11 @@ class _Alike:
         self.is_table = not whole and (held or self.is_episodes)
         self.is_image = any(map(_is_image, first.values()))
         self.is_labelled = any(map(LABEL.search, self.attributes))
+        # Whether each holds many images, channels first, or says that it is a part; and whether it is a film.
+        pictures = [first["."].inner if whole and first["."].axes == 4 else ()]
+        is_part = whole and all(map(_BATCH.search, things))
+        self.is_batches = is_part or any(inner[:1] in ((1,), (3,)) for inner in pictures)
+        self.is_film = any(inner[-1:] in ((1,), (3,)) for inner in pictures) and self.unlike(".") == [0]
         self.nbytes = max(sum(entry.raw_nbytes for entry in inside.values()) for inside in self.every)  # of the largest
 
     def unlike(self, name: str) -> list[int]:
@@ -83,19 +108,33 @@ class _Alike:
         axes = self.unlike(name)
         return form_of(self.first[name], name, ragged="arrays" if any(axes) else "pad" if axes and whole else "")
 
-    def proposal(self, key: str, is_what: str, way_out: str, fields: Mapping[str, str], samples: str) -> Proposal:
-        is_all = self.what == "files" or (bool(self.pattern) and self.count <= MOST_TRIED)
-        return Proposal(
-            key="dataset_a_sample" if self.what == "datasets" else key,
-            about=[entry for inside in self.every for entry in inside.values()],
-            what=f"{_holds(self)}: each is {is_what}",
-            way_out=way_out,
-            fields=fields,
-            samples_text=samples,
-            before=self.before,
-            example=[*self.first.values()],
-            some={} if is_all else {self.of: [*self.things]},
-        )
+    def forms(self, names: Iterable[str], *, whole: bool = False) -> dict[str, str]:
+        """Write some of what they hold as fields, as a dict of them."""
+        some = most_of({name: self.first[name] for name in names})
+        return {"x" if name == "." else name: self.form(name, whole=whole) for name in some}
+
+    def proposals(self, key: str, is_what: str, ways: Sequence[Way]) -> Iterator[Proposal]:
+        """Propose each way as the first one, and the others beside it."""
+        is_all = self.what == "files" or self.count <= MOST_TRIED
+        for way in ways:
+            yield Proposal(
+                key="dataset_a_sample" if self.what == "datasets" else key,
+                about=[entry for inside in self.every for entry in inside.values()],
+                what=f"{_holds(self)}: each is {is_what}",
+                ways=[way, *(other for other in ways if other is not way)],
+                before=self.before,
+                example=[*self.first.values()],
+                some={} if is_all else {self.of: [*self.things]},
+            )
+
+
+def _attributes(seen: Seen, name: str, inside: Inside) -> list[str]:
+    """Return the attributes of a thing that can be fields, and those inside it that look like labels."""
+    if "." in inside:
+        return [f"@{one}" for one in inside["."].clues.attributes]
+    held = {f"{path}@{one}" for path, entry in inside.items() for one in entry.clues.attributes}
+    held |= {f"{group[len(name) + 1 :]}@{one}" for group in seen.below(name) for one in seen.attributes(group)}
+    return [*(f"@{one}" for one in seen.attributes(name)), *sorted(filter(LABEL.search, held))]
 
 
 def unlike_axes(entries: Sequence[DatasetEntry]) -> list[int]:
@@ -108,8 +147,8 @@ def unlike_axes(entries: Sequence[DatasetEntry]) -> list[int]:
 
 
 def _proposals(alike: _Alike) -> Iterator[Proposal]:
-    if (axis := _stretch_axis(alike)) is not None:
-        yield _as_stretches(alike, axis)
+    if not alike.is_batches and (axis := _stretch_axis(alike)) is not None:
+        yield from _as_stretches(alike, axis)
     yield from _as_samples(alike) if _is_a_sample(alike) else _as_rows(alike)
 
 
@@ -139,7 +178,7 @@ def _is_a_sample(alike: _Alike) -> bool:
     """Tell whether each is a sample, and not rows of which each is one."""
     first, every = alike.first, alike.every
     if alike.is_image or alike.what == "datasets":
-        return True
+        return not (alike.is_batches or alike.is_film)
     if alike.is_table:
         return False
     unlike = [name for name in first if alike.unlike(name)]
@@ -160,76 +199,83 @@ def _is_a_sample(alike: _Alike) -> bool:
 
 
 def _as_samples(alike: _Alike) -> Iterator[Proposal]:
-    """Propose each of them whole; where some lack a field, without these."""
-    forms = {name: alike.form(name, whole=True) for name in most_of(alike.first)}
-    attributes, text = _labels(alike.attributes), " ".join(forms.values())
-    fields = {"x" if name == "." else name: form for name, form in forms.items()}
+    """Propose each of them whole: with all attributes, or with labels alone; where some lack a field, without these."""
+    labels = _labels(alike.attributes)
+    ways = [
+        _whole(alike, alike.attributes[:MOST_FIELDS]),
+        _whole(alike, labels),
+        _whole(alike, labels, ', missing="skip"'),
+        _whole(alike, ()),
+    ]
+    for way in ways:
+        yield from alike.proposals("group_a_sample", "a sample of its own", [way])
+
+
+def _whole(alike: _Alike, attributes: Sequence[str], missing: str = "") -> Way:
+    forms = alike.forms(alike.first, whole=True)
+    text = " ".join(forms.values())
     words = {
+        '"."': ', as the field "."',
         "decode=": ", and decode= makes an image of its bytes",
         'ragged="pad"': '; ragged="pad" fills up to the longest of the batch',
         'ragged="arrays"': '; ragged="arrays" gives each in its own shape',
     }
-    for samples in (f"Objects({alike.of})", f'Objects({alike.of}, missing="skip")'):
-        yield alike.proposal(
-            "group_a_sample",
-            "a sample of its own",
-            f"samples={samples} takes each whole"
-            + ', as the field "."' * ("." in forms)
-            + "".join(said for word, said in words.items() if word in text)
-            + '; "@name" is an attribute of it' * bool(attributes)
-            + "; some lack a field, and are left out" * ("skip" in samples),
-            {**fields, **{name: quoted(f"@{name}") for name in attributes}},
-            samples,
-        )
+    does = "takes each whole" + "".join(said for word, said in words.items() if word in text)
+    does += '; "@name" is an attribute of it' * bool(attributes) + "; some lack a field, and are left out" * bool(
+        missing
+    )
+    fields = {**forms, **{last_name(name): quoted(name) for name in attributes}}
+    return Way(fields, f"Objects({alike.of}{missing})", does)
 
 
-def _as_stretches(alike: _Alike, axis: int) -> Proposal:
+def _as_stretches(alike: _Alike, axis: int) -> Iterator[Proposal]:
     shortest = min(alike.every, key=lambda inside: (inside[alike.rows[0]].shape or ())[axis])
     count = (shortest[alike.rows[0]].shape or ())[axis]
-    nbytes = sum(shortest[name].raw_nbytes for name in alike.rows) / count
-    digits = str(max(1, int(min(count // 4, (1 << 20) / nbytes))))
-    length = int(digits[:2].ljust(len(digits), "0"))  # two digits of it
+    length = stretch_length(count, sum(shortest[name].raw_nbytes for name in alike.rows) / count)
     along, which = (f", axis={axis}", f" along axis {axis}") if axis else ("", "")
     samples = f"Sequences({length}, stride={length}, of={alike.of}{along})"
-    return alike.proposal(
-        "group_a_recording",
-        "a recording",
-        f"samples={samples} cuts them into samples of {length:,}{which}, or of a length of your own; "
-        f"samples=Objects({alike.of}) takes each whole",
-        {name: quoted(name) for name in most_of({name: alike.first[name] for name in alike.rows})},
-        samples,
-    )
+    does = f"cuts them into samples of {length:,}{which}, or of a length of your own"
+    fields = {
+        "x" if name == "." else name: quoted(name) for name in most_of({name: alike.first[name] for name in alike.rows})
+    }
+    ways = [Way(fields | _taken_once(alike), samples, does), _whole(alike, ())]
+    yield from alike.proposals("group_a_recording", "a recording", ways)
+
+
+def stretch_length(count: int, nbytes: float) -> int:
+    """Return how long samples of a recording are in the lines, of so many steps of so many bytes: two digits of it."""
+    digits = str(max(1, int(min(count // 4, (1 << 20) / nbytes))))
+    return int(digits[:2].ljust(len(digits), "0"))
+
+
+def _taken_once(alike: _Alike) -> dict[str, str]:
+    return {name: f'Field({quoted(name)}, take="all")' for name in alike.once[:MOST_FIELDS]}
 
 
 def _as_rows(alike: _Alike) -> Iterator[Proposal]:
-    """Propose rows of all of them; of episodes, first windows of rows that follow one another."""
-    first, of, episodes = alike.first, alike.of, alike.is_episodes
+    """Propose rows of all of them; of episodes and films, first windows of rows that follow one another."""
+    of, episodes = alike.of, alike.is_episodes or alike.is_film or alike.is_series
     every_row = [*alike.rows, *(alike.longer if episodes else ())]
     # The row behind is another sample's too.
     now = [name for name in every_row if not (episodes and re.search(r"(^|/)next_", name))] or every_row
-    chosen = most_of({name: first[name] for name in now})
-    fields = {name: alike.form(name) for name in chosen}
-    once = [name for name in first if first[name].shape and name not in every_row and not alike.unlike(name)]
+    fields, once = alike.forms(now), {k: v for k, v in _taken_once(alike).items() if k not in every_row}
+    said = {last_name(name): quoted(name) for name in alike.attributes if _SAYS.search(last_name(name))}
     shortest = ', lengths="shortest"' if episodes and alike.longer else ""
-    # Rows of files follow one another anyway.
-    is_plain = alike.what == "files" and not shortest and not any("ragged=" in form for form in fields.values())
-    rows_of = "" if is_plain else f"Rows(of={of}{shortest})"
-    ways = [
-        f"samples={rows_of} takes each row of all of them" if rows_of else "The loader takes each row of all of them",
-        f"samples=Sequences({WINDOW}, of={of}) rows that follow one another in one of them",
-        *([] if alike.before else [f"samples=Objects({of}) each whole"]),
-    ]
-    windows = f'Sequences({WINDOW}, of={of}, pad="edge"{shortest})'
-    # Of images, and of rows of unlike shapes, a sample has one.
-    steps = episodes and not any("(" in form for form in fields.values())
-    for samples in (windows, rows_of)[0 if steps else 1 :]:
-        yield alike.proposal(
-            "group_a_recording",
-            "an episode" if episodes else "a recording, or a part of one table",
-            ", ".join(ways),
-            {**fields, **{name: f'Field({quoted(name)}, take="all")' for name in once}},
-            samples,
-        )
+    # Of images a sample of steps has one; rows of files follow one another anyway.
+    steps = {name: with_options(form, take="[0]" if "decode=" in form else "") for name, form in fields.items()}
+    is_plain = alike.what == "files" and not any("ragged=" in form for form in fields.values())
+    windows = Way(
+        {**steps, **once},
+        f'Sequences({WINDOW}, of={of}, pad="edge"{shortest})',
+        "takes rows that follow one another in one of them",
+    )
+    rows = Way({**fields, **once, **said}, "" if is_plain else f"Rows(of={of})", "takes each row of all of them")
+    ways = [windows, rows, _whole(alike, ())] if episodes else [rows, windows, _whole(alike, ())]
+    yield from alike.proposals(
+        "group_a_recording",
+        "an episode" if alike.is_episodes else "a film" if episodes else "a recording, or a part of one table",
+        ways,
+    )
 
 
 def _holds(alike: _Alike) -> str:
@@ -250,7 +296,7 @@ def _holds(alike: _Alike) -> str:
 
 
 def _labels(attributes: Sequence[str]) -> list[str]:
-    """Return the attributes that look like what a sample is asked for; else the first."""
+    """Return two attributes at most: those that look like what a sample is asked for; else the first."""
     return ([name for name in attributes if LABEL.search(name)] or [*attributes[:1]])[:2]
 
 
@@ -261,18 +307,24 @@ def like_datasets(seen: Seen) -> Iterator[Proposal]:
     """Find datasets that are a sample each: in one group, in several beside one another, or in pairs."""
     found: dict[tuple[str, ...], dict[str, Inside]] = defaultdict(dict)
     by_names: dict[tuple[str, frozenset[str]], dict[str, Inside]] = defaultdict(dict)
+    by_stems: dict[frozenset[str], dict[str, dict[str, Inside]]] = defaultdict(dict)
     for group, members in seen.by_group.items():
         parent = f"/{group.rpartition('/')[0]}" if group else ""
         if stems := _stems(members):
-            yield _side_by_side(seen, group, stems)
+            by_stems[frozenset(stems)][group] = stems
         in_stems = {stem.replace("{}", number) for stem, alike in stems.items() for number in alike}
         for key, alike in _families({n: e for n, e in members.items() if n not in in_stems}).items():
             if _are_samples(alike):
                 found[parent, *key][group] = by_names[parent, frozenset(alike)][group] = alike
+    for several in by_stems.values():
+        if len(several) > 1 and all(re.fullmatch(r".+\{\}", stem) for stems in several.values() for stem in stems):
+            yield _stems_in_groups(seen, several)
+        for group, stems in several.items():
+            yield from _side_by_side(seen, group, stems)
     taken: set[str] = set()
     for groups in by_names.values():
         if len(groups) > 1 and numbered(groups) < MOST and not re.search(r"[{}]", "".join(groups)):
-            yield _side_by_side(seen, "", {f"{group}/{{}}": alike for group, alike in groups.items()})
+            yield from _side_by_side(seen, "", {f"{group}/{{}}": alike for group, alike in groups.items()})
             taken.update(groups)
     for groups in found.values():
         yield from _in_groups(seen, {group: alike for group, alike in groups.items() if group not in taken})
@@ -295,13 +347,15 @@ def _is_image(entry: DatasetEntry) -> bool:
 
 
 def _are_samples(alike: Inside) -> bool:
-    entries = [*alike.values()]
-    if len(alike) < LEAST_ALIKE or (numbered(alike) < MOST and len(alike) < 5 * LEAST_ALIKE):
-        return len(alike) >= LEAST_ALIKE and bool(entries[0].clues.image)
-    lengths = {entry.rows or 0 for entry in entries}
-    columns = len(lengths) == 1 and all(entry.axes == 1 for entry in entries) and not entries[0].clues.image
+    entries, is_numbered = [*alike.values()], numbered(alike) >= MOST
+    first, lengths = entries[0], {entry.rows or 0 for entry in entries}
     # Equally long datasets of single numbers are columns, until there are more of them than rows.
-    return not columns or len(alike) > max(lengths)
+    if len(lengths) == 1 and all(e.axes == 1 for e in entries) and not first.clues.image and len(alike) <= max(lengths):
+        return False
+    are_pictures = is_numbered and first.axes == 4 and len({entry.inner for entry in entries}) > 1
+    if are_pictures or all(map(_BATCH.search, alike)):
+        return len(alike) >= LEAST_GROUPS
+    return len(alike) >= (LEAST_ALIKE if is_numbered or first.clues.image else 5 * LEAST_ALIKE)
 
 
 def _in_groups(seen: Seen, groups: Mapping[str, Inside]) -> Iterator[Proposal]:
@@ -334,15 +388,15 @@ def _stems(members: Mapping[str, DatasetEntry]) -> dict[str, Inside]:
     return most if len(most) > 1 and _are_samples(together) else {}
 
 
-def _side_by_side(seen: Seen, group: str, families: Mapping[str, Inside]) -> Proposal:
+def _side_by_side(seen: Seen, group: str, families: Mapping[str, Inside]) -> Iterator[Proposal]:
     """Make of datasets that are named alike, such as videos/0 and responses/0, the fields of one sample."""
-    above = f"{group}/" if group else ""
-    fields, count = dict[str, str](), len(next(iter(families.values())))
+    above, every = f"{group}/" if group else "", [*families.values()]
+    fields, count = dict[str, str](), len(every[0])
     for template, alike in families.items():
         entries = [*alike.values()]
         axes = unlike_axes(entries)
         form = form_of(entries[0], above + template, ragged="arrays" if any(axes) else "pad" if axes else "")
-        fields[last_name(template.replace("{}", "").strip("/_-")) or "x"] = looked_up(form, "names")
+        fields[_key_of(template)] = with_options(form, lookup="names")
     starts = [template.removesuffix("{}") for template in families]
     if starts[0].endswith("/"):
         count = seen.count(starts[0][:-1], count)
@@ -351,16 +405,58 @@ def _side_by_side(seen: Seen, group: str, families: Mapping[str, Inside]) -> Pro
         listed, (start, end) = f"f[{quoted(group)}]" if group else "f", next(iter(families)).split("{}")
         cut = f".removeprefix({quoted(start)})" * bool(start) + f".removesuffix({quoted(end)})" * bool(end)
         names = f"[k for name in {listed} if (k := name{cut}).isdigit()]"
-    one = [above + template.replace("{}", next(iter(alike))) for template, alike in families.items()]
+    one = named([above + template.replace("{}", next(iter(alike))) for template, alike in families.items()])
+    proposal = Proposal(
+        key="side_by_side",
+        about=[entry for alike in every for entry in alike.values()],
+        what=f"{one} belong together by their names, and so do {count - 1:,} more: each is a sample of its own",
+        way_out="lookup= says which are taken, each whole",
+        ways=[Way(fields)],
+        before=(f"with h5py.File({quoted(seen.path)}) as f:", f"    names = {names}"),
+        example=[next(iter(alike.values())) for alike in every],
+        some={"names": [*every[0]]} if max(count, seen.count(group, 0)) > MOST_TRIED else {},
+    )
+    if all(e.axes >= 4 and e.rows == every[0][k].rows for alike in every for k, e in alike.items()):
+        # Many images each.
+        inside = (f"{quoted(_key_of(one))}: f{quoted(above + one.replace('{}', '{k}'))}" for one in families)
+        yield replace(
+            proposal,
+            what=f"{one} belong together by their names, and so do {count - 1:,} more: each row is a sample",
+            way_out="A list of datasets takes the rows of one after the other",
+            ways=[Way({})],
+            source=f"[H5Dataset({quoted(seen.path)}, {{{', '.join(inside)}}}) for k in names]",
+        )
+    yield proposal
+
+
+def _key_of(template: str) -> str:
+    return last_name(template.replace("{}", "").strip("/_-")) or "x"
+
+
+def _stems_in_groups(seen: Seen, groups: Mapping[str, Mapping[str, Inside]]) -> Proposal:
+    """Make of a/lr0, a/hr0, b/lr0, b/hr0 the fields of one sample, with what each group has once."""
+    (first, stems), starts = (
+        next(iter(groups.items())),
+        ["/" + stem.removesuffix("{}") for stem in next(iter(groups.values()))],
+    )
+    replaced = (f"[name.replace({quoted(starts[0])}, {quoted(start)}) for name in names]" for start in starts[1:])
+    lookups = dict(zip(map(_key_of, stems), ("names", *replaced), strict=True))
+    ours = {stem.replace("{}", k) for stem, alike in stems.items() for k in alike}
+    once = [name for name in seen.by_group[first] if name not in ours and all(name in seen.by_group[g] for g in groups)]
+    lookups |= {name: f'[name.rpartition("/")[0] + {quoted("/" + name)} for name in names]' for name in once}
+    about = [e for group in groups.values() for alike in group.values() for e in alike.values()]
     return Proposal(
         key="side_by_side",
-        about=[entry for alike in families.values() for entry in alike.values()],
-        what=f"{named(one)} belong together by their names, and so do {count - 1:,} more: each is a sample of its own",
+        about=[*about, *(seen.by_group[group][name] for group in groups for name in once)],
+        what=f"{named([f'{first}/{stem}' for stem in stems])} belong together by their names: each is a sample",
         way_out="lookup= says which are taken, each whole",
-        fields=fields,
-        before=(f"with h5py.File({quoted(seen.path)}) as f:", f"    names = {names}"),
-        example=[next(iter(alike.values())) for alike in families.values()],
-        some={"names": [*next(iter(families.values()))]},
+        ways=[Way({name: f'Field("{{}}", lookup={text})' for name, text in lookups.items()})],
+        before=(
+            "names = []",
+            f"with h5py.File({quoted(seen.path)}) as f:",
+            f"    f.visit(lambda name: names.append(name) if {quoted(starts[0])} in name else None)",
+        ),
+        example=[next(iter(alike.values())) for alike in stems.values()],
     )
 
 
@@ -469,7 +565,11 @@ def _finding_lines(path: str, things: Mapping[str, Inside], attributes: Sequence
         f"with h5py.File({quoted(path)}) as f:",
         f"    first = f[{quoted('/' + first)}]",
         f"    {found} = [one.name for one in f[{quoted('/' + first.rpartition('/')[0])}].values() if is_alike(one)]",
-        *(f"    {found} = [one for one in {found} if {quoted(name)} in f[one].attrs]" for name in _labels(attributes)),
+        *(
+            f"    {found} = [one for one in {found} if {quoted(name[1:])} in f[one].attrs]"
+            for name in _labels(attributes)
+            if name[0] == "@"
+        ),
     )
 
 
@@ -486,6 +586,114 @@ def like_files(pattern: str, listings: Mapping[str, Listing], count: int) -> lis
         return []
     roots = {path: listings[path].groups[""] for path in alike if "" in listings[path].groups}
     return [*_proposals(_Alike(Seen(pattern, (), roots), "files", "The pattern", alike, "files", count))]
+
+
+def families_of(paths: Sequence[str]) -> dict[str, list[str]]:
+    """Return files by what their names have in common that differ in a number, as a pattern; one alone by its name."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in paths:
+        folder, name = os.path.split(path)
+        found[
+            os.path.join(folder, re.sub(r"\d+(?=\D*$)", "*", name.removesuffix(end := PurePath(name).suffix)) + end)
+        ].append(path)
+    return {pattern if len(alike) > 1 else alike[0]: alike for pattern, alike in found.items()}
+
+
+def joined_files(families: Mapping[str, Sequence[str]], listings: Mapping[str, Listing]) -> Iterator[Proposal]:
+    """Find samples of which each has fields in several files, or in a file of each of several families."""
+    counts = {len(paths) for paths in families.values()}
+    some = {name: {path: listings[path] for path in paths if path in listings} for name, paths in families.items()}
+    if len(families) < 2 or len(counts) > 1 or not all(some.values()):
+        return
+    first = {name: next(iter(found.values())) for name, found in some.items()}
+    entries = {name: [e for e in listing.entries if not e.role] for name, listing in first.items()}
+    if counts == {1}:
+        seen = {path: Seen(path, held, first[path].groups) for path, held in entries.items()}
+        yield from _joined_objects(seen)
+        yield from _joined_rows(seen)
+        return
+    found = {name: like_files(name, some[name], len(paths)) for name, paths in families.items()}
+    parts = {name: each[0] for name, each in found.items() if each}
+    samples = {part.samples_text for part in parts.values()}
+    if len(parts) == len(families) and len(samples) == 1:
+        fields = {pattern: part.fields for pattern, part in parts.items()}
+        yield _joined(families, entries, fields, f"{counts.pop():,} files", samples.pop())
+
+
+def _joined(
+    families: Iterable[str],
+    entries: Mapping[str, Sequence[DatasetEntry]],
+    fields: Mapping[str, Mapping[str, str]],
+    what: str,
+    samples: str = "",
+    lookup: Mapping[str, str] | None = None,
+    before: Lines = (),
+) -> Proposal:
+    """Return the program whose fields are those of the first file, and of others as theirs."""
+    (lead, own), *others = fields.items()
+    together = dict(own)
+    for path, forms in others:
+        for name, form in forms.items():
+            key = name if name not in together else f"{PurePath(path).stem.strip('*_-')}_{name}"
+            together[key] = with_options(form, file=quoted(path), lookup=(lookup or {}).get(path, ""))
+    return Proposal(
+        key="joined",
+        path=lead,
+        about=[e for held in entries.values() for e in held],
+        what=f"{named([*families])} belong together: a sample has fields of each ({what})",
+        way_out="file= says where a field lies that is not in the first of them",
+        ways=[Way(together, samples)],
+        before=before,
+    )
+
+
+def _joined_rows(files: Mapping[str, Seen]) -> Iterator[Proposal]:
+    for lead, seen in files.items():
+        for rows, own in seen.by_rows.items():
+            fields, lookup = {lead: keyed(own)}, dict[str, str]()
+            for path, other in files.items():
+                beside = other.by_rows.get(rows, [])
+                for index in own if path != lead and not beside else ():
+                    counts = index.clues.counts
+                    if counts and counts.least >= 0 and INDEX_NAME.search(index.path):
+                        beside = [e for e in other.entries if e.axes > 1 and (e.rows or 0) > counts.most]
+                        lookup[path] = quoted(index.path)
+                if path != lead and beside:
+                    fields[path] = keyed(beside)
+            if len(fields) == len(files) and rows > 1:
+                yield _joined(
+                    files, {path: one.entries for path, one in files.items()}, fields, f"{rows:,} rows", lookup=lookup
+                )
+
+
+def _joined_objects(files: Mapping[str, Seen]) -> Iterator[Proposal]:
+    """Find groups, or datasets, of equal names in several files."""
+    found = {path: next(like_groups(seen), None) or next(like_datasets(seen), None) for path, seen in files.items()}
+    parts = {
+        path: part
+        for path, part in found.items()
+        if part and part.samples_text.startswith("Objects(") and not part.before
+    }
+    if len(parts) < len(files):
+        return
+    names = {path: {e.path.split("/")[0] for e in part.about} for path, part in parts.items()}
+    if not set.intersection(*names.values()) or any("/*" in part.samples_text for part in parts.values()):
+        return
+    lead, *others = parts
+    letters = dict(zip(parts, "fghijklm", strict=False))
+    opened = ", ".join(f"h5py.File({quoted(path)}) as {letter}" for path, letter in letters.items())
+    before = (f"with {opened}:", f"    names = sorted({' & '.join(f'set({letter})' for letter in letters.values())})")
+    fields = {lead: parts[lead].fields}
+    for path in others:
+        fields[path] = {
+            name: re.sub(r'"(\.|[^"]*)"', lambda text: '"{}"' if text[1] == "." else f'"{{}}/{text[1]}"', form, count=1)
+            for name, form in parts[path].fields.items()
+            if '"@' not in form
+        }
+    entries = {path: seen.entries for path, seen in files.items()}
+    yield _joined(
+        files, entries, fields, "those of equal names", "Objects(names)", dict.fromkeys(others, "names"), before
+    )
 
 
 # --- names -------------------------------------------------------------------------------------------------

@@ -14,13 +14,16 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from h5stream.advice.alike import (
+    INDEX_NAME,
     LEAST_ALIKE,
     LEAST_GROUPS,
     LONG_COUNT,
     WINDOW,
+    joined_files,
     like_datasets,
     like_files,
     like_groups,
+    stretch_length,
     unlike_axes,
 )
 from h5stream.advice.listing import INDEX, DatasetEntry, GroupEntry, Listing
@@ -30,17 +33,19 @@ from h5stream.advice.program import (
     Lines,
     Proposal,
     Seen,
+    Way,
     form_of,
     keyed,
     last_name,
     loader_lines,
-    looked_up,
     named,
     quoted,
     short_keys,
+    with_options,
 )
 from h5stream.units import counted, shape_text
 
+LONG_ROW = 1 << 15  # values along the last axis of a row, from which it is a signal to be cut
 MOST_DENSE = 100_000  # columns of a sparse matrix, up to which its rows are asked for as dense ones
 
 _SPARSE = ("data", "indices", "indptr")
@@ -53,6 +58,8 @@ _EPISODE_EDGE = re.compile(rf"(^|/){_EPISODE}_?(lens?|lengths?|ends?|starts?|beg
 _OFFSET = re.compile(r"off|idx|index|ptr|bound|end|start|begin|first|cum|row_splits", re.I)
 _LENGTH = re.compile(r"len|count|num|size|mult|(^|[/_])n($|_)", re.I)
 _VOLUME = re.compile(r"raw|label|seg|mask|volume", re.I)
+_SPLIT = re.compile(r"(^|[/_])(train|valid|val|test|dev|eval)", re.I)
+_PLACES = re.compile(r"(^|[/_])(pos|neg|positions?|coords?|coordinates|loc|locations?|centers?|places?|patches)", re.I)
 _LAST = {"first": "last", "start": "end", "begin": "end", "from": "to"}
 
 
@@ -79,18 +86,26 @@ def proposals_of(
 
 
 def proposals_of_files(
-    pattern: str, listings: Mapping[str, Listing], count: int, *, allow_external: bool = False
+    families: Mapping[str, Sequence[str]], listings: Mapping[str, Listing], *, allow_external: bool = False
 ) -> Proposal | None:
-    """Find what files are that hold the same: by what the first holds, else each a sample, a recording or rows."""
-    alike = like_files(pattern, listings, count)
+    """Find what files are that hold the same: by what the first holds, else each a sample, a recording or rows.
+
+    Of several families of them: fields of one sample.
+    """
+    (pattern, paths), *others = families.items()
+    if others:
+        ways = ((one, paths if len(paths) > 1 else ()) for one in joined_files(families, listings))
+        every = (replace(one, allow_external=allow_external).tried(some) for one, some in ways)
+        return next((one for one in every if not one.is_refused), None)
+    alike, looked_at = like_files(pattern, listings, len(paths)), [*listings]
     if not alike:
         return None
-    kinds = proposals_of(pattern, next(iter(listings.values())), [*listings], allow_external=allow_external)
+    kinds = proposals_of(pattern, next(iter(listings.values())), looked_at, allow_external=allow_external)
     inside = printed_of([kind for kind in kinds if kind.key != "flat"], has_rows=False)
     if inside is None or inside.before or inside.written:
-        ways = (replace(one, path=pattern, allow_external=allow_external).tried([*listings]) for one in alike)
-        return next((one for one in ways if not one.is_refused), None)
-    return replace(inside, what=f"The pattern holds {count:,} like files. Of the first: {inside.what}")
+        tries = (replace(one, path=pattern, allow_external=allow_external).tried(looked_at) for one in alike)
+        return next((one for one in tries if not one.is_refused), None)
+    return replace(inside, what=f"The pattern holds {len(paths):,} like files. Of the first: {inside.what}")
 
 
 def printed_of(kinds: Sequence[Proposal], has_rows: bool) -> Proposal | None:
@@ -133,7 +148,7 @@ def _sparse(seen: Seen) -> Iterator[Proposal]:
         what=f"{which}; {main} has {counted(rows, 'sample')}" + f" of {entry.width:,} columns" * bool(entry.width),
         way_out="ragged='dense' gives rows of it, with columns= some of their columns; ragged='packed' gives the "
         "values that are stored, and their columns",
-        fields=fields if len(fields) > 1 else {main: fields["x"]},
+        ways=[Way(fields if len(fields) > 1 else {main: fields["x"]})],
     )
 
 
@@ -189,7 +204,7 @@ def _anndata(seen: Seen) -> Iterator[Proposal]:
             what=f"It looks like AnnData's: X has {counted(matrix.rows, 'sample')}, and obs says what each is",
             way_out="Columns of obs that are categories come as their codes, and loader.dataset.categories says what "
             "these are",
-            fields={"x": quoted("X"), **beside},
+            ways=[Way({"x": quoted("X"), **beside})],
             rows=[matrix],
         )
 
@@ -207,10 +222,13 @@ def _episodes(seen: Seen) -> Iterator[Proposal]:
             key="episodes",
             about=beside,
             what=f"{_say(said)} where episodes end in {counted(rows, 'row')} that lie one behind the other",
-            way_out=f"samples=Sequences({WINDOW}, of={of}) takes rows that follow one another and stay inside an "
-            "episode",
-            fields=keyed(fields),
-            samples_text=f'Sequences({WINDOW}, of={of}, pad="edge")',
+            ways=[
+                Way(
+                    keyed(fields),
+                    f'Sequences({WINDOW}, of={of}, pad="edge")',
+                    "takes rows that follow one another and stay inside an episode",
+                )
+            ],
             rows=beside,
         )
         return
@@ -276,6 +294,7 @@ def _ragged(seen: Seen) -> Iterator[Proposal]:
     says = {e.path for _, said, _ in found[count] for e in said}
     beside = [e for e in seen.by_rows[count] if e.path not in says and not e.members][:MOST_FIELDS]
     fields |= {e.path: form_of(e) for e in beside}
+    read = [f"    {_as_word(e)} = f[{quoted(e.path)}][:]" for e in dict.fromkeys(told) if e.clues.columns]
     yield Proposal(
         key="ragged",
         about=[*about, *beside],
@@ -283,13 +302,24 @@ def _ragged(seen: Seen) -> Iterator[Proposal]:
         f"{counted(count, 'sample')} has",
         way_out='lookup= takes these. Fields come as values and offsets, or with ragged="pad", "nested" or "list" '
         "otherwise; ragged=Ragged(crop=Crop(...)) takes a part of each",
-        fields=short_keys(fields),
+        ways=[Way(short_keys(fields))],
+        before=(f"with h5py.File({quoted(seen.path)}) as f:", *read) if read else (),
     )
+
+
+def _as_word(entry: DatasetEntry) -> str:
+    """Name what the lines before the loader read of a dataset."""
+    return f"said_{re.sub(r'[^a-z0-9]', '_', last_name(entry.path).lower())}"
 
 
 def _stretches_said(seen: Seen, entry: DatasetEntry) -> Iterator[tuple[str, list[DatasetEntry], int, int]]:
     """Return what `rows=` takes where a dataset says stretches of others: with what, of how many rows, and how many."""
     counts, count = entry.clues.counts, entry.rows or 0
+    for k, column in enumerate(entry.clues.columns if _LENGTH.search(last_name(entry.path)) else ()):
+        yield f"Lengths({_as_word(entry)}[:, {k}])", [entry], column.total, count
+    if len(edges := entry.clues.columns) == 2 and edges[0].first == 0 and edges[0].is_rising:
+        for rows, inclusive in ((edges[1].most, ""), (edges[1].most + 1, ", inclusive=True")):
+            yield f"Between({_as_word(entry)}[:, 0], {_as_word(entry)}[:, 1]{inclusive})", [entry], rows, count
     if counts is None:
         return
     for rows in {counts.last, counts.total} - {count, 0, -1}:
@@ -330,39 +360,147 @@ def _named_objects(seen: Seen) -> Iterator[Proposal]:
                 about=[seen.by_path[path], *alike, *beside],
                 what=f"{path} names, for each of {counted(count, 'sample')}, a dataset of {group or 'the root'}",
                 way_out="lookup= looks it up; each is read once a window, however many samples name it",
-                fields={
-                    re.sub(r"_?(ids?|names?)$", "", path.rpartition("/")[2]) or "x": looked_up(form, quoted(path)),
-                    **keyed(beside),
-                },
+                ways=[
+                    Way(
+                        {
+                            re.sub(r"_?(ids?|names?)$", "", last_name(path)) or "x": with_options(
+                                form, lookup=quoted(path)
+                            ),
+                            **keyed(beside),
+                        }
+                    )
+                ],
             )
             return
 
 
+def _lookups(seen: Seen) -> Iterator[Proposal]:
+    """Find rows that several samples share: a dataset says which, or there are so many samples for each."""
+
+    def proposal(rows: int, shared: Sequence[DatasetEntry], how: str, said: str = "", before: Lines = ()) -> Proposal:
+        beside = [e for e in seen.by_rows[rows] if e.path != said]
+        fields = {last_name(e.path): with_options(form_of(e), lookup=how) for e in shared[:MOST_FIELDS]}
+        what = f"Several of {counted(rows, 'sample')} share a row of {named([e.path for e in shared])}"
+        ways = [Way(keyed(beside[:MOST_FIELDS]) | fields)]
+        return Proposal(key="lookup", about=[*seen.by_rows[rows], *shared], what=what, ways=ways, before=before)
+
+    for index in seen.entries:
+        counts, rows = index.clues.counts, index.rows or 0
+        shared = seen.by_rows.get(counts.most + 1, []) if counts and INDEX_NAME.search(index.path) else []
+        if counts and counts.least >= 0 and counts.most + 1 != rows and any(e.axes > 1 for e in shared):
+            yield proposal(rows, shared, quoted(index.path), index.path)
+    lead = max(seen.entries, key=lambda e: e.raw_nbytes, default=None)
+    for other in seen.entries if lead and lead.axes > 1 else ():
+        times, rest = divmod(lead.rows or 0, max(2, other.rows or 0)) if lead else (0, 0)
+        alike = lead and not rest and times > 1 and (lead.inner, lead.dtype) == (other.inner, other.dtype)
+        if lead and alike and (other.rows or 0) > 1 and _shares(lead.path, other.path):
+            yield proposal(lead.rows or 0, [other], "rows", before=(f"rows = np.arange({lead.rows}) // {times}",))
+
+
+def _shares(one: str, other: str) -> bool:
+    """Tell whether the ends of two names agree, and neither says that it is of a split."""
+    ends = [re.split(r"[_/]", name)[-1].lower() for name in (one, other)]
+    return ends[0] == ends[1] and not any(_SPLIT.search(name) for name in (one, other))
+
+
 def _volumes(seen: Seen) -> Iterator[Proposal]:
-    """Find volumes: an image and its labels of one shape, in chunks that were chosen to be cut along all axes."""
-    by_shape: dict[tuple[int, ...], list[DatasetEntry]] = defaultdict(list)
-    for entry in seen.entries:
-        if entry.axes == len(entry.chunk_shape or ()) == 3:
-            by_shape[entry.shape or ()].append(entry)
-    for shape, entries in by_shape.items():
-        chunk = min(entry.chunk_shape or () for entry in entries)
+    """Find volumes, an image and its labels, in chunks that were chosen to be cut along all axes; of any resolution."""
+    cut = [e for e in seen.entries if e.axes == len(e.chunk_shape or ()) == 3 and all(e.shape or ())]
+    for lead in sorted(cut, key=lambda e: -math.prod(e.shape or ())):
+        shape, chunk = lead.shape or (), min(e.chunk_shape or () for e in cut if e.shape == lead.shape)
+        scales = {e.path: [n / m for n, m in zip(e.shape or (), shape, strict=True)] for e in cut}
+        entries = [e for e in cut if all((1 / scale).is_integer() for scale in scales[e.path])]
         is_cut = all(1 < inner < outer for inner, outer in zip(chunk, shape, strict=True))
         # h5py's own guess halves the axes.
         halved = [{math.ceil(length / (1 << k)) for k in range(40)} for length in shape]
         chosen = any(one not in guessed for one, guessed in zip(chunk, halved, strict=True))
         if len(entries) < 2 or not is_cut or not chosen or not any(_VOLUME.search(entry.path) for entry in entries):
             continue
+        taken = {e.path: f"Take(scale=({', '.join(f'{scale:g}' for scale in scales[e.path])}))" for e in entries}
+        forms = {
+            e.path: with_options(form_of(e), take=taken[e.path] * (e.shape != shape)) for e in entries[:MOST_FIELDS]
+        }
         yield Proposal(
             key="volume",
             about=entries,
             what=f"{named([entry.path for entry in entries])} are volumes of {shape_text(shape)}, in chunks of "
             f"{shape_text(chunk)}",
-            way_out=f'samples=Boxes({chunk}, at="grid") takes boxes that lie side by side, or of another size, and '
-            'with at="random", per_epoch=1000 anywhere. Without samples=, each slice along axis 0 is a sample',
-            fields=keyed(entries[:MOST_FIELDS]),
-            samples_text=f'Boxes({chunk}, at="grid")',
-            rows=entries,
+            ways=[
+                Way(
+                    short_keys(forms),
+                    f'Boxes({chunk}, at="grid")',
+                    "takes boxes that lie side by side, or of another size",
+                ),
+                Way(short_keys(forms), f'Boxes({chunk}, at="random", per_epoch=1000)', "anywhere"),
+                Way(keyed(entries[:MOST_FIELDS]), "", "takes each slice along axis 0"),
+            ],
+            rows=[e for e in entries if e.shape == shape],
         )
+        return
+
+
+def _places(seen: Seen) -> Iterator[Proposal]:
+    """Find tables of the places of boxes in large images."""
+    tables = [e for e in seen.entries if e.clues.columns and _PLACES.search(e.path)]
+    for axes in (2, 3):
+        some = [e for e in tables if len(e.clues.columns) == axes]
+        most = [max(e.clues.columns[k].most for e in some) for k in range(axes)] if some else []
+        large = [e for e in seen.entries if e.axes >= axes and min((e.shape or ())[-axes:]) >= 64 and e not in some]
+        if not large or not some or any(e.rows == one.rows for e in large for one in some):
+            continue
+        room = min(n - m for e in large for n, m in zip((e.shape or ())[-axes:], most, strict=True))
+        if room < 4:
+            continue
+        size, read = (min(64, 1 << (room.bit_length() - 1)),) * axes, ", ".join(f"f[{quoted(e.path)}][:]" for e in some)
+        yield Proposal(
+            key="places",
+            about=[*large, *some],
+            what=f"{_say(some)} where boxes of {named([e.path for e in large])} begin",
+            ways=[
+                Way(
+                    keyed(large),
+                    f"Boxes({size}, at=places)",
+                    "takes a box from each of these places on; its size is yours",
+                )
+            ],
+            before=(
+                f"with h5py.File({quoted(seen.path)}) as f:",
+                f"    places = np.concatenate([{read}])",
+            ),
+        )
+        return
+
+
+def _recordings(seen: Seen) -> Iterator[Proposal]:
+    """Find rows that are a recording each: simulations and films of many times, long signals."""
+    for rows, beside in sorted(seen.by_rows.items(), key=lambda item: -sum(e.raw_nbytes for e in item[1])):
+        axis = _time_axis(max(beside, key=lambda e: e.raw_nbytes).shape or ())
+        films = [e for e in beside if _time_axis(e.shape or ()) == axis]
+        others = [e for e in beside if e not in films]
+        counts = {(e.shape or ())[axis] for e in films if axis}
+        if len(counts) != 1 or any(e.axes > 1 or not e.clues.words for e in others):
+            continue
+        length = stretch_length(min(counts), sum(e.raw_nbytes for e in films) / rows / min(counts))
+        way = f'Sequences({length}, stride={length}, of="rows", axis={axis})'
+        yield Proposal(
+            key="recordings",
+            about=films,
+            what=f"Each row of {named([e.path for e in films])} seems to be a recording of {min(counts):,} times",
+            ways=[
+                Way(keyed(films), way, f"cuts them into samples of {length:,}, or of a length of your own"),
+                Way(keyed([*films, *others]), "", "takes each row whole"),
+            ],
+            rows=films,
+        )
+        return
+
+
+def _time_axis(shape: Sequence[int]) -> int:
+    """Return the axis along which rows are as long as recordings; 0 where there is none."""
+    if len(shape) >= 5 and shape[1] >= LEAST_ALIKE:
+        return 1
+    is_film = len(shape) == 4 and shape[1] == shape[2] and shape[3] > WINDOW
+    return -1 if is_film or (len(shape) in (2, 3) and shape[-1] >= LONG_ROW) else 0
 
 
 def _flat(seen: Seen) -> Iterator[Proposal]:
@@ -379,8 +517,7 @@ def _flat(seen: Seen) -> Iterator[Proposal]:
         what=f"{entry.path} is one sequence of {rows:,} numbers",
         way_out="samples=Sequences(128, stride=128) cuts it into samples of 128, or of a length of your own. Without "
         "samples=, each number is a sample",
-        fields={entry.path: quoted(entry.path)},
-        samples_text="Sequences(128, stride=128)",
+        ways=[Way({entry.path: quoted(entry.path)}, "Sequences(128, stride=128)")],
         rows=every,
     )
 
@@ -412,8 +549,7 @@ def _nwb(seen: Seen) -> Iterator[Proposal]:
         what=f"It is Neurodata Without Borders (NWB); {group} is a recording of {counted(rows, 'row')}",
         way_out=f"samples=Sequences({length}) takes {length:,} rows that follow one another; without samples= "
         "each row is one",
-        fields=short_keys({one.path: quoted(one.path) for one in beside}),
-        samples_text=f"Sequences({length})",
+        ways=[Way(short_keys({one.path: quoted(one.path) for one in beside}), f"Sequences({length})")],
         rows=beside,
     )
 
@@ -448,8 +584,7 @@ def _matlab(seen: Seen) -> Iterator[Proposal]:
         about=turned,
         what=f"{what}. The {counted(rows, 'sample')} of {names} lie along the last axis here, not the first",
         way_out="samples=Rows(axis=-1) takes them along that axis",
-        fields={e.path: quoted(e.path) for e in turned[:MOST_FIELDS]},
-        samples_text="Rows(axis=-1)",
+        ways=[Way({e.path: quoted(e.path) for e in turned[:MOST_FIELDS]}, "Rows(axis=-1)")],
     )
 
 
@@ -496,6 +631,9 @@ DETECTORS: tuple[Callable[[Seen], Iterator[Proposal]], ...] = (
     _ragged,
     _matlab,
     _volumes,
+    _places,
+    _recordings,
+    _lookups,
     _flat,
 )
 """In the order in which they look."""

@@ -103,7 +103,7 @@ def inspect_file(
         no_sample = str(error)
     asked = asked_of_stores(before)
     # Of fields that nobody named, only a program that was tried and is right.
-    if sample and (fields or not tried(path, forms, allow_external=allow_external)[0]):
+    if sample and (fields or not tried(loader_lines(path, forms, 1, allow_external=allow_external))[0]):
         lines = _program(path, forms, sample, advice, named=memory_budget is not None, allow_external=allow_external)
     ours = {d.path for d in sample.datasets} if sample else set()
     return Inspection(
@@ -149,7 +149,9 @@ def _choose_fields(
     at_root = root_fields(path, allow_external=allow_external)
     at_root = [name for name in at_root if name in usable or name not in entries]
     mostly = max((written(kind.datasets) for kind in kinds if not kind.rows), default=0.0)
-    if at_root and written(at_root) >= mostly and not apart.intersection(at_root):
+    as_long = {usable[name].rows for name in at_root if name in usable}
+    inside = [name for name, e in usable.items() if e.rows in as_long and name not in apart and name not in at_root]
+    if at_root and written(at_root) >= mostly and not apart.intersection(at_root) and not inside:
         return "root", tuple(at_root)
     groups = [group.datasets for group in _by_rows(entry for name, entry in usable.items() if name not in apart)]
     best = max(groups, key=lambda held: (sum(d.written_nbytes for d in held), held[0].rows or 0), default=())

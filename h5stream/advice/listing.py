@@ -99,6 +99,7 @@ class Clues:
     attributes: tuple[str, ...] = ()  # those that can be fields
     image: str = ""  # "jpeg", "png" or "webp" where its first values begin like that, "auto" where they differ
     counts: Counts | None = None  # of a dataset of integers with one axis
+    columns: tuple[Counts, ...] = ()  # of each column of one with two or three
     words: tuple[str, ...] = ()  # the first texts of a dataset of texts with one axis
 
 
@@ -302,10 +303,12 @@ def _attribute(dataset: Any, name: str) -> bytes:
 
 
 def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetEntry:
+    counts: tuple[Counts, ...] = _or((), _counts, dataset)
     clues = Clues(
         attributes=_attributes(dataset),
         image=_or("", _image, dataset),
-        counts=_or(None, _counts, dataset),
+        counts=counts[0] if len(counts) == 1 else None,
+        columns=counts[1:] and counts,
         words=_or((), _words, dataset),
     )
     access, reason, stored_chunks = _access(path, name, allow_external, clues.image)
@@ -411,12 +414,17 @@ def _image(dataset: Any) -> str:
     return formats.pop() if len(formats) == 1 else "auto" if formats and "" not in formats else ""
 
 
-def _counts(dataset: Any) -> Counts | None:
-    if len(dataset.shape or ()) != 1 or dataset.dtype.kind not in "iub" or not dataset.size:
-        return None
+def _counts(dataset: Any) -> tuple[Counts, ...]:
+    """Return what the numbers of a dataset of integers are, or of each of its few columns."""
+    is_few = dataset.shape is not None and (dataset.ndim == 1 or (dataset.ndim == 2 and dataset.shape[1] in (2, 3)))
+    if not is_few or dataset.dtype.kind not in "iub" or not dataset.size:
+        return ()
     if dataset.size * dataset.dtype.itemsize > COUNTED_NBYTES:
-        return Counts(first=int(dataset[0]), last=int(dataset[-1]))
-    values = dataset[:].astype(np.int64)
+        return (Counts(first=int(dataset[0]), last=int(dataset[-1])),) if dataset.ndim == 1 else ()
+    return tuple(map(_counts_of, dataset[:].astype(np.int64).reshape(len(dataset), -1).T))
+
+
+def _counts_of(values: np.ndarray[Any, Any]) -> Counts:
     steps = np.diff(values)
     return Counts(
         first=int(values[0]),

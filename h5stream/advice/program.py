@@ -9,13 +9,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from textwrap import indent
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 import h5stream
 from h5stream.advice.listing import DatasetEntry, GroupEntry
 from h5stream.advice.suggestion import batch_rows
+from h5stream.dataset import opened
 from h5stream.errors import OptionError
 from h5stream.storage.extents import SampleKind
 
@@ -24,6 +25,8 @@ Lines = tuple[str, ...]
 WIDTH = 76  # characters of a line; a name that is longer than that stays whole on a line of its own
 MOST_UNPACKED = 4  # fields that a loop gives names of their own
 TRIED_NBYTES = 256 << 20  # bytes of a sample, up to which some are read when a program is tried
+
+_IMPORTED = {"h5py": "h5py.", "numpy as np": "np."}  # by what stands in lines that need it
 
 # What ``--samples`` is made of, and what ``--fields`` is, beside names, slices and ranges.
 KINDS = ("Sequences", "Rows", "Objects", "Table", "Boxes", "Ends", "Bounds", "Lengths", "Ids")
@@ -47,24 +50,26 @@ def loader_lines(
     before: Lines = (),
     options: Sequence[str] = (),
     allow_external: bool = False,
+    source: str = "",
 ) -> Lines:
     """Return the program that streams fields of a file in shuffled batches.
 
     `fields` are names, none for the loader's own choice, or by name what `fields=` takes, as Python; with `samples`,
-    what that takes, a batch is a dict. `before` are lines with h5py that come before the loader.
+    what that takes, a batch is a dict. `before` are lines with h5py that come before the loader, and `source` is a list
+    of datasets in place of the file, as Python.
     """
     forms = fields if isinstance(fields, Mapping) else {name: quoted(name) for name in fields}
     entries, around = _entries(forms, samples)
     calls = [
         node.func
-        for text in (samples, *forms.values())
+        for text in (samples, source, *forms.values())
         if text
         for node in ast.walk(ast.parse(text, mode="eval"))
         if isinstance(node, ast.Call)
     ]
     imported = {"H5StreamLoader", *(func.id for func in calls if isinstance(func, ast.Name))}
     imported |= {"H5Dataset"} if allow_external else set()
-    source = quoted(path) if isinstance(path, str) else f"[{', '.join(map(quoted, path))}]"
+    source = source or (quoted(path) if isinstance(path, str) else f"[{', '.join(map(quoted, path))}]")
     options = [f"batch_size={batch_size}", "shuffle=True", *options]
     wanted = [f"samples={samples}"] if samples else []
     if forms:
@@ -79,7 +84,7 @@ def loader_lines(
         inside = indent("\n".join(f"{one}," for one in (source, *wanted, "allow_external=True")), "    ")
         arguments = [f"H5Dataset(\n{inside}\n)", *options]
     return (
-        *(("import h5py",) if before else ()),
+        *(f"import {name}" for name, word in _IMPORTED.items() if any(word in line for line in before)),
         f"from h5stream import {', '.join(sorted(imported))}",
         "",
         *((*before, "") if before else ()),
@@ -124,23 +129,17 @@ def _batch_name(fields: Sequence[str]) -> str:
     return together if good and fits and len({*names, "loader"}) > len(names) else "batch"
 
 
-def tried(
-    source: str | Sequence[str],
-    fields: Mapping[str, str],
-    samples: str = "",
-    some: Mapping[str, list[str]] | None = None,
-    allow_external: bool = False,
-) -> tuple[str, int, int]:
-    """Make the dataset that a program streams and read some samples of it.
+def tried(lines: Lines, stand_ins: Mapping[str, Any] | None = None) -> tuple[str, int, int]:
+    """Run a program to its loader, and read some samples of that; `stand_ins` are names of lines that are left out.
 
-    Return why that was refused, else how many samples there are, and the bytes of one. The names of `some` stand in for
-    a pattern, or for what the lines before the loader find, as the program writes it.
+    Return why it was refused, else how many samples there are, and the bytes of one.
     """
-    words = {name: getattr(h5stream, name) for name in {*KINDS, *FIELDS}} | dict(some or {})
-    texts = (fields_text(fields, samples), samples or "None")
+    body = ast.parse("\n".join(lines)).body
+    scope = {name: getattr(h5stream, name) for name in ("H5Dataset", *KINDS, *FIELDS)} | dict(stand_ins or {})
+    run = [one for one in body if not isinstance(one, ast.ImportFrom | ast.For)]  # what is imported lazily is there
     try:
-        wanted, kind = (_made(ast.parse(text, mode="eval").body, words) for text in texts)
-        dataset = h5stream.H5Dataset(source, wanted, samples=kind, allow_external=allow_external)
+        exec(compile(ast.Module(run, []), "<proposed>", "exec"), scope := {"H5StreamLoader": _dataset_of, **scope})
+        dataset = scope["loader"]
         count, nbytes = len(dataset), dataset.layout.row_nbytes
         if nbytes <= TRIED_NBYTES:
             for sample in sorted({0, count // 2, count - 1}):
@@ -148,6 +147,11 @@ def tried(
     except Exception as error:  # whatever it is, it would meet who copies the program
         return str(error) or type(error).__name__, 0, 0
     return "", count, nbytes
+
+
+def _dataset_of(source: Any, *, fields: Any = None, samples: Any = None, **_: Any) -> h5stream.H5Dataset:
+    """Open what a loader would read; a loader itself would take a share of the memory that loaders have."""
+    return opened(source, fields) or h5stream.H5Dataset(source, fields, samples=samples)
 
 
 # --- read -------------------------------------------------------------------------------------------------
@@ -180,10 +184,7 @@ def _read(text: str, known: Sequence[str], option: str, example: str) -> Any:
 
 
 def _made(node: ast.expr, known: Mapping[str, Any]) -> Any:
-    """Make what an expression says, of literals, known words, and names for which lists stand in."""
-    text = quoted(node.value) if isinstance(node, ast.Constant) and isinstance(node.value, str) else ast.unparse(node)
-    if isinstance(stands_in := known.get(text), list):
-        return stands_in
+    """Make what an expression says, of literals and known words."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         if node.func.id not in known:
             raise ValueError(f"{node.func.id} is none of {', '.join(known)}")
@@ -215,6 +216,17 @@ LABEL = re.compile(
 )
 
 
+class Way(NamedTuple):
+    """A way to stream what was found."""
+
+    fields: Mapping[str, str]  # what the loader is given, by name, as Python
+    samples: str = ""  # what ``samples=`` takes; empty for rows
+    does: str = ""  # what that does, in words that follow it; empty where the way out of all ways says it
+
+    def __str__(self) -> str:
+        return f"{f'samples={self.samples}' if self.samples else 'The loader without samples='} {self.does}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Proposal:
     """Something in a file that is not rows of datasets, and what to make of it."""
@@ -225,9 +237,9 @@ class Proposal:
     about: Sequence[DatasetEntry] = ()
     what: str
     way_out: str = ""  # what h5stream makes of it, and what to do instead; empty where nothing is to be done
-    fields: Mapping[str, str] = field(default_factory=dict)  # what the loader is given, as Python
-    samples_text: str = ""
-    before: Lines = ()  # lines with h5py that come before it
+    ways: Sequence[Way] = ()  # the lines are of the first; others that work are said behind the way out
+    before: Lines = ()  # lines with h5py that come before the loader
+    source: str = ""  # what the loader is given in place of the file, as Python
     written: Lines = ()  # a program that is no loader's alone, in place of these
     batch_size: int = 0  # samples of a batch, once it is tried
     rows: Sequence[DatasetEntry] = ()  # those of the datasets whose rows can be streamed as they are
@@ -237,12 +249,26 @@ class Proposal:
     is_refused: bool = False  # whether it was tried in vain: there are no lines, and the way out says why
 
     @property
+    def fields(self) -> Mapping[str, str]:
+        """By name what ``fields=`` takes, as Python."""
+        return self.ways[0].fields if self.ways else {}
+
+    @property
+    def samples_text(self) -> str:
+        """What ``samples=`` takes; empty for rows."""
+        return self.ways[0].samples if self.ways else ""
+
+    @property
     def lines(self) -> Lines:
         """Python that streams it; empty where there is none."""
-        if self.written or not self.fields:
-            return self.written
-        given = (self.path, self.fields, self.batch_size, self.samples_text, self.before)
-        return loader_lines(*given, allow_external=self.allow_external)
+        return self.written if self.written or not self.ways else self._program(self.path, self.batch_size)
+
+    def _program(self, path: str | Sequence[str], batch_size: int, stand_ins: Mapping[str, Any] | None = None) -> Lines:
+        samples, before = self.samples_text, self.before if stand_ins is None else ()
+        for pattern, names in self.some.items() if stand_ins is not None else ():
+            samples = samples if pattern.isidentifier() else samples.replace(pattern, repr(names))
+        given = (path, self.fields, batch_size, samples, before)
+        return loader_lines(*given, allow_external=self.allow_external, source=self.source)
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -252,7 +278,7 @@ class Proposal:
     @property
     def fields_text(self) -> str:
         """What ``fields=`` is given, where no lines come before."""
-        return "" if self.before or not self.fields else fields_text(self.fields, self.samples_text)
+        return "" if self.before or self.source or not self.fields else fields_text(self.fields, self.samples_text)
 
     @property
     def nbytes(self) -> float:
@@ -260,18 +286,26 @@ class Proposal:
         return sum(entry.written_nbytes for entry in self.about)
 
     def tried(self, files: Sequence[str] = ()) -> Proposal:
-        """Return it as it may be printed: what is refused when some samples are read becomes prose."""
-        if not self.fields:
+        """Return it as it may be printed: without ways that are refused when some samples are read."""
+        if not self.ways:
             return self
-        given = (self.fields, self.samples_text, self.some, self.allow_external)
-        refused, count, nbytes = tried([*files] or self.path, *given)
+        stand_ins = {name: names for name, names in self.some.items() if name.isidentifier()} if self.some else None
+
+        def read(way: Way) -> tuple[str, int, int]:
+            lines = replace(self, ways=[way])._program([*files] or self.path, 1, stand_ins)
+            return tried(lines, stand_ins)
+
+        refused, count, nbytes = read(first := self.ways[0])
         if refused:
             way_out = f"It cannot be streamed as it is: {refused}".rstrip(".")
-            return replace(self, way_out=way_out, fields={}, is_refused=True)
-        are_rows = self.samples_text[:4] in ("", "Rows") and not any("{}" in form for form in self.fields.values())
+            return replace(self, way_out=way_out, ways=(), is_refused=True)
+        good = [first, *(way for way in self.ways[1:] if not read(way)[0])]
+        are_rows = first.samples[:4] in ("", "Rows") and not any("{}" in form for form in first.fields.values())
         most = 256 if are_rows else 64
         most = most if files or self.some else min(most, count)
-        return replace(self, batch_size=max(1, min(most, batch_rows(None, nbytes))))
+        size = max(1, min(most, batch_rows(None, nbytes)))
+        said = [*(str(way) for way in good if way.does), *([self.way_out] if self.way_out else [])]
+        return replace(self, ways=good, way_out="; ".join(said), batch_size=size)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain containers for JSON."""
@@ -291,6 +325,10 @@ class Seen:
         self.by_path = {entry.path: entry for entry in entries}
         self.by_group: dict[str, dict[str, DatasetEntry]] = defaultdict(dict)
         self.by_rows: dict[int, list[DatasetEntry]] = defaultdict(list)
+        self._below: dict[str, list[str]] = defaultdict(list)
+        for path in self.groups:
+            for depth in range(path.count("/")):
+                self._below[path.rsplit("/", depth + 1)[0]].append(path)
         for entry in entries:
             self.by_group[entry.group][entry.path.rpartition("/")[2]] = entry
             self.by_rows[entry.rows or 0].append(entry)
@@ -303,6 +341,10 @@ class Seen:
     def attributes(self, group: str) -> tuple[str, ...]:
         """Return the attributes of a group that can be fields."""
         return self.groups[group].attributes if group in self.groups else ()
+
+    def below(self, group: str) -> list[str]:
+        """Return the groups inside a group, at any depth."""
+        return self._below[group]
 
     def count(self, group: str, seen: int) -> int:
         """Return how many of a group's links there are, of which some that are alike were seen."""
@@ -323,9 +365,10 @@ def form_of(entry: DatasetEntry, name: str = "", *, ragged: str = "") -> str:
     return text
 
 
-def looked_up(form: str, names: str) -> str:
-    """Write a field of datasets that names say, of one that `form_of` wrote."""
-    return f"{form[:-1] if form.startswith('Field(') else f'Field({form}'}, lookup={names})"
+def with_options(form: str, **options: str) -> str:
+    """Write a field with more options than the one has that `form_of` wrote."""
+    more = "".join(f", {name}={text}" for name, text in options.items() if text)
+    return f"{form[:-1] if form.startswith('Field(') else f'Field({form}'}{more})" if more else form
 
 
 def most_of(members: Mapping[str, DatasetEntry]) -> list[str]:
@@ -346,8 +389,8 @@ def short_keys(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def last_name(path: str) -> str:
-    """Return the end of the path of a dataset, or of a member."""
-    return re.split(r"[/:]", path)[-1]
+    """Return the end of the path of a dataset, of a member, or of an attribute."""
+    return re.split(r"[/:@]", path)[-1]
 
 
 def named(names: Sequence[str]) -> str:

@@ -34,7 +34,8 @@ def inspect_command(
 
     Several files are shown one after the other; --json prints a list, also of one.
 
-    Of a folder, or a pattern, whose files hold the same: what all of them are, and the first.
+    Of a folder, or a pattern, whose files hold the same: what all of them are, and the first. Of files that hold fields
+    of one sample, such as images and their labels: the program that reads all of them, and each.
     """
     pattern = options.pattern_of(files)
     paths = options.files_of([pattern] if pattern else files)
@@ -51,10 +52,11 @@ def inspect_command(
 
     names, most = options.listed_names(fields), None if everything else MOST_DATASETS
     found = []
-    one_of_many = False
-    if pattern and not (names or everything or as_json):
-        one_of_many = show_files(pattern, paths, allow_external)
-    for place, path in enumerate(paths[:1] if one_of_many else paths):
+    shown, one_of_many = paths, False
+    if len(paths) > 1 and not (names or everything or as_json):
+        shown = show_files(pattern, paths, allow_external)
+        one_of_many = len(shown) < len(paths)
+    for place, path in enumerate(shown):
         # A child goes through the file first, because libhdf5 crashes at some; meanwhile the rest is imported.
         listing = InChild(f"listing {path!r}", list_file, path, most=most, allow_external=allow_external)
         with listing:
@@ -79,19 +81,27 @@ def inspect_command(
         print_json([one.to_dict() for one in found])
 
 
-def show_files(pattern: str, paths: list[str], allow_external: bool) -> bool:
-    """Show what files are that hold the same, from some of them; tell whether they do."""
+def show_files(pattern: str, paths: list[str], allow_external: bool) -> list[str]:
+    """Show what files are that hold the same, or fields of one sample; return those to be shown one by one."""
     from h5stream.advice.listing import list_files
     from h5stream.workers.processes import InChild
 
-    with InChild(f"listing {pattern!r}", list_files, paths, allow_external=allow_external) as listing:
+    with InChild(f"listing {pattern or paths[0]!r}", list_files, paths, allow_external=allow_external) as listing:
+        from h5stream.advice.alike import families_of
         from h5stream.advice.detectors import proposals_of_files
         from h5stream.cli.inspect_view import print_files
 
-        kind = proposals_of_files(pattern, listing.result(), len(paths), allow_external=allow_external)
-    if kind:
-        print_files(safe_console(), pattern, len(paths), kind)
-    return kind is not None
+        families, listings = families_of(paths), listing.result()
+        kind = None
+        if len(families) > 1:
+            kind = proposals_of_files(families, listings, allow_external=allow_external)
+        if pattern and not kind:
+            families = {pattern: paths}
+            kind = proposals_of_files(families, listings, allow_external=allow_external)
+    if not kind:
+        return paths
+    print_files(safe_console(), pattern or ", ".join(families), len(paths), kind)
+    return [alike[0] for alike in families.values()]
 
 
 def show_catalogue(paths: list[str], drop: bool, as_json: bool) -> None:

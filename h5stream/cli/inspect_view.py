@@ -341,7 +341,7 @@ def print_files(console: Console, pattern: str, count: int, kind: Proposal) -> N
     """Print what files are that hold the same."""
     console.print(Text.assemble((pattern, "bold"), f"  {counted(count, 'file')}"), soft_wrap=True)
     _show(console, _proposal(kind, pattern))
-    _show(console, iter([Text("The first of them:")]))
+    _show(console, iter([Text("Each of them:" if kind.key == "joined" else "The first of them:")]))
 
 
 def print_samples(console: Console, file: str, cost: SamplesCost) -> None:

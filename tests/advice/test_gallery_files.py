@@ -22,9 +22,7 @@ OTHERWISE = {
     "PyTorchVQA": "questions lie beside the file; of the file alone a sample is an image's features",
     "EarthFormer": "which 13 frames of an event are a sample is said by a catalogue beside the files",
     "RoboticsDiffusionTransformer": "actions of the next 16 steps beside one image are the program's choice",
-    "Poseidon": "that axis 1 is time, and which pairs of times are a sample, is the program's choice",
-    "MultiplePhysicsPretraining": "that axis 1 is time, and how many steps are a sample, is the program's choice",
-    "FourCastNet": "how many hours apart input and target are is the program's choice",
+    "Poseidon": "which pairs of times are a sample is the program's choice",
     "VideoClips": "frames or clips: how many frames are a sample is the program's choice",
 }
 """Of which programs the printed kind of samples is another than theirs, and why the files cannot tell."""

@@ -1,0 +1,128 @@
+"""What `h5stream inspect` prints for a file of each layout of 106 public programs is what the program reads."""
+
+import os
+import re
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("imagecodecs")
+from layouts import LAYOUTS, write
+
+from h5stream.advice.detectors import printed_of, proposals_of_files
+from h5stream.advice.inspection import inspect_file
+from h5stream.advice.listing import list_files
+from h5stream.advice.program import samples_from_text
+from h5stream.cli.app import app
+from h5stream.storage.given import paths_of
+
+KINDS = {
+    "windows": r"Sequences\(",
+    "objects": r"Objects\(|\{\}",
+    "boxes": r"Boxes\(",
+    "ragged": r"(Bounds|Lengths|Between)\(",
+}
+KINDS |= {"sparse": r"ragged=\"dense\"", "rows": ""}
+ARRAYS = "Lengths and Between of arrays in memory"
+OTHERWISE = {
+    "laminlabs/lamindb": ("half", "genes in another order in each file are put in one order by the program itself"),
+    "aiqm/torchani": ("half", "species are there once for each group, as many as its molecules have atoms"),
+    "rwth-i6/returnn": ("wrong", ARRAYS),
+    "jnhwkim/ban-vqa": ("wrong", ARRAYS),
+    "TimoStoff/event_cnn_minimal": ("wrong", ARRAYS),
+    "thu-ml/RoboticsDiffusionTransformer": ("wrong", "images that are decoded are no steps of sequences"),
+    "neuro-galaxy/torch_brain": ("wrong", "times become rows by a search"),
+}
+"""Of which programs what is printed is half of what they read, or wrong, and what is wanting."""
+
+
+def patterns_of(names):
+    """Give what a user names of some files: a pattern for those that are numbered, or a file."""
+    by_stem = {}
+    for name in names:
+        by_stem.setdefault(re.sub(r"\d+(?=\D*$)", "*", name[:-3]) + name[-3:], []).append(name)
+    return [pattern if len(alike) > 1 else alike[0] for pattern, alike in by_stem.items()]
+
+
+def proposed(given):
+    """Give the lines that are printed for some files, and all that is said beside them."""
+    if len(given) == 1 and "*" not in given[0]:
+        found = inspect_file(given[0])
+        kind = printed_of(found.kinds, found.sample is not None)
+        return kind.lines if kind else found.lines, " ".join(one.way_out for one in found.kinds)
+    families = {pattern: paths_of(pattern, None) for pattern in given}
+    listings = list_files([path for some in families.values() for path in some])
+    kind = proposals_of_files(families, listings)
+    return (kind.lines, kind.way_out) if kind else ((), "")
+
+
+def kind_in(text):
+    return next((kind for kind, words in KINDS.items() if re.search(words, text)), "")
+
+
+def judged(wanted, lines, said):
+    """Tell whether printed lines are right, half or wrong: the kind of samples, their axis, number and fields."""
+    kind, count, *fields = wanted.split()
+    kind, _, axis = kind.partition("@")
+    text = "\n".join(lines)
+    if not lines or kind_in(text) != kind or (axis and f"axis={axis}" not in text):
+        return "half" if re.search(KINDS[kind] or "Rows", said) else "wrong", "another kind"
+    scope = {}
+    exec(compile(text.replace("    ...  # your training step", "    break"), "<printed>", "exec"), scope)
+    with scope["loader"] as loader:
+        next(iter(loader))
+        found = len(loader.dataset)
+    text = re.sub(r"\{\w*\}", "{}", text)
+    lost = [name for name in fields if not re.search(rf'["/]{re.escape(name)}"', text)]
+    wrong = f"{found} samples" * (count not in ("?", str(found)))
+    return ("half" if lost or wrong else "right"), " ".join([*lost, wrong])
+
+
+def judge(program, folder):
+    held, wanted = LAYOUTS[program]
+    os.chdir(folder)
+    given = patterns_of(write(Path(), held))
+    lines, said = proposed(given)
+    return *judged(wanted, lines, said), lines, said
+
+
+@pytest.mark.parametrize("program", LAYOUTS)
+def test_what_is_printed_for_a_layout_is_what_its_program_reads(program, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    verdict, why, lines, said = judge(program, tmp_path)
+    for way in re.findall(r"samples=(\w+\(.*?\)) ", said):
+        assert re.search("names|places", way) or samples_from_text(way)
+    assert verdict in {"right", OTHERWISE.get(program, ("right",))[0]}, f"{why}\n" + "\n".join(lines)
+
+
+def test_files_that_hold_fields_of_one_sample_are_shown_together(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(Path(), LAYOUTS["pytorch/vision"][0])
+    for given in (["train_x.h5", "train_y.h5"], ["."]):
+        shown = CliRunner().invoke(app, ["inspect", *given], catch_exceptions=False).stdout
+        assert 'Field("y", file="' in shown.split("Each of them:")[0]
+        assert "train_y.h5  " in shown.split("Each of them:")[1]
+
+
+def main(*programs):
+    """Write the verdict on each layout; of programs that are named, what is printed for them too."""
+    counts = Counter()
+    for program in programs or LAYOUTS:
+        with tempfile.TemporaryDirectory() as folder:
+            verdict, why, lines, said = judge(program, folder)
+            os.chdir("/")
+        counts[verdict] += 1
+        shown = [
+            f"{verdict:6} {program:45.45} {LAYOUTS[program][1]:50.50} {why}",
+            *([*lines, said] if programs else []),
+        ]
+        sys.stdout.write("\n".join([*shown, ""]))
+    sys.stdout.write(f"{dict(counts)}\n")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
