@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Unpack
@@ -482,7 +483,10 @@ class H5StreamLoader:
         OptionError
             If the file is not there, is no profile, or sets what a profile does not set.
         """
-        return cls(**arguments_from(profile, dataset, with_new_names(arguments, stacklevel=2)))
+        found = arguments_from(profile, dataset, with_new_names(arguments, stacklevel=2))
+        with warnings.catch_warnings():  # which were given right now
+            warnings.filterwarnings("ignore", "allow_external= will be removed", DeprecationWarning)
+            return cls(**found)
 
     @property
     def is_drawn(self) -> bool:

@@ -31,7 +31,7 @@ from h5stream.storage.codecs import DecodeError
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart
 from h5stream.storage.source import LOCAL_GAP_NBYTES, SourceIdentity
-from h5stream.storage.stores import is_address
+from h5stream.storage.stores import is_address, is_unsigned
 from h5stream.units import count_text, counted, names_text, text_of_bytes
 
 PLANNED_CHUNKS = 400_000  # chunks that are planned at most, about a second of work; of longer epochs, some windows are
@@ -590,7 +590,8 @@ def repack_command(path: str, advice: Sequence[Advice], paths: Collection[str], 
     compress = "lz4" if any(entry.filters for entry in entries if entry.path in paths) else "none"
     source = PurePath(path.rpartition("/")[2] if is_address(path) else path)
     target = source.with_name(f"{source.stem}.repacked{source.suffix}")
-    return f"h5stream repack {shlex.quote(path)} {shlex.quote(str(target))} --chunk-bytes 1MiB --compress {compress}"
+    asked = f"--chunk-bytes 1MiB --compress {compress}{' --anonymous' * is_unsigned(path)}"
+    return f"h5stream repack {shlex.quote(path)} {shlex.quote(str(target))} {asked}"
 
 
 # --- samples that are no rows: some are read, and counted --------------------------------------------------

@@ -22,7 +22,7 @@ from h5stream.filesystem import mount_of, resident_bytes
 from h5stream.monitor.nvml import DriverFacts, driver_facts
 from h5stream.storage.plugins import StorageVersions, storage_versions
 from h5stream.storage.remote import ObjectFile, ObjectIdentity
-from h5stream.storage.stores import is_address
+from h5stream.storage.stores import is_address, is_unsigned
 from h5stream.units import text_of_bytes
 
 Status = Literal["pass", "warn", "fail"]
@@ -327,7 +327,7 @@ def _check_store(path: str) -> Check:
     except H5StreamError as error:
         return judged("store", str(error), "check the network and the credentials", fails=True)
     rate = f": {text_of_bytes(count * _RANGE_BYTES / seconds)}/s over {count} ranges of 1 MiB" if count else ""
-    fix = f"h5stream stage {path} --to DIR, where an epoch waits for it"
+    fix = f"h5stream stage {path} --to DIR{' --anonymous' * is_unsigned(path)}, where an epoch waits for it"
     return judged("store", f"every read crosses a network{rate}; which disk it lies on is not known", fix)
 
 

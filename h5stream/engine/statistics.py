@@ -401,6 +401,7 @@ class RunCounters:
         """Note how many batches are ready when one is asked for, and return the moment."""
         self._asks += 1
         self._ready += ready
+        self._ready_limit = max(self._ready_limit, ready)  # a window may have more batches
         self._starved += not ready
         return clock()
 

@@ -8,6 +8,7 @@ import concurrent.futures
 import contextlib
 import contextvars
 import fnmatch
+import functools
 import io
 import re
 import threading
@@ -213,17 +214,22 @@ class ObjectBytes:
 
     def __init__(self, identity: ObjectIdentity, joins_nbytes: int = GAP_NBYTES) -> None:
         self.identity, self._joins_nbytes = identity, joins_nbytes
-        base, self._path = parts_of(identity.path)
+        self._base, self._path = parts_of(identity.path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ObjectBytes, (self.identity,)
+
+    @functools.cached_property
+    def _store(self) -> Any:
+        """The store, found at the first read: what travels to another process says there what is wrong."""
+        identity, base = self.identity, self._base
         if identity.store != base and identity.store not in stores:
             raise SourceError(
                 f"{identity.path!r} was opened with storage_options=, which stay in the process that they were given "
                 "to; open it in this one, or give credentials by the environment",
                 file=identity.path,
             )
-        self._store = stores[identity.store if identity.store in stores else word_of(base, None)]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ObjectBytes, (self.identity,)
+        return stores[identity.store if identity.store in stores else word_of(base, None)]
 
     def close(self) -> None:
         """Do nothing: nothing is open."""

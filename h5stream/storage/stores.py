@@ -96,6 +96,12 @@ def is_address(path: str) -> bool:
     return _ADDRESS.match(path) is not None
 
 
+def is_unsigned(path: str) -> bool:
+    """Tell whether the environment says that the store of an address is asked without credentials (`--anonymous`)."""
+    whose = {"s3": "AWS", "gs": "GOOGLE", "gc": "GOOGLE", "az": "AZURE", "ab": "AZURE", "ad": "AZURE"}.get(path[:2])
+    return is_address(path) and os.environ.get(f"{whose}_SKIP_SIGNATURE", "").lower() in ("true", "1")
+
+
 def parts_of(address: str) -> tuple[str, str]:
     """Return where the store of an address is, and the object's path in it."""
     found = _ADDRESS.match(address)
