@@ -6,6 +6,7 @@ import datetime
 import os
 import pickle
 import random
+import socket
 import threading
 import time
 from dataclasses import replace
@@ -16,6 +17,7 @@ import pytest
 from forking import in_forked_child
 from object_server import ObjectServer
 from real_servers import HTTP, s3, web
+from torch.utils.data import DataLoader
 
 from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects, Sequences, repack
 from h5stream.errors import (
@@ -26,6 +28,7 @@ from h5stream.errors import (
     SourceError,
     SourceNotFoundError,
 )
+from h5stream.storage import stores
 
 obstore = pytest.importorskip("obstore")
 
@@ -223,6 +226,33 @@ def test_no_credential_is_in_what_is_kept_or_said(server, caplog):
     with pytest.raises(OptionError, match=r"followed by a query") as caught:
         H5Dataset(f"{server.url}/a.h5?key=hushhush", "x")
     assert "hushhush" not in str(caught.value)
+
+
+def test_workers_that_lack_the_options_say_so_at_their_first_read(server):
+    dataset = H5Dataset(f"{server.url}/a.h5", "y", storage_options=HTTP)
+    loader = DataLoader(dataset, 64, num_workers=1, multiprocessing_context="spawn")
+    with pytest.raises(SourceError, match="storage_options=, which stay in the process .* by the environment"):
+        next(iter(loader))
+
+
+def test_a_store_that_is_not_there_yet_is_asked_again(folder):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    refused, asked = stores.asked_of_stores(), []
+
+    def read():
+        asked.append(H5Dataset(f"http://127.0.0.1:{port}/a.h5", "y")[7])
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    while not stores.asked_of_stores(refused).requests:
+        thread.join(0.01)
+    thread.join(3)  # longer than the first few of the growing steps
+    assert thread.is_alive()
+    server = ObjectServer(folder, port)
+    thread.join(60)
+    server.close()
+    assert [int(one) for one in asked] == [7]
 
 
 def test_a_forked_child_is_told_how_to_start_workers(server):
