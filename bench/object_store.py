@@ -363,7 +363,9 @@ def main() -> None:
             said = {name: round(value, 3) if isinstance(value, float) else value for name, value in row.items()}
             print(" ".join(f"{name}={value}" for name, value in said.items()), flush=True)
     if given.json:
-        given.json.write_text(json.dumps({**describe(), "total_mb_s": given.total_mb_s, "results": results}, indent=1) + "\n")
+        given.json.write_text(
+            json.dumps({**describe(), "total_mb_s": given.total_mb_s, "results": results}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

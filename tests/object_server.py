@@ -16,7 +16,9 @@ class ObjectServer(Server):
     def __init__(self, folder, port=0):
         super().__init__(folder, Distance(latency_ms=0, connection_mb_s=math.inf, total_mb_s=math.inf))
         begun = queue.SimpleQueue()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._run(begun, port)), name="object-server", daemon=True)
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._run(begun, port)), name="object-server", daemon=True
+        )
         self._thread.start()
         self._loop, self._ended, port = begun.get()
         self.url = f"http://127.0.0.1:{port}"

@@ -78,7 +78,9 @@ def check(paths, folder, executor):
     assert len(stage(paths, to=folder / "copies").reused) == 3
     names = [str(path) for path in paths]
     looked = [[one.to_dict() for one in inspect_files(names, executor=by, batch_size=99)] for by in (executor, None)]
-    assert [[(one["file"], one["sample"]["batch_size"]) for one in some] for some in looked] == [[(n, 99) for n in names]] * 2
+    assert [[(one["file"], one["sample"]["batch_size"]) for one in some] for some in looked] == [
+        [(n, 99) for n in names]
+    ] * 2
     packed = stage(paths, to=folder / "packed", repack={"chunk_nbytes": 8192}, executor=executor)
     assert [H5Dataset(copy, "y")[:].tolist() for copy in packed.paths] == [H5Dataset(p, "y")[:].tolist() for p in paths]
 

@@ -231,7 +231,7 @@ def test_no_credential_is_in_what_is_kept_or_said(server, caplog):
 def test_workers_that_lack_the_options_say_so_at_their_first_read(server):
     dataset = H5Dataset(f"{server.url}/a.h5", "y", storage_options=HTTP)
     loader = DataLoader(dataset, 64, num_workers=1, multiprocessing_context="spawn")
-    with pytest.raises(SourceError, match="storage_options=, which stay in the process .* by the environment"):
+    with pytest.raises(SourceError, match=r"storage_options=, which stay in the process .* by the environment"):
         next(iter(loader))
 
 

@@ -16,7 +16,9 @@ _MARKS = {"pass": ("✓ pass", "green"), "warn": ("! warn", "yellow"), "fail": (
 
 
 def doctor_command(
-    files: Annotated[list[str] | None, files_argument("HDF5 files, addresses (s3://...), or patterns, to look at as well.")] = None,
+    files: Annotated[
+        list[str] | None, files_argument("HDF5 files, addresses (s3://...), or patterns, to look at as well.")
+    ] = None,
     anonymous: Anonymous = False,
     as_json: AsJson = False,
 ) -> None:

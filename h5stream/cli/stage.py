@@ -171,8 +171,8 @@ def _print_files(console: Console, files: tuple[StagedFile, ...]) -> None:
     console.print(table(columns, (map(Text, cells) for cells in short)))
     for file in files:
         path, _, _, _, digest, source = _cells(file)
-        line(console, f"  {path} of {source}")
-        line(console, f"    {digest}")
+        for text in (f"  {path}", f"    of {source}", f"    {digest}"):
+            line(console, text)
 
 
 def _cells(file: StagedFile) -> tuple[str, ...]:
