@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import textwrap
 
 import h5py
 import pytest
@@ -104,9 +103,9 @@ def test_public_buckets_are_read_without_credentials(server, h5stream, here, mon
     ended = h5stream("stage", "s3://a-public-bucket/a.h5", "--to", "fast", "--anonymous")
     assert ended.status == 0, ended.text
     assert (here / "fast/a.h5").read_bytes() == (here / "a-public-bucket/a.h5").read_bytes()
-    shown = h5stream("inspect", "s3://a-public-bucket/a.h5", "--anonymous").out
-    program = shown[shown.index("from h5stream import") :]
-    exec(textwrap.dedent(program), found := {})
+    shown = json.loads(h5stream("inspect", "s3://a-public-bucket/a.h5", "--anonymous", "--json").out)
+    program = "\n".join(shown[0]["lines"])
+    exec(program, found := {})
     assert 'storage_options={"skip_signature": True}' in program
     assert len(found["loader"].dataset) == 4000
     said = h5stream("doctor", "s3://a-public-bucket/a.h5", "--anonymous", width=200).out
