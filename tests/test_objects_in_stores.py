@@ -381,6 +381,26 @@ def test_options_that_open_no_store_are_refused(monkeypatch, options, said):
         H5Dataset("s3://no-such-bucket/a.h5", "y", storage_options=options)
 
 
+@pytest.mark.parametrize("fault", [None, 503])
+def test_repack_fetches_an_object_ahead_and_leaves_nothing_of_it(server, tmp_path, fault):
+    with h5py.File(server.folder / "many.h5", "w") as file:
+        for k in range(300):
+            file[f"d/{k}"] = np.full((3, 1000), k, "f4")
+    options = {"retry_config": SOON, **HTTP}
+    if fault:
+        server.fault = lambda number, _: fault if number > 2 else None
+        with pytest.raises(SourceError, match=f"{server.url}/many.h5"):
+            repack(f"{server.url}/many.h5", tmp_path / "b.h5", storage_options=options)
+    else:
+        repack(f"{server.url}/many.h5", tmp_path / "b.h5", storage_options=options)
+        assert len(server.asked) < 20
+        server.asked.clear()
+        assert H5Dataset(f"{server.url}/many.h5", "d/7")[0][0] == 7  # not of the cache that is gone
+        assert server.asked
+    assert [one.name for one in tmp_path.iterdir()] == ["b.h5"] * (not fault)
+    assert not [one for one in threading.enumerate() if one.name.startswith("h5stream-ahead")]
+
+
 def test_an_object_is_repacked_with_options(folder, tmp_path):
     store = obstore.store.LocalStore(str(folder))
     repack("memory://repacked/a.h5", tmp_path / "b.h5", fields="y", storage_options=store)
