@@ -134,7 +134,7 @@ class SampleCost:
     shuffle: Shuffle
     memory_nbytes: int  # that slots, windows and scratch take at most
     memory_budget: int  # what they may take
-    threads: int  # that read
+    threads: int  # that decode at a time
     kept_rows_nbytes: int  # of the memory, decoded rows that stay there, so that later epochs gather them
     decode_rows_per_s: float | None
     """Rows a second that undoing filters allows on all threads, timed on some of the file's own chunks. An upper limit:
@@ -187,8 +187,7 @@ def cost_sample(
         BatchCost.of(share, [(c.chunks, c.read_nbytes, c.decoded_nbytes) for c in costs], [share * n for n in needed])
         for costs in ([*(cost for cost, _ in naive), DatasetCost("", 0, 1, heap, 0)], ours)
     )
-    shuffle = _shuffle(order)
-    threads = min(size.threads, allowance.cpus()) if layout.is_far else size.threads  # more of them only wait
+    shuffle, threads = _shuffle(order), min(size.threads, allowance.cpus() if layout.is_far else size.threads)
     sample = SampleCost(
         fields=fields,
         chosen_by=chosen_by,

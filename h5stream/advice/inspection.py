@@ -90,8 +90,7 @@ def inspect_file(
     asked = asked_of_stores(before)
     try:
         if names:
-            wanted = [fields_from_text(form) for form in forms.values()]
-            dataset = H5Dataset(path, wanted, allow_external=allow_external)
+            dataset = H5Dataset(path, [*map(fields_from_text, forms.values())], allow_external=allow_external)
             asked = asked_of_stores(before)
             sample, advice = cost_sample(
                 dataset,
