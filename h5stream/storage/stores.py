@@ -39,9 +39,9 @@ _ADDRESS = re.compile(rf"({SCHEMES})://([^/?#]*)/?(.*)", re.DOTALL)
 _HUB = re.compile(r"datasets/([^/]+/[^/@]+)(?:@([^/]+))?/(.+)")
 
 _RETRIES = {
-    "max_retries": 10,
-    "retry_timeout": timedelta(seconds=60),
-    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=10), "base": 3},
+    "max_retries": 100,  # the steps are drawn, so that their number says little of how long they last
+    "retry_timeout": timedelta(seconds=40),  # a request that says nothing takes 30 s of it, and is repeated once
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 3},
 }
 _CLIENT = {
     "timeout": timedelta(seconds=30),
