@@ -240,12 +240,18 @@ class _Loop:
     def run(self, work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         """Return what some coroutines return that run beside one another."""
 
-        async def together() -> list[T]:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one) for one in work]
+        async def together() -> list[T] | BaseException:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(one) for one in work]
+            except BaseExceptionGroup as errors:  # which asyncio would print where nobody waits any more
+                return errors.exceptions[0]
             return [task.result() for task in tasks]
 
-        return self.wait(self.begin(together()))
+        found = self.wait(self.begin(together()))
+        if isinstance(found, BaseException):
+            raise found from None
+        return found
 
     def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Begin some work."""
@@ -259,8 +265,6 @@ class _Loop:
                 if stopped():
                     raise SourceError("nobody waits for these bytes any more")
             return future.result()
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
         finally:
             future.cancel()
 
