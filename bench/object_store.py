@@ -27,11 +27,6 @@ import numpy as np
 from bench.machine import describe
 from bench.object_server import Distance, counts, store_of
 
-LATENCIES_MS = (2.0, 20.0, 100.0)
-RIVALS_MS = 20.0
-"""The distance that rivals are measured at: at 100 ms some need minutes for a batch."""
-TOTAL_MB_S = 100.0
-"""What the line brings in all: less than one of two processors can receive and decode."""
 LIMIT_S = 15.0
 """Seconds that a rival is given behind its first batch."""
 STEPS = 4
@@ -95,7 +90,7 @@ def line_alone(url: str, name: str, nbytes: int) -> float:
 # --- the loaders, each in a process of its own -------------------------------------------------------------------
 
 
-def ours(url: str, case: str, folder: Path, budget: str | None = None) -> dict[str, Any]:
+def ours(url: str, case: str, folder: Path, budget: str | None = None, threads: int | None = None) -> dict[str, Any]:
     """Read two epochs, of which the second is timed."""
     from bench.memory import forget_peak, resident_nbytes, warmed
     from h5stream import H5Dataset, H5StreamLoader, Lengths, Objects, Sequences
@@ -113,7 +108,8 @@ def ours(url: str, case: str, folder: Path, budget: str | None = None) -> dict[s
         storage_options=options(url),
     )
     opened_s, at_opening = time.perf_counter() - began, counts(url)
-    with H5StreamLoader(dataset, BATCH[case], True, seed=0, keep="never", memory_budget=budget) as loader:
+    how: dict[str, Any] = {"keep": "never", "memory_budget": budget, "num_workers": threads}
+    with H5StreamLoader(dataset, BATCH[case], True, seed=0, **how) as loader:
         first = next(iter(loader))
         first_s = time.perf_counter() - began
         del first
@@ -311,15 +307,16 @@ def _apart(loader: str, url: str, case: str, folder: Path) -> dict[str, Any]:
     return json.loads(ended.stdout.splitlines()[-1])  # type: ignore[no-any-return]
 
 
-def measure(folder: Path, cases: list[str], rivals: list[str]) -> Iterator[dict[str, Any]]:
+def measure(folder: Path, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Measure each case at each distance."""
-    for latency in LATENCIES_MS:
-        distance = Distance(latency_ms=latency, total_mb_s=TOTAL_MB_S)
-        for case in cases:
+    loaders = ["h5stream", "h5stream, 256 MiB", *(f"h5stream, {count} threads" for count in given.threads)]
+    for latency in given.latency_ms:
+        distance = Distance(latency_ms=latency, total_mb_s=given.total_mb_s)
+        for case in given.cases:
             with store_of(folder, distance) as url:
                 name = f"{'frames' if case == 'sequences' else case}.h5"
                 line = line_alone(url, name, (folder / "bucket" / name).stat().st_size)
-                for loader in ("h5stream", "h5stream, 256 MiB"):
+                for loader in loaders:
                     found = _apart(loader, url, case, folder)
                     row = {"case": case, "latency_ms": latency, "line_mb_s": line, "loader": loader, **found}
                     if "seconds" in found:
@@ -327,7 +324,7 @@ def measure(folder: Path, cases: list[str], rivals: list[str]) -> Iterator[dict[
                         row["nbytes_of_needed"] = found["nbytes"] / needed_nbytes(folder, case)
                         row["round_trips_to_open"] = found["opened_s"] * 1e3 / latency
                     yield row
-                for one in rivals if latency == RIVALS_MS else ():
+                for one in given.rivals if latency in given.rivals_ms else ():
                     if one == "datasets (streamed)" and case == "sequences":  # which are not in its order
                         continue
                     yield {"case": case, "latency_ms": latency, "loader": one, **_apart(one, url, case, folder)}
@@ -335,33 +332,40 @@ def measure(folder: Path, cases: list[str], rivals: list[str]) -> Iterator[dict[
 
 def main() -> None:
     """Measure, print a line for each, and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--cases", default=",".join(BATCH))
-    parser.add_argument("--rivals", default=",".join(RIVALS))
-    parser.add_argument("--folder", type=Path)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    parser.add_argument("--json", type=Path, help="where the results go")
+    parser.add_argument("--folder", type=Path, help="where the files are written")
+    parser.add_argument("--cases", nargs="+", choices=BATCH, default=[*BATCH])
+    parser.add_argument("--rivals", nargs="*", choices=RIVALS, default=[*RIVALS])
+    parser.add_argument("--latency-ms", nargs="+", type=float, default=[2, 20, 100], help="distances")
+    parser.add_argument("--rivals-ms", nargs="+", type=float, default=[20], help="those that rivals are measured at")
+    # Less than one of two processors can receive and decode.
+    parser.add_argument("--total-mb-s", type=float, default=100, help="what the line brings in all")
+    parser.add_argument("--threads", nargs="*", type=int, default=[], help="numbers of readers, beside the default")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
         loader, url, case, there = given.one
-        ask = ours if loader == "h5stream" else functools.partial(ours, budget="256MiB")
-        run = ask if loader.startswith("h5stream") else functools.partial(rival, loader)
+        count = loader.partition(", ")[2].removesuffix(" threads")
+        how = {"budget": "256MiB"} if "MiB" in count else {"threads": int(count)} if count else {}
+        run = functools.partial(ours, **how) if loader.startswith("h5stream") else functools.partial(rival, loader)
         print(json.dumps(run(url, case, Path(there))))
         return
-    cases, rivals = given.cases.split(","), [name for name in given.rivals.split(",") if name]
     results = []
     with tempfile.TemporaryDirectory(dir=given.folder) as place:
         write(Path(place))
         for name in ("rows", "frames", "objects"):
-            for one in rivals:
+            for one in given.rivals:
                 if convert := getattr(RIVALS[one], "convert", None):
                     convert(name, _values(name, Path(place) / "bucket"), Path(place) / "bucket")
-        for row in measure(Path(place), cases, rivals):
+        for row in measure(Path(place), given):
             results.append(row)
             said = {name: round(value, 3) if isinstance(value, float) else value for name, value in row.items()}
             print(" ".join(f"{name}={value}" for name, value in said.items()), flush=True)
     if given.json:
-        given.json.write_text(json.dumps({**describe(), "total_mb_s": TOTAL_MB_S, "results": results}, indent=1) + "\n")
+        given.json.write_text(
+            json.dumps({**describe(), "total_mb_s": given.total_mb_s, "results": results}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

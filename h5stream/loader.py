@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
@@ -485,7 +486,10 @@ class H5StreamLoader:
         """
         from h5stream.profiles import arguments_from
 
-        return cls(**arguments_from(profile, dataset, with_new_names(arguments, stacklevel=2)))
+        found = arguments_from(profile, dataset, with_new_names(arguments, stacklevel=2))
+        with warnings.catch_warnings():  # which were given right now
+            warnings.filterwarnings("ignore", "allow_external= will be removed", DeprecationWarning)
+            return cls(**found)
 
     @property
     def is_drawn(self) -> bool:

@@ -18,13 +18,13 @@ from h5stream import allowance
 from h5stream.arguments import check_batch_transform, with_new_names
 from h5stream.dataset import H5Dataset, opened
 from h5stream.engine.footprint import check_budget, check_window, default_budget
+from h5stream.engine.reader import default_threads
 from h5stream.errors import OptionError
 from h5stream.order.draw import Balanced, Sized, Weighted, checked_drawn
 from h5stream.order.users import GivenOrder, OrderFactory, Ranks
 from h5stream.ranks import DrawnSeed, checked_ranks, current_ranks, drawn_seed
 from h5stream.samples.columns import Column
 from h5stream.storage.layout import FieldLayout, SampleLayout
-from h5stream.storage.remote import READERS
 from h5stream.units import whole_number
 from h5stream.workers.processes import checked_method
 
@@ -238,9 +238,7 @@ class Settings:
     @property
     def threads(self) -> int:
         """Reader threads, as far as they fit."""
-        if self.num_workers is not None:
-            return self.num_workers
-        return max(READERS, allowance.cpus()) if self.dataset.layout.is_far else allowance.cpus()
+        return default_threads(self.dataset.layout) if self.num_workers is None else self.num_workers
 
     @property
     def ranks(self) -> Ranks | None:

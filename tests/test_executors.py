@@ -17,6 +17,7 @@ import pytest
 
 from h5stream import H5Dataset, Sequences, repack, stage
 from h5stream import field_statistics as statistics
+from h5stream.advice.inspection import inspect_files
 from h5stream.errors import IsolatedProcessError, OptionError, StagingError
 from h5stream.executors import Job, carried_out
 
@@ -75,6 +76,11 @@ def check(paths, folder, executor):
     assert [copy.read_bytes() for copy in copies.paths] == [path.read_bytes() for path in paths]
     assert (seen[-1].files_done, seen[-1].bytes_done) == (3, seen[-1].bytes_total)
     assert len(stage(paths, to=folder / "copies").reused) == 3
+    names = [str(path) for path in paths]
+    looked = [[one.to_dict() for one in inspect_files(names, executor=by, batch_size=99)] for by in (executor, None)]
+    assert [[(one["file"], one["sample"]["batch_size"]) for one in some] for some in looked] == [
+        [(n, 99) for n in names]
+    ] * 2
     packed = stage(paths, to=folder / "packed", repack={"chunk_nbytes": 8192}, executor=executor)
     assert [H5Dataset(copy, "y")[:].tolist() for copy in packed.paths] == [H5Dataset(p, "y")[:].tolist() for p in paths]
 

@@ -69,6 +69,7 @@ def test_objects_that_are_unlike_are_told(tmp_path):
         ("x", lambda: Objects([]), "lists no object"),
         ("x", lambda: Objects(1), "takes a list of names, .*not 1"),
         ("x", lambda: Objects(""), "lists no object"),
+        ("x", lambda: Objects(["0", "1", "0"]), "of= names '0' twice; each once"),
         ("x", lambda: Objects("*", missing="ignore"), "missing= is"),
         (Field("x", take=[0]), lambda: Objects("*"), "takes datasets whole"),
         ("x", lambda: Objects("nothing/*"), r"Objects\('nothing/\*'\) matches no group"),

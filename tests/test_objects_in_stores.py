@@ -6,6 +6,7 @@ import datetime
 import os
 import pickle
 import random
+import socket
 import threading
 import time
 from dataclasses import replace
@@ -16,6 +17,7 @@ import pytest
 from forking import in_forked_child
 from object_server import ObjectServer
 from real_servers import HTTP, s3, web
+from torch.utils.data import DataLoader
 
 from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects, Sequences, repack
 from h5stream.errors import (
@@ -26,6 +28,7 @@ from h5stream.errors import (
     SourceError,
     SourceNotFoundError,
 )
+from h5stream.storage import stores
 
 obstore = pytest.importorskip("obstore")
 
@@ -225,6 +228,33 @@ def test_no_credential_is_in_what_is_kept_or_said(server, caplog):
     assert "hushhush" not in str(caught.value)
 
 
+def test_workers_that_lack_the_options_say_so_at_their_first_read(server):
+    dataset = H5Dataset(f"{server.url}/a.h5", "y", storage_options=HTTP)
+    loader = DataLoader(dataset, 64, num_workers=1, multiprocessing_context="spawn")
+    with pytest.raises(SourceError, match=r"storage_options=, which stay in the process .* by the environment"):
+        next(iter(loader))
+
+
+def test_a_store_that_is_not_there_yet_is_asked_again(folder):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    refused, asked = stores.asked_of_stores(), []
+
+    def read():
+        asked.append(H5Dataset(f"http://127.0.0.1:{port}/a.h5", "y")[7])
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    while not stores.asked_of_stores(refused).requests:
+        thread.join(0.01)
+    thread.join(3)  # longer than the first few of the growing steps
+    assert thread.is_alive()
+    server = ObjectServer(folder, port)
+    thread.join(60)
+    server.close()
+    assert [int(one) for one in asked] == [7]
+
+
 def test_a_forked_child_is_told_how_to_start_workers(server):
     dataset = H5Dataset(f"{server.url}/a.h5", "y")
     dataset[0]
@@ -349,6 +379,26 @@ def test_options_that_open_no_store_are_refused(monkeypatch, options, said):
         monkeypatch.setenv("AWS_ENDPOINT_URL", "127.0.0.1:9000")
     with pytest.raises(OptionError, match=said):
         H5Dataset("s3://no-such-bucket/a.h5", "y", storage_options=options)
+
+
+@pytest.mark.parametrize("fault", [None, 503])
+def test_repack_fetches_an_object_ahead_and_leaves_nothing_of_it(server, tmp_path, fault):
+    with h5py.File(server.folder / "many.h5", "w") as file:
+        for k in range(300):
+            file[f"d/{k}"] = np.full((3, 1000), k, "f4")
+    options = {"retry_config": SOON, **HTTP}
+    if fault:
+        server.fault = lambda number, _: fault if number > 2 else None
+        with pytest.raises(SourceError, match=f"{server.url}/many.h5"):
+            repack(f"{server.url}/many.h5", tmp_path / "b.h5", storage_options=options)
+    else:
+        repack(f"{server.url}/many.h5", tmp_path / "b.h5", storage_options=options)
+        assert len(server.asked) < 20
+        server.asked.clear()
+        assert H5Dataset(f"{server.url}/many.h5", "d/7")[0][0] == 7  # not of the cache that is gone
+        assert server.asked
+    assert [one.name for one in tmp_path.iterdir()] == ["b.h5"] * (not fault)
+    assert not [one for one in threading.enumerate() if one.name.startswith("h5stream-ahead")]
 
 
 def test_an_object_is_repacked_with_options(folder, tmp_path):

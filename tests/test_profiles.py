@@ -137,6 +137,13 @@ def test_an_old_profile_with_the_window_on_a_device_is_read_with_a_warning(file,
     assert loader.batch_size == 7
 
 
+def test_an_old_argument_is_told_once(file, tmp_path):
+    path = written(tmp_path, dataset=file, fields="x")
+    with pytest.warns(DeprecationWarning, match="allow_external=") as told:
+        H5StreamLoader.from_profile(path, allow_external=True)
+    assert len(told) == 1
+
+
 def test_a_window_device_is_text(tmp_path):
     with pytest.raises(OptionError, match="window_device must be text, not 1"):
         Profile(dataset="", fields=None, loader={"window_device": 1})

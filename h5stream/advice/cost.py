@@ -22,6 +22,7 @@ from h5stream.advice.listing import DatasetEntry, describe_dataset
 from h5stream.dataset import H5Dataset, read_counted
 from h5stream.engine.footprint import Footprint, Sizing
 from h5stream.engine.landing.unfiltered import reach_of
+from h5stream.engine.reader import default_threads
 from h5stream.engine.statistics import Tally
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import EpochOrder
@@ -29,12 +30,13 @@ from h5stream.order.line import OrderSettings
 from h5stream.order.quality import forecast, is_weak
 from h5stream.storage.codecs import DecodeError
 from h5stream.storage.filters import DecodeScratch
-from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart
+from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, SampleLayout
 from h5stream.storage.source import LOCAL_GAP_NBYTES, SourceIdentity
-from h5stream.storage.stores import is_address
+from h5stream.storage.stores import CONCURRENCY, is_address, is_unsigned
 from h5stream.units import count_text, counted, names_text, text_of_bytes
 
 PLANNED_CHUNKS = 400_000  # chunks that are planned at most, about a second of work; of longer epochs, some windows are
+_RANGES, _RANGE_NBYTES = 8, 1 << 20  # of an object that a store is timed with
 ASSUMED_BYTES_PER_S = 1e9  # bytes a second that one thread reads, or decodes where no rate was measured
 KINDS_EXPLAINED = 4  # kinds of datasets that get a sentence
 _NOTABLE = 1.05  # below this an amplification is edge chunks and rounding, and not worth a sentence
@@ -132,7 +134,7 @@ class SampleCost:
     shuffle: Shuffle
     memory_nbytes: int  # that slots, windows and scratch take at most
     memory_budget: int  # what they may take
-    threads: int  # that read
+    threads: int  # that decode at a time
     kept_rows_nbytes: int  # of the memory, decoded rows that stay there, so that later epochs gather them
     decode_rows_per_s: float | None
     """Rows a second that undoing filters allows on all threads, timed on some of the file's own chunks. An upper limit:
@@ -185,7 +187,7 @@ def cost_sample(
         BatchCost.of(share, [(c.chunks, c.read_nbytes, c.decoded_nbytes) for c in costs], [share * n for n in needed])
         for costs in ([*(cost for cost, _ in naive), DatasetCost("", 0, 1, heap, 0)], ours)
     )
-    shuffle = _shuffle(order)
+    shuffle, threads = _shuffle(order), min(size.threads, allowance.cpus() if layout.is_far else size.threads)
     sample = SampleCost(
         fields=fields,
         chosen_by=chosen_by,
@@ -203,9 +205,9 @@ def cost_sample(
         memory_nbytes=size.needed_nbytes,
         memory_budget=size.memory_budget,
         kept_rows_nbytes=size.kept_rows_nbytes,
-        threads=size.threads,
-        decode_rows_per_s=_decode_rows_per_s(layout.rows, stored, size.threads),
-        first_batch=_first_batch(stored, order, size.threads),
+        threads=threads,
+        decode_rows_per_s=_decode_rows_per_s(layout.rows, stored, threads),
+        first_batch=_first_batch(stored, order, threads, layout),
         notice=size.notice,
         naive_words=_naive_words(every, [text for _, text in naive]),
         our_words=tuple(_our_words(stored, order, layout.leading[0].path)),
@@ -230,7 +232,7 @@ def _windows(
         batch_rows=min(batch_size, len(dataset)),
         memory_budget=memory_budget,
         most_budget=sys.maxsize,
-        threads=threads or allowance.cpus(),
+        threads=threads or default_threads(dataset.layout),
         threads_asked=threads is not None,
     ).fitting("auto")
     blocks = dataset.drawn_blocks(True, seed=0, epoch=0) or dataset.blocks_for(True)
@@ -281,14 +283,34 @@ def _decode_rows_per_s(rows: int, stored: Sequence[_Stored], threads: int) -> fl
     return threads * rows / sum(nbytes / rate for nbytes, rate in streamed) if enough else None
 
 
-def _first_batch(stored: Sequence[_Stored], order: EpochOrder, threads: int) -> FirstBatch:
+def store_rate(identity: SourceIdentity) -> tuple[float, float]:
+    """Time a store: seconds to a small range of an object, and the bytes a second of some larger ones together."""
+    source, size = identity.open(), sum(identity.file_sizes)
+    nbytes = min(_RANGE_NBYTES, size // _RANGES)
+
+    def took(offsets: Sequence[int], nbytes: int) -> float:
+        begin = time.perf_counter()
+        source.read_many(offsets, [memoryview(bytearray(nbytes)) for _ in offsets])
+        return time.perf_counter() - begin
+
+    wait_s = min(took([0], min(8, size)) for _ in range(2))
+    seconds = took([k * (size // _RANGES) for k in range(_RANGES)], nbytes)
+    return wait_s, _RANGES * nbytes / max(seconds - wait_s, seconds / 10)
+
+
+def _first_batch(stored: Sequence[_Stored], order: EpochOrder, threads: int, layout: SampleLayout) -> FirstBatch:
     """Predict the time to the first batch; what is kept is read in whole first, by one thread."""
     window_rows = int(order.window_edges[1] - order.window_edges[0])
     read = decoded = seconds = 0.0
+    store = next((store_rate(one) for one in layout.files if is_address(one.path)), None)
     for _, cost, rate in stored:
         share, hands = (1.0, 1) if cost.kept else (window_rows / max(1, order.rows), max(1, threads))
         read, decoded = read + share * cost.read_nbytes, decoded + share * cost.decoded_nbytes
-        work_s = cost.read_nbytes / ASSUMED_BYTES_PER_S + cost.decoded_nbytes / (rate or ASSUMED_BYTES_PER_S)
+        work_s = cost.decoded_nbytes / (rate or ASSUMED_BYTES_PER_S)
+        if store is None:
+            work_s += cost.read_nbytes / ASSUMED_BYTES_PER_S
+        else:  # requests wait beside one another, and share the line
+            seconds += store[0] * max(1.0, share * cost.chunks / CONCURRENCY) + share * cost.read_nbytes / store[1]
         seconds += share * work_s / hands
     return FirstBatch(window_rows=window_rows, read_nbytes=read, decoded_nbytes=decoded, seconds=seconds)
 
@@ -590,7 +612,8 @@ def repack_command(path: str, advice: Sequence[Advice], paths: Collection[str], 
     compress = "lz4" if any(entry.filters for entry in entries if entry.path in paths) else "none"
     source = PurePath(path.rpartition("/")[2] if is_address(path) else path)
     target = source.with_name(f"{source.stem}.repacked{source.suffix}")
-    return f"h5stream repack {shlex.quote(path)} {shlex.quote(str(target))} --chunk-bytes 1MiB --compress {compress}"
+    asked = f"--chunk-bytes 1MiB --compress {compress}{' --anonymous' * is_unsigned(path)}"
+    return f"h5stream repack {shlex.quote(path)} {shlex.quote(str(target))} {asked}"
 
 
 # --- samples that are no rows: some are read, and counted --------------------------------------------------

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from h5stream import allowance
+from h5stream.advice.cost import store_rate
 from h5stream.advice.listing import MOST_DATASETS, list_file
 from h5stream.device.facts import CudaFacts, cuda_facts, pin_error
 from h5stream.errors import H5StreamError
@@ -22,7 +23,7 @@ from h5stream.filesystem import mount_of, resident_bytes
 from h5stream.monitor.nvml import DriverFacts, driver_facts
 from h5stream.storage.plugins import StorageVersions, storage_versions
 from h5stream.storage.remote import ObjectFile, ObjectIdentity
-from h5stream.storage.stores import is_address
+from h5stream.storage.stores import is_address, is_unsigned
 from h5stream.units import text_of_bytes
 
 Status = Literal["pass", "warn", "fail"]
@@ -38,7 +39,6 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 SLOW_BYTES_PER_S = 500e6
 TRIAL_BYTES, TRIAL_S = 256 << 20, 1.0
 _READ_BYTES = 4 << 20
-_RANGES, _RANGE_BYTES = 8, 1 << 20  # of an object
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,17 +318,12 @@ def _check_read_rate(path: Path) -> Check:
 def _check_store(path: str) -> Check:
     """Measure how fast some ranges come; on which disk an object lies, and what is in memory there, is not known."""
     try:
-        source = ObjectIdentity.of(path).open()
-        count = min(_RANGES, source.identity.size // _RANGE_BYTES)
-        offsets = [k * (source.identity.size // count) for k in range(count)]
-        begin_s = time.perf_counter()
-        source.read_many(offsets, [memoryview(bytearray(_RANGE_BYTES)) for _ in offsets])
-        seconds = time.perf_counter() - begin_s
+        wait_s, rate = store_rate(ObjectIdentity.of(path))
     except H5StreamError as error:
         return judged("store", str(error), "check the network and the credentials", fails=True)
-    rate = f": {text_of_bytes(count * _RANGE_BYTES / seconds)}/s over {count} ranges of 1 MiB" if count else ""
-    fix = f"h5stream stage {path} --to DIR, where an epoch waits for it"
-    return judged("store", f"every read crosses a network{rate}; which disk it lies on is not known", fix)
+    came = f"{1e3 * wait_s:.0f} ms to the first byte, {text_of_bytes(rate)}/s over some ranges together"
+    fix = f"h5stream stage {path} --to DIR{' --anonymous' * is_unsigned(path)}, where an epoch waits for it"
+    return judged("store", f"every read crosses a network: {came}; which disk it lies on is not known", fix)
 
 
 def judge_read_rate(path: Path, rate: float, nbytes: int, direct: bool) -> Check:

@@ -19,6 +19,7 @@ from h5stream.advice.suggestion import batch_rows
 from h5stream.dataset import opened
 from h5stream.errors import OptionError
 from h5stream.storage.extents import SampleKind
+from h5stream.storage.stores import is_unsigned
 
 Lines = tuple[str, ...]
 
@@ -72,6 +73,8 @@ def loader_lines(
     source = source or (quoted(path) if isinstance(path, str) else f"[{', '.join(map(quoted, path))}]")
     options = [f"batch_size={batch_size}", "shuffle=True", *options]
     wanted = [f"samples={samples}"] if samples else []
+    if is_unsigned(path if isinstance(path, str) else path[0]):
+        wanted.append('storage_options={"skip_signature": True}')
     if forms:
         together = f"fields={fields_text(forms, samples)}"
         if len(entries) == 1 or len(together) <= WIDTH - 5:

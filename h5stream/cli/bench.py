@@ -109,7 +109,9 @@ class Report:
 def bench_command(
     files: Annotated[
         list[str] | None,
-        options.files_argument("Your files, or patterns such as 'day*.h5'; without any a 512 MiB sample is written."),
+        options.files_argument(
+            "Your files, addresses or patterns ('s3://b/day*.h5'); without any a 512 MiB sample is written."
+        ),
     ] = None,
     fields: options.Fields = "",
     samples: options.Samples = "",

@@ -114,7 +114,9 @@ _MARKS = {"pass": ("✓ pass", "green"), "warn": ("! warn", "yellow"), "fail": (
 
 
 def doctor_command(
-    files: Annotated[list[str] | None, options.files_argument("HDF5 files, or patterns, to look at as well.")] = None,
+    files: Annotated[
+        list[str] | None, options.files_argument("HDF5 files, addresses (s3://...), or patterns, to look at as well.")
+    ] = None,
     anonymous: options.Anonymous = False,
     as_json: options.AsJson = False,
 ) -> None:

@@ -67,17 +67,18 @@ def repack_command(
     if not target.exists():
         options.check_writable(target, "OUT")
     recipe = recipe_of(fields, chunk_bytes, compress=compress, contiguous=contiguous, shuffle_rows=shuffle_rows)
-    from h5stream.repacking.repack import carry_out, plan_repack
+    from h5stream.repacking.repack import at_hand, carry_out, plan_repack
 
-    plan = plan_repack(given[0], target, recipe, overwrite=overwrite)
-    if not as_json:
-        notes(safe_console(), plan.notices, set())
-    with Bar(safe_console(stderr=True), "repacking") as bar:
+    with at_hand(given[0], target):
+        plan = plan_repack(given[0], target, recipe, overwrite=overwrite)
+        if not as_json:
+            notes(safe_console(), plan.notices, set())
+        with Bar(safe_console(stderr=True), "repacking") as bar:
 
-        def show(now: RepackProgress) -> None:
-            bar.show(now.bytes_done, now.bytes_total, f"{now.step} {now.dataset}")
+            def show(now: RepackProgress) -> None:
+                bar.show(now.bytes_done, now.bytes_total, f"{now.step} {now.dataset}")
 
-        result = carry_out(plan, target, overwrite, show)
+            result = carry_out(plan, target, overwrite, show)
     rates = None
     if not as_json:
         _print_repacked(safe_console(), result, plan.notices)
@@ -263,8 +264,8 @@ def _print_files(console: Console, files: tuple[StagedFile, ...]) -> None:
     console.print(table(columns, (map(Text, cells) for cells in short)))
     for file in files:
         path, _, _, _, digest, source = _cells(file)
-        line(console, f"  {path} of {source}")
-        line(console, f"    {digest}")
+        for text in (f"  {path}", f"    of {source}", f"    {digest}"):
+            line(console, text)
 
 
 def _cells(file: StagedFile) -> tuple[str, ...]:

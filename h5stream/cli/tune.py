@@ -166,7 +166,7 @@ def suggest_command(
     context: typer.Context,
     files: Annotated[
         list[str] | None,
-        options.files_argument("HDF5 files, or patterns, that give --row-bytes, --rows and --chunk-bytes."),
+        options.files_argument("HDF5 files, addresses or patterns that give --row-bytes, --rows and --chunk-bytes."),
     ] = None,
     fields: options.Fields = "",
     samples: options.Samples = "",

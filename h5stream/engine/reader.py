@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream import allowance
 from h5stream.engine.acceptance import Acceptance
 from h5stream.engine.landing.boxes import BoxesOfParts, boxes_of
 from h5stream.engine.landing.chunks import plan_chunks, programs_of
@@ -40,6 +41,11 @@ from h5stream.storage.source import ByteSource
 ASKING_ROWS = 65_536
 """Rows of an epoch that the asking thread gathers by itself where all data is in memory: waking another costs more. The
 order of more rows takes milliseconds, which readers work out ahead."""
+
+
+def default_threads(layout: SampleLayout) -> int:
+    """Return how many threads read where nobody chose their number."""
+    return max(READERS, allowance.cpus()) if layout.is_far else allowance.cpus()
 
 
 def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSource) -> Way:

@@ -224,7 +224,7 @@ class LoaderStatistics(ShownAsText):
                 f"max {1e3 * self.wait_max_s:.1f} ms; first batch "
                 + ("n/a" if self.first_batch_s is None else f"{1e3 * self.first_batch_s:.0f} ms"),
                 f"read {text_of_bytes(self.read_bytes)}, decoded {text_of_bytes(self.decoded_bytes)}, "
-                f"in memory {text_of_bytes(self.memory_bytes)}, amplification "
+                f"taken from memory {text_of_bytes(self.memory_bytes)}, amplification "
                 + ("n/a" if amplification is None else f"{amplification:.2f}"),
                 f"{self.threads} reader(s): read {self.read_busy:.0%}, decode {self.decode_busy:.0%}, "
                 f"scatter {self.scatter_busy:.0%}, h5py {self.h5py_busy:.0%}, plan {self.plan_busy:.0%}, "
@@ -401,6 +401,7 @@ class RunCounters:
         """Note how many batches are ready when one is asked for, and return the moment."""
         self._asks += 1
         self._ready += ready
+        self._ready_limit = max(self._ready_limit, ready)  # a window may have more batches
         self._starved += not ready
         return clock()
 

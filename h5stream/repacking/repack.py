@@ -40,7 +40,7 @@ from h5stream.repacking import Recipe
 from h5stream.repacking.survey import RawDataset, RewritePlan, plan_rewrite, verify
 from h5stream.repacking.writer import NewFile, encode, filters_for, rebuilding
 from h5stream.storage.given import checked_path
-from h5stream.storage.remote import opened_with
+from h5stream.storage.remote import fetched_ahead, opened_with
 from h5stream.storage.source import absolute, identity_of
 from h5stream.storage.stores import is_address
 
@@ -232,7 +232,19 @@ def _targets(sources: Sequence[PathLike], folder: PathLike, overwrite: bool) -> 
 def _repacked(
     source: PathLike, target: PathLike, recipe: Recipe, overwrite: bool, progress: RepackProgressCallback | None
 ) -> RepackResult:
-    return carry_out(plan_repack(source, target, recipe, overwrite=overwrite), target, overwrite, progress)
+    with at_hand(source, target):
+        return carry_out(plan_repack(source, target, recipe, overwrite=overwrite), target, overwrite, progress)
+
+
+@contextlib.contextmanager
+def at_hand(source: PathLike, target: PathLike) -> Iterator[None]:
+    """Have an object lie beside the new file meanwhile, where there is room: it is read twice, dataset by dataset."""
+    path, new = checked_path(source), _absolute(target)
+    if is_address(path) and new.parent.is_dir() and 3 * identity_of(path).size < measure(new.parent).usable_bytes:
+        with fetched_ahead(path, str(new.with_name(f".{new.name[:200]}.object"))):
+            yield
+    else:
+        yield
 
 
 def plan_repack(source: PathLike, target: PathLike, recipe: Recipe, *, overwrite: bool) -> RewritePlan:

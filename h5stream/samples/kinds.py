@@ -166,7 +166,8 @@ class Objects:
     ----------
     of : str or sequence of str
         The objects: a pattern (``"*"``, ``"data/*"``, ``"*/*/run_*"``), which takes them in the order in which h5py
-        lists them, so sample ``k`` is the one that ``list(file)[k]`` names; names, in the order given; or ``"files"``.
+        lists them, so sample ``k`` is the one that ``list(file)[k]`` names; names, each once, in the order given; or
+        ``"files"``.
     missing : str, keyword-only
         What becomes of an object that lacks a field: ``"error"``; ``"skip"``, which leaves it out,
         ``print(dataset)`` tells how many; or ``"fill"``, which gives it the fill value (0, unless the
@@ -176,7 +177,7 @@ class Objects:
     Raises
     ------
     OptionError
-        If `of` names nothing, or `missing` is something else.
+        If `of` names nothing, or something twice, or `missing` is something else.
 
     Examples
     --------
@@ -193,6 +194,7 @@ class Objects:
             raise OptionError(f"Objects takes a list of names, or a pattern such as 'data/*', not {self.of!r}")
         if not len(self.of):
             raise OptionError("Objects([]) lists no object; name some, or a pattern such as 'data/*'")
+        checked_of("Objects", self.of)
         one_of("Objects", "missing", self.missing, get_args(Missing))
 
 
@@ -264,7 +266,7 @@ def checked_of(kind: str, of: Any) -> Of:
         raise OptionError(f"{kind}: of= takes a pattern such as 'data/*', or names of groups, not {wrong!r}")
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise OptionError(f"{kind}: of= names {twice!r} twice; each group once")
+        raise OptionError(f"{kind}: of= names {twice!r} twice; each once")
     return names
 
 

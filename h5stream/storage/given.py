@@ -13,10 +13,12 @@ import h5py
 from h5py import h5f, h5fd
 
 from h5stream.errors import OptionError, SourceNotFoundError
+from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.remote import matches
-from h5stream.storage.stores import is_address
+from h5stream.storage.stores import is_address, parts_of
 
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+_SCHEMES = ("s3", "gs", "az", "https", "hf")
 
 _WRITE_THEM = (
     "h5stream reads files. For arrays in memory take torch.utils.data.DataLoader over a TensorDataset, or write them "
@@ -82,12 +84,13 @@ def checked_path(given: Any) -> str:
     if isinstance(given, str | bytes | os.PathLike):
         path = os.fsdecode(given)
         if is_address(path):
-            return path
+            return _checked_address(path)
         address = _ADDRESS.match(path)
         if address and not os.path.exists(path):
+            others = f"s3://, gs://, az://, https:// and hf:// are.{did_you_mean(address[1], _SCHEMES)}"
             raise OptionError(
                 f"{path!r} is an address that h5stream does not read: "
-                + ("leave out 'file://'" if address[1] == "file" else "s3://, gs://, az://, https:// and hf:// are")
+                + ("leave out 'file://'" if address[1] == "file" else others)
             )
         return os.path.expanduser(path) if path.startswith("~") and not os.path.exists(path) else path
     if _is_array(given):
@@ -95,6 +98,15 @@ def checked_path(given: Any) -> str:
     if callable(getattr(given, "read", None)):
         raise OptionError(f"a source is a path, not an open stream ({_kind(given)}); give the path of the file")
     raise OptionError(f"a source is a path, a pattern or several of them, not {repr(given)[:200]}")
+
+
+def _checked_address(address: str) -> str:
+    """Return the address of an object; refuse that of a bucket or a folder, of which a store has no object."""
+    if (key := parts_of(address)[1]) and not key.endswith("/"):
+        return address
+    inside = f"{address.rstrip('/')}/"
+    several = "" if address.startswith("http") else f", or a pattern such as '{inside}*.h5'"
+    raise OptionError(f"{address!r} is a bucket or a folder, not an object; name one, such as '{inside}a.h5'{several}")
 
 
 def several(source: Any) -> list[Any]:

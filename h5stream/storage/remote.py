@@ -8,24 +8,32 @@ import concurrent.futures
 import contextlib
 import contextvars
 import fnmatch
+import functools
 import io
 import re
+import shutil
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
 
-from h5stream.errors import (
-    OptionError,
-    SourceError,
-    TruncatedFileError,
-)
+from h5stream.errors import OptionError, SourceError, TruncatedFileError
 from h5stream.storage.object_cache import CachedBytes, ObjectCache
-from h5stream.storage.stores import count_request, parts_of, requests, stores, the_library, told, word_of
+from h5stream.storage.stores import (
+    count_request,
+    parts_of,
+    requests,
+    stop_asked,
+    stores,
+    the_library,
+    told,
+    word_of,
+)
 
 READERS = 32
-"""Threads that read where nobody chose their number: each waits for a request most of the time."""
+"""Threads that read objects in stores where nobody chose their number: each waits for a request most of the time."""
 
 REQUEST_NBYTES = 4 * 1024 * 1024
 """Bytes that one request asks for at most, about, where it brings several ranges: the others share the line."""
@@ -37,6 +45,8 @@ BLOCK_NBYTES = 64 * 1024
 """Bytes that libhdf5's reads of an object are served from together."""
 _FIRST_BLOCKS, _MOST_BLOCKS = 16, 64
 """Blocks that are fetched at once: at the beginning of an object, and at most where they are read in turn."""
+_FETCHING = 8
+"""Threads that fetch an object ahead of who reads all of it."""
 HELD_NBYTES = 64 * 1024 * 1024
 """Bytes of blocks that a process holds while it opens objects, and a share of which it keeps afterwards."""
 _KEPT_SHARE = 8
@@ -44,6 +54,7 @@ _OPENED_AHEAD = 16
 """Objects whose beginnings are fetched before they are opened: half of what is held."""
 _AHEAD_NODES = 8192
 """Nodes of an index that are fetched before libhdf5 asks for them, at most: most of what is held."""
+
 
 _named: dict[str, str] = {}
 """The word of the store that an address was last opened with."""
@@ -213,17 +224,22 @@ class ObjectBytes:
 
     def __init__(self, identity: ObjectIdentity, joins_nbytes: int = GAP_NBYTES) -> None:
         self.identity, self._joins_nbytes = identity, joins_nbytes
-        base, self._path = parts_of(identity.path)
+        self._base, self._path = parts_of(identity.path)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ObjectBytes, (self.identity,)
+
+    @functools.cached_property
+    def _store(self) -> Any:
+        """The store, found at the first read: what travels to another process says there what is wrong."""
+        identity, base = self.identity, self._base
         if identity.store != base and identity.store not in stores:
             raise SourceError(
                 f"{identity.path!r} was opened with storage_options=, which stay in the process that they were given "
                 "to; open it in this one, or give credentials by the environment",
                 file=identity.path,
             )
-        self._store = stores[identity.store if identity.store in stores else word_of(base, None)]
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ObjectBytes, (self.identity,)
+        return stores[identity.store if identity.store in stores else word_of(base, None)]
 
     def close(self) -> None:
         """Do nothing: nothing is open."""
@@ -278,6 +294,34 @@ def _close_together(wanted: Iterable[tuple[int, memoryview]], most_gap: int) -> 
         group.append((offset, target))
     if group:
         yield group
+
+
+@contextlib.contextmanager
+def fetched_ahead(address: str, folder: str) -> Iterator[None]:
+    """Fetch an object from its beginning on into a folder, ahead of who reads all of it, in small pieces, meanwhile.
+
+    # Guarantees: the threads that fetch have ended when it ends, and the folder is gone; what a killed process left of
+    one is taken over. What they cannot have is asked for again, and reported, by who needs it.
+    """
+    size, ended = ObjectIdentity.of(address).size, threading.Event()
+    cache = ObjectCache.of(folder, 2 * size + (1 << 20))
+    with opened_with(opening().options, cache), ThreadPoolExecutor(_FETCHING, "h5stream-ahead") as threads:
+        source = ObjectIdentity.of(address).open()
+
+        def fetch(begin: int) -> None:
+            stop_asked.set(ended.is_set)
+            with contextlib.suppress(SourceError):
+                source.read_many((begin,), (memoryview(bytearray(min(REQUEST_NBYTES, size - begin))),))
+
+        for begin in range(0, size, REQUEST_NBYTES) if isinstance(source, CachedBytes) else ():
+            threads.submit(contextvars.copy_context().run, fetch, begin)
+        try:
+            yield
+        finally:
+            ended.set()
+            threads.shutdown(cancel_futures=True)
+            _caches.pop(address, None)
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Blocks:

@@ -39,9 +39,9 @@ _ADDRESS = re.compile(rf"({SCHEMES})://([^/?#]*)/?(.*)", re.DOTALL)
 _HUB = re.compile(r"datasets/([^/]+/[^/@]+)(?:@([^/]+))?/(.+)")
 
 _RETRIES = {
-    "max_retries": 6,
-    "retry_timeout": timedelta(seconds=60),
-    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=10), "base": 2},
+    "max_retries": 100,  # the steps are drawn, so that their number says little of how long they last
+    "retry_timeout": timedelta(seconds=40),  # a request that says nothing takes 30 s of it, and is repeated once
+    "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 3},
 }
 _CLIENT = {
     "timeout": timedelta(seconds=30),
@@ -94,6 +94,12 @@ def is_address(path: str) -> bool:
     (True, False)
     """
     return _ADDRESS.match(path) is not None
+
+
+def is_unsigned(path: str) -> bool:
+    """Tell whether the environment says that the store of an address is asked without credentials (`--anonymous`)."""
+    whose = {"s3": "AWS", "gs": "GOOGLE", "gc": "GOOGLE", "az": "AZURE", "ab": "AZURE", "ad": "AZURE"}.get(path[:2])
+    return is_address(path) and os.environ.get(f"{whose}_SKIP_SIGNATURE", "").lower() in ("true", "1")
 
 
 def parts_of(address: str) -> tuple[str, str]:
@@ -234,12 +240,18 @@ class _Loop:
     def run(self, work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         """Return what some coroutines return that run beside one another."""
 
-        async def together() -> list[T]:
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one) for one in work]
+        async def together() -> list[T] | BaseException:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(one) for one in work]
+            except BaseExceptionGroup as errors:  # which asyncio would print where nobody waits any more
+                return errors.exceptions[0]
             return [task.result() for task in tasks]
 
-        return self.wait(self.begin(together()))
+        found = self.wait(self.begin(together()))
+        if isinstance(found, BaseException):
+            raise found from None
+        return found
 
     def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Begin some work."""
@@ -253,8 +265,6 @@ class _Loop:
                 if stopped():
                     raise SourceError("nobody waits for these bytes any more")
             return future.result()
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
         finally:
             future.cancel()
 

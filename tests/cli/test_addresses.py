@@ -103,6 +103,13 @@ def test_public_buckets_are_read_without_credentials(server, h5stream, here, mon
     ended = h5stream("stage", "s3://a-public-bucket/a.h5", "--to", "fast", "--anonymous")
     assert ended.status == 0, ended.text
     assert (here / "fast/a.h5").read_bytes() == (here / "a-public-bucket/a.h5").read_bytes()
+    shown = json.loads(h5stream("inspect", "s3://a-public-bucket/a.h5", "--anonymous", "--json").out)
+    program = "\n".join(shown[0]["lines"])
+    exec(program, found := {})
+    assert 'storage_options={"skip_signature": True}' in program
+    assert len(found["loader"].dataset) == 4000
+    said = h5stream("doctor", "s3://a-public-bucket/a.h5", "--anonymous", width=200).out
+    assert "h5stream stage s3://a-public-bucket/a.h5 --to DIR --anonymous" in said
     listed = h5stream("stage", "--list", "fast").out.split("\t")
     assert (listed[2], listed[5].split("\n")[0]) == ("in a store", "s3://a-public-bucket/a.h5")
 

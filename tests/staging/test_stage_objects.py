@@ -146,7 +146,7 @@ def test_what_cannot_be_staged_is_said(server, ram, left):
     address = put(server, "a.bin", 5)
     for given, error, said in (
         ({"files": f"{server.url}/none.h5"}, SourceNotFoundError, "there is no object 'http"),
-        ({"files": f"{server.url}/run/"}, SourceError, "no object; name the objects"),
+        ({"files": f"{server.url}/run/"}, OptionError, "a bucket or a folder, not an object"),
         ({"files": f"{server.url}/*.bin"}, OptionError, "a web server has no list"),
         ({"follow": True}, OptionError, r"follow=True .* cannot be followed"),
         ({"files": "s3:/bucket/a.h5"}, SourceNotFoundError, "without one of its slashes"),
