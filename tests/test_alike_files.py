@@ -9,6 +9,7 @@ import shutil
 import h5py
 import numpy as np
 import pytest
+from making import corrupt_chunk
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, SampleNumber, errors
 from h5stream.storage import whereabouts
@@ -142,14 +143,8 @@ def test_links_are_followed_inside_of_their_file_alone(folder):
 def test_a_damaged_chunk_names_its_file(folder):
     for number in range(COUNT):
         write(folder, number, **FORMS["gzip"])
-    with h5py.File(folder / "0015.h5") as file:
-        at = file["x"].id.get_chunk_info(1)
-    with open(folder / "0015.h5", "r+b") as stream:
-        stream.seek(at.byte_offset)
-        stream.write(b"\xff" * at.size)
-    with pytest.raises(
-        errors.CorruptChunkError, match=rf"0015\.h5', dataset 'x': chunk \(3, 0\) at byte {at.byte_offset} "
-    ):
+    offset = corrupt_chunk(folder / "0015.h5", 1)
+    with pytest.raises(errors.CorruptChunkError, match=rf"0015\.h5', dataset 'x': chunk \(3, 0\) at byte {offset} "):
         check(folder)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from inner import stream_all
+from making import corrupt_chunk
 from sample_files import one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
@@ -197,18 +198,6 @@ def test_a_missing_filter_is_named_with_the_way_to_get_it(tmp_path):
 # --- chunks that are corrupt --------------------------------------------------------------------------------
 
 
-def corrupt(path, name, chunk):
-    """Flip bytes in the middle of a chunk; give where it begins in the file."""
-    with h5py.File(path) as file:
-        info = file[name].id.get_chunk_info_by_coord(chunk)
-    with open(path, "r+b") as file:
-        file.seek(info.byte_offset + info.size // 2)
-        middle = file.read(8)
-        file.seek(-8, os.SEEK_CUR)
-        file.write(bytes(b ^ 0xFF for b in middle))
-    return info.byte_offset
-
-
 @pytest.fixture(params=["kept", "streamed"])
 def either_way(request, monkeypatch):
     if request.param == "streamed":
@@ -225,7 +214,7 @@ def test_a_corrupt_chunk_is_named_at_the_batch_that_needed_it(tmp_path, either_w
     path = str(tmp_path / "a.h5")
     with h5py.File(path, "w") as file:
         file.create_dataset("group/x", data=x, chunks=(32, 8), **storage)
-    offset = corrupt(path, "group/x", (640, 8))  # of batch 12, with batches of 50 rows
+    offset = corrupt_chunk(path, (640, 8), "group/x")  # of batch 12, with batches of 50 rows
     iterator = iter(H5StreamLoader(path, 50, fields="group/x", num_workers=num_workers))
     for number in range(12):
         assert torch.equal(next(iterator), torch.from_numpy(x[50 * number : 50 * number + 50]))

@@ -5,6 +5,7 @@ import threading
 import h5py
 import numpy as np
 import pytest
+from making import corrupt_chunk
 
 from h5stream import Boxes, Field, H5Dataset, H5StreamLoader, SampleNumber, Values, errors
 
@@ -187,10 +188,7 @@ def test_a_damaged_chunk_is_told_by_the_batch_that_needs_it_also_where_a_functio
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
         file.create_dataset("x", data=np.ones((8, 8), "f4"), chunks=(4, 4), compression="gzip")
-        where = file["x"].id.get_chunk_info(3)
-    with path.open("r+b") as file:
-        file.seek(where.byte_offset)
-        file.write(b"\xff" * where.size)
+    corrupt_chunk(path, 3)
     boxes = Boxes((4, 4), per_epoch=60, accept=lambda x: x.sum() == 16)
     given = {"fields": "x", "samples": boxes, "shuffle": True, "num_workers": workers}
     with pytest.raises(errors.CorruptChunkError, match=r"chunk \(4, 4\)"):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from inner import stream_all
+from making import corrupt_chunk
 from sample_files import write_sample
 
 from h5stream import Bounds, Field, H5Dataset, H5StreamLoader
@@ -117,7 +118,7 @@ def test_what_stays_is_decoded_while_a_slow_loop_holds_a_batch(tmp_path):
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_a_corrupt_chunk_that_is_decoded_ahead_fails_the_batch_that_needs_it(tmp_path, workers):
     sample = write_sample(tmp_path, rows=4000)
-    corrupt(sample.path, 100)
+    corrupt_chunk(sample.path, 100)
     options = {"fields": "x", "window": 400, "num_workers": workers}
     found = {}
     for keep in ("auto", "never"):
@@ -172,17 +173,9 @@ def test_a_changed_file_is_noticed_before_kept_rows_are_used(tmp_path):
         list(loader)
 
 
-def corrupt(path, chunk):
-    with h5py.File(path) as file:
-        info = file["x"].id.get_chunk_info(chunk)
-    with open(path, "r+b") as raw:
-        raw.seek(info.byte_offset + 10)
-        raw.write(b"\xff" * 20)
-
-
 def test_rows_of_a_corrupt_chunk_are_left_out_in_every_epoch(tmp_path):
     sample = write_sample(tmp_path)
-    corrupt(sample.path, 3)
+    corrupt_chunk(sample.path, 3)
     with pytest.raises(CorruptChunkError, match=r"chunk \(96, 0\)"):
         list(make(sample.path))
     loader = make(sample.path, on_error="skip")

@@ -92,22 +92,12 @@ def test_the_batch_sampler_gives_the_very_batches_that_come(sample):
     assert list(loader.sampler) == list(loader.batch_sampler)
 
 
-def test_a_last_batch_is_short_unless_dropped(sample):
-    assert [len(y) for _, y in shuffled(sample)][-1] == 1000 % 64
-    assert {len(y) for _, y in shuffled(sample, drop_last=True)} == {64}
-
-
 def test_a_batch_larger_than_the_data_takes_memory_for_the_data_only(sample):
     loader = shuffled(sample, batch_size=10**12)
     assert [len(y) for _, y in loader] == [1000]
 
 
 # --- epochs -------------------------------------------------------------------------------------------------
-
-
-def test_without_shuffle_the_rows_come_as_the_file_has_them(sample, either_way):
-    loader = shuffled(sample, shuffle=None)
-    assert order_of(loader) == order_of(loader) == list(range(1000))
 
 
 def test_the_seed_decides_and_a_generator_gives_one(sample):
@@ -155,12 +145,6 @@ def test_slots_are_used_again_once_batches_are_dropped(sample, monkeypatch):
 
 
 # --- what becomes of a batch --------------------------------------------------------------------------------
-
-
-def test_transform_gets_whole_batches(sample):
-    loader = shuffled(sample, batch_transform=lambda batch: (batch[0] * 2, batch[1]))
-    for x, y in loader:
-        assert torch.equal(x, torch.from_numpy(sample.x[y] * 2))
 
 
 def test_collate_fn_gets_samples_and_gives_what_dataloader_gives(sample):

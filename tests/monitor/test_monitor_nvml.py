@@ -141,15 +141,6 @@ def test_a_driver_that_goes_away_is_told_with_its_reason(code):
     reader.close()  # harmless
 
 
-def test_closing_gives_everything_back():
-    fake = FakeNvml(Card("GPU-1"), Card("GPU-2"))
-    reader = reader_of(fake)
-    read_twice(reader)
-    assert (fake.initialised, fake.open_samples) == (1, 4)
-    reader.close()
-    assert (fake.initialised, fake.open_samples) == (0, 0)
-
-
 def test_a_new_order_keeps_what_was_learnt_and_frees_what_is_not_watched():
     fake = FakeNvml(Card("GPU-1"), Card("GPU-2"))
     fake.fail("nvmlDeviceGetPowerUsage", fake.NVML_ERROR_NOT_SUPPORTED)

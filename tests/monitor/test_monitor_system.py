@@ -198,12 +198,6 @@ class TestADriverThatHangs:
         assert "no answer within" in SystemMonitor(nvml=hung).sample().gpu_reason
 
 
-def test_data_wait_is_asked_for_with_every_sample():
-    with SystemMonitor(nvml=no_driver(), data_wait=lambda: 0.25) as monitor:
-        assert monitor.sample().data_wait_ratio == 0.25
-    assert monitor.summary().data_wait_ratio.mean == 0.25
-
-
 def test_an_error_in_data_wait_ends_the_sampling_and_is_told(caplog):
     def broken():
         raise ZeroDivisionError("no batches")

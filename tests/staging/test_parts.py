@@ -10,7 +10,7 @@ import pytest
 import xxhash
 
 from h5stream.filesystem import Mount, mount_of, resident_bytes
-from h5stream.space import Space, measure, refusal
+from h5stream.space import measure
 from h5stream.staging import stage
 from h5stream.staging.run import Place, little_gain
 
@@ -28,21 +28,6 @@ def test_the_checksum_can_be_made_by_anybody_with_xxhash(write, ram):
     digests = [xxhash.xxh3_128_digest(content[at : at + size]) for at in range(0, len(content), size)]
     assert recorded["algorithm"] == "xxh3_128"
     assert recorded["digest"] == xxhash.xxh3_128_hexdigest(b"".join(digests))
-
-
-def space(**changes):
-    values = {"free_bytes": 1000 << 20, "memory_bytes": 500 << 20, "memory_margin_bytes": 100 << 20}
-    return Space(folder="/x", filesystem="tmpfs", free_margin_bytes=0, **{**values, **changes})
-
-
-def test_a_refusal_names_numbers_and_what_would_fit():
-    text = refusal(space(), [("big", 390 << 20), ("small", 20 << 20)], promised_bytes=50 << 20)
-    assert "410 MiB (429916160 bytes) do not fit into /x (tmpfs), which can take 350 MiB" in text
-    assert "available memory is 500 MiB less a margin of 100 MiB" in text
-    assert "50.0 MiB are promised" in text
-    assert "1 of 2 would fit: small" in text
-    assert refusal(space(), [("big", 390 << 20)]) == ""
-    assert "None of them fits" in refusal(space(), [("big", 500 << 20)])
 
 
 def test_the_type_of_a_file_system_is_found_and_a_tmpfs_is_measured_in_memory_too(ram, small_tmpfs):

@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 from inner import memory_available
+from making import corrupt_chunk
 
 from h5stream import H5StreamLoader, repack
 from h5stream.errors import (
@@ -269,11 +270,7 @@ def test_wrong_options_are_refused(plain, folder, monkeypatch, given, error, mes
 
 
 def test_a_corrupt_chunk_is_named_and_nothing_is_left(plain, folder):
-    with h5py.File(plain) as file:
-        offset = file["x"].id.get_chunk_info(3).byte_offset
-    with plain.open("r+b") as file:
-        file.seek(offset)
-        file.write(b"\xff" * 16)
+    corrupt_chunk(plain, 3)
     with pytest.raises(CorruptChunkError, match="'x'"):
         repack(plain, folder / "b.h5")
     assert list(folder.iterdir()) == []

@@ -8,7 +8,6 @@ import pytest
 from h5stream.advice import listing
 from h5stream.advice.cost import decode_rate
 from h5stream.advice.listing import describe_dataset, list_file, root_fields
-from h5stream.errors import NotHDF5Error, SourceNotFoundError
 from h5stream.storage.opening import open_layout
 
 
@@ -115,11 +114,3 @@ def test_only_filters_have_a_decode_rate(every_kind):
         rate = decode_rate(layout.datasets[0][0], layout.files[0])
         assert (rate is not None) == timed, name
         assert rate is None or rate > 0
-
-
-def test_files_that_cannot_be_opened_raise_our_errors(tmp_path):
-    (tmp_path / "text.h5").write_text("not HDF5 at all")
-    with pytest.raises(NotHDF5Error):
-        list_file(str(tmp_path / "text.h5"))
-    with pytest.raises(SourceNotFoundError):
-        list_file(str(tmp_path / "none.h5"))

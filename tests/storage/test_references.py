@@ -21,10 +21,6 @@ def source(tmp_path):
     return tmp_path / "source.h5"
 
 
-def test_a_plain_file_needs_nothing(source):
-    assert references(source) == ()
-
-
 def test_external_links_are_found_in_every_group_and_named_once_for_each_file(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = h5py.ExternalLink("b.h5", "/x")
@@ -36,16 +32,6 @@ def test_external_links_are_found_in_every_group_and_named_once_for_each_file(tm
         ("external link", "/group/again", "b.h5"),
         ("external link", "/group/deep/y", "sub/ü.h5"),
     ]
-
-
-def test_sources_of_virtual_datasets_are_found_and_the_file_itself_is_not_one(tmp_path, source):
-    layout = h5py.VirtualLayout(shape=(2, 10), dtype="i8")
-    layout[0] = h5py.VirtualSource("source.h5", "x", shape=(10,))
-    layout[1] = h5py.VirtualSource(".", "own", shape=(10,))
-    with h5py.File(tmp_path / "v.h5", "w") as file:
-        file["own"] = np.arange(10)
-        file.create_virtual_dataset("v", layout)
-    assert found(tmp_path / "v.h5") == [("virtual dataset source", "/v", "source.h5")]
 
 
 def test_a_pattern_of_file_names_is_counted_through(tmp_path):
@@ -66,15 +52,6 @@ def test_a_pattern_of_file_names_is_counted_through(tmp_path):
         assert file["v"][2].tolist() == [2, 3, 4, 5]
 
 
-def test_external_storage_is_found(tmp_path):
-    with h5py.File(tmp_path / "e.h5", "w") as file:
-        file.create_dataset("x", (10,), "u1", external=[("raw.bin", 0, 5), ("raw2.bin", 0, 5)])
-    assert [(kind, target) for kind, _, target in found(tmp_path / "e.h5")] == [
-        ("external storage", "raw.bin"),
-        ("external storage", "raw2.bin"),
-    ]
-
-
 def test_names_resolve_beside_the_file_and_beside_what_a_link_to_it_leads_to(tmp_path, source):
     (tmp_path / "links").mkdir()
     link = tmp_path / "links" / "a.h5"
@@ -87,13 +64,6 @@ def test_names_resolve_beside_the_file_and_beside_what_a_link_to_it_leads_to(tmp
     assert reference("source.h5", link).resolve() == source
     assert reference(str(source), link).resolve() == source
     assert reference("absent.h5", link).resolve() is None
-
-
-def test_the_working_directory_is_not_looked_into(tmp_path, source, monkeypatch):
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    item = Reference(kind=ReferenceKind.LINK, file=tmp_path / "elsewhere" / "a.h5", place="/x", target="source.h5")
-    assert item.resolve() is None
 
 
 def test_what_is_not_hdf5_is_told_from_what_is_damaged(tmp_path, source):
