@@ -80,12 +80,14 @@ def test_on_a_late_device_every_batch_is_right_and_stays_so_where_it_is_kept(pat
     assert are_same(seen_on(backend, path, monkeypatch, keep=keep), expected * (1 + keep))
 
 
-@pytest.mark.parametrize("seed", SEEDS[:5])
-def test_raw_bytes_cross_and_those_of_a_batch_in_a_larger_slot_alone(path, monkeypatch, seed):
-    backend = FakeBackend(seed)
-    batches = seen_on(backend, path, monkeypatch)
-    fields = loader_of(path).dataset.layout.fields
-    assert backend.counts["nbytes"] == sum(SlotFormat.for_rows(fields, len(batch["y"])).nbytes for batch in batches)
+@pytest.mark.parametrize("size", [BATCH, 8])
+def test_raw_bytes_cross_and_of_a_slot_with_much_more_room_those_of_its_batch_alone(path, monkeypatch, size):
+    backend, named = FakeBackend(0, is_late=False), [[*range(k, k + size)] for k in range(0, 12 * size, size)]
+    device_is(monkeypatch, backend)
+    order = {"batch_sampler": named} if size == 8 else {"batch_size": size, "sampler": range(12 * size)}
+    loader = H5StreamLoader(path, fields=FIELDS, device="cuda", **order)
+    assert [batch["y"].tolist() for batch in loader] == named
+    assert backend.counts["nbytes"] == 12 * SlotFormat.for_rows(loader.dataset.layout.fields, size).nbytes
 
 
 # Each wait of the feed, by the call that makes it.
