@@ -9,7 +9,7 @@ import shutil
 import h5py
 import numpy as np
 import pytest
-from making import corrupt_chunk
+from making import corrupt_chunk, write_datasets
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, SampleNumber, errors
 from h5stream.storage import whereabouts
@@ -116,8 +116,7 @@ def test_a_file_that_changes_between_epochs_is_named(folder, change):
     for number in range(COUNT):
         write(folder, number, **FORMS["gzip"])
     other = folder / "other"
-    with h5py.File(other, "w") as file:
-        file["x"] = np.ones((70, 50))
+    write_datasets(other, x=np.ones((70, 50)))
     with H5StreamLoader(f"{folder}/*.h5", 5, shuffle=True, samples=Objects("files"), fields={"y": "x"}) as loader:
         assert sum(len(batch["y"]) for batch in loader) == COUNT
         CHANGES[change](folder / "0013.h5", other)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 
-import h5py
 import numpy as np
 import pytest
 import torch
 from inner import stream_all
+from making import write_datasets
 from sample_files import write_sample
 from torch.utils.data import DataLoader, default_collate
 
@@ -180,8 +180,7 @@ def test_without_batch_size_samples_come_singly(sample, collate_fn):
 @pytest.fixture
 def two_fields(tmp_path):
     path = str(tmp_path / "zoo.h5")
-    with h5py.File(path, "w") as file:
-        file["wide"], file["group/deep"] = np.zeros((12, 6)), np.arange(12, dtype=">i4")
+    write_datasets(path, wide=np.zeros((12, 6)), group__deep=np.arange(12, dtype=">i4"))
     return path
 
 
@@ -201,7 +200,6 @@ def test_one_name_gives_a_tensor_a_list_a_tuple_a_mapping_a_dict(two_fields):
 def test_without_fields_the_root_is_a_dict_and_a_lone_dataset_a_tensor(tmp_path, sample):
     (batch,) = H5StreamLoader(sample.path, 1000)
     assert list(batch) == ["x", "y"]
-    with h5py.File(tmp_path / "one.h5", "w") as file:
-        file["only"] = np.arange(3)
+    write_datasets(tmp_path / "one.h5", only=np.arange(3))
     (batch,) = H5StreamLoader(str(tmp_path / "one.h5"))
     assert batch.tolist() == [0, 1, 2]

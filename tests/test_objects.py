@@ -6,6 +6,7 @@ import h5py
 import imagecodecs
 import numpy as np
 import pytest
+from making import write_datasets
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, errors
 from h5stream.storage import whereabouts
@@ -147,8 +148,7 @@ def test_a_member_that_an_object_lacks_is_told_with_the_nearest(tmp_path):
 
 
 def test_external_links_are_refused_among_objects(tmp_path):
-    with h5py.File(tmp_path / "b.h5", "w") as file:
-        file["x"] = np.full(3, 7)
+    write_datasets(tmp_path / "b.h5", x=np.full(3, 7))
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for k in range(3):
             file[f"data/t{k}"] = np.full(3, k)
@@ -162,8 +162,7 @@ def test_external_links_are_refused_among_objects(tmp_path):
 
 def test_files_that_are_samples_do_not_all_stay_open(tmp_path):
     for k in range(300):
-        with h5py.File(tmp_path / f"{k}.h5", "w") as file:
-            file["x"] = np.full(3, k)
+        write_datasets(tmp_path / f"{k}.h5", x=np.full(3, k))
     with H5StreamLoader(f"{tmp_path}/*.h5", 30, shuffle=True, fields=["x"], samples=Objects("files")) as loader:
         before = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
         for _ in range(2):
@@ -212,8 +211,7 @@ def test_what_is_missing_is_the_fill_value_in_any_byte_order(tmp_path, kind):
 
 @pytest.mark.parametrize("missing", ["fill", "skip"])
 def test_an_object_in_another_file_is_none_that_is_missing(tmp_path, missing):
-    with h5py.File(tmp_path / "b.h5", "w") as file:
-        file["x"] = np.full(3, 77.0)
+    write_datasets(tmp_path / "b.h5", x=np.full(3, 77.0))
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for k in range(4):
             file[f"o/{k}/x"] = np.full(3, float(k))

@@ -7,7 +7,7 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from making import low_level, make_file, numbers
+from making import low_level, make_file, numbers, write_datasets
 
 from h5stream import H5Dataset
 from h5stream.errors import (
@@ -23,10 +23,7 @@ from h5stream.storage.source import FileIdentity
 @pytest.fixture
 def path(tmp_path):
     path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as file:
-        file["images/raw"] = numbers(10, 3)
-        file["labels"] = np.arange(10)
-        file["other"] = np.arange(4)
+    write_datasets(path, images__raw=numbers(10, 3), labels=np.arange(10), other=np.arange(4))
     return path
 
 
@@ -43,9 +40,7 @@ def test_without_fields_a_root_without_datasets_lists_what_there_is(tmp_path):
 
 def test_without_fields_single_values_at_the_root_and_groups_that_are_alike_are_named(tmp_path):
     path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["x"], file["version"] = numbers(5), 3.0
-        file["g/a/x"], file["g/a/y"] = numbers(5), numbers(4)
+    write_datasets(path, x=numbers(5), version=3.0, g__a__x=numbers(5), g__a__y=numbers(4))
     with pytest.raises(FieldLengthError, match=r"5 rows: .*Without rows, single values: version\."):
         H5Dataset(path)
     with h5py.File(path) as file, pytest.raises(FieldLengthError, match=r"unlike length in 'g/a', so name the fields"):

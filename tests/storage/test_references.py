@@ -5,6 +5,7 @@ from __future__ import annotations
 import h5py
 import numpy as np
 import pytest
+from making import write_datasets
 
 from h5stream.errors import NotHDF5Error, SourceNotFoundError, TruncatedFileError
 from h5stream.storage.external import Reference, ReferenceKind, references
@@ -16,8 +17,7 @@ def found(path):
 
 @pytest.fixture
 def source(tmp_path):
-    with h5py.File(tmp_path / "source.h5", "w") as file:
-        file["x"] = np.arange(10)
+    write_datasets(tmp_path / "source.h5", x=np.arange(10))
     return tmp_path / "source.h5"
 
 
@@ -36,8 +36,7 @@ def test_external_links_are_found_in_every_group_and_named_once_for_each_file(tm
 
 def test_a_pattern_of_file_names_is_counted_through(tmp_path):
     for block in range(3):
-        with h5py.File(tmp_path / f"part-{block}.h5", "w") as file:
-            file["x"] = np.arange(4) + block
+        write_datasets(tmp_path / f"part-{block}.h5", x=np.arange(4) + block)
     layout = h5py.VirtualLayout(shape=(3, 4), dtype="i8", maxshape=(None, 4))
     space = h5py.h5s.create_simple((3, 4), (h5py.h5s.UNLIMITED, 4))
     space.select_hyperslab((0, 0), (h5py.h5s.UNLIMITED, 1), (1, 4), (1, 4))
