@@ -1,7 +1,5 @@
 """What holds for the whole suite: how much is drawn, and what the garbage collector need not look at again."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import logging

@@ -3,8 +3,6 @@
 What a loader gives can be asked of it; how it came by it (that a window was read ahead, that a child hung up) cannot.
 """
 
-from __future__ import annotations
-
 import warnings
 
 from h5stream import allowance, loader

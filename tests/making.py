@@ -1,7 +1,5 @@
 """Builders of odd HDF5 files, mostly through h5py's low-level interface; every test makes its own."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Bad files: each refusal says what was asked, the rule, what was found, and the way out."""
 
-from __future__ import annotations
-
 import os
 
 import h5py

@@ -1,7 +1,5 @@
 """Wrong arguments are refused at once, by a message that names the argument, the rule and the value."""
 
-from __future__ import annotations
-
 import functools
 
 import h5py

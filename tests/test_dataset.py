@@ -1,7 +1,5 @@
 """`H5Dataset`: every way to name rows, and what a stock DataLoader asks of it."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 

@@ -1,7 +1,5 @@
 """The loader on a device that does everything as late as it may: each wait of ours, taken out, gives wrong bytes."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 

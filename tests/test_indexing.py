@@ -1,7 +1,5 @@
 """What stands in the brackets of an `H5Dataset` means what it means to h5py, or is refused; NumPy arrays; the cache."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import pickle

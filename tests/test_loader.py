@@ -1,7 +1,5 @@
 """`H5StreamLoader` in the place of `DataLoader`: length, epochs, batches and what becomes of them."""
 
-from __future__ import annotations
-
 import inspect
 
 import numpy as np

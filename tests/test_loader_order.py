@@ -1,7 +1,5 @@
 """Whose rows come when: samplers of other people, selections, several files, windows, ranks."""
 
-from __future__ import annotations
-
 import itertools
 
 import h5py

@@ -1,7 +1,5 @@
 """Other processes: datasets in the workers of a stock DataLoader, loaders in forked children."""
 
-from __future__ import annotations
-
 import multiprocessing
 
 import pytest

@@ -1,7 +1,5 @@
 """The loader's threads: what waits, what ends them, what is left behind."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import os

@@ -1,7 +1,5 @@
 """What a notebook shows: IPython's plain text of the values that people look at, and no flood from loggers."""
 
-from __future__ import annotations
-
 import pytest
 from sample_files import write_sample
 

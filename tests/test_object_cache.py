@@ -1,7 +1,5 @@
 """The cache of what was read of objects in stores: nothing is asked for twice, and nothing wrong is served."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import errno
 import itertools

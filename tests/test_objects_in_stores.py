@@ -1,7 +1,5 @@
 """Files as objects in a store: the same samples as from the disk, few requests, and errors that name the object."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import pickle

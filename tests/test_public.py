@@ -1,7 +1,5 @@
 """The public door: what it offers, and that opening it does nothing."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Many ranks: real processes with gloo and DistributedDataParallel, and where ranks come from."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

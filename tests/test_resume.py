@@ -1,7 +1,5 @@
 """A loader goes on where its state was saved: exactly, at once, after kill -9, and with other numbers of ranks."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

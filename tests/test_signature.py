@@ -1,7 +1,5 @@
 """`H5StreamLoader` takes every argument that `DataLoader` takes, at its place."""
 
-from __future__ import annotations
-
 import inspect
 import re
 

@@ -1,7 +1,5 @@
 """A split is complete, disjoint, as large as asked, never tears a group, and is a function of seed and data alone."""
 
-from __future__ import annotations
-
 import pickle
 import warnings
 

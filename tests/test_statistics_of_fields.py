@@ -1,7 +1,5 @@
 """What `H5Dataset.statistics` finds is what NumPy finds of the whole, and is never that of a file as it was."""
 
-from __future__ import annotations
-
 import math
 import os
 import warnings

@@ -1,7 +1,5 @@
 """Each value that `DataLoader` takes is taken: a swap must not fail on an argument."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import pytest

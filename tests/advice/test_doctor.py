@@ -1,7 +1,5 @@
 """The doctor: every judgement on facts made by hand, every reading on this machine."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

@@ -1,7 +1,5 @@
 """The naive loader is stopped inside a batch, with its workers, and its rows count until then."""
 
-from __future__ import annotations
-
 import threading
 
 import h5py

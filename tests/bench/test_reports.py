@@ -1,7 +1,5 @@
 """Tables, verdicts and pages from results files: what they say follows from the numbers."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tomllib

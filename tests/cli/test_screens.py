@@ -1,7 +1,5 @@
 """Every screen fits the terminal that it is printed to, and no number in it is cut."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

@@ -1,7 +1,5 @@
 """What the kernels in C refuse, and what no whole loader shows of them: that against NumPy."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Fakes around a `Run`: they read nothing and record everything."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from dataclasses import dataclass, field

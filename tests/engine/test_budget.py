@@ -1,7 +1,5 @@
 """One number of bytes bounds what a loader holds, and a refusal names the number that would do."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import h5py

@@ -1,7 +1,5 @@
 """Bytes from elsewhere than a local file: the same rows, errors where they belong."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import h5py

@@ -1,7 +1,5 @@
 """`Run`: what no loader shows of it: back-pressure, errors and endings at certain moments, on fakes that record."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

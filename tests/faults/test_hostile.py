@@ -1,7 +1,5 @@
 """Files from a stranger: what they claim costs nothing, and what they hold is never executed or shown raw."""
 
-from __future__ import annotations
-
 import ast
 import bz2
 import os

@@ -5,8 +5,6 @@ limit on memory and time, see ``mutant_reader.py``. The default run always draws
 thousands, others each time (``--hypothesis-seed=0`` repeats them). ``-s`` shows how many went which way.
 """
 
-from __future__ import annotations
-
 import collections
 import functools
 import sys

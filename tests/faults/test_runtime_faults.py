@@ -4,8 +4,6 @@ More of this kind stands in ``test_loader_threads.py``, ``test_loader_processes.
 ``docs/reliability.md`` names each.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import os

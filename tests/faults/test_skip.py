@@ -1,7 +1,5 @@
 """``on_error="skip"``: rows of corrupt chunks are left out, counted and named; nothing else changes."""
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

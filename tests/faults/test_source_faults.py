@@ -1,7 +1,5 @@
 """The file under the loader fails, is slow, or changes while it is read."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Every branch of the NVML reader, on cards that fail on demand."""
 
-from __future__ import annotations
-
 import re
 import time
 from pathlib import Path

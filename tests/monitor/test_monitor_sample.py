@@ -1,7 +1,5 @@
 """The samples themselves: documented, frozen, complete in every export; and their text forms."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import re

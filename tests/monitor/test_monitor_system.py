@@ -1,7 +1,5 @@
 """The background thread: what it delivers, and that nothing can make it hang or linger."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import math

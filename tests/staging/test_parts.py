@@ -1,7 +1,5 @@
 """The small parts: space, residency, checksum, layout, each by itself."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`repack`: the new file holds what the old one holds, in other chunks, or it is not there."""
 
-from __future__ import annotations
-
 import functools
 import io
 import os

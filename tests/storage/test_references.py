@@ -1,7 +1,5 @@
 """What a file needs is named as HDF5 itself would look for it."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Python for each sample, in processes: what it gives, whatever their number, and what becomes of their faults."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import json
