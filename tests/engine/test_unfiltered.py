@@ -35,8 +35,7 @@ def write(path, rows=4000, columns=20, chunks=None, **more):
 @pytest.mark.parametrize(
     ("chunks", "options"),
     crossed(
-        (None, (3000, 5000), (700, 5000)),
-        ({"shuffle": True}, {"shuffle": False}, {"shuffle": True, "window": "all"}),
+        (None, (3000, 5000), (700, 5000)), ({"shuffle": True}, {"shuffle": False}, {"shuffle": True, "window": "all"})
     ),
     ids=str,
 )

@@ -10,15 +10,7 @@ import pytest
 from each import for_each
 
 from h5stream.errors import MissingExtraError, OptionError
-from h5stream.monitor import (
-    GpuSample,
-    HostSample,
-    ProcessSample,
-    Spread,
-    SystemSample,
-    format_line,
-    summarize,
-)
+from h5stream.monitor import GpuSample, HostSample, ProcessSample, Spread, SystemSample, format_line, summarize
 from h5stream.monitor.export import (
     CsvLog,
     JsonlLog,

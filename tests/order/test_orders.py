@@ -195,8 +195,7 @@ def test_what_cannot_be_shared_out_is_refused_with_the_numbers(rows, options, wh
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"batch_size": 0}, {"window_rows": 0}, {"first_window_rows": 0}, {"seed": -1}, {"epoch": -1}, {"rank": 1}],
+    "wrong", [{"batch_size": 0}, {"window_rows": 0}, {"first_window_rows": 0}, {"seed": -1}, {"epoch": -1}, {"rank": 1}]
 )
 def test_settings_that_break_a_rule_are_named(wrong):
     with pytest.raises(OptionError, match=next(iter(wrong))):

@@ -8,15 +8,7 @@ import pytest
 from amounts import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from making import (
-    chunk_starts,
-    index_type,
-    leave_partial_chunks_unfiltered,
-    low_level,
-    make_file,
-    numbers,
-    write,
-)
+from making import chunk_starts, index_type, leave_partial_chunks_unfiltered, low_level, make_file, numbers, write
 from oracle import assert_like_h5py
 
 from h5stream import H5Dataset

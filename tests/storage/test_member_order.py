@@ -10,10 +10,7 @@ from h5stream import H5Dataset, H5StreamLoader
 from h5stream.advice.listing import list_file
 
 # What has to be converted: libhdf5 sorts the members of an open dataset's type when it does that.
-KINDS = {
-    "direct": h5py.h5t.STD_I32LE,
-    "h5py": string_type(4, h5py.h5t.STR_SPACEPAD),
-}
+KINDS = {"direct": h5py.h5t.STD_I32LE, "h5py": string_type(4, h5py.h5t.STR_SPACEPAD)}
 
 
 def out_of_order(path, access, nested=False):

@@ -10,12 +10,7 @@ import pytest
 from making import low_level, make_file, numbers, write_datasets
 
 from h5stream import H5Dataset
-from h5stream.errors import (
-    CorruptChunkError,
-    FieldLengthError,
-    OptionError,
-    SourceChangedError,
-)
+from h5stream.errors import CorruptChunkError, FieldLengthError, OptionError, SourceChangedError
 from h5stream.storage import fallback
 from h5stream.storage.source import FileIdentity
 
