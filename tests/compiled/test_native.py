@@ -129,6 +129,13 @@ def test_ranges_are_read_until_one_is_short(stored):
     assert native.read_each(descriptor, offsets[:0], nbytes[:0], 0) == 0
 
 
+@pytest.mark.parametrize("kind", ["i4", "i8"])
+def test_reads_are_counted(kind):
+    rows, lengths = np.array([2, 3, 9, 20], kind), np.array([1, 4, 1, 2], kind)
+    assert native.count_reads(rows, rows[:0], 5) == (2, 5)
+    assert native.count_reads(rows, lengths, 5) == (2, 2)
+
+
 LONGS, PLACES = np.zeros(3, np.int64), np.zeros(3, np.int32)
 TO = PLACES, PLACES, PLACES, LONGS, 0, 1
 WRONG = {
