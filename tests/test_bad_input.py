@@ -6,7 +6,6 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from inner import stream_all
 from making import corrupt_chunk, make_file, write_datasets
 from sample_files import one_epoch_at_a_time, reader_threads, write_sample
 
@@ -190,12 +189,6 @@ def test_a_missing_filter_is_named_with_the_way_to_get_it(tmp_path):
 
 
 # --- chunks that are corrupt --------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=["kept", "streamed"])
-def either_way(request, monkeypatch):
-    if request.param == "streamed":
-        stream_all(monkeypatch)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -24,9 +24,6 @@ def dataset(sample):
     return H5Dataset(sample.path, ["x", "y"])
 
 
-# --- indexing -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("index", [100, -101, 10**12, [0, 100], np.array([-101])])
 def test_a_row_that_is_not_there_is_an_index_error_that_says_what_there_is(dataset, index):
     with pytest.raises(IndexError, match="is not there: the dataset has 100 rows, 0 to 99"):
@@ -44,9 +41,6 @@ def test_iteration_ends_at_the_last_row(dataset):
     assert [int(y) for _, y in itertools.islice(dataset, 3)] == [0, 1, 2]
 
 
-# --- under a stock DataLoader -------------------------------------------------------------------------------
-
-
 def test_getitems_gives_one_sample_for_each_index(sample, dataset):
     samples = dataset.__getitems__([7, 3, 7])
     assert [int(y) for _, y in samples] == [7, 3, 7]
@@ -56,9 +50,6 @@ def test_getitems_gives_one_sample_for_each_index(sample, dataset):
 
 def test_collate_stacks_samples_of_other_datasets():
     assert collate([(torch.tensor(1), 2.0), (torch.tensor(3), 4.0)])[0].tolist() == [1, 3]
-
-
-# --- the cache of single rows -------------------------------------------------------------------------------
 
 
 def test_writing_into_a_sample_changes_no_later_one(dataset):
@@ -93,9 +84,6 @@ def test_neighbours_are_served_from_one_decoded_block(dataset, monkeypatch):
     for sample in dataset.subset(np.arange(32)):
         assert len(sample) == 2
     assert reads == [16, 16, 16]  # the second block was there still, and the first comes once
-
-
-# --- selections and copies ----------------------------------------------------------------------------------
 
 
 def test_rows_select_and_keep_the_files_order(sample):

@@ -223,9 +223,6 @@ def test_a_consumer_that_is_late_on_a_gpu_gets_the_hosts_bytes(path):
     assert loader.stats().copy_s > 0
 
 
-# --- what is refused ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_without_cuda_a_cuda_device_is_a_clear_error_and_pin_memory_has_nothing_to_do(path):
     with pytest.raises(OptionError, match=r"device='cuda' needs CUDA, and there is none here"):

@@ -19,22 +19,12 @@ def sample(tmp_path):
     return write_sample(tmp_path)
 
 
-@pytest.fixture(params=["kept", "streamed"])
-def either_way(request, monkeypatch):
-    """Run a test with small datasets kept in memory, and with all of them streamed."""
-    if request.param == "streamed":
-        stream_all(monkeypatch)
-
-
 def shuffled(sample, **options):
     return H5StreamLoader(sample.path, **{"batch_size": 64, "shuffle": True, "fields": ["x", "y"], **options})
 
 
 def order_of(loader):
     return torch.cat([y for _, y in loader]).tolist()
-
-
-# --- length and attributes ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("batch_size", "drop_last", "batches"), [(64, False, 16), (64, True, 15), (1000, True, 1)])
@@ -95,9 +85,6 @@ def test_a_batch_larger_than_the_data_takes_memory_for_the_data_only(sample):
     assert [len(y) for _, y in loader] == [1000]
 
 
-# --- epochs -------------------------------------------------------------------------------------------------
-
-
 def test_the_seed_decides_and_a_generator_gives_one(sample):
     def drawn(seed):
         return shuffled(sample, generator=torch.Generator().manual_seed(seed))
@@ -106,9 +93,6 @@ def test_the_seed_decides_and_a_generator_gives_one(sample):
     assert order_of(shuffled(sample, seed=2**80)) == order_of(shuffled(sample, seed=2**80))
     assert order_of(drawn(1)) == order_of(drawn(1)) != order_of(drawn(2))
     assert shuffled(sample, seed=7, generator=torch.Generator()).seed == 7
-
-
-# --- memory of batches --------------------------------------------------------------------------------------
 
 
 def test_a_single_kept_tensor_stays_while_the_loader_goes_on(sample, either_way):
@@ -142,9 +126,6 @@ def test_slots_are_used_again_once_batches_are_dropped(sample, monkeypatch):
     assert loader.held_nbytes <= 2 * size.max_open_batches * size.batch_nbytes
 
 
-# --- what becomes of a batch --------------------------------------------------------------------------------
-
-
 def test_collate_fn_gets_samples_and_gives_what_dataloader_gives(sample):
     def collate(samples):
         return {"n": len(samples), "all": default_collate(samples)}
@@ -170,9 +151,6 @@ def test_without_batch_size_samples_come_singly(sample, collate_fn):
     for a, b in zip(ours, theirs, strict=True):
         assert len(a) == len(b)
         assert all(torch.equal(torch.as_tensor(u), torch.as_tensor(v)) for u, v in zip(a[-2:], b[-2:], strict=True))
-
-
-# --- the shape of a sample ----------------------------------------------------------------------------------
 
 
 @pytest.fixture

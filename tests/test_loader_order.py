@@ -6,18 +6,10 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from inner import stream_all
-from sample_files import write_sample
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler, Subset
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.errors import BudgetError, OptionError
-
-
-@pytest.fixture
-def sample(tmp_path, monkeypatch):
-    stream_all(monkeypatch)
-    return write_sample(tmp_path)
 
 
 @pytest.fixture
@@ -31,9 +23,6 @@ def batches_of(loader):
 
 def rows_of(loader):
     return list(itertools.chain.from_iterable(batches_of(loader)))
-
-
-# --- samplers -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -121,9 +110,6 @@ def test_distributed_samplers_part_the_rows_and_hear_of_the_epoch(dataset):
     assert len(seen) == 1000  # none of those twice that the sampler pads with under DataLoader
 
 
-# --- selections ---------------------------------------------------------------------------------------------
-
-
 def test_a_samplers_indices_are_places_in_the_subset_as_in_dataloader(dataset):
     nested = Subset(Subset(dataset, [50, 30, 10, 70, 20]), [4, 0, 1])
     for given in ({"batch_size": 2, "sampler": [2, 0, 1]}, {"batch_sampler": [[1], [0, 2, -1]]}):
@@ -134,9 +120,6 @@ def test_a_samplers_indices_are_places_in_the_subset_as_in_dataloader(dataset):
 def test_an_index_outside_the_subset_is_named(dataset, given):
     with pytest.raises(OptionError, match="gave row 3, but there are 3 rows"):
         list(H5StreamLoader(Subset(dataset, [5, 6, 7]), **given))
-
-
-# --- windows and ranks --------------------------------------------------------------------------------------
 
 
 def test_a_small_window_mixes_neighbours_and_all_mixes_everything(dataset):

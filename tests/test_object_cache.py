@@ -54,13 +54,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def server(folder):
-    server = ObjectServer(folder)
-    yield server
-    server.close()
-
-
 @pytest.fixture(autouse=True)
 def _nothing_in_memory():
     """Forget what the process knows of objects, and of folders that could not be written."""

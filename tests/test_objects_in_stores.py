@@ -54,13 +54,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def server(folder):
-    server = ObjectServer(folder)
-    yield server
-    server.close()
-
-
 @pytest.fixture(scope="module", params=["our own", "our own as S3", "S3", "nginx"])
 def place(request, folder, tmp_path_factory):
     """Give the address of the folder on a server."""

@@ -164,9 +164,6 @@ def test_a_sample_larger_than_the_budget_is_refused_with_the_number_that_would_d
         assert sorted(len(batch["hit"].values) for batch in loader) == [3, 10, 400_000]
 
 
-# --- objects of unlike lengths
-
-
 def test_rows_of_unlike_form_are_named(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for k in range(5):

@@ -123,9 +123,6 @@ def test_two_nodes_on_loopback_part_an_epoch_among_their_processes(sample, tmp_p
     assert_parted(ranks, 0)
 
 
-# --- where ranks come from ----------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def group_of_one(tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)

@@ -93,9 +93,6 @@ def test_shares_that_say_nothing_are_refused(shares, rule):
         part_sizes(shares, 10)
 
 
-# --- over files ----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def path(tmp_path):
     rng = np.random.default_rng(0)

@@ -160,9 +160,6 @@ def test_a_budget_may_be_a_text(tmp_path):
     assert H5StreamLoader(tmp_path / "a.h5", 2, memory_budget="64 MiB").memory_budget == 64 << 20
 
 
-# --- what must not choose the window ------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
     """A file of which an automatic window is not the whole, by any budget here."""

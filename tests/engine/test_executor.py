@@ -35,9 +35,6 @@ def test_windows_may_finish_in_any_order(start):
     assert numbers(run) == [(0, 4), (1, 4)]
 
 
-# --- back-pressure ------------------------------------------------------------------------------------------
-
-
 def test_a_consumer_that_does_not_come_holds_the_reading_up(start):
     ring, order = Ring(), Windows(*(4,) * 50)
     admitted = threading.Semaphore(0)
@@ -58,9 +55,6 @@ def test_the_allowance_may_grow_while_it_runs(start):
     run.allow(3)
     assert all(carried.acquire(timeout=30) for _ in range(2))
     assert ring.taken == 3
-
-
-# --- errors -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
@@ -138,9 +132,6 @@ def test_a_reader_that_breaks_anywhere_is_an_error_and_not_a_hang(start, monkeyp
     monkeypatch.setattr(f"h5stream.engine.run.{name}", broken)
     with pytest.raises(ZeroDivisionError):
         start(Windows(4, 4), threads=2).next_batch(20)
-
-
-# --- stopping -----------------------------------------------------------------------------------------------
 
 
 def test_stopping_returns_the_slots_that_nobody_got(start):

@@ -111,9 +111,6 @@ def test_a_file_cut_off_at_any_structure_is_refused(check, seed_of, name):
         assert check(seed_of(name), "chunks", mutant) == ERROR, mutant
 
 
-# --- the harness ----------------------------------------------------------------------------------------------
-
-
 def test_the_harness_tells_an_undamaged_file_from_a_hang_a_crash_and_an_exit(reader, seed_of):
     """A check that cannot fail is a defect: what it must notice is shown to it."""
     seed, reader.counts = seed_of("no filter"), collections.Counter()

@@ -32,12 +32,6 @@ from h5stream.storage.filters import DecodeScratch
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def sample(tmp_path, monkeypatch):
-    stream_all(monkeypatch)
-    return write_sample(tmp_path)
-
-
 def rows_of(loader):
     return sorted(row for batch in loader for row in batch["y"].tolist())
 

@@ -16,12 +16,6 @@ from h5stream import H5StreamLoader
 from h5stream.errors import CorruptChunkError, OptionError, SourceChangedError
 
 
-@pytest.fixture(params=["kept", "streamed"])
-def either_way(request, monkeypatch):
-    if request.param == "streamed":
-        stream_all(monkeypatch)
-
-
 def corrupt(path, *starts, name="x"):
     """Damage the chunks that begin at these rows."""
     for row in starts:

@@ -39,9 +39,6 @@ def counts_of(draws, places, seed=0):
     return np.stack([np.bincount(draws.places(seed, epoch), minlength=places) for epoch in range(EPOCHS)])
 
 
-# --- distributions ------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("power", [0, 1, 8, 60])
 def test_counts_with_replacement_are_multinomial(power):
     weights = np.random.default_rng(power).random(300) ** power
@@ -118,9 +115,6 @@ def test_which_blocks_of_a_source_an_epoch_takes_is_chance():
     seen = sum(np.bincount(source_draws(blocks, [20]).places(seed, 0), minlength=100) for seed in range(1000))
     assert (seen.reshape(10, 10) == seen[::10, None]).all()  # whole blocks
     check_chi_square(seen[::10] / 0.8, np.full(10, 200) / 0.8)  # of 10 two are chosen, never the same one
-
-
-# --- blocks and windows -------------------------------------------------------------------------------------
 
 
 def test_copies_of_a_block_that_was_drawn_often_are_spread_over_the_epoch():

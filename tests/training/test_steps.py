@@ -69,9 +69,6 @@ def test_numbers_that_cannot_be_are_refused(bad):
         learning_rate_for(64, **{"old_batch_size": 32, "old_lr": 0.1} | bad)
 
 
-# --- gradient accumulation ---------------------------------------------------------------------------
-
-
 @given(target=st.integers(1, 100_000), batch=st.integers(1, 10_000))
 def test_all_rows_are_there_and_the_weights_sum_to_one(target, batch):
     plan = accumulation_for(target, batch)
@@ -124,9 +121,6 @@ def test_a_target_within_one_batch_needs_no_accumulation():
 def test_batches_of_nothing_are_refused(bad):
     with pytest.raises(OptionError):
         accumulation_for(*bad)
-
-
-# --- what to turn first ------------------------------------------------------------------------------
 
 
 def setting(batch_size=8192, workers=8, prefetch_factor=16):
