@@ -56,16 +56,6 @@ def batches_to_arrange(run):
     return under_way or [run._open.to_arrange(room=99)]
 
 
-def waits_of(counters):
-    """Give the newest waits of a consumer, in ns."""
-    return counters._waits
-
-
-def sources_of(dataset):
-    """Give the byte sources that a dataset reads through."""
-    return dataset._reader.sources
-
-
 # --- what is changed ------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,5 @@
 """Rows that stay in memory once they are decoded: the same samples, each chunk decoded once, within the budget."""
 
-import os
 import threading
 import time
 
@@ -13,7 +12,7 @@ from making import corrupt_chunk
 from sample_files import write_sample
 
 from h5stream import Bounds, Field, H5Dataset, H5StreamLoader
-from h5stream.errors import CorruptChunkError, OptionError, SourceError
+from h5stream.errors import CorruptChunkError
 
 BUDGET = 64 << 20
 
@@ -164,15 +163,6 @@ def test_a_smaller_automatic_window_leaves_room_for_all_that_is_decoded(tmp_path
     assert kept.window_size.window_rows == fresh.window_size.window_rows
 
 
-def test_a_changed_file_is_noticed_before_kept_rows_are_used(tmp_path):
-    sample = write_sample(tmp_path)
-    loader = make(sample.path)
-    list(loader)
-    os.utime(sample.path, (1, 1))
-    with pytest.raises(SourceError, match="changed"):
-        list(loader)
-
-
 def test_rows_of_a_corrupt_chunk_are_left_out_in_every_epoch(tmp_path):
     sample = write_sample(tmp_path)
     corrupt_chunk(sample.path, 3)
@@ -218,8 +208,3 @@ def test_loaders_of_the_same_fields_share_what_is_kept(tmp_path):
     for each in (loader, one):
         each.close()
     assert decoded(make(val, fields=None))[0] > 0  # no loader has it any more
-
-
-def test_another_word_for_keep_is_refused(tmp_path):
-    with pytest.raises(OptionError, match="keep= takes 'auto'"):
-        make(write_sample(tmp_path).path, keep=True)

@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler, Subset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, Subset
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.errors import BudgetError, OptionError
@@ -19,10 +19,6 @@ def dataset(sample):
 
 def batches_of(loader):
     return [y.tolist() for _, y in loader]
-
-
-def rows_of(loader):
-    return list(itertools.chain.from_iterable(batches_of(loader)))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -96,18 +92,6 @@ def test_an_endless_sampler_ends_with_break(dataset):
     loader = H5StreamLoader(dataset, 64, sampler=Endless())
     taken = list(itertools.islice(loader, 40))
     assert [int(y[0]) for _, y in taken] == [64 * k % 1000 for k in range(40)]
-
-
-def test_distributed_samplers_part_the_rows_and_hear_of_the_epoch(dataset):
-    seen = []
-    for rank in range(3):
-        sampler = DistributedSampler(dataset, num_replicas=3, rank=rank, seed=1)
-        loader = H5StreamLoader(dataset, 50, sampler=sampler)
-        loader.set_epoch(2)
-        assert sampler.epoch == 2
-        seen += rows_of(loader)
-    assert set(seen) == set(range(1000))
-    assert len(seen) == 1000  # none of those twice that the sampler pads with under DataLoader
 
 
 def test_a_samplers_indices_are_places_in_the_subset_as_in_dataloader(dataset):

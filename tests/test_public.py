@@ -85,16 +85,6 @@ def test_the_public_names_are_these():
     assert [name for name in PUBLIC if not hasattr(h5stream, name)] == []
 
 
-DOORS = ("monitor", "order", "results", "training")
-
-
-def test_everything_public_is_documented():
-    every = {f"h5stream.{n}": getattr(h5stream, n) for n in PUBLIC if n != "__version__"}
-    for module in (importlib.import_module(f"h5stream.{door}") for door in DOORS):
-        every |= {f"{module.__name__}.{n}": getattr(module, n) for n in module.__all__}
-    assert [name for name, one in every.items() if not one.__doc__] == []
-
-
 def test_names_that_moved_are_found_with_a_warning():
     for home, names in h5stream._MOVED.items():
         for name in names:

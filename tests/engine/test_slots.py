@@ -3,18 +3,11 @@
 import gc
 import threading
 
-import numpy as np
-
 from h5stream.engine.slots import SlotRing, address_of
-from h5stream.storage.layout import FieldLayout
 
 
 def ring_of(slot_nbytes=8192):
     return SlotRing(slot_nbytes)
-
-
-def field(dtype, row_shape=()):
-    return FieldLayout(name="x", kind="array", dtype=np.dtype(dtype), row_shape=row_shape)
 
 
 def test_tensors_may_be_dropped_in_other_threads():

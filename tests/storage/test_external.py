@@ -1,7 +1,6 @@
 """Data outside the opened files is refused, by whichever way it is reached."""
 
 import h5py
-import numpy as np
 import pytest
 from making import numbers, write_datasets
 
@@ -109,9 +108,3 @@ def test_a_link_that_leads_nowhere_is_a_field_that_is_not_there(path, name, allo
     error = ExternalDataError if name == "away" and not allow else FieldNotFoundError
     with pytest.raises(error):
         H5Dataset(path, name, allow_external=allow)
-
-
-def test_fields_by_default_leave_out_what_links_lead_to(path, tmp_path):
-    inside = str(tmp_path / "b.h5")
-    write_datasets(inside, x=np.arange(3), y=h5py.ExternalLink("secret.h5", "/x"), z=h5py.SoftLink("/x"))
-    assert H5Dataset(inside)[:].tolist() == [0, 1, 2]
