@@ -7,7 +7,7 @@ import pytest
 
 from h5stream.advice import listing
 from h5stream.advice.cost import decode_rate
-from h5stream.advice.listing import describe_dataset, list_file, root_fields
+from h5stream.advice.listing import list_file, root_fields
 from h5stream.storage.opening import open_layout
 
 
@@ -100,12 +100,6 @@ def test_root_fields_are_given_only_where_they_agree(tmp_path, every_kind):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"], file["y"] = np.arange(3), np.arange(3)
     assert root_fields(str(tmp_path / "a.h5")) == ["x", "y"]
-
-
-def test_a_soft_link_is_described_under_its_own_name(every_kind):
-    with h5py.File(every_kind, "a") as file:
-        file["alias"] = h5py.SoftLink("/gzip")
-    assert describe_dataset(every_kind, "alias").chunks == 30
 
 
 def test_only_filters_have_a_decode_rate(every_kind):
