@@ -1,7 +1,5 @@
 """How much of what could be tried is tried: a share by default, all of it by ``python -m pytest -m slow``."""
 
-from __future__ import annotations
-
 import itertools
 
 import hypothesis

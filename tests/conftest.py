@@ -1,7 +1,5 @@
 """What holds for the whole suite: how much is drawn, and what the garbage collector need not look at again."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import logging
@@ -13,6 +11,8 @@ import pytest
 import torch
 import typer.main
 from amounts import FULL
+from inner import stream_all
+from sample_files import write_sample
 
 # Typer would build all commands anew for each that a test runs, in a tenth of a second. `typer.testing` takes what is
 # here when a test first imports it.
@@ -88,3 +88,27 @@ def quick_collections():
 def seeded():
     """Begin each test with torch's generator in one state: a loader without ``seed=`` draws its seed from it."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def sample(tmp_path, monkeypatch):
+    """A file of a thousand rows that are streamed, and not kept in memory as small ones are."""
+    stream_all(monkeypatch)
+    return write_sample(tmp_path)
+
+
+@pytest.fixture(params=["kept", "streamed"])
+def either_way(request, monkeypatch):
+    """Run a test with small datasets kept in memory, and with all of them streamed."""
+    if request.param == "streamed":
+        stream_all(monkeypatch)
+
+
+@pytest.fixture
+def server(folder):
+    """A server of the objects in the folder that a test has."""
+    from object_server import ObjectServer  # with bench/, which belongs to a checkout
+
+    server = ObjectServer(folder)
+    yield server
+    server.close()

@@ -7,8 +7,6 @@ for null. It answers with one line of JSON, and the next child is forked where i
 files: what libhdf5 and torch do at their first use takes as long as a small file.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """A check of many things in one test: where the check is quick, a test for each thing takes longer than all checks."""
 
-from __future__ import annotations
-
 
 def for_each(things):
     """Let a test run its check for each of these, with what the check takes or a tuple of that, and tell all failures.

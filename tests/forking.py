@@ -6,8 +6,6 @@ as the fork: `whole_end` asks for that too. What is told of a start needs a fres
 """
 
 # ruff: noqa: SIM115 (what is opened lives as long as the process)
-from __future__ import annotations
-
 import atexit
 import contextlib
 import fcntl

@@ -3,8 +3,6 @@
 What a loader gives can be asked of it; how it came by it (that a window was read ahead, that a child hung up) cannot.
 """
 
-from __future__ import annotations
-
 import warnings
 
 from h5stream import allowance, loader
@@ -56,16 +54,6 @@ def batches_to_arrange(run):
     """Give the batches whose ragged rows a reader arranges, or would next."""
     under_way = [batch for batch in run._open._open.values() if batch.arranging is not None]
     return under_way or [run._open.to_arrange(room=99)]
-
-
-def waits_of(counters):
-    """Give the newest waits of a consumer, in ns."""
-    return counters._waits
-
-
-def sources_of(dataset):
-    """Give the byte sources that a dataset reads through."""
-    return dataset._reader.sources
 
 
 # --- what is changed ------------------------------------------------------------------------------------------

@@ -1,7 +1,5 @@
 """Builders of odd HDF5 files, mostly through h5py's low-level interface; every test makes its own."""
 
-from __future__ import annotations
-
 import ctypes
 import itertools
 from pathlib import Path
@@ -141,3 +139,21 @@ def flip_byte(path, offset):
         byte = file.read(1)[0]
         file.seek(offset)
         file.write(bytes([byte ^ 0xFF]))
+
+
+def corrupt_chunk(path, chunk, name="x"):
+    """Flip bytes in the middle of a chunk, by its number or its first element; give where it begins in the file."""
+    with h5py.File(path) as file:
+        made = file[name].id
+        info = made.get_chunk_info(chunk) if isinstance(chunk, int) else made.get_chunk_info_by_coord(chunk)
+    for place in range(info.size // 2, min(info.size // 2 + 8, info.size)):
+        flip_byte(path, info.byte_offset + place)
+    return info.byte_offset
+
+
+def write_datasets(path, **datasets):
+    """Write some datasets, whose names have two underscores for a slash, to a new file; give the path."""
+    with h5py.File(path, "w") as file:
+        for name, values in datasets.items():
+            file[name.replace("__", "/")] = values
+    return str(path)

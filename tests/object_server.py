@@ -1,7 +1,5 @@
 """The benchmarks' store of objects in a thread of the tests' process, at no distance, told to fail by a function."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import queue

@@ -3,8 +3,6 @@
 Their sockets listen before they start, so that nobody waits for them to be ready.
 """
 
-from __future__ import annotations
-
 import contextlib
 import getpass
 import os

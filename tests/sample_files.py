@@ -1,7 +1,5 @@
 """Files that the tests of the loader stream, and what watches its threads."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import threading

@@ -1,7 +1,5 @@
 """The loader with one seed, for tests that compare several."""
 
-from __future__ import annotations
-
 import functools
 
 from h5stream import H5StreamLoader

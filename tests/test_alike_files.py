@@ -9,6 +9,7 @@ import shutil
 import h5py
 import numpy as np
 import pytest
+from making import corrupt_chunk, write_datasets
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, SampleNumber, errors
 from h5stream.storage import whereabouts
@@ -115,8 +116,7 @@ def test_a_file_that_changes_between_epochs_is_named(folder, change):
     for number in range(COUNT):
         write(folder, number, **FORMS["gzip"])
     other = folder / "other"
-    with h5py.File(other, "w") as file:
-        file["x"] = np.ones((70, 50))
+    write_datasets(other, x=np.ones((70, 50)))
     with H5StreamLoader(f"{folder}/*.h5", 5, shuffle=True, samples=Objects("files"), fields={"y": "x"}) as loader:
         assert sum(len(batch["y"]) for batch in loader) == COUNT
         CHANGES[change](folder / "0013.h5", other)
@@ -142,14 +142,8 @@ def test_links_are_followed_inside_of_their_file_alone(folder):
 def test_a_damaged_chunk_names_its_file(folder):
     for number in range(COUNT):
         write(folder, number, **FORMS["gzip"])
-    with h5py.File(folder / "0015.h5") as file:
-        at = file["x"].id.get_chunk_info(1)
-    with open(folder / "0015.h5", "r+b") as stream:
-        stream.seek(at.byte_offset)
-        stream.write(b"\xff" * at.size)
-    with pytest.raises(
-        errors.CorruptChunkError, match=rf"0015\.h5', dataset 'x': chunk \(3, 0\) at byte {at.byte_offset} "
-    ):
+    offset = corrupt_chunk(folder / "0015.h5", 1)
+    with pytest.raises(errors.CorruptChunkError, match=rf"0015\.h5', dataset 'x': chunk \(3, 0\) at byte {offset} "):
         check(folder)
 
 

@@ -1,7 +1,5 @@
 """What a process may use: told by the scheduler and by every cgroup over it."""
 
-from __future__ import annotations
-
 import pytest
 
 from h5stream import allowance

@@ -3,6 +3,7 @@
 import h5py
 import numpy as np
 import pytest
+from making import make_file, write_datasets
 
 from h5stream import Boxes, Ends, Field, H5Dataset, H5StreamLoader, Rows, SampleNumber, Sequences, Table, Take, errors
 
@@ -13,8 +14,7 @@ STORED = [{}, {"chunks": True}, {"chunks": True, "compression": "gzip"}, {"chunk
 @pytest.mark.parametrize("columns", [[], slice(9, None), (slice(None), slice(2, 2))], ids=str)
 @pytest.mark.parametrize("samples", [Rows(axis=1), Sequences(2, axis=1), Sequences(2, axis=1, pad=5)], ids=str)
 def test_a_choice_of_no_columns_gives_samples_without_elements(tmp_path, stored, columns, samples):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=np.zeros((3, 6, 4)), **stored)
+    make_file(tmp_path / "a.h5", "x", None, data=np.zeros((3, 6, 4)), **stored)
     dataset = H5Dataset(tmp_path / "a.h5", Field("x", columns=columns), samples=samples)
     first, last = (3, 0) if isinstance(columns, tuple) else (0, 4)
     shape = (first, last) if isinstance(samples, Rows) else (first, 2, last)
@@ -54,8 +54,7 @@ def test_boxes_of_fields_of_unlike_resolution_are_of_the_same_place(tmp_path, st
 
 
 def test_what_each_row_has_once_comes_whole(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["u"], file["p"], file["label"] = np.zeros((3, 9)), np.arange(12).reshape(3, 4), np.arange(3)
+    write_datasets(tmp_path / "a.h5", u=np.zeros((3, 9)), p=np.arange(12).reshape(3, 4), label=np.arange(3))
     fields = {"u": "u", "p": Field("p", take=Take(axis="rows")), "label": "label"}
     dataset = H5Dataset(tmp_path / "a.h5", fields, samples=Sequences(4, of="rows", axis=1))
     assert [dataset[k]["p"].tolist() for k in (0, 6, 17)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]

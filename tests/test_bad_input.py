@@ -1,14 +1,12 @@
 """Bad files: each refusal says what was asked, the rule, what was found, and the way out."""
 
-from __future__ import annotations
-
 import os
 
 import h5py
 import numpy as np
 import pytest
 import torch
-from inner import stream_all
+from making import corrupt_chunk, make_file, write_datasets
 from sample_files import one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
@@ -108,9 +106,7 @@ def test_a_missing_field_suggests_the_nearest(tmp_path):
 
 
 def test_a_missing_member_suggests_the_nearest(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["obs"] = np.zeros(3, dtype=[("label", "i4"), ("score", "f4")])
-        file["x"] = np.zeros(3)
+    write_datasets(tmp_path / "a.h5", obs=np.zeros(3, dtype=[("label", "i4"), ("score", "f4")]), x=np.zeros(3))
     path = tmp_path / "a.h5"
     refused(
         FieldNotFoundError,
@@ -124,8 +120,7 @@ def test_a_missing_member_suggests_the_nearest(tmp_path):
 
 
 def test_fields_of_unlike_length_are_listed_with_their_lengths(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["y"] = np.zeros((30, 2)), np.zeros(29)
+    write_datasets(tmp_path / "a.h5", x=np.zeros((30, 2)), y=np.zeros(29))
     path = tmp_path / "a.h5"
     look = "`h5stream inspect FILE` says what fits"
     refused(FieldLengthError, "'x' has 30", "'y' has 29", "must agree in rows", look, source=path, fields=["x", "y"])
@@ -133,8 +128,7 @@ def test_fields_of_unlike_length_are_listed_with_their_lengths(tmp_path):
 
 
 def test_zero_rows_are_refused(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.zeros((0, 4))
+    write_datasets(tmp_path / "a.h5", x=np.zeros((0, 4)))
     refused(FieldLengthError, "a.h5", "zero rows in x", source=tmp_path / "a.h5")
 
 
@@ -197,24 +191,6 @@ def test_a_missing_filter_is_named_with_the_way_to_get_it(tmp_path):
 # --- chunks that are corrupt --------------------------------------------------------------------------------
 
 
-def corrupt(path, name, chunk):
-    """Flip bytes in the middle of a chunk; give where it begins in the file."""
-    with h5py.File(path) as file:
-        info = file[name].id.get_chunk_info_by_coord(chunk)
-    with open(path, "r+b") as file:
-        file.seek(info.byte_offset + info.size // 2)
-        middle = file.read(8)
-        file.seek(-8, os.SEEK_CUR)
-        file.write(bytes(b ^ 0xFF for b in middle))
-    return info.byte_offset
-
-
-@pytest.fixture(params=["kept", "streamed"])
-def either_way(request, monkeypatch):
-    if request.param == "streamed":
-        stream_all(monkeypatch)
-
-
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize(
     "storage", [{"compression": "gzip"}, {"compression": "gzip", "shuffle": True}, {"fletcher32": True}]
@@ -223,9 +199,8 @@ def test_a_corrupt_chunk_is_named_at_the_batch_that_needed_it(tmp_path, either_w
     rng = np.random.default_rng(0)
     x = rng.random((1000, 16)).astype("f4")
     path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as file:
-        file.create_dataset("group/x", data=x, chunks=(32, 8), **storage)
-    offset = corrupt(path, "group/x", (640, 8))  # of batch 12, with batches of 50 rows
+    make_file(path, "group/x", None, data=x, chunks=(32, 8), **storage)
+    offset = corrupt_chunk(path, (640, 8), "group/x")  # of batch 12, with batches of 50 rows
     iterator = iter(H5StreamLoader(path, 50, fields="group/x", num_workers=num_workers))
     for number in range(12):
         assert torch.equal(next(iterator), torch.from_numpy(x[50 * number : 50 * number + 50]))

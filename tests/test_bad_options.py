@@ -1,7 +1,5 @@
 """Wrong arguments are refused at once, by a message that names the argument, the rule and the value."""
 
-from __future__ import annotations
-
 import functools
 
 import h5py
@@ -58,6 +56,7 @@ def path(tmp_path_factory):
         ({"rank": 1}, "rank= and world_size= belong together, not rank=1 with world_size=None"),
         ({"world_size": 2}, "rank= and world_size= belong together, not rank=None with world_size=2"),
         ({"rank": 2, "world_size": 2}, "rank must be below world_size=2, not 2"),
+        ({"keep": True}, "keep= takes 'auto'"),
         ({"generator": 3}, "generator= takes a torch.Generator, not 3"),
         ({"batch_transform": 3}, "batch_transform= takes a callable or None, not 3"),
         ({"collate_fn": "x"}, "collate_fn= takes a callable or None, not 'x'"),

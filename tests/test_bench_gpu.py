@@ -1,7 +1,5 @@
 """`bench/gpu.py` runs from end to end without a GPU, so that it runs when one is lent."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -5,6 +5,7 @@ import threading
 import h5py
 import numpy as np
 import pytest
+from making import corrupt_chunk, make_file, write_datasets
 
 from h5stream import Boxes, Field, H5Dataset, H5StreamLoader, SampleNumber, Values, errors
 
@@ -97,8 +98,7 @@ def test_boxes_that_are_not_there_are_told(paths, fields, boxes, kind, says):
 
 
 def test_fields_of_unlike_volumes_are_told(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["raw"], file["label"], file["text"] = np.zeros((2, 9, 9)), np.zeros((9, 8)), np.zeros((9, 9), "S3")
+    write_datasets(tmp_path / "a.h5", raw=np.zeros((2, 9, 9)), label=np.zeros((9, 8)), text=np.zeros((9, 9), "S3"))
     with pytest.raises(
         errors.FieldLengthError,
         match="'label': it has 8 elements along an axis that samples lie along, and 'raw' has 9",
@@ -185,12 +185,8 @@ def test_a_function_that_breaks_is_told(paths):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_damaged_chunk_is_told_by_the_batch_that_needs_it_also_where_a_function_looks_first(tmp_path, workers):
     path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", data=np.ones((8, 8), "f4"), chunks=(4, 4), compression="gzip")
-        where = file["x"].id.get_chunk_info(3)
-    with path.open("r+b") as file:
-        file.seek(where.byte_offset)
-        file.write(b"\xff" * where.size)
+    make_file(path, "x", None, data=np.ones((8, 8), "f4"), chunks=(4, 4), compression="gzip")
+    corrupt_chunk(path, 3)
     boxes = Boxes((4, 4), per_epoch=60, accept=lambda x: x.sum() == 16)
     given = {"fields": "x", "samples": boxes, "shuffle": True, "num_workers": workers}
     with pytest.raises(errors.CorruptChunkError, match=r"chunk \(4, 4\)"):

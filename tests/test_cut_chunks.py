@@ -87,9 +87,6 @@ def test_each_file_is_cut_by_itself(tmp_path):
     assert block_rows(H5Dataset(paths, "x").layout) == (1000, 40_000, 100)
 
 
-# --- states ---------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def path(tmp_path, monkeypatch):
     stream_all(monkeypatch)

@@ -1,6 +1,4 @@
-"""The loader on a device: the same batches through every path, waits and all, on a fake and on the processor."""
-
-from __future__ import annotations
+"""The loader on a device that does everything as late as it may: each wait of ours, taken out, gives wrong bytes."""
 
 import gc
 import itertools
@@ -9,13 +7,22 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from inner import device_is, pinned_copies
+from inner import device_is, pinned_copies, stream_all
+from making import corrupt_chunk
 
 from h5stream import Field, H5StreamLoader
-from h5stream.errors import CorruptChunkError, OptionError
+from h5stream.engine.slots import SlotFormat
+from h5stream.errors import CorruptChunkError, DeviceMemoryError, OptionError
 from tests.device.fake_backend import FakeBackend
 
 ROWS, BATCH = 1000, 64
+SEEDS = range(25)
+FIELDS = {
+    "x": Field("x", normalise={"mean": [1.0, 2, 3, 4, 5], "std": 2.0}),
+    "y": "y",
+    "b": Field("b", dtype=torch.float32),
+    "s": "s",
+}
 
 
 @pytest.fixture(scope="module")
@@ -30,97 +37,133 @@ def path(tmp_path_factory):
     return path
 
 
-FIELDS = {"x": "x", "y": "y", "b": Field("b", dtype=torch.float32)}
+def loader_of(path, **options):
+    return H5StreamLoader(path, BATCH, **{"shuffle": True, "fields": FIELDS, "seed": 3, "window": 150, **options})
 
 
-def batches_of(path, **options):
-    loader = H5StreamLoader(path, BATCH, shuffle=True, fields=options.pop("fields", FIELDS), seed=3, **options)
-    return [{key: v.clone() if isinstance(v, torch.Tensor) else v for key, v in batch.items()} for batch in loader]
-
-
-def assert_same(found, expected):
-    assert len(found) == len(expected)
-    for a, b in zip(found, expected, strict=True):
-        assert a.keys() == b.keys()
-        for key in a:
-            if isinstance(b[key], torch.Tensor):
-                assert a[key].dtype == b[key].dtype
-                assert torch.equal(a[key], b[key])
-            else:
-                assert a[key] == b[key]
-
-
-class Seeded:
-    """Hands out one fake device, and runs what is left when the epoch is over."""
-
-    def __init__(self, seed):
-        self.backend = FakeBackend(seed)
-
-    def __call__(self, device):
-        return self.backend
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_on_a_late_device_every_batch_is_right(path, monkeypatch, seed):
-    """The consumer copies each batch on its own stream; what it saw is looked at when all has run."""
-    expected = batches_of(path, window=150)
-    fake = Seeded(seed)
-    device_is(monkeypatch, fake.backend)
-    loader = H5StreamLoader(path, BATCH, shuffle=True, fields=FIELDS, seed=3, window=150, device="cuda")
-    seen, consumer = [], fake.backend.current_stream()
-    for batch in loader:
-        out = {key: torch.zeros_like(value) for key, value in batch.items()}
+def seen_on(backend, path, monkeypatch, *, keep=False, **options):
+    """Copy each batch on the consumer's own stream, later, and perhaps keep it; give all once everything has run."""
+    device_is(monkeypatch, backend)
+    seen, kept, consumer = [], [], backend.current_stream()
+    for batch in loader_of(path, device="cuda", **options):
+        out = dict(batch)
         for key, value in batch.items():
-            fake.backend.launch(consumer, torch.Tensor.copy_, out[key], value)
+            if isinstance(value, torch.Tensor):
+                out[key] = torch.zeros_like(value)
+                backend.launch(consumer, torch.Tensor.copy_, out[key], value)
         seen.append(out)
+        kept += [batch] * keep
         del batch, value
-    fake.backend.finish()
-    assert_same(seen, expected)
+    backend.finish()
+    return seen + kept
 
 
-def test_strings_come_along_beside_tensors_on_a_device(path, monkeypatch):
-    device_is(monkeypatch, FakeBackend(0, is_late=False))
-    fields = {"y": "y", "s": "s"}
-    assert_same(batches_of(path, fields=fields, device="cuda"), batches_of(path, fields=fields))
+def are_same(found, expected):
+    """Tell whether batches have the same values of the same types."""
+    return len(found) == len(expected) and all(
+        a.keys() == b.keys()
+        and all(
+            torch.equal(a[key], b[key]) and a[key].dtype == b[key].dtype
+            if torch.is_tensor(b[key])
+            else a[key] == b[key]
+            for key in b
+        )
+        for a, b in zip(found, expected, strict=True)
+    )
 
 
-def test_a_transform_runs_once_for_each_batch_on_a_device(path, monkeypatch):
-    device_is(monkeypatch, FakeBackend(0, is_late=False))
-    calls = itertools.count()
-    loader = H5StreamLoader(path, BATCH, fields="y", device="cuda", batch_transform=lambda y: (next(calls), y * 2)[1])
-    assert torch.cat(list(loader)).tolist() == [2 * k for k in range(ROWS)]
-    assert next(calls) == len(loader)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_on_a_late_device_every_batch_is_right_and_stays_so_where_it_is_kept(path, monkeypatch, seed):
+    expected, backend, keep = list(loader_of(path)), FakeBackend(seed), seed % 3 == 0
+    assert are_same(seen_on(backend, path, monkeypatch, keep=keep), expected * (1 + keep))
+
+
+@pytest.mark.parametrize("size", [BATCH, 8])
+def test_raw_bytes_cross_and_of_a_slot_with_much_more_room_those_of_its_batch_alone(path, monkeypatch, size):
+    backend, named = FakeBackend(0, is_late=False), [[*range(k, k + size)] for k in range(0, 12 * size, size)]
+    device_is(monkeypatch, backend)
+    order = {"batch_sampler": named} if size == 8 else {"batch_size": size, "sampler": range(12 * size)}
+    loader = H5StreamLoader(path, fields=FIELDS, device="cuda", **order)
+    assert [batch["y"].tolist() for batch in loader] == named
+    assert backend.counts["nbytes"] == 12 * SlotFormat.for_rows(loader.dataset.layout.fields, size).nbytes
+
+
+# Each wait of the feed, by the call that makes it.
+WAITS = {
+    "host slot given back before its copy is done (done, synchronize)": ("done", "synchronize"),
+    "consumer's stream does not wait for the copy": ("wait",),
+    "device memory freed while the consumer still uses it": ("hold",),
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_without_a_wait_some_batch_is_wrong(path, monkeypatch, name):
+    stream_all(monkeypatch)
+    expected = list(loader_of(path))
+    for seed in SEEDS:
+        backend = FakeBackend(seed, skip=WAITS[name])
+        if not are_same(seen_on(backend, path, monkeypatch), expected):
+            return
+    pytest.fail(f"{name}: nobody noticed")
+
+
+@pytest.mark.parametrize("seed", SEEDS[:8])
+def test_a_transform_runs_once_for_each_batch_before_the_consumer_sees_it(path, monkeypatch, seed):
+    calls, expected = itertools.count(), [{"y": batch["y"] * 2} for batch in loader_of(path, fields={"y": "y"})]
+
+    def doubled(batch):
+        next(calls)
+        return {"y": batch["y"] * 2}
+
+    options = {"fields": {"y": "y"}, "batch_transform": doubled}
+    assert are_same(seen_on(FakeBackend(seed), path, monkeypatch, **options), expected)
+    assert next(calls) == len(expected)
+
+
+@pytest.mark.parametrize("skip", [(), ("hold",)])
+def test_what_a_transform_makes_is_held_for_the_consumer(path, monkeypatch, skip):
+    expected, wrong = [{"y": batch["y"] * 2} for batch in loader_of(path, fields={"y": "y"})], 0
+    for seed in SEEDS:
+        backend = FakeBackend(seed, skip=skip)
+
+        def doubled(batch, backend=backend):
+            y = batch["y"]
+            made_there = backend.allocate_device(y.nbytes, backend.side_stream()).view(y.dtype)
+            return {"y": torch.mul(y, 2, out=made_there.view(y.shape))}
+
+        found = seen_on(backend, path, monkeypatch, fields={"y": "y"}, batch_transform=doubled)
+        wrong += not are_same(found, expected)
+    assert wrong == 0 if not skip else wrong > 0
 
 
 def test_collate_fn_works_on_a_device(path, monkeypatch):
     device_is(monkeypatch, FakeBackend(0, is_late=False))
-    loader = H5StreamLoader(path, BATCH, fields="y", device="cuda", collate_fn=len)
-    assert next(iter(loader)) == BATCH
+    assert next(iter(loader_of(path, fields="y", device="cuda", collate_fn=len))) == BATCH
 
 
-def test_nothing_is_allocated_a_batch_in_steady_state(path, monkeypatch):
-    fake = Seeded(1)
-    device_is(monkeypatch, fake.backend)
-    loader = H5StreamLoader(path, BATCH, shuffle=True, fields=["x", "y"], device="cuda")
-    counts = []
-    for _ in range(3):
-        for _batch in loader:
-            pass
-        counts.append((fake.backend.counts["allocate_pinned"], fake.backend.counts["copy_async"]))
-    pinned, copies = zip(*counts, strict=True)
+def test_nothing_is_allocated_a_batch_in_steady_state_and_the_time_of_copies_is_counted(path, monkeypatch):
+    fake, counts = FakeBackend(1), []
+    device_is(monkeypatch, fake)
+    with loader_of(path, fields=["x", "y"], device="cuda") as loader:
+        for _ in range(3):
+            for _batch in loader:
+                pass
+            counts.append((fake.counts["allocate_pinned"], fake.counts["copy_async"], fake.counts["elapsed_ns"]))
+        # Each piece of work counts a nanosecond on the fake: a copy is one, and the event behind it another.
+        assert 1e9 * loader.stats().copy_s >= 2 * len(loader) - 0.1
+    pinned, copies, timed = zip(*counts, strict=True)
     assert pinned[0] == pinned[-1]
-    assert copies == (len(loader), 2 * len(loader), 3 * len(loader))
+    assert copies == timed == (len(loader), 2 * len(loader), 3 * len(loader))
+    with loader_of(path) as loader:
+        list(loader)
+        assert loader.stats().copy_s == loader.stats().copy_busy == 0
 
 
 def test_an_error_on_a_device_arrives_at_its_batch(path, monkeypatch, tmp_path):
     """The middle of the file is overwritten: what comes before is delivered, the batch that needs it fails."""
     broken = tmp_path / "broken.h5"
     broken.write_bytes(path.read_bytes())
-    with h5py.File(broken) as file:
-        info = file["x"].id.get_chunk_info(26)  # rows 481 to 517, columns 0 to 2
-    with broken.open("r+b") as raw:
-        raw.seek(info.byte_offset)
-        raw.write(b"\xff" * info.size)
+    corrupt_chunk(broken, 26)  # rows 481 to 517, columns 0 to 2
     device_is(monkeypatch, FakeBackend(0, is_late=False))
     seen = []
     stream = iter(H5StreamLoader(broken, BATCH, fields=["x", "y"], prefetch_factor=8, device="cuda"))
@@ -131,16 +174,23 @@ def test_an_error_on_a_device_arrives_at_its_batch(path, monkeypatch, tmp_path):
 
 
 def test_a_dropped_iterator_leaves_no_slot_behind(path, monkeypatch):
-    fake = Seeded(2)
-    device_is(monkeypatch, fake.backend)
+    fake = FakeBackend(2)
+    device_is(monkeypatch, fake)
     loader = H5StreamLoader(path, BATCH, fields="y", device="cuda")
     for _ in range(20):
         next(iter(loader))
         gc.collect()
-    assert fake.backend.counts["allocate_pinned"] <= 2
+    assert fake.counts["allocate_pinned"] <= 2
 
 
-# --- copy_into ----------------------------------------------------------------------------------------------
+def test_no_room_on_the_device_names_the_knob(path, monkeypatch):
+    class Full(FakeBackend):
+        def allocate_device(self, nbytes, stream):
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 8.00 MiB")
+
+    device_is(monkeypatch, Full())
+    with pytest.raises(DeviceMemoryError, match="prefetch_factor=6"):
+        next(iter(loader_of(path, device="cuda", prefetch_factor=6)))
 
 
 def test_copy_into_fills_the_same_tensors_batch_by_batch(path):
@@ -154,17 +204,29 @@ def test_copy_into_fills_the_same_tensors_batch_by_batch(path):
     assert sorted(seen) == list(range(ROWS))
 
 
-# --- what is refused ----------------------------------------------------------------------------------------
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_a_consumer_that_is_late_on_a_gpu_gets_the_hosts_bytes(path):
+    expected, kept = list(loader_of(path)), []
+    loader = loader_of(path, device="cuda")
+    for _ in range(20):
+        loader.set_epoch(0)
+        seen = []
+        for batch in loader:
+            torch.cuda._sleep(1_000_000)
+            seen.append({key: value.clone() if torch.is_tensor(value) else value for key, value in batch.items()})
+            kept += [batch] * (len(kept) < len(expected))
+            del batch
+        for found in (seen, kept):
+            found = [{k: v.cpu() if torch.is_tensor(v) else v for k, v in batch.items()} for batch in found]
+            assert are_same(found, expected)
+    assert loader.stats().copy_s > 0
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
-def test_without_cuda_a_cuda_device_is_a_clear_error(path):
+def test_without_cuda_a_cuda_device_is_a_clear_error_and_pin_memory_has_nothing_to_do(path):
     with pytest.raises(OptionError, match=r"device='cuda' needs CUDA, and there is none here"):
         H5StreamLoader(path, BATCH, fields="y", device="cuda")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
-def test_pin_memory_without_cuda_has_nothing_to_do(path):
     assert not next(iter(H5StreamLoader(path, BATCH, fields="y", pin_memory=True))).is_pinned()
 
 

@@ -5,8 +5,6 @@ Python and what commands a page shows are run as they are printed, in the page's
 needs, such as a GPU, is only looked at.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import importlib

@@ -1,7 +1,5 @@
 """Docstrings of what is public say what goes in, what comes out and what is raised; they are read, not only present."""
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import importlib

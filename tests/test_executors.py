@@ -1,7 +1,5 @@
 """Work over many files by an executor: what it gives is what this process would, and errors name the file."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import shutil

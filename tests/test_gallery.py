@@ -1,7 +1,5 @@
 """Every program of the gallery: its samples, as its authors read them and through h5stream."""
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from pathlib import Path

@@ -144,22 +144,6 @@ def write_objects(path, images, stored="uint8", kind="jpeg", named="images/{}"):
     return [DECODE[kind](ENCODE[kind](one)) for one in images]
 
 
-@pytest.mark.parametrize("stored", STORED_AS)
-@pytest.mark.parametrize("alike", [True, False])
-def test_each_object_is_the_bytes_of_an_image(tmp_path, stored, alike):
-    images = [image(k, (20, 24 + (0 if alike else k % 3), 3)) for k in range(23)]
-    expected = write_objects(tmp_path / "a.h5", images, stored)
-    fields = {"image": Field(".", decode="jpeg"), "label": "@label"}
-    with H5StreamLoader(tmp_path / "a.h5", 4, shuffle=True, fields=fields, samples=Objects("images/*")) as loader:
-        for _ in range(2):
-            batches = list(loader)
-            assert sorted(check(batches, expected)) == list(range(23))
-            assert {isinstance(batch["image"], torch.Tensor) for batch in batches} == {alike}
-    dataset = H5Dataset(tmp_path / "a.h5", fields, samples=Objects("images/*"))
-    by_letters = enumerate(sorted(range(23), key=str))
-    assert all(np.array_equal(dataset[at]["image"].numpy(), expected[k]) for at, k in by_letters)
-
-
 @pytest.mark.parametrize("stored", ["uint8", "opaque"])
 def test_many_objects_are_found_from_the_bytes_of_the_file_and_again_in_the_catalogue(tmp_path, monkeypatch, stored):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -1,7 +1,5 @@
 """What stands in the brackets of an `H5Dataset` means what it means to h5py, or is refused; NumPy arrays; the cache."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import pickle
@@ -142,9 +140,6 @@ def test_an_index_inside_rows_of_several_fields_says_what_to_write(path, fields,
         dataset[index]
 
 
-# --- NumPy arrays -------------------------------------------------------------------------------------------
-
-
 def test_numpy_gives_what_h5py_gave_and_loaders_give_tensors(path):
     dataset = H5Dataset(path, ["flat", "table"], numpy=True)
     number, row = dataset[3]
@@ -177,9 +172,6 @@ def test_numpy_gives_strings_members_and_ragged_rows(path, tmp_path):
 def test_a_cast_that_numpy_has_not_is_refused(path):
     with pytest.raises(OptionError, match=r"numpy=True cannot give torch.bfloat16"):
         H5Dataset(path, Field("table", dtype=torch.bfloat16), numpy=True)
-
-
-# --- the cache of blocks ------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Several datasets read as one, groups of a file among them, and the order of a `Subset`: DataLoader is the oracle."""
 
-from __future__ import annotations
-
 import itertools
 import pickle
 

@@ -1,6 +1,5 @@
 """Rows that stay in memory once they are decoded: the same samples, each chunk decoded once, within the budget."""
 
-import os
 import threading
 import time
 
@@ -9,10 +8,11 @@ import numpy as np
 import pytest
 import torch
 from inner import stream_all
+from making import corrupt_chunk
 from sample_files import write_sample
 
 from h5stream import Bounds, Field, H5Dataset, H5StreamLoader
-from h5stream.errors import CorruptChunkError, OptionError, SourceError
+from h5stream.errors import CorruptChunkError
 
 BUDGET = 64 << 20
 
@@ -117,7 +117,7 @@ def test_what_stays_is_decoded_while_a_slow_loop_holds_a_batch(tmp_path):
 @pytest.mark.parametrize("workers", [0, 1, 3])
 def test_a_corrupt_chunk_that_is_decoded_ahead_fails_the_batch_that_needs_it(tmp_path, workers):
     sample = write_sample(tmp_path, rows=4000)
-    corrupt(sample.path, 100)
+    corrupt_chunk(sample.path, 100)
     options = {"fields": "x", "window": 400, "num_workers": workers}
     found = {}
     for keep in ("auto", "never"):
@@ -163,26 +163,9 @@ def test_a_smaller_automatic_window_leaves_room_for_all_that_is_decoded(tmp_path
     assert kept.window_size.window_rows == fresh.window_size.window_rows
 
 
-def test_a_changed_file_is_noticed_before_kept_rows_are_used(tmp_path):
-    sample = write_sample(tmp_path)
-    loader = make(sample.path)
-    list(loader)
-    os.utime(sample.path, (1, 1))
-    with pytest.raises(SourceError, match="changed"):
-        list(loader)
-
-
-def corrupt(path, chunk):
-    with h5py.File(path) as file:
-        info = file["x"].id.get_chunk_info(chunk)
-    with open(path, "r+b") as raw:
-        raw.seek(info.byte_offset + 10)
-        raw.write(b"\xff" * 20)
-
-
 def test_rows_of_a_corrupt_chunk_are_left_out_in_every_epoch(tmp_path):
     sample = write_sample(tmp_path)
-    corrupt(sample.path, 3)
+    corrupt_chunk(sample.path, 3)
     with pytest.raises(CorruptChunkError, match=r"chunk \(96, 0\)"):
         list(make(sample.path))
     loader = make(sample.path, on_error="skip")
@@ -225,8 +208,3 @@ def test_loaders_of_the_same_fields_share_what_is_kept(tmp_path):
     for each in (loader, one):
         each.close()
     assert decoded(make(val, fields=None))[0] > 0  # no loader has it any more
-
-
-def test_another_word_for_keep_is_refused(tmp_path):
-    with pytest.raises(OptionError, match="keep= takes 'auto'"):
-        make(write_sample(tmp_path).path, keep=True)

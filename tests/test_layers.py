@@ -3,8 +3,6 @@
 The table of rooms and homes is in `tools/house.py`, which draws the picture in `docs/design.md` from it.
 """
 
-from __future__ import annotations
-
 import ast
 
 from each import for_each

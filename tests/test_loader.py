@@ -1,14 +1,12 @@
 """`H5StreamLoader` in the place of `DataLoader`: length, epochs, batches and what becomes of them."""
 
-from __future__ import annotations
-
 import inspect
 
-import h5py
 import numpy as np
 import pytest
 import torch
 from inner import stream_all
+from making import write_datasets
 from sample_files import write_sample
 from torch.utils.data import DataLoader, default_collate
 
@@ -21,22 +19,12 @@ def sample(tmp_path):
     return write_sample(tmp_path)
 
 
-@pytest.fixture(params=["kept", "streamed"])
-def either_way(request, monkeypatch):
-    """Run a test with small datasets kept in memory, and with all of them streamed."""
-    if request.param == "streamed":
-        stream_all(monkeypatch)
-
-
 def shuffled(sample, **options):
     return H5StreamLoader(sample.path, **{"batch_size": 64, "shuffle": True, "fields": ["x", "y"], **options})
 
 
 def order_of(loader):
     return torch.cat([y for _, y in loader]).tolist()
-
-
-# --- length and attributes ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("batch_size", "drop_last", "batches"), [(64, False, 16), (64, True, 15), (1000, True, 1)])
@@ -92,22 +80,9 @@ def test_the_batch_sampler_gives_the_very_batches_that_come(sample):
     assert list(loader.sampler) == list(loader.batch_sampler)
 
 
-def test_a_last_batch_is_short_unless_dropped(sample):
-    assert [len(y) for _, y in shuffled(sample)][-1] == 1000 % 64
-    assert {len(y) for _, y in shuffled(sample, drop_last=True)} == {64}
-
-
 def test_a_batch_larger_than_the_data_takes_memory_for_the_data_only(sample):
     loader = shuffled(sample, batch_size=10**12)
     assert [len(y) for _, y in loader] == [1000]
-
-
-# --- epochs -------------------------------------------------------------------------------------------------
-
-
-def test_without_shuffle_the_rows_come_as_the_file_has_them(sample, either_way):
-    loader = shuffled(sample, shuffle=None)
-    assert order_of(loader) == order_of(loader) == list(range(1000))
 
 
 def test_the_seed_decides_and_a_generator_gives_one(sample):
@@ -118,9 +93,6 @@ def test_the_seed_decides_and_a_generator_gives_one(sample):
     assert order_of(shuffled(sample, seed=2**80)) == order_of(shuffled(sample, seed=2**80))
     assert order_of(drawn(1)) == order_of(drawn(1)) != order_of(drawn(2))
     assert shuffled(sample, seed=7, generator=torch.Generator()).seed == 7
-
-
-# --- memory of batches --------------------------------------------------------------------------------------
 
 
 def test_a_single_kept_tensor_stays_while_the_loader_goes_on(sample, either_way):
@@ -154,15 +126,6 @@ def test_slots_are_used_again_once_batches_are_dropped(sample, monkeypatch):
     assert loader.held_nbytes <= 2 * size.max_open_batches * size.batch_nbytes
 
 
-# --- what becomes of a batch --------------------------------------------------------------------------------
-
-
-def test_transform_gets_whole_batches(sample):
-    loader = shuffled(sample, batch_transform=lambda batch: (batch[0] * 2, batch[1]))
-    for x, y in loader:
-        assert torch.equal(x, torch.from_numpy(sample.x[y] * 2))
-
-
 def test_collate_fn_gets_samples_and_gives_what_dataloader_gives(sample):
     def collate(samples):
         return {"n": len(samples), "all": default_collate(samples)}
@@ -190,14 +153,10 @@ def test_without_batch_size_samples_come_singly(sample, collate_fn):
         assert all(torch.equal(torch.as_tensor(u), torch.as_tensor(v)) for u, v in zip(a[-2:], b[-2:], strict=True))
 
 
-# --- the shape of a sample ----------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def two_fields(tmp_path):
     path = str(tmp_path / "zoo.h5")
-    with h5py.File(path, "w") as file:
-        file["wide"], file["group/deep"] = np.zeros((12, 6)), np.arange(12, dtype=">i4")
+    write_datasets(path, wide=np.zeros((12, 6)), group__deep=np.arange(12, dtype=">i4"))
     return path
 
 
@@ -217,7 +176,6 @@ def test_one_name_gives_a_tensor_a_list_a_tuple_a_mapping_a_dict(two_fields):
 def test_without_fields_the_root_is_a_dict_and_a_lone_dataset_a_tensor(tmp_path, sample):
     (batch,) = H5StreamLoader(sample.path, 1000)
     assert list(batch) == ["x", "y"]
-    with h5py.File(tmp_path / "one.h5", "w") as file:
-        file["only"] = np.arange(3)
+    write_datasets(tmp_path / "one.h5", only=np.arange(3))
     (batch,) = H5StreamLoader(str(tmp_path / "one.h5"))
     assert batch.tolist() == [0, 1, 2]

@@ -1,25 +1,15 @@
 """Whose rows come when: samplers of other people, selections, several files, windows, ranks."""
 
-from __future__ import annotations
-
 import itertools
 
 import h5py
 import numpy as np
 import pytest
 import torch
-from inner import stream_all
-from sample_files import write_sample
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler, Subset
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, Subset
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.errors import BudgetError, OptionError
-
-
-@pytest.fixture
-def sample(tmp_path, monkeypatch):
-    stream_all(monkeypatch)
-    return write_sample(tmp_path)
 
 
 @pytest.fixture
@@ -29,13 +19,6 @@ def dataset(sample):
 
 def batches_of(loader):
     return [y.tolist() for _, y in loader]
-
-
-def rows_of(loader):
-    return list(itertools.chain.from_iterable(batches_of(loader)))
-
-
-# --- samplers -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -111,21 +94,6 @@ def test_an_endless_sampler_ends_with_break(dataset):
     assert [int(y[0]) for _, y in taken] == [64 * k % 1000 for k in range(40)]
 
 
-def test_distributed_samplers_part_the_rows_and_hear_of_the_epoch(dataset):
-    seen = []
-    for rank in range(3):
-        sampler = DistributedSampler(dataset, num_replicas=3, rank=rank, seed=1)
-        loader = H5StreamLoader(dataset, 50, sampler=sampler)
-        loader.set_epoch(2)
-        assert sampler.epoch == 2
-        seen += rows_of(loader)
-    assert set(seen) == set(range(1000))
-    assert len(seen) == 1000  # none of those twice that the sampler pads with under DataLoader
-
-
-# --- selections ---------------------------------------------------------------------------------------------
-
-
 def test_a_samplers_indices_are_places_in_the_subset_as_in_dataloader(dataset):
     nested = Subset(Subset(dataset, [50, 30, 10, 70, 20]), [4, 0, 1])
     for given in ({"batch_size": 2, "sampler": [2, 0, 1]}, {"batch_sampler": [[1], [0, 2, -1]]}):
@@ -136,9 +104,6 @@ def test_a_samplers_indices_are_places_in_the_subset_as_in_dataloader(dataset):
 def test_an_index_outside_the_subset_is_named(dataset, given):
     with pytest.raises(OptionError, match="gave row 3, but there are 3 rows"):
         list(H5StreamLoader(Subset(dataset, [5, 6, 7]), **given))
-
-
-# --- windows and ranks --------------------------------------------------------------------------------------
 
 
 def test_a_small_window_mixes_neighbours_and_all_mixes_everything(dataset):

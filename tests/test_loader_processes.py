@@ -1,28 +1,16 @@
 """Other processes: datasets in the workers of a stock DataLoader, loaders in forked children."""
 
-from __future__ import annotations
-
 import multiprocessing
 
 import pytest
 import torch
 from forking import in_forked_child
-from inner import stream_all
 from sample_files import gate, write_sample
 from torch.utils.data import DataLoader
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader, collate
 from h5stream.engine.slots import map_memory
 from h5stream.errors import LoaderClosedError
-
-
-@pytest.fixture
-def sample(tmp_path, monkeypatch):
-    stream_all(monkeypatch)
-    return write_sample(tmp_path)
-
-
-# --- datasets in workers ------------------------------------------------------------------------------------
 
 
 # Those that import torch anew are slow; test_pickling.py has one by default, which takes a dataset as well.
@@ -43,9 +31,6 @@ def test_a_dataset_works_in_the_workers_of_a_stock_dataloader(sample, start_meth
     for (x, y), (_, rows) in zip(loader, expected, strict=True):
         assert torch.equal(y, rows)
         assert sample.matches(x, y)
-
-
-# --- loaders in forked children -----------------------------------------------------------------------------
 
 
 def test_an_iterator_from_before_a_fork_says_so_in_the_child(sample):

@@ -1,7 +1,5 @@
 """The loader's threads: what waits, what ends them, what is left behind."""
 
-from __future__ import annotations
-
 import gc
 import itertools
 import os
@@ -10,7 +8,6 @@ import threading
 import weakref
 
 import pytest
-import torch
 from inner import ahead_of, around, iterations_of, run_of, stream_all
 from sample_files import gate, reader_threads, write_sample
 
@@ -88,13 +85,6 @@ def says_that_it_waits(iterator, monkeypatch):
 
 
 # --- ending -------------------------------------------------------------------------------------------------
-
-
-def test_no_thread_is_left_after_an_epoch_once_the_loader_is_closed(sample):
-    loader = loader_of(sample)
-    assert len(list(loader)) == 80
-    loader.close()
-    assert reader_threads() == []
 
 
 def test_break_ends_the_threads(sample):
@@ -263,17 +253,6 @@ def test_threads_that_share_an_iterator_get_each_batch_once_and_all_see_the_end(
 # --- reading ahead ------------------------------------------------------------------------------------------
 
 
-def test_reading_ahead_changes_no_batch(sample):
-    ahead = loader_of(sample)
-    for epoch in range(3):
-        plain = loader_of(sample)
-        plain.set_epoch(epoch)
-        assert all(torch.equal(a[1], b[1]) for a, b in zip(plain, ahead, strict=True))
-    plain.close()
-    ahead.close()
-    assert reader_threads() == []
-
-
 @pytest.mark.parametrize("options", [{}, {"shuffle": False}, {"window": "all"}, {"window": "auto"}, {"device": "cpu"}])
 def test_the_next_epoch_is_read_before_it_is_asked_for(sample, options):
     with loader_of(sample, **options) as loader:
@@ -337,20 +316,6 @@ def test_a_source_that_hangs_runs_into_the_timeout(sample, monkeypatch):
             next(iterator)
         blocked.open()
     run_of(iterator).stop()
-    assert reader_threads() == []
-
-
-def test_close_wakes_a_consumer_that_waits(sample, monkeypatch):
-    loader = loader_of(sample)
-    with gate(monkeypatch) as blocked:
-        iterator = iter(loader)
-        waiting = says_that_it_waits(iterator, monkeypatch)
-        wait = in_thread(lambda: next(iterator))
-        assert waiting.wait(60)
-        closing = in_thread(loader.close)
-        assert isinstance(wait(), LoaderClosedError)
-        blocked.open()
-        assert closing() is None
     assert reader_threads() == []
 
 

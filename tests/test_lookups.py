@@ -5,6 +5,7 @@ from itertools import pairwise
 import h5py
 import numpy as np
 import pytest
+from making import make_file, write_datasets
 
 from h5stream import Field, H5Dataset, Lengths, Sequences, Table, Values, errors
 
@@ -16,12 +17,9 @@ def data(request, tmp_path):
     """Questions that name images, in one file; what is known of the images in another; answers in a third."""
     rng = np.random.default_rng(0)
     features, named = rng.random((FEATURES, 30), "f4"), rng.integers(0, FEATURES, ROWS)
-    with h5py.File(tmp_path / "questions.h5", "w") as file:
-        file["question"], file["image"] = np.arange(ROWS), named
-    with h5py.File(tmp_path / "features.h5", "w") as file:
-        file.create_dataset("features", data=features, **request.param)
-    with h5py.File(tmp_path / "answers.h5", "w") as file:
-        file["answer"] = np.arange(ROWS) * 3
+    write_datasets(tmp_path / "questions.h5", question=np.arange(ROWS), image=named)
+    make_file(tmp_path / "features.h5", "features", None, data=features, **request.param)
+    write_datasets(tmp_path / "answers.h5", answer=np.arange(ROWS) * 3)
     return tmp_path, features, named
 
 
@@ -47,8 +45,7 @@ def test_chunks_that_are_looked_up_make_the_blocks(data):
 
 def test_sequences_of_what_is_looked_up_alone_are_as_long_as_they_say(tmp_path):
     counts = np.array([2, 0, 3, 1, 4])
-    with h5py.File(tmp_path / "f.h5", "w") as file:
-        file["hit"], file["counts"] = np.arange(10), counts
+    write_datasets(tmp_path / "f.h5", hit=np.arange(10), counts=counts)
     fields = {"hit": Field("hit", lookup=Lengths("counts"), ragged="list")}
     dataset = H5Dataset(tmp_path / "f.h5", fields, samples=Sequences(3))
     assert [one.tolist() for one in dataset[:]["hit"]] == [[0, 1], [], [2, 3, 4]]
@@ -75,8 +72,7 @@ def test_bad_input_is_told_with_the_way_out(data, monkeypatch, options, kind, sa
 
 
 def test_a_file_without_any_names_is_refused_where_nothing_says_what_the_field_holds(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["o/p0"], file["key"] = np.arange(3), np.array([], dtype="S5")
+    write_datasets(tmp_path / "a.h5", o__p0=np.arange(3), key=np.array([], dtype="S5"))
     with pytest.raises(errors.FieldLengthError, match="names no object, so that nothing says"):
         H5Dataset(tmp_path / "a.h5", {"x": Field("o/{}", lookup="key")})
 
@@ -103,8 +99,7 @@ def test_names_over_several_files_are_looked_up_in_those_of_the_field(tmp_path):
 
 
 def test_objects_that_cannot_be_looked_up_are_named(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["p0"], file["p1"], file["one"] = np.zeros((2, 3)), np.zeros((3, 3)), 1.5
+    write_datasets(tmp_path / "a.h5", p0=np.zeros((2, 3)), p1=np.zeros((3, 3)))
     for options, kind, words in [
         ({"lookup": ["p0", "p9"], "ragged": "list"}, errors.FieldNotFoundError, "no 'p9'.*1 of 2 names"),
         ({"lookup": ["p0", "p1"]}, errors.FieldLengthError, "unlike lengths, 2 to 3 rows; ragged="),
@@ -136,7 +131,6 @@ def test_objects_that_cannot_be_looked_up_are_named(tmp_path):
     ],
 )
 def test_members_that_make_no_tensor_are_refused(tmp_path, field, kind, says):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["plain"] = np.zeros(4, [("a", "f4"), ("b", "i4"), ("c", "S3")]), np.zeros(4)
+    write_datasets(tmp_path / "a.h5", x=np.zeros(4, [("a", "f4"), ("b", "i4"), ("c", "S3")]), plain=np.zeros(4))
     with pytest.raises(kind, match=says):
         H5Dataset(tmp_path / "a.h5", field())

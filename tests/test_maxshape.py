@@ -45,9 +45,6 @@ def test_a_missing_chunk_that_the_users_own_handle_has_cached_is_still_missing(t
         np.testing.assert_array_equal(H5Dataset(path, "x")[:].numpy(), whole)
 
 
-# --- a check that would have seen it --------------------------------------------------------------------------
-
-
 def permuted(part, places):
     """Give a dataset part whose index names its chunks in another order."""
     index = part.index

@@ -1,7 +1,5 @@
 """What a loader takes of a process, and what is kept of a batch: measured on processes, not on counters."""
 
-from __future__ import annotations
-
 import gc
 import io
 import json

@@ -1,7 +1,5 @@
 """`Field(normalise=)`: a batch is what NumPy makes of the stored numbers, however it is asked for."""
 
-from __future__ import annotations
-
 import io
 
 import h5py

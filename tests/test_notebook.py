@@ -1,10 +1,5 @@
 """What a notebook shows: IPython's plain text of the values that people look at, and no flood from loggers."""
 
-from __future__ import annotations
-
-import pytest
-from sample_files import write_sample
-
 from h5stream import H5StreamLoader
 from h5stream.advice.suggestion import Suggestion
 from h5stream.monitor import SystemMonitor
@@ -25,11 +20,6 @@ def shown(value):
     printer = Printer()
     value._repr_pretty_(printer, cycle=False)
     return printer.shown
-
-
-@pytest.fixture
-def sample(tmp_path):
-    return write_sample(tmp_path)
 
 
 def test_statistics_and_summaries_are_shown_as_they_are_printed(sample, capsys):

@@ -1,7 +1,5 @@
 """A notebook session, from opening the file in h5py to training anew after an interruption, in a process of its own."""
 
-from __future__ import annotations
-
 import forking
 import h5py
 import numpy as np

@@ -1,7 +1,5 @@
 """The cache of what was read of objects in stores: nothing is asked for twice, and nothing wrong is served."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import errno
 import itertools
@@ -54,13 +52,6 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("objects")
     write(folder / "a.h5")
     return folder
-
-
-@pytest.fixture
-def server(folder):
-    server = ObjectServer(folder)
-    yield server
-    server.close()
 
 
 @pytest.fixture(autouse=True)

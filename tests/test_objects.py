@@ -3,12 +3,11 @@
 import os
 
 import h5py
-import imagecodecs
 import numpy as np
 import pytest
+from making import write_datasets
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, errors
-from h5stream.storage import whereabouts
 
 
 @pytest.fixture(scope="module", params=[{}, {"compression": "gzip"}], ids=["contiguous", "gzip"])
@@ -22,16 +21,6 @@ def paths(request, tmp_path_factory):
                 trace = file.create_dataset(f"data/trace_{k}", data=rng.random((40, 3), "f4"), **request.param)
                 trace.attrs["p_arrival_sample"], trace.attrs["trace_name"] = k, f"{path[-4]}.{k}"
     return made
-
-
-FIELDS = {"x": ".", "p": "@p_arrival_sample", "name": "@trace_name"}
-
-
-def test_names_are_taken_in_their_order_and_by_patterns_in_that_of_h5py(paths):
-    dataset = H5Dataset(paths[0], FIELDS, samples=Objects("data/*"))
-    assert dataset[:]["p"].tolist() == sorted(range(30), key=str)
-    chosen = ["data/trace_7", "data/trace_2", "data/trace_11"]
-    assert H5Dataset(paths[0], FIELDS, samples=Objects(chosen))[:]["p"].tolist() == [7, 2, 11]
 
 
 def test_objects_that_lack_a_field_are_told_or_left_out(tmp_path):
@@ -101,33 +90,6 @@ def test_damage_names_the_object(paths, tmp_path):
         assert sum(len(batch[0]) for batch in loader) == 29
 
 
-@pytest.mark.parametrize("stored", [{}, {"chunks": (2, 3), "compression": "gzip"}], ids=["contiguous", "gzip"])
-def test_many_objects_are_found_by_their_headers(tmp_path, stored, monkeypatch):
-    """Some are links that are soft, some were never written."""
-    monkeypatch.setattr(whereabouts, "MANY", 100)
-    count, rng = 130, np.random.default_rng(0)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        group = file.create_group("data")
-        for k in range(count):
-            if k % 50 == 7:
-                group.create_dataset(f"t{k}", (4, 3), "f4", fillvalue=k, **stored)
-            else:
-                group.create_dataset(f"t{k}", data=rng.random((4, 3), "f4"), **stored)
-            group[f"t{k}"].attrs["k"] = k
-        group.create_dataset("t50000", data=rng.random((4, 3), "f4"), **stored).attrs["k"] = 50
-        group["t60000"] = h5py.SoftLink("/data/t3")
-        group.create_group("a group")
-        expected = [group[f"t{k}"][()] for k in (*range(count), 50_000, 60_000)]
-        names = [f"t{k}" for k in (*range(count), 50_000, 60_000)]
-    by_letters = sorted(range(count + 2), key=names.__getitem__)
-    for of, numbers in (("data/t*", by_letters), ([f"data/t{k}" for k in range(count)], range(count))):
-        dataset = H5Dataset(tmp_path / "a.h5", {"x": ".", "k": "@k"}, samples=Objects(of))
-        assert len(dataset) == len(numbers)
-        batch = dataset[:]
-        assert np.array_equal(batch["x"].numpy(), [expected[k] for k in numbers])
-        assert batch["k"].tolist() == [[*range(count), 50, 3][k] for k in numbers]
-
-
 def test_links_that_lead_nowhere_are_counted(tmp_path, caplog):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for k in range(4):
@@ -148,8 +110,7 @@ def test_a_member_that_an_object_lacks_is_told_with_the_nearest(tmp_path):
 
 
 def test_external_links_are_refused_among_objects(tmp_path):
-    with h5py.File(tmp_path / "b.h5", "w") as file:
-        file["x"] = np.full(3, 7)
+    write_datasets(tmp_path / "b.h5", x=np.full(3, 7))
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for k in range(3):
             file[f"data/t{k}"] = np.full(3, k)
@@ -163,8 +124,7 @@ def test_external_links_are_refused_among_objects(tmp_path):
 
 def test_files_that_are_samples_do_not_all_stay_open(tmp_path):
     for k in range(300):
-        with h5py.File(tmp_path / f"{k}.h5", "w") as file:
-            file["x"] = np.full(3, k)
+        write_datasets(tmp_path / f"{k}.h5", x=np.full(3, k))
     with H5StreamLoader(f"{tmp_path}/*.h5", 30, shuffle=True, fields=["x"], samples=Objects("files")) as loader:
         before = len(os.listdir("/proc/self/fd")) if os.path.exists("/proc/self/fd") else 0
         for _ in range(2):
@@ -213,8 +173,7 @@ def test_what_is_missing_is_the_fill_value_in_any_byte_order(tmp_path, kind):
 
 @pytest.mark.parametrize("missing", ["fill", "skip"])
 def test_an_object_in_another_file_is_none_that_is_missing(tmp_path, missing):
-    with h5py.File(tmp_path / "b.h5", "w") as file:
-        file["x"] = np.full(3, 77.0)
+    write_datasets(tmp_path / "b.h5", x=np.full(3, 77.0))
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for k in range(4):
             file[f"o/{k}/x"] = np.full(3, float(k))
@@ -261,35 +220,3 @@ def test_values_of_variable_length_have_their_own_byte_order_in_objects(tmp_path
         file.create_dataset("2/one", (), h5py.vlen_dtype(items.dtype))[()] = items[:1]
     with pytest.raises(errors.FieldLengthError, match=r"'2/one' is int32 \(1,\), and that of the first"):
         H5Dataset(tmp_path / "a.h5", "one", samples=Objects("*"))
-
-
-def test_each_field_of_a_sample_is_of_one_object_in_whatever_order_these_lie(tmp_path):
-    path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as file:
-        for k in (3, 0, 2, 4, 1):
-            group = file.create_group(f"o/{k}")
-            group["x"], group["once"], group.attrs["at"] = np.full((40, 40), k), k, k
-            group["image"] = np.frombuffer(imagecodecs.png_encode(np.full((4, 4, 3), k, "u1")), "u1")
-            group["ragged"] = np.full(k + 1, k)
-    fields = ["x", "once", "@at", Field("image", decode="png"), Field("ragged", ragged="list")]
-    dataset = H5Dataset(path, fields, samples=Objects("o/*"))
-    for k in range(5):
-        assert {int(value) for field in dataset[k] for value in np.asarray(field).reshape(-1)} == {k}
-
-
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_images_of_objects_stand_beside_arrays_of_unlike_shapes(tmp_path, shuffle):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(7):
-            file[f"o/{k}/x"] = np.full((k + 1, 2), k)
-            file[f"o/{k}/image"] = np.frombuffer(imagecodecs.png_encode(np.full((4, 5, 3), k, "u1")), "u1")
-    fields = {"x": Field("x", ragged="arrays"), "image": Field("image", decode="png")}
-    dataset = H5Dataset(tmp_path / "a.h5", fields, samples=Objects("o/*"))
-    assert [dataset[k]["image"].unique().tolist() for k in range(7)] == [[k] for k in range(7)]
-    seen = []
-    with H5StreamLoader(dataset, 3, shuffle, seed=0) as loader:
-        for batch in loader:
-            for x, image in zip(batch["x"], batch["image"], strict=True):
-                seen.append(int(image[0, 0, 0]))
-                assert (x.shape, image.shape, x.unique().tolist()) == ((seen[-1] + 1, 2), (4, 5, 3), [seen[-1]])
-    assert sorted(seen) == list(range(7))

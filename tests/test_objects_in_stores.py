@@ -1,7 +1,5 @@
 """Files as objects in a store: the same samples as from the disk, few requests, and errors that name the object."""
 
-from __future__ import annotations
-
 import datetime
 import os
 import pickle
@@ -15,6 +13,7 @@ import h5py
 import numpy as np
 import pytest
 from forking import in_forked_child
+from making import make_file, write_datasets
 from object_server import ObjectServer
 from real_servers import HTTP, s3, web
 from torch.utils.data import DataLoader
@@ -56,13 +55,6 @@ def folder(tmp_path_factory):
         for k in range(20):
             file.create_dataset(f"e/{k}/x", data=np.full((20 + k, 4), k, "i4"), chunks=(8, 4), compression="lzf")
     return folder
-
-
-@pytest.fixture
-def server(folder):
-    server = ObjectServer(folder)
-    yield server
-    server.close()
 
 
 @pytest.fixture(scope="module", params=["our own", "our own as S3", "S3", "nginx"])
@@ -203,8 +195,7 @@ def test_an_object_that_changes_is_an_error_and_no_mixture(tmp_path, heeds_tags)
     server = ObjectServer(tmp_path)
     server.heeds_tags = heeds_tags
     for k in range(2):
-        with h5py.File(tmp_path / "a.h5", "w") as file:
-            file.create_dataset("x", data=np.full((3000, 4), k, "f4"), chunks=(100, 4))
+        make_file(tmp_path / "a.h5", "x", None, data=np.full((3000, 4), k, "f4"), chunks=(100, 4))
         if k == 0:
             dataset = H5Dataset(f"{server.url}/a.h5", "x")
     with pytest.raises(SourceChangedError, match="changed while it was being read"):
@@ -271,8 +262,7 @@ def test_what_leads_out_of_an_object_is_refused(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["x"] = h5py.ExternalLink("b.h5", "x")
         file.create_dataset("outside", shape=(3,), dtype="u1", external=[("raw.bin", 0, 3)])
-    with h5py.File(tmp_path / "b.h5", "w") as file:
-        file["x"] = np.arange(3)
+    write_datasets(tmp_path / "b.h5", x=np.arange(3))
     (tmp_path / "raw.bin").write_bytes(b"123")
     store = obstore.store.LocalStore(str(tmp_path))
     for field in ("x", "outside"):
@@ -293,8 +283,7 @@ def test_small_objects_are_fetched_many_at_a_time(server):
 
 def test_many_objects_are_opened_beside_one_another(server):
     for k in range(40):
-        with h5py.File(server.folder / f"part-{k:02}.h5", "w") as file:
-            file.create_dataset("x", data=np.full((30, 4), k), chunks=(10, 4))
+        make_file(server.folder / f"part-{k:02}.h5", "x", None, data=np.full((30, 4), k), chunks=(10, 4))
     server.distance = replace(server.distance, latency_ms=50)
     dataset = H5Dataset([f"{server.url}/part-{k:02}.h5" for k in range(40)], "x")
     assert len(server.asked) == 80  # what each is, and its bytes

@@ -1,7 +1,5 @@
 """The public door: what it offers, and that opening it does nothing."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys
@@ -86,16 +84,6 @@ assert logging.root.handlers == [] and logging.getLogger("h5stream").handlers ==
 def test_the_public_names_are_these():
     assert h5stream.__all__ == PUBLIC
     assert [name for name in PUBLIC if not hasattr(h5stream, name)] == []
-
-
-DOORS = ("monitor", "order", "results", "training")
-
-
-def test_everything_public_is_documented():
-    every = {f"h5stream.{n}": getattr(h5stream, n) for n in PUBLIC if n != "__version__"}
-    for module in (importlib.import_module(f"h5stream.{door}") for door in DOORS):
-        every |= {f"{module.__name__}.{n}": getattr(module, n) for n in module.__all__}
-    assert [name for name, one in every.items() if not one.__doc__] == []
 
 
 def test_names_that_moved_are_found_with_a_warning():

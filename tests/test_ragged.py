@@ -6,6 +6,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from making import corrupt_chunk
 
 from h5stream import (
     Bounds,
@@ -163,9 +164,6 @@ def test_a_sample_larger_than_the_budget_is_refused_with_the_number_that_would_d
         assert sorted(len(batch["hit"].values) for batch in loader) == [3, 10, 400_000]
 
 
-# --- objects of unlike lengths
-
-
 def test_rows_of_unlike_form_are_named(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for k in range(5):
@@ -178,10 +176,7 @@ def test_a_damaged_object_of_its_own_length_is_named(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for k in range(6):
             file.create_dataset(f"s{k}", data=np.arange(50.0 + k), chunks=(20,), maxshape=(None,), compression="gzip")
-        where = file["s4"].id.get_chunk_info(1)
-    with open(tmp_path / "a.h5", "r+b") as raw:
-        raw.seek(where.byte_offset)
-        raw.write(b"\xff" * where.size)
+    corrupt_chunk(tmp_path / "a.h5", 1, "s4")
     fields = {"x": Field(".", ragged="packed")}
     with pytest.raises(errors.CorruptChunkError, match=r"'s4': chunk \(20,\)"):
         H5Dataset(tmp_path / "a.h5", fields, samples=Objects("*"))[:]

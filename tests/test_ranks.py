@@ -1,7 +1,5 @@
 """Many ranks: real processes with gloo and DistributedDataParallel, and where ranks come from."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -123,9 +121,6 @@ def test_two_nodes_on_loopback_part_an_epoch_among_their_processes(sample, tmp_p
     ranks = records(tmp_path)
     assert len(ranks) == 4
     assert_parted(ranks, 0)
-
-
-# --- where ranks come from ----------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager

@@ -1,7 +1,5 @@
 """Samples as a dataset of Ray Data: those of the files, once each, whatever a sample is."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The README stays short and true; tests/test_docs.py runs its code, tests/bench/test_reports.py checks its table."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

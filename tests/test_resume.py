@@ -1,7 +1,5 @@
 """A loader goes on where its state was saved: exactly, at once, after kill -9, and with other numbers of ranks."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json
@@ -73,15 +71,6 @@ def test_before_and_after_are_the_uninterrupted_run(sample, window, options):
             assert [taken, rows(later)] == whole[1:]
         else:
             assert [taken + rows(later), rows(later)] == whole[1:]
-
-
-def test_batches_that_are_held_ready_do_not_count(sample):
-    loader = make(sample, window="all", num_workers=2, device="cpu", prefetch_factor=4)
-    iterator = iter(loader)
-    next(iterator)
-    assert loader.state_dict()["taken"] == [[1, 1]]
-    next(iterator)
-    assert loader.state_dict()["taken"] == [[1, 2]]
 
 
 def test_set_epoch_to_the_epoch_of_the_state_does_not_lose_the_place(sample):
@@ -273,17 +262,6 @@ def test_an_automatic_window_is_that_of_the_state_though_less_memory_is_free_now
         least.load_state_dict(state)
     assert (least.state_dict(), least.window_size) == (before, size)  # as it was
     assert rows(least) == rows(make(sample, memory_budget=2_500_000, **options))
-
-
-def test_a_seed_that_chance_chose_is_that_of_the_state(sample):
-    options = {"seed": None, "generator": torch.Generator().manual_seed(1)}
-    whole = rows(first := make(sample, **options))
-    first.set_epoch(0)
-    taken, state = stopped_after(first, 6)
-    later = make(sample, seed=None, generator=torch.Generator().manual_seed(2))
-    later.load_state_dict(state)
-    assert later.seed == first.seed
-    assert taken + rows(later) == whole
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Which seed a loader has that was given none: one of torch's generator, as a DataLoader's; with several ranks 0."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

@@ -1,9 +1,6 @@
 """`H5StreamLoader` takes every argument that `DataLoader` takes, at its place."""
 
-from __future__ import annotations
-
 import inspect
-import re
 
 from each import for_each
 from torch.utils.data import DataLoader
@@ -30,14 +27,6 @@ def test_a_parameter_of_dataloader_exists_here_under_its_name_and_kind(name):
 
 def test_positional_parameters_stand_where_dataloader_has_them():
     assert positional(OURS) == positional(THEIRS)
-
-
-@for_each(OURS)
-def test_each_parameter_is_explained_in_the_docstring(name):
-    section = inspect.getdoc(H5StreamLoader).split("Parameters\n----------")[1].split("\nRaises\n")[0]
-    entry = re.search(rf"^[\w*, ]*\b{name}\b[\w, ]*( : [^\n]+)?\n((?:    [^\n]+\n)+)", section, re.MULTILINE)
-    assert entry, f"{name}= is not documented"
-    assert len(entry[2].split()) >= 3, f"{name}= is documented in two words"
 
 
 # Defaults that differ are decisions; each has its reason here.

@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 from inner import batches_to_arrange, change_of, run_of
-from making import flip_byte
+from making import corrupt_chunk
 
 from h5stream import Balanced, Field, H5Dataset, H5StreamLoader, SampleNumber, Sized, errors
 
@@ -145,9 +145,7 @@ def test_a_batch_that_failed_is_not_laid_dense_of_what_it_lacks(tmp_path):
     """Else what stood in place of the columns was told as the error, and not the chunk."""
     path = tmp_path / "a.h5"
     write(path, some_matrix(100, 30), options={"compression": "gzip", "chunks": (50,)})
-    with h5py.File(path) as file:
-        chunk = file["X/indices"].id.get_chunk_info(2)
-    flip_byte(path, chunk.byte_offset + chunk.size // 2)
+    corrupt_chunk(path, 2, "X/indices")
     with H5StreamLoader(path, 100, fields=Field("X", ragged="dense"), num_workers=1) as loader:
         iterator = iter(loader)
         run = run_of(iterator)

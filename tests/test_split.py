@@ -1,7 +1,5 @@
 """A split is complete, disjoint, as large as asked, never tears a group, and is a function of seed and data alone."""
 
-from __future__ import annotations
-
 import pickle
 import warnings
 
@@ -93,9 +91,6 @@ ALIKE = [[1, 3, 4, 7, 9], [0, 2, 5, 6, 8]]
 def test_shares_that_say_nothing_are_refused(shares, rule):
     with pytest.raises(OptionError, match=rule):
         part_sizes(shares, 10)
-
-
-# --- over files ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """What `H5Dataset.statistics` finds is what NumPy finds of the whole, and is never that of a file as it was."""
 
-from __future__ import annotations
-
 import math
 import os
 import warnings
@@ -13,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from making import corrupt_chunk
 
 from h5stream import Field, H5Dataset, Lengths, Objects, Ragged, Values
 from h5stream.engine.moments import MOST_VALUES, Moments
@@ -284,11 +283,7 @@ def test_normalising_what_never_varies_divides_by_one(path):
 
 def test_a_corrupt_chunk_is_an_error_and_nothing_is_kept(path):
     dataset = H5Dataset(path, "table")
-    with h5py.File(path) as f:
-        offset = f["table"].id.get_chunk_info(3).byte_offset
-    with open(path, "r+b") as f:
-        f.seek(offset)
-        f.write(b"\xff" * 20)
+    corrupt_chunk(path, 3, "table")
     settle(path)
     with pytest.raises(CorruptChunkError):
         dataset.statistics()

@@ -1,12 +1,11 @@
 """Each value that `DataLoader` takes is taken: a swap must not fail on an argument."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import pytest
 import torch
 from inner import default_budget
+from making import make_file, write_datasets
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from h5stream import H5StreamLoader
@@ -42,8 +41,7 @@ ARGUMENTS = [
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     path = tmp_path_factory.mktemp("swap") / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["x"] = np.arange(20)
+    write_datasets(path, x=np.arange(20))
     return path
 
 
@@ -78,8 +76,7 @@ def test_threads_that_do_not_fit_do_not_fail_a_swap(tmp_path, caplog, monkeypatc
 
 def test_a_batch_larger_than_the_default_budget_does_not_fail_a_swap(tmp_path, caplog, monkeypatch):
     default_budget(monkeypatch, 4 << 20)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=np.zeros((64, 1 << 18), "u1"), chunks=(1, 1 << 18))
+    make_file(tmp_path / "a.h5", "x", None, data=np.zeros((64, 1 << 18), "u1"), chunks=(1, 1 << 18))
     with H5StreamLoader(tmp_path / "a.h5", 32, shuffle=True) as loader:
         assert "memory_budget: " in caplog.text
         assert loader.window_size.needed_nbytes <= loader.memory_budget

@@ -81,11 +81,7 @@ def test_what_has_no_columns_is_refused(columns):
     [
         ({"group": ["b", "b"], "row": [0, 23]}, "x", "'row' is 23 at sample 1, where 23 are there and .* 1 of 2"),
         ({"group": ["b"], "row": [-1]}, "x", "'row' is -1 at sample 0"),
-        (
-            {"group": ["b"], "row": [20], "length": 4},
-            "x",
-            "begin at 0 to 19; .* pad='edge'",
-        ),
+        ({"group": ["b"], "row": [20], "length": 4}, "x", "begin at 0 to 19; .* pad='edge'"),
         ({"group": ["b"], "row": [2]}, Field("x", take=Take(at="t2")), "at= names a column .* which has 'row'"),
         ({"group": ["b"], "row": [2], "t2": [40]}, Field("x", take=Take(at="t2")), "'t2' is 40 at sample 0"),
         ({"row": [2]}, "b/x", None),

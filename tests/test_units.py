@@ -1,7 +1,5 @@
 """Bytes in and out: what people write is understood, what is printed can be typed back."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

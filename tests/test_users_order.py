@@ -1,7 +1,5 @@
 """A function as ``draw=``: orders as a user would write them, and what one that is wrong is told."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

@@ -5,7 +5,7 @@ import os
 import h5py
 import numpy as np
 import pytest
-from making import flip_byte
+from making import corrupt_chunk
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Ragged, errors
 from tools import fuzz_files
@@ -114,8 +114,7 @@ def test_a_damaged_chunk_of_places_is_named_where_no_value_can_be_had(tmp_path, 
         values = np.empty(60, object)
         values[:] = [np.arange(k % 7, dtype="u1") for k in range(60)]
         file.create_dataset("v", data=values, dtype=h5py.vlen_dtype("u1"), chunks=(20,), compression="gzip")
-        chunk = file["v"].id.get_chunk_info(1)
-    flip_byte(path, chunk.byte_offset + chunk.size // 2)
+    corrupt_chunk(path, 1, "v")
     with pytest.raises(errors.CorruptChunkError, match=r"'v': .*chunk \(20,\) at byte \d+: gzip") as found:
         H5Dataset(path, field)
     assert (found.value.file, found.value.field, found.value.chunk) == (str(path), "v", (20,))

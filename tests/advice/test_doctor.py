@@ -1,7 +1,5 @@
 """The doctor: every judgement on facts made by hand, every reading on this machine."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 from each import for_each
 from fake_nvml import FakeNvml
+from making import write_datasets
 from typer.testing import CliRunner
 
 from h5stream.advice import doctor
@@ -140,8 +139,7 @@ MOUNTS = """\
 @pytest.fixture
 def path(tmp_path):
     path = tmp_path / "data.h5"
-    with h5py.File(path, "w") as file:
-        file["x"] = np.arange(1000)
+    write_datasets(path, x=np.arange(1000))
     return path
 
 
@@ -216,8 +214,7 @@ def test_a_trial_reads_whole_pieces_up_to_its_limit(tmp_path):
 
 
 def test_where_nothing_is_read_past_the_page_cache_that_is_said(path, tmp_path, monkeypatch):
-    with h5py.File(tmp_path / "x", "w") as file:
-        file["x"] = np.zeros(4 << 20, "u1")
+    write_datasets(tmp_path / "x", x=np.zeros(4 << 20, "u1"))
     with monkeypatch.context() as patch:
         patch.setattr(doctor, "mount_of", lambda path, mounts=None: Mount(kind="tmpfs", point="/dev/shm"))
         assert "through the page cache" in doctor.examine_file(tmp_path / "x")[-1].found

@@ -316,10 +316,7 @@ KINDS = {
     },
     "side_by_side": {
         "equal names": (side_by_side, 'Field("videos/{}", lookup=names) | Field("responses/{}", lookup=names)'),
-        "pairs": (
-            lambda f: side_by_side(f, "lr", "hr"),
-            'Field("lr{}", lookup=names) | name.removeprefix("hr")',
-        ),
+        "pairs": (lambda f: side_by_side(f, "lr", "hr"), 'Field("lr{}", lookup=names) | name.removeprefix("hr")'),
         "pairs, numbered first": (
             lambda f: [alike(f"{{}}_{n}", lambda k: np.full((4 + k, 3), k), 12)(f) for n in ("x", "label")],
             'Field("{}_x", ragged="pad", lookup=names) | Field("{}_label" | name.removesuffix("_',

@@ -149,9 +149,6 @@ def tuned_with_rates(file, monkeypatch, host=100.0):
     return tune(file, fields="x", batch_size=BATCH, memory_budget=50_000_000, seconds=0.001)
 
 
-# --- what is recommended ------------------------------------------------------------------------------------
-
-
 def test_where_nothing_is_faster_that_is_the_answer_and_the_profile_keeps_what_there_is(file, monkeypatch):
     found = tuned_with_rates(file, monkeypatch)
     assert found.best == found.default
@@ -181,9 +178,6 @@ def test_what_is_faster_beyond_the_noise_is_recommended_with_its_gain(file, monk
     decided = re.search(r"in turns decide.* ran at (1\.\d\d) to (1\.\d\d) times the rate of", found.caveats[0])
     assert float(decided[1]) <= found.gain <= float(decided[2])
     assert found.profile.loader["window"] == found.best.window_rows
-
-
-# --- what is faster beyond the noise, by rates that a test wrote down --------------------------------
 
 
 RUNS = 5

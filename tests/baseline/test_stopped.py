@@ -1,7 +1,5 @@
 """The naive loader is stopped inside a batch, with its workers, and its rows count until then."""
 
-from __future__ import annotations
-
 import threading
 
 import h5py
@@ -9,6 +7,7 @@ import numpy as np
 import psutil
 import pytest
 from inner import rivals_are_forks
+from making import write_datasets
 
 from h5stream.baseline.measure import measure_naive
 from h5stream.baseline.rivals import Rival, RivalError
@@ -42,8 +41,7 @@ def test_it_is_stopped_inside_a_batch_and_no_process_is_left(tmp_path):
 def test_a_whole_epoch_of_several_files_is_counted_row_by_row(tmp_path, monkeypatch):
     rivals_are_forks(monkeypatch)
     for name in ("a.h5", "b.h5"):
-        with h5py.File(tmp_path / name, "w") as file:
-            file["x"] = np.zeros((100, 3), "f4")
+        write_datasets(tmp_path / name, x=np.zeros((100, 3), "f4"))
     paths = [str(tmp_path / "a.h5"), str(tmp_path / "b.h5")]
     found = measure_naive(paths, ["x"], batch_size=64, workers=0, seconds=60, row_nbytes=12)
     assert (found.rows, found.batches, found.nbytes, found.stopped) == (200, 4, 2400, False)
@@ -51,7 +49,6 @@ def test_a_whole_epoch_of_several_files_is_counted_row_by_row(tmp_path, monkeypa
 
 def test_what_it_cannot_read_is_told(tmp_path, monkeypatch):
     rivals_are_forks(monkeypatch)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.zeros((100, 3), "f4")
+    write_datasets(tmp_path / "a.h5", x=np.zeros((100, 3), "f4"))
     with pytest.raises(RivalError, match="the naive loader failed: KeyError"):
         measure_naive([str(tmp_path / "a.h5")], ["nothing"], batch_size=64, workers=0, seconds=60, row_nbytes=12)

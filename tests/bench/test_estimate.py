@@ -1,7 +1,5 @@
 """How long measuring takes is said before it begins."""
 
-from __future__ import annotations
-
 import pytest
 
 pytest.importorskip("bench.estimate", reason="bench/ belongs to a checkout, not to an installed package")

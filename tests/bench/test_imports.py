@@ -1,7 +1,5 @@
 """Every benchmark can be run: what it imports is there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import forking

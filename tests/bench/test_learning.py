@@ -1,7 +1,5 @@
 """The experiment on learning: its orders are what they are called, and seeds do not mix."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every peer that is here gives each row once with the source's bytes; what is measured is the same work."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

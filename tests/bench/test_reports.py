@@ -1,7 +1,5 @@
 """Tables, verdicts and pages from results files: what they say follows from the numbers."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tomllib
@@ -15,9 +13,7 @@ sys.path.insert(0, str(ROOT))
 pytest.importorskip("tools.bench_tables", reason="tools/ belongs to a checkout, not to an installed package")
 
 from tools import bench_pages, bench_plots, bench_report  # noqa: E402
-from tools import bench_statistics as statistics  # noqa: E402
 from tools import bench_tables as tables  # noqa: E402
-from tools import learning_tables as learning  # noqa: E402
 from tools.not_first import NOT_EXPLAINED, REASONS, Behind, behind, not_first_table, why  # noqa: E402
 
 
@@ -36,12 +32,6 @@ def peers_report(*results):
 
 
 FAILED = {"peer": "broken", "file": "gzip", "reads": "converted", "shuffle": "full", "error": "it fell"}
-
-
-def test_the_ranking_puts_the_fastest_first_and_failures_last():
-    report = peers_report(FAILED, peer("slow", 1), peer("h5stream", 10))
-    assert [one["peer"] for one in tables.ranking(report, "gzip")] == ["h5stream", "slow", "broken"]
-    assert "failed: it fell" in tables.peers_table(report, "gzip")
 
 
 def cell(axis, value, ours, naive, **more):
@@ -136,22 +126,6 @@ def learning_report(auto):
             case("auto", full + auto), case("none", full + 1, score=0.01),
         ],
     }  # fmt: skip
-
-
-def test_an_order_that_harms_is_found_and_one_that_does_not_is_not():
-    even = np.array([0.001, -0.001] * 5)
-    assert learning.harmed(learning_report(even), "auto") == []
-    assert learning.harmed(learning_report(even), "none") == [("d", "label", "small", "m")]
-    assert learning.harmed(learning_report(even + 0.05), "auto") == [("d", "label", "small", "m")]
-    assert "differs from a full shuffle in 1 of 1 cases" in learning.verdict(learning_report(even + 0.05))
-    assert "in 1 of them its window is smaller than the file" in learning.verdict(learning_report(even))
-
-
-def test_the_interval_of_ten_values_is_that_of_students_t():
-    values = [1.0, 2, 3, 4, 5, 6, 7, 8, 9, 10]
-    mean, margin = statistics.mean_and_margin(values)
-    assert mean == 5.5
-    assert margin == pytest.approx(2.262 * np.std(values, ddof=1) / np.sqrt(10), rel=1e-3)
 
 
 def test_every_figure_can_be_drawn(tmp_path):

@@ -1,7 +1,5 @@
 """Running a command as the shell does, in this process, and the files that commands are given."""
 
-from __future__ import annotations
-
 import functools
 import io
 import os

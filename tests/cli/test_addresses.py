@@ -1,7 +1,5 @@
 """Commands over addresses of objects in stores: what they print, and how they end."""
 
-from __future__ import annotations
-
 import json
 
 import h5py

@@ -1,7 +1,5 @@
 """What a user can get wrong ends in one line and a status that is not 0, in every command alike."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

@@ -156,12 +156,6 @@ def test_advice_is_not_none_where_nothing_can_be_streamed(tmp_path):
     assert 'Field("X", ragged="dense")' in text
 
 
-def test_a_file_without_datasets_says_so(tmp_path):
-    with h5py.File(tmp_path / "empty.h5", "w") as file:
-        file.create_group("nothing")
-    assert "no dataset here has rows" in inspect(str(tmp_path / "empty.h5"))
-
-
 def test_what_cannot_be_inspected_says_why(path, tmp_path):
     (tmp_path / "text.h5").write_text("no")
     for options, error, message in (

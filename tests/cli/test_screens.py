@@ -1,7 +1,5 @@
 """Every screen fits the terminal that it is printed to, and no number in it is cut."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import json
@@ -18,6 +16,7 @@ import pytest
 import typer
 from forking import Forked
 from inner import rivals_are_forks
+from making import write_datasets
 from rich.console import Console
 
 from h5stream._version import __version__
@@ -80,9 +79,7 @@ def screens(here, h5stream, monkeypatch):
 
 
 def test_statistics_of_thousands_are_not_rounded_to_powers_of_ten(screens):
-    with h5py.File("thousands.h5", "w") as file:
-        file["number"] = np.arange(20_000)
-        file["far"] = np.array([-54321.25, 1e7 + 0.5, 0.001234567])
+    write_datasets("thousands.h5", number=np.arange(20_000), far=np.array([-54321.25, 1e7 + 0.5, 0.001234567]))
     number = screens("statistics", "thousands.h5", "--fields", "number").out.splitlines()[-1]
     assert number.split() == ["number", "9999.5", "5773.5", "0", "19999", "0", "0"]
     far = screens("statistics", "thousands.h5", "--fields", "far").out.splitlines()[2]

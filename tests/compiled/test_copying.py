@@ -1,7 +1,5 @@
 """Copies past the cache are copies, wherever they begin and end."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st

@@ -17,8 +17,6 @@ that a test would notice: names of `wait`, `synchronize`, `done` and `hold`.
 Limits: what a feed does outside `copy_async` and `launch` on the tensors themselves happens at once.
 """
 
-from __future__ import annotations
-
 import random
 import threading
 import weakref

@@ -1,7 +1,5 @@
 """Fakes around a `Run`: they read nothing and record everything."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from dataclasses import dataclass, field
@@ -14,20 +12,10 @@ from h5stream.engine.plan import Placement
 from h5stream.engine.ragged import RaggedMemory
 from h5stream.engine.run import Run
 from h5stream.engine.slots import SlotFormat, SlotRing
-from h5stream.errors import SourceChangedError
 from h5stream.order.epoch import Window
 
 BATCH = 4
-
-
-class FileStub:
-    """A file of which a test says when it has changed."""
-
-    changed = False
-
-    def check_unchanged(self):
-        if self.changed:
-            raise SourceChangedError("it changed", file="stub")
+UNCHANGED = SimpleNamespace(check_unchanged=lambda: None)
 
 
 @dataclass
@@ -36,15 +24,13 @@ class Reader:
 
     hook: object = None
     carried: list = field(default_factory=list)
-    file: FileStub = field(default_factory=FileStub)
-    load_error: BaseException | None = None
     tasks_of_a_window: int = 1
 
     ragged_memory = RaggedMemory()
 
     @property
     def layout(self):
-        return SimpleNamespace(fields=(), row_nbytes=0, datasets=(), files=(self.file,), files_of=lambda rows: (0,))
+        return SimpleNamespace(fields=(), row_nbytes=0, datasets=(), files=(UNCHANGED,), files_of=lambda rows: (0,))
 
     def filling(self, order, first_batch):
         return None
@@ -53,8 +39,7 @@ class Reader:
         return placement
 
     def load(self):
-        if self.load_error is not None:
-            raise self.load_error
+        pass
 
     def plan(self, placement, task_nbytes):
         for cut in np.array_split(np.arange(len(placement)), min(self.tasks_of_a_window, len(placement))):
@@ -88,8 +73,8 @@ class Task:
 class Windows:
     """An order of windows of given lengths over rows 0, 1, 2 ..., in batches of `BATCH`."""
 
-    def __init__(self, *lengths, error_after=None):
-        self.lengths, self.error_after, self.given = lengths, error_after, 0
+    def __init__(self, *lengths):
+        self.lengths, self.given = lengths, 0
         self.rows = sum(lengths)
         self.batches = -(-self.rows // BATCH)
 
@@ -98,9 +83,7 @@ class Windows:
 
     def windows(self, first_batch=0):
         start = 0
-        for number, length in enumerate(self.lengths):
-            if number == self.error_after:
-                raise ArithmeticError("planning")
+        for length in self.lengths:
             rows = np.arange(start, start + length)
             rows = rows[rows >= first_batch * BATCH]
             start += length

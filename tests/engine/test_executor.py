@@ -1,39 +1,25 @@
-"""`Run`: admission, order and back-pressure, on fakes that record."""
-
-from __future__ import annotations
+"""`Run`: what no loader shows of it: back-pressure, errors and endings at certain moments, on fakes that record."""
 
 import threading
 
 import pytest
-from inner import watch_admissions
-from run_fakes import BATCH, Ring, Windows, numbers, starting
+from inner import around, change_of, give_up_at_once
+from run_fakes import Ring, Windows, failing_at, numbers, starting, until_error
 
-THREADS = pytest.mark.parametrize("threads", [0, 1, 3])
+from h5stream.engine.plan import Placement
+from h5stream.engine.run import Run
+from h5stream.engine.statistics import RunCounters
+from h5stream.errors import LoaderClosedError
+
+
+def threads_at_work():
+    return [thread for thread in threading.enumerate() if thread.name.startswith(("h5stream-reader", "h5stream-far"))]
 
 
 @pytest.fixture
 def start():
     with starting() as start:
         yield start
-
-
-# --- order --------------------------------------------------------------------------------------------------
-
-
-@THREADS
-@pytest.mark.parametrize("lengths", [(4, 4, 4), (1,), (10,), (3, 3, 3, 3), (2, 9, 1, 5), (1,) * 9, (30, 1)])
-def test_batches_come_in_order_whatever_the_windows(start, threads, lengths):
-    order = Windows(*lengths)
-    run = start(order, threads=threads)
-    assert numbers(run) == [(k, order.batch_size_of(k)) for k in range(order.batches)]
-    assert run.next_batch() is None
-    assert sum(len(task.rows) for task in run.test_reader.carried) == order.rows
-
-
-@THREADS
-def test_a_run_may_begin_with_any_batch(start, threads):
-    run = start(Windows(6, 6, 6), threads=threads, first_batch=2)
-    assert numbers(run) == [(2, 4), (3, 4), (4, 2)]
 
 
 def test_windows_may_finish_in_any_order(start):
@@ -47,19 +33,6 @@ def test_windows_may_finish_in_any_order(start):
 
     run = start(Windows(4, 4), hook=first_window_last, threads=2)
     assert numbers(run) == [(0, 4), (1, 4)]
-
-
-# --- back-pressure ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("max_open", [1, 2, 3, 5])
-@pytest.mark.parametrize("length", [4, 6, 8])
-def test_no_more_batches_are_open_than_allowed_unless_a_window_needs_them(start, monkeypatch, max_open, length):
-    widest = -(-length // BATCH) + 1
-    most = watch_admissions(monkeypatch)
-    run = start(Windows(*(length,) * 12), max_open=max_open)
-    assert len(numbers(run)) == run.order.batches
-    assert max(most) <= max(max_open, widest)
 
 
 def test_a_consumer_that_does_not_come_holds_the_reading_up(start):
@@ -84,9 +57,104 @@ def test_the_allowance_may_grow_while_it_runs(start):
     assert ring.taken == 3
 
 
-def test_what_is_left_to_hand_over_is_told_once_all_is_read(start):
-    run = start(Windows(4, 4, 4), threads=0, max_open=8)
-    assert run.left_to_hand_over() is None
-    assert run.next_batch().number == 0
-    numbers(run)
-    assert run.left_to_hand_over() == 0
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_of_several_errors_the_earliest_batch_has_its_own(start, threads):
+    run = start(Windows(*(4,) * 6), hook=failing_at(9, 17), threads=threads, max_open=8)
+    assert until_error(run, ZeroDivisionError)[0] == [0, 1]
+
+
+def test_inside_a_window_the_batches_before_the_error_come(start):
+    run = start(Windows(24), hook=failing_at(13), reader_options={"tasks_of_a_window": 6})
+    assert until_error(run, ZeroDivisionError)[0] == [0, 1, 2]
+
+
+def test_an_error_comes_again_when_asked_again(start):
+    run = start(Windows(4), hook=failing_at(0))
+    for _ in range(2):
+        assert until_error(run, ZeroDivisionError)[0] == []
+
+
+def test_a_window_is_not_handed_over_before_its_errors_are_known(start, monkeypatch):
+    # One thread has failed and is about to say so while the other finishes the window.
+    failing, handed_over = threading.Event(), threading.Event()
+    first_batch = Placement.first_batch
+
+    def slow_to_say(placement):
+        if placement.rows[0] == 0:
+            failing.set()
+            handed_over.wait(0.2)  # as long as the others may need; it must not come to pass
+        return first_batch.fget(placement)
+
+    def hook(task):
+        if task.rows[0] == 0:
+            raise ZeroDivisionError
+        assert failing.wait(30)
+
+    monkeypatch.setattr(Placement, "first_batch", property(slow_to_say))
+    around(monkeypatch, RunCounters, "gave", before=lambda *_: handed_over.set())
+    run = start(Windows(8), hook=hook, reader_options={"tasks_of_a_window": 2})
+    assert until_error(run, ZeroDivisionError)[0] == []
+
+
+def test_no_memory_for_a_window_wakes_a_consumer_that_waits_already(start, monkeypatch):
+    entered = []
+
+    def fail_once_the_consumer_waits(run, window):
+        before = len(entered)
+        while len(entered) == before:  # the lock is the worker's: once this is over, nothing wakes the consumer
+            change_of(run).notify_all()
+            change_of(run).wait(0.01)
+        raise MemoryError("no slot")
+
+    around(monkeypatch, Run, "_wait", before=lambda run, *_: entered.append(run))
+    monkeypatch.setattr(Run, "_admit", fail_once_the_consumer_waits)
+    run, got = start(Windows(4), threads=1), []
+
+    def consume():
+        try:
+            run.next_batch()
+        except (MemoryError, LoaderClosedError) as error:
+            got.append(type(error))
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    consumer.join(10)
+    run.stop()
+    consumer.join()
+    assert got == [MemoryError]
+
+
+@pytest.mark.parametrize("name", ["Run._may_admit", "OpenBatches.complete", "Run._plan_next"])
+def test_a_reader_that_breaks_anywhere_is_an_error_and_not_a_hang(start, monkeypatch, name):
+    def broken(*given):
+        raise ZeroDivisionError("a defect of ours")
+
+    monkeypatch.setattr(f"h5stream.engine.run.{name}", broken)
+    with pytest.raises(ZeroDivisionError):
+        start(Windows(4, 4), threads=2).next_batch(20)
+
+
+def test_stopping_returns_the_slots_that_nobody_got(start):
+    ring = Ring()
+    run = start(Windows(*(4,) * 50), ring=ring, max_open=6)
+    run.next_batch(30)
+    run.stop()
+    assert ring.returned == ring.taken - 1
+
+
+def test_a_slot_that_is_still_written_to_is_not_returned(start, monkeypatch):
+    give_up_at_once(monkeypatch)
+    ring, inside, leave = Ring(), threading.Event(), threading.Event()
+
+    def hang(task):
+        inside.set()
+        assert leave.wait(30)
+
+    run = start(Windows(4, 4), hook=hang, threads=1, ring=ring)
+    assert inside.wait(30)
+    run.stop()
+    assert ring.returned == 0
+    leave.set()
+    for thread in threads_at_work():
+        thread.join(30)
+    assert threads_at_work() == []

@@ -3,58 +3,11 @@
 import gc
 import threading
 
-import numpy as np
-import pytest
-import torch
-
-from h5stream.engine.slots import FIELD_ALIGNMENT, SlotFormat, SlotRing, address_of
-from h5stream.storage.layout import FieldLayout
+from h5stream.engine.slots import SlotRing, address_of
 
 
 def ring_of(slot_nbytes=8192):
     return SlotRing(slot_nbytes)
-
-
-def field(dtype, row_shape=()):
-    return FieldLayout(name="x", kind="array", dtype=np.dtype(dtype), row_shape=row_shape)
-
-
-def test_a_slot_comes_back_when_its_last_tensor_is_dropped():
-    ring = ring_of()
-    slot = ring.take()
-    free = ring.free_slots
-    packed = ring.lease(slot)
-    first, second = packed[:4096].view(torch.float32), packed[4096:].view(torch.int64)
-    del packed
-    assert ring.free_slots == free
-    del first
-    assert ring.free_slots == free
-    del second
-    assert ring.free_slots == free + 1
-
-
-def test_whoever_keeps_one_tensor_keeps_the_whole_slot_as_it_was():
-    ring = ring_of()
-    tensors = ring.lease(ring.take()).view(torch.int64).chunk(2)
-    kept = tensors[0]
-    kept.fill_(7)
-    del tensors
-    others = [ring.take() for _ in range(3 * ring.free_slots + 3)]
-    for other in others:
-        other.memory[:] = 0xFF
-    assert (kept == 7).all()
-
-
-def test_without_anybody_keeping_them_slots_are_used_again():
-    ring = ring_of()
-    addresses = set()
-    for _ in range(1000):
-        tensor = ring.lease(ring.take())
-        addresses.add(tensor.data_ptr())
-        del tensor
-    held = ring.held_nbytes
-    assert len(addresses) <= held // ring.slot_nbytes
-    assert held == ring.slot_nbytes * 64
 
 
 def test_tensors_may_be_dropped_in_other_threads():
@@ -113,24 +66,6 @@ def test_trimming_lets_go_of_free_slots_and_leased_ones_stay_whole():
     assert (ring.free_slots, ring.held_nbytes) == (0, 0)
     ring.take().memory[:] = 0
     assert (kept == 9).all()
-
-
-def test_the_ring_may_go_before_its_tensors():
-    ring = ring_of()
-    kept = ring.lease(ring.take())
-    kept.fill_(3)
-    del ring
-    gc.collect()
-    assert (kept == 3).all()
-
-
-@pytest.mark.parametrize("rows", [1, 7, 8192])
-def test_fields_are_packed_at_aligned_offsets_without_overlap(rows):
-    fields = [field("f4", (3,)), field("bool"), field("S5"), field("c16", (2, 2)), field("i8")]
-    packed = SlotFormat.for_rows(fields, rows)
-    ends = [offset + f.row_nbytes * rows for offset, f in zip(packed.offsets, fields, strict=True)]
-    assert all(offset % FIELD_ALIGNMENT == 0 for offset in packed.offsets)
-    assert all(end <= start for end, start in zip(ends, [*packed.offsets[1:], packed.nbytes], strict=True))
 
 
 def test_what_a_user_kept_and_dropped_is_not_kept_for_ever():

@@ -6,6 +6,7 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
+from amounts import crossed
 from inner import around, around_reads, run_of, stream_all
 from recording import record_reads
 from sample_files import one_epoch_at_a_time
@@ -51,9 +52,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("threads", [0, 2])
-@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize(("kind", "threads", "keep"), crossed(tuple(KINDS), (0, 2), (False, True)))
 def test_what_is_counted_is_what_the_files_were_asked_for(tmp_path, reads, monkeypatch, kind, threads, keep):
     if not keep:
         stream_all(monkeypatch)

@@ -1,7 +1,5 @@
 """The small programs in `examples/` do what their first lines say."""
 
-from __future__ import annotations
-
 import difflib
 import importlib.util
 import re

@@ -1,7 +1,5 @@
 """`examples/train.py`: it learns, every switch works, and a killed run ends where an uninterrupted one does."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import logging

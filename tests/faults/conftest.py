@@ -1,7 +1,5 @@
 """The program that reads files which may harm is started once for all who ask it."""
 
-from __future__ import annotations
-
 import pytest
 from guarded import SECONDS, MutantReader
 

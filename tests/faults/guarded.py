@@ -1,7 +1,5 @@
 """Asks ``mutant_reader.py`` about files that may harm, and counts the outcomes."""
 
-from __future__ import annotations
-
 import collections
 import json
 import os

@@ -7,8 +7,6 @@ for again. A child has a limit on its memory and on its time, and says over a pi
 libhdf5 or of a codec in it is told apart from one of ours.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import faulthandler

@@ -3,8 +3,6 @@
 What a failure prints can be pasted: ``Mutant(seed='zstd', changes=(Flip(offset=2054, bit=3),))``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Small files to mutate: every filter, every kind of chunk index, every layout; and where their structures lie."""
 
-from __future__ import annotations
-
 import functools
 import re
 import struct

@@ -4,8 +4,6 @@ Its arguments are a file, the state, how many reader threads, and whether SIGTER
 ``ready`` once it is in the state, and ``gone <threads>`` once an exception came through and the loader is left.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Files from a stranger: what they claim costs nothing, and what they hold is never executed or shown raw."""
 
-from __future__ import annotations
-
 import ast
 import bz2
 import os
@@ -15,7 +13,7 @@ import numpy as np
 import pytest
 from amounts import crossed
 from forking import guards_are_forks
-from making import low_level
+from making import low_level, write_datasets
 from mutant_reader import EQUAL, ERROR
 from typer.testing import CliRunner
 
@@ -172,8 +170,7 @@ def test_an_index_that_names_a_chunk_twice_is_refused(tmp_path):
 
 def test_a_member_without_a_name_is_a_clear_error(tmp_path):
     path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["x"] = np.zeros(4, dtype=[("first", "f4"), ("qqqq", "i4")])
+    write_datasets(path, x=np.zeros(4, dtype=[("first", "f4"), ("qqqq", "i4")]))
     data = path.read_bytes()
     assert data.count(b"qqqq") == 1
     path.write_bytes(data.replace(b"qqqq", bytes(4)))

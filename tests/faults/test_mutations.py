@@ -5,8 +5,6 @@ limit on memory and time, see ``mutant_reader.py``. The default run always draws
 thousands, others each time (``--hypothesis-seed=0`` repeats them). ``-s`` shows how many went which way.
 """
 
-from __future__ import annotations
-
 import collections
 import functools
 import sys
@@ -113,25 +111,9 @@ def test_a_file_cut_off_at_any_structure_is_refused(check, seed_of, name):
         assert check(seed_of(name), "chunks", mutant) == ERROR, mutant
 
 
-# --- the harness ----------------------------------------------------------------------------------------------
-
-
 def test_the_harness_tells_an_undamaged_file_from_a_hang_a_crash_and_an_exit(reader, seed_of):
     """A check that cannot fail is a defect: what it must notice is shown to it."""
     seed, reader.counts = seed_of("no filter"), collections.Counter()
     assert reader.outcome_of(Mutant("no filter", (Put(0, b"\x89"),)), seed)[0] == EQUAL
     for how, outcome in {"crash": CRASH, "exit": CRASH, "hang": HANG, "wrong": WRONG}.items():
         assert reader.outcome(seed.path, how)[0] == outcome
-
-
-def test_a_failure_is_shrunk_to_the_least_mutant_and_printed(seed_of):
-    """Of whatever was drawn, one bit is left."""
-    seed = seed_of("gzip")
-    start = seed.field_chunks[0][0]
-
-    def holds(mutant):
-        assert mutant.of(seed.data)[start : start + 48] == seed.data[start : start + 48]
-
-    with pytest.raises(AssertionError) as caught:
-        fuzz(holds, in_chunks(seed), 200, fixed=True)
-    assert f"mutant=Mutant(seed='gzip', changes=(Flip(offset={start}, bit=0),))" in "\n".join(caught.value.__notes__)

@@ -1,7 +1,5 @@
 """Each test that ``docs/reliability.md`` names is there: a table of promises must not outlive them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -4,8 +4,6 @@ More of this kind stands in ``test_loader_threads.py``, ``test_loader_processes.
 ``docs/reliability.md`` names each.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import os
@@ -32,12 +30,6 @@ from h5stream.errors import LoaderClosedError, SourceError
 from h5stream.storage.filters import DecodeScratch
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture
-def sample(tmp_path, monkeypatch):
-    stream_all(monkeypatch)
-    return write_sample(tmp_path)
 
 
 def rows_of(loader):

@@ -1,7 +1,5 @@
 """The soak program: each of its rounds does what its name says, and growth of any kind fails it."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import logging

@@ -1,7 +1,5 @@
 """The file under the loader fails, is slow, or changes while it is read."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -12,16 +10,10 @@ import numpy as np
 import pytest
 import torch
 from inner import read_in_python, stream_all
-from sample_files import reader_threads, write_sample
+from sample_files import reader_threads
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.errors import SourceChangedError, SourceError
-
-
-@pytest.fixture
-def sample(tmp_path, monkeypatch):
-    stream_all(monkeypatch)
-    return write_sample(tmp_path)
 
 
 class FailingReads:
@@ -75,9 +67,6 @@ def test_a_read_that_fails_twice_is_an_error_that_names_it(sample, monkeypatch, 
     assert reader_threads() == []
 
 
-# --- through h5py ---------------------------------------------------------------------------------------------
-
-
 class BrokenHandles:
     """Breaks, under libhdf5, so many of the files that h5py opens; reads then fail with what the system says."""
 
@@ -129,9 +118,6 @@ def test_a_read_of_h5py_that_fails_again_is_no_corrupt_chunk_that_may_be_skipped
     with pytest.raises(SourceError, match=r"dataset 'x'.*Is a directory; then.*opened afresh: Is a directory") as e:
         list(loader)
     assert e.value.file == sample_for_h5py
-
-
-# --- in general -----------------------------------------------------------------------------------------------
 
 
 def test_a_file_that_was_replaced_is_not_read_after_an_error(sample, monkeypatch, tmp_path):

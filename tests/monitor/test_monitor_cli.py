@@ -1,7 +1,5 @@
 """`h5stream monitor`, as it is typed."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

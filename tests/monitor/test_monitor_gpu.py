@@ -1,7 +1,5 @@
 """On a real GPU the values agree with nvidia-smi."""
 
-from __future__ import annotations
-
 import csv
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Machine and process readings, against numbers made by hand and against this machine."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,10 +1,7 @@
 """The samples themselves: documented, frozen, complete in every export; and their text forms."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
-import pickle
 import re
 import sys
 from types import SimpleNamespace
@@ -13,17 +10,7 @@ import pytest
 from each import for_each
 
 from h5stream.errors import MissingExtraError, OptionError
-from h5stream.monitor import (
-    GpuSample,
-    GpuSummary,
-    HostSample,
-    ProcessSample,
-    Spread,
-    SystemSample,
-    SystemSummary,
-    format_line,
-    summarize,
-)
+from h5stream.monitor import GpuSample, HostSample, ProcessSample, Spread, SystemSample, format_line, summarize
 from h5stream.monitor.export import (
     CsvLog,
     JsonlLog,
@@ -36,15 +23,7 @@ from h5stream.monitor.export import (
 )
 from h5stream.monitor.sample import FIGURES
 
-CLASSES = [GpuSample, HostSample, ProcessSample, SystemSample, GpuSummary, SystemSummary, Spread]
 NOT_FIGURES = {"time_s", "elapsed_s", "interval_s", "cost_cpu_s", "cost_wall_s", "pid", "cpus_allowed"}
-
-
-@for_each(CLASSES)
-def test_values_are_frozen_slotted_and_keyword_only(kind):
-    assert kind.__dataclass_params__.frozen
-    assert "__slots__" in vars(kind)
-    assert all(field.kw_only for field in dataclasses.fields(kind))
 
 
 def test_every_number_of_a_sample_is_a_figure():
@@ -82,11 +61,6 @@ RATIOS = [
 @for_each(RATIOS)
 def test_ratios_are_from_0_to_1_and_what_does_not_exist_is_none(found, wanted):
     assert found == wanted
-
-
-def test_samples_travel_between_processes():
-    sample = SystemSample(time_s=0, gpus=(GpuSample(uuid="GPU-1", name="A"),))
-    assert pickle.loads(pickle.dumps(sample)) == sample
 
 
 GIB = 2**30

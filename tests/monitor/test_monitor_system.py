@@ -1,7 +1,5 @@
 """The background thread: what it delivers, and that nothing can make it hang or linger."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import math
@@ -196,12 +194,6 @@ class TestADriverThatHangs:
 
     def test_hangs_no_sample_without_background_thread(self, hung, impatient):
         assert "no answer within" in SystemMonitor(nvml=hung).sample().gpu_reason
-
-
-def test_data_wait_is_asked_for_with_every_sample():
-    with SystemMonitor(nvml=no_driver(), data_wait=lambda: 0.25) as monitor:
-        assert monitor.sample().data_wait_ratio == 0.25
-    assert monitor.summary().data_wait_ratio.mean == 0.25
 
 
 def test_an_error_in_data_wait_ends_the_sampling_and_is_told(caplog):

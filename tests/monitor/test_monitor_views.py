@@ -1,7 +1,5 @@
 """The plot and the screen: looked at by a program, so that what is unknown stays visible as unknown."""
 
-from __future__ import annotations
-
 import math
 
 import matplotlib.figure

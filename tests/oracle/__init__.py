@@ -1,7 +1,5 @@
 """What h5py reads, in the shape in which h5stream gives it; and whether the two are the same, byte for byte."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import torch

@@ -1,7 +1,5 @@
 """What stands beside a failing case in its script: the samples as h5py has them."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

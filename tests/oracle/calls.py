@@ -1,7 +1,5 @@
 """What is passed to h5stream as plain data: a call is a dict, which becomes the object, or the text of a script."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Whether what h5stream gives is what the model says: by sample, by batch, and where no number tells which it is."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

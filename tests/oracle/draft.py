@@ -1,7 +1,5 @@
 """A case that is being drawn: its files, the parts of them that fields are looked up in, and its fields."""
 
-from __future__ import annotations
-
 import collections
 import random
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The fields of rows, drawn: each function adds the datasets that its field needs, and the field."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

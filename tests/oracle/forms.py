@@ -1,7 +1,5 @@
 """The ways in which samples are asked for; each compares what it is given with the model, sample by sample."""
 
-from __future__ import annotations
-
 import collections
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The kinds of samples, drawn: each function makes the places of its samples, says what these are, and adds fields."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """What each sample must be, read with h5py and cut with NumPy: nothing here plans, shares or skips any reading."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Run one case: write its files, read them in its forms, and say of each whether it was right, refused or wrong."""
 
-from __future__ import annotations
-
 import random
 import tempfile
 import traceback

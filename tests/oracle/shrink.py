@@ -1,7 +1,5 @@
 """Make a failing case smaller, and print it as a script that needs nothing of this folder."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Callable, Iterator

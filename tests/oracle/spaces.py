@@ -1,7 +1,5 @@
 """Which samples there are, worked out by walking through the files with h5py: the first half of the model."""
 
-from __future__ import annotations
-
 import fnmatch
 import itertools
 from dataclasses import dataclass, field

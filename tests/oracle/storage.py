@@ -1,7 +1,5 @@
 """How a dataset lies in a file, drawn: layout, chunks, filters, types, fill values, and what was never written."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

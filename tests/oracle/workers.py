@@ -1,7 +1,5 @@
 """Cases run in a process of their own, which may crash, and is ended where it takes too long."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import resource

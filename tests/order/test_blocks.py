@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h5stream.errors import OptionError
-from h5stream.order.blocks import listed_blocks, make_blocks, select_rows
+from h5stream.order.blocks import listed_blocks, make_blocks
 
 FILES = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 50)), min_size=1, max_size=5).filter(
     lambda files: sum(rows for rows, _ in files) > 0
@@ -40,39 +40,3 @@ def test_rows_beyond_32_bits_may_stand_anywhere_in_a_list():
 def test_too_many_blocks_are_refused_before_they_are_made():
     with pytest.raises(OptionError, match="make 1,000,000,000 blocks"):
         make_blocks((0, 10**9), (1,))
-
-
-@pytest.mark.parametrize(
-    ("selection", "expected"),
-    [
-        ([3, 1], [1, 3]),
-        (np.array([-1, 0], dtype="i2"), [0, 4]),
-        ([True, False, False, True, True], [0, 3, 4]),
-        (range(2), [0, 1]),
-        (np.uint8([4]), [4]),
-    ],
-)
-def test_a_selection_becomes_ascending_rows(selection, expected):
-    assert select_rows(selection, 5).tolist() == expected
-
-
-def test_no_selection_is_all_rows():
-    assert select_rows(None, 5) is None
-
-
-@pytest.mark.parametrize(
-    ("selection", "why"),
-    [
-        ([], "names no rows"),
-        ([False] * 5, "names no rows"),
-        ([True] * 4, r"one value a row: 5 rows, shape \(4,\)"),
-        ([5], "the selection names row 5, but there are 5 rows, 0 to 4"),
-        ([-6], "names row -6"),
-        ([1, -4], "row 1 more than once"),
-        ([0.5], "not float64"),
-        (["a"], "not <U1"),
-    ],
-)
-def test_a_selection_that_cannot_be_is_refused(selection, why):
-    with pytest.raises(OptionError, match=why):
-        select_rows(selection, 5)

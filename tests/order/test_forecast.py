@@ -44,14 +44,3 @@ def test_the_forecast_is_what_measuring_gives_on_average(rows, block, batch, win
         a = np.mean([q[name] for q in done])
         b = np.mean([getattr(q, name) for q in expected])
         assert a == pytest.approx(b, rel=tolerance), name
-
-
-def test_a_larger_window_mixes_better_and_file_order_hardly():
-    def of(window, shuffle=True):
-        settings = OrderSettings(batch_size=100, window_rows=window, first_window_rows=window, shuffle=shuffle)
-        return forecast(EpochOrder(make_blocks((0, 8000), (50,)), settings))
-
-    found = [of(window) for window in (100, 400, 2000, 8000)]
-    assert all(np.diff([q.blocks_per_batch for q in found]) > 0)
-    assert all(np.diff([q.score for q in found]) > 0)
-    assert of(100, shuffle=False).score < 0.02

@@ -22,11 +22,7 @@ def test_a_permutation_has_each_number_once_and_depends_on_its_key_alone(count, 
 
 
 @pytest.mark.parametrize(
-    ("key", "expected"),
-    [
-        ((0,), [0, 8, 7, 5, 4, 3, 2, 1, 6, 9]),
-        ((1, 2, 3), [1, 4, 3, 6, 8, 7, 9, 5, 2, 0]),
-    ],
+    ("key", "expected"), [((0,), [0, 8, 7, 5, 4, 3, 2, 1, 6, 9]), ((1, 2, 3), [1, 4, 3, 6, 8, 7, 9, 5, 2, 0])]
 )
 def test_permutations_are_those_of_every_release_before(key, expected):
     assert permutation(10, *key).tolist() == expected

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from listing import batches_of, taken_in_turn
 
 from h5stream.order.blocks import make_blocks
 from h5stream.order.epoch import EpochOrder
@@ -38,9 +37,6 @@ def check_chi_square(seen, expected):
 def counts_of(draws, places, seed=0):
     """Give how often each place came in each of 200 epochs."""
     return np.stack([np.bincount(draws.places(seed, epoch), minlength=places) for epoch in range(EPOCHS)])
-
-
-# --- distributions ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("power", [0, 1, 8, 60])
@@ -119,58 +115,6 @@ def test_which_blocks_of_a_source_an_epoch_takes_is_chance():
     seen = sum(np.bincount(source_draws(blocks, [20]).places(seed, 0), minlength=100) for seed in range(1000))
     assert (seen.reshape(10, 10) == seen[::10, None]).all()  # whole blocks
     check_chi_square(seen[::10] / 0.8, np.full(10, 200) / 0.8)  # of 10 two are chosen, never the same one
-
-
-# --- blocks and windows -------------------------------------------------------------------------------------
-
-
-@st.composite
-def drawn_epochs(draw):
-    """Draw blocks, how often each of their places comes, and settings."""
-    sizes = draw(st.lists(st.integers(1, 9), min_size=1, max_size=12))
-    edges, total = np.array([0, *itertools.accumulate(sizes)]), sum(sizes)
-    times = np.array(draw(st.lists(st.integers(0, 7), min_size=total, max_size=total)))
-    times[draw(st.integers(0, total - 1))] += 8
-    blocks = replace(make_blocks((0, total), (1,)), edges=edges)
-    if draw(st.booleans()):
-        blocks = replace(blocks, rows=np.sort(np.random.default_rng(0).permutation(1000)[:total]))
-    if draw(st.booleans()):
-        blocks = replace(blocks, strata=np.arange(len(sizes)) % 3)
-    settings = {"batch_size": draw(st.integers(1, 6)), "window_rows": draw(st.integers(1, 60)), "first_window_rows": 9}
-    settings |= {"shuffle": draw(st.booleans()), "seed": draw(st.integers(0, 3)), "epoch": draw(st.integers(0, 3))}
-    settings |= {"drop_last": False}
-    return blocks, times, settings
-
-
-def epoch_blocks(blocks, times, settings):
-    places = np.repeat(np.arange(len(times)), times)
-    return drawn_blocks(blocks, places, shuffle=settings["shuffle"], window_rows=settings["first_window_rows"])
-
-
-@given(drawn_epochs())
-def test_each_sample_comes_as_often_as_it_was_drawn(given):
-    blocks, times, settings = given
-    drawn = epoch_blocks(blocks, times, settings)
-    order = EpochOrder(drawn, OrderSettings(**settings))
-    found = list(itertools.chain(*batches_of(order)))
-    rows = blocks.rows_at(np.repeat(np.arange(len(times)), times))
-    assert sorted(found) == sorted(rows.tolist())
-    if not settings["shuffle"]:
-        assert found == rows.tolist()
-    for window in order.windows():
-        assert (np.diff(window.rows) >= 0).all()  # a chunk is one stretch of a window's rows
-
-
-@given(drawn_epochs(), st.data())
-def test_ranks_share_what_was_drawn_and_others_go_on(given, data):
-    blocks, times, settings = given
-    chosen = OrderSettings(**settings | {"batch_size": max(2, settings["batch_size"])})
-    worlds = data.draw(st.lists(st.integers(1, 4), min_size=3, max_size=3))
-    drawn = epoch_blocks(blocks, times, settings)
-    batches, is_over = taken_in_turn(drawn, chosen, worlds, lambda *most: data.draw(st.integers(*most)))
-    found = itertools.chain(*batches)
-    if is_over:
-        assert sorted(found) == sorted(blocks.rows_at(np.repeat(np.arange(len(times)), times)).tolist())
 
 
 def test_copies_of_a_block_that_was_drawn_often_are_spread_over_the_epoch():

@@ -1,7 +1,5 @@
 """Folders in memory, sources, and real child processes that stop where a test wants them to."""
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """The oracle of repacking: two files compared through h5py's high-level interface, object by object."""
 
-from __future__ import annotations
-
 import h5py
 import hdf5plugin  # noqa: F401
 import numpy as np

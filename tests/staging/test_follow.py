@@ -1,7 +1,5 @@
 """With follow, a copy reads the same when the originals are gone; where that cannot be, it is refused."""
 
-from __future__ import annotations
-
 import shutil
 
 import h5py

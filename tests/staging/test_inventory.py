@@ -1,7 +1,5 @@
 """Listing, verifying and removing touch what the manifest names and nothing else."""
 
-from __future__ import annotations
-
 import json
 import os
 

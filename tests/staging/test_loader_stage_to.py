@@ -1,7 +1,5 @@
 """`H5StreamLoader(..., stage_to=DIR)`: reads from a leased copy, and gives the lease back."""
 
-from __future__ import annotations
-
 import gc
 import os
 

@@ -1,15 +1,11 @@
 """The small parts: space, residency, checksum, layout, each by itself."""
 
-from __future__ import annotations
-
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import xxhash
 
-from h5stream.filesystem import Mount, Space, measure, mount_of, refusal, resident_bytes
+from h5stream.filesystem import Mount
 from h5stream.staging import stage
 from h5stream.staging.run import Place, little_gain
 
@@ -27,44 +23,6 @@ def test_the_checksum_can_be_made_by_anybody_with_xxhash(write, ram):
     digests = [xxhash.xxh3_128_digest(content[at : at + size]) for at in range(0, len(content), size)]
     assert recorded["algorithm"] == "xxh3_128"
     assert recorded["digest"] == xxhash.xxh3_128_hexdigest(b"".join(digests))
-
-
-def space(**changes):
-    values = {"free_bytes": 1000 << 20, "memory_bytes": 500 << 20, "memory_margin_bytes": 100 << 20}
-    return Space(folder="/x", filesystem="tmpfs", free_margin_bytes=0, **{**values, **changes})
-
-
-def test_a_refusal_names_numbers_and_what_would_fit():
-    text = refusal(space(), [("big", 390 << 20), ("small", 20 << 20)], promised_bytes=50 << 20)
-    assert "410 MiB (429916160 bytes) do not fit into /x (tmpfs), which can take 350 MiB" in text
-    assert "available memory is 500 MiB less a margin of 100 MiB" in text
-    assert "50.0 MiB are promised" in text
-    assert "1 of 2 would fit: small" in text
-    assert refusal(space(), [("big", 390 << 20)]) == ""
-    assert "None of them fits" in refusal(space(), [("big", 500 << 20)])
-
-
-def test_the_type_of_a_file_system_is_found_and_a_tmpfs_is_measured_in_memory_too(ram, small_tmpfs):
-    assert mount_of(ram).kind == "tmpfs"
-    folder = small_tmpfs("8m")
-    found = measure(folder / "not" / "there", margin_bytes=0)
-    assert found.free_bytes == 8 << 20
-    assert found.memory_bytes is not None
-    assert measure(Path("/proc")).memory_bytes is None
-
-
-def test_resident_bytes_are_counted_page_by_page(ram):
-    path = ram / "a"
-    with path.open("wb") as file:
-        file.truncate(10 << 20)  # a hole: in no page of any cache
-        assert resident_bytes(path) == 0
-        os.pwrite(file.fileno(), b"x" * 5000, 1 << 20)
-    assert resident_bytes(path) == 8192
-    (ram / "b").write_bytes(b"x" * 5000)
-    assert resident_bytes(ram / "b") == 5000
-    (ram / "empty").write_bytes(b"")
-    assert resident_bytes(ram / "empty") == 0
-    assert resident_bytes(ram / "absent") is None
 
 
 @pytest.mark.parametrize(

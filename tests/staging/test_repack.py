@@ -1,7 +1,5 @@
 """`repack`: the new file holds what the old one holds, in other chunks, or it is not there."""
 
-from __future__ import annotations
-
 import functools
 import io
 import os
@@ -11,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 from inner import memory_available
+from making import corrupt_chunk, make_file, write_datasets
 
 from h5stream import H5StreamLoader, repack
 from h5stream.errors import (
@@ -77,8 +76,7 @@ def test_every_compression_is_read_by_h5py_and_by_the_loader(plain, folder, comp
 
 @pytest.mark.parametrize("compress", ["lz4", "zstd", "gzip"])
 def test_what_does_not_get_smaller_is_stored_as_it_is(tmp_path, folder, compress):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.random.default_rng(0).integers(0, 256, (4096, 64)).astype("u1")
+    write_datasets(tmp_path / "a.h5", x=np.random.default_rng(0).integers(0, 256, (4096, 64)).astype("u1"))
     _, target = rewritten(tmp_path / "a.h5", folder, compress=compress, chunk_nbytes=1 << 16)
     with h5py.File(target) as file:
         chunk = file["x"].id.get_chunk_info(0)
@@ -88,8 +86,7 @@ def test_what_does_not_get_smaller_is_stored_as_it_is(tmp_path, folder, compress
 
 
 def test_contiguous_data_has_no_chunks_and_says_that_it_cannot_grow(tmp_path, folder):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=numbers(5000), chunks=(7, 5), maxshape=(None, 24), compression="gzip")
+    make_file(tmp_path / "a.h5", "x", None, data=numbers(5000), chunks=(7, 5), maxshape=(None, 24), compression="gzip")
     result, target = rewritten(tmp_path / "a.h5", folder, contiguous=True)
     assert result.notices == ("x can no longer grow: it is stored without chunks",)
     with h5py.File(target) as file:
@@ -141,8 +138,7 @@ def test_a_shuffle_that_does_not_fit_memory_reads_the_source_several_times(plain
 
 
 def test_a_shuffle_needs_fields_of_one_length(tmp_path, folder):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["y"] = np.arange(10), np.arange(11)
+    write_datasets(tmp_path / "a.h5", x=np.arange(10), y=np.arange(11))
     with pytest.raises(FieldLengthError, match="of unlike length"):
         repack(tmp_path / "a.h5", folder / "b.h5", shuffle_rows=0)
     with pytest.raises(FieldLengthError, match=r"\[10, 11\] rows"):
@@ -269,11 +265,7 @@ def test_wrong_options_are_refused(plain, folder, monkeypatch, given, error, mes
 
 
 def test_a_corrupt_chunk_is_named_and_nothing_is_left(plain, folder):
-    with h5py.File(plain) as file:
-        offset = file["x"].id.get_chunk_info(3).byte_offset
-    with plain.open("r+b") as file:
-        file.seek(offset)
-        file.write(b"\xff" * 16)
+    corrupt_chunk(plain, 3)
     with pytest.raises(CorruptChunkError, match="'x'"):
         repack(plain, folder / "b.h5")
     assert list(folder.iterdir()) == []

@@ -1,7 +1,5 @@
 """`h5stream repack` on the command line."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """`repack` on real files, and on files that nobody thought of."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

@@ -1,7 +1,5 @@
 """A session is alive as long as its process: killed processes, forked children, other users, other containers."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import signal

@@ -1,7 +1,5 @@
 """Copies appear whole or not at all, once for each source, and under names that do not clash."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import itertools

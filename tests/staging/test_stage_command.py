@@ -1,7 +1,5 @@
 """The command does what the functions do, in lines that people and scripts can read."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

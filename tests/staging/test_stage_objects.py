@@ -1,7 +1,5 @@
 """`stage` over objects in stores: the copier of files, and what only stores can do to it."""
 
-from __future__ import annotations
-
 import datetime
 import random
 import threading

@@ -1,7 +1,5 @@
 """Several processes, and processes that die: real children, stopped in mid-copy where the test wants them."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -1,7 +1,5 @@
 """`stage --repack`: rewritten on the way, reused by recipe, and as hard to get wrong as a copy."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

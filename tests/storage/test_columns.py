@@ -76,14 +76,6 @@ def test_a_tuple_of_numbers_is_a_place_to_numpy_and_refused_with_both_readings(c
         Field("x", columns=columns)
 
 
-def test_a_tuple_with_an_ellipsis_is_read_as_numpy_reads_it(tmp_path):
-    data = numbers(50, 3, 4)
-    path = make_file(tmp_path / "a.h5", data=data)
-    assert np.array_equal(H5Dataset(path, Field("x", columns=(2, 1, ...)))[:], data[:, 2, 1])
-    assert np.array_equal(H5Dataset(path, Field("x", columns=(2, ...)))[:], data[:, 2])
-    assert np.array_equal(H5Dataset(path, Field("x", columns=[2, 1]))[:], data[:, [2, 1]])
-
-
 def test_columns_inside_a_member_are_refused_by_what_they_are(tmp_path):
     path = make_file(tmp_path / "a.h5", data=np.zeros(20, [("v", "f4", (3,)), ("n", "i4")]))
     with pytest.raises(OptionError, match="field 'x:v': columns= chooses among a dataset's axes, not inside a member"):

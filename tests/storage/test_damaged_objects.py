@@ -85,9 +85,6 @@ def test_a_listing_names_what_is_damaged_and_what_libhdf5_said(path):
     assert "it is there, but libhdf5 cannot open it" in " ".join(shown.output.split())
 
 
-# --- links that programs define for themselves -----------------------------------------------------------------
-
-
 @pytest.fixture
 def with_own_link(tmp_path):
     """A file with a link of class 100, which libhdf5 knows nothing of: an external one of another number."""

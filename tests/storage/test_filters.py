@@ -43,14 +43,6 @@ def test_filters_are_undone_in_whatever_order_they_were_applied(tmp_path, order)
     assert_like_h5py(path, access="decoded")
 
 
-@pytest.mark.parametrize("dtype", ["u1", "<i2", ">u4", "<f8", "<c8", ">c16", "S3", "S7"])
-def test_a_shuffle_of_any_width_is_undone(tmp_path, dtype):
-    values = numbers(50, 33, dtype="i4").astype(dtype)
-    assert_like_h5py(
-        make_file(tmp_path / "a.h5", data=values, chunks=(16, 20), shuffle=True, compression="gzip"), access="decoded"
-    )
-
-
 @pytest.mark.parametrize("width", [2, 8, 3])
 def test_a_shuffle_whose_width_is_not_the_elements_is_undone(tmp_path, width):
     # libhdf5 always writes the element's size, but it is a number in the file, and other writers set it as they like.
@@ -116,17 +108,6 @@ def checksum(body):
     return struct.pack("<I", (second or 65535) << 16 | (first or 65535)) if any(body) else struct.pack("<I", 0)
 
 
-def test_the_first_chunk_may_have_skipped_all_filters(tmp_path):
-    values = numbers(16, 4, dtype="<f4")
-
-    def then(dataset):
-        write(np.concatenate([values, values]))(dataset)
-        dataset.write_direct_chunk((0, 0), values.tobytes(), filter_mask=3)
-
-    path = low_level(tmp_path / "a.h5", (32, 4), chunks=(16, 4), prepare=apply(("shuffle", "deflate")), then=then)
-    assert_like_h5py(path, access="decoded")
-
-
 @pytest.mark.parametrize("order", [("fletcher32",), ("fletcher32", "deflate"), ("deflate", "fletcher32")], ids="+".join)
 @pytest.mark.parametrize("chunk", [0, 2])
 def test_a_wrong_checksum_is_an_error_that_names_file_dataset_chunk_and_byte(tmp_path, order, chunk):
@@ -179,14 +160,6 @@ def test_a_stream_that_is_shorter_than_its_chunk_is_corrupt_though_libhdf5_reads
     assert dataset[other : other + 32].numpy().tobytes() == numbers(64, 4)[other : other + 32].tobytes()
 
 
-def test_a_stream_that_decodes_to_more_than_its_chunk_never_writes_beyond_it():
-    stored = np.frombuffer(zlib.compress(b"\1" * 100_000), np.uint8)
-    with pytest.raises(DecodeError):
-        Pipeline(filters=(Filter(id=1, values=(4,)),)).decode(
-            stored, filter_mask=0, raw_nbytes=512, scratch=DecodeScratch()
-        )
-
-
 PLUGINS = {
     "bitshuffle-lz4": (hdf5plugin.Bitshuffle(), "f4"),
     "bitshuffle-zstd": (hdf5plugin.Bitshuffle(cname="zstd"), "i2"),
@@ -235,33 +208,6 @@ def test_szip_is_undone(tmp_path, mask, dtype):
         compression_opts=(mask, 16),
     )
     assert_like_h5py(path, access="decoded")
-
-
-def test_szip_refuses_a_length_that_its_chunk_cannot_have():
-    szip = Pipeline(filters=(Filter(id=4, values=(141, 16, 32, 64)),))
-    stored = np.frombuffer(struct.pack("<I", 2**31) + b"\0" * 20, np.uint8)
-    with pytest.raises(DecodeError, match="szip promises 2147483648"):
-        szip.decode(stored, filter_mask=0, raw_nbytes=512, scratch=DecodeScratch())
-
-
-@pytest.mark.parametrize("options", [{"scaleoffset": 0}, {"scaleoffset": 4, "shuffle": True}])
-def test_scaleoffset_goes_through_h5py(tmp_path, options):
-    path = make_file(tmp_path / "a.h5", data=numbers(50, 8, dtype="i4"), chunks=(16, 8), **options)
-    assert_like_h5py(path, access="h5py")
-
-
-def test_nbit_goes_through_h5py(tmp_path):
-    stored = h5py.h5t.STD_I32LE.copy()
-    stored.set_precision(17)
-    path = low_level(
-        tmp_path / "a.h5",
-        (50, 8),
-        stored=stored,
-        chunks=(16, 8),
-        prepare=lambda c: c.set_filter(h5py.h5z.FILTER_NBIT, h5py.h5z.FLAG_OPTIONAL),
-        then=write(numbers(50, 8, dtype="i4")),
-    )
-    assert_like_h5py(path, access="h5py")
 
 
 def add_unknown_filter(creation, number=400):
@@ -313,29 +259,18 @@ def test_a_plugins_memory_is_given_back(tmp_path):
     buffer.release()
 
 
-def test_pipelines_are_described_as_people_write_them(tmp_path):
-    options = {"shuffle": True, "compression": "gzip", "fletcher32": True}
-    path = make_file(tmp_path / "a.h5", data=numbers(32, 4), chunks=(16, 4), **options)
-    assert access_of(H5Dataset(path, "x")) == ("decoded", "shuffle + gzip-4 + fletcher32")
+REFUSED = {
+    **{f"shuffle {values}": (2, values, DecodeError) for values in ((), (0,), (4, 4))},
+    **{f"gzip {values}": (1, values, DecodeError) for values in ((), (10,), (4, 4))},
+    "szip beyond an int": (4, (0xFFFFFFFF, 8, 32, 64), NotAskedError),
+}
 
 
-@pytest.mark.parametrize("values", [(), (0,), (4, 4)])
-def test_a_shuffle_whose_parameters_libhdf5_refuses_is_refused(values):
-    pipeline = Pipeline(filters=(Filter(id=2, values=values),))
-    with pytest.raises(DecodeError, match="shuffle: its parameters are"):
-        pipeline.decode(np.zeros(64, np.uint8), filter_mask=0, raw_nbytes=64, scratch=DecodeScratch())
-
-
-@pytest.mark.parametrize("values", [(), (10,), (4, 4)])
-def test_a_deflate_whose_parameters_libhdf5_refuses_is_refused(values):
-    pipeline = Pipeline(filters=(Filter(id=1, values=values),))
-    with pytest.raises(DecodeError, match="gzip: its parameters are"):
-        pipeline.decode(
-            np.frombuffer(zlib.compress(bytes(64)), np.uint8), filter_mask=0, raw_nbytes=64, scratch=DecodeScratch()
+@pytest.mark.parametrize("what", REFUSED)
+def test_parameters_that_libhdf5_refuses_are_refused(what):
+    number, values, error = REFUSED[what]
+    stored = np.frombuffer(zlib.compress(bytes(64)), np.uint8)
+    with pytest.raises(error, match=f"{what.split()[0]}: its parameters are"):
+        Pipeline(filters=(Filter(id=number, values=values),)).decode(
+            stored, filter_mask=0, raw_nbytes=64, scratch=DecodeScratch()
         )
-
-
-def test_szip_parameters_that_no_int_holds_are_refused():
-    pipeline = Pipeline(filters=(Filter(id=4, values=(0xFFFFFFFF, 8, 32, 64)),))
-    with pytest.raises(NotAskedError, match="szip: its parameters are"):
-        pipeline.decode(np.zeros(64, np.uint8), filter_mask=0, raw_nbytes=64, scratch=DecodeScratch())

@@ -8,15 +8,7 @@ import pytest
 from amounts import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from making import (
-    chunk_starts,
-    index_type,
-    leave_partial_chunks_unfiltered,
-    low_level,
-    make_file,
-    numbers,
-    write,
-)
+from making import chunk_starts, index_type, leave_partial_chunks_unfiltered, low_level, make_file, numbers, write
 from oracle import assert_like_h5py
 
 from h5stream import H5Dataset
@@ -39,46 +31,23 @@ CASES = {
     "extensible array": {"shape": (20, 6), "chunks": (8, 4), "maxshape": (U, 6)},
     "btree v2": {"shape": (20, 6), "chunks": (8, 4), "maxshape": (U, U)},
     "btree v1": {"shape": (20, 6), "chunks": (8, 4), "libver": (h5py.h5f.LIBVER_EARLIEST, h5py.h5f.LIBVER_LATEST)},
+    # More than 1,024 chunks are kept in pages, or beyond the first blocks.
+    "fixed array, paged": {"shape": (3000, 2), "chunks": (2, 1)},
+    "extensible array, large": {"shape": (5000,), "chunks": (2,), "maxshape": (U,)},
 }
 
 
 @pytest.mark.parametrize("kind", CASES)
-def test_each_type_of_chunk_index_is_read(tmp_path, kind):
-    path = low_level(tmp_path / "a.h5", then=write(numbers(20, 6)), **CASES[kind])
-    assert index_type(path) == kind
-    assert_like_h5py(path, access="direct")
-
-
-@pytest.mark.parametrize("kind", [k for k in CASES if k != "implicit"])
-def test_each_type_of_chunk_index_is_read_with_filters(tmp_path, kind):
+@pytest.mark.parametrize("filters", [False, True])
+def test_each_type_of_chunk_index_is_read(tmp_path, kind, filters):
     def prepare(creation):
         creation.set_shuffle()
         creation.set_deflate(4)
 
-    path = low_level(tmp_path / "a.h5", then=write(numbers(20, 6)), prepare=prepare, **CASES[kind])
-    assert index_type(path) == kind
-    assert_like_h5py(path, access="decoded")
-
-
-@pytest.mark.parametrize("kind", CASES)
-def test_the_index_is_what_libhdf5_tells_of_each_chunk(tmp_path, kind):
-    path = low_level(tmp_path / "a.h5", then=write(numbers(20, 6)), **CASES[kind])
-    with h5py.File(path) as file:
-        dataset = file["x"]
-        index = build_index(dataset, file_size=10**9)
-        starts = chunk_starts(dataset.shape, dataset.chunks)
-        assert [index.coordinates(int(n)) for n in index.numbers] == starts
-        infos = [dataset.id.get_chunk_info_by_coord(start) for start in starts]
-    assert index.offset.tolist() == [info.byte_offset for info in infos]
-    assert index.nbytes.tolist() == [info.size for info in infos]
-    assert index.filter_mask.tolist() == [info.filter_mask for info in infos]
-
-
-def test_a_paged_fixed_array_is_read(tmp_path):
-    # More than 1,024 chunks: the array is then kept in pages.
-    path = low_level(tmp_path / "a.h5", (3000, 2), chunks=(2, 1), then=write(numbers(3000, 2)))
-    assert index_type(path) == "fixed array"
-    assert_like_h5py(path, access="direct")
+    options = CASES[kind] | ({"prepare": prepare} if filters and kind != "implicit" else {})
+    path = low_level(tmp_path / "a.h5", then=write(numbers(*options["shape"])), **options)
+    assert index_type(path) == kind.partition(",")[0]
+    assert_like_h5py(path, access="decoded" if filters and kind != "implicit" else "direct")
 
 
 def test_a_paged_fixed_array_with_pages_never_written_is_read(tmp_path):
@@ -86,11 +55,6 @@ def test_a_paged_fixed_array_with_pages_never_written_is_read(tmp_path):
     with h5py.File(path, "r+") as file:
         file["x"][4500:4520] = np.arange(20)
     assert index_type(path) == "fixed array"
-    assert_like_h5py(path, access="direct")
-
-
-def test_an_extensible_array_beyond_its_first_blocks_is_read(tmp_path):
-    path = low_level(tmp_path / "a.h5", (5000,), chunks=(2,), maxshape=(U,), then=write(numbers(5000)))
     assert_like_h5py(path, access="direct")
 
 
@@ -118,21 +82,6 @@ def test_files_with_short_addresses_and_lengths_are_read(tmp_path, sizes):
         then=write(numbers(20, 6)),
     )
     assert_like_h5py(path, access="direct")
-
-
-@pytest.mark.parametrize("chunks", [(7, 6, 5), (10, 4, 5), (10, 6, 2), (3, 4, 2), (1, 1, 1), (10, 6, 5)])
-@pytest.mark.parametrize("compression", [None, "gzip"])
-def test_edge_chunks_on_any_axis_are_cut_to_the_data(tmp_path, chunks, compression):
-    path = make_file(tmp_path / "a.h5", data=numbers(10, 6, 5), chunks=chunks, compression=compression)
-    assert_like_h5py(path)
-
-
-@pytest.mark.parametrize("compression", [None, "gzip"])
-def test_a_chunk_larger_than_the_data_is_read(tmp_path, compression):
-    path = make_file(
-        tmp_path / "a.h5", data=numbers(5, 3), chunks=(64, 8), maxshape=(None, None), compression=compression
-    )
-    assert_like_h5py(path)
 
 
 @pytest.mark.parametrize("shape", [(10, 5), (8, 6), (3, 5), (9, 2)])
@@ -187,10 +136,6 @@ def test_contiguous_data_is_read_in_blocks_of_rows(tmp_path):
     assert part.index.chunks == -(-3000 // part.chunk_rows)
 
 
-def test_contiguous_data_that_was_never_allocated_is_the_fill_value(tmp_path):
-    assert_like_h5py(make_file(tmp_path / "a.h5", shape=(3000, 100), dtype="f8", fillvalue=2.5), access="direct")
-
-
 @pytest.mark.parametrize("version", [h5py.h5f.LIBVER_EARLIEST, h5py.h5f.LIBVER_LATEST])
 @pytest.mark.parametrize("userblock", [0, 1024])
 @pytest.mark.parametrize("rows", [1, 20, 2700])
@@ -220,14 +165,6 @@ def test_compact_data_that_is_not_found_goes_through_h5py(tmp_path):
         assert compact_offset(file["x"], identity) is not None
         short = dataclasses.replace(identity, size=100)
         assert compact_offset(file["x"], short) is None
-
-
-def test_a_large_index_is_read_in_one_pass(tmp_path):
-    path = low_level(tmp_path / "a.h5", (60_000,), chunks=(1,), prepare=early, stored=h5py.h5t.STD_U8LE)
-    with h5py.File(path) as file:
-        index = build_index(file["x"], file_size=10**9)
-    assert index.numbers.tolist() == list(range(60_000))
-    assert np.unique(index.offset).size == 60_000
 
 
 @pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.slow)])

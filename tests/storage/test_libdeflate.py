@@ -1,16 +1,15 @@
 """libdeflate by its address: found behind imagecodecs, right, and dispensable."""
 
 import importlib
-import zlib
 
 import h5py
 import numpy as np
 import pytest
 from inner import around, no_decompressor
+from making import flip_byte
 
 from h5stream import H5StreamLoader
 from h5stream.compiled import _native as kernels
-from h5stream.engine.slots import address_of
 from h5stream.errors import CorruptChunkError
 from h5stream.storage import codecs
 
@@ -40,40 +39,6 @@ def small_chunks(request, tmp_path):
     return path, x
 
 
-def inflate(decompressor, streams, chunk_nbytes):
-    """Inflate streams that lie one behind the other; give how many came out, and the bytes."""
-    packed = np.frombuffer(b"".join(streams), np.uint8)
-    nbytes = np.array([len(stream) for stream in streams])
-    out = np.zeros(len(streams) * chunk_nbytes, np.uint8)
-    right = kernels.inflate_each(
-        decompressor.function,
-        decompressor.address,
-        address_of(packed),
-        np.cumsum(nbytes) - nbytes,
-        nbytes,
-        address_of(out),
-        chunk_nbytes,
-    )
-    return right, out.tobytes()
-
-
-def test_several_streams_are_inflated_one_behind_the_other(decompressor):
-    whole = [bytes([k]) * 1000 for k in range(5)]
-    assert inflate(decompressor, [zlib.compress(one) for one in whole], 1000) == (5, b"".join(whole))
-
-
-@pytest.mark.parametrize("nbytes", [0, 999, 1001])
-def test_it_stops_at_a_stream_of_another_length(decompressor, nbytes):
-    streams = [zlib.compress(bytes(n)) for n in (1000, nbytes, 1000)]
-    assert inflate(decompressor, streams, 1000)[0] == 1
-
-
-def test_it_stops_at_a_wrong_checksum(decompressor):
-    broken = bytearray(zlib.compress(bytes(1000)))
-    broken[-1] ^= 1
-    assert inflate(decompressor, [zlib.compress(bytes(1000)), bytes(broken)], 1000)[0] == 1
-
-
 def test_small_chunks_are_inflated_by_it_and_give_h5pys_bytes(decompressor, small_chunks, monkeypatch):
     path, x = small_chunks
     inflated = []
@@ -94,11 +59,7 @@ def test_a_corrupt_chunk_among_them_is_named(decompressor, small_chunks):
     path, x = small_chunks
     with h5py.File(path) as file:
         place = file["x"].id.get_chunk_info(700)
-    with open(path, "r+b") as file:
-        file.seek(place.byte_offset + place.size - 1)
-        byte = file.read(1)[0]
-        file.seek(-1, 1)
-        file.write(bytes([byte ^ 1]))
+    flip_byte(path, place.byte_offset + place.size - 1)
     batches = iter(H5StreamLoader(path, 500, fields="x", window=500))
     assert (next(batches).numpy() == x[:500]).all()
     with pytest.raises(CorruptChunkError) as caught:

@@ -7,8 +7,7 @@ import pytest
 
 from h5stream.advice import listing
 from h5stream.advice.cost import decode_rate
-from h5stream.advice.listing import describe_dataset, list_file, root_fields
-from h5stream.errors import NotHDF5Error, SourceNotFoundError
+from h5stream.advice.listing import list_file, root_fields
 from h5stream.storage.opening import open_layout
 
 
@@ -103,23 +102,9 @@ def test_root_fields_are_given_only_where_they_agree(tmp_path, every_kind):
     assert root_fields(str(tmp_path / "a.h5")) == ["x", "y"]
 
 
-def test_a_soft_link_is_described_under_its_own_name(every_kind):
-    with h5py.File(every_kind, "a") as file:
-        file["alias"] = h5py.SoftLink("/gzip")
-    assert describe_dataset(every_kind, "alias").chunks == 30
-
-
 def test_only_filters_have_a_decode_rate(every_kind):
     for name, timed in (("gzip", True), ("plugin", True), ("chunked", False), ("nbit", False), ("unwritten", False)):
         layout = open_layout(every_kind, name)
         rate = decode_rate(layout.datasets[0][0], layout.files[0])
         assert (rate is not None) == timed, name
         assert rate is None or rate > 0
-
-
-def test_files_that_cannot_be_opened_raise_our_errors(tmp_path):
-    (tmp_path / "text.h5").write_text("not HDF5 at all")
-    with pytest.raises(NotHDF5Error):
-        list_file(str(tmp_path / "text.h5"))
-    with pytest.raises(SourceNotFoundError):
-        list_file(str(tmp_path / "none.h5"))

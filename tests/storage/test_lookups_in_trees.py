@@ -9,8 +9,7 @@ import pytest
 
 from h5stream import Field, H5Dataset, Objects
 from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.headers import ASK, chunks_of, raw_of, read_headers, superblock_of
-from h5stream.storage.index import found_chunks
+from h5stream.storage.headers import ASK, raw_of, read_headers, superblock_of
 from h5stream.storage.source import FilesIdentity, identity_of
 from h5stream.storage.templates import checksums
 from h5stream.storage.units import FilesEach, roots_of
@@ -33,34 +32,10 @@ def place_of(path, name="x"):
         return superblock_of(file, path.stat().st_size), int(h5py.h5o.get_info(file[name].id).addr)
 
 
-def is_understood(path, superblock, address):
-    """Tell whether the chunks of a dataset are understood from the file's bytes."""
-    raw = raw_of(identity_of(str(path)).open(), superblock)
-    return bool(chunks_of(raw, read_headers(raw, np.array([address]))).understood[0])
-
-
 def damage(path, at, number, nbytes=8):
     content = bytearray(path.read_bytes())
     content[at : at + nbytes] = number.to_bytes(nbytes, "little")
     path.write_bytes(content)
-
-
-@pytest.mark.parametrize(("key", "axis", "start", "lost"), [(4, 0, 30, 1), (4, 0, 0, 1), (4, 0, 31, 0), (2, 1, 3, 0)])
-def test_chunks_that_the_keys_of_a_leaf_do_not_lead_to_are_asked_for(tmp_path, key, axis, start, lost):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", data=np.arange(1.0, 41), chunks=(10,), compression="gzip")
-    where = place_of(path)
-    assert is_understood(path, *where)
-    ((at, _),) = nodes(path.read_bytes(), 1, 0)
-    if (key, start) == (4, 30):  # before the chunk's own last axis
-        damage(path, at + 24 + 32 * key + 16, 0)
-    damage(path, at + 24 + 32 * key + 8 + 8 * axis, start)
-    assert not is_understood(path, *where)
-    if lost:
-        with h5py.File(path) as file:
-            assert len(found_chunks(file["x"].id)) == 4 - lost
-            assert not file["x"][30:].any()
 
 
 def test_an_object_whose_chunk_is_listed_and_not_found_is_fill_value_as_in_h5py(tmp_path):

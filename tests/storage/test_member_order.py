@@ -3,17 +3,14 @@
 import h5py
 import numpy as np
 import pytest
-from making import access_of, low_level, string_type, write_raw
+from making import access_of, low_level, string_type, write_datasets, write_raw
 from oracle import assert_like_h5py
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.advice.listing import list_file
 
 # What has to be converted: libhdf5 sorts the members of an open dataset's type when it does that.
-KINDS = {
-    "direct": h5py.h5t.STD_I32LE,
-    "h5py": string_type(4, h5py.h5t.STR_SPACEPAD),
-}
+KINDS = {"direct": h5py.h5t.STD_I32LE, "h5py": string_type(4, h5py.h5t.STR_SPACEPAD)}
 
 
 def out_of_order(path, access, nested=False):
@@ -71,8 +68,7 @@ def test_files_whose_members_are_listed_in_another_order_are_read_as_one(tmp_pat
         dtype = np.dtype({"names": names, "formats": ["<i2", "<i2"], "offsets": [4 * (n == "b") for n in names]})
         values = np.zeros(3, dtype)
         values["a"], values["b"] = turn, 10 + turn
-        with h5py.File(path, "w") as file:
-            file["x"] = values
+        write_datasets(path, x=values)
         paths.append(str(path))
     batch = H5Dataset(paths, "x")[:]
     assert batch["a"].tolist() == [0, 0, 0, 1, 1, 1]

@@ -132,9 +132,6 @@ def test_numbers_among_texts_are_refused(tmp_path):
             H5Dataset(path, {"x": "x", "v": "v"}, samples=Objects([f"g/{k}" for k in some]))
 
 
-# --- damage --------------------------------------------------------------------------------------------------------
-
-
 def spoil(path, *names):
     """Spoil the headers of some objects."""
     with h5py.File(path) as file:

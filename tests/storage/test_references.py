@@ -1,10 +1,9 @@
 """What a file needs is named as HDF5 itself would look for it."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import pytest
+from making import write_datasets
 
 from h5stream.errors import NotHDF5Error, SourceNotFoundError, TruncatedFileError
 from h5stream.storage.external import Reference, ReferenceKind, references
@@ -16,13 +15,8 @@ def found(path):
 
 @pytest.fixture
 def source(tmp_path):
-    with h5py.File(tmp_path / "source.h5", "w") as file:
-        file["x"] = np.arange(10)
+    write_datasets(tmp_path / "source.h5", x=np.arange(10))
     return tmp_path / "source.h5"
-
-
-def test_a_plain_file_needs_nothing(source):
-    assert references(source) == ()
 
 
 def test_external_links_are_found_in_every_group_and_named_once_for_each_file(tmp_path):
@@ -38,20 +32,9 @@ def test_external_links_are_found_in_every_group_and_named_once_for_each_file(tm
     ]
 
 
-def test_sources_of_virtual_datasets_are_found_and_the_file_itself_is_not_one(tmp_path, source):
-    layout = h5py.VirtualLayout(shape=(2, 10), dtype="i8")
-    layout[0] = h5py.VirtualSource("source.h5", "x", shape=(10,))
-    layout[1] = h5py.VirtualSource(".", "own", shape=(10,))
-    with h5py.File(tmp_path / "v.h5", "w") as file:
-        file["own"] = np.arange(10)
-        file.create_virtual_dataset("v", layout)
-    assert found(tmp_path / "v.h5") == [("virtual dataset source", "/v", "source.h5")]
-
-
 def test_a_pattern_of_file_names_is_counted_through(tmp_path):
     for block in range(3):
-        with h5py.File(tmp_path / f"part-{block}.h5", "w") as file:
-            file["x"] = np.arange(4) + block
+        write_datasets(tmp_path / f"part-{block}.h5", x=np.arange(4) + block)
     layout = h5py.VirtualLayout(shape=(3, 4), dtype="i8", maxshape=(None, 4))
     space = h5py.h5s.create_simple((3, 4), (h5py.h5s.UNLIMITED, 4))
     space.select_hyperslab((0, 0), (h5py.h5s.UNLIMITED, 1), (1, 4), (1, 4))
@@ -66,15 +49,6 @@ def test_a_pattern_of_file_names_is_counted_through(tmp_path):
         assert file["v"][2].tolist() == [2, 3, 4, 5]
 
 
-def test_external_storage_is_found(tmp_path):
-    with h5py.File(tmp_path / "e.h5", "w") as file:
-        file.create_dataset("x", (10,), "u1", external=[("raw.bin", 0, 5), ("raw2.bin", 0, 5)])
-    assert [(kind, target) for kind, _, target in found(tmp_path / "e.h5")] == [
-        ("external storage", "raw.bin"),
-        ("external storage", "raw2.bin"),
-    ]
-
-
 def test_names_resolve_beside_the_file_and_beside_what_a_link_to_it_leads_to(tmp_path, source):
     (tmp_path / "links").mkdir()
     link = tmp_path / "links" / "a.h5"
@@ -87,13 +61,6 @@ def test_names_resolve_beside_the_file_and_beside_what_a_link_to_it_leads_to(tmp
     assert reference("source.h5", link).resolve() == source
     assert reference(str(source), link).resolve() == source
     assert reference("absent.h5", link).resolve() is None
-
-
-def test_the_working_directory_is_not_looked_into(tmp_path, source, monkeypatch):
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path)
-    item = Reference(kind=ReferenceKind.LINK, file=tmp_path / "elsewhere" / "a.h5", place="/x", target="source.h5")
-    assert item.resolve() is None
 
 
 def test_what_is_not_hdf5_is_told_from_what_is_damaged(tmp_path, source):

@@ -31,11 +31,6 @@ def test_rows_follow_one_another_in_the_order_of_the_files(paths):
     assert [dataset[k].tolist() for k in (0, 12, 13, 14, 59, 60, -1)] == VALUES[[0, 12, 13, 14, 59, 60, 99]].tolist()
 
 
-def test_the_order_of_the_files_is_the_one_given(paths):
-    swapped = np.concatenate([VALUES[60:], VALUES[:13]])
-    assert H5Dataset([paths[3], paths[0]], "x")[:].numpy().tobytes() == swapped.tobytes()
-
-
 def test_a_pattern_takes_files_by_name(paths, tmp_path):
     assert H5Dataset(tmp_path / "part*.h5", "x")[:].numpy().tobytes() == VALUES.tobytes()
     two = H5Dataset([str(tmp_path / "part[01].h5"), paths[3]], "x")

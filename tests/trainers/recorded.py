@@ -1,7 +1,5 @@
 """What the tests of other people's trainers share: a file, a model that notes the rows it is given, and what to ask."""
 
-from __future__ import annotations
-
 import itertools
 
 import torch

@@ -1,7 +1,5 @@
 """Hugging Face Accelerate: `prepare` leaves the loader alone, and shards a stock DataLoader itself."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

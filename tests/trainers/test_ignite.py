@@ -1,7 +1,5 @@
 """PyTorch Ignite: an engine runs over any iterable with a length."""
 
-from __future__ import annotations
-
 import pytest
 from inner import stream_all
 from recorded import HELD_OUT, ROWS, Noted, assert_each_row_once_an_epoch, assert_fast_path, loaders_of, write_files

@@ -1,7 +1,5 @@
 """Lightning `Trainer.fit`: it leaves an iterable alone that is no DataLoader, and keeps its state."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Ray Train: each worker makes its own loader, which takes its rank from the process group that Ray made."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

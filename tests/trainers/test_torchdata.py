@@ -1,7 +1,5 @@
 """torchdata: `StatefulDataLoader` over `H5Dataset` and `ChunkBatchSampler`, and its protocol on the loader."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

@@ -1,7 +1,5 @@
 """Hugging Face `transformers.Trainer`: it takes loaders from two methods, and is told not to skip batches itself."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -71,13 +71,7 @@ def test_more_threads_cost_their_scratch_and_no_queue():
     budget=st.integers(1, 1 << 40),
 )
 def test_a_budget_is_kept_or_the_number_that_would_do_is_given(row, batch, threads, chunk, rows, budget):
-    options = {
-        "row_bytes": row,
-        "batch_size": batch,
-        "threads": threads,
-        "chunk_bytes": chunk,
-        "rows": rows,
-    }
+    options = {"row_bytes": row, "batch_size": batch, "threads": threads, "chunk_bytes": chunk, "rows": rows}
     free = loader_memory(**options, memory_budget=1 << 80)
     memory = loader_memory(**options, memory_budget=budget)
     assert memory.figures["fits"] == (memory.figures["total_bytes"] <= budget)
@@ -125,10 +119,7 @@ def test_a_capped_window_says_what_it_does_to_the_shuffle():
     assert any("blocks at a time instead of 736" in caveat for caveat in memory.caveats)
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [{"row_bytes": 0}, {"batch_size": 0}, {"workers": -1}, {"prefetch_factor": 0}],
-)
+@pytest.mark.parametrize("bad", [{"row_bytes": 0}, {"batch_size": 0}, {"workers": -1}, {"prefetch_factor": 0}])
 def test_a_number_that_cannot_be_is_refused_by_name(bad):
     good = {"row_bytes": 1, "batch_size": 1, "workers": 1, "prefetch_factor": 1}
     with pytest.raises(OptionError, match=f"{next(iter(bad))} must be at least"):

@@ -48,28 +48,13 @@ def test_there_and_back_is_where_it_began(old, new, lr, optimizer):
     assert there.figures["warmup_start"] <= there.figures["lr"]
 
 
-def test_adams_warm_up_follows_its_second_moment():
+def test_a_warm_up_follows_adams_second_moment_or_sgds_epochs_and_a_long_one_is_said():
     assert learning_rate_for(64, old_batch_size=32, old_lr=1e-3).figures["warmup_steps"] == 2000
-
-
-def test_sgds_warm_up_needs_the_rows_of_an_epoch():
     rate = learning_rate_for(64, old_batch_size=32, old_lr=0.1, optimizer="sgd")
     assert rate.figures["warmup_steps"] is None
     assert "give the rows" in str(rate)
-
-
-def test_a_warm_up_longer_than_an_epoch_is_said():
     rate = learning_rate_for(64, old_batch_size=32, old_lr=0.1, rows=6400)
     assert "the warm-up is 20.0 epochs of 100 steps" in rate.caveats
-
-
-@pytest.mark.parametrize("bad", [{"old_lr": 0}, {"old_lr": float("nan")}, {"old_batch_size": 0}])
-def test_numbers_that_cannot_be_are_refused(bad):
-    with pytest.raises(OptionError):
-        learning_rate_for(64, **{"old_batch_size": 32, "old_lr": 0.1} | bad)
-
-
-# --- gradient accumulation ---------------------------------------------------------------------------
 
 
 @given(target=st.integers(1, 100_000), batch=st.integers(1, 10_000))
@@ -118,15 +103,6 @@ def test_a_target_within_one_batch_needs_no_accumulation():
     plan = accumulation_for(100, 128)
     assert (plan.figures["steps"], plan.figures["microbatch_rows"]) == (1, (100,))
     assert plan.answer == "no accumulation: one batch of 100 does it"
-
-
-@pytest.mark.parametrize("bad", [(0, 1), (1, 0)])
-def test_batches_of_nothing_are_refused(bad):
-    with pytest.raises(OptionError):
-        accumulation_for(*bad)
-
-
-# --- what to turn first ------------------------------------------------------------------------------
 
 
 def setting(batch_size=8192, workers=8, prefetch_factor=16):
@@ -179,7 +155,16 @@ def test_every_knob_says_why_and_when_to_stop():
     assert advice.figures["knobs"][3].try_next == "leave it"
 
 
-@pytest.mark.parametrize("bad", [{"waiting_share": 1.1}, {"waiting_share": -0.1}, {"precision": "int8"}])
-def test_values_that_cannot_be_are_refused(bad):
+REFUSED = [
+    *(lambda bad=bad: learning_rate_for(64, **{"old_batch_size": 32, "old_lr": 0.1} | bad)
+      for bad in ({"old_lr": 0}, {"old_lr": math.nan}, {"old_batch_size": 0})),
+    *(lambda bad=bad: accumulation_for(*bad) for bad in ((0, 1), (1, 0))),
+    *(lambda bad=bad: what_to_try_first(setting(), **bad)
+      for bad in ({"waiting_share": 1.1}, {"waiting_share": -0.1}, {"precision": "int8"})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", REFUSED)
+def test_numbers_that_cannot_be_are_refused(asked):
     with pytest.raises(OptionError):
-        what_to_try_first(setting(), **bad)
+        asked()

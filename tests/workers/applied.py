@@ -1,7 +1,5 @@
 """Functions for samples that a worker imports, and files of every kind of sample to apply them to."""
 
-from __future__ import annotations
-
 import os
 import random
 import sys

@@ -1,7 +1,5 @@
 """Memory that two processes map: what is let go of goes back to the system, and only by who made it."""
 
-from __future__ import annotations
-
 import gc
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Which functions are said to draw from generators of their own, whose copies in workers draw the same numbers."""
 
-from __future__ import annotations
-
 import functools
 import random
 import warnings

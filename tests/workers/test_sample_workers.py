@@ -1,7 +1,5 @@
 """Python for each sample, in processes: what it gives, whatever their number, and what becomes of their faults."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import json
@@ -16,7 +14,6 @@ from pathlib import Path
 
 import applied
 import forking
-import h5py
 import numpy as np
 import psutil
 import pytest
@@ -24,6 +21,7 @@ import torch
 from alike import assert_same, eventually, same
 from applied import KINDS, write_kinds
 from inner import device_is, iterations_of, pinned_copies
+from making import corrupt_chunk, write_datasets
 from sample_files import write_sample
 from seeded import SeededLoader as H5StreamLoader
 from torch.utils.data import DataLoader
@@ -109,8 +107,7 @@ def test_collated_as_a_stock_dataloader_collates(kinds):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_tensors_whose_memory_does_not_say_all_of_them_are_collated(tmp_path, workers):
     numbers = np.arange(8192, dtype="c8").reshape(4, 2048) * (1 + 2j)
-    with h5py.File(tmp_path / "complex.h5", "w") as file:
-        file["x"] = numbers
+    write_datasets(tmp_path / "complex.h5", x=numbers)
     given = {"fields": "x", "sample_transform": torch.conj, "sample_workers": workers, **FORK}
     with H5StreamLoader(tmp_path / "complex.h5", 4, **given) as loader:
         np.testing.assert_array_equal(next(iter(loader)).numpy(), numbers.conj())
@@ -233,16 +230,8 @@ def test_a_loader_that_is_pickled_has_workers_of_its_own(kinds):
         assert pids_of(copy) != pids_of(loader)
 
 
-def damage_chunk(path, number):
-    with h5py.File(path, "r") as file:
-        where = file["x"].id.get_chunk_info(number)
-    with open(path, "r+b") as raw:
-        raw.seek(where.byte_offset + 5)
-        raw.write(b"\xff" * 20)
-
-
 def test_rows_of_corrupt_chunks_are_left_out(sample):
-    damage_chunk(sample.path, 2)
+    corrupt_chunk(sample.path, 2)
     with rows(sample.path, applied.as_it_is, 2, on_error="skip") as loader:
         batches = list(loader)
         assert loader.stats().skipped_rows == 32
@@ -460,7 +449,7 @@ def test_a_lambda_is_refused_where_it_cannot_go_and_the_way_out_is_named(sample,
 
 
 def test_an_error_of_the_file_comes_at_its_batch(sample):
-    damage_chunk(sample.path, 3)
+    corrupt_chunk(sample.path, 3)
     with rows(sample.path, applied.as_it_is, 2) as loader:
         iterator = iter(loader)
         assert [int(next(iterator)[1][0]) for _ in range(9)] == list(range(0, 90, 10))
