@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from h5stream.samples.columns import Padding, SampleNumber, SourceNumber, Values
     from h5stream.samples.kinds import Objects, Rows, Sequences
     from h5stream.samples.ragged import Crop, Ragged
-    from h5stream.samples.segments import Between, Bounds, Ends, Ids, Lengths, searchsorted
+    from h5stream.samples.segments import Between, Bounds, Ends, Ids, Lengths
     from h5stream.samples.table import Table
     from h5stream.staging import stage, staged
     from h5stream.storage.fields import Field, Take
@@ -90,7 +90,6 @@ _HOMES = {
     "collate": "h5stream.dataset",
     "diagnose": "h5stream.advice.diagnose",
     "repack": "h5stream.repacking.repack",
-    "searchsorted": "h5stream.samples.segments",
     "stage": "h5stream.staging",
     "staged": "h5stream.staging",
     "tune": "h5stream.advice.tune",
@@ -128,7 +127,6 @@ __all__ = [
     "diagnose",
     "errors",
     "repack",
-    "searchsorted",
     "stage",
     "staged",
     "tune",

@@ -79,6 +79,8 @@ def brought_up_to_date(
     is_reordered = saved != now == saved | listed
     if not place.taken:
         saved = saved | listed
+    if str(now.get("samples")).startswith(f"{saved.get('samples')}, from "):  # which an older state does not say
+        saved = saved | {"samples": now["samples"]}
     cut = ("block_rows", "chunks")  # the same chunks, cut otherwise
     if [saved.get(n) == now[n] for n in cut] == [False, True]:
         windows = ("window", "first_window") if saved.get("order") == "shuffled" else ()
@@ -139,6 +141,11 @@ def _fields_text(layout: SampleLayout) -> str:
 
 
 def _samples_text(layout: SampleLayout, space: Space) -> str:
+    said = space.starts.said
+    return f"{_counts_text(layout, space)}{f', from {_digest(said)}' if said else ''}"
+
+
+def _counts_text(layout: SampleLayout, space: Space) -> str:
     if space.edges is None:
         pads = [field.pad for field in layout.fields]
         along = repr(([parts[0].along for parts in layout.datasets], space.draws, pads)).encode()

@@ -151,6 +151,7 @@ DOORS = (
     "h5stream.order",
     "h5stream.ray",
     "h5stream.results",
+    "h5stream.samples",
     "h5stream.staging",
     "h5stream.training",
 )

@@ -40,7 +40,6 @@ PUBLIC = [
     "diagnose",
     "errors",
     "repack",
-    "searchsorted",
     "stage",
     "staged",
     "tune",

@@ -15,7 +15,7 @@ from inner import around_reads, stream_all
 from sample_files import write_sample
 from torch.utils.data import RandomSampler
 
-from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
+from h5stream import Boxes, ChunkBatchSampler, H5Dataset, H5StreamLoader, Sequences, Table
 from h5stream.errors import OptionError, StateError
 
 ROWS, BATCH = 1000, 48
@@ -227,6 +227,34 @@ def test_other_data_are_refused_by_name(sample, tmp_path):
     assert "file_bytes" in caught.value.changed
     with pytest.raises(StateError, match="selection was all"):
         make(H5Dataset(sample.path, FIELDS, rows=range(900)), fields=None).load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Sequences(4, stride=30), Sequences(4, stride=29)),
+        (Sequences(4, stride=30, of=["a", "b"]), Sequences(4, stride=29, of=["a", "b"])),
+        (Table(row=[1, 2, 3]), Table(row=[1, 2, 4])),
+        (Boxes((4, 4), at="grid", stride=(30, 2)), Boxes((4, 4), at="grid", stride=(29, 2))),
+        (Sequences(2, axis=1, stride=3), Sequences(2, axis=1, stride=2)),
+    ],
+    ids=repr,
+)
+def test_samples_that_begin_elsewhere_are_others(tmp_path, one, other):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["a"], file["b"] = np.zeros((2, 100, 9), "f4")
+
+    def loader(samples):
+        fields = "." if getattr(samples, "of", None) else "a"
+        return H5StreamLoader(tmp_path / "x.h5", 1, fields=fields, samples=samples)
+
+    state = through_json(loader(one).state_dict())
+    loader(one).load_state_dict(state)
+    with pytest.raises(StateError, match="other data or settings"):
+        loader(other).load_state_dict(state)
+    if one == Sequences(4, stride=30):  # 0.2.0 did not say where samples begin
+        before = state["fingerprint"] | {"samples": state["fingerprint"]["samples"].split(", from ")[0]}
+        loader(one).load_state_dict({**state, "format": 3, "fingerprint": before})
 
 
 def test_data_that_were_written_anew_are_noticed_by_their_chunks(sample, tmp_path):

@@ -19,9 +19,8 @@ from h5stream import (
     Sequences,
     Values,
     errors,
-    searchsorted,
 )
-from h5stream.samples import segments
+from h5stream.samples import searchsorted, segments
 
 EVENTS = {"x": "<u2", "y": "<u2", "p": "u1", "t": "<u4"}
 

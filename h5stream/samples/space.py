@@ -79,6 +79,13 @@ class Grid:
         """What it is made of."""
         return self.first, self.last, self.counts
 
+    @property
+    def said(self) -> bytes:
+        """What tells its origins from others of as many samples in each volume; empty where they are without gaps."""
+        if not {*self.stride} - {1}:
+            return b""
+        return repr(self.stride).encode() + b"".join(each.tobytes() for each in self.arrays)
+
     def of(self, numbers: NDArray[Any]) -> tuple[Ints, Ints]:
         """Return the volume and the origin of each sample, by its number."""
         ends = np.cumsum(np.prod(self.counts, axis=1, dtype=np.int64))
@@ -113,6 +120,11 @@ class Listed:
     def arrays(self) -> tuple[Ints, ...]:
         """What it is made of."""
         return self.volume, self.origins
+
+    @property
+    def said(self) -> bytes:
+        """What tells its origins from others."""
+        return b"".join(each.tobytes() for each in self.arrays)
 
     def of(self, numbers: NDArray[Any]) -> tuple[Ints, Ints]:
         """Return the volume and the origin of each sample, by its number."""
