@@ -34,6 +34,15 @@ KINDS = ("Sequences", "Rows", "Objects", "Table", "Boxes", "Ends", "Bounds", "Le
 FIELDS = ("Field", "Take", "Ragged", "Bounds", "Lengths", "Between", "Crop", "Values", "SampleNumber", "Padding")
 
 
+# What lines before a loader may call and look at. Names out of a file stand in them as text alone; whatever else came
+# to stand in a program is not run.
+_WORDS = {"all", "any", "h5py", "isinstance", "len", "np", "range", "set", "slice", "sorted", "torch"}
+_METHODS = {"append", "arange", "concatenate", "isdigit", "items", "keys", "removeprefix", "removesuffix", "replace"}
+_METHODS |= {"rpartition", "startswith", "values", "visit", "Dataset", "File", "Group", "attrs", "dtype", "name"}
+_METHODS |= {"ndim", "shape"}
+_METHODS |= {name for name, what in vars(torch).items() if isinstance(what, torch.dtype)}
+
+
 # --- written ----------------------------------------------------------------------------------------------
 
 
@@ -140,8 +149,11 @@ def tried(lines: Lines, stand_ins: Mapping[str, Any] | None = None) -> tuple[str
     body = ast.parse("\n".join(lines)).body
     scope = {name: getattr(h5stream, name) for name in ("H5Dataset", *KINDS, *FIELDS)} | dict(stand_ins or {})
     run = [one for one in body if not isinstance(one, ast.ImportFrom | ast.For)]  # what is imported lazily is there
+    scope |= {"H5StreamLoader": _dataset_of}
+    if not _is_ours(ast.Module(run, []), scope):
+        return "it does more than open files and list names", 0, 0
     try:
-        exec(compile(ast.Module(run, []), "<proposed>", "exec"), scope := {"H5StreamLoader": _dataset_of, **scope})
+        exec(compile(ast.Module(run, []), "<proposed>", "exec"), scope)
         dataset = scope["loader"]
         count, nbytes = len(dataset), dataset.layout.row_nbytes
         if nbytes <= TRIED_NBYTES:
@@ -150,6 +162,35 @@ def tried(lines: Lines, stand_ins: Mapping[str, Any] | None = None) -> tuple[str
     except Exception as error:  # whatever it is, it would meet who copies the program
         return str(error) or type(error).__name__, 0, 0
     return "", count, nbytes
+
+
+def _is_ours(program: ast.Module, scope: Mapping[str, Any]) -> bool:
+    """Tell whether a program does nothing but what is written here: open files to read, and list what they hold."""
+    nodes = [*ast.walk(program)]
+    made = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    made |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+    made |= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    if made & {*scope, *_WORDS}:  # what is allowed by its name must be that
+        return False
+    known = {*scope, *_WORDS, *made}
+    return all(
+        node.id in known
+        if isinstance(node, ast.Name)
+        else node.attr in _METHODS
+        if isinstance(node, ast.Attribute)
+        else {one.name for one in node.names} <= {"h5py", "numpy"}
+        if isinstance(node, ast.Import)
+        else _opens_to_read(node)
+        if isinstance(node, ast.Call)
+        else True
+        for node in nodes
+    )
+
+
+def _opens_to_read(call: ast.Call) -> bool:
+    """Tell whether a call is none of `h5py.File`, or one of a path alone."""
+    is_file = isinstance(call.func, ast.Attribute) and call.func.attr == "File"
+    return not is_file or (len(call.args) == 1 and isinstance(call.args[0], ast.Constant) and not call.keywords)
 
 
 def _dataset_of(source: Any, *, fields: Any = None, samples: Any = None, **_: Any) -> h5stream.H5Dataset:

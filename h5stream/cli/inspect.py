@@ -34,8 +34,9 @@ def inspect_command(
 
     Several files are shown one after the other; --json prints a list, also of one.
 
-    Of a folder, or a pattern, whose files hold the same: what all of them are, and the first. Of files that hold fields
-    of one sample, such as images and their labels: the program that reads all of them, and each.
+    Of a folder, or a pattern, whose files hold the same: what all of them are, and the first.
+
+    Of files that hold fields of one sample, such as images and labels: the program for all, and each.
     """
     pattern = options.pattern_of(files)
     paths = options.files_of([pattern] if pattern else files)

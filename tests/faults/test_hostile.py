@@ -19,7 +19,9 @@ from typer.testing import CliRunner
 
 import h5stream
 from h5stream import H5Dataset
+from h5stream.advice.inspection import inspect_file
 from h5stream.advice.listing import list_file
+from h5stream.advice.program import tried
 from h5stream.cli.app import app
 from h5stream.errors import CorruptChunkError, FieldNotFoundError, SourceError, UnsupportedFieldError
 from h5stream.storage.claims import ClaimError, check_claims
@@ -248,8 +250,8 @@ def test_nothing_that_is_read_is_ever_executed_or_unpickled():
     """
     package = Path(h5stream.__file__).parent
     for path in package.rglob("*.py"):
-        if path.is_relative_to(package / "workers"):
-            continue
+        if path.is_relative_to(package / "workers") or path == package / "advice" / "program.py":
+            continue  # the latter's own test is below
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call):
                 continue
@@ -258,6 +260,49 @@ def test_nothing_that_is_read_is_ever_executed_or_unpickled():
             if isinstance(what, ast.Attribute) and isinstance(what.value, ast.Name):
                 assert (what.value.id, what.attr) not in UNPICKLES, f"{path}:{node.lineno}"
             assert not any(k.arg == "allow_pickle" for k in node.keywords), f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x = __import__('os').system('true')",
+        "x = open('a.h5', 'w')",
+        "x = h5py.File('a.h5', 'w')",
+        "x = h5py.File(name)",
+        "x = ().__class__",
+        "x = h5py.os",
+        "import os",
+        "sorted = set",
+        "loader = eval('1')",
+    ],
+)
+def test_a_program_that_does_more_than_list_names_is_not_run(tmp_path, monkeypatch, line):
+    monkeypatch.chdir(tmp_path)
+    with h5py.File("a.h5", "w") as file:
+        file["x"] = np.arange(3)
+    program = (
+        "import h5py",
+        'with h5py.File("a.h5") as f:',
+        "    names = sorted(f)",
+        'loader = H5StreamLoader("a.h5")',
+    )
+    assert tried(program)[:2] == ("", 3)
+    assert tried((line, *program))[0] == "it does more than open files and list names"
+    with h5py.File("a.h5") as file:
+        assert [*file] == ["x"]
+
+
+@pytest.mark.parametrize("name", ['"', "'", "\\", '\\"', "a\n", "\u2028", '"]; print(1); ["', "{x}", "\r"])
+def test_names_of_a_file_are_text_in_the_programs_that_are_run(tmp_path, name):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(3):
+            file[f"{name}/{k}/{name}"] = file[f"{name}/{k}/y"] = np.arange(9)
+    kinds = inspect_file(str(tmp_path / "a.h5")).to_dict()["kinds"]
+    programs = [kind["lines"] for kind in kinds if kind["lines"]]
+    assert programs
+    for program in programs:
+        nodes = [*ast.walk(ast.parse("\n".join(program)))]
+        assert any(name in str(one.value) for one in nodes if isinstance(one, ast.Constant))
 
 
 # --- the odd files --------------------------------------------------------------------------------------------
