@@ -140,3 +140,20 @@ def test_texts_come_in_no_other_form(data, form):
         H5Dataset(data[0], Field("text", lookup=Lengths("counts"), ragged=form))
     with pytest.raises(errors.OptionError, match="normalise= is for"):
         H5Dataset(data[0], Field("text", lookup=Lengths("counts"), ragged="list", normalise={"mean": 1}))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_texts_that_h5py_reads_are_not_kept_as_bytes(tmp_path, workers):
+    rows = stored("variable", TOTAL)
+    compact = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    compact.set_layout(h5py.h5d.COMPACT)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        kind, space = h5py.h5t.py_create(rows.dtype, logical=True), h5py.h5s.create_simple(rows.shape)
+        h5py.h5d.create(file.id, b"text", kind, space, compact)
+        file["text"][...], file["counts"] = rows, COUNTS
+    fields = {"text": Field("text", lookup=Lengths("counts"), ragged="list"), "n": SampleNumber()}
+    edges = np.append(0, np.cumsum(COUNTS))
+    with H5StreamLoader(tmp_path / "a.h5", 7, fields=fields, shuffle=True, num_workers=workers) as loader:
+        for batch in [*loader, *loader]:
+            for text, n in zip(batch["text"], batch["n"].tolist(), strict=True):
+                assert [*text] == [one.encode() for one in rows[edges[n] : edges[n + 1]]]

@@ -58,7 +58,7 @@ def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...
     if layout.has_boxes:
         return ()
     chosen, left = [], memory_budget // KEEP_SHARE
-    for nbytes, _, number in _sizes(layout, ("object", "ragged")):
+    for nbytes, _, number in _sizes(layout, ("ragged",)):
         if nbytes > min(KEEP_NBYTES, left):
             break
         chosen.append(number)
@@ -69,7 +69,7 @@ def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...
 def rows_to_keep(layout: SampleLayout, numbers: tuple[int, ...], nbytes: int) -> dict[int, int]:
     """Choose how many rows of which other datasets stay in memory once they are decoded, smallest first."""
     chosen: dict[int, int] = {}
-    for wanted, row_nbytes, number in () if layout.has_boxes else _sizes(layout, ("object",)):
+    for wanted, row_nbytes, number in () if layout.has_boxes else _sizes(layout, ()):
         parts = layout.datasets[number]
         has_images = any(layout.fields[target.field].images is not None for target in parts[0].targets)
         if number in numbers or has_images or not row_nbytes or not any(is_decoded(part) for part in parts):
@@ -82,7 +82,10 @@ def rows_to_keep(layout: SampleLayout, numbers: tuple[int, ...], nbytes: int) ->
 
 
 def _sizes(layout: SampleLayout, without: tuple[str, ...]) -> list[tuple[int, int, int]]:
-    """Return the bytes of each dataset as batches hold it, and of a row, without some kinds of fields; ascending."""
+    """Return the bytes of each dataset as batches hold it, and of a row; ascending, without some kinds of fields.
+
+    Neither boxes nor Python objects are kept.
+    """
     sizes = []
     for number, parts in enumerate(layout.datasets):
         fields = [layout.fields[target.field] for target in parts[0].targets]
@@ -91,7 +94,8 @@ def _sizes(layout: SampleLayout, without: tuple[str, ...]) -> list[tuple[int, in
         must_be_read = parts is layout.leading and any(
             isinstance(layout.files[part.file], FilesIdentity) for part in parts
         )
-        if not (must_be_read or parts[0].along or any(field.kind in without for field in fields)):
+        without_memory = any(field.kind in without or field.dtype.kind == "O" for field in fields)
+        if not (must_be_read or parts[0].along or without_memory):
             sizes.append((layout.rows_of(number) * row_nbytes, row_nbytes, number))
     return sorted(sizes)
 
