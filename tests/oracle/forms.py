@@ -200,6 +200,8 @@ def joined(reading: Reading, options: dict[str, Any]) -> None:
     listed = any((isinstance(value, list) and key != "of") or (is_call(value) and isinstance(value["args"][0], list))
                  for tree in [*trees, reading.case["samples"] or call("")]
                  for key in ("rows", "names", "file", "of") for value in [tree["options"].get(key)])  # fmt: skip
+    # A function is told the numbers of samples in its own dataset.
+    listed = listed or any(is_call(tree["options"].get("rows"), "Spread") for tree in trees)
     listed = listed or not isinstance(model.options.get("at", "grid"), str)
     if model.kind == "Table" or model.is_drawn or listed or any(tree["call"] == "Values" for tree in trees):
         return

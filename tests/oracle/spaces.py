@@ -42,6 +42,8 @@ class Part:
         """Return objects with numbers in their names as rows, in the order of these."""
         above, _, stem = f"{self.path}/{before}".rpartition("/")
         numbers = sorted(int(name[len(stem) :]) for name in self.file[above or "/"] if name.startswith(stem))
+        if not numbers:
+            return np.zeros(0)
         return np.stack([self.file[f"{above}/{stem}{number}{behind}"][()] for number in numbers])
 
     def _read(self, name: str) -> Any:
