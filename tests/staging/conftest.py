@@ -16,7 +16,7 @@ from forking import PATIENCE_S, Forked
 # Runs before a child's own lines: `pause_after(pieces)` makes the copying thread stop in mid-copy, say so,
 # and wait for a line from the parent or for the end of the copy.
 PRELUDE = """
-import json, os, sys, threading
+import json, os, select, sys, threading
 from h5stream.staging import *
 from h5stream.staging import copying
 
@@ -24,6 +24,8 @@ def say(word, **facts):
     print(json.dumps({"word": word, **facts}), flush=True)
 
 def hear():
+    while not select.select([sys.stdin], [], [], 0.05)[0]:
+        pass  # a signal that comes just before a read does not end it
     return sys.stdin.readline().strip()
 
 def pause_after(pieces):
