@@ -729,12 +729,14 @@ def _checked_seed(seed: Any) -> int:
     return int(seed)
 
 
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+"""Bytes of an element -> a type of as many that NumPy has."""
+
+
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
     # By NumPy, in this thread: torch copies with a team of threads, which a forked child waits for in vain.
-    copy = torch.empty_like(tensor)
-    if not copy.numel():  # without elements torch may give a stride of 0, over which there is no view
-        return copy
-    copy.reshape(-1).view(torch.uint8).numpy()[:] = tensor.reshape(-1).view(torch.uint8).numpy()
+    copy, word = torch.empty(tensor.shape, dtype=tensor.dtype), _WORDS[tensor.element_size()]
+    copy.view(word).numpy()[...] = tensor.view(word).numpy()
     return copy
 
 
