@@ -172,11 +172,11 @@ def _is_ours(program: ast.Module, scope: Mapping[str, Any]) -> bool:
     made |= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
     if made & {*scope, *_WORDS}:  # what is allowed by its name must be that
         return False
-    known = {*scope, *_WORDS, *made}
+    known, opens = {*scope, *_WORDS, *made}, [node.func for node in nodes if isinstance(node, ast.Call)]
     return all(
         node.id in known
         if isinstance(node, ast.Name)
-        else node.attr in _METHODS
+        else node.attr in _METHODS and (node.attr != "File" or node in opens)  # under no other name
         if isinstance(node, ast.Attribute)
         else {one.name for one in node.names} <= {"h5py", "numpy"}
         if isinstance(node, ast.Import)

@@ -269,6 +269,7 @@ def test_nothing_that_is_read_is_ever_executed_or_unpickled():
         "x = open('a.h5', 'w')",
         "x = h5py.File('a.h5', 'w')",
         "x = h5py.File(name)",
+        "x = h5py.File; x('a.h5', 'w')",
         "x = ().__class__",
         "x = h5py.os",
         "import os",
