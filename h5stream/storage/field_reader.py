@@ -846,7 +846,7 @@ def _why_refused(asked: Field, dtype: np.dtype[Any], kind: str, member: tuple[st
         return why
     if dtype.subdtype is not None and dtype.subdtype[0].fields is not None:
         return "an array of compounds inside a compound has no tensor form"
-    if dtype.kind == "O" and member:
+    if dtype.base.kind == "O" and member:
         return "a member of variable length, which only whole datasets may have"
     if kind in ("object", "ragged") and not is_one:
         return "values of variable length make no tensor of several rows; leave it out, or store it with a fixed length"

@@ -218,6 +218,10 @@ def test_a_member_beside_one_of_variable_length_is_read_through_h5py(tmp_path):
     dataset.close()
     with pytest.raises(UnsupportedFieldError, match="field 'x:text' is object: a member of variable length"):
         H5Dataset(path, "x")
+    dtype = np.dtype([("a", "i4"), ("texts", h5py.string_dtype(), (2,))])
+    several = make_file(tmp_path / "b.h5", shape=(3,), dtype=dtype)
+    with pytest.raises(UnsupportedFieldError, match="field 'x:texts' is .*: a member of variable length"):
+        H5Dataset(several, "x")
 
 
 def test_dates_and_times_are_counts_of_their_unit_and_those_of_unlike_units_not_read_as_one(tmp_path):
