@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, overload
 
@@ -12,8 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
-
-_TOGETHER = 1 << 14
 
 
 class Names(Sequence[str]):
@@ -56,8 +53,21 @@ class Names(Sequence[str]):
         return Names(self.text, self.edges, order=order)
 
     def only(self, which: Ints) -> Names:
-        """Return some of the names."""
-        return Names.of((self[k] for k in which.tolist()), None if self.addresses is None else self.addresses[which])
+        """Return some of the names, by ascending numbers."""
+        chosen, lengths = np.zeros(len(self), dtype=np.bool_), np.diff(self.edges)
+        chosen[which] = True
+        text, edges = self.text[np.repeat(chosen, lengths)], np.cumsum([0, *lengths[which]], dtype=np.int64)
+        return Names(text, edges, None if self.addresses is None else self.addresses[which])
+
+    def inside(self, above: str) -> Names:
+        """Return the same with a path before each."""
+        head = np.frombuffer(above.encode("utf-8", "surrogateescape"), dtype=np.uint8)
+        edges = self.edges + len(head) * np.arange(len(self.edges))
+        is_head, text = np.zeros(edges[-1], dtype=np.bool_), np.empty(edges[-1], dtype=np.uint8)
+        for k in range(len(head)):
+            is_head[edges[:-1] + k] = True
+        text[is_head], text[~is_head] = np.tile(head, len(self)), self.text
+        return Names(text, edges, self.addresses)
 
     def encoded(self) -> Iterator[bytes]:
         """Yield the names as they lie there."""
@@ -84,12 +94,3 @@ class Names(Sequence[str]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return functools.partial(Names, order=self.order), (self.text, self.edges)
-
-
-def packed(every: Iterable[bytes], above: str, addresses: Ints) -> Names:
-    """Return names of a group, with its path before each."""
-    head, text, lengths, names = above.encode("utf-8", "surrogateescape"), bytearray(), array("q", [0]), iter(every)
-    while some := [head + name for name in itertools.islice(names, _TOGETHER)]:
-        text += b"".join(some)
-        lengths.extend(map(len, some))
-    return Names(np.frombuffer(text, dtype=np.uint8), np.cumsum(lengths), addresses)

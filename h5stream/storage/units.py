@@ -483,9 +483,9 @@ class Lying(Column):
             some, chunks = _owned_chunks(members, headers, np.flatnonzero(usual & (headers.kind == kind)))
             self.known[some], self.rows[some] = True, headers.dims[some, 0]
             self.kind[some] = self._numbers.setdefault(headers.kinds[kind].kind, len(self._numbers))
-            shapes, of_each = np.unique(headers.chunk[some, : headers.kinds[kind].rank], axis=0, return_inverse=True)
+            shapes, of_each = _shapes_of(headers.chunk[some, : headers.kinds[kind].rank])
             numbers = [self._shapes.setdefault(one, len(self._shapes)) for one in map(tuple, shapes.tolist())]
-            self.table["shape"][some] = np.array(numbers, np.int64)[of_each.reshape(-1)]
+            self.table["shape"][some] = np.array(numbers, np.int64)[of_each]
             self._pieces.append(chunks)
 
     def ask(self, k: int, file: Any, name: str) -> None:
@@ -574,6 +574,13 @@ class Lying(Column):
 
 
 _KEPT = ("owner", "number", "offset", "nbytes", "filter mask")
+
+
+def _shapes_of(chunks: Ints) -> tuple[Ints, Ints]:
+    """Return the shapes that chunks have, and which of them each has; objects are alike their neighbours."""
+    begins = np.flatnonzero(np.append(True, (chunks[1:] != chunks[:-1]).any(axis=1))[: len(chunks)])
+    shapes, of_run = np.unique(chunks[begins], axis=0, return_inverse=True)
+    return shapes, np.repeat(of_run.reshape(-1), np.diff(begins, append=len(chunks)))
 
 
 def _owned_chunks(members: Members, headers: Headers, which: Ints) -> tuple[Ints, Chunks]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import itertools
 import logging
 import re
 from array import array
@@ -26,7 +25,7 @@ from h5stream.storage.discovery import behind, dataset_at, is_hard_link, once_of
 from h5stream.storage.external import Guard
 from h5stream.storage.handles import DAMAGE
 from h5stream.storage.headers import Headers, raw_of, read_headers, superblock_of
-from h5stream.storage.names import Names, packed
+from h5stream.storage.names import Names
 from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.source import identity_of
 from h5stream.storage.templates import GROUP, NOWHERE, Ints
@@ -134,18 +133,19 @@ def links_of(group: Any) -> Names:
 
     Only of hard links it says where the object headers lie, counted from the file's base address; `NOWHERE` for others.
     """
-    text, edges, addresses = bytearray(), array("q", [0]), array("q")
+    text, edges, addresses, hard = bytearray(), array("q", [0]), array("Q"), h5py.h5l.TYPE_HARD
 
     def note(name: bytes, info: Any) -> None:
         text.extend(name)
         edges.append(len(text))
-        addresses.append(address_of(info) if info.type == h5py.h5l.TYPE_HARD else NOWHERE)
+        addresses.append(info.u if info.type == hard else MOST_ADDRESS + 1)
 
     tracked = group.get_create_plist().get_link_creation_order() & h5py.h5p.CRT_ORDER_TRACKED
     by = h5py.h5.INDEX_CRT_ORDER if tracked else h5py.h5.INDEX_NAME
     group.links.iterate(note, info=True, idx_type=by)
-    numbers = (np.frombuffer(each, dtype=np.int64) for each in (edges, addresses))
-    return Names(np.frombuffer(text, dtype=np.uint8), *numbers)
+    found = np.frombuffer(addresses, dtype=np.uint64)
+    where = np.where(found > MOST_ADDRESS, NOWHERE, found.astype(np.int64))
+    return Names(np.frombuffer(text, dtype=np.uint8), np.frombuffer(edges, dtype=np.int64), where)
 
 
 def address_of(info: Any) -> int:
@@ -266,14 +266,13 @@ def _linked(group: Any, levels: list[str], above: str, path: str, raw: RawFile, 
             if isinstance(inner, h5py.Group):
                 yield from _linked(inner, below, f"{above}{name}/", path, raw, dead)
         return
-    assert links.addresses is not None
-    is_here = h5py.h5o.get_info(group.id).fileno == raw.fileno
-    addresses = links.addresses[which] if is_here else np.full(len(which), NOWHERE)
-    for k in np.flatnonzero(addresses == NOWHERE).tolist():
-        addresses[k] = raw.behind(above + links[int(which[k])])
-    chosen = np.zeros(len(links), dtype=bool)
-    chosen[which] = True
-    yield packed(itertools.compress(links.encoded(), chosen), above, addresses)
+    found = links.only(which)
+    assert found.addresses is not None
+    if h5py.h5o.get_info(group.id).fileno != raw.fileno:
+        found.addresses[:] = NOWHERE
+    for k in np.flatnonzero(found.addresses == NOWHERE).tolist():
+        found.addresses[k] = raw.behind(above + found[k])
+    yield found.inside(above)
 
 
 def _known(names: Names, kind: Any, raw: RawFile) -> NDArray[np.bool_]:
