@@ -220,7 +220,7 @@ def test_a_member_beside_one_of_variable_length_is_read_through_h5py(tmp_path):
         H5Dataset(path, "x")
     dtype = np.dtype([("a", "i4"), ("texts", h5py.string_dtype(), (2,))])
     several = make_file(tmp_path / "b.h5", shape=(3,), dtype=dtype)
-    with pytest.raises(UnsupportedFieldError, match="field 'x:texts' is .*: a member of variable length"):
+    with pytest.raises(UnsupportedFieldError, match=r"field 'x:texts' is .*: a member of variable length"):
         H5Dataset(several, "x")
 
 
