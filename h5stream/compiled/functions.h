@@ -210,12 +210,14 @@ FUNCTION(scatter_stack, NUMBER("source"), NUMBER("chunk_nbytes"), LONGS("source_
          LONGS("edges", 0), LONGS("piece", 0), LONGS("low", 6), LONGS("high", 6), WHERE_SPANS(8), NUMBER("field_offset"),
          NUMBER("row_nbytes"))
     Where to = where_spans(v + 8);
+    const Stack of = {
+        .chunk_nbytes = v[1].number, .strides = longs(v + 2), .edges = longs(v + 4), .piece = longs(v + 5),
+        .segments = v[3].at, .low = v[6].at, .high = v[7].at,
+    };
     int status;
     MUST(are_lengths_of(v + 8), LENGTHS_FIT)
     to.offset = v[13].number, to.row_nbytes = v[14].number;
-    WITHOUT_GIL(status = scatter_stack(&to, address(v), v[1].number, longs(v + 2), v[3].at, v[3].count, longs(v + 4),
-                                       longs(v + 5), v[6].at, v[7].at);
-                fence());
+    WITHOUT_GIL(status = scatter_stack(&to, address(v), of, v[3].count); fence());
 END_WITH_STATUS(status, Py_NewRef(Py_None))
 
 FUNCTION(gather_any, NUMBER("base"), WHERE(1))

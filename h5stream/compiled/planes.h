@@ -3,13 +3,6 @@
 `planes` holds where each byte plane of the wanted number begins in the source, least significant first: a foreign byte
 order, or a member inside a compound, is another order of planes at no cost. */
 
-/* Rows whose places are asked for together, before the first of them is written. Behind the decoding of a chunk each of
-them costs a walk through the page tables, and walks go side by side only while no store past the cache is under way.
-Rows of 1 KiB, chunk after chunk decoded and scattered, two threads, milliseconds of processor time for 512 MiB: 160
-without, 150 to 170 with each asked for 4 to 16 rows ahead, 80 with 16 to 64 together. Where nothing is decoded in
-between it costs more than it gains (46 without, 58 with it). */
-enum { PLACES_AHEAD = 32 };
-
 /* Elements of an odd width whose planes are joined before the next ones': they stay in a core's cache. */
 enum { BLOCK = 1024 };
 
@@ -92,14 +85,6 @@ ALWAYS_INLINE void join(const char *source, Longs planes, int width, int64_t fir
         for (; at + lanes <= count; at += lanes)
             join_line(plane, width, at, out + at * width, 0);
     join_some(source, planes, width, first + at, count - at, out + at * width);
-}
-
-/* Ask for the places of the next rows, every so many rows. */
-ALWAYS_INLINE void ask_for_places(const Where *to, int64_t i)
-{
-    if (i % PLACES_AHEAD == 0)
-        for (int64_t k = i; k < least(i + PLACES_AHEAD, to->rows.count); k++)
-            prefetch(place_of(to, k));
 }
 
 ALWAYS_INLINE void scatter_joined(const Where *to, const char *source, Longs planes, int width, Segments segments,

@@ -13,6 +13,21 @@ enum {
     MOST_AHEAD = 32,
 };
 
+/* Rows whose places are asked for together, before the first of them is written. Behind the decoding of a chunk each of
+them costs a walk through the page tables, and walks go side by side only while no store past the cache is under way.
+Rows of 1 KiB, chunk after chunk decoded and scattered, two threads, milliseconds of processor time for 512 MiB: 160
+without, 150 to 170 with each asked for 4 to 16 rows ahead, 80 with 16 to 64 together. Where nothing is decoded in
+between it costs more than it gains (46 without, 58 with it). */
+enum { PLACES_AHEAD = 32 };
+
+/* Ask for the places of the next rows, every so many rows. */
+ALWAYS_INLINE void ask_for_places(const Where *to, int64_t i)
+{
+    if (i % PLACES_AHEAD == 0)
+        for (int64_t k = i; k < least(i + PLACES_AHEAD, to->rows.count); k++)
+            prefetch(place_of(to, k));
+}
+
 /* Copy rows of so few bytes that the loop takes its time: unrolled it takes three fifths. */
 ALWAYS_INLINE void scatter_of_nbytes(const Where *to, const char *base, int64_t stride, int64_t count)
 {
@@ -94,19 +109,87 @@ static void scatter_spans(const Where *given, const char *source, int64_t stride
     FOR_EACH_WIDTH(given, to, spans_as(&to, source, stride, segments, segment_count));
 }
 
-/* Scatter many small chunks that lie one after the other: one call where there would be thousands. */
-static int scatter_stack(const Where *to, const char *source, int64_t chunk_nbytes, Longs strides, Segments segments,
-                  int64_t segment_count, Longs edges, Longs piece, const int64_t *low, const int64_t *high)
+/* Chunks side by side whose parts of a row are joined before they are written. */
+enum { MOST_BESIDE = 16, BESIDE_NBYTES = 1024 };
+
+/* Copy a part of each row from several chunks side by side, of so many bytes from each: one run where there would be one a
+chunk. Two threads, milliseconds of processor time for 512 MiB of chunks of 8192 x 4 float32: 515 one by one, 180 so; for
+288 MiB of 6144 x 3: 265 and 157. */
+ALWAYS_INLINE void rows_beside(const Where *to, const char *source, int64_t chunk_nbytes, int64_t stride, int64_t count,
+                               int64_t n)
 {
-    for (int64_t c = 0; c < piece.count; c++) {
-        const int64_t p = piece.at[c];
-        if (p < 0 || p >= strides.count || p + 1 >= edges.count || low[c] < 0 || low[c] > high[c]
-            || high[c] > to->rows.count || edges.at[p] < 0 || edges.at[p] > edges.at[p + 1]
-            || edges.at[p + 1] > segment_count)
+    char joined[BESIDE_NBYTES];
+    for (int64_t i = 0; i < to->rows.count; i++) {
+        ask_for_places(to, i);
+        const char *part = source + row_at(to, i) * stride;
+        for (int64_t k = 0; k < count; k++)
+            copy_run(joined + k * n, part + k * chunk_nbytes, n);
+        copy_past_cache(place_of(to, i), joined, count * n);
+    }
+}
+
+static void scatter_beside(const Where *given, const char *source, int64_t chunk_nbytes, int64_t stride, int64_t count,
+                           int64_t n)
+{
+    switch (n) { /* rows of few numbers, as h5py guesses chunks */
+    case 8: FOR_EACH_WIDTH(given, to, rows_beside(&to, source, chunk_nbytes, stride, count, 8)); break;
+    case 12: FOR_EACH_WIDTH(given, to, rows_beside(&to, source, chunk_nbytes, stride, count, 12)); break;
+    case 16: FOR_EACH_WIDTH(given, to, rows_beside(&to, source, chunk_nbytes, stride, count, 16)); break;
+    default: FOR_EACH_WIDTH(given, to, rows_beside(&to, source, chunk_nbytes, stride, count, n));
+    }
+}
+
+/* What of a stack of chunks is scattered, and the rows of each. */
+typedef struct {
+    int64_t chunk_nbytes;
+    Longs strides, edges, piece;
+    Segments segments;
+    const int64_t *low, *high;
+} Stack;
+
+/* Return how many chunks from one on lie side by side: they have the same rows, and their parts of a row follow. */
+static int64_t count_beside(const Stack *of, int64_t c)
+{
+    const int64_t p = of->piece.at[c], first = of->edges.at[p], n = of->segments[first][2];
+    int64_t count = 1;
+    if (of->edges.at[p + 1] != first + 1 || 2 * n > BESIDE_NBYTES)
+        return 1;
+    for (int64_t other = c + 1; other < of->piece.count; other++) {
+        const int64_t q = of->piece.at[other], its = of->edges.at[q];
+        if (of->low[other] != of->low[c] || of->high[other] != of->high[c] || of->edges.at[q + 1] != its + 1
+            || of->strides.at[q] != of->strides.at[p] || of->segments[its][2] != n
+            || of->segments[its][0] != of->segments[first][0]
+            || of->segments[its][1] != of->segments[first][1] + count * n)
+            break;
+        if (++count == MOST_BESIDE || (count + 1) * n > BESIDE_NBYTES)
+            break;
+    }
+    return count;
+}
+
+/* Scatter many small chunks that lie one after the other: one call where there would be thousands. */
+static int scatter_stack(const Where *to, const char *source, Stack of, int64_t segment_count)
+{
+    for (int64_t c = 0; c < of.piece.count; c++) {
+        const int64_t p = of.piece.at[c];
+        if (p < 0 || p >= of.strides.count || p + 1 >= of.edges.count || of.low[c] < 0 || of.low[c] > of.high[c]
+            || of.high[c] > to->rows.count || of.edges.at[p] < 0 || of.edges.at[p] > of.edges.at[p + 1]
+            || of.edges.at[p + 1] > segment_count)
             return WRONG;
-        const Where its = part_of(to, low[c], high[c]);
-        (to->lengths.count ? scatter_spans : scatter)(
-            &its, source + c * chunk_nbytes, strides.at[p], segments + edges.at[p], edges.at[p + 1] - edges.at[p]);
+    }
+    for (int64_t c = 0, count; c < of.piece.count; c += count) {
+        const int64_t p = of.piece.at[c], first = of.edges.at[p];
+        const char *chunk = source + c * of.chunk_nbytes;
+        Where its = part_of(to, of.low[c], of.high[c]);
+        count = to->lengths.count ? 1 : count_beside(&of, c);
+        if (count > 1) {
+            its.offset += of.segments[first][1];
+            scatter_beside(&its, chunk + of.segments[first][0], of.chunk_nbytes, of.strides.at[p], count,
+                           of.segments[first][2]);
+        } else {
+            (to->lengths.count ? scatter_spans : scatter)(
+                &its, chunk, of.strides.at[p], of.segments + first, of.edges.at[p + 1] - first);
+        }
     }
     return DONE;
 }

@@ -96,6 +96,30 @@ def test_a_stack_of_chunks_comes_to_its_places_as_one_after_the_other_would(seed
 
 
 @pytest.mark.parametrize("kind", ["i4", "i8"])
+@pytest.mark.parametrize("nbytes", [1, 3, 8, 12, 16, 40, 300])
+@pytest.mark.parametrize("chunks", [1, 2, 5, 16, 40])
+def test_chunks_side_by_side_are_scattered_together(kind, nbytes, chunks):
+    generator = np.random.default_rng(nbytes)
+    row_nbytes, rows = chunks * nbytes + 7, 100
+    memory, slots, batch, within, places = window(generator, 2 * rows, row_nbytes, shift=3)
+    stack = generator.integers(0, 256, (2 * chunks, rows * nbytes), dtype=np.uint8)
+    # Two bands of chunks; the rows of the second come last, and one of its chunks is of another piece of the row.
+    piece, band = np.tile(np.arange(chunks), 2), np.repeat([0, 1], chunks)
+    piece[-1], expected = 0, memory.copy()
+    segments = np.array([[0, 5 + k * nbytes, nbytes] for k in range(chunks)])
+    within_chunk = np.concatenate([np.sort(generator.integers(0, rows, rows)) for _ in range(2)])
+    for k, (of, which) in enumerate(zip(piece, band, strict=True)):
+        some = slice(rows * which, rows * (which + 1))
+        scatter(expected, places[some], within_chunk[some], stack[k], nbytes, segments[of : of + 1])
+    native.scatter_stack(
+        address_of(stack.reshape(-1)), stack.shape[1], np.full(chunks, nbytes), segments, np.arange(chunks + 1), piece,
+        rows * band, rows * (band + 1), within_chunk.astype(kind), within_chunk[:0].astype(kind), batch.astype(kind),
+        within.astype(kind), slots, 0, row_nbytes,
+    )  # fmt: skip
+    np.testing.assert_array_equal(memory, expected)
+
+
+@pytest.mark.parametrize("kind", ["i4", "i8"])
 @pytest.mark.parametrize("row_nbytes", [3, 16, 64, 300, 5000])
 @pytest.mark.parametrize("count", [0, 1, 100])
 def test_rows_anywhere_in_memory_are_gathered(kind, row_nbytes, count):
