@@ -28,8 +28,8 @@ TASK_NBYTES = 2 * 1024 * 1024
 """Decoded bytes of one task: a few chunks, so that threads meet rarely and still share a window evenly."""
 
 COPIED_TASK_NBYTES = 8 * 1024 * 1024
-"""Bytes of one task that decodes nothing, which takes about as long: a thread that comes back for another has to wait
-until those that run Python let it."""
+"""Bytes of one task that decodes nothing, or one chunk after the other: a thread that comes back for another has to
+wait until those that run Python let it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

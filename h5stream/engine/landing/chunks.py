@@ -423,7 +423,8 @@ def chunk_tables(
     # A gap that is read along costs as well: without it a task of tiny chunks could span gigabytes of the file.
     gap = _gaps(table["offset"], table["nbytes"])
     work[1:] += np.where((gap > 0) & (gap <= most_gap), gap, 0)
-    for cut in cut_by(work, min(task_nbytes, TASK_NBYTES)):
+    # Chunks that are decoded one by one need no more memory where a task has more of them.
+    for cut in cut_by(work, min(task_nbytes, TASK_NBYTES) if part.chunk_nbytes <= SMALL_CHUNK_NBYTES else task_nbytes):
         of_task: dict[str, Any] = {name: values[cut] for name, values in table.items()}
         of_task["edges"] = group_edges(of_task["offset"], of_task["nbytes"], most_gap)
         yield ChunkTable(part=part, programs=programs, shared=shared, **of_task)
