@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 
 import h5py
+import imagecodecs
 import numpy as np
 import pytest
 from forking import in_forked_child
@@ -144,6 +145,29 @@ def test_an_epoch_asks_for_stretches_and_not_for_chunks(server):
     server.asked.clear()
     epoch(dataset)
     assert len(server.asked) < 10
+
+
+@pytest.mark.parametrize("decode", ["", "png"])
+def test_what_several_samples_have_is_asked_for_once(server, decode):
+    frames = np.random.default_rng(0).integers(0, 255, (300, 40, 50), "u1")
+    with h5py.File(server.folder / "frames.h5", "w") as file:
+        file.create_dataset("x", data=frames, chunks=(1, 40, 50))
+        v = file.create_dataset("v", 300, h5py.vlen_dtype("u1"))
+        for k, frame in enumerate(frames):
+            v[k] = np.frombuffer(imagecodecs.png_encode(frame), "u1")
+    field = Field("v" if decode else "x", take=range(0, 12, 3), decode=decode)
+    dataset = H5Dataset(f"{server.url}/frames.h5", {"x": field, "at": Field("x", take=[0])}, samples=Sequences())
+    with H5StreamLoader(dataset, 32, True, keep="never", window="all", num_workers=4) as loader:
+        batches = iter(loader)
+        first = next(batches)
+        rest = [first, *batches]
+        asked = loader.stats().requested_bytes
+    for batch in rest:
+        for found, at in zip(batch["x"].numpy(), batch["at"].numpy(), strict=True):
+            number = np.flatnonzero((frames == at[0]).all(axis=(1, 2)))[0]
+            assert (found == frames[number : number + 12 : 3]).all()
+    assert len(np.concatenate([batch["at"] for batch in rest])) == 300 - 9
+    assert asked < 4 * frames.nbytes  # of both fields, this epoch's and the next one's window; each four times were 10
 
 
 def test_a_pattern_lists_the_store(folder):

@@ -119,6 +119,85 @@ def _litdata_rows(source: str, start: int) -> Iterator[dict[str, Any]]:
         yield {"x": np.ascontiguousarray(row), "y": int(label)}
 
 
+class Lance(ByImport):
+    """Rows of a fixed size, whole batches by a list of rows, in workers that are started afresh as it asks for."""
+
+    name, needs, reads, shuffle = f"Lance, {WORKERS} workers", ("lance",), "converted", "full"
+
+    def prepare(self, source: Path, folder: Path) -> Path:
+        import lance
+        import pyarrow as pa
+
+        with h5py.File(source, "r") as file:
+            width = file["x"].shape[1]
+        schema = pa.schema([("x", pa.list_(pa.float32(), width)), ("y", pa.int64())])
+        batches = (
+            pa.record_batch([pa.FixedSizeListArray.from_arrays(x.reshape(-1), width), y], schema=schema)
+            for _, x, y in slabs(source)
+        )
+        lance.write_dataset(batches, folder / "rows.lance", schema=schema)
+        return folder / "rows.lance"
+
+    def open(self, path: Path, batch_rows: int) -> Any:
+        rows = _LanceRows(str(path))
+        how: dict[str, Any] = {"num_workers": WORKERS, "multiprocessing_context": "spawn", "persistent_workers": True}
+        return DataLoader(rows, batch_rows, shuffle=True, collate_fn=_as_they_are, **how)
+
+
+class _LanceRows:
+    def __init__(self, path: str) -> None:
+        import lance
+
+        self.path, self.opened = path, None
+        self.rows = lance.dataset(path).count_rows()
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitems__(self, numbers: list[int]) -> Any:
+        import lance
+        import torch
+
+        if self.opened is None:
+            self.opened = lance.dataset(self.path)
+        found = self.opened.take(numbers).combine_chunks()
+        x = found["x"].combine_chunks().flatten().to_numpy().reshape(len(numbers), -1)
+        return torch.from_numpy(x.copy()), torch.from_numpy(found["y"].to_numpy().copy())
+
+
+def _as_they_are(batch: Any) -> Any:
+    return batch
+
+
+class WebDataset(ByImport):
+    """Tar files of single rows, streamed through a buffer that is shuffled."""
+
+    name, needs, reads = f"WebDataset, {WORKERS} workers", ("webdataset",), "converted"
+    shuffle = "tar files, and a buffer of 10,000 rows"
+
+    def prepare(self, source: Path, folder: Path) -> Path:
+        import webdataset
+
+        with webdataset.ShardWriter(str(folder / "%05d.tar"), maxcount=16 * CHUNK_ROWS, verbose=0) as out:
+            for first, x, y in slabs(source):
+                for row, label, number in zip(x, y, range(first, first + len(x)), strict=True):
+                    out.write({"__key__": f"{number:08}", "x.npy": row, "y.npy": label})
+        return folder
+
+    def open(self, path: Path, batch_rows: int) -> Any:
+        import webdataset
+
+        files = sorted(map(str, path.glob("*.tar")))
+        rows = (
+            webdataset.WebDataset(files, shardshuffle=len(files), workersplitter=webdataset.split_by_worker)
+            .shuffle(10_000)
+            .decode()
+            .to_tuple("x.npy", "y.npy")
+            .batched(batch_rows)
+        )
+        return webdataset.WebLoader(rows, batch_size=None, num_workers=WORKERS)
+
+
 class Mosaic(ByImport):
     name, needs, reads = f"MosaicML streaming (MDS), {WORKERS} workers", ("streaming",), "converted"
     shuffle = "blocks of 262,144 rows, mixed inside (py1e)"

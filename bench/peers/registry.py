@@ -6,7 +6,7 @@ import importlib.metadata
 import importlib.util
 
 from bench.peers.in_memory import Memmap, Ram, TorchIndex
-from bench.peers.on_converted import HuggingFace, LitData, Mosaic, ZarrWithZarrs
+from bench.peers.on_converted import HuggingFace, Lance, LitData, Mosaic, WebDataset, ZarrWithZarrs
 from bench.peers.on_hdf5 import H5pyBlocks, H5torch, Hidefix, Naive, Ours, Pyfive, ScDataset, Tuned
 from bench.peers.protocol import Peer
 
@@ -24,7 +24,9 @@ PEERS: tuple[Peer, ...] = (
     Pyfive(),
     Hidefix(),
     ZarrWithZarrs(),
+    Lance(),
     HuggingFace(),
+    WebDataset(),
     LitData(),
     Mosaic(),
     Memmap(by_batch=False),
@@ -35,7 +37,7 @@ PEERS: tuple[Peer, ...] = (
 )
 
 # Module -> what to install for it, where the name differs.
-PACKAGES = {"streaming": "mosaicml-streaming", "scdataset": "scDataset"}
+PACKAGES = {"streaming": "mosaicml-streaming", "scdataset": "scDataset", "lance": "pylance"}
 
 # What stood in the way where a peer is absent; shown with the results.
 REASONS = {

@@ -148,6 +148,10 @@ class Placement:
         for low in range(0, len(self), count):
             yield self[low : low + count]
 
+    def row_edges(self) -> Ints:
+        """Return where the places of each row begin, of rows that ascend, and where the last ends."""
+        return np.append(np.flatnonzero(np.diff(self.rows, prepend=-1)), len(self))
+
     def cut_every(self, rows: int, first_row: int = 0) -> Placement:
         """Cut spans wherever a multiple of so many rows, counted from a first one, lies inside of them."""
         if self.counts is None:

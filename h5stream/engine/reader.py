@@ -54,7 +54,7 @@ def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSourc
     if fields[number].images is not None:
         if part.heap is not None:
             return EncodedRows(part, fields[number], HeapRows(part, fields).of).plan
-        raw = replace(fields[number], images=None, dtype=np.dtype(np.uint8), row_shape=part.shape[1:])
+        raw = replace(fields[number], images=None, steps=None, dtype=np.dtype(np.uint8), row_shape=part.shape[1:])
         plain = tuple(raw if k == number else field for k, field in enumerate(fields))
         bytes_of = functools.partial(padded_bytes, part, len(fields), way_of(part, plain, source))
         return EncodedRows(part, fields[number], bytes_of).plan

@@ -787,7 +787,7 @@ def _described(found: _Found, taken: _Taken) -> _Described:
     """Return the field of a dataset, or one for each member of a compound."""
     asked, dtype = taken.asked, _inner_dtype(taken.thing)
     if asked.decode:
-        return _image(found, asked, _bytes_of_image(found, taken, dtype))
+        return _image(found, asked, _bytes_of_image(found, taken, dtype), taken.steps)
     if asked.members:
         _check_members(found, asked, dtype)
         dtype = np.dtype((dtype.fields[asked.members[0]][0], (len(asked.members),)))
@@ -861,24 +861,34 @@ def _bytes_of_image(found: _Found, taken: _Taken, dtype: np.dtype[Any]) -> eleme
     """Return where an image lies in a row of bytes; None for a value of variable length."""
     asked, (dataset, _, member) = taken.asked, taken.thing
     rows, leaf = dataset.shape[1:], elements.bytes_leaf(dtype)
-    if not rows and (elements.vlen_base(dtype) == np.uint8 or elements.is_text(dtype)):
+    if found.extents is None and not rows and (elements.vlen_base(dtype) == np.uint8 or elements.is_text(dtype)):
         if asked.length:
             raise OptionError(
                 f"{found.path!r}: field {asked.name!r}: a length in decode= is for rows of bytes that are filled up, "
                 "and values of variable length are as long as they are; leave it out"
             )
         return None
-    if member or len(rows) != (dtype.itemsize == 1) or leaf is None or found.extents is not None or taken.steps:
-        why = "decode= takes images as values of variable length (of uint8), or as rows of bytes, one a sample"
+    if member or len(rows) != (dtype.itemsize == 1) or leaf is None or found.extents is not None:
+        why = "decode= takes images as values of variable length (of uint8), or as rows of bytes"
         raise refusal(found.path, asked.name, f": field {asked.name!r} is {dtype} {dataset.shape}: {why}")
     return leaf
 
 
-def _image(found: _Found, asked: Field, leaf: elements.Leaf | None) -> _Described:
+def _image(found: _Found, asked: Field, leaf: elements.Leaf | None, steps: Steps | None = None) -> _Described:
     """Return a field of images; of what size they are is found out once all files are open."""
     check_options("images", asked, found.samples, found.path)
-    number, dtype, images = len(found.fields), np.dtype(object), Images(format=asked.decode)
-    layout = FieldLayout(name=asked.name, kind="object", dtype=dtype, row_shape=(), ragged=asked.ragged, images=images)
+    number, take = len(found.fields), asked.take
+    layout = FieldLayout(
+        name=asked.name,
+        kind="object",
+        dtype=np.dtype(object),
+        row_shape=(),
+        steps=steps,
+        at=take.at,
+        pad=take.pad,
+        ragged=asked.ragged,
+        images=Images(format=asked.decode),
+    )
     fill = np.zeros(leaf.nbytes if leaf else 0, np.uint8)
     return _Described(number, [layout], [Target(field=number, member=(), leaf=leaf, fill=fill)])
 

@@ -193,8 +193,9 @@ class Field:
         What encoded images in values of variable length, or in rows of bytes, are: ``"jpeg"``, ``"png"``, ``"webp"``,
         or ``"auto"`` for whatever each begins like. They are decoded in the reader threads. If those that are looked at
         when the files are opened have one size a batch is one tensor, (samples, height, width, channels), else a list;
-        ``ragged="list"`` says so beforehand. For rows that are filled up, a pair: the format, and the dataset that says
-        how many bytes of each row are the image.
+        ``ragged="list"`` says so beforehand. Samples of several rows are (samples, steps, height, width, channels), and
+        such images must have one size. For rows that are filled up, a pair: the format, and the dataset that says how
+        many bytes of each row are the image.
     normalise : dict, optional, keyword-only
         ``mean`` and ``std``, numbers or arrays, and the numbers ``factor`` and ``nan``: numbers of the batch become
         ``(x * factor - mean) / std``, as float32 unless `dtype` says otherwise, on the device where there is one, and
@@ -247,7 +248,7 @@ class Field:
         file: Any = None,
         lookup: Any = None,
         ragged: Form | Ragged | None = None,
-        decode: Format | tuple[Format, str] | Literal[""] = "",
+        decode: Format | tuple[Format, str] | Literal[""] | None = "",
         normalise: Mapping[str, Any] | None = None,
         **old: Unpack[OldField],
     ) -> None:
@@ -261,7 +262,7 @@ class Field:
             raise OptionError(f"a field's name is the path of a dataset, not {name!r}")
         if isinstance(take, str) and take != "all":
             raise OptionError(f"Field({name!r}): take= is steps, such as range(16), 'all' or a Take, not {take!r}")
-        format_, length = (decode, "") if isinstance(decode, str) else decode
+        format_, length = decode if isinstance(decode, tuple) and len(decode) == 2 else (decode or "", "")
         values = {
             "_file": of,
             "_beside": None,
@@ -493,14 +494,14 @@ def _with_new_names(given: dict[str, Any], old: Mapping[str, Any]) -> dict[str, 
     return {key: value if meant[key] is None else meant[key] for key, value in given.items()}
 
 
-def _decode(name: str, decode: str, length: str, ragged: str | Ragged | None) -> str:
+def _decode(name: str, decode: Any, length: str, ragged: str | Ragged | None) -> str:
     if decode and decode not in FORMATS:
         raise OptionError(f"Field({name!r}): decode= is {', '.join(map(repr, FORMATS))}, not {decode!r}")
     if length and not decode:
         raise OptionError(f"Field({name!r}): decode= is a format, or (format, {length!r}), where that says how long")
     if decode and isinstance(ragged, str) and ragged != "list":
         raise OptionError(f"Field({name!r}, decode={decode!r}): ragged= is 'list' for images, not {ragged!r}")
-    return decode
+    return str(decode)
 
 
 def not_ragged(name: str) -> OptionError:
@@ -664,7 +665,10 @@ _PLACED = ("Take(steps=)", "Take(at=)", "Take(axis=)", "Take(scale=)", "Take(pad
 _TAKEN: dict[str, tuple[str, tuple[str, ...]]] = {
     "sparse": ("rows of a sparse matrix", (*_COMMON, "columns=", "ragged=", "file=", "lookup=")),
     "values": ("values of variable length with ragged=", (*_COMMON, *_RAGGED)),
-    "images": ("encoded images", ("normalise=", "decode=", "ragged=", "file=", "lookup=")),
+    "images": (
+        "encoded images",
+        ("normalise=", "decode=", "ragged=", "file=", "lookup=", "Take(steps=)", "Take(at=)", "Take(pad=)"),
+    ),
     "objects": ("whole objects with ragged=", (*_COMMON, "columns=", "members=", *_RAGGED)),
     "once": ("what is there once, an attribute or a single value", (*_COMMON, "take='all'")),
 }
@@ -673,8 +677,8 @@ _TAKEN: dict[str, tuple[str, tuple[str, ...]]] = {
 _CLASHES: tuple[tuple[str, tuple[str, ...], str], ...] = (
     (
         "decode=",
-        ("columns=", "members=", "Take(steps=)", "take='all'", "dtype="),
-        "Field({0.name!r}, decode={0.decode!r}) takes whole images as they are, without columns=, members=, take= "
+        ("columns=", "members=", "take='all'", "dtype="),
+        "Field({0.name!r}, decode={0.decode!r}) takes whole images as they are, without columns=, members=, take='all' "
         "and dtype=; cut or cast them in sample_transform=",
     ),
     (
@@ -737,7 +741,7 @@ def check_options(kind: str, field: Field, samples: Any, path: str) -> None:
         )
     is_one = samples is None or field.is_looked_up or isinstance(samples, (Objects, Rows))
     is_one = is_one or (isinstance(samples, Table) and samples.length is None and samples.axis is None)
-    if kind in ("sparse", "values", "images") and not is_one:
+    if kind in ("sparse", "values") and not is_one:
         raise OptionError(
             f"{path!r}: field {field.name!r}: a sample of {type(samples).__name__}(...) has several rows, and {what} "
             "come one a sample; samples of one row have them, such as Table(row=...) without length="

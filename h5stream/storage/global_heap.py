@@ -79,7 +79,7 @@ class HeapValues:
         ours, file = chosen[order], self.superblock
         address, size, held = self.address[ours], file.file_nbytes, source.descriptor()
         if held is None:
-            held, address, size = self._fetched(source, address)
+            held, address, size = self._fetched(source, address, self.nbytes_of(ours))
         failed = np.zeros(len(ours), dtype=bool)
         counts = read_objects(
             held.number, size, file.length_nbytes, address, self.index[ours].astype(np.int64),
@@ -89,11 +89,16 @@ class HeapValues:
         found[order] = failed
         return found, counts
 
-    def _fetched(self, source: ByteSource, address: Ints) -> tuple[Descriptor, Ints, int]:
-        """Fetch the collections at ascending addresses into a file of memory; gives where each lies there, too."""
+    def _fetched(self, source: ByteSource, address: Ints, nbytes: Ints) -> tuple[Descriptor, Ints, int]:
+        """Fetch the collections at ascending addresses into a file of memory; gives where each lies there, too.
+
+        What comes first of each has room for the values that are wanted of it: then it mostly is all.
+        """
         long, end = self.superblock.length_nbytes, self.superblock.file_nbytes
-        begins = np.unique(address[address >= 0])
-        heads = [bytearray(min(_FETCHED_NBYTES, end - begin)) for begin in begins.tolist()]
+        begins, of = np.unique(address[address >= 0], return_inverse=True)
+        needed = HEADER_NBYTES + np.bincount(of, weights=nbytes[address >= 0] + HEADER_NBYTES + 8).astype(np.int64)
+        first = np.minimum(np.maximum(needed, _FETCHED_NBYTES), end - begins)
+        heads = [bytearray(count) for count in first.tolist()]
         source.read_many(begins.tolist(), [memoryview(head) for head in heads])
         sizes = [int.from_bytes(head[8 : 8 + long], "little") if head[:4] == b"GCOL" else 0 for head in heads]
         known = zip(begins.tolist(), heads, sizes, strict=True)

@@ -478,9 +478,13 @@ def _sized(field: FieldLayout, parts: tuple[DatasetPart, ...], layout: SampleLay
         raise refusal(layout.files[parts[0].file].path, field.name, f"{said}: {why}")
     nbytes = [image.nbytes for image in found]
     images = Images(format=form, mean_nbytes=float(np.mean(nbytes)), most_nbytes=max(nbytes))
-    if field.ragged is not None or len({(image.shape, image.dtype) for image in found}) > 1:
-        return replace(field, images=images)
-    return replace(field, kind="array", row_shape=found[0].shape, dtype=found[0].dtype, images=images)
+    if field.ragged is None and len({(image.shape, image.dtype) for image in found}) == 1:
+        steps = () if field.steps is None else (len(field.steps),)
+        return replace(field, kind="array", row_shape=(*steps, *found[0].shape), dtype=found[0].dtype, images=images)
+    if field.steps is not None:
+        said = f": field {field.name!r}: images of unlike sizes, or with ragged='list', make no tensor of several rows"
+        raise refusal(layout.files[parts[0].file].path, field.name, f"{said}; samples of one row have them as a list")
+    return replace(field, images=images)
 
 
 def _some(parts: tuple[DatasetPart, ...], layout: SampleLayout, reader: H5pyReader) -> Iterator[NDArray[np.uint8]]:

@@ -7,6 +7,7 @@ Decoded straight into the batch they drive the decoder's own tables out of the c
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -42,35 +43,45 @@ class EncodedRows:
         self._part, self._layout, self._rows = part, layout, rows
         assert layout.images is not None
         self._image_nbytes = max(1, int(layout.images.mean_nbytes))
+        self._shape = layout.row_shape if layout.steps is None else layout.row_shape[1:]
 
     def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of the part, ascending, into tasks of about as many decoded bytes, of whole chunks if decoded."""
         placement = placement.each_row()
-        edges = np.arange(len(placement) + 1)
+        edges = placement.row_edges()
         if self._part.index is not None and self._part.pipeline.filters:
             edges = placement.in_chunks(self._part)[1]
-        for cut in cut_by(np.diff(edges) * self._image_nbytes, min(task_nbytes, DECODED_NBYTES)):
+        images = np.diff(edges) if self._part.pipeline.filters else np.ones(len(edges) - 1, dtype=np.int64)
+        for cut in cut_by(images * self._image_nbytes, min(task_nbytes, DECODED_NBYTES)):
             rows = placement[int(edges[cut.start]) : int(edges[cut.stop])]
             yield Task(shared=rows, bring=self._decode, apart=row_by_row)
 
     def _decode(self, placement: Placement, destination: Destination, tools: Tools) -> None:
-        """Decode one image after the other."""
-        field = self._part.targets[0].field
-        where = zip(placement.rows.tolist(), placement.batch.tolist(), placement.within.tolist(), strict=True)
-        for (row, batch, within), data in zip(where, self._rows(placement, tools), strict=False):
+        """Decode one image after the other, each once for all the samples that have it."""
+        edges = placement.row_edges()
+        once = placement[edges[:-1]]
+        where = zip(once.rows.tolist(), itertools.pairwise(edges.tolist()), strict=True)
+        for (row, (low, high)), data in zip(where, self._rows(once, tools), strict=False):
             if tools.stopped():
                 return
             since = clock()
-            if self._layout.kind == "object":
-                image = self._decoded(row, data, None, tools)
-                destination.objects[batch][field][within] = torch.from_numpy(image)
-            else:
-                nbytes = destination.row_nbytes[field]
-                at = int(destination.slots[batch]) + destination.format.offsets[field] + within * nbytes
-                memory = tools.scratch.buffer("image", nbytes)
-                image = self._decoded(row, data, memory.view(self._layout.dtype).reshape(self._layout.row_shape), tools)
-                copy_past_cache(at, address_of(memory), nbytes)
-            tools.tally.decoded(since, image.nbytes)
+            nbytes = self._put(row, data, placement[low:high], destination, tools)
+            tools.tally.decoded(since, nbytes)
+
+    def _put(self, row: int, data: Bytes, to: Placement, destination: Destination, tools: Tools) -> int:
+        """Decode an image and bring it to its places; return its bytes."""
+        field = self._part.targets[0].field
+        if self._layout.kind == "object":
+            image = torch.from_numpy(self._decoded(row, data, None, tools))
+            destination.put(field, to, [image, *(image.clone() for _ in range(len(to) - 1))])
+            return image.nbytes
+        nbytes = destination.row_nbytes[field]
+        memory = tools.scratch.buffer("image", nbytes)
+        self._decoded(row, data, memory.view(self._layout.dtype).reshape(self._shape), tools)
+        for batch, within in zip(to.batch.tolist(), to.within.tolist(), strict=True):
+            at = int(destination.slots[batch]) + destination.format.offsets[field] + within * nbytes
+            copy_past_cache(at, address_of(memory), nbytes)
+        return nbytes
 
     def _decoded(self, row: int, data: Bytes, out: Any, tools: Tools) -> NDArray[Any]:
         assert self._layout.images is not None
@@ -87,7 +98,7 @@ class EncodedRows:
         named = f"{identity.path!r}, dataset {path!r}: the image of row {number:,}"
         named += f" (row {row:,} of all files)" if self._part.row_start else ""
         if isinstance(error, OtherShapeError):
-            first = f"{' x '.join(map(str, self._layout.row_shape))} {self._layout.dtype}"
+            first = f"{' x '.join(map(str, self._shape))} {self._layout.dtype}"
             return FieldLengthError(
                 f"{named} is {error}, and those that were looked at when the file was opened are {first}, so a batch "
                 f"is one tensor; Field({self._layout.name!r}, decode=..., ragged='list') takes images of any size",

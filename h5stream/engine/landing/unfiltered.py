@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -201,8 +202,15 @@ class UnfilteredRows:
         reads, skipped = kernels.count_reads(placement.rows, placement.lengths, reach.gap_nbytes // reach.stride)
         more = skipped * reach.stride + reads * len(reach.extents) * READ_COST_NBYTES
         cost = reach.row_nbytes + more // placement.total_rows
-        for some in placement.in_steps(max(1, task_nbytes // max(1, cost))):
-            yield self._task(some)
+        steps = max(1, task_nbytes // max(1, cost))
+        if self._has_descriptor:
+            yield from map(self._task, placement.in_steps(steps))
+            return
+        # What is far is asked for once: all places of a row are one task's.
+        edges = placement.row_edges()
+        edges = np.append(edges[np.unique(np.searchsorted(edges, np.arange(0, len(placement), steps)))], len(placement))
+        for low, high in itertools.pairwise(np.unique(edges).tolist()):
+            yield self._task(placement[low:high])
 
     def task(self, placement: Placement) -> Task:
         """Return one task for some rows of the part, ascending."""
