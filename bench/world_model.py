@@ -249,22 +249,38 @@ def measure(bucket: Path, given: argparse.Namespace) -> Iterator[dict[str, Any]]
                     continue
                 with store_of(bucket.parent, Distance(latency_ms=latency, total_mb_s=given.total_mb_s)) as url:
                     found[name, kind].append(_child([name, kind, "s3://bucket", url]))
+        where = "local" if latency is None else f"{latency:g} ms"
         for (name, kind), several in found.items():
-            row: dict[str, Any] = {"latency_ms": latency, "stored": kind, "reader": name}
+            row: dict[str, Any] = {"where": where, "stored": kind, "reader": name}
             if failed := next((each["failed"] for each in several if "failed" in each), ""):
                 yield {**row, "failed": failed}
                 continue
             yield row | {key: statistics.median(each[key] for each in several) for key in several[0]}
 
 
+def measure_file(seed: int, given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Write a file and its copies, compare their samples, and measure them."""
+    with tempfile.TemporaryDirectory(dir=given.folder) as place:
+        bucket = Path(place) / "bucket"
+        bucket.mkdir()
+        seconds = write(bucket, seed, given.episodes)
+        checked = _child(["check", str(bucket)])
+        if "failed" in checked:
+            raise SystemExit(f"samples differ: {checked['failed']}")
+        for row in measure(bucket, given):
+            name = "frames.lance" if row["stored"] == "lance" else f"{row['stored']}.h5"
+            copied = {"mb": nbytes_of(bucket / name) / 1e6, "convert_s": seconds.get(row["stored"], 0.0)}
+            yield {"seed": seed, **row, **copied}
+
+
 def main() -> None:
-    """Write, compare, measure, print a line for each, and write the results."""
+    """Measure, print a line for each, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="where the results go")
     parser.add_argument("--folder", type=Path, help="where the files are written")
     parser.add_argument("--episodes", type=int, default=40)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1], help="of each a file is made")
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--latency-ms", nargs="*", type=float, default=[20], help="distances of the store")
     parser.add_argument("--total-mb-s", type=float, default=100, help="what the line brings in all")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
@@ -272,28 +288,14 @@ def main() -> None:
     if given.child:
         print(json.dumps(check(given.child[1]) if given.child[0] == "check" else one(*given.child)))
         return
-    with tempfile.TemporaryDirectory(dir=given.folder) as place:
-        bucket = Path(place) / "bucket"
-        bucket.mkdir()
-        seconds = write(bucket, given.seed, given.episodes)
-        files = {"raw": "raw.h5", "gzip": "gzip.h5", "jpeg": "jpeg.h5", "lance": "frames.lance"}
-        head: dict[str, Any] = {
-            **describe(),
-            "stable-worldmodel": importlib.metadata.version("stable-worldmodel"),
-            "seed": given.seed,
-            "total_mb_s": given.total_mb_s,
-            "convert_s": seconds,
-            "nbytes": {kind: nbytes_of(bucket / name) for kind, name in files.items()},
-            **_child(["check", str(bucket)]),
-        }
-        print(head["nbytes"], seconds, head.get("equal", head.get("failed")), flush=True)
-        results = []
-        for row in measure(bucket, given):
-            results.append(row)
-            said = {name: round(value, 3) if isinstance(value, float) else value for name, value in row.items()}
-            print(" ".join(f"{name}={value}" for name, value in said.items()), flush=True)
+    results = []
+    for row in (row for seed in given.seeds for row in measure_file(seed, given)):
+        results.append(row)
+        said = {name: round(value, 3) if isinstance(value, float) else value for name, value in row.items()}
+        print(" ".join(f"{name}={value}" for name, value in said.items()), flush=True)
     if given.json:
-        given.json.write_text(json.dumps({**head, "results": results}, indent=1) + "\n")
+        about = {"stable-worldmodel": importlib.metadata.version("stable-worldmodel"), "total_mb_s": given.total_mb_s}
+        given.json.write_text(json.dumps({**describe(), **about, "results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
