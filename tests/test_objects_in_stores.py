@@ -95,6 +95,11 @@ def plain(value):
     return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value.tolist()
 
 
+def readers():
+    """Return the threads that read, those of other tests' loaders among them."""
+    return {one for one in threading.enumerate() if one.name.startswith(("h5stream-reader", "h5stream-far"))}
+
+
 def epoch(source, **options):
     with H5StreamLoader(source, 256, shuffle=True, seed=0, **options) as loader:
         return [plain(batch) for batch in loader]
@@ -196,7 +201,7 @@ def test_a_store_that_fails_now_and_then_is_asked_again(folder, server, fault):
 )
 @pytest.mark.parametrize("when", ["opening", "reading"])
 def test_a_store_that_always_fails_is_named_at_the_batch_that_needed_it(server, fault, said, when):
-    options = {"client_options": {"timeout": "0.5s"}, "retry_config": SOON}
+    options, before = {"client_options": {"timeout": "0.5s"}, "retry_config": SOON}, readers()
     address = f"{server.url}/a.h5"
     if when == "opening":
         server.fault = lambda *_: fault
@@ -209,9 +214,7 @@ def test_a_store_that_always_fails_is_named_at_the_batch_that_needed_it(server, 
             epoch(dataset)
     assert address in str(caught.value)
     assert caught.value.file == address
-    assert not [
-        thread for thread in threading.enumerate() if thread.name.startswith(("h5stream-reader", "h5stream-far"))
-    ]
+    assert readers() <= before
 
 
 @pytest.mark.parametrize("heeds_tags", [True, False])
@@ -327,8 +330,8 @@ def test_the_nodes_of_a_large_index_are_fetched_together(server):
 
 
 def test_a_loader_that_is_closed_while_a_store_stalls_waits_for_nothing(server):
+    before, stalled = readers(), threading.Event()
     loader = H5StreamLoader(H5Dataset(f"{server.url}/a.h5", "x"), 256, keep="never")
-    stalled = threading.Event()
     server.fault = lambda *_: stalled.set() or "stall"
     batches = iter(loader)
 
@@ -343,7 +346,7 @@ def test_a_loader_that_is_closed_while_a_store_stalls_waits_for_nothing(server):
     loader.close()
     thread.join()
     assert time.monotonic() - began < 5  # and not the 30 s after which a request is given up
-    assert not [one for one in threading.enumerate() if one.name.startswith("h5stream-reader")]
+    assert readers() <= before
 
 
 def test_the_loader_takes_what_opens_the_stores_and_leaves_it_behind(folder):
