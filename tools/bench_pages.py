@@ -79,7 +79,7 @@ class Kind:
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-WORDED = ("samples", "stored", "case", "form", "loader", "`ragged=`")
+WORDED = ("samples", "stored", "where", "case", "form", "loader", "`ragged=`")
 """Heads of columns of words."""
 
 
