@@ -49,9 +49,10 @@ class EncodedRows:
         """Cut rows of the part, ascending, into tasks of about as many decoded bytes, of whole chunks if decoded."""
         placement = placement.each_row()
         edges = placement.row_edges()
+        images = np.ones(len(edges) - 1, dtype=np.int64)
         if self._part.index is not None and self._part.pipeline.filters:
             edges = placement.in_chunks(self._part)[1]
-        images = np.diff(edges) if self._part.pipeline.filters else np.ones(len(edges) - 1, dtype=np.int64)
+            images = np.diff(edges)
         for cut in cut_by(images * self._image_nbytes, min(task_nbytes, DECODED_NBYTES)):
             rows = placement[int(edges[cut.start]) : int(edges[cut.stop])]
             yield Task(shared=rows, bring=self._decode, apart=row_by_row)

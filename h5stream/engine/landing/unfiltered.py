@@ -208,8 +208,8 @@ class UnfilteredRows:
             return
         # What is far is asked for once: all places of a row are one task's.
         edges = placement.row_edges()
-        edges = np.append(edges[np.unique(np.searchsorted(edges, np.arange(0, len(placement), steps)))], len(placement))
-        for low, high in itertools.pairwise(np.unique(edges).tolist()):
+        begins = edges[np.searchsorted(edges, np.arange(0, len(placement), steps))]
+        for low, high in itertools.pairwise(np.unique(np.append(begins, len(placement))).tolist()):
             yield self._task(placement[low:high])
 
     def task(self, placement: Placement) -> Task:
