@@ -1,9 +1,12 @@
 """Cases run in a process of their own, which may crash, and is ended where it takes too long."""
 
+import faulthandler
 import multiprocessing
 import os
 import resource
+import signal
 import tempfile
+import time
 from typing import Any
 
 CASE_S = 60
@@ -15,6 +18,7 @@ WAIT = 5
 
 def _serve(pipe: Any, case_s: int) -> None:
     os.setsid()  # a signal to the whole group would end the case that runs
+    faulthandler.register(signal.SIGUSR1)  # what each thread does
     os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp()
     from .run import run
 
@@ -41,6 +45,8 @@ class Worker:
                 found: list[dict[str, Any]] = self._pipe.recv()
                 return found
             said = f"nothing came for {WAIT * self._case_s} s"
+            os.kill(self._process.pid, signal.SIGUSR1)
+            time.sleep(1)  # while it says that
         except (EOFError, OSError):
             self._process.join()
             said = f"the process ended with {self._process.exitcode}: a signal, or {self._case_s} s of processor time"
