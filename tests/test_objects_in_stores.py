@@ -19,7 +19,7 @@ from object_server import ObjectServer
 from real_servers import HTTP, s3, web
 from torch.utils.data import DataLoader
 
-from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects, Sequences, repack
+from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects, Sequences, repack, stage
 from h5stream.errors import (
     ExternalDataError,
     LoaderClosedError,
@@ -397,23 +397,32 @@ def test_options_that_open_no_store_are_refused(monkeypatch, options, said):
         H5Dataset("s3://no-such-bucket/a.h5", "y", storage_options=options)
 
 
+@pytest.mark.parametrize("how", ["repack", "stage"])
 @pytest.mark.parametrize("fault", [None, 503])
-def test_repack_fetches_an_object_ahead_and_leaves_nothing_of_it(server, tmp_path, fault):
+def test_what_is_rewritten_is_fetched_ahead_and_nothing_is_left_of_it(server, tmp_path, fault, how):
     with h5py.File(server.folder / "many.h5", "w") as file:
         for k in range(300):
             file[f"d/{k}"] = np.full((3, 1000), k, "f4")
-    options = {"retry_config": SOON, **HTTP}
+    url, options = f"{server.url}/many.h5", {"retry_config": SOON, **HTTP}
+
+    def rewrite():
+        if how == "repack":
+            repack(url, tmp_path / "many.h5", storage_options=options)
+        else:
+            stage(url, to=tmp_path, repack={}, storage_options=options)
+
     if fault:
         server.fault = lambda number, _: fault if number > 2 else None
-        with pytest.raises(SourceError, match=f"{server.url}/many.h5"):
-            repack(f"{server.url}/many.h5", tmp_path / "b.h5", storage_options=options)
+        with pytest.raises(SourceError, match=url):
+            rewrite()
     else:
-        repack(f"{server.url}/many.h5", tmp_path / "b.h5", storage_options=options)
+        rewrite()
         assert len(server.asked) < 20
         server.asked.clear()
-        assert H5Dataset(f"{server.url}/many.h5", "d/7")[0][0] == 7  # not of the cache that is gone
+        assert H5Dataset(url, "d/7")[0][0] == 7  # not of the cache that is gone
         assert server.asked
-    assert [one.name for one in tmp_path.iterdir()] == ["b.h5"] * (not fault)
+    assert [one.name for one in tmp_path.iterdir() if one.suffix] == ["many.h5"] * (not fault)
+    assert not [one for one in tmp_path.rglob("*") if one.suffix in (".object", ".part")]
     assert not [one for one in threading.enumerate() if one.name.startswith("h5stream-ahead")]
 
 

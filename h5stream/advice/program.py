@@ -182,7 +182,7 @@ def _is_ours(program: ast.Module, scope: Mapping[str, Any]) -> bool:
         if isinstance(node, ast.Import)
         else _opens_to_read(node)
         if isinstance(node, ast.Call)
-        else True
+        else not isinstance(node, ast.ImportFrom)
         for node in nodes
     )
 

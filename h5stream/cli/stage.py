@@ -67,18 +67,17 @@ def repack_command(
     if not target.exists():
         options.check_writable(target, "OUT")
     recipe = recipe_of(fields, chunk_bytes, compress=compress, contiguous=contiguous, shuffle_rows=shuffle_rows)
-    from h5stream.repacking.repack import at_hand, carry_out, plan_repack
+    from h5stream.repacking.repack import carry_out, plan_repack
 
-    with at_hand(given[0], target):
-        plan = plan_repack(given[0], target, recipe, overwrite=overwrite)
-        if not as_json:
-            notes(safe_console(), plan.notices, set())
-        with Bar(safe_console(stderr=True), "repacking") as bar:
+    plan = plan_repack(given[0], target, recipe, overwrite=overwrite)
+    if not as_json:
+        notes(safe_console(), plan.notices, set())
+    with Bar(safe_console(stderr=True), "repacking") as bar:
 
-            def show(now: RepackProgress) -> None:
-                bar.show(now.bytes_done, now.bytes_total, f"{now.step} {now.dataset}")
+        def show(now: RepackProgress) -> None:
+            bar.show(now.bytes_done, now.bytes_total, f"{now.step} {now.dataset}")
 
-            result = carry_out(plan, target, overwrite, show)
+        result = carry_out(plan, target, overwrite, show)
     rates = None
     if not as_json:
         _print_repacked(safe_console(), result, plan.notices)

@@ -17,6 +17,7 @@ import contextlib
 import fcntl
 import math
 import os
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -232,19 +233,7 @@ def _targets(sources: Sequence[PathLike], folder: PathLike, overwrite: bool) -> 
 def _repacked(
     source: PathLike, target: PathLike, recipe: Recipe, overwrite: bool, progress: RepackProgressCallback | None
 ) -> RepackResult:
-    with at_hand(source, target):
-        return carry_out(plan_repack(source, target, recipe, overwrite=overwrite), target, overwrite, progress)
-
-
-@contextlib.contextmanager
-def at_hand(source: PathLike, target: PathLike) -> Iterator[None]:
-    """Have an object lie beside the new file meanwhile, where there is room: it is read twice, dataset by dataset."""
-    path, new = checked_path(source), _absolute(target)
-    if is_address(path) and new.parent.is_dir() and 3 * identity_of(path).size < measure(new.parent).usable_bytes:
-        with fetched_ahead(path, str(new.with_name(f".{new.name[:200]}.object"))):
-            yield
-    else:
-        yield
+    return carry_out(plan_repack(source, target, recipe, overwrite=overwrite), target, overwrite, progress)
 
 
 def plan_repack(source: PathLike, target: PathLike, recipe: Recipe, *, overwrite: bool) -> RewritePlan:
@@ -327,6 +316,7 @@ def _sweep(target: Path) -> None:
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path.with_suffix(".object"), ignore_errors=True)
                 path.unlink()
             finally:
                 os.close(descriptor)
@@ -341,6 +331,21 @@ _Encoded = tuple[NDArray[np.uint8], int] | None
 
 def rewrite(plan: RewritePlan, target: Path, progress: RepackProgressCallback | None = None) -> RepackResult:
     """Write the new file over `target`, which exists, and verify it against the source, which must not change."""
+    with _at_hand(plan.source, target):
+        return _rewrite(plan, target, progress)
+
+
+@contextlib.contextmanager
+def _at_hand(source: str, target: Path) -> Iterator[None]:
+    """Have an object lie beside the new file meanwhile, where there is room: it is read twice, dataset by dataset."""
+    if is_address(source) and 3 * identity_of(source).size < measure(target.parent).usable_bytes:
+        with fetched_ahead(source, str(target.with_suffix(".object"))):
+            yield
+    else:
+        yield
+
+
+def _rewrite(plan: RewritePlan, target: Path, progress: RepackProgressCallback | None) -> RepackResult:
     begin, identity, order, bytes_done = time.monotonic(), identity_of(plan.source), plan.order(), 0
     total = sum(each.nbytes for each in (*plan.rewritten, *plan.datasets))
 

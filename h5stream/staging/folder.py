@@ -29,6 +29,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import stat
 import threading
 import time
@@ -285,8 +286,7 @@ class StagingFolder:
 
     def drop_unfinished(self, name: str, entry: Entry) -> None:
         """Delete what there is of a copy that was not finished."""
-        with contextlib.suppress(FileNotFoundError):
-            self.part_path(name, entry).unlink()
+        _remove_unfinished(self.part_path(name, entry))
         if entry.copy_inode:  # its name may have been given and not yet confirmed; it is ours by its inode only
             self.delete_copy(name, entry)
 
@@ -307,8 +307,14 @@ class StagingFolder:
                 self.drop_unfinished(name, files.pop(name))
         for path in self.control.glob("*.session"):  # of the dead, also of those of whom the manifest never spoke
             if path.stem not in alive:
-                for unfinished in (*self.control.glob(f"{path.stem}.*.part"), path):
-                    unfinished.unlink(missing_ok=True)
+                for unfinished in self.control.glob(f"{path.stem}.*.part"):
+                    _remove_unfinished(unfinished)
+                path.unlink(missing_ok=True)
+
+
+def _remove_unfinished(part: Path) -> None:
+    shutil.rmtree(part.with_suffix(".object"), ignore_errors=True)  # what was fetched to be repacked
+    part.unlink(missing_ok=True)
 
 
 def _try_flock(descriptor: int, kind: int) -> bool:
