@@ -56,7 +56,7 @@ class Names(Sequence[str]):
         """Return some of the names, by ascending numbers."""
         chosen, lengths = np.zeros(len(self), dtype=np.bool_), np.diff(self.edges)
         chosen[which] = True
-        text, edges = self.text[np.repeat(chosen, lengths)], np.cumsum([0, *lengths[which]], dtype=np.int64)
+        text, edges = self.text[np.repeat(chosen, lengths)], np.append(0, np.cumsum(lengths[which]))
         return Names(text, edges, None if self.addresses is None else self.addresses[which])
 
     def inside(self, above: str) -> Names:
