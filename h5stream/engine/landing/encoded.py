@@ -61,25 +61,27 @@ class EncodedRows:
         """Decode one image after the other, each once for all the samples that have it."""
         edges = placement.row_edges()
         once = placement[edges[:-1]]
-        where = zip(once.rows.tolist(), itertools.pairwise(edges.tolist()), strict=True)
-        for (row, (low, high)), data in zip(where, self._rows(once, tools), strict=False):
+        where = zip(once.rows.tolist(), itertools.starmap(slice, itertools.pairwise(edges.tolist())), strict=True)
+        for (row, some), data in zip(where, self._rows(once, tools), strict=False):
             if tools.stopped():
                 return
             since = clock()
-            nbytes = self._put(row, data, placement[low:high], destination, tools)
+            nbytes = self._put(row, data, placement, some, destination, tools)
             tools.tally.decoded(since, nbytes)
 
-    def _put(self, row: int, data: Bytes, to: Placement, destination: Destination, tools: Tools) -> int:
-        """Decode an image and bring it to its places; return its bytes."""
+    def _put(
+        self, row: int, data: Bytes, placement: Placement, some: slice, destination: Destination, tools: Tools
+    ) -> int:
+        """Decode an image and bring it to some of the places; return its bytes."""
         field = self._part.targets[0].field
         if self._layout.kind == "object":
             image = torch.from_numpy(self._decoded(row, data, None, tools))
-            destination.put(field, to, [image, *(image.clone() for _ in range(len(to) - 1))])
+            destination.put(field, placement[some], [image, *(image.clone() for _ in range(some.start + 1, some.stop))])
             return image.nbytes
         nbytes = destination.row_nbytes[field]
         memory = tools.scratch.buffer("image", nbytes)
         self._decoded(row, data, memory.view(self._layout.dtype).reshape(self._shape), tools)
-        for batch, within in zip(to.batch.tolist(), to.within.tolist(), strict=True):
+        for batch, within in zip(placement.batch[some].tolist(), placement.within[some].tolist(), strict=True):
             at = int(destination.slots[batch]) + destination.format.offsets[field] + within * nbytes
             copy_past_cache(at, address_of(memory), nbytes)
         return nbytes
