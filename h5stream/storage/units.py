@@ -535,12 +535,12 @@ class Lying(Column):
 
     def only(self, which: Ints) -> None:
         """Keep some, in an order."""
-        number, chunks = np.full(len(self.kind), -1), self.chunks
-        number[which] = np.arange(len(which))
-        left = number[chunks[0]] >= 0
-        owner, *columns = (each[left] for each in chunks)
-        order = np.argsort(number[owner], kind="stable")
-        self._pieces = [tuple(each[order] for each in (number[owner], *columns))]  # type: ignore[list-item]
+        owner, *columns = self.chunks
+        counts = np.bincount(owner, minlength=len(self.kind))
+        begins, counts = (np.cumsum(counts) - counts)[which], counts[which]
+        at = np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
+        owner = np.repeat(np.arange(len(which)), counts)
+        self._pieces = [(owner, *(each[at] for each in columns))]  # type: ignore[list-item]
         super().only(which)
 
     def save(self, catalogue: Catalogue) -> None:
@@ -554,9 +554,10 @@ class Lying(Column):
     def load(self, catalogue: Catalogue, count: int) -> None:
         """Take all; what it says of chunks has to fit the rows."""
         super().load(catalogue, count)
-        chunks = [catalogue.arrays[f"{self.path} {name}"].astype(np.int64) for name in _KEPT]
+        chunks = [catalogue.arrays[f"{self.path} {name}"].astype(np.int64, copy=False) for name in _KEPT]
         owner, number, _, nbytes, _ = chunks
-        next_one, next_of_it = np.diff(owner) > 0, (np.diff(owner) == 0) & (np.diff(number) > 0)
+        next_one = np.diff(owner) > 0
+        next_of_it = (owner[1:] == owner[:-1]) & (number[1:] > number[:-1])
         is_sound = len({len(each) for each in chunks}) == 1 and (next_one | next_of_it).all() and (self.rows >= 0).all()
         if not is_sound or (number < 0).any() or (nbytes < 0).any():
             raise ValueError(self.path)
