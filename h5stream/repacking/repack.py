@@ -331,18 +331,22 @@ _Encoded = tuple[NDArray[np.uint8], int] | None
 
 def rewrite(plan: RewritePlan, target: Path, progress: RepackProgressCallback | None = None) -> RepackResult:
     """Write the new file over `target`, which exists, and verify it against the source, which must not change."""
-    with _at_hand(plan.source, target):
-        return _rewrite(plan, target, progress)
+    with _at_hand(plan, target) as near:
+        return _rewrite(near, target, progress)
 
 
 @contextlib.contextmanager
-def _at_hand(source: str, target: Path) -> Iterator[None]:
-    """Have an object lie beside the new file meanwhile, where there is room: it is read twice, dataset by dataset."""
+def _at_hand(plan: RewritePlan, target: Path) -> Iterator[RewritePlan]:
+    """Have an object lie beside the new file meanwhile, where there is room: it is read twice, dataset by dataset.
+
+    Return the same plan, of what lies there.
+    """
+    source = plan.source
     if is_address(source) and 3 * identity_of(source).size < measure(target.parent).usable_bytes:
         with fetched_ahead(source, str(target.with_suffix(".object"))):
-            yield
+            yield plan_rewrite(source, plan.recipe)
     else:
-        yield
+        yield plan
 
 
 def _rewrite(plan: RewritePlan, target: Path, progress: RepackProgressCallback | None) -> RepackResult:
