@@ -540,7 +540,7 @@ class Lying(Column):
         begins, counts = (np.cumsum(counts) - counts)[which], counts[which]
         at = np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
         owner = np.repeat(np.arange(len(which)), counts)
-        self._pieces = [(owner, *(each[at] for each in columns))]  # type: ignore[list-item]
+        self._pieces = [(owner, *(each[at] for each in columns))]
         super().only(which)
 
     def save(self, catalogue: Catalogue) -> None:
