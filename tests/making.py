@@ -1,7 +1,6 @@
 """Builders of odd HDF5 files, mostly through h5py's low-level interface; every test makes its own."""
 
 import ctypes
-import itertools
 from pathlib import Path
 
 import h5py
@@ -107,11 +106,6 @@ def set_fill_bytes(creation, stored, raw):
     assert set_value(creation.id, stored.id, raw) >= 0
 
 
-def chunk_starts(shape, chunks):
-    """Give the coordinates of every chunk of a grid."""
-    return list(itertools.product(*(range(0, n, c) for n, c in zip(shape, chunks, strict=True))))
-
-
 def read_with_h5py(path, name="x"):
     """Read a whole dataset: the oracle."""
     with h5py.File(path, "r") as file:
@@ -149,6 +143,16 @@ def corrupt_chunk(path, chunk, name="x"):
     for place in range(info.size // 2, min(info.size // 2 + 8, info.size)):
         flip_byte(path, info.byte_offset + place)
     return info.byte_offset
+
+
+def damage_header(path, *names):
+    """Spoil the object headers of some objects, and nothing else."""
+    with h5py.File(path) as file:
+        places = [h5py.h5o.get_info(file[name].id).addr for name in names]
+    content = bytearray(path.read_bytes())
+    for place in places:
+        content[place : place + 4] = b"\xff\xfe\xfd\xfc"
+    path.write_bytes(content)
 
 
 def write_datasets(path, **datasets):

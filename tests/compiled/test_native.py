@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from h5stream.compiled import _native as native
 from h5stream.engine.slots import address_of
@@ -132,6 +134,14 @@ def test_rows_anywhere_in_memory_are_gathered(kind, row_nbytes, count):
     scatter(expected, places[:count], rows, source, row_nbytes, segments)
     native.gather_any(address_of(source), *to, slots, 0, row_nbytes)
     np.testing.assert_array_equal(memory, expected)
+
+
+@given(st.integers(0, 130), st.integers(0, 130), st.integers(0, 1000))
+def test_any_bytes_are_copied_past_the_cache_and_none_beside_them(start, place, count):
+    source, target, expected = np.arange(1200, dtype="u2").view("u1"), np.zeros(1300, "u1"), np.zeros(1300, "u1")
+    native.copy_past_cache(target.ctypes.data + place, source.ctypes.data + start, count)
+    expected[place : place + count] = source[start : start + count]
+    assert np.array_equal(target, expected)
 
 
 @pytest.fixture

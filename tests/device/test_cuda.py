@@ -3,6 +3,7 @@ and on a GPU what it does.
 """
 
 import ast
+import contextlib
 import resource
 import subprocess
 import sys
@@ -38,17 +39,28 @@ class RecordedCuda:
     def current_device(self):
         return self.current
 
+    @contextlib.contextmanager
     def device(self, device):
-        return _Current(self, torch.device(device).index)
+        """Like `torch.cuda.device`: what it does on leaving makes no context."""
+        before, self.current = self.current, torch.device(device).index
+        yield
+        self.current = before
 
+    @contextlib.contextmanager
     def stream(self, stream):
-        return _OnStream(self, stream)
+        """Like `torch.cuda.stream`: on leaving it sets the device that was current, which makes a context."""
+        before, self.current = self.current, stream.index
+        self.touch("enter stream", stream.index)
+        yield
+        self.current = before
+        self.touch("leave stream", before)
 
     def current_stream(self, device):
         return SimpleNamespace(index=torch.device(device).index)
 
     def Stream(self, device):
-        return _Stream(self, torch.device(device).index)
+        index = torch.device(device).index
+        return SimpleNamespace(index=index, wait_event=lambda event: self.touch("wait_event", index))
 
     def Event(self, **options):
         self.touch("Event", self.current)
@@ -57,43 +69,6 @@ class RecordedCuda:
     def touch(self, call, index):
         self.calls.append(call)
         self.touched.append(index)
-
-
-class _Current:
-    """Like `torch.cuda.device`: what it does on leaving makes no context."""
-
-    def __init__(self, cuda, index):
-        self.cuda, self.index = cuda, index
-
-    def __enter__(self):
-        self.before, self.cuda.current = self.cuda.current, self.index
-
-    def __exit__(self, *error):
-        self.cuda.current = self.before
-
-
-class _OnStream:
-    """Like `torch.cuda.stream`: on leaving it sets the device that was current, which makes a context."""
-
-    def __init__(self, cuda, stream):
-        self.cuda, self.stream = cuda, stream
-
-    def __enter__(self):
-        self.before = self.cuda.current
-        self.cuda.current = self.stream.index
-        self.cuda.touch("enter stream", self.stream.index)
-
-    def __exit__(self, *error):
-        self.cuda.current = self.before
-        self.cuda.touch("leave stream", self.before)
-
-
-class _Stream:
-    def __init__(self, cuda, index):
-        self.cuda, self.index = cuda, index
-
-    def wait_event(self, event):
-        self.cuda.touch("wait_event", self.index)
 
 
 class _Event:

@@ -1,8 +1,5 @@
 """Opening: names, defaults, and what is wrong with a file, each with a message that says the way out."""
 
-import os
-import pickle
-
 import h5py
 import hdf5plugin
 import numpy as np
@@ -85,16 +82,6 @@ def test_a_broken_chunk_index_is_left_to_h5py(tmp_path):
     with pytest.raises(CorruptChunkError, match="h5py cannot read"):
         dataset[:]
     dataset.close()
-
-
-def test_a_layout_travels_by_pickling_without_opening_the_file(tmp_path):
-    path = make_file(tmp_path / "a.h5", data=numbers(50, 3), chunks=(8, 2), compression="gzip", shuffle=True)
-    dataset = H5Dataset(path, "x")
-    frozen = pickle.dumps(dataset)
-    twin = pickle.loads(frozen)
-    assert twin[:].numpy().tobytes() == dataset[:].numpy().tobytes()
-    os.remove(path)
-    assert len(pickle.loads(frozen)) == 50
 
 
 def test_a_chunk_too_large_to_be_compared_is_left_to_h5py(tmp_path, monkeypatch):

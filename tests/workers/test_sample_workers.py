@@ -144,23 +144,17 @@ def test_in_place_the_own_generators_stay_as_they_are(kinds):
     assert same((random.random(), np.random.rand(), torch.rand(1)), expected)
 
 
-def test_whole_batches_are_transformed_in_workers(kinds):
-    found = {}
+@pytest.mark.parametrize(
+    "given", [{"fields": {"x": "x"}}, {"fields": ["x", "y"], "sample_transform": applied.as_it_is}], ids=["alone", "both"]
+)
+def test_whole_batches_are_transformed_in_workers_and_samples_in_the_same(kinds, given):
+    given, found = {**given, "shuffle": True, "batch_transform": applied.noisy, **FORK}, {}
     for workers in (0, 1, 3):
-        given = {"fields": {"x": "x"}, "shuffle": True, "batch_transform": applied.noisy, **FORK}
         with H5StreamLoader(kinds, 7, transform_workers=workers, **given) as loader:
             found[workers] = list(loader)
+            assert not workers or len(pids_of(loader)) == workers
     assert_same(found[1], found[0])
     assert_same(found[3], found[0])
-
-
-def test_both_kinds_of_functions_run_in_the_same_workers(kinds):
-    given = {"fields": ["x", "y"], "sample_transform": applied.as_it_is, "batch_transform": applied.noisy, **FORK}
-    with H5StreamLoader(kinds, 7, transform_workers=2, **given) as loader:
-        there = list(loader)
-        assert len(pids_of(loader)) == 2
-    with H5StreamLoader(kinds, 7, transform_workers=0, **given) as loader:
-        assert_same(there, list(loader))
 
 
 def test_samples_are_collated_in_workers_without_a_function_for_each(kinds):
@@ -597,11 +591,15 @@ EXITS = [  # how functions are called, whether the script's own exit is guarded,
 ]
 
 
+def run_script(folder, sample, code):
+    script = folder / "train.py"
+    script.write_text(code)
+    return subprocess.run([sys.executable, script, sample.path], text=True, capture_output=True, timeout=120)
+
+
 @pytest.mark.parametrize(("way", "is_guarded", "said"), EXITS)
 def test_an_exit_of_a_child_is_an_error_of_the_script_and_names_the_guard(tmp_path, sample, way, is_guarded, said):
-    script = tmp_path / "train.py"
-    script.write_text(EXITING.replace("{WAY}", way) + ("" if is_guarded else "\nsys.exit(0)"))
-    ran = subprocess.run([sys.executable, script, sample.path], text=True, capture_output=True, timeout=120)
+    ran = run_script(tmp_path, sample, EXITING.replace("{WAY}", way) + ("" if is_guarded else "\nsys.exit(0)"))
     last = ran.stderr.splitlines()[-1]
     assert ran.returncode == 1
     assert last.startswith("h5stream.errors.IsolatedProcessError: ")
@@ -609,21 +607,8 @@ def test_an_exit_of_a_child_is_an_error_of_the_script_and_names_the_guard(tmp_pa
     assert "under `if __name__ == '__main__':`" in last
 
 
-UNGUARDED = """
-import sys
-from h5stream import H5StreamLoader
-
-def same(sample):
-    return sample
-
-for _ in H5StreamLoader(sys.argv[1], 50, sample_transform=same, sample_workers=1):
-    pass
-"""
-
-
 def test_a_script_without_the_guard_that_its_functions_need_is_told_so(tmp_path, sample):
-    script = tmp_path / "train.py"
-    script.write_text(UNGUARDED)
-    ran = subprocess.run([sys.executable, script, sample.path], text=True, capture_output=True, timeout=120)
+    unguarded = EXITING.replace('__name__ == "__main__"', "True")
+    ran = run_script(tmp_path, sample, unguarded.replace("{WAY}", "sample_transform=same, sample_workers=1"))
     assert ran.returncode == 1
     assert "Put it under `if __name__ == '__main__':`" in ran.stderr
