@@ -149,13 +149,6 @@ def rivals_are_forks(monkeypatch):
     monkeypatch.setattr(rivals, "METHOD", "fork")
 
 
-def watch_admissions(monkeypatch):
-    """Give a list that gets how many batches are open, whenever a window was admitted."""
-    seen = []
-    around(monkeypatch, Run, "_admit", after=lambda run, window: seen.append(open_batches(run)))
-    return seen
-
-
 def after_each_write(monkeypatch, then):
     """Call `then()` behind each piece that staging has written."""
     around(monkeypatch, copying, "_write", after=lambda *_: then())

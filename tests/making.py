@@ -9,14 +9,6 @@ import numpy as np
 from h5stream import H5Dataset
 
 DONT_FILTER_PARTIAL_CHUNKS = 2  # H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS in H5Dpublic.h
-INDEX_TYPES = (
-    "btree v1",
-    "single chunk",
-    "implicit",
-    "fixed array",
-    "extensible array",
-    "btree v2",
-)  # H5D_chunk_index_t
 
 
 def libhdf5() -> ctypes.CDLL:
@@ -86,17 +78,6 @@ def leave_partial_chunks_unfiltered(creation):
     set_options = libhdf5().H5Pset_chunk_opts
     set_options.argtypes = [ctypes.c_int64, ctypes.c_uint]
     assert set_options(creation.id, DONT_FILTER_PARTIAL_CHUNKS) >= 0
-
-
-def index_type(path, name="x"):
-    """Give the kind of chunk index that libhdf5 chose, which h5py does not tell."""
-    ask = libhdf5().H5Dget_chunk_index_type
-    ask.argtypes = [ctypes.c_int64, ctypes.POINTER(ctypes.c_int)]
-    kind = ctypes.c_int()
-    with h5py.File(path, "r") as file:
-        dataset = file[name]  # kept, or its handle would be closed before the call
-        assert ask(dataset.id.id, ctypes.byref(kind)) >= 0
-    return INDEX_TYPES[kind.value]
 
 
 def set_fill_bytes(creation, stored, raw):

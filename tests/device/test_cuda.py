@@ -4,6 +4,7 @@ and on a GPU what it does.
 
 import ast
 import contextlib
+import inspect
 import resource
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from types import SimpleNamespace
 import forking
 import pytest
 import torch
+from fake_backend import FakeBackend
 
 import h5stream
 from h5stream.device import cuda as cuda_module
@@ -219,6 +221,15 @@ def test_pinning_that_fails_falls_back_with_one_warning_that_names_the_limit(rec
     assert "TORCH_USE_CUDA_DSA" not in str(caught[0].message)
     assert str(caught[0].filename) == __file__
     assert [(b.is_pinned(), b.dtype, b.shape) for b in buffers] == [(False, torch.uint8, (100,))] * 3
+
+
+def test_the_fake_backend_has_what_a_cuda_device_has():
+    """And takes the same arguments: what the feed asks of one it may ask of the other."""
+    asked = [name for name in vars(CudaBackend) if not name.startswith("_") and name != "device"]
+    for name in asked:
+        theirs, ours = (inspect.signature(getattr(kind, name)) for kind in (CudaBackend, FakeBackend))
+        assert list(ours.parameters) == list(theirs.parameters), name
+    assert "copy_async" in asked
 
 
 class TestOnAGpu:

@@ -2,10 +2,9 @@
 
 import threading
 
-import numpy as np
 import pytest
 from inner import around, around_decoding, change_of, give_up_at_once
-from making import corrupt_chunk, make_file
+from making import corrupt_chunk, make_file, numbers
 from sample_files import gate, reader_threads
 
 from h5stream import H5StreamLoader
@@ -28,13 +27,13 @@ def test_of_several_errors_the_earliest_batch_has_its_own(sample, threads):
 
 def test_a_window_is_not_handed_over_before_its_errors_are_known(tmp_path, monkeypatch):
     # One thread has failed and is about to say so while the other finishes the window.
-    path = make_file(tmp_path / "a.h5", data=np.zeros((64, 4096), "f4"), chunks=(32, 4096), compression="gzip")
+    path = make_file(tmp_path / "a.h5", data=numbers(64, 4096), chunks=(32, 4096), compression="gzip")
     loader = H5StreamLoader(path, 64, fields="x", num_workers=2, keep="never")
     decoding, failing, handed_over = [], threading.Event(), threading.Event()
     first_batch = Placement.first_batch
 
     def slow_to_say(placement):
-        if threading.get_ident() == decoding[0]:
+        if decoding and threading.get_ident() == decoding[0]:
             failing.set()
             handed_over.wait(0.2)  # as long as the other may need; it must not come to pass
         return first_batch.fget(placement)
@@ -42,10 +41,10 @@ def test_a_window_is_not_handed_over_before_its_errors_are_known(tmp_path, monke
     def decode(raw_nbytes):
         decoding.append(threading.get_ident())
         if decoding[0] == threading.get_ident():
-            monkeypatch.setattr(Placement, "first_batch", property(slow_to_say))
             raise ZeroDivisionError
         assert failing.wait(30)
 
+    monkeypatch.setattr(Placement, "first_batch", property(slow_to_say))
     around_decoding(monkeypatch, decode)
     around(monkeypatch, RunCounters, "gave", before=lambda *_: handed_over.set())
     with pytest.raises(ZeroDivisionError):

@@ -39,9 +39,7 @@ def test_only_the_chunks_that_hold_the_columns_are_read(tmp_path):
 @pytest.mark.parametrize(
     ("shape", "columns", "why"),
     [
-        ((50, 30), [1, 1], "names a column twice"),
         ((50, 30), [0, -30], "names a column twice"),
-        ((50, 30), [30], "columns=30 is not there: the rows have 30 columns, 0 to 29"),
         ((50, 30), [-31], "columns=-31 is not there"),
         ((6, 5, 4, 3), (..., 1, ...), "'...' may stand once"),
         ((6, 5, 4, 3), (0, slice(2), 1, slice(1)), "names 4 axes, and rows have 3"),

@@ -19,11 +19,6 @@ def path(tmp_path):
     return path
 
 
-def test_without_fields_the_datasets_at_the_root_must_agree_in_length(path):
-    with pytest.raises(FieldLengthError, match=r"unlike length.*10 rows: images/raw, labels; 4 rows: other"):
-        H5Dataset(path)
-
-
 def test_without_fields_a_root_without_datasets_lists_what_there_is(tmp_path):
     path = make_file(tmp_path / "a.h5", name="deep/x", data=numbers(5))
     with pytest.raises(FieldLengthError, match=r"no datasets at its root.*5 rows: deep/x"):
@@ -55,12 +50,9 @@ def test_fields_that_are_no_names_are_refused(path, fields):
         H5Dataset(path, fields)
 
 
-@pytest.mark.parametrize("via", ["direct", "decoded", "h5py"])
-def test_a_file_that_changed_since_it_was_opened_is_named_not_read(tmp_path, via):
-    options = {"direct": {}, "decoded": {"compression": "gzip"}, "h5py": {"scaleoffset": 0}}[via]
-    path = make_file(tmp_path / "a.h5", data=numbers(20, dtype="i4"), chunks=(8,), **options)
+def test_a_file_that_changed_since_it_was_opened_is_not_read_through_h5py_either(tmp_path):
+    path = make_file(tmp_path / "a.h5", data=numbers(20, dtype="i4"), chunks=(8,), scaleoffset=0)
     dataset = H5Dataset(path, "x")
-    assert dataset.layout.datasets[0][0].access == via
     with h5py.File(path, "r+") as file:
         file["more"] = np.zeros(10_000)
     with pytest.raises(SourceChangedError, match=r"changed while it was being read: its size went"):

@@ -272,12 +272,13 @@ def test_results_are_bounded_by_the_budget(sample):
 
 
 def test_an_error_comes_at_its_batch_with_the_workers_traceback(sample):
-    with rows(sample.path, functools.partial(applied.exploding, 37), 2) as loader:
+    explode = functools.partial(applied.raising, ZeroDivisionError("there is a 37"))
+    with rows(sample.path, functools.partial(applied.at, 37, explode), 2) as loader:
         iterator = iter(loader)
         assert [int(next(iterator)[1][0]) for _ in range(3)] == [0, 10, 20]
         with pytest.raises(ZeroDivisionError, match="there is a 37") as caught:
             next(iterator)
-        assert "in exploding" in str(caught.value.__cause__)
+        assert "in raising" in str(caught.value.__cause__)
         assert caught.value.__notes__ == ["in sample_transform= of sample 37"]
         assert list(iterator) == []
         assert int(next(iter(loader))[1][0]) == 0, "the next iteration works"
@@ -298,9 +299,8 @@ def test_what_cannot_be_collated_says_so_and_names_the_way_out(sample, function,
 
 def test_an_exception_that_cannot_be_pickled_is_told_of(sample):
     with rows(sample.path, applied.raising_what_stays) as loader:
-        iterator = iter(loader)
         with pytest.raises(IsolatedProcessError, match="Unpicklable: a message") as caught:
-            next(iterator)
+            next(iter(loader))
         assert "in raising_what_stays" in str(caught.value.__cause__)
 
 
@@ -370,9 +370,11 @@ def test_an_iterator_that_ends_inside_a_function_is_an_error_and_names_the_sampl
             next(iterator)
 
 
-@pytest.mark.parametrize(("function", "status"), [(applied.ending, 7), (applied.exiting, 5), (applied.interrupted, 1)])
-def test_a_function_that_ends_its_process_is_an_error(sample, function, status, capfd):
-    with rows(sample.path, functools.partial(function, 25), 2) as loader:
+@pytest.mark.parametrize(
+    ("action", "given", "status"), [(os._exit, 7, 7), (sys.exit, 5, 5), (applied.raising, KeyboardInterrupt(), 1)]
+)
+def test_a_function_that_ends_its_process_is_an_error(sample, action, given, status, capfd):
+    with rows(sample.path, functools.partial(applied.at, 25, functools.partial(action, given)), 2) as loader:
         iterator = iter(loader)
         assert [int(next(iterator)[1][0]) for _ in range(2)] == [0, 10]
         with pytest.raises(IsolatedProcessError, match=f"ended with status {status}"):
