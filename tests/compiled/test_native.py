@@ -123,7 +123,7 @@ def test_reads_are_counted(kind):
     assert native.count_reads(rows, lengths, 5) == (2, 2)
 
 
-LONGS, PLACES = np.zeros(3, np.int64), np.zeros(3, np.int32)
+LONGS, PLACES, BYTES, SUMS = np.zeros(3, np.int64), np.zeros(3, np.int32), np.zeros(9, np.uint8), np.zeros((1, 1))
 TO = PLACES, PLACES, PLACES, LONGS, 0, 1
 WRONG = {
     "too few arguments": ("scatter", (0,), TypeError),
@@ -136,14 +136,10 @@ WRONG = {
     "places apart": ("gather_any", (0, PLACES, np.zeros(6, np.int32)[::2], *TO[2:]), ValueError),
     "places not aligned": ("gather_any", (0, np.zeros(13, np.uint8)[1:].view(np.int32), *TO[1:]), ValueError),
     "segments of two columns": ("scatter", (0, 1, np.zeros((1, 2), np.int64), *TO), ValueError),
-    "three planes": ("scatter_planes", (np.zeros(9, np.uint8), LONGS, np.zeros((1, 3), np.int64), 1, *TO), ValueError),
-    "planes outside": ("gather_planes", (np.zeros(9, np.uint8), LONGS + 8, 3, np.zeros(9, np.uint8)), ValueError),
-    "a huge stack": (
-        "gather_planes_stack",
-        (np.zeros(9, np.uint8), LONGS, 1, 2**62, 4, np.zeros(8, np.uint8)),
-        ValueError,
-    ),
-    "a member outside": ("gather_leaf", (np.zeros(9, np.uint8), 4, LONGS + 2, 3, np.zeros(9, np.uint8)), ValueError),
+    "three planes": ("scatter_planes", (BYTES, LONGS, np.zeros((1, 3), np.int64), 1, *TO), ValueError),
+    "planes outside": ("gather_planes", (BYTES, LONGS + 8, 3, BYTES.copy()), ValueError),
+    "a huge stack": ("gather_planes_stack", (BYTES, LONGS, 1, 2**62, 4, BYTES[:8]), ValueError),
+    "a member outside": ("gather_leaf", (BYTES, 4, LONGS + 2, 3, BYTES.copy()), ValueError),
     "huge spans": ("spread", (PLACES, PLACES, PLACES, LONGS + 2**62, *[np.zeros(2, "i4")] * 3), ValueError),
     "an empty fill value": ("fill_behind", (0, 1, LONGS, 0, 0), ValueError),
     "no rows to count": ("count_reads", (PLACES[:0], PLACES[:0], 1), ValueError),
@@ -161,16 +157,8 @@ WRONG = {
         ValueError,
     ),
     "a batch that there is not": ("begins_of_stretches", (PLACES, PLACES + 9, LONGS, LONGS, LONGS.copy()), ValueError),
-    "offsets beyond the values": (
-        "add_sparse",
-        (np.zeros(3), PLACES, np.array([0, 2**60]), PLACES, 3, np.zeros((1, 1))),
-        ValueError,
-    ),
-    "a place beyond the row": (
-        "add_sparse",
-        (np.zeros(3), PLACES, np.array([0, 3]), PLACES + 1, 3, np.zeros((1, 1))),
-        ValueError,
-    ),
+    "offsets beyond": ("add_sparse", (np.zeros(3), PLACES, np.array([0, 2**60]), PLACES, 3, SUMS), ValueError),
+    "a place beyond": ("add_sparse", (np.zeros(3), PLACES, np.array([0, 3]), PLACES + 1, 3, SUMS), ValueError),
     "half floats": ("add_moments", (np.zeros((1, 1), "f2"), *[np.zeros(1)] * 5), TypeError),
     "few counts": ("count_bytes", (np.zeros(1, np.uint8), np.zeros(255, np.int64)), ValueError),
 }

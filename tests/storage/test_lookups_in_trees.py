@@ -26,12 +26,6 @@ def nodes(content, kind, level):
     return found
 
 
-def place_of(path, name="x"):
-    """Give what must be known of a file, and where the header of an object lies in it."""
-    with h5py.File(path) as file:
-        return superblock_of(file, path.stat().st_size), int(h5py.h5o.get_info(file[name].id).addr)
-
-
 def damage(path, at, number, nbytes=8):
     content = bytearray(path.read_bytes())
     content[at : at + nbytes] = number.to_bytes(nbytes, "little")
@@ -60,7 +54,9 @@ def test_attributes_in_a_header_are_asked_for_where_a_heap_is_said_to_have_them(
     with h5py.File(path, "w", libver="latest") as file:
         file["x"] = np.arange(3)
         file["x"].attrs["a"] = 5
-    superblock, address = place_of(path)
+        address = int(h5py.h5o.get_info(file["x"].id).addr)
+    with h5py.File(path) as file:
+        superblock = superblock_of(file, path.stat().st_size)
 
     def value():
         found = read_headers(raw_of(identity_of(str(path)).open(), superblock), np.array([address]), ["a"])

@@ -86,48 +86,37 @@ def test_numbers_among_texts_are_refused(tmp_path):
             H5Dataset(path, {"x": "x", "v": "v"}, samples=Objects([f"g/{k}" for k in some]))
 
 
-WAYS = {
-    "objects": ("o/2", lambda path, missing: H5Dataset(path, ".", samples=Objects("o/*", missing=missing))),
-    "soft links": ("o/2", lambda path, missing: H5Dataset(path, ".", samples=Objects("soft/*", missing=missing))),
-    "groups": ("d/2", lambda path, missing: H5Dataset(path, "x", samples=Objects("d/*", missing=missing))),
-    "a field": ("d/2/x", lambda path, missing: H5Dataset(path, "x", samples=Objects("d/*", missing=missing))),
-    "a value": (
-        "d/2/v",
-        lambda path, missing: H5Dataset(path, {"x": "x", "v": "v"}, samples=Objects("d/*", missing=missing)),
-    ),
-    "what has an attribute": (
-        "d/2/x",
-        lambda path, missing: H5Dataset(path, {"v": "v", "a": "x@a"}, samples=Objects("d/*", missing=missing)),
-    ),
-    "a ragged field": (
-        "d/2/x",
-        lambda path, missing: H5Dataset(path, Field("x", ragged="list"), samples=Objects("d/*", missing=missing)),
-    ),
-    "arrays of their own shapes": (
-        "d/2/x",
-        lambda path, missing: H5Dataset(path, Field("x", ragged="arrays"), samples=Objects("d/*", missing=missing)),
-    ),
-    "rows of names": ("d/2/x", lambda path, _: H5Dataset(path, "x", samples=Rows(of=["d/1", "d/2"]))),
-    "what is named": ("o/2", lambda path, _: H5Dataset(path, {"x": Field("o/{}", lookup=["1", "2"], ragged="list")})),
-    "a field of a file": ("x", lambda path, missing: H5Dataset([path], "x", samples=Objects("files", missing=missing))),
+WAYS = {  # what is damaged, what is read and of which samples
+    "objects": ("o/2", ".", "o/*"),
+    "soft links": ("o/2", ".", "soft/*"),
+    "groups": ("d/2", "x", "d/*"),
+    "a field": ("d/2/x", "x", "d/*"),
+    "a value": ("d/2/v", {"x": "x", "v": "v"}, "d/*"),
+    "what has an attribute": ("d/2/x", {"v": "v", "a": "x@a"}, "d/*"),
+    "a ragged field": ("d/2/x", Field("x", ragged="list"), "d/*"),
+    "arrays of their own shapes": ("d/2/x", Field("x", ragged="arrays"), "d/*"),
+    "a field of a file": ("x", "x", "files"),
+    "rows of names": ("d/2/x", "x", Rows(of=["d/1", "d/2"])),
+    "what is named": ("o/2", {"x": Field("o/{}", lookup=["1", "2"], ragged="list")}, None),
 }
 
 
 @pytest.mark.parametrize("libver", ["earliest", "latest"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_damaged_object_is_named_and_never_left_out(tmp_path, way, libver):
-    path, (damaged, opened) = tmp_path / "a.h5", WAYS[way]
+    path, (damaged, fields, of) = tmp_path / "a.h5", WAYS[way]
     with h5py.File(path, "w", libver=libver) as file:
         file["x"] = np.arange(3)
         for k in range(4):
             file[f"o/{k}"], file[f"d/{k}/x"], file[f"d/{k}/v"] = np.full(3, k), np.arange(4) + 10 * k, k
             file[f"d/{k}/x"].attrs["a"], file[f"soft/{k}"] = k, h5py.SoftLink(f"/o/{k}")
-    for missing in ("error", "skip"):
-        opened(path, missing)
+    samples = [Objects(of, missing=missing) if isinstance(of, str) else of for missing in ("error", "skip", "fill")]
+    for one in samples[:2]:
+        H5Dataset([path], fields, samples=one)
     damage_header(path, damaged)
-    for missing in ("error", "skip", "fill"):
+    for one in samples:
         with pytest.raises(SourceError, match=rf"'({damaged}|{damaged.rpartition('/')[2]}|2)' is there, but libhdf5"):
-            opened(path, missing)
+            H5Dataset([path], fields, samples=one)
 
 
 def test_what_is_not_there_is_still_left_out(tmp_path):

@@ -575,21 +575,13 @@ if __name__ == "__main__":
 """
 
 
-SLOW = pytest.mark.slow
 EXITS = [  # how functions are called, whether the script's own exit is guarded, what is said
     ("sample_transform=same, sample_workers=1", False, "ended by SystemExit: 0; "),
-    pytest.param("batch_transform=same, transform_workers=1", False, "ended by SystemExit: 0; ", marks=SLOW),
-    pytest.param(
-        "sample_transform=same, sample_workers=1, multiprocessing_context='forkserver'",
-        False,
-        "ended with status 1; ",
-        marks=SLOW,
-    ),
-    pytest.param(
-        "sample_transform=same, sample_workers=1, worker_init_fn=exiting", True, "ended by SystemExit: 0; ", marks=SLOW
-    ),
-    pytest.param("batch_transform=exiting, transform_workers=1", True, "ended with status 0; ", marks=SLOW),
-    pytest.param("sample_transform=exiting, sample_workers=1", True, "ended with status 0; ", marks=SLOW),
+    ("batch_transform=same, transform_workers=1", False, "ended by SystemExit: 0; "),
+    ("sample_transform=same, sample_workers=1, multiprocessing_context='forkserver'", False, "ended with status 1; "),
+    ("sample_transform=same, sample_workers=1, worker_init_fn=exiting", True, "ended by SystemExit: 0; "),
+    ("batch_transform=exiting, transform_workers=1", True, "ended with status 0; "),
+    ("sample_transform=exiting, sample_workers=1", True, "ended with status 0; "),
 ]
 
 
@@ -599,7 +591,9 @@ def run_script(folder, sample, code):
     return subprocess.run([sys.executable, script, sample.path], text=True, capture_output=True, timeout=120)
 
 
-@pytest.mark.parametrize(("way", "is_guarded", "said"), EXITS)
+@pytest.mark.parametrize(
+    ("way", "is_guarded", "said"), [EXITS[0], *(pytest.param(*one, marks=pytest.mark.slow) for one in EXITS[1:])]
+)
 def test_an_exit_of_a_child_is_an_error_of_the_script_and_names_the_guard(tmp_path, sample, way, is_guarded, said):
     ran = run_script(tmp_path, sample, EXITING.replace("{WAY}", way) + ("" if is_guarded else "\nsys.exit(0)"))
     last = ran.stderr.splitlines()[-1]
