@@ -55,6 +55,12 @@ def rows(path, function, workers=1, batch_size=10, **given):
     return H5StreamLoader(path, batch_size, sample_transform=function, sample_workers=workers, **given)
 
 
+def batches_of(path, batch_size=7, epochs=1, **given):
+    """Give all that a loader of a file's samples gives."""
+    with H5StreamLoader(path, batch_size, **FORK, **given) as loader:
+        return [batch for _ in range(epochs) for batch in loader]
+
+
 def pids_of(loader):
     return iterations_of(loader).engine.pids
 
@@ -68,13 +74,10 @@ def is_gone(pid):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_are_the_same_for_any_number_of_workers(kinds, kind):
-    found = {}
-    for workers in (0, 1, 3):
-        given = {**KINDS[kind], "shuffle": True, "seed": 4, "window": 24, **FORK}
-        with H5StreamLoader(kinds, 7, sample_transform=applied.changed, sample_workers=workers, **given) as loader:
-            found[workers] = [batch for _ in range(2) for batch in loader]
-    for workers in (1, 3):
-        assert_same(found[workers], found[0])
+    given = {**KINDS[kind], "shuffle": True, "seed": 4, "window": 24, "sample_transform": applied.changed}
+    found = {workers: batches_of(kinds, epochs=2, sample_workers=workers, **given) for workers in (0, 1, 3)}
+    assert_same(found[1], found[0])
+    assert_same(found[3], found[0])
     half = len(found[0]) // 2
     assert not same(found[0][:half], found[0][half:]), "each epoch draws anew"
 
@@ -95,29 +98,26 @@ def test_workers_are_processes_however_they_are_started(tmp_path, sample, method
 
 
 def test_collated_as_a_stock_dataloader_collates(kinds):
-    dataset = H5Dataset(kinds, **KINDS["a mapping"])
-    stock = DataLoader(dataset, 8)
+    stock = list(DataLoader(H5Dataset(kinds, **KINDS["a mapping"]), 8))
+    given = {**KINDS["a mapping"], "sample_transform": applied.as_it_is}
     for workers in (0, 1):
-        with H5StreamLoader(
-            kinds, 8, **KINDS["a mapping"], **FORK, sample_transform=applied.as_it_is, sample_workers=workers
-        ) as loader:
-            assert_same(list(loader), list(stock))
+        assert_same(batches_of(kinds, 8, sample_workers=workers, **given), stock)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_tensors_whose_memory_does_not_say_all_of_them_are_collated(tmp_path, workers):
     numbers = np.arange(8192, dtype="c8").reshape(4, 2048) * (1 + 2j)
     write_datasets(tmp_path / "complex.h5", x=numbers)
-    given = {"fields": "x", "sample_transform": torch.conj, "sample_workers": workers, **FORK}
-    with H5StreamLoader(tmp_path / "complex.h5", 4, **given) as loader:
-        np.testing.assert_array_equal(next(iter(loader)).numpy(), numbers.conj())
+    given = {"fields": "x", "sample_transform": torch.conj, "sample_workers": workers}
+    (batch,) = batches_of(tmp_path / "complex.h5", 4, **given)
+    np.testing.assert_array_equal(batch.numpy(), numbers.conj())
 
 
 def test_what_is_drawn_is_of_the_sample_and_not_of_its_batch(kinds):
     def drawn(batch_size, **given):
-        given = {"fields": ["y"], "sample_transform": lambda s: (s[0], random.random()), **FORK, **given}
-        with H5StreamLoader(kinds, batch_size, sample_workers=2, **given) as loader:
-            return dict(pair for y, r in loader for pair in zip(y.tolist(), r.tolist(), strict=True))
+        given |= {"fields": ["y"], "sample_transform": lambda s: (s[0], random.random()), "sample_workers": 2}
+        batches = batches_of(kinds, batch_size, **given)
+        return dict(pair for y, r in batches for pair in zip(y.tolist(), r.tolist(), strict=True))
 
     first = drawn(7)
     assert first == drawn(13, shuffle=True)
@@ -126,13 +126,10 @@ def test_what_is_drawn_is_of_the_sample_and_not_of_its_batch(kinds):
 
 
 def test_a_sample_that_a_sampler_names_twice_draws_twice(kinds):
-    given = {"fields": "y", "sampler": [3, 3, 3, 8], "sample_transform": lambda _: random.random(), **FORK}
-    batches = []
-    for workers in (0, 2):
-        with H5StreamLoader(kinds, 2, sample_workers=workers, **given) as loader:
-            batches.append(torch.cat(list(loader)).tolist())
-    assert batches[0] == batches[1]
-    assert len(set(batches[0])) == 4
+    given = {"fields": "y", "sampler": [3, 3, 3, 8], "sample_transform": lambda _: random.random()}
+    here, there = (torch.cat(batches_of(kinds, 2, sample_workers=workers, **given)).tolist() for workers in (0, 2))
+    assert here == there
+    assert len(set(here)) == 4
 
 
 def test_in_place_the_own_generators_stay_as_they_are(kinds):
@@ -158,11 +155,8 @@ def test_whole_batches_are_transformed_in_workers_and_samples_in_the_same(kinds,
 
 
 def test_samples_are_collated_in_workers_without_a_function_for_each(kinds):
-    found = {}
-    for workers in (0, 1, 3):
-        given = {"fields": ["x", "y"], "shuffle": True, "collate_fn": applied.collated_by_chance, **FORK}
-        with H5StreamLoader(kinds, 7, sample_workers=workers, **given) as loader:
-            found[workers] = [batch for _ in range(2) for batch in loader]
+    given = {"fields": ["x", "y"], "shuffle": True, "collate_fn": applied.collated_by_chance}
+    found = {workers: batches_of(kinds, epochs=2, sample_workers=workers, **given) for workers in (0, 1, 3)}
     assert {pid for *_, pid in found[0]} == {os.getpid()}
     assert os.getpid() not in {pid for *_, pid in found[3]}
     for workers in (1, 3):
@@ -171,10 +165,9 @@ def test_samples_are_collated_in_workers_without_a_function_for_each(kinds):
 
 
 def test_samples_come_singly(kinds):
+    given = {"fields": ["x", "y"], "sample_transform": lambda s: (s[0].numpy(), s[1])}
     for workers in (0, 2):
-        given = {"fields": ["x", "y"], "sample_transform": lambda s: (s[0].numpy(), s[1]), **FORK}
-        with H5StreamLoader(kinds, None, sample_workers=workers, **given) as loader:
-            found = list(loader)
+        found = batches_of(kinds, None, sample_workers=workers, **given)
         assert_same(found, [list(H5Dataset(kinds, ["x", "y"])[k]) for k in range(applied.ROWS)])
 
 
@@ -206,11 +199,9 @@ def test_an_epoch_goes_on_where_a_state_was_saved(kinds):
 
 def test_ranks_share_the_samples_and_what_is_drawn_for_them(kinds):
     def drawn(**given):
-        function = lambda s: (s[0], random.random())  # noqa: E731
-        with H5StreamLoader(
-            kinds, 5, True, fields=["y"], sample_transform=function, sample_workers=1, **FORK, **given
-        ) as loader:
-            return [pair for y, r in loader for pair in zip(y.tolist(), r.tolist(), strict=True)]
+        given |= {"fields": ["y"], "sample_transform": lambda s: (s[0], random.random()), "sample_workers": 1}
+        batches = batches_of(kinds, 5, shuffle=True, **given)
+        return [pair for y, r in batches for pair in zip(y.tolist(), r.tolist(), strict=True)]
 
     of_ranks = [drawn(rank=rank, world_size=2) for rank in range(2)]
     assert sorted(of_ranks[0] + of_ranks[1]) == sorted(drawn())
@@ -235,24 +226,22 @@ def test_rows_of_corrupt_chunks_are_left_out(sample):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_are_moved_to_a_device_and_transformed_there(kinds, monkeypatch, workers):
-    given = {"fields": {"x": "x", "y": "y"}, "shuffle": True, "sample_transform": applied.as_it_is, **FORK}
-    with H5StreamLoader(kinds, 7, **given) as loader:
-        expected = [{"x": batch["x"] * 2, "y": batch["y"]} for batch in loader]
+    given = {"fields": {"x": "x", "y": "y"}, "shuffle": True, "sample_transform": applied.as_it_is}
+    expected = [{"x": batch["x"] * 2, "y": batch["y"]} for batch in batches_of(kinds, **given)]
     device_is(monkeypatch, FakeBackend(0, is_late=False))
 
     def doubled(batch):
         return {"x": batch["x"] * 2, "y": batch["y"]}
 
-    with H5StreamLoader(kinds, 7, **given, sample_workers=workers, device="cuda", batch_transform=doubled) as loader:
-        assert_same(list(loader), expected)
+    there = {"sample_workers": workers, "device": "cuda", "batch_transform": doubled}
+    assert_same(batches_of(kinds, **given, **there), expected)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_are_pinned_behind_all_else(kinds, monkeypatch, workers):
     copies = pinned_copies(monkeypatch)
-    given = {"fields": {"x": "x"}, "sample_transform": applied.as_it_is, "pin_memory": True, **FORK}
-    with H5StreamLoader(kinds, 20, sample_workers=workers, **given) as loader:
-        assert len(list(loader)) == len(copies) == 3
+    given = {"fields": {"x": "x"}, "sample_transform": applied.as_it_is, "pin_memory": True}
+    assert len(batches_of(kinds, 20, sample_workers=workers, **given)) == len(copies) == 3
 
 
 def test_results_are_bounded_by_the_budget(sample):
