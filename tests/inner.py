@@ -11,7 +11,6 @@ from h5stream.baseline import rivals
 from h5stream.engine import footprint
 from h5stream.engine import run as engine_run
 from h5stream.engine.landing import chunks, kept
-from h5stream.engine.run import Run
 from h5stream.routes import route
 from h5stream.staging import copying
 from h5stream.storage import filters

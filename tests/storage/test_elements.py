@@ -6,11 +6,12 @@ import pytest
 from amounts import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from making import access_of, low_level, make_file, numbers, read_with_h5py, string_type, write_raw
+from making import access_of, low_level, make_file, read_with_h5py, string_type, write_raw
 from oracle import assert_like_h5py, expected, same
 
 from h5stream import H5Dataset
 from h5stream.errors import FieldLengthError, UnsupportedFieldError
+
 
 @pytest.mark.parametrize("dtype", ["<f2", ">f4", "<f8", ">c16"])
 def test_payloads_of_nans_and_signed_zeros_survive(tmp_path, dtype):
