@@ -84,7 +84,7 @@ def test_a_row_larger_than_any_batch_is_refused_before_anything_is_allocated():
         column_pieces((2**31, 2), (1, 1))
 
 
-@pytest.mark.parametrize("columns", [(-1, slice(None, None, -2), ...), (slice(3, 0, -1), -2), (..., slice(2, 0, -2))])
+@pytest.mark.parametrize("columns", [(-1, slice(None, None, -2), ...), (slice(3, 0, -1), -2), (..., slice(-2, 3))])
 @pytest.mark.parametrize("options", [{}, {"chunks": (2, 2, 3, 3)}, {"chunks": (4, 5, 2, 1), "compression": "gzip"}])
 def test_axes_are_counted_from_their_ends_as_in_brackets(tmp_path, columns, options):
     values = numbers(6, 5, 4, 3, dtype="i4")
