@@ -3,7 +3,7 @@
 import threading
 
 import pytest
-from inner import around, around_decoding, change_of, give_up_at_once
+from inner import around, around_decoding, change_of, give_up_at_once, stream_all
 from making import corrupt_chunk, make_file, numbers
 from sample_files import gate, reader_threads
 
@@ -27,6 +27,7 @@ def test_of_several_errors_the_earliest_batch_has_its_own(sample, threads):
 
 def test_a_window_is_not_handed_over_before_its_errors_are_known(tmp_path, monkeypatch):
     # One thread has failed and is about to say so while the other finishes the window.
+    stream_all(monkeypatch)
     path = make_file(tmp_path / "a.h5", data=numbers(64, 4096), chunks=(32, 4096), compression="gzip")
     loader = H5StreamLoader(path, 64, fields="x", num_workers=2, keep="never")
     decoding, failing, handed_over = [], threading.Event(), threading.Event()

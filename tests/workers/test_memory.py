@@ -69,11 +69,13 @@ def test_a_forked_child_that_drops_it_takes_nothing_from_its_parent(descriptor):
     held.clear()
 
 
-def test_where_addresses_are_limited_a_file_takes_a_part_of_them(descriptor, monkeypatch):
+def test_where_addresses_are_limited_a_file_takes_a_part_of_them(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (16 * NBYTES, 16 * NBYTES))
+    descriptor = create_file()
     memory = SharedMemory(descriptor)
     kept = memory.allocate(NBYTES // 2)
     with pytest.raises(MemoryError, match="no memory for 4,194,304 bytes of batches: 2,097,152 bytes are in use"):
         memory.allocate(NBYTES)
     del kept
     assert len(memory.allocate(NBYTES // 2)) == NBYTES // 2
+    os.close(descriptor)
