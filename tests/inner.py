@@ -11,7 +11,6 @@ from h5stream.baseline import rivals
 from h5stream.engine import footprint
 from h5stream.engine import run as engine_run
 from h5stream.engine.landing import chunks, kept
-from h5stream.engine.run import Run
 from h5stream.routes import route
 from h5stream.staging import copying
 from h5stream.storage import filters
@@ -147,13 +146,6 @@ def rivals_are_forks(monkeypatch):
     """Let the process of a naive loader be a fork; tests/baseline/test_stopped.py has a new interpreter."""
     warnings.filterwarnings("ignore", "This process", DeprecationWarning)  # has threads: from Python 3.12 on
     monkeypatch.setattr(rivals, "METHOD", "fork")
-
-
-def watch_admissions(monkeypatch):
-    """Give a list that gets how many batches are open, whenever a window was admitted."""
-    seen = []
-    around(monkeypatch, Run, "_admit", after=lambda run, window: seen.append(open_batches(run)))
-    return seen
 
 
 def after_each_write(monkeypatch, then):

@@ -1,7 +1,6 @@
 """Builders of odd HDF5 files, mostly through h5py's low-level interface; every test makes its own."""
 
 import ctypes
-import itertools
 from pathlib import Path
 
 import h5py
@@ -10,14 +9,6 @@ import numpy as np
 from h5stream import H5Dataset
 
 DONT_FILTER_PARTIAL_CHUNKS = 2  # H5D_CHUNK_DONT_FILTER_PARTIAL_CHUNKS in H5Dpublic.h
-INDEX_TYPES = (
-    "btree v1",
-    "single chunk",
-    "implicit",
-    "fixed array",
-    "extensible array",
-    "btree v2",
-)  # H5D_chunk_index_t
 
 
 def libhdf5() -> ctypes.CDLL:
@@ -89,27 +80,11 @@ def leave_partial_chunks_unfiltered(creation):
     assert set_options(creation.id, DONT_FILTER_PARTIAL_CHUNKS) >= 0
 
 
-def index_type(path, name="x"):
-    """Give the kind of chunk index that libhdf5 chose, which h5py does not tell."""
-    ask = libhdf5().H5Dget_chunk_index_type
-    ask.argtypes = [ctypes.c_int64, ctypes.POINTER(ctypes.c_int)]
-    kind = ctypes.c_int()
-    with h5py.File(path, "r") as file:
-        dataset = file[name]  # kept, or its handle would be closed before the call
-        assert ask(dataset.id.id, ctypes.byref(kind)) >= 0
-    return INDEX_TYPES[kind.value]
-
-
 def set_fill_bytes(creation, stored, raw):
     """Set a fill value of any HDF5 type; h5py knows those of NumPy types only."""
     set_value = libhdf5().H5Pset_fill_value
     set_value.argtypes = [ctypes.c_int64, ctypes.c_int64, ctypes.c_char_p]
     assert set_value(creation.id, stored.id, raw) >= 0
-
-
-def chunk_starts(shape, chunks):
-    """Give the coordinates of every chunk of a grid."""
-    return list(itertools.product(*(range(0, n, c) for n, c in zip(shape, chunks, strict=True))))
 
 
 def read_with_h5py(path, name="x"):
@@ -149,6 +124,16 @@ def corrupt_chunk(path, chunk, name="x"):
     for place in range(info.size // 2, min(info.size // 2 + 8, info.size)):
         flip_byte(path, info.byte_offset + place)
     return info.byte_offset
+
+
+def damage_header(path, *names):
+    """Spoil the object headers of some objects, and nothing else."""
+    with h5py.File(path) as file:
+        places = [h5py.h5o.get_info(file[name].id).addr for name in names]
+    content = bytearray(path.read_bytes())
+    for place in places:
+        content[place : place + 4] = b"\xff\xfe\xfd\xfc"
+    path.write_bytes(content)
 
 
 def write_datasets(path, **datasets):

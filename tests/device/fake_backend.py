@@ -50,13 +50,6 @@ class FakeEvent:
         self.asked = 0
         self.at = None
 
-    @classmethod
-    def past(cls):
-        """Return an event that nothing has to wait for."""
-        event = cls(None)
-        event.is_done = True
-        return event
-
 
 class _Work:
     """One entry of a queue: it may start when `after` are done, and then calls `run`."""
@@ -193,13 +186,6 @@ class FakeBackend:
                     block.held_by.append(stream)
 
     # What tests ask for.
-
-    @property
-    def held_nbytes(self):
-        """Bytes of the device's memory that somebody holds."""
-        with self._lock:
-            self._take_dropped()
-            return sum(block.nbytes for block in self._blocks.values() if block.stream is not None)
 
     def new_stream(self, name):
         stream = FakeStream(name, self._random.choice(self._speeds))

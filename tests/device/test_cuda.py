@@ -3,6 +3,8 @@ and on a GPU what it does.
 """
 
 import ast
+import contextlib
+import inspect
 import resource
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from types import SimpleNamespace
 import forking
 import pytest
 import torch
+from fake_backend import FakeBackend
 
 import h5stream
 from h5stream.device import cuda as cuda_module
@@ -38,17 +41,28 @@ class RecordedCuda:
     def current_device(self):
         return self.current
 
+    @contextlib.contextmanager
     def device(self, device):
-        return _Current(self, torch.device(device).index)
+        """Like `torch.cuda.device`: what it does on leaving makes no context."""
+        before, self.current = self.current, torch.device(device).index
+        yield
+        self.current = before
 
+    @contextlib.contextmanager
     def stream(self, stream):
-        return _OnStream(self, stream)
+        """Like `torch.cuda.stream`: on leaving it sets the device that was current, which makes a context."""
+        before, self.current = self.current, stream.index
+        self.touch("enter stream", stream.index)
+        yield
+        self.current = before
+        self.touch("leave stream", before)
 
     def current_stream(self, device):
         return SimpleNamespace(index=torch.device(device).index)
 
     def Stream(self, device):
-        return _Stream(self, torch.device(device).index)
+        index = torch.device(device).index
+        return SimpleNamespace(index=index, wait_event=lambda event: self.touch("wait_event", index))
 
     def Event(self, **options):
         self.touch("Event", self.current)
@@ -57,43 +71,6 @@ class RecordedCuda:
     def touch(self, call, index):
         self.calls.append(call)
         self.touched.append(index)
-
-
-class _Current:
-    """Like `torch.cuda.device`: what it does on leaving makes no context."""
-
-    def __init__(self, cuda, index):
-        self.cuda, self.index = cuda, index
-
-    def __enter__(self):
-        self.before, self.cuda.current = self.cuda.current, self.index
-
-    def __exit__(self, *error):
-        self.cuda.current = self.before
-
-
-class _OnStream:
-    """Like `torch.cuda.stream`: on leaving it sets the device that was current, which makes a context."""
-
-    def __init__(self, cuda, stream):
-        self.cuda, self.stream = cuda, stream
-
-    def __enter__(self):
-        self.before = self.cuda.current
-        self.cuda.current = self.stream.index
-        self.cuda.touch("enter stream", self.stream.index)
-
-    def __exit__(self, *error):
-        self.cuda.current = self.before
-        self.cuda.touch("leave stream", self.before)
-
-
-class _Stream:
-    def __init__(self, cuda, index):
-        self.cuda, self.index = cuda, index
-
-    def wait_event(self, event):
-        self.cuda.touch("wait_event", self.index)
 
 
 class _Event:
@@ -244,6 +221,15 @@ def test_pinning_that_fails_falls_back_with_one_warning_that_names_the_limit(rec
     assert "TORCH_USE_CUDA_DSA" not in str(caught[0].message)
     assert str(caught[0].filename) == __file__
     assert [(b.is_pinned(), b.dtype, b.shape) for b in buffers] == [(False, torch.uint8, (100,))] * 3
+
+
+def test_the_fake_backend_has_what_a_cuda_device_has():
+    """And takes the same arguments: what the feed asks of one it may ask of the other."""
+    asked = [name for name in vars(CudaBackend) if not name.startswith("_") and name != "device"]
+    for name in asked:
+        theirs, ours = (inspect.signature(getattr(kind, name)) for kind in (CudaBackend, FakeBackend))
+        assert list(ours.parameters) == list(theirs.parameters), name
+    assert "copy_async" in asked
 
 
 class TestOnAGpu:

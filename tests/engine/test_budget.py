@@ -1,90 +1,22 @@
 """One number of bytes bounds what a loader holds, and a refusal names the number that would do."""
 
-import dataclasses
-
 import h5py
 import numpy as np
 import pytest
-from amounts import crossed, examples
-from hypothesis import given
-from hypothesis import strategies as st
-from inner import memory_available, processors, stream_all, watch_admissions
+from amounts import crossed
+from inner import memory_available, processors
 from making import make_file, write_datasets
 
 from h5stream import H5StreamLoader
 from h5stream.engine import footprint
-from h5stream.engine.footprint import check_budget, shape_of, size_window
-from h5stream.engine.slots import SlotFormat
+from h5stream.engine.footprint import check_budget
 from h5stream.errors import BudgetError
-from h5stream.storage.opening import open_layout
-
-
-@pytest.fixture(scope="module")
-def layouts(tmp_path_factory):
-    """Layouts of files with chunks of unlike length."""
-    made = []
-    for chunk_rows in (1, 7, 100, 1000):
-        path = tmp_path_factory.mktemp("budget") / f"{chunk_rows}.h5"
-        with h5py.File(path, "w") as file:
-            file.create_dataset("x", data=np.zeros((1000, 8), "f4"), chunks=(chunk_rows, 8), compression="gzip")
-            file["y"] = np.arange(1000)
-        made.append(open_layout(str(path), ["x", "y"]))
-
-    def layout(number):  # a function, because hypothesis prints its arguments, and layouts are long
-        return made[number]
-
-    return layout
 
 
 @pytest.fixture
 def small_tasks(monkeypatch):
     """Scratch of a few KiB, so that slots and windows are what budgets are about."""
     monkeypatch.setattr(footprint, "TASK_NBYTES", 1024)
-
-
-def size(layout, memory_budget, **options):
-    given = {"batch_size": 10, "window": "auto", "threads": 2, **options}
-    shape = shape_of(layout)
-    fixed_nbytes = shape.fixed_nbytes + given.pop("kept_nbytes", 0)
-    return size_window(dataclasses.replace(shape, fixed_nbytes=fixed_nbytes), memory_budget=memory_budget, **given)
-
-
-@examples(150)
-@given(
-    which=st.integers(0, 3),
-    batch_size=st.integers(1, 1200),
-    window=st.one_of(st.just("auto"), st.just("all"), st.integers(1, 2000)),
-    threads=st.integers(1, 4),
-    kept_nbytes=st.integers(0, 10**6),
-    allowed=st.integers(1, 4 * 10**7),
-)
-def test_what_a_window_needs_fits_or_the_number_that_is_named_does(
-    layouts, which, batch_size, window, threads, kept_nbytes, allowed
-):
-    layout = layouts(which)
-    options = {"batch_size": batch_size, "window": window, "threads": threads, "kept_nbytes": kept_nbytes}
-    sized = size(layout, allowed, **options)
-    if not sized.fits:
-        assert sized.needed_nbytes > allowed
-        allowed = sized.needed_nbytes
-        sized = size(layout, allowed, **options)
-    assert sized.needed_nbytes <= allowed
-    assert 1 <= sized.first_window_rows <= sized.window_rows <= 1000
-    if options["window"] != "auto":
-        assert sized.window_rows == (1000 if options["window"] == "all" else min(1000, options["window"]))
-    else:  # smaller than a batch it would fill as many
-        assert sized.window_rows >= min(1000, batch_size) // layout.leading[0].chunk_rows * layout.leading[0].chunk_rows
-    # A window goes on to the next block's edge, and begins inside a batch; an epoch of one batch has no other.
-    block_rows = layout.leading[0].chunk_rows
-    widest = -(-min(-(-sized.window_rows // block_rows) * block_rows, 1000) // options["batch_size"]) + 1
-    widest = min(widest, -(-1000 // options["batch_size"]))
-    slot = -(-SlotFormat.for_rows(layout.fields, options["batch_size"]).nbytes // 4096) * 4096
-    assert 1 <= sized.threads <= options["threads"]
-    fixed = sized.threads * footprint.scratch_nbytes(layout) + options["kept_nbytes"]
-    fixed += shape_of(layout).plan_nbytes(sized.window_rows)
-    # Two slots are those of the batches that the training loop holds on its way from one to the next.
-    assert fixed + (2 + widest) * slot <= allowed
-    assert sized.max_open_batches >= widest
 
 
 def test_a_window_that_a_budget_has_no_room_for_is_smaller_and_that_is_said(tmp_path, caplog, small_tasks):
@@ -121,6 +53,7 @@ def test_the_number_that_a_loader_names_does(tmp_path, small_tasks, window, num_
         make(1000)
     loader = make(e.value.needed)
     assert loader.window_size.needed_nbytes <= e.value.needed
+    assert window == "auto" or loader.window_size.window_rows == (5000 if window == "all" else window)
     rows = np.concatenate([batch["y3"].numpy() for batch in loader])
     assert sorted(rows) == list(range(5000))
     with pytest.raises(BudgetError):
@@ -139,19 +72,6 @@ def test_the_number_that_a_loader_names_does_however_small_chunks_and_batches_ar
     with pytest.raises(BudgetError) as e:
         make(1000)
     assert make(e.value.needed).window_size.needed_nbytes <= e.value.needed
-
-
-def test_the_slots_that_are_open_stay_within_what_was_promised(tmp_path, small_tasks, monkeypatch):
-    stream_all(monkeypatch)
-    make_file(tmp_path / "a.h5", "x", None, data=np.arange(20_000.0), chunks=(300,), compression="gzip")
-    most = watch_admissions(monkeypatch)
-    for allowed in (110_000, 200_000, 400_000):
-        for order in ({"shuffle": True}, {"sampler": list(range(2000))}):
-            most.clear()
-            loader = H5StreamLoader(tmp_path / "a.h5", 100, memory_budget=allowed, num_workers=2, **order)
-            for _ in loader:
-                pass
-            assert max(most) <= loader.window_size.max_open_batches
 
 
 def test_a_budget_may_be_a_text(tmp_path):

@@ -13,7 +13,6 @@ from making import make_file, write_datasets
 from recording import asked_for, record_reads
 
 from h5stream import Field, H5Dataset, H5StreamLoader, SampleNumber, Sequences
-from h5stream.engine.landing.unfiltered import EXTENT_NBYTES, reach_of
 from h5stream.engine.plan import Placement
 from h5stream.storage.source import LOCAL_GAP_NBYTES
 
@@ -126,14 +125,6 @@ def test_single_rows_read_their_own_bytes_only(tmp_path):
     assert int(subset[7]["y"]) == int(subset[-993]["y"]) == 1007
     with pytest.raises(IndexError):
         dataset[2000]
-
-
-def test_what_is_read_at_once_has_a_bound_however_long_rows_are(tmp_path):
-    make_file(tmp_path / "a.h5", "x", None, shape=(2, 3 << 20), dtype="f4")
-    part = H5Dataset(str(tmp_path / "a.h5"), "x").layout.datasets[0][0]
-    reach = reach_of(part)
-    assert reach.extents[:, 2].tolist() == [EXTENT_NBYTES] * ((12 << 20) // EXTENT_NBYTES)
-    assert reach.scratch_nbytes == EXTENT_NBYTES
 
 
 @pytest.mark.parametrize(

@@ -144,15 +144,6 @@ def test_trees_of_groups_may_be_deep_and_lead_back_into_themselves(tmp_path):
         H5Dataset(path, "no")
 
 
-def test_soft_links_that_lead_in_circles_are_a_field_that_is_not_there(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = [1]
-        for k in range(40):
-            file[f"link{k}"] = h5py.SoftLink(f"/link{(k + 1) % 40}")
-    with pytest.raises(FieldNotFoundError):
-        H5Dataset(tmp_path / "a.h5", "link0")
-
-
 def test_an_index_that_names_a_chunk_twice_is_refused(tmp_path):
     path = low_level(
         tmp_path / "a.h5",

@@ -53,9 +53,7 @@ def test_all_rows_but_those_of_corrupt_chunks_come_once_with_their_own_bytes(
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_batch_of_which_nothing_is_left_is_left_out(tmp_path, monkeypatch, num_workers):
-    stream_all(monkeypatch)
-    sample = write_sample(tmp_path)
+def test_a_batch_of_which_nothing_is_left_is_left_out(sample, num_workers):
     corrupt(sample.path, 0, 96, 128, 992)
     loader = H5StreamLoader(sample.path, 32, num_workers=num_workers, on_error="skip", window=64)
     first = [batch["y"][0].item() for batch in loader]
@@ -64,9 +62,7 @@ def test_a_batch_of_which_nothing_is_left_is_left_out(tmp_path, monkeypatch, num
 
 
 @pytest.mark.parametrize("num_workers", [1, 3])
-def test_readers_go_on_when_all_that_filled_their_room_is_passed_over(tmp_path, monkeypatch, num_workers):
-    stream_all(monkeypatch)
-    sample = write_sample(tmp_path)
+def test_readers_go_on_when_all_that_filled_their_room_is_passed_over(sample, num_workers):
     corrupt(sample.path, *range(0, 960, 32))
     loader = H5StreamLoader(sample.path, 32, num_workers=num_workers, on_error="skip", window=32, timeout=30)
     iterator = iter(loader)
@@ -104,9 +100,7 @@ def test_one_of_several_ranks_fails_rather_than_leave_out_a_batch_that_the_other
 
 @pytest.mark.parametrize("listed", [False, True])
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_state_counts_the_batches_that_were_left_out(tmp_path, monkeypatch, listed, num_workers):
-    stream_all(monkeypatch)
-    sample = write_sample(tmp_path)
+def test_a_state_counts_the_batches_that_were_left_out(sample, listed, num_workers):
     corrupt(sample.path, 0, 96, 128, 992)
     left = [row for row in range(0, 1000, 32) if row not in (0, 96, 128, 992)]
 

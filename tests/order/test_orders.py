@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from listing import batches_of, taken_in_turn
 
 from h5stream.errors import OptionError
-from h5stream.order.blocks import Blocks, make_blocks
+from h5stream.order.blocks import Blocks, listed_blocks, make_blocks
 from h5stream.order.epoch import EpochOrder, RegroupedOrder, order_after
 from h5stream.order.line import BatchLimit, OrderSettings, count_batches
 from h5stream.order.sized import cut_by_rows, most_samples
@@ -158,67 +158,28 @@ def chosen_of(batch, window, **more):
     return OrderSettings(batch_size=batch, window_rows=window, **{"first_window_rows": window, **more})
 
 
-def line_of(rows, block, *settings, **more):
-    return [*itertools.chain(*batches_of(EpochOrder(make_blocks((0, rows), (block,)), chosen_of(*settings, **more))))]
-
-
 def test_the_order_of_a_seed_never_changes():
     # Golden values: a checkpoint of last year must name the same rows.
-    assert line_of(20, 3, 8, 8, seed=7, epoch=2) == GOLDEN
+    order = EpochOrder(make_blocks((0, 20), (3,)), chosen_of(8, 8, seed=7, epoch=2))
+    assert [*itertools.chain(*batches_of(order))] == GOLDEN
 
 
-def test_seed_and_epoch_each_change_the_order():
-    lines = [line_of(200, 5, 8, 50, seed=s, epoch=e) for s in (0, 1, 2**40) for e in (0, 1)]
-    assert len({tuple(line) for line in lines}) == 6
+def test_what_cannot_be_shared_out_is_refused_with_the_numbers():
+    with pytest.raises(OptionError, match="the same number of batches"):
+        count_batches(5, 2, chosen_of(1, 4, world_size=2))
 
 
-def test_ranks_own_runs_of_the_line_so_that_a_block_is_read_by_two_at_most():
-    readers = {}
-    for rank in range(7):
-        for row in line_of(1000, 10, 16, 200, world_size=7, rank=rank, seed=3):
-            readers.setdefault(row // 10, set()).add(rank)
-    assert max(len(found) for found in readers.values()) <= 2
-    assert sum(len(found) == 2 for found in readers.values()) <= 6
+def test_rows_beyond_32_bits_may_stand_anywhere_in_a_list():
+    rows = np.array([5, 2**31 + 7, 2**40, 3])
+    assert listed_blocks(rows, 2).rows_at(np.arange(4)).tolist() == rows.tolist()
 
 
-@pytest.mark.parametrize(
-    ("rows", "options", "why"),
-    [
-        (5, {"batch_size": 8, "drop_last": True}, "drop_last=True leaves no batch: 5 rows"),
-        (3, {"batch_size": 2, "world_size": 4}, "3 rows cannot give each of 4 ranks one"),
-        (5, {"batch_size": 1, "world_size": 2}, "the same number of batches"),
-    ],
-)
-def test_what_cannot_be_shared_out_is_refused_with_the_numbers(rows, options, why):
-    with pytest.raises(OptionError, match=why):
-        count_batches(rows, options.get("world_size", 1), OrderSettings(window_rows=4, first_window_rows=4, **options))
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"batch_size": 0}, {"window_rows": 0}, {"first_window_rows": 0}, {"seed": -1}, {"epoch": -1}, {"rank": 1}]
-)
-def test_settings_that_break_a_rule_are_named(wrong):
-    with pytest.raises(OptionError, match=next(iter(wrong))):
-        OrderSettings(**{"batch_size": 4, "window_rows": 4, "first_window_rows": 4, **wrong})
+def test_too_many_blocks_are_refused_before_they_are_made():
+    with pytest.raises(OptionError, match="make 1,000,000,000 blocks"):
+        make_blocks((0, 10**9), (1,))
 
 
 # --- what other ranks left ---------------------------------------------------------------------------------------
-
-
-def test_the_same_number_of_ranks_goes_on_in_the_very_order():
-    blocks, chosen = make_blocks((0, 100), (7,)), chosen_of(8, 30, first_window_rows=10, world_size=2, rank=1)
-    order, first_batch = order_after(blocks, chosen, ((2, 3),))
-    assert isinstance(order, EpochOrder)
-    assert first_batch == 3
-    assert batches_of(order)[3] == batches_of(EpochOrder(blocks, chosen))[3]
-
-
-@pytest.mark.parametrize("limit", [None, BatchLimit(rows=5)])
-@pytest.mark.parametrize("taken", [((4, 99),), ((1, 999),), ((2, 1), (1, 999))])
-def test_more_batches_than_there_are_cannot_have_been_taken(taken, limit):
-    blocks = replace(make_blocks((0, 100), (7,)), lengths=np.ones(100, dtype=np.int64))
-    with pytest.raises(OptionError, match=r"taken|took"):
-        order_after(blocks, chosen_of(8, 30, limit=limit), taken)
 
 
 def test_a_rest_that_cannot_be_cut_names_the_way_out_and_one_too_small_for_full_batches_is_empty():

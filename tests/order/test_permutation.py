@@ -4,21 +4,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from amounts import examples
-from hypothesis import given
-from hypothesis import strategies as st
 
 from h5stream.compiled._native import shuffled_into
 from h5stream.order.permutation import BUCKET, permutation
-
-
-@examples(100)
-@given(st.integers(0, 3000), st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=4))
-def test_a_permutation_has_each_number_once_and_depends_on_its_key_alone(count, key):
-    first = permutation(count, *key)
-    assert np.sort(first).tolist() == list(range(count))
-    assert permutation(count, *key).tolist() == first.tolist()
-    assert first.dtype == np.int32
 
 
 @pytest.mark.parametrize(

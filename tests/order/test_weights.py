@@ -56,12 +56,6 @@ def test_counts_with_replacement_are_multinomial(power):
     assert abs(spread.mean() - 1) < 0.1
 
 
-def test_one_sample_of_some_weight_is_drawn_always():
-    weights = np.zeros(100)
-    weights[41] = 1e-300
-    assert weighted_draws(weights, 10).places(0, 0).tolist() == [41] * 10
-
-
 def test_without_replacement_sets_are_as_likely_as_drawing_one_after_the_other():
     weights = np.array([1.0, 2.0, 3.0, 0.0, 4.0, 0.5])
     draws, wanted = distinct_draws(weights, 3), {}
@@ -91,25 +85,6 @@ def test_classes_come_as_often_as_said_and_their_samples_alike():
         assert abs(found - (size - 1)) < 4 * np.sqrt(2 * (size - 1))
 
 
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=4), st.data())
-def test_sources_are_taken_in_passes_that_go_on_from_epoch_to_epoch(sizes, data):
-    starts = [0, *itertools.accumulate(sizes)]
-    blocks = make_blocks(tuple(starts), tuple(data.draw(st.integers(1, 9)) for _ in sizes))
-    shares = SourceShares(names=("a",) * len(sizes), starts=tuple(starts[:-1]), shares=(1.0,), stop="all")
-    blocks = shares.stratified(blocks)
-    counts = [data.draw(st.integers(0, 60)) for _ in sizes]
-    draws, seen = source_draws(blocks, counts), np.zeros(starts[-1], dtype=int)
-    for epoch in range(7):
-        places = draws.places(3, epoch)
-        assert (np.diff(places) >= 0).all()
-        seen += np.bincount(places, minlength=starts[-1])
-        for k, (size, count) in enumerate(zip(sizes, counts, strict=True)):
-            ours = seen[starts[k] : starts[k + 1]]
-            assert ours.sum() == count * (epoch + 1)
-            assert ours.max() - ours.min() <= 1
-            assert ours.min() == count * (epoch + 1) // size
-
-
 def test_which_blocks_of_a_source_an_epoch_takes_is_chance():
     blocks = replace(make_blocks((0, 100), (10,)), strata=np.zeros(10, dtype=np.int64))
     seen = sum(np.bincount(source_draws(blocks, [20]).places(seed, 0), minlength=100) for seed in range(1000))
@@ -127,35 +102,12 @@ def test_copies_of_a_block_that_was_drawn_often_are_spread_over_the_epoch():
         assert 0.35 < (window.rows < 1000).mean() < 0.65
 
 
-@pytest.mark.parametrize("chunks", [(1000, 10), (10, 1000), (5000, 5000)])
-def test_each_window_of_a_mixture_has_its_share_of_each_source(chunks):
-    shares = SourceShares(names=("a", "b"), starts=(0, 5000), shares=(0.3, 0.7), stop="all")
-    blocks = shares.stratified(make_blocks((0, 5000, 25_000), chunks))
-    places = source_draws(blocks, shares.counts(np.array([5000, 20_000]))).places(0, 0)
-    drawn = drawn_blocks(blocks, places, shuffle=True, window_rows=4000)
-    order = EpochOrder(drawn, OrderSettings(batch_size=100, window_rows=4000, first_window_rows=4000))
-    windows = list(order.windows())
-    assert len(windows) > 5
-    for window in windows[:-1]:
-        assert abs((window.rows < 5000).mean() - 0.3) < 0.05
-
-
 @given(st.integers(0, 10**6), st.lists(st.floats(0.01, 1), min_size=1, max_size=9))
 def test_shares_of_a_number_add_up_to_it(total, shares):
     shares = np.array(shares) / sum(shares)
     found = shared_out(total, shares)
     assert sum(found) == total
     assert all(abs(count - total * share) <= 1 for count, share in zip(found, shares, strict=True))
-
-
-def test_stop_says_how_long_an_epoch_is():
-    def counts(stop, **given):
-        shares = SourceShares(names=("a", "b"), starts=(0, 10), shares=(0.2, 0.8), stop=stop)
-        return shares.counts(np.array([10, 100]), **given)
-
-    assert counts("first") == [10, 40]
-    assert counts("all") == [25, 100]
-    assert counts("all", total=50) == [10, 40]
 
 
 @pytest.mark.parametrize("turns", [1, 3])

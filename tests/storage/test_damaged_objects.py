@@ -5,22 +5,13 @@ import re
 import h5py
 import numpy as np
 import pytest
-from making import numbers
+from making import damage_header, numbers
 from typer.testing import CliRunner
 
 from h5stream import H5Dataset
 from h5stream.advice.listing import list_file, root_fields
 from h5stream.cli.app import app
 from h5stream.errors import FieldNotFoundError, SourceError
-
-
-def damage_header(path, name):
-    """Spoil the object header of one object, and nothing else."""
-    with h5py.File(path) as file:
-        address = h5py.h5o.get_info(file[name].id).addr
-    content = bytearray(path.read_bytes())
-    content[address : address + 4] = b"\xff\xfe\xfd\xfc"
-    path.write_bytes(content)
 
 
 @pytest.fixture(params=["earliest", "latest"])
@@ -45,8 +36,7 @@ def test_a_damaged_dataset_is_said_to_be_damaged(path):
 
 
 def test_a_damaged_dataset_below_a_group_and_one_with_a_colon_are_found_out(path):
-    damage_header(path, "deep/z")
-    damage_header(path, "a:b")
+    damage_header(path, "deep/z", "a:b")
     for name, shown in [("deep/z", "z"), ("a:b", "a:b"), ("a:b:c", "a:b")]:
         with pytest.raises(SourceError, match=f"'{shown}' is there, but libhdf5 cannot open it"):
             H5Dataset(path, name)
@@ -73,8 +63,7 @@ def test_a_name_that_is_not_there_is_still_not_there(path):
 
 
 def test_a_listing_names_what_is_damaged_and_what_libhdf5_said(path):
-    damage_header(path, "x")
-    damage_header(path, "other")
+    damage_header(path, "x", "other")
     entries = {entry.path: entry for entry in list_file(str(path)).entries}
     assert set(entries) == {"x", "y", "a:b", "deep/z", "deep/w", "other"}
     for name in ("x", "other"):

@@ -3,32 +3,14 @@
 import h5py
 import numpy as np
 import pytest
-import torch
-from amounts import crossed, examples
+from amounts import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from making import access_of, low_level, make_file, numbers, read_with_h5py, string_type, write_raw
+from making import access_of, low_level, make_file, read_with_h5py, string_type, write_raw
 from oracle import assert_like_h5py, expected, same
 
 from h5stream import H5Dataset
 from h5stream.errors import FieldLengthError, UnsupportedFieldError
-
-KINDS = ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
-PLAIN = (*(f"{order}{kind}" for kind in KINDS for order in "<>"), "i1", "u1", "bool")
-LAYOUTS = {
-    "contiguous": {},
-    "chunked": {"chunks": (8, 5)},
-    "gzip": {"chunks": (8, 5), "compression": "gzip"},
-    "shuffle": {"chunks": (8, 20), "compression": "gzip", "shuffle": True},
-    "shuffle, narrow": {"chunks": (8, 3), "shuffle": True},
-}
-
-
-@pytest.mark.parametrize(("dtype", "layout"), crossed(PLAIN, tuple(LAYOUTS)))
-def test_every_plain_type_in_every_layout_equals_h5py(tmp_path, dtype, layout):
-    values = numbers(20, 20, dtype="i4").astype(dtype)
-    path = make_file(tmp_path / "a.h5", data=values, **LAYOUTS[layout])
-    assert_like_h5py(path, access="direct" if layout in ("contiguous", "chunked") else "decoded")
 
 
 @pytest.mark.parametrize("dtype", ["<f2", ">f4", "<f8", ">c16"])
@@ -83,29 +65,20 @@ def of_numpy(dtype):
 
 
 STORED = {
-    **{f"enum of {base}": of_numpy(h5py.enum_dtype({"A": 0, "B": 1}, base)) for base in ("i1", "<i4", ">u2")},
-    **{f"bits {name}": getattr(h5py.h5t, f"STD_B{name}") for name in ("8LE", "16BE", "32LE", "64LE")},
-    **{f"{dtype} dates": of_numpy(h5py.opaque_dtype(np.dtype(dtype))) for dtype in ("<M8[s]", ">M8[ns]", "<m8[D]")},
-    # One byte has no order.
-    "a byte": h5py.h5t.STD_I8BE,
-    "a byte in a compound": compound([U8, h5py.h5t.STD_U16LE], [0, 0]),
-    "a byte in arrays": ARRAY(ARRAY(U8, (3,)), (2,)),
-    "an array": ARRAY(F32, (2, 3)),
+    **{f"bits {name}": getattr(h5py.h5t, f"STD_B{name}") for name in ("8LE", "16BE", "64LE")},
+    "a byte in arrays": ARRAY(ARRAY(U8, (3,)), (2,)),  # one byte has no order
     "an array of bools": ARRAY(of_numpy(np.dtype("?")), (2, 3)),
     "an array of an array of an array": ARRAY(ARRAY(ARRAY(I32, (2,)), (3,)), (4,)),
-    "an array of arrays of strings": ARRAY(ARRAY(string_type(3, TERMINATED), (3,)), (2,)),
-    "an array in a compound": compound([ARRAY(ARRAY(I32, (3,)), (2,)), I32], [0, 3]),
     "a compound in a compound": compound(
         [F32, compound([of_numpy(np.dtype("c8")), string_type(3, PADDED)], [1, 0])], [0, 2]
     ),
     "strings of two rules": compound([string_type(6, TERMINATED), string_type(6, PADDED)], [0, 0]),
 }
 THROUGH_H5PY = {
-    **{f"integers of {bits} bits": changed(h5py.h5t.STD_U16LE, precision=bits, offset=at)
-       for bits, at in ((12, 0), (12, 3), (1, 15))},
+    "integers of one bit": changed(h5py.h5t.STD_U16LE, precision=1, offset=15),
     "floats of a foreign format": changed(h5py.h5t.IEEE_F32LE, fields=(31, 20, 11, 0, 20), ebias=1023),
     "an array of arrays of spaced strings": ARRAY(ARRAY(string_type(3, SPACED), (3,)), (2,)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("filters", FILTERS)
@@ -180,33 +153,6 @@ def test_fixed_strings_end_where_h5py_ends_them_in_each_of_several_files(tmp_pat
     dataset.close()
 
 
-@pytest.mark.parametrize("shape", [(5,), (5, 2)])
-def test_variable_length_strings_are_lists_of_bytes(tmp_path, shape):
-    path = make_file(tmp_path / "a.h5", shape=shape, dtype=h5py.string_dtype(), chunks=True)
-    with h5py.File(path, "r+") as file:
-        file["x"][0] = "ä" if len(shape) == 1 else ["ä", ""]
-        file["x"][3] = "long " * 50
-    assert_like_h5py(path, access="heap")
-
-
-@pytest.mark.parametrize("base", ["<i4", ">f8", "bool", "<c8"])
-@pytest.mark.parametrize("shape", [(4,), (4, 2)])
-def test_sequences_are_tensors_of_their_own_length(tmp_path, base, shape):
-    path = make_file(tmp_path / "a.h5", shape=shape, dtype=h5py.vlen_dtype(np.dtype(base)))
-    with h5py.File(path, "r+") as file:
-        for k, where in enumerate(np.ndindex(*shape)):
-            file["x"][where] = np.arange(k, dtype="i4").astype(base)
-    if base[0] == ">":  # h5py 3.16 gives these with their bytes the wrong way round
-        dataset = H5Dataset(path)
-        assert access_of(dataset)[0] == "h5py"
-        values = [one for row in dataset[:] for one in (row if len(shape) > 1 else [row])]
-        assert [one.tolist() for one in values] == [[*range(k)] for k in range(len(values))]
-    else:
-        dataset = assert_like_h5py(path, access="heap")
-    last = dataset[3] if len(shape) == 1 else dataset[3][-1]
-    assert isinstance(last, torch.Tensor)
-
-
 def test_a_member_beside_one_of_variable_length_is_read_through_h5py(tmp_path):
     dtype = np.dtype([("a", "i4"), ("text", h5py.string_dtype()), ("v", h5py.vlen_dtype("i4"))])
     path = make_file(tmp_path / "a.h5", shape=(3,), dtype=dtype)
@@ -224,13 +170,11 @@ def test_a_member_beside_one_of_variable_length_is_read_through_h5py(tmp_path):
         H5Dataset(several, "x")
 
 
-def test_dates_and_times_are_counts_of_their_unit_and_those_of_unlike_units_not_read_as_one(tmp_path):
+def test_times_of_unlike_units_are_not_read_as_one(tmp_path):
     for name, unit in (("a.h5", "M8[s]"), ("b.h5", "M8[ms]")):
         dates = np.arange(-5, 25).astype(unit)
         dates[3] = "NaT"
-        dataset = assert_like_h5py(make_file(tmp_path / name, data=dates.astype(h5py.opaque_dtype(dates.dtype))))
-        assert dataset[:].dtype == torch.int64
-        assert np.array_equal(dataset[4:9].numpy().view(unit), dates[4:9])
+        assert_like_h5py(make_file(tmp_path / name, data=dates.astype(h5py.opaque_dtype(dates.dtype))))
     with pytest.raises(FieldLengthError, match=r"datetime64\[ms\].*datetime64\[s\]"):
         H5Dataset([tmp_path / "a.h5", tmp_path / "b.h5"], "x")
 

@@ -1,6 +1,5 @@
 """Filters: every one, in every order that HDF5 allows, with every mask; corrupt bytes are an error, never data."""
 
-import ctypes
 import itertools
 import struct
 import zlib
@@ -10,13 +9,13 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from making import access_of, flip_byte, low_level, make_file, numbers, write
+from making import access_of, corrupt_chunk, low_level, make_file, numbers, write
 from oracle import assert_like_h5py
 
 from h5stream import H5Dataset
 from h5stream.errors import CorruptChunkError, MissingFilterError
 from h5stream.storage import plugins
-from h5stream.storage.codecs import DecodeError, NotAskedError, unshuffle
+from h5stream.storage.codecs import DecodeError, NotAskedError
 from h5stream.storage.filters import DecodeScratch, Filter, Pipeline
 
 STEPS = {
@@ -26,7 +25,7 @@ STEPS = {
     "lzf": lambda c: c.set_filter(h5py.h5z.FILTER_LZF, h5py.h5z.FLAG_OPTIONAL),
     "zstd": lambda c: c.set_filter(32015, h5py.h5z.FLAG_OPTIONAL, (3,)),
 }
-ORDERS = [order for n in (1, 2, 3) for order in itertools.permutations(STEPS, n)]
+ORDERS = [*itertools.permutations(STEPS, 2), ("lzf", "fletcher32", "shuffle", "zstd", "deflate")]
 
 
 def apply(order):
@@ -67,85 +66,32 @@ def test_a_shuffle_whose_width_is_not_the_elements_is_undone(tmp_path, width):
     assert H5Dataset(path, "x")[:].numpy().tobytes() == body
 
 
-@pytest.mark.parametrize(
-    ("count", "width"), [(0, 4), (1, 4), (3, 4), (4, 4), (11, 4), (12, 3), (13, 3), (5, 1), (9, 8)]
-)
-def test_unshuffle_leaves_the_bytes_that_fill_no_element_where_they_are(count, width):
-    data = np.arange(count, dtype=np.uint8)
-    whole = count // width
-    expected = data[: whole * width].reshape(width, whole).T.reshape(-1).tolist() + data[whole * width :].tolist()
-    assert unshuffle(data, width, np.empty_like(data)).tolist() == expected
-
-
 @pytest.mark.parametrize("mask", range(8))
 def test_a_chunks_filter_mask_says_which_filters_it_skipped(tmp_path, mask):
-    order = ("shuffle", "deflate", "fletcher32")
-    values = numbers(16, 4, dtype="<f4")
+    order, values = ("shuffle", "deflate", "fletcher32"), numbers(16, 4, dtype="<f4")
+    applied = [name for bit, name in enumerate(order) if not mask >> bit & 1]
+    other = low_level(tmp_path / "b.h5", (16, 4), chunks=(16, 4), prepare=apply(applied), then=write(values))
+    with h5py.File(other) as file:
+        _, body = file["x"].id.read_direct_chunk((0, 0))
 
     def then(dataset):
         write(np.concatenate([values, values]))(dataset)
-        body = values.tobytes()
-        if not mask & 1:
-            body = np.frombuffer(body, np.uint8).reshape(-1, 4).T.tobytes()
-        if not mask & 2:
-            body = zlib.compress(body)
-        if not mask & 4:
-            body += checksum(body)
         dataset.write_direct_chunk((16, 0), body, filter_mask=mask)
 
     path = low_level(tmp_path / "a.h5", (32, 4), chunks=(16, 4), prepare=apply(order), then=then)
     assert_like_h5py(path, access="decoded")
 
 
-def checksum(body):
-    """Fletcher's sum over big-endian 16-bit words, as ``H5_checksum_fletcher32`` defines it."""
-    padded = body + b"\0" * (len(body) % 2)
-    first = second = 0
-    for (word,) in struct.iter_unpack(">H", padded):
-        first = (first + word) % 65535
-        second = (second + first) % 65535
-    # libhdf5 folds with 65535 standing for 0, unless all was 0.
-    return struct.pack("<I", (second or 65535) << 16 | (first or 65535)) if any(body) else struct.pack("<I", 0)
-
-
-@pytest.mark.parametrize("order", [("fletcher32",), ("fletcher32", "deflate"), ("deflate", "fletcher32")], ids="+".join)
+@pytest.mark.parametrize("order", [("fletcher32",), ("deflate", "fletcher32")], ids="+".join)
 @pytest.mark.parametrize("chunk", [0, 2])
 def test_a_wrong_checksum_is_an_error_that_names_file_dataset_chunk_and_byte(tmp_path, order, chunk):
     path = low_level(tmp_path / "a.h5", (48, 4), chunks=(16, 4), prepare=apply(order), then=write(numbers(48, 4)))
-    with h5py.File(path) as file:
-        info = file["x"].id.get_chunk_info_by_coord((16 * chunk, 0))
-    if order[-1] == "deflate":  # damage what is summed, not the stream
-        with h5py.File(path, "r+") as file:
-            mask, stored = file["x"].id.read_direct_chunk((16 * chunk, 0))
-            body = bytearray(zlib.decompress(stored))
-            body[5] ^= 0xFF
-            file["x"].id.write_direct_chunk((16 * chunk, 0), zlib.compress(bytes(body)), filter_mask=mask)
-            info = file["x"].id.get_chunk_info_by_coord((16 * chunk, 0))
-    else:
-        flip_byte(path, info.byte_offset + 5)
+    offset = corrupt_chunk(path, (16 * chunk, 0))
     dataset = H5Dataset(path, "x")
-    with pytest.raises(
-        CorruptChunkError, match=rf"'x': chunk \({16 * chunk}, 0\) at byte {info.byte_offset}"
-    ) as caught:
+    with pytest.raises(CorruptChunkError, match=rf"'x': chunk \({16 * chunk}, 0\) at byte {offset}") as caught:
         dataset[16 * chunk : 16 * chunk + 2]
-    assert caught.value.file == path
-    assert caught.value.chunk == (16 * chunk, 0)
-    assert caught.value.byte_offset == info.byte_offset
+    assert (caught.value.file, caught.value.chunk, caught.value.byte_offset) == (path, (16 * chunk, 0), offset)
     assert dataset[16:18].numpy().tobytes() == numbers(48, 4)[16:18].tobytes()
-
-
-@pytest.mark.parametrize("name", ["deflate", "lzf", "zstd"])
-def test_damaged_compressed_bytes_are_an_error_where_h5py_fails_too(tmp_path, name):
-    values = np.zeros((64, 64), "f4")
-    path = low_level(tmp_path / "a.h5", (64, 64), chunks=(32, 64), prepare=apply((name,)), then=write(values))
-    with h5py.File(path, "r+") as file:
-        file["x"].id.write_direct_chunk((32, 0), b"\x05damaged beyond repair")
-    dataset = H5Dataset(path, "x")
-    with h5py.File(path) as file, pytest.raises(OSError):
-        file["x"][32:]
-    with pytest.raises(CorruptChunkError, match=r"chunk \(32, 0\)"):
-        dataset[40]
-    assert not dataset[:32].any()
 
 
 @pytest.mark.parametrize("chunk", [0, 32])
@@ -174,6 +120,7 @@ PLUGINS = {
     "lz4 in blocks": (hdf5plugin.LZ4(nbytes=512), "f4"),
     "sperr": (hdf5plugin.Sperr(rate=16), "f4"),
     "sz": (hdf5plugin.SZ(absolute=0.1), "f4"),
+    **{f"szip {mask}": ({"compression": "szip", "compression_opts": (mask, 16)}, ">i4") for mask in ("nn", "ec")},
     "sz3": (hdf5plugin.SZ3(absolute=0.1), "f8"),
     "zfp": (hdf5plugin.Zfp(), "f4"),
     "zfp-rate": (hdf5plugin.Zfp(rate=12), "f8"),
@@ -183,7 +130,7 @@ PLUGINS = {
 
 
 @pytest.mark.parametrize("name", PLUGINS)
-def test_every_filter_of_hdf5plugin_is_undone_here_to_libhdf5s_bytes(tmp_path, name):
+def test_every_filter_of_hdf5plugin_and_szip_are_undone_here_to_libhdf5s_bytes(tmp_path, name):
     filter_options, dtype = PLUGINS[name]
     path = make_file(tmp_path / "a.h5", data=numbers(40, 30, dtype=dtype), chunks=(16, 30), **filter_options)
     assert_like_h5py(path, access="decoded")
@@ -195,31 +142,14 @@ def test_no_filter_of_hdf5plugin_is_left_out_of_these_tests():
     assert {32033} >= untested, "htj2k has no encoder options here; any other new filter needs a case"
 
 
-@pytest.mark.parametrize("mask", ["nn", "ec"])
-@pytest.mark.parametrize("dtype", ["u1", "<i2", ">i4", "f4", "f8"])
-def test_szip_is_undone(tmp_path, mask, dtype):
-    if not h5py.h5z.get_filter_info(h5py.h5z.FILTER_SZIP) & h5py.h5z.FILTER_CONFIG_ENCODE_ENABLED:
-        pytest.skip("this libhdf5 cannot write szip")
-    path = make_file(
-        tmp_path / "a.h5",
-        data=np.sort(numbers(64, 32, dtype=dtype), axis=None).reshape(64, 32),
-        chunks=(16, 32),
-        compression="szip",
-        compression_opts=(mask, 16),
-    )
-    assert_like_h5py(path, access="decoded")
-
-
 def add_unknown_filter(creation, number=400):
     """Ask for a filter that nobody has, as optional, so that libhdf5 still makes the dataset."""
     creation.set_filter(number, h5py.h5z.FLAG_OPTIONAL, (1, 2))
 
 
-@pytest.mark.parametrize("odd_type", [False, True])
-def test_a_filter_that_is_missing_is_named_with_how_to_get_it(tmp_path, odd_type):
+def test_a_filter_that_is_missing_is_named_also_where_data_go_through_h5py_for_another_reason(tmp_path):
     stored = h5py.h5t.STD_I32LE.copy()
-    if odd_type:  # which goes through h5py for another reason
-        stored.set_precision(17)
+    stored.set_precision(17)
     path = low_level(
         tmp_path / "a.h5",
         (32, 4),
@@ -228,10 +158,8 @@ def test_a_filter_that_is_missing_is_named_with_how_to_get_it(tmp_path, odd_type
         prepare=add_unknown_filter,
         then=lambda dataset: dataset.write_direct_chunk((16, 0), b"whatever that is", filter_mask=0),
     )
-    with pytest.raises(MissingFilterError, match=r"'x' needs HDF5 filter 400 .*HDF5_PLUGIN_PATH") as caught:
+    with pytest.raises(MissingFilterError, match=r"'x' needs HDF5 filter 400 .*HDF5_PLUGIN_PATH"):
         H5Dataset(path, "x")
-    assert caught.value.filter_id == 400
-    assert caught.value.field == "x"
 
 
 def test_a_missing_filter_that_no_chunk_needs_is_no_obstacle(tmp_path):
@@ -245,18 +173,6 @@ def test_a_filter_parameter_that_gives_silent_garbage_is_noticed_when_the_file_i
     dataset = H5Dataset(path, "x")
     assert access_of(dataset) == ("h5py", "its first chunk, decoded here, is not what h5py reads")
     assert dataset[:].numpy().tobytes() == numbers(32, 4).tobytes()
-
-
-def test_a_plugins_memory_is_given_back(tmp_path):
-    buffer = plugins.PluginBuffer()
-    zstd = plugins.plugin_function(32015)
-    path = make_file(tmp_path / "a.h5", data=np.zeros(4096, "u1"), chunks=(4096,), **hdf5plugin.Zstd())
-    with h5py.File(path) as file:
-        stored = np.frombuffer(file["x"].id.read_direct_chunk((0,))[1], np.uint8)
-    for _ in range(3):
-        assert buffer.decode(zstd, (ctypes.c_uint * 0)(), stored, most_nbytes=4096).tolist() == [0] * 4096
-    buffer.release()
-    buffer.release()
 
 
 REFUSED = {

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from making import numbers
 
 from h5stream import H5Dataset, H5StreamLoader
-from h5stream.errors import ExternalDataError, FieldLengthError, FieldNotFoundError, OptionError, SourceChangedError
+from h5stream.errors import ExternalDataError, FieldNotFoundError, OptionError, SourceChangedError
 
 VALUES = numbers(40, 6)
 
@@ -233,15 +233,6 @@ def test_a_file_of_nothing_but_links_says_that_they_lead_out(tmp_path):
     with pytest.raises(ExternalDataError, match="allow_external=True"):
         H5Dataset(path)
     assert H5Dataset(path, allow_external=True)[:].tolist() == VALUES[:, 0].tolist()
-
-
-def test_linked_fields_of_unlike_length_are_refused_as_others_are(tmp_path):
-    path = linked_file(tmp_path / "d")
-    with h5py.File(path, "r+") as file:
-        file["deep/z"] = np.arange(3)
-        file["z"] = h5py.SoftLink("deep/z")
-    with pytest.raises(FieldLengthError, match="unlike length"):
-        H5Dataset(path, allow_external=True)
 
 
 def test_a_link_to_another_opened_file_needs_no_leave(tmp_path):

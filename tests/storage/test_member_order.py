@@ -6,7 +6,7 @@ import pytest
 from making import access_of, low_level, string_type, write_datasets, write_raw
 from oracle import assert_like_h5py
 
-from h5stream import H5Dataset, H5StreamLoader
+from h5stream import H5Dataset
 from h5stream.advice.listing import list_file
 
 # What has to be converted: libhdf5 sorts the members of an open dataset's type when it does that.
@@ -43,22 +43,6 @@ def test_fields_keep_their_order_when_a_file_is_opened_again(tmp_path, access, n
         assert [field.name for field in again.layout.fields] == names
         assert again.layout.datasets[0][0].dtype_text == first.layout.datasets[0][0].dtype_text
         assert list_file(path).entries[0].dtype == listed
-
-
-@pytest.mark.parametrize("access", KINDS)
-def test_a_state_fits_the_loader_that_reads_the_same_file_later(tmp_path, access):
-    path = out_of_order(tmp_path / "a.h5", access)
-    loader = H5StreamLoader(path, 5, True, fields="x")
-    taken = iter(loader)
-    next(taken)
-    state = loader.state_dict()
-    with h5py.File(path, locking=False) as file:
-        file["x"][()]
-        later = H5StreamLoader(path, 5, True, fields="x")
-        later.load_state_dict(state)
-        for ours, theirs in zip(later, taken, strict=True):
-            assert list(ours) == list(theirs)
-            assert ours["second"].tolist() == theirs["second"].tolist()
 
 
 def test_files_whose_members_are_listed_in_another_order_are_read_as_one(tmp_path):

@@ -56,11 +56,6 @@ def test_nothing_is_suggested_where_nothing_is_near(path):
         assert "Did you mean" not in str(caught.value)
 
 
-def test_a_group_is_answered_with_the_datasets_in_it(path):
-    with pytest.raises(FieldNotFoundError, match=r"That is a group; name a dataset in it\. It has: cells/kind\."):
-        H5Dataset(path, "cells")
-
-
 def test_what_pytables_keeps_for_itself_is_never_suggested(path):
     with pytest.raises(FieldNotFoundError) as caught:
         H5Dataset(path, "sorted")

@@ -2,21 +2,13 @@
 
 import h5py
 import numpy as np
-import pytest
 from making import write_datasets
 
-from h5stream.errors import NotHDF5Error, SourceNotFoundError, TruncatedFileError
-from h5stream.storage.external import Reference, ReferenceKind, references
+from h5stream.storage.external import references
 
 
 def found(path):
     return [(str(item.kind), item.place, item.target) for item in references(path)]
-
-
-@pytest.fixture
-def source(tmp_path):
-    write_datasets(tmp_path / "source.h5", x=np.arange(10))
-    return tmp_path / "source.h5"
 
 
 def test_external_links_are_found_in_every_group_and_named_once_for_each_file(tmp_path):
@@ -35,7 +27,6 @@ def test_external_links_are_found_in_every_group_and_named_once_for_each_file(tm
 def test_a_pattern_of_file_names_is_counted_through(tmp_path):
     for block in range(3):
         write_datasets(tmp_path / f"part-{block}.h5", x=np.arange(4) + block)
-    layout = h5py.VirtualLayout(shape=(3, 4), dtype="i8", maxshape=(None, 4))
     space = h5py.h5s.create_simple((3, 4), (h5py.h5s.UNLIMITED, 4))
     space.select_hyperslab((0, 0), (h5py.h5s.UNLIMITED, 1), (1, 4), (1, 4))
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
@@ -43,35 +34,6 @@ def test_a_pattern_of_file_names_is_counted_through(tmp_path):
     with h5py.File(tmp_path / "v.h5", "w", libver="latest") as file:
         whole = h5py.h5s.create_simple((3, 4), (h5py.h5s.UNLIMITED, 4))
         h5py.h5d.create(file.id, b"v", h5py.h5t.NATIVE_INT64, whole, creation)
-    assert layout.shape == (3, 4)
     assert [target for _, _, target in found(tmp_path / "v.h5")] == ["part-0.h5", "part-1.h5", "part-2.h5"]
     with h5py.File(tmp_path / "v.h5") as file:
         assert file["v"][2].tolist() == [2, 3, 4, 5]
-
-
-def test_names_resolve_beside_the_file_and_beside_what_a_link_to_it_leads_to(tmp_path, source):
-    (tmp_path / "links").mkdir()
-    link = tmp_path / "links" / "a.h5"
-    link.symlink_to(tmp_path / "a.h5")
-
-    def reference(target, file):
-        return Reference(kind=ReferenceKind.LINK, file=file, place="/x", target=target)
-
-    assert reference("source.h5", tmp_path / "a.h5").resolve() == source
-    assert reference("source.h5", link).resolve() == source
-    assert reference(str(source), link).resolve() == source
-    assert reference("absent.h5", link).resolve() is None
-
-
-def test_what_is_not_hdf5_is_told_from_what_is_damaged(tmp_path, source):
-    with pytest.raises(SourceNotFoundError):
-        references(tmp_path / "absent.h5")
-    (tmp_path / "text").write_text("no")
-    with pytest.raises(NotHDF5Error):
-        references(tmp_path / "text")
-    (tmp_path / "empty").write_bytes(b"")
-    with pytest.raises(NotHDF5Error):
-        references(tmp_path / "empty")
-    (tmp_path / "cut.h5").write_bytes(source.read_bytes()[:600])
-    with pytest.raises(TruncatedFileError):
-        references(tmp_path / "cut.h5")

@@ -2,15 +2,12 @@
 
 import os
 import random
-import sys
 import threading
 import time
-from io import BytesIO
 
 import h5py
 import numpy as np
 import torch
-from PIL import Image
 from torch.utils.data import get_worker_info
 
 from h5stream import Bounds, Boxes, Field, Objects, Padding, SampleNumber, Sequences, Values
@@ -29,11 +26,6 @@ def write_kinds(path):
         file["text"] = [f"text {k}" * (k % 4) for k in range(ROWS)]
         bounds = np.append(0, np.cumsum(rng.integers(0, 9, ROWS)))
         file["bounds"], file["hits"] = bounds, rng.random((bounds[-1], 2), dtype="f4")
-        jpegs = file.create_dataset("jpeg", ROWS, dtype=h5py.vlen_dtype("u1"))
-        for k in range(ROWS):
-            encoded = BytesIO()
-            Image.fromarray(rng.integers(0, 255, (8, 6, 3), dtype="u1")).save(encoded, "jpeg")
-            jpegs[k] = np.frombuffer(encoded.getvalue(), "u1")
         file.create_dataset("volume", data=rng.random((12, 10, 9), dtype="f4"), chunks=(4, 4, 4))
         for k in range(4):
             file[f"demo/{k}/o"] = rng.random((9 + k, 3), dtype="f4")
@@ -45,8 +37,6 @@ KINDS = {
     "rows": {"fields": ["x", "y", NUMBER]},
     "a mapping": {"fields": {"x": "x", "name": "name", "text": "text", "number": NUMBER, "w": Values(np.arange(60.0))}},
     "a ragged list": {"fields": {"hits": Field("hits", lookup=Bounds("bounds"), ragged="list"), "number": NUMBER}},
-    "ragged, padded": {"fields": {"hits": Field("hits", lookup=Bounds("bounds"), ragged="pad"), "number": NUMBER}},
-    "decoded images": {"fields": {"image": Field("jpeg", decode="jpeg"), "number": NUMBER}},
     "sequences": {"fields": {"x": "x", "pad": Padding(), "number": NUMBER}, "samples": Sequences(4, pad="edge")},
     "objects": {"fields": {"o": Field("o", ragged="list"), "m": "@mass", "n": NUMBER}, "samples": Objects("demo/*")},
     "boxes": {"fields": {"v": "volume", "number": NUMBER}, "samples": Boxes((4, 5, 3), at="random", per_epoch=30)},
@@ -100,10 +90,15 @@ def marking(folder, number):
         file.write(str(os.getpid()))
 
 
-def exploding(at, sample):
-    if sample[-1] == at:
-        raise ZeroDivisionError(f"there is a {at}")
+def at(number, action, sample):
+    """Do something at the sample of a number."""
+    if sample[-1] == number:
+        action()
     return sample
+
+
+def raising(error):
+    raise error
 
 
 class Unpicklable(Exception):  # noqa: N818
@@ -118,24 +113,6 @@ def raising_what_stays(sample):
 
 def giving_what_stays(sample):
     return threading.Lock()
-
-
-def ending(at, sample):
-    if sample[-1] == at:
-        os._exit(7)
-    return sample
-
-
-def exiting(at, sample):
-    if sample[-1] == at:
-        sys.exit(5)
-    return sample
-
-
-def interrupted(at, sample):
-    if sample[-1] == at:
-        raise KeyboardInterrupt
-    return sample
 
 
 def hanging(at, folder, sample):

@@ -10,9 +10,7 @@ import numpy as np
 import psutil
 import pytest
 from forking import end_now
-from typer.testing import CliRunner
 
-from h5stream.cli.app import app
 from h5stream.errors import IsolatedProcessError
 from h5stream.workers.processes import InChild
 
@@ -33,14 +31,6 @@ def crashing(tmp_path):
     return path
 
 
-@pytest.fixture
-def whole(tmp_path):
-    path = tmp_path / "whole.h5"
-    with h5py.File(path, "w") as file:
-        file["x"] = np.arange(20)
-    return path
-
-
 def test_the_file_really_ends_a_process_that_opens_the_dataset(crashing):
     ended = forking.run(f"import h5py; f = h5py.File({str(crashing)!r}); print(list(f), flush=True); f['x']")
     assert (ended.returncode, ended.stdout) == (-signal.SIGSEGV, "['type', 'x', 'y']\n")
@@ -52,12 +42,6 @@ def test_inspect_says_that_a_file_makes_libhdf5_crash_and_fails(crashing):
     assert "ended by SIGSEGV" in ended.stderr
     assert repr(str(crashing)) in ended.stderr
     assert "makes libhdf5 crash" in ended.stderr
-
-
-def test_inspect_shows_of_a_whole_file_what_it_would_without_a_child(whole):
-    shown = CliRunner().invoke(app, ["inspect", str(whole)])
-    assert shown.exit_code == 0, shown.output
-    assert "20 rows" in shown.output
 
 
 def test_a_child_that_is_not_waited_for_is_ended():

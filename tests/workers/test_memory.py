@@ -7,7 +7,6 @@ import resource
 
 import numpy as np
 import pytest
-import torch
 from forking import in_forked_child
 
 from h5stream.workers.memory import MESSAGE_NBYTES, BorrowedMemory, SharedMemory, create_file, pack, unpack
@@ -15,12 +14,18 @@ from h5stream.workers.memory import MESSAGE_NBYTES, BorrowedMemory, SharedMemory
 NBYTES = 1 << 22
 
 
+@pytest.fixture
+def descriptor():
+    descriptor = create_file()
+    yield descriptor
+    os.close(descriptor)
+
+
 def pages_of(descriptor):
     return os.fstat(descriptor).st_blocks * 512
 
 
-def test_pages_go_back_once_the_last_array_is_dropped():
-    descriptor = create_file()
+def test_pages_go_back_once_the_last_array_is_dropped(descriptor):
     memory = SharedMemory(descriptor)
     array = memory.allocate(NBYTES)
     array[:] = 7
@@ -33,31 +38,9 @@ def test_pages_go_back_once_the_last_array_is_dropped():
     del part
     gc.collect()
     assert pages_of(descriptor) == 0
-    os.close(descriptor)
 
 
-def test_what_was_taken_is_given_again_and_trimmed():
-    descriptor = create_file()
-    memory = SharedMemory(descriptor)
-    places = set()
-    for k in range(10):
-        tensor = memory.take(NBYTES).fill_(k)
-        places.add(tensor.data_ptr())
-        del tensor
-    assert len(places) == 1
-    kept = memory.take(NBYTES)
-    memory.trim()
-    assert pages_of(descriptor) >= NBYTES
-    assert torch.all(kept == 9)
-    del kept
-    memory.trim()
-    gc.collect()
-    assert pages_of(descriptor) == 0
-    os.close(descriptor)
-
-
-def test_a_long_stream_of_what_is_pickled_crosses_in_memory_too():
-    descriptor = create_file()
+def test_a_long_stream_of_what_is_pickled_crosses_in_memory_too(descriptor):
     ours, theirs = SharedMemory(descriptor), BorrowedMemory(descriptor)
     value = {"text": [f"{k} " * 30 for k in range(1000)], "x": np.arange(1000.0), "few": [1]}
     packed = pack(value, ours)
@@ -68,11 +51,9 @@ def test_a_long_stream_of_what_is_pickled_crosses_in_memory_too():
     assert len(theirs.returned()) == 1, "the text is no memory that somebody looks at"
     del found
     assert len(theirs.returned()) == 1
-    os.close(descriptor)
 
 
-def test_a_forked_child_that_drops_it_takes_nothing_from_its_parent():
-    descriptor = create_file()
+def test_a_forked_child_that_drops_it_takes_nothing_from_its_parent(descriptor):
     held = {"memory": SharedMemory(descriptor)}
     held["array"] = held["memory"].allocate(NBYTES)
     held["array"][:] = 5
@@ -86,7 +67,6 @@ def test_a_forked_child_that_drops_it_takes_nothing_from_its_parent():
     assert np.all(held["array"] == 5)
     assert pages_of(descriptor) >= NBYTES
     held.clear()
-    os.close(descriptor)
 
 
 def test_where_addresses_are_limited_a_file_takes_a_part_of_them(monkeypatch):

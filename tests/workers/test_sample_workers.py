@@ -55,6 +55,12 @@ def rows(path, function, workers=1, batch_size=10, **given):
     return H5StreamLoader(path, batch_size, sample_transform=function, sample_workers=workers, **given)
 
 
+def batches_of(path, batch_size=7, epochs=1, **given):
+    """Give all that a loader of a file's samples gives."""
+    with H5StreamLoader(path, batch_size, **FORK, **given) as loader:
+        return [batch for _ in range(epochs) for batch in loader]
+
+
 def pids_of(loader):
     return iterations_of(loader).engine.pids
 
@@ -68,13 +74,10 @@ def is_gone(pid):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_are_the_same_for_any_number_of_workers(kinds, kind):
-    found = {}
-    for workers in (0, 1, 3):
-        given = {**KINDS[kind], "shuffle": True, "seed": 4, "window": 24, **FORK}
-        with H5StreamLoader(kinds, 7, sample_transform=applied.changed, sample_workers=workers, **given) as loader:
-            found[workers] = [batch for _ in range(2) for batch in loader]
-    for workers in (1, 3):
-        assert_same(found[workers], found[0])
+    given = {**KINDS[kind], "shuffle": True, "seed": 4, "window": 24, "sample_transform": applied.changed}
+    found = {workers: batches_of(kinds, epochs=2, sample_workers=workers, **given) for workers in (0, 1, 3)}
+    assert_same(found[1], found[0])
+    assert_same(found[3], found[0])
     half = len(found[0]) // 2
     assert not same(found[0][:half], found[0][half:]), "each epoch draws anew"
 
@@ -95,29 +98,26 @@ def test_workers_are_processes_however_they_are_started(tmp_path, sample, method
 
 
 def test_collated_as_a_stock_dataloader_collates(kinds):
-    dataset = H5Dataset(kinds, **KINDS["a mapping"])
-    stock = DataLoader(dataset, 8)
+    stock = list(DataLoader(H5Dataset(kinds, **KINDS["a mapping"]), 8))
+    given = {**KINDS["a mapping"], "sample_transform": applied.as_it_is}
     for workers in (0, 1):
-        with H5StreamLoader(
-            kinds, 8, **KINDS["a mapping"], **FORK, sample_transform=applied.as_it_is, sample_workers=workers
-        ) as loader:
-            assert_same(list(loader), list(stock))
+        assert_same(batches_of(kinds, 8, sample_workers=workers, **given), stock)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_tensors_whose_memory_does_not_say_all_of_them_are_collated(tmp_path, workers):
     numbers = np.arange(8192, dtype="c8").reshape(4, 2048) * (1 + 2j)
     write_datasets(tmp_path / "complex.h5", x=numbers)
-    given = {"fields": "x", "sample_transform": torch.conj, "sample_workers": workers, **FORK}
-    with H5StreamLoader(tmp_path / "complex.h5", 4, **given) as loader:
-        np.testing.assert_array_equal(next(iter(loader)).numpy(), numbers.conj())
+    given = {"fields": "x", "sample_transform": torch.conj, "sample_workers": workers}
+    (batch,) = batches_of(tmp_path / "complex.h5", 4, **given)
+    np.testing.assert_array_equal(batch.numpy(), numbers.conj())
 
 
 def test_what_is_drawn_is_of_the_sample_and_not_of_its_batch(kinds):
     def drawn(batch_size, **given):
-        given = {"fields": ["y"], "sample_transform": lambda s: (s[0], random.random()), **FORK, **given}
-        with H5StreamLoader(kinds, batch_size, sample_workers=2, **given) as loader:
-            return dict(pair for y, r in loader for pair in zip(y.tolist(), r.tolist(), strict=True))
+        given |= {"fields": ["y"], "sample_transform": lambda s: (s[0], random.random()), "sample_workers": 2}
+        batches = batches_of(kinds, batch_size, **given)
+        return dict(pair for y, r in batches for pair in zip(y.tolist(), r.tolist(), strict=True))
 
     first = drawn(7)
     assert first == drawn(13, shuffle=True)
@@ -126,13 +126,10 @@ def test_what_is_drawn_is_of_the_sample_and_not_of_its_batch(kinds):
 
 
 def test_a_sample_that_a_sampler_names_twice_draws_twice(kinds):
-    given = {"fields": "y", "sampler": [3, 3, 3, 8], "sample_transform": lambda _: random.random(), **FORK}
-    batches = []
-    for workers in (0, 2):
-        with H5StreamLoader(kinds, 2, sample_workers=workers, **given) as loader:
-            batches.append(torch.cat(list(loader)).tolist())
-    assert batches[0] == batches[1]
-    assert len(set(batches[0])) == 4
+    given = {"fields": "y", "sampler": [3, 3, 3, 8], "sample_transform": lambda _: random.random()}
+    here, there = (torch.cat(batches_of(kinds, 2, sample_workers=workers, **given)).tolist() for workers in (0, 2))
+    assert here == there
+    assert len(set(here)) == 4
 
 
 def test_in_place_the_own_generators_stay_as_they_are(kinds):
@@ -144,31 +141,20 @@ def test_in_place_the_own_generators_stay_as_they_are(kinds):
     assert same((random.random(), np.random.rand(), torch.rand(1)), expected)
 
 
-def test_whole_batches_are_transformed_in_workers(kinds):
-    found = {}
+@pytest.mark.parametrize("given", [{}, {"sample_transform": applied.as_it_is}], ids=["alone", "both"])
+def test_whole_batches_are_transformed_in_workers_and_samples_in_the_same(kinds, given):
+    given, found = {**given, "fields": ["x", "y"], "shuffle": True, "batch_transform": applied.noisy, **FORK}, {}
     for workers in (0, 1, 3):
-        given = {"fields": {"x": "x"}, "shuffle": True, "batch_transform": applied.noisy, **FORK}
         with H5StreamLoader(kinds, 7, transform_workers=workers, **given) as loader:
             found[workers] = list(loader)
+            assert not workers or len(pids_of(loader)) == workers
     assert_same(found[1], found[0])
     assert_same(found[3], found[0])
 
 
-def test_both_kinds_of_functions_run_in_the_same_workers(kinds):
-    given = {"fields": ["x", "y"], "sample_transform": applied.as_it_is, "batch_transform": applied.noisy, **FORK}
-    with H5StreamLoader(kinds, 7, transform_workers=2, **given) as loader:
-        there = list(loader)
-        assert len(pids_of(loader)) == 2
-    with H5StreamLoader(kinds, 7, transform_workers=0, **given) as loader:
-        assert_same(there, list(loader))
-
-
 def test_samples_are_collated_in_workers_without_a_function_for_each(kinds):
-    found = {}
-    for workers in (0, 1, 3):
-        given = {"fields": ["x", "y"], "shuffle": True, "collate_fn": applied.collated_by_chance, **FORK}
-        with H5StreamLoader(kinds, 7, sample_workers=workers, **given) as loader:
-            found[workers] = [batch for _ in range(2) for batch in loader]
+    given = {"fields": ["x", "y"], "shuffle": True, "collate_fn": applied.collated_by_chance}
+    found = {workers: batches_of(kinds, epochs=2, sample_workers=workers, **given) for workers in (0, 1, 3)}
     assert {pid for *_, pid in found[0]} == {os.getpid()}
     assert os.getpid() not in {pid for *_, pid in found[3]}
     for workers in (1, 3):
@@ -177,10 +163,9 @@ def test_samples_are_collated_in_workers_without_a_function_for_each(kinds):
 
 
 def test_samples_come_singly(kinds):
+    given = {"fields": ["x", "y"], "sample_transform": lambda s: (s[0].numpy(), s[1])}
     for workers in (0, 2):
-        given = {"fields": ["x", "y"], "sample_transform": lambda s: (s[0].numpy(), s[1]), **FORK}
-        with H5StreamLoader(kinds, None, sample_workers=workers, **given) as loader:
-            found = list(loader)
+        found = batches_of(kinds, None, sample_workers=workers, **given)
         assert_same(found, [list(H5Dataset(kinds, ["x", "y"])[k]) for k in range(applied.ROWS)])
 
 
@@ -212,11 +197,9 @@ def test_an_epoch_goes_on_where_a_state_was_saved(kinds):
 
 def test_ranks_share_the_samples_and_what_is_drawn_for_them(kinds):
     def drawn(**given):
-        function = lambda s: (s[0], random.random())  # noqa: E731
-        with H5StreamLoader(
-            kinds, 5, True, fields=["y"], sample_transform=function, sample_workers=1, **FORK, **given
-        ) as loader:
-            return [pair for y, r in loader for pair in zip(y.tolist(), r.tolist(), strict=True)]
+        given |= {"fields": ["y"], "sample_transform": lambda s: (s[0], random.random()), "sample_workers": 1}
+        batches = batches_of(kinds, 5, shuffle=True, **given)
+        return [pair for y, r in batches for pair in zip(y.tolist(), r.tolist(), strict=True)]
 
     of_ranks = [drawn(rank=rank, world_size=2) for rank in range(2)]
     assert sorted(of_ranks[0] + of_ranks[1]) == sorted(drawn())
@@ -241,24 +224,22 @@ def test_rows_of_corrupt_chunks_are_left_out(sample):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_are_moved_to_a_device_and_transformed_there(kinds, monkeypatch, workers):
-    given = {"fields": {"x": "x", "y": "y"}, "shuffle": True, "sample_transform": applied.as_it_is, **FORK}
-    with H5StreamLoader(kinds, 7, **given) as loader:
-        expected = [{"x": batch["x"] * 2, "y": batch["y"]} for batch in loader]
+    given = {"fields": {"x": "x", "y": "y"}, "shuffle": True, "sample_transform": applied.as_it_is}
+    expected = [{"x": batch["x"] * 2, "y": batch["y"]} for batch in batches_of(kinds, **given)]
     device_is(monkeypatch, FakeBackend(0, is_late=False))
 
     def doubled(batch):
         return {"x": batch["x"] * 2, "y": batch["y"]}
 
-    with H5StreamLoader(kinds, 7, **given, sample_workers=workers, device="cuda", batch_transform=doubled) as loader:
-        assert_same(list(loader), expected)
+    there = {"sample_workers": workers, "device": "cuda", "batch_transform": doubled}
+    assert_same(batches_of(kinds, **given, **there), expected)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches_are_pinned_behind_all_else(kinds, monkeypatch, workers):
     copies = pinned_copies(monkeypatch)
-    given = {"fields": {"x": "x"}, "sample_transform": applied.as_it_is, "pin_memory": True, **FORK}
-    with H5StreamLoader(kinds, 20, sample_workers=workers, **given) as loader:
-        assert len(list(loader)) == len(copies) == 3
+    given = {"fields": {"x": "x"}, "sample_transform": applied.as_it_is, "pin_memory": True}
+    assert len(batches_of(kinds, 20, sample_workers=workers, **given)) == len(copies) == 3
 
 
 def test_results_are_bounded_by_the_budget(sample):
@@ -278,12 +259,13 @@ def test_results_are_bounded_by_the_budget(sample):
 
 
 def test_an_error_comes_at_its_batch_with_the_workers_traceback(sample):
-    with rows(sample.path, functools.partial(applied.exploding, 37), 2) as loader:
+    explode = functools.partial(applied.raising, ZeroDivisionError("there is a 37"))
+    with rows(sample.path, functools.partial(applied.at, 37, explode), 2) as loader:
         iterator = iter(loader)
         assert [int(next(iterator)[1][0]) for _ in range(3)] == [0, 10, 20]
         with pytest.raises(ZeroDivisionError, match="there is a 37") as caught:
             next(iterator)
-        assert "in exploding" in str(caught.value.__cause__)
+        assert "in raising" in str(caught.value.__cause__)
         assert caught.value.__notes__ == ["in sample_transform= of sample 37"]
         assert list(iterator) == []
         assert int(next(iter(loader))[1][0]) == 0, "the next iteration works"
@@ -304,9 +286,8 @@ def test_what_cannot_be_collated_says_so_and_names_the_way_out(sample, function,
 
 def test_an_exception_that_cannot_be_pickled_is_told_of(sample):
     with rows(sample.path, applied.raising_what_stays) as loader:
-        iterator = iter(loader)
         with pytest.raises(IsolatedProcessError, match="Unpicklable: a message") as caught:
-            next(iterator)
+            next(iter(loader))
         assert "in raising_what_stays" in str(caught.value.__cause__)
 
 
@@ -376,9 +357,11 @@ def test_an_iterator_that_ends_inside_a_function_is_an_error_and_names_the_sampl
             next(iterator)
 
 
-@pytest.mark.parametrize(("function", "status"), [(applied.ending, 7), (applied.exiting, 5), (applied.interrupted, 1)])
-def test_a_function_that_ends_its_process_is_an_error(sample, function, status, capfd):
-    with rows(sample.path, functools.partial(function, 25), 2) as loader:
+@pytest.mark.parametrize(
+    ("action", "given", "status"), [(os._exit, 7, 7), (sys.exit, 5, 5), (applied.raising, KeyboardInterrupt(), 1)]
+)
+def test_a_function_that_ends_its_process_is_an_error(sample, action, given, status, capfd):
+    with rows(sample.path, functools.partial(applied.at, 25, functools.partial(action, given)), 2) as loader:
         iterator = iter(loader)
         assert [int(next(iterator)[1][0]) for _ in range(2)] == [0, 10]
         with pytest.raises(IsolatedProcessError, match=f"ended with status {status}"):
@@ -579,29 +562,27 @@ if __name__ == "__main__":
 """
 
 
-SLOW = pytest.mark.slow
 EXITS = [  # how functions are called, whether the script's own exit is guarded, what is said
     ("sample_transform=same, sample_workers=1", False, "ended by SystemExit: 0; "),
-    pytest.param("batch_transform=same, transform_workers=1", False, "ended by SystemExit: 0; ", marks=SLOW),
-    pytest.param(
-        "sample_transform=same, sample_workers=1, multiprocessing_context='forkserver'",
-        False,
-        "ended with status 1; ",
-        marks=SLOW,
-    ),
-    pytest.param(
-        "sample_transform=same, sample_workers=1, worker_init_fn=exiting", True, "ended by SystemExit: 0; ", marks=SLOW
-    ),
-    pytest.param("batch_transform=exiting, transform_workers=1", True, "ended with status 0; ", marks=SLOW),
-    pytest.param("sample_transform=exiting, sample_workers=1", True, "ended with status 0; ", marks=SLOW),
+    ("batch_transform=same, transform_workers=1", False, "ended by SystemExit: 0; "),
+    ("sample_transform=same, sample_workers=1, multiprocessing_context='forkserver'", False, "ended with status 1; "),
+    ("sample_transform=same, sample_workers=1, worker_init_fn=exiting", True, "ended by SystemExit: 0; "),
+    ("batch_transform=exiting, transform_workers=1", True, "ended with status 0; "),
+    ("sample_transform=exiting, sample_workers=1", True, "ended with status 0; "),
 ]
 
 
-@pytest.mark.parametrize(("way", "is_guarded", "said"), EXITS)
+def run_script(folder, sample, code):
+    script = folder / "train.py"
+    script.write_text(code)
+    return subprocess.run([sys.executable, script, sample.path], text=True, capture_output=True, timeout=120)
+
+
+@pytest.mark.parametrize(
+    ("way", "is_guarded", "said"), [EXITS[0], *(pytest.param(*one, marks=pytest.mark.slow) for one in EXITS[1:])]
+)
 def test_an_exit_of_a_child_is_an_error_of_the_script_and_names_the_guard(tmp_path, sample, way, is_guarded, said):
-    script = tmp_path / "train.py"
-    script.write_text(EXITING.replace("{WAY}", way) + ("" if is_guarded else "\nsys.exit(0)"))
-    ran = subprocess.run([sys.executable, script, sample.path], text=True, capture_output=True, timeout=120)
+    ran = run_script(tmp_path, sample, EXITING.replace("{WAY}", way) + ("" if is_guarded else "\nsys.exit(0)"))
     last = ran.stderr.splitlines()[-1]
     assert ran.returncode == 1
     assert last.startswith("h5stream.errors.IsolatedProcessError: ")
@@ -609,21 +590,8 @@ def test_an_exit_of_a_child_is_an_error_of_the_script_and_names_the_guard(tmp_pa
     assert "under `if __name__ == '__main__':`" in last
 
 
-UNGUARDED = """
-import sys
-from h5stream import H5StreamLoader
-
-def same(sample):
-    return sample
-
-for _ in H5StreamLoader(sys.argv[1], 50, sample_transform=same, sample_workers=1):
-    pass
-"""
-
-
 def test_a_script_without_the_guard_that_its_functions_need_is_told_so(tmp_path, sample):
-    script = tmp_path / "train.py"
-    script.write_text(UNGUARDED)
-    ran = subprocess.run([sys.executable, script, sample.path], text=True, capture_output=True, timeout=120)
+    unguarded = EXITING.replace('__name__ == "__main__"', "True")
+    ran = run_script(tmp_path, sample, unguarded.replace("{WAY}", "sample_transform=same, sample_workers=1"))
     assert ran.returncode == 1
     assert "Put it under `if __name__ == '__main__':`" in ran.stderr
