@@ -45,11 +45,6 @@ def test_the_users_batch_is_what_all_arithmetic_uses_and_stays():
     assert found["learning_rate"]["new_batch_size"] == 20000
 
 
-@pytest.mark.parametrize("width", ["60", "80", "100", "200"])
-def test_no_line_is_wider_than_the_terminal(width):
-    assert max(map(len, suggest(*EVERYTHING, width=width).splitlines())) <= int(width)
-
-
 def test_no_word_of_the_advice_is_lost_to_the_layout():
     text = " ".join(suggest(*EVERYTHING, width="80").split())
     for suggestion in json.loads(suggest(*EVERYTHING, "--json")).values():
@@ -78,7 +73,6 @@ def test_a_memory_serves_instead_of_a_name():
         (["--lr", "0.1"], "--lr needs --lr-batch"),
         (["--parameters", "100"], "--parameters needs --gpu"),
         (["--precision", "int8"], "precision must be one of"),
-        (["--lr", "0.1", "--lr-batch", "8", "--optimizer", "adamx"], "no optimizer is known as 'adamx'"),
     ],
 )
 def test_what_cannot_be_answered_says_why(options, message):

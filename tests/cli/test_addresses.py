@@ -4,7 +4,6 @@ import json
 
 import h5py
 import pytest
-from object_server import ObjectServer
 from seeded import SeededLoader
 
 from h5stream import H5StreamLoader
@@ -18,10 +17,8 @@ def quick_guard():
 
 
 @pytest.fixture
-def server(here):
-    server = ObjectServer(here)
-    yield server
-    server.close()
+def folder(here):
+    return here
 
 
 # What is typed, with a1.h5 and a2.h5 for their addresses, and what is on the screen.
