@@ -41,13 +41,6 @@ def second_reading(machine, **changes):
     return reader.read()
 
 
-def test_the_first_reading_has_no_rates(machine):
-    sample = HostReader().read()
-    assert sample.cpu_ratio is None
-    assert sample.disk_read_bytes_per_s is None
-    assert sample.ram_used_bytes > 0
-
-
 @pytest.mark.parametrize(
     ("later", "busy"),
     [

@@ -49,11 +49,8 @@ def test_a_sample_flattens_with_none_for_what_is_not_known():
 RATIOS = [
     (GpuSample(uuid="", name="", memory_used_bytes=0, memory_total_bytes=4).memory_ratio, 0.0),
     (GpuSample(uuid="", name="", memory_used_bytes=1).memory_ratio, None),
-    (HostSample(ram_used_bytes=1, ram_total_bytes=4).ram_ratio, 0.25),
     (HostSample(ram_total_bytes=4).ram_ratio, None),
-    (ProcessSample(pid=1, cpu_cores=1.0, cpus_allowed=4).cpu_ratio, 0.25),
     (SystemSample(time_s=0).cost_ratio, None),
-    (SystemSample(time_s=0, gpus=(GpuSample(uuid="GPU-1", name="A"),)).gpu(1), None),
     (SystemSample(time_s=0, gpus=(GpuSample(uuid="GPU-1", name="A"),)).gpu(-1), None),
 ]
 
@@ -73,8 +70,6 @@ GIB = 2**30
          "GPU: 85% | VRAM:12.3/24.0GiB(51.2%) | "),
         ({"utilization_ratio": 0.0, "memory_used_bytes": 0, "memory_total_bytes": 24 * GIB},
          "GPU: 0% | VRAM:0.0/24.0GiB(0.0%) | "),
-        ({"utilization_ratio": 1.0}, "GPU: 100% | VRAM:n/a | "),
-        ({"memory_used_bytes": GIB, "memory_total_bytes": 2 * GIB}, "GPU: n/a | VRAM:1.0/2.0GiB(50.0%) | "),
         ({"unavailable": "lost"}, "GPU: n/a | VRAM:n/a | "),
     ],
 )  # fmt: skip
@@ -88,13 +83,8 @@ def test_a_summary_leaves_out_what_is_not_known():
         gpu = GpuSample(uuid="GPU-1", name="A", utilization_ratio=ratio, memory_total_bytes=8, throttle_reasons=reasons)
         return SystemSample(time_s=0, interval_s=2.0, cost_cpu_s=0.02, gpus=(gpu,))
 
-    samples = [
-        one(0.2, ("gpu_idle",)),
-        one(None, None),
-        one(0.4, ("sw_power_cap",)),
-        one(0.3, ("sw_power_cap", "hw_slowdown")),
-    ]
-    summary = summarize(samples)
+    capped = [one(0.4, ("sw_power_cap",)), one(0.3, ("sw_power_cap", "hw_slowdown"))]
+    summary = summarize([one(0.2, ("gpu_idle",)), one(None, None), *capped])
     (gpu,) = summary.gpus
     assert gpu.utilization_ratio == Spread(mean=pytest.approx(0.3), low=0.2, high=0.4, count=3)
     assert gpu.power_w is None
@@ -236,10 +226,6 @@ class TestTensorBoard:
         assert ("gpu box/elapsed_s", 1) in writer.scalars
         assert writer.closed
 
-    def test_nothing_is_opened_before_the_first_sample(self, writers, tmp_path):
-        TensorBoardLog(tmp_path).close()
-        assert writers == []
-
     def test_without_tensorboard_the_extra_is_named(self, monkeypatch, tmp_path):
         monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
         with pytest.raises(MissingExtraError, match=r"pip install 'h5stream\[tensorboard\]'"):
@@ -277,12 +263,6 @@ class TestPrometheus:
         assert not [key for key in metrics if key[1] == "1"], "the lost card"
         assert ("h5stream_data_wait_ratio", None, None) not in metrics
         assert self.metrics(EMPTY) == {}
-
-    def test_every_name_ends_in_its_unit_or_counts(self):
-        units = ["ratio", "bytes", "per_second", "watts", "celsius", "hertz", "cores", "processes", "throttled"]
-        assert {
-            name for name, _, _ in self.metrics(FULL) if not name.endswith(tuple(f"_{one}" for one in units))
-        } == set()
 
     def test_a_registry_asks_for_the_newest_sample_at_each_scrape(self):
         import prometheus_client
