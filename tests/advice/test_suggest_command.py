@@ -4,12 +4,10 @@ import json
 
 import h5py
 import numpy as np
-import pytest
 from inner import processors
 from typer.testing import CliRunner
 
 from h5stream.cli.app import app
-from h5stream.errors import OptionError
 
 EVERYTHING = [
     *("--gpu", "NVIDIA GeForce RTX 4090", "--row-bytes", "1024", "--batch-size", "8192"),
@@ -62,22 +60,6 @@ def test_without_a_gpu_it_says_what_more_numbers_would_give():
 
 def test_a_memory_serves_instead_of_a_name():
     assert "batch_size=12288, num_workers=8" in suggest("--gpu-memory", "48")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([], r"nothing to go by; give some of these: --gpu \(a preset\), FILE"),
-        (["--json"], "nothing to go by"),
-        (["--gpu", "RTX 490"], "nearest: RTX 4090"),
-        (["--lr", "0.1"], "--lr needs --lr-batch"),
-        (["--parameters", "100"], "--parameters needs --gpu"),
-        (["--precision", "int8"], "precision must be one of"),
-    ],
-)
-def test_what_cannot_be_answered_says_why(options, message):
-    with pytest.raises(OptionError, match=message):
-        CliRunner().invoke(app, ["suggest", *options], catch_exceptions=False)
 
 
 def test_a_file_gives_its_own_chunks_and_blocks(tmp_path):

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from h5stream import Sequences
 from h5stream.advice.program import samples_from_text
 from h5stream.cli.app import app
-from h5stream.errors import H5StreamError, OptionError
 
 
 @pytest.fixture
@@ -60,35 +59,6 @@ def test_ragged_fields_are_counted(events, fields):
     (found,) = json.loads(done.stdout)
     assert (found["samples"], found["batch_samples"]) == (20, 4)
     assert found["ours"]["read_nbytes"] > 0
-
-
-REFUSED = [
-    ("--samples", "Nothing(3)", "Nothing is none of Sequences"),
-    ("--samples", "Sequences(", "is not that"),
-    ("--samples", "Sequences(16, of=open('x'))", "open is none of"),
-    ("--samples", "3", "takes one of Sequences"),
-    ("--samples", "Sequences(0)", "length must be at least 1"),
-    ("--fields", "Field('hits', lookup=open('x'))", "open is none of Field"),
-    ("--fields", "[x for x in 'ab']", "malformed node"),
-    ("--fields", "{**{}}", "is not that"),
-    ("--fields", "Field(", "is not that"),
-    ("--fields", "Field('hits', dtype=torch.load)", "torch.load is no dtype"),
-    ("--fields", "Field('hits', ragged='pad').__class__", "is not that"),
-    ("--fields", "Field" + "(" * 9000, "is not that"),
-]
-
-
-@pytest.mark.parametrize(("option", "text", "says"), REFUSED)
-def test_what_is_no_kind_of_samples_and_no_fields_is_refused(events, option, text, says):
-    with pytest.raises(H5StreamError) as caught:
-        CliRunner().invoke(app, ["inspect", events, option, text], catch_exceptions=False)
-    assert says in " ".join(str(caught.value).split())
-
-
-def test_what_rewrites_datasets_takes_their_names_alone(events, tmp_path):
-    arguments = ["repack", events, str(tmp_path / "b.h5"), "--fields", "Field('hits')"]
-    with pytest.raises(OptionError, match="--fields takes names separated by commas"):
-        CliRunner().invoke(app, arguments, catch_exceptions=False)
 
 
 def test_suggest_knows_samples_and_ragged_fields(events):

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 import time
 from collections import namedtuple
 from types import SimpleNamespace
@@ -198,8 +197,7 @@ def test_there_must_be_a_process():
 
 
 def test_a_real_child_is_found_and_its_end_is_noticed():
-    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
-    with child:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
         ours, theirs = ProcessReader(), ProcessReader(child.pid)
         assert ours.read().processes >= 2
         assert theirs.read().memory_bytes > 0

@@ -265,10 +265,7 @@ def test_visible_devices_of_the_watched_process_count(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-2")
     sample = SystemMonitor(nvml=FakeNvml(Card("GPU-1"), Card("GPU-2"))).sample()
     assert [gpu.uuid for gpu in sample.gpus] == ["GPU-2"]
-    child = subprocess.Popen(
-        [sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE, env={"CUDA_VISIBLE_DEVICES": "0"}
-    )
-    with child:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={"CUDA_VISIBLE_DEVICES": "0"}) as child:
         sample = SystemMonitor(nvml=FakeNvml(Card("GPU-1"), Card("GPU-2")), pid=child.pid).sample()
         child.stdin.close()
     assert [gpu.uuid for gpu in sample.gpus] == ["GPU-1"]

@@ -9,7 +9,6 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
-from object_server import ObjectServer
 from seeded import SeededLoader
 
 from h5stream import H5Dataset, repack
@@ -23,11 +22,9 @@ SOON = {"retry_config": {"max_retries": 2, "retry_timeout": datetime.timedelta(s
 
 
 @pytest.fixture
-def server(tmp_path):
+def folder(tmp_path):
     (tmp_path / "store/run").mkdir(parents=True)
-    server = ObjectServer(tmp_path / "store")
-    yield server
-    server.close()
+    return tmp_path / "store"
 
 
 def put(server, name, size, seed=0):

@@ -59,26 +59,6 @@ def test_another_recipe_or_none_replaces_the_copy(source, ram, other):
         assert (ram / "a.h5").read_bytes() == source.read_bytes()
 
 
-def test_a_changed_source_makes_a_repacked_copy_stale(source, ram):
-    stage(source, to=ram, repack=LZ4, lease=False)
-    with h5py.File(source, "a") as file:
-        file["y"][7] = -1
-    assert [file.state for file in list_staged(ram)] == [StagedState.STALE]
-    assert stage(source, to=ram, repack=LZ4, lease=False).copied == (ram / "a.h5",)
-    assert_same_tree(source, ram / "a.h5")
-
-
-def test_a_copy_in_use_stays_beside_the_repacked_one(source, ram):
-    plain = stage(source, to=ram)
-    packed = stage(source, to=ram, repack=LZ4)
-    assert packed.paths != plain.paths
-    assert plain.paths[0].read_bytes() == source.read_bytes()
-    assert_same_tree(source, packed.paths[0])
-    plain.release()
-    packed.release()
-    assert stage(source, to=ram, repack=LZ4, lease=False).copied == ()
-
-
 def test_a_repacked_file_of_a_block_goes_with_it_and_damage_leaves_nothing(source, ram, left, monkeypatch):
     with staged(source, to=ram, repack={}) as paths:
         assert_same_tree(source, paths[0])

@@ -74,30 +74,25 @@ def test_an_unknown_optimizer_is_answered_with_the_nearest_first():
         find_optimizer("adamx")
 
 
-@given(
-    parameters=st.integers(1, 10**10),
-    batch=st.integers(1, 10**6),
-    per_row=st.integers(0, 1 << 24),
-    row=st.integers(0, 1 << 16),
-    memory=st.floats(1, 200),
-    optimizer=st.sampled_from(list(OPTIMIZERS)),
-)
-def test_the_batch_that_would_fit_fits_and_one_more_row_does_not(parameters, batch, per_row, row, memory, optimizer):
+NEEDS = {
+    "parameters": st.integers(1, 10**10),
+    "activation_bytes_per_row": st.integers(0, 1 << 24),
+    "row_bytes": st.integers(0, 1 << 16),
+    "memory_gib": st.floats(1, 200),
+    "optimizer": st.sampled_from(list(OPTIMIZERS)),
+}
+
+
+@given(batch=st.integers(1, 10**6), needs=st.fixed_dictionaries(NEEDS))
+def test_the_batch_that_would_fit_fits_and_one_more_row_does_not(batch, needs):
     def need(rows):
-        return gpu_memory(
-            parameters,
-            optimizer=optimizer,
-            batch_size=rows,
-            memory_gib=memory,
-            activation_bytes_per_row=per_row,
-            row_bytes=row,
-        ).figures
+        return gpu_memory(batch_size=rows, **needs).figures
 
     asked = need(batch)
     largest = asked["largest_batch_size"]
     assert asked["fits"] == (asked["total_bytes"] <= asked["capacity_bytes"])
     if largest is None:
-        assert per_row == row == 0
+        assert needs["activation_bytes_per_row"] == needs["row_bytes"] == 0
         return
     if largest > 0:
         assert need(largest)["fits"]
