@@ -11,7 +11,6 @@ import h5py
 import numpy as np
 import pytest
 from each import for_each
-from fake_nvml import FakeNvml
 from making import write_datasets
 from typer.testing import CliRunner
 
@@ -20,7 +19,7 @@ from h5stream.advice.doctor import Check, judged
 from h5stream.cli.app import app
 from h5stream.device.facts import CudaFacts, pin_error, started_cuda_uuids
 from h5stream.filesystem import Mount, mount_of, resident_bytes
-from h5stream.monitor.nvml import DeviceName, DriverFacts, driver_facts
+from h5stream.monitor.nvml import DeviceName, DriverFacts
 from h5stream.storage.plugins import FilterFact, StorageVersions, storage_versions
 
 GIB = 1 << 30
@@ -307,12 +306,6 @@ def test_pinned_memory_that_is_refused_is_told_in_one_line(monkeypatch):
 
     monkeypatch.setattr(torch, "empty", refuse)
     assert pin_error(1) == "cannot pin"
-
-
-def test_a_driver_that_vanishes_while_it_is_asked_is_no_driver():
-    fake = FakeNvml()
-    fake.fail("nvmlSystemGetDriverVersion", fake.NVML_ERROR_DRIVER_NOT_LOADED)
-    assert driver_facts(fake).reason == "the NVIDIA driver went away: error 9"
 
 
 # --- the command --------------------------------------------------------------------------------------

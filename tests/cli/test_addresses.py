@@ -62,12 +62,6 @@ def test_a_command_says_that_there_is_no_object(server, h5stream, command):
     assert f"error: there is no object '{server.url}/none.h5'" in ended.err
 
 
-def test_what_was_rewritten_is_what_the_object_holds(server, h5stream):
-    assert h5stream("repack", f"{server.url}/a1.h5", "b.h5", "--no-measure").status == 0
-    with h5py.File("a1.h5") as old, h5py.File("b.h5") as new:
-        assert all((old[name][()] == new[name][()]).all() for name in ("x", "y"))
-
-
 def test_statistics_are_found_again_by_the_address(server, h5stream, here, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(here / "cache"))
     address = f"{server.url}/a1.h5"

@@ -13,7 +13,6 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
-import typer
 from forking import Forked
 from inner import rivals_are_forks
 from making import write_datasets
@@ -22,7 +21,7 @@ from rich.console import Console
 from h5stream._version import __version__
 from h5stream.advice.tune import Attempt
 from h5stream.baseline.measure import Measurement
-from h5stream.cli.app import app, fail
+from h5stream.cli.app import fail
 from h5stream.cli.bench import Report, print_end, print_row
 from h5stream.cli.tune import attempts_table
 from h5stream.monitor.progress import Bar
@@ -156,34 +155,6 @@ def test_sizes_are_taken_as_texts(screens):
     assert found["dataloader_memory"]["batch_bytes"] == 1024 * found["preset"]["setting"]["batch_size"]
 
 
-def test_the_same_idea_has_the_same_name_everywhere():
-    commands = typer.main.get_command(app).commands
-    of = {name: {option for one in command.params for option in one.opts} for name, command in commands.items()}
-    for name, options in of.items():
-        assert "--json" in options, name
-    for name in ("inspect", "bench", "diagnose", "suggest"):
-        assert {"--threads", "--memory-budget", "--batch-size", "--fields", "--samples"} <= of[name], name
-    assert {"--memory-budget", "--batch-size", "--fields", "--samples"} <= of["tune"]
-    assert {name for name, options in of.items() if "--workers" in options} == {"bench", "suggest"}
-    mib = {option for options in of.values() for option in options if re.search("mib|nbytes|gib", option)}
-    assert mib == set()
-
-
-def test_no_line_of_a_help_text_breaks_where_its_source_does():
-    for name, command in typer.main.get_command(app).commands.items():
-        assert all("\n" not in paragraph for paragraph in command.help.strip().split("\n\n")), name
-        assert not [option for option in command.params if "(" in str(option.show_default)], name
-
-
-def test_commands_are_grouped_by_what_one_does_with_them(h5stream):
-    text = h5stream("-h").out
-    groups = re.findall(r"^╭─ (\w+) ─.*?^╰", text, flags=re.MULTILINE | re.DOTALL)
-    assert groups == ["Options", "Look", "Train", "Stage", "Watch"]
-    inside = dict(zip(groups, re.split(r"^╭─", text, flags=re.MULTILINE)[1:], strict=True))
-    for group, commands in {"Look": "inspect doctor statistics", "Train": "bench diagnose tune suggest"}.items():
-        assert re.findall(r"^│ (\w+) ", inside[group], flags=re.MULTILINE) == commands.split()
-
-
 def test_what_is_piped_says_now_and_then_how_far_it_is(monkeypatch):
     """A log of a long command must not look like one that hangs."""
     moments = itertools.count(0.0, 2.0)
@@ -230,6 +201,16 @@ def test_version_and_module_are_two_more_doors():
     for words in (["-V"], ["--version"]):
         done = subprocess.run([sys.executable, "-m", "h5stream", *words], capture_output=True, text=True, check=True)
         assert done.stdout == f"h5stream {__version__}\n"
+
+
+HEAVY = [("h5stream.cli.app", {"torch", "h5py", "xxhash", "psutil"}), ("h5stream.monitor", {"torch", "pynvml"})]
+
+
+@pytest.mark.parametrize(("door", "heavy"), HEAVY)
+def test_the_commands_and_the_monitor_begin_without_what_takes_long_to_import(door, heavy):
+    program = f"import sys, {door}; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_the_shell_can_complete_commands():

@@ -164,12 +164,14 @@ def test_the_pci_address_is_the_kernels(bus_id):
     assert NvmlReader(FakeNvml(Card("GPU-1", bus_id=bus_id))).list_devices()[0].pci_bus_id == "0000:17:00.0"
 
 
-def test_driver_and_cuda_version_are_read_or_none():
+def test_driver_and_cuda_version_are_read_or_none_and_a_driver_that_vanishes_meanwhile_is_no_driver():
     fake = FakeNvml()
     facts = nvml.driver_facts(fake)
     assert (facts.version, facts.cuda_version, facts.reason) == ("570.86.15", (12, 8), None)
     fake.fail("nvmlSystemGetCudaDriverVersion", fake.NVML_ERROR_UNKNOWN)
     assert nvml.driver_facts(fake).cuda_version is None
+    fake.fail("nvmlSystemGetDriverVersion", fake.NVML_ERROR_DRIVER_NOT_LOADED)
+    assert nvml.driver_facts(fake).reason == "the NVIDIA driver went away: error 9"
 
 
 @pytest.fixture

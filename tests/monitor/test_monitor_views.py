@@ -4,12 +4,11 @@ import math
 
 import matplotlib.figure
 import pytest
-from each import for_each
 from rich.console import Console
 
 from h5stream.errors import OptionError
 from h5stream.monitor import GpuSample, HostSample, ProcessSample, SystemSample
-from h5stream.monitor.screen import render_screen, save_plot, sparkline
+from h5stream.monitor.screen import render_screen, save_plot
 
 GIB = 1 << 30
 
@@ -68,20 +67,6 @@ class TestPlot:
     def test_no_samples_are_refused(self):
         with pytest.raises(OptionError, match="no samples to plot"):
             save_plot([], "x.png")
-
-BARS = [
-    ([0.0, 0.5, None, 1.0], 4, 1.0, "▁▅ █"),
-    ([1, 2, 3, 4], 2, None, "▆█"),
-    ([2.0, -1.0], 2, 1.0, "█▁"),
-    ([0, 0], 5, None, "▁▁"),
-    ([None, None], 5, None, "  "),
-    ([1], 0, None, ""),
-]
-
-
-@for_each(BARS)
-def test_the_last_values_become_bars(values, width, top, bars):
-    assert sparkline(values, width, top) == bars
 
 
 def screen_text(samples, width=120, **options):

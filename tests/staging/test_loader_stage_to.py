@@ -6,7 +6,6 @@ import os
 import h5py
 import numpy as np
 import pytest
-from forking import end_now
 from seeded import SeededLoader as H5StreamLoader
 from torch.utils.data import Subset
 
@@ -117,14 +116,3 @@ def test_errors_are_clear(source, small_tmpfs):
         load(source, stage_to=7)
     with pytest.raises(NotEnoughSpaceError, match="do not fit"):
         load(source, stage_to=small_tmpfs("64k"))
-
-
-def test_a_forked_child_does_not_give_the_lease_back(source, ram):
-    loader = load(source, stage_to=ram)
-    pid = os.fork()
-    if pid == 0:
-        loader.close()
-        end_now(0)
-    os.waitpid(pid, 0)
-    assert users(ram) == [(os.getpid(),)]
-    loader.close()

@@ -1,7 +1,5 @@
 """The command does what the functions do, in lines that people and scripts can read."""
 
-import subprocess
-import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -55,10 +53,3 @@ def test_what_is_damaged_was_not_staged_or_has_line_breaks_is_named(run, write, 
     (ram / "mine").write_bytes(b"")
     with pytest.raises(StagingError, match="not in the manifest"):
         run("--remove", ram, "mine")
-
-
-def test_the_commands_begin_without_what_takes_long_to_import():
-    heavy = {"torch", "h5py", "xxhash", "psutil"}
-    script = f"import sys; from h5stream.cli.app import app; print(sorted({heavy} & set(sys.modules)))"
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == "[]"
