@@ -5,12 +5,12 @@ All of it is told by a clock of the test's own; what loaders measure of themselv
 
 import threading
 
-import h5py
 import numpy as np
 import pytest
 import torch
 from each import for_each
 from inner import processors, stream_all, synchronized_by, trials_by
+from making import make_file, write_datasets
 from torch.utils.data import DataLoader
 from typer.testing import CliRunner
 
@@ -58,11 +58,9 @@ def four_processors(monkeypatch):
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
+    rows = np.random.default_rng(0).integers(0, 9, (ROWS, WIDTH)).astype("f4")
     path = tmp_path_factory.mktemp("diagnose") / "a.h5"
-    with h5py.File(path, "w") as made:
-        rows = np.random.default_rng(0).integers(0, 9, (ROWS, WIDTH)).astype("f4")
-        made.create_dataset("x", data=rows, chunks=(CHUNK, WIDTH), compression="gzip")
-    return str(path)
+    return make_file(path, data=rows, chunks=(CHUNK, WIDTH), compression="gzip")
 
 
 def loader_of(file, **options):
@@ -160,9 +158,8 @@ def test_a_tiny_batch_is_named_and_twice_the_batch_is_nearly_twice_as_fast(clock
 
 
 def test_a_run_that_is_cut_off_says_that_it_had_read_ahead(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=np.zeros((100_000, 64), "f4"), chunks=(1000, 64), compression="gzip")
-    with H5StreamLoader(tmp_path / "a.h5", 10, shuffle=True, fields="x", window=20_000) as loader:
+    path = make_file(tmp_path / "a.h5", data=np.zeros((100_000, 64), "f4"), chunks=(1000, 64), compression="gzip")
+    with H5StreamLoader(path, 10, shuffle=True, fields="x", window=20_000) as loader:
         found = diagnose(loader, lambda batch: batch.sum(), seconds=0.05, probe_batch=False)
     assert any("had read ahead when it was stopped" in caveat for caveat in found.caveats)
 
@@ -342,13 +339,9 @@ def run(*options):
 
 
 def test_the_command_takes_what_a_sample_is(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as made:
-        for k in range(4):
-            made[f"data/demo_{k}/actions"] = np.zeros((20, 7), "f4")
-    done = run(
-        str(tmp_path / "a.h5"), "--step-ms", "1", "--seconds", "0.1", "--batch-size", "8", "--fields", "actions",
-        "--samples", "Sequences(16, of='data/*')",
-    )  # fmt: skip
+    path = write_datasets(tmp_path / "a.h5", **{f"data/demo_{k}/actions": np.zeros((20, 7), "f4") for k in range(4)})
+    samples = ["--fields", "actions", "--samples", "Sequences(16, of='data/*')"]
+    done = run(path, "--step-ms", "1", "--seconds", "0.1", "--batch-size", "8", *samples)
     assert done.exit_code == 0, done.output
     assert f"{16 * 7 * 4} bytes a row" in done.output
     assert "one batch" not in done.output

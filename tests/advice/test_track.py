@@ -5,11 +5,11 @@ import re
 import threading
 import weakref
 
-import h5py
 import numpy as np
 import pytest
 import torch
 from each import for_each
+from making import make_file
 from rich.console import Console
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -55,9 +55,8 @@ def printed(loader, monitor=False, *, terminal=False, width=100, **options):
 
 @pytest.fixture
 def file(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as made:
-        made.create_dataset("x", data=np.arange(2000, dtype="f4").reshape(1000, 2), chunks=(100, 2), compression="gzip")
-    return str(tmp_path / "a.h5")
+    rows = np.arange(2000, dtype="f4").reshape(1000, 2)
+    return make_file(tmp_path / "a.h5", data=rows, chunks=(100, 2), compression="gzip")
 
 
 def test_the_batches_are_the_loaders_own(file):

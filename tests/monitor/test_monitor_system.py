@@ -4,7 +4,6 @@ import gc
 import logging
 import math
 import subprocess
-import sys
 import threading
 from pathlib import Path
 

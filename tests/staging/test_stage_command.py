@@ -1,6 +1,5 @@
 """The command does what the functions do, in lines that people and scripts can read."""
 
-
 import pytest
 from typer.testing import CliRunner
 
