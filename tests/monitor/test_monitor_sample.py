@@ -4,7 +4,7 @@ import csv
 import dataclasses
 import re
 import sys
-from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from each import for_each
@@ -197,34 +197,18 @@ def test_the_ending_decides_about_the_format_and_what_cannot_be_written_is_refus
 
 
 class TestTensorBoard:
-    @pytest.fixture
-    def writers(self, monkeypatch):
-        """What a SummaryWriter is told, without TensorBoard."""
-        made = []
-
-        class Writer:
-            def __init__(self, folder):
-                self.folder, self.scalars, self.closed = folder, {}, False
-                made.append(self)
-
-            def add_scalar(self, tag, value, step, walltime):
-                self.scalars[tag, step] = value, walltime
-
-            def close(self):
-                self.closed = True
-
-        monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", SimpleNamespace(SummaryWriter=Writer))
-        return made
-
-    def test_known_figures_become_scalars(self, writers, tmp_path):
+    def test_known_figures_become_scalars(self, monkeypatch, tmp_path):
+        module = mock.Mock()
+        monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", module)
         write_all(TensorBoardLog(tmp_path, prefix="gpu box"), FULL, EMPTY)
-        (writer,) = writers
-        assert writer.folder == str(tmp_path)
-        assert writer.scalars["gpu box/gpu0_utilization_ratio", 0] == (0.85, 1.7e9)
-        assert ("gpu box/gpu1_utilization_ratio", 0) not in writer.scalars
-        assert ("gpu box/gpu0_uuid", 0) not in writer.scalars
-        assert ("gpu box/elapsed_s", 1) in writer.scalars
-        assert writer.closed
+        module.SummaryWriter.assert_called_once_with(str(tmp_path))
+        writer = module.SummaryWriter.return_value
+        told = {call.args[::2]: call.args[1::2] for call in writer.add_scalar.call_args_list}
+        assert told["gpu box/gpu0_utilization_ratio", 0] == (0.85, 1.7e9)
+        assert ("gpu box/gpu1_utilization_ratio", 0) not in told
+        assert ("gpu box/gpu0_uuid", 0) not in told
+        assert ("gpu box/elapsed_s", 1) in told
+        writer.close.assert_called_once_with()
 
     def test_without_tensorboard_the_extra_is_named(self, monkeypatch, tmp_path):
         monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
