@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 from forking import Forked
+from making import write_datasets
 from typer.testing import CliRunner
 
 from h5stream.cli.app import app
@@ -105,12 +106,10 @@ def test_json_has_the_keys_that_are_promised(path):
 @pytest.fixture
 def tables(tmp_path):
     """A file as PyTables and AnnData write them: compounds, an index, long names."""
-    with h5py.File(tmp_path / "t.h5", "w") as file:
-        file["X"] = np.zeros((50, 3), "f4")
-        file["obs"] = np.zeros(50, [("bulk_labels", "i1"), ("at", [("lat", "f4"), ("lon", "f4")])])
-        file["a_building_of_some/electricity/meter_number_1/table_of_values"] = np.zeros(9, [("index", "i8")])
-        file["a_building_of_some/electricity/_i_table/index/sorted"] = np.zeros(7000)
-    return str(tmp_path / "t.h5")
+    obs = np.zeros(50, [("bulk_labels", "i1"), ("at", [("lat", "f4"), ("lon", "f4")])])
+    index = {"a_building_of_some/electricity/_i_table/index/sorted": np.zeros(7000)}
+    tables = {TABLE: np.zeros(9, [("index", "i8")]), **index}
+    return write_datasets(tmp_path / "t.h5", X=np.zeros((50, 3), "f4"), obs=obs, **tables)
 
 
 NAMES = ("obs:bulk_labels", "obs:at:lat", TABLE := "a_building_of_some/electricity/meter_number_1/table_of_values")
@@ -157,6 +156,72 @@ def test_no_block_has_more_rows_than_there_are_and_read_bytes_are_not_decoded_on
         r"first batch: after [\d.]+ K?i?B of the file \(114 KiB decoded\); .* takes (under|about) \d+ ms", text
     )
 
+
+# --- what a shuffled batch of samples costs, beside reading them one at a time ---------------------------------
+
+
+@pytest.fixture
+def demos(tmp_path):
+    with h5py.File(tmp_path / "demos.h5", "w") as file:
+        for k, rows in enumerate((40, 3, 25)):
+            values = np.random.default_rng(k).random((rows, 8))
+            file.create_dataset(f"data/{k}/x", data=values, chunks=(10, 8), maxshape=(None, 8), compression="gzip")
+    return str(tmp_path / "demos.h5")
+
+
+def test_a_batch_of_sequences_is_counted(demos):
+    asked = [demos, "--samples", "Sequences(4, of='data/*')", "--fields", "x", "--batch-size", "16"]
+    (found,) = json.loads(inspect(*asked, "--json"))
+    assert found["samples"] == 37 + 22
+    assert found["left_out"] == 1
+    assert found["shapes"] == {"x": "4 x 8 float64"}
+    # All 7 chunks, once for the whole epoch; one at a time each sample needs one or two.
+    assert found["ours"]["decoded_nbytes"] == pytest.approx(7 * 10 * 8 * 8 * 16 / 59)
+    assert 16 <= found["alone"]["chunks"] <= 32
+    shown = inspect(*asked, width="80")
+    assert "Sequences(4, of='data/*'): 59 of 256 B; 1 segments are shorter than one." in shown
+    assert max(map(len, shown.splitlines())) <= 80 or len(demos) > 80
+
+
+@pytest.fixture
+def events(tmp_path):
+    hits, index = np.arange(100.0), np.arange(0, 101, 5)
+    return write_datasets(tmp_path / "events.h5", hits=hits, index=index, label=np.arange(20))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "{'x': Field('hits', lookup=Bounds('index'), ragged=Ragged('pad', crop=Crop(3, at='start'))), 'y': 'label'}",
+        "Field('hits', lookup=Bounds('index')), 'label'",
+        "['label', Field('hits', lookup=Bounds('index'), ragged=Ragged(crop=Crop(2)))]",
+    ],
+)
+def test_ragged_fields_are_counted(events, fields):
+    (found,) = json.loads(inspect(events, "--fields", fields, "--batch-size", "4", "--json"))
+    assert (found["samples"], found["batch_samples"]) == (20, 4)
+    assert found["ours"]["read_nbytes"] > 0
+
+
+def test_suggest_knows_samples_and_ragged_fields(events):
+    ragged = ["--fields", "{'x': Field('hits', lookup=Bounds('index')), 'y': 'label'}"]
+    for given in (ragged, ["--fields", "hits", "--samples", "Sequences(4)"]):
+        done = CliRunner().invoke(app, ["suggest", events, *given, "--batch-size", "4"], catch_exceptions=False)
+        assert done.exit_code == 0
+
+
+def test_many_files_are_named_by_the_first_and_the_last_and_objects_left_out_by_why(tmp_path):
+    for k in range(30):
+        write_datasets(tmp_path / f"{k:02}.h5", **{"x" if k % 10 else "other": np.arange(3)})
+    asked = [str(tmp_path / "*.h5"), "--fields", "x", "--samples", "Objects('files', missing='skip')"]
+    text = inspect(*asked, width="80")
+    assert "00.h5 ... " in text
+    assert "29.h5 (30 files)" in text
+    assert "12.h5" not in text
+    assert "3 objects lack a field" in " ".join(text.split())
+
+
+# --- real files -----------------------------------------------------------------------------------------------
 
 # Runs in a child: some of these files are broken, and libhdf5 might take the process with it.
 _EVERY_FILE = '''
