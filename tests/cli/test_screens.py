@@ -26,7 +26,7 @@ from h5stream.cli.bench import Report, print_end, print_row
 from h5stream.cli.tune import attempts_table
 from h5stream.monitor.progress import Bar
 
-COMMANDS = "inspect doctor statistics bench diagnose tune suggest stage repack monitor".split()
+COMMANDS = ["inspect", "doctor", "statistics", "bench", "diagnose", "tune", "suggest", "stage", "repack", "monitor"]
 SCREENS = {
     "start": [],
     "help": ["-h"],
