@@ -17,7 +17,8 @@ from h5stream.advice.inspection import inspect_file
 from h5stream.advice.program import WIDTH, loader_lines, quoted
 from h5stream.cli.app import app
 
-imagecodecs = pytest.importorskip("imagecodecs")
+pytest.importorskip("imagecodecs")
+import imagecodecs
 from layouts import chunked, each, files, i, texts, vlen, write
 
 RNG = np.random.default_rng(0)
