@@ -13,8 +13,6 @@ from recording import record_reads
 from h5stream import H5StreamLoader
 from h5stream.advice import cost
 from h5stream.advice.inspection import inspect_file
-from h5stream.advice.listing import list_file
-from h5stream.errors import FieldNotFoundError, OptionError, SourceNotFoundError
 
 MIB = 1 << 20
 
@@ -75,16 +73,6 @@ def test_a_compound_member_costs_what_its_dataset_costs(made):
     assert (sample.row_nbytes, sample.needed_decoded_nbytes) == (8, 1000 * 12)
 
 
-def test_errors_are_ours(made, tmp_path):
-    path = made(image=(noise(10, 2), {}))
-    with pytest.raises(FieldNotFoundError, match="Did you mean 'image'"):
-        inspect_file(path, fields=["imgae"])
-    with pytest.raises(SourceNotFoundError):
-        inspect_file(str(tmp_path / "none.h5"))
-    with pytest.raises(OptionError, match="at least one row"):
-        inspect_file(path, batch_size=0)
-
-
 def test_a_file_without_rows_says_so(made):
     found = inspect_file(made(one=(np.float32(3), {})))
     assert found.sample is None
@@ -93,19 +81,6 @@ def test_a_file_without_rows_says_so(made):
 
 
 # --- the arithmetic, by hand and by measurement -----------------------------------------------------------
-
-
-def test_the_naive_loader_by_hand(made):
-    # 1,000 chunks of 100 rows x 256 B: 25,600 B each. h5py's cache holds so many of them.
-    path = made(x=(np.zeros((100_000, 64), "f4"), {"chunks": (100, 64), "compression": "gzip"}))
-    (entry,) = list_file(path).entries
-    held = entry.cache_nbytes // 25_600
-    assert 0 < held < 1000
-    sample = inspect_file(path, batch_size=8192, memory_budget=1 << 30).sample
-    misses = 8192 * (1 - held / 1000)
-    assert sample.naive.chunks == pytest.approx(misses)
-    assert sample.naive.decoded_nbytes == pytest.approx(misses * 25_600)
-    assert sample.naive.decode_amplification == pytest.approx(misses * 25_600 / (8192 * 256))
 
 
 def test_contiguous_rows_cost_the_naive_loader_nothing_more(made):

@@ -5,8 +5,6 @@ import functools
 import importlib
 import json
 import pkgutil
-import subprocess
-import sys
 import tempfile
 
 import h5py
@@ -81,8 +79,3 @@ def test_every_kind_of_suggestion_is_tried_here():
     missing = {kind.__name__ for kind in Suggestion.__subclasses__()} - {kind.__name__ for kind in tried}
     # Measured on a model, in test_activations.py.
     assert missing <= {"ActivationMemory"}
-
-
-def test_the_commands_begin_without_torch_and_psutil():
-    code = "import h5stream.cli.app, sys; raise SystemExit(bool({'torch', 'psutil'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,10 +1,6 @@
 """What `h5stream inspect` prints for a file of each layout of 106 public programs is what the program reads."""
 
-import os
 import re
-import sys
-import tempfile
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -82,18 +78,12 @@ def judged(wanted, lines, said):
     return ("half" if lost or wrong else "right"), " ".join([*lost, wrong])
 
 
-def judge(program, folder):
-    held, wanted = LAYOUTS[program]
-    os.chdir(folder)
-    given = patterns_of(write(Path(), held))
-    lines, said = proposed(given)
-    return *judged(wanted, lines, said), lines, said
-
-
 @pytest.mark.parametrize("program", LAYOUTS)
 def test_what_is_printed_for_a_layout_is_what_its_program_reads(program, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    verdict, why, lines, said = judge(program, tmp_path)
+    held, wanted = LAYOUTS[program]
+    lines, said = proposed(patterns_of(write(Path(), held)))
+    verdict, why = judged(wanted, lines, said)
     for way in re.findall(r"samples=(\w+\(.*?\)) ", said):
         assert re.search("names|places", way) or samples_from_text(way)
     assert verdict in {"right", OTHERWISE.get(program, ("right",))[0]}, f"{why}\n" + "\n".join(lines)
@@ -106,23 +96,3 @@ def test_files_that_hold_fields_of_one_sample_are_shown_together(tmp_path, monke
         shown = CliRunner().invoke(app, ["inspect", *given], catch_exceptions=False).stdout
         assert 'Field("y", file="' in shown.split("Each of them:")[0]
         assert "train_y.h5  " in shown.split("Each of them:")[1]
-
-
-def main(*programs):
-    """Write the verdict on each layout; of programs that are named, what is printed for them too."""
-    counts = Counter()
-    for program in programs or LAYOUTS:
-        with tempfile.TemporaryDirectory() as folder:
-            verdict, why, lines, said = judge(program, folder)
-            os.chdir("/")
-        counts[verdict] += 1
-        shown = [
-            f"{verdict:6} {program:45.45} {LAYOUTS[program][1]:50.50} {why}",
-            *([*lines, said] if programs else []),
-        ]
-        sys.stdout.write("\n".join([*shown, ""]))
-    sys.stdout.write(f"{dict(counts)}\n")
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -4,7 +4,6 @@ import json
 
 import h5py
 import pytest
-from object_server import ObjectServer
 from seeded import SeededLoader
 
 from h5stream import H5StreamLoader
@@ -18,10 +17,8 @@ def quick_guard():
 
 
 @pytest.fixture
-def server(here):
-    server = ObjectServer(here)
-    yield server
-    server.close()
+def folder(here):
+    return here
 
 
 # What is typed, with a1.h5 and a2.h5 for their addresses, and what is on the screen.
@@ -63,12 +60,6 @@ def test_a_command_says_that_there_is_no_object(server, h5stream, command):
     ended = h5stream(command, *gone, width=200)
     assert (ended.status, ended.out) == (2, "")
     assert f"error: there is no object '{server.url}/none.h5'" in ended.err
-
-
-def test_what_was_rewritten_is_what_the_object_holds(server, h5stream):
-    assert h5stream("repack", f"{server.url}/a1.h5", "b.h5", "--no-measure").status == 0
-    with h5py.File("a1.h5") as old, h5py.File("b.h5") as new:
-        assert all((old[name][()] == new[name][()]).all() for name in ("x", "y"))
 
 
 def test_statistics_are_found_again_by_the_address(server, h5stream, here, monkeypatch):

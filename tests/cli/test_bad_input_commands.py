@@ -14,6 +14,7 @@ from pathlib import Path
 
 import forking
 import pytest
+from amounts import crossed
 from inner import rivals_are_forks
 
 READING = {
@@ -38,10 +39,31 @@ def assert_is_one_clear_line(ended, *words):
         assert word in ended.err
 
 
+def truncate(path):
+    Path("a1.h5").rename(path)
+    os.truncate(path, os.path.getsize(path) // 2)
+
+
+# By its name what makes it, and which words of the error say what is wrong with it.
+BAD_FILES = {
+    "missing.h5": (lambda path: None, "missing.h5"),
+    "nothing*.h5": (lambda path: None, "no file matches"),
+    "folder.h5": (os.mkdir, "folder"),
+    "text.h5": (lambda path: Path(path).write_text("a,b\n1,2\n" * 1000), "text.h5"),
+    "empty.h5": (lambda path: Path(path).touch(), "empty.h5"),
+    "truncated.h5": (truncate, "truncated"),
+    "dangling.h5": (lambda path: os.symlink("gone.h5", path), "dangling.h5"),
+    "pipe.h5": (os.mkfifo, "pipe.h5"),
+    "/dev/null": (lambda path: None, "/dev/null"),
+    "/proc/self/mem": (lambda path: None, "/proc/self/mem"),
+}
+
+
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("command", READING)
-def test_a_file_that_cannot_be_read_is_named(command, bad_file, h5stream):
-    path, words = bad_file
+@pytest.mark.parametrize(("command", "path"), crossed(tuple(READING), tuple(BAD_FILES)))
+def test_a_file_that_cannot_be_read_is_named(command, path, here, h5stream):
+    make, words = BAD_FILES[path]
+    make(path)
     ended = h5stream(*(word.format(path) for word in READING[command]))
     if command == "doctor" and ended.status == 1:  # A checklist is its answer, also to bad news.
         assert "fail" in ended.out
@@ -241,26 +263,21 @@ WRITING = {
 ENDINGS = {"tune --out": ".toml", "monitor --log": ".csv", "repack": ".h5", "stage --to": ""}
 
 
-def _place(kind, ending):
-    if kind == "no folder":
-        return f"gone/out{ending}"
-    if kind == "a folder":
-        os.mkdir(f"taken{ending}")
-        return f"taken{ending}"
-    if kind == "below a file":
-        return f"a2.h5/out{ending}"
-    return f"/proc/out{ending}"  # Where not even root can make a file.
+# In no folder, in the place of a folder, below a file, and where not even root can make a file.
+PLACES = ["gone/out", "taken", "a2.h5/out", "/proc/out"]
 
 
-@pytest.mark.parametrize("kind", ["no folder", "a folder", "below a file", "no permission"])
+@pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("command", WRITING)
 def test_a_place_that_cannot_be_written_is_refused_before_anything_is_measured(
-    command, kind, here, h5stream, monkeypatch
+    command, place, here, h5stream, monkeypatch
 ):
-    if command == "stage --to" and kind in {"no folder", "a folder"}:
+    if command == "stage --to" and place in PLACES[:2]:
         pytest.skip("a folder is what it takes, and makes")
     monkeypatch.setattr("h5stream.loader.H5StreamLoader.__init__", lambda *_, **__: pytest.fail("it began to measure"))
-    place = _place(kind, ENDINGS.get(command, ".png"))
+    place += ENDINGS.get(command, ".png")
+    if place.startswith("taken"):
+        os.mkdir(place)
     ended = h5stream(*(word.format(place) for word in WRITING[command]))
     assert_is_one_clear_line(ended, place)
 
@@ -297,11 +314,35 @@ def test_stage_verify_of_a_folder_without_copies_fails(here, h5stream):
         (["inspect", "a1.h5", "--fields", ","], "--fields takes names"),
         (["diagnose", "a1.h5"], "--step-ms"),
         (["repack", "a*.h5", "b.h5"], "stage FILES --to DIR --repack"),
+        (["repack", "a1.h5", "b.h5", "--fields", "Field('x')"], "--fields takes names separated by commas"),
         (["suggest", "--fields", "x"], "name a file as well"),
         (["suggest", "--gpu-memory", "big"], "--gpu-memory"),
+        (["suggest"], "nothing to go by; give some of these: --gpu (a preset), FILE"),
+        (["suggest", "--json"], "nothing to go by"),
+        (["suggest", "--gpu", "RTX 490"], "nearest: RTX 4090"),
+        (["suggest", "--lr", "0.1"], "--lr needs --lr-batch"),
+        (["suggest", "--parameters", "100"], "--parameters needs --gpu"),
+        (["suggest", "--precision", "int8"], "precision must be one of"),
+        (["stage"], "exactly one of"),
+        (["stage", "--list", "x", "--verify", "x"], "given: --list, --verify"),
+        (["stage", "--to", "x"], "needs FILES"),
+        (["stage", "a1.h5", "--list", "x"], "takes no FILES"),
+        (["stage", "--list", "x", "--follow"], "belongs to --to"),
+        (["stage", "a1.h5", "--to", "x", "--force"], "belongs to --remove"),
         (["nothing"], "No such command"),
         (["bench", "a1.h5", "--window", "wide"], "window"),
         (["inspect"], "FILE"),
+        (["inspect", "a1.h5", "--samples", "Nothing(3)"], "Nothing is none of Sequences"),
+        (["inspect", "a1.h5", "--samples", "Sequences("], "is not that"),
+        (["inspect", "a1.h5", "--samples", "Sequences(16, of=open('x'))"], "open is none of"),
+        (["inspect", "a1.h5", "--samples", "3"], "takes one of Sequences"),
+        (["inspect", "a1.h5", "--samples", "Sequences(0)"], "length must be at least 1"),
+        (["inspect", "a1.h5", "--fields", "Field('x', lookup=open('x'))"], "open is none of Field"),
+        (["inspect", "a1.h5", "--fields", "[x for x in 'ab']"], "malformed node"),
+        (["inspect", "a1.h5", "--fields", "{**{}}"], "is not that"),
+        (["inspect", "a1.h5", "--fields", "Field('x', dtype=torch.load)"], "torch.load is no dtype"),
+        (["inspect", "a1.h5", "--fields", "Field('x', ragged='pad').__class__"], "is not that"),
+        (["inspect", "a1.h5", "--fields", "Field" + "(" * 9000], "is not that"),
     ],
 )
 def test_a_wrong_word_is_named(words, said, here, h5stream):

@@ -13,7 +13,6 @@ from dataclasses import replace
 import h5py
 import numpy as np
 import pytest
-import typer
 from forking import Forked
 from inner import rivals_are_forks
 from making import write_datasets
@@ -22,11 +21,12 @@ from rich.console import Console
 from h5stream._version import __version__
 from h5stream.advice.tune import Attempt
 from h5stream.baseline.measure import Measurement
-from h5stream.cli.app import app, fail
+from h5stream.cli.app import fail
 from h5stream.cli.bench import Report, print_end, print_row
 from h5stream.cli.tune import attempts_table
 from h5stream.monitor.progress import Bar
 
+COMMANDS = ["inspect", "doctor", "statistics", "bench", "diagnose", "tune", "suggest", "stage", "repack", "monitor"]
 SCREENS = {
     "start": [],
     "help": ["-h"],
@@ -48,21 +48,7 @@ SCREENS = {
     "stage --remove": ["stage", "--remove", "copies"],
     "repack": ["repack", "a1.h5", "b.h5", "--chunk-bytes", "64k"],
     "monitor": ["monitor", "--once"],
-    **{
-        f"{name} -h": [name, "-h"]
-        for name in [
-            "inspect",
-            "doctor",
-            "statistics",
-            "bench",
-            "diagnose",
-            "tune",
-            "suggest",
-            "stage",
-            "repack",
-            "monitor",
-        ]
-    },
+    **{f"{name} -h": [name, "-h"] for name in COMMANDS},
 }
 
 
@@ -112,7 +98,7 @@ def test_a_screen_fits_and_no_number_is_cut(name, width, screens):
 def test_the_start_screen_fits_a_small_terminal(h5stream):
     lines = h5stream().out.splitlines()
     assert len(lines) <= 23
-    for command in ("inspect", "doctor", "bench", "diagnose", "tune", "suggest", "stage", "repack", "monitor"):
+    for command in COMMANDS:
         assert any(re.search(rf"^\w*\s+{command}\b", line) for line in lines), command
 
 
@@ -157,10 +143,8 @@ def test_a_short_file_has_the_same_small_batch_in_all_commands(screens):
     assert 1 < usual < 4096
     assert json.loads(screens("suggest", "a?.h5", "--json").out)["dataloader_memory"]["batch_bytes"] == usual * 72
     assert f"batch {usual}, " in screens("diagnose", "a?.h5", "--step-ms", "1", "--seconds", "0.1").out
-    assert (
-        json.loads(screens("tune", "a?.h5", "--seconds", "0.02", "--json").out)["profile"]["loader"]["batch_size"]
-        == usual
-    )
+    tuned = json.loads(screens("tune", "a?.h5", "--seconds", "0.02", "--json").out)
+    assert tuned["profile"]["loader"]["batch_size"] == usual
 
 
 def test_sizes_are_taken_as_texts(screens):
@@ -169,40 +153,6 @@ def test_sizes_are_taken_as_texts(screens):
     found = json.loads(screens("suggest", "--row-bytes", "1k", "--gpu-memory", "24GB", "--json").out)
     assert found["preset"]["memory_gib"] == 24
     assert found["dataloader_memory"]["batch_bytes"] == 1024 * found["preset"]["setting"]["batch_size"]
-
-
-def test_the_same_idea_has_the_same_name_everywhere():
-    commands = typer.main.get_command(app).commands
-    of = {name: {option for one in command.params for option in one.opts} for name, command in commands.items()}
-    for name, options in of.items():
-        assert "--json" in options, name
-    for name in ("inspect", "bench", "diagnose", "suggest"):
-        assert {"--threads", "--memory-budget", "--batch-size", "--fields", "--samples"} <= of[name], name
-    assert {"--memory-budget", "--batch-size", "--fields", "--samples"} <= of["tune"]
-    assert {name for name, options in of.items() if "--workers" in options} == {"bench", "suggest"}
-    mib = {option for options in of.values() for option in options if re.search("mib|nbytes|gib", option)}
-    assert mib == set()
-
-
-def test_help_shows_no_type_for_options_that_take_no_value(screens):
-    for name in ("inspect", "bench", "stage", "repack", "monitor"):
-        lines = [line for line in screens(name, "-h").out.splitlines() if "bool" in line.lower()]
-        assert all("--help" in line for line in lines), lines
-
-
-def test_no_line_of_a_help_text_breaks_where_its_source_does():
-    for name, command in typer.main.get_command(app).commands.items():
-        assert all("\n" not in paragraph for paragraph in command.help.strip().split("\n\n")), name
-        assert not [option for option in command.params if "(" in str(option.show_default)], name
-
-
-def test_commands_are_grouped_by_what_one_does_with_them(h5stream):
-    text = h5stream("-h").out
-    groups = re.findall(r"^╭─ (\w+) ─.*?^╰", text, flags=re.MULTILINE | re.DOTALL)
-    assert groups == ["Options", "Look", "Train", "Stage", "Watch"]
-    inside = dict(zip(groups, re.split(r"^╭─", text, flags=re.MULTILINE)[1:], strict=True))
-    for group, commands in {"Look": "inspect doctor statistics", "Train": "bench diagnose tune suggest"}.items():
-        assert re.findall(r"^│ (\w+) ", inside[group], flags=re.MULTILINE) == commands.split()
 
 
 def test_what_is_piped_says_now_and_then_how_far_it_is(monkeypatch):
@@ -251,6 +201,16 @@ def test_version_and_module_are_two_more_doors():
     for words in (["-V"], ["--version"]):
         done = subprocess.run([sys.executable, "-m", "h5stream", *words], capture_output=True, text=True, check=True)
         assert done.stdout == f"h5stream {__version__}\n"
+
+
+HEAVY = [("h5stream.cli.app", {"torch", "h5py", "xxhash", "psutil"}), ("h5stream.monitor", {"torch", "pynvml"})]
+
+
+@pytest.mark.parametrize(("door", "heavy"), HEAVY)
+def test_the_commands_and_the_monitor_begin_without_what_takes_long_to_import(door, heavy):
+    program = f"import sys, {door}; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_the_shell_can_complete_commands():

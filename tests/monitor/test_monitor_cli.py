@@ -66,8 +66,7 @@ def test_a_duration_ends_it_and_log_and_plot_are_written(tmp_path):
 
 
 def test_the_end_of_the_watched_process_ends_it():
-    child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
-    with child:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
 
         class Closing(command.Arrivals):
             def write(self, sample):

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from h5stream.errors import OptionError
 from h5stream.monitor import GpuSample, HostSample, ProcessSample, SystemSample
-from h5stream.monitor.screen import check_plot_path, render_screen, save_plot, sparkline
+from h5stream.monitor.screen import render_screen, save_plot
 
 GIB = 1 << 30
 
@@ -67,30 +67,6 @@ class TestPlot:
     def test_no_samples_are_refused(self):
         with pytest.raises(OptionError, match="no samples to plot"):
             save_plot([], "x.png")
-
-    def test_a_path_that_will_not_do_is_refused_beforehand(self, tmp_path):
-        check_plot_path(tmp_path / "x.PNG")
-        with pytest.raises(OptionError, match=r"must end in one of .*\.png"):
-            check_plot_path(tmp_path / "x.foo")
-        with pytest.raises(OptionError, match="there is no folder"):
-            check_plot_path(tmp_path / "nowhere" / "x.png")
-
-
-class TestSparkline:
-    @pytest.mark.parametrize(
-        ("values", "width", "top", "bars"),
-        [
-            ([0.0, 0.5, None, 1.0], 4, 1.0, "▁▅ █"),
-            ([1, 2, 3, 4], 2, None, "▆█"),
-            ([2.0, -1.0], 2, 1.0, "█▁"),
-            ([0, 0], 5, None, "▁▁"),
-            ([None, None], 5, None, "  "),
-            ([], 5, None, ""),
-            ([1], 0, None, ""),
-        ],
-    )
-    def test_the_last_values_become_bars(self, values, width, top, bars):
-        assert sparkline(values, width, top) == bars
 
 
 def screen_text(samples, width=120, **options):

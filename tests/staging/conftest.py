@@ -14,7 +14,7 @@ import pytest
 from forking import PATIENCE_S, Forked
 
 # Runs before a child's own lines: `pause_after(pieces)` makes the copying thread stop in mid-copy, say so,
-# and wait for a line from the parent or for the end of the copy.
+# and wait for a line from the parent or for the end of the copy; `saying_who_is_waited_for()` is a progress function.
 PRELUDE = """
 import json, os, select, sys, threading
 from h5stream.staging import *
@@ -27,6 +27,14 @@ def hear():
     while not select.select([sys.stdin], [], [], 0.05)[0]:
         pass  # a signal that comes just before a read does not end it
     return sys.stdin.readline().strip()
+
+def saying_who_is_waited_for():
+    told = []
+    def show(now):
+        if now.waiting_for and not told:
+            told.append(now)
+            say("waiting", pids=now.waiting_for, total=now.bytes_total)
+    return show
 
 def pause_after(pieces):
     gate, left, lock = threading.Event(), [pieces], threading.Lock()

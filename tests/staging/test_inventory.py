@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from h5stream.errors import ManifestError, StagedFileInUseError, StagingError
+from h5stream.errors import ManifestError, StagingError
 from h5stream.staging import StagedState, list_staged, remove_staged, stage, verify_staged
 from h5stream.staging.folder import BLOCK_BYTES
 
@@ -131,15 +131,6 @@ def test_remove_takes_names_and_paths_also_through_links(write, ram, tmp_path):
     (tmp_path / "fast").symlink_to(ram)
     assert remove_staged(ram, tmp_path / "fast" / "a.h5").bytes_freed == 10
     assert remove_staged(tmp_path / "fast", "b.h5").bytes_freed == 10
-
-
-def test_own_leases_protect_until_they_are_released(write, ram):
-    result = stage(write("a.h5", 10), to=ram)
-    with pytest.raises(StagedFileInUseError, match=str(os.getpid())):
-        remove_staged(ram)
-    result.release()
-    result.release()
-    assert remove_staged(ram).bytes_freed == 10
 
 
 @pytest.mark.parametrize("name", ["../outside.h5", "/etc/passwd", ".h5stream/lock", "a/../../b", "", "./a.h5"])

@@ -118,17 +118,10 @@ def test_the_lease_on_a_copy_that_was_removed_is_none_on_the_one_that_was_made_a
 
 
 def test_who_waits_for_a_copy_uses_it_in_the_end_whatever_was_swept_meanwhile(child, write, ram):
-    script = """
-    told = []
-    def show(now):
-        if now.waiting_for and not told:
-            told.append(now)
-            say("waiting")
-    """ + USE.replace("threads=1", "progress=show").replace("\n", "\n    ")
     source = write("a.h5", 4 * MIB)
     copier = child("pause_after(3)\n" + USE, source, ram)
     copier.hear("half")
-    waiting = child(script, source, ram)
+    waiting = child(USE.replace("threads=1", "progress=saying_who_is_waited_for()"), source, ram)
     waiting.hear("waiting")
     stage(write("b.h5", 10), to=ram, lease=False)  # sweeps: the manifest does not name who only waits
     copier.tell()

@@ -18,13 +18,8 @@ hear()
 PAUSED = "pause_after(3)\n" + STAGE
 
 WAITING = """
-told = []
-def show(now):
-    if now.waiting_for and not told:
-        told.append(now)
-        say("waiting", pids=now.waiting_for, total=now.bytes_total)
 try:
-    result = stage(sys.argv[1], to=sys.argv[2], progress=show)
+    result = stage(sys.argv[1], to=sys.argv[2], progress=saying_who_is_waited_for())
 except KeyboardInterrupt:
     say("interrupted")
 else:

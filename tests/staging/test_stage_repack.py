@@ -1,6 +1,5 @@
 """`stage --repack`: rewritten on the way, reused by recipe, and as hard to get wrong as a copy."""
 
-import signal
 import subprocess
 import sys
 
@@ -11,8 +10,8 @@ from typer.testing import CliRunner
 
 from h5stream import stage, staged
 from h5stream.cli.app import app
-from h5stream.errors import NotEnoughSpaceError, NotHDF5Error, OptionError, StagedFileDamagedError
-from h5stream.staging import StagedState, list_staged, remove_staged, verify_staged
+from h5stream.errors import NotHDF5Error, OptionError, StagedFileDamagedError
+from h5stream.staging import StagedState, list_staged, verify_staged
 from tests.staging.same_file import assert_same_tree
 
 LZ4 = {"compress": "lz4", "chunk_nbytes": 1 << 15}
@@ -59,26 +58,6 @@ def test_another_recipe_or_none_replaces_the_copy(source, ram, other):
         assert (ram / "a.h5").read_bytes() == source.read_bytes()
 
 
-def test_a_changed_source_makes_a_repacked_copy_stale(source, ram):
-    stage(source, to=ram, repack=LZ4, lease=False)
-    with h5py.File(source, "a") as file:
-        file["y"][7] = -1
-    assert [file.state for file in list_staged(ram)] == [StagedState.STALE]
-    assert stage(source, to=ram, repack=LZ4, lease=False).copied == (ram / "a.h5",)
-    assert_same_tree(source, ram / "a.h5")
-
-
-def test_a_copy_in_use_stays_beside_the_repacked_one(source, ram):
-    plain = stage(source, to=ram)
-    packed = stage(source, to=ram, repack=LZ4)
-    assert packed.paths != plain.paths
-    assert plain.paths[0].read_bytes() == source.read_bytes()
-    assert_same_tree(source, packed.paths[0])
-    plain.release()
-    packed.release()
-    assert stage(source, to=ram, repack=LZ4, lease=False).copied == ()
-
-
 def test_a_repacked_file_of_a_block_goes_with_it_and_damage_leaves_nothing(source, ram, left, monkeypatch):
     with staged(source, to=ram, repack={}) as paths:
         assert_same_tree(source, paths[0])
@@ -94,39 +73,6 @@ def test_what_cannot_be_repacked_is_refused(write, source, ram, left):
         stage(write("a.bin", 1000), to=ram, repack={})
     with pytest.raises(OptionError, match="cannot repack"):
         stage(source, to=ram, follow=True, repack={})
-    assert left(ram) == []
-
-
-def test_a_full_disk_leaves_nothing(source, small_tmpfs, left, monkeypatch):
-    folder = small_tmpfs("256k")
-    with pytest.raises(NotEnoughSpaceError, match="do not fit"):
-        stage(source, to=folder / "ram", repack={})
-    monkeypatch.setattr("h5stream.filesystem.refusal", lambda *_: "")
-    with pytest.raises(NotEnoughSpaceError, match="ram filled up"):
-        stage(source, to=folder / "ram", repack={})
-    assert left(folder / "ram") == []
-
-
-PAUSED = """
-def show(now):
-    if now.bytes_done:
-        say("half")
-        hear()
-result = stage(sys.argv[1], to=sys.argv[2], repack={}, progress=show)
-say("done", copied=len(result.copied))
-"""
-
-
-def test_after_a_kill_in_mid_repack_nothing_looks_whole(child, source, ram, left):
-    victim = child(PAUSED, source, ram)
-    victim.hear("half")
-    victim.kill(signal.SIGKILL)
-    victim.end()
-    assert not (ram / "a.h5").exists()
-    assert [file.state for file in list_staged(ram)] == [StagedState.UNFINISHED]
-    assert stage(source, to=ram, repack={}, lease=False).copied == (ram / "a.h5",)
-    assert_same_tree(source, ram / "a.h5")
-    remove_staged(ram)
     assert left(ram) == []
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from each import for_each
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,18 +55,16 @@ def test_eight_bit_states_take_two_bytes_and_a_scale_a_block():
     assert optimizer_state_bytes("adamw8bit", [(100,)]) == 2 * 400, "small tensors stay in 32 bits"
 
 
-@pytest.mark.parametrize(
-    ("written", "name"),
-    [
-        ("AdamW", "adamw"),
-        ("8-bit AdamW", "adamw8bit"),
-        ("adamw_8bit", "adamw8bit"),
-        ("PagedAdamW8bit", "adamw8bit"),
-        ("SGD", "sgd"),
-        ("Nesterov", "momentum"),
-        ("sgd+momentum", "momentum"),
-    ],
-)
+WRITTEN = [
+    ("AdamW", "adamw"),
+    ("8-bit AdamW", "adamw8bit"),
+    ("PagedAdamW8bit", "adamw8bit"),
+    ("Nesterov", "momentum"),
+    ("sgd+momentum", "momentum"),
+]
+
+
+@for_each(WRITTEN)
 def test_optimizers_are_found_as_people_write_them(written, name):
     assert find_optimizer(written) == name
 
@@ -75,30 +74,25 @@ def test_an_unknown_optimizer_is_answered_with_the_nearest_first():
         find_optimizer("adamx")
 
 
-@given(
-    parameters=st.integers(1, 10**10),
-    batch=st.integers(1, 10**6),
-    per_row=st.integers(0, 1 << 24),
-    row=st.integers(0, 1 << 16),
-    memory=st.floats(1, 200),
-    optimizer=st.sampled_from(list(OPTIMIZERS)),
-)
-def test_the_batch_that_would_fit_fits_and_one_more_row_does_not(parameters, batch, per_row, row, memory, optimizer):
+NEEDS = {
+    "parameters": st.integers(1, 10**10),
+    "activation_bytes_per_row": st.integers(0, 1 << 24),
+    "row_bytes": st.integers(0, 1 << 16),
+    "memory_gib": st.floats(1, 200),
+    "optimizer": st.sampled_from(list(OPTIMIZERS)),
+}
+
+
+@given(batch=st.integers(1, 10**6), needs=st.fixed_dictionaries(NEEDS))
+def test_the_batch_that_would_fit_fits_and_one_more_row_does_not(batch, needs):
     def need(rows):
-        return gpu_memory(
-            parameters,
-            optimizer=optimizer,
-            batch_size=rows,
-            memory_gib=memory,
-            activation_bytes_per_row=per_row,
-            row_bytes=row,
-        ).figures
+        return gpu_memory(batch_size=rows, **needs).figures
 
     asked = need(batch)
     largest = asked["largest_batch_size"]
     assert asked["fits"] == (asked["total_bytes"] <= asked["capacity_bytes"])
     if largest is None:
-        assert per_row == row == 0
+        assert needs["activation_bytes_per_row"] == needs["row_bytes"] == 0
         return
     if largest > 0:
         assert need(largest)["fits"]

@@ -24,19 +24,6 @@ def test_twelve_workers_take_about_six_gigabytes_by_themselves():
     assert dataloader_memory(row_bytes=1, batch_size=1, workers=12).figures["worker_bytes"] == 6 << 30
 
 
-@given(row=sizes, batch=sizes, workers=st.integers(0, 64), prefetch=st.integers(1, 64))
-def test_the_parts_of_a_dataloaders_memory_sum_to_the_whole(row, batch, workers, prefetch):
-    memory = dataloader_memory(row_bytes=row, batch_size=batch, workers=workers, prefetch_factor=prefetch)
-    parts = (
-        memory.figures["batch_bytes"]
-        + memory.figures["queued_bytes"]
-        + memory.figures["collating_bytes"]
-        + memory.figures["worker_bytes"]
-    )
-    assert memory.figures["total_bytes"] == parts
-    assert memory.figures["queued_bytes"] == workers * prefetch * batch * row
-
-
 def test_too_little_memory_is_said():
     setting = {"row_bytes": 1024, "batch_size": 8192, "workers": 8, "prefetch_factor": 16}
     assert dataloader_memory(**setting, available_bytes=1 << 30).caveats[0].startswith("more than there is")
@@ -78,13 +65,6 @@ def test_a_budget_is_kept_or_the_number_that_would_do_is_given(row, batch, threa
     assert memory.figures["fits"] == (budget >= memory.figures["smallest_budget_bytes"])
     assert 1 <= memory.figures["window_rows"] <= free.figures["window_rows"]
     assert memory.figures["capped"] == (memory.figures["window_rows"] < free.figures["window_rows"])
-    parts = (
-        memory.figures["window_bytes"]
-        + memory.figures["leased_bytes"]
-        + memory.figures["scratch_bytes"]
-        + memory.figures["plan_bytes"]
-    )
-    assert memory.figures["total_bytes"] == parts
     assert loader_memory(**options, memory_budget=memory.figures["smallest_budget_bytes"]).figures["fits"]
     if not memory.figures["fits"]:
         assert str(memory.figures["smallest_budget_bytes"]) in str(memory)
@@ -106,11 +86,6 @@ def test_suggest_inspect_and_the_loader_name_one_number(tmp_path, rows, budget):
     fresh = H5StreamLoader(path, 2048, shuffle=True, num_workers=2, memory_budget=budget, keep="never")
     assert said.figures["total_bytes"] == pytest.approx(fresh.window_size.needed_nbytes, rel=0.02)
     assert abs(said.figures["window_rows"] - loader.window_size.window_rows) <= 1024
-
-
-def test_little_data_is_said_to_take_little(tmp_path):
-    memory = loader_memory(row_bytes=1024, batch_size=8192, threads=2, rows=20 << 10)
-    assert memory.figures["total_bytes"] < 3 * (20 << 20) + 3 * memory.figures["batch_bytes"]
 
 
 def test_a_capped_window_says_what_it_does_to_the_shuffle():
