@@ -118,17 +118,6 @@ def odd(tmp_path):
     return path
 
 
-def test_what_is_unlike_the_first_is_opened_like_any_other(odd):
-    with h5py.File(odd) as file:
-        x, y = ([file[k][name][()] for k in file] for name in "xy")
-    batch = H5Dataset(odd, ["x", "y"], samples=Rows(of="*"))[:]
-    assert np.array_equal(batch[0], np.concatenate(x))
-    assert np.array_equal(batch[1], np.concatenate(y))
-    fields = [Field("x", ragged="list"), Field("y", ragged="list")]
-    for ours, theirs in zip(H5Dataset(odd, fields, samples=Objects("*"))[:], (x, y), strict=True):
-        assert all(np.array_equal(one, other) for one, other in zip(ours, theirs, strict=True))
-
-
 def test_fields_of_unlike_lengths_are_refused_or_cut(odd):
     with h5py.File(odd, "a") as file:
         del file["15/y"]

@@ -16,7 +16,6 @@ from h5stream import (
     Field,
     H5Dataset,
     H5StreamLoader,
-    Objects,
     Padding,
     Rows,
     SampleNumber,
@@ -176,20 +175,10 @@ def test_paths_among_datasets_are_refused(folder):
 
 
 SAMPLES = {
-    "sequences along another axis": (
-        ["w", Field("w", take=[0, 3]), Padding()],
-        lambda k: Sequences(3, axis=-1, pad="edge"),
-    ),
-    "windows of each row": (["w"], lambda k: Sequences(4, axis=1, of="rows", stride=2)),
     "one of each recording": (["w"], lambda k: Sequences(4, axis=1, starts="random")),
-    "points along another axis": (["w", Field("t", take=Take(axis=0))], lambda k: Rows(axis=1)),
-    "boxes": (["v"], lambda k: Boxes((2, 2), at="grid", stride=(1, 2))),
     "boxes that are listed": (["v"], lambda k: Boxes((2, 2), at=[[k, 0], [0, 1]])),
     "a table": (["x", Field("x", take=Take([0, 1], at="then"))], lambda k: Table(row=[k, 2], then=[0, k], length=2)),
     "a table along another axis": (["w"], lambda k: Table(axis=1, row=[0, 1], start=[k, 2], length=3)),
-    "objects": (["o", "@unit"], lambda k: Objects("files")),
-    "objects of shapes of their own": ([Field("w", ragged="arrays"), "@unit"], lambda k: Objects("files")),
-    "groups": (["x", "@unit"], lambda k: Sequences(2, of="g/*", lengths="shortest")),
 }
 
 
@@ -200,10 +189,8 @@ def volumes(tmp_path_factory):
     for k in range(3):
         with h5py.File(folder / f"{k}.h5", "w") as file:
             kind = {"chunks": True, "compression": "gzip"} if k else {}
-            for name, shape in {"w": (2, 9 + k), "t": (9 + k,), "v": (3, 4 + k, 5), "x": (6 + k, 2), "o": (4,)}.items():
+            for name, shape in {"w": (2, 9 + k), "v": (3, 4 + k, 5), "x": (6 + k, 2)}.items():
                 file.create_dataset(name, data=rng.integers(0, 99, shape), **kind)
-            file["g/a/x"], file["g/b/x"] = rng.integers(0, 99, 4), rng.integers(0, 99, 3 + k)
-            file["g/a"].attrs["unit"] = file["g/b"].attrs["unit"] = file.attrs["unit"] = k
     return [folder / f"{k}.h5" for k in range(3)]
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from making import make_file, write_datasets
 
-from h5stream import Field, H5Dataset, Lengths, Sequences, Table, Values, errors
+from h5stream import Field, H5Dataset, Table, Values, errors
 
 ROWS, FEATURES = 300, 50
 
@@ -41,14 +41,6 @@ def test_chunks_that_are_looked_up_make_the_blocks(data):
     assert all(len(some) == 1 for some in chunks)
     assert len(chunks) == len(set(named // chunk_rows))
     assert sorted(rows.tolist()) == list(range(ROWS))
-
-
-def test_sequences_of_what_is_looked_up_alone_are_as_long_as_they_say(tmp_path):
-    counts = np.array([2, 0, 3, 1, 4])
-    write_datasets(tmp_path / "f.h5", hit=np.arange(10), counts=counts)
-    fields = {"hit": Field("hit", lookup=Lengths("counts"), ragged="list")}
-    dataset = H5Dataset(tmp_path / "f.h5", fields, samples=Sequences(3))
-    assert [one.tolist() for one in dataset[:]["hit"]] == [[0, 1], [], [2, 3, 4]]
 
 
 @pytest.mark.parametrize(
