@@ -3,7 +3,6 @@
 import gc
 import itertools
 import os
-import signal
 import threading
 import weakref
 
@@ -388,26 +387,4 @@ def test_worker_init_fn_gets_each_threads_number_before_it_reads(sample):
 def test_no_thread_is_started_with_zero_workers(sample):
     iterator = iter(loader_of(sample, num_workers=0, worker_init_fn=fail))
     next(iterator)
-    assert reader_threads() == []
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_ctrl_c_during_a_wait_arrives_at_once_and_leaves_no_thread(sample, monkeypatch, num_workers):
-    loader = loader_of(sample, num_workers=num_workers, window=4000)
-    with gate(monkeypatch) as blocked:
-        iterator = iter(loader)
-        waiting = says_that_it_waits(iterator, monkeypatch) if num_workers else None
-
-        def press():
-            assert waiting is None or waiting.wait(60)
-            assert blocked.reached.wait(60)
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-            blocked.open()
-
-        pressing = in_thread(press)
-        with pytest.raises(KeyboardInterrupt):
-            next(iterator)
-        pressing()
-    assert next(iterator, None) is None
-    run_of(iterator).stop()
     assert reader_threads() == []
