@@ -26,7 +26,6 @@ import traceback
 import types
 import warnings
 import weakref
-from dataclasses import dataclass
 from pathlib import Path
 
 OPTIMIZERS = ("torch._dynamo",)
@@ -40,13 +39,6 @@ PATIENCE_S = 60
 REQUEST_NBYTES = 1 << 17
 MOST_ENDS = 16
 ABOVE_ALL = 500
-
-
-@dataclass(frozen=True)
-class Ended:
-    returncode: int
-    stdout: str
-    stderr: str
 
 
 class Forked:
@@ -130,7 +122,7 @@ def run(code, *arguments, **options):
     """Run some code to its end, like ``subprocess.run``."""
     process = Forked(code, *arguments, **options)
     out, err = process.communicate()
-    return Ended(process.returncode, out, err)
+    return subprocess.CompletedProcess(code, process.returncode, out, err)
 
 
 def guards_are_forks(monkeypatch):

@@ -131,10 +131,6 @@ LAYOUTS = {
         files("slide_{}.h5", 3, lambda k: {"patches": u(30 + k, 16, 16, 3), "@total_num": 30 + k}),
         "rows 93 patches",
     ),
-    "WangYueFt/dgcnn": (
-        files("ply_data_train{}.h5", 2, {"data": (40, 256, 3), "label": u(40, 1)}),
-        "rows 80 data label",
-    ),
     "facebookresearch/fastMRI": (
         files(
             "scan{}.h5",
@@ -222,21 +218,9 @@ LAYOUTS = {
         "rows 100 images labels",
     ),
     "WenjieDu/PyPOTS": ({"X": (60, 48, 7), "X_ori": (60, 48, 7), "y": i(60)}, "rows 60 X X_ori y"),
-    "Cyanogenoid/pytorch-vqa": (
-        {"ids": RNG.permutation(5000)[:20], "features": np.ones((20, 64, 7, 7), "f2")},
-        "rows 20 ids features",
-    ),
     "paul007pl/MVP_Benchmark": (
         {"incomplete_pcds": (78, 128, 3), "complete_pcds": (3, 128, 3), "labels": i(78)},
         "rows 78 incomplete_pcds complete_pcds labels",
-    ),
-    "sgrvinod/a-PyTorch-Tutorial-to-Image-Captioning": (
-        {"images": u(8, 3, 32, 32), "@captions_per_image": 5},
-        "rows 8 images",
-    ),
-    "kratzert/ealstm_regional_modeling": (
-        {"input_data": (80, 27, 5), "target_data": (80, 1), "q_stds": (80, 1), "sample_2_basin": texts(80)},
-        "rows 80 input_data target_data q_stds sample_2_basin",
     ),
     "facebookresearch/clevr-iep": (
         {
@@ -278,10 +262,6 @@ LAYOUTS = {
             },
         ),
         "objects 20 . @p_arrival_sample @s_arrival_sample @coda_end_sample @snr_db",
-    ),
-    "abhatfnal/Pytorch-UNet": (
-        each("{}", 12, {"frame_loose_lf0": (60, 80), "frame_mp2_roi0": (60, 80), "frame_ductor0": (60, 80)}),
-        "objects 12 frame_loose_lf0 frame_mp2_roi0 frame_ductor0",
     ),
     "hoanganh0106/mixdata": (
         each("mixtures/{}", 12, {name: lambda k: (4040 + k,) for name in ("mix", "s1", "s2")}),

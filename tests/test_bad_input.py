@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from making import corrupt_chunk, make_file, write_datasets
-from sample_files import one_epoch_at_a_time, reader_threads, write_sample
+from sample_files import reader_threads, write_sample
 
 from h5stream import H5StreamLoader
 from h5stream.errors import (
@@ -264,13 +264,3 @@ def test_a_file_that_changes_while_it_is_read_is_named(tmp_path, either_way, cha
         list(iterator)
     assert caught.value.file == sample.path
     assert reader_threads() == []
-
-
-def test_a_file_that_vanished_is_named_in_the_next_epoch(tmp_path, either_way, monkeypatch):
-    one_epoch_at_a_time(monkeypatch)  # what was read ahead was read while it was there
-    sample = write_sample(tmp_path)
-    loader = H5StreamLoader(sample.path, 50, num_workers=1)
-    list(loader)
-    os.remove(sample.path)
-    with pytest.raises(SourceChangedError, match="vanished while it was being read"):
-        list(loader)
