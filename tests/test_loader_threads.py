@@ -86,25 +86,6 @@ def says_that_it_waits(iterator, monkeypatch):
 # --- ending -------------------------------------------------------------------------------------------------
 
 
-def test_break_ends_the_threads(sample):
-    for _ in loader_of(sample):
-        assert reader_threads()
-        break
-    assert reader_threads() == []
-
-
-def test_close_ends_all_iterators_and_the_loader_can_start_again(sample):
-    loader = loader_of(sample)
-    a, b = iter(loader), iter(loader)
-    next(a), next(b)
-    loader.close()
-    assert reader_threads() == []
-    for iterator in (a, b):
-        with pytest.raises(LoaderClosedError):
-            next(iterator)
-    assert len(list(loader)) == 80
-
-
 def test_a_with_block_closes_the_loader_whatever_happens(sample):
     def train():
         with loader_of(sample) as loader:
@@ -185,20 +166,6 @@ def test_close_at_the_last_batch_is_the_end_of_the_epoch(sample):
             loader.close()
     assert given == 80
     assert loader.state_dict()["epoch"] == 1
-
-
-def test_a_resumed_epoch_that_is_closed_counts_the_batches_before_it(sample):
-    first, second = loader_of(sample), loader_of(sample)
-    iterator = iter(first)
-    for _ in range(10):
-        next(iterator)
-    second.load_state_dict(first.state_dict())
-    first.close()
-    resumed = iter(second)
-    next(resumed)
-    second.close()
-    with pytest.raises(LoaderClosedError, match="after 11 of 80 batches"):
-        next(resumed)
 
 
 def test_close_by_another_thread_wakes_all_who_wait(sample, monkeypatch):

@@ -70,8 +70,7 @@ def test_a_file_without_any_names_is_refused_where_nothing_says_what_the_field_h
 
 
 def test_an_array_says_which_rows_samples_are_as_a_table_does(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.arange(9)
+    write_datasets(tmp_path / "a.h5", x=np.arange(9))
     looked_up = H5Dataset(tmp_path / "a.h5", {"x": Field("x", lookup=[5, 3]), "y": Values([1, 0])})
     listed = H5Dataset(tmp_path / "a.h5", {"x": "x", "y": Values([1, 0])}, samples=Table(row=np.array([5, 3])))
     for each in (looked_up, listed):
@@ -81,8 +80,7 @@ def test_an_array_says_which_rows_samples_are_as_a_table_does(tmp_path):
 def test_names_over_several_files_are_looked_up_in_those_of_the_field(tmp_path):
     paths = [tmp_path / "a.h5", tmp_path / "b.h5"]
     for k, path in enumerate(paths):
-        with h5py.File(path, "w") as file:
-            file[f"p{k}"] = np.full(3, k)
+        write_datasets(path, **{f"p{k}": np.full(3, k)})
     for names, kind in ((["p0"], errors.OptionError), (["p0", "p1"], errors.FieldNotFoundError)):
         with pytest.raises(kind, match=r"in the first file of the source: .*Field\(..., file="):
             H5Dataset(paths, {"x": Field("{}", lookup=names)})
