@@ -22,16 +22,8 @@ def sample(tmp_path, monkeypatch):
 
 
 def loader_of(sample, **options):
-    given = {
-        "batch_size": 50,
-        "shuffle": True,
-        "fields": ["x", "y"],
-        "num_workers": 2,
-        "window": 100,
-        "seed": 0,
-        **options,
-    }
-    return H5StreamLoader(sample.path, **given)
+    given = {"batch_size": 50, "shuffle": True, "fields": ["x", "y"], "num_workers": 2, "window": 100, "seed": 0}
+    return H5StreamLoader(sample.path, **{**given, **options})
 
 
 KEPT = {"kept": True}
@@ -193,12 +185,10 @@ def test_close_by_another_thread_wakes_all_who_wait(sample, monkeypatch):
         {},
         KEPT,
         {"num_workers": 0},
-        {"num_workers": 1},
         {"device": "cpu"},
         {"sampler": range(4000), "shuffle": None},
         {"batch_transform": lambda batch: batch},
         {"window": "all"},
-        {"batch_size": 7},
     ],
 )
 def test_threads_that_share_an_iterator_get_each_batch_once_and_all_see_the_end(sample, restore_keeping, options):
