@@ -127,17 +127,6 @@ def test_a_smaller_automatic_window_leaves_room_for_all_that_is_decoded(tmp_path
     assert kept.window_size.window_rows == fresh.window_size.window_rows
 
 
-def test_rows_of_a_corrupt_chunk_are_left_out_in_every_epoch(tmp_path):
-    sample = write_sample(tmp_path)
-    corrupt_chunk(sample.path, 3)
-    with pytest.raises(CorruptChunkError, match=r"chunk \(96, 0\)"):
-        list(make(sample.path))
-    loader = make(sample.path, on_error="skip")
-    for _ in range(3):
-        seen = np.sort(np.concatenate([y.numpy() for _, y in loader]))
-        assert seen.tolist() == [row for row in range(1000) if not 96 <= row < 128]
-
-
 def test_kept_rows_count_in_what_is_held_and_go_with_close(tmp_path):
     sample = write_sample(tmp_path)
     # One thread needs the same slots each time; of several, the faster take fewer.
