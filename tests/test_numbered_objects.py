@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 
-from h5stream import Field, H5Dataset, Objects, Padding, Rows, Sequences, Table, errors
+from h5stream import Field, H5Dataset, Objects, Rows, Sequences, errors
 
 LENGTHS = (12, 5, 30)
 STORED = [{}, {"chunks": (4, 5), "compression": "gzip"}, {"chunks": (2, 2), "shuffle": True, "compression": "lzf"}]
@@ -46,18 +46,11 @@ def test_frames_are_rows_of_whatever_takes_rows(path):
     expected = {"depth": frames, "state": states, "record": records, "time": [t for _, t in every]}
     assert all(np.array_equal(batch[name].numpy(), values) for name, values in expected.items())
     assert np.array_equal(H5Dataset(path, "walk_2/frame_{}_depth")[:].numpy(), frames[17:])
-    table = Table(group=["walk_2", "walk_0"], row=[28, 3], length=2)
-    found = H5Dataset(path, "frame_{}_depth", samples=table)[:]
-    assert np.array_equal(found.numpy(), [frames[17 + 28 : 17 + 30], frames[3:5]])
     whole = H5Dataset(path, {"x": Field("frame_{}_depth", ragged="list")}, samples=Objects("walk_*"))[:]["x"]
     assert [
         np.array_equal(one.numpy(), frames[low : low + n])
         for one, low, n in zip(whole, (0, 12, 17), LENGTHS, strict=True)
     ] == [True] * 3
-    masked = {"x": Field("frame_{}_depth", take=[0, 5]), "out": Padding([0, 5])}
-    padded = H5Dataset(path, masked, samples=Sequences(of="walk_*", pad=-1))
-    assert padded[11]["out"].tolist() == [False, True]
-    assert (padded[11]["x"][1] == -1).all()
 
 
 def test_frames_of_other_files_and_encoded_ones_are_rows(path, tmp_path):
