@@ -52,6 +52,11 @@ def vlen(dtype, *values):
     return {"data": found, "dtype": h5py.vlen_dtype(dtype)}
 
 
+def jpegs(count):
+    some = [IMAGES[k % 12] for k in range(count)]
+    return np.stack([np.frombuffer(one.ljust(max(map(len, some)), b"\0"), "u1") for one in some])
+
+
 def cells(rows, genes):
     counts = RNG.integers(1, 6, rows)
     indices = np.concatenate([np.sort(RNG.permutation(genes)[:n]) for n in counts])
@@ -427,6 +432,10 @@ LAYOUTS = {
     "amazon-science/earth-forecasting-transformer": (
         {f"SEVIR_VIL_{year}.h5": {"vil": u(6, 24, 24, 49), "id": texts(6)} for year in (2018, 2019)},
         "windows@-1 ? vil",
+    ),
+    "thu-ml/RoboticsDiffusionTransformer": (
+        files("episode_{}.hdf5", 5, lambda k: {"observations/images/cam_high": jpegs(20 + k), "action": (20 + k, 14)}),
+        "rows 110 observations/images/cam_high action",
     ),
     "pytorch/vision": ({"train_x.h5": {"x": u(60, 16, 16, 3)}, "train_y.h5": {"y": u(60, 1, 1, 1)}}, "rows 60 x y"),
 }
