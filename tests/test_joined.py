@@ -210,7 +210,7 @@ def test_samples_of_any_kind_are_read_one_behind_the_other(volumes, kind):
     ("first", "other", "says"),
     [
         (("w", Rows(axis=1)), ("w", None), "rows of"),
-        (("x", Sequences(2)), (Field("x", take=[1, 5]), Sequences(2)), r"takes other rows of a sample than in .*\(take=\)"),
+        (("x", Sequences(2)), (Field("x", take=[1, 5]), Sequences(2)), r"other rows of a sample than in .*\(take=\)"),
         (("v", Boxes((2, 2), at="grid")), ("v", Boxes((2, 2), at="grid", stride=(1, 1))), "with one stride="),
         (("x", Table(row=[0])), ("x", Table(row=[0], then=[0])), None),
         (("x", Sequences(2, pad="edge")), ("x", Sequences(2, pad="zeros")), "padded alike"),
