@@ -144,12 +144,11 @@ STORED_AS = {
 }
 
 
-def write_objects(path, images, stored="uint8", kind="jpeg", named="images/{}"):
+def write_objects(path, images, stored="uint8", kind="jpeg"):
     with h5py.File(path, "w") as file:
         for k, one in enumerate(images):
-            above, _, name = named.format(f"img_{k}").rpartition("/")
-            STORED_AS[stored](file.require_group(above or "/"), name, ENCODE[kind](one))
-            file[named.format(f"img_{k}")].attrs["label"] = k
+            STORED_AS[stored](file.require_group("images"), f"img_{k}", ENCODE[kind](one))
+            file[f"images/img_{k}"].attrs["label"] = k
     return [DECODE[kind](ENCODE[kind](one)) for one in images]
 
 

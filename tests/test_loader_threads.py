@@ -15,32 +15,24 @@ from h5stream.engine.reader import RowReader
 from h5stream.errors import LoaderClosedError, LoaderTimeoutError
 
 
+@pytest.fixture(autouse=True)
+def streamed(request, monkeypatch):
+    """Stream the small file too, but where a test's name says that it is kept in memory, as such files are."""
+    if "kept" not in request.node.name:
+        stream_all(monkeypatch)
+
+
 @pytest.fixture
-def sample(tmp_path, monkeypatch):
-    stream_all(monkeypatch)
+def sample(tmp_path):
     return write_sample(tmp_path, rows=4000)
+
+
+KEPT = pytest.param({}, id="kept")
 
 
 def loader_of(sample, **options):
     given = {"batch_size": 50, "shuffle": True, "fields": ["x", "y"], "num_workers": 2, "window": 100, "seed": 0}
     return H5StreamLoader(sample.path, **{**given, **options})
-
-
-KEPT = {"kept": True}
-"""Stands for small files as they are streamed by default: kept in memory."""
-
-
-@pytest.fixture
-def restore_keeping(monkeypatch):
-    """Give what lets small fields be kept for options that say so, and gives the loader's own options."""
-
-    def restore(options):
-        if options is KEPT:
-            monkeypatch.undo()
-            return {}
-        return options
-
-    return restore
 
 
 def open_descriptors():
@@ -105,12 +97,10 @@ def uncollected():
 @pytest.mark.parametrize(
     "options",
     [{}, KEPT, {"draw": Weighted("y", 500)}, {"samples": Sequences(4)}, {"keep": "never"}],
-    ids=["plain", "kept", "weights", "sequences", "never kept"],
 )
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("batches", [1, None])
-def test_dropping_the_loader_lets_go_of_all_it_has(sample, restore_keeping, uncollected, options, threads, batches):
-    options = restore_keeping(options)
+def test_dropping_the_loader_lets_go_of_all_it_has(sample, uncollected, options, threads, batches):
     before = open_descriptors()
     loader = loader_of(sample, num_workers=threads, **options)
     for _ in itertools.islice(loader, batches):
@@ -128,8 +118,8 @@ def test_dropping_the_loader_lets_go_of_all_it_has(sample, restore_keeping, unco
 
 @pytest.mark.parametrize("what", ["loader", "iterator"])
 @pytest.mark.parametrize("options", [{}, {"num_workers": 0}, {"sampler": range(4000), "shuffle": None}, KEPT])
-def test_close_inside_a_loop_is_an_error_at_the_next_batch(sample, restore_keeping, options, what):
-    loader = loader_of(sample, **restore_keeping(options))
+def test_close_inside_a_loop_is_an_error_at_the_next_batch(sample, options, what):
+    loader = loader_of(sample, **options)
     iterator, given = iter(loader), 0
 
     def train():
@@ -191,8 +181,8 @@ def test_close_by_another_thread_wakes_all_who_wait(sample, monkeypatch):
         {"window": "all"},
     ],
 )
-def test_threads_that_share_an_iterator_get_each_batch_once_and_all_see_the_end(sample, restore_keeping, options):
-    loader = loader_of(sample, **restore_keeping(options))
+def test_threads_that_share_an_iterator_get_each_batch_once_and_all_see_the_end(sample, options):
+    loader = loader_of(sample, **options)
     for _ in range(3):
         iterator = iter(loader)
         waits = [in_thread(lambda batches=iterator: [y.tolist() for _, y in batches]) for _ in range(4)]

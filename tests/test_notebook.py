@@ -1,4 +1,4 @@
-"""What a notebook shows: IPython's plain text of the values that people look at, and no flood from loggers."""
+"""What a notebook shows: IPython's plain text of the values that people look at."""
 
 from h5stream import H5StreamLoader
 from h5stream.advice.suggestion import Suggestion
