@@ -95,8 +95,7 @@ def uncollected():
 
 
 @pytest.mark.parametrize(
-    "options",
-    [{}, KEPT, {"draw": Weighted("y", 500)}, {"samples": Sequences(4)}, {"keep": "never"}],
+    "options", [{}, KEPT, {"draw": Weighted("y", 500)}, {"samples": Sequences(4)}, {"keep": "never"}]
 )
 @pytest.mark.parametrize("threads", [0, 2])
 @pytest.mark.parametrize("batches", [1, None])
