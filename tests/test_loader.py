@@ -153,8 +153,8 @@ def test_without_batch_size_samples_come_singly(sample, collate_fn):
         assert all(torch.equal(torch.as_tensor(u), torch.as_tensor(v)) for u, v in zip(a[-2:], b[-2:], strict=True))
 
 
-def test_one_name_gives_a_tensor_a_list_a_tuple_a_mapping_a_dict_and_nothing_the_root(tmp_path, sample):
-    for fields, kind in (("x", torch.Tensor), (["x", "y"], tuple), ({"image": "x"}, dict), (None, dict)):
+def test_one_name_gives_a_tensor_several_a_list_a_mapping_a_dict_and_none_all_at_the_root(tmp_path, sample):
+    for fields, kind in (("x", torch.Tensor), (["x", "y"], list), ({"image": "x"}, dict), (None, dict)):
         (batch,) = H5StreamLoader(sample.path, 1000, fields=fields)
         assert type(batch) is kind
     assert list(batch) == ["x", "y"]
