@@ -128,6 +128,10 @@ def test_a_file_that_changes_between_epochs_is_named(folder, change):
 def test_links_are_followed_inside_of_their_file_alone(folder):
     for number in range(COUNT):
         write(folder, number)
+        with h5py.File(folder / f"{number:04d}.h5", "a") as file:
+            file.move("x", "elsewhere")
+            file["x"] = h5py.SoftLink("/elsewhere")
+    check(folder)
     with h5py.File(folder / "0011.h5", "a") as file, h5py.File(folder.parent / "secret.h5", "w") as secret:
         del file["x"]
         file["x"], secret["x"] = h5py.ExternalLink(str(folder.parent / "secret.h5"), "x"), np.zeros((7, 5), "f4")
