@@ -168,6 +168,7 @@ def sums(sample):
     return {"n": sample["n"], "sum": sample["x"].sum()}
 
 
+@pytest.mark.parametrize("cells", [{}], indirect=True)
 def test_processes_that_change_samples_need_no_function(cells):
     path, counts, _ = cells
     fields = {
