@@ -75,7 +75,7 @@ def examine(path: str, name: str) -> dict:
     report = {"name": name, "h5py": why_not}
     try:
         dataset = H5Dataset(path, name)
-        outcome = way_of(dataset)
+        outcome = "+".join(sorted({part.access for parts in dataset.layout.datasets for part in parts}))
         problem = compare(dataset, theirs) if theirs is not None else read_all(dataset)
     except H5StreamError as error:
         report |= {"error": type(error).__name__, "message": str(error)}
@@ -86,11 +86,6 @@ def examine(path: str, name: str) -> dict:
     except Exception:
         return report | {"outcome": "wrong", "message": traceback.format_exc()}
     return report | {"outcome": "wrong" if problem else outcome, "message": problem}
-
-
-def way_of(dataset: H5Dataset) -> str:
-    """Name how it is read."""
-    return "+".join(sorted({part.access for parts in dataset.layout.datasets for part in parts}))
 
 
 def is_empty(theirs) -> bool:

@@ -26,7 +26,6 @@ import traceback
 import types
 import warnings
 import weakref
-from dataclasses import dataclass
 from pathlib import Path
 
 OPTIMIZERS = ("torch._dynamo",)
@@ -40,13 +39,6 @@ PATIENCE_S = 60
 REQUEST_NBYTES = 1 << 17
 MOST_ENDS = 16
 ABOVE_ALL = 500
-
-
-@dataclass(frozen=True)
-class Ended:
-    returncode: int
-    stdout: str
-    stderr: str
 
 
 class Forked:
@@ -130,7 +122,7 @@ def run(code, *arguments, **options):
     """Run some code to its end, like ``subprocess.run``."""
     process = Forked(code, *arguments, **options)
     out, err = process.communicate()
-    return Ended(process.returncode, out, err)
+    return subprocess.CompletedProcess(code, process.returncode, out, err)
 
 
 def guards_are_forks(monkeypatch):
@@ -142,29 +134,24 @@ def guards_are_forks(monkeypatch):
 
 def in_forked_child(work, limit_s=PATIENCE_S):
     """Run `work` in a forked child; give what it returned, or fail with its traceback."""
-    reading, writing = os.pipe()
+
+    def answer(_):
+        try:
+            return pickle.dumps((True, work())).hex()
+        except BaseException:
+            return pickle.dumps((False, traceback.format_exc())).hex()
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads alive is what is tested
-        child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            answer = (True, work())
-            status = 0
-        except BaseException:
-            answer = (False, traceback.format_exc())
-        os.write(writing, pickle.dumps(answer))
-        end_now(status)
-    os.close(writing)
-    killer = threading.Timer(limit_s, os.kill, (child, 9))  # a deadlock in the child must not hang the tests
+        child = Standing(answer)
+    killer = threading.Timer(limit_s, os.kill, (child.pid, 9))  # a deadlock in the child must not hang the tests
     killer.start()
-    with os.fdopen(reading, "rb") as pipe:
-        sent = pipe.read()
-    os.waitpid(child, 0)
+    said = child.ask("")
     killer.cancel()
     killer.join()
-    assert sent, "the child hung and was killed"
-    well, answer = pickle.loads(sent)
+    child.end()
+    assert said, "the child hung and was killed"
+    well, answer = pickle.loads(bytes.fromhex(said))
     assert well, answer
     return answer
 
@@ -175,8 +162,8 @@ class Standing:
     def __init__(self, answer):
         theirs, self._questions = os.pipe()
         ours, answers = os.pipe()
-        self.asked, self._pid = 0, os.fork()
-        if self._pid == 0:
+        self.asked, self.pid = 0, os.fork()
+        if self.pid == 0:
             try:
                 os.close(self._questions)
                 os.close(ours)
@@ -204,7 +191,7 @@ class Standing:
         """Let it end, and give its exit status, negative for a signal."""
         os.close(self._questions)
         self._said.close()
-        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
 def _ask(ends, **request):

@@ -1,4 +1,4 @@
-"""A small file of the layout of each of 106 public programs, and what the program reads of it.
+"""A small file of each layout of public programs that is unlike the others, and what the program reads of it.
 
 `LAYOUTS` has for each program what its files hold, and a text: the kind of samples (after an @ the axis that they lie
 along), how many there are, and the fields. Files are dicts of paths; a shape stands for numbers, and `path@name` is an
@@ -83,12 +83,10 @@ def pixels(k):
 
 HITS = RNG.integers(1, 9, 40)
 ENDS = HITS.cumsum()
-PAIRS = np.stack([RNG.integers(5, 20, 40), RNG.integers(1, 5, 40)], 1)
 JETS = np.zeros(100, [("pt", "f4"), ("eta", "f4"), ("flavour", "i4")])
 TRACKS = np.zeros((100, 40), [("valid", "?"), ("d0", "f4")])
 SPLIT = np.array([(b"train", b"features", 0, 80), (b"test", b"features", 80, 100)], "S8, S8, i8, i8")
 FRAMES = {"": lambda k: u(20 + k % 7, 12, 16, 3)}
-CAMERA = {"": lambda k: u(12, 16), "@event_idx": lambda k: ENDS[k]}
 MOLECULE = {
     "atomic_numbers": lambda k: i(3 + k % 9),
     "positions": lambda k: (3 + k % 9, 3),
@@ -97,7 +95,6 @@ MOLECULE = {
     "cell": np.eye(3),
 }
 GRAPH = {"x": lambda k: (9 + k % 9, 4), "y": lambda k: i(9 + k % 9), "edges": lambda k: i(5 + k % 7, 2)}
-MRI = {f"{name}": (12, 16, 16) for name in ("T1", "T2", "FLAIR", "ADC", "DWI", "SWI", "CBV")}
 SHARD = {name: i(30, width) for name, width in (("input_ids", 64), ("input_mask", 64), ("segment_ids", 64))}
 SHARD |= {"masked_lm_positions": i(30, 8), "masked_lm_ids": i(30, 8), "next_sentence_labels": i(30)}
 PLUME = {f"wind_{w}/source_{s}/{name}_{t}": (size, size) for w in range(2) for s in range(3) for t in range(6)
@@ -106,52 +103,31 @@ PLUME |= {f"wind_{w}/source_{s}/{name}": (size,) for w in range(2) for s in rang
           for name, size in (("source_info", 3), ("velocity", 2))}  # fmt: skip
 
 LAYOUTS = {
-    "0zgur0/ms-convSTAR": ({"data": (60, 12, 9, 8, 8), "gt": i(60, 8, 8)}, "rows 60 data gt"),
     "ajbrock/BigGAN-PyTorch": ({"imgs": u(100, 3, 16, 16), "labels": i(100)}, "rows 100 imgs labels"),
     "Astera-org/ICL-non-ergodic-arxiv": ({"token_chunks": i(100, 256)}, "rows 100 token_chunks"),
     "burning-phoenix/go_morphology": (
         {"embeddings": (200, 64), "@mean": np.zeros(64, "f4"), "@std": np.ones(64, "f4")},
         "rows 200 embeddings",
     ),
-    "chenkang455/TRMD": (
-        {"blur": u(20, 3, 32, 32), "sharp": u(20, 3, 32, 32), "voxel": (20, 5, 32, 32)},
-        "rows 20 blur sharp voxel",
-    ),
     "cmw1017/ALMLDL": (
         {"train/data": (80, 12), "train/label": i(80), "test/data": (20, 12), "test/label": i(20)},
         "rows 80 train/data train/label",
     ),
-    "debajyotid2/pointnet_pl": (files("p{}.h5", 2, {"data": (40, 128, 3), "label": i(40, 1)}), "rows 80 data label"),
-    "dyf/ganart": ({"images": u(90, 16, 16, 3)}, "rows 90 images"),
-    "edoardosassu/h5-dataset": ({"x": (50, 4), "y": (50,)}, "rows 50 x y"),
     "EMPIRIC2/EMPIRIC_TC": ({"train_genesis": (80, 8, 8, 4), "test_genesis": (20, 8, 8, 4)}, "rows 80 train_genesis"),
     "erikwijmans/Pointnet2_PyTorch": (
         files("ply_data_all_{}.h5", 3, {"data": (15, 128, 9), "label": u(15, 128)}),
         "rows 45 data label",
     ),
-    "fdarmon/VQA": (
-        {"image": (60, 128), "question": i(60, 20), "answer": i(60, 1)},
-        "rows 60 image question answer",
-    ),
-    "FLC-QU-hep/getting_high": (
-        {"30x30/layers": (60, 30, 8, 8), "30x30/energy": (60, 1)},
-        "rows 60 30x30/layers 30x30/energy",
-    ),
     "HannesStark/audioImprovement": ({"data": (40, 2, 900)}, "rows 40 data"),
-    "HwangToeMat/SRGAN_Pytorch_HTM": ({"input": (60, 3, 8, 8), "label": (60, 3, 32, 32)}, "rows 60 input label"),
-    "hzbian/AI-Hero-Health-H2": ({"imgs": (40, 1, 24, 24), "labels": i(40)}, "rows 40 imgs labels"),
-    "king-wk/VDSR": ({"data": (60, 1, 41, 41), "label": (60, 1, 41, 41)}, "rows 60 data label"),
     "mila-iqia/fuel": (
         {"features": u(100, 1, 12, 12), "targets": u(100, 1), "@split": SPLIT},
         "rows 100 features targets",
     ),
-    "nathanchenseanwalter/HDF5-CycleGAN-and-pix2pix": ({"A": (40, 32, 32), "B": (40, 32, 32)}, "rows 40 A B"),
     "NVIDIA/DeepLearningExamples": (files("shard_{}.hdf5", 2, SHARD), "rows 60 " + " ".join(SHARD)),
     "ssneakyrat/project-MLSSR": (
         {"mel": (60, 100, 40), "f0": (60, 100), "mel_lengths": 40 + i(60, most=60)},
         "rows 60 mel f0 mel_lengths",
     ),
-    "tetsu-kurumi/carla_cotta": ({"rgb": u(40, 32, 48, 3), "segmentation": u(40, 32, 48)}, "rows 40 rgb segmentation"),
     "tritolol/WUP-CD": (
         {"s2/before": (50, 4, 16, 16), "s2/after": (50, 4, 16, 16), "label/mask": u(50, 16, 16)},
         "rows 50 s2/before s2/after label/mask",
@@ -160,11 +136,6 @@ LAYOUTS = {
         files("slide_{}.h5", 3, lambda k: {"patches": u(30 + k, 16, 16, 3), "@total_num": 30 + k}),
         "rows 93 patches",
     ),
-    "WangYueFt/dgcnn": (
-        files("ply_data_train{}.h5", 2, {"data": (40, 256, 3), "label": u(40, 1)}),
-        "rows 80 data label",
-    ),
-    "yousuhang/SaRF": ({"image": (40, 24, 24), "label": u(40, 24, 24)}, "rows 40 image label"),
     "facebookresearch/fastMRI": (
         files(
             "scan{}.h5",
@@ -198,13 +169,6 @@ LAYOUTS = {
         },
         "boxes ? volumes/raw volumes/labels/neuron_ids",
     ),
-    "google/ffn": (
-        {
-            "raw": chunked(50, 90, 90, chunks=(32, 64, 64), dtype="u1"),
-            "labels": chunked(50, 90, 90, chunks=(32, 64, 64), dtype="i8"),
-        },
-        "boxes ? raw labels",
-    ),
     "rknaebel/landslide": (
         {"raster": (4, 200, 300), "mask": u(200, 300), "pos": i(40, 2, most=180), "neg": i(90, 2, most=180)},
         "boxes ? raster mask",
@@ -230,10 +194,6 @@ LAYOUTS = {
     "iarai/Landslide4Sense-2022": (
         files("img/image_{}.h5", 12, {"img": (16, 16, 14)}) | files("mask/mask_{}.h5", 12, {"mask": u(16, 16)}),
         "objects 12 img mask",
-    ),
-    "WWangSiqi/Multibranch-attention-Network": (
-        files("patient_{:03}.h5", 10, {**MRI, "label": 1}),
-        "objects 10 " + " ".join([*MRI, "label"]),
     ),
     "nasaharvest/cropharvest": (files("{}_togo.h5", 30, {"array": (12, 18)}), "objects 30 array"),
     "pulp-bio/BioFoundation": (
@@ -263,21 +223,9 @@ LAYOUTS = {
         "rows 100 images labels",
     ),
     "WenjieDu/PyPOTS": ({"X": (60, 48, 7), "X_ori": (60, 48, 7), "y": i(60)}, "rows 60 X X_ori y"),
-    "Cyanogenoid/pytorch-vqa": (
-        {"ids": RNG.permutation(5000)[:20], "features": np.ones((20, 64, 7, 7), "f2")},
-        "rows 20 ids features",
-    ),
     "paul007pl/MVP_Benchmark": (
         {"incomplete_pcds": (78, 128, 3), "complete_pcds": (3, 128, 3), "labels": i(78)},
         "rows 78 incomplete_pcds complete_pcds labels",
-    ),
-    "sgrvinod/a-PyTorch-Tutorial-to-Image-Captioning": (
-        {"images": u(8, 3, 32, 32), "@captions_per_image": 5},
-        "rows 8 images",
-    ),
-    "kratzert/ealstm_regional_modeling": (
-        {"input_data": (80, 27, 5), "target_data": (80, 1), "q_stds": (80, 1), "sample_2_basin": texts(80)},
-        "rows 80 input_data target_data q_stds sample_2_basin",
     ),
     "facebookresearch/clevr-iep": (
         {
@@ -291,10 +239,6 @@ LAYOUTS = {
         },
         "rows 60 questions programs answers features",
     ),
-    "camlab-ethz/ConvolutionalNeuralOperator": (
-        each("sample_{}", 15, {"input": (32, 32), "output": (32, 32)}),
-        "objects 15 input output",
-    ),
     "Dylan0803/swin-ir_-gdm": (PLUME, "objects 36 LR_ HR_ source_info velocity"),
     "Iseeu233/deepAMPNet": (each("AMP_{}", 20, {"": lambda k: (9 + k, 64)}), "objects 20 ."),
     "Ohyeon5/SQM_discreteness": (
@@ -302,11 +246,6 @@ LAYOUTS = {
         "objects 12 images label label_id",
     ),
     "SaoYan/DnCNN-PyTorch": (each("{}", 40, {"": (1, 20, 20)}), "objects 40 ."),
-    "StanislasDucotterd/MFoE": (each("{}", 40, {"": (1, 40, 40)}), "objects 40 ."),
-    "torchvtk/torchvtk": (
-        each("vols/{}", 12, {"": (8, 8, 8)}) | each("tfs/{}", 12, {"": (64, 4)}),
-        "objects 12 vols/{} tfs/{}",
-    ),
     "Dana-Farber-AIOS/pathml": (
         each(
             "tiles/({0}, 0)", 20, {"array": u(32, 32, 3), "masks/nuclei": u(32, 32), "labels/@tumour": lambda k: k % 3}
@@ -328,10 +267,6 @@ LAYOUTS = {
             },
         ),
         "objects 20 . @p_arrival_sample @s_arrival_sample @coda_end_sample @snr_db",
-    ),
-    "abhatfnal/Pytorch-UNet": (
-        each("{}", 12, {"frame_loose_lf0": (60, 80), "frame_mp2_roi0": (60, 80), "frame_ductor0": (60, 80)}),
-        "objects 12 frame_loose_lf0 frame_mp2_roi0 frame_ductor0",
     ),
     "hoanganh0106/mixdata": (
         each("mixtures/{}", 12, {name: lambda k: (4040 + k,) for name in ("mix", "s1", "s2")}),
@@ -358,10 +293,6 @@ LAYOUTS = {
         ),
         "windows@1 ? dac_rvq clap",
     ),
-    "boostcampaitech5/level2_cv_semanticsegmentation-cv-08": (
-        each("{}", 20, {"image": u(32, 32, 3), "label": u(29, 32, 32)}),
-        "objects 20 image label",
-    ),
     "exatrkx/NuGraph": (
         each("dataset/r{}_sr0_evt7", 20, GRAPH) | {"samples/train": texts(16, "r{}_sr0_evt7")},
         "objects 20 x y edges",
@@ -371,8 +302,6 @@ LAYOUTS = {
         each("videos/{}", 12, {"": u(30, 9, 16)}) | each("responses/{}", 12, {"": (30, 50)}) | {"tiers": texts(12)},
         "objects 12 videos/{} responses/{}",
     ),
-    "lhotse-speech/lhotse": (each("utt-{}", 20, {"": lambda k: (90 + 7 * k, 80)}), "objects 20 ."),
-    "HannesStark/protein-localization": (each("P{:05}", 20, {"": lambda k: (40 + 9 * k, 64)}), "objects 20 ."),
     "ACEsuit/mace": (
         {**each("config_batch_0/config_{}", 10, MOLECULE), **each("config_batch_1/config_{}", 10, MOLECULE)},
         "objects 20 atomic_numbers positions properties/energy properties/forces cell",
@@ -388,14 +317,6 @@ LAYOUTS = {
         },
         "objects 20 array {}/array",
     ),
-    "rajpurkarlab/CheXzero": ({"cxr": (40, 64, 64)}, "rows 40 cxr"),
-    "VisioLab/deep-metric-learning": ({"images": u(60, 32, 32, 3), "labels": i(60)}, "rows 60 images labels"),
-    "WANG-Chaoyue/EvolutionaryGAN-pytorch": ({"imgs": u(60, 32, 32, 3), "labels": i(60)}, "rows 60 imgs labels"),
-    "yumengyu666/MSCA-FasterNet": ({"images": u(60, 32, 32, 3), "labels": i(60)}, "rows 60 images labels"),
-    "georgestein/ssl-legacysurvey": (
-        files("images_npix152_{:09}.h5", 3, {"images": (30, 3, 24, 24), "ebv": (30,), "inds": i(30)}),
-        "rows 90 images ebv",
-    ),
     "kkoutini/PaSST": (
         {
             "mp3": vlen("u1", *(u(400 + 37 * k) for k in range(20))),
@@ -408,29 +329,9 @@ LAYOUTS = {
         {"img": u(60, 32, 32, 3), "barcode": texts(60), "coords": i(60, 2)},
         "rows 60 img barcode coords",
     ),
-    "Alif-B/TriumfCNN": (
-        {
-            "event_hits_index": ENDS - HITS,
-            "hit_pmt": i(ENDS[-1]),
-            "hit_time": (ENDS[-1],),
-            "hit_charge": (ENDS[-1],),
-            "labels": i(40),
-            "energies": (40, 1),
-        },
-        "ragged 40 hit_pmt hit_time hit_charge labels energies",
-    ),
     "jacknewsom/cheap-reco": (
         {name: vlen("f4", *(np.ones(n) for n in HITS)) for name in ("voxels_x", "voxels_y", "voxels_z", "energies")},
         "rows 40 voxels_x voxels_y voxels_z energies",
-    ),
-    "rwth-i6/returnn": (
-        {
-            "inputs": (PAIRS[:, 0].sum(), 40),
-            "seqLengths": PAIRS.astype("i4"),
-            "seqTags": texts(40),
-            "targets/data/classes": i(PAIRS[:, 1].sum()),
-        },
-        "ragged 40 inputs targets/data/classes seqTags",
     ),
     "WatChMaL/WatChMaL": (
         {
@@ -442,14 +343,6 @@ LAYOUTS = {
             "root_files": texts(40),
         },
         "ragged 40 hit_pmt hit_time hit_charge labels",
-    ),
-    "jnhwkim/ban-vqa": (
-        {
-            "pos_boxes": np.stack([ENDS - HITS, ENDS], 1),
-            "image_features": (ENDS[-1], 64),
-            "spatial_features": (ENDS[-1], 6),
-        },
-        "ragged 40 image_features spatial_features",
     ),
     "ruotianluo/ImageCaptioning.pytorch": (
         {
@@ -473,16 +366,6 @@ LAYOUTS = {
             "img_to_last_rel": np.where(np.arange(40) < 33, np.arange(40) * 3 + 2, -1),
         },
         "ragged 40 boxes_1024 labels predicates relationships",
-    ),
-    "TimoStoff/event_cnn_minimal": (
-        {f"events/{name}": i(ENDS[-1], most=2) for name in ("xs", "ys", "ps")}
-        | {"events/ts": np.sort(RNG.random(ENDS[-1]))}
-        | each("images/image{:09}", 40, CAMERA),
-        "ragged 40 events/xs events/ys events/ts events/ps",
-    ),
-    "Breeze-Zero/SPH6004Groupwork": (
-        {"X": (60, 128), "labels": i(60, 14), "file_name": texts(60)},
-        "rows 60 X labels file_name",
     ),
     "935963004/LaBraM": (
         each("subject_{}", 3, {"eeg": lambda k: (16, 2000 + 300 * k), "@rsFreq": 200, "@chOrder": texts(16)}),
@@ -524,14 +407,6 @@ LAYOUTS = {
         },
         "windows ? observations actions rewards",
     ),
-    "real-stanford/diffusion_policy": (
-        each(
-            "data/demo_{}",
-            5,
-            {"actions": lambda k: (steps(k), 10), "obs/agentview_image": lambda k: u(steps(k), 16, 16, 3)},
-        ),
-        "windows ? actions obs/agentview_image",
-    ),
     "soyuz43/my-model": ({"tokens": i(5000)}, "windows ? tokens"),
     "PolymathicAI/multiple_physics_pretraining": (
         files(
@@ -560,18 +435,7 @@ LAYOUTS = {
     ),
     "thu-ml/RoboticsDiffusionTransformer": (
         files("episode_{}.hdf5", 5, lambda k: {"observations/images/cam_high": jpegs(20 + k), "action": (20 + k, 14)}),
-        "windows ? observations/images/cam_high action",
-    ),
-    "neuro-galaxy/torch_brain": (
-        {
-            "spikes/timestamps": np.sort(RNG.random(900)) * 60,
-            "spikes/unit_index": i(900),
-            "cursor/timestamps": np.arange(300) / 5,
-            "cursor/vel": (300, 2),
-            "domain/start": [0.0],
-            "domain/end": [60.0],
-        },
-        "ragged ? spikes/timestamps spikes/unit_index cursor/vel",
+        "rows 110 observations/images/cam_high action",
     ),
     "pytorch/vision": ({"train_x.h5": {"x": u(60, 16, 16, 3)}, "train_y.h5": {"y": u(60, 1, 1, 1)}}, "rows 60 x y"),
 }

@@ -37,12 +37,12 @@ def folder(tmp_path, monkeypatch):
     return tmp_path / "files"
 
 
-def write(folder, number, *, values=None, of="w", **stored):
+def write(folder, number, *, values=None, **stored):
     """Write a file of a sample; `values` are those of x."""
     folder.mkdir(exist_ok=True)
-    given = {key: stored.pop(key) for key in ("libver", "userblock_size", "track_order") if key in stored}
+    given = {key: stored.pop(key) for key in ("libver", "userblock_size") if key in stored}
     rng = np.random.default_rng(number)
-    with h5py.File(folder / f"{number:04d}.h5", of, **given) as file:
+    with h5py.File(folder / f"{number:04d}.h5", "w", **given) as file:
         file.create_dataset("x", data=rng.integers(0, 9, (7, 5)).astype("f4") if values is None else values, **stored)
         file.create_dataset(
             "deep/er/y", data=rng.integers(0, 99, (4, 6)), **({} if "chunks" not in stored else {"chunks": (3, 4)})

@@ -3,7 +3,7 @@
 import h5py
 import numpy as np
 import pytest
-from making import make_file, write_datasets
+from making import make_file
 
 from h5stream import Boxes, Ends, Field, H5Dataset, H5StreamLoader, Rows, SampleNumber, Sequences, Table, Take, errors
 
@@ -53,16 +53,6 @@ def test_boxes_of_fields_of_unlike_resolution_are_of_the_same_place(tmp_path, st
     assert count == len(loader.dataset)
 
 
-def test_what_each_row_has_once_comes_whole(tmp_path):
-    write_datasets(tmp_path / "a.h5", u=np.zeros((3, 9)), p=np.arange(12).reshape(3, 4), label=np.arange(3))
-    fields = {"u": "u", "p": Field("p", take=Take(axis="rows")), "label": "label"}
-    dataset = H5Dataset(tmp_path / "a.h5", fields, samples=Sequences(4, of="rows", axis=1))
-    assert [dataset[k]["p"].tolist() for k in (0, 6, 17)] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
-    assert dataset[17]["label"] == 2
-    with pytest.raises(errors.OptionError, match="axis='rows' takes the row of axis 0"):
-        H5Dataset(tmp_path / "a.h5", {"u": "u", "p": Field("p", take=Take(axis="rows"))}, samples=Sequences(4, axis=1))
-
-
 @pytest.fixture
 def recording(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -86,15 +76,14 @@ def recording(tmp_path):
         ("text", lambda: Sequences(2, axis=1), errors.UnsupportedFieldError, "parts of volumes are of numbers"),
         ("empty", lambda: Sequences(2, axis=1), errors.FieldLengthError, "there is nothing in it"),
         (Field("x", take=Take(axis=1)), lambda: Sequences(2), errors.OptionError, "a sample is a row of axis 0"),
-        (Field("x", take=Take(scale=2)), lambda: None, errors.OptionError, "a sample is a row of axis 0"),
         (Field("x", take=Take(scale=2)), lambda: Table(row=[0]), errors.OptionError, "a sample is a row of axis 0"),
+        (["x", Field("third", take=Take(axis="rows"))], lambda: Sequences(2, axis=1), errors.OptionError, "the row of"),
         (
             ["y", Field("x", take=Take(scale=2))],
             lambda: Sequences(2, of=Ends("y")),
             errors.OptionError,
             "cuts rows into segments",
         ),
-        (["x", Field("third", take=Take(axis=0, scale=0.3))], lambda: Sequences(10, axis=1), errors.OptionError, None),
         (
             ["x", Field("y", take=Take(axis=0, scale=0.5))],
             lambda: Sequences(2, axis=1),
@@ -122,9 +111,6 @@ def recording(tmp_path):
     ],
 )
 def test_what_does_not_fit_together_is_told(recording, fields, samples, kind, says):
-    if says is None:
-        assert len(H5Dataset(recording, fields, samples=samples())) == 1
-        return
     with pytest.raises(kind, match=says):
         H5Dataset(recording, fields, samples=samples())
 

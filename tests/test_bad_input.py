@@ -1,13 +1,14 @@
 """Bad files: each refusal says what was asked, the rule, what was found, and the way out."""
 
 import os
+import re
 
 import h5py
 import numpy as np
 import pytest
 import torch
 from making import corrupt_chunk, make_file, write_datasets
-from sample_files import one_epoch_at_a_time, reader_threads, write_sample
+from sample_files import reader_threads, write_sample
 
 from h5stream import H5StreamLoader
 from h5stream.errors import (
@@ -26,21 +27,16 @@ from h5stream.errors import (
 )
 
 
-def refused(kind, *parts, source, **options):
-    """Open a loader, which must fail with all these parts in its message; give the error."""
-    with pytest.raises(kind) as caught:
+def refused(kind, said, *, source, **options):
+    """Open a loader, which must fail with what a pattern says; give the error, which stands alone."""
+    with pytest.raises(kind, match=said) as caught:
         H5StreamLoader(str(source), **options)
-    assert isinstance(caught.value, H5StreamError)
-    assert_stands_alone(caught.value)
-    missing = [part for part in parts if part not in str(caught.value)]
-    assert not missing, f"{missing} not in: {caught.value}"
-    return caught.value
-
-
-def assert_stands_alone(error):
-    """Check that no other traceback is printed above the one that says everything."""
+    error = caught.value
+    assert isinstance(error, H5StreamError)
+    # No other traceback is printed above the one that says everything.
     assert error.__cause__ is None
     assert error.__context__ is None or error.__suppress_context__
+    return error
 
 
 # --- files --------------------------------------------------------------------------------------------------
@@ -48,7 +44,7 @@ def assert_stands_alone(error):
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
     path = str(tmp_path / "no.h5")
-    error = refused(SourceNotFoundError, f"no such file: {path!r}", source=path)
+    error = refused(SourceNotFoundError, re.escape(f"no such file: {path!r}"), source=path)
     assert error.file == path
     assert isinstance(error, FileNotFoundError)
 
@@ -57,13 +53,13 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 def test_the_file_that_may_be_meant_is_named(tmp_path, named, meant):
     for name in ("train.h5", "train.txt", "val.hdf5"):
         (tmp_path / name).touch()
-    error = refused(SourceNotFoundError, f"no such file: {str(tmp_path / named)!r}", source=tmp_path / named)
+    error = refused(SourceNotFoundError, re.escape(f"no such file: {str(tmp_path / named)!r}"), source=tmp_path / named)
     assert str(error).endswith(f"Did you mean {str(tmp_path / meant)!r}?" if meant else f"{named}'")
 
 
 def test_a_pattern_without_a_match_is_named(tmp_path):
     pattern = str(tmp_path / "*.h5")
-    refused(SourceNotFoundError, f"no file matches {pattern!r}", source=pattern)
+    refused(SourceNotFoundError, re.escape(f"no file matches {pattern!r}"), source=pattern)
 
 
 def test_no_source_at_all_is_refused():
@@ -72,13 +68,14 @@ def test_no_source_at_all_is_refused():
 
 
 def test_a_folder_is_refused(tmp_path):
-    refused(SourceError, f"is a folder, not an HDF5 file; name files of it, such as '{tmp_path}/*.h5'", source=tmp_path)
+    said = f"is a folder, not an HDF5 file; name files of it, such as '{tmp_path}/*.h5'"
+    refused(SourceError, re.escape(said), source=tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"col,umn\n1,2\n", b"\x89HDF\r\n\x1a"])
 def test_what_is_not_hdf5_is_refused(tmp_path, content):
     (tmp_path / "a.h5").write_bytes(content)
-    refused(NotHDF5Error, "a.h5", "is not an HDF5 file", f"({len(content)} bytes)", source=tmp_path / "a.h5")
+    refused(NotHDF5Error, rf"a\.h5.*is not an HDF5 file.*\({len(content)} bytes\)", source=tmp_path / "a.h5")
 
 
 @pytest.mark.parametrize("share", [0.3, 0.9])
@@ -86,7 +83,7 @@ def test_a_truncated_file_is_refused_with_its_sizes(tmp_path, share):
     sample = write_sample(tmp_path)
     size = os.path.getsize(sample.path)
     os.truncate(sample.path, int(size * share))
-    refused(TruncatedFileError, "sample.h5", "truncated", str(size), "Copy it again", source=sample.path)
+    refused(TruncatedFileError, rf"sample\.h5.*truncated.*{size}.*Copy it again", source=sample.path)
 
 
 # --- fields -------------------------------------------------------------------------------------------------
@@ -96,26 +93,19 @@ def test_a_missing_field_suggests_the_nearest(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["images"] = file["group/labels"] = np.zeros(3)
     path = tmp_path / "a.h5"
-    error = refused(
-        FieldNotFoundError, "no dataset 'image'", "Did you mean 'images'?", "group/labels", source=path, fields="image"
-    )
+    said = r"no dataset 'image'.*Did you mean 'images'\?.*group/labels"
+    error = refused(FieldNotFoundError, said, source=path, fields="image")
     assert (error.field, error.file) == ("image", str(path))
-    refused(FieldNotFoundError, "Did you mean 'group/labels'?", source=path, fields=["images", "labels"])
+    refused(FieldNotFoundError, r"Did you mean 'group/labels'\?", source=path, fields=["images", "labels"])
     refused(FieldNotFoundError, "That is a group; name a dataset in it", source=path, fields="group")
-    refused(FieldNotFoundError, "no dataset 'zzz'", "It has: group/labels, images", source=path, fields="zzz")
+    refused(FieldNotFoundError, "no dataset 'zzz'.*It has: group/labels, images", source=path, fields="zzz")
 
 
 def test_a_missing_member_suggests_the_nearest(tmp_path):
     write_datasets(tmp_path / "a.h5", obs=np.zeros(3, dtype=[("label", "i4"), ("score", "f4")]), x=np.zeros(3))
     path = tmp_path / "a.h5"
-    refused(
-        FieldNotFoundError,
-        "no member 'labels'",
-        "Did you mean 'obs:label'?",
-        "label, score",
-        source=path,
-        fields="obs:labels",
-    )
+    said = r"no member 'labels'.*Did you mean 'obs:label'\?.*label, score"
+    refused(FieldNotFoundError, said, source=path, fields="obs:labels")
     refused(FieldNotFoundError, "not a compound but float64", source=path, fields="x:a")
 
 
@@ -123,13 +113,14 @@ def test_fields_of_unlike_length_are_listed_with_their_lengths(tmp_path):
     write_datasets(tmp_path / "a.h5", x=np.zeros((30, 2)), y=np.zeros(29))
     path = tmp_path / "a.h5"
     look = "`h5stream inspect FILE` says what fits"
-    refused(FieldLengthError, "'x' has 30", "'y' has 29", "must agree in rows", look, source=path, fields=["x", "y"])
-    refused(FieldLengthError, "unlike length", "name the fields", "30 rows: x", "29 rows: y", look, source=path)
+    said = f"must agree in rows, but .*'x' has 30.*'y' has 29.*{look}"
+    refused(FieldLengthError, said, source=path, fields=["x", "y"])
+    refused(FieldLengthError, f"unlike length.*name the fields.*29 rows: y; 30 rows: x.*{look}", source=path)
 
 
 def test_zero_rows_are_refused(tmp_path):
     write_datasets(tmp_path / "a.h5", x=np.zeros((0, 4)))
-    refused(FieldLengthError, "a.h5", "zero rows in x", source=tmp_path / "a.h5")
+    refused(FieldLengthError, r"a\.h5.*zero rows in x", source=tmp_path / "a.h5")
 
 
 @pytest.mark.parametrize(
@@ -139,7 +130,7 @@ def test_a_dataset_without_rows_is_refused(tmp_path, make):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["y"] = np.zeros(3)
         make(file)
-    refused(UnsupportedFieldError, "'x' is", "it has no rows", source=tmp_path / "a.h5", fields="x")
+    refused(UnsupportedFieldError, "'x' is.*it has no rows", source=tmp_path / "a.h5", fields="x")
 
 
 # --- what cannot be done with the data ----------------------------------------------------------------------
@@ -147,32 +138,16 @@ def test_a_dataset_without_rows_is_refused(tmp_path, make):
 
 def test_a_batch_larger_than_the_data_with_drop_last_is_refused(tmp_path):
     sample = write_sample(tmp_path)
-    refused(
-        OptionError,
-        "drop_last=True leaves no batch",
-        "1,000 rows",
-        "batch_size=1,001",
-        "smaller batch_size or drop_last=False",
-        source=sample.path,
-        batch_size=1001,
-        drop_last=True,
-    )
-    refused(
-        OptionError,
-        "2 rank(s) x batch_size=501",
-        source=sample.path,
-        batch_size=501,
-        drop_last=True,
-        rank=0,
-        world_size=2,
-    )
+    said = "drop_last=True leaves no batch.*1,000 rows.*batch_size=1,001.*smaller batch_size or drop_last=False"
+    refused(OptionError, said, source=sample.path, batch_size=1001, drop_last=True)
+    options = {"batch_size": 501, "drop_last": True, "rank": 0, "world_size": 2}
+    refused(OptionError, r"2 rank\(s\) x batch_size=501", source=sample.path, **options)
 
 
 def test_more_ranks_than_rows_are_refused(tmp_path):
     sample = write_sample(tmp_path, rows=3, chunk_rows=1)
-    refused(
-        OptionError, "3 rows cannot give each of 4 ranks one; use fewer ranks", source=sample.path, rank=0, world_size=4
-    )
+    said = "3 rows cannot give each of 4 ranks one; use fewer ranks"
+    refused(OptionError, said, source=sample.path, rank=0, world_size=4)
 
 
 def test_a_missing_filter_is_named_with_the_way_to_get_it(tmp_path):
@@ -184,7 +159,8 @@ def test_a_missing_filter_is_named_with_the_way_to_get_it(tmp_path):
         dataset = h5py.h5d.create(file.id, b"x", h5py.h5t.NATIVE_INT32, h5py.h5s.create_simple((20,)), plist)
         for start in (0, 10):
             dataset.write_direct_chunk((start,), b"\x01" * 40, filter_mask=0)
-    error = refused(MissingFilterError, "a.h5", "'x' needs HDF5 filter 32030", "HDF5_PLUGIN_PATH", source=path)
+    said = r"a\.h5.*'x' needs HDF5 filter 32030.*HDF5_PLUGIN_PATH"
+    error = refused(MissingFilterError, said, source=path)
     assert error.filter_id == 32030
 
 
@@ -264,13 +240,3 @@ def test_a_file_that_changes_while_it_is_read_is_named(tmp_path, either_way, cha
         list(iterator)
     assert caught.value.file == sample.path
     assert reader_threads() == []
-
-
-def test_a_file_that_vanished_is_named_in_the_next_epoch(tmp_path, either_way, monkeypatch):
-    one_epoch_at_a_time(monkeypatch)  # what was read ahead was read while it was there
-    sample = write_sample(tmp_path)
-    loader = H5StreamLoader(sample.path, 50, num_workers=1)
-    list(loader)
-    os.remove(sample.path)
-    with pytest.raises(SourceChangedError, match="vanished while it was being read"):
-        list(loader)

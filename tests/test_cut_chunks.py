@@ -95,29 +95,16 @@ def path(tmp_path, monkeypatch):
     return str(tmp_path / "a.h5")
 
 
-def make(path, **options):
-    return H5StreamLoader(path, 1000, fields="x", **{"shuffle": True, "seed": 3, "window": 10_000, **options})
-
-
-def as_older(state):
-    """The state as it was written before chunks were cut."""
-    return {**state, "format": 1, "fingerprint": {**state["fingerprint"], "block_rows": 20_000}}
-
-
-def state_after(loader, batches):
-    list(itertools.islice(iter(loader), batches))
-    return loader.state_dict()
-
-
 def test_an_older_state_in_the_middle_of_an_epoch_is_refused_with_words(path):
-    state = as_older(state_after(make(path), 5))
-    loader = make(path)
-    with pytest.raises(
-        StateError, match=r"older h5stream.*state format 1, now 4.*Finish the epoch.*set_epoch"
-    ) as caught:
-        loader.load_state_dict(state)
+    first, second = (H5StreamLoader(path, 1000, shuffle=True, seed=3, window=10_000) for _ in range(2))
+    next(iter(first))
+    state = first.state_dict()
+    state |= {"format": 1, "fingerprint": {**state["fingerprint"], "block_rows": 20_000}}  # before chunks were cut
+    said = r"older h5stream.*state format 1, now 4.*Finish the epoch.*set_epoch"
+    with pytest.raises(StateError, match=said) as caught:
+        second.load_state_dict(state)
     assert caught.value.changed == ("format",)
-    assert len(list(loader)) == 40  # still of use
+    assert len(list(second)) == 40  # still of use
 
 
 def test_a_samplers_older_state_is_refused_with_words(path):

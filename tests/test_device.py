@@ -9,6 +9,7 @@ import pytest
 import torch
 from inner import device_is, pinned_copies, stream_all
 from making import corrupt_chunk
+from oracle.compare import differs, plain
 
 from h5stream import Field, H5StreamLoader
 from h5stream.engine.slots import SlotFormat
@@ -60,16 +61,7 @@ def seen_on(backend, path, monkeypatch, *, keep=False, **options):
 
 def are_same(found, expected):
     """Tell whether batches have the same values of the same types."""
-    return len(found) == len(expected) and all(
-        a.keys() == b.keys()
-        and all(
-            torch.equal(a[key], b[key]) and a[key].dtype == b[key].dtype
-            if torch.is_tensor(b[key])
-            else a[key] == b[key]
-            for key in b
-        )
-        for a, b in zip(found, expected, strict=True)
-    )
+    return not differs(plain(found), plain(expected))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from h5stream import Field, H5Dataset, H5StreamLoader, Mixture, SampleNumber, Sequences, Sized, errors
+from h5stream import Field, H5Dataset, H5StreamLoader, Mixture, SampleNumber, Sized, errors
 from h5stream.order import fractions
 
 CELLS, GENES = 300, 20
@@ -49,7 +49,7 @@ def cells(request, tmp_path):
 
 def fields_of(function):
     drawn = {"dense": Field("dense", lookup=function), "sparse": Field("X", lookup=function, ragged="dense")}
-    return {"n": SampleNumber(), "kind": "kind", **drawn, "packed": Field("X", lookup=function, ragged="packed")}
+    return {"n": SampleNumber(), "kind": "kind", **drawn}
 
 
 def check(batch, counts, function, epoch, seed):
@@ -58,11 +58,6 @@ def check(batch, counts, function, epoch, seed):
     expected = counts[function(numbers, epoch, seed)]
     assert np.array_equal(batch["dense"].numpy(), expected)
     assert np.array_equal(batch["sparse"].numpy(), expected)
-    packed = batch["packed"]
-    found = np.zeros_like(expected)
-    for row, (low, high) in enumerate(itertools.pairwise(packed.offsets.tolist())):
-        found[row, packed.columns[low:high].numpy()] = packed.values[low:high].numpy()
-    assert np.array_equal(found, expected)
     return numbers.tolist()
 
 
@@ -126,30 +121,17 @@ def backwards(samples, epoch, seed):
     return 49 - samples
 
 
-def test_rows_of_a_matrix_are_named_by_a_dataset_or_an_array_too(cells):
+def test_rows_of_a_matrix_in_another_file_are_named_and_must_be_there(cells):
     path, counts, _ = cells
     with h5py.File(path) as file:
         pick = file["pick"][:]
-    by = {"dataset": "pick", "array": pick[::-1]}
-    fields = {name: Field("X", lookup=one, ragged="dense", columns=[3, 1]) for name, one in by.items()}
-    elsewhere = {"elsewhere": Field("X", file=path, lookup="pick", ragged="dense"), "n": SampleNumber(), "kind": "kind"}
-    with H5StreamLoader(path, 32, shuffle=True, fields=fields | elsewhere) as loader:
+    fields = {"x": Field("X", file=path, lookup="pick", ragged="dense"), "n": SampleNumber(), "kind": "kind"}
+    with H5StreamLoader(path, 32, shuffle=True, fields=fields) as loader:
         for batch in loader:
-            assert np.array_equal(batch["dataset"].numpy(), counts[pick[batch["n"]]][:, [3, 1]])
-            assert np.array_equal(batch["array"].numpy(), counts[pick[::-1][batch["n"]]][:, [3, 1]])
-            assert np.array_equal(batch["elsewhere"].numpy(), counts[pick[batch["n"]]])
+            assert np.array_equal(batch["x"].numpy(), counts[pick[batch["n"]]])
+    wrong = np.where(np.arange(CELLS) == 7, 300, 0)
     with pytest.raises(errors.OptionError, match=r"names row 300 at 7, and there are rows 0 to 299"):
-        H5Dataset(
-            path, {"kind": "kind", "x": Field("X", lookup=np.where(np.arange(CELLS) == 7, 300, 0), ragged="dense")}
-        )
-
-
-def test_sequences_look_up_by_their_numbers(cells):
-    path, counts, function = cells
-    fields = {"kind": "kind", "dense": Field("dense", lookup=function), "n": SampleNumber()}
-    dataset = H5Dataset(path, fields, samples=Sequences(4, stride=3))
-    batch = dataset[:]
-    assert np.array_equal(batch["dense"].numpy(), counts[function(batch["n"].numpy(), 0, 0)])
+        H5Dataset(path, {"kind": "kind", "x": Field("X", lookup=wrong, ragged="dense")})
 
 
 @pytest.mark.parametrize(
@@ -186,6 +168,7 @@ def sums(sample):
     return {"n": sample["n"], "sum": sample["x"].sum()}
 
 
+@pytest.mark.parametrize("cells", [{}], indirect=True)
 def test_processes_that_change_samples_need_no_function(cells):
     path, counts, _ = cells
     fields = {
@@ -204,8 +187,9 @@ def test_what_a_function_does_not_go_with_is_refused(cells):
         Field("o/{}", lookup=backwards)
     with pytest.raises(errors.OptionError, match="ragged= is for"):
         H5Dataset(cells[0], {"kind": "kind", "x": Field("dense", lookup=cells[2], ragged="pad")})
+    packed = {"kind": "kind", "x": Field("X", lookup=cells[2], ragged="packed")}
     with pytest.raises(errors.OptionError, match="there is none"):
-        H5StreamLoader(cells[0], 32, fields=fields_of(cells[2]), draw=Sized(100))
+        H5StreamLoader(cells[0], 32, fields=packed, draw=Sized(100))
 
 
 def test_fractions_are_a_function_of_the_sample():
@@ -220,53 +204,3 @@ def test_fractions_are_a_function_of_the_sample():
         fractions(np.arange(10_000), 2, 7, 1),
     ):
         assert abs(np.corrcoef(every, other)[0, 1]) < 0.05
-
-
-class PerturbationDataset(torch.utils.data.Dataset):
-    """Perturbed cells, each with a control cell of its kind, as Arc Institute's cell-load reads them."""
-
-    def __init__(self, path, kinds, perturbed):
-        self.file, self.rng = h5py.File(path), np.random.default_rng(0)
-        self.cells = np.flatnonzero(perturbed)
-        self.kinds = kinds
-        self.controls = {kind: np.flatnonzero((kinds == kind) & ~perturbed) for kind in np.unique(kinds)}
-
-    def __len__(self):
-        return len(self.cells)
-
-    def row(self, number):
-        group, row = self.file["X"], np.zeros(GENES, "f4")
-        low, high = group["indptr"][number : number + 2]
-        row[group["indices"][low:high]] = group["data"][low:high]
-        return row
-
-    def __getitem__(self, k):
-        cell = self.cells[k]
-        return self.row(cell), self.row(self.rng.choice(self.controls[self.kinds[cell]]))
-
-
-def test_a_program_that_draws_control_cells(cells):
-    path, counts, function = cells
-    kinds, perturbed = function.keywords["kinds"], function.keywords["perturbed"]
-    theirs = PerturbationDataset(path, kinds, perturbed)
-    fields = {
-        "cell": Field("X", ragged="dense"),
-        "control": Field("X", lookup=function, ragged="dense"),
-        "n": SampleNumber(),
-    }
-    with H5StreamLoader(H5Dataset(path, fields).subset(theirs.cells), 32, shuffle=True, seed=0) as loader:
-        epochs = [
-            {
-                n: (x, c)
-                for batch in loader
-                for n, x, c in zip(batch["n"].tolist(), batch["cell"].numpy(), batch["control"].numpy(), strict=True)
-            }
-            for _ in range(2)
-        ]
-    for k, cell in enumerate(theirs.cells.tolist()):
-        possible = counts[theirs.controls[kinds[cell]]]
-        for epoch in epochs:
-            assert np.array_equal(epoch[cell][0], theirs[k][0])
-            assert (possible == epoch[cell][1]).all(axis=1).any()
-    same = sum(np.array_equal(epochs[0][cell][1], epochs[1][cell][1]) for cell in theirs.cells.tolist())
-    assert same < len(theirs) / 4

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from oracle.compare import parts_of
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -17,16 +18,9 @@ from tools import gallery_page  # noqa: E402
 
 
 def samples_of(batch):
-    """Take a batch apart; fields of samples of unlike lengths come in many forms."""
-    columns = {}
-    for name, values in batch.items():
-        if isinstance(values, tuple):
-            count = len(values.lengths) if hasattr(values, "lengths") else len(values.offsets) - 1
-            columns[name] = [values.sample(k) for k in range(count)]
-        else:
-            columns[name] = values.unbind() if isinstance(values, torch.Tensor) and values.is_nested else values
-    count = len(next(iter(columns.values())))
-    return [{name: values[k] for name, values in columns.items()} for k in range(count)]
+    """Take a batch apart."""
+    columns = {name: parts_of(values) for name, values in batch.items()}
+    return [dict(zip(columns, sample, strict=True)) for sample in zip(*columns.values(), strict=True)]
 
 
 def plain(value):

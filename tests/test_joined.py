@@ -16,7 +16,6 @@ from h5stream import (
     Field,
     H5Dataset,
     H5StreamLoader,
-    Objects,
     Padding,
     Rows,
     SampleNumber,
@@ -156,14 +155,6 @@ def test_parts_that_differ_are_named(folder, other, kind, message):
         H5StreamLoader([groups(folder)[0], H5Dataset(folder / "a.h5", **other)])
 
 
-def test_datasets_whose_samples_take_other_rows_are_not_read_as_one(folder):
-    close, apart = (
-        H5Dataset(folder / "a.h5", Field("g0/x", take=take), samples=Sequences()) for take in (range(4), range(0, 8, 2))
-    )
-    with pytest.raises(FieldLengthError, match=r"takes other rows of a sample than in .*\(take=\)"):
-        H5StreamLoader([close, apart], 2)
-
-
 @pytest.mark.parametrize("wrap", [list, ConcatDataset])
 def test_what_cannot_be_seen_into_is_refused_inside_too(folder, wrap):
     with pytest.raises(OptionError, match="cannot see into a TensorDataset"):
@@ -176,20 +167,10 @@ def test_paths_among_datasets_are_refused(folder):
 
 
 SAMPLES = {
-    "sequences along another axis": (
-        ["w", Field("w", take=[0, 3]), Padding()],
-        lambda k: Sequences(3, axis=-1, pad="edge"),
-    ),
-    "windows of each row": (["w"], lambda k: Sequences(4, axis=1, of="rows", stride=2)),
     "one of each recording": (["w"], lambda k: Sequences(4, axis=1, starts="random")),
-    "points along another axis": (["w", Field("t", take=Take(axis=0))], lambda k: Rows(axis=1)),
-    "boxes": (["v"], lambda k: Boxes((2, 2), at="grid", stride=(1, 2))),
     "boxes that are listed": (["v"], lambda k: Boxes((2, 2), at=[[k, 0], [0, 1]])),
     "a table": (["x", Field("x", take=Take([0, 1], at="then"))], lambda k: Table(row=[k, 2], then=[0, k], length=2)),
     "a table along another axis": (["w"], lambda k: Table(axis=1, row=[0, 1], start=[k, 2], length=3)),
-    "objects": (["o", "@unit"], lambda k: Objects("files")),
-    "objects of shapes of their own": ([Field("w", ragged="arrays"), "@unit"], lambda k: Objects("files")),
-    "groups": (["x", "@unit"], lambda k: Sequences(2, of="g/*", lengths="shortest")),
 }
 
 
@@ -200,10 +181,8 @@ def volumes(tmp_path_factory):
     for k in range(3):
         with h5py.File(folder / f"{k}.h5", "w") as file:
             kind = {"chunks": True, "compression": "gzip"} if k else {}
-            for name, shape in {"w": (2, 9 + k), "t": (9 + k,), "v": (3, 4 + k, 5), "x": (6 + k, 2), "o": (4,)}.items():
+            for name, shape in {"w": (2, 9 + k), "v": (3, 4 + k, 5), "x": (6 + k, 2)}.items():
                 file.create_dataset(name, data=rng.integers(0, 99, shape), **kind)
-            file["g/a/x"], file["g/b/x"] = rng.integers(0, 99, 4), rng.integers(0, 99, 3 + k)
-            file["g/a"].attrs["unit"] = file["g/b"].attrs["unit"] = file.attrs["unit"] = k
     return [folder / f"{k}.h5" for k in range(3)]
 
 
@@ -231,7 +210,7 @@ def test_samples_of_any_kind_are_read_one_behind_the_other(volumes, kind):
     ("first", "other", "says"),
     [
         (("w", Rows(axis=1)), ("w", None), "rows of"),
-        (("x", Sequences(2)), (Field("x", take=[1, 5]), Sequences(2)), "takes other rows of a sample"),
+        (("x", Sequences(2)), (Field("x", take=[1, 5]), Sequences(2)), r"other rows of a sample than in .*\(take=\)"),
         (("v", Boxes((2, 2), at="grid")), ("v", Boxes((2, 2), at="grid", stride=(1, 1))), "with one stride="),
         (("x", Table(row=[0])), ("x", Table(row=[0], then=[0])), None),
         (("x", Sequences(2, pad="edge")), ("x", Sequences(2, pad="zeros")), "padded alike"),

@@ -153,28 +153,10 @@ def test_without_batch_size_samples_come_singly(sample, collate_fn):
         assert all(torch.equal(torch.as_tensor(u), torch.as_tensor(v)) for u, v in zip(a[-2:], b[-2:], strict=True))
 
 
-@pytest.fixture
-def two_fields(tmp_path):
-    path = str(tmp_path / "zoo.h5")
-    write_datasets(path, wide=np.zeros((12, 6)), group__deep=np.arange(12, dtype=">i4"))
-    return path
-
-
-def whole(path, fields, **options):
-    (batch,) = H5StreamLoader(path, 12, fields=fields, **options)
-    return batch
-
-
-def test_one_name_gives_a_tensor_a_list_a_tuple_a_mapping_a_dict(two_fields):
-    assert torch.equal(whole(two_fields, "group/deep"), torch.arange(12, dtype=torch.int32))
-    a, b = whole(two_fields, ["group/deep", "wide"])
-    assert a.shape == (12,)
-    assert b.shape == (12, 6)
-    assert list(whole(two_fields, {"image": "wide", "label": "group/deep"})) == ["image", "label"]
-
-
-def test_without_fields_the_root_is_a_dict_and_a_lone_dataset_a_tensor(tmp_path, sample):
-    (batch,) = H5StreamLoader(sample.path, 1000)
+def test_one_name_gives_a_tensor_several_a_list_a_mapping_a_dict_and_none_all_at_the_root(tmp_path, sample):
+    for fields, kind in (("x", torch.Tensor), (["x", "y"], list), ({"image": "x"}, dict), (None, dict)):
+        (batch,) = H5StreamLoader(sample.path, 1000, fields=fields)
+        assert type(batch) is kind
     assert list(batch) == ["x", "y"]
     write_datasets(tmp_path / "one.h5", only=np.arange(3))
     (batch,) = H5StreamLoader(str(tmp_path / "one.h5"))

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from making import make_file, write_datasets
 
-from h5stream import Field, H5Dataset, Lengths, Sequences, Table, Values, errors
+from h5stream import Field, H5Dataset, Table, Values, errors
 
 ROWS, FEATURES = 300, 50
 
@@ -43,14 +43,6 @@ def test_chunks_that_are_looked_up_make_the_blocks(data):
     assert sorted(rows.tolist()) == list(range(ROWS))
 
 
-def test_sequences_of_what_is_looked_up_alone_are_as_long_as_they_say(tmp_path):
-    counts = np.array([2, 0, 3, 1, 4])
-    write_datasets(tmp_path / "f.h5", hit=np.arange(10), counts=counts)
-    fields = {"hit": Field("hit", lookup=Lengths("counts"), ragged="list")}
-    dataset = H5Dataset(tmp_path / "f.h5", fields, samples=Sequences(3))
-    assert [one.tolist() for one in dataset[:]["hit"]] == [[0, 1], [], [2, 3, 4]]
-
-
 @pytest.mark.parametrize(
     ("options", "kind", "says"),
     [
@@ -78,8 +70,7 @@ def test_a_file_without_any_names_is_refused_where_nothing_says_what_the_field_h
 
 
 def test_an_array_says_which_rows_samples_are_as_a_table_does(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = np.arange(9)
+    write_datasets(tmp_path / "a.h5", x=np.arange(9))
     looked_up = H5Dataset(tmp_path / "a.h5", {"x": Field("x", lookup=[5, 3]), "y": Values([1, 0])})
     listed = H5Dataset(tmp_path / "a.h5", {"x": "x", "y": Values([1, 0])}, samples=Table(row=np.array([5, 3])))
     for each in (looked_up, listed):
@@ -89,8 +80,7 @@ def test_an_array_says_which_rows_samples_are_as_a_table_does(tmp_path):
 def test_names_over_several_files_are_looked_up_in_those_of_the_field(tmp_path):
     paths = [tmp_path / "a.h5", tmp_path / "b.h5"]
     for k, path in enumerate(paths):
-        with h5py.File(path, "w") as file:
-            file[f"p{k}"] = np.full(3, k)
+        write_datasets(path, **{f"p{k}": np.full(3, k)})
     for names, kind in ((["p0"], errors.OptionError), (["p0", "p1"], errors.FieldNotFoundError)):
         with pytest.raises(kind, match=r"in the first file of the source: .*Field\(..., file="):
             H5Dataset(paths, {"x": Field("{}", lookup=names)})

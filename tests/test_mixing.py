@@ -6,14 +6,11 @@ import warnings
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.utils.data import Subset
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
 from h5stream.errors import BudgetError, WeakShuffleWarning
-from h5stream.order.blocks import make_blocks
-from h5stream.order.quality import FEW_BLOCKS, is_weak, weak_mixing
+from h5stream.order.quality import FEW_BLOCKS
 
 CLASSES, ROWS_A_CLASS, BATCH = 300, 64, 64
 ROWS = CLASSES * ROWS_A_CLASS
@@ -107,23 +104,3 @@ def test_a_sampler_for_a_stock_loader_says_it_too(path):
     assert len(warned(lambda: ChunkBatchSampler(dataset, BATCH, window=BATCH))) == 1
     assert not warned(lambda: ChunkBatchSampler(dataset, BATCH, window=BATCH, shuffle=False))
     assert not warned(lambda: ChunkBatchSampler(dataset, BATCH))
-
-
-@given(
-    blocks=st.integers(1, 3000),
-    rows_a_block=st.integers(1, 500),
-    share=st.floats(0.0001, 1.0),
-    batch=st.integers(1, 10_000),
-    ranks=st.integers(1, 8),
-)
-def test_the_rule(blocks, rows_a_block, share, batch, ranks):
-    rows = blocks * rows_a_block
-    window = max(1, round(share * rows))
-    found = weak_mixing(make_blocks((0, rows), (rows_a_block,)), window_rows=window, batch_rows=batch, ranks=ranks)
-    whole = ranks * window >= rows
-    held = round(ranks * window / rows_a_block)
-    assert (found is None) == (whole or not is_weak(max(1, min(held, blocks)), blocks))
-    if found is not None:
-        assert 1 <= found.window_blocks < FEW_BLOCKS
-        assert found.batch_blocks <= min(found.window_blocks, ranks * batch) + 1e-6
-        assert found.batch_blocks <= found.batch_blocks_full + 1e-6

@@ -157,12 +157,10 @@ def test_what_contradicts_a_mixture_is_refused(paths):
 
 WRONG = {
     "no names": ([["a.h5"], [1]], {}, "takes its sources by names"),
-    "none": ([{}, []], {}, "takes its sources by names"),
     "another number": ([SIZES, [1, 2]], {}, "a number of 0 or more for each of 3 sources"),
     "negative": ([SIZES, [1, 2, -1]], {}, "not all 0"),
     "all 0": ([SIZES, [0, 0, 0]], {}, "not all 0"),
     "nan": ([SIZES, [1, 2, float("nan")]], {}, "0 or more"),
-    "texts": ([SIZES, "abc"], {}, "0 or more"),
     "another name": ([SIZES, {"a": 1, "b": 1, "d": 1}], {}, "'c' is in one of them only"),
     "stop": ([SIZES, [1, 1, 1]], {"stop": "never"}, "stop= takes 'first' or 'all', not 'never'"),
     "unlike shapes": ([SIZES, [1, 1, 1]], {"fields": "wide"}, "wide"),

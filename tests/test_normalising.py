@@ -31,10 +31,7 @@ def path(tmp_path):
     rng = np.random.default_rng(0)
     with h5py.File(tmp_path / "a.h5", "w") as f:
         f.create_dataset("x", data=rng.normal(5, 3, (300, 4)), chunks=(32, 4), compression="gzip")
-        f["flat"] = rng.normal(size=(300, 4)).astype("f4")
         f["image"] = rng.integers(0, 256, (300, 3, 5, 6), dtype="u1")
-        f["y"], f["lengths"] = np.arange(300), np.arange(300) % 4
-        f["hits"] = rng.normal(size=(450, 2)).astype("f4")
         f["text"], f["wave"] = np.array([b"ab"] * 300), np.zeros(300, "c8")
         f["all"] = np.ones(300, [("a", "f4"), ("b", "f4")])
         vlen = f.create_dataset("vlen", 300, h5py.vlen_dtype("f4"))
@@ -87,18 +84,14 @@ def test_what_statistics_found_brings_a_field_to_mean_0_and_deviation_1(path):
     ("name", "given", "rule"),
     [
         ("x", {"std": 0}, "above 0"),
-        ("x", {"std": [1, 1, 0, 1]}, "above 0"),
         ("x", {"std": np.nan}, "finite"),
         ("x", {"mean": [1, 2, 3]}, "does not fit a sample of \\(4,\\)"),
         ("image", {"mean": [1, 2, 3]}, "numpy.reshape\\(mean, \\(3, 1, 1\\)\\) does"),
         ("image", {"mean": np.zeros((2, 3, 5, 6))}, "does not fit"),
-        ("x", {"mean": "a"}, "number or an array"),
         ("x", {"mean": "1.5"}, "number or an array"),
-        ("x", {"std": b"1"}, "number or an array"),
         ("x", {"std": []}, "number or an array"),
         ("x", {"factor": 0}, "other than 0"),
-        ("x", {"factor": [1]}, None),
-        ("x", {"nan": "0a"}, "takes a number"),
+        ("x", {"factor": [1, 2]}, "takes a number"),
         ("x", {"nan": "0"}, "takes a number"),
         ("text", {"mean": 1}, "real numbers"),
         ("wave", {"mean": 1}, "real numbers"),
@@ -107,10 +100,6 @@ def test_what_statistics_found_brings_a_field_to_mean_0_and_deviation_1(path):
     ],
 )
 def test_what_makes_no_sense_is_refused(path, name, given, rule):
-    if rule is None:
-        with pytest.raises(OptionError, match="takes a number"):
-            Field("x", normalise={"factor": [1, 2]})
-        return
     with pytest.raises(OptionError, match=rule):
         H5Dataset(path, Field(name, normalise=given, dtype=torch.int32 if rule == "floating point" else None))
 

@@ -1,4 +1,4 @@
-"""What a notebook shows: IPython's plain text of the values that people look at, and no flood from loggers."""
+"""What a notebook shows: IPython's plain text of the values that people look at."""
 
 from h5stream import H5StreamLoader
 from h5stream.advice.suggestion import Suggestion
@@ -22,16 +22,13 @@ def shown(value):
     return printer.shown
 
 
-def test_statistics_and_summaries_are_shown_as_they_are_printed(sample, capsys):
+def test_statistics_summaries_and_monitors_are_shown_as_text(sample):
     with H5StreamLoader(sample.path, 100, fields="x") as loader:
         epoch = track(loader, monitor=False)
         list(epoch)
         values = [loader.stats(), epoch.summary, Suggestion(title="a", answer="b", arithmetic=())]
     for value in values:
         assert shown(value) == str(value) != repr(value)
-
-
-def test_a_monitor_and_its_summary_are_shown_as_text():
     with SystemMonitor(interval_s=0.1) as monitor:
         monitor.sample()
     assert "data wait" in shown(monitor.summary())

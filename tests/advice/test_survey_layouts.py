@@ -1,4 +1,4 @@
-"""What `h5stream inspect` prints for a file of each layout of 106 public programs is what the program reads."""
+"""What `h5stream inspect` prints for a file of each layout of public programs is what the program reads."""
 
 import re
 from pathlib import Path
@@ -23,17 +23,11 @@ KINDS = {
     "ragged": r"(Bounds|Lengths|Between)\(",
 }
 KINDS |= {"sparse": r"ragged=\"dense\"", "rows": ""}
-ARRAYS = "Lengths and Between of arrays in memory"
 OTHERWISE = {
     "laminlabs/lamindb": ("half", "genes in another order in each file are put in one order by the program itself"),
     "aiqm/torchani": ("half", "species are there once for each group, as many as its molecules have atoms"),
-    "rwth-i6/returnn": ("wrong", ARRAYS),
-    "jnhwkim/ban-vqa": ("wrong", ARRAYS),
-    "TimoStoff/event_cnn_minimal": ("wrong", ARRAYS),
-    "thu-ml/RoboticsDiffusionTransformer": ("wrong", "images that are decoded are no steps of sequences"),
-    "neuro-galaxy/torch_brain": ("wrong", "times become rows by a search"),
 }
-"""Of which programs what is printed is half of what they read, or wrong, and what is wanting."""
+"""Of which programs what is printed is half of what they read, and what is wanting."""
 
 
 def patterns_of(names):
