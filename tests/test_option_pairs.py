@@ -48,6 +48,7 @@ SAMPLES = {
     "Table of several": (Table(row=[4, 0], other=[3, 2], length=2), None),
 }
 OPTIONS = {
+    "nothing": ({}, lambda rows: rows),
     "steps": ({"take": [1]}, lambda rows: [row + 1 for row in rows]),
     "at": ({"take": Take(at="other")}, lambda rows: [3, 2]),
     "axis": ({"take": Take(axis=1)}, None),
@@ -65,33 +66,20 @@ def first_of(batch):
     return batch.reshape(len(batch), -1)[:, 0].numpy()
 
 
-@pytest.mark.parametrize("samples", SAMPLES)
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_kind_of_field_is_as_the_samples_say_or_refused(path, kind, samples):
-    given, (made, read) = SAMPLES[samples], KINDS[kind]
-    fields = {"kind": Field(kind, **made), "plain": "plain"}
-    if kind in ("sparse", "values") and samples in ("Sequences", "several", "Table of several"):
-        with pytest.raises(H5StreamError, match="several rows"):
-            H5Dataset(path, fields, samples=given[0])
-        return
-    batch = H5Dataset(path, fields, samples=given[0])[:]
-    rows = first_of(batch["plain"]).tolist()
-    assert read(batch["kind"]).tolist() == rows == (given[1] or rows)
-
-
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("samples", SAMPLES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_option_is_taken_or_refused_in_words(path, kind, samples, option):
-    (made, read), (value, expected) = KINDS[kind], OPTIONS[option]
+    (made, read), (value, expected), (of, given) = KINDS[kind], OPTIONS[option], SAMPLES[samples]
     try:
         field = Field(kind, **{**made, **value})
         fields = {"kind": field} if option in ("steps", "at") else {"kind": field, "plain": "plain"}
-        batch = H5Dataset(path, fields, samples=SAMPLES[samples][0])[:]
-    except H5StreamError:
+        batch = H5Dataset(path, fields, samples=of)[:]
+    except H5StreamError as error:
+        is_refused = kind in ("sparse", "values") and samples in ("Sequences", "several", "Table of several")
+        assert option != "nothing" or (is_refused and "several rows" in str(error))
         return
     assert expected is not None
-    given = SAMPLES[samples][1]
     if given is not None:
         assert read(batch["kind"]).tolist() == [k for k in expected(given) if k < COUNT]
 

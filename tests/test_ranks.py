@@ -123,15 +123,6 @@ def test_two_nodes_on_loopback_part_an_epoch_among_their_processes(sample, tmp_p
     assert_parted(ranks, 0)
 
 
-@contextlib.contextmanager
-def group_of_one(tmp_path):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
-
-
 class Group:
     """A process group as seen by those who ask for its rank and size only."""
 
@@ -149,8 +140,11 @@ def test_without_a_process_group_there_is_one_rank(sample, monkeypatch):
 
 
 def test_a_real_process_group_is_asked(tmp_path):
-    with group_of_one(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
         assert current_ranks() == Ranks(rank=0, world_size=1)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_a_group_that_is_made_after_the_loader_counts_from_the_next_epoch_on(sample, monkeypatch):

@@ -1,16 +1,14 @@
-"""A loader goes on where its state was saved: exactly, at once, after kill -9, and with other numbers of ranks."""
+"""A loader goes on where its state was saved: exactly, at once, and with other numbers of ranks."""
 
 import io
 import itertools
 import json
-import signal
 
 import h5py
 import numpy as np
 import pytest
 import torch
 from amounts import crossed
-from forking import Forked
 from inner import around_reads, stream_all
 from sample_files import write_sample
 from torch.utils.data import RandomSampler
@@ -122,45 +120,6 @@ def test_the_state_is_numbers_and_text_and_needs_no_pickle(sample):
     assert torch.load(file, weights_only=True) == state
 
 
-# --- kill -9 ------------------------------------------------------------------------------------------------
-
-TRAINING = """
-import json, os, signal, sys
-from h5stream import H5StreamLoader
-from h5stream.engine.landing import kept
-kept.KEEP_NBYTES = -1
-path, log, kill_at = sys.argv[1:]
-loader = H5StreamLoader(path, 48, shuffle=True, seed=5, window=200, fields=["x", "y"], persistent_workers=True)
-seen = []
-if os.path.exists(log):
-    saved = json.load(open(log))
-    seen = saved["seen"]
-    loader.load_state_dict(saved["loader"])
-while len(seen) < 63:
-    for x, y in loader:
-        seen.append(y.tolist())
-        with open(log + ".new", "w") as file:
-            json.dump({"seen": seen, "loader": loader.state_dict()}, file)
-        os.replace(log + ".new", log)
-        print(len(seen), flush=True)
-        if len(seen) == int(kill_at):
-            signal.pause()
-"""
-
-
-def test_a_run_that_is_killed_goes_on_exactly(sample, tmp_path):
-    log = tmp_path / "log.json"
-    for kill_at in (5, 21, 40, None):  # in the first epoch, at its end, in the second, not at all
-        with Forked(TRAINING, sample.path, log, kill_at or 0) as child:
-            for line in child.stdout:
-                if int(line) == kill_at:
-                    child.kill()
-                    break
-        assert child.returncode == (-signal.SIGKILL if kill_at else 0)
-    seen = json.loads(log.read_text())["seen"]
-    assert seen == list(itertools.chain(*epochs(make(sample), 3)))
-
-
 # --- other numbers of ranks ---------------------------------------------------------------------------------
 
 
@@ -233,6 +192,8 @@ def test_other_data_are_refused_by_name(sample, tmp_path):
     ("one", "other"),
     [
         (Sequences(4, stride=30), Sequences(4, stride=29)),
+        (Sequences(4, stride=30), Sequences(5, stride=30)),
+        (Sequences(4, pad="edge"), Sequences(4, pad="zeros")),
         (Sequences(4, stride=30, of=["a", "b"]), Sequences(4, stride=29, of=["a", "b"])),
         (Table(row=[1, 2, 3]), Table(row=[1, 2, 4])),
         (Boxes((4, 4), at="grid", stride=(30, 2)), Boxes((4, 4), at="grid", stride=(29, 2))),

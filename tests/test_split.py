@@ -176,10 +176,12 @@ def demos(tmp_path):
     return str(tmp_path / "demos.h5")
 
 
-def test_overlapping_sequences_leak_and_segments_do_not(demos):
+def test_overlapping_sequences_and_boxes_leak_and_segments_do_not(demos):
     sequences = H5Dataset(demos, "x", samples=Sequences(5, of="data/*"))
     with pytest.warns(LeakWarning, match="by='segment'"):
         sequences.split(0.75)
+    with pytest.warns(LeakWarning):
+        H5Dataset(demos, "volume", samples=Boxes((4, 4, 4), at="grid", stride=(2, 4, 4))).split(0.5)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         H5Dataset(demos, "x", samples=Sequences(5, stride=5, of="data/*")).split(0.75)
@@ -231,12 +233,6 @@ def test_a_file_or_an_object_a_sample_is_a_file_and_a_segment_of_its_own(tmp_pat
     if kind != "stored in other ways":
         first, second = H5Dataset([files, files]).split(0.5, by="file")
         assert {int(first[k][0]) for k in range(10)}.isdisjoint(int(second[k][0]) for k in range(10))
-
-
-def test_overlapping_boxes_leak(demos):
-    boxes = H5Dataset(demos, "volume", samples=Boxes((4, 4, 4), at="grid", stride=(2, 4, 4)))
-    with pytest.warns(LeakWarning):
-        boxes.split(0.5)
 
 
 @pytest.mark.parametrize(

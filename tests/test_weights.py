@@ -22,7 +22,6 @@ from h5stream import (
     Field,
     H5Dataset,
     H5StreamLoader,
-    Objects,
     SampleNumber,
     Sequences,
     Sized,
@@ -50,20 +49,12 @@ def path(request, tmp_path_factory):
         file["many"] = np.arange(ROWS)
         file["nan"] = np.append(np.zeros(ROWS - 1), np.nan)
         for k in range(40):
-            file.create_dataset(f"objects/o{k:02}/x", data=np.full((4, 2), k), chunks=(4, 2), **options)
             rows = 5 + k % 7
             file.create_dataset(f"demos/d{k:02}/x", data=1000 * k + np.arange(rows), chunks=(4,), **options)
         lengths = draw.integers(1, 9, 100)
         file["ends"] = np.append(0, np.cumsum(lengths))
         file.create_dataset("tokens", data=np.arange(lengths.sum()), chunks=(16,), **options)
-        file.create_dataset("volume", data=np.arange(24 * 24).reshape(24, 24), chunks=(8, 8), **options)
     return path
-
-
-def objects(path):
-    with h5py.File(path) as file:
-        whole = [file["objects"][name]["x"][:] for name in sorted(file["objects"])]
-    return {"fields": {"x": "x", "n": SampleNumber()}, "samples": Objects("objects/*")}, whole
 
 
 def ragged(path):
@@ -73,12 +64,12 @@ def ragged(path):
     return {"fields": fields}, whole
 
 
-def numbers_of(batches, whole=None):
+def numbers_of(batches, whole):
     """Give the samples' numbers, after a look whether each is what h5py has there."""
     found = []
     for batch in batches:
         for x, n in zip(batch["x"], batch["n"].tolist(), strict=True):
-            assert whole is None or np.array_equal(np.asarray(x), whole[n])
+            assert np.array_equal(np.asarray(x), whole[n])
             found.append(n)
     return found
 
@@ -212,9 +203,12 @@ def test_what_is_wrong_is_said(path, name):
         H5StreamLoader(path, 16, fields="x", draw=draw())
 
 
-def test_a_sampler_beside_a_draw_is_refused(path):
+def test_a_sampler_and_random_starts_beside_a_draw_are_refused(path):
     with pytest.raises(errors.OptionError, match=r"draw=Weighted\(...\) .*sampler= must be left out"):
         H5StreamLoader(path, 16, fields="x", draw=Weighted("w"), sampler=[1])
+    samples = Sequences(3, of="demos/*", starts="random")
+    with pytest.raises(errors.OptionError, match=r"starts='random'.* draw=Weighted\(...\) must be left out"):
+        H5StreamLoader(path, 4, fields="x", samples=samples, draw=Weighted(np.ones(40)))
 
 
 def test_a_field_beside_those_of_a_dataset_says_how_often(path):
@@ -237,12 +231,6 @@ def test_a_field_beside_those_of_a_dataset_says_how_often(path):
         H5StreamLoader(sequences_of, 16, draw=Weighted("w"))
     with pytest.raises(errors.FieldNotFoundError, match="has no dataset 'weight'"):
         H5StreamLoader(whole, 16, draw=Weighted("weight"))
-
-
-def test_random_starts_draw_their_own(path):
-    samples = Sequences(3, of="demos/*", starts="random")
-    with pytest.raises(errors.OptionError, match=r"starts='random'.* draw=Weighted\(...\) must be left out"):
-        H5StreamLoader(path, 4, fields="x", samples=samples, draw=Weighted(np.ones(40)))
 
 
 # --- torch's samplers ---------------------------------------------------------------------------------------
