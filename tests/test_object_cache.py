@@ -18,7 +18,7 @@ import pytest
 from forking import in_forked_child
 from object_server import ObjectServer
 
-from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Mixture, Objects
+from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects
 from h5stream.errors import OptionError, SourceChangedError
 from h5stream.storage import object_cache, remote
 from h5stream.storage.object_cache import PAGE_NBYTES, CachedBytes, ObjectCache
@@ -110,22 +110,6 @@ def test_a_later_epoch_and_another_process_ask_for_nothing(folder, server, tmp_p
     assert server.asked == []
     assert elsewhere(opened_elsewhere, f"{server.url}/a.h5", kind, tmp_path) == wanted[0]
     assert [how for how, _, _ in server.asked] == ["HEAD"]
-
-
-def test_a_mixture_and_a_loader_read_datasets_that_have_a_cache(folder, server, tmp_path):
-    far = {k: H5Dataset(f"{server.url}/a.h5", "x", rows=slice(k, None), cache=tmp_path) for k in (0, 4000)}
-    near = {k: H5Dataset(folder / "a.h5", "x", rows=slice(k, None)) for k in far}
-
-    def mixed(some):
-        return epoch(Mixture({str(k): one for k, one in some.items()}, weights={"0": 0.7, "4000": 0.3}), draw=6000)
-
-    wanted = mixed(near)
-    assert mixed(far) == wanted
-    server.asked.clear()
-    assert mixed(far) == wanted
-    assert server.asked == []
-    with pytest.raises(TypeError, match=r"H5StreamLoader\(H5Dataset\(..., cache=...\), ...\)"):
-        H5StreamLoader(f"{server.url}/a.h5", cache=tmp_path)
 
 
 def test_an_object_that_changed_is_read_anew(tmp_path):
@@ -316,6 +300,8 @@ def test_arguments_that_make_no_cache_are_refused(folder, server, tmp_path):
     ]:
         with pytest.raises(OptionError, match=said):
             H5Dataset(f"{server.url}/a.h5", "x", **options)
+    with pytest.raises(TypeError, match=r"H5StreamLoader\(H5Dataset\(..., cache=...\), ...\)"):
+        H5StreamLoader(f"{server.url}/a.h5", cache=tmp_path)
     with pytest.raises(OptionError, match="belong to the H5Dataset that was given"):
         H5Dataset(H5Dataset(folder / "a.h5", "x"), cache=tmp_path)
 

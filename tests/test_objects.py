@@ -44,7 +44,6 @@ def test_objects_that_are_unlike_are_told(tmp_path):
     [
         ("x", lambda: Objects([]), "lists no object"),
         ("x", lambda: Objects(1), "takes a list of names, .*not 1"),
-        ("x", lambda: Objects(""), "lists no object"),
         ("x", lambda: Objects(["0", "1", "0"]), "of= names '0' twice; each once"),
         ("x", lambda: Objects("*", missing="ignore"), "missing= is"),
         (Field("x", take=[0]), lambda: Objects("*"), "takes datasets whole"),
@@ -167,19 +166,6 @@ def test_an_object_in_another_file_is_none_that_is_missing(tmp_path, missing):
     else:
         with pytest.raises(errors.FieldNotFoundError, match=r"no dataset 'o/2/x'.*fills datasets of objects that are"):
             H5Dataset(tmp_path / "a.h5", "x", samples=samples, allow_external=True)
-
-
-def test_objects_that_cannot_be_filled_are_not_left_out(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(4):
-            file[f"{k}/x"] = np.full((2, k + 1), k)
-            if k != 2:
-                file[f"{k}/y"] = np.full((2, k + 1), k)
-    for fields in (Field("y", ragged="arrays"), [Field("x", ragged="arrays"), Field("y", ragged="arrays")]):
-        with pytest.raises(
-            errors.FieldNotFoundError, match=r"'2/y'.*missing='fill' fills datasets of objects that are"
-        ):
-            H5Dataset(tmp_path / "a.h5", fields, samples=Objects("*", missing="fill"))
 
 
 @pytest.mark.parametrize("order", ["<", ">"])

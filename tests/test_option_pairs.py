@@ -84,18 +84,25 @@ def test_an_option_is_taken_or_refused_in_words(path, kind, samples, option):
         assert read(batch["kind"]).tolist() == [k for k in expected(given) if k < COUNT]
 
 
-@pytest.mark.parametrize("of", [Objects("objects/*"), Objects([f"objects/{k}" for k in range(COUNT)])], ids=str)
-@pytest.mark.parametrize("kind", ["x", "@mark"])
+@pytest.mark.parametrize(
+    ("samples", "beside", "name"),
+    [
+        (Objects("objects/*"), "label", "x"),
+        (Objects("objects/*"), "label", "@mark"),
+        (Rows(of=["objects/0"]), "x", "@mark"),
+        (None, "plain", "@own"),
+        (Sequences(2), "plain", "@own"),
+        (Boxes((1,), at="grid"), "plain", "@own"),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("option", ["steps", "at", "axis", "scale", "pad", "members"])
-def test_whole_objects_take_no_places(path, of, kind, option):
+def test_whole_objects_and_what_is_there_once_take_no_places(path, samples, beside, name, option):
     with pytest.raises(H5StreamError):
-        H5Dataset(path, {"kind": Field(kind, **OPTIONS[option][0]), "label": "label"}, samples=of)
+        H5Dataset(path, {"beside": beside, "x": Field(name, **OPTIONS[option][0])}, samples=samples)
 
 
-@pytest.mark.parametrize("samples", [None, Rows(of=["objects/0"]), Sequences(2), Boxes((1,), at="grid")], ids=repr)
-@pytest.mark.parametrize("option", ["steps", "at", "axis", "scale", "pad", "columns", "members"])
-def test_what_is_there_once_takes_no_places(path, samples, option):
-    name = "@mark" if isinstance(samples, Rows) else "@own"
-    fields = {"x": "x" if isinstance(samples, Rows) else "plain", "once": Field(name, **OPTIONS[option][0])}
+@pytest.mark.parametrize("samples", [None, Sequences(2), Boxes((1,), at="grid")], ids=str)
+def test_an_attribute_takes_no_columns(path, samples):
     with pytest.raises(H5StreamError):
-        H5Dataset(path, fields, samples=samples)
+        H5Dataset(path, {"x": "plain", "once": Field("@own", columns=[0])}, samples=samples)

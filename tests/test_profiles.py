@@ -60,18 +60,13 @@ def test_what_is_given_goes_before_what_is_written(file, tmp_path):
         assert next(iter(loader)).shape == (5,)
 
 
-def test_training_is_not_the_profiles_business(tmp_path):
-    for key in ("seed", "drop_last", "rank"):
-        with pytest.raises(OptionError, match=key):
-            Profile(dataset="", fields=None, loader={key: 1})
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("[loader]\nnum_workers = true\n", "num_workers must be a number"),
         ("[loader]\nbatch_size = 'many'\n", "batch_size must be a number"),
         ("[loader]\nspeed = 9\n", "not 'speed'"),
+        ("[loader]\nseed = 1\n", "not 'seed'"),
         ("[loader]\nshuffle = 1\n", "shuffle must be true or false, not 1"),
         ("[loader]\nwindow_device = 1\n", "window_device must be text, not 1"),
         ("loader = 3\n", "must be tables"),

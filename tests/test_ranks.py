@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 from forking import OPTIMIZERS, Forked
-from inner import stream_all
 from sample_files import write_sample
 from torch.utils.data import SequentialSampler
 
@@ -171,18 +170,3 @@ def test_a_sampler_decides_what_each_rank_gets(sample, monkeypatch):
 def test_the_sampler_for_a_stock_dataloader_leaves_sharding_to_the_framework(sample, monkeypatch):
     Group(monkeypatch, 1, 2)
     assert len(ChunkBatchSampler(H5Dataset(sample.path), 100)) == 31
-
-
-def test_each_chunk_is_decoded_by_one_rank_in_every_epoch(tmp_path, monkeypatch):
-    stream_all(monkeypatch)
-    sample = write_sample(tmp_path, rows=ROWS, chunk_rows=CHUNK)
-    for world_size in (2, 3, 7):
-        loaders = [
-            H5StreamLoader(sample.path, 50, True, fields="x", rank=r, world_size=world_size, keep="never")
-            for r in range(world_size)
-        ]
-        for _ in range(2):
-            for loader in loaders:
-                list(loader)
-            chunks = sum(loader.stats().chunks for loader in loaders)
-            assert CHUNKS <= chunks <= CHUNKS + 2 * world_size

@@ -13,17 +13,11 @@ from inner import around_reads, stream_all
 from sample_files import write_sample
 from torch.utils.data import RandomSampler
 
-from h5stream import Boxes, ChunkBatchSampler, H5Dataset, H5StreamLoader, Sequences, Table
+from h5stream import Boxes, ChunkBatchSampler, H5Dataset, H5StreamLoader, Rows, Sequences, Table
 from h5stream.errors import OptionError, StateError
 
 ROWS, BATCH = 1000, 48
 FIELDS = ["x", "y"]
-
-
-@pytest.fixture
-def sample(tmp_path, monkeypatch):
-    stream_all(monkeypatch)
-    return write_sample(tmp_path, rows=ROWS)
 
 
 def make(sample, **options):
@@ -123,18 +117,13 @@ def test_the_state_is_numbers_and_text_and_needs_no_pickle(sample):
 # --- other numbers of ranks ---------------------------------------------------------------------------------
 
 
-def at_ranks(sample, world_size, state=None, **options):
-    loaders = [make(sample, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
-    for loader in loaders:
-        if state is not None:
-            loader.load_state_dict(state)
-    return loaders
-
-
 def test_four_ranks_then_two_then_eight(sample):
     seen, state = [], None
     for world_size, batches in ((4, 3), (2, 5), (2, 7), (8, 99)):
-        for loader in at_ranks(sample, world_size, state, batch_size=16):
+        for rank in range(world_size):
+            loader = make(sample, rank=rank, world_size=world_size, batch_size=16)
+            if state is not None:
+                loader.load_state_dict(state)
             taken, saved = stopped_after(loader, batches)
             seen += taken
         state = saved
@@ -261,11 +250,9 @@ def test_an_automatic_window_is_that_of_the_state_though_less_memory_is_free_now
         ({"format": 5}, "has format 5; this version of h5stream reads 1 to 4"),
         ({"format": 1, "epoch": 0}, "damaged: KeyError"),
         ({"epoch": -1}, "damaged"),
-        ({"epoch": "0"}, "damaged"),
         ({"taken": [[1]]}, "damaged"),
         ({"taken": [[0, 1]]}, "damaged"),
         ({"taken": [[1 << 60, 1]]}, "damaged"),
-        ({"taken": 5}, "damaged"),
         ({"fingerprint": 5}, "damaged"),
     ],
 )
@@ -288,6 +275,28 @@ def test_a_state_of_the_shuffle_before_is_refused_inside_of_an_epoch_alone(sampl
     assert rows(later) == epochs(make(sample), 2)[1]
     _, in_file_order = stopped_after(make(sample, shuffle=False), 3)
     make(sample, shuffle=False).load_state_dict({**in_file_order, "format": 2})
+
+
+def test_a_state_of_the_order_of_names_before_goes_on_between_epochs_alone(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w", track_order=True) as file:
+        for k in np.random.default_rng(0).permutation(14).tolist():
+            file[f"demo_{k}/x"] = np.full((3, 2), k)
+
+    def made():
+        return H5StreamLoader(tmp_path / "a.h5", 7, samples=Rows(of="*"), fields="x", shuffle=True, seed=3)
+
+    def older(batches):
+        for _ in zip(range(batches), loader := made(), strict=False):
+            pass
+        state = loader.state_dict()
+        return {**state, "format": 3, "fingerprint": {**state["fingerprint"], "chunks": "as names were ordered then"}}
+
+    whole, later = made(), made()
+    list(whole)
+    later.load_state_dict(older(len(whole)))
+    assert [batch.tolist() for batch in later] == [batch.tolist() for batch in whole]
+    with pytest.raises(StateError, match="order of groups and objects was another"):
+        made().load_state_dict(older(3))
 
 
 def test_more_batches_than_an_epoch_has_are_refused(sample):

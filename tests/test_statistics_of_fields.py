@@ -156,16 +156,6 @@ def test_a_field_has_the_statistics_that_numpy_finds(path, name, axis):
     assert found.counts == (counts if len(counts) <= MOST_VALUES and name != "table" else None)
 
 
-def test_statistics_of_a_part_are_of_that_part_alone(path):
-    with h5py.File(path) as f:
-        values, label = f["table"][()], f["label"][()]
-    train, val = H5Dataset(path, ["table", "label"]).split(0.8, seed=2)
-    for part in (train, val):
-        found = part.statistics(axis={"table": -1})
-        same(found["table"], values[part.rows], [1])
-        same(found["label"], label[part.rows])
-
-
 @pytest.mark.parametrize("part", ["all", "some"])
 def test_every_kind_of_sample_has_statistics(path, tmp_path, part):
     with h5py.File(path) as f:

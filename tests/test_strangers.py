@@ -35,21 +35,6 @@ def test_a_number_that_a_field_cannot_hold_is_no_padding(path, pad, dtype):
 
 
 def test_each_field_may_be_padded_with_its_own(path):
-    fields = {
-        "edge": "x",
-        "label": Field("done", take=Take(pad=200)),
-        "zeros": Field("x", take=Take(pad="zeros")),
-        "number": Field("x", take=Take(pad=-1.5)),
-    }
-    for loader in (
-        H5StreamLoader(path, 19, fields=fields, samples=Sequences(3, of="data/*", pad="edge")),
-        torch.utils.data.DataLoader(H5Dataset(path, fields, samples=Sequences(3, of="data/*", pad="edge")), 19),
-    ):
-        batch = next(iter(loader))
-        assert batch["edge"][5].tolist() == [5, 5, 5]
-        assert batch["label"][5].tolist() == [5, 200, 200]
-        assert batch["zeros"][5].tolist() == [5, 0, 0]
-        assert batch["number"][5].tolist() == [5, -1.5, -1.5]
     fields = {"raw": "raw", "label": Field("raw", take=Take(pad=9))}
     boxes = H5Dataset(path, fields, samples=Boxes((2, 2), at="grid", halo=(1, 1), pad="reflect"))
     assert boxes[0]["label"][0].tolist() == [9] * 4

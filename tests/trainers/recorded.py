@@ -47,7 +47,15 @@ def assert_each_row_once_an_epoch(batches, rows, epochs):
         assert sorted(itertools.chain(*batches[first : first + per_epoch])) == list(range(rows))
 
 
-def assert_fast_path(loader, rows=ROWS):
+def assert_two_epochs(model, train, held_out):
+    """Assert that a model was given each row of both loaders once in each of two epochs, by their own readers."""
+    assert_each_row_once_an_epoch(model.train_rows, ROWS, 2)
+    assert_each_row_once_an_epoch(model.held_out_rows, HELD_OUT, 2)
+    assert_fast_path(train, ROWS)
+    assert_fast_path(held_out, HELD_OUT)
+
+
+def assert_fast_path(loader, rows):
     """Assert that the loader's own readers gave the last epoch: each chunk decoded once."""
     stats = loader.stats()
     assert stats.rows == rows
