@@ -95,7 +95,7 @@ def nbytes_of(cache):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_later_epoch_and_another_process_ask_for_nothing(folder, server, tmp_path, kind):
+def test_a_later_epoch_and_single_samples_ask_for_nothing(folder, server, tmp_path, kind):
     local = H5Dataset(folder / "a.h5", **KINDS[kind])
     wanted = [epoch(local, seed=seed) for seed in range(2)]
     dataset = H5Dataset(f"{server.url}/a.h5", **KINDS[kind], cache=tmp_path)
@@ -108,7 +108,12 @@ def test_a_later_epoch_and_another_process_ask_for_nothing(folder, server, tmp_p
     assert plain(dataset[5:20]) == plain(local[5:20])
     assert plain(dataset[[5, 5, 0]]) == plain(local[[5, 5, 0]])
     assert server.asked == []
-    assert elsewhere(opened_elsewhere, f"{server.url}/a.h5", kind, tmp_path) == wanted[0]
+
+
+def test_another_process_asks_what_the_object_is_and_for_nothing_else(server, tmp_path):
+    wanted = epoch(H5Dataset(f"{server.url}/a.h5", **KINDS["rows"], cache=tmp_path))
+    server.asked.clear()
+    assert elsewhere(opened_elsewhere, f"{server.url}/a.h5", "rows", tmp_path) == wanted
     assert [how for how, _, _ in server.asked] == ["HEAD"]
 
 
