@@ -48,13 +48,10 @@ def folder(tmp_path_factory):
         file.create_dataset("v", ROWS // 10, h5py.vlen_dtype("i2"))
         for k in range(ROWS // 10):
             file["v"][k] = np.arange(k % 9)
-        file["which"] = rng.permutation(ROWS)
         file.create_dataset("volume", data=rng.integers(0, 9, (20, 24, 24)), chunks=(8, 8, 8), compression="gzip")
         for k in range(40):
             file[f"o/{k}"] = np.full((3, 2), k, "f4")
             file[f"o/{k}"].attrs["label"] = k
-        for k in range(20):
-            file.create_dataset(f"e/{k}/x", data=np.full((20 + k, 4), k, "i4"), chunks=(8, 4), compression="lzf")
     return folder
 
 
@@ -83,9 +80,7 @@ KINDS = {
     "rows": {"fields": ["x", "y"]},
     "ragged": {"fields": {"x": Field("x", lookup=Bounds("offsets")), "v": Field("v", ragged="packed")}},
     "objects": {"fields": {"x": ".", "label": "@label"}, "samples": Objects("o/*")},
-    "sequences": {"fields": "x", "samples": Sequences(8, of="e/*")},
     "boxes": {"fields": "volume", "samples": Boxes((5, 8, 8), at="grid", stride=(5, 4, 4))},
-    "looked up": {"fields": {"x": Field("x", lookup="which"), "y": "y"}},
 }
 
 
