@@ -20,6 +20,7 @@ from h5stream import (
     errors,
 )
 
+
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     """Demonstrations of unlike lengths, each a group: actions, and what each has once."""

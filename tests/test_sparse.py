@@ -8,6 +8,7 @@ from making import corrupt_chunk
 
 from h5stream import Balanced, Field, H5Dataset, H5StreamLoader, SampleNumber, Sized, errors
 
+
 def write(path, dense, *, options=None, named="X", kept_as="anndata"):
     """Write a matrix row by row, as AnnData, h5sparse or 10x do."""
     rows, columns = np.nonzero(dense)

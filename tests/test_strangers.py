@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from h5stream import Boxes, Ends, Field, H5Dataset, H5StreamLoader, Rows, Sequences, Table, Take, Values, errors
+from h5stream import Boxes, Ends, Field, H5Dataset, Rows, Sequences, Table, Take, Values, errors
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from h5stream import Field, H5Dataset, H5StreamLoader, Table, Take, errors
 LENGTHS = {"a/left": 9, "a/right": 3, "b": 23}
 
 
-
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
     folder, found = tmp_path_factory.mktemp("table"), []

@@ -15,7 +15,6 @@ from h5stream import (
     H5StreamLoader,
     Ids,
     Lengths,
-    Padding,
     Sequences,
     Values,
     errors,

@@ -1,11 +1,9 @@
 """Every peer that is here gives each row once with the source's bytes; what is measured is the same work."""
 
-import json
 import re
 import sys
 from pathlib import Path
 
-import forking
 import numpy as np
 import pytest
 
@@ -16,7 +14,7 @@ pytest.importorskip("bench.peers", reason="bench/ belongs to a checkout, not to 
 from bench.child import run_child  # noqa: E402
 from bench.peers.measure import Checker, checksum_of  # noqa: E402
 from bench.peers.on_hdf5 import Ours  # noqa: E402
-from bench.peers.registry import PEERS, missing  # noqa: E402
+from bench.peers.registry import PEERS  # noqa: E402
 from bench.peers.source import sums_path, write_source  # noqa: E402
 
 ROWS = 1500
