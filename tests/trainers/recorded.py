@@ -19,7 +19,7 @@ def write_files(folder):
 
 
 def loaders_of(train, held_out, **options):
-    options = {"fields": ["x", "y"], "num_workers": 1, **options}
+    options = {"fields": ["x", "y"], "num_workers": 1, "keep": "never", **options}
     return (
         H5StreamLoader(train.path, BATCH, shuffle=True, seed=4, **options),
         H5StreamLoader(held_out.path, BATCH, **options),

@@ -87,7 +87,7 @@ def test_accelerates_own_sharding_of_our_sampler_gives_each_batch_to_one_process
 
     rows = []
     for rank in (0, 1):
-        stock = DataLoader(dataset, batch_sampler=ChunkBatchSampler(dataset, BATCH), collate_fn=collate)
+        stock = DataLoader(dataset, batch_sampler=ChunkBatchSampler(dataset, BATCH, seed=0), collate_fn=collate)
         shard = prepare_data_loader(
             stock, num_processes=2, process_index=rank, put_on_device=False, even_batches=False, rng_types=[]
         )
