@@ -18,7 +18,7 @@ import pytest
 from forking import in_forked_child
 from object_server import ObjectServer
 
-from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Mixture, Objects
+from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects
 from h5stream.errors import OptionError, SourceChangedError
 from h5stream.storage import object_cache, remote
 from h5stream.storage.object_cache import PAGE_NBYTES, CachedBytes, ObjectCache
@@ -28,7 +28,6 @@ obstore = pytest.importorskip("obstore")
 SPAWN = multiprocessing.get_context("spawn")
 KINDS = {
     "rows": {"fields": ["x", "y"]},
-    "plain": {"fields": "plain"},
     "ragged": {"fields": {"x": Field("x", lookup=Bounds("offsets"))}},
     "objects": {"fields": {"x": "."}, "samples": Objects("o/*")},
     "boxes": {"fields": "volume", "samples": Boxes((16, 16, 16), at="grid")},
@@ -96,8 +95,9 @@ def nbytes_of(cache):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_later_epoch_and_another_process_ask_for_nothing(folder, server, tmp_path, kind):
-    wanted = [epoch(H5Dataset(folder / "a.h5", **KINDS[kind]), seed=seed) for seed in range(2)]
+def test_a_later_epoch_and_single_samples_ask_for_nothing(folder, server, tmp_path, kind):
+    local = H5Dataset(folder / "a.h5", **KINDS[kind])
+    wanted = [epoch(local, seed=seed) for seed in range(2)]
     dataset = H5Dataset(f"{server.url}/a.h5", **KINDS[kind], cache=tmp_path)
     assert epoch(dataset) == wanted[0]
     asked = ranges(server)
@@ -105,36 +105,16 @@ def test_a_later_epoch_and_another_process_ask_for_nothing(folder, server, tmp_p
     assert all(one[1] <= other[0] for one, other in itertools.pairwise(asked))  # no byte twice
     server.asked.clear()
     assert epoch(dataset, seed=1) == wanted[1]
+    assert plain(dataset[5:20]) == plain(local[5:20])
+    assert plain(dataset[[5, 5, 0]]) == plain(local[[5, 5, 0]])
     assert server.asked == []
-    assert elsewhere(opened_elsewhere, f"{server.url}/a.h5", kind, tmp_path) == wanted[0]
+
+
+def test_another_process_asks_what_the_object_is_and_for_nothing_else(server, tmp_path):
+    wanted = epoch(H5Dataset(f"{server.url}/a.h5", **KINDS["rows"], cache=tmp_path))
+    server.asked.clear()
+    assert elsewhere(opened_elsewhere, f"{server.url}/a.h5", "rows", tmp_path) == wanted
     assert [how for how, _, _ in server.asked] == ["HEAD"]
-
-
-def test_a_mixture_and_a_loader_read_datasets_that_have_a_cache(folder, server, tmp_path):
-    far = {k: H5Dataset(f"{server.url}/a.h5", "x", rows=slice(k, None), cache=tmp_path) for k in (0, 4000)}
-    near = {k: H5Dataset(folder / "a.h5", "x", rows=slice(k, None)) for k in far}
-
-    def mixed(some):
-        return epoch(Mixture({str(k): one for k, one in some.items()}, weights={"0": 0.7, "4000": 0.3}), draw=6000)
-
-    wanted = mixed(near)
-    assert mixed(far) == wanted
-    server.asked.clear()
-    assert mixed(far) == wanted
-    assert server.asked == []
-    with pytest.raises(TypeError, match=r"H5StreamLoader\(H5Dataset\(..., cache=...\), ...\)"):
-        H5StreamLoader(f"{server.url}/a.h5", cache=tmp_path)
-
-
-def test_single_samples_and_slices_come_from_the_cache(folder, server, tmp_path):
-    dataset, local = H5Dataset(f"{server.url}/a.h5", "plain", cache=tmp_path), H5Dataset(folder / "a.h5", "plain")
-    for _ in range(2):
-        assert (dataset[:] == local[:]).all()
-        assert (dataset[3999] == local[3999]).all()
-        assert (dataset[[5, 5, 0]] == local[[5, 5, 0]]).all()
-    server.asked.clear()
-    assert (dataset[100:2000] == local[100:2000]).all()
-    assert server.asked == []
 
 
 def test_an_object_that_changed_is_read_anew(tmp_path):
@@ -325,6 +305,8 @@ def test_arguments_that_make_no_cache_are_refused(folder, server, tmp_path):
     ]:
         with pytest.raises(OptionError, match=said):
             H5Dataset(f"{server.url}/a.h5", "x", **options)
+    with pytest.raises(TypeError, match=r"H5StreamLoader\(H5Dataset\(..., cache=...\), ...\)"):
+        H5StreamLoader(f"{server.url}/a.h5", cache=tmp_path)
     with pytest.raises(OptionError, match="belong to the H5Dataset that was given"):
         H5Dataset(H5Dataset(folder / "a.h5", "x"), cache=tmp_path)
 

@@ -71,14 +71,6 @@ def test_an_iterator_stays_behind(path):
         copy.close()
 
 
-def test_a_function_that_cannot_be_pickled_is_named_by_pickle(path):
-    with (
-        H5StreamLoader(path, 8, fields="x", batch_transform=lambda x: x) as loader,
-        pytest.raises(Exception, match="lambda"),
-    ):
-        pickle.dumps(loader)
-
-
 def send_epochs(end, loader, dataset, sampler):
     end.send((epoch(loader), dataset[:][0].tolist(), list(sampler)))
     loader.close()

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 from forking import OPTIMIZERS, Forked
-from inner import stream_all
 from sample_files import write_sample
 from torch.utils.data import SequentialSampler
 
@@ -123,15 +122,6 @@ def test_two_nodes_on_loopback_part_an_epoch_among_their_processes(sample, tmp_p
     assert_parted(ranks, 0)
 
 
-@contextlib.contextmanager
-def group_of_one(tmp_path):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
-
-
 class Group:
     """A process group as seen by those who ask for its rank and size only."""
 
@@ -149,8 +139,11 @@ def test_without_a_process_group_there_is_one_rank(sample, monkeypatch):
 
 
 def test_a_real_process_group_is_asked(tmp_path):
-    with group_of_one(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
+    try:
         assert current_ranks() == Ranks(rank=0, world_size=1)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_a_group_that_is_made_after_the_loader_counts_from_the_next_epoch_on(sample, monkeypatch):
@@ -177,18 +170,3 @@ def test_a_sampler_decides_what_each_rank_gets(sample, monkeypatch):
 def test_the_sampler_for_a_stock_dataloader_leaves_sharding_to_the_framework(sample, monkeypatch):
     Group(monkeypatch, 1, 2)
     assert len(ChunkBatchSampler(H5Dataset(sample.path), 100)) == 31
-
-
-def test_each_chunk_is_decoded_by_one_rank_in_every_epoch(tmp_path, monkeypatch):
-    stream_all(monkeypatch)
-    sample = write_sample(tmp_path, rows=ROWS, chunk_rows=CHUNK)
-    for world_size in (2, 3, 7):
-        loaders = [
-            H5StreamLoader(sample.path, 50, True, fields="x", rank=r, world_size=world_size, keep="never")
-            for r in range(world_size)
-        ]
-        for _ in range(2):
-            for loader in loaders:
-                list(loader)
-            chunks = sum(loader.stats().chunks for loader in loaders)
-            assert CHUNKS <= chunks <= CHUNKS + 2 * world_size

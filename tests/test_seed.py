@@ -157,13 +157,6 @@ def test_a_state_brings_its_seed_and_refuses_another_that_was_given(path, how):
             other.load_state_dict(state)
 
 
-@pytest.mark.parametrize("how", ["a shuffle", "a function for samples", "random starts"])
-def test_copies_have_the_seed_of_their_loader(path, how):
-    with made(path, how) as loader, copy.deepcopy(loader) as near, pickle.loads(pickle.dumps(near)) as far:
-        assert loader.seed == near.seed == far.seed
-        assert epoch(loader) == epoch(near) == epoch(far)
-
-
 def test_a_batch_sampler_draws_and_goes_on_as_a_loader_does(path):
     dataset = H5Dataset(path, "x")
     seed = drawn_after(7)

@@ -156,16 +156,6 @@ def test_a_field_has_the_statistics_that_numpy_finds(path, name, axis):
     assert found.counts == (counts if len(counts) <= MOST_VALUES and name != "table" else None)
 
 
-def test_statistics_of_a_part_are_of_that_part_alone(path):
-    with h5py.File(path) as f:
-        values, label = f["table"][()], f["label"][()]
-    train, val = H5Dataset(path, ["table", "label"]).split(0.8, seed=2)
-    for part in (train, val):
-        found = part.statistics(axis={"table": -1})
-        same(found["table"], values[part.rows], [1])
-        same(found["label"], label[part.rows])
-
-
 @pytest.mark.parametrize("part", ["all", "some"])
 def test_every_kind_of_sample_has_statistics(path, tmp_path, part):
     with h5py.File(path) as f:
@@ -200,11 +190,6 @@ def test_objects_of_unlike_lengths_have_statistics(tmp_path):
     same(lists, np.concatenate([np.arange(k) for k in range(20)]))
 
 
-def test_text_has_no_mean_to_normalise_by(path):
-    with pytest.raises(OptionError, match="'name' is text"):
-        H5Dataset(path, "name").statistics()["name"].normalise()
-
-
 def test_texts_are_counted_and_complex_numbers_left_out(path):
     found = H5Dataset(path, ["name", "text", "wave", "all"]).statistics()
     assert list(found) == ["name", "text", "all:age", "all:name"]
@@ -213,6 +198,8 @@ def test_texts_are_counted_and_complex_numbers_left_out(path):
     assert found["all:age"].counts == {0: 500}
     assert math.isnan(found["name"].mean)
     assert found["name"].to_dict()["mean"] is None
+    with pytest.raises(OptionError, match="'name' is text"):
+        found["name"].normalise()
 
 
 def test_a_second_call_reads_nothing_and_says_the_same(path, monkeypatch):

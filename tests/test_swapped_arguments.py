@@ -1,14 +1,52 @@
-"""Each value that `DataLoader` takes is taken: a swap must not fail on an argument."""
+"""Each argument and value that `DataLoader` takes is taken, at its place: a swap must not fail on an argument."""
+
+import inspect
 
 import h5py
 import numpy as np
 import pytest
 import torch
+from each import for_each
 from inner import default_budget
 from making import make_file, write_datasets
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from h5stream import H5StreamLoader
+
+
+def parameters(kind):
+    return {name: p for name, p in inspect.signature(kind.__init__).parameters.items() if name != "self"}
+
+
+THEIRS, OURS = parameters(DataLoader), parameters(H5StreamLoader)
+
+
+def positional(parameters):
+    return [name for name, p in parameters.items() if p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+
+
+@for_each(THEIRS)
+def test_a_parameter_of_dataloader_exists_here_under_its_name_and_kind(name):
+    assert name in OURS, f"DataLoader has {name}=, which H5StreamLoader does not take"
+    assert OURS[name].kind == THEIRS[name].kind
+
+
+def test_positional_parameters_stand_where_dataloader_has_them():
+    assert positional(OURS) == positional(THEIRS)
+
+
+# Defaults that differ are decisions; each has its reason here.
+CHANGED_DEFAULTS = {
+    "batch_size": "large batches are what this is for",
+    "num_workers": "threads are free to start: as many as the cgroup allows",
+}
+
+
+@for_each([name for name in THEIRS if name != "dataset"])
+def test_defaults_are_those_of_dataloader_but_for_what_was_decided(name):
+    same = OURS[name].default == THEIRS[name].default
+    assert same != (name in CHANGED_DEFAULTS)
+
 
 ARGUMENTS = [
     {"num_workers": 8},
@@ -51,6 +89,7 @@ def test_what_dataloader_takes_is_taken(path, arguments):
     arguments = {"batch_size": 4, **arguments} if "batch_sampler" not in arguments else arguments
     theirs = DataLoader(TensorDataset(torch.arange(20)), **arguments)
     loader = H5StreamLoader(path, **arguments)
+    assert [name for name in THEIRS if name != "shuffle" and not hasattr(loader, name)] == []
     assert len(loader) == len(theirs)
     assert sum(1 for _ in loader) == len(theirs)
 

@@ -15,7 +15,6 @@ from h5stream import (
     H5StreamLoader,
     Ids,
     Lengths,
-    Padding,
     Sequences,
     Values,
     errors,
@@ -136,24 +135,6 @@ def flat_buffer(tmp_path):
         with h5py.File(path, "w") as file:
             file["x"] = np.arange(first, first + count)
     return paths
-
-
-@pytest.mark.parametrize(
-    ("of", "segments_of"),
-    [
-        (Lengths([4, 0, 7, 4]), [(0, 4), (4, 9), (9, 11), (11, 15)]),
-        (Bounds(np.array([4, 11], "u1")), [(0, 4), (4, 9), (9, 11), (11, 15)]),
-        (Ends(np.arange(15) == 3, torch.arange(15) == 10), [(0, 4), (4, 9), (9, 11), (11, 15)]),
-        (Ids(["a"] * 4 + ["b"] * 7 + ["a"] * 4), [(0, 4), (4, 9), (9, 11), (11, 15)]),
-    ],
-    ids=lambda one: type(one).__name__,
-)
-def test_segments_are_said_in_memory_for_all_files(flat_buffer, of, segments_of):
-    samples = Sequences(3, of=of, pad="zeros", pad_rows=(0, 1))
-    dataset = H5Dataset(flat_buffer, {"x": "x", "pad": Padding()}, samples=samples)
-    expected = [[*range(row, min(row + 3, end))] for first, end in segments_of for row in range(first, end - 1)]
-    found = dataset[:]
-    assert [x[~pad].tolist() for x, pad in zip(found["x"], found["pad"], strict=True)] == expected
 
 
 @pytest.mark.parametrize(

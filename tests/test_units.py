@@ -13,16 +13,13 @@ from h5stream.units import as_bytes, text_of_bytes
     ("text", "nbytes"),
     [
         ("4GiB", 4 << 30),
-        ("4G", 4 << 30),
         ("4 gib", 4 << 30),
         ("4GB", 4 * 10**9),
-        ("512 MB", 512 * 10**6),
         ("512M", 512 << 20),
         ("1.5g", 3 << 29),
         (".5k", 512),
         ("64KiB", 65536),
         ("2TB", 2 * 10**12),
-        ("100", 100),
         ("100 B", 100),
         ("1_000", 1000),
         (" 8 MiB ", 8 << 20),
@@ -43,10 +40,6 @@ def test_anything_else_is_refused_with_the_options_name_and_an_example(value):
 
 
 @given(st.integers(0, 1 << 60))
-def test_what_is_printed_can_be_typed_back_to_three_digits(nbytes):
-    assert as_bytes(text_of_bytes(nbytes), name="x=") == pytest.approx(nbytes, rel=0.006)
-
-
-@given(st.integers(0, 1 << 60))
-def test_a_printed_size_is_short(nbytes):
+def test_what_is_printed_is_short_and_can_be_typed_back_to_three_digits(nbytes):
     assert len(text_of_bytes(nbytes)) <= len("1023 KiB")
+    assert as_bytes(text_of_bytes(nbytes), name="x=") == pytest.approx(nbytes, rel=0.006)

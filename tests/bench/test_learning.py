@@ -1,10 +1,9 @@
-"""The experiment on learning: its orders are what they are called, and seeds do not mix."""
+"""The experiment on learning: its orders are what they are called, and its windows those of a loader."""
 
 import sys
 from pathlib import Path
 
 import h5py
-import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -12,7 +11,6 @@ sys.path.insert(0, str(ROOT))
 pytest.importorskip("bench.learning", reason="bench/ belongs to a checkout, not to an installed package")
 
 from bench import learning  # noqa: E402
-from bench.learning_data import Data  # noqa: E402
 from h5stream import H5StreamLoader  # noqa: E402
 from h5stream.order.blocks import make_blocks  # noqa: E402
 
@@ -20,14 +18,6 @@ from h5stream.order.blocks import make_blocks  # noqa: E402
 def layout(rows=1000, block=10, batch=50, row_nbytes=1 << 16):
     blocks = make_blocks((0, rows), (block,))
     return learning.Layout(blocks=blocks, block_rows=block, batch_rows=batch, row_nbytes=row_nbytes)
-
-
-def toy():
-    rng = np.random.default_rng(0)
-    y = np.sort(rng.integers(0, 3, 600))
-    x = (np.eye(3)[y] * 2 + rng.normal(0, 1, (600, 3))).astype(np.float32)
-    return Data(x=x, y=y, session=y, test_x=x[::5], test_y=y[::5], batch_rows=50, epochs=1, small_block=5,
-                large_block=200, row_nbytes=12)  # fmt: skip
 
 
 @pytest.mark.parametrize("order", list(learning.ORDERS))
@@ -53,13 +43,3 @@ def test_an_automatic_window_is_the_one_of_a_loader_over_such_a_file(tmp_path):
     with H5StreamLoader(tmp_path / "wide.h5", 1024, shuffle=True) as loader:
         ours = layout(rows=50_000, block=32, batch=1024, row_nbytes=4 * 4096)
         assert loader.window_size.window_rows == ours.window_rows("auto") == 32_768
-
-
-def test_training_in_file_order_harms_a_sorted_file_and_the_score_says_so():
-    data, where = toy(), layout(rows=600, block=200)
-    full, none = (
-        learning.train("logistic regression", data, data.x, data.y, learning.lines_of(where, order, data.epochs))[0]
-        for order in ("full", "none")
-    )
-    assert np.mean(none) > np.mean(full) * 1.1
-    assert learning.score_of(where, "none") < 0.2 < learning.score_of(where, "full")

@@ -1,32 +1,25 @@
 """Every peer that is here gives each row once with the source's bytes; what is measured is the same work."""
 
-import json
 import re
 import sys
 from pathlib import Path
 
-import forking
 import numpy as np
 import pytest
-import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 pytest.importorskip("bench.peers", reason="bench/ belongs to a checkout, not to an installed package")
 
 from bench.child import run_child  # noqa: E402
-from bench.peers.block_shuffle import BlockShuffle  # noqa: E402
 from bench.peers.measure import Checker, checksum_of  # noqa: E402
 from bench.peers.on_hdf5 import Ours  # noqa: E402
-from bench.peers.registry import PEERS, missing  # noqa: E402
+from bench.peers.registry import PEERS  # noqa: E402
 from bench.peers.source import sums_path, write_source  # noqa: E402
 
 ROWS = 1500
 # Workers that fork beside reader threads, and peers that warn of themselves: not what is tested here.
 IN_A_CHILD = {peer.name for peer in PEERS if peer.needs or re.search("[1-9] workers", peer.name)}
-# Two workers show what eight would, with rows that come one by one; the other has them in batches.
-SLOW = {name for name in IN_A_CHILD if "8 workers" in name or name == "tuned h5py, 2 workers"}
-AS_A_PROGRAM = "import runpy, sys; del sys.argv[0]; runpy.run_module(sys.argv[0], run_name='__main__')"
 
 
 @pytest.fixture(scope="module")
@@ -48,24 +41,6 @@ def test_a_peer_gives_each_row_once_with_its_label_and_bytes(source, tmp_path, n
     assert checker.checksum == checksum_of(sums, np.arange(ROWS))
 
 
-def in_children():
-    for name in sorted(IN_A_CHILD):
-        yield pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
-
-
-@pytest.mark.parametrize("name", list(in_children()))
-def test_a_peer_with_workers_or_modules_of_its_own_gives_the_same_checksum(source, tmp_path, name):
-    peer = next(peer for peer in PEERS if peer.name == name)
-    if missing(peer):
-        pytest.skip(missing(peer))
-    arguments = ["bench.peers.measure", "both", name, str(source), str(tmp_path), "--seconds", "30"]
-    ended = forking.run(AS_A_PROGRAM, *arguments)
-    assert ended.returncode == 0, ended.stderr
-    found = json.loads(ended.stdout.splitlines()[-1])
-    assert found["checked_rows"] == ROWS
-    assert int(found["checksum"], 16) == checksum_of(np.load(sums_path(source)), np.arange(ROWS))
-
-
 def test_the_checker_notices_a_wrong_byte_and_a_row_that_comes_twice(source):
     sums = np.load(sums_path(source))
     x, y = next(iter(Ours().open(source, 100)))
@@ -78,16 +53,6 @@ def test_the_checker_notices_a_wrong_byte_and_a_row_that_comes_twice(source):
     checker.add(x[:50], y[:50])
     with pytest.raises(ValueError, match="twice"):
         checker.add(x[49:], y[49:])
-
-
-def test_the_block_shuffle_gives_each_row_once_in_another_order_each_epoch():
-    x = np.arange(200_000, dtype=np.float32).reshape(100_000, 2)
-    loader = BlockShuffle(100_000, 8192, lambda a, b: (x[a:b], np.arange(a, b)))
-    first = torch.cat([y for _, y in loader])
-    second = torch.cat([y for _, y in loader])
-    assert sorted(first.tolist()) == list(range(100_000))
-    assert first.tolist() != second.tolist()
-    assert [len(y) for _, y in loader][:-1] == [8192] * 12
 
 
 def test_a_child_that_fails_or_hangs_becomes_a_line_of_text(tmp_path):

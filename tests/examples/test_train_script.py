@@ -85,8 +85,6 @@ def test_floating_point_targets_are_regressed(train, file):
 
 OTHERWISE = {
     "transformer": ["--model", "transformer", "--tokens", "5"],
-    "attention by hand": ["--model", "transformer", "--no-sdpa"],
-    "recomputed": ["--model", "transformer", "--checkpointing"],
     "bf16": ["--bf16"],
     "everything off": ["--no-fused", "--no-cosine", "--no-set-to-none", "--no-tf32", "--no-device-feed", "--no-bf16"],
     "preset": ["--profile", "rtx3090_max_perf", "--batch-size", "100"],
@@ -94,14 +92,7 @@ OTHERWISE = {
 }
 
 
-# Both train in the next test as well.
-TWICE = {"attention by hand", "recomputed"}
-
-
-@pytest.mark.parametrize(
-    "options",
-    [pytest.param(OTHERWISE[name], id=name, marks=[pytest.mark.slow] * (name in TWICE)) for name in OTHERWISE],
-)
+@pytest.mark.parametrize("options", OTHERWISE.values(), ids=OTHERWISE)
 def test_every_switch_trains(train, file, options):
     report, _ = train("--data", file, "--y", "label", *SMALL, "--width", 64, *options)
     assert report["validation_loss"] < 1.0  # guessing gives log(3) = 1.0986

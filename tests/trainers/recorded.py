@@ -19,7 +19,7 @@ def write_files(folder):
 
 
 def loaders_of(train, held_out, **options):
-    options = {"fields": ["x", "y"], "num_workers": 1, **options}
+    options = {"fields": ["x", "y"], "num_workers": 1, "keep": "never", **options}
     return (
         H5StreamLoader(train.path, BATCH, shuffle=True, seed=4, **options),
         H5StreamLoader(held_out.path, BATCH, **options),
@@ -47,7 +47,15 @@ def assert_each_row_once_an_epoch(batches, rows, epochs):
         assert sorted(itertools.chain(*batches[first : first + per_epoch])) == list(range(rows))
 
 
-def assert_fast_path(loader, rows=ROWS):
+def assert_two_epochs(model, train, held_out):
+    """Assert that a model was given each row of both loaders once in each of two epochs, by their own readers."""
+    assert_each_row_once_an_epoch(model.train_rows, ROWS, 2)
+    assert_each_row_once_an_epoch(model.held_out_rows, HELD_OUT, 2)
+    assert_fast_path(train, ROWS)
+    assert_fast_path(held_out, HELD_OUT)
+
+
+def assert_fast_path(loader, rows):
     """Assert that the loader's own readers gave the last epoch: each chunk decoded once."""
     stats = loader.stats()
     assert stats.rows == rows

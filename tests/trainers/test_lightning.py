@@ -10,8 +10,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from inner import stream_all
-from recorded import HELD_OUT, ROWS, Noted, assert_each_row_once_an_epoch, assert_fast_path, loaders_of, write_files
+from recorded import HELD_OUT, ROWS, Noted, assert_each_row_once_an_epoch, assert_two_epochs, loaders_of
 
 lightning = pytest.importorskip("lightning.pytorch", reason="needs lightning: pip install h5stream[trainers]")
 
@@ -40,21 +39,12 @@ def trainer(folder, **options):
     )  # fmt: skip
 
 
-@pytest.fixture
-def files(tmp_path, monkeypatch):
-    stream_all(monkeypatch)
-    return write_files(tmp_path)
-
-
 def test_two_epochs_with_validation(files, tmp_path):
     train, held_out = loaders_of(*files)
     module = Module()
     trainer(tmp_path, max_epochs=2, num_sanity_val_steps=0).fit(module, train, held_out)
-    assert_each_row_once_an_epoch(module.model.train_rows, ROWS, 2)
-    assert_each_row_once_an_epoch(module.model.held_out_rows, HELD_OUT, 2)
+    assert_two_epochs(module.model, train, held_out)
     assert module.model.train_rows[:16] != module.model.train_rows[16:]
-    assert_fast_path(train)
-    assert_fast_path(held_out, HELD_OUT)
 
 
 @pytest.mark.parametrize("steps", [7, 16, 20])

@@ -4,17 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from inner import stream_all
-from recorded import (
-    BATCH,
-    HELD_OUT,
-    ROWS,
-    Noted,
-    assert_each_row_once_an_epoch,
-    assert_fast_path,
-    loaders_of,
-    write_files,
-)
+from recorded import BATCH, ROWS, Noted, assert_each_row_once_an_epoch, assert_two_epochs, loaders_of
 
 from h5stream.errors import OptionError
 
@@ -49,12 +39,6 @@ class KeepPlace(transformers.TrainerCallback):
         (folder / "loader.json").write_text(json.dumps(self.loader.state_dict()))
 
 
-@pytest.fixture
-def files(tmp_path, monkeypatch):
-    stream_all(monkeypatch)
-    return write_files(tmp_path)
-
-
 def make(files, folder, **options):
     loaders = loaders_of(*files, fields={"x": "x", "labels": "y"})
     arguments = transformers.TrainingArguments(
@@ -67,10 +51,7 @@ def make(files, folder, **options):
 def test_two_epochs_with_validation(files, tmp_path):
     trainer = make(files, tmp_path, eval_strategy="epoch")
     trainer.train()
-    assert_each_row_once_an_epoch(trainer.model.train_rows, ROWS, 2)
-    assert_each_row_once_an_epoch(trainer.model.held_out_rows, HELD_OUT, 2)
-    assert_fast_path(trainer.loaders[0])
-    assert_fast_path(trainer.loaders[1], HELD_OUT)
+    assert_two_epochs(trainer.model, *trainer.loaders)
 
 
 def stopped(files, folder, steps):

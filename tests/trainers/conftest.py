@@ -1,0 +1,12 @@
+"""The files that the tests of trainers stream."""
+
+import pytest
+from inner import stream_all
+from recorded import write_files
+
+
+@pytest.fixture
+def files(tmp_path, monkeypatch):
+    """Files for training and validation."""
+    stream_all(monkeypatch)
+    return write_files(tmp_path)
