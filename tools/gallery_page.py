@@ -38,7 +38,7 @@ measurements of each program. `h5stream inspect FILE` prints such lines for a fi
 | h5stream | |
 |---|---|
 | samples/s, as a multiple of theirs: median, least, most | {median}, {least}, {most} |
-| {fast} of {all} programs | fast; {slower} slower, {impossible} impossible: [verdicts](#verdicts) |
+| {fast} of {all} surveyed programs | fast; {slower} slower, {impossible} impossible: [verdicts](#verdicts) |
 
 Their readers are rewritten in a few lines that reach a sample as the program does; what the program does with it
 afterwards, and imports, are left out. `folder` is where the files are. The whole code is in `examples/gallery/`, a
