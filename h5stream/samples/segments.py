@@ -215,7 +215,7 @@ def _covering(edges: Edges, rows: int) -> Edges:
 def _one_a_row(values: NDArray[Any], name: str, rows: int) -> NDArray[Any]:
     if values.shape[:1] != (rows,) or values.size != rows:
         raise OptionError(
-            f"field {called(name)} is to say where segments end, so it has one value for each of {rows:,} rows; its "
+            f"field {called(name)} says where segments end, so it needs one value for each of {rows:,} rows; its "
             f"shape is {values.shape}"
         )
     return values.reshape(rows)
@@ -259,7 +259,7 @@ def stretches_of(said: Stretches, values: Sequence[NDArray[Any]], samples: int, 
         raise OptionError(
             f"{' and '.join(names)}: sample {one:,} is said to have rows {first[one]:,} to "
             f"{first[one] + count[one]:,} (exclusive), and there are {rows:,} rows; {len(wrong):,} of {samples:,} "
-            "samples go backwards or beyond. See whether these numbers are of this dataset"
+            "samples go backwards or beyond the end. Check that these numbers belong to this dataset"
         )
     return first, count
 

@@ -64,7 +64,8 @@ def stage(
     Parameters
     ----------
     files : path or iterable of path
-        Files of any format, addresses of objects in stores (``s3://bucket/a.h5``), or patterns of either.
+        Files of any format, addresses of objects in stores (``s3://bucket/a.h5``), or patterns of either. HDF5 files
+        are examined for other files that they need; objects are not.
     to : path
         The folder, on a tmpfs or a fast disk; it is made if it does not exist.
     follow : bool
@@ -201,8 +202,8 @@ def _stage(
     from_stores = [path for path in paths if is_address(path)]
     if follow and from_stores:
         raise OptionError(
-            f"follow=True (--follow) brings along what files need, and what leads out of an object in a store, here "
-            f"{from_stores[0]!r}, cannot be followed; leave it out, and name all objects"
+            f"follow=True (--follow) also copies the files that a file needs, which cannot be done for objects in "
+            f"stores, such as {from_stores[0]!r}; leave follow= out, and name all objects"
         )
     asked_for = [path for path in from_stores if path not in (known or {}) and not path.endswith("/")]
     opening().identities(asked_for)  # all at once
