@@ -82,7 +82,7 @@ def recording(tmp_path):
         (["x", "short"], lambda: Sequences(2, axis=1), errors.FieldLengthError, "'short': it has 9 .*'x' has 10"),
         (["x", "y"], lambda: Sequences(2, axis=1), errors.OptionError, r"'y'.*take=Take\(axis=\) names another"),
         (["x", "y"], lambda: Sequences(2, of="rows", axis=1), errors.FieldLengthError, "'y': it has 10 .*'x' has 3"),
-        ("y", lambda: Sequences(2, of="rows", axis=1), errors.OptionError, "each of them has fewer"),
+        ("y", lambda: Sequences(2, of="rows", axis=1), errors.OptionError, "no field has as many axes"),
         ("text", lambda: Sequences(2, axis=1), errors.UnsupportedFieldError, "parts of volumes are of numbers"),
         ("empty", lambda: Sequences(2, axis=1), errors.FieldLengthError, "without elements"),
         (Field("x", take=Take(axis=1)), lambda: Sequences(2), errors.OptionError, "a sample is a row of axis 0"),
