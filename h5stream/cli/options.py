@@ -84,9 +84,7 @@ BatchSize = Annotated[
     number("--batch-size", "Rows of a batch; by default 8192, less for short files and large rows.", "ROWS"),
 ]
 Threads = Annotated[int | None, number("--threads", "h5stream's reader threads; by default all that are allowed.")]
-Window = Annotated[
-    str, typer.Option("--window", metavar="ROWS", help="Rows shuffled together, 'auto' or 'all'.")
-]
+Window = Annotated[str, typer.Option("--window", metavar="ROWS", help="Rows shuffled together, 'auto' or 'all'.")]
 MemoryBudget = Annotated[int | None, nbytes("--memory-budget", "Memory that the loader may take, such as 4GiB.")]
 Anonymous = Annotated[
     bool,

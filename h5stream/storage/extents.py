@@ -68,9 +68,7 @@ class Volume:
                     field=name,
                 )
         if len(self.elements) < axes:
-            raise OptionError(
-                "no field has as many axes as samples= needs; name a field that has, or another axis="
-            )
+            raise OptionError("no field has as many axes as samples= needs; name a field that has, or another axis=")
         return tuple(self.elements[axis][0] for axis in range(axes))
 
 
