@@ -385,9 +385,9 @@ class Cursor:
         """Refuse to go on with other ranks in an order of the user's, which cannot be cut anew."""
         if len(place.taken) > 1 or (place.taken and place.taken[0][0] != ranks.world_size):
             raise StateError(
-                f"the state is of {place.taken[0][0]} ranks and there are {ranks.world_size}: what a sampler has left "
-                "cannot be cut anew, nor what a function as draw= has. Resume with as many ranks, or without sampler=, "
-                "batch_sampler= and such a function"
+                f"the state is of {place.taken[0][0]} ranks and there are now {ranks.world_size}: the rest of an epoch "
+                "of a sampler, or of a function as draw=, cannot be divided anew. Resume with as many ranks as before, "
+                "or without sampler=, batch_sampler= and such a function"
             )
         # Another rank's sampler gives other indices, so its checksum says nothing here.
         return place if rank == ranks.rank else dataclasses.replace(place, checksum=0)

@@ -92,50 +92,48 @@ class _Known(NamedTuple):
 class H5Dataset(Dataset[Any]):
     """Rows of HDF5 files as samples.
 
-    Opening reads the chunk index and checks every field once; afterwards no file stays open through h5py
-    unless a field needs it. The object travels to other processes by pickling and works after fork, spawn and
-    forkserver.
+    Opening reads the chunk index and checks every field once; afterwards no file stays open through h5py unless a field
+    needs it. The object can be pickled, and works in processes started by fork, spawn or forkserver.
 
     Parameters
     ----------
     source : path, pattern, open h5py.File, Group or Dataset, H5Dataset, or sequence of them
-        One file or several, which follow one another as one sequence of rows. An h5py object stands for its name: a
-        group's datasets are the fields, and names are looked up in it; a dataset is a file and its one field. Or
-        several `H5Dataset` in a list or a ``ConcatDataset``: groups of one file, for instance; their samples must be
-        alike, their fields' paths need not.
+        One file, or several, whose rows follow one another. An h5py object stands for its name: the datasets of a group
+        are the fields, and names are looked up in it; a dataset is a file and its only field. Or several `H5Dataset`,
+        such as groups of one file, in a list or a ``ConcatDataset``: their samples must be alike, but the paths of
+        their fields may differ.
     fields : str, Field, h5py.Dataset, sequence or mapping of them, optional
-        ``"x"`` gives a tensor a sample, ``["x", "y"]`` a tuple, ``{"image": "x"}`` a dict. By default the
-        datasets at the file's root, if they agree in length; links count, each dataset once.
+        With ``"x"``, a sample is a tensor, with ``["x", "y"]`` a tuple, with ``{"image": "x"}`` a dict. By default all
+        datasets at the root of the file, which must have the same length; linked ones are included, each dataset once.
     rows : slice, or array-like of int or bool, optional
-        The rows to use, or the samples where `samples` says what these are, as indices or a mask; they keep the
-        file's order.
+        The rows to use (or the samples, with `samples`), as indices or a mask; they keep the file's order.
     samples : Sequences, Rows, Objects, Table or Boxes, optional
-        What a sample is, where it is not a row of the files: see `Sequences`, `Rows`, `Objects`, `Table` and `Boxes`.
+        What a sample is, if it is not a row of the files: see `Sequences`, `Rows`, `Objects`, `Table` and `Boxes`.
     allow_external : bool
         Whether external links, external storage and virtual sources may lead out of the opened files.
     numpy : bool
-        Give NumPy arrays and scalars instead of tensors when this object is indexed: for a ``__getitem__`` that was
-        written for h5py and goes on with ``.astype``. A loader gives tensors all the same.
+        Whether indexing this object gives NumPy arrays and scalars instead of tensors, for code that was written for
+        h5py and calls ``.astype``. Loaders give tensors all the same.
     storage_options : dict or store, optional
-        What opens the stores of addresses such as ``"s3://bucket/a.h5"``: options of obstore's `from_url` (``config``,
+        How to open addresses such as ``"s3://bucket/a.h5"``: options of obstore's `from_url` (``config``,
         ``client_options``, ``retry_config``, ``region`` and other options of that store), or an obstore store. By
-        default the environment's.
+        default, credentials come from the environment.
     cache : path, optional
-        A folder on a local disk in which what is read of objects in stores is kept, so that it is asked for once: later
-        epochs, other ranks of this machine and later runs read it there. It is kept under a hash of the object's
-        address, size and ETag: one that changes is read anew, and one without an ETag is not kept. What is damaged is
-        asked for again. Any number of processes may share a folder; where it cannot be written, the log says so once,
-        and all is read from the store. It has no effect on files.
+        A folder on a local disk that keeps what is read of objects in stores, so that later epochs, other ranks of this
+        machine and later runs read it there. Entries are named by a hash of the object's address, size and ETag: an
+        object that changes is read anew, and one without an ETag is not kept. Damaged entries are requested again. Any
+        number of processes may share a folder. If it cannot be written, the log says so once, and everything is read
+        from the store. It has no effect on files.
     cache_size : int or str, optional
-        Bytes that the folder may take, as a number or a text such as ``"500GB"``: what was used longest ago makes room.
-        By default a tenth of what its disk has free.
+        Bytes that the folder may take, as a number or a text such as ``"500GB"``; what was used longest ago is deleted
+        first. By default a tenth of the disk's free space.
 
     Attributes
     ----------
     layout : SampleLayout
         The fields and how their bytes are reached.
     shares : SourceShares or None
-        Of a `Mixture`: what share of an epoch each source has.
+        The share of each source in an epoch, if this is a `Mixture`.
 
     Raises
     ------
@@ -206,17 +204,17 @@ class H5Dataset(Dataset[Any]):
         return self.layout.samples if chosen is None else len(chosen)
 
     def set_epoch(self, epoch: int, *, seed: int = 0) -> None:
-        """Draw the samples of an epoch, where ``samples=`` has random starts, and random crops of ragged fields.
+        """Draw the samples of an epoch, if ``samples=`` has random starts, and random crops of ragged fields.
 
-        A loader of ours does not need it: it draws by its own seed and epoch. Under a stock DataLoader call it before
-        each epoch; workers that persist keep the epoch that they began with.
+        `H5StreamLoader` does not need this call: it draws by its own seed and epoch. With a stock DataLoader, call it
+        before each epoch; persistent workers keep the epoch that they began with.
 
         Parameters
         ----------
         epoch : int
             The epoch, 0 at first.
         seed : int
-            Another seed draws others.
+            The seed of the draws.
         """
         self._seed_and_epoch = seed, epoch
         if self._starts is not None:
@@ -265,9 +263,9 @@ class H5Dataset(Dataset[Any]):
         return self if chosen is None else self._over_rows(chosen)
 
     def listed(self, indices: Any) -> H5Dataset:
-        """List rows in an order of your own, as often as each is named: what a ``Subset`` of torch is.
+        """Return rows in an order of your own, repeated as often as they are named, as a ``Subset`` of torch does.
 
-        An epoch that is shuffled has them in its own order; one that is not has them in this one.
+        An epoch that is not shuffled has the rows in this order.
 
         Parameters
         ----------
@@ -295,19 +293,20 @@ class H5Dataset(Dataset[Any]):
         Parameters
         ----------
         *shares : float or int
-            Of each part: fractions that add up to 1, or numbers of samples; one of them gives two parts, it and the
-            rest. A sequence of them will do as well. A part ends where the sum of the fractions so far falls, rounded
-            to the nearest sample, halves up.
+            The size of each part: fractions that add up to 1, or numbers of samples, also as one sequence. A single
+            size gives two parts: one of that size, and the rest. With fractions, a part ends at their sum so far,
+            rounded to the nearest sample, halves up.
         seed : int
             Another seed gives other parts.
         by : str, field or array-like, optional
-            What must not be torn: a field or dataset of one value a sample (``"patient_id"``), or an array of them;
-            ``"segment"`` (an episode, a group, a volume), ``"file"``, or ``"block"``: samples of the same chunks, so
-            that no chunk is read for two parts. Groups are dealt out greedily, large ones first, each to the part that
-            lacks most of what it has: sizes are right to within a group.
+            Which samples must stay together: those with the same value of a field or dataset of one value per sample
+            (``"patient_id"``), or of an array; those of a ``"segment"`` (an episode, a group, a volume), of a
+            ``"file"``, or of a ``"block"``: samples of the same chunks, so that no chunk is read for two parts. Groups
+            are dealt out greedily, large ones first, each to the part that lacks most of what the group has: the sizes
+            of parts are right to within a group.
         stratify : str, field or array-like, optional
-            What each part is to have in equal shares, such as ``"label"``: one of few values a sample. Without `by`
-            that is so to within one sample of each value; with it, as far as groups allow.
+            A field, dataset or array of few values, such as ``"label"``, of which each part gets equal shares: to
+            within one sample of each value without `by`, and with `by` as far as groups allow.
 
         Returns
         -------
@@ -357,27 +356,27 @@ class H5Dataset(Dataset[Any]):
     ) -> dict[str, FieldStatistics]:
         """Find mean, standard deviation, extremes, NaNs and counts of values in one pass over the files.
 
-        Of these samples, as often as they have a value: of a part of a split, of that part alone; of samples that
-        overlap or are padded, what batches have. They are kept in the user's cache folder, so that a second call reads
-        nothing, as long as the files stay what they are: ``h5stream inspect FILE --forget`` drops them, and
-        ``H5STREAM_CATALOGUE=0`` in the environment does without.
+        Only the samples of this dataset count, such as one part of a split, and each value as often as batches have it,
+        also if samples overlap or are padded. Results are kept in the user's cache folder, so a second call reads
+        nothing unless the files have changed. ``h5stream inspect FILE --forget`` deletes them, and
+        ``H5STREAM_CATALOGUE=0`` in the environment turns this off.
 
         Parameters
         ----------
         fields : str or sequence of str, optional
-            Which fields; by default all, of text the counts alone.
+            Which fields; by default all. Text has counts only.
         axis : int, sequence of int or mapping, optional
-            Axes of a sample that each have numbers of their own for each index: -1 for the columns of a table or the
-            channels of images that have them last, 0 for images that have them first. A mapping names an axis for some
-            of the fields. By default there is one number a field.
+            Axes of a sample along which each index has its own results: -1 for the columns of a table, or for images
+            whose channels come last, 0 for images whose channels come first. A mapping names an axis for some of the
+            fields. By default there is one result per field.
         executor : concurrent.futures.Executor, optional
-            What goes over large files, half a gigabyte or more at a call: a ``ProcessPoolExecutor``, or that of dask or
-            mpi4py, whose machines see the same files. What is found is the same without it.
+            Reads large files, half a gigabyte or more per call: a ``ProcessPoolExecutor``, or the executor of dask or
+            mpi4py, whose machines must see the same files. Results are the same without it.
 
         Returns
         -------
         dict of str to FieldStatistics
-            By field; a member of a compound by its name behind a colon.
+            The statistics of each field; members of a compound have their name behind a colon.
 
         Raises
         ------
@@ -430,12 +429,12 @@ class H5Dataset(Dataset[Any]):
         Returns
         -------
         H5Dataset
-            Its samples are those of this one, also where they were chosen by `subset`, `listed` or `split`.
+            A dataset of the same samples, also if they were chosen by `subset`, `listed` or `split`.
 
         Raises
         ------
         OptionError
-            If a field is not there for each sample, or this is a `Mixture`.
+            If a sample lacks a field, or this is a `Mixture`.
 
         Examples
         --------
@@ -491,9 +490,9 @@ class H5Dataset(Dataset[Any]):
 
     @property
     def rows(self) -> NDArray[np.int64] | None:
-        """The number of each sample in the files, in the order of this dataset; None where it has all of them.
+        """The number of each sample in the files, in the order of this dataset; None if it has all of them.
 
-        A sample that is a row has the row's number; others are counted by `samples`.
+        A sample that is a row has the row's number; other samples are numbered in the order of `samples`.
         """
         return self._rows if self._drawn is None else self._drawn
 
@@ -505,7 +504,7 @@ class H5Dataset(Dataset[Any]):
 
     @property
     def chosen(self) -> NDArray[np.int64] | None:
-        """The numbers of the samples that were chosen of all, of which an epoch may draw some; None for all."""
+        """The numbers of the samples that were chosen, of which an epoch may draw some; None for all."""
         return self._rows
 
     @property
@@ -515,7 +514,7 @@ class H5Dataset(Dataset[Any]):
 
     @property
     def categories(self) -> dict[str, tuple[str, ...]]:
-        """By field, what its codes stand for, where a file says so, as AnnData does; the code -1 stands for nothing."""
+        """The names that the codes of a field stand for, if the file has them, as AnnData does; code -1 has no name."""
         shape, fields = self.layout.shape, self.layout.fields
         entries = zip(shape.keys, self.layout.entries, strict=True)
         numbered = {key: fields[entry].categories for key, entry in entries if isinstance(entry, int)}
@@ -580,8 +579,8 @@ class H5Dataset(Dataset[Any]):
     def __getitem__(self, index: Any) -> Any:
         """Return one sample for an integer, a batch for a slice, a list, an array or a mask of rows, or ``...``.
 
-        With one field that is a tensor, further indices mean what they mean to h5py: ``dataset[2:4, 0]`` is column 0
-        of two rows. Rows may come in any order and repeat, and slices may run backwards, which h5py refuses.
+        With one field that is a tensor, further indices mean the same as in h5py: ``dataset[2:4, 0]`` is column 0 of
+        two rows. Unlike in h5py, rows may come in any order and repeat, and slices may run backwards.
         """
         if type(index) is int:  # the common case, without arrays
             value = self._sample(index)
@@ -629,7 +628,7 @@ class H5Dataset(Dataset[Any]):
         Returns
         -------
         Tensor, tuple or dict
-            As a sample, with a first axis as long as `rows`; of fields that no tensor can hold, lists.
+            Like a sample, with a first axis as long as `rows`; lists for fields that no tensor can hold.
 
         Raises
         ------
@@ -820,20 +819,20 @@ class Samples(list[Any]):
 
 
 def collate(samples: list[Any]) -> Any:
-    """Put samples of an `H5Dataset` together again as the batch that they came from; stack others as torch would.
+    """Return the batch that samples of an `H5Dataset` came from; stack other samples as torch would.
 
-    Pass it as ``collate_fn`` of a stock DataLoader over an `H5Dataset`: stacking 8,192 samples costs more than
+    Pass it as ``collate_fn`` of a stock DataLoader over an `H5Dataset`: stacking 8,192 samples takes longer than
     reading them.
 
     Parameters
     ----------
     samples : list
-        What the dataset's ``__getitems__`` gave, or samples of any other kind.
+        The result of the dataset's ``__getitems__``, or samples of any other kind.
 
     Returns
     -------
     Tensor, list or dict
-        The batch; a sample that is a tuple makes a list, as torch's own collate function does.
+        The batch; for samples that are tuples it is a list, as from torch's own collate function.
 
     Examples
     --------

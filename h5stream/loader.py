@@ -37,102 +37,109 @@ class H5StreamLoader:
     Parameters
     ----------
     dataset : path, pattern, open h5py object, H5Dataset, or sequence of them
-        The files, or datasets over them; see `H5Dataset`. Several in a list or a ``ConcatDataset`` are read as one. A
-        ``Subset`` gives its rows in its own order with ``shuffle=False``, and as often as it names them; a sampler's
-        indices are places in it.
+        Files, or datasets of them; see `H5Dataset`. A list or ``ConcatDataset`` is read as one dataset. With
+        ``shuffle=False``, a ``Subset`` gives its rows in its own order, repeated ones too. The indices of a sampler
+        count in the ``Subset``.
     batch_size : int or None
-        Rows of a batch; up to the default of 8,192 samples are one batch. None gives single samples, as in DataLoader.
+        Samples in a batch, by default 8,192; fewer samples are a single batch. None gives single samples, as in
+        DataLoader.
     shuffle : bool, optional
-        True for the two-level shuffle, another one each epoch. Default False.
+        Whether to shuffle, on two levels and differently in each epoch. Default False.
     sampler, batch_sampler : iterable, optional
-        An order of your own, as in DataLoader. Rows that lie apart cost a chunk each; the loader's own
-        shuffle does not. torch's own random samplers are read as what they mean, such as `Weighted`, in that shuffle.
+        An order of your own, as in DataLoader. Each row that lies apart from the others decodes a whole chunk; the
+        loader's own shuffle avoids that. torch's random samplers are replaced by what they mean, such as `Weighted`, in
+        that shuffle.
     num_workers : int, optional
-        Reader threads. By default as many as the machine allows and scratch fits; 0 reads in the asking thread.
+        Number of reader threads. By default as many as the machine allows and memory has room for; 0 reads in the
+        thread that iterates.
     collate_fn : callable, optional
-        Gets a list of samples, as in DataLoader. They are taken apart one by one for it, which costs more than
-        reading them; `batch_transform` works on whole batches.
+        Gets a list of samples, as in DataLoader. Splitting a batch into samples costs more than reading it;
+        `batch_transform` works on whole batches.
     pin_memory : bool
-        Pinned host batches, for copies of your own. It has no effect without a CUDA device, as in
-        DataLoader, and with `device`, whose slots are always pinned.
+        Whether host batches are in pinned memory, for copies of your own. Has no effect without a CUDA device, as in
+        DataLoader, nor with `device`, whose buffers are always pinned.
     drop_last : bool
         Leave out the last batch if it is not full.
     timeout : float
         Seconds to wait for a batch; 0 waits as long as it takes. Has no effect with ``num_workers=0``.
     worker_init_fn : callable, optional
-        Called with the thread's number in each reader thread before it reads; with `sample_workers`, with the
-        process's number in each of those instead.
+        Called in each reader thread before it reads, with the thread's number; with `sample_workers`, called in each of
+        these processes instead, with the process's number.
     generator : torch.Generator, optional
-        The seed is drawn from it, unless `seed` is given, which several ranks need: each would draw its own.
+        The seed is drawn from this generator, unless `seed` is given. Several ranks need `seed`: each would draw
+        another.
     prefetch_factor : int, optional
-        Batches that are held ready on `device`, or that each of `sample_workers` has at a time. Has no effect on the
-        host otherwise, where a window is read ahead.
+        Batches that are held ready on `device`, or that each of `sample_workers` has at a time. Otherwise it has no
+        effect: on the host, a whole window is read ahead.
     persistent_workers : bool
-        Has no effect: readers are threads, and the next epoch's first window is read while this one's last batches
-        are consumed. It is held until that epoch begins, the loader is closed or gone.
+        Has no effect: readers are threads, and the first window of the next epoch is read while the last batches of
+        this one are used. That window is held until its epoch begins or the loader is closed or deleted.
     multiprocessing_context : str or context, optional
         How `sample_workers` are started: "spawn" (the default), "forkserver" or "fork". Readers are threads.
     pin_memory_device, in_order : optional
         Have no effect: batches always come in order.
     device : torch.device or str, optional
-        Where batches are wanted. On a GPU every batch crosses in one copy, beside the training step,
-        `prefetch_factor` (default 2) batches ahead; casts and `batch_transform` run there, on a side stream.
+        The device that batches are brought to. Each batch goes to a GPU in one copy, while the training step runs,
+        `prefetch_factor` (default 2) batches ahead; casts and `batch_transform` run on the GPU, on a side stream.
     fields : str, Field, sequence or mapping, optional
-        What a sample is made of; see `H5Dataset`. A batch of a sequence of fields is a list, as DataLoader's is.
+        The fields of a sample; see `H5Dataset`. With a sequence of fields, a batch is a list, as in DataLoader.
     samples : Sequences, Rows, Objects, Table or Boxes, optional
-        What a sample is, where it is not a row: a sequence of rows that stays inside a group, a file or an episode, or
-        a row of any of many groups.
+        What a sample is, if it is not a row: for example, a sequence of rows inside a group, a file or an episode, or a
+        row of one of many groups.
     seed : int, optional
-        Of the shuffle and all else that is drawn. By default drawn once, from `generator` or torch's default generator,
-        so that ``torch.manual_seed`` repeats a run; with several ranks it is 0. Loaders over two files do *not* give
-        the same order for the same seed where rows, chunks or windows differ: never zip them; ``Field(..., file=)``
-        makes them fields of one loader.
+        The seed of the shuffle and of all else that is random. By default it is drawn once, from `generator` or torch's
+        default generator, so that ``torch.manual_seed`` repeats a run; with several ranks it is 0. Loaders over two
+        files do *not* give the same order for the same seed if rows, chunks or windows differ: never zip them.
+        ``Field(..., file=)`` makes them fields of one loader.
     window : int, "auto" or "all"
-        Rows that are shuffled with one another. ``"auto"`` is the most of 4 batches, 1,024 blocks and 256 MiB, of which
-        two fit 2 GiB, whatever `memory_budget` is; where it is too small for them, windows are smaller and the log says
-        so. ``"all"`` is an exact global shuffle.
+        Number of rows that are shuffled together. ``"auto"`` is the largest of 4 batches, 1,024 blocks and 256 MiB, as
+        far as two such windows fit 2 GiB, whatever `memory_budget` is; if the budget is too small for them, windows are
+        smaller and the log says so. A block is as many rows as a chunk of the largest field holds. ``"all"`` is an
+        exact global shuffle.
     memory_budget : int or str, optional
-        Bytes that slots, windows, plans, scratch and kept rows may take together, as a number or a text such as
-        ``"4GiB"``.
-        Default 2 GiB, at most a quarter of the machine's, which loaders that were given none share.
+        Bytes that batches, windows, the buffers of threads and rows that stay in memory may take together, as a number
+        or a text such as ``"4GiB"``. The default is 2 GiB, or a quarter of the machine's memory if that is less; all
+        loaders with the default share it.
     batch_transform : callable, optional
-        Applied to each whole batch, in the thread that asks for it. The batch is its own to change: in place
-        (``x.sub_(mean).div_(std)``) is several times as fast as new memory for each large result. torchvision's and
-        albumentations' transforms are for single samples, which `sample_transform` is for.
+        Applied to each whole batch, in the thread that asks for it. It may change the batch in place
+        (``x.sub_(mean).div_(std)``), which is several times as fast as allocating large results. Transforms of
+        torchvision and albumentations are for single samples: pass them as `sample_transform`.
     rank, world_size : int, optional
-        Which part of each epoch is ours; every rank has the same number of batches. By default those of the
-        `torch.distributed` process group, if there is one when an epoch begins.
+        Which part of each epoch this loader reads, and of how many; every rank has the same number of batches. By
+        default those of the `torch.distributed` process group, if there is one when an epoch begins.
     storage_options : dict or store, optional
-        What opens the stores of addresses; see `H5Dataset`, which also takes ``cache=``.
+        Options and credentials of object stores; see `H5Dataset`, which also takes ``cache=``.
     stage_to : path, optional
-        Copy the files, or objects, there first (`h5stream.stage`) and read the copies, leased until it is closed or
-        gone. On unfiltered copies ``window="all"`` is cheap.
+        A folder to which the files or objects are copied first (`h5stream.stage`). The loader reads the copies, which
+        cannot be removed until it is closed or deleted. On unfiltered copies, ``window="all"`` is cheap.
     on_error : "raise" or "skip"
-        What a corrupt chunk does: fail the batch that needs it, or leave its rows out, with one warning an epoch and
-        a count in `stats`. A batch of which nothing is left is left out too; with several ranks, it fails.
+        What to do about a corrupt chunk: raise an error at the batch that needs it, or leave its rows out, with one
+        warning per epoch and a count in `stats`. A batch of which nothing is left is left out too; with several ranks,
+        it is an error.
     draw : Weighted, Balanced, Sized, int or callable, optional
         Which samples an epoch takes, how often, and in which batches; by default each once, `batch_size` at a time.
-        `Weighted` draws each by its weight, `Balanced` as many of each class, and a number takes the next so many
-        samples of an endless line of shuffled epochs. With these, ``shuffle`` is True unless False is given, and
-        samples come in the loader's own windows, whose chunks are decoded once however often samples come. `Sized` cuts
-        batches by the rows of a ragged field, of samples of like lengths if asked for, of whatever another draw takes.
-        A function makes orders of your own: called as ``draw(blocks, epoch, ranks)`` for each epoch, it returns an
-        `h5stream.order.Order`, which names rows by their places in the dataset. No batch may have more than
-        `batch_size` rows, nor a window more than `window`. It takes no `shuffle` or sampler.
+        `Weighted` draws samples by weight, `Balanced` the same number of each class, and a number takes that many
+        samples of an endless sequence of shuffled epochs. With these, ``shuffle`` is True unless False is given, and
+        samples come in the loader's own windows, so chunks are decoded once per window however often samples come.
+        `Sized` limits the rows of a ragged field in a batch, groups samples of similar lengths, or both; it can take
+        another draw. A function makes orders of your own: it is called as ``draw(blocks, epoch, ranks)`` for each
+        epoch, and returns an `h5stream.order.Order`, which names rows by their places in the dataset. No batch of it
+        may have more than `batch_size` rows, and no window more than `window`; it cannot be combined with `shuffle` or
+        a sampler.
     keep : "auto" or "never"
-        Whether rows stay in memory once they are decoded, as many as `memory_budget` has room for beside all else:
-        later epochs gather them instead of decoding them again, in the same order. Loaders of this process with the
-        same fields of the same files share them. They go with the last of these or its `close`, and while others that
-        were given no budget need the room.
+        Whether decoded rows stay in memory, as many as `memory_budget` has room for beside all else: later epochs do
+        not decode these again. The order is the same. Loaders of this process with the same fields of the same files
+        share the rows. Their memory is freed when the last of these loaders is closed or deleted, or when other loaders
+        without a budget of their own need it.
     sample_transform : callable, optional
-        Applied to each sample, as ``H5Dataset[i]`` gives it, before samples are collated. What it draws with Python's,
-        NumPy's or torch's global generators is a function of seed, epoch and sample, however many workers there are.
+        Applied to each sample, as ``H5Dataset[i]`` gives it, before samples are collated. What it draws from the global
+        generators of Python, NumPy or torch depends on seed, epoch and sample, not on the number of workers.
     sample_workers : int, optional
-        Processes that apply `sample_transform` and `collate_fn`, or one of them. Default 0: done in the thread that
-        asks for batches.
+        Number of processes that apply `sample_transform` and `collate_fn`. With 0, the default, the thread that asks
+        for batches applies them.
     transform_workers : int, optional
-        Processes that apply `batch_transform`, with random numbers that are a function of seed, epoch and batch; the
-        same ones as `sample_workers`. Default None: applied in the thread that asks for batches.
+        Number of processes that apply `batch_transform`, with random numbers that depend on seed, epoch and batch; the
+        same processes as `sample_workers`. With None, the default, the thread that asks for batches applies it.
     **old
         Names of 0.2, which will be removed in 0.4, each with a `DeprecationWarning` that says what to write:
         `transform` is ``batch_transform=``; `order`, `max_batch_rows`, `bucket`, `weights`, `balance`,
@@ -322,17 +329,17 @@ class H5StreamLoader:
 
     @property
     def window_size(self) -> Footprint:
-        """How much is read together, and what that takes."""
+        """How much is read together, and how much memory that takes."""
         return self._iterations.footprint
 
     @property
     def rank(self) -> int:
-        """Which part of each epoch is ours."""
+        """The rank whose part of each epoch this loader reads."""
         return self._cursor.ranks.rank
 
     @property
     def world_size(self) -> int:
-        """How many parts there are."""
+        """The number of ranks that share an epoch."""
         return self._cursor.ranks.world_size
 
     @property
@@ -342,31 +349,31 @@ class H5StreamLoader:
 
     @property
     def batch_sampler(self) -> Any:
-        """What gives the indices of each batch; None where samples come singly, as in DataLoader."""
+        """What gives the indices of each batch; None if samples come singly, as in DataLoader."""
         return self._cursor.batch_sampler
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration.
 
-        Without it the first iteration is epoch 0 and each one adds one, so that every epoch is shuffled anew.
+        Without this call, the first iteration is epoch 0 and each one adds 1, so that every epoch is shuffled anew.
 
         Parameters
         ----------
         epoch : int
-            Its number, 0 or more.
+            The number of the epoch, 0 or more.
 
         Raises
         ------
         OptionError
-            If it is no such number.
+            If `epoch` is no such number.
         """
         self._cursor.set_epoch(checked_epoch(epoch))
 
     def state_dict(self) -> dict[str, Any]:
         """Say where the newest iteration is: a few numbers and a fingerprint of the data and settings.
 
-        What counts is the batches that were given to you, not those that are held ready. A state at the end of
-        an epoch is the beginning of the next. All ranks' states are alike, so one of them is enough.
+        It counts the batches that you got, not those that are held ready. A state at the end of an epoch is the
+        beginning of the next. The states of all ranks are the same, so one of them is enough.
 
         Returns
         -------
@@ -376,10 +383,10 @@ class H5StreamLoader:
         return self._cursor.state()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where a state was saved: the next iteration begins with the batch after it, without replay.
+        """Resume where a state was saved: the next iteration begins with the next batch, without reading earlier ones.
 
-        With another number of ranks, what all ranks had left is cut anew, and each row still comes once. The data
-        may lie at another path; data or settings that differ are refused.
+        With another number of ranks, what is left of the epoch is divided anew, and each row still comes once. The data
+        may have another path; other data or settings are refused.
 
         Parameters
         ----------
@@ -389,9 +396,9 @@ class H5StreamLoader:
         Raises
         ------
         StateError
-            If the state does not fit; the message says what changed, and so does its `changed`.
+            If the state does not fit; the message and the error's `changed` say what changed.
         OptionError
-            If what is left cannot be cut for this number of ranks.
+            If what is left cannot be divided among this number of ranks.
 
         Examples
         --------
@@ -434,7 +441,7 @@ class H5StreamLoader:
     def copy_into(self, static: Any) -> Iterator[int]:
         """Stream an epoch into tensors that stay where they are, as a captured CUDA graph needs them.
 
-        Each batch is copied on the current stream, so that a graph that is replayed there next sees it.
+        Each batch is copied on the current stream, so a graph that is replayed next on this stream sees the batch.
 
         Parameters
         ----------
@@ -461,7 +468,7 @@ class H5StreamLoader:
 
     @classmethod
     def from_profile(cls, profile: str | Path, dataset: Any = None, **arguments: Any) -> H5StreamLoader:
-        """Make a loader with the settings that `h5stream tune` wrote; what is given here goes before them.
+        """Make a loader with the settings that `h5stream tune` wrote; arguments given here take precedence.
 
         It shuffles, as `tune` did, unless the profile says otherwise, or ``shuffle=False`` or a sampler is given here.
 
@@ -470,7 +477,7 @@ class H5StreamLoader:
         profile : path
             The TOML file.
         dataset : path, H5Dataset, or sequence of them, optional
-            The data; by default the file that was tuned for.
+            The data; by default the file that `tune` measured.
         **arguments
             Further arguments of `H5StreamLoader`.
 
@@ -482,7 +489,7 @@ class H5StreamLoader:
         Raises
         ------
         OptionError
-            If the file is not there, is no profile, or sets what a profile does not set.
+            If the file does not exist, is no profile, or has settings that a profile cannot have.
         """
         from h5stream.profiles import arguments_from
 
@@ -503,18 +510,18 @@ class H5StreamLoader:
 
     @property
     def held_nbytes(self) -> int:
-        """Bytes of the slots that this loader has, filled or free; without those that were given back."""
+        """Bytes of the batch buffers that this loader holds, filled or free."""
         return self._iterations.engine.held_nbytes
 
     def trim(self) -> None:
-        """Let go of the memory of slots that are not in use; the next epoch takes what it needs anew.
+        """Free the memory of batch buffers that are not in use; the next epoch allocates what it needs.
 
-        That goes for what was read ahead, too: until the next epoch begins, it is in use by no batch of yours.
+        What was read ahead for the next epoch is freed, too.
         """
         self._iterations.trim()
 
     def close(self) -> None:
-        """End all iterators and their threads, and let go of the slots and files."""
+        """End all iterators and their threads, free their memory and close the files."""
         for iterator in self._iterators:
             iterator.close()
         self._iterations.close()

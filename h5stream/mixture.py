@@ -19,25 +19,26 @@ from h5stream.storage.fields import Fields
 class Mixture(H5Dataset):
     """Several sources in stated shares, as one dataset for an `H5StreamLoader`.
 
-    Each window of the shuffle has its share of each source, and so has each batch, but for chance. A source comes in
-    passes, every sample once in each, and an epoch takes up where the last one stopped.
+    Each window of the shuffle has its share of each source, and so has each batch, up to chance. A source is read in
+    passes, each with every sample once, and an epoch continues where the last one stopped.
 
     Parameters
     ----------
     sources : mapping of str to path, H5Dataset, Subset or H5StreamLoader
-        The sources by their names, with samples alike in structure, shapes and types. Of a loader its dataset is taken.
+        The sources by name. Their samples must have the same structure, shapes and types. Of a loader, its dataset is
+        used.
     weights : mapping of str to float, or sequence of float
-        Of each source: its share of an epoch, of their sum.
+        The share of each source in an epoch, relative to the sum of weights.
     stop : str
-        What an epoch is: ``"first"`` ends when the first source has given as many samples as it has, ``"all"`` when
-        each has; the others go on in their next pass meanwhile. With the loader's ``draw=NUMBER`` that decides.
+        When an epoch ends: ``"first"``, when the first source has given as many samples as it has, or ``"all"``, when
+        each has; the other sources then continue with their next pass. ``draw=NUMBER`` of the loader takes precedence.
     fields, samples, allow_external : optional
-        As for `H5Dataset`, for sources that are paths. `SourceNumber` as a field tells which source a sample is of.
+        As for `H5Dataset`, for sources that are paths. `SourceNumber` as a field says which source a sample is from.
 
     Raises
     ------
     OptionError
-        If shares are no such numbers, or samples differ in structure.
+        If weights are not such numbers, or samples differ in structure.
     FieldLengthError
         If a field differs in shape or type.
 

@@ -26,8 +26,8 @@ from h5stream.storage.layout import SampleLayout
 class ChunkBatchSampler(Sampler[list[int]]):
     """Batches of row numbers, shuffled so that neighbours on disk are read together.
 
-    Blocks of rows are permuted and cut into windows; rows are permuted inside each window. Every row comes
-    once an epoch, and the order depends on nothing but the arguments.
+    Blocks of rows are permuted and cut into windows; rows are permuted inside each window. Every row comes once per
+    epoch, and the order depends only on the arguments.
 
     Parameters
     ----------
@@ -38,20 +38,21 @@ class ChunkBatchSampler(Sampler[list[int]]):
     shuffle : bool
         False gives the rows in file order.
     drop_last : bool
-        Leave out what does not fill a batch on every rank.
+        Leave out samples that do not fill a batch on every rank.
     seed : int, optional
-        Non-negative; another seed is another order. Over other files it is another order as well. By default drawn once
+        The seed of the order, 0 or more; the same seed gives another order for other files. By default it is drawn once
         from torch's default generator; with several ranks it is 0.
     window : int, "auto" or "all"
-        Rows that are shuffled with one another; ``"all"`` is an exact global shuffle.
+        Number of rows that are shuffled together; ``"all"`` is an exact global shuffle.
     rank, world_size : int
-        Which part of the epoch is ours. Every rank has the same number of batches. `torch.distributed` is not
-        asked: Accelerate and Lightning shard the batch sampler of a DataLoader themselves.
+        Which part of the epoch this sampler gives, and of how many. Every rank has the same number of batches. Unlike
+        the loader, the sampler does not ask `torch.distributed`, since Accelerate and Lightning shard the batch sampler
+        of a DataLoader themselves.
 
     Raises
     ------
     OptionError
-        If the dataset is no `H5Dataset`, or an argument breaks a rule.
+        If the dataset is not an `H5Dataset`, or an argument breaks a rule.
 
     Examples
     --------

@@ -314,8 +314,8 @@ def _class_counts(
         worst = over[np.argmin(sizes[over] / shares[over])]
         raise OptionError(
             f"Balanced: count={total:,}: {counts[worst]:,} of them are of class {classes[worst]!r}, which has "
-            f"{sizes[worst]:,} samples, and replacement=False takes none twice; {most:,} is the most that goes, or "
-            "pass replacement=True"
+            f"{sizes[worst]:,} samples, and replacement=False takes none twice; pass count={most} or less, or "
+            "replacement=True"
         )
     return counts
 

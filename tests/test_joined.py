@@ -217,7 +217,7 @@ def test_samples_of_any_kind_are_read_one_behind_the_other(volumes, kind):
         (
             (["x", Padding([0, 1])], Sequences(2, pad="edge")),
             (["x", Padding([0, 2])], Sequences(2, pad="edge")),
-            "have like fields",
+            "the same kinds of fields",
         ),
         (("v", Boxes((2, 2), per_epoch=2)), ("v", Boxes((2, 2), per_epoch=2)), "per_epoch= give one H5Dataset all"),
         (("w", Rows(axis=1)), ("x", Rows(axis=-1, of="rows")), "rows of"),

@@ -92,7 +92,7 @@ def test_objects_that_cannot_be_looked_up_are_named(tmp_path):
     write_datasets(tmp_path / "a.h5", p0=np.zeros((2, 3)), p1=np.zeros((3, 3)), one=1.5)
     for options, kind, words in [
         ({"lookup": ["p0", "p9"], "ragged": "list"}, errors.FieldNotFoundError, "no 'p9'.*1 of 2 names"),
-        ({"lookup": ["p0", "p1"]}, errors.FieldLengthError, "unlike lengths, 2 to 3 rows; ragged="),
+        ({"lookup": ["p0", "p1"]}, errors.FieldLengthError, "different lengths, 2 to 3 rows; ragged="),
         ({"lookup": [3]}, errors.OptionError, "a name for each sample"),
         ({"lookup": ["one"]}, errors.FieldLengthError, r"'one' is a single value, .* Values\("),
         ({"lookup": ["p0"], "decode": "jpeg"}, errors.UnsupportedFieldError, "decode= takes objects that are bytes"),

@@ -73,7 +73,7 @@ def test_frames_of_other_files_and_encoded_ones_are_rows(path, tmp_path):
         ("frame_{}_s", WALKS, errors.UnsupportedFieldError, "is a single value.*write them as one dataset"),
         (["frame_{}_depth", "odd/{}"], None, errors.FieldNotFoundError, "nothing has a name"),
         (["walk_2/frame_{}_depth", "odd/{}"], None, errors.FieldLengthError, r"other numbers than those of 'walk_2/fr"),
-        ("unlike/{}", None, errors.FieldLengthError, "objects are to be alike"),
+        ("unlike/{}", None, errors.FieldLengthError, "objects must be alike"),
         ("texts/{}", None, errors.H5StreamError, "numbers"),
         (Field("frame_{}_depth", ragged="pad"), WALKS, errors.OptionError, "ragged= is for"),
         ("frame_{}_depth", Objects("walk_*"), errors.OptionError, r"with ragged= for Objects"),

@@ -137,7 +137,7 @@ def test_a_rest_that_cannot_be_cut_is_refused_and_the_loader_stays_as_it_was(sam
     _, state = stopped_after(make(sample), 20)
     state["taken"] = [[1, 20]]
     later = make(sample, rank=0, world_size=64)
-    with pytest.raises(OptionError, match=r"left of epoch 0 cannot be cut for 64 ranks.*set_epoch\(1\)"):
+    with pytest.raises(OptionError, match=r"left of epoch 0 cannot be divided among 64 ranks.*set_epoch\(1\)"):
         later.load_state_dict(state)
     assert later.state_dict()["taken"] == []
     later.set_epoch(1)
@@ -338,7 +338,7 @@ def test_a_sampler_that_gives_other_indices_is_an_error_and_no_repeated_row(samp
 def test_a_samplers_rest_is_not_cut_for_other_ranks(sample):
     _, state = stopped_after(listed(sample, seeded()), 5)
     state["taken"] = [[2, 5]]
-    with pytest.raises(StateError, match=r"of 2 ranks and there are 1: .* cannot be cut anew"):
+    with pytest.raises(StateError, match=r"of 2 ranks and there are now 1: .* cannot be divided anew"):
         listed(sample, seeded()).load_state_dict(state)
 
 

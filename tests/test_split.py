@@ -49,7 +49,7 @@ def test_no_group_is_torn_and_no_part_is_empty(values, sizes, seed, strata, data
     wanted = part_sizes([1 / sizes] * sizes, total)
     by = np.array(data.draw(st.lists(st.integers(0, 3), min_size=total, max_size=total))) if strata else None
     if groups.max() + 1 < sizes:
-        with pytest.raises(OptionError, match="none is torn"):
+        with pytest.raises(OptionError, match="groups are not divided"):
             split_by_groups(wanted, groups, by, seed)
         return
     parts = split_by_groups(wanted, groups, by, seed)
@@ -239,7 +239,7 @@ def test_a_file_or_an_object_a_sample_is_a_file_and_a_segment_of_its_own(tmp_pat
         ({"stratify": "score"}, "a field of few values"),
         ({"by": "nothing"}, "nothing"),
         ({"seed": 1.5}, "non-negative"),
-        ({"by": np.zeros(500)}, "none is torn"),
+        ({"by": np.zeros(500)}, "groups are not divided"),
     ],
 )
 def test_what_cannot_be_split_so_says_why(path, given, rule):

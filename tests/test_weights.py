@@ -171,7 +171,7 @@ WRONG = {
     "no mapping": (lambda: Balanced("label", 3), "the share of each of a field's values"),
     "too many of a class": (
         lambda: Balanced("label", count=100, replacement=False),
-        "50 of them are of class 1, which has 12 samples.*24 is the most",
+        "50 of them are of class 1, which has 12 samples.*pass count=24 or less",
     ),
 }
 

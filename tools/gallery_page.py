@@ -32,23 +32,23 @@ INTRO = """# Gallery
 <!-- made by tools/gallery_page.py -->
 
 How {count} programs on GitHub read HDF5 for training (*theirs*), and the lines of h5stream that read the same samples
-from the same files (*ours*). Look for a file like yours in the table; each program has its file, both readers and
-their figures below. `h5stream inspect FILE` prints such lines for a file of your own.
+from the same files (*ours*). Look for a file like yours in the table; below it are the file, both readers and the
+measurements of each program. `h5stream inspect FILE` prints such lines for a file of your own.
 
 | h5stream | |
 |---|---|
-| samples/s, as a multiple of theirs | {median} in the middle, {least} at the least, {most} at the most |
-| {fast} of {all} programs | fast; {slower} slower, {impossible} impossible: [verdicts](#verdicts) |
+| samples/s, as a multiple of theirs: median, least, most | {median}, {least}, {most} |
+| {fast} of {all} surveyed programs | fast; {slower} slower, {impossible} impossible: [verdicts](#verdicts) |
 
-Their readers are written anew, in a few lines, with their way of reaching a sample; what they do with it afterwards is
-left out. `folder` is where the files are, and imports are left out too: the code is `examples/gallery/`, a class for
-each program. `tests/test_gallery.py` writes a file in each one's layout and compares every sample;
-`bench/test_gallery.py` measures both in turns.
+Their readers are rewritten in a few lines that reach a sample as the program does; what the program does with it
+afterwards, and imports, are left out. `folder` is where the files are. The whole code is in `examples/gallery/`, a
+class for each program. `tests/test_gallery.py` writes a file in the layout of each program and compares every sample;
+`bench/test_gallery.py` measures both readers in turns.
 
-Theirs is measured under a `DataLoader` with 2 workers, ours with 2 threads, both shuffled, files in the page cache.
-Ours decodes everything anew in each epoch, as it must with files larger than memory, unless the program itself reads
-all of its data into memory first. The first batch is counted from making the loader, in a process that has just begun:
-ours loads its compiled code then. Memory is what the process and its workers took at most, beyond the libraries.
+Theirs runs under a `DataLoader` with 2 workers, ours with 2 threads; both are shuffled, with files in the page cache.
+Ours decodes everything again in each epoch, as it must with files larger than memory, unless the program itself reads
+all of its data into memory first. The time to the first batch begins when a new process makes the loader, and includes
+loading our compiled code. Memory is the most that the process and its workers took, without the libraries.
 Measured on {machine}.
 
 | program | subject | how its files look | theirs, samples/s | ours | times |
@@ -58,26 +58,26 @@ Measured on {machine}.
 TRAINED = """
 ## Trained
 
-Five of them with a small model ({seeds} seeds, {epochs} epochs; `python -m bench.gallery_training`): the same weights
-to begin with, batches and learning rate, and a target that is a fixed function of what the model sees. Their reader
-works in 2 processes, ours in 2 threads; the model has one thread. Epochs after the first; waiting is the part of an
-epoch that the loop spends in `next()`. TorchEM's model sees one voxel in eight along each axis: of one in four it
-learned nothing, from either reader, and what it has learned here is noisy.
+Five of the programs train a small model ({seeds} seeds, {epochs} epochs; `python -m bench.gallery_training`), with the
+same initial weights, batches and learning rate, and a target that is a fixed function of what the model sees. Their
+reader works in 2 processes, ours in 2 threads; the model has one thread. The table is of epochs after the first;
+waiting is the part of an epoch that the loop spends in `next()`. TorchEM's model sees one voxel in eight along each
+axis: from one in four it learned nothing, with either reader, and what it has learned here is noisy.
 
 | program | samples | an epoch, theirs | ours | waiting, theirs | ours | last loss, theirs | ours |
 |---|---|---:|---:|---:|---:|---:|---:|
 {rows}
 ![loss curves of both readers, by steps and by seconds](images/gallery-training.svg)
 
-Above, losses by steps: the curves of both readers lie on one another, as those of two seeds of one reader do. Below,
-the same losses by seconds.
+Above, losses by steps: the curves of both readers coincide as well as those of two seeds of one reader. Below, the same
+losses by seconds.
 """
 
 VERDICT = """## Verdicts
 
-All {all} programs of a survey, each with a program of the gallery that reads as it does. *Fast*: read on the fast path,
-as the gallery measures it. *Slower*: the samples are there, at less than the fast path's speed. *Impossible*: a sample
-cannot be said.
+All {all} programs of a survey, each with a program of the gallery that reads in the same way. *Fast*: read on the fast
+path, as the gallery measures it. *Slower*: the samples can be read, but not at the speed of the fast path.
+*Impossible*: h5stream has no way to describe a sample.
 
 | program | how it reads | verdict | as | what is missing |
 |---|---|---|---|---|

@@ -96,20 +96,20 @@ def diagnose(
 ) -> Diagnosis:
     """Measure a loader and a training step, alone and together, and name what limits them.
 
-    The step is really run: give it a model that may be trained for some seconds, or a copy. The loader is
-    iterated over; an `H5StreamLoader` then has the epoch number that it had before. Nothing is changed.
+    The step really runs: use a model that may be trained for some seconds, or a copy. The loader is iterated over; an
+    `H5StreamLoader` has the same epoch number afterwards. Nothing else is changed.
 
     Parameters
     ----------
     loader : iterable
-        `H5StreamLoader`; of other loaders, what limits inside them is not known.
+        An `H5StreamLoader`, or any other loader, of which the limits inside are then not known.
     step : callable
-        Takes a batch and does what a training step does. Work that it only queues on a GPU is waited for
-        where times are taken, and not between steps.
+        Takes a batch and does what a training step does. Work that it queues on a GPU is waited for when times are
+        taken, and not between steps.
     seconds : float, optional
-        Time of each of the three runs, from their first batch on. It is exceeded by a batch and a step at most.
+        Time of each of the three runs, from the first batch on. A run takes at most one batch and one step longer.
     probe_batch : bool, optional
-        Whether the step may be tried on half a batch, which tells if the batch is too small for it.
+        Whether the step may be tried on half a batch, which shows whether the batch is too small for the step.
     progress : callable, optional
         Gets the name of each of the three runs and what it measured, as soon as it is over.
 

@@ -100,10 +100,10 @@ def tune(
     seconds: float = TRIAL_S,
     progress: Callable[[Attempt], None] = lambda attempt: None,
 ) -> Tuning:
-    """Measure shuffled epochs of a file with other numbers of threads and other windows.
+    """Measure shuffled epochs of a file with different numbers of threads and different windows.
 
-    Batch size and memory budget stay what they are, and for a given window the order of the rows does too.
-    Another window is another shuffle, so that a larger one is preferred while it costs under a tenth.
+    Batch size and memory budget stay as given, and for a given window so does the order of the rows. A larger window
+    mixes better, so it is preferred if it costs less than a tenth of the speed.
 
     Parameters
     ----------
@@ -112,18 +112,18 @@ def tune(
     batch_size : int, optional
         Rows of a batch.
     memory_budget : int, optional
-        Bytes; what does not fit is left out.
+        Bytes that the loader may take; settings that do not fit are left out.
     device : torch.device or str, optional
-        Where batches are wanted.
+        The device that batches are brought to.
     seconds : float, optional
-        Time of each trial; there are some thirty.
+        Time of each trial; there are about thirty.
     progress : callable, optional
         Gets every attempt as soon as it is measured.
 
     Returns
     -------
     Tuning
-        Every attempt with its rows a second, the best one, and its settings as a profile.
+        Every attempt with its rows per second, the best one, and its settings as a profile.
 
     Examples
     --------

@@ -58,11 +58,11 @@ def _root(
 _WORKFLOW: dict[str, dict[str, tuple[Callable[..., None], str, str]]] = {
     "Look": {
         "inspect": (inspect_command, "FILE", "What is in a file, what a batch costs, advice."),
-        "doctor": (doctor_command, "FILE", "Is this machine well, and the file on it."),
+        "doctor": (doctor_command, "FILE", "Check this machine, and a file on it."),
         "statistics": (statistics_command, "FILE", "Mean, deviation, NaNs and classes of fields."),
     },
     "Train": {
-        "bench": (bench_command, "FILE", "How fast, beside an ordinary DataLoader."),
+        "bench": (bench_command, "FILE", "Compare the speed with a DataLoader."),
         "diagnose": (diagnose_command, "FILE --step-ms 20", "Does the loader keep up with a training step."),
         "tune": (tune_command, "FILE", "Measure threads and windows; write a profile."),
         "suggest": (suggest_command, 'FILE --gpu "A100"', "Settings to try, each with its arithmetic."),

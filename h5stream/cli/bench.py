@@ -129,7 +129,7 @@ def bench_command(
 ) -> None:
     """Stream shuffled epochs, then time the naive DataLoader, and compare the rows with h5py.
 
-    Each result is printed when it is there; Ctrl-C ends with those.
+    Each result is printed as soon as it is known; Ctrl-C stops, and keeps these.
 
     With --samples only h5stream is measured: the naive loader reads rows.
     """

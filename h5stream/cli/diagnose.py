@@ -41,11 +41,11 @@ def diagnose_command(
     anonymous: options.Anonymous = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Measure the loader of the files alone, and with a step that takes so long, and name what limits the two.
+    """Measure the loader alone, and with a training step of that length, and name what limits them.
 
     The step is a pause, as for a GPU that computes by itself; `h5stream.diagnose` takes your own step.
 
-    Ctrl-C ends with what was measured until then.
+    Ctrl-C stops, and prints what was measured so far.
     """
     if not step_ms > 0:
         raise OptionError(f"--step-ms {step_ms:g}: must be more than 0 milliseconds")
@@ -120,7 +120,7 @@ def doctor_command(
     anonymous: options.Anonymous = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Check this machine, and how the files lie on it; exit with status 1 if something fails."""
+    """Check this machine, and where the files are stored; exit with status 1 if something fails."""
     paths = options.files_of(files or [])
     from h5stream.advice.doctor import examine_file, examine_machine, worst
 

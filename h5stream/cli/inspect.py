@@ -21,22 +21,22 @@ def inspect_command(
     allow_external: Annotated[
         bool, options.flag("--allow-external", "Follow external storage and virtual sources.")
     ] = False,
-    catalogue: Annotated[bool, options.flag("--catalogue", "Show what is kept of the files' objects.")] = False,
-    forget: Annotated[bool, options.flag("--forget", "Drop what is kept of the files' objects.")] = False,
+    catalogue: Annotated[bool, options.flag("--catalogue", "Show what the cache has of their objects.")] = False,
+    forget: Annotated[bool, options.flag("--forget", "Delete what the cache has of them.")] = False,
     anonymous: options.Anonymous = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Show a file's datasets, what a shuffled batch costs, and advice. Nothing is changed.
 
-    With --samples it is what a shuffled batch of these samples costs: some are read and counted.
+    With --samples, some samples are read to find what a shuffled batch of them costs.
 
-    Where samples=Objects(...) lie is kept in ~/.cache; H5STREAM_CATALOGUE=0 in the environment does without.
+    The places of samples=Objects(...) are kept in ~/.cache; H5STREAM_CATALOGUE=0 in the environment turns this off.
 
-    Several files are shown one after the other; --json prints a list, also of one.
+    Several files are shown one after the other; --json prints a list, also for one file.
 
-    Of a folder, or a pattern, whose files hold the same: what all of them are, and the first.
+    If the files of a folder or pattern hold the same fields, they are shown together, with the first as an example.
 
-    Of files that hold fields of one sample, such as images and labels: the program for all, and each.
+    If files hold fields of the same samples, such as images and labels, a program for all is shown, and each file.
     """
     pattern = options.pattern_of(files)
     paths = options.files_of([pattern] if pattern else files)

@@ -32,7 +32,7 @@ def monitor_command(
     once: Annotated[bool, flag("--once", "Print one sample and end.")] = False,
     as_json: Annotated[bool, flag("--json", "Print samples as JSON, one a line.")] = False,
     log: Annotated[Path | None, typer.Option(help="Write samples to this .jsonl or .csv file as well.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw their course into this image at the end.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot the samples into this image at the end.")] = None,
 ) -> None:
     """Show what GPU, processors, memory and disks do, until Ctrl-C or until the process ends."""
     from h5stream.errors import OptionError

@@ -78,20 +78,18 @@ Fields = Annotated[
         "NAMES",
     ),
 ]
-Samples = Annotated[str, words("--samples", "What a sample is, where it is no row: \"Sequences(16, of='data/*')\".")]
+Samples = Annotated[str, words("--samples", "What a sample is, if it is no row: \"Sequences(16, of='data/*')\".")]
 BatchSize = Annotated[
     int | None,
     number("--batch-size", "Rows of a batch; by default 8192, less for short files and large rows.", "ROWS"),
 ]
 Threads = Annotated[int | None, number("--threads", "h5stream's reader threads; by default all that are allowed.")]
-Window = Annotated[
-    str, typer.Option("--window", metavar="ROWS", help="Rows shuffled with one another, 'auto' or 'all'.")
-]
+Window = Annotated[str, typer.Option("--window", metavar="ROWS", help="Rows shuffled together, 'auto' or 'all'.")]
 MemoryBudget = Annotated[int | None, nbytes("--memory-budget", "Memory that the loader may take, such as 4GiB.")]
 Anonymous = Annotated[
     bool,
     typer.Option(
-        "--anonymous", callback=_without_credentials, help="Ask stores without credentials: public buckets.", metavar=""
+        "--anonymous", callback=_without_credentials, help="Use no credentials: for public buckets.", metavar=""
     ),
 ]
 AsJson = Annotated[bool, flag("--json", "Print the figures as JSON.")]

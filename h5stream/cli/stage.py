@@ -30,7 +30,7 @@ ChunkBytes = Annotated[
     int, options.nbytes("--chunk-bytes", "Decoded size of a chunk; else 1MiB.", options.size, show_default=False)
 ]
 Compress = Annotated[str, typer.Option("--compress", help="none, lz4, zstd or gzip.")]
-Contiguous = Annotated[bool, options.flag("--contiguous", "No chunks at all; cannot grow or be compressed.")]
+Contiguous = Annotated[bool, options.flag("--contiguous", "No chunks: cannot grow or be compressed.")]
 ShuffleRows = Annotated[int | None, options.number("--shuffle-rows", "Shuffle the samples once, for good.", "SEED", 0)]
 RepackFields = Annotated[
     str, typer.Option("--fields", help="Rewrite only these datasets, with commas between; copy the others.")
@@ -131,11 +131,11 @@ def stage_command(
         Path | None, options.words("--verify", "Read the copies in DIR, compare checksums.", "DIR")
     ] = None,
     remove: Annotated[Path | None, options.words("--remove", "Delete the copies in DIR, all or FILES.", "DIR")] = None,
-    follow: Annotated[bool, options.flag("--follow", "Bring along the files that FILES need.")] = False,
-    force: Annotated[bool, options.flag("--force", "With --remove: also what live processes use.")] = False,
+    follow: Annotated[bool, options.flag("--follow", "Also copy the files that FILES need.")] = False,
+    force: Annotated[bool, options.flag("--force", "With --remove: also copies in use.")] = False,
     threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads that copy or verify.")] = None,
     margin_bytes: Annotated[
-        int | None, options.nbytes("--margin-bytes", "Leave this much free, in memory and in DIR: 2GiB.", options.size)
+        int | None, options.nbytes("--margin-bytes", "Memory, and space in DIR, to leave free: 2GiB.", options.size)
     ] = None,
     repack: Annotated[bool, options.flag("--repack", "Rewrite FILES for streaming on the way.")] = False,
     chunk_bytes: ChunkBytes = DEFAULT.chunk_nbytes,

@@ -28,7 +28,7 @@ def statistics_command(
     axis: Annotated[
         str,
         options.words(
-            "--axis", "Numbers for each index of an axis of a sample: -1 for columns of a table, or x=-1,y=0.", "N"
+            "--axis", "Axis whose indices have results of their own: -1 for columns of a table, or x=-1,y=0.", "N"
         ),
     ] = "",
     samples: options.Samples = "",
@@ -37,9 +37,9 @@ def statistics_command(
 ) -> None:
     """Find mean, standard deviation, extremes, NaNs and counts of values, in one pass over the files.
 
-    Several files are read as one. NaN and infinity are counted, and have no share in the other numbers.
+    Several files are read as one. NaN and infinity are counted, and left out of the other numbers.
 
-    What was found is kept in ~/.cache for the next time; inspect --forget drops it.
+    Results are kept in ~/.cache for the next time; inspect --forget deletes them.
     """
     paths = options.files_of(files)
     from h5stream import H5Dataset

@@ -36,15 +36,15 @@ def tune_command(
     batch_size: options.BatchSize = None,
     memory_budget: options.MemoryBudget = None,
     device: Annotated[str | None, typer.Option("--device", help="Feed this device.")] = None,
-    seconds: Annotated[float, typer.Option("--seconds", help="Time of each trial; there are some thirty.")] = 1.5,
+    seconds: Annotated[float, typer.Option("--seconds", help="Time of each trial; there are about 30.")] = 1.5,
     plot: Annotated[Path | None, typer.Option("--plot", help="Draw the curve into this image.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Write the best setting into this TOML profile.")] = None,
     anonymous: options.Anonymous = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Measure shuffled epochs with other threads and windows; print the curve and the best setting.
+    """Measure shuffled epochs with several threads and windows; print the curve and the best setting.
 
-    Ctrl-C ends with what was measured until then.
+    Ctrl-C stops, and prints what was measured so far.
     """
     paths = options.files_of(files)
     options.check_writable(plot, "--plot")
@@ -177,7 +177,7 @@ def suggest_command(
     workers: Annotated[
         int | None, options.number("--workers", "Worker processes of a stock DataLoader.", least=0)
     ] = None,
-    prefetch: Annotated[int | None, options.number("--prefetch", "Its prefetch factor.")] = None,
+    prefetch: Annotated[int | None, options.number("--prefetch", "Prefetch factor of that DataLoader.")] = None,
     memory_budget: options.MemoryBudget = None,
     gpu: Annotated[str | None, typer.Option("--gpu", help="The GPU's name, as the driver or you write it.")] = None,
     gpu_memory: Annotated[
@@ -194,7 +194,7 @@ def suggest_command(
         str, typer.Option("--optimizer", help="sgd, momentum, adamw, adamw8bit, adafactor ...")
     ] = "adamw",
     target_batch: Annotated[
-        int | None, options.number("--target-batch", "Rows that an optimizer step shall see.", "ROWS")
+        int | None, options.number("--target-batch", "Rows that an optimizer step should see.", "ROWS")
     ] = None,
     lr: Annotated[float | None, typer.Option("--lr", help="A learning rate that works ...")] = None,
     lr_batch: Annotated[int | None, options.number("--lr-batch", "... with this batch.", "ROWS")] = None,

@@ -121,8 +121,8 @@ class ReadyBatch:
         assert found is not None
         error = CorruptChunkError(
             f"nothing is left of batch {self.number}, and one of {world_size} ranks cannot leave a batch out, because "
-            f"the others would wait for it: {found} (on_error='skip' leaves out rows of batches that other chunks have "
-            "a share in: shuffle=True or a larger batch_size= see to that)",
+            f"the others would wait for it: {found} (on_error='skip' needs batches with rows of other chunks, too: "
+            "pass shuffle=True or a larger batch_size=)",
             file=found.file,
             field=found.field,
             chunk=found.chunk,

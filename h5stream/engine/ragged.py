@@ -345,9 +345,8 @@ class RaggedLists(RaggedRows):
 def refuse_column(column: int, width: int, where: str) -> NoReturn:
     """Say that a sparse matrix has a value in a column that it does not have."""
     raise SourceError(
-        f"{where}: a value of a sparse matrix is said to be in column {column:,}, counted from 0, and there are "
-        f"{width:,}: its indices are damaged, or its shape is another one's. See whether it can be read "
-        "with what wrote it"
+        f"{where}: a value of a sparse matrix has column index {column:,}, counted from 0, and there are {width:,} "
+        "columns: its indices are damaged, or its shape is wrong. See whether the program that wrote it can read it"
     )
 
 

@@ -153,8 +153,8 @@ def select_rows(selection: Any, total: int) -> NDArray[np.int64] | None:
         after = rows[piece.start + 1 : piece.stop + 1]
         if len(twice := after[after == rows[piece]]):
             raise OptionError(
-                f"the selection names row {twice[0]} more than once; an epoch takes each row exactly once, but for "
-                "those of a torch.utils.data.Subset, which come as often as it names them"
+                f"the selection names row {twice[0]} more than once; an epoch takes each row exactly once; only "
+                "a torch.utils.data.Subset may repeat rows"
             )
     return rows
 

@@ -11,18 +11,18 @@ from h5stream.units import whole_number
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weighted:
-    """Each draw of an epoch takes any sample by its weight.
+    """Epochs whose samples are drawn at random, each with a probability in proportion to its weight.
 
     Parameters
     ----------
     weights : array-like or str, optional
-        How likely each sample is: a number of 0 or more for each of them, in any unit, or the name of a field that has
-        these. None, the default, makes all alike.
+        The weight of each sample, 0 or more, in any unit: an array, or the name of a field. With None, the default, all
+        weights are the same.
     count : int, optional
         Samples of an epoch, of all ranks together. By default as many as there are.
     replacement : bool
-        Whether an epoch may have a sample more than once. False draws from those that are left, and with `weights`
-        needs `count`.
+        Whether an epoch may have a sample more than once. False draws from the samples that are left, and with
+        `weights` needs `count`.
 
     Raises
     ------
@@ -50,20 +50,20 @@ class Weighted:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Balanced:
-    """An epoch has as many samples of each class, and within a class each comes as often as any other, but for one.
+    """Epochs with the same number of samples of each class; in a class, counts of samples differ by at most one.
 
     Parameters
     ----------
     by : str or array-like
-        The name of a field of few values, numbers or texts, or one of them for each sample.
+        The classes: the name of a field of few values, numbers or texts, or an array with one value per sample.
     shares : mapping, optional
-        Of each value, or of the name of each of AnnData's categories: its share of an epoch, of their sum; 0 leaves its
-        samples out. By default all have the same.
+        The share of each class in an epoch, relative to the sum of shares; 0 leaves its samples out. Keys are the
+        values of `by`, or the names of AnnData's categories. By default all shares are the same.
     count : int, optional
         Samples of an epoch, of all ranks together. By default as many as there are.
     replacement : bool
         Whether an epoch may have a sample more than once. With False and no `count`, each class comes as often as the
-        rarest one has samples.
+        rarest class has samples.
 
     Raises
     ------
@@ -94,21 +94,21 @@ class Balanced:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sized:
-    """Batches are cut by the rows that their samples have of a ragged field, such as tokens.
+    """Batches with a limited number of rows of a ragged field, such as tokens, instead of a number of samples.
 
-    Each sample still comes once an epoch, or as often as `draw` says. Each epoch has its own number of batches.
+    Each sample still comes once per epoch, or as often as `draw` says. The number of batches differs between epochs.
 
     Parameters
     ----------
     rows : int, optional
-        Rows that a batch may have: it takes as many samples as fit, and `batch_size` of the loader at most. Where the
+        The most rows of a batch: it takes as many samples as fit, but no more than `batch_size` of the loader. If the
         field is padded, each sample counts as long as the longest of its batch. None sets no limit.
     field : str, optional
-        The ragged field; by default the one that has most rows.
+        The ragged field; by default the one with the most rows.
     bucket : bool
-        Whether batches are of samples of like lengths, so that little is padded; needs ``shuffle=True``.
+        Whether to make batches of samples of similar lengths, so that little is padded; needs ``shuffle=True``.
     draw : Weighted, Balanced or int, optional
-        Which samples an epoch takes, as `draw` of the loader takes it. By default each once.
+        Which samples an epoch takes, as for `draw` of the loader. By default each once.
 
     Raises
     ------

@@ -288,8 +288,8 @@ def _batches_left(rows: int, ranks: int, settings: OrderSettings) -> int:
         return count_batches(rows, ranks, settings)
     except OptionError as error:
         raise OptionError(
-            f"what is left of epoch {settings.epoch} cannot be cut for {ranks} ranks: {error}. Or begin "
-            f"the next epoch, with set_epoch({settings.epoch + 1})"
+            f"what is left of epoch {settings.epoch} cannot be divided among {ranks} ranks: {error}. Or "
+            f"begin the next epoch, with set_epoch({settings.epoch + 1})"
         ) from error
 
 

@@ -99,8 +99,8 @@ def split_by_groups(sizes: Sequence[int], groups: Ints, strata: Ints | None, see
     count, parts = int(groups.max()) + 1, len(sizes)
     if count < parts:
         raise OptionError(
-            f"split: there {'is 1 group' if count == 1 else f'are {count:,} groups'} for {parts} parts, and none is "
-            "torn. Name what has more values by by=, or split without it"
+            f"split: there {'is 1 group' if count == 1 else f'are {count:,} groups'} for {parts} parts, and groups are "
+            "not divided. Pass a by= with more different values, or leave it out"
         )
     strata = np.zeros(len(groups), dtype=np.int64) if strata is None else strata
     pairs, samples = np.unique(groups * (int(strata.max()) + 1) + strata, return_counts=True)

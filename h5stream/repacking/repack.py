@@ -137,26 +137,26 @@ def repack(
 ) -> RepackResult | tuple[RepackResult, ...]:
     """Rewrite a file's chunks for streaming; everything else in it is kept.
 
-    Datasets whose elements have a fixed size (numbers, compounds, strings of fixed length) are decoded by
-    h5stream's own engine and written in chunks of whole rows. What only libhdf5 can read, virtual datasets,
-    variable length, references and single values are copied as they are. Groups, links, attributes, dimension
-    scales, fill values and the user block come along, and references are translated. Before the file gets its
-    name, every dataset is compared with the source through h5py.
+    Datasets whose elements have a fixed size (numbers, compounds, strings of fixed length) are decoded by h5stream's
+    own engine and written in chunks of whole rows. Datasets that only libhdf5 can read, virtual datasets, values of
+    variable length, references and single values are copied as they are. Groups, links, attributes, dimension scales,
+    fill values and the user block are copied too, and references are translated. Before the file gets its name, every
+    dataset is compared with the source through h5py.
 
     Parameters
     ----------
     source, target : path
-        The file, which may be the address of an object in a store, and the one to write. Or a list of files, and a
-        folder in which each of them keeps its name.
+        The file to read, which may be the address of an object in a store, and the file to write. Or a list of files,
+        and a folder in which each of them keeps its name.
     fields : str or sequence of str, optional
-        The datasets to rewrite, by path; by default all that can be. The others are copied as they are.
+        The datasets to rewrite, by path; by default all that can be rewritten. The others are copied as they are.
     chunk_nbytes : int
-        Decoded bytes of a chunk, as near as whole rows come to it. Default 1 MiB.
+        Decoded bytes of a chunk, as nearly as whole rows allow. Default 1 MiB.
     compress : {"none", "lz4", "zstd", "gzip"}
-        With numbers of 2, 4 or 8 bytes a byte shuffle comes first. By default nothing is compressed, whatever the
-        source does: such rows are read fastest, and the command says beforehand what it will take.
+        The compression; a byte shuffle comes first for numbers of 2, 4 or 8 bytes. By default nothing is compressed,
+        even if the source is: such rows are read fastest. The command says beforehand how large the file will be.
     contiguous : bool
-        Store without chunks; such datasets cannot grow and cannot be compressed.
+        Whether to store datasets without chunks; they can then neither grow nor be compressed.
     shuffle_rows : int, optional
         Seed of one offline shuffle, for files whose neighbouring rows resemble each other. Row ``i`` of the
         copy is row ``permutation(rows, seed)[i]`` of the source (`h5stream.order.permutation`), in *every*
@@ -167,15 +167,15 @@ def repack(
     progress : callable, optional
         Called with a `RepackProgress` after every chunk, in the caller's thread; what it raises ends the call.
     executor : concurrent.futures.Executor, optional
-        What rewrites the files of a list, each in a call: a ``ProcessPoolExecutor``, or that of dask or mpi4py, whose
-        machines see the same folders. By default they are rewritten here, in turn.
+        Rewrites the files of a list, one per call: a ``ProcessPoolExecutor``, or the executor of dask or mpi4py, whose
+        machines must see the same folders. By default this process rewrites them in turn.
     storage_options : dict or store, optional
-        What opens the stores of addresses; see `H5Dataset`. It stays in this process.
+        Options and credentials of object stores; see `H5Dataset`. They stay in this process.
 
     Returns
     -------
     RepackResult or tuple of RepackResult
-        Bytes before and after, what was rewritten, and what could not be kept; for each file of a list.
+        Bytes before and after, what was rewritten, and what could not be kept; one result per file of a list.
 
     Raises
     ------

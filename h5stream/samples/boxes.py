@@ -20,46 +20,47 @@ RANDOM, GRID = "random", "grid"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Boxes:
-    """Samples that are boxes of n-dimensional datasets, each a volume, at the same place of every field.
+    """Samples that are boxes cut from n-dimensional datasets (volumes), at the same place of every field.
 
-    A box is of the last axes of a dataset; axes before them, such as channels, are taken whole. The volumes are those
-    of one file, of several, or of groups of them.
+    A box is cut along the last axes of a dataset; axes before them, such as channels, are taken whole. Volumes can be
+    in one file, in several, or in groups of files.
 
     Parameters
     ----------
     shape : sequence of int
         Elements of a box along each axis.
     at : str or array-like, keyword-only
-        ``"random"`` (as many boxes an epoch as `per_epoch` says, anywhere), ``"grid"`` (boxes side by side, or `stride`
-        apart, the last of an axis moved back so that it ends with the volume), or the first element of each box: an
-        array of a row for each, with the volume's number in front where there are several volumes.
+        ``"random"``: `per_epoch` boxes anywhere. ``"grid"``: boxes side by side, or `stride` apart; the last box of an
+        axis is moved back so that it ends with the volume. Or an array with a row for each box: the indices of its
+        first element, after the number of the volume if there are several volumes.
     stride : sequence of int, optional, keyword-only
         For ``"grid"``: elements from one box to the next along each axis; by default the box's shape.
     per_epoch : int, optional, keyword-only
-        For ``"random"``: the boxes of an epoch. Which ones is a function of seed and epoch.
+        For ``"random"``: the number of boxes in an epoch. Seed and epoch determine which ones.
     draw : str, keyword-only
-        For ``"random"``: ``"rows"`` draws each place as likely as any other, and so a large volume more often,
-        ``"segments"`` each volume as often as any other.
+        For ``"random"``: ``"rows"`` draws each place with the same probability, so a large volume more often;
+        ``"segments"`` draws each volume equally often.
     halo : sequence of int, optional, keyword-only
-        Elements around a box that come with it along each axis, on both sides.
+        Elements that are read around a box, on both sides of each axis.
     pad : str or number, optional, keyword-only
-        What stands outside of a volume, where a halo, or a box that is larger, leads out of it: ``"edge"``,
-        ``"reflect"`` (mirrored at the edge, which is not repeated), ``"zeros"`` or a number.
+        What fills the part of a halo or a large box that is outside of the volume: ``"edge"``, ``"reflect"`` (mirrored
+        at the edge, which is not repeated), ``"zeros"`` or a number.
     accept : callable, optional, keyword-only
-        For ``"random"``: tells whether a box will do, such as ``lambda label: (label > 0).float().mean() > 0.1``. One
-        that will not is drawn again, which is a function of its number alone. It is called in reader threads, with the
-        tensor of the field that `accept_on` names, or with a whole sample; what it is asked about is read twice.
+        For ``"random"``: a function that says whether to take a box, such as
+        ``lambda label: (label > 0).float().mean() > 0.1``. A refused box is drawn again, and the new draw depends only
+        on the number of the box. The function is called in reader threads, with the tensor of the field that
+        `accept_on` names, or with a whole sample; what it gets is read twice.
     accept_on : str or int, optional, keyword-only
-        The name, or for a tuple the place, of the field that `accept` is asked about.
+        The name of the field that `accept` gets, or its position if a sample is a tuple.
     tries : int, keyword-only
-        Boxes that are tried for each sample at most; then it is an error.
+        How many boxes are tried for a sample before it is an error.
     of : str or sequence of str, optional, keyword-only
-        The groups that hold volumes, as in `Rows`; by default each file is one.
+        The groups that hold volumes, as in `Rows`; by default each file is a volume.
 
     Raises
     ------
     OptionError
-        If these contradict each other, or are no shape, places or numbers.
+        If arguments contradict each other, or are no shape, places or numbers.
 
     Examples
     --------

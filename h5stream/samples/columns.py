@@ -21,12 +21,12 @@ class Values:
     Parameters
     ----------
     values : array-like, torch.Tensor, or list of str, bytes or objects
-        Value ``k`` belongs to sample ``k`` of the whole dataset, whatever ``rows=`` or a subset choose of it. Numbers
-        come as a tensor, all else as a list.
+        Value ``k`` belongs to sample ``k`` of the whole dataset, whatever part ``rows=`` or a subset chooses. Numbers
+        come as a tensor, everything else as a list.
     name : str, optional
-        What the field is called where fields have no keys.
+        The name of the field if fields have no keys.
     dtype : torch.dtype, optional
-        What the batch is cast to.
+        The type that the batch is cast to.
 
     Raises
     ------
@@ -55,7 +55,7 @@ class SampleNumber:
     Parameters
     ----------
     name : str, optional
-        What the field is called where fields have no keys.
+        The name of the field if fields have no keys.
 
     Examples
     --------
@@ -68,12 +68,12 @@ class SampleNumber:
 
 @dataclass(frozen=True, slots=True)
 class SourceNumber:
-    """A field that is the number of the source of a `Mixture` that the sample is of: an int64; elsewhere 0.
+    """A field that is the number of the source of a `Mixture` from which the sample comes: an int64; elsewhere 0.
 
     Parameters
     ----------
     name : str, optional
-        What the field is called where fields have no keys.
+        The name of the field if fields have no keys.
 
     Examples
     --------
@@ -86,14 +86,14 @@ class SourceNumber:
 
 @dataclass(frozen=True, slots=True)
 class Padding:
-    """A field that tells which steps of a sequence lie outside of its segment: True where something was padded.
+    """A field that says which steps of a sequence are outside of its segment: True for each step that was padded.
 
     Parameters
     ----------
     steps : range or sequence of int, optional
-        The steps that it tells of, as those of a `Field`; by default those of `Sequences`.
+        The steps to report, as those of a `Field`; by default those of `Sequences`.
     name : str, optional
-        What the field is called where fields have no keys.
+        The name of the field if fields have no keys.
 
     Raises
     ------

@@ -40,47 +40,47 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class Sequences:
-    """Samples of consecutive rows, none of which leaves its segment.
+    """Samples of consecutive rows, which never cross the edge of a segment: a file, a group, an episode.
 
     Parameters
     ----------
     length : int, optional
-        Rows of a sequence; fields with `steps` of their own need none.
+        Rows of a sequence; not needed if all fields have `steps` of their own.
     stride : int, keyword-only
-        Rows from one anchor to the next in a segment.
+        Rows from the beginning of one sequence to that of the next in a segment.
     of : str, list of str, Ends, Bounds, Lengths or Ids, optional, keyword-only
-        What a segment is: ``"files"``, groups by pattern (``"data/*"``) or by name, or what a field or an array says;
-        by default all rows of all files are one segment after the other, a file each. With `axis`, ``"rows"`` makes
-        each index of axis 0 a segment.
+        What a segment is: a file (``"files"``, the default), a group, by pattern (``"data/*"``) or by name, or rows
+        that a field or an array says (`Ends`, `Bounds`, `Lengths`, `Ids`). With `axis`, ``"rows"`` makes each index of
+        axis 0 a segment.
     pad : str or number, optional, keyword-only
-        What stands where steps lead out of the segment: ``"edge"`` (its first or last row again), ``"zeros"`` or a
-        number; texts are empty there. By default nothing is padded: only whole sequences are samples.
+        What fills steps outside of the segment: ``"edge"`` (its first or last row again), ``"zeros"`` or a number;
+        texts are empty there. By default nothing is padded: only whole sequences are samples.
     pad_rows : tuple of int, optional, keyword-only
-        Rows that may be padded at most before a segment's first row and behind its last; by default as many as steps
-        ask for, so that each row (by `stride`) is an anchor.
+        The most rows that may be padded before a segment's first row and after its last. By default as many as the
+        steps need, so that a sequence begins at each row (or each `stride` rows).
     tail : str, keyword-only
-        What becomes of rows behind a segment's last whole sequence: ``"drop"``, or ``"shift"``, which adds the sequence
+        What to do with rows after a segment's last whole sequence: ``"drop"``, or ``"shift"``, which adds the sequence
         that ends with the segment's last row.
     starts : str, keyword-only
-        ``"all"``, or ``"random"``: an epoch takes one of each segment's starts, by chance. The loader's seed and epoch
-        choose them; of an `H5Dataset` alone its `set_epoch` does.
+        ``"all"``, or ``"random"``: an epoch takes one random sequence of each segment. The loader's seed and epoch
+        determine which; without a loader, those of `H5Dataset.set_epoch`.
     per_epoch : int, optional, keyword-only
         For random starts: how many samples an epoch has.
     draw : str, keyword-only
-        With `per_epoch`: ``"segments"`` draws each segment as often as any other, ``"rows"`` each start as likely as
-        any other, and so a long segment more often.
+        With `per_epoch`: ``"segments"`` draws each segment equally often, ``"rows"`` each start with the same
+        probability, so a long segment more often.
     axis : int, keyword-only
-        The axis that sequences lie along, where it is not the first: 1 for recordings of channels x time; -1 is the
-        last. A sample has all of the other axes, in the dataset's order, but with ``of="rows"`` one index of axis 0.
+        The axis that sequences lie along, if it is not the first: 1 for recordings of channels x time; -1 is the last.
+        A sample has all of the other axes, in the dataset's order, but only one index of axis 0 with ``of="rows"``.
     lengths : str, keyword-only
-        What becomes of groups or files whose fields have unlike numbers of rows: ``"equal"``, which refuses them, or
-        ``"shortest"``, which leaves out what is behind the last row of the shortest field, such as the observation
-        after the last action.
+        What to do with groups or files whose fields have different numbers of rows: ``"equal"`` refuses them;
+        ``"shortest"`` leaves out rows after the end of the shortest field, such as the observation after the last
+        action.
 
     Raises
     ------
     OptionError
-        For a length or stride below 1, and for what is not one of these.
+        If `length` or `stride` is below 1, or an argument is none of these.
 
     Examples
     --------
@@ -157,22 +157,21 @@ class Sequences:
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Samples that are a group, a dataset or a file each, all of one form.
+    """Samples that are a whole group, dataset or file each, all of one form.
 
-    Fields are looked up in each group or file: ``"x"`` is a dataset there, all of it, ``"@name"`` an attribute. Where
-    the objects are datasets, ``"."`` is the object itself.
+    Fields are looked up in each group or file: ``"x"`` is a whole dataset there, ``"@name"`` an attribute. If the
+    objects are datasets, ``"."`` is the object itself.
 
     Parameters
     ----------
     of : str or sequence of str
-        The objects: a pattern (``"*"``, ``"data/*"``, ``"*/*/run_*"``), which takes them in the order in which h5py
-        lists them, so sample ``k`` is the one that ``list(file)[k]`` names; names, each once, in the order given; or
-        ``"files"``.
+        The objects: a pattern (``"*"``, ``"data/*"``, ``"*/*/run_*"``), in the order in which h5py lists them, so
+        sample ``k`` is the one that ``list(file)[k]`` names; names, each once, in the order given; or ``"files"``.
     missing : str, keyword-only
-        What becomes of an object that lacks a field: ``"error"``; ``"skip"``, which leaves it out,
-        ``print(dataset)`` tells how many; or ``"fill"``, which gives it the fill value (0, unless the
-        file says otherwise) of the first object that has all fields, or no rows where the field is ragged. What is
-        there once, an attribute or a single value, has none: an object that lacks one is an error with ``"fill"`` too.
+        What to do with an object that lacks a field. ``"error"`` raises an error. ``"skip"`` leaves the object out;
+        ``print(dataset)`` says how many. ``"fill"`` gives it the fill value (0, unless the file says otherwise) of the
+        first object that has all fields, or no rows of a ragged field. Attributes and single values have no fill value:
+        without one, an object is an error with ``"fill"``, too.
 
     Raises
     ------
@@ -200,7 +199,7 @@ class Objects:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Samples that are rows, of groups that hold equally named datasets of many rows each.
+    """Samples that are rows of many groups, whose datasets have the same names, or rows along another axis.
 
     Parameters
     ----------
@@ -208,13 +207,13 @@ class Rows:
         The groups: a pattern (``"*"``, ``"data/*"``), whose groups come in the order in which h5py lists them; or
         names, in the order given. By default each file's fields are taken as they are.
     axis : int
-        The axis that samples lie along, where it is not the first: -1 for the last. A sample has the other axes; with
-        ``of="rows"`` it is of one index of axis 0 as well.
+        The axis that samples lie along, if it is not the first: -1 for the last. A sample has the other axes, but only
+        one index of axis 0 with ``of="rows"``.
 
     Raises
     ------
     OptionError
-        If it says neither groups nor an axis.
+        If neither groups nor an axis are given.
 
     Examples
     --------

@@ -31,29 +31,29 @@ Place = Literal["random", "start", "center"]
 
 @dataclass(frozen=True, slots=True)
 class Crop:
-    """A part of each sample of a ragged field: `length` rows that follow one another, or all where there are fewer.
+    """A part of each sample of a ragged field: `length` consecutive rows, or all rows if there are fewer.
 
-    A random one begins at another row in each epoch, by seed, epoch and sample alone: a state that is resumed goes on
-    with the same. A single sample, ``dataset[i]``, is that of seed 0 and epoch 0; see `H5Dataset.set_epoch`.
+    A random crop begins at another row in each epoch, which depends only on seed, epoch and sample, so a resumed run
+    gets the same crops. A single sample, ``dataset[i]``, is that of seed 0 and epoch 0; see `H5Dataset.set_epoch`.
 
-    Crops of several fields of a sample begin at the same time. Their lengths say how the rates compare: beside
-    ``Crop(100)`` of frames, ``Crop(16_000)`` of audio has 160 rows per frame, and where the frames begin at row k, the
+    Crops of several fields of a sample begin at the same time. Their lengths say how the rates compare: with
+    ``Crop(100)`` of frames, ``Crop(16_000)`` of audio has 160 rows per frame, and if the frames begin at row k, the
     audio begins at row ``k * 160``; ``Crop(250)`` begins at ``k * 250 // 100``, the nearest row before. A field may
-    have up to four frames more or fewer than these; crops then begin only where each field has all of its rows. Fields
-    that differ by more have no time in common: each begins at the same fraction of the rows that its crop leaves over.
+    have up to four frames more or fewer than that; crops then begin only where each field has all of its rows. Fields
+    that differ by more have no common time: each crop begins at the same fraction of the rows that it leaves out.
 
     Parameters
     ----------
     length : int
-        Rows, at most.
+        The most rows of a crop.
     at : str
-        Where it begins: ``"random"``, the default; ``"start"``, at the sample's first row; or ``"center"``, so that as
-        many rows are left out before it as behind.
+        Where a crop begins: ``"random"``, the default; ``"start"``, at the sample's first row; or ``"center"``, in the
+        middle of the sample.
 
     Raises
     ------
     OptionError
-        If it is none of these, or no number of rows.
+        If an argument is none of these, or no number of rows.
 
     Examples
     --------
@@ -72,22 +72,21 @@ class Crop:
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """How a field that has another number of rows in each sample comes in a batch.
+    """How batches hold a field whose samples have different numbers of rows.
 
     Parameters
     ----------
     form : str
         ``"packed"``, ``"nested"``, ``"pad"``, ``"list"``, ``"arrays"`` or ``"dense"``; see `Field`.
     crop : Crop, optional, keyword-only
-        A part of each sample: with ``Crop(100)`` a random one in each epoch, with ``Crop(100, at="start")`` its first
-        rows.
+        A part of each sample: ``Crop(100)`` is a random part in each epoch, ``Crop(100, at="start")`` the first rows.
     pad_value : number, optional, keyword-only
-        What stands behind the rows of a sample with ``"pad"``.
+        What fills the rows after a sample with ``"pad"``.
 
     Raises
     ------
     OptionError
-        If one of them is none of these.
+        If an argument is none of these.
 
     Examples
     --------

@@ -56,13 +56,13 @@ class Ends:
     Parameters
     ----------
     *fields : str or array-like
-        Fields of one number or flag a row, or arrays of them for all rows of all files; a segment ends with each row at
+        Fields of one number or flag per row, or such arrays for all rows of all files. A segment ends with each row at
         which one of them is not zero, and with the last row of a file.
 
     Raises
     ------
     OptionError
-        If nothing is given, or what is neither a path nor such an array.
+        If nothing is given, or something that is neither a path nor such an array.
 
     Examples
     --------
@@ -78,12 +78,12 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class Ids(_Said):
-    """Segments of rows that have one number, as ``trajectory_id`` gives it; each change begins another.
+    """Segments of rows with the same value, such as a ``trajectory_id``; each change of the value begins a new one.
 
     Parameters
     ----------
     field : str or array-like
-        A field of one value a row, or an array of them for all rows of all files; a file ends a segment, too.
+        A field of one value per row, or such an array for all rows of all files; a segment also ends with its file.
     """
 
     field: Any
@@ -96,12 +96,12 @@ class Ids(_Said):
 
 @dataclass(frozen=True, slots=True)
 class Lengths(_Said):
-    """Segments whose numbers of rows a dataset holds, one behind the other.
+    """Segments that follow one another, whose numbers of rows are in a dataset.
 
     Parameters
     ----------
     name : str or array-like
-        The dataset, of one number a segment, or an array of those of all files.
+        The dataset, with one number per segment, or an array of those of all files.
     """
 
     name: Any
@@ -109,14 +109,14 @@ class Lengths(_Said):
 
 @dataclass(frozen=True, slots=True)
 class Bounds(_Said):
-    """Segments whose first rows a dataset holds, or whose ends; 0 and the number of rows may be there or not.
+    """Segments whose first rows, or ends, are in a dataset; 0 and the number of rows may be left out.
 
     Parameters
     ----------
     name : str or array-like
-        The dataset, of ascending row numbers; whole ones may be stored as floats, as MATLAB does. Or an array, whose
-        numbers count through all files, such as `searchsorted` makes of times. As ``lookup=`` also a dataset of region
-        references, one a sample, each to consecutive rows of the dataset that is looked up.
+        The dataset of ascending row numbers, which may be stored as floats, as MATLAB does. Or an array, whose numbers
+        count through all files, such as `searchsorted` makes from times. As ``lookup=`` also a dataset of region
+        references, one per sample, each to consecutive rows of the dataset that is looked up.
     """
 
     name: Any
@@ -124,14 +124,14 @@ class Bounds(_Said):
 
 @dataclass(frozen=True, slots=True)
 class Between(_Said):
-    """Stretches whose first and last rows two datasets hold; a first row of -1 says that a sample has none.
+    """Consecutive rows, whose first and last are in two datasets; a first row of -1 says that a sample has no rows.
 
     Parameters
     ----------
     first, last : str or array-like
-        The datasets, of one row number a sample, or two arrays of them, which count through all files.
+        The datasets, with one row number per sample, or two such arrays, which count through all files.
     inclusive : bool, keyword-only
-        Whether the last row belongs to the stretch.
+        Whether the last row belongs to the sample.
 
     Examples
     --------
@@ -215,7 +215,7 @@ def _covering(edges: Edges, rows: int) -> Edges:
 def _one_a_row(values: NDArray[Any], name: str, rows: int) -> NDArray[Any]:
     if values.shape[:1] != (rows,) or values.size != rows:
         raise OptionError(
-            f"field {called(name)} is to say where segments end, so it has one value for each of {rows:,} rows; its "
+            f"field {called(name)} says where segments end, so it needs one value for each of {rows:,} rows; its "
             f"shape is {values.shape}"
         )
     return values.reshape(rows)
@@ -259,7 +259,7 @@ def stretches_of(said: Stretches, values: Sequence[NDArray[Any]], samples: int, 
         raise OptionError(
             f"{' and '.join(names)}: sample {one:,} is said to have rows {first[one]:,} to "
             f"{first[one] + count[one]:,} (exclusive), and there are {rows:,} rows; {len(wrong):,} of {samples:,} "
-            "samples go backwards or beyond. See whether these numbers are of this dataset"
+            "samples go backwards or beyond the end. Check that these numbers belong to this dataset"
         )
     return first, count
 
@@ -287,16 +287,16 @@ _PIECE_ROWS = 1 << 20
 
 
 def searchsorted(dataset: Any, values: Any, side: Literal["left", "right"] = "left") -> Ints:
-    """Find the rows at which values would stand in a dataset of ascending numbers, as `numpy.searchsorted` does.
+    """Find the rows at which values would be inserted in a dataset of ascending numbers, as `numpy.searchsorted` does.
 
-    It turns times into rows: of the events of a camera between two frames, for ``lookup=Bounds(...)`` or
-    ``Between(...)``, or of what was recorded last before a time, for `Table`. Only pieces of the dataset in which a
-    value may stand are read, one at a time.
+    It turns times into rows: those of a camera's events between two frames, for ``lookup=Bounds(...)`` or
+    ``Between(...)``, or that of the last record before a time, for `Table`. Only the pieces of the dataset that may
+    contain a value are read, one at a time.
 
     Parameters
     ----------
     dataset : h5py.Dataset, H5Dataset or array
-        One number a row, in ascending order. Rows of an `H5Dataset` of several files count through all of them.
+        One number per row, in ascending order. Rows of an `H5Dataset` of several files count through all files.
     values : array-like
         The numbers to look for, in any order.
     side : str
@@ -310,7 +310,7 @@ def searchsorted(dataset: Any, values: Any, side: Literal["left", "right"] = "le
     Raises
     ------
     OptionError
-        If the dataset has not one number a row, or these do not ascend where they were read.
+        If the dataset does not have one number per row, or a piece that was read does not ascend.
 
     Examples
     --------

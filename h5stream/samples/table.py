@@ -16,24 +16,25 @@ GROUP, FILE, ROW, START = "group", "file", "row", "start"
 
 
 class Table:
-    """Samples that a table lists: the way out for every index of samples that nothing else here describes.
+    """Samples that a table lists, for every index of samples that no other class describes.
 
     Parameters
     ----------
     columns : mapping of str to array-like, pandas.DataFrame or structured array, optional
-        A value for each sample in each column; more may be given as arguments.
+        Columns with a value for each sample; more columns may be given as arguments.
     length : int, optional, keyword-only
-        Rows of a sample, for fields without `steps` of their own; without it these give one row, and no axis of steps.
+        Rows of a sample, for fields without `steps` of their own. Without it, these fields give one row, and no axis of
+        steps.
     pad : str or number, optional, keyword-only
-        What stands where steps lead out of the group or file: see `Sequences`. By default that is an error.
+        What fills steps outside of the group or file: see `Sequences`. By default such steps are an error.
     axis : int, optional, keyword-only
-        The axis that samples lie along, where it is not the first. The column ``start`` then says where a sample begins
-        on it, and ``row``, if there is one, which index of axis 0 it is of.
+        The axis that samples lie along, if it is not the first. The column ``start`` then says where a sample begins on
+        this axis, and the column ``row``, if there is one, its index of axis 0.
     **more : array-like
-        Columns. ``row`` is the row that a sample begins at, from 0 in its group or file. ``group`` names the group that
-        it is of, and ``file`` the file: its number among those that are opened, or its path. Without either, rows count
-        through all files. Any other column of whole numbers is a row too, for fields with ``take=Take(at=column)``;
-        what else an index has is left alone.
+        Columns. ``row`` is the row at which a sample begins, counted from 0 in its group or file. ``group`` is the name
+        of the group, and ``file`` the file: its number among the opened files, or its path. Without either, rows count
+        through all files. Any other column of whole numbers is a row, too, for fields with ``take=Take(at=column)``;
+        further columns are ignored.
 
     Attributes
     ----------
@@ -45,7 +46,7 @@ class Table:
     Raises
     ------
     OptionError
-        If there is no column ``row``, columns are of unlike length, or rows are no whole numbers.
+        If there is no column ``row``, columns have different lengths, or rows are not whole numbers.
 
     Examples
     --------

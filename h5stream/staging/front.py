@@ -56,44 +56,43 @@ def stage(
     storage_options: Any = None,
     executor: Executor | None = None,
 ) -> StagedFiles:
-    """Copy files to a folder on faster storage, verified, each of them once; return where the copies are.
+    """Copy files to a folder on faster storage, verify each copy, and return where the copies are.
 
-    A copy that is there already and whose source has not changed is reused; a stale one is replaced, unless
-    a live process uses it, in which case the new copy goes to a subfolder. What another process is copying is
-    waited for.
+    An existing copy whose source has not changed is reused. A stale copy is replaced, unless a live process uses it;
+    then the new copy goes to a subfolder. A file that another process is copying is waited for.
 
     Parameters
     ----------
     files : path or iterable of path
-        The files, addresses of objects in stores (``s3://bucket/a.h5``), or patterns of either; of any format. HDF5
-        files are looked into for others that they need; objects are not.
+        Files of any format, addresses of objects in stores (``s3://bucket/a.h5``), or patterns of either. HDF5 files
+        are examined for other files that they need; objects are not.
     to : path
-        The folder, on a tmpfs or a fast disk; it is made where it is absent.
+        The folder, on a tmpfs or a fast disk; it is made if it does not exist.
     follow : bool
-        Bring along the files that they need: external links, virtual dataset sources, external storage. What leads
-        out of an object in a store is not found.
+        Whether to copy the files that HDF5 files need, too: targets of external links, sources of virtual datasets,
+        external storage. For objects in stores this is not possible.
     lease : bool
         Protect the copies from `remove_staged` until `StagedFiles.release`, or until this process ends.
     threads : int, optional
-        Threads that copy; by default the number of processors, at least 4 and at most 8, and 16 for objects in stores.
-        Each of those waits for up to four ranges of 1 MiB.
+        Threads that copy. By default the number of processors, at least 4 and at most 8; 16 for objects in stores, each
+        of which waits for up to four ranges of 1 MiB.
     margin_bytes : int, optional
-        What is to stay free. By default, of memory 5 %, at least 256 MiB, and of a disk 1 %.
+        Bytes that have to stay free. By default 5 % of memory, at least 256 MiB, or 1 % of a disk.
     repack : mapping, optional
-        Rewrite the files on their way, with these options of `h5stream.repack`; an empty mapping takes its
+        Rewrite the files instead of copying them, with these options of `h5stream.repack`; an empty mapping takes its
         defaults. A copy that was made in another way is replaced like a stale one.
     progress : callable, optional
         Called with a `StagingProgress` about ten times a second; see `ProgressCallback`.
     storage_options : dict or store, optional
-        What opens the stores of addresses; see `H5Dataset`.
+        Options and credentials of object stores; see `H5Dataset`.
     executor : concurrent.futures.Executor, optional
-        What copies or rewrites the files, each in a call: a ``ProcessPoolExecutor``, or that of dask or mpi4py, whose
-        machines see the same folders. By default threads of this process copy, and files are rewritten in turn.
+        Copies or rewrites the files, one per call: a ``ProcessPoolExecutor``, or the executor of dask or mpi4py, whose
+        machines must see the same folders. By default, threads of this process copy, and files are rewritten in turn.
 
     Returns
     -------
     StagedFiles
-        Paths of the copies, and how they came there.
+        Paths of the copies, and how each was made.
 
     Raises
     ------
@@ -203,8 +202,8 @@ def _stage(
     from_stores = [path for path in paths if is_address(path)]
     if follow and from_stores:
         raise OptionError(
-            f"follow=True (--follow) brings along what files need, and what leads out of an object in a store, here "
-            f"{from_stores[0]!r}, cannot be followed; leave it out, and name all objects"
+            f"follow=True (--follow) also copies the files that a file needs, which cannot be done for objects in "
+            f"stores, such as {from_stores[0]!r}; leave follow= out, and name all objects"
         )
     asked_for = [path for path in from_stores if path not in (known or {}) and not path.endswith("/")]
     opening().identities(asked_for)  # all at once

@@ -47,9 +47,9 @@ class Volume:
         if known != elements:
             raise FieldLengthError(
                 f"it has {elements:,} elements along an axis that samples lie along, and {other!r} has {known:,}; "
-                "samples are of the same place of all fields, which must agree there. Take(scale=) is for a field of "
-                "another resolution, Take(axis=) for one that lies otherwise, and Take(axis='rows') for what each "
-                "row has once",
+                "samples are taken at the same place of all fields, which must have the same length there. "
+                "Take(scale=) is for a field of another resolution, Take(axis=) for one along another axis, and "
+                "Take(axis='rows') for what each row has once",
                 field=name,
             )
 
@@ -58,7 +58,7 @@ class Volume:
         for name, axis, elements, scale in self.scaled:
             if axis not in self.elements:
                 raise OptionError(
-                    f"field {name!r} has Take(scale=), which counts against fields without; name one of these"
+                    f"field {name!r} has Take(scale=), which is relative to fields without it; name one of these, too"
                 )
             expected = self.elements[axis][0] * scale
             if abs(elements - expected) >= 1:
@@ -68,10 +68,7 @@ class Volume:
                     field=name,
                 )
         if len(self.elements) < axes:
-            raise OptionError(
-                "no field has the axes that samples= speaks of; each of them has fewer. Name one that has, or another "
-                "axis="
-            )
+            raise OptionError("no field has as many axes as samples= needs; name a field that has, or another axis=")
         return tuple(self.elements[axis][0] for axis in range(axes))
 
 
@@ -103,8 +100,8 @@ class Extents:
         """Return what a sample takes of a dataset along each axis, and the shape that this has; note it."""
         if 0 in shape:
             raise FieldLengthError(
-                f"it has the shape {shape}: there is nothing in it; Field(..., ragged=) takes objects of unlike "
-                "lengths, also of none, but for ragged='arrays': leave it out, Objects([...]) takes names",
+                f"it has the shape {shape}, without elements; Field(..., ragged=) takes objects of different lengths, "
+                "also empty ones, except for ragged='arrays'; or leave it out: Objects([...]) takes names",
                 field=asked.name,
             )
         take = asked.take
@@ -147,8 +144,8 @@ class Extents:
         assert kind is not None
         if take.axis == ROWS and (take.steps is not None or take.scale or not kind.has_rows):
             raise OptionError(
-                "axis='rows' takes the row of axis 0 that a sample is of: where samples are of rows, of='rows' or a "
-                "Table with 'row', and without steps= and scale="
+                "axis='rows' takes the row of axis 0 that a sample belongs to: it needs samples of rows (of='rows', or "
+                "a Table with 'row'), and no steps= or scale="
             )
         given = kind.axis if take.axis is None else len(shape) if take.axis == ROWS else int(take.axis)
         axis = given + len(shape) if given < 0 else given

@@ -92,29 +92,29 @@ def _scales(scale: Any) -> tuple[Fraction, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """What a sample takes of a dataset, where it is not what ``samples=`` says for all fields.
+    """What a sample takes of a dataset, if it is not what ``samples=`` says for all fields.
 
     Parameters
     ----------
     steps : range or sequence of int, optional
-        For ``samples=Sequences(...)``: the rows to take, counted from the one that a sample begins at. The field then
-        has one more axis, of the steps.
+        For ``samples=Sequences(...)``: the rows to take, counted from the row at which a sample begins. The field then
+        has one more axis, that of the steps.
     at : str, optional, keyword-only
-        For ``samples=Table(...)``: the column that says which row `steps` count from, in place of ``"row"``.
+        For ``samples=Table(...)``: the column with the row that `steps` count from, instead of ``"row"``.
     axis : int or "rows", optional, keyword-only
-        The axis of this dataset that samples lie along, where it is not the one of ``samples=``; ``"rows"`` takes the
-        whole row of axis 0 that a sample is of, as of parameters that each simulation has once.
+        The axis of this dataset that samples lie along, if it is not the one of ``samples=``. ``"rows"`` takes the
+        whole row of axis 0 that a sample belongs to, for example the parameters of a simulation.
     scale : number, fraction, or one for each axis of a box, optional, keyword-only
-        Elements of this dataset for each of the other fields': 0.5 for a label of half the resolution, 1 / 3000 for
-        one every 30 seconds beside a recording of 100 a second.
+        Elements of this dataset per element of the other fields: 0.5 for a label of half the resolution, 1 / 3000 for a
+        label every 30 seconds beside a recording of 100 values per second.
     pad : str or number, optional, keyword-only
-        What stands where steps or boxes lead out, where it is not what ``samples=`` says: ``"edge"`` for an image, -100
-        for its label.
+        What fills steps or boxes outside of the data, if it is not what ``samples=`` says: for example ``"edge"`` for
+        an image, -100 for its label.
 
     Raises
     ------
     OptionError
-        If one of them is none of these.
+        If an argument is none of these.
 
     Examples
     --------
@@ -143,72 +143,73 @@ class Take:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Field:
-    """One field, where its name alone does not say enough.
+    """One field, if its name alone does not say enough.
 
     Parameters
     ----------
     name : str or h5py.Dataset
         Path of a dataset, with a compound member after a colon; an open dataset stands for its path. ``"@name"`` and
-        ``"path@name"`` are an attribute, which every sample of its file or group gets. ``"."`` is the dataset itself,
-        where ``samples=`` names datasets and not groups, and ``".:image"`` a member of it where it is a table. With a
-        slash in front a path begins at the file's root, and a ``*`` in it stands for what the same one of ``of=`` stood
-        for: ``"/scores/*"`` beside ``of="data/*"``; beside names in a list, for the last step of each. ``{}`` stands
-        for numbers: of ``"frame_{}_x"`` each object (``frame_0_x``, ``frame_1_x``, ...) is a row, in their order; all
-        are alike.
+        ``"path@name"`` are an attribute, which all samples of the file or group share. If ``samples=`` names datasets
+        and not groups, ``"."`` is the dataset itself, and ``".:image"`` a member of a compound one. A path with a slash
+        in front begins at the file's root; a ``*`` in it stands for the text that the ``*`` of ``of=`` matches:
+        ``"/scores/*"`` with ``of="data/*"``. If ``of=`` is a list of names, the ``*`` is the last step of each. ``{}``
+        stands for numbers: with ``"frame_{}_x"``, each object (``frame_0_x``, ``frame_1_x``, ...) is a row, in the
+        order of the numbers; all must have the same shape and type.
     columns : slice, list or array of int, mask, or a tuple of them, optional, keyword-only
-        Columns (axis 1 of the dataset) to take, in that order, or a mask of all of them; a tuple says what to take of
-        axis 1, 2 and so on, as in brackets: slices, lists, masks, integers (which take the axis away) and ``...``. A
-        tuple of integers alone is refused: ``[0, 1]`` are columns, ``(0, 1, ...)`` a place. Only the chunks that hold
-        them are read, and of chunks without a filter only their bytes, but for gaps of up to 4 KiB.
+        Columns (axis 1 of the dataset) to take, in that order, or a mask of all columns. A tuple says what to take of
+        axes 1, 2 and so on, as in brackets: slices, lists, masks, integers (which remove the axis) and ``...``. A tuple
+        of integers alone is refused as ambiguous: ``[0, 1]`` are columns, ``(0, 1, ...)`` is an index into two axes.
+        Only the chunks that hold the columns are read; of chunks without a filter only their bytes, and gaps of up to 4
+        KiB between them.
     members : sequence of str, optional, keyword-only
-        Members of a compound that make one tensor, with a last axis of theirs; they must be numbers of one type.
+        Members of a compound that make one tensor, whose last axis is that of the members. They must be numbers of one
+        type.
     dtype : torch.dtype, optional, keyword-only
-        What the batch is cast to; the cast runs after the raw bytes have reached the batch's device.
+        The type that the batch is cast to, after the stored bytes have reached the batch's device.
     take : range or sequence of int, "all" or Take, optional, keyword-only
-        The rows of a sequence that a sample takes, counted from the one that it begins at: an axis of them, also of one
-        for ``take=[0]``. A `Take` says what else is unlike the other fields, such as the axis. ``"all"`` is for a
-        dataset that is there once for each file, or for each group of ``samples=``, and has no axis of rows: every
-        sample gets all of it.
+        The rows that a sample takes, counted from the row at which it begins. They are an axis of the sample, also the
+        single row of ``take=[0]``. A `Take` says what else differs from the other fields, such as the axis. ``"all"``
+        is for a dataset that exists once per file, or per group of ``samples=``, and has no axis of rows: every sample
+        gets all of it.
     file : path, pattern or several, optional, keyword-only
-        The files that the dataset is in, where these are others: as many as there are of the source, or any number
-        with `lookup`.
+        The files that the dataset is in, if they are not those of the other fields: the same number of files, or any
+        number with `lookup`.
     lookup : str, array of int, Bounds, Lengths, Between, sequence of str or function, optional, keyword-only
-        Looks the field up: sample ``k`` gets row ``lookup[k]`` of the dataset, which may have any number of rows. An
-        array, or the name of a dataset beside the other fields. Row numbers count through all of `file`; without it
-        an array's count through all of the source, and a dataset's from 0 in each file or group. ``Bounds("offsets")``,
-        ``Lengths("counts")`` and ``Between("first", "last")``, also of arrays, give each sample as many rows as they
-        say. Where `name`
-        has ``{}``, these are names of objects that go there, one for each sample, or the path of a dataset of names.
-        Objects of unlike lengths need `ragged`. A function of (samples, epoch, seed) gives each of some samples, an
-        array of their numbers, a row anew in each epoch; `h5stream.order.fractions` draws for it.
+        Row numbers: sample ``k`` gets row ``lookup[k]`` of the dataset, which may have any number of rows. Either an
+        array, or the name of a dataset beside the other fields. With `file`, row numbers count through all of these
+        files. Without it, those of an array count through all files, and those of a dataset from 0 in each file or
+        group. ``Bounds("offsets")``, ``Lengths("counts")`` and ``Between("first", "last")``, also of arrays, give each
+        sample as many rows as they say. If `name` contains ``{}``, `lookup` is a list of names of objects that replace
+        it, one for each sample, or the path of a dataset of names; objects of different lengths need `ragged`. A
+        function ``lookup(samples, epoch, seed)`` gets an array of sample numbers and returns a row for each, in each
+        epoch anew; `h5stream.order.fractions` gives it random numbers.
     ragged : str or Ragged, optional, keyword-only
-        How rows of which samples have unlike numbers come in a batch, those that `lookup` says or values of variable
-        length, which are a list without it: ``"packed"`` (`Packed`, the default), ``"nested"`` (a jagged
-        `torch.nested` tensor over the same memory), ``"pad"`` (`Padded`, as long as the longest of the batch) or
-        ``"list"``, as which texts come. A single sample is a tensor of its rows. ``"arrays"`` is for whole objects, or
-        rows of groups or files (``Rows(of=)``), whose shapes differ along any axes: a list of tensors of their own
-        shapes.
-        A `Ragged` says more, such as a crop.
+        How batches hold samples with different numbers of rows, which `lookup` or values of variable length have:
+        ``"packed"`` (`Packed`, the default with `lookup`), ``"nested"`` (a jagged `torch.nested` tensor over the same
+        memory), ``"pad"`` (`Padded`, as long as the longest sample of the batch) or ``"list"`` (the default for values
+        of variable length, and the form of texts). A single sample is a tensor of its rows. ``"arrays"`` is for whole
+        objects, or rows of groups or files (``Rows(of=)``), whose shapes differ along any axes: the batch is a list of
+        tensors. A `Ragged` says more, such as a crop.
     decode : str or (str, str), optional, keyword-only
-        What encoded images in values of variable length, or in rows of bytes, are: ``"jpeg"``, ``"png"``, ``"webp"``,
-        or ``"auto"`` for whatever each begins like. They are decoded in the reader threads. If those that are looked at
-        when the files are opened have one size a batch is one tensor, (samples, height, width, channels), else a list;
-        ``ragged="list"`` says so beforehand. Samples of several rows are (samples, steps, height, width, channels), and
-        such images must have one size. For rows that are filled up, a pair: the format, and the dataset that says how
-        many bytes of each row are the image.
+        The format of encoded images that are values of variable length, or rows of bytes: ``"jpeg"``, ``"png"``,
+        ``"webp"``, or ``"auto"``, which looks at the first bytes of each. Reader threads decode them. If the images
+        that are examined when the files are opened have the same size, a batch is one tensor, (samples, height, width,
+        channels), else a list; ``ragged="list"`` makes it a list in any case. Samples of several rows are (samples,
+        steps, height, width, channels), and such images must have the same size. For rows that are filled up to one
+        length, pass a pair: the format, and the dataset that says how many bytes of each row are the image.
     normalise : dict, optional, keyword-only
-        ``mean`` and ``std``, numbers or arrays, and the numbers ``factor`` and ``nan``: numbers of the batch become
-        ``(x * factor - mean) / std``, as float32 unless `dtype` says otherwise, on the device where there is one, and
-        ``nan`` then stands in place of NaN. Arrays fit one sample as NumPy broadcasts: one number a column of a table,
-        of the shape (3, 1, 1) for images of (3, height, width). A factor of ``1 / 255`` is for pixels, of which mean
-        and deviation are then of 0 to 1. `FieldStatistics.normalise` gives both.
+        ``mean`` and ``std``, numbers or arrays, and the numbers ``factor`` and ``nan``: the batch becomes
+        ``(x * factor - mean) / std``, as float32 unless `dtype` says otherwise, on the device if there is one, and then
+        ``nan`` replaces NaN. Arrays must broadcast to one sample: one number per column of a table, or the shape (3, 1,
+        1) for images of (3, height, width). With a factor of ``1 / 255`` for pixels, ``mean`` and ``std`` are on the
+        scale of 0 to 1. `FieldStatistics.normalise` gives both.
     **old
-        Arguments of before 0.3, which warn and say what to write.
+        Arguments of versions before 0.3, which warn and say what to write.
 
     Raises
     ------
     OptionError
-        If the name is none, `columns` are neither a slice nor numbers, or options contradict each other.
+        If the name is not a name, `columns` are neither a slice nor numbers, or options contradict each other.
     SourceNotFoundError
         If `file` matches nothing.
 

@@ -189,8 +189,8 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
         _check_structure(first, other, number)
     if len({_beside(layout) for layout in layouts}) > 1:
         raise OptionError(
-            "datasets that are read as one have like fields: what is looked up (lookup=), in memory (Values) "
-            "or there once (attributes) in one of them is so in all"
+            "datasets that are read as one must have the same kinds of fields: one that is looked up (lookup=), in "
+            "memory (Values) or an attribute in one of them must be so in all"
         )
     moved = [_moved(layout, [files.setdefault(one, len(files)) for one in layout.files]) for layout in layouts]
     firsts = [_part_of(layout, 0, 0) for layout in layouts]

@@ -243,7 +243,7 @@ class LookedUp:
         lengths = {rows for _, rows in self.objects.values()}
         if ragged is not None and ragged.form == STACKED and len(lengths) > 1:
             raise FieldLengthError(
-                f"{paths}: field {self.name!r}: objects that lookup= has are of unlike lengths, {min(lengths):,} to "
+                f"{paths}: field {self.name!r}: objects of lookup= have different lengths, {min(lengths):,} to "
                 f"{max(lengths):,} rows; ragged='packed', 'pad', 'nested' or 'list' says how they come in a batch",
                 field=self.name,
             )

@@ -211,7 +211,7 @@ def told(address: str, what: str) -> Iterator[None]:
     except (found.PermissionDeniedError, found.UnauthenticatedError) as error:
         raise SourceError(
             f"the store does not let {address!r} be read ({_without_keys(error)}): storage_options= takes credentials, "
-            "which else come from the environment",
+            "which by default come from the environment",
             file=address,
         ) from None
     except found.PreconditionError:

@@ -400,8 +400,8 @@ class StoredAs(NamedTuple):
         if other.shape != self.shape or not other.type.equal(self.type):
             raise FieldLengthError(
                 f"{path!r}: {name!r} holds {other.type.dtype} {other.shape}, and {self.name!r} {self.type.dtype} "
-                f"{self.shape}, and objects are to be alike. Field(..., ragged='pad') takes unlike lengths; "
-                "leave out what is otherwise unlike: Objects([...]) takes names",
+                f"{self.shape}, but objects must be alike. Field(..., ragged='pad') takes different lengths; "
+                "leave out objects that differ otherwise: Objects([...]) takes names",
                 field=name,
                 file=path,
             )
@@ -653,8 +653,8 @@ class Once(Column):
             f"{each.dtype} {each.shape}" if isinstance(each, np.ndarray) else kind_of(each) for each in (one, first)
         ]
         raise FieldLengthError(
-            f"{file.filename!r}: {name!r} is {said[0]}, and that of the first object {said[1]}, and objects are to be "
-            "alike",
+            f"{file.filename!r}: {name!r} is {said[0]}, and that of the first object {said[1]}, but objects must "
+            "be alike",
             field=name,
             file=file.filename,
         )

@@ -109,7 +109,7 @@ def test_stores_are_only_read(server, h5stream):
     assert "stores are only read" in ended.err
     ended = h5stream("stage", f"{server.url}/a1.h5", "--to", "fast", "--follow", width=200)
     assert ended.status == 2
-    assert "cannot be followed" in ended.err
+    assert "cannot be done for objects in stores" in ended.err
 
 
 def test_statistics_count_requests_where_there_were_any(server):

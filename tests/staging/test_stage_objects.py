@@ -132,7 +132,7 @@ def test_what_cannot_be_staged_is_said(server, ram, left):
         ({"files": f"{server.url}/none.h5"}, SourceNotFoundError, "there is no object 'http"),
         ({"files": f"{server.url}/run/"}, OptionError, "a bucket or a folder, not an object"),
         ({"files": f"{server.url}/*.bin"}, OptionError, "a web server has no list"),
-        ({"follow": True}, OptionError, r"follow=True .* cannot be followed"),
+        ({"follow": True}, OptionError, r"follow=True .* cannot be done"),
         ({"files": "s3:/bucket/a.h5"}, SourceNotFoundError, "without one of its slashes"),
         ({"margin_bytes": 1 << 60}, NotEnoughSpaceError, "do not fit into"),
     ):

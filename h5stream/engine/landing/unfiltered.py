@@ -175,8 +175,8 @@ def read_until_sound(read: Callable[[], bool], source: ByteSource, tools: Tools,
         counts[3:] = 0
     path = source.identity.path
     raise SourceError(
-        f"{path!r}: reads fail again and again, the last time of {nbytes} bytes at byte {offset}, "
-        "and succeed when they are done once more; see whether the storage is sound",
+        f"{path!r}: reads keep failing, the last one of {nbytes} bytes at byte {offset}, and succeed when they are "
+        "repeated; check the storage",
         file=path,
     )
 
