@@ -26,7 +26,6 @@ ROOMS = {
     "units": "numbers as people write them: bytes as texts, in and out",
     "allowance": "what the cgroup and the scheduler allow: processors, memory",
     "filesystem": "where a file lies: mount, disk, page cache, free space",
-    "notebook": "whether a notebook asks",
     "dropped": "what is gone, told without code that loses a Ctrl-C",
     "compiled": "inner loops in C",
     "executors": "jobs over many files, here or by a user's executor",

@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from h5stream.notebook import ShownAsText
 from h5stream.storage.stores import Asked, asked_of_stores
-from h5stream.units import text_of_bytes
+from h5stream.units import ShownAsText, text_of_bytes
 
 LEAST_TOLD = 0.01
 """Share of the time from which what was spent in transforms is printed."""
