@@ -28,10 +28,10 @@ from h5stream.order.blocks import Blocks, listed_blocks, row_numbers, select_row
 from h5stream.order.chunks import block_rows, blocks_of, shuffled_blocks
 from h5stream.order.epoch import Window
 from h5stream.order.places import Places, place_dtype
+from h5stream.order.splits import BY, codes_of, group_numbers, parts_of, repeated, warn_of_leaks
 from h5stream.order.weights import RandomStarts, SourceShares
 from h5stream.samples.axes import ROWS
 from h5stream.samples.kinds import Objects, Sequences
-from h5stream.splitting import BY, codes_of, group_numbers, parts_of, repeated, warn_of_leaks
 from h5stream.storage.extents import SampleKind
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
 from h5stream.storage.joining import joined_layout

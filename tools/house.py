@@ -41,7 +41,6 @@ ROOMS = {
     "block_cache": "decoded blocks of single rows",
     "indexing": "what stands in the brackets of a dataset",
     "field_statistics": "mean, spread and counts of fields, in one pass, kept",
-    "splitting": "what belongs together when a data set is split",
     "dataset": "`H5Dataset`",
     "mixture": "`Mixture`: several datasets in stated shares",
     "arguments": "old names of arguments; functions given to the wrong one",
