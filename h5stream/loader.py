@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import torch
 from torch.utils.data import Dataset
 
-from h5stream import sharing
 from h5stream.arguments import OLD, OldNames, with_new_names
 from h5stream.cursor import Cursor
 from h5stream.device.cuda import backend_for
@@ -284,7 +283,8 @@ class H5StreamLoader:
         vars(self).update({name: getattr(settings, name) for name in _AS_GIVEN})
         self.num_workers, self.memory_budget = footprint.threads, footprint.memory_budget
         self.device = None if backend is None else backend.device
-        self._sharing = sharing.DEFAULT.joined(self) if asked.memory_budget is None else None
+        if settings.memory_budget is None:
+            _without_budget.add(self)
         self._cursor.check(self._sizing.budget_for)  # complains now, not in the first epoch
         self._made = True
 
@@ -413,8 +413,8 @@ class H5StreamLoader:
         """Start an epoch; any number of iterators may be in use at once."""
         if self._iterations.renew_after_fork():
             self._iterators = Living()
-        if self._sharing is not None:
-            self._sharing.make_room(self, self.window_size.needed_nbytes, self.memory_budget)
+        if self._settings.memory_budget is None:
+            self._make_room()
         if self._unnamed:
             _say_once(
                 "without fields= a batch is a dict by name; to unpack it, as in `for x, y in loader`: fields=%s",
@@ -513,6 +513,20 @@ class H5StreamLoader:
         """
         self._iterations.trim()
 
+    def _make_room(self) -> None:
+        """Let idle loaders without a budget let go of their slots, the largest first, until what this one needs fits.
+
+        Only memory is shared, never the size of a window: that is part of the order, which must not depend on what else
+        is open. So loaders that take turns, as training and validation do, hold one default budget together; those that
+        run at the same time hold what each of them needs.
+        """
+        held = {other: other.held_nbytes for other in _without_budget if other is not self}
+        for other in sorted((one for one in held if one.is_idle), key=lambda one: -held[one]):
+            if sum(held.values()) + self.window_size.needed_nbytes <= self.memory_budget:
+                return
+            other.trim()
+            held[other] = 0
+
     def close(self) -> None:
         """End all iterators and their threads, and let go of the slots and files."""
         for iterator in self._iterators:
@@ -538,6 +552,9 @@ _log = logging.getLogger("h5stream.defaults")
 
 
 _said: list[str] = []
+
+_without_budget: Living[H5StreamLoader] = Living()
+"""All loaders of this process that were given no budget; see `H5StreamLoader._make_room`."""
 
 
 def _say_once(what: str, *values: Any) -> None:

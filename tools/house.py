@@ -53,7 +53,6 @@ ROOMS = {
     "cursor": "which order each epoch has, and which comes next",
     "iteration": "one epoch that is under way: begun, perhaps ahead, counted, ended",
     "profiles": "what `h5stream tune` wrote",
-    "sharing": "memory that loaders without a budget share",
     "loader": "`H5StreamLoader`: puts the rooms together",
     "monitor": "what the machine does while training runs",
     "advice": "about files and the loader: inspect, diagnose, tune, doctor",
