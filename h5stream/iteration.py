@@ -18,7 +18,7 @@ from h5stream.engine.running import STOP_S, Engine, Running, check_process
 from h5stream.engine.statistics import clock
 from h5stream.errors import LoaderClosedError
 from h5stream.order.epoch import EpochOrder, Order
-from h5stream.routes.route import Route
+from h5stream.route import Route
 from h5stream.settings import Settings
 from h5stream.state import Place
 from h5stream.storage.layout import SampleLayout

@@ -22,7 +22,7 @@ from h5stream.engine.statistics import LoaderStatistics, RunCounters
 from h5stream.iteration import Iterations, LoaderIterator, engine_for
 from h5stream.order.draw import Balanced, Sized, Weighted
 from h5stream.order.users import OrderFactory
-from h5stream.routes.route import route_for, sizing_for
+from h5stream.route import route_for, sizing_for
 from h5stream.settings import DEFAULT_BATCH_ROWS, Settings, checked_epoch, remade
 from h5stream.storage.extents import SampleKind
 from h5stream.storage.fields import Fields, Source

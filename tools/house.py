@@ -48,7 +48,7 @@ ROOMS = {
     "sampler": "`ChunkBatchSampler`",
     "settings": "every argument of the loader, checked once",
     "weighting": "which samples an epoch takes, and how batches are cut",
-    "routes": "how filled slots reach the user: on the host, or on a device",
+    "route": "how filled slots reach the user: on the host, or on a device",
     "state": "checkpoints: a few numbers",
     "cursor": "which order each epoch has, and which comes next",
     "iteration": "one epoch that is under way: begun, perhaps ahead, counted, ended",
