@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from h5stream import indexing
-from h5stream.block_cache import BlockCache
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import objects_for
 from h5stream.engine.reader import RowReader
@@ -24,6 +23,7 @@ from h5stream.engine.statistics import Tally
 from h5stream.engine.tasks import Destination
 from h5stream.errors import OptionError
 from h5stream.field_statistics import FieldStatistics, statistics_of
+from h5stream.indexing import BlockCache
 from h5stream.order.blocks import Blocks, listed_blocks, row_numbers, select_rows
 from h5stream.order.chunks import block_rows, blocks_of, shuffled_blocks
 from h5stream.order.epoch import Window

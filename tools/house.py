@@ -38,8 +38,7 @@ ROOMS = {
     "workers": "processes that work for this one: for each sample, or the whole loader",
     "repacking": "files rewritten so that they stream well",
     "staging": "copies of files on faster storage",
-    "block_cache": "decoded blocks of single rows",
-    "indexing": "what stands in the brackets of a dataset",
+    "indexing": "what stands in the brackets of a dataset; blocks of single rows",
     "field_statistics": "mean, spread and counts of fields, in one pass, kept",
     "dataset": "`H5Dataset`",
     "mixture": "`Mixture`: several datasets in stated shares",
@@ -68,7 +67,7 @@ ROOMS = {
 FLOORS = {
     "_version": "what every room may import",
     "storage": "from files to batches",
-    "block_cache": "the loader, the dataset and the sampler",
+    "indexing": "the loader, the dataset and the sampler",
     "monitor": "beside training",
     "cli": "the command line",
 }
