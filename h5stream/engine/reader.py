@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream import allowance
-from h5stream.engine.acceptance import Acceptance
-from h5stream.engine.landing.boxes import BoxesOfParts, boxes_of
+from h5stream.engine.landing.boxes import Acceptance, BoxesOfParts, boxes_of
 from h5stream.engine.landing.chunks import plan_chunks, programs_of
 from h5stream.engine.landing.columns import Columns
 from h5stream.engine.landing.encoded import EncodedRows, padded_bytes
