@@ -340,7 +340,8 @@ class RowReader:
     def _carry_out(self, tasks: Iterable[Task], destination: Destination, tally: Tally | None = None) -> None:
         if self._ragged or self._dense:
             tasks = list(tasks)
-            destination = replace(destination, ragged=lend(tasks, destination.objects, destination.row_nbytes))
+            shares = (task.shared.share for task in tasks)
+            destination = replace(destination, ragged=lend(shares, destination.objects, destination.row_nbytes))
         self._land(tasks, destination, tally)
 
     def _land(self, tasks: Iterable[Task], destination: Destination, tally: Tally | None = None) -> None:
