@@ -35,7 +35,7 @@ ROOMS = {
     "order": "which rows, when: pure NumPy, no files, threads or tensors",
     "engine": "bytes become batches: plan, kernels, slots, reader threads",
     "device": "batches go to the GPU: the only home of torch.cuda",
-    "workers": "processes that work for this one: for each sample, or the whole loader",
+    "workers": "processes that work for this one: for each sample",
     "repacking": "files rewritten so that they stream well",
     "staging": "copies of files on faster storage",
     "indexing": "what stands in the brackets of a dataset; blocks of single rows",

@@ -75,8 +75,8 @@ def stage(
     lease : bool
         Protect the copies from `remove_staged` until `StagedFiles.release`, or until this process ends.
     threads : int, optional
-        Threads that copy; by default the number of processors, at least 4 and at most 8, and 16 for objects in stores.
-        Each of those waits for up to four ranges of 1 MiB.
+        Threads that copy; by default the number of processors, at least 4 and at most 8, and 32 for objects in stores.
+        Each of those waits for a range of 4 MiB.
     margin_bytes : int, optional
         What is to stay free. By default, of memory 5 %, at least 256 MiB, and of a disk 1 %.
     repack : mapping, optional
