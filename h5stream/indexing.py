@@ -53,13 +53,9 @@ def split(index: Any, shape: tuple[int, ...] | None) -> tuple[Any, tuple[Any, ..
     if dots:
         missing = [slice(None)] * (len(shape or (0,)) - named)
         entries[dots[0] : dots[0] + 1] = missing
-    if sum(_is_list(entry) for entry in entries) > 1:
+    if sum(not isinstance(entry, slice) and not is_one(entry) for entry in entries) > 1:
         raise OptionError("an index may hold one list, array or mask, not several; index the rest of what it gives")
     return (entries[0], tuple(entries[1:])) if entries else (slice(None), ())
-
-
-def _is_list(entry: Any) -> bool:
-    return not isinstance(entry, slice) and not is_one(entry)
 
 
 def is_one(index: Any) -> bool:

@@ -120,7 +120,7 @@ class DeviceFeed:
         copied = self._backend.record_event(self._side, timed=True)
         self._copying.append(_Copy(ready.slot, began, copied))
 
-        def changed(raw: torch.Tensor, change: Change) -> torch.Tensor:
+        def changed(change: Change, raw: torch.Tensor) -> torch.Tensor:
             """Cast and normalise on the device, after the raw bytes have crossed: they are fewer, as a rule."""
             nbytes = raw.numel() * change.dtype.itemsize
             held.append(self._allocate(nbytes).view(change.dtype).view(raw.shape))

@@ -61,7 +61,8 @@ class SampleFunctions:
         """Make the user's batch in this process, whose own random numbers stay as they are."""
         states = random.getstate(), np.random.get_state(), torch.get_rng_state()
         try:
-            return self.made(batch, Collating(batch.rows, _of_torch), lambda: False)
+            take = functools.partial(torch.empty, dtype=torch.uint8)
+            return self.made(batch, Collating(batch.rows, take), lambda: False)
         finally:
             random.setstate(states[0])
             np.random.set_state(states[1])
@@ -81,8 +82,7 @@ class SampleFunctions:
             is_kept = self.collate_fn is None and not self.gives_samples
             value = [*map(collating.kept, results)] if is_kept else [*results]
         if self.gives_samples:
-            convert: Function = _as_it_is if self.sample_transform is None else torch_collate.default_convert
-            value = convert(value[0])
+            value = value[0] if self.sample_transform is None else torch_collate.default_convert(value[0])
         seed_all(seeds[0] ^ 1)  # for the whole batch
         if self.collate_fn is not None:
             value = self.collate_fn(value)
@@ -122,10 +122,6 @@ class SampleFunctions:
             except Exception as error:
                 error.add_note(f"in sample_transform= of sample {number}")
                 raise
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
 
 
 def seed_all(seed: int) -> None:
@@ -228,10 +224,6 @@ def is_plain(tensor: Any) -> bool:
         and tensor.layout is torch.strided
         and not (tensor.is_nested or tensor.requires_grad or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
     )
-
-
-def _of_torch(nbytes: int) -> torch.Tensor:
-    return torch.empty(nbytes, dtype=torch.uint8)
 
 
 @contextlib.contextmanager

@@ -31,7 +31,6 @@ from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, 
 from h5stream.storage.rowbox import ColumnPiece
 from h5stream.structure import sample_of
 
-Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 Regions = tuple[Ints, Ints, Ints, Ints, Ints]
 """Of some parts of volumes: where each begins and ends, the volume's elements, and its boxes as a range of all."""
@@ -109,7 +108,8 @@ class BoxTable(ChunkTable):
         """Copy the fill value where chunks were never written."""
         since, missing = clock(), slice(0, int(self.edges[0]))
         for program in self.programs if missing.stop else ():
-            fill = np.tile(_fill_of(self.part, program), int(self.chunk_shape[missing, -1].max()))
+            value = next(target.fill for target in self.part.targets if target.field == program.field)
+            fill = np.tile(value, int(self.chunk_shape[missing, -1].max()))
             self._place(missing, program, np.full(missing.stop, address_of(fill)), destination, is_fill=True)
         tools.tally.scattered(since)
 
@@ -350,10 +350,6 @@ def _strides(shapes: Ints, element_nbytes: int) -> Ints:
     strides = np.full(shapes.shape, element_nbytes, dtype=np.int64)
     strides[:, :-1] *= np.cumprod(shapes[:, :0:-1], axis=1)[:, ::-1]
     return strides
-
-
-def _fill_of(part: DatasetPart, program: Program) -> Bytes:
-    return next(target.fill for target in part.targets if target.field == program.field)
 
 
 # --- those that are accepted ---------------------------------------------------------------------------------
