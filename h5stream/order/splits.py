@@ -13,17 +13,14 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from h5stream.compiled._native import deal_groups
 from h5stream.errors import LeakWarning, OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.permutation import SPLITS, permutation
-from h5stream.samples.space import Grid
+from h5stream.samples.space import Grid, Ints
 from h5stream.storage.layout import SampleLayout
 from h5stream.storage.source import FilesIdentity
-
-Ints = NDArray[np.int64]
 
 BY = ("segment", "file", "block")
 """What groups may be by, besides values."""

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Protocol
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, FieldNotFoundError, TruncatedFileError, UnsupportedFieldError
 from h5stream.storage import elements
@@ -27,7 +26,7 @@ from h5stream.storage.fallback import compact_offset
 from h5stream.storage.global_heap import DOUBTFUL
 from h5stream.storage.headers import ASK, LOT, Headers, chunks_of, read_headers
 from h5stream.storage.index import INDEX_UNREADABLE, beyond_end, fill_of, found_chunks, offset_of
-from h5stream.storage.names import Names
+from h5stream.storage.names import Ints, Names
 from h5stream.storage.parts import open_hdf5
 from h5stream.storage.source import FilesIdentity, identity_of
 from h5stream.storage.templates import (
@@ -35,6 +34,7 @@ from h5stream.storage.templates import (
     COMPACT,
     CONTIGUOUS,
     NOWHERE,
+    Bools,
     Raw,
     checksums,
     lookup_of,
@@ -43,8 +43,6 @@ from h5stream.storage.templates import (
 )
 from h5stream.storage.whereabouts import RawFile, checked
 
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 Chunks = tuple[Ints, Ints, Ints, Ints, Ints]
 """Of chunks: what they belong to, number, offset, bytes, filter mask."""
 

@@ -20,7 +20,7 @@ from h5stream.compiled import _native as kernels
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import objects_for
 from h5stream.engine.landing.chunks import ChunkTable, Program, group_edges, looked_up, programs_of
-from h5stream.engine.plan import Placement, cut_by
+from h5stream.engine.plan import Ints, Placement, cut_by
 from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.engine.statistics import clock
 from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools, copying
@@ -31,7 +31,6 @@ from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, 
 from h5stream.storage.rowbox import ColumnPiece
 from h5stream.structure import sample_of
 
-Ints = NDArray[np.int64]
 Regions = tuple[Ints, Ints, Ints, Ints, Ints]
 """Of some parts of volumes: where each begins and ends, the volume's elements, and its boxes as a range of all."""
 
