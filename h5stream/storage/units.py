@@ -24,7 +24,7 @@ from h5stream.storage.elements import as_samples_have_it, kind_of, same
 from h5stream.storage.external import Guard, without_soft_links
 from h5stream.storage.fallback import compact_offset
 from h5stream.storage.global_heap import DOUBTFUL
-from h5stream.storage.headers import ASK, LOT, Headers, chunks_of, read_headers
+from h5stream.storage.headers import ASK, LOT, Chunks, Headers, chunks_of, read_headers
 from h5stream.storage.index import INDEX_UNREADABLE, beyond_end, fill_of, found_chunks, offset_of
 from h5stream.storage.names import Ints, Names
 from h5stream.storage.parts import open_hdf5
@@ -42,9 +42,6 @@ from h5stream.storage.templates import (
     numbers_in,
 )
 from h5stream.storage.whereabouts import RawFile, checked
-
-Chunks = tuple[Ints, Ints, Ints, Ints, Ints]
-"""Of chunks: what they belong to, number, offset, bytes, filter mask."""
 
 
 class UnlikeError(Exception):
@@ -595,9 +592,8 @@ def _owned_chunks(members: Members, headers: Headers, which: Ints) -> tuple[Ints
     if layout != CHUNKED:
         none = which[:0]
         return none, (none, none, none, none, none)
-    chunks = chunks_of(members.raw, headers, which)
-    offset, mask = chunks.offset - members.room(chunks.owner)[1], chunks.filter_mask.astype(np.int64)
-    return which[chunks.understood], (chunks.owner, chunks.number, offset, chunks.nbytes, mask)
+    understood, (owner, number, offset, nbytes, mask) = chunks_of(members.raw, headers, which)
+    return which[understood], (owner, number, offset - members.room(owner)[1], nbytes, mask)
 
 
 # --- Values: what each has once ---------------------------------------------------------------------------------------
