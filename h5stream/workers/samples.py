@@ -82,7 +82,8 @@ class SampleFunctions:
             is_kept = self.collate_fn is None and not self.gives_samples
             value = [*map(collating.kept, results)] if is_kept else [*results]
         if self.gives_samples:
-            value = value[0] if self.sample_transform is None else torch_collate.default_convert(value[0])
+            convert: Function = torch_collate.default_convert
+            value = value[0] if self.sample_transform is None else convert(value[0])
         seed_all(seeds[0] ^ 1)  # for the whole batch
         if self.collate_fn is not None:
             value = self.collate_fn(value)
