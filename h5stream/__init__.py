@@ -61,38 +61,23 @@ _MOVED = {
 """Names that were here, by where they are since 0.3."""
 
 _HOMES = {
-    "Balanced": "h5stream.order.draw",
-    "Between": "h5stream.samples.segments",
-    "Bounds": "h5stream.samples.segments",
-    "Boxes": "h5stream.samples.boxes",
-    "ChunkBatchSampler": "h5stream.sampler",
-    "Crop": "h5stream.samples.ragged",
-    "Ends": "h5stream.samples.segments",
-    "Field": "h5stream.storage.fields",
-    "H5Dataset": "h5stream.dataset",
-    "H5StreamError": "h5stream.errors",
-    "H5StreamLoader": "h5stream.loader",
-    "Ids": "h5stream.samples.segments",
-    "Lengths": "h5stream.samples.segments",
-    "Mixture": "h5stream.mixture",
-    "Objects": "h5stream.samples.kinds",
-    "Padding": "h5stream.samples.columns",
-    "Ragged": "h5stream.samples.ragged",
-    "Rows": "h5stream.samples.kinds",
-    "SampleNumber": "h5stream.samples.columns",
-    "Sequences": "h5stream.samples.kinds",
-    "Sized": "h5stream.order.draw",
-    "SourceNumber": "h5stream.samples.columns",
-    "Table": "h5stream.samples.table",
-    "Take": "h5stream.storage.fields",
-    "Values": "h5stream.samples.columns",
-    "Weighted": "h5stream.order.draw",
-    "collate": "h5stream.dataset",
-    "diagnose": "h5stream.advice.diagnose",
-    "repack": "h5stream.repacking.repack",
-    "stage": "h5stream.staging",
-    "staged": "h5stream.staging",
-    "tune": "h5stream.advice.tune",
+    "h5stream.advice.diagnose": ("diagnose",),
+    "h5stream.advice.tune": ("tune",),
+    "h5stream.dataset": ("H5Dataset", "collate"),
+    "h5stream.errors": ("H5StreamError",),
+    "h5stream.loader": ("H5StreamLoader",),
+    "h5stream.mixture": ("Mixture",),
+    "h5stream.order.draw": ("Balanced", "Sized", "Weighted"),
+    "h5stream.repacking.repack": ("repack",),
+    "h5stream.sampler": ("ChunkBatchSampler",),
+    "h5stream.samples.boxes": ("Boxes",),
+    "h5stream.samples.columns": ("Padding", "SampleNumber", "SourceNumber", "Values"),
+    "h5stream.samples.kinds": ("Objects", "Rows", "Sequences"),
+    "h5stream.samples.ragged": ("Crop", "Ragged"),
+    "h5stream.samples.segments": ("Between", "Bounds", "Ends", "Ids", "Lengths"),
+    "h5stream.samples.table": ("Table",),
+    "h5stream.staging": ("stage", "staged"),
+    "h5stream.storage.fields": ("Field", "Take"),
 }
 
 __all__ = [
@@ -143,11 +128,10 @@ if not TYPE_CHECKING:  # so that a type checker finds names that are not there
                 f"h5stream.{name} will be removed in 0.4: write {home}.{name}", DeprecationWarning, stacklevel=2
             )
             return getattr(importlib.import_module(home), name)
-        if name not in _HOMES:
-            raise AttributeError(f"module 'h5stream' has no attribute {name!r}")
-        value = getattr(importlib.import_module(_HOMES[name]), name)
-        globals()[name] = value
-        return value
+        for home in (home for home, names in _HOMES.items() if name in names):
+            value = globals()[name] = getattr(importlib.import_module(home), name)
+            return value
+        raise AttributeError(f"module 'h5stream' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

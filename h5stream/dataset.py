@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
 from h5stream import indexing
-from h5stream.block_cache import BlockCache
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import objects_for
 from h5stream.engine.reader import RowReader
@@ -24,14 +23,15 @@ from h5stream.engine.statistics import Tally
 from h5stream.engine.tasks import Destination
 from h5stream.errors import OptionError
 from h5stream.field_statistics import FieldStatistics, statistics_of
+from h5stream.indexing import BlockCache
 from h5stream.order.blocks import Blocks, listed_blocks, row_numbers, select_rows
 from h5stream.order.chunks import block_rows, blocks_of, shuffled_blocks
 from h5stream.order.epoch import Window
 from h5stream.order.places import Places, place_dtype
+from h5stream.order.splits import BY, codes_of, group_numbers, parts_of, repeated, warn_of_leaks
 from h5stream.order.weights import RandomStarts, SourceShares
 from h5stream.samples.axes import ROWS
 from h5stream.samples.kinds import Objects, Sequences
-from h5stream.splitting import BY, codes_of, group_numbers, parts_of, repeated, warn_of_leaks
 from h5stream.storage.extents import SampleKind
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
 from h5stream.storage.joining import joined_layout
@@ -41,6 +41,7 @@ from h5stream.storage.opening import open_layout
 from h5stream.storage.remote import opened_with
 from h5stream.storage.whereabouts import FILES
 from h5stream.structure import as_numpy, sample_of, samples_of, with_tensors
+from h5stream.units import whole_number
 
 REUSED_NBYTES = 32 * 1024 * 1024
 """The C library gives memory of fewer bytes again once it is freed; mapping it afresh costs more than reading into it.
@@ -346,9 +347,10 @@ class H5Dataset(Dataset[Any]):
         else:
             warn_of_leaks(self.layout, self.rows, stacklevel=3)
             groups = repeated(self.rows)
-        seed = _checked_seed(seed)
+        if (number := whole_number(seed)) is None or number < 0:
+            raise OptionError(f"split: seed= takes a non-negative integer, not {seed!r}")
         return tuple(
-            self._over_rows(part) for part in parts_of(tuple(shares), total, seed=seed, groups=groups, strata=strata)
+            self._over_rows(part) for part in parts_of(tuple(shares), total, seed=number, groups=groups, strata=strata)
         )
 
     def statistics(
@@ -720,12 +722,6 @@ def values_of(dataset: H5Dataset, name: str | Field, what: str) -> tuple[FieldLa
             yield first, alone.read(np.arange(first, min(first + step, len(alone))))[layout.shape.keys[0]]
 
     return layout.fields[0], pieces()
-
-
-def _checked_seed(seed: Any) -> int:
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or seed < 0:
-        raise OptionError(f"split: seed= takes a non-negative integer, not {seed!r}")
-    return int(seed)
 
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}

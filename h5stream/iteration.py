@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from h5stream.cursor import Cursor, Progress, Start
 from h5stream.engine.footprint import Footprint
@@ -18,7 +18,7 @@ from h5stream.engine.running import STOP_S, Engine, Running, check_process
 from h5stream.engine.statistics import clock
 from h5stream.errors import LoaderClosedError
 from h5stream.order.epoch import EpochOrder, Order
-from h5stream.routes.route import Route
+from h5stream.route import Route
 from h5stream.settings import Settings
 from h5stream.state import Place
 from h5stream.storage.layout import SampleLayout
@@ -32,12 +32,6 @@ class Iteration:
     run: Running  # what reads
     progress: Progress  # where it began, in which order, and how far it is
     unwatch: Callable[[], object] = lambda: None  # forgets that it ends with `Iterations`, if it was begun ahead
-
-
-class Owner(Protocol):
-    """What an iterator needs of its loader."""
-
-    timeout: float
 
 
 class Iterations:
@@ -55,15 +49,15 @@ class Iterations:
         self._expected: Start | None = None
         self._follows = True
 
-    def begin(self, owner: Owner) -> LoaderIterator:
-        """Begin the next iteration: with what was begun ahead for it, or anew."""
+    def begin(self, loader: Any) -> LoaderIterator:
+        """Begin the next iteration of the loader: with what was begun ahead for it, or anew."""
         start = self.cursor.next_start()
         # Where epochs do not follow one another, as with `set_epoch(0)` each time, reading ahead is work for nothing.
         self._follows = self._expected in (None, start)
         self._expected = replace(start, place=Place(epoch=start.place.epoch + 1))
         iteration = self._taken_ahead(start) or self._begun(start, self.footprint.max_open_batches)
         try:
-            iterator = LoaderIterator(owner, self, iteration)
+            iterator = LoaderIterator(loader, self, iteration)
         except BaseException:  # Ctrl-C
             iteration.run.stop()
             raise
@@ -145,8 +139,8 @@ class LoaderIterator:
     end when it is closed, dropped or fails; at its end only what was read ahead stays.
     """
 
-    def __init__(self, owner: Owner, iterations: Iterations, iteration: Iteration) -> None:
-        self._owner, self._iterations = owner, iterations
+    def __init__(self, loader: Any, iterations: Iterations, iteration: Iteration) -> None:
+        self._loader, self._iterations = loader, iterations  # the loader's timeout may change
         self._run, self._progress = iteration.run, iteration.progress
         self._finish, feed = iterations.route.finish, iterations.route.feed
         self._feed = None if feed is None else feed(iteration.run)
@@ -192,7 +186,7 @@ class LoaderIterator:
         if self._closed:
             raise self._closed_early()
         try:
-            batch = (self._feed or self._run).next_batch(self._owner.timeout)
+            batch = (self._feed or self._run).next_batch(self._loader.timeout)
             if batch is not None:
                 began = clock()
                 value = self._finish(batch)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 import torch
 from torch.utils.data import Dataset
 
-from h5stream import sharing
 from h5stream.arguments import OLD, OldNames, with_new_names
 from h5stream.cursor import Cursor
 from h5stream.device.cuda import backend_for
@@ -23,7 +22,7 @@ from h5stream.engine.statistics import LoaderStatistics, RunCounters
 from h5stream.iteration import Iterations, LoaderIterator, engine_for
 from h5stream.order.draw import Balanced, Sized, Weighted
 from h5stream.order.users import OrderFactory
-from h5stream.routes.route import route_for, sizing_for
+from h5stream.route import route_for, sizing_for
 from h5stream.settings import DEFAULT_BATCH_ROWS, Settings, checked_epoch, remade
 from h5stream.storage.extents import SampleKind
 from h5stream.storage.fields import Fields, Source
@@ -219,45 +218,9 @@ class H5StreamLoader:
         transform_workers: int | None = None,
         **old: Unpack[OldNames],
     ) -> None:
-        self._make(
-            Settings.of(
-                dataset=dataset,
-                batch_size=batch_size,
-                shuffle=shuffle,
-                sampler=sampler,
-                batch_sampler=batch_sampler,
-                num_workers=num_workers,
-                collate_fn=collate_fn,
-                pin_memory=pin_memory,
-                drop_last=drop_last,
-                timeout=timeout,
-                worker_init_fn=worker_init_fn,
-                multiprocessing_context=multiprocessing_context,
-                generator=generator,
-                prefetch_factor=prefetch_factor,
-                persistent_workers=persistent_workers,
-                pin_memory_device=pin_memory_device,
-                in_order=in_order,
-                device=device,
-                fields=fields,
-                samples=samples,
-                seed=seed,
-                window=window,
-                memory_budget=memory_budget,
-                batch_transform=batch_transform,
-                rank=rank,
-                world_size=world_size,
-                storage_options=storage_options,
-                stage_to=stage_to,
-                on_error=on_error,
-                draw=draw,
-                keep=keep,
-                sample_transform=sample_transform,
-                sample_workers=sample_workers,
-                transform_workers=transform_workers,
-                old=old,
-            )
-        )
+        given = dict(locals())  # first, so that it is the arguments
+        del given["self"]
+        self._make(Settings.of(**given))
 
     def _make(self, asked: Settings) -> None:
         """Put the rooms together."""
@@ -291,7 +254,8 @@ class H5StreamLoader:
         vars(self).update({name: getattr(settings, name) for name in _AS_GIVEN})
         self.num_workers, self.memory_budget = footprint.threads, footprint.memory_budget
         self.device = None if backend is None else backend.device
-        self._sharing = sharing.DEFAULT.joined(self) if asked.memory_budget is None else None
+        if settings.memory_budget is None:
+            _without_budget.add(self)
         self._cursor.check(self._sizing.budget_for)  # complains now, not in the first epoch
         self._made = True
 
@@ -420,8 +384,8 @@ class H5StreamLoader:
         """Start an epoch; any number of iterators may be in use at once."""
         if self._iterations.renew_after_fork():
             self._iterators = Living()
-        if self._sharing is not None:
-            self._sharing.make_room(self, self.window_size.needed_nbytes, self.memory_budget)
+        if self._settings.memory_budget is None:
+            self._make_room()
         if self._unnamed:
             _say_once(
                 "without fields= a batch is a dict by name; to unpack it, as in `for x, y in loader`: fields=%s",
@@ -520,6 +484,20 @@ class H5StreamLoader:
         """
         self._iterations.trim()
 
+    def _make_room(self) -> None:
+        """Let idle loaders without a budget let go of their slots, the largest first, until what this one needs fits.
+
+        Only memory is shared, never the size of a window: that is part of the order, which must not depend on what else
+        is open. So loaders that take turns, as training and validation do, hold one default budget together; those that
+        run at the same time hold what each of them needs.
+        """
+        held = {other: other.held_nbytes for other in _without_budget if other is not self}
+        for other in sorted((one for one in held if one.is_idle), key=lambda one: -held[one]):
+            if sum(held.values()) + self.window_size.needed_nbytes <= self.memory_budget:
+                return
+            other.trim()
+            held[other] = 0
+
     def close(self) -> None:
         """End all iterators and their threads, free their memory and close the files."""
         for iterator in self._iterators:
@@ -545,6 +523,9 @@ _log = logging.getLogger("h5stream.defaults")
 
 
 _said: list[str] = []
+
+_without_budget: Living[H5StreamLoader] = Living()
+"""All loaders of this process that were given no budget; see `H5StreamLoader._make_room`."""
 
 
 def _say_once(what: str, *values: Any) -> None:

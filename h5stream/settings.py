@@ -348,7 +348,7 @@ class Settings:
         """
         dataset: H5Dataset = self.dataset
         if self.stage_to is None:
-            return dataset, _nothing
+            return dataset, lambda: None
         if not isinstance(self.stage_to, str | os.PathLike):
             raise OptionError(f"stage_to= takes a folder, not {self.stage_to!r}")
         from h5stream.staging.front import stage_layout  # here, since few loaders stage
@@ -393,10 +393,6 @@ def qualified_name(function: Any) -> str:
         function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)
     return f"{named.__module__}.{named.__qualname__}"
-
-
-def _nothing() -> None:
-    """Have nothing to give back."""
 
 
 def _check_callable(name: str, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Bytes, whole numbers, counts, shapes and names as people write and read them."""
+"""Bytes, whole numbers, counts, shapes and names as people write and read them, also in notebooks."""
 
 from __future__ import annotations
 
@@ -144,3 +144,23 @@ def names_text(names: Sequence[str]) -> str:
     """
     shown = ", ".join(names[:_NAMED])
     return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
+
+
+class ShownAsText:
+    """Shown as the last line of a notebook's cell as ``print`` shows it; ``repr`` stays what a dataclass gives.
+
+    Examples
+    --------
+    >>> class Reading(ShownAsText):
+    ...     def __str__(self) -> str:
+    ...         return "42 rows/s"
+    >>> class Printer:  # IPython's
+    ...     text = staticmethod(print)
+    >>> Reading()._repr_pretty_(Printer, cycle=False)
+    42 rows/s
+    """
+
+    __slots__ = ()
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))

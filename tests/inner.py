@@ -5,13 +5,12 @@ What a loader gives can be asked of it; how it came by it (that a window was rea
 
 import warnings
 
-from h5stream import allowance, loader
+from h5stream import allowance, loader, route
 from h5stream.advice import trials
 from h5stream.baseline import rivals
 from h5stream.engine import footprint
 from h5stream.engine import run as engine_run
 from h5stream.engine.landing import chunks, kept
-from h5stream.routes import route
 from h5stream.staging import copying
 from h5stream.storage import filters
 from h5stream.storage.filters import Pipeline

@@ -14,7 +14,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from h5stream import Field, H5Dataset, H5StreamLoader, block_cache, collate
+from h5stream import Field, H5Dataset, H5StreamLoader, collate, indexing
 from h5stream.errors import H5StreamError, OptionError
 
 SHAPES = {"flat": (7,), "table": (7, 5), "box": (6, 3, 4)}
@@ -186,25 +186,25 @@ def blocky(tmp_path_factory):
 def test_many_datasets_share_one_bounded_cache_and_give_it_back(blocky):
     """Four blocks of 4 MiB each for 40 datasets: 640 MiB, if each kept its own."""
     gc.collect()
-    before = block_cache.held_nbytes()
+    before = indexing.held_nbytes()
     datasets = [H5Dataset(blocky, f"x{k}") for k in range(40)]
     for row in (0, 20, 40, 60):
         for k, dataset in enumerate(datasets):
             assert dataset[row][5] == k
-    assert 48 << 20 < block_cache.held_nbytes() <= block_cache.LIMIT_NBYTES
+    assert 48 << 20 < indexing.held_nbytes() <= indexing.LIMIT_NBYTES
     for place, held in ((0, False), (-1, True)):  # the oldest blocks went first
-        all_nbytes = block_cache.held_nbytes()
+        all_nbytes = indexing.held_nbytes()
         datasets[place] = dataset = None
         gc.collect()
-        assert (block_cache.held_nbytes() < all_nbytes) == held
+        assert (indexing.held_nbytes() < all_nbytes) == held
     del datasets
     gc.collect()
-    assert block_cache.held_nbytes() <= before
+    assert indexing.held_nbytes() <= before
 
 
 def _row_in_child(dataset):
     assert dataset[3][0] == 7
-    assert block_cache.held_nbytes() <= block_cache.LIMIT_NBYTES
+    assert indexing.held_nbytes() <= indexing.LIMIT_NBYTES
 
 
 def test_a_child_forked_while_the_cache_is_in_use_goes_on(blocky):
@@ -212,7 +212,7 @@ def test_a_child_forked_while_the_cache_is_in_use_goes_on(blocky):
     held, let_go = threading.Event(), threading.Event()
 
     def hold():
-        with block_cache.SHARED.lock:
+        with indexing.SHARED.lock:
             held.set()
             let_go.wait(60)
 
@@ -246,4 +246,4 @@ def test_threads_share_the_cache(blocky):
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert block_cache.held_nbytes() <= block_cache.LIMIT_NBYTES
+    assert indexing.held_nbytes() <= indexing.LIMIT_NBYTES

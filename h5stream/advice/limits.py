@@ -8,7 +8,7 @@ from typing import Any
 from h5stream.advice.suggestion import NOT_WAITING, Turn
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.storage.layout import DECODED, VIA_H5PY
-from h5stream.units import NA, text_of_bytes
+from h5stream.units import NA, text_of_bytes, whole_number
 
 STORAGE, DECODE, SCATTER, COPY, H5PY = "storage", "decode", "scatter", "copy", "h5py"
 PYTHON, PLANNING, START = "Python", "planning", "start of the epoch"
@@ -53,9 +53,9 @@ class LoaderKnobs:
     @classmethod
     def of(cls, loader: Any) -> LoaderKnobs:
         """Read the settings of a loader; any object will do."""
-        batch_size, window = _number(loader, "batch_size"), getattr(loader, "window_size", None)
+        batch_size, window = whole_number(getattr(loader, "batch_size", None)), getattr(loader, "window_size", None)
         if batch_size is None:
-            batch_size = _number(getattr(loader, "batch_sampler", None), "batch_size")
+            batch_size = whole_number(getattr(getattr(loader, "batch_sampler", None), "batch_size", None))
         layout = getattr(getattr(loader, "dataset", None), "layout", None)
         parts = [parts[0] for parts in getattr(layout, "datasets", ())]
         decoded = [part for part in parts if part.access == DECODED]
@@ -70,20 +70,15 @@ class LoaderKnobs:
             del names["collate_fn"]
         return cls(
             batch_size=batch_size,
-            num_workers=_number(loader, "num_workers"),
-            prefetch_factor=_number(loader, "prefetch_factor"),
-            window_rows=_number(window, "window_rows"),
-            first_window_rows=_number(window, "first_window_rows"),
+            num_workers=whole_number(getattr(loader, "num_workers", None)),
+            prefetch_factor=whole_number(getattr(loader, "prefetch_factor", None)),
+            window_rows=whole_number(getattr(window, "window_rows", None)),
+            first_window_rows=whole_number(getattr(window, "first_window_rows", None)),
             pin_memory=getattr(loader, "pin_memory", None),
             filters=widest.pipeline.describe() if widest is not None else "",
             via_h5py=next((f"{part.path}: {part.reason}" for part in parts if part.access == VIA_H5PY), ""),
             **names,
         )
-
-
-def _number(owner: Any, name: str) -> int | None:
-    value = getattr(owner, name, None)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def least_amplification(statistics: LoaderStatistics, rows_ahead: int) -> float:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from h5stream.errors import OptionError
-from h5stream.notebook import ShownAsText
+from h5stream.units import ShownAsText
 
 # Share of step time spent waiting for data: under the first a job is not input-bound, over the second it strongly is.
 NOT_WAITING = 0.05

@@ -20,8 +20,7 @@ from h5stream.errors import OptionError
 from h5stream.monitor.progress import Bar
 from h5stream.monitor.sample import SystemSummary, summarize
 from h5stream.monitor.system import SystemMonitor
-from h5stream.notebook import ShownAsText
-from h5stream.units import percent, text_of_bytes, told
+from h5stream.units import ShownAsText, percent, text_of_bytes, told
 
 LOW_UTILIZATION = 0.30  # mean GPU utilisation under which the summary warns
 

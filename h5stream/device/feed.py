@@ -14,13 +14,14 @@ import collections
 import weakref
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
 from h5stream.device.cuda import CudaBackend
 from h5stream.engine.assemble import Assembler, Change
 from h5stream.engine.batches import ReadyBatch
+from h5stream.engine.running import Running
 from h5stream.engine.slots import Slot, SlotFormat, SlotRing, packed_closer
 from h5stream.engine.statistics import Tally
 from h5stream.errors import DeviceMemoryError
@@ -37,16 +38,6 @@ def pinned_ring(backend: CudaBackend, slot_nbytes: int, most_slots: int | None =
         return backend.allocate_pinned(nbytes).numpy()
 
     return SlotRing(slot_nbytes, allocate, arena_nbytes=PINNED_ARENA_NBYTES, most_slots=most_slots)
-
-
-class BatchSource(Protocol):
-    """Where filled slots come from; `h5stream.engine.run.Run` is one."""
-
-    def next_batch(self, timeout_s: float = 0.0) -> ReadyBatch | None:
-        """Wait for the next; None at the end."""
-
-    def next_if_ready(self) -> ReadyBatch | None:
-        """Return the next if it needs no waiting."""
 
 
 class _Copy(NamedTuple):
@@ -75,7 +66,7 @@ class DeviceFeed:
     def __init__(
         self,
         backend: CudaBackend,
-        source: BatchSource,
+        source: Running,
         assembler: Assembler,
         slot_format: SlotFormat,
         *,
@@ -129,7 +120,7 @@ class DeviceFeed:
         copied = self._backend.record_event(self._side, timed=True)
         self._copying.append(_Copy(ready.slot, began, copied))
 
-        def changed(raw: torch.Tensor, change: Change) -> torch.Tensor:
+        def changed(change: Change, raw: torch.Tensor) -> torch.Tensor:
             """Cast and normalise on the device, after the raw bytes have crossed: they are fewer, as a rule."""
             nbytes = raw.numel() * change.dtype.itemsize
             held.append(self._allocate(nbytes).view(change.dtype).view(raw.shape))

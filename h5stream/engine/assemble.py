@@ -98,11 +98,7 @@ COPIED_SHARE = 32
 COPIED_NBYTES = 64 * 1024
 """So is one of this many bytes that takes a quarter of it or less: that costs some microseconds."""
 
-Changing = Callable[[torch.Tensor, Change], torch.Tensor]
-
-
-def _at_once(tensor: torch.Tensor, change: Change) -> torch.Tensor:
-    return change.on_host(tensor)
+Changing = Callable[[Change, torch.Tensor], torch.Tensor]
 
 
 class Assembler:
@@ -132,7 +128,7 @@ class Assembler:
         objects: dict[int, Any],
         *,
         host: torch.Tensor | None = None,
-        changed: Changing = _at_once,
+        changed: Changing = Change.on_host,
         apart: bool = True,
     ) -> Any:
         """Return the batch that a slot holds; its tensors keep the slot leased, but for small ones, which are copies.
@@ -180,7 +176,7 @@ class Assembler:
         change = self._changes[number]
         if change is not None:
             # Normalised here also for a device: padding must stay what it is.
-            values = changed(values, change) if f.normalise is None else change.on_host(values)
+            values = changed(change, values) if f.normalise is None else change.on_host(values)
             if f.normalise is not None and f.ragged.form == "pad":
                 outside = torch.from_numpy(np.arange(counts.longest) >= counts.lengths[:, None])
                 values[outside] = f.ragged.pad_value
@@ -215,7 +211,7 @@ class Assembler:
         else:
             tensor = packed[start : start + nbytes].view(dtype).view(shape)
         change = self._changes[number]
-        return tensor if change is None else changed(tensor, change)
+        return tensor if change is None else changed(change, tensor)
 
 
 def _change_of(field: FieldLayout, dtype: torch.dtype | None) -> Change | None:

@@ -262,12 +262,13 @@ class OpenBatches:
             assert brought <= batch.missing
         window.pending = len(window.tasks)
         every = [batch.objects for batch in window.batches]
+        shares = (task.shared.share for task in window.tasks)
         window.destination = Destination(
             slots=np.array([address_of(batch.slot.memory) for batch in window.batches], dtype=np.int64),
             format=self._format,
             row_nbytes=self._placed_nbytes,
             objects=every,
-            ragged=lend(window.tasks, every, self._placed_nbytes, self._take),
+            ragged=lend(shares, every, self._placed_nbytes, self._take),
         )
 
     def complete(self, window: PlannedWindow) -> None:

@@ -489,11 +489,6 @@ def scratch_nbytes(layout: SampleLayout) -> int:
     return max(1, min(TASK_NBYTES, largest_dataset + largest_stored) + largest_stored + 3 * largest_chunk)
 
 
-def threads_within(layout: SampleLayout, threads: int, memory_budget: int) -> int:
-    """Return as many threads, where nobody chose their number, as share the scratch of a budget; at least one."""
-    return threads_in(scratch_nbytes(layout), threads, memory_budget)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitedField:
     """The ragged field by whose rows batches are cut."""
@@ -707,8 +702,9 @@ class Sizing:
         """
 
         def sized(budget: int) -> Footprint:
-            # A machine of 200 processors must not need 200 threads' scratch.
-            threads = self.threads if self.threads_asked else threads_within(self.layout, self.threads, budget)
+            threads = self.threads
+            if not self.threads_asked:  # a machine of 200 processors must not need 200 threads' scratch
+                threads = threads_in(scratch_nbytes(self.layout), threads, budget)
             return replace(self, threads=threads)._within(budget, window)
 
         return self._checked(least_that_fits(sized, self.memory_budget, self.most_budget * (window == "auto")), window)

@@ -13,7 +13,7 @@ import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,9 +26,6 @@ from h5stream.errors import SourceError
 from h5stream.order.places import Places
 from h5stream.samples.ragged import Ragged
 from h5stream.storage.layout import FieldLayout
-
-if TYPE_CHECKING:
-    from h5stream.engine.tasks import Task
 
 Ints = NDArray[np.int64]
 
@@ -351,16 +348,16 @@ def refuse_column(column: int, width: int, where: str) -> NoReturn:
 
 
 def lend(
-    tasks: Sequence[Task],
+    every: Iterable[Share | None],
     objects: Sequence[dict[int, Any]],
     row_nbytes: Sequence[int],
     take: Callable[[int], Memory] = _plainly,
 ) -> dict[int, Any]:
-    """Return the shares of a window their memory, and add them to its batches."""
+    """Return the memory of the shares that tasks of a window bring, and add it to its batches."""
     found: dict[int, Any] = {}
     if not any(isinstance(one, RaggedRows) for each in objects[:1] for one in each.values()):
         return found
-    for share in dict.fromkeys(task.shared.share for task in tasks):
+    for share in dict.fromkeys(every):
         if share is None:
             continue
         of, first = [each[share.fields[0]].of for each in objects], objects[0][share.fields[0]]

@@ -8,14 +8,13 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream import allowance
-from h5stream.engine.acceptance import Acceptance
-from h5stream.engine.landing.boxes import BoxesOfParts, boxes_of
+from h5stream.engine.landing.boxes import Acceptance, BoxesOfParts, boxes_of
 from h5stream.engine.landing.chunks import plan_chunks, programs_of
 from h5stream.engine.landing.columns import Columns
 from h5stream.engine.landing.encoded import EncodedRows, padded_bytes
@@ -67,17 +66,12 @@ def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSourc
     return functools.partial(plan_chunks, part, programs_of(part), source.gap_nbytes)
 
 
-class _Ragged(NamedTuple):
-    """Ragged datasets of which samples have the same rows: these are planned together."""
+def _by_their_rows(layout: SampleLayout, lookups: Iterable[Lookup]) -> list[tuple[list[Lookup], bool, bool]]:
+    """Return ragged datasets of which samples have the same rows, which are planned together.
 
-    lookups: list[Lookup]
-    are_values: bool  # of variable length
-    is_padded: bool
-    has_objects: bool
-
-
-def _by_their_rows(layout: SampleLayout, lookups: Iterable[Lookup]) -> list[_Ragged]:
-    found: list[_Ragged] = []
+    With whether they are of variable length, and whether they are padded.
+    """
+    found: dict[tuple[int, bool, bool, bool], list[Lookup]] = {}
     for one in lookups:
         if one.counts is not None:
             part = layout.datasets[one.dataset][0]
@@ -85,12 +79,8 @@ def _by_their_rows(layout: SampleLayout, lookups: Iterable[Lookup]) -> list[_Rag
             has_objects = any(layout.fields[target.field].dtype.kind == "O" for target in part.targets)
             is_padded = all(each is not None and each.form == "pad" for each in filled)
             how = part.heap is not None and not has_objects, is_padded, has_objects
-            alike = (each for each in found if each.lookups[0].counts is one.counts and each[1:] == how)
-            if (same := next(alike, None)) is not None:
-                same.lookups.append(one)
-            else:
-                found.append(_Ragged([one], *how))
-    return found
+            found.setdefault((id(one.counts), *how), []).append(one)
+    return [(alike, are_values, is_padded) for (_, are_values, is_padded, _), alike in found.items()]
 
 
 class RowReader:
@@ -192,7 +182,7 @@ class RowReader:
                 yield from self._plan_parts(samples, of, nowhere, datasets, task_nbytes)
             else:
                 yield from self.plan_rows(replace(samples, rows=of), task_nbytes, datasets)
-        for lookups, are_values, is_padded, _ in self._ragged:
+        for lookups, are_values, is_padded in self._ragged:
             datasets = [one.dataset for one in lookups]
             filled = (target.field for dataset in datasets for target in layout.datasets[dataset][0].targets)
             rows = placement.each_row().stretched(lookups[0], filled, are_values, is_padded, self._sound)
@@ -341,7 +331,8 @@ class RowReader:
     def _carry_out(self, tasks: Iterable[Task], destination: Destination, tally: Tally | None = None) -> None:
         if self._ragged or self._dense:
             tasks = list(tasks)
-            destination = replace(destination, ragged=lend(tasks, destination.objects, destination.row_nbytes))
+            shares = (task.shared.share for task in tasks)
+            destination = replace(destination, ragged=lend(shares, destination.objects, destination.row_nbytes))
         self._land(tasks, destination, tally)
 
     def _land(self, tasks: Iterable[Task], destination: Destination, tally: Tally | None = None) -> None:

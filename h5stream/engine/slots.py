@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
-import mmap
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from h5stream.dropped import Lent
+from h5stream.order.places import mapped
 from h5stream.storage.layout import FieldLayout
 
 FIELD_ALIGNMENT = 128
@@ -85,19 +85,8 @@ def address_of(memory: NDArray[np.uint8]) -> int:
 
 
 def map_memory(nbytes: int) -> Memory:
-    """Map zeroed memory on huge pages where the system has them.
-
-    Source: ``madvise(2)``, MADV_HUGEPAGE. The memory is unmapped when the last array over it is dropped.
-    """
-    # Private: shared pages would be written by a forked child under its parent's eyes, and never be huge.
-    try:
-        mapped = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except (OSError, OverflowError, ValueError) as error:
-        raise MemoryError(f"no memory for {nbytes:,} bytes of batches: {error}") from error
-    if nbytes >= 2 << 20 and hasattr(mmap, "MADV_HUGEPAGE"):
-        with contextlib.suppress(OSError):  # a kernel without huge pages: slower, not wrong
-            mapped.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(mapped, dtype=np.uint8)
+    """Map zeroed memory; it is unmapped when the last array over it is dropped."""
+    return np.frombuffer(mapped(nbytes, "batches"), dtype=np.uint8)
 
 
 class Slot:

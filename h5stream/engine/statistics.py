@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from h5stream.notebook import ShownAsText
 from h5stream.storage.stores import Asked, asked_of_stores
-from h5stream.units import text_of_bytes
+from h5stream.units import ShownAsText, text_of_bytes
 
 LEAST_TOLD = 0.01
 """Share of the time from which what was spent in transforms is printed."""
@@ -378,10 +377,6 @@ class RunCounters:
         self._skipped_chunks.setdefault(chunk)
         return first
 
-    def totals(self) -> tuple[int, ...]:
-        """Return what all tallies counted together, for another process to show with `Tally.become`."""
-        return tuple(map(sum, zip(*map(_counts, [Tally(), *self._tallies]), strict=True)))
-
     @property
     def skipped_chunks(self) -> tuple[str, ...]:
         """The corrupt chunks that were met."""
@@ -431,7 +426,8 @@ class RunCounters:
         # Copying a deque runs no Python code, so that no thread can change it meanwhile.
         waits = sorted(self._waits.copy())
         asks, asked = max(1, self._asks), self._asked or asked_of_stores(self._asked_before)
-        totals: dict[str, Any] = dict(zip(_NAMES, self.totals(), strict=True))
+        counts = zip(*map(_counts, [Tally(), *self._tallies]), strict=True)
+        totals: dict[str, Any] = dict(zip(_NAMES, map(sum, counts), strict=True))
         return LoaderStatistics(
             rows=self._rows,
             batches=self._batches,

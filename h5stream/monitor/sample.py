@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from h5stream.notebook import ShownAsText
-from h5stream.units import NA, percent, text_of_bytes, told
+from h5stream.units import NA, ShownAsText, percent, text_of_bytes, told
 
 
 def _share(part: float | None, whole: float | None) -> float | None:

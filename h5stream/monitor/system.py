@@ -31,7 +31,7 @@ from h5stream.errors import OptionError
 from h5stream.monitor.host import HostReader, ProcessReader, process_exists
 from h5stream.monitor.nvml import DriverGone, NvmlApi, NvmlReader, visible_devices
 from h5stream.monitor.sample import GpuSample, SystemSample, SystemSummary, format_line, summarize
-from h5stream.notebook import ShownAsText
+from h5stream.units import ShownAsText
 
 MIN_INTERVAL_S = 0.1  # Processor time is counted in steps of 0.01 s: below ten steps a share is noise.
 FIRST_SAMPLE_S = 0.3  # The first sample need not wait a whole interval, but a share of 0.1 s would be coarse.

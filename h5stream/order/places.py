@@ -47,14 +47,23 @@ def new_array(count: int, dtype: Any) -> NDArray[Any]:
     nbytes = count * np.dtype(dtype).itemsize
     if nbytes < MAPPED_NBYTES:
         return np.empty(count, dtype=dtype)
+    return np.frombuffer(mapped(nbytes, "a plan"), dtype=dtype)
+
+
+def mapped(nbytes: int, what: str) -> mmap.mmap:
+    """Map zeroed memory for something, on huge pages where the system has them.
+
+    Source: ``madvise(2)``, MADV_HUGEPAGE.
+    """
+    # Private: shared pages would be written by a forked child under its parent's eyes, and never be huge.
     try:
-        mapped = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        found = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError, ValueError) as error:
-        raise MemoryError(f"no memory for {nbytes:,} bytes of a plan: {error}") from error
-    if hasattr(mmap, "MADV_HUGEPAGE"):
+        raise MemoryError(f"no memory for {nbytes:,} bytes of {what}: {error}") from error
+    if nbytes >= MAPPED_NBYTES and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without huge pages: slower, not wrong
-            mapped.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(mapped, dtype=dtype)
+            found.madvise(mmap.MADV_HUGEPAGE)
+    return found
 
 
 def in_ranges(begins: NDArray[np.int64], counts: NDArray[np.int64], every: Any = 1, *, dtype: Any) -> Places:

@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 from h5stream.order.blocks import Blocks
 from h5stream.order.permutation import DRAWS, permutation, random_words
 from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype, sought
-from h5stream.samples.space import Space
-
-Ints = NDArray[np.int64]
+from h5stream.samples.space import Ints, Space
 
 TURNS_A_WINDOW = 16
 """Turns of a source that a window holds, at least: what it has of the source strays by less than one of them."""

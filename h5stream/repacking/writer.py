@@ -20,13 +20,11 @@ from numpy.typing import NDArray
 
 from h5stream.filesystem import is_full
 from h5stream.repacking.survey import RawDataset, RewritePlan, address_of_object
-from h5stream.storage.codecs import DEFLATE, LZ4, SHUFFLE
+from h5stream.storage.codecs import DEFLATE, LZ4, SHUFFLE, Bytes
 from h5stream.storage.elements import holds_reference, in_stored_byte_order, is_fixed, same
 from h5stream.storage.filters import Filter
 from h5stream.storage.handles import open_file
 from h5stream.storage.source import bytes_at, identity_of
-
-Bytes = NDArray[np.uint8]
 
 _FAILURES = (OSError, RuntimeError, ValueError, TypeError, KeyError, NotImplementedError)
 

@@ -8,15 +8,12 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.samples.kinds import Rows, Sequences
 from h5stream.samples.segments import Said
-from h5stream.samples.space import Grid, Listed, Space
+from h5stream.samples.space import Grid, Ints, Listed, Space
 from h5stream.samples.table import ROW, START, Table, check_begins, part_of_each
-
-Ints = NDArray[np.int64]
 
 ROWS = "rows"
 """For ``of=``: each index of axis 0 is a segment."""

@@ -7,13 +7,10 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.samples.kinds import DRAWS, Draw, Draws, Of, Pad, checked_of, checked_pad, integer, one_of
-from h5stream.samples.space import Accept, Grid, Listed, Space
-
-Ints = NDArray[np.int64]
+from h5stream.samples.space import Accept, Grid, Ints, Listed, Space
 
 RANDOM, GRID = "random", "grid"
 

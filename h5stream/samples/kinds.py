@@ -6,15 +6,13 @@ over sequences is an epoch over anchors: which rows those are is worked out here
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal, get_args
 
-import numpy as np
-
 from h5stream.errors import OptionError
 from h5stream.samples.segments import Said
+from h5stream.units import whole_number
 
 Of = str | Sequence[str] | Said | None
 
@@ -278,12 +276,9 @@ def checked_pad(kind: str, pad: Any) -> Any:
 
 def integer(value: Any, name: str) -> int:
     """Return an integer of any type as an int; anything else is an `OptionError` that calls it by a name."""
-    try:
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError("a truth value")
-        return operator.index(value)
-    except TypeError:
-        raise OptionError(f"{name} is an integer, not {value!r}") from None
+    if (number := whole_number(value)) is None:
+        raise OptionError(f"{name} is an integer, not {value!r}")
+    return number
 
 
 def _two_counts(pair: Any) -> tuple[int, int]:

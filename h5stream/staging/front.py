@@ -74,8 +74,8 @@ def stage(
     lease : bool
         Protect the copies from `remove_staged` until `StagedFiles.release`, or until this process ends.
     threads : int, optional
-        Threads that copy. By default the number of processors, at least 4 and at most 8; 16 for objects in stores, each
-        of which waits for up to four ranges of 1 MiB.
+        Threads that copy. By default the number of processors, at least 4 and at most 8; 32 for objects in stores, each
+        of which waits for a range of 4 MiB.
     margin_bytes : int, optional
         Bytes that have to stay free. By default 5 % of memory, at least 256 MiB, or 1 % of a disk.
     repack : mapping, optional

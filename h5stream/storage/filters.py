@@ -107,11 +107,6 @@ class DecodeScratch:
             held = self._buffers[role] = np.empty(nbytes, dtype=np.uint8)
         return held[:nbytes]
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return sum(b.nbytes for b in self._buffers.values())
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:

@@ -14,10 +14,7 @@ from h5stream.compiled._native import read_objects
 from h5stream.storage import elements
 from h5stream.storage.headers import Superblock
 from h5stream.storage.source import LOCAL_GAP_NBYTES, ByteSource, Descriptor, SourceIdentity
-from h5stream.storage.templates import NOWHERE
-
-Bytes = NDArray[np.uint8]
-Ints = NDArray[np.int64]
+from h5stream.storage.templates import NOWHERE, Bytes, Ints
 
 DOUBTFUL = -2
 """Stands for the address of a value that cannot be right; libhdf5 says what is wrong."""

@@ -37,6 +37,10 @@ from h5stream.storage.templates import (
     template_of,
 )
 
+Chunks = tuple[Ints, Ints, Ints, Ints, Ints]
+"""Of chunks, with one place for each that was ever written: what they belong to; their place in the grid of that, last
+axis fastest; file offset and stored size in bytes; filter mask, whose bit `i` says that filter `i` was skipped."""
+
 ABSENT, ASK = -1, -2
 """An attribute that an object lacks, and one that libhdf5 must be asked for."""
 
@@ -91,20 +95,6 @@ class Headers(NamedTuple):
     def understood(self) -> Bools:
         """Which headers were understood; libhdf5 must be asked for the others."""
         return self.kind >= 0
-
-
-class StoredChunks(NamedTuple):
-    """Where the chunks of some objects lie; the arrays have one place a chunk, but `understood`."""
-
-    # for each object that was asked for, in that order; libhdf5 must be asked for the others, of which no chunk is
-    # listed
-    understood: Bools
-    owner: Ints  # the object, by its place among the headers; in the order in which objects were asked for
-    # the chunk's place in its object's grid, last axis fastest; ascending. Chunks that were never written are missing
-    number: Ints
-    offset: Ints  # offset, nbytes: file offset and stored size in bytes
-    nbytes: Ints
-    filter_mask: NDArray[np.uint32]  # bit `i` set: filter `i` of the pipeline was skipped
 
 
 def superblock_of(file: Any, file_nbytes: int) -> Superblock:
@@ -241,9 +231,12 @@ def _take_value(
     values.kind[which] = kinds.setdefault(value.kind, len(kinds))
 
 
-def chunks_of(raw: Raw, headers: Headers, which: Ints | None = None) -> StoredChunks:
-    """Read the chunk indexes of some objects: trees of one leaf, arrays of one page, single chunks."""
-    wanted = np.arange(len(headers.kind)) if which is None else np.asarray(which, dtype=np.int64)
+def chunks_of(raw: Raw, headers: Headers, wanted: Ints) -> tuple[Bools, Chunks]:
+    """Read the chunk indexes of some objects: trees of one leaf, arrays of one page, single chunks.
+
+    Tells first for each that was asked for whether it was understood; libhdf5 must be asked for the others, of which no
+    chunk is listed. Chunks come in the order in which objects were asked for, those of one by their numbers.
+    """
     understood = np.zeros(len(wanted), dtype=bool)
     parts = [np.zeros((0, 5), dtype=np.int64)]
     for number, template in enumerate(headers.kinds):
@@ -273,7 +266,7 @@ def chunks_of(raw: Raw, headers: Headers, which: Ints | None = None) -> StoredCh
     chunks = np.concatenate(parts)
     chunks = chunks[np.lexsort((chunks[:, 1], chunks[:, 0]))]
     place, chunk, offset, nbytes, mask = chunks.T
-    return StoredChunks(understood, wanted[place], chunk, offset, nbytes, mask.astype(np.uint32))
+    return understood, (wanted[place], chunk, offset, nbytes, mask)
 
 
 def _leaves(template: Template, raw: Raw, where: Ints, grid: Ints, sides: Ints) -> tuple[Bools, Ints]:

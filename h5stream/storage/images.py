@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import imagecodecs
-import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.storage.codecs import DecodeError
-
-Bytes = NDArray[np.uint8]
+from h5stream.storage.codecs import Bytes, DecodeError
 
 Format = Literal["auto", "jpeg", "png", "webp"]
 FORMATS = get_args(Format)

@@ -17,16 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.storage.global_heap import DOUBTFUL, HeapValues
+from h5stream.storage.headers import Chunks
 from h5stream.storage.index import ChunkIndex, one_extent
 from h5stream.storage.layout import BLOCK_NBYTES, DECODED, DIRECT, HEAP, DatasetPart, Target
-from h5stream.storage.names import Names
+from h5stream.storage.names import Ints, Names
 from h5stream.storage.parts import cut_extent
 from h5stream.storage.rowbox import ColumnPiece, column_pieces
 from h5stream.storage.source import ByteSource
 from h5stream.storage.templates import NOWHERE
-from h5stream.storage.units import Chunks, EachBytes, Lying, Members, ObjectsOfFile, UnlikeError, inside_of
-
-Ints = NDArray[np.int64]
+from h5stream.storage.units import EachBytes, Lying, Members, ObjectsOfFile, UnlikeError, inside_of
 
 
 def row_of_each(members: Members, which: Ints, lying: Lying, part: DatasetPart) -> DatasetPart:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from h5stream.errors import FieldNotFoundError, H5StreamError
 from h5stream.samples.kinds import Objects
@@ -27,7 +26,7 @@ from h5stream.storage.index import fill_of
 from h5stream.storage.joining import FileParts
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, Target
 from h5stream.storage.lookups import Key, LookedUp, counted, forget
-from h5stream.storage.names import Names
+from h5stream.storage.names import Ints, Names
 from h5stream.storage.object_rows import bytes_of_each, part_alike, row_of_each, rows_of_each
 from h5stream.storage.parts import Files, OpenFile, open_hdf5
 from h5stream.storage.source import FilesIdentity
@@ -47,7 +46,6 @@ from h5stream.storage.units import (
 )
 from h5stream.storage.whereabouts import RawFile
 
-Ints = NDArray[np.int64]
 Described = tuple[FileParts, dict[Key, LookedUp]]
 """What one holds, and by their places its ragged fields."""
 

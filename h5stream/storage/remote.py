@@ -13,7 +13,7 @@ import io
 import re
 import shutil
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -203,12 +203,9 @@ async def _now(address: str, word: str) -> ObjectIdentity:
     async with requests().room:
         with told(address, "asking for"):
             found = await the_library().head_async(store, path)
-    return ObjectIdentity(path=address, size=int(found["size"]), etag=_etag_of(found), store=word)
-
-
-def _etag_of(found: Mapping[str, Any]) -> str:
     changed = found.get("last_modified")  # 1970 where a web server does not say
-    return str(found.get("e_tag") or (changed if changed and changed.timestamp() else ""))
+    etag = str(found.get("e_tag") or (changed if changed and changed.timestamp() else ""))
+    return ObjectIdentity(path=address, size=int(found["size"]), etag=etag, store=word)
 
 
 class ObjectBytes:

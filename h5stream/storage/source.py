@@ -22,12 +22,11 @@ from stat import S_ISDIR, S_ISREG
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from h5stream.compiled._native import read_files
 from h5stream.errors import H5StreamError, SourceChangedError, SourceError, SourceNotFoundError, TruncatedFileError
 from h5stream.storage.handles import flush_written
-from h5stream.storage.names import Names
+from h5stream.storage.names import Ints, Names
 from h5stream.storage.remote import ObjectIdentity, held_bytes, opening
 from h5stream.storage.stores import SCHEMES, is_address
 
@@ -383,8 +382,6 @@ class FileBytes:
 # Each read opens its file and closes it again, so that tens of thousands of files hold no descriptor, and looks before
 # it closes it whether the file is what it was: one that was replaced or written to is told at the read that meets it.
 
-
-Ints = NDArray[np.int64]
 
 BETWEEN_NBYTES = 1 << 20
 """From one file's last byte to the next one's first: more than any read goes over."""

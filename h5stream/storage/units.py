@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, Protocol
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, FieldNotFoundError, TruncatedFileError, UnsupportedFieldError
 from h5stream.storage import elements
@@ -25,9 +24,9 @@ from h5stream.storage.elements import as_samples_have_it, kind_of, same
 from h5stream.storage.external import Guard, without_soft_links
 from h5stream.storage.fallback import compact_offset
 from h5stream.storage.global_heap import DOUBTFUL
-from h5stream.storage.headers import ASK, LOT, Headers, chunks_of, read_headers
+from h5stream.storage.headers import ASK, LOT, Chunks, Headers, chunks_of, read_headers
 from h5stream.storage.index import INDEX_UNREADABLE, beyond_end, fill_of, found_chunks, offset_of
-from h5stream.storage.names import Names
+from h5stream.storage.names import Ints, Names
 from h5stream.storage.parts import open_hdf5
 from h5stream.storage.source import FilesIdentity, identity_of
 from h5stream.storage.templates import (
@@ -35,6 +34,7 @@ from h5stream.storage.templates import (
     COMPACT,
     CONTIGUOUS,
     NOWHERE,
+    Bools,
     Raw,
     checksums,
     lookup_of,
@@ -42,11 +42,6 @@ from h5stream.storage.templates import (
     numbers_in,
 )
 from h5stream.storage.whereabouts import RawFile, checked
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-Chunks = tuple[Ints, Ints, Ints, Ints, Ints]
-"""Of chunks: what they belong to, number, offset, bytes, filter mask."""
 
 
 class UnlikeError(Exception):
@@ -178,7 +173,7 @@ class FilesEach(Members):
             yield file, ""
 
     def check(self, k: int, file: Any, path: str) -> None:
-        """Refuse what other than hard links lead to."""
+        """Refuse what other than hard links lead to: an external one has its bytes in another file."""
         if not is_there(file, path, file.filename):
             raise FieldNotFoundError(
                 f"{file.filename!r}: there is no dataset {path!r}. Objects(..., missing='skip') leaves out files "
@@ -186,7 +181,7 @@ class FilesEach(Members):
                 field=path,
                 file=file.filename,
             )
-        if without_soft_links(file, path).strip("/") != path:
+        if file[path or "/"].file.filename != file.filename or without_soft_links(file, path).strip("/") != path:
             raise UnlikeError(path)
 
     def room(self, which: Ints) -> tuple[Any, Any]:
@@ -598,9 +593,8 @@ def _owned_chunks(members: Members, headers: Headers, which: Ints) -> tuple[Ints
     if layout != CHUNKED:
         none = which[:0]
         return none, (none, none, none, none, none)
-    chunks = chunks_of(members.raw, headers, which)
-    offset, mask = chunks.offset - members.room(chunks.owner)[1], chunks.filter_mask.astype(np.int64)
-    return which[chunks.understood], (chunks.owner, chunks.number, offset, chunks.nbytes, mask)
+    understood, (owner, number, offset, nbytes, mask) = chunks_of(members.raw, headers, which)
+    return which[understood], (owner, number, offset - members.room(owner)[1], nbytes, mask)
 
 
 # --- Values: what each has once ---------------------------------------------------------------------------------------

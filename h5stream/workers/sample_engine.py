@@ -19,10 +19,9 @@ from h5stream.engine.running import STOP_S, Engine, Running, check_process, clos
 from h5stream.engine.slots import PAGE_NBYTES, Slot, SlotRing, Slots
 from h5stream.engine.statistics import clock
 from h5stream.order.epoch import Order
-from h5stream.workers.generators import warn_of_own_generators
 from h5stream.workers.memory import SharedMemory, create_file, pack, unpack
 from h5stream.workers.processes import check_function, main_module
-from h5stream.workers.samples import SampleFunctions
+from h5stream.workers.samples import SampleFunctions, warn_of_own_generators
 from h5stream.workers.worker import Done, Job, Told, Worker, noted
 
 AHEAD = 2

@@ -2,15 +2,21 @@
 
 A batch is taken apart into samples, the user's function gets each, and what it gives is collated: into memory that both
 processes map, where another process does it. Before each sample the generators of random numbers are seeded by what
-`h5stream.samples.columns.Column` has for it, so that which process does it, and when, makes no difference.
+`h5stream.samples.columns.Column` has for it, so that which process does it, and when, makes no difference. Generators
+of the functions' own no one seeds: each worker has a copy of them, in the same state more often than not.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dis
+import functools
+import itertools
 import operator
 import random
-from collections.abc import Callable, Iterator, Sequence
+import types
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +30,7 @@ from h5stream.compiled._native import copy_past_cache
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.slots import SlotFormat
+from h5stream.errors import OwnGeneratorWarning
 from h5stream.order.permutation import words_of
 from h5stream.structure import samples_of
 
@@ -54,7 +61,8 @@ class SampleFunctions:
         """Make the user's batch in this process, whose own random numbers stay as they are."""
         states = random.getstate(), np.random.get_state(), torch.get_rng_state()
         try:
-            return self.made(batch, Collating(batch.rows, _of_torch), lambda: False)
+            take = functools.partial(torch.empty, dtype=torch.uint8)
+            return self.made(batch, Collating(batch.rows, take), lambda: False)
         finally:
             random.setstate(states[0])
             np.random.set_state(states[1])
@@ -74,8 +82,8 @@ class SampleFunctions:
             is_kept = self.collate_fn is None and not self.gives_samples
             value = [*map(collating.kept, results)] if is_kept else [*results]
         if self.gives_samples:
-            convert: Function = _as_it_is if self.sample_transform is None else torch_collate.default_convert
-            value = convert(value[0])
+            convert: Function = torch_collate.default_convert
+            value = value[0] if self.sample_transform is None else convert(value[0])
         seed_all(seeds[0] ^ 1)  # for the whole batch
         if self.collate_fn is not None:
             value = self.collate_fn(value)
@@ -115,10 +123,6 @@ class SampleFunctions:
             except Exception as error:
                 error.add_note(f"in sample_transform= of sample {number}")
                 raise
-
-
-def _as_it_is(value: Any) -> Any:
-    return value
 
 
 def seed_all(seed: int) -> None:
@@ -223,10 +227,6 @@ def is_plain(tensor: Any) -> bool:
     )
 
 
-def _of_torch(nbytes: int) -> torch.Tensor:
-    return torch.empty(nbytes, dtype=torch.uint8)
-
-
 @contextlib.contextmanager
 def _no_worker_info() -> Iterator[None]:
     info, torch_worker._worker_info = torch_worker._worker_info, None
@@ -234,3 +234,88 @@ def _no_worker_info() -> Iterator[None]:
         yield
     finally:
         torch_worker._worker_info = info
+
+
+# --- generators of their own ---------------------------------------------------------------------------------
+
+_KINDS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+_SEEDED = (random._inst, np.random.mtrand._rand, torch.default_generator)
+_SEEDING = frozenset({"seed", "manual_seed", "set_random_seed", "bit_generator", "setstate", "set_state"})
+_DEPTH = 4
+_MOST_LOOKED_AT = 1000
+
+
+def warn_of_own_generators(
+    functions: Mapping[str, Callable[..., Any] | None], on_start: Any, whose: str, stacklevel: int
+) -> None:
+    """Warn where functions reach generators of their own, but for those that a worker's start reaches as well."""
+    started = _own(on_start)
+    for name, function in functions.items():
+        if found := [where for key, where in _own(function).items() if key not in started]:
+            warnings.warn(
+                f"{name}= reaches {found[0]!r}, a generator of random numbers of its own, of which each process of "
+                f"{whose} has a copy: they may draw the same numbers, and batches depend on how many there are. The "
+                "generators of the modules random, numpy.random and torch are seeded for each sample: draw from "
+                "these, or seed your own by them inside of the function, as by "
+                "np.random.default_rng(np.random.randint(2**32)), or in albumentations "
+                "pipeline.set_random_seed(np.random.randint(2**32))",
+                OwnGeneratorWarning,
+                stacklevel=stacklevel + 1,
+            )
+
+
+def _own(function: Any) -> dict[int, str]:
+    """Return the generators that a function reaches, by their `id`, with where; none if it says that it seeds some."""
+    found: dict[int, str] = {}
+    seen: set[int] = set()
+    waiting = [("", function, 0)]
+    while waiting and len(seen) < _MOST_LOOKED_AT:
+        name, value, depth = waiting.pop(0)
+        if id(value) in seen or any(value is one for one in _SEEDED):
+            continue
+        seen.add(id(value))
+        if isinstance(value, _KINDS):
+            found[id(value)] = name or type(value).__name__
+        elif depth < _DEPTH:
+            codes = (code for one in _functions(value, depth) for code in _codes(one.__code__))
+            if any(not _SEEDING.isdisjoint(code.co_names) for code in codes):
+                return {}
+            waiting += [(".".join(filter(None, (name, key))), one, depth + 1) for key, one in _inside(value)]
+    return found
+
+
+def _functions(value: Any, depth: int) -> Iterator[types.FunctionType]:
+    """Return a function, or the methods of an object that is called as one."""
+    if isinstance(value, types.FunctionType):
+        yield value
+    elif depth == 0:
+        yield from (one for one in vars(type(value)).values() if isinstance(one, types.FunctionType))
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Give code, and the code inside of it."""
+    yield code
+    for one in code.co_consts:
+        if isinstance(one, types.CodeType):
+            yield from _codes(one)
+
+
+def _inside(value: Any) -> Iterator[tuple[str, Any]]:
+    """Return what a value reaches, with its name: of a function its globals, defaults and closure."""
+    if isinstance(value, functools.partial):
+        yield from (("", one) for one in (value.func, *value.args, *value.keywords.values()))
+    elif isinstance(value, types.FunctionType):
+        code = value.__code__
+        steps = itertools.chain.from_iterable(map(dis.get_instructions, _codes(code)))
+        names = (step.argval for step in steps if step.opname in ("LOAD_GLOBAL", "STORE_GLOBAL"))
+        yield from ((name, value.__globals__.get(name)) for name in names)
+        defaults = value.__defaults__ or ()
+        yield from zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True)
+        yield from (value.__kwdefaults__ or {}).items()
+        for name, cell in zip(code.co_freevars, value.__closure__ or (), strict=True):
+            if cell != types.CellType():  # it may be empty yet
+                yield name, cell.cell_contents
+    elif isinstance(value, (types.MethodType, types.BuiltinMethodType)):
+        yield from (("", getattr(value, one, None)) for one in ("__self__", "__func__"))
+    elif not isinstance(value, (type, types.ModuleType)):
+        yield from getattr(value, "__dict__", {}).items()

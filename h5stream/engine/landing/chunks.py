@@ -16,20 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
-from h5stream.engine.plan import Placement, cut_by
+from h5stream.engine.plan import Ints, Placement, cut_by
 from h5stream.engine.slots import address_of
 from h5stream.engine.statistics import clock
-from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools
+from h5stream.engine.tasks import TASK_NBYTES, Bytes, Destination, Task, Tools
 from h5stream.errors import CorruptChunkError
 from h5stream.storage.codecs import DecodeError, NotAskedError, most_nbytes
 from h5stream.storage.elements import Leaf
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.index import MISSING, ChunkIndex
 from h5stream.storage.layout import DatasetPart, Target
-
-Bytes = NDArray[np.uint8]
-Ints = NDArray[np.int64]
-
 
 FUSE_ELEMENTS = 16
 """Shortest run of elements in a row for which unshuffling and scattering in one pass pays; below it the vector

@@ -20,13 +20,11 @@ from h5stream.compiled._native import copy_past_cache
 from h5stream.engine.plan import Placement, cut_by
 from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.engine.statistics import clock
-from h5stream.engine.tasks import Destination, Task, Tools, Way, row_by_row
+from h5stream.engine.tasks import Bytes, Destination, Task, Tools, Way, row_by_row
 from h5stream.errors import CorruptChunkError, FieldLengthError, H5StreamError
 from h5stream.storage.codecs import DecodeError
 from h5stream.storage.images import OtherShapeError, decode_image
 from h5stream.storage.layout import DatasetPart, FieldLayout
-
-Bytes = NDArray[np.uint8]
 
 DECODED_NBYTES = 2 * 1024 * 1024
 """Bytes of images that a task decodes, about: some milliseconds, so that no thread waits for another's last one."""

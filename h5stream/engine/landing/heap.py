@@ -11,20 +11,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from h5stream.engine.assemble import object_value
 from h5stream.engine.landing.unfiltered import READ_COST_NBYTES
-from h5stream.engine.plan import Placement, cut_by
+from h5stream.engine.plan import Ints, Placement, cut_by
 from h5stream.engine.slots import address_of
 from h5stream.engine.statistics import clock
-from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools, row_by_row
+from h5stream.engine.tasks import TASK_NBYTES, Bytes, Destination, Task, Tools, row_by_row
 from h5stream.errors import CorruptChunkError
 from h5stream.storage.layout import DatasetPart, FieldLayout
 from h5stream.storage.rowbox import columns_of
-
-Bytes = NDArray[np.uint8]
-Ints = NDArray[np.int64]
 
 
 class HeapRows:

@@ -25,7 +25,7 @@ import torch
 from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
-from h5stream.engine.plan import Placement
+from h5stream.engine.plan import Ints, Placement
 from h5stream.engine.slots import address_of
 from h5stream.engine.statistics import clock
 from h5stream.engine.tasks import Destination, Task, Tools, chunk_by_chunk
@@ -47,8 +47,6 @@ READ_COST_NBYTES = 8 * 1024
 
 ATTEMPTS = 10
 """Times that a task is carried out where reads fail and then succeed."""
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
