@@ -125,12 +125,14 @@ def test_a_file_that_changes_between_epochs_is_named(folder, change):
 
 
 @pytest.mark.usefixtures("_many")
-def test_links_are_followed_inside_of_their_file_alone(folder):
+@pytest.mark.parametrize("are_soft", [True, False])
+def test_links_are_followed_inside_of_their_file_alone(folder, are_soft):
     for number in range(COUNT):
         write(folder, number)
-        with h5py.File(folder / f"{number:04d}.h5", "a") as file:
-            file.move("x", "elsewhere")
-            file["x"] = h5py.SoftLink("/elsewhere")
+        if are_soft:
+            with h5py.File(folder / f"{number:04d}.h5", "a") as file:
+                file.move("x", "elsewhere")
+                file["x"] = h5py.SoftLink("/elsewhere")
     check(folder)
     with h5py.File(folder / "0011.h5", "a") as file, h5py.File(folder.parent / "secret.h5", "w") as secret:
         del file["x"]

@@ -42,7 +42,7 @@ from h5stream.repacking.survey import RawDataset, RewritePlan, plan_rewrite, ver
 from h5stream.repacking.writer import NewFile, encode, filters_for, rebuilding
 from h5stream.storage.given import checked_path
 from h5stream.storage.remote import fetched_ahead, opened_with
-from h5stream.storage.source import SourceIdentity, absolute, identity_of
+from h5stream.storage.source import absolute, identity_of
 from h5stream.storage.stores import is_address
 
 PathLike = str | os.PathLike[str]
@@ -363,7 +363,7 @@ def _rewrite(plan: RewritePlan, target: Path, progress: RepackProgressCallback |
         for dataset in plan.datasets:
             moved = order if dataset.shuffled else None
             if dataset.rewritten:
-                for nbytes in _written(new, dataset, moved, plan, identity):
+                for nbytes in _written(new, dataset, moved, plan):
                     tell("writing", dataset, nbytes)
             elif moved is not None:
                 new.permute_rows(dataset, moved)
@@ -384,9 +384,7 @@ def _rewrite(plan: RewritePlan, target: Path, progress: RepackProgressCallback |
     )
 
 
-def _written(
-    new: NewFile, dataset: RawDataset, order: _Order, plan: RewritePlan, source: SourceIdentity
-) -> Iterator[int]:
+def _written(new: NewFile, dataset: RawDataset, order: _Order, plan: RewritePlan) -> Iterator[int]:
     """Decode a dataset's rows in their new order, compress them chunk by chunk, and store them; yield their bytes."""
     chunk_rows, filters = plan.chunk_rows(dataset), filters_for(plan.recipe.compress, dataset.element_nbytes)
     nothing = np.tile(dataset.fill, chunk_rows * dataset.row_nbytes // len(dataset.fill))
@@ -398,7 +396,7 @@ def _written(
         chunk[used:] = nothing[used:]
         return encode(filters, chunk)
 
-    for number, rows, slot, chunk in _decoded(dataset, source, chunk_rows, order, encoded):
+    for number, rows, slot, chunk in _decoded(dataset, chunk_rows, order, encoded):
         if plan.recipe.contiguous:
             new.write_rows(dataset, number * chunk_rows, slot.memory[: rows * dataset.row_nbytes])
         elif chunk is not None:
@@ -407,19 +405,12 @@ def _written(
 
 
 def _decoded(
-    dataset: RawDataset,
-    source: SourceIdentity,
-    chunk_rows: int,
-    order: _Order,
-    encoded: Callable[[NDArray[np.uint8], int], _Encoded],
+    dataset: RawDataset, chunk_rows: int, order: _Order, encoded: Callable[[NDArray[np.uint8], int], _Encoded]
 ) -> Iterator[tuple[int, int, Slot, _Encoded]]:
     """Yield the new chunks in their order: number, rows, the slot that holds them, and what to store."""
     assert dataset.layout is not None
     threads, together = allowance.cpus(), _chunks_together(dataset, chunk_rows, order)
-    # The plan was made before the source was at hand: it is read as it was opened since.
-    files = tuple(source if one == source else one for one in dataset.layout.files)
-    carrier = RowReader(replace(dataset.layout, files=files))
-    slot_format = SlotFormat.for_rows(dataset.layout.fields, chunk_rows)
+    carrier, slot_format = RowReader(dataset.layout), SlotFormat.for_rows(dataset.layout.fields, chunk_rows)
     ring, nbytes = SlotRing(slot_format.nbytes), chunk_rows * dataset.row_nbytes
     spans = [(start, min(start + chunk_rows, dataset.rows)) for start in range(0, dataset.rows, chunk_rows)]
     run = Run(
