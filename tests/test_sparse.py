@@ -116,7 +116,7 @@ def test_what_cannot_be_streamed_is_told(tmp_path):
     ]:
         with pytest.raises(kind, match=words):
             H5Dataset(tmp_path / "a.h5", field)
-    with pytest.raises(errors.SourceError, match=r"'damaged.indices'.*column 77, counted from 0"):
+    with pytest.raises(errors.SourceError, match=r"'damaged.indices'.*column index 77, counted from 0"):
         H5Dataset(tmp_path / "a.h5", Field("damaged", ragged="dense"))[:]
     with (
         H5StreamLoader(tmp_path / "a.h5", 3, fields=Field("damaged", ragged="dense")) as loader,
@@ -131,7 +131,7 @@ def test_columns_that_a_matrix_does_not_have_are_told_before_torch_reads_them(tm
         with h5py.File(tmp_path / "a.h5", "a") as file:
             file["X/indices"][7] = wrong
         loader = H5StreamLoader(tmp_path / "a.h5", 40, fields=Field("X", ragged="packed"))
-        with loader, pytest.raises(errors.SourceError, match=f"'X/indices': .*column {wrong:,}, counted"):
+        with loader, pytest.raises(errors.SourceError, match=f"'X/indices': .*column index {wrong:,}, counted"):
             next(iter(loader))
 
 
