@@ -120,7 +120,7 @@ def test_what_cannot_be_streamed_is_told(tmp_path):
         H5Dataset(tmp_path / "a.h5", Field("damaged", ragged="dense"))[:]
     with (
         H5StreamLoader(tmp_path / "a.h5", 3, fields=Field("damaged", ragged="dense")) as loader,
-        pytest.raises(errors.SourceError, match=r"'damaged.indices'.*column 77"),
+        pytest.raises(errors.SourceError, match=r"'damaged.indices'.*column index 77"),
     ):
         list(loader)
 
