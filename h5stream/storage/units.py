@@ -19,7 +19,7 @@ import numpy as np
 from h5stream.errors import FieldLengthError, FieldNotFoundError, TruncatedFileError, UnsupportedFieldError
 from h5stream.storage import elements
 from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.discovery import check_has_numpy_type, dataset_at, is_attribute, is_there, once_of
+from h5stream.storage.discovery import check_has_numpy_type, dataset_at, is_attribute, is_there, once_of, thing_at
 from h5stream.storage.elements import as_samples_have_it, kind_of, same
 from h5stream.storage.external import Guard, without_soft_links
 from h5stream.storage.fallback import compact_offset
@@ -181,7 +181,9 @@ class FilesEach(Members):
                 field=path,
                 file=file.filename,
             )
-        if file[path or "/"].file.filename != file.filename or without_soft_links(file, path).strip("/") != path:
+        found = thing_at(file, path or "/", file.filename)
+        is_elsewhere = found is not None and found.file.filename != file.filename
+        if is_elsewhere or without_soft_links(file, path).strip("/") != path:
             raise UnlikeError(path)
 
     def room(self, which: Ints) -> tuple[Any, Any]:
