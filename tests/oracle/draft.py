@@ -73,7 +73,7 @@ class Draft:
                     return [ranks["/".join(parts[: k + 1])] for k in range(len(parts))]
                 if "attr" in node:
                     return [2]
-                return [1, ranks[node["path"]]] if "type" in node or "soft" in node else [0]
+                return [1, ranks[node["path"]]] if {"type", "soft", "external"} & node.keys() else [0]
 
             file["nodes"].sort(key=rank)
 
@@ -101,12 +101,22 @@ class Draft:
             if data is not None:
                 node = {**node, "data": data(place), "written": 1, "masked": False}
                 node.pop("fill", None)
-            if node.get("chunks") and self.rng.random() < 0.03:
-                target = f"behind_{self.seeds}"
-                place.file["nodes"].append({**node, "path": target})
-                place.file["nodes"].append({"path": node["path"], "soft": f"/{target}"})
+            link = self.rng.random()
+            if node.get("chunks") and link < 0.06:
+                self._put_behind(place, node, "soft" if link < 0.03 else "external")
             else:
                 place.file["nodes"].append(node)
+
+    def _put_behind(self, place: Place, node: dict[str, Any], link: str) -> None:
+        """Store a dataset elsewhere, in its file or in another, and link to it."""
+        target = f"behind_{self.seeds}"
+        if link == "soft":
+            place.file["nodes"] += [{**node, "path": target}, {"path": node["path"], "soft": f"/{target}"}]
+            return
+        name = f"other-{place.file['name']}"
+        other = next((file for file in self.files if file["name"] == name), None) or self.new_file(name)
+        other["nodes"].append({**node, "path": target})
+        place.file["nodes"].append({"path": node["path"], "external": [name, f"/{target}"]})
 
     def attribute(self, name: str, kind: Any, shape: list[int]) -> None:
         """Add an attribute to each place."""

@@ -37,7 +37,7 @@ def _put_beside(draft: Draft, of: Any) -> None:
     """Put the datasets of a field into another group, each under the name of the group that samples are of."""
     rng, last = draft.rng, of.rpartition("/")[2] if isinstance(of, str) else "*"
     nodes = [node for file in draft.files for node in file["nodes"]]
-    stored = {node["path"] for node in nodes if "attr" not in node and ("type" in node or "soft" in node)}
+    stored = {node["path"] for node in nodes if "attr" not in node and {"type", "soft", "external"} & node.keys()}
     plain = [name for name in draft.fields if all(place.name(name) in stored for place in draft.places)]
     if of == "*/*" or not plain or rng.random() > 0.3:
         return
@@ -394,7 +394,7 @@ def case_of(seed: int, kind: str | None = None) -> dict[str, Any]:
     found = {
         "seed": seed,
         "kind": kind,
-        "files": draft.files,
+        "files": sorted(draft.files, key=lambda file: not file["name"].startswith("other-")),  # what links are to
         "source": source,
         "samples": draft.samples,
         "fields": trees,
@@ -482,7 +482,9 @@ def form_of(rng: random.Random, name: str) -> dict[str, Any]:
     elif name == "chosen":
         found["torch"] = rng.random() < 0.4
     elif name == "repacked":
-        found["with"] = rng.choice([{}, {"compress": "gzip"}])
+        found["with"] = rng.choice(
+            [{}, {"compress": "gzip"}, {"compress": "lz4", "chunk_nbytes": 4096}, {"contiguous": True}]
+        )
     elif name == "drawn":
         found["how"] = rng.choice(["weights", "balance", "count", "bootstrap"])
     elif name == "remote" and found["seed"] % 2:
