@@ -18,7 +18,9 @@ def quiet(caplog):
     caplog.set_level(logging.ERROR, "h5stream")
 
 
-STILL = soak.Sample(elapsed_s=0, resident_nbytes=10**9, heap_nbytes=10**8, blocks=10**6, descriptors=9, threads=1)
+STILL = soak.Sample(
+    elapsed_s=0, resident_nbytes=10**9, heap_nbytes=10**8, blocks=10**6, descriptors=9, connections=0, threads=1
+)
 
 
 def samples(count=40, **growth):
@@ -44,6 +46,7 @@ def run(*acts, rounds=60):
         ("heap_nbytes", 1 << 20, "heap in use by"),
         ("blocks", 2000, "Python's blocks by"),
         ("descriptors", 0.1, "descriptors by"),
+        ("connections", 2, "connections by"),
         ("threads", 0.1, "threads by"),
     ],
 )
