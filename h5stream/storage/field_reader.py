@@ -757,7 +757,12 @@ def _part(
 def _bytes(found: _Found, members: ObjectsOfFile, file: int, targets: list[Target], start: int) -> DatasetPart:
     """Return objects that are bytes as rows, of this part or of what is looked up."""
     each = EachBytes("", len(members), found.opened.guard)
-    return bytes_of_each(members, find(members, [each]), each, file=file, row_start=start, targets=targets)
+    try:
+        which = find(members, [each])
+    except UnlikeError as error:
+        why = f": {str(error)!r} lies in another file, and decode= takes objects that lie in the file itself"
+        raise refusal(found.path, str(error), why) from None
+    return bytes_of_each(members, which, each, file=file, row_start=start, targets=targets)
 
 
 def _rows_taken(found: _Found, thing: Thing, asked: Field) -> _Taken:

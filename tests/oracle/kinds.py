@@ -413,10 +413,12 @@ def case_of(seed: int, kind: str | None = None) -> dict[str, Any]:
 
 
 def matched(draft: Draft) -> list[Place]:
-    """Return the groups and datasets of a file that samples are of, by a pattern or by their names."""
+    """Return the groups and datasets in a file that samples are of, by a pattern or by their names."""
     tree = draft.samples or {"call": "", "args": [], "options": {}}
     of = tree["options"].get("of") or (tree["args"][0] if tree["call"] == "Objects" else None)
-    return [place for place in draft.places if place.path and (isinstance(of, str) or place.path in (of or ()))]
+    elsewhere = {(file["name"], node["path"]) for file in draft.files for node in file["nodes"] if "external" in node}
+    some = [place for place in draft.places if place.path and (isinstance(of, str) or place.path in (of or ()))]
+    return [place for place in some if (place.file["name"], place.path) not in elsewhere]
 
 
 def loader_of(rng: random.Random) -> dict[str, Any]:
