@@ -250,7 +250,7 @@ def carry_out(
 ) -> RepackResult:
     """Write and verify the new file beside the target, and give it its name."""
     new = _absolute(target)
-    told = explained(plan.source, new.parent, "rewritten", plan.estimated_nbytes)
+    told = explained(new.parent, "rewritten", plan.source, plan.estimated_nbytes)
     with _part_of(new) as part, unfinished(part.unlink), told:
         result = rewrite(plan, part, progress)
         part.replace(new) if overwrite else give_name(part, new)

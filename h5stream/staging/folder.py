@@ -39,8 +39,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from h5stream.errors import ManifestError, NotEnoughSpaceError, StagingError
-from h5stream.filesystem import is_full
+from h5stream.errors import ManifestError, StagingError
+from h5stream.filesystem import explained
 
 CONTROL = ".h5stream"
 """Folder inside the staging folder that holds the manifest, its lock and unfinished copies."""
@@ -120,14 +120,14 @@ class StagingFolder:
     def load(self) -> Files:
         """Read the manifest; no file, no entries."""
         text = None
-        with self.usable(), contextlib.suppress(FileNotFoundError):
+        with explained(self.path, "written"), contextlib.suppress(FileNotFoundError):
             text = self._manifest.read_text(encoding="utf-8")
         return {} if text is None else from_json(text, where=str(self.path))
 
     def save(self, files: Files) -> None:
         """Replace the manifest in one step; only under the lock."""
         fresh = self.control / "manifest.json.new"
-        with self.usable():
+        with explained(self.path, "written"):
             if not files:
                 self._manifest.unlink(missing_ok=True)
                 return
@@ -141,6 +141,8 @@ class StagingFolder:
         made = 0
         with contextlib.suppress(OSError, ValueError):
             made = int((self.control / "made").read_text())
+        for part in self.control.glob("*.part"):  # no manifest speaks of it
+            _remove_unfinished(part)
         ours = (self.control / name for name in ("manifest.json.new", "made", "lock"))
         for path in (*self.control.glob("*.session"), *ours):
             with contextlib.suppress(OSError):
@@ -168,7 +170,7 @@ class StagingFolder:
         """Try to take a lock and to keep it under a key; its file is made where it is absent."""
         locked = False
         try:
-            with self.usable():
+            with explained(self.path, "written"):
                 self._make_control()
                 with _locks_lock, contextlib.suppress(FileNotFoundError):  # no fork between opening and noting it
                     # Another process may have tidied up meanwhile; the next try makes the folder again.
@@ -179,27 +181,6 @@ class StagingFolder:
             if not locked:
                 _unlock(key)
         return locked
-
-    @contextlib.contextmanager
-    def usable(self) -> Iterator[None]:
-        """Turn the operating system's errors into that of a folder in which the manifest cannot be kept."""
-        try:
-            yield
-        except StagingError:
-            raise
-        except OSError as error:
-            where = str(self.path)
-            if is_full(error):
-                raise NotEnoughSpaceError(
-                    f"{where} is full: not even the manifest of staged files could be written. Free space there, or "
-                    "name another folder",
-                    folder=where,
-                ) from error
-            raise StagingError(
-                f"cannot keep the manifest of staged files in {where}: {error}. Staging needs a folder that may be "
-                "written and locked; name another one, or free what blocks it",
-                folder=where,
-            ) from error
 
     # --- sessions ---------------------------------------------------------------------------------------
 
@@ -213,7 +194,7 @@ class StagingFolder:
 
     def end_session(self, session: str) -> None:
         """Let go of the lock of a session, if this process holds it."""
-        if is_held(session):
+        if session in _locks:
             with contextlib.suppress(OSError):
                 self.session_path(session).unlink()
             _unlock(session)
@@ -225,7 +206,7 @@ class StagingFolder:
         except OSError:
             return False
         try:
-            with self.usable():
+            with explained(self.path, "written"):
                 return not _try_flock(descriptor, fcntl.LOCK_SH)
         finally:
             os.close(descriptor)
@@ -236,7 +217,7 @@ class StagingFolder:
 
     def release(self, session: str) -> None:
         """End a session that this process holds: what it has not finished goes, and what only `staged` blocks used."""
-        if not is_held(session):
+        if session not in _locks:  # or it is of the process that this one was forked from
             return
         if not self.control.exists():
             self.end_session(session)
@@ -273,6 +254,15 @@ class StagingFolder:
     def _folders_above(self, name: str) -> list[Path]:
         """Return the folders between a copy and the staging folder, the innermost first."""
         return [self.path / parent for parent in Path(name).parents][:-1]
+
+    def make_part(self, name: str, entry: Entry) -> int:
+        """Make the empty file that a copy begins as, and return its inode."""
+        path = self.part_path(name, entry)
+        with (
+            explained(self.path, "written"),
+            open(path, "xb", opener=lambda one, how: os.open(one, how, 0o600)) as part,
+        ):
+            return os.fstat(part.fileno()).st_ino
 
     def delete_copy(self, name: str, entry: Entry) -> bool:
         """Delete a copy if the file of that name is the one that was made; say whether it was."""
@@ -368,11 +358,6 @@ def sessions_of(entry: Entry) -> set[str]:
     return {*entry.users, *([] if entry.whole else [entry.owner])}
 
 
-def is_held(session: str) -> bool:
-    """Say whether this process, and not the one that it was forked from, holds the lock of a session."""
-    return session in _locks
-
-
 # --- What the manifest says, as values; no file is touched here.
 
 
@@ -436,33 +421,25 @@ def _listed(entry: Entry) -> dict[str, Any]:
 
 def from_json(text: str, *, where: str) -> Files:
     """Return the files that the manifest of the folder `where` lists; refuse what is none, or leads out of it."""
-    away = f"Move {where}/{CONTROL} away and stage again; the files beside it are then left as they are"
-    manifest = f"{where}/{CONTROL}/manifest.json"
     try:
         document = json.loads(text)
         if document["format"] != FORMAT:
             raise ValueError(f"format {document['format']!r}")
         if (version := int(document["version"])) != VERSION:
-            raise ManifestError(
-                f"{manifest} has version {version}, this h5stream knows {VERSION}: use the h5stream that wrote it, "
-                "or another folder",
-                folder=where,
-            )
-        files = {name: _entry(listed) for name, listed in document["files"].items()}
+            raise ValueError(f"it has version {version}, this h5stream knows {VERSION}")
+        for name in document["files"]:
+            path = PurePosixPath(name)
+            if not name or path.is_absolute() or ".." in path.parts or path.parts[0] == CONTROL or str(path) != name:
+                # What is deleted by this list must not be led elsewhere by a damaged or forged one.
+                raise ValueError(f"{name!r} is no relative path that stays inside the folder and outside {CONTROL}/")
+        return {name: _entry(listed) for name, listed in document["files"].items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ManifestError(
-            f"{manifest} is not a manifest of staged files ({type(error).__name__}: {error}). {away}", folder=where
+            f"{where}/{CONTROL}/manifest.json is not a manifest of staged files ({type(error).__name__}: {error}). Use "
+            f"the h5stream that wrote it, or another folder; or move {where}/{CONTROL} away and stage again, which "
+            "leaves the files beside it as they are",
+            folder=where,
         ) from error
-    for name in files:
-        path = PurePosixPath(name)
-        if not name or path.is_absolute() or ".." in path.parts or path.parts[0] == CONTROL or str(path) != name:
-            # What is deleted by this list must not be led elsewhere by a damaged or forged one.
-            raise ManifestError(
-                f"{manifest} names {name!r}, but a name must be a relative path that stays inside the folder and "
-                f"outside {CONTROL}/. {away}",
-                folder=where,
-            )
-    return files
 
 
 def _entry(listed: Mapping[str, Any]) -> Entry:

@@ -22,13 +22,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from h5stream.errors import OptionError, StagedFileInUseError, StagingError
+from h5stream.errors import OptionError, SourceError, StagedFileInUseError, StagingError
 from h5stream.executors import TICK_S, check_executor
 from h5stream.repacking import Recipe
-from h5stream.staging.claims import Terms
 from h5stream.staging.copying import OBJECT_THREADS, combine, default_threads, digest_of_block
-from h5stream.staging.folder import Checksum, Entry, Files, StagingFolder, new_session, pids_of, sessions_of
-from h5stream.staging.run import ProgressCallback, Remaking, StagedFiles, StagingRun
+from h5stream.staging.folder import Checksum, Entry, Files, StagingFolder, pids_of, sessions_of
+from h5stream.staging.groups import is_of
+from h5stream.staging.run import ProgressCallback, StagedFiles, StagingRun
 from h5stream.storage.given import paths_of
 from h5stream.storage.remote import ObjectIdentity, opened_with, opening
 from h5stream.storage.source import FileIdentity
@@ -118,9 +118,14 @@ def stage(
     ...     first.paths[0].read_bytes(), len(first.copied), len(again.copied)
     (b'any bytes', 1, 0)
     """
-    terms = Terms(session=new_session(), hold=lease, keep=True, margin_bytes=margin_bytes)
+    asked: dict[str, Any] = {
+        "margin_bytes": margin_bytes,
+        "threads": threads,
+        "progress": progress,
+        "executor": executor,
+    }
     with opened_with(storage_options):
-        return _stage(files, to, terms, follow, threads, repack, progress, executor)
+        return _stage(files, to, follow, repack, hold=lease, keep=True, **asked)
 
 
 @contextlib.contextmanager
@@ -162,9 +167,14 @@ def staged(
     ...     content, paths[0].exists()
     (b'any bytes', False)
     """
-    terms = Terms(session=new_session(), hold=True, keep=False, margin_bytes=margin_bytes)
+    asked: dict[str, Any] = {
+        "margin_bytes": margin_bytes,
+        "threads": threads,
+        "progress": progress,
+        "executor": executor,
+    }
     with opened_with(storage_options):
-        result = _stage(files, to, terms, follow, threads, repack, progress, executor)
+        result = _stage(files, to, follow, repack, hold=True, keep=False, **asked)
     try:
         yield result.paths
     finally:
@@ -174,42 +184,37 @@ def staged(
 def _stage(
     files: PathLike | Iterable[PathLike],
     to: PathLike,
-    terms: Terms,
     follow: bool,
-    threads: int | None,
     repack: Mapping[str, Any] | None,
-    progress: ProgressCallback | None = None,
-    executor: Executor | None = None,
     known: Mapping[str, ObjectIdentity] | None = None,
+    **asked: Any,
 ) -> StagedFiles:
-    check_executor(executor)
-    if threads is not None and threads < 1:
-        raise OptionError(f"threads must be at least 1, not {threads}")
-    if terms.margin_bytes is not None and terms.margin_bytes < 0:
-        raise OptionError(f"margin_bytes must not be negative, not {terms.margin_bytes}")
+    check_executor(asked.get("executor"))
+    for name, least in (("threads", 1), ("margin_bytes", 0)):
+        if (value := asked.get(name)) is not None and value < least:
+            raise OptionError(f"{name} must be at least {least}, not {value}")
     if repack is not None and follow:
         raise OptionError("follow=True copies files that belong together and cannot repack them; leave one of both out")
-    remaking = None if repack is None else Remaking(Recipe.of(**repack))
     if re.match(rf"{SCHEMES}:/", os.fspath(to)):
         raise OptionError(f"{os.fspath(to)!r} is in a store, and files are staged to a folder: stores are only read")
     folder = StagingFolder.of(to)
     if folder.path.exists() and not folder.path.is_dir():
         raise StagingError(f"{folder.path} is no folder", folder=str(folder.path))
-    if remaking is not None:
-        terms = replace(terms, recipe=remaking.text, estimate=remaking.estimate)
-    given = [files] if isinstance(files, str | os.PathLike) else files
-    paths = [path for one in given for path in paths_of(one, None)]
+    paths = [path for one in _several(files) for path in paths_of(one, None)]
     from_stores = [path for path in paths if is_address(path)]
     if follow and from_stores:
         raise OptionError(
             f"follow=True (--follow) also copies the files that a file needs, which cannot be done for objects in "
             f"stores, such as {from_stores[0]!r}; leave follow= out, and name all objects"
         )
-    asked_for = [path for path in from_stores if path not in (known or {}) and not path.endswith("/")]
-    opening().identities(asked_for)  # all at once
-    usual = OBJECT_THREADS if from_stores else default_threads()
-    run = StagingRun(folder, terms, threads or usual, progress, remaking, executor)
-    return run.run(paths, follow, known or {})
+    opening().identities([path for path in from_stores if path not in (known or {})])  # all at once
+    threads = asked.pop("threads", None) or (OBJECT_THREADS if from_stores else default_threads())
+    recipe = None if repack is None else Recipe.of(**repack)
+    return StagingRun(folder=folder, recipe=recipe, threads=threads, **asked).run(paths, follow, known or {})
+
+
+def _several(files: PathLike | Iterable[PathLike]) -> Iterable[PathLike]:
+    return [files] if isinstance(files, str | os.PathLike) else files
 
 
 def stage_layout(layout: SampleLayout, to: PathLike) -> tuple[SampleLayout, Callable[[], None]]:
@@ -224,8 +229,7 @@ def stage_layout(layout: SampleLayout, to: PathLike) -> tuple[SampleLayout, Call
     follow = layout.allow_external and any(part.leads_on for parts in layout.datasets for part in parts)
     # Of objects in stores it is those that the layout was made of that are copied, or that lie there already.
     known = {one.path: one for one in every if isinstance(one, ObjectIdentity)}
-    terms = Terms(session=new_session(), hold=True, keep=True, margin_bytes=None)
-    staged = _stage([one.path for one in every], to, terms, follow, None, None, known=known)
+    staged = _stage([one.path for one in every], to, follow, None, known, hold=True, keep=True)
     for notice in staged.notices:
         _log.info("%s", notice)
     try:
@@ -368,11 +372,10 @@ def _state(place: StagingFolder, name: str, entry: Entry, alive: AbstractSet[str
     if is_address(entry.source):
         return StagedState.IN_STORE
     try:
-        facts = os.stat(entry.source)
-    except OSError:
+        source = FileIdentity.of(entry.source)
+    except SourceError:
         return StagedState.SOURCE_GONE
-    same = (facts.st_size, facts.st_mtime_ns) == (entry.size_bytes, entry.mtime_ns)
-    return StagedState.FRESH if same else StagedState.STALE
+    return StagedState.FRESH if is_of(entry, source, entry.recipe) else StagedState.STALE
 
 
 def verify_staged(
@@ -476,8 +479,8 @@ def remove_staged(
             return RemovedFiles(removed=(), bytes_freed=0, notices=())
         raise StagingError(f"nothing was staged to {place.path}", folder=str(place.path))
     with place.locked() as listed:
-        paths = [files] if isinstance(files, str | os.PathLike) else files
-        names = list(listed) if paths is None else list(dict.fromkeys(_name(place, listed, path) for path in paths))
+        paths = () if files is None else _several(files)
+        names = list(dict.fromkeys(_name(place, listed, path) for path in paths)) if files is not None else list(listed)
         place.reclaim(listed)
         names = [name for name in names if name in listed]
         if not force:

@@ -309,7 +309,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(plain, small_tm
 
 @pytest.mark.parametrize("options", [{}, {"compress": "lz4"}, {"contiguous": True}])
 def test_a_disk_that_fills_up_leaves_nothing(plain, small_tmpfs, monkeypatch, options):
-    monkeypatch.setattr("h5stream.filesystem.refusal", lambda *_: "")
+    monkeypatch.setattr("h5stream.repacking.repack.check_fits", lambda *_: None)
     ram = small_tmpfs("64k")
     with pytest.raises(NotEnoughSpaceError, match="filled up"):
         repack(plain, ram / "b.h5", **options)
