@@ -36,7 +36,6 @@ def rebuilding(plan: RewritePlan, target: str) -> Iterator[NewFile]:
         rebuilt = NewFile(plan, old, new)
         rebuilt.copy_tree()
         yield rebuilt
-        rebuilt.close()
         user_block = old.userblock_size
     _finish(plan.source, target, user_block)
 
@@ -53,7 +52,6 @@ class NewFile:
     def __init__(self, plan: RewritePlan, source: Any, target: Any) -> None:
         self._plan, self._source, self._target = plan, source, target
         self._rewritten = {each.address: each for each in plan.rewritten}
-        self._open: tuple[int, Any] | None = None
         self.notices: list[str] = []  # what could not be kept, for people
         # address of each object in the source -> its path in the target, if it has one there
         self._places: dict[int, bytes] = {}
@@ -67,27 +65,13 @@ class NewFile:
         """Where each dataset that could be kept lies in the new file, by its address in the old one."""
         return {key: place.decode("utf-8", "surrogateescape").lstrip("/") for key, place in self._places.items()}
 
-    def _dataset_of(self, dataset: RawDataset) -> Any:
-        if self._open is None or self._open[0] != dataset.address:
-            self._open = (dataset.address, h5d.open(self._target.id, self._places[dataset.address]))
-        return self._open[1]
-
-    def write_chunk(self, dataset: RawDataset, first_row: int, data: Bytes, filter_mask: int) -> None:
-        """Store a chunk that is compressed already."""
-        where = (first_row,) + (0,) * (len(dataset.shape) - 1)
-        self._dataset_of(dataset).write_direct_chunk(where, data, filter_mask)
-
-    def write_rows(self, dataset: RawDataset, first_row: int, data: Bytes) -> None:
-        """Store the bytes of some rows of a dataset without chunks."""
-        target, count = self._dataset_of(dataset), (data.nbytes // dataset.row_nbytes, *dataset.shape[1:])
-        space = target.get_space()
-        space.select_hyperslab((first_row,) + (0,) * (len(count) - 1), count)
-        rows = data.view(f"V{dataset.element_nbytes}").reshape(count)
-        target.write(h5s.create_simple(count), space, rows, target.get_type())
+    def opened(self, dataset: RawDataset) -> Any:
+        """Open a dataset in the new file."""
+        return h5d.open(self._target.id, self._places[dataset.address])
 
     def permute_rows(self, dataset: RawDataset, order: NDArray[np.int64]) -> None:
         """Put the rows of a dataset that was copied as it is into another order, through h5py, in memory."""
-        target = self._dataset_of(dataset)
+        target = self.opened(dataset)
         stored, twin = target.get_type(), h5py.Dataset(target)
         if is_fixed(stored):
             rows = np.zeros(dataset.shape, dtype=f"V{stored.get_size()}")
@@ -95,10 +79,6 @@ class NewFile:
             target.write(h5s.ALL, h5s.ALL, rows[order], stored)
         else:
             target.write(h5s.ALL, h5s.ALL, np.asarray(twin[()], dtype=twin.dtype)[order])
-
-    def close(self) -> None:
-        """Let go of what is open in the new file."""
-        self._open = None
 
     def _create(self, old: Any, group: Any, name: bytes, dataset: RawDataset) -> None:
         """Make a dataset that is to be rewritten, empty."""
@@ -289,6 +269,14 @@ def _attribute_names(owner: Any) -> list[bytes]:
 
 def _text(name: bytes) -> str:
     return name.decode("utf-8", "replace")
+
+
+def write_rows(target: Any, dataset: RawDataset, first_row: int, data: Bytes) -> None:
+    """Store the bytes of some rows of a dataset without chunks."""
+    count, space = (data.nbytes // dataset.row_nbytes, *dataset.shape[1:]), target.get_space()
+    space.select_hyperslab((first_row,) + (0,) * (len(count) - 1), count)
+    rows = data.view(f"V{dataset.element_nbytes}").reshape(count)
+    target.write(h5s.create_simple(count), space, rows, target.get_type())
 
 
 @contextlib.contextmanager
