@@ -14,7 +14,6 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,14 +30,11 @@ _UNFINISHED: set[Callable[[], object]] = set()
 """What removes the files that are being written, each without a lock."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
+class Mount(NamedTuple):
     """The file system that a path lies on."""
 
-    kind: str
-    """Its type, such as ``tmpfs`` or ``ext4``; empty where it is not known."""
-    point: str
-    """Where it is mounted."""
+    kind: str  # its type, such as ``tmpfs`` or ``ext4``; empty where it is not known
+    point: str  # where it is mounted
 
     @property
     def in_memory(self) -> bool:

@@ -148,23 +148,19 @@ class NewFile:
         self._places[address] = place
         if isinstance(thing, h5g.GroupID):
             self._group(thing, h5g.create(target, name, gcpl=_creation_of_group(thing)), place)
-        elif not isinstance(thing, h5d.DatasetID):
-            _copy_object(source, target, name)
-            self._note_attributes(thing, place)
+            return
+        if address in self._rewritten:
+            self._create(thing, target, name, self._rewritten[address])
         else:
-            self._dataset(thing, source, target, name, place)
-
-    def _dataset(self, thing: Any, source: Any, target: Any, name: bytes, place: bytes) -> None:
-        rewritten = self._rewritten.get(address_of_object(thing))
-        if rewritten is not None:
-            self._create(thing, target, name, rewritten)
-        else:
-            _copy_object(source, target, name)
+            how = h5p.create(h5p.OBJECT_COPY)
+            how.set_copy_object(h5o.COPY_WITHOUT_ATTR_FLAG)  # they follow, with their references translated
+            h5o.copy(source, name, target, name, copypl=how)
+        self._note_attributes(thing, place)
+        if isinstance(thing, h5d.DatasetID):
             if holds_reference(thing.get_type()):
                 self._with_references.append((thing, place))
-        if thing.get_type().committed():
-            self.notices.append(f"{_text(place)} no longer shares its named type; it has the type itself")
-        self._note_attributes(thing, place)
+            if thing.get_type().committed():
+                self.notices.append(f"{_text(place)} no longer shares its named type; it has the type itself")
 
     # --- attributes -------------------------------------------------------------------------------------
 
@@ -230,12 +226,6 @@ def _read(attribute: Any) -> Any:
     values = np.zeros(attribute.shape, dtype=attribute.dtype)
     attribute.read(values)
     return values
-
-
-def _copy_object(source: Any, target: Any, name: bytes) -> None:
-    how = h5p.create(h5p.OBJECT_COPY)
-    how.set_copy_object(h5o.COPY_WITHOUT_ATTR_FLAG)  # they follow, with their references translated
-    h5o.copy(source, name, target, name, copypl=how)
 
 
 def _creation_of_group(group: Any) -> Any:

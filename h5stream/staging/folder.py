@@ -141,12 +141,10 @@ class StagingFolder:
         made = 0
         with contextlib.suppress(OSError, ValueError):
             made = int((self.control / "made").read_text())
-        for part in self.control.glob("*.part"):  # no manifest speaks of it
-            _remove_unfinished(part)
         ours = (self.control / name for name in ("manifest.json.new", "made", "lock"))
-        for path in (*self.control.glob("*.session"), *ours):
+        for path in (*self.control.glob("*.session"), *self.control.glob("*.part"), *ours):
             with contextlib.suppress(OSError):
-                path.unlink()
+                _remove_unfinished(path)
         with contextlib.suppress(OSError):  # not empty: something that is not ours
             for path in (self.control, self.path, *self.path.parents)[: made + 1]:
                 path.rmdir()
@@ -258,11 +256,9 @@ class StagingFolder:
     def make_part(self, name: str, entry: Entry) -> int:
         """Make the empty file that a copy begins as, and return its inode."""
         path = self.part_path(name, entry)
-        with (
-            explained(self.path, "written"),
-            open(path, "xb", opener=lambda one, how: os.open(one, how, 0o600)) as part,
-        ):
-            return os.fstat(part.fileno()).st_ino
+        with explained(self.path, "written"):
+            path.touch(0o600, exist_ok=False)
+            return path.stat().st_ino
 
     def delete_copy(self, name: str, entry: Entry) -> bool:
         """Delete a copy if the file of that name is the one that was made; say whether it was."""

@@ -505,10 +505,9 @@ def remove_staged(
 
 
 def _name(place: StagingFolder, listed: Files, path: PathLike) -> str:
-    text = os.fspath(path)
-    absolute = Path(os.path.abspath(text))
+    absolute = Path(os.path.abspath(path))
     real = absolute.parent.resolve() / absolute.name
-    for candidate, root in ((Path(text), Path()), (absolute, place.path), (real, place.path.resolve())):
+    for candidate, root in ((Path(path), Path()), (absolute, place.path), (real, place.path.resolve())):
         if candidate.is_relative_to(root) and (name := str(candidate.relative_to(root))) in listed:
             return name
     raise StagingError(
@@ -522,7 +521,7 @@ def _name(place: StagingFolder, listed: Files, path: PathLike) -> str:
 def _check_unused(place: StagingFolder, listed: Files, names: Iterable[str]) -> None:
     busy = {name: sessions for name in names if (sessions := sessions_of(listed[name]))}
     if busy:
-        lines = ", ".join(f"{name} (process {', '.join(map(str, pids_of(busy[name])))})" for name in busy)
+        lines = ", ".join(f"{name} (process {', '.join(map(str, pids_of(its)))})" for name, its in busy.items())
         raise StagedFileInUseError(
             f"live processes use {counted(len(busy), 'staged file')} of {place.path}: {lines}. Nothing was removed; "
             "end those processes, name other files, or use --force (force=True)",

@@ -242,10 +242,8 @@ class StagingRun:
             outdated = {name: one for name, one in there.items() if name in claim.to_copy or name not in files}
             if claim.to_copy:
                 self._check_space(there, outdated, claim)
-            if claim.to_copy or self.hold:
-                self.folder.begin_session(
-                    self.session
-                )  # before the manifest names it: without a lock it counts as dead
+            if claim.to_copy or self.hold:  # before the manifest names it: without a lock it counts as dead
+                self.folder.begin_session(self.session)
             for name, entry in outdated.items():
                 self.folder.delete_copy(name, entry)
             for name in claim.to_copy:  # what an error leaves of them goes with the session
@@ -269,12 +267,21 @@ class StagingRun:
             claim.names.append(names)
             for name, source in zip(names, group.members.values(), strict=True):
                 old = files.get(name)
+                users = tuple(dict.fromkeys([*(old.users if old else ()), *[self.session] * self.hold]))
+                keep = self.keep or bool(old and old.keep)
                 if old is None or is_free(name, source):
                     claim.to_copy[name] = source
-                    files[name] = self._begun(source, old)
+                    files[name] = Entry(
+                        **state_of(source),
+                        owner=self.session,
+                        keep=keep,
+                        users=users,
+                        recipe=self._recipe,
+                        copy_bytes=-1 if self.recipe is None else self._plan(source.path).estimated_nbytes,
+                    )
                     copies.setdefault(source.path, []).append(name)
                 elif old.whole or old.owner == self.session:
-                    files[name] = replace(old, users=self._with(old), keep=old.keep or self.keep)
+                    files[name] = replace(old, users=users, keep=keep)
                 else:
                     claim.to_wait_for.append(name)
         chosen = {name for names in claim.names for name in names}
@@ -283,19 +290,6 @@ class StagingRun:
                 if name in files and name not in chosen and is_free(name, source):
                     del files[name]
         return claim
-
-    def _begun(self, source: Source, old: Entry | None) -> Entry:
-        return Entry(
-            **state_of(source),
-            owner=self.session,
-            keep=self.keep or bool(old and old.keep),
-            users=self._with(old),
-            recipe=self._recipe,
-            copy_bytes=-1 if self.recipe is None else self._plan(source.path).estimated_nbytes,
-        )
-
-    def _with(self, old: Entry | None) -> tuple[str, ...]:
-        return tuple(dict.fromkeys([*(old.users if old else ()), *([self.session] if self.hold else [])]))
 
     def _check_space(self, there: Files, outdated: Iterable[str], claim: Claim) -> None:
         freed = 0
@@ -382,7 +376,7 @@ class StagingRun:
         """Tell how far the call is: how many bytes and files are there beside those that it has published."""
         self._now = replace(
             self._now,
-            bytes_done=sum(self._copied.values()) + nbytes,
+            bytes_done=max(self._now.bytes_done, sum(self._copied.values()) + nbytes),
             files_done=len(self._copied) + files,
             waiting_for=waiting_for,
             notices=tuple(self._notices),
