@@ -231,10 +231,14 @@ def _read(attribute: Any) -> Any:
 def _creation_of_group(group: Any) -> Any:
     # The list that an open group gives also names where its links lie in its own file: HDF5 2.0 then looks for
     # them there in the new one ("wrong fractal heap header signature").
-    given, fresh = group.get_create_plist(), h5p.create(h5p.GROUP_CREATE)
-    fresh.set_link_creation_order(given.get_link_creation_order())
-    fresh.set_attr_creation_order(given.get_attr_creation_order())
-    return fresh
+    return _ordered_as(group, h5p.create(h5p.GROUP_CREATE))
+
+
+def _ordered_as(group: Any, creation: Any) -> Any:
+    """Let a group that is to be made list its names and attributes in the order that another one has."""
+    creation.set_link_creation_order(group.get_create_plist().get_link_creation_order())
+    creation.set_attr_creation_order(group.get_create_plist().get_attr_creation_order())
+    return creation
 
 
 def _index(order: int) -> Any:
@@ -271,10 +275,7 @@ def write_rows(target: Any, dataset: RawDataset, first_row: int, data: Bytes) ->
 
 @contextlib.contextmanager
 def _created(old: Any, target: str) -> Iterator[Any]:
-    creation, access = old.id.get_create_plist(), h5p.create(h5p.FILE_ACCESS)
-    root = old["/"].id.get_create_plist()
-    creation.set_link_creation_order(root.get_link_creation_order())
-    creation.set_attr_creation_order(root.get_attr_creation_order())
+    creation, access = _ordered_as(old["/"].id, old.id.get_create_plist()), h5p.create(h5p.FILE_ACCESS)
     access.set_file_locking(False, True)
     file = h5py.File(h5f.create(os.fsencode(target), h5f.ACC_TRUNC, fcpl=creation, fapl=access))
     try:
@@ -318,13 +319,7 @@ _CODECS = {
 
 
 def filters_for(compress: str, element_nbytes: int) -> tuple[Filter, ...]:
-    """Return the filters of chunks of such elements, in the order in which they are applied.
-
-    Examples
-    --------
-    >>> [f.name for f in filters_for("gzip", 4)], filters_for("none", 4)
-    (['shuffle', 'gzip'], ())
-    """
+    """Return the filters of chunks of such elements, in the order in which they are applied."""
     if compress == "none":
         return ()
     shuffle = Filter(id=SHUFFLE, values=(element_nbytes,), name="shuffle")

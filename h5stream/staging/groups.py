@@ -37,13 +37,7 @@ class Group(NamedTuple):
 
 
 def prefixes(root: str) -> Iterator[str]:
-    """Return the subfolders that a group may lie in, in the order in which they are tried.
-
-    Examples
-    --------
-    >>> list(itertools.islice(prefixes("/data/run1"), 3))
-    ['', 'run1-cfb761/', 'run1-cfb761-2/']
-    """
+    """Return the subfolders that a group may lie in, in the order in which they are tried."""
     # Cut off, so that the name stays within the 255 bytes that a name may have.
     folder = os.path.basename(root)[:50] or "root"
     name = f"{folder}-{hashlib.blake2b(os.fsencode(root), digest_size=3).hexdigest()}"
