@@ -193,33 +193,23 @@ class NewFile:
         values = np.asarray(source[()], dtype=source.dtype)
         h5d.open(self._target.id, place).write(h5s.ALL, h5s.ALL, self._translated(values))
 
-    def _translated(self, values: Any) -> Any:
-        """Return an array in which every reference leads to the same object of the new file."""
-        if values.dtype.names is not None:
-            out = values.copy()
-            for member in values.dtype.names:
-                out[member] = self._translated(values[member])
-            return out
-        if values.dtype.kind != "O":
-            return values
-        out = values.copy()
-        for where in np.ndindex(values.shape):
-            out[where] = self._translated_value(values[where])
-        return out
-
-    def _translated_value(self, value: Any) -> Any:
-        if isinstance(value, np.ndarray):
-            return self._translated(value)
-        if not isinstance(value, h5r.Reference) or not value:
+    def _translated(self, value: Any) -> Any:
+        """Return a value or an array in which every reference leads to the same object of the new file."""
+        if isinstance(value, h5r.Reference) and value:
+            place = self._places.get(address_of_object(h5r.dereference(value, self._source.id)))
+            if place is None:
+                self.notices.append("a reference to an object without a name was left empty")
+                return type(value)()
+            if isinstance(value, h5r.RegionReference):
+                region = h5r.get_region(value, self._source.id)
+                return h5r.create(self._target.id, place, h5r.DATASET_REGION, region)
+            return h5r.create(self._target.id, place, h5r.OBJECT)
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in "OV":
             return value
-        place = self._places.get(address_of_object(h5r.dereference(value, self._source.id)))
-        if place is None:
-            self.notices.append("a reference to an object without a name was left empty")
-            return type(value)()
-        if isinstance(value, h5r.RegionReference):
-            region = h5r.get_region(value, self._source.id)
-            return h5r.create(self._target.id, place, h5r.DATASET_REGION, region)
-        return h5r.create(self._target.id, place, h5r.OBJECT)
+        out = value.copy()
+        for where in value.dtype.names or (np.ndindex(value.shape) if value.dtype.kind == "O" else ()):
+            out[where] = self._translated(value[where])
+        return out
 
 
 def _read(attribute: Any) -> Any:

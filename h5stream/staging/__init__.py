@@ -363,7 +363,7 @@ def list_staged(folder: PathLike) -> tuple[StagedFile, ...]:
     alive = place.alive_among(entry for _, entry in files)
     return tuple(
         StagedFile(
-            path=place.copy_path(name),
+            path=place.path / name,
             source=entry.source if is_address(entry.source) else Path(entry.source),
             size_bytes=entry.bytes_of_copy,
             state=_state(place, name, entry, alive),
@@ -419,7 +419,7 @@ def verify_staged(
     try:
         blocks = {
             name: [
-                pool.submit(digest_of_block, place.copy_path(name), start, made.block_bytes)
+                pool.submit(digest_of_block, place.path / name, start, made.block_bytes)
                 for start in range(0, entry.bytes_of_copy, made.block_bytes)
             ]
             for name, (entry, made) in whole.items()
@@ -433,7 +433,7 @@ def verify_staged(
     finally:
         pool.shutdown(cancel_futures=True)
     return tuple(
-        VerifiedFile(path=place.copy_path(name), problem=_problem(place.copy_path(name), entry, made, blocks[name]))
+        VerifiedFile(path=place.path / name, problem=_problem(place.path / name, entry, made, blocks[name]))
         for name, (entry, made) in whole.items()
     )
 
@@ -446,8 +446,6 @@ def _problem(path: Path, entry: Entry, made: Checksum, blocks: list[Future[tuple
         found = combine([block.result()[0] for block in blocks])
     except OSError as error:
         return f"cannot be read: {error.strerror or error}"
-    if found.algorithm != made.algorithm:
-        return f"its checksum is of a kind that is not known here: {made.algorithm}"
     return "" if found.digest == made.digest else f"its checksum is {found.digest}, {made.digest} was staged"
 
 
@@ -503,7 +501,7 @@ def remove_staged(
         removed, freed, notices = list[Path](), 0, list[str]()
         try:
             for name in names:
-                entry, path = listed[name], place.copy_path(name)
+                entry, path = listed[name], place.path / name
                 if not entry.whole:
                     place.drop_unfinished(name, entry)
                 elif place.delete_copy(name, entry):
@@ -540,7 +538,7 @@ def _check_unused(place: StagingFolder, listed: Files, names: Iterable[str]) -> 
         raise StagedFileInUseError(
             f"live processes use {counted(len(busy), 'staged file')} of {place.path}: {lines}. Nothing was removed; "
             "end those processes, name other files, or use --force (force=True)",
-            file=str(place.copy_path(next(iter(busy)))),
+            file=str(place.path / next(iter(busy))),
             folder=str(place.path),
             pids=pids_of(session for sessions in busy.values() for session in sessions),
         )

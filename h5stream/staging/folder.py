@@ -85,10 +85,6 @@ class StagingFolder:
     def _manifest(self) -> Path:
         return self.control / "manifest.json"
 
-    def copy_path(self, name: str) -> Path:
-        """Return the path of a staged file."""
-        return self.path / name
-
     def part_path(self, name: str, entry: Entry) -> Path:
         """Return the path under which a file is copied before it is whole."""
         # The name itself may hold folders, or be too long to take a suffix; its hash is not.
@@ -234,7 +230,7 @@ class StagingFolder:
     def is_intact(self, name: str, entry: Entry) -> bool | None:
         """Say whether a copy is as it was made; None where something else, or nothing, has its name."""
         try:
-            facts = self.copy_path(name).lstat()
+            facts = (self.path / name).lstat()
         except (FileNotFoundError, NotADirectoryError):
             return None
         if not stat.S_ISREG(facts.st_mode) or facts.st_ino != entry.copy_inode or not is_ours(facts):
@@ -243,7 +239,7 @@ class StagingFolder:
 
     def is_free(self, name: str) -> bool:
         """Say whether a file of that name can be made: nothing has it, and its folders are folders."""
-        return not os.path.lexists(self.copy_path(name)) and self._leads_nowhere_else(name)
+        return not os.path.lexists(self.path / name) and self._leads_nowhere_else(name)
 
     def _leads_nowhere_else(self, name: str) -> bool:
         """Say whether what there is of a name's folders is plain: a symbolic link could lead out of the folder."""
@@ -264,7 +260,7 @@ class StagingFolder:
         """Delete a copy if the file of that name is the one that was made; say whether it was."""
         if self.is_intact(name, entry) is None or not self._leads_nowhere_else(name):
             return False
-        self.copy_path(name).unlink()
+        (self.path / name).unlink()
         for parent in self._folders_above(name):
             with contextlib.suppress(OSError):  # not empty: another's
                 parent.rmdir()

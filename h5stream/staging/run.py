@@ -295,7 +295,7 @@ class StagingRun:
         freed = 0
         for name in outdated:
             with contextlib.suppress(OSError):
-                freed += self.folder.copy_path(name).lstat().st_blocks * 512
+                freed += (self.folder.path / name).lstat().st_blocks * 512
         begun = ((name, entry) for name, entry in there.items() if not entry.whole)
         promised = sum(entry.bytes_of_copy - self.folder.copied_bytes(name, entry) for name, entry in begun)
         sizes = [(source.path, claim.files[name].bytes_of_copy) for name, source in claim.to_copy.items()]
@@ -348,7 +348,7 @@ class StagingRun:
                 if now is None or now.copy_inode != entry.copy_inode:
                     raise gone(job)
                 with explained(self.folder.path, "copied", job.source.path, entry.bytes_of_copy):
-                    path = self.folder.copy_path(job.name)
+                    path = self.folder.path / job.name
                     path.parent.mkdir(parents=True, exist_ok=True)
                     give_name(job.part, path)  # never over another file that was put there
                 files[job.name] = replace(entry, users=now.users)
@@ -388,7 +388,7 @@ class StagingRun:
             self.progress(self._now)
 
     def _result(self, paths: Sequence[str], names: dict[str, list[str]]) -> StagedFiles:
-        where = self.folder.copy_path
+        where = self.folder.path.joinpath
         every = dict.fromkeys(name for group in names.values() for name in group)
         return StagedFiles(
             folder=self.folder.path,
