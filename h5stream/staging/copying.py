@@ -21,7 +21,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from io import FileIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import xxhash
 
@@ -49,9 +49,10 @@ class CopyJob:
 
     folder: StagingFolder
     name: str  # in the folder
-    entry: Entry  # what the manifest says of it, as long as it is not finished
+    entry: Entry  # what the manifest says of it, or is to say when it is finished
     source: Source  # what the source must still be when the copy is done
     digests: dict[int, bytes] = field(default_factory=dict)  # of the blocks that are there
+    notices: tuple[str, ...] = ()  # what could not be kept, of a file that was rewritten
 
     @property
     def blocks(self) -> range:
@@ -62,14 +63,6 @@ class CopyJob:
     def part(self) -> Path:
         """The unfinished copy, an empty file at first."""
         return self.folder.part_path(self.name, self.entry)
-
-
-class Finished(NamedTuple):
-    """A file that was copied, flushed and verified, still under its unfinished name."""
-
-    job: CopyJob
-    entry: Entry  # what the manifest is to say
-    notices: tuple[str, ...] = ()  # what could not be kept, of a file that was rewritten
 
 
 def default_threads() -> int:
@@ -101,9 +94,9 @@ class ParallelCopy:
 
     def finished(
         self, jobs: Sequence[CopyJob], threads: int, told: Callable[[int], None] = lambda _: None
-    ) -> Iterator[list[Finished]]:
+    ) -> Iterator[list[CopyJob]]:
         """Yield files as they are finished, after `TICK_S` at most; `told` hears how many bytes are copied by then."""
-        done: queue.SimpleQueue[Future[Finished | None]] = queue.SimpleQueue()
+        done: queue.SimpleQueue[Future[CopyJob | None]] = queue.SimpleQueue()
         name, left = f"h5stream-stage-{id(self):x}", len(jobs)
         pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         try:
@@ -113,7 +106,7 @@ class ParallelCopy:
             for _, at, job in sorted(blocks, key=lambda block: block[:2]):
                 pool.submit(self._copy, job, at).add_done_callback(done.put)
             while left:
-                found: list[Finished | None] = []
+                found: list[CopyJob | None] = []
                 with contextlib.suppress(queue.Empty):
                     found.append(done.get(timeout=TICK_S).result())
                     while True:
@@ -130,7 +123,7 @@ class ParallelCopy:
             while time.monotonic() < give_up and any(one.name.startswith(name) for one in threading.enumerate()):
                 time.sleep(0.001)
 
-    def _copy(self, job: CopyJob, start: int) -> Finished | None:
+    def _copy(self, job: CopyJob, start: int) -> CopyJob | None:
         """Copy a block; return the file if that was the last one."""
         stop_asked.set(self._stop.is_set)
         # Of an object each request says which one it means; what is kept of it elsewhere does not count here.
@@ -239,8 +232,11 @@ def _damaged(job: CopyJob, how: str) -> StagedFileDamagedError:
     return StagedFileDamagedError(f"the copy of {path} {how}. It was not kept", file=path, folder=folder)
 
 
-def finish(job: CopyJob, target: int, *, repacked: bool = False) -> Finished:
-    """Give a copy its source's mode and time, flush it, and look at both files for the last time."""
+def finish(job: CopyJob, target: int, *, repacked: bool = False) -> CopyJob:
+    """Give a copy its source's mode and time, flush it, and look at both files for the last time.
+
+    What comes back is verified, still under its unfinished name, and knows what the manifest is to say of it.
+    """
     if not isinstance(job.source, ObjectIdentity):  # of which only this user reads the copy, as its credentials may be
         check_source(job)
         facts = os.stat(job.source.path)
@@ -263,4 +259,4 @@ def finish(job: CopyJob, target: int, *, repacked: bool = False) -> Finished:
         copy_bytes=copy.st_size if repacked else -1,
         staged_at=time.time(),
     )
-    return Finished(job, made)
+    return replace(job, entry=made)

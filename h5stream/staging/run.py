@@ -39,7 +39,7 @@ from h5stream.filesystem import (
     unfinished,
 )
 from h5stream.repacking import Recipe
-from h5stream.staging.copying import CopyJob, Finished, ParallelCopy, finish, gone, open_part
+from h5stream.staging.copying import CopyJob, ParallelCopy, finish, gone, open_part
 from h5stream.staging.folder import CONTROL, Entry, Files, StagingFolder, new_session, pids_of
 from h5stream.staging.groups import Group, Source, Standing, gather, is_of, names_of, standing, state_of
 from h5stream.storage.remote import ObjectIdentity
@@ -123,7 +123,7 @@ def _plan_of(source: str, recipe: Recipe) -> RewritePlan:
     return plan_rewrite(source, recipe)
 
 
-def _rewritten(job: CopyJob, recipe: Recipe, plan: RewritePlan | None, told: Callable[[int], None] | None) -> Finished:
+def _rewritten(job: CopyJob, recipe: Recipe, plan: RewritePlan | None, told: Callable[[int], None] | None) -> CopyJob:
     """Rewrite a file to its unfinished name, verified and flushed, wherever an executor has this called.
 
     `told` hears how far it is, in bytes of the estimated size.
@@ -142,10 +142,10 @@ def _rewritten(job: CopyJob, recipe: Recipe, plan: RewritePlan | None, told: Cal
         result = rewrite(plan, job.part, show)
     with open_part(job) as part:
         notices = tuple(f"{job.source.path}: {notice}" for notice in result.notices if notice not in planned)
-        return finish(job, part.fileno(), repacked=True)._replace(notices=notices)
+        return replace(finish(job, part.fileno(), repacked=True), notices=notices)
 
 
-def _copied(job: CopyJob, threads: int) -> Finished:
+def _copied(job: CopyJob, threads: int) -> CopyJob:
     """Copy a file to its unfinished name, wherever an executor has this called."""
     ((finished,),) = filter(None, ParallelCopy().finished([job], threads))
     return finished
@@ -308,7 +308,7 @@ class StagingRun:
         if self.recipe is None:
             self._notices += _gain_notices(jobs, self.folder.path)
         self._tell(0)
-        done, left, published_at = list[Finished](), len(jobs), time.monotonic()
+        done, left, published_at = list[CopyJob](), len(jobs), time.monotonic()
         with contextlib.closing(self._finished(jobs)) as rounds:
             for finished in rounds:
                 done += finished
@@ -321,7 +321,7 @@ class StagingRun:
                     done, published_at = [], time.monotonic()
                     self._tell(0)
 
-    def _finished(self, jobs: Sequence[CopyJob]) -> Generator[list[Finished]]:
+    def _finished(self, jobs: Sequence[CopyJob]) -> Generator[list[CopyJob]]:
         """Carry out jobs: all at once in threads, or by a call for each, where they are rewritten or sent away."""
         if self.recipe is None and self.executor is None:
             before = sum(self._copied.values())
@@ -340,21 +340,21 @@ class StagingRun:
         with contextlib.closing(carried_out(calls, self.executor, self._tick)) as results:
             yield from ([one] for one in results)
 
-    def _publish(self, finished: Sequence[Finished]) -> None:
+    def _publish(self, finished: Sequence[CopyJob]) -> None:
         """Give finished copies their names, and say so; until then the manifest knows them by inode only."""
         with self.folder.locked(self._tick) as files:
-            for job, entry, _ in finished:
+            for job in finished:
                 now = files.get(job.name)
-                if now is None or now.copy_inode != entry.copy_inode:
+                if now is None or now.copy_inode != job.entry.copy_inode:
                     raise gone(job)
-                with explained(self.folder.path, "copied", job.source.path, entry.bytes_of_copy):
+                with explained(self.folder.path, "copied", job.source.path, job.entry.bytes_of_copy):
                     path = self.folder.path / job.name
                     path.parent.mkdir(parents=True, exist_ok=True)
                     give_name(job.part, path)  # never over another file that was put there
-                files[job.name] = replace(entry, users=now.users)
+                files[job.name] = replace(job.entry, users=now.users)
             flush_folder(self.folder.path)
             self.folder.save(files)
-        self._copied.update({job.name: entry.bytes_of_copy for job, entry, _ in finished})
+        self._copied.update({job.name: job.entry.bytes_of_copy for job in finished})
 
     def _wait(self, names: Sequence[str]) -> None:
         """Wait until what others copy is whole, or its copier is gone."""
