@@ -37,7 +37,11 @@ def rebuilding(plan: RewritePlan, target: str) -> Iterator[NewFile]:
         rebuilt.copy_tree()
         yield rebuilt
         user_block = old.userblock_size
-    _finish(plan.source, target, user_block)
+    with open(target, "r+b") as file:
+        if user_block:  # what stands before the HDF5 data
+            file.write(bytes_at(identity_of(plan.source), 0, user_block))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 class NewFile:
@@ -278,17 +282,6 @@ def _created(old: Any, target: str) -> Iterator[Any]:
             file.close()
         raise
     file.close()
-
-
-def _finish(source: str, target: str, user_block: int) -> None:
-    """Copy what stands before the HDF5 data, and see the file on the disk."""
-    descriptor = os.open(target, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        if user_block:
-            os.pwrite(descriptor, bytes_at(identity_of(source), 0, user_block), 0)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # --- Chunks are compressed outside HDF5's lock, by many threads, into the bytes that HDF5's filters would store.

@@ -332,11 +332,8 @@ class StagingRun:
         if self.recipe is None:
             calls = [Job(job.source.path, _copied, (job, self.threads)) for job in jobs]
         else:
-            near = self.executor is None
-            more = [(self._plan(job.source.path), self._tell) if near else (None, None) for job in jobs]
-            calls = [
-                Job(one.source.path, _rewritten, (one, self.recipe, *how)) for one, how in zip(jobs, more, strict=True)
-            ]
+            plan, told = (self._plan, self._tell) if self.executor is None else (lambda _: None, None)
+            calls = [Job(job.source.path, _rewritten, (job, self.recipe, plan(job.source.path), told)) for job in jobs]
         with contextlib.closing(carried_out(calls, self.executor, self._tick)) as results:
             yield from ([one] for one in results)
 
