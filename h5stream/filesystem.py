@@ -1,7 +1,6 @@
 """What the system says of the place where a file lies: its mount, its disk, what is cached of it, and what fits there.
 
-What decides whether copies fit (`refusal`, `what_fits`) is pure; what measures (`measure`) reads ``/proc`` and
-``statvfs`` once.
+What decides whether copies fit (`check_fits`) is pure; what measures (`measure`) reads ``/proc`` and ``statvfs`` once.
 """
 
 from __future__ import annotations
@@ -9,13 +8,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import itertools
 import mmap
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from h5stream import allowance
 from h5stream.errors import H5StreamError, NotEnoughSpaceError, StagingError
@@ -30,14 +30,11 @@ _UNFINISHED: set[Callable[[], object]] = set()
 """What removes the files that are being written, each without a lock."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mount:
+class Mount(NamedTuple):
     """The file system that a path lies on."""
 
-    kind: str
-    """Its type, such as ``tmpfs`` or ``ext4``; empty where it is not known."""
-    point: str
-    """Where it is mounted."""
+    kind: str  # its type, such as ``tmpfs`` or ``ext4``; empty where it is not known
+    point: str  # where it is mounted
 
     @property
     def in_memory(self) -> bool:
@@ -103,17 +100,6 @@ def flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def rotates(device: int) -> bool | None:
-    """Say whether a device, by its number (``st_dev``), is a rotating disk; None where that is not known."""
-    block = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
-    for queue in (block / "queue", block / ".." / "queue"):  # a partition's queue is its disk's
-        try:
-            return (queue / "rotational").read_text().strip() == "1"
-        except OSError:
-            continue
-    return None
-
-
 def resident_bytes(path: Path) -> int | None:
     """Give about how many bytes of a file the page cache holds; None where the kernel does not tell.
 
@@ -134,26 +120,21 @@ def resident_bytes(path: Path) -> int | None:
 
 
 def _resident(descriptor: int, size_bytes: int) -> int:
+    libc, looked_at, resident = ctypes.CDLL(None, use_errno=True), 0, 0
     spread = max(_SAMPLE_BYTES, size_bytes // _SAMPLES // _SAMPLE_BYTES * _SAMPLE_BYTES)
-    looked_at = resident = 0
     for offset in range(0, size_bytes, spread):
         length = min(_SAMPLE_BYTES, size_bytes - offset)
+        answer = (ctypes.c_ubyte * -(-length // mmap.PAGESIZE))()
+        # Private and writable, as only such a mapping lets ctypes have its address. Nothing is written or touched.
+        with mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY, offset=offset) as mapped:
+            first = ctypes.c_char.from_buffer(mapped)
+            failure = libc.mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(length), answer)
+            del first  # a mapping cannot be closed while ctypes holds on to it
+        if failure:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
         looked_at += length
-        resident += min(length, _resident_pages(descriptor, offset, length) * mmap.PAGESIZE)
+        resident += min(length, sum(page & 1 for page in answer) * mmap.PAGESIZE)  # only the lowest bit has a meaning
     return resident * size_bytes // looked_at if looked_at else 0
-
-
-def _resident_pages(descriptor: int, offset: int, length: int) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
-    # Private and writable, as only such a mapping lets ctypes have its address. Nothing is written, no page touched.
-    with mmap.mmap(descriptor, length, access=mmap.ACCESS_COPY, offset=offset) as mapped:
-        first = ctypes.c_char.from_buffer(mapped)
-        answer = ctypes.create_string_buffer(-(-length // mmap.PAGESIZE))
-        failure = libc.mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(length), answer)
-        del first  # a mapping cannot be closed while ctypes holds on to it
-    if failure:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return sum(byte & 1 for byte in answer.raw[: -(-length // mmap.PAGESIZE)])  # only the lowest bit has a meaning
 
 
 @contextlib.contextmanager
@@ -205,63 +186,70 @@ LEAST_MEMORY_MARGIN = 256 << 20
 DISK_MARGIN_SHARE = 0.01
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Space:
+class Space(NamedTuple):
     """What a folder can take, at one moment."""
 
     folder: str
     filesystem: str  # its type, such as ``tmpfs`` or ``ext4``; empty where it is not known
-    free_bytes: int | None  # what the file system says is free, for this user; None where it has no limit (ramfs)
-    memory_bytes: int | None  # what can be taken, within the cgroup's limit; None where files are not in memory
-    free_margin_bytes: int  # what is to stay free in the file system
-    memory_margin_bytes: int  # what is to stay free of the memory
+    limits: list[tuple[str, int, int]]  # what there is of it, in bytes, and how many of those are to stay free
 
     @property
     def usable_bytes(self) -> int:
-        """What copies may take: the tighter of the two limits, margins taken off."""
-        limits = [1 << 62]
-        if self.free_bytes is not None:
-            limits.append(self.free_bytes - self.free_margin_bytes)
-        if self.memory_bytes is not None:
-            limits.append(self.memory_bytes - self.memory_margin_bytes)
-        return max(0, min(limits))
+        """What copies may take: the tightest of the limits, margins taken off."""
+        return max(0, min([1 << 62, *(have - margin for _, have, margin in self.limits)]))
 
 
 def measure(folder: Path, margin_bytes: int | None = None, freed_bytes: int = 0) -> Space:
     """Return what a folder can take when so much is deleted there; `margin_bytes` replaces both margins."""
     place = existing_parent(folder)
-    mount, facts = mount_of(place), os.statvfs(place)
-    memory = allowance.memory_available_bytes() if mount.in_memory else None
-    memory_margin = max(LEAST_MEMORY_MARGIN, int(MEMORY_MARGIN_SHARE * (memory or 0)))
-    # The size of a tmpfs is a limit that was set on purpose: it may be used up. Nearly full disks grow
-    # slow.
-    free_margin = 0 if mount.in_memory else int(DISK_MARGIN_SHARE * facts.f_blocks * facts.f_frsize)
+    mount, facts, limits = mount_of(place), os.statvfs(place), []
+    if facts.f_blocks:  # a ramfs has no limit
+        # The size of a tmpfs is a limit that was set on purpose: it may be used up. Nearly full disks grow slow.
+        margin = 0 if mount.in_memory else int(DISK_MARGIN_SHARE * facts.f_blocks * facts.f_frsize)
+        limits.append(("its free space", facts.f_bavail * facts.f_frsize, margin))
+    if mount.in_memory:
+        memory = allowance.memory_available_bytes()
+        limits.append(("the available memory", memory, max(LEAST_MEMORY_MARGIN, int(MEMORY_MARGIN_SHARE * memory))))
     return Space(
-        folder=str(folder),
-        filesystem=mount.kind,
-        free_bytes=facts.f_bavail * facts.f_frsize + freed_bytes if facts.f_blocks else None,
-        memory_bytes=None if memory is None else memory + freed_bytes,
-        free_margin_bytes=free_margin if margin_bytes is None else margin_bytes,
-        memory_margin_bytes=memory_margin if margin_bytes is None else margin_bytes,
+        str(folder),
+        mount.kind,
+        [(what, have + freed_bytes, usual if margin_bytes is None else margin_bytes) for what, have, usual in limits],
     )
 
 
 def check_fits(space: Space, sizes: Sequence[tuple[str, int]], promised_bytes: int = 0) -> None:
-    """Raise `NotEnoughSpaceError` where files do not fit beside what other processes are still to write."""
-    problem = refusal(space, sizes, promised_bytes)
-    if problem:
-        raise NotEnoughSpaceError(
-            problem,
-            file=sizes[0][0] if len(sizes) == 1 else "",
-            folder=space.folder,
-            needed=sum(pages(size) for _, size in sizes),
-            available=max(0, space.usable_bytes - promised_bytes),
-        )
+    """Raise `NotEnoughSpaceError` where files do not fit, with what would, smallest first.
+
+    Each file has a name and its bytes; what other processes are copying will still take `promised_bytes`.
+    """
+    taken = sorted((-(-size // mmap.PAGESIZE) * mmap.PAGESIZE, name) for name, size in sizes)
+    needed, usable = sum(size for size, _ in taken), max(0, space.usable_bytes - promised_bytes)
+    if needed <= usable:
+        return
+    limits = [
+        f"{what} is {text_of_bytes(have)}" + f" less a margin of {text_of_bytes(margin)}" * bool(margin)
+        for what, have, margin in space.limits
+    ] + [f"{text_of_bytes(promised_bytes)} are promised to copies under way"] * bool(promised_bytes)
+    totals = itertools.accumulate(size for size, _ in taken)
+    fitting = [name for (_, name), total in zip(taken, totals, strict=True) if total <= usable]
+    names = ", ".join(fitting[:5]) + ", ..." * (len(fitting) > 5)
+    fits = f"{len(fitting)} of {len(sizes)} would fit: {names}; or" if fitting else "None of them fits;"
+    raise NotEnoughSpaceError(
+        f"{len(sizes)} file(s) of {text_of_bytes(needed)} ({needed} bytes) do not fit into {space.folder}"
+        f"{f' ({space.filesystem})' if space.filesystem else ''}, which can take {text_of_bytes(usable)} "
+        f"({usable} bytes): {'; '.join(limits)}. {fits} free space with `h5stream stage --remove`, or name another "
+        "folder",
+        file=sizes[0][0] if len(sizes) == 1 else "",
+        folder=space.folder,
+        needed=needed,
+        available=usable,
+    )
 
 
 @contextlib.contextmanager
-def explained(source: str, folder: Path, how: str, needed: int) -> Iterator[None]:
+def explained(folder: Path, how: str, source: str = "", needed: int = 0) -> Iterator[None]:
     """Turn what the operating system or libhdf5 says of a file that is being ``"copied"`` into ours, with its name."""
+    what = source or "the manifest of staged files"
     try:
         yield
     except H5StreamError:
@@ -269,15 +257,15 @@ def explained(source: str, folder: Path, how: str, needed: int) -> Iterator[None
     except (OSError, RuntimeError) as error:
         if is_full(error):
             raise NotEnoughSpaceError(
-                f"{folder} filled up while {source} was {how} there. What was not finished is deleted; free space, or "
+                f"{folder} filled up while {what} was {how} there. What was not finished is deleted; free space, or "
                 "name another folder",
                 file=source,
                 folder=str(folder),
                 needed=needed,
             ) from error
         raise StagingError(
-            f"{source} cannot be {how} to {folder}: {getattr(error, 'strerror', None) or error}. What was not finished "
-            "is deleted",
+            f"{what} cannot be {how} to {folder}: {getattr(error, 'strerror', None) or error}. What was not finished "
+            "is deleted; this needs a folder that may be written and locked",
             file=source,
             folder=str(folder),
         ) from error
@@ -287,67 +275,3 @@ def is_full(error: BaseException) -> bool:
     """Tell whether an error of the operating system or of libhdf5 means that there is no space left."""
     told = any(f"errno = {number}," in str(error) for number in _FULL)
     return told or (isinstance(error, OSError) and error.errno in _FULL)
-
-
-def pages(size_bytes: int, page_bytes: int = 4096) -> int:
-    """Return what a file takes in whole pages, in bytes.
-
-    Examples
-    --------
-    >>> pages(0), pages(1), pages(4097)
-    (0, 4096, 8192)
-    """
-    return -(-size_bytes // page_bytes) * page_bytes
-
-
-def what_fits(sizes: Sequence[tuple[str, int]], usable_bytes: int) -> list[str]:
-    """Return the names that fit together: smallest first, so that most files are brought in.
-
-    Examples
-    --------
-    >>> what_fits([("big", 100), ("small", 10), ("middle", 50)], 70)
-    ['small', 'middle']
-    """
-    fitting, used = [], 0
-    for name, size in sorted(sizes, key=lambda pair: pair[1]):
-        if used + size > usable_bytes:
-            break
-        fitting.append(name)
-        used += size
-    return fitting
-
-
-def refusal(space: Space, sizes: Sequence[tuple[str, int]], promised_bytes: int = 0) -> str:
-    """Return why the files do not fit, with the numbers and what would fit; an empty string where they fit.
-
-    Each file has a name and its bytes; what other processes are copying will still take `promised_bytes`.
-    """
-    needed = sum(pages(size) for _, size in sizes)
-    usable = max(0, space.usable_bytes - promised_bytes)
-    if needed <= usable:
-        return ""
-    limits = []
-    if space.free_bytes is not None:
-        limits.append(_limit("its free space", space.free_bytes, space.free_margin_bytes))
-    if space.memory_bytes is not None:
-        limits.append(_limit("the available memory", space.memory_bytes, space.memory_margin_bytes))
-    if promised_bytes:
-        limits.append(f"{text_of_bytes(promised_bytes)} are promised to copies under way")
-    return (
-        f"{len(sizes)} file(s) of {text_of_bytes(needed)} ({needed} bytes) do not fit into {space.folder}"
-        f"{f' ({space.filesystem})' if space.filesystem else ''}, which can take {text_of_bytes(usable)} "
-        f"({usable} bytes): {'; '.join(limits)}. {_way_out(what_fits(sizes, usable), len(sizes))}"
-    )
-
-
-def _limit(what: str, have_bytes: int, margin_bytes: int) -> str:
-    margin = f" less a margin of {text_of_bytes(margin_bytes)}" if margin_bytes else ""
-    return f"{what} is {text_of_bytes(have_bytes)}{margin}"
-
-
-def _way_out(fitting: Sequence[str], asked: int) -> str:
-    free = "free space with `h5stream stage --remove`, or name another folder"
-    if not fitting:
-        return f"None of them fits; {free}"
-    names = ", ".join(fitting[:5]) + (", ..." if len(fitting) > 5 else "")
-    return f"{len(fitting)} of {asked} would fit: {names}; or {free}"

@@ -351,7 +351,7 @@ class Settings:
             return dataset, lambda: None
         if not isinstance(self.stage_to, str | os.PathLike):
             raise OptionError(f"stage_to= takes a folder, not {self.stage_to!r}")
-        from h5stream.staging.front import stage_layout  # here, since few loaders stage
+        from h5stream.staging import stage_layout  # here, since few loaders stage
 
         layout, release = stage_layout(dataset.layout, self.stage_to)
         return dataset.over(layout), weakref.finalize(owner, release)

@@ -31,9 +31,9 @@ class Recipe:
                 f"contiguous=True cannot be compressed: HDF5 compresses chunks. Leave out compress={self.compress!r} "
                 "or contiguous="
             )
-        if not _is_int(self.chunk_nbytes) or not _LEAST_CHUNK <= self.chunk_nbytes <= _MOST_CHUNK:
+        if type(self.chunk_nbytes) is not int or not _LEAST_CHUNK <= self.chunk_nbytes <= _MOST_CHUNK:
             raise OptionError(f"chunk_nbytes= takes 4 KiB to 1 GiB in bytes, not {self.chunk_nbytes!r}")
-        if self.shuffle_rows is not None and (not _is_int(self.shuffle_rows) or self.shuffle_rows < 0):
+        if self.shuffle_rows is not None and (type(self.shuffle_rows) is not int or self.shuffle_rows < 0):
             raise OptionError(f"shuffle_rows= takes a non-negative seed, not {self.shuffle_rows!r}")
         if self.fields is not None and not self.fields:
             raise OptionError("fields= is empty; name datasets to rewrite, or leave it out for all")
@@ -46,15 +46,5 @@ class Recipe:
         )
 
     def to_text(self) -> str:
-        """Return one line that is the same for the same recipe.
-
-        Examples
-        --------
-        >>> Recipe(compress="lz4").to_text()
-        '{"chunk_nbytes": 1048576, "compress": "lz4", "contiguous": false, "fields": null, "shuffle_rows": null}'
-        """
+        """Return one line that is the same for the same recipe."""
         return json.dumps(asdict(self), sort_keys=True)
-
-
-def _is_int(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import fcntl
+import glob
 import math
 import os
 import shutil
@@ -39,7 +40,7 @@ from h5stream.filesystem import check_fits, explained, flush_folder, give_name, 
 from h5stream.order.users import ListedOrder
 from h5stream.repacking import Recipe
 from h5stream.repacking.survey import RawDataset, RewritePlan, plan_rewrite, verify
-from h5stream.repacking.writer import NewFile, encode, filters_for, rebuilding
+from h5stream.repacking.writer import NewFile, encode, filters_for, rebuilding, write_rows
 from h5stream.storage.given import checked_path
 from h5stream.storage.remote import fetched_ahead, opened_with
 from h5stream.storage.source import absolute, identity_of
@@ -250,8 +251,8 @@ def carry_out(
 ) -> RepackResult:
     """Write and verify the new file beside the target, and give it its name."""
     new = _absolute(target)
-    told = explained(plan.source, new.parent, "rewritten", plan.estimated_nbytes)
-    with _part_of(new) as part, unfinished(part.unlink), told:
+    told = explained(new.parent, "rewritten", plan.source, plan.estimated_nbytes)
+    with told, _part_of(new) as part, unfinished(part.unlink):
         result = rewrite(plan, part, progress)
         part.replace(new) if overwrite else give_name(part, new)
         flush_folder(new.parent)
@@ -279,47 +280,23 @@ def check_target(source: str, target: Path, *, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def _part_of(target: Path) -> Iterator[Path]:
-    """Return the unfinished file: locked while it is written, and gone afterwards."""
-    _sweep(target)
-    part, descriptor = _locked_part(target)
-    try:
-        yield part
-    finally:
-        part.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def _locked_part(target: Path) -> tuple[Path, int]:
-    """Make the unfinished file; another one where a sweep of the same target took it away before it was locked."""
-    while True:
-        part = target.with_name(f".{target.name[:200]}.{uuid.uuid4().hex[:8]}.part")
-        try:
-            descriptor = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(descriptor).st_nlink:
-                    return part, descriptor
-            os.close(descriptor)
-        except OSError as error:
-            raise StagingError(
-                f"cannot write to {target.parent}: {error.strerror or error}", folder=str(target.parent)
-            ) from error
-
-
-def _sweep(target: Path) -> None:
-    """Delete what dead processes left of the same target."""
+    """Return the unfinished file: locked while it is written, and gone afterwards; delete those of dead processes."""
     prefix = f".{target.name[:200]}."
-    for path in target.parent.iterdir():
-        if not (path.name.startswith(prefix) and path.name.endswith(".part") and len(path.name) == len(prefix) + 13):
-            continue
-        with contextlib.suppress(OSError):
-            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path.with_suffix(".object"), ignore_errors=True)
-                path.unlink()
-            finally:
-                os.close(descriptor)
+    for path in target.parent.glob(f"{glob.escape(prefix)}????????.part"):
+        with contextlib.suppress(OSError), path.open("rb+") as left:
+            fcntl.flock(left, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path.with_suffix(".object"), ignore_errors=True)
+            path.unlink()
+    while True:
+        part = target.with_name(f"{prefix}{uuid.uuid4().hex[:8]}.part")
+        with part.open("x") as made:
+            fcntl.flock(made, fcntl.LOCK_EX)  # a sweep of the same target holds it for a moment, and takes it away
+            if os.fstat(made.fileno()).st_nlink:
+                try:
+                    yield part
+                finally:
+                    part.unlink(missing_ok=True)
+                return
 
 
 # --- One file rewritten and verified.
@@ -331,22 +308,12 @@ _Encoded = tuple[NDArray[np.uint8], int] | None
 
 def rewrite(plan: RewritePlan, target: Path, progress: RepackProgressCallback | None = None) -> RepackResult:
     """Write the new file over `target`, which exists, and verify it against the source, which must not change."""
-    with _at_hand(plan, target) as near:
-        return _rewrite(near, target, progress)
-
-
-@contextlib.contextmanager
-def _at_hand(plan: RewritePlan, target: Path) -> Iterator[RewritePlan]:
-    """Have an object lie beside the new file meanwhile, where there is room: it is read twice, dataset by dataset.
-
-    Return the same plan, of what lies there.
-    """
-    source = plan.source
-    if is_address(source) and 3 * identity_of(source).size < measure(target.parent).usable_bytes:
-        with fetched_ahead(source, str(target.with_suffix(".object"))):
-            yield plan_rewrite(source, plan.recipe)
-    else:
-        yield plan
+    with contextlib.ExitStack() as meanwhile:
+        # An object is read twice, dataset by dataset: it lies beside the new file, where there is room.
+        if is_address(plan.source) and 3 * identity_of(plan.source).size < measure(target.parent).usable_bytes:
+            meanwhile.enter_context(fetched_ahead(plan.source, str(target.with_suffix(".object"))))
+            plan = plan_rewrite(plan.source, plan.recipe)
+        return _rewrite(plan, target, progress)
 
 
 def _rewrite(plan: RewritePlan, target: Path, progress: RepackProgressCallback | None) -> RepackResult:
@@ -387,6 +354,7 @@ def _rewrite(plan: RewritePlan, target: Path, progress: RepackProgressCallback |
 def _written(new: NewFile, dataset: RawDataset, order: _Order, plan: RewritePlan) -> Iterator[int]:
     """Decode a dataset's rows in their new order, compress them chunk by chunk, and store them; yield their bytes."""
     chunk_rows, filters = plan.chunk_rows(dataset), filters_for(plan.recipe.compress, dataset.element_nbytes)
+    target = new.opened(dataset)
     nothing = np.tile(dataset.fill, chunk_rows * dataset.row_nbytes // len(dataset.fill))
 
     def encoded(chunk: NDArray[np.uint8], rows: int) -> _Encoded:
@@ -398,9 +366,9 @@ def _written(new: NewFile, dataset: RawDataset, order: _Order, plan: RewritePlan
 
     for number, rows, slot, chunk in _decoded(dataset, chunk_rows, order, encoded):
         if plan.recipe.contiguous:
-            new.write_rows(dataset, number * chunk_rows, slot.memory[: rows * dataset.row_nbytes])
+            write_rows(target, dataset, number * chunk_rows, slot.memory[: rows * dataset.row_nbytes])
         elif chunk is not None:
-            new.write_chunk(dataset, number * chunk_rows, *chunk)
+            target.write_direct_chunk((number * chunk_rows,) + (0,) * (len(dataset.shape) - 1), *chunk)
         yield rows * dataset.row_nbytes
 
 

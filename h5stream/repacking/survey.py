@@ -20,7 +20,7 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import FieldLengthError, H5StreamError, StagedFileDamagedError
+from h5stream.errors import FieldLengthError, H5StreamError, OptionError, StagedFileDamagedError
 from h5stream.order.permutation import permutation
 from h5stream.repacking import Recipe
 from h5stream.storage.discovery import datasets_of, default_fields, find_dataset
@@ -56,6 +56,7 @@ class RawDataset:
     reason: str = ""  # why there is no layout
     # one element, as stored: what unwritten chunks read as, or what stands beyond the data in the last chunk
     fill: NDArray[np.uint8]
+    borrowed: bool = False  # whether its rows are those of other datasets or files
     rewritten: bool = False  # whether it gets new chunks
     shuffled: bool = False  # whether its rows move
 
@@ -96,7 +97,6 @@ class RewritePlan:
     recipe: Recipe
     datasets: tuple[RawDataset, ...]
     sample_rows: int  # length of a shuffled dataset; 0 without a shuffle
-    notices: tuple[str, ...]  # what should be known before anything is written
 
     @property
     def rewritten(self) -> list[RawDataset]:
@@ -108,6 +108,23 @@ class RewritePlan:
         """About how many bytes the new file will take."""
         grow = [each for each in self.rewritten if self.recipe.compress == "none" and not each.is_sparse]
         return self.source_nbytes + max(0, sum(each.nbytes - each.stored_nbytes for each in grow))
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What should be known before anything is written."""
+        pointers = [each.path for each in self.datasets if self.sample_rows and each.rows == self.sample_rows + 1]
+        filtered = [each for each in self.rewritten if each.part.pipeline.filters and not each.is_sparse]
+        undone = {each.part.pipeline.describe(): None for each in filtered if each.stored_nbytes < each.nbytes}
+        now, then, notices = self.source_nbytes, self.estimated_nbytes, []
+        if pointers:  # the rows that they point to do not move
+            one_more = "has one row more than the samples (row pointers?) and was not shuffled"
+            notices.append(f"{', '.join(pointers)} {one_more}")
+        if undone and not self.recipe.contiguous and then > WORTH_SAYING * now:  # made for reading, not for size
+            notices.append(
+                f"{', '.join(undone)} is undone and not replaced: {text_of_bytes(now)} become about "
+                f'{text_of_bytes(then)}; compress="lz4" (--compress lz4) keeps it compressed, and quick to read'
+            )
+        return tuple(notices)
 
     def order(self) -> NDArray[np.int64] | None:
         """Return the rows of the source in their new order, for shuffled datasets; None without a shuffle."""
@@ -151,28 +168,15 @@ def plan_rewrite(source: str, recipe: Recipe) -> RewritePlan:
     decided = []
     for each in datasets:
         moves = 0 < rows == each.rows
+        if moves and each.borrowed:
+            raise OptionError(
+                f"{source!r}: shuffle_rows= moves the rows of {each.path!r} too, which lie in other files or datasets "
+                "(it is virtual, or has external storage); write it as a dataset of its own, or leave shuffle_rows= out"
+            )
         # What can be rewritten must be, where its rows move: chunk by chunk is the only way that fits memory.
         rewritten = each.layout is not None and (moves or each.address in chosen)
         decided.append(replace(each, rewritten=rewritten, shuffled=moves))
-    about: dict[str, Any] = {"source": source, "source_nbytes": size, "recipe": recipe, "sample_rows": rows}
-    plan = RewritePlan(**about, datasets=tuple(decided), notices=())
-    return replace(plan, notices=tuple(_worth_knowing(plan)))
-
-
-def _worth_knowing(plan: RewritePlan) -> Iterator[str]:
-    pointers = [each.path for each in plan.datasets if plan.sample_rows and each.rows == plan.sample_rows + 1]
-    if pointers:  # the rows that they point to do not move
-        yield f"{', '.join(pointers)} has one row more than the samples (row pointers?) and was not shuffled"
-    if plan.recipe.compress != "none" or plan.recipe.contiguous:
-        return
-    filtered = [each for each in plan.rewritten if each.part.pipeline.filters and not each.is_sparse]
-    undone = {each.part.pipeline.describe(): None for each in filtered if each.stored_nbytes < each.nbytes}
-    now, then = plan.source_nbytes, plan.estimated_nbytes
-    if undone and then > WORTH_SAYING * now:  # the default is made for reading, not for size
-        yield (
-            f"{', '.join(undone)} is undone and not replaced: {text_of_bytes(now)} become about {text_of_bytes(then)}; "
-            'compress="lz4" (--compress lz4) keeps it compressed, and quick to read'
-        )
+    return RewritePlan(source=source, source_nbytes=size, recipe=recipe, datasets=tuple(decided), sample_rows=rows)
 
 
 def _raw(opened: OpenFile, name: str, dataset: Any) -> RawDataset:
@@ -183,6 +187,7 @@ def _raw(opened: OpenFile, name: str, dataset: Any) -> RawDataset:
         stored_nbytes=int(dataset.id.get_storage_size()),
         element_nbytes=int(dataset.id.get_type().get_size()),
         fill=np.zeros(0, dtype=np.uint8),
+        borrowed=dataset.is_virtual or dataset.external is not None,
     )
     if not dataset.shape or 0 in dataset.shape:
         return replace(raw, reason="it has no rows")
@@ -277,25 +282,22 @@ def difference(
     if a.shape is None or 0 in a.shape or holds_reference(stored):
         return ""  # addresses differ by nature; what they lead to was looked up when they were translated
     if not a.shape:
-        equal = _scalar(a) == _scalar(b) if is_fixed(stored) else same(a[()], b[()])
-        return "" if equal else "its value differs"
-    if not is_fixed(stored):
-        return _values(a, b, dataset, order, tell)
-    if order is not None:
+        return "" if same(a[()], b[()]) else "its value differs"
+    fixed = is_fixed(stored)
+    if fixed and order is not None:
         return _permuted(a, b, dataset, order, tell)
+    right = b if order is None else b[()][np.argsort(order)]
     for start, stop in _slabs(a, dataset.row_nbytes):
-        left, right = read_rows(a, start, stop), read_rows(b, start, stop)
-        if not _equal(left.reshape(-1), right.reshape(-1)):
-            return f"row {start + int(np.flatnonzero((left != right).any(axis=1))[0])} differs"
-        tell(left.nbytes)
+        if fixed:
+            one, other = read_rows(a, start, stop), read_rows(b, start, stop)
+            wrong = np.flatnonzero([] if _equal(one.ravel(), other.ravel()) else (one != other).any(axis=1))
+        else:
+            pairs = zip(a[start:stop], right[start:stop], strict=True)
+            wrong = np.flatnonzero([not same(*pair) for pair in pairs])
+        if len(wrong):
+            return f"row {start + wrong[0]} differs"
+        tell((stop - start) * dataset.row_nbytes)
     return ""
-
-
-def _scalar(dataset: Any) -> bytes:
-    stored = dataset.id.get_type()
-    value = np.zeros((), dtype=f"V{stored.get_size()}")
-    dataset.id.read(h5py.h5s.ALL, h5py.h5s.ALL, value, stored)
-    return value.tobytes()
 
 
 def _slabs(dataset: Any, row_nbytes: int) -> Iterator[tuple[int, int]]:
@@ -331,12 +333,6 @@ def row_sums(rows: NDArray[np.uint8]) -> NDArray[np.uint64]:
     """Return a 64-bit sum of each row's bytes: words weighted by fixed random odd numbers.
 
     Two rows that differ in one word always differ in their sums; others do but for one case in 2**64.
-
-    Examples
-    --------
-    >>> sums = row_sums(np.array([[1, 2, 3], [1, 2, 3], [3, 2, 1]], np.uint8))
-    >>> bool(sums[0] == sums[1]), bool(sums[0] == sums[2])
-    (True, False)
     """
     count, nbytes = rows.shape
     words = -(-nbytes // 8)
@@ -350,13 +346,3 @@ def row_sums(rows: NDArray[np.uint8]) -> NDArray[np.uint64]:
     for start in range(0, words, _FIRST_WORDS):  # in pieces that stay in the cache for long rows
         sums += numbers[:, start : start + _FIRST_WORDS] @ weights[start : start + _FIRST_WORDS]
     return sums
-
-
-def _values(a: Any, b: Any, dataset: RawDataset, order: NDArray[np.int64] | None, tell: Tell) -> str:
-    right = b if order is None else b[()][np.argsort(order)]
-    for start, stop in _slabs(a, dataset.row_nbytes):
-        for row, (left, other) in enumerate(zip(a[start:stop], right[start:stop], strict=True), start):
-            if not same(left, other):
-                return f"row {row} differs"
-        tell((stop - start) * dataset.row_nbytes)
-    return ""

@@ -36,9 +36,12 @@ def rebuilding(plan: RewritePlan, target: str) -> Iterator[NewFile]:
         rebuilt = NewFile(plan, old, new)
         rebuilt.copy_tree()
         yield rebuilt
-        rebuilt.close()
         user_block = old.userblock_size
-    _finish(plan.source, target, user_block)
+    with open(target, "r+b") as file:
+        if user_block:  # what stands before the HDF5 data
+            file.write(bytes_at(identity_of(plan.source), 0, user_block))
+        file.flush()
+        os.fsync(file.fileno())
 
 
 class NewFile:
@@ -53,7 +56,6 @@ class NewFile:
     def __init__(self, plan: RewritePlan, source: Any, target: Any) -> None:
         self._plan, self._source, self._target = plan, source, target
         self._rewritten = {each.address: each for each in plan.rewritten}
-        self._open: tuple[int, Any] | None = None
         self.notices: list[str] = []  # what could not be kept, for people
         # address of each object in the source -> its path in the target, if it has one there
         self._places: dict[int, bytes] = {}
@@ -67,27 +69,13 @@ class NewFile:
         """Where each dataset that could be kept lies in the new file, by its address in the old one."""
         return {key: place.decode("utf-8", "surrogateescape").lstrip("/") for key, place in self._places.items()}
 
-    def _dataset_of(self, dataset: RawDataset) -> Any:
-        if self._open is None or self._open[0] != dataset.address:
-            self._open = (dataset.address, h5d.open(self._target.id, self._places[dataset.address]))
-        return self._open[1]
-
-    def write_chunk(self, dataset: RawDataset, first_row: int, data: Bytes, filter_mask: int) -> None:
-        """Store a chunk that is compressed already."""
-        where = (first_row,) + (0,) * (len(dataset.shape) - 1)
-        self._dataset_of(dataset).write_direct_chunk(where, data, filter_mask)
-
-    def write_rows(self, dataset: RawDataset, first_row: int, data: Bytes) -> None:
-        """Store the bytes of some rows of a dataset without chunks."""
-        target, count = self._dataset_of(dataset), (data.nbytes // dataset.row_nbytes, *dataset.shape[1:])
-        space = target.get_space()
-        space.select_hyperslab((first_row,) + (0,) * (len(count) - 1), count)
-        rows = data.view(f"V{dataset.element_nbytes}").reshape(count)
-        target.write(h5s.create_simple(count), space, rows, target.get_type())
+    def opened(self, dataset: RawDataset) -> Any:
+        """Open a dataset in the new file."""
+        return h5d.open(self._target.id, self._places[dataset.address])
 
     def permute_rows(self, dataset: RawDataset, order: NDArray[np.int64]) -> None:
         """Put the rows of a dataset that was copied as it is into another order, through h5py, in memory."""
-        target = self._dataset_of(dataset)
+        target = self.opened(dataset)
         stored, twin = target.get_type(), h5py.Dataset(target)
         if is_fixed(stored):
             rows = np.zeros(dataset.shape, dtype=f"V{stored.get_size()}")
@@ -95,10 +83,6 @@ class NewFile:
             target.write(h5s.ALL, h5s.ALL, rows[order], stored)
         else:
             target.write(h5s.ALL, h5s.ALL, np.asarray(twin[()], dtype=twin.dtype)[order])
-
-    def close(self) -> None:
-        """Let go of what is open in the new file."""
-        self._open = None
 
     def _create(self, old: Any, group: Any, name: bytes, dataset: RawDataset) -> None:
         """Make a dataset that is to be rewritten, empty."""
@@ -168,23 +152,19 @@ class NewFile:
         self._places[address] = place
         if isinstance(thing, h5g.GroupID):
             self._group(thing, h5g.create(target, name, gcpl=_creation_of_group(thing)), place)
-        elif not isinstance(thing, h5d.DatasetID):
-            _copy_object(source, target, name)
-            self._note_attributes(thing, place)
+            return
+        if address in self._rewritten:
+            self._create(thing, target, name, self._rewritten[address])
         else:
-            self._dataset(thing, source, target, name, place)
-
-    def _dataset(self, thing: Any, source: Any, target: Any, name: bytes, place: bytes) -> None:
-        rewritten = self._rewritten.get(address_of_object(thing))
-        if rewritten is not None:
-            self._create(thing, target, name, rewritten)
-        else:
-            _copy_object(source, target, name)
+            how = h5p.create(h5p.OBJECT_COPY)
+            how.set_copy_object(h5o.COPY_WITHOUT_ATTR_FLAG)  # they follow, with their references translated
+            h5o.copy(source, name, target, name, copypl=how)
+        self._note_attributes(thing, place)
+        if isinstance(thing, h5d.DatasetID):
             if holds_reference(thing.get_type()):
                 self._with_references.append((thing, place))
-        if thing.get_type().committed():
-            self.notices.append(f"{_text(place)} no longer shares its named type; it has the type itself")
-        self._note_attributes(thing, place)
+            if thing.get_type().committed():
+                self.notices.append(f"{_text(place)} no longer shares its named type; it has the type itself")
 
     # --- attributes -------------------------------------------------------------------------------------
 
@@ -217,33 +197,23 @@ class NewFile:
         values = np.asarray(source[()], dtype=source.dtype)
         h5d.open(self._target.id, place).write(h5s.ALL, h5s.ALL, self._translated(values))
 
-    def _translated(self, values: Any) -> Any:
-        """Return an array in which every reference leads to the same object of the new file."""
-        if values.dtype.names is not None:
-            out = values.copy()
-            for member in values.dtype.names:
-                out[member] = self._translated(values[member])
-            return out
-        if values.dtype.kind != "O":
-            return values
-        out = values.copy()
-        for where in np.ndindex(values.shape):
-            out[where] = self._translated_value(values[where])
-        return out
-
-    def _translated_value(self, value: Any) -> Any:
-        if isinstance(value, np.ndarray):
-            return self._translated(value)
-        if not isinstance(value, h5r.Reference) or not value:
+    def _translated(self, value: Any) -> Any:
+        """Return a value or an array in which every reference leads to the same object of the new file."""
+        if isinstance(value, h5r.Reference) and value:
+            place = self._places.get(address_of_object(h5r.dereference(value, self._source.id)))
+            if place is None:
+                self.notices.append("a reference to an object without a name was left empty")
+                return type(value)()
+            if isinstance(value, h5r.RegionReference):
+                region = h5r.get_region(value, self._source.id)
+                return h5r.create(self._target.id, place, h5r.DATASET_REGION, region)
+            return h5r.create(self._target.id, place, h5r.OBJECT)
+        if not isinstance(value, np.ndarray) or value.dtype.kind not in "OV":
             return value
-        place = self._places.get(address_of_object(h5r.dereference(value, self._source.id)))
-        if place is None:
-            self.notices.append("a reference to an object without a name was left empty")
-            return type(value)()
-        if isinstance(value, h5r.RegionReference):
-            region = h5r.get_region(value, self._source.id)
-            return h5r.create(self._target.id, place, h5r.DATASET_REGION, region)
-        return h5r.create(self._target.id, place, h5r.OBJECT)
+        out = value.copy()
+        for where in value.dtype.names or (np.ndindex(value.shape) if value.dtype.kind == "O" else ()):
+            out[where] = self._translated(value[where])
+        return out
 
 
 def _read(attribute: Any) -> Any:
@@ -252,19 +222,17 @@ def _read(attribute: Any) -> Any:
     return values
 
 
-def _copy_object(source: Any, target: Any, name: bytes) -> None:
-    how = h5p.create(h5p.OBJECT_COPY)
-    how.set_copy_object(h5o.COPY_WITHOUT_ATTR_FLAG)  # they follow, with their references translated
-    h5o.copy(source, name, target, name, copypl=how)
-
-
 def _creation_of_group(group: Any) -> Any:
     # The list that an open group gives also names where its links lie in its own file: HDF5 2.0 then looks for
     # them there in the new one ("wrong fractal heap header signature").
-    given, fresh = group.get_create_plist(), h5p.create(h5p.GROUP_CREATE)
-    fresh.set_link_creation_order(given.get_link_creation_order())
-    fresh.set_attr_creation_order(given.get_attr_creation_order())
-    return fresh
+    return _ordered_as(group, h5p.create(h5p.GROUP_CREATE))
+
+
+def _ordered_as(group: Any, creation: Any) -> Any:
+    """Let a group that is to be made list its names and attributes in the order that another one has."""
+    creation.set_link_creation_order(group.get_create_plist().get_link_creation_order())
+    creation.set_attr_creation_order(group.get_create_plist().get_attr_creation_order())
+    return creation
 
 
 def _index(order: int) -> Any:
@@ -291,12 +259,17 @@ def _text(name: bytes) -> str:
     return name.decode("utf-8", "replace")
 
 
+def write_rows(target: Any, dataset: RawDataset, first_row: int, data: Bytes) -> None:
+    """Store the bytes of some rows of a dataset without chunks."""
+    count, space = (data.nbytes // dataset.row_nbytes, *dataset.shape[1:]), target.get_space()
+    space.select_hyperslab((first_row,) + (0,) * (len(count) - 1), count)
+    rows = data.view(f"V{dataset.element_nbytes}").reshape(count)
+    target.write(h5s.create_simple(count), space, rows, target.get_type())
+
+
 @contextlib.contextmanager
 def _created(old: Any, target: str) -> Iterator[Any]:
-    creation, access = old.id.get_create_plist(), h5p.create(h5p.FILE_ACCESS)
-    root = old["/"].id.get_create_plist()
-    creation.set_link_creation_order(root.get_link_creation_order())
-    creation.set_attr_creation_order(root.get_attr_creation_order())
+    creation, access = _ordered_as(old["/"].id, old.id.get_create_plist()), h5p.create(h5p.FILE_ACCESS)
     access.set_file_locking(False, True)
     file = h5py.File(h5f.create(os.fsencode(target), h5f.ACC_TRUNC, fcpl=creation, fapl=access))
     try:
@@ -309,17 +282,6 @@ def _created(old: Any, target: str) -> Iterator[Any]:
             file.close()
         raise
     file.close()
-
-
-def _finish(source: str, target: str, user_block: int) -> None:
-    """Copy what stands before the HDF5 data, and see the file on the disk."""
-    descriptor = os.open(target, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        if user_block:
-            os.pwrite(descriptor, bytes_at(identity_of(source), 0, user_block), 0)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 # --- Chunks are compressed outside HDF5's lock, by many threads, into the bytes that HDF5's filters would store.
@@ -340,13 +302,7 @@ _CODECS = {
 
 
 def filters_for(compress: str, element_nbytes: int) -> tuple[Filter, ...]:
-    """Return the filters of chunks of such elements, in the order in which they are applied.
-
-    Examples
-    --------
-    >>> [f.name for f in filters_for("gzip", 4)], filters_for("none", 4)
-    (['shuffle', 'gzip'], ())
-    """
+    """Return the filters of chunks of such elements, in the order in which they are applied."""
     if compress == "none":
         return ()
     shuffle = Filter(id=SHUFFLE, values=(element_nbytes,), name="shuffle")

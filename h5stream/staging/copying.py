@@ -1,7 +1,7 @@
 """Copying several files at once, each in blocks, to names that nothing takes for whole files.
 
 # Guarantees:
-# - `ParallelCopy` starts its threads in `start` and has ended them when `close` returns; each stops at its next piece.
+# - `ParallelCopy` has ended its threads when `finished` ends or is closed; each stops at its next piece.
 #   They read and write files and nothing else: what becomes of a finished copy is its caller's business.
 # - A block belongs to one thread. Descriptors are opened for a block and closed after it, so that each has
 #   its own read-ahead and an idle file costs none. No lock is held over I/O.
@@ -16,9 +16,10 @@ import queue
 import stat
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +27,12 @@ import xxhash
 
 from h5stream import allowance
 from h5stream.errors import SourceChangedError, SourceNotFoundError, StagedFileDamagedError, StagingError
+from h5stream.executors import TICK_S
 from h5stream.filesystem import explained
 from h5stream.staging.folder import BLOCK_BYTES, Checksum, Entry, StagingFolder
+from h5stream.staging.groups import Source
 from h5stream.storage.remote import ObjectBytes, ObjectIdentity
-from h5stream.storage.source import ByteSource, FileIdentity
+from h5stream.storage.source import ByteSource
 from h5stream.storage.stores import stop_asked
 
 # What is read at a time stays in the processor's cache, so that both hashes and reading back cost nothing that can be
@@ -46,9 +49,10 @@ class CopyJob:
 
     folder: StagingFolder
     name: str  # in the folder
-    entry: Entry  # what the manifest says of it, as long as it is not finished
-    source: FileIdentity | ObjectIdentity  # what the source must still be when the copy is done
+    entry: Entry  # what the manifest says of it, or is to say when it is finished
+    source: Source  # what the source must still be when the copy is done
     digests: dict[int, bytes] = field(default_factory=dict)  # of the blocks that are there
+    notices: tuple[str, ...] = ()  # what could not be kept, of a file that was rewritten
 
     @property
     def blocks(self) -> range:
@@ -59,10 +63,6 @@ class CopyJob:
     def part(self) -> Path:
         """The unfinished copy, an empty file at first."""
         return self.folder.part_path(self.name, self.entry)
-
-
-Finished = tuple[CopyJob, Entry]
-"""A file that was copied, flushed and verified, still under its unfinished name; and what the manifest is to say."""
 
 
 def default_threads() -> int:
@@ -81,62 +81,61 @@ def digest_of_block(path: Path, offset: int, length: int = BLOCK_BYTES) -> tuple
 
 
 def combine(digests: Sequence[bytes]) -> Checksum:
-    """Return the checksum of a file from the digests of its blocks, in file order.
-
-    Examples
-    --------
-    >>> combine([]).digest  # of a file of zero bytes
-    '99aa06d3014798d86001c324468d497f'
-    """
+    """Return the checksum of a file from the digests of its blocks, in file order."""
     return Checksum(digest=xxhash.xxh3_128_hexdigest(b"".join(digests)))
 
 
 class ParallelCopy:
-    """Copies jobs with several threads; finished files are fetched with `wait`."""
+    """Copies jobs with several threads."""
 
-    def __init__(self, jobs: Sequence[CopyJob], threads: int) -> None:
-        self._jobs, self._threads = jobs, threads
-        self._name = f"h5stream-stage-{id(self):x}"
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=self._name)
-        self._done: queue.SimpleQueue[Future[Finished | None]] = queue.SimpleQueue()
+    def __init__(self) -> None:
         self._stop, self._lock = threading.Event(), threading.Lock()
-        self.bytes_done = 0
+        self._bytes_done = 0
 
-    def start(self) -> None:
-        """Start the threads."""
-        # Writes to one file wait for each other in the kernel, those to several do not: as many files as there are
-        # threads take turns.
-        blocks = [(place // self._threads, at, job) for place, job in enumerate(self._jobs) for at in job.blocks]
-        for _, at, job in sorted(blocks, key=lambda block: block[:2]):
-            self._pool.submit(self._copy, job, at).add_done_callback(self._done.put)
+    def finished(
+        self, jobs: Sequence[CopyJob], threads: int, told: Callable[[int], None] = lambda _: None
+    ) -> Iterator[list[CopyJob]]:
+        """Yield files as they are finished, after `TICK_S` at most; `told` hears how many bytes are copied by then."""
+        done: queue.SimpleQueue[Future[CopyJob | None]] = queue.SimpleQueue()
+        name, left = f"h5stream-stage-{id(self):x}", len(jobs)
+        pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        try:
+            # Writes to one file wait for each other in the kernel, those to several do not: as many files as there are
+            # threads take turns.
+            blocks = [(place // threads, at, job) for place, job in enumerate(jobs) for at in job.blocks]
+            for _, at, job in sorted(blocks, key=lambda block: block[:2]):
+                pool.submit(self._copy, job, at).add_done_callback(done.put)
+            while left:
+                found: list[CopyJob | None] = []
+                with contextlib.suppress(queue.Empty):
+                    found.append(done.get(timeout=TICK_S).result())
+                    while True:
+                        found.append(done.get_nowait().result())
+                copies = [one for one in found if one is not None]
+                left -= len(copies)
+                told(self._bytes_done)
+                yield copies
+        finally:
+            self._stop.set()
+            pool.shutdown(cancel_futures=True)
+            # One that Ctrl-C kept the pool from noting while it was started comes up a moment later, and ends.
+            give_up = time.monotonic() + _LATE_START_S
+            while time.monotonic() < give_up and any(one.name.startswith(name) for one in threading.enumerate()):
+                time.sleep(0.001)
 
-    def wait(self, timeout_s: float) -> list[Finished]:
-        """Return the files finished since the last call, after `timeout_s` at most; raise a thread's error."""
-        found: list[Finished | None] = []
-        with contextlib.suppress(queue.Empty):
-            found.append(self._done.get(timeout=timeout_s).result())
-            while True:
-                found.append(self._done.get_nowait().result())
-        return [copied for copied in found if copied is not None]
-
-    def close(self) -> None:
-        """Stop the threads and wait until they are gone."""
-        self._stop.set()
-        self._pool.shutdown(cancel_futures=True)
-        # One that Ctrl-C kept the pool from noting while it was started comes up a moment later, and ends.
-        give_up = time.monotonic() + _LATE_START_S
-        while time.monotonic() < give_up and any(one.name.startswith(self._name) for one in threading.enumerate()):
-            time.sleep(0.001)
-
-    def _copy(self, job: CopyJob, start: int) -> Finished | None:
+    def _copy(self, job: CopyJob, start: int) -> CopyJob | None:
         """Copy a block; return the file if that was the last one."""
         stop_asked.set(self._stop.is_set)
-        with explained(job.source.path, job.folder.path, "copied", job.source.size), _opened(job) as (source, target):
-            digest = self._copy_block(job, source, target, range(start, min(start + BLOCK_BYTES, job.source.size)))
+        # Of an object each request says which one it means; what is kept of it elsewhere does not count here.
+        source: ByteSource = ObjectBytes(job.source) if isinstance(job.source, ObjectIdentity) else job.source.open()
+        told = explained(job.folder.path, "copied", job.source.path, job.source.size)
+        with told, contextlib.closing(source), open_part(job) as part:
+            span = range(start, min(start + BLOCK_BYTES, job.source.size))
+            digest = self._copy_block(job, source, part.fileno(), span)
             with self._lock:
                 job.digests[start] = digest
                 is_last = len(job.digests) == len(job.blocks)
-            return finish(job, target) if is_last else None
+            return finish(job, part.fileno()) if is_last else None
 
     def _copy_block(self, job: CopyJob, source: ByteSource, target: int, span: range) -> bytes:
         """Copy some bytes, and return their hash, which what is read back must have."""
@@ -153,7 +152,7 @@ class ParallelCopy:
                 back.update(read_back(target, got[: len(piece)], at))
                 at += len(piece)
                 with self._lock:
-                    self.bytes_done += len(piece)
+                    self._bytes_done += len(piece)
                 if self._stop.is_set():
                     raise CancelledError
         if back.digest() != read.digest():
@@ -188,28 +187,13 @@ def read_back(target: int, space: memoryview, at: int) -> memoryview:
     return space[:done]
 
 
-@contextlib.contextmanager
-def _opened(job: CopyJob) -> Iterator[tuple[ByteSource, int]]:
-    with contextlib.ExitStack() as opened:
-        source: ByteSource
-        if isinstance(job.source, ObjectIdentity):  # each request says which object it means
-            source = ObjectBytes(job.source)
-        else:
-            check_source(job)
-            source = job.source.open()
-        opened.callback(source.close)
-        target = open_part(job)
-        opened.callback(os.close, target)
-        yield source, target
-
-
-def open_part(job: CopyJob) -> int:
+def open_part(job: CopyJob) -> FileIO:
     """Open the unfinished copy, if it is still the file that was claimed."""
     with contextlib.suppress(FileNotFoundError):
-        target = os.open(job.part, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-        if os.fstat(target).st_ino == job.entry.copy_inode:
-            return target
-        os.close(target)
+        part = FileIO(job.part, "r+", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW))
+        if os.fstat(part.fileno()).st_ino == job.entry.copy_inode:
+            return part
+        part.close()
     raise gone(job)
 
 
@@ -248,9 +232,12 @@ def _damaged(job: CopyJob, how: str) -> StagedFileDamagedError:
     return StagedFileDamagedError(f"the copy of {path} {how}. It was not kept", file=path, folder=folder)
 
 
-def finish(job: CopyJob, target: int, *, repacked: bool = False) -> Finished:
-    """Give a copy its source's mode and time, flush it, and look at both files for the last time."""
-    if isinstance(job.source, FileIdentity):  # of an object only this user reads the copy, as its credentials may be
+def finish(job: CopyJob, target: int, *, repacked: bool = False) -> CopyJob:
+    """Give a copy its source's mode and time, flush it, and look at both files for the last time.
+
+    What comes back is verified, still under its unfinished name, and knows what the manifest is to say of it.
+    """
+    if not isinstance(job.source, ObjectIdentity):  # of which only this user reads the copy, as its credentials may be
         check_source(job)
         facts = os.stat(job.source.path)
         os.fchmod(target, stat.S_IMODE(facts.st_mode) & 0o777)
@@ -265,10 +252,11 @@ def finish(job: CopyJob, target: int, *, repacked: bool = False) -> Finished:
         digests = [job.digests[start] for start in job.blocks if start < copy.st_size]
     else:
         raise _damaged(job, f"has {copy.st_size} bytes, not {job.source.size}: something else wrote to {job.part}")
-    return job, replace(
+    made = replace(
         job.entry,
         checksum=combine(digests),
         copy_mtime_ns=copy.st_mtime_ns,
         copy_bytes=copy.st_size if repacked else -1,
         staged_at=time.time(),
     )
+    return replace(job, entry=made)

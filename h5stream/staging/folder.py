@@ -39,8 +39,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from h5stream.errors import ManifestError, NotEnoughSpaceError, StagingError
-from h5stream.filesystem import is_full
+from h5stream.errors import ManifestError, StagingError
+from h5stream.filesystem import explained
 
 CONTROL = ".h5stream"
 """Folder inside the staging folder that holds the manifest, its lock and unfinished copies."""
@@ -85,10 +85,6 @@ class StagingFolder:
     def _manifest(self) -> Path:
         return self.control / "manifest.json"
 
-    def copy_path(self, name: str) -> Path:
-        """Return the path of a staged file."""
-        return self.path / name
-
     def part_path(self, name: str, entry: Entry) -> Path:
         """Return the path under which a file is copied before it is whole."""
         # The name itself may hold folders, or be too long to take a suffix; its hash is not.
@@ -120,14 +116,14 @@ class StagingFolder:
     def load(self) -> Files:
         """Read the manifest; no file, no entries."""
         text = None
-        with self.usable(), contextlib.suppress(FileNotFoundError):
+        with explained(self.path, "written"), contextlib.suppress(FileNotFoundError):
             text = self._manifest.read_text(encoding="utf-8")
         return {} if text is None else from_json(text, where=str(self.path))
 
     def save(self, files: Files) -> None:
         """Replace the manifest in one step; only under the lock."""
         fresh = self.control / "manifest.json.new"
-        with self.usable():
+        with explained(self.path, "written"):
             if not files:
                 self._manifest.unlink(missing_ok=True)
                 return
@@ -142,9 +138,9 @@ class StagingFolder:
         with contextlib.suppress(OSError, ValueError):
             made = int((self.control / "made").read_text())
         ours = (self.control / name for name in ("manifest.json.new", "made", "lock"))
-        for path in (*self.control.glob("*.session"), *ours):
+        for path in (*self.control.glob("*.session"), *self.control.glob("*.part"), *ours):
             with contextlib.suppress(OSError):
-                path.unlink()
+                _remove_unfinished(path)
         with contextlib.suppress(OSError):  # not empty: something that is not ours
             for path in (self.control, self.path, *self.path.parents)[: made + 1]:
                 path.rmdir()
@@ -168,7 +164,7 @@ class StagingFolder:
         """Try to take a lock and to keep it under a key; its file is made where it is absent."""
         locked = False
         try:
-            with self.usable():
+            with explained(self.path, "written"):
                 self._make_control()
                 with _locks_lock, contextlib.suppress(FileNotFoundError):  # no fork between opening and noting it
                     # Another process may have tidied up meanwhile; the next try makes the folder again.
@@ -179,27 +175,6 @@ class StagingFolder:
             if not locked:
                 _unlock(key)
         return locked
-
-    @contextlib.contextmanager
-    def usable(self) -> Iterator[None]:
-        """Turn the operating system's errors into that of a folder in which the manifest cannot be kept."""
-        try:
-            yield
-        except StagingError:
-            raise
-        except OSError as error:
-            where = str(self.path)
-            if is_full(error):
-                raise NotEnoughSpaceError(
-                    f"{where} is full: not even the manifest of staged files could be written. Free space there, or "
-                    "name another folder",
-                    folder=where,
-                ) from error
-            raise StagingError(
-                f"cannot keep the manifest of staged files in {where}: {error}. Staging needs a folder that may be "
-                "written and locked; name another one, or free what blocks it",
-                folder=where,
-            ) from error
 
     # --- sessions ---------------------------------------------------------------------------------------
 
@@ -213,7 +188,7 @@ class StagingFolder:
 
     def end_session(self, session: str) -> None:
         """Let go of the lock of a session, if this process holds it."""
-        if is_held(session):
+        if session in _locks:
             with contextlib.suppress(OSError):
                 self.session_path(session).unlink()
             _unlock(session)
@@ -225,7 +200,7 @@ class StagingFolder:
         except OSError:
             return False
         try:
-            with self.usable():
+            with explained(self.path, "written"):
                 return not _try_flock(descriptor, fcntl.LOCK_SH)
         finally:
             os.close(descriptor)
@@ -236,7 +211,7 @@ class StagingFolder:
 
     def release(self, session: str) -> None:
         """End a session that this process holds: what it has not finished goes, and what only `staged` blocks used."""
-        if not is_held(session):
+        if session not in _locks:  # or it is of the process that this one was forked from
             return
         if not self.control.exists():
             self.end_session(session)
@@ -255,7 +230,7 @@ class StagingFolder:
     def is_intact(self, name: str, entry: Entry) -> bool | None:
         """Say whether a copy is as it was made; None where something else, or nothing, has its name."""
         try:
-            facts = self.copy_path(name).lstat()
+            facts = (self.path / name).lstat()
         except (FileNotFoundError, NotADirectoryError):
             return None
         if not stat.S_ISREG(facts.st_mode) or facts.st_ino != entry.copy_inode or not is_ours(facts):
@@ -264,7 +239,7 @@ class StagingFolder:
 
     def is_free(self, name: str) -> bool:
         """Say whether a file of that name can be made: nothing has it, and its folders are folders."""
-        return not os.path.lexists(self.copy_path(name)) and self._leads_nowhere_else(name)
+        return not os.path.lexists(self.path / name) and self._leads_nowhere_else(name)
 
     def _leads_nowhere_else(self, name: str) -> bool:
         """Say whether what there is of a name's folders is plain: a symbolic link could lead out of the folder."""
@@ -274,11 +249,18 @@ class StagingFolder:
         """Return the folders between a copy and the staging folder, the innermost first."""
         return [self.path / parent for parent in Path(name).parents][:-1]
 
+    def make_part(self, name: str, entry: Entry) -> int:
+        """Make the empty file that a copy begins as, and return its inode."""
+        path = self.part_path(name, entry)
+        with explained(self.path, "written"):
+            path.touch(0o600, exist_ok=False)
+            return path.stat().st_ino
+
     def delete_copy(self, name: str, entry: Entry) -> bool:
         """Delete a copy if the file of that name is the one that was made; say whether it was."""
         if self.is_intact(name, entry) is None or not self._leads_nowhere_else(name):
             return False
-        self.copy_path(name).unlink()
+        (self.path / name).unlink()
         for parent in self._folders_above(name):
             with contextlib.suppress(OSError):  # not empty: another's
                 parent.rmdir()
@@ -353,24 +335,13 @@ def new_session() -> str:
 
 
 def pids_of(sessions: Iterable[str]) -> tuple[int, ...]:
-    """Return the processes of some sessions, for people: in a container an id is another one from outside.
-
-    Examples
-    --------
-    >>> pids_of([new_session(), new_session()]) == (os.getpid(),)
-    True
-    """
+    """Return the processes of some sessions, for people: in a container an id is another one from outside."""
     return tuple(sorted({int(session.partition("-")[0]) for session in sessions}))
 
 
 def sessions_of(entry: Entry) -> set[str]:
     """Return the sessions that need a copy: those that use it, and the one that makes it."""
     return {*entry.users, *([] if entry.whole else [entry.owner])}
-
-
-def is_held(session: str) -> bool:
-    """Say whether this process, and not the one that it was forked from, holds the lock of a session."""
-    return session in _locks
 
 
 # --- What the manifest says, as values; no file is touched here.
@@ -436,33 +407,25 @@ def _listed(entry: Entry) -> dict[str, Any]:
 
 def from_json(text: str, *, where: str) -> Files:
     """Return the files that the manifest of the folder `where` lists; refuse what is none, or leads out of it."""
-    away = f"Move {where}/{CONTROL} away and stage again; the files beside it are then left as they are"
-    manifest = f"{where}/{CONTROL}/manifest.json"
     try:
         document = json.loads(text)
         if document["format"] != FORMAT:
             raise ValueError(f"format {document['format']!r}")
         if (version := int(document["version"])) != VERSION:
-            raise ManifestError(
-                f"{manifest} has version {version}, this h5stream knows {VERSION}: use the h5stream that wrote it, "
-                "or another folder",
-                folder=where,
-            )
-        files = {name: _entry(listed) for name, listed in document["files"].items()}
+            raise ValueError(f"it has version {version}, this h5stream knows {VERSION}")
+        for name in document["files"]:
+            path = PurePosixPath(name)
+            if not name or path.is_absolute() or ".." in path.parts or path.parts[0] == CONTROL or str(path) != name:
+                # What is deleted by this list must not be led elsewhere by a damaged or forged one.
+                raise ValueError(f"{name!r} is no relative path that stays inside the folder and outside {CONTROL}/")
+        return {name: _entry(listed) for name, listed in document["files"].items()}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ManifestError(
-            f"{manifest} is not a manifest of staged files ({type(error).__name__}: {error}). {away}", folder=where
+            f"{where}/{CONTROL}/manifest.json is not a manifest of staged files ({type(error).__name__}: {error}). Use "
+            f"the h5stream that wrote it, or another folder; or move {where}/{CONTROL} away and stage again, which "
+            "leaves the files beside it as they are",
+            folder=where,
         ) from error
-    for name in files:
-        path = PurePosixPath(name)
-        if not name or path.is_absolute() or ".." in path.parts or path.parts[0] == CONTROL or str(path) != name:
-            # What is deleted by this list must not be led elsewhere by a damaged or forged one.
-            raise ManifestError(
-                f"{manifest} names {name!r}, but a name must be a relative path that stays inside the folder and "
-                f"outside {CONTROL}/. {away}",
-                folder=where,
-            )
-    return files
 
 
 def _entry(listed: Mapping[str, Any]) -> Entry:

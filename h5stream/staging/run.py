@@ -2,6 +2,12 @@
 
 # Guarantees:
 # - The manifest is touched by the caller's thread only; the threads of `ParallelCopy` know nothing of it.
+# - What decides runs under `StagingFolder.locked`, and copies no data.
+# - A name is written to the manifest before a file of that name exists, and taken from it after the file is
+#   gone: whatever moment a kill -9 picks, the manifest names every copy that is ours, by its inode. What lies
+#   in the control folder belongs to the session that its name begins with, and is swept away with it.
+# - A process claims all that it will copy at once, copies it, and only then waits for what others copy. So
+#   no two processes wait for each other.
 # - Whatever ends a call early (an error, Ctrl-C, an error of the progress callback) stops the threads and takes back
 #   what was not finished. After a kill -9 the next call that takes the folder's lock does the same.
 # - No wait is longer than `TICK_S` without a call of the progress callback.
@@ -10,33 +16,33 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from h5stream.errors import H5StreamError
 from h5stream.executors import TICK_S, Job, carried_out
 from h5stream.filesystem import (
-    Mount,
+    check_fits,
     existing_parent,
     explained,
     flush_folder,
     give_name,
+    measure,
     mount_of,
     resident_bytes,
-    rotates,
     unfinished,
 )
 from h5stream.repacking import Recipe
-from h5stream.staging.claims import Claim, Group, Terms, gather, is_of, make_claim
-from h5stream.staging.copying import CopyJob, Finished, ParallelCopy, finish, gone, open_part
-from h5stream.staging.folder import CONTROL, StagingFolder, pids_of
+from h5stream.staging.copying import CopyJob, ParallelCopy, finish, gone, open_part
+from h5stream.staging.folder import CONTROL, Entry, Files, StagingFolder, new_session, pids_of
+from h5stream.staging.groups import Group, Source, Standing, gather, is_of, names_of, standing, state_of
 from h5stream.storage.remote import ObjectIdentity
-from h5stream.storage.source import FileIdentity
 from h5stream.storage.stores import is_address
 from h5stream.units import text_of_bytes
 
@@ -101,309 +107,325 @@ class StagedFiles:
         StagingFolder(self.folder).release(self.token)
 
 
-class Remaking:
-    """Rewrites files by one recipe into the folder, instead of copying them there.
+class Claim(NamedTuple):
+    """What one look at the manifest decided."""
 
-    The engine is imported only here, and only when something is repacked: `h5stream stage` needs no torch.
+    names: list[list[str]]  # for each group, the name of each member
+    to_copy: dict[str, Source]  # what this process is to copy, by name
+    to_wait_for: list[str]  # what other processes are copying
+    files: Files  # the manifest, as it was written
+
+
+def _plan_of(source: str, recipe: Recipe) -> RewritePlan:
+    # The engine is imported only here, and only when something is rewritten: `h5stream stage` needs no torch.
+    from h5stream.repacking.survey import plan_rewrite
+
+    return plan_rewrite(source, recipe)
+
+
+def _rewritten(job: CopyJob, recipe: Recipe, plan: RewritePlan | None, told: Callable[[int], None] | None) -> CopyJob:
+    """Rewrite a file to its unfinished name, verified and flushed, wherever an executor has this called.
+
+    `told` hears how far it is, in bytes of the estimated size.
     """
+    from h5stream.repacking.repack import rewrite
 
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe, self.text = recipe, recipe.to_text()
-        self._plans: dict[str, RewritePlan] = {}
+    plan = plan or _plan_of(job.source.path, recipe)
+    expected, planned = plan.estimated_nbytes, plan.notices
 
-    def look_at(self, folder: StagingFolder, sources: Sequence[FileIdentity | ObjectIdentity]) -> list[str]:
-        """Plan what seems to be missing, before the folder is locked, as it may mean to read a long index.
+    def show(now: RepackProgress) -> None:
+        if told is not None:
+            told(expected * now.bytes_done // max(1, now.bytes_total))
 
-        What is to be said before anything is written comes back.
-        """
-        whole = [entry for entry in folder.load().values() if entry.whole]
-        missing = [each.path for each in sources if not any(is_of(entry, each, self.text) for entry in whole)]
-        return [f"{path}: {notice}" for path in missing for notice in self._plan(path).notices]
-
-    def _plan(self, source: str) -> RewritePlan:
-        from h5stream.repacking.survey import plan_rewrite
-
-        if source not in self._plans:
-            self._plans[source] = plan_rewrite(source, self.recipe)
-        return self._plans[source]
-
-    def estimate(self, source: str) -> int:
-        """Return about how many bytes a file will take."""
-        return self._plan(source).estimated_nbytes
-
-    def remake(self, job: CopyJob, told: Callable[[int], None]) -> tuple[Finished, tuple[str, ...]]:
-        """Rewrite a file to its unfinished name, verified and flushed; return it, and what could not be kept.
-
-        `told` hears how far it is, in bytes of the estimated size.
-        """
-        from h5stream.repacking.repack import rewrite
-
-        plan = self._plan(job.source.path)
-
-        def show(now: RepackProgress) -> None:
-            told(plan.estimated_nbytes * now.bytes_done // max(1, now.bytes_total))
-
-        os.close(open_part(job))  # complains if it is gone
-        with explained(job.source.path, job.folder.path, "rewritten", plan.estimated_nbytes):
-            result = rewrite(plan, job.part, show)
-        target = open_part(job)
-        try:
-            copied = finish(job, target, repacked=True)
-        finally:
-            os.close(target)
-        return copied, tuple(f"{plan.source}: {notice}" for notice in result.notices if notice not in plan.notices)
+    open_part(job).close()  # complains if it is gone
+    with explained(job.folder.path, "rewritten", job.source.path, expected):
+        result = rewrite(plan, job.part, show)
+    with open_part(job) as part:
+        notices = tuple(f"{job.source.path}: {notice}" for notice in result.notices if notice not in planned)
+        return replace(finish(job, part.fileno(), repacked=True), notices=notices)
 
 
-def _remade(job: CopyJob, recipe: Recipe) -> tuple[Finished, tuple[str, ...]]:
-    """Rewrite a file to its unfinished name, wherever an executor has this called."""
-    return Remaking(recipe).remake(job, lambda _: None)
-
-
-def _copied(job: CopyJob, threads: int) -> tuple[Finished, tuple[str, ...]]:
+def _copied(job: CopyJob, threads: int) -> CopyJob:
     """Copy a file to its unfinished name, wherever an executor has this called."""
-    copy, finished = ParallelCopy([job], threads), list[Finished]()
-    try:
-        copy.start()
-        while not finished:
-            finished = copy.wait(TICK_S)
-    finally:
-        copy.close()
-    return finished[0], ()
+    ((finished,),) = filter(None, ParallelCopy().finished([job], threads))
+    return finished
 
 
+@dataclass(kw_only=True)
 class StagingRun:
     """One call of `stage`: claims, copies, publishes, waits."""
 
-    def __init__(
-        self,
-        folder: StagingFolder,
-        terms: Terms,
-        threads: int,
-        progress: ProgressCallback | None,
-        remaking: Remaking | None,
-        executor: Executor | None,
-    ) -> None:
-        self._folder, self._terms, self._threads = folder, terms, threads
-        self._progress, self._remaking, self._executor = progress, remaking, executor
+    folder: StagingFolder
+    hold: bool  # whether the session goes on with the copies, as their user
+    keep: bool  # whether the copies stay when nothing uses them any more
+    margin_bytes: int | None = None  # what is to stay free; None for the defaults
+    threads: int = 1
+    recipe: Recipe | None = None  # how the files are to be rewritten; None for copies of their own bytes
+    progress: ProgressCallback | None = None
+    executor: Executor | None = None
+    session: str = field(default_factory=new_session)
+
+    def __post_init__(self) -> None:
         self._notices: list[str] = []
         self._copied: dict[str, int] = {}  # name -> bytes
         self._now = StagingProgress(
             bytes_done=0, bytes_total=0, files_done=0, files_total=0, waiting_for=(), notices=()
         )
+        self._recipe = "" if self.recipe is None else self.recipe.to_text()
+        self._plan = functools.cache(functools.partial(_plan_of, recipe=self.recipe or Recipe()))
 
     def run(self, paths: Sequence[str], follow: bool, known: Mapping[str, ObjectIdentity]) -> StagedFiles:
         """Bring everything to the folder; of some objects in stores it is `known` what they must be."""
-        inside = os.path.realpath(self._folder.path)
-        real = {path: os.path.realpath(path) for path in paths if not is_address(path)}
-        in_place = [
-            path
-            for path, where in real.items()
-            if where.startswith(f"{inside}/") and not where.startswith(f"{inside}/{CONTROL}/") and os.path.isfile(path)
-        ]
-        wanted = [path for path in dict.fromkeys(paths) if path not in in_place]
-        groups = []
-        for path in wanted:
-            group, notices = gather(path, follow=follow, known=known.get(path))
-            groups.append(group)
-            self._notices += notices
-        self._notices += [f"{path} lies in the folder already" for path in in_place]
-        if self._remaking is not None:
-            self._notices += self._remaking.look_at(self._folder, [group.members[0].source for group in groups])
+        groups: dict[str, Group] = {}
+        for path in dict.fromkeys(paths):
+            if self._is_in_place(path):
+                self._notices.append(f"{path} lies in the folder already")
+            else:
+                groups[path], notices = gather(path, follow=follow, known=known.get(path))
+                self._notices += notices
+        if self.recipe is not None:  # before the folder is locked, as it may mean to read a long index
+            whole = [entry for entry in self.folder.load().values() if entry.whole]
+            for source in (source for group in groups.values() for source in group.members.values()):
+                if not any(is_of(entry, source, self._recipe) for entry in whole):
+                    self._notices += [f"{source.path}: {notice}" for notice in self._plan(source.path).notices]
         with unfinished(self._vanish):
-            names = self._until_all_are_there(groups) if groups else []
-        return self._result(paths, dict(zip(wanted, names, strict=True)))
+            names = self._until_all_are_there(list(groups.values())) if groups else []
+        return self._result(paths, dict(zip(groups, names, strict=True)))
 
-    def _until_all_are_there(self, groups: Sequence[Group]) -> list[tuple[str, ...]]:
+    def _is_in_place(self, path: str) -> bool:
+        inside, where = os.path.realpath(self.folder.path), os.path.realpath(path)
+        there = where.startswith(f"{inside}/") and not where.startswith(f"{inside}/{CONTROL}/")
+        return there and not is_address(path) and os.path.isfile(path)
+
+    def _until_all_are_there(self, groups: Sequence[Group]) -> list[list[str]]:
         try:
             while True:
-                claim = make_claim(self._folder, groups, self._terms, self._tick)
+                claim = self._claim(groups)
+                coming = [claim.files[name].bytes_of_copy for name in (*claim.to_copy, *claim.to_wait_for)]
+                self._now = replace(
+                    self._now,
+                    bytes_total=sum(self._copied.values()) + sum(coming),
+                    files_total=len(self._copied) + len(coming),
+                )
                 if claim.to_copy:
                     self._copy(claim)
                 if not claim.to_wait_for:
                     break
-                self._wait(claim)
+                self._wait(claim.to_wait_for)
         except BaseException:
             # Out of space or out of reach: the next call that takes the lock sees a dead session and does the same.
             with contextlib.suppress(H5StreamError, OSError):
                 self._vanish()  # first, so that there is room for the manifest
-                self._folder.release(self._terms.session)
+                self.folder.release(self.session)
             raise
-        if not self._terms.hold:
-            self._folder.end_session(self._terms.session)
+        if not self.hold:
+            self.folder.end_session(self.session)
         return claim.names
 
     def _vanish(self) -> None:
         """Delete what this session writes; who takes the lock next sees a dead session, and takes its entries out."""
-        for path in self._folder.control.glob(f"{self._terms.session}.*"):
+        for path in self.folder.control.glob(f"{self.session}.*"):
             path.unlink(missing_ok=True)
 
+    # --- claims -----------------------------------------------------------------------------------------
+
+    def _claim(self, groups: Sequence[Group]) -> Claim:
+        """Decide what to copy and what to use, and write both to the manifest.
+
+        Where what is to be copied does not fit, nothing is changed and `NotEnoughSpaceError` is raised.
+        """
+        with self.folder.locked(self._tick) as before:
+            there = dict(before)
+            self.folder.reclaim(there)
+            claim = self._decided(groups, there)
+            files = claim.files
+            outdated = {name: one for name, one in there.items() if name in claim.to_copy or name not in files}
+            if claim.to_copy:
+                self._check_space(there, outdated, claim)
+            if claim.to_copy or self.hold:  # before the manifest names it: without a lock it counts as dead
+                self.folder.begin_session(self.session)
+            for name, entry in outdated.items():
+                self.folder.delete_copy(name, entry)
+            for name in claim.to_copy:  # what an error leaves of them goes with the session
+                files[name] = replace(files[name], copy_inode=self.folder.make_part(name, files[name]))
+            if files != before:
+                self.folder.save(files)
+        return claim
+
+    def _decided(self, groups: Sequence[Group], there: Files) -> Claim:
+        claim = Claim([], {}, [], dict(there))
+        files, copies = claim.files, dict[str, list[str]]()  # names, by source
+        for name, entry in files.items():
+            copies.setdefault(entry.source, []).append(name)
+
+        def is_free(name: str, source: Source) -> bool:
+            return standing(self.folder, files, name, source, self._recipe) is Standing.FREE
+
+        for group in groups:
+            of_first = copies.get(next(iter(group.members.values())).path, [])
+            names = names_of(self.folder, files, group, of_first, self._recipe)
+            claim.names.append(names)
+            for name, source in zip(names, group.members.values(), strict=True):
+                old = files.get(name)
+                users = tuple(dict.fromkeys([*(old.users if old else ()), *[self.session] * self.hold]))
+                keep = self.keep or bool(old and old.keep)
+                if old is None or is_free(name, source):
+                    claim.to_copy[name] = source
+                    files[name] = Entry(
+                        **state_of(source),
+                        owner=self.session,
+                        keep=keep,
+                        users=users,
+                        recipe=self._recipe,
+                        copy_bytes=-1 if self.recipe is None else self._plan(source.path).estimated_nbytes,
+                    )
+                    copies.setdefault(source.path, []).append(name)
+                elif old.whole or old.owner == self.session:
+                    files[name] = replace(old, users=users, keep=keep)
+                else:
+                    claim.to_wait_for.append(name)
+        chosen = {name for names in claim.names for name in names}
+        for source in (source for group in groups for source in group.members.values()):
+            for name in copies.get(source.path, []):  # also under other names, left while they were still used
+                if name in files and name not in chosen and is_free(name, source):
+                    del files[name]
+        return claim
+
+    def _check_space(self, there: Files, outdated: Iterable[str], claim: Claim) -> None:
+        freed = 0
+        for name in outdated:
+            with contextlib.suppress(OSError):
+                freed += (self.folder.path / name).lstat().st_blocks * 512
+        begun = ((name, entry) for name, entry in there.items() if not entry.whole)
+        promised = sum(entry.bytes_of_copy - self.folder.copied_bytes(name, entry) for name, entry in begun)
+        sizes = [(source.path, claim.files[name].bytes_of_copy) for name, source in claim.to_copy.items()]
+        check_fits(measure(self.folder.path, self.margin_bytes, freed), sizes, promised)
+
+    # --- copies -----------------------------------------------------------------------------------------
+
     def _copy(self, claim: Claim) -> None:
-        jobs = [CopyJob(self._folder, name, claim.files[name], source) for name, source in claim.to_copy.items()]
-        if self._remaking is None:
-            self._notices += _gain_notices(jobs, self._folder.path)
-        self._announce(claim)
-        if self._remaking is not None or self._executor is not None:
-            self._copy_one_by_one(jobs)
-            return
-        copy, before = ParallelCopy(jobs, self._threads), self._now
-        left, published_at, finished = len(jobs), time.monotonic(), list[Finished]()
-        try:
-            copy.start()
-            while left:
-                finished += copy.wait(TICK_S)
+        jobs = [CopyJob(self.folder, name, claim.files[name], source) for name, source in claim.to_copy.items()]
+        if self.recipe is None:
+            self._notices += _gain_notices(jobs, self.folder.path)
+        self._tell(0)
+        done, left, published_at = list[CopyJob](), len(jobs), time.monotonic()
+        with contextlib.closing(self._finished(jobs)) as rounds:
+            for finished in rounds:
+                done += finished
+                self._notices += [notice for one in finished for notice in one.notices]
                 # Small files are done by the hundred in a tick, and the manifest is always written as a whole.
-                if finished and (len(finished) == left or time.monotonic() - published_at >= TICK_S):
-                    self._publish(finished)
-                    left -= len(finished)
-                    published_at, finished = time.monotonic(), []
-                done = before.files_done + len(jobs) - left
-                self._tell(bytes_done=before.bytes_done + copy.bytes_done, files_done=done)
-        finally:
-            copy.close()
-
-    def _copy_one_by_one(self, jobs: Sequence[CopyJob]) -> None:
-        """Carry out a call for each file, by the executor if there is one."""
-        if self._remaking is None:
-            calls = [Job(job.source.path, _copied, (job, self._threads)) for job in jobs]
-        elif self._executor is None:
-            calls = [Job(job.source.path, self._remaking.remake, (job, self._hear)) for job in jobs]
-        else:
-            calls = [Job(job.source.path, _remade, (job, self._remaking.recipe)) for job in jobs]
-        done, published_at = list[Finished](), time.monotonic()
-        with contextlib.closing(carried_out(calls, self._executor, self._tick)) as results:
-            for left, (finished, notices) in zip(range(len(calls) - 1, -1, -1), results, strict=True):
-                self._notices += notices
-                done.append(finished)
-                if self._remaking is not None or not left or time.monotonic() - published_at >= TICK_S:
+                soon = self.recipe is not None or len(done) == left or time.monotonic() - published_at >= TICK_S
+                if done and soon:
                     self._publish(done)
-                    self._hear(0, files_done=self._now.files_done + len(done), notices=tuple(self._notices))
+                    left -= len(done)
                     done, published_at = [], time.monotonic()
+                    self._tell(0)
 
-    def _hear(self, nbytes: int, **changes: object) -> None:
-        """Tell how many bytes are there, with some of a file that is not finished."""
-        self._tell(bytes_done=sum(self._copied.values()) + nbytes, **changes)
+    def _finished(self, jobs: Sequence[CopyJob]) -> Generator[list[CopyJob]]:
+        """Carry out jobs: all at once in threads, or by a call for each, where they are rewritten or sent away."""
+        if self.recipe is None and self.executor is None:
+            before = sum(self._copied.values())
+            yield from ParallelCopy().finished(
+                jobs, self.threads, lambda nbytes: self._tell(before + nbytes - sum(self._copied.values()))
+            )
+            return
+        if self.recipe is None:
+            calls = [Job(job.source.path, _copied, (job, self.threads)) for job in jobs]
+        else:
+            plan, told = (self._plan, self._tell) if self.executor is None else (lambda _: None, None)
+            calls = [Job(job.source.path, _rewritten, (job, self.recipe, plan(job.source.path), told)) for job in jobs]
+        with contextlib.closing(carried_out(calls, self.executor, self._tick)) as results:
+            yield from ([one] for one in results)
 
-    def _publish(self, finished: Sequence[Finished]) -> None:
+    def _publish(self, finished: Sequence[CopyJob]) -> None:
         """Give finished copies their names, and say so; until then the manifest knows them by inode only."""
-        with self._folder.locked(self._tick) as files:
-            for job, entry in finished:
+        with self.folder.locked(self._tick) as files:
+            for job in finished:
                 now = files.get(job.name)
-                if now is None or now.copy_inode != entry.copy_inode:
+                if now is None or now.copy_inode != job.entry.copy_inode:
                     raise gone(job)
-                with explained(job.source.path, job.folder.path, "copied", entry.bytes_of_copy):
-                    path = self._folder.copy_path(job.name)
+                with explained(self.folder.path, "copied", job.source.path, job.entry.bytes_of_copy):
+                    path = self.folder.path / job.name
                     path.parent.mkdir(parents=True, exist_ok=True)
                     give_name(job.part, path)  # never over another file that was put there
-                files[job.name] = replace(entry, users=now.users)
-            flush_folder(self._folder.path)
-            self._folder.save(files)
-        self._copied.update({job.name: entry.bytes_of_copy for job, entry in finished})
+                files[job.name] = replace(job.entry, users=now.users)
+            flush_folder(self.folder.path)
+            self.folder.save(files)
+        self._copied.update({job.name: job.entry.bytes_of_copy for job in finished})
 
-    def _announce(self, claim: Claim) -> None:
-        coming = [claim.files[name].bytes_of_copy for name in (*claim.to_copy, *claim.to_wait_for)]
-        done = sum(self._copied.values())
-        self._tell(
-            bytes_done=done,
-            bytes_total=done + sum(coming),
-            files_done=len(self._copied),
-            files_total=len(self._copied) + len(coming),
-            notices=tuple(self._notices),
-        )
-
-    def _wait(self, claim: Claim) -> None:
+    def _wait(self, names: Sequence[str]) -> None:
         """Wait until what others copy is whole, or its copier is gone."""
-        if not claim.to_copy:
-            self._announce(claim)
-        before = self._now
         while True:
-            files = self._folder.load()
-            there = {name: files[name] for name in claim.to_wait_for if name in files}
-            alive = self._folder.alive_among(entry for entry in there.values() if not entry.whole)
-            copying = {name: entry for name, entry in there.items() if not entry.whole and entry.owner in alive}
-            if not copying:
-                self._tell(waiting_for=())
-                return
-            done = sum(
-                self._folder.copied_bytes(name, entry) if name in copying else entry.bytes_of_copy
+            files = self.folder.load()
+            there = {name: files[name] for name in names if name in files}
+            alive = self.folder.alive_among(entry for entry in there.values() if not entry.whole)
+            copiers = {entry.owner for entry in there.values() if not entry.whole} & alive
+            done = [
+                entry.bytes_of_copy if entry.whole else self.folder.copied_bytes(name, entry)
                 for name, entry in there.items()
-            )
-            self._tell(
-                bytes_done=before.bytes_done + done,
-                files_done=before.files_done + len(claim.to_wait_for) - len(copying),
-                waiting_for=pids_of(entry.owner for entry in copying.values()),
-            )
+            ]
+            self._tell(sum(done), sum(entry.whole for entry in there.values()), pids_of(copiers))
+            if not copiers:
+                return
             time.sleep(TICK_S)
 
-    def _tell(self, **changes: object) -> None:
-        self._now = replace(self._now, **changes)  # type: ignore[arg-type]
+    def _tell(self, nbytes: int, files: int = 0, waiting_for: tuple[int, ...] = ()) -> None:
+        """Tell how far the call is: how many bytes and files are there beside those that it has published."""
+        self._now = replace(
+            self._now,
+            bytes_done=max(self._now.bytes_done, sum(self._copied.values()) + nbytes),
+            files_done=len(self._copied) + files,
+            waiting_for=waiting_for,
+            notices=tuple(self._notices),
+        )
         self._tick()
 
     def _tick(self) -> None:
-        if self._progress is not None:
-            self._progress(self._now)
+        if self.progress is not None:
+            self.progress(self._now)
 
-    def _result(self, paths: Sequence[str], names: dict[str, tuple[str, ...]]) -> StagedFiles:
-        where = self._folder.copy_path
+    def _result(self, paths: Sequence[str], names: dict[str, list[str]]) -> StagedFiles:
+        where = self.folder.path.joinpath
         every = dict.fromkeys(name for group in names.values() for name in group)
         return StagedFiles(
-            folder=self._folder.path,
+            folder=self.folder.path,
             paths=tuple(where(names[path][0]) if path in names else Path(path).absolute() for path in paths),
             followed=tuple(dict.fromkeys(where(name) for group in names.values() for name in group[1:])),
             copied=tuple(where(name) for name in every if name in self._copied),
             reused=tuple(where(name) for name in every if name not in self._copied),
             bytes_copied=sum(self._copied.values()),
             notices=tuple(self._notices),
-            token=self._terms.session if self._terms.hold else "",
+            token=self.session if self.hold else "",
         )
 
 
 # --- Why staging gains little, for people.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """What matters about where a file lies."""
-
-    device: int  # its number, `st_dev`
-    mount: Mount
-    rotates: bool | None  # whether it is a rotating disk; None where that is not known
-
-
-def place_of(path: Path) -> Place:
-    """Return where a file or folder lies; for what does not exist yet, where it would."""
-    found = existing_parent(path)
-    device = found.stat().st_dev
-    return Place(device=device, mount=mount_of(found), rotates=rotates(device))
-
-
 def _gain_notices(jobs: Sequence[CopyJob], folder: Path) -> list[str]:
     """Return why staging gains little, for at most `_MOST_SAMPLES` files at even distances."""
-    jobs = [job for job in jobs if isinstance(job.source, FileIdentity)]  # from a store, much is gained
-    target, sampled = place_of(folder), jobs[:: -(-len(jobs) // _MOST_SAMPLES) or 1]
-    lines = [
-        line
-        for path, size in ((Path(job.source.path), job.source.size) for job in sampled)
-        if (line := little_gain(path.as_posix(), size, resident_bytes(path), place_of(path), target))
-    ]
+    sources = [job.source for job in jobs if not is_address(job.source.path)]  # from a store, much is gained
+    sampled = sources[:: -(-len(sources) // _MOST_SAMPLES) or 1]
+    lines = [line for one in sampled if (line := little_gain(Path(one.path), one.size, folder))]
     if len(lines) > _MOST_NOTICES:
-        among = f"{len(sampled)} files" if len(sampled) == len(jobs) else f"{len(sampled)} files looked at"
+        among = f"{len(sampled)} files" if len(sampled) == len(sources) else f"{len(sampled)} files looked at"
         lines[_MOST_NOTICES:] = [f"... and {len(lines) - _MOST_NOTICES} more of {among} likewise"]
     return lines
 
 
-def little_gain(name: str, size_bytes: int, resident: int | None, source: Place, target: Place) -> str:
-    """Return why staging a file of which `resident` bytes are in the page cache gains little; empty if it may gain."""
-    if source.mount.in_memory:
-        return f"staging {name} gains nothing: it lies in memory already ({source.mount.kind})"
-    if source.device == target.device:
-        return f"staging {name} gains little: the folder is on the same file system and no faster"
-    if target.mount.on_network:
-        return f"staging {name} may gain nothing: the folder is on the network ({target.mount.kind})"
-    if target.rotates and source.rotates is False:
-        return f"staging {name} may gain nothing: the folder is on a rotating disk"
-    if resident is not None and size_bytes and resident >= RESIDENT_SHARE * size_bytes:
+def little_gain(path: Path, nbytes: int, folder: Path) -> str:
+    """Return why staging a file to a folder gains little; empty if it may gain."""
+    source, target = mount_of(path), mount_of(folder)
+    if source.in_memory:
+        return f"staging {path} gains nothing: it lies in memory already ({source.kind})"
+    if existing_parent(path).stat().st_dev == existing_parent(folder).stat().st_dev:
+        return f"staging {path} gains little: the folder is on the same file system and no faster"
+    if target.on_network:
+        return f"staging {path} may gain nothing: the folder is on the network ({target.kind})"
+    resident = resident_bytes(path) or 0
+    if resident > RESIDENT_SHARE * nbytes:
         return (
-            f"staging {name} gains little as long as memory is plenty: {text_of_bytes(resident)} of its "
-            f"{text_of_bytes(size_bytes)} are in the page cache already"
+            f"staging {path} gains little as long as memory is plenty: {text_of_bytes(resident)} of its "
+            f"{text_of_bytes(nbytes)} are in the page cache already"
         )
     return ""

@@ -37,8 +37,7 @@ def saying_who_is_waited_for():
     return show
 
 def pause_after(pieces):
-    gate, left, lock = threading.Event(), [pieces], threading.Lock()
-    write, close = copying._write, copying.ParallelCopy.close
+    gate, left, lock, write = threading.Event(), [pieces], threading.Lock(), copying._write
     def paused(block, piece, at):
         write(block, piece, at)
         with lock:
@@ -47,11 +46,9 @@ def pause_after(pieces):
         if reached:
             say("half")
             threading.Thread(target=lambda: (hear(), gate.set()), daemon=True).start()
-            gate.wait()
-    def closing(self):
-        gate.set()
-        close(self)
-    copying._write, copying.ParallelCopy.close = paused, closing
+            while not gate.wait(0.01) and not copying.stop_asked.get()():
+                pass
+    copying._write = paused
 """
 
 

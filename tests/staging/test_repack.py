@@ -146,6 +146,24 @@ def test_a_shuffle_needs_fields_of_one_length(tmp_path, folder):
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.parametrize("kind", ["virtual", "external"])
+def test_a_shuffle_never_writes_into_the_files_that_rows_are_borrowed_from(tmp_path, folder, kind):
+    write_datasets(tmp_path / "other.h5", y=np.arange(100))
+    layout = h5py.VirtualLayout((100,), "i8")
+    layout[:] = h5py.VirtualSource("other.h5", "y", (100,))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"] = np.arange(100)
+        if kind == "virtual":
+            file.create_virtual_dataset("y", layout)
+        else:
+            file.create_dataset("y", (100,), "i8", external=[(str(tmp_path / "other.h5"), 0, 800)])
+    before = (tmp_path / "other.h5").read_bytes()
+    with pytest.raises(OptionError, match="moves the rows of 'y' too, which lie in other files"):
+        repack(tmp_path / "a.h5", tmp_path / "b.h5", fields="x", shuffle_rows=1)
+    assert (tmp_path / "other.h5").read_bytes() == before
+    assert not (tmp_path / "b.h5").exists()
+
+
 def test_links_scales_references_and_attributes_are_kept(tmp_path, folder):
     with h5py.File(tmp_path / "a.h5", "w", track_order=True, userblock_size=512) as file:
         x = file.create_dataset("zz/x", data=numbers(500), chunks=(10, 24))
@@ -309,7 +327,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(plain, small_tm
 
 @pytest.mark.parametrize("options", [{}, {"compress": "lz4"}, {"contiguous": True}])
 def test_a_disk_that_fills_up_leaves_nothing(plain, small_tmpfs, monkeypatch, options):
-    monkeypatch.setattr("h5stream.filesystem.refusal", lambda *_: "")
+    monkeypatch.setattr("h5stream.repacking.repack.check_fits", lambda *_: None)
     ram = small_tmpfs("64k")
     with pytest.raises(NotEnoughSpaceError, match="filled up"):
         repack(plain, ram / "b.h5", **options)
