@@ -218,45 +218,9 @@ class H5StreamLoader:
         transform_workers: int | None = None,
         **old: Unpack[OldNames],
     ) -> None:
-        self._make(
-            Settings.of(
-                dataset=dataset,
-                batch_size=batch_size,
-                shuffle=shuffle,
-                sampler=sampler,
-                batch_sampler=batch_sampler,
-                num_workers=num_workers,
-                collate_fn=collate_fn,
-                pin_memory=pin_memory,
-                drop_last=drop_last,
-                timeout=timeout,
-                worker_init_fn=worker_init_fn,
-                multiprocessing_context=multiprocessing_context,
-                generator=generator,
-                prefetch_factor=prefetch_factor,
-                persistent_workers=persistent_workers,
-                pin_memory_device=pin_memory_device,
-                in_order=in_order,
-                device=device,
-                fields=fields,
-                samples=samples,
-                seed=seed,
-                window=window,
-                memory_budget=memory_budget,
-                batch_transform=batch_transform,
-                rank=rank,
-                world_size=world_size,
-                storage_options=storage_options,
-                stage_to=stage_to,
-                on_error=on_error,
-                draw=draw,
-                keep=keep,
-                sample_transform=sample_transform,
-                sample_workers=sample_workers,
-                transform_workers=transform_workers,
-                old=old,
-            )
-        )
+        arguments = dict(locals())
+        del arguments["self"]
+        self._make(Settings.of(arguments))
 
     def _make(self, asked: Settings) -> None:
         """Put the rooms together."""

@@ -7,8 +7,9 @@ import json
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -32,54 +33,17 @@ DEFAULT_BATCH_ROWS = 8192
 """Large enough that nothing is done per row that could be done per batch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The arguments of a loader; see `H5StreamLoader` for what each means. Made by `Settings.of`.
+class Settings(SimpleNamespace):
+    """The arguments of a loader by name; see `H5StreamLoader` for what each means. Never changed.
 
     All are as they were given, but for numbers, which are plain ones, and `shuffle`, which is never None.
     """
 
-    dataset: Any
-    batch_size: int | None
-    shuffle: bool
-    sampler: Iterable[Any] | None
-    batch_sampler: Iterable[Any] | None
-    num_workers: int | None
-    collate_fn: Callable[[list[Any]], Any] | None
-    pin_memory: bool
-    drop_last: bool
-    timeout: float
-    worker_init_fn: Callable[[int], None] | None
-    multiprocessing_context: Any
-    generator: torch.Generator | None
-    prefetch_factor: int | None
-    persistent_workers: bool
-    pin_memory_device: str
-    in_order: bool
-    device: torch.device | str | None
-    fields: Any
-    samples: Any
-    seed: int | None
-    window: int | str
-    memory_budget: int | str | None
-    batch_transform: Callable[[Any], Any] | None
-    rank: int | None
-    world_size: int | None
-    storage_options: Any
-    stage_to: str | os.PathLike[str] | None
-    on_error: str
-    draw: Weighted | Balanced | Sized | int | OrderFactory | None
-    keep: str
-    sample_transform: Callable[[Any], Any] | None
-    sample_workers: int | None
-    transform_workers: int | None
-    allow_external: bool | None  # an old name
-
     @classmethod
-    def of(cls, **given: Any) -> Settings:
-        """Check arguments, of which none may be missing; ``old`` has those of old names."""
-        given = {"allow_external": None, **with_new_names(given, stacklevel=3)}
-        settings = cls(**{field.name: given[field.name] for field in fields(cls)})
+    def of(cls, given: Mapping[str, Any]) -> Settings:
+        """Check all arguments; ``old`` has those of old names."""
+        settings = cls(**{"allow_external": None, **with_new_names(given, stacklevel=3)})
+        given = vars(settings)
         for name in ("collate_fn", "worker_init_fn", "batch_transform", "sample_transform"):
             _check_callable(name, given[name])
         for name in ("shuffle", "pin_memory", "drop_last", "persistent_workers", "in_order", "allow_external"):
@@ -103,8 +67,7 @@ class Settings:
         generator = settings.generator
         if generator is not None and not isinstance(generator, torch.Generator):
             raise OptionError(f"generator= takes a torch.Generator, not {generator!r}")
-        return replace(
-            settings,
+        return settings.but(
             batch_size=_count("batch_size", settings.batch_size, 1, "a positive whole number of rows"),
             num_workers=_count("num_workers", settings.num_workers, 0, "a non-negative number of reader threads"),
             sample_workers=_count("sample_workers", settings.sample_workers, 0, "a number of processes, 0 for none"),
@@ -114,6 +77,10 @@ class Settings:
             draw=_checked_draw(settings.draw),
             shuffle=settings.is_drawn if settings.shuffle is None else bool(settings.shuffle),
         )
+
+    def but(self, **changes: Any) -> Settings:
+        """Return the same settings but for some."""
+        return Settings(**{**vars(self), **changes})
 
     def _check_order_is_decided_once(self) -> None:
         """Refuse what contradicts itself, by the same rules as DataLoader."""
@@ -289,7 +256,7 @@ class Settings:
         if self.seed is not None:
             return self
         alone = (self.ranks or current_ranks()).world_size == 1
-        return replace(self, seed=drawn_seed(self.generator) if alone and self.draws_by_seed else DrawnSeed(0))
+        return self.but(seed=drawn_seed(self.generator) if alone and self.draws_by_seed else DrawnSeed(0))
 
     def given_order(self, dataset: H5Dataset) -> GivenOrder | None:
         """Return the order that a sampler decides; None where there is none.
@@ -339,7 +306,7 @@ class Settings:
             raise OptionError(
                 "storage_options= belongs to the H5Dataset that was given; say there what opens its stores"
             )
-        return replace(self, dataset=known, fields=None, samples=None, storage_options=None, allow_external=None)
+        return self.but(dataset=known, fields=None, samples=None, storage_options=None, allow_external=None)
 
     def staged(self, owner: object) -> tuple[H5Dataset, Callable[[], Any]]:
         """Return the dataset over staged copies, and what gives their lease back: when called, or with `owner`'s end.
@@ -361,9 +328,8 @@ class Settings:
 
         Of settings that are `opened`: open h5py files do not travel, and a pattern could mean other files there.
         """
-        arguments = {field.name: getattr(self, field.name) for field in fields(self)}
         method = checked_method(self.multiprocessing_context) if self.workers else None
-        return arguments | {"multiprocessing_context": method, "generator": None, "seed": seed}
+        return vars(self) | {"multiprocessing_context": method, "generator": None, "seed": seed}
 
 
 def remade(kind: Any, arguments: dict[str, Any], epoch: int) -> Any:

@@ -380,7 +380,7 @@ def recognised(settings: Settings) -> tuple[Settings, Any]:
         found["seed"] = settings.seed
     elif "seed" not in found:
         found["seed"] = drawn_seed(sampler.generator)
-    return replace(settings, **found), sampler if type(sampler) is DistributedSampler else None
+    return settings.but(**found), sampler if type(sampler) is DistributedSampler else None
 
 
 def _meaning(sampler: Any, dataset: H5Dataset) -> dict[str, Any] | None:
