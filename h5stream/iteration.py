@@ -214,7 +214,7 @@ class LoaderIterator:
 
     def _closed_early(self) -> Exception:
         """Say that the epoch was closed before its end; where every batch had been given, that was the end."""
-        given, batches = self._progress.given
+        given, batches = self._progress.batch, self._progress.order.batches
         if given == batches:
             return StopIteration()
         return LoaderClosedError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from h5stream.device.cuda import backend_for
 from h5stream.dropped import Living
 from h5stream.engine.footprint import Footprint, WindowRows
 from h5stream.engine.statistics import LoaderStatistics, RunCounters
+from h5stream.errors import OptionError
 from h5stream.iteration import Iterations, LoaderIterator, engine_for
 from h5stream.order.draw import Balanced, Sized, Weighted
 from h5stream.order.users import OrderFactory
@@ -314,6 +316,15 @@ class H5StreamLoader:
     @property
     def batch_sampler(self) -> Any:
         """What gives the indices of each batch; None if samples come singly, as in DataLoader."""
+        # Accelerate would make a stock DataLoader of our dataset and order, without `batch_transform`, and none would
+        # tell. That it is the one who asks shows in its frame alone.
+        if sys._getframe(1).f_code.co_name == "skip_first_batches":
+            raise OptionError(
+                "skip_first_batches would read the rest of this epoch through a stock DataLoader, without reader "
+                "threads, device= and batch_transform=. An H5StreamLoader goes on by itself: "
+                "loader.load_state_dict(state), with the state that loader.state_dict() gave at the checkpoint; under "
+                "transformers.Trainer with TrainingArguments(ignore_data_skip=True)"
+            )
         return self._cursor.batch_sampler
 
     def set_epoch(self, epoch: int) -> None:

@@ -132,17 +132,6 @@ class ChunkBatchSampler(Sampler[list[int]]):
         is_alone = max(self._settings.world_size, current_ranks().world_size) == 1
         return self._settings if is_alone or not self._seed_is_drawn else replace(self._settings, seed=0)
 
-    def take_over(self, settings: OrderSettings) -> None:
-        """Take the settings of a loader, from the epoch on that they name: its batches are then this sampler's.
-
-        Parameters
-        ----------
-        settings : OrderSettings
-            All that the order depends on.
-        """
-        self._settings, self.drop_last, self._seed_is_drawn = settings, settings.drop_last, False
-        self.set_epoch(settings.epoch)
-
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration; without it the first is 0, and each adds one.
 
@@ -262,16 +251,19 @@ class ChunkBatchSampler(Sampler[list[int]]):
 
 
 class OrderSampler:
-    """Lists the rows of the batches of one epoch's order, as a batch sampler of torch."""
+    """Lists the rows of the batches of one epoch after the other, as a batch sampler of torch."""
 
-    def __init__(self, order: Order, batch_size: int, places: NDArray[np.int64] | None = None) -> None:
-        self._order, self.batch_size, self._places = order, batch_size, places
+    def __init__(
+        self, order_of: Callable[[int], Order], epoch: int, batch_size: int, places: NDArray[np.int64] | None
+    ) -> None:
+        self._order_of, self._epoch, self.batch_size, self._places = order_of, epoch, batch_size, places
 
     def __len__(self) -> int:
-        return self._order.batches or 0
+        return self._order_of(self._epoch).batches or 0
 
     def __iter__(self) -> Iterator[list[int]]:
-        return _listed(self._order, 0, self._places)
+        self._epoch += 1
+        return _listed(self._order_of(self._epoch - 1), 0, self._places)
 
 
 def places_of(blocks: Blocks, dataset: H5Dataset) -> NDArray[np.int64] | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import BatchSampler
 
 from h5stream import allowance
 from h5stream.arguments import check_batch_transform, with_new_names
@@ -270,13 +271,11 @@ class Settings(SimpleNamespace):
                 "samples= has starts='random', which draws its samples anew for each epoch, so sampler= and "
                 "batch_sampler= must be left out; per_epoch= says how many, and draw= how"
             )
-        return GivenOrder(
-            sampler=self.sampler,
-            batch_sampler=self.batch_sampler,
-            batch_size=self.batch_rows,
-            drop_last=self.drop_last,
-            rows=dataset.rows,
-        )
+        source = batched = self.sampler if self.batch_sampler is None else self.batch_sampler
+        if self.batch_rows is not None:
+            batched = BatchSampler(source, self.batch_rows, bool(self.drop_last))
+        is_single = self.batch_rows is None and self.batch_sampler is None
+        return GivenOrder(source=source, batched=batched, is_single=is_single, rows=dataset.rows)
 
     def seeded(self, layout: SampleLayout) -> SampleLayout:
         """Return a layout with a seed for each sample behind its fields, where functions need one."""

@@ -187,31 +187,20 @@ Rows = Sequence[int] | NDArray[np.int64]
 class GivenOrder:
     """The batches that a sampler decides."""
 
-    sampler: Any  # sampler, batch_sampler: as for DataLoader; one of them is None
-    batch_sampler: Any
-    batch_size: int | None  # rows of a batch that a sampler's indices are gathered into; None takes them as they come
-    drop_last: bool  # leave out the last batch if it is not full
+    source: Any  # the sampler that was given
+    batched: Any  # what gives the indices of each batch: the same, or one of torch's over it
+    is_single: bool  # whether an index may stand for a batch, of a sample without an axis of rows
     rows: Any = None  # the file's row for each index, where that is not the index itself
     room: int = 0  # rows that a slot holds where the sampler does not say; as many as the memory budget has room for
 
     @property
-    def source(self) -> Any:
-        """The sampler of the two that was given."""
-        return self.sampler if self.batch_sampler is None else self.batch_sampler
-
-    @property
-    def gives_samples(self) -> bool:
-        """Whether each index gives one sample, without an axis of rows."""
-        return self.batch_sampler is None and self.batch_size is None and not hasattr(self.sampler, "batch_size")
-
-    @property
     def said_rows(self) -> int | None:
         """Rows of a batch, at most: as asked for, or as the sampler says by its attribute; None if it does not."""
-        if self.batch_sampler is None and (self.batch_size is not None or self.gives_samples):
-            return self.batch_size or 1
-        if isinstance(self.source, (list, tuple)):
-            return max((1, *(len(batch) if hasattr(batch, "__len__") else 1 for batch in self.source)))
-        said = getattr(self.source, "batch_size", None)
+        if self.is_single and not hasattr(self.source, "batch_size"):
+            return 1
+        if isinstance(self.batched, (list, tuple)):
+            return max((1, *(len(batch) if hasattr(batch, "__len__") else 1 for batch in self.batched)))
+        said = getattr(self.batched, "batch_size", None)
         return said if isinstance(said, int) and said > 0 else None
 
     @property
@@ -220,10 +209,7 @@ class GivenOrder:
         return self.said_rows or self.room
 
     def __len__(self) -> int:
-        count = len(self.source)
-        if self.batch_sampler is not None or self.batch_size is None:
-            return count
-        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+        return len(self.batched)
 
     @property
     def count(self) -> int | None:
@@ -235,23 +221,14 @@ class GivenOrder:
 
     def batches(self) -> Iterator[Any]:
         """Return the indices of each batch."""
-        if self.batch_sampler is not None:
-            return iter(self.batch_sampler)
-        if self.batch_size is None:
-            return ([index] if np.ndim(index) == 0 else index for index in self.sampler)
-        return _batched(iter(self.sampler), self.batch_size, self.drop_last)
+        if self.is_single:
+            return ([index] if np.ndim(index) == 0 else index for index in self.batched)
+        return iter(self.batched)
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the sampler, if it wants to know."""
-        for sampler in (self.sampler, self.batch_sampler):
-            if (move := getattr(sampler, "set_epoch", None)) is not None:
-                move(epoch)
-
-
-def _batched(indices: Iterator[Any], size: int, drop_last: bool) -> Iterator[list[int]]:
-    while batch := list(itertools.islice(indices, size)):
-        if len(batch) == size or not drop_last:
-            yield batch
+        if (move := getattr(self.source, "set_epoch", None)) is not None:
+            move(epoch)
 
 
 class ListedOrder:
