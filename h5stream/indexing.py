@@ -149,6 +149,9 @@ class BlockCache:
         with SHARED.lock:
             SHARED.caches.add(self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BlockCache, ()
+
     def get(self, key: Hashable) -> Any:
         """Return the block of a key, such as its first row; None where it is not held."""
         with SHARED.lock:

@@ -289,22 +289,10 @@ class Settings(SimpleNamespace):
 
     def opened(self) -> Settings:
         """Return the settings with the dataset open: of files, or `H5Dataset`, chosen from and joined as torch does."""
-        given, asked = self.dataset, self.fields
-        known = opened(given, asked)
+        of_files = {"samples": self.samples, "storage_options": self.storage_options}
+        known = opened(self.dataset, self.fields, **of_files)
         if known is None:
-            known = H5Dataset(
-                given,
-                asked,
-                samples=self.samples,
-                allow_external=bool(self.allow_external),
-                storage_options=self.storage_options,
-            )
-        elif self.samples is not None:
-            raise OptionError("samples= belongs to the H5Dataset that was given; say there what a sample is")
-        elif self.storage_options is not None:
-            raise OptionError(
-                "storage_options= belongs to the H5Dataset that was given; say there what opens its stores"
-            )
+            known = H5Dataset(self.dataset, self.fields, allow_external=bool(self.allow_external), **of_files)
         return self.but(dataset=known, fields=None, samples=None, storage_options=None, allow_external=None)
 
     def staged(self, owner: object) -> tuple[H5Dataset, Callable[[], Any]]:
