@@ -14,7 +14,7 @@ from h5stream.errors import OptionError, StateError
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import EpochOrder, Order, order_after
 from h5stream.order.line import OrderSettings, Taken
-from h5stream.order.users import CheckedOrder, GivenOrder, ListedOrder, Ranks, WindowLimit
+from h5stream.order.users import CheckedOrder, GivenOrder, ListedOrder, Ranks
 from h5stream.order.weights import DrawnBlocks, EpochDraws, drawn_blocks
 from h5stream.ranks import DrawnSeed, current_ranks
 from h5stream.sampler import OrderSampler, places_of, warn_of_weak_shuffle
@@ -238,14 +238,13 @@ class Cursor:
 
     def _users_order(self, epoch: int, ranks: Ranks) -> CheckedOrder:
         """Return what the user's function makes, checked; it is kept, since it is asked for its length as well."""
-        settings, size = self._settings_of(epoch, ranks), self._footprint
+        settings = self._settings_of(epoch, ranks)
 
         def make() -> CheckedOrder:
             assert self._asked.order is not None
-            blocks, rows = self._blocks_of(epoch), settings.batch_size
-            most = -(-size.window_rows // rows) + 1
-            limit = WindowLimit(batch_rows=rows, window_rows=size.window_rows, window_batches=most)
-            return CheckedOrder(self._asked.order(blocks, epoch, ranks), blocks, limit, (settings.seed, epoch))
+            blocks, drawn = self._blocks_of(epoch), (settings.seed, epoch)
+            order = self._asked.order(blocks, epoch, ranks)
+            return CheckedOrder(order, blocks, settings.batch_size, self._footprint.window_rows, drawn)
 
         return _kept(self._orders, (settings, ()), make)
 

@@ -18,7 +18,7 @@ from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import EpochOrder, Order
 from h5stream.order.line import OrderSettings
 from h5stream.order.permutation import VERSION
-from h5stream.order.quality import FEW_BLOCKS, Quality, forecast, weak_mixing
+from h5stream.order.quality import FEW_BLOCKS, Quality, distinct, forecast, is_weak
 from h5stream.ranks import current_ranks, drawn_seed
 from h5stream.storage.layout import SampleLayout
 
@@ -316,10 +316,11 @@ def warn_of_weak_shuffle(
 
     `budget_for` gives the memory budget that a window needs, 0 for none other than there is.
     """
-    weak = weak_mixing(blocks, window_rows=window_rows, batch_rows=batch_rows, ranks=ranks)
-    if weak is None:
+    block_rows, drawn, total = round(blocks.total_rows / blocks.count), ranks * batch_rows, blocks.count
+    held = min(total, max(1, round(ranks * window_rows * total / blocks.total_rows)))
+    if ranks * window_rows >= blocks.total_rows or not is_weak(held, total):
         return
-    lead, rows = layout.leading[0], min(FEW_BLOCKS, weak.blocks) * weak.block_rows
+    lead, rows = layout.leading[0], min(FEW_BLOCKS, total) * block_rows
     needed = 0 if budget_for is None else budget_for(rows)
     with_budget = f" with memory_budget={needed}" if needed else ""
     way = f"The way out: window={rows} or more{with_budget} (it is {window_rows:,} rows)"
@@ -327,13 +328,13 @@ def warn_of_weak_shuffle(
         copy = "a copy with smaller chunks (h5stream repack FILE NEW --chunk-bytes 1MiB)"
         way = f"{way.replace('The way', 'Ways', 1)}, or {copy}"
     batch = (
-        f", so the {batch_rows * ranks:,} rows of a batch come from about {weak.batch_blocks:,.0f} of them, where a "
-        f"full shuffle has {weak.batch_blocks_full:,.0f}"
+        f", so the {drawn:,} rows of a batch come from about {distinct(held, drawn):,.0f} of them, where a full "
+        f"shuffle has {distinct(total, drawn):,.0f}"
     )
     warnings.warn(
-        f"the shuffle is weak: a window holds {weak.window_blocks:,} of the {weak.blocks:,} blocks of this data (a "
-        f"block is {weak.block_rows:,} rows that lie together, by the chunks of {lead.path!r})"
-        f"{batch if batch_rows * ranks > 1 else ''}. In a file that is sorted, by class or by recording, a batch then "
+        f"the shuffle is weak: a window holds {held:,} of the {total:,} blocks of this data (a "
+        f"block is {block_rows:,} rows that lie together, by the chunks of {lead.path!r})"
+        f"{batch if drawn > 1 else ''}. In a file that is sorted, by class or by recording, a batch then "
         f"sees few kinds of rows, and training suffers. {way}. If the file's rows are in random order already, nothing "
         'is wrong: warnings.simplefilter("ignore", h5stream.errors.WeakShuffleWarning)',
         WeakShuffleWarning,

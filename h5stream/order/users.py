@@ -38,19 +38,12 @@ OrderFactory = Callable[[Blocks, int, Ranks], Order]
 """Makes the order of an epoch on a rank, of the blocks, the number of the epoch, and the ranks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowLimit:
-    """What an order may ask to be in memory together."""
-
-    batch_rows: int  # rows of a batch, at most
-    window_rows: int  # window_rows, window_batches: rows of a window, and batches that these belong to, at most
-    window_batches: int
-
-
 class CheckedOrder:
     """An order of the user's, each window of which is checked as it comes and put into the files' row numbers."""
 
-    def __init__(self, order: Any, blocks: Blocks, limit: WindowLimit, drawn: tuple[int, int] = (0, 0)) -> None:
+    def __init__(
+        self, order: Any, blocks: Blocks, batch_rows: int, window_rows: int, drawn: tuple[int, int] = (0, 0)
+    ) -> None:
         missing = [name for name in ("batches", "batch_size_of", "windows") if not hasattr(order, name)]
         if missing:
             raise OptionError(
@@ -59,7 +52,8 @@ class CheckedOrder:
             )
         if not _is_count(order.batches):
             raise OptionError(f"draw= gave an order with batches={order.batches!r}: it says how many, 0 or more")
-        self._order, self._blocks, self._limit, self._drawn = order, blocks, limit, drawn
+        self._order, self._blocks, self._drawn = order, blocks, drawn
+        self._batch_rows, self._window_rows = batch_rows, window_rows  # of a batch, and in memory together, at most
 
     @property
     def batches(self) -> int:
@@ -68,14 +62,14 @@ class CheckedOrder:
 
     def of_places(self) -> CheckedOrder:
         """Return the same order of the rows' places, whatever rows of the files these are."""
-        return CheckedOrder(self._order, replace(self._blocks, rows=None), self._limit)
+        return CheckedOrder(self._order, replace(self._blocks, rows=None), self._batch_rows, self._window_rows)
 
     def batch_size_of(self, batch: int) -> int:
         """Return the rows of a batch."""
         size = self._order.batch_size_of(batch)
-        if not _is_count(size) or not 1 <= size <= self._limit.batch_rows:
+        if not _is_count(size) or not 1 <= size <= self._batch_rows:
             raise OptionError(
-                f"draw= says that batch {batch} has {size!r} rows; a batch has 1 to batch_size={self._limit.batch_rows}"
+                f"draw= says that batch {batch} has {size!r} rows; a batch has 1 to batch_size={self._batch_rows}"
             )
         return int(size)
 
@@ -135,11 +129,11 @@ class CheckedOrder:
         keep = batch >= first_batch
         if not keep.all():
             rows, batch, within = rows[keep], batch[keep], within[keep]
-        batches, limit = int(np.ptp(batch)) + 1 if len(batch) else 0, self._limit
-        if len(rows) > limit.window_rows or batches > limit.window_batches:
+        batches, most = int(np.ptp(batch)) + 1 if len(batch) else 0, -(-self._window_rows // self._batch_rows) + 1
+        if len(rows) > self._window_rows or batches > most:
             raise OptionError(
                 f"draw= gave a window of {len(rows):,} rows of {batches:,} batches, and there is room for "
-                f"{limit.window_rows:,} rows of {limit.window_batches:,}: give smaller windows, or the rows of the "
+                f"{self._window_rows:,} rows of {most:,}: give smaller windows, or the rows of the "
                 "largest as window=, or more memory_budget="
             )
         return rows, batch, within
