@@ -24,7 +24,7 @@ from h5stream.engine.tasks import Destination
 from h5stream.errors import OptionError
 from h5stream.field_statistics import FieldStatistics, statistics_of
 from h5stream.indexing import BlockCache
-from h5stream.order.blocks import Blocks, listed_blocks, row_numbers, select_rows
+from h5stream.order.blocks import Blocks, listed_blocks, numbers, row_numbers, select_rows
 from h5stream.order.chunks import block_rows, blocks_of, shuffled_blocks
 from h5stream.order.epoch import Window
 from h5stream.order.places import Places, place_dtype
@@ -41,7 +41,7 @@ from h5stream.storage.opening import open_layout
 from h5stream.storage.remote import opened_with
 from h5stream.storage.whereabouts import FILES
 from h5stream.structure import as_numpy, sample_of, samples_of, with_tensors
-from h5stream.units import whole_number
+from h5stream.units import checked_number
 
 REUSED_NBYTES = 32 * 1024 * 1024
 """The C library gives memory of fewer bytes again once it is freed; mapping it afresh costs more than reading into it.
@@ -340,10 +340,9 @@ class H5Dataset(Dataset[Any]):
         else:
             warn_of_leaks(self.layout, self.rows, stacklevel=3)
             groups = repeated(self.rows)
-        if (number := whole_number(seed)) is None or number < 0:
-            raise OptionError(f"split: seed= takes a non-negative integer, not {seed!r}")
+        seed = checked_number("split: seed=", seed, 0, "a non-negative integer")
         return tuple(
-            self._over_rows(part) for part in parts_of(tuple(shares), total, seed=number, groups=groups, strata=strata)
+            self._over_rows(part) for part in parts_of(tuple(shares), total, seed=seed, groups=groups, strata=strata)
         )
 
     def statistics(
@@ -581,7 +580,7 @@ class H5Dataset(Dataset[Any]):
             value = self._sample(int(rows))
         else:
             value = self._slice(rows) if isinstance(rows, slice) else None
-            value = self.read(indexing.numbers(rows, len(self), axis=0)) if value is None else value
+            value = self.read(numbers(rows, len(self), axis=0)) if value is None else value
         value = indexing.inside(value, inside, taken=not indexing.is_one(rows)) if inside else value
         return as_numpy(value) if self._known.numpy else value
 

@@ -25,10 +25,11 @@ from h5stream.iteration import Iterations, LoaderIterator, engine_for
 from h5stream.order.draw import Balanced, Sized, Weighted
 from h5stream.order.users import OrderFactory
 from h5stream.route import route_for, sizing_for
-from h5stream.settings import DEFAULT_BATCH_ROWS, Settings, checked_epoch, remade
+from h5stream.settings import DEFAULT_BATCH_ROWS, Settings, remade
 from h5stream.storage.extents import SampleKind
 from h5stream.storage.fields import Fields, Source
 from h5stream.structure import copy_batch
+from h5stream.units import checked_number
 from h5stream.weighting import epoch_draws, recognised, sized_batches
 
 
@@ -342,7 +343,7 @@ class H5StreamLoader:
         OptionError
             If `epoch` is no such number.
         """
-        self._cursor.set_epoch(checked_epoch(epoch))
+        self._cursor.set_epoch(checked_number("set_epoch", epoch, 0, "a non-negative integer"))
 
     def state_dict(self) -> dict[str, Any]:
         """Say where the newest iteration is: a few numbers and a fingerprint of the data and settings.
@@ -402,7 +403,8 @@ class H5StreamLoader:
                 "without fields= a batch is a dict by name; to unpack it, as in `for x, y in loader`: fields=%s",
                 self._unnamed,
             )
-        if self._settings.has_usual_batches and len(self) == 1 < len(self.dataset):
+        is_decided = self._settings.is_listed or self._settings.order is not None or self._settings.sized is not None
+        if self.batch_size == DEFAULT_BATCH_ROWS and not is_decided and len(self) == 1 < len(self.dataset):
             _say_once(
                 "an epoch is one batch, since it has no more samples than batch_size=%s, the default; a smaller one "
                 "gives more batches",

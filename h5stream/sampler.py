@@ -21,6 +21,7 @@ from h5stream.order.permutation import VERSION
 from h5stream.order.quality import FEW_BLOCKS, Quality, distinct, forecast, is_weak
 from h5stream.ranks import current_ranks, drawn_seed
 from h5stream.storage.layout import SampleLayout
+from h5stream.units import checked_number
 
 
 class ChunkBatchSampler(Sampler[list[int]]):
@@ -84,8 +85,7 @@ class ChunkBatchSampler(Sampler[list[int]]):
             )
         if dataset.shares is not None:
             raise OptionError("ChunkBatchSampler gives each sample once, and a Mixture has shares; use H5StreamLoader")
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise OptionError(f"batch_size= takes a positive whole number of rows, not {batch_size!r}")
+        batch_size = checked_number("batch_size=", batch_size, 1, "a positive whole number of rows")
         self.dataset = dataset
         self.epoch = 0
         self.batch_size = batch_size

@@ -27,7 +27,7 @@ from h5stream.order.users import GivenOrder, OrderFactory, Ranks
 from h5stream.ranks import DrawnSeed, checked_ranks, current_ranks, drawn_seed
 from h5stream.samples.columns import Column
 from h5stream.storage.layout import FieldLayout, SampleLayout
-from h5stream.units import whole_number
+from h5stream.units import checked_number
 from h5stream.workers.processes import checked_method
 
 DEFAULT_BATCH_ROWS = 8192
@@ -46,7 +46,8 @@ class Settings(SimpleNamespace):
         settings = cls(**{"allow_external": None, **with_new_names(given, stacklevel=3)})
         given = vars(settings)
         for name in ("collate_fn", "worker_init_fn", "batch_transform", "sample_transform"):
-            _check_callable(name, given[name])
+            if given[name] is not None and not callable(given[name]):
+                raise OptionError(f"{name}= takes a callable or None, not {given[name]!r}")
         for name in ("shuffle", "pin_memory", "drop_last", "persistent_workers", "in_order", "allow_external"):
             if isinstance(given[name], str):
                 raise OptionError(f"{name}= takes True or False, not {given[name]!r}")
@@ -233,12 +234,6 @@ class Settings(SimpleNamespace):
             return budget, max(budget, total // 2)
         return (budget := check_budget(self.memory_budget)), budget
 
-    @property
-    def has_usual_batches(self) -> bool:
-        """Whether batches have as many samples as where nothing says how they are cut."""
-        decided = self.is_listed or self.order is not None or self.sized is not None
-        return self.batch_size == DEFAULT_BATCH_ROWS and not decided
-
     def names_fields(self, layout: SampleLayout) -> str:
         """Return the fields to name, as code, where files were given and no fields; nothing where there is but one."""
         given = self.dataset if isinstance(self.dataset, list | tuple) else [self.dataset]
@@ -327,13 +322,6 @@ def remade(kind: Any, arguments: dict[str, Any], epoch: int) -> Any:
     return loader
 
 
-def checked_epoch(epoch: int) -> int:
-    """Return the number of an epoch."""
-    if (number := whole_number(epoch)) is None or number < 0:
-        raise OptionError(f"set_epoch takes a non-negative integer, not {epoch!r}")
-    return number
-
-
 def qualified_name(function: Any) -> str:
     """Return the name by which a function can be found again; of an object that is called, its type's.
 
@@ -348,25 +336,19 @@ def qualified_name(function: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def _check_callable(name: str, value: Any) -> None:
-    if value is not None and not callable(value):
-        raise OptionError(f"{name}= takes a callable or None, not {value!r}")
-
-
 def _count(name: str, value: Any, least: int, rule: str) -> int | None:
     if value is None:
         return None
-    if (number := whole_number(value)) is None or number < least:
-        fields = isinstance(value, (list, tuple, dict)) or (isinstance(value, str) and not value.isdigit())
-        hint = "; fields= is given by its name" if name == "batch_size" and fields else ""
-        raise OptionError(f"{name}= takes {rule}, not {value!r}{hint}")
-    return number
+    fields = isinstance(value, (list, tuple, dict)) or (isinstance(value, str) and not value.isdigit())
+    if fields and name == "batch_size":
+        raise OptionError(f"{name}= takes {rule}, not {value!r}; fields= is given by its name")
+    return checked_number(f"{name}=", value, least, rule)
 
 
 def _checked_draw(draw: Any) -> Any:
     if isinstance(draw, Sized) or (callable(draw) and draw not in (Weighted, Balanced, Sized)):
         return draw
-    return checked_drawn(draw, "draw= takes Weighted(...), Balanced(...), Sized(...), a function that makes orders")
+    return checked_drawn(draw, "draw=", "Weighted(...), Balanced(...), Sized(...), a function that makes orders")
 
 
 def _checked_timeout(timeout: Any) -> float:
@@ -374,4 +356,4 @@ def _checked_timeout(timeout: Any) -> float:
     if not number or not 0 <= timeout < math.inf:
         raise OptionError(f"timeout= takes seconds, 0 or more, not {timeout!r}")
     # A plain number: a lock takes no other, and a clock added to a float32 loses its seconds.
-    return int(timeout) if isinstance(timeout, np.integer) else timeout if isinstance(timeout, int) else float(timeout)
+    return timeout if isinstance(timeout, int) else float(timeout)

@@ -16,6 +16,7 @@ from h5stream.errors import OptionError, StateError
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import Order, Window
 from h5stream.order.places import is_ascending, narrowed
+from h5stream.units import whole_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +48,10 @@ class CheckedOrder:
         missing = [name for name in ("batches", "batch_size_of", "windows") if not hasattr(order, name)]
         if missing:
             raise OptionError(
-                f"draw= gave {_short(order)}, which has no {', '.join(missing)}: its function returns an "
+                f"draw= gave {order!r:.100}, which has no {', '.join(missing)}: its function returns an "
                 "h5stream.order.Order"
             )
-        if not _is_count(order.batches):
+        if whole_number(order.batches) is None or order.batches < 0:
             raise OptionError(f"draw= gave an order with batches={order.batches!r}: it says how many, 0 or more")
         self._order, self._blocks, self._drawn = order, blocks, drawn
         self._batch_rows, self._window_rows = batch_rows, window_rows  # of a batch, and in memory together, at most
@@ -67,7 +68,7 @@ class CheckedOrder:
     def batch_size_of(self, batch: int) -> int:
         """Return the rows of a batch."""
         size = self._order.batch_size_of(batch)
-        if not _is_count(size) or not 1 <= size <= self._batch_rows:
+        if whole_number(size) is None or not 1 <= size <= self._batch_rows:
             raise OptionError(
                 f"draw= says that batch {batch} has {size!r} rows; a batch has 1 to batch_size={self._batch_rows}"
             )
@@ -117,7 +118,7 @@ class CheckedOrder:
     def _checked(self, window: Any, first_batch: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Return what of a window was not taken before: rows, batches and places in these."""
         if not isinstance(window, Window):
-            raise OptionError(f"draw= gave {_short(window)} for a window; its windows are h5stream.order.Window")
+            raise OptionError(f"draw= gave {window!r:.100} for a window; its windows are h5stream.order.Window")
         rows, batch, within = (_numbers(window, name) for name in ("rows", "batch", "within"))
         if not len(rows) == len(batch) == len(within):
             raise OptionError(
@@ -160,15 +161,6 @@ def _check_range(numbers: NDArray[Any], count: int, what: str, all_of_them: str)
     wrong = numbers[(numbers < 0) | (numbers >= count)]
     if len(wrong):
         raise OptionError(f"draw= gave {what} {wrong[0]}, but there are {count:,} {all_of_them}, 0 to {count - 1:,}")
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 0)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 # --- Orders that samplers decide: their indices, batch by batch ----------------------------------------
