@@ -252,8 +252,7 @@ class Cursor:
         draws_own = self._settings.shuffle and self._seed_is_drawn and self._asked.generator is not None
         if draws_own and ranks.world_size > 1:
             raise OptionError(
-                f"generator= draws a seed of its own on each of {ranks.world_size} ranks, and with unlike seeds rows "
-                "would be lost and repeated; pass the same seed= on all of them"
+                f"generator= draws another seed on each of {ranks.world_size} ranks; pass the same seed= on all of them"
             )
         return dataclasses.replace(self._ours, epoch=epoch, rank=ranks.rank, world_size=ranks.world_size)
 
@@ -368,8 +367,7 @@ class Cursor:
         if len(place.taken) > 1 or (place.taken and place.taken[0][0] != ranks.world_size):
             raise StateError(
                 f"the state is of {place.taken[0][0]} ranks and there are now {ranks.world_size}: the rest of an epoch "
-                "of a sampler, or of a function as draw=, cannot be divided anew. Resume with as many ranks as before, "
-                "or without sampler=, batch_sampler= and such a function"
+                "of a sampler, or of a function as draw=, cannot be divided anew. Resume with as many ranks as before"
             )
         # Another rank's sampler gives other indices, so its checksum says nothing here.
         return place if rank == ranks.rank else dataclasses.replace(place, checksum=0)

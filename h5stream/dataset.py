@@ -83,8 +83,7 @@ class _Known(NamedTuple):
             if self.layout.space.draws.per_epoch is not None:
                 kind = "Boxes" if self.layout.has_boxes else "Sequences"
                 raise OptionError(
-                    "with per_epoch= the samples of an epoch are drawn, and there are none to choose from; name the "
-                    f"groups or files that they are drawn from: {kind}(..., of=[...])"
+                    f"per_epoch= draws samples, so none can be chosen; name what it draws from: {kind}(..., of=[...])"
                 )
             return starts.of_segments(places)
         return self.rows if places is None else places if self.rows is None else self.rows[places]
@@ -455,8 +454,7 @@ class H5Dataset(Dataset[Any]):
         found = layouts[0] if len(layouts) == 1 else joined_layout(layouts)
         if found.samples != self.layout.samples:
             raise OptionError(
-                f"{what} is not there for each of {self.layout.samples:,} samples, but for {found.samples:,}; see "
-                "whether the files have changed since they were opened"
+                f"{what} is there for {found.samples:,} of {self.layout.samples:,} samples; have the files changed?"
             )
         return found, tuple(opened_as)
 
@@ -733,8 +731,7 @@ def _check_numpy_has(layout: SampleLayout) -> None:
             torch.empty(0, dtype=field.cast).numpy()
         except TypeError:
             raise OptionError(
-                f"field {field.name!r}: numpy=True cannot give {field.cast}, which NumPy does not have; leave dtype= "
-                "or numpy= out"
+                f"field {field.name!r}: numpy=True cannot give {field.cast}; leave dtype= or numpy= out"
             ) from None
 
 

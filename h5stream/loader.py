@@ -266,8 +266,7 @@ class H5StreamLoader:
         # DataLoader refuses some; here all is worked out once, so that nothing else would be heard of again.
         if self._made and name in _FIXED:
             raise ValueError(
-                f"{name} attribute should not be set after {type(self).__name__} is initialized; make another loader, "
-                "which costs as much as opening the files"
+                f"{name} attribute should not be set after {type(self).__name__} is initialized; make another loader"
             )
         super().__setattr__(name, value)
 

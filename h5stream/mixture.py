@@ -110,8 +110,7 @@ def _opened(name: str, source: Any, fields: Fields, **kind: Any) -> H5Dataset:
     if isinstance(dataset, H5Dataset) and hasattr(source, "window_size"):
         if source.is_drawn and dataset.shares is None:
             raise OptionError(
-                f"Mixture: source {name!r} is a loader whose draw= says how often its samples come, as the mixture's "
-                "own weights= do; give its dataset instead"
+                f"Mixture: source {name!r} is a loader whose draw= says what weights= do; give its dataset instead"
             )
         source = dataset
     known = opened(source, None)
@@ -141,7 +140,6 @@ def _shares(names: tuple[str, ...], weights: Any) -> tuple[float, ...]:
         given = np.zeros(0)
     if given.shape != (len(names),) or not (np.isfinite(given) & (given >= 0)).all() or not given.any():
         raise OptionError(
-            f"Mixture: weights= takes a number of 0 or more for each of {len(names)} sources, not all 0, such as "
-            f"{{{names[0]!r}: 0.7, ...}}, not {weights!r:.80}"
+            f"Mixture: weights= takes a number of 0 or more for each of {len(names)} sources, not {weights!r:.80}"
         )
     return tuple((given / given.sum()).tolist())

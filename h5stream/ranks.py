@@ -39,15 +39,13 @@ def checked_ranks(rank: int | None, world_size: int | None, *, listed: bool) -> 
         world_size = checked_number("world_size=", world_size, 1, "an integer of at least 1")
     if listed and (world_size or 1) > 1:
         raise OptionError(
-            f"the sampler decides which rows each rank gets, so world_size={world_size} must be left out; shard in "
-            "the sampler, as torch's DistributedSampler does"
+            f"the sampler decides which rows each rank gets, so world_size={world_size} must be left out; shard in it"
         )
     if rank is None or world_size is None:
         if rank is None and world_size is None:
             return None
         raise OptionError(
-            f"rank= and world_size= belong together, not rank={rank} with world_size={world_size}; give both, or "
-            "neither to take them from torch.distributed"
+            f"rank= and world_size= belong together, not rank={rank} with world_size={world_size}; give both or neither"
         )
     if rank >= world_size:
         raise OptionError(f"rank must be below world_size={world_size}, not {rank}")

@@ -79,10 +79,7 @@ class ChunkBatchSampler(Sampler[list[int]]):
         world_size: int = 1,
     ) -> None:
         if not isinstance(dataset, H5Dataset):
-            raise OptionError(
-                f"ChunkBatchSampler needs an H5Dataset, whose chunks it knows, not {type(dataset)}; of several, "
-                "H5Dataset([a, b]) makes one"
-            )
+            raise OptionError(f"ChunkBatchSampler needs an H5Dataset, whose chunks it knows, not {type(dataset)}")
         if dataset.shares is not None:
             raise OptionError("ChunkBatchSampler gives each sample once, and a Mixture has shares; use H5StreamLoader")
         batch_size = checked_number("batch_size=", batch_size, 1, "a positive whole number of rows")

@@ -62,10 +62,7 @@ class Settings(SimpleNamespace):
         if settings.memory_budget is not None:
             check_budget(settings.memory_budget)
         if settings.keep not in ("auto", "never"):
-            raise OptionError(
-                "keep= takes 'auto' (rows stay in memory once they are decoded, within memory_budget) or 'never', not "
-                f"{settings.keep!r}"
-            )
+            raise OptionError(f"keep= takes 'auto' (decoded rows stay in memory) or 'never', not {settings.keep!r}")
         generator = settings.generator
         if generator is not None and not isinstance(generator, torch.Generator):
             raise OptionError(f"generator= takes a torch.Generator, not {generator!r}")
@@ -93,8 +90,7 @@ class Settings(SimpleNamespace):
         others = self.shuffle or self.sampler is not None or self.drop_last
         if self.order is not None and (others or self.batch_sampler is not None):
             raise OptionError(
-                "the function that draw= was given decides which samples come when and in which batches, so shuffle=, "
-                "sampler=, batch_sampler= and drop_last= must be left out"
+                "the function that draw= was given decides: leave out shuffle=, sampler=, batch_sampler= and drop_last="
             )
         if self.sampler is not None and self.shuffle:
             raise OptionError("sampler= decides the order, so shuffle= must be left out")
@@ -117,8 +113,7 @@ class Settings(SimpleNamespace):
             )
         if self.sized.bucket and not (self.is_drawn if self.shuffle is None else self.shuffle):
             raise OptionError(
-                "draw=Sized(..., bucket=True) puts samples of like lengths together, in another order than the file's: "
-                "pass shuffle=True with it"
+                "draw=Sized(..., bucket=True) puts samples of like lengths together: pass shuffle=True with it"
             )
 
     def _check_workers(self) -> None:
@@ -134,8 +129,7 @@ class Settings(SimpleNamespace):
             )
         if self.sample_workers is not None and self.transform_workers not in (None, self.sample_workers):
             raise OptionError(
-                f"sample_workers={self.sample_workers} and transform_workers={self.transform_workers} are the same "
-                "processes, so both must be the same number; leave one of them out"
+                f"sample_workers={self.sample_workers} and transform_workers={self.transform_workers} are the same ones"
             )
         if self.workers:
             checked_method(self.multiprocessing_context)
@@ -263,8 +257,7 @@ class Settings(SimpleNamespace):
             return None
         if dataset.layout.draws is not None:
             raise OptionError(
-                "samples= has starts='random', which draws its samples anew for each epoch, so sampler= and "
-                "batch_sampler= must be left out; per_epoch= says how many, and draw= how"
+                "samples= with starts='random' draws its samples itself: leave out sampler= and batch_sampler="
             )
         source = batched = self.sampler if self.batch_sampler is None else self.batch_sampler
         if self.batch_rows is not None:

@@ -70,8 +70,7 @@ def _weighted(draw: Weighted, dataset: H5Dataset, blocks: Blocks) -> PlannedDraw
     if draw.count is None and not draw.replacement and draw.weights is not None:
         there = np.count_nonzero(_checked_weights(dataset, draw.weights, total))
         raise OptionError(
-            "Weighted with replacement=False takes no sample twice, so count= must say how many it takes of the "
-            f"{there:,} that have a weight above 0"
+            f"Weighted with replacement=False takes no sample twice: say count=, of {there:,} with a weight above 0"
         )
     count = total if draw.count is None else draw.count
     if draw.weights is None and not draw.replacement:
@@ -128,8 +127,7 @@ def _source_counts(shares: SourceShares, blocks: Blocks, shuffle: bool, total: i
     """Return how many samples an epoch has of each source of a mixture."""
     if not shuffle or blocks.strata is None:
         raise OptionError(
-            "a Mixture mixes its sources by the shuffle: pass shuffle=True, not False; a list of H5Dataset or a "
-            "ConcatDataset gives one source behind the other"
+            "a Mixture mixes its sources by the shuffle: pass shuffle=True, not False; or a list, not a Mixture"
         )
     sizes = np.bincount(blocks.strata, weights=np.diff(blocks.edges), minlength=len(shares.names)).astype(np.int64)
     for name, share, size in zip(shares.names, shares.shares, sizes, strict=True):
@@ -147,13 +145,11 @@ def _check_alone(settings: Settings, draw: Weighted | Balanced | int | None, dat
         raise OptionError(f"{name} says how often each sample comes, so {others[0]} must be left out")
     if dataset.layout.draws is not None:
         raise OptionError(
-            f"samples= has starts='random', which draws its samples anew for each epoch, so {name} must be left out; "
-            "per_epoch= says how many, and draw= of samples= how"
+            f"samples= with starts='random' draws its samples itself, per_epoch= of them: {name} must be left out"
         )
     if dataset.shares is not None and isinstance(draw, Weighted | Balanced):
         raise OptionError(
-            f"a Mixture says by its own weights= how often samples come, so {name} must be left out; draw= may be a "
-            "number of samples"
+            f"a Mixture says by its own weights= how often samples come: {name} must be left out, but for a number"
         )
 
 
@@ -202,8 +198,7 @@ def _balanced(draw: Balanced, dataset: H5Dataset, blocks: Blocks) -> PlannedDraw
     """Draw as many of each class, or as the shares say."""
     if draw.shares is not None and not isinstance(draw.shares, Mapping):
         raise OptionError(
-            "Balanced: shares= takes the share of each of a field's values, such as {0: 0.9, 1: 0.1}, not "
-            f"{draw.shares!r:.80}"
+            f"Balanced: shares= takes the share of each value, such as {{0: 0.9, 1: 0.1}}, not {draw.shares!r:.80}"
         )
     name, total = repr(draw.by) if isinstance(draw.by, str) else "an array", len(dataset)
     # Fields are read twice, the first time for the sizes alone: by them the samples of an epoch are known.
@@ -371,8 +366,7 @@ def recognised(settings: Settings) -> tuple[Settings, Any]:
         return settings, None
     if settings.drawn is not None and type(sampler) in (WeightedRandomSampler, RandomSampler):
         raise OptionError(
-            f"{draw_name(settings.drawn)} and sampler={type(sampler).__name__}(...) both say how often each sample "
-            "comes; leave out one of them"
+            f"{draw_name(settings.drawn)} and sampler={type(sampler).__name__}(...) both say how often samples come"
         )
     # Each rank has a sampler of its own, which gives it all samples, but for the one that is for ranks.
     found = {"sampler": None, "shuffle": True, "rank": 0, "world_size": 1} | found
@@ -488,8 +482,7 @@ def _field(layout: SampleLayout, name: str | None) -> int:
     ragged = {number: one for number, one in layout.ragged.items() if one.draw is None}
     if not ragged:
         raise OptionError(
-            "draw=Sized(...) goes by the rows that samples have of a ragged field, and there is none: "
-            "Field(name, lookup=Bounds(...)) makes one, or Lengths, or Between"
+            "draw=Sized(...) goes by a ragged field, and there is none: Field(name, lookup=Bounds(...)) makes one"
         )
     if name is None:
         # The first of those that have most.

@@ -106,8 +106,7 @@ def make_blocks(
     count = sum(-(-(stop - start) // size) for start, stop, size in spans)
     if count > _MAX_BLOCKS:
         raise OptionError(
-            f"{file_starts[-1]:,} rows make {count:,} blocks, more than the {_MAX_BLOCKS:,} that are kept in memory; "
-            "take some with H5Dataset(..., rows=), or store the data in larger chunks"
+            f"the rows make {count:,} blocks, more than {_MAX_BLOCKS:,}: take some by rows=, or store larger chunks"
         )
     starts = [np.arange(start, stop, size, dtype=np.int64) for start, stop, size in spans]
     edges = np.append(np.concatenate(starts), file_starts[-1])
@@ -153,8 +152,7 @@ def select_rows(selection: Any, total: int) -> NDArray[np.int64] | None:
         after = rows[piece.start + 1 : piece.stop + 1]
         if len(twice := after[after == rows[piece]]):
             raise OptionError(
-                f"the selection names row {twice[0]} more than once; an epoch takes each row exactly once; only "
-                "a torch.utils.data.Subset may repeat rows"
+                f"the selection names row {twice[0]} more than once; only a torch.utils.data.Subset may repeat rows"
             )
     return rows
 
@@ -187,8 +185,7 @@ def numbers(index: Any, count: int, *, axis: int) -> NDArray[np.int64]:
         )
     if chosen.ndim != 1:
         raise OptionError(
-            f"{what} named by integers, a slice, a mask or one list of integers, not an array of shape {chosen.shape}; "
-            "reshape(-1) makes it a list"
+            f"{what} named by integers, a slice, a mask or one list, not an array of shape {chosen.shape}; reshape(-1)"
         )
     return chosen.astype(np.int64)
 

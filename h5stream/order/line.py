@@ -254,8 +254,7 @@ def count_batches(rows: int, ranks: int, settings: OrderSettings) -> int:
         batches = rows // (ranks * size)
         if batches == 0:
             raise OptionError(
-                f"drop_last=True leaves no batch: {rows:,} rows for {ranks} rank(s) x batch_size={size:,}; "
-                "take a smaller batch_size or drop_last=False"
+                f"drop_last=True leaves no batch: {rows:,} rows for {ranks} rank(s); take a batch_size= below {size:,}"
             )
         return batches
     fewest, extra = divmod(rows, ranks)
@@ -264,8 +263,7 @@ def count_batches(rows: int, ranks: int, settings: OrderSettings) -> int:
     batches = -(-(fewest + bool(extra)) // size)
     if fewest < batches:
         raise OptionError(
-            f"{rows:,} rows in batches of {size} do not give each of {ranks} ranks the same number of batches; "
-            "pass drop_last=True or a batch_size of at least 2"
+            f"{rows:,} rows do not give each of {ranks} ranks as many batches of {size}: pass drop_last=True"
         )
     return batches
 

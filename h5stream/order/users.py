@@ -48,8 +48,7 @@ class CheckedOrder:
         missing = [name for name in ("batches", "batch_size_of", "windows") if not hasattr(order, name)]
         if missing:
             raise OptionError(
-                f"draw= gave {order!r:.100}, which has no {', '.join(missing)}: its function returns an "
-                "h5stream.order.Order"
+                f"draw= gave {order!r:.100}, which has no {', '.join(missing)}: return an h5stream.order.Order"
             )
         if whole_number(order.batches) is None or order.batches < 0:
             raise OptionError(f"draw= gave an order with batches={order.batches!r}: it says how many, 0 or more")
@@ -95,10 +94,7 @@ class CheckedOrder:
             yield self._of_files(rows, batch, within)
         if complete < self.batches:
             size, have = self.batch_size_of(complete), int(np.count_nonzero(filled.get(complete, ())))
-            raise OptionError(
-                f"draw= says that there are {self.batches} batches and that batch {complete} has {size} rows, "
-                f"but its windows gave {have} of them"
-            )
+            raise OptionError(f"draw= says that batch {complete} has {size} rows, but its windows gave {have} of them")
 
     def _fill(self, filled: dict[int, NDArray[np.bool_]], complete: int, number: int, places: NDArray[Any]) -> None:
         """Note the places of a batch that a window fills."""
@@ -122,8 +118,7 @@ class CheckedOrder:
         rows, batch, within = (_numbers(window, name) for name in ("rows", "batch", "within"))
         if not len(rows) == len(batch) == len(within):
             raise OptionError(
-                f"draw= gave a window of {len(rows)} rows, {len(batch)} batches and {len(within)} places in these; it "
-                "has as many of each"
+                f"draw= gave a window of {len(rows)} rows, {len(batch)} batches and {len(within)} places, not as many"
             )
         _check_range(rows, self._blocks.total_rows, "row", "rows")
         _check_range(batch, self.batches, "a row of batch", "batches")
@@ -151,8 +146,7 @@ def _numbers(window: Window, name: str) -> NDArray[Any]:
     numbers = np.asarray(getattr(window, name))
     if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
         raise OptionError(
-            f"draw= gave a window whose {name} are {numbers.dtype} of shape {numbers.shape}; they are one-dimensional "
-            "arrays of integers"
+            f"draw= gave a window whose {name} are {numbers.dtype} of shape {numbers.shape}, not integers of one axis"
         )
     return numbers.astype(np.int64, copy=False)
 
