@@ -116,12 +116,11 @@ class Cursor:
             first_window_rows=footprint.first_window_rows,
             shuffle=settings.shuffle,
             drop_last=settings.drop_last,
-            seed=int(settings.seed or 0),
+            seed=settings.seed,
             limit=None if sized is None else sized.limit,
         )
         self._orders: dict[tuple[OrderSettings, Taken], Any] = {}
         self._drawn: dict[tuple[int, int, int], Any] = {}
-        self._seed_is_drawn = isinstance(settings.seed, DrawnSeed)
         self._next = Place(epoch=0)
         self._newest: Progress | None = None
         self._iterator: Callable[[], object] = lambda: None
@@ -134,20 +133,15 @@ class Cursor:
 
     @property
     def seed(self) -> int:
-        """The seed of all that is drawn."""
+        """The seed of all that is drawn; a `DrawnSeed` where chance chose it here, and no state did."""
         return self._ours.seed
-
-    @property
-    def seed_of_copies(self) -> int:
-        """The seed that copies of the loader are given."""
-        return DrawnSeed(self.seed) if self._seed_is_drawn else self.seed
 
     @property
     def _ours(self) -> OrderSettings:
         """What orders depend on. Of ranks that drew a seed each, rows would be lost and repeated."""
-        if not self._seed_is_drawn or self.ranks.world_size == 1:
+        if not isinstance(self._settings.seed, DrawnSeed) or self.ranks.world_size == 1:
             return self._settings
-        return dataclasses.replace(self._settings, seed=0)
+        return dataclasses.replace(self._settings, seed=DrawnSeed(0))
 
     @property
     def next_epoch(self) -> int:
@@ -249,7 +243,8 @@ class Cursor:
         return _kept(self._orders, (settings, ()), make)
 
     def _settings_of(self, epoch: int, ranks: Ranks) -> OrderSettings:
-        draws_own = self._settings.shuffle and self._seed_is_drawn and self._asked.generator is not None
+        is_drawn = isinstance(self._settings.seed, DrawnSeed)
+        draws_own = self._settings.shuffle and is_drawn and self._asked.generator is not None
         if draws_own and ranks.world_size > 1:
             raise OptionError(
                 f"generator= draws another seed on each of {ranks.world_size} ranks; pass the same seed= on all of them"
@@ -343,10 +338,9 @@ class Cursor:
         """
         place, rank, fingerprint = place_of(state)
         fingerprint = brought_up_to_date(state, place, fingerprint, self._fingerprint(), self._dataset.is_of_pattern)
-        before = self._settings, self._seed_is_drawn
+        before = self._settings
         try:
             self._settings = self._taken_over(fingerprint)
-            self._seed_is_drawn = False  # it is the state's, on every rank
             check_fingerprint(fingerprint, self._fingerprint())
             ranks = self.ranks
             if self._given is None and self._asked.order is None:
@@ -355,7 +349,7 @@ class Cursor:
                 place = self._checked_users(place, rank, ranks)
             size = sized(self._footprint, self._settings)
         except BaseException:
-            self._settings, self._seed_is_drawn = before
+            self._settings = before
             raise
         self._next, self._newest, self._footprint = place, None, size
         if self._given is not None:
@@ -384,7 +378,7 @@ class Cursor:
         if ours.shuffle:
             settings |= {"window": ours.window_rows, "first_window": ours.first_window_rows}
         if self._asked.draws_by_seed:
-            settings["seed"] = ours.seed
+            settings["seed"] = int(ours.seed)
         sized = {} if self._sized is None else self._sized.fingerprint
         drawn: dict[str, int | str] = {} if self._draws is None else {"samples_drawn": self._draws.fingerprint}
         return {**self._data, **settings, **sized, **drawn}

@@ -83,7 +83,7 @@ class _Known(NamedTuple):
             if self.layout.space.draws.per_epoch is not None:
                 kind = "Boxes" if self.layout.has_boxes else "Sequences"
                 raise OptionError(
-                    f"per_epoch= draws samples, so none can be chosen; name what it draws from: {kind}(..., of=[...])"
+                    f"with per_epoch= there are none to choose from; name what they are drawn of: {kind}(..., of=[...])"
                 )
             return starts.of_segments(places)
         return self.rows if places is None else places if self.rows is None else self.rows[places]
@@ -454,7 +454,8 @@ class H5Dataset(Dataset[Any]):
         found = layouts[0] if len(layouts) == 1 else joined_layout(layouts)
         if found.samples != self.layout.samples:
             raise OptionError(
-                f"{what} is there for {found.samples:,} of {self.layout.samples:,} samples; have the files changed?"
+                f"{what} is not there for each of {self.layout.samples:,} samples, but for {found.samples:,}; see "
+                "whether the files have changed since they were opened"
             )
         return found, tuple(opened_as)
 

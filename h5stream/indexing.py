@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Hashable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -149,21 +150,11 @@ class BlockCache:
         return next(iter(self._blocks.values()))[0]
 
 
-class _Shared:
-    """What the caches of a process share: a clock, a lock, and each other."""
+SHARED: Any = SimpleNamespace(clock=itertools.count(), caches=Living(), lock=threading.RLock())
+"""What the caches of a process share. The lock is reentrant: the garbage collector may come while it is held."""
 
-    def __init__(self) -> None:
-        self.clock = itertools.count()
-        self.caches: Living[BlockCache] = Living()
-        self.renew()
-
-    def renew(self) -> None:
-        # Reentrant: the garbage collector may come while it is held. In a forked child the thread that held it is gone.
-        self.lock = threading.RLock()
-
-
-SHARED = _Shared()
-os.register_at_fork(after_in_child=SHARED.renew)
+# In a forked child the thread that held it is gone.
+os.register_at_fork(after_in_child=lambda: vars(SHARED).update(lock=threading.RLock()))
 
 
 def held_nbytes() -> int:

@@ -282,7 +282,7 @@ class H5StreamLoader:
 
         An iterator that is under way stays behind, and so does what a state brought back within an epoch.
         """
-        return remade, (type(self), self._settings.travelling(self._cursor.seed_of_copies), self._cursor.next_epoch)
+        return remade, (type(self), self._settings.travelling(self._cursor.seed), self._cursor.next_epoch)
 
     def __len__(self) -> int:
         """Batches of an epoch; the same on every rank."""
@@ -291,7 +291,7 @@ class H5StreamLoader:
     @property
     def seed(self) -> int:
         """The seed of the shuffle, and of all else that is drawn."""
-        return self._cursor.seed
+        return int(self._cursor.seed)
 
     @property
     def window_size(self) -> Footprint:

@@ -140,6 +140,7 @@ def _shares(names: tuple[str, ...], weights: Any) -> tuple[float, ...]:
         given = np.zeros(0)
     if given.shape != (len(names),) or not (np.isfinite(given) & (given >= 0)).all() or not given.any():
         raise OptionError(
-            f"Mixture: weights= takes a number of 0 or more for each of {len(names)} sources, not {weights!r:.80}"
+            f"Mixture: weights= takes a number of 0 or more for each of {len(names)} sources, not all 0, such as "
+            f"{{{names[0]!r}: 0.7, ...}}, not {weights!r:.80}"
         )
     return tuple((given / given.sum()).tolist())

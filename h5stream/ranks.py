@@ -39,7 +39,7 @@ def checked_ranks(rank: int | None, world_size: int | None, *, listed: bool) -> 
         world_size = checked_number("world_size=", world_size, 1, "an integer of at least 1")
     if listed and (world_size or 1) > 1:
         raise OptionError(
-            f"the sampler decides which rows each rank gets, so world_size={world_size} must be left out; shard in it"
+            f"a sampler decides each rank's rows: world_size={world_size} must be left out; shard in the sampler"
         )
     if rank is None or world_size is None:
         if rank is None and world_size is None:

@@ -54,15 +54,14 @@ class Settings(SimpleNamespace):
         check_batch_transform(settings.batch_transform)
         settings._check_order_is_decided_once()
         settings._check_batches_are_sized_once()
-        if settings.on_error not in ("raise", "skip"):
-            raise OptionError(f"on_error= takes 'raise' or 'skip', not {settings.on_error!r}")
         settings._check_workers()
         check_window(settings.window)
         checked_ranks(settings.rank, settings.world_size, listed=settings.is_listed)
         if settings.memory_budget is not None:
             check_budget(settings.memory_budget)
-        if settings.keep not in ("auto", "never"):
-            raise OptionError(f"keep= takes 'auto' (decoded rows stay in memory) or 'never', not {settings.keep!r}")
+        for name, one, other in (("on_error", "raise", "skip"), ("keep", "auto", "never")):
+            if given[name] not in (one, other):
+                raise OptionError(f"{name}= takes {one!r} or {other!r}, not {given[name]!r}")
         generator = settings.generator
         if generator is not None and not isinstance(generator, torch.Generator):
             raise OptionError(f"generator= takes a torch.Generator, not {generator!r}")
@@ -129,7 +128,8 @@ class Settings(SimpleNamespace):
             )
         if self.sample_workers is not None and self.transform_workers not in (None, self.sample_workers):
             raise OptionError(
-                f"sample_workers={self.sample_workers} and transform_workers={self.transform_workers} are the same ones"
+                f"sample_workers={self.sample_workers} and transform_workers={self.transform_workers} are the same "
+                "processes; leave one of them out"
             )
         if self.workers:
             checked_method(self.multiprocessing_context)
@@ -257,7 +257,7 @@ class Settings(SimpleNamespace):
             return None
         if dataset.layout.draws is not None:
             raise OptionError(
-                "samples= with starts='random' draws its samples itself: leave out sampler= and batch_sampler="
+                "samples= has starts='random' and draws its samples anew for each epoch: leave out the sampler"
             )
         source = batched = self.sampler if self.batch_sampler is None else self.batch_sampler
         if self.batch_rows is not None:

@@ -254,7 +254,8 @@ def count_batches(rows: int, ranks: int, settings: OrderSettings) -> int:
         batches = rows // (ranks * size)
         if batches == 0:
             raise OptionError(
-                f"drop_last=True leaves no batch: {rows:,} rows for {ranks} rank(s); take a batch_size= below {size:,}"
+                f"drop_last=True leaves no batch: {rows:,} rows for {ranks} rank(s) x batch_size={size:,}; "
+                "take a smaller batch_size or drop_last=False"
             )
         return batches
     fewest, extra = divmod(rows, ranks)
@@ -263,7 +264,7 @@ def count_batches(rows: int, ranks: int, settings: OrderSettings) -> int:
     batches = -(-(fewest + bool(extra)) // size)
     if fewest < batches:
         raise OptionError(
-            f"{rows:,} rows do not give each of {ranks} ranks as many batches of {size}: pass drop_last=True"
+            f"{rows:,} rows do not give each of {ranks} ranks the same number of batches of {size}: pass drop_last=True"
         )
     return batches
 
