@@ -107,13 +107,12 @@ def _drawn_of(old: Mapping[str, Any]) -> Any:
 
 def check_batch_transform(function: Any) -> None:
     """Refuse what is made for one sample: torchvision and albumentations would draw once for a whole batch."""
-    wrong = _of_samples(function)
-    if wrong is None:
+    if (wrong := _of_samples(function)) is None:
         return
-    name = type(function).__name__
-    within = "" if wrong is function else f", which has a {type(wrong).__name__} of {_library(wrong)}"
+    made = f"{type(wrong).__name__} of {_library(wrong)}"
+    within = "" if wrong is function else f"{type(function).__name__}, which has a "
     raise OptionError(
-        f"batch_transform= gets whole batches, and {name}{within or f' of {_library(wrong)}'} is made for single "
+        f"batch_transform= gets whole batches, and {within}{made} is made for single "
         "samples: it would change all of a batch in the same way. Write sample_transform=FUNCTION, sample_workers=8 "
         "instead, where FUNCTION gets a sample and applies it to the image. What is meant for whole batches, such as "
         "Normalize, can be called by a function of your own"

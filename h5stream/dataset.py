@@ -27,7 +27,7 @@ from h5stream.indexing import BlockCache
 from h5stream.order.blocks import Blocks, listed_blocks, numbers, row_numbers, select_rows
 from h5stream.order.chunks import block_rows, blocks_of, shuffled_blocks
 from h5stream.order.epoch import Window
-from h5stream.order.places import Places, place_dtype
+from h5stream.order.places import Places, is_ascending, place_dtype
 from h5stream.order.splits import BY, codes_of, group_numbers, parts_of, repeated, warn_of_leaks
 from h5stream.order.weights import RandomStarts, SourceShares
 from h5stream.samples.axes import ROWS
@@ -499,7 +499,7 @@ class H5Dataset(Dataset[Any]):
     @property
     def is_in_file_order(self) -> bool:
         """Whether its rows come as the files have them, and not in an order of their own; see `listed`."""
-        return self.rows is None or _ascending(self.rows)
+        return self.rows is None or is_ascending(self.rows)
 
     @property
     def categories(self) -> dict[str, tuple[str, ...]]:
@@ -535,7 +535,7 @@ class H5Dataset(Dataset[Any]):
         if shuffle:
             return self.blocks
         space = self.layout.space
-        in_order = space is None or (space.edges is not None and _ascending(space.rows[0]))
+        in_order = space is None or (space.edges is not None and is_ascending(space.rows[0]))
         if self.is_in_file_order and in_order:
             return blocks_of(self.layout, self.rows)
         rows = np.arange(self.layout.samples) if self.rows is None else self.rows
@@ -634,7 +634,7 @@ class H5Dataset(Dataset[Any]):
         # As narrow as plans want them: finding that out afterwards costs more than reading a few thousand rows.
         numbers = numbers.astype(place_dtype(self.layout.samples), copy=False)
         by_row: Places = np.arange(count, dtype=place_dtype(count))
-        if not _ascending(numbers):
+        if not is_ascending(numbers):
             by_row = np.argsort(numbers, kind="stable")
             numbers = numbers[by_row]
         slot_format = SlotFormat.for_rows(self.layout.fields, count)
@@ -720,10 +720,6 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     copy, word = torch.empty(tensor.shape, dtype=tensor.dtype), _WORDS[tensor.element_size()]
     copy.view(word).numpy()[...] = tensor.view(word).numpy()
     return copy
-
-
-def _ascending(rows: Places) -> bool:
-    return bool((rows[:-1] <= rows[1:]).all())
 
 
 def _check_numpy_has(layout: SampleLayout) -> None:

@@ -8,8 +8,8 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from dataclasses import replace
+from typing import Any, NamedTuple, NoReturn
 
 from h5stream.cursor import Cursor, Progress, Start
 from h5stream.engine.footprint import Footprint
@@ -25,8 +25,7 @@ from h5stream.storage.layout import SampleLayout
 from h5stream.workers.processes import checked_method
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Iteration:
+class Iteration(NamedTuple):
     """An iteration that was begun."""
 
     run: Running  # what reads
@@ -81,8 +80,7 @@ class Iterations:
         run = self.engine.begin(
             filled, first_batch, max_open_batches=max_open_batches, world_size=start.ranks.world_size
         )
-        progress = Progress(start=start, order=order, first_batch=first_batch, batch=first_batch)
-        return Iteration(run=run, progress=progress)
+        return Iteration(run, Progress(start=start, order=order, first_batch=first_batch, batch=first_batch))
 
     def read_ahead(self, epoch: int, taken: int) -> None:
         """Read the first window of the epoch after `epoch` while `taken` batches of that are to be consumed.
@@ -98,7 +96,7 @@ class Iterations:
         with contextlib.suppress(Exception):  # what is wrong is said when the iteration begins
             iteration = self._begun(start, needed)
             unwatch = weakref.finalize(self, iteration.run.stop).detach
-            self._ahead[start.place.epoch] = replace(iteration, unwatch=unwatch)
+            self._ahead[start.place.epoch] = iteration._replace(unwatch=unwatch)
 
     def drop_ahead(self, epoch: int | None = None) -> None:
         """End what was begun ahead for an epoch, or for any."""
