@@ -150,7 +150,7 @@ class Cursor:
 
     def __len__(self) -> int:
         """Batches of a whole epoch, the next one."""
-        return self.order(self._next.epoch).batches if self._given is None else len(self._given)
+        return self.order(self._next.epoch).batches if self._given is None else len(self._given.batched)
 
     def batches_of(self, progress: Progress) -> int:
         """Return the batches of the whole epoch that an iteration is of."""
@@ -223,7 +223,7 @@ class Cursor:
             together=min(_LISTED_AT_ONCE, max(1, self._footprint.max_open_batches // 2)),
             total_rows=self._dataset.layout.samples,
             count=self._given.count,
-            most_rows=self._given.most_rows,
+            most_rows=self._given.said_rows or self._given.room,
             rows=self._given.rows,
             checksum=place.checksum,
             drawn=(self.seed, place.epoch),

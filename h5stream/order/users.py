@@ -184,18 +184,10 @@ class GivenOrder:
         return said if isinstance(said, int) and said > 0 else None
 
     @property
-    def most_rows(self) -> int:
-        """Rows that a slot must hold."""
-        return self.said_rows or self.room
-
-    def __len__(self) -> int:
-        return len(self.batched)
-
-    @property
     def count(self) -> int | None:
         """Batches of an epoch, where the sampler can tell."""
         try:
-            return len(self)
+            return len(self.batched)
         except TypeError:
             return None
 
