@@ -76,17 +76,15 @@ class _Known(NamedTuple):
 
     def rows_at(self, places: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
         """Return the rows at places among these; None for all of the files'."""
-        starts = self.starts(self.rows)
-        if starts is not None and places is not None:
-            assert self.layout.space is not None
-            assert self.layout.space.draws is not None
-            if self.layout.space.draws.per_epoch is not None:
-                kind = "Boxes" if self.layout.has_boxes else "Sequences"
-                raise OptionError(
-                    f"with per_epoch= there are none to choose from; name what they are drawn of: {kind}(..., of=[...])"
-                )
-            return starts.of_segments(places)
-        return self.rows if places is None else places if self.rows is None else self.rows[places]
+        draws, starts = self.layout.draws, self.starts(self.rows)
+        if draws is None or starts is None or places is None:
+            return self.rows if places is None else places if self.rows is None else self.rows[places]
+        if draws.per_epoch is not None:
+            kind = "Boxes" if self.layout.has_boxes else "Sequences"
+            raise OptionError(
+                f"with per_epoch= there are none to choose from; name what they are drawn of: {kind}(..., of=[...])"
+            )
+        return starts.of_segments(places)
 
 
 class H5Dataset(Dataset[Any]):

@@ -177,7 +177,8 @@ class LoaderIterator:
             except BaseException:
                 self._over = self._over or not self._closed
                 self._finalizer()
-                self._close_feed()
+                if self._feed is not None:
+                    self._feed.close()
                 raise
 
     def _next(self) -> Any:
@@ -205,11 +206,6 @@ class LoaderIterator:
         self._progress.advance(self._run.left_out)
         return value
 
-    def _close_feed(self) -> None:
-        """Wait for the copies to a device that are under way; the run is stopped by what started it."""
-        if self._feed is not None:
-            self._feed.close()
-
     def _closed_early(self) -> Exception:
         """Say that the epoch was closed before its end; where every batch had been given, that was the end."""
         given, batches = self._progress.batch, self._progress.order.batches
@@ -228,7 +224,8 @@ class LoaderIterator:
         if os.getpid() == self._pid and self._turns.acquire(timeout=STOP_S):  # one that waited was woken
             try:
                 self._cut_short()  # it may have begun to read ahead meanwhile
-                self._close_feed()
+                if self._feed is not None:
+                    self._feed.close()  # waits for the copies that are under way
             finally:
                 self._turns.release()
 
