@@ -34,29 +34,15 @@ if TYPE_CHECKING:
 
 
 _MOVED = {
-    "h5stream.monitor": ("SystemMonitor",),
-    "h5stream.order": ("Blocks", "Order", "Ranks", "Window"),
-    "h5stream.results": (
-        "Diagnosis",
-        "EpochSummary",
-        "FieldStatistics",
-        "LoaderStatistics",
-        "Packed",
-        "Padded",
-        "RepackResult",
-        "SparseRows",
-        "StagedFiles",
-        "Tuning",
-    ),
-    "h5stream.training": (
-        "ActivationMemory",
-        "BatchSearch",
-        "GpuPreset",
-        "find_batch_size",
-        "measure_activations",
-        "preset_for",
+    home: names.split()
+    for home, names in {
+        "h5stream.monitor": "SystemMonitor",
+        "h5stream.order": "Blocks Order Ranks Window",
+        "h5stream.results": "Diagnosis EpochSummary FieldStatistics LoaderStatistics Packed Padded RepackResult "
+        "SparseRows StagedFiles Tuning",
+        "h5stream.training": "ActivationMemory BatchSearch GpuPreset find_batch_size measure_activations preset_for "
         "track",
-    ),
+    }.items()
 }
 """Names that were here, by where they are since 0.3."""
 

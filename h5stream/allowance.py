@@ -59,10 +59,7 @@ def cpus() -> int:
 
 def memory_limit_bytes() -> int | None:
     """Return the tightest cgroup memory limit over this process in bytes, or None where there is none."""
-    limits = [_read_text(folder / "memory.max") for folder in cgroup_folders()]
-    limits.append(_read_text(_cgroup() / "memory" / "memory.limit_in_bytes"))
-    numbers = [int(text) for text in limits if text and text != "max"]
-    return min((n for n in numbers if n < 1 << 60), default=None)
+    return min((limit for limit, _ in _limits_and_uses() if limit < 1 << 60), default=None)
 
 
 def memory_total_bytes() -> int:
@@ -78,30 +75,23 @@ def memory_available_bytes() -> int:
     Source: ``MemAvailable`` of ``proc_meminfo(5)``; ``memory.max`` and ``memory.current`` of cgroup v2.
     """
     available = _meminfo_bytes("MemAvailable")
-    return min((available, *(max(0, limit - used) for limit, used in _limits_and_uses())))
+    return min((available, *(max(0, limit - used) for limit, used in _limits_and_uses() if used is not None)))
 
 
-def _limits_and_uses() -> Iterator[tuple[int, int]]:
-    """Yield the limit and the use of each cgroup over this process that has both: any of them may be the tightest."""
-    for folder in cgroup_folders():
-        limit, used = _read_text(folder / "memory.max"), _use_of(folder, "memory.current", "")
-        if limit and limit != "max" and used is not None:
-            yield int(limit), used
-    limit_v1, used_v1 = _read_text(_cgroup() / "memory" / "memory.limit_in_bytes"), None
-    if limit_v1:
-        used_v1 = _use_of(_cgroup() / "memory", "memory.usage_in_bytes", "total_")
-    if limit_v1 and used_v1 is not None:
-        yield int(limit_v1), used_v1
+def _limits_and_uses() -> Iterator[tuple[int, int | None]]:
+    """Yield the limit of each cgroup over this process, and what it uses: any of them may be the tightest.
 
-
-def _use_of(folder: Path, name: str, prefix: str) -> int | None:
-    """Return what a cgroup uses, without page cache, which the kernel takes back when memory is short."""
-    current = _read_text(folder / name)
-    if current is None:
-        return None
-    stat = dict(line.split() for line in (_read_text(folder / "memory.stat") or "").splitlines())
-    cached = sum(int(stat.get(f"{prefix}{kind}_file", 0)) for kind in ("inactive", "active"))
-    return max(0, int(current) - cached)
+    Without page cache, which the kernel takes back when memory is short.
+    """
+    names = [(folder, "memory.max", "memory.current", "") for folder in cgroup_folders()]
+    names.append((_cgroup() / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"))  # v1
+    for folder, limit_name, use_name, prefix in names:
+        limit, used = _read_text(folder / limit_name), _read_text(folder / use_name)
+        if not limit or limit == "max":
+            continue
+        stat = dict(line.split() for line in (_read_text(folder / "memory.stat") or "").splitlines())
+        cached = sum(int(stat.get(f"{prefix}{kind}_file", 0)) for kind in ("inactive", "active"))
+        yield int(limit), None if used is None else max(0, int(used) - cached)
 
 
 def _meminfo_bytes(name: str) -> int:

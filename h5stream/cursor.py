@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import sys
 import weakref
 from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any, TypeVar
-
-from torch.utils.data import BatchSampler
 
 from h5stream.dataset import H5Dataset
 from h5stream.engine.footprint import Footprint
@@ -18,10 +14,10 @@ from h5stream.errors import OptionError, StateError
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import EpochOrder, Order, order_after
 from h5stream.order.line import OrderSettings, Taken
-from h5stream.order.users import CheckedOrder, GivenOrder, ListedOrder, Ranks, WindowLimit
+from h5stream.order.users import CheckedOrder, GivenOrder, ListedOrder, Ranks
 from h5stream.order.weights import DrawnBlocks, EpochDraws, drawn_blocks
 from h5stream.ranks import DrawnSeed, current_ranks
-from h5stream.sampler import ChunkBatchSampler, OrderSampler, places_of, warn_of_weak_shuffle
+from h5stream.sampler import OrderSampler, places_of, warn_of_weak_shuffle
 from h5stream.settings import Settings
 from h5stream.state import Place, brought_up_to_date, check_fingerprint, data_fingerprint, place_of, state_of
 from h5stream.weighting import SizedBatches
@@ -64,11 +60,6 @@ class Progress:
                 self.checksum = self.order.take_checksum(self.batch)
 
     @property
-    def given(self) -> tuple[int, int | None]:
-        """Batches of the epoch that were given, and how many it has; None where that is not known."""
-        return self.batch, self.order.batches
-
-    @property
     def untouched(self) -> bool:
         """Whether no batch was given."""
         return self.batch == self.first_batch and not self.ended
@@ -109,28 +100,27 @@ class Cursor:
         dataset: H5Dataset,
         given: GivenOrder | None,
         footprint: Footprint,
-        sized: SizedBatches | None = None,
+        sized: SizedBatches | None,
         *,
-        blocks: Blocks | None = None,
-        draws: EpochDraws | None = None,
-        followed: Any = None,
+        blocks: Blocks,
+        draws: EpochDraws | None,
+        followed: Any,
     ) -> None:
         self._asked, self._dataset, self._given, self._footprint = settings, dataset, given, footprint
         self._sized, self._draws = sized, draws
         self._followed, self._followed_epoch = followed, getattr(followed, "epoch", 0)
-        self.blocks = self._measured(dataset.blocks_for(settings.shuffle) if blocks is None else blocks)
+        self.blocks = self._measured(blocks)
         self._settings = OrderSettings(
             batch_size=settings.batch_rows or 1,
             window_rows=footprint.window_rows,
             first_window_rows=footprint.first_window_rows,
             shuffle=settings.shuffle,
             drop_last=settings.drop_last,
-            seed=int(settings.seed or 0),
+            seed=settings.seed,
             limit=None if sized is None else sized.limit,
         )
         self._orders: dict[tuple[OrderSettings, Taken], Any] = {}
         self._drawn: dict[tuple[int, int, int], Any] = {}
-        self._seed_is_drawn = isinstance(settings.seed, DrawnSeed)
         self._next = Place(epoch=0)
         self._newest: Progress | None = None
         self._iterator: Callable[[], object] = lambda: None
@@ -143,20 +133,15 @@ class Cursor:
 
     @property
     def seed(self) -> int:
-        """The seed of all that is drawn."""
+        """The seed of all that is drawn; a `DrawnSeed` where chance chose it here, and no state did."""
         return self._ours.seed
-
-    @property
-    def seed_of_copies(self) -> int:
-        """The seed that copies of the loader are given."""
-        return DrawnSeed(self.seed) if self._seed_is_drawn else self.seed
 
     @property
     def _ours(self) -> OrderSettings:
         """What orders depend on. Of ranks that drew a seed each, rows would be lost and repeated."""
-        if not self._seed_is_drawn or self.ranks.world_size == 1:
+        if not isinstance(self._settings.seed, DrawnSeed) or self.ranks.world_size == 1:
             return self._settings
-        return dataclasses.replace(self._settings, seed=0)
+        return dataclasses.replace(self._settings, seed=DrawnSeed(0))
 
     @property
     def next_epoch(self) -> int:
@@ -165,7 +150,7 @@ class Cursor:
 
     def __len__(self) -> int:
         """Batches of a whole epoch, the next one."""
-        return self.order(self._next.epoch).batches if self._given is None else len(self._given)
+        return self.order(self._next.epoch).batches if self._given is None else len(self._given.batched)
 
     def batches_of(self, progress: Progress) -> int:
         """Return the batches of the whole epoch that an iteration is of."""
@@ -191,16 +176,18 @@ class Cursor:
 
     def _blocks_of(self, epoch: int) -> Blocks:
         """Return the blocks of an epoch: all alike, but where it draws its samples."""
-        ours, draws = self._ours, self._draws
+        ours, draws, blocks = self._ours, self._draws, self.blocks
         window_rows = min(ours.first_window_rows, ours.window_rows)
+
+        def draw() -> Blocks:  # refers to nothing that keeps it
+            assert draws is not None
+            return drawn_blocks(blocks, draws.places(ours.seed, epoch), shuffle=ours.shuffle, window_rows=window_rows)
 
         def made() -> Blocks:
             drawn: Any = self._dataset.drawn_blocks(ours.shuffle, seed=ours.seed, epoch=epoch)
             if draws is not None:
-                # Of this object nothing: what it keeps must not keep it alive.
-                draw = functools.partial(_draw_blocks, self.blocks, draws, ours, epoch, window_rows)
                 drawn = DrawnBlocks(draws.count, draw) if self._sized is None else draw()
-            return self.blocks if drawn is None else self._measured(drawn)
+            return blocks if drawn is None else self._measured(drawn)
 
         return _kept(self._drawn, (ours.seed, epoch, window_rows), made)
 
@@ -236,7 +223,7 @@ class Cursor:
             together=min(_LISTED_AT_ONCE, max(1, self._footprint.max_open_batches // 2)),
             total_rows=self._dataset.layout.samples,
             count=self._given.count,
-            most_rows=self._given.most_rows,
+            most_rows=self._given.said_rows or self._given.room,
             rows=self._given.rows,
             checksum=place.checksum,
             drawn=(self.seed, place.epoch),
@@ -245,23 +232,22 @@ class Cursor:
 
     def _users_order(self, epoch: int, ranks: Ranks) -> CheckedOrder:
         """Return what the user's function makes, checked; it is kept, since it is asked for its length as well."""
-        settings, size = self._settings_of(epoch, ranks), self._footprint
+        settings = self._settings_of(epoch, ranks)
 
         def make() -> CheckedOrder:
             assert self._asked.order is not None
-            blocks, rows = self._blocks_of(epoch), settings.batch_size
-            most = -(-size.window_rows // rows) + 1
-            limit = WindowLimit(batch_rows=rows, window_rows=size.window_rows, window_batches=most)
-            return CheckedOrder(self._asked.order(blocks, epoch, ranks), blocks, limit, (settings.seed, epoch))
+            blocks, drawn = self._blocks_of(epoch), (settings.seed, epoch)
+            order = self._asked.order(blocks, epoch, ranks)
+            return CheckedOrder(order, blocks, settings.batch_size, self._footprint.window_rows, drawn)
 
         return _kept(self._orders, (settings, ()), make)
 
     def _settings_of(self, epoch: int, ranks: Ranks) -> OrderSettings:
-        draws_own = self._settings.shuffle and self._seed_is_drawn and self._asked.generator is not None
+        is_drawn = isinstance(self._settings.seed, DrawnSeed)
+        draws_own = self._settings.shuffle and is_drawn and self._asked.generator is not None
         if draws_own and ranks.world_size > 1:
             raise OptionError(
-                f"generator= draws a seed of its own on each of {ranks.world_size} ranks, and with unlike seeds rows "
-                "would be lost and repeated; pass the same seed= on all of them"
+                f"generator= draws another seed on each of {ranks.world_size} ranks; pass the same seed= on all of them"
             )
         return dataclasses.replace(self._ours, epoch=epoch, rank=ranks.rank, world_size=ranks.world_size)
 
@@ -270,37 +256,27 @@ class Cursor:
     @property
     def sampler(self) -> Any:
         """The sampler that was given, or the loader's own."""
-        if self._given is None:
-            return self._own_sampler()
-        return self._given.source
+        return self._own_sampler() if self._given is None else self._given.source
 
     @property
     def batch_sampler(self) -> Any:
         """What gives the indices of each batch; None where samples come singly."""
-        _refuse_rebuilding()
-        if self._given is not None and self._given.batch_sampler is not None:
-            return self._given.batch_sampler
-        if self._asked.batch_rows is None:
+        if self._asked.batch_rows is None and self._asked.batch_sampler is None:
             return None
-        if self._given is None:
-            return self._own_sampler()
-        return BatchSampler(self._given.sampler, self._asked.batch_rows, self._settings.drop_last)
+        return self._own_sampler() if self._given is None else self._given.batched
 
-    def _own_sampler(self) -> ChunkBatchSampler | OrderSampler:
+    def _own_sampler(self) -> OrderSampler:
+        places = places_of(self.blocks, self._dataset)
+        return OrderSampler(self._order_of_places, self._next.epoch, self._settings.batch_size, places)
+
+    def _order_of_places(self, epoch: int) -> Order:
+        """Return the order of an epoch, of places in the dataset instead of the files' rows."""
         if self._asked.order is not None:
-            return OrderSampler(self._users_order(self._next.epoch, self.ranks).of_places(), self._settings.batch_size)
-        ours = self._settings_of(self._next.epoch, self.ranks)
-        if self._draws is not None:
-            blocks = self._blocks_of(ours.epoch)
-            blocks = blocks.drawn if isinstance(blocks, DrawnBlocks) else blocks
-            blocks = dataclasses.replace(blocks, rows=self._draws.places(ours.seed, ours.epoch))
-            return OrderSampler(EpochOrder(blocks, ours), ours.batch_size, places_of(self.blocks, self._dataset))
-        if self._sized is not None:
-            sized = EpochOrder(dataclasses.replace(self._blocks_of(ours.epoch), rows=None), ours)
-            return OrderSampler(sized, ours.batch_size)
-        sampler = ChunkBatchSampler(self._dataset, ours.batch_size, shuffle=ours.shuffle, seed=ours.seed)
-        sampler.take_over(ours)
-        return sampler
+            return self._users_order(epoch, self.ranks).of_places()
+        ours, blocks = self._settings_of(epoch, self.ranks), self._blocks_of(epoch)
+        blocks = blocks.drawn if isinstance(blocks, DrawnBlocks) else blocks
+        rows = None if self._draws is None else self._draws.places(ours.seed, epoch)
+        return EpochOrder(dataclasses.replace(blocks, rows=rows), ours)
 
     # --- going on -----------------------------------------------------------------------------------------
 
@@ -362,10 +338,9 @@ class Cursor:
         """
         place, rank, fingerprint = place_of(state)
         fingerprint = brought_up_to_date(state, place, fingerprint, self._fingerprint(), self._dataset.is_of_pattern)
-        before = self._settings, self._seed_is_drawn
+        before = self._settings
         try:
             self._settings = self._taken_over(fingerprint)
-            self._seed_is_drawn = False  # it is the state's, on every rank
             check_fingerprint(fingerprint, self._fingerprint())
             ranks = self.ranks
             if self._given is None and self._asked.order is None:
@@ -374,7 +349,7 @@ class Cursor:
                 place = self._checked_users(place, rank, ranks)
             size = sized(self._footprint, self._settings)
         except BaseException:
-            self._settings, self._seed_is_drawn = before
+            self._settings = before
             raise
         self._next, self._newest, self._footprint = place, None, size
         if self._given is not None:
@@ -386,8 +361,7 @@ class Cursor:
         if len(place.taken) > 1 or (place.taken and place.taken[0][0] != ranks.world_size):
             raise StateError(
                 f"the state is of {place.taken[0][0]} ranks and there are now {ranks.world_size}: the rest of an epoch "
-                "of a sampler, or of a function as draw=, cannot be divided anew. Resume with as many ranks as before, "
-                "or without sampler=, batch_sampler= and such a function"
+                "of a sampler, or of a function as draw=, cannot be divided anew. Resume with as many ranks as before"
             )
         # Another rank's sampler gives other indices, so its checksum says nothing here.
         return place if rank == ranks.rank else dataclasses.replace(place, checksum=0)
@@ -404,7 +378,7 @@ class Cursor:
         if ours.shuffle:
             settings |= {"window": ours.window_rows, "first_window": ours.first_window_rows}
         if self._asked.draws_by_seed:
-            settings["seed"] = ours.seed
+            settings["seed"] = int(ours.seed)
         sized = {} if self._sized is None else self._sized.fingerprint
         drawn: dict[str, int | str] = {} if self._draws is None else {"samples_drawn": self._draws.fingerprint}
         return {**self._data, **settings, **sized, **drawn}
@@ -418,23 +392,3 @@ class Cursor:
             chosen["seed"] = saved.get("seed", 0)
         valid: dict[str, Any] = {name: value for name, value in chosen.items() if isinstance(value, int)}
         return dataclasses.replace(self._settings, **valid)
-
-
-def _refuse_rebuilding() -> None:
-    """Refuse to be taken apart by Accelerate, whose answer would be a stock DataLoader of our dataset and order.
-
-    It would leave out `batch_transform`, and no rows would be wrong otherwise, so nothing would tell. Called by a
-    property that `skip_first_batches` reads; that it is the one who reads shows in its frame alone.
-    """
-    if sys._getframe(3).f_code.co_name == "skip_first_batches":
-        raise OptionError(
-            "skip_first_batches would read the rest of this epoch through a stock DataLoader, without reader threads, "
-            "device= and batch_transform=. An H5StreamLoader goes on by itself: loader.load_state_dict(state), with "
-            "the state that loader.state_dict() gave at the checkpoint; under transformers.Trainer with "
-            "TrainingArguments(ignore_data_skip=True)"
-        )
-
-
-def _draw_blocks(blocks: Blocks, draws: EpochDraws, ours: OrderSettings, epoch: int, window_rows: int) -> Blocks:
-    places = draws.places(ours.seed, epoch)
-    return drawn_blocks(blocks, places, shuffle=ours.shuffle, window_rows=window_rows)

@@ -24,10 +24,10 @@ from h5stream.engine.tasks import Destination
 from h5stream.errors import OptionError
 from h5stream.field_statistics import FieldStatistics, statistics_of
 from h5stream.indexing import BlockCache
-from h5stream.order.blocks import Blocks, listed_blocks, row_numbers, select_rows
+from h5stream.order.blocks import Blocks, listed_blocks, numbers, row_numbers, select_rows
 from h5stream.order.chunks import block_rows, blocks_of, shuffled_blocks
 from h5stream.order.epoch import Window
-from h5stream.order.places import Places, place_dtype
+from h5stream.order.places import Places, is_ascending, place_dtype
 from h5stream.order.splits import BY, codes_of, group_numbers, parts_of, repeated, warn_of_leaks
 from h5stream.order.weights import RandomStarts, SourceShares
 from h5stream.samples.axes import ROWS
@@ -41,7 +41,7 @@ from h5stream.storage.opening import open_layout
 from h5stream.storage.remote import opened_with
 from h5stream.storage.whereabouts import FILES
 from h5stream.structure import as_numpy, sample_of, samples_of, with_tensors
-from h5stream.units import whole_number
+from h5stream.units import checked_number
 
 REUSED_NBYTES = 32 * 1024 * 1024
 """The C library gives memory of fewer bytes again once it is freed; mapping it afresh costs more than reading into it.
@@ -76,18 +76,15 @@ class _Known(NamedTuple):
 
     def rows_at(self, places: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
         """Return the rows at places among these; None for all of the files'."""
-        starts = self.starts(self.rows)
-        if starts is not None and places is not None:
-            assert self.layout.space is not None
-            assert self.layout.space.draws is not None
-            if self.layout.space.draws.per_epoch is not None:
-                kind = "Boxes" if self.layout.has_boxes else "Sequences"
-                raise OptionError(
-                    "with per_epoch= the samples of an epoch are drawn, and there are none to choose from; name the "
-                    f"groups or files that they are drawn from: {kind}(..., of=[...])"
-                )
-            return starts.of_segments(places)
-        return self.rows if places is None else places if self.rows is None else self.rows[places]
+        draws, starts = self.layout.draws, self.starts(self.rows)
+        if draws is None or starts is None or places is None:
+            return self.rows if places is None else places if self.rows is None else self.rows[places]
+        if draws.per_epoch is not None:
+            kind = "Boxes" if self.layout.has_boxes else "Sequences"
+            raise OptionError(
+                f"with per_epoch= there are none to choose from; name what they are drawn of: {kind}(..., of=[...])"
+            )
+        return starts.of_segments(places)
 
 
 class H5Dataset(Dataset[Any]):
@@ -170,35 +167,28 @@ class H5Dataset(Dataset[Any]):
         cache: str | os.PathLike[str] | None = None,
         cache_size: int | str | None = None,
     ) -> None:
-        known = source if isinstance(source, _Known) else _known_of(source, fields)
-        if known is None:
+        made: Any = source
+        known: _Known
+        of_files = {"storage_options": storage_options, "cache": cache, "cache_size": cache_size}
+        if isinstance(made, _Known):
+            known = made
+        elif (given := opened(source, fields, samples=samples, **of_files)) is not None:
+            known = given._known
+        else:
             with opened_with(storage_options, ObjectCache.of(cache, cache_size)):
                 asked = read_request(cast(Source, source), fields)
                 layout = open_layout(asked, samples=samples, allow_external=allow_external)
             known = _Known(layout, None, numpy, BlockCache(), ((replace(asked, shape=layout.shape), samples),))
-        elif samples is not None:
-            raise OptionError("samples= belongs to the H5Dataset that was given; say there what a sample is")
-        elif storage_options is not None or cache is not None or cache_size is not None:
-            raise OptionError(
-                "storage_options= and cache= belong to the H5Dataset that was given; say there what opens it"
-            )
-        self.layout: SampleLayout = known.layout
-        self._rows = known.rows if rows is None else known.rows_at(select_rows(rows, known.total))
-        self._starts = known.starts(self._rows)
-        self._drawn = None if self._starts is None else self._starts.numbers(seed=0, epoch=0)
+        if rows is not None:
+            known = known._replace(rows=known.rows_at(select_rows(rows, known.total)))
+        self._known: _Known = known._replace(numpy=numpy or known.numpy)
+        self.layout, self.shares = known.layout, known.shares
+        self._starts = known.starts(known.rows)
         self._seed_and_epoch = 0, 0
-        self._numpy: bool = numpy or known.numpy
-        self.shares = known.shares
-        if self._numpy:
+        self._drawn = None if self._starts is None else self._starts.numbers(seed=0, epoch=0)
+        if self._known.numpy:
             _check_numpy_has(self.layout)
-        self._reader, self._assembler, self._cache = RowReader(self.layout), Assembler(self.layout), known.cache
-        self._asked = known.asked
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cache": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _cache=BlockCache())
+        self._reader, self._assembler = RowReader(self.layout), Assembler(self.layout)
 
     def __len__(self) -> int:
         chosen = self.rows
@@ -339,7 +329,7 @@ class H5Dataset(Dataset[Any]):
         total = len(self)
         strata = None if stratify is None else codes_of(self._values(stratify, "stratify="), total, "stratify=")
         if isinstance(by, str) and by in BY:
-            are_objects = all(isinstance(samples, Objects) for _, samples in self._asked)
+            are_objects = all(isinstance(samples, Objects) for _, samples in self._known.asked)
             numbers = group_numbers(self.layout, self.rows, by, self.blocks, are_objects=are_objects)
             groups: Any = codes_of(numbers, total, "by=")
         elif by is not None:
@@ -347,10 +337,9 @@ class H5Dataset(Dataset[Any]):
         else:
             warn_of_leaks(self.layout, self.rows, stacklevel=3)
             groups = repeated(self.rows)
-        if (number := whole_number(seed)) is None or number < 0:
-            raise OptionError(f"split: seed= takes a non-negative integer, not {seed!r}")
+        seed = checked_number("split: seed=", seed, 0, "a non-negative integer")
         return tuple(
-            self._over_rows(part) for part in parts_of(tuple(shares), total, seed=number, groups=groups, strata=strata)
+            self._over_rows(part) for part in parts_of(tuple(shares), total, seed=seed, groups=groups, strata=strata)
         )
 
     def statistics(
@@ -392,7 +381,7 @@ class H5Dataset(Dataset[Any]):
             self.rows,
             fields,
             axis,
-            lambda layout: _dataset(_Known(layout, self._rows, False, BlockCache())).blocks,
+            lambda layout: _dataset(_Known(layout, self.chosen, False, BlockCache())).blocks,
             executor,
         )
 
@@ -412,7 +401,7 @@ class H5Dataset(Dataset[Any]):
     def _with_field(self, name: str | Field) -> SampleLayout:
         """Open the files again, with a field behind the others."""
         shapes = []
-        for asked, samples in self._asked:
+        for asked, samples in self._known.asked:
             assert asked.shape is not None
             field = (
                 Field(name, take=(0,) if isinstance(samples, Sequences) else None) if isinstance(name, str) else name
@@ -450,13 +439,13 @@ class H5Dataset(Dataset[Any]):
         if self.shares is not None:
             raise OptionError("fields= of a Mixture are those of its sources; name them there")
         shape = sample_shape(cast(Any, fields))
-        layout, asked = self._reopened([shape] * len(self._asked), "one of fields=")
+        layout, asked = self._reopened([shape] * len(self._known.asked), "one of fields=")
         return _dataset(self._known._replace(layout=layout, asked=asked, cache=BlockCache()))
 
     def _reopened(self, shapes: list[SampleShape], what: str) -> tuple[SampleLayout, Any]:
         """Return the layout of the same samples with other fields, and what was asked for it."""
         layouts, opened_as = [], []
-        for (asked, samples), shape in zip(self._asked, shapes, strict=True):
+        for (asked, samples), shape in zip(self._known.asked, shapes, strict=True):
             again = replace(asked, shape=shape)
             layouts.append(open_layout(again, samples=samples, allow_external=self.layout.allow_external))
             opened_as.append((replace(again, shape=layouts[-1].shape), samples))
@@ -487,32 +476,28 @@ class H5Dataset(Dataset[Any]):
         return _dataset(self._known._replace(layout=layout, cache=BlockCache()))
 
     @property
-    def _known(self) -> _Known:
-        return _Known(self.layout, self._rows, self._numpy, self._cache, self._asked, self.shares)
-
-    @property
     def rows(self) -> NDArray[np.int64] | None:
         """The number of each sample in the files, in the order of this dataset; None if it has all of them.
 
         A sample that is a row has the row's number; other samples are numbered in the order of `samples`.
         """
-        return self._rows if self._drawn is None else self._drawn
+        return self.chosen if self._drawn is None else self._drawn
 
     @property
     def is_of_pattern(self) -> bool:
         """Whether a pattern says which groups or objects samples are of."""
-        given = (getattr(samples, "of", None) for _, samples in self._asked)
+        given = (getattr(samples, "of", None) for _, samples in self._known.asked)
         return any(isinstance(of, str) and of not in (FILES, ROWS) for of in given)
 
     @property
     def chosen(self) -> NDArray[np.int64] | None:
         """The numbers of the samples that were chosen, of which an epoch may draw some; None for all."""
-        return self._rows
+        return self._known.rows
 
     @property
     def is_in_file_order(self) -> bool:
         """Whether its rows come as the files have them, and not in an order of their own; see `listed`."""
-        return self.rows is None or _ascending(self.rows)
+        return self.rows is None or is_ascending(self.rows)
 
     @property
     def categories(self) -> dict[str, tuple[str, ...]]:
@@ -548,7 +533,7 @@ class H5Dataset(Dataset[Any]):
         if shuffle:
             return self.blocks
         space = self.layout.space
-        in_order = space is None or (space.edges is not None and _ascending(space.rows[0]))
+        in_order = space is None or (space.edges is not None and is_ascending(space.rows[0]))
         if self.is_in_file_order and in_order:
             return blocks_of(self.layout, self.rows)
         rows = np.arange(self.layout.samples) if self.rows is None else self.rows
@@ -586,15 +571,15 @@ class H5Dataset(Dataset[Any]):
         """
         if type(index) is int:  # the common case, without arrays
             value = self._sample(index)
-            return as_numpy(value) if self._numpy else value
+            return as_numpy(value) if self._known.numpy else value
         rows, inside = indexing.split(index, self._shape)
         if indexing.is_one(rows):
             value = self._sample(int(rows))
         else:
             value = self._slice(rows) if isinstance(rows, slice) else None
-            value = self.read(indexing.numbers(rows, len(self), axis=0)) if value is None else value
+            value = self.read(numbers(rows, len(self), axis=0)) if value is None else value
         value = indexing.inside(value, inside, taken=not indexing.is_one(rows)) if inside else value
-        return as_numpy(value) if self._numpy else value
+        return as_numpy(value) if self._known.numpy else value
 
     @property
     def _shape(self) -> tuple[int, ...] | None:
@@ -609,7 +594,7 @@ class H5Dataset(Dataset[Any]):
 
         The samples view one batch; `h5stream.collate` gives it back whole, without stacking.
         """
-        return Samples(self.read(np.asarray(indices, dtype=np.int64)), len(indices), self._numpy)
+        return Samples(self.read(np.asarray(indices, dtype=np.int64)), len(indices), self._known.numpy)
 
     def _slice(self, rows: slice) -> Any:
         """Read consecutive rows without a plan; None where that cannot be."""
@@ -647,7 +632,7 @@ class H5Dataset(Dataset[Any]):
         # As narrow as plans want them: finding that out afterwards costs more than reading a few thousand rows.
         numbers = numbers.astype(place_dtype(self.layout.samples), copy=False)
         by_row: Places = np.arange(count, dtype=place_dtype(count))
-        if not _ascending(numbers):
+        if not is_ascending(numbers):
             by_row = np.argsort(numbers, kind="stable")
             numbers = numbers[by_row]
         slot_format = SlotFormat.for_rows(self.layout.fields, count)
@@ -691,11 +676,11 @@ class H5Dataset(Dataset[Any]):
         if part.access in (DIRECT, HEAP) or block_nbytes > _CACHED_BLOCK_NBYTES:
             return sample_of(self._read(np.array([row])), 0)
         first = part.row_start + (row - part.row_start) // part.chunk_rows * part.chunk_rows
-        block = self._cache.get((first, self._seed_and_epoch))
+        block = self._known.cache.get((first, self._seed_and_epoch))
         if block is None:
             last = min(first + part.chunk_rows, part.row_start + part.rows)
             block = self._read(np.arange(first, last, dtype=np.int64))
-            self._cache.put((first, self._seed_and_epoch), block)
+            self._known.cache.put((first, self._seed_and_epoch), block)
         else:
             self._check_unchanged(np.array([row]))
         return with_tensors(sample_of(block, row - first), _copied)
@@ -714,7 +699,7 @@ def values_of(dataset: H5Dataset, name: str | Field, what: str) -> tuple[FieldLa
     if not isinstance(last, int):
         raise OptionError(f"{what} takes a field of one value a sample, and {name!r} has several members")
     layout = layout.only([last])
-    alone = _dataset(_Known(layout, dataset._rows, False, BlockCache()))
+    alone = _dataset(_Known(layout, dataset.chosen, False, BlockCache()))
     step = max(1, min(_VALUES_ROWS, _VALUES_NBYTES // max(1, layout.row_nbytes)))
 
     def pieces() -> Iterator[tuple[int, Any]]:
@@ -735,18 +720,13 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     return copy
 
 
-def _ascending(rows: Places) -> bool:
-    return bool((rows[:-1] <= rows[1:]).all())
-
-
 def _check_numpy_has(layout: SampleLayout) -> None:
     for field in layout.fields:
         try:
             torch.empty(0, dtype=field.cast).numpy()
         except TypeError:
             raise OptionError(
-                f"field {field.name!r}: numpy=True cannot give {field.cast}, which NumPy does not have; leave dtype= "
-                "or numpy= out"
+                f"field {field.name!r}: numpy=True cannot give {field.cast}; leave dtype= or numpy= out"
             ) from None
 
 
@@ -754,13 +734,19 @@ def _dataset(known: _Known) -> H5Dataset:
     return H5Dataset(cast(Any, known))
 
 
-def _known_of(source: Any, fields: Fields) -> _Known | None:
-    given = opened(source, fields)
-    return None if given is None else given._known
+def opened(source: Any, fields: Fields = None, **of_files: Any) -> H5Dataset | None:
+    """Look for the dataset that `H5Dataset` objects are, alone, chosen from or joined; None for what names files.
+
+    What is given `of_files` is refused with others.
+    """
+    found = _found(source, fields)
+    for name, value in of_files.items():
+        if found is not None and value is not None:
+            raise OptionError(f"{name}= belongs to the H5Dataset that was given; name it there")
+    return found
 
 
-def opened(source: Any, fields: Fields = None) -> H5Dataset | None:
-    """Look for the dataset that `H5Dataset` objects are, alone, chosen from or joined; None for what names files."""
+def _found(source: Any, fields: Fields) -> H5Dataset | None:
     if isinstance(source, Subset):
         inner = opened(source.dataset, fields)
         if inner is None:
@@ -794,12 +780,12 @@ def joined(sources: Sequence[Any], fields: Fields = None) -> H5Dataset:
         raise OptionError("a Mixture stands among datasets that are read one behind the other; mix all sources in one")
     layout = joined_layout([part.layout for part in known])
     chosen = None
-    if any(part._rows is not None for part in known):
+    if any(part.chosen is not None for part in known):
         starts = np.cumsum([0] + [part.layout.samples for part in known])
-        own = (np.arange(part.layout.samples) if part._rows is None else part._rows for part in known)
+        own = (np.arange(part.layout.samples) if part.chosen is None else part.chosen for part in known)
         chosen = np.concatenate([rows + start for rows, start in zip(own, starts, strict=False)])
-    asked = tuple(one for part in known for one in part._asked)
-    return _dataset(_Known(layout, chosen, all(part._numpy for part in known), BlockCache(), asked))
+    asked = tuple(one for part in known for one in part._known.asked)
+    return _dataset(_Known(layout, chosen, all(part._known.numpy for part in known), BlockCache(), asked))
 
 
 class Samples(list[Any]):

@@ -43,24 +43,14 @@ from typing import Any
 class H5StreamError(Exception):
     """Base of every error that h5stream raises on purpose."""
 
+    def __init__(self, message: str, **facts: Any) -> None:
+        super().__init__(message)
+        vars(self).update(facts)  # those that its class names
+
     def __str__(self) -> str:
         # OSError and LookupError format their arguments in their own ways; the message is the message. But names
         # in a file may hold escape sequences, which are not for a terminal.
-        text = str(self.args[0]) if self.args else ""
-        return (
-            text if text.isprintable() else "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in text)
-        )
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Keyword-only facts survive the trip between processes.
-        return _rebuild, (type(self), self.args, self.__dict__)
-
-
-def _rebuild(kind: type[H5StreamError], args: tuple[Any, ...], facts: dict[str, Any]) -> H5StreamError:
-    error = kind.__new__(kind, *args)
-    error.args = args
-    error.__dict__.update(facts)
-    return error
+        return "".join(c if c.isprintable() or c == "\n" else ascii(c)[1:-1] for c in str(self.args[0]))
 
 
 class SourceError(H5StreamError, OSError):
@@ -72,9 +62,7 @@ class SourceError(H5StreamError, OSError):
         The path as it was given.
     """
 
-    def __init__(self, message: str, *, file: str = "") -> None:
-        super().__init__(message)
-        self.file = file
+    file: str = ""
 
 
 class SourceNotFoundError(SourceError, FileNotFoundError):
@@ -104,10 +92,8 @@ class FieldError(H5StreamError, LookupError):
         The file in which it was looked for.
     """
 
-    def __init__(self, message: str, *, field: str = "", file: str = "") -> None:
-        super().__init__(message)
-        self.field = field
-        self.file = file
+    field: str = ""
+    file: str = ""
 
 
 class FieldNotFoundError(FieldError):
@@ -133,11 +119,9 @@ class ExternalDataError(H5StreamError, PermissionError):
         What it points to.
     """
 
-    def __init__(self, message: str, *, file: str = "", field: str = "", target: str = "") -> None:
-        super().__init__(message)
-        self.file = file
-        self.field = field
-        self.target = target
+    file: str = ""
+    field: str = ""
+    target: str = ""
 
 
 class MissingFilterError(H5StreamError, RuntimeError):
@@ -151,11 +135,9 @@ class MissingFilterError(H5StreamError, RuntimeError):
         Where it is needed.
     """
 
-    def __init__(self, message: str, *, filter_id: int = 0, file: str = "", field: str = "") -> None:
-        super().__init__(message)
-        self.filter_id = filter_id
-        self.file = file
-        self.field = field
+    filter_id: int = 0
+    file: str = ""
+    field: str = ""
 
 
 class CorruptChunkError(H5StreamError, OSError):
@@ -171,20 +153,10 @@ class CorruptChunkError(H5StreamError, OSError):
         Where the chunk starts in the file, in bytes; -1 where that is not known.
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        file: str = "",
-        field: str = "",
-        chunk: tuple[int, ...] = (),
-        byte_offset: int = -1,
-    ) -> None:
-        super().__init__(message)
-        self.file = file
-        self.field = field
-        self.chunk = chunk
-        self.byte_offset = byte_offset
+    file: str = ""
+    field: str = ""
+    chunk: tuple[int, ...] = ()
+    byte_offset: int = -1
 
 
 class OptionError(H5StreamError, ValueError):
@@ -202,10 +174,8 @@ class BudgetError(OptionError):
         Bytes that were allowed.
     """
 
-    def __init__(self, message: str, *, needed: int = 0, budget: int = 0) -> None:
-        super().__init__(message)
-        self.needed = needed
-        self.budget = budget
+    needed: int = 0
+    budget: int = 0
 
 
 class StateError(H5StreamError, ValueError):
@@ -220,9 +190,7 @@ class StateError(H5StreamError, ValueError):
         The parts of the fingerprint that differ; empty where it is not about them.
     """
 
-    def __init__(self, message: str, *, changed: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
-        self.changed = changed
+    changed: tuple[str, ...] = ()
 
 
 class StagingError(H5StreamError, OSError):
@@ -236,10 +204,8 @@ class StagingError(H5StreamError, OSError):
         The folder that files are staged to.
     """
 
-    def __init__(self, message: str, *, file: str = "", folder: str = "") -> None:
-        super().__init__(message)
-        self.file = file
-        self.folder = folder
+    file: str = ""
+    folder: str = ""
 
 
 class NotEnoughSpaceError(StagingError):
@@ -253,11 +219,9 @@ class NotEnoughSpaceError(StagingError):
         Bytes that they may take.
     """
 
-    def __init__(self, message: str, *, file: str = "", folder: str = "", needed: int = 0, available: int = 0) -> None:
-        super().__init__(message, file=file, folder=folder)
-        self.errno = errno.ENOSPC
-        self.needed = needed
-        self.available = available
+    errno = errno.ENOSPC
+    needed: int = 0
+    available: int = 0
 
 
 class StagedFileInUseError(StagingError):
@@ -269,9 +233,7 @@ class StagedFileInUseError(StagingError):
         The processes that use it.
     """
 
-    def __init__(self, message: str, *, file: str = "", folder: str = "", pids: tuple[int, ...] = ()) -> None:
-        super().__init__(message, file=file, folder=folder)
-        self.pids = pids
+    pids: tuple[int, ...] = ()
 
 
 class StagedFileDamagedError(StagingError):
@@ -291,9 +253,7 @@ class UnfollowableReferenceError(StagingError):
         The needed file as the reference names it.
     """
 
-    def __init__(self, message: str, *, file: str = "", folder: str = "", target: str = "") -> None:
-        super().__init__(message, file=file, folder=folder)
-        self.target = target
+    target: str = ""
 
 
 class LoaderTimeoutError(H5StreamError, TimeoutError):
@@ -313,9 +273,7 @@ class IsolatedProcessError(H5StreamError, RuntimeError):
         Its exit status, or less than 0 for the signal that ended it; None where neither is known.
     """
 
-    def __init__(self, message: str, *, exitcode: int | None = None) -> None:
-        super().__init__(message)
-        self.exitcode = exitcode
+    exitcode: int | None = None
 
 
 class DeviceMemoryError(H5StreamError, MemoryError):

@@ -470,26 +470,17 @@ def _plain(value: Any) -> Any:
 
 def _digest(value: Any) -> str:
     """Return a digest of a value of ours: of all that it is made of."""
-    digest = hashlib.sha256()
-    _feed(digest, value)
-    return digest.hexdigest()[:24]
+    return hashlib.sha256(json.dumps(value, default=_told).encode()).hexdigest()[:24]
 
 
-def _feed(digest: Any, value: Any) -> None:
-    if isinstance(value, np.ndarray) and value.dtype.kind != "O":
-        digest.update(f"{value.dtype}{value.shape}".encode())
-        digest.update(np.ascontiguousarray(value).view(np.uint8).data if value.size else b"")
-    elif dataclasses.is_dataclass(value):
-        digest.update(type(value).__qualname__.encode())
-        for field in dataclasses.fields(value):
-            if field.repr:  # the others are worked out on the way
-                _feed(digest, getattr(value, field.name))
-    elif isinstance(value, Mapping):
-        _feed(digest, [*value.items()])
-    elif isinstance(value, (tuple, list, np.ndarray)):
-        digest.update(f"({len(value)}".encode())
-        for each in value:
-            _feed(digest, each)
-    else:
-        digest.update(repr(value).encode("utf-8", "surrogateescape"))
-        digest.update(b";")
+def _told(value: Any) -> Any:
+    """Return what JSON can write of a value that it cannot: of a dataclass, but for what is worked out on the way."""
+    if dataclasses.is_dataclass(value):
+        shown = (field.name for field in dataclasses.fields(value) if field.repr)
+        return [type(value).__qualname__, *(getattr(value, name) for name in shown)]
+    if not isinstance(value, np.ndarray):
+        return dict(value) if isinstance(value, Mapping) else repr(value)
+    if value.dtype.kind == "O":
+        return value.tolist()
+    content = np.ascontiguousarray(value).reshape(-1).view(np.uint8).data
+    return [str(value.dtype), value.shape, hashlib.sha256(content).hexdigest()]

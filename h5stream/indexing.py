@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Hashable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from h5stream.dropped import Living
 from h5stream.errors import OptionError
+from h5stream.order.blocks import numbers
 
 LIMIT_NBYTES = 64 * 1024 * 1024
 """Of all datasets of a process together: what 80 of them kept for themselves was 400 MB."""
@@ -71,40 +73,6 @@ def is_one(index: Any) -> bool:
     return isinstance(index, np.ndarray) and index.ndim == 0 and np.issubdtype(index.dtype, np.integer)
 
 
-def numbers(index: Any, count: int, *, axis: int) -> NDArray[np.int64]:
-    """Return the numbers that a slice, a list, an array or a mask names along an axis of `count` places; unchecked.
-
-    Examples
-    --------
-    >>> numbers(slice(None, None, -2), 5, axis=0).tolist(), numbers([True, False, True], 3, axis=0).tolist()
-    ([4, 2, 0], [0, 2])
-    """
-    what = "rows are" if axis == 0 else f"places on axis {axis} are"
-    if isinstance(index, slice):
-        return np.arange(*index.indices(count), dtype=np.int64)
-    try:
-        chosen = np.asarray(index)
-    except ValueError as error:
-        raise OptionError(f"{what} named by integers, a slice or a mask, not {index!r}: {error}") from None
-    if chosen.dtype == bool:
-        if chosen.shape != (count,):
-            unit = "a row" if axis == 0 else f"a place on axis {axis}"
-            raise OptionError(
-                f"a mask needs one value {unit}: {count:,} {'rows' if axis == 0 else 'places'}, shape {chosen.shape}"
-            )
-        return np.flatnonzero(chosen)
-    if not np.issubdtype(chosen.dtype, np.integer) and chosen.shape != (0,):
-        raise OptionError(
-            f"{what} named by integers, a slice or a mask, not {chosen.dtype if chosen.ndim else repr(index)}"
-        )
-    if chosen.ndim != 1:
-        raise OptionError(
-            f"{what} named by integers, a slice, a mask or one list of integers, not an array of shape {chosen.shape}; "
-            "reshape(-1) makes it a list"
-        )
-    return chosen.astype(np.int64)
-
-
 def inside(value: torch.Tensor, indices: Sequence[Any], *, taken: bool) -> torch.Tensor:
     """Take places inside rows, axis by axis; `taken` says whether the axis of rows is still there.
 
@@ -149,6 +117,9 @@ class BlockCache:
         with SHARED.lock:
             SHARED.caches.add(self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return BlockCache, ()
+
     def get(self, key: Hashable) -> Any:
         """Return the block of a key, such as its first row; None where it is not held."""
         with SHARED.lock:
@@ -179,21 +150,11 @@ class BlockCache:
         return next(iter(self._blocks.values()))[0]
 
 
-class _Shared:
-    """What the caches of a process share: a clock, a lock, and each other."""
+SHARED: Any = SimpleNamespace(clock=itertools.count(), caches=Living(), lock=threading.RLock())
+"""What the caches of a process share. The lock is reentrant: the garbage collector may come while it is held."""
 
-    def __init__(self) -> None:
-        self.clock = itertools.count()
-        self.caches: Living[BlockCache] = Living()
-        self.renew()
-
-    def renew(self) -> None:
-        # Reentrant: the garbage collector may come while it is held. In a forked child the thread that held it is gone.
-        self.lock = threading.RLock()
-
-
-SHARED = _Shared()
-os.register_at_fork(after_in_child=SHARED.renew)
+# In a forked child the thread that held it is gone.
+os.register_at_fork(after_in_child=lambda: vars(SHARED).update(lock=threading.RLock()))
 
 
 def held_nbytes() -> int:

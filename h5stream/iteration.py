@@ -8,8 +8,8 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from dataclasses import replace
+from typing import Any, NamedTuple, NoReturn
 
 from h5stream.cursor import Cursor, Progress, Start
 from h5stream.engine.footprint import Footprint
@@ -25,8 +25,7 @@ from h5stream.storage.layout import SampleLayout
 from h5stream.workers.processes import checked_method
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Iteration:
+class Iteration(NamedTuple):
     """An iteration that was begun."""
 
     run: Running  # what reads
@@ -81,8 +80,7 @@ class Iterations:
         run = self.engine.begin(
             filled, first_batch, max_open_batches=max_open_batches, world_size=start.ranks.world_size
         )
-        progress = Progress(start=start, order=order, first_batch=first_batch, batch=first_batch)
-        return Iteration(run=run, progress=progress)
+        return Iteration(run, Progress(start=start, order=order, first_batch=first_batch, batch=first_batch))
 
     def read_ahead(self, epoch: int, taken: int) -> None:
         """Read the first window of the epoch after `epoch` while `taken` batches of that are to be consumed.
@@ -98,7 +96,7 @@ class Iterations:
         with contextlib.suppress(Exception):  # what is wrong is said when the iteration begins
             iteration = self._begun(start, needed)
             unwatch = weakref.finalize(self, iteration.run.stop).detach
-            self._ahead[start.place.epoch] = replace(iteration, unwatch=unwatch)
+            self._ahead[start.place.epoch] = iteration._replace(unwatch=unwatch)
 
     def drop_ahead(self, epoch: int | None = None) -> None:
         """End what was begun ahead for an epoch, or for any."""
@@ -179,7 +177,8 @@ class LoaderIterator:
             except BaseException:
                 self._over = self._over or not self._closed
                 self._finalizer()
-                self._close_feed()
+                if self._feed is not None:
+                    self._feed.close()
                 raise
 
     def _next(self) -> Any:
@@ -207,14 +206,9 @@ class LoaderIterator:
         self._progress.advance(self._run.left_out)
         return value
 
-    def _close_feed(self) -> None:
-        """Wait for the copies to a device that are under way; the run is stopped by what started it."""
-        if self._feed is not None:
-            self._feed.close()
-
     def _closed_early(self) -> Exception:
         """Say that the epoch was closed before its end; where every batch had been given, that was the end."""
-        given, batches = self._progress.given
+        given, batches = self._progress.batch, self._progress.order.batches
         if given == batches:
             return StopIteration()
         return LoaderClosedError(
@@ -230,7 +224,8 @@ class LoaderIterator:
         if os.getpid() == self._pid and self._turns.acquire(timeout=STOP_S):  # one that waited was woken
             try:
                 self._cut_short()  # it may have begun to read ahead meanwhile
-                self._close_feed()
+                if self._feed is not None:
+                    self._feed.close()  # waits for the copies that are under way
             finally:
                 self._turns.release()
 

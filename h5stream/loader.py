@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -19,14 +20,16 @@ from h5stream.device.cuda import backend_for
 from h5stream.dropped import Living
 from h5stream.engine.footprint import Footprint, WindowRows
 from h5stream.engine.statistics import LoaderStatistics, RunCounters
+from h5stream.errors import OptionError
 from h5stream.iteration import Iterations, LoaderIterator, engine_for
 from h5stream.order.draw import Balanced, Sized, Weighted
 from h5stream.order.users import OrderFactory
 from h5stream.route import route_for, sizing_for
-from h5stream.settings import DEFAULT_BATCH_ROWS, Settings, checked_epoch, remade
+from h5stream.settings import DEFAULT_BATCH_ROWS, Settings, remade
 from h5stream.storage.extents import SampleKind
 from h5stream.storage.fields import Fields, Source
 from h5stream.structure import copy_batch
+from h5stream.units import checked_number
 from h5stream.weighting import epoch_draws, recognised, sized_batches
 
 
@@ -218,45 +221,9 @@ class H5StreamLoader:
         transform_workers: int | None = None,
         **old: Unpack[OldNames],
     ) -> None:
-        self._make(
-            Settings.of(
-                dataset=dataset,
-                batch_size=batch_size,
-                shuffle=shuffle,
-                sampler=sampler,
-                batch_sampler=batch_sampler,
-                num_workers=num_workers,
-                collate_fn=collate_fn,
-                pin_memory=pin_memory,
-                drop_last=drop_last,
-                timeout=timeout,
-                worker_init_fn=worker_init_fn,
-                multiprocessing_context=multiprocessing_context,
-                generator=generator,
-                prefetch_factor=prefetch_factor,
-                persistent_workers=persistent_workers,
-                pin_memory_device=pin_memory_device,
-                in_order=in_order,
-                device=device,
-                fields=fields,
-                samples=samples,
-                seed=seed,
-                window=window,
-                memory_budget=memory_budget,
-                batch_transform=batch_transform,
-                rank=rank,
-                world_size=world_size,
-                storage_options=storage_options,
-                stage_to=stage_to,
-                on_error=on_error,
-                draw=draw,
-                keep=keep,
-                sample_transform=sample_transform,
-                sample_workers=sample_workers,
-                transform_workers=transform_workers,
-                old=old,
-            )
-        )
+        arguments = dict(locals())
+        del arguments["self"]
+        self._make(Settings.of(arguments))
 
     def _make(self, asked: Settings) -> None:
         """Put the rooms together."""
@@ -299,8 +266,7 @@ class H5StreamLoader:
         # DataLoader refuses some; here all is worked out once, so that nothing else would be heard of again.
         if self._made and name in _FIXED:
             raise ValueError(
-                f"{name} attribute should not be set after {type(self).__name__} is initialized; make another loader, "
-                "which costs as much as opening the files"
+                f"{name} attribute should not be set after {type(self).__name__} is initialized; make another loader"
             )
         super().__setattr__(name, value)
 
@@ -316,7 +282,7 @@ class H5StreamLoader:
 
         An iterator that is under way stays behind, and so does what a state brought back within an epoch.
         """
-        return remade, (type(self), self._settings.travelling(self._cursor.seed_of_copies), self._cursor.next_epoch)
+        return remade, (type(self), self._settings.travelling(self._cursor.seed), self._cursor.next_epoch)
 
     def __len__(self) -> int:
         """Batches of an epoch; the same on every rank."""
@@ -325,7 +291,7 @@ class H5StreamLoader:
     @property
     def seed(self) -> int:
         """The seed of the shuffle, and of all else that is drawn."""
-        return self._cursor.seed
+        return int(self._cursor.seed)
 
     @property
     def window_size(self) -> Footprint:
@@ -350,6 +316,15 @@ class H5StreamLoader:
     @property
     def batch_sampler(self) -> Any:
         """What gives the indices of each batch; None if samples come singly, as in DataLoader."""
+        # Accelerate would make a stock DataLoader of our dataset and order, without `batch_transform`, and none would
+        # tell. That it is the one who asks shows in its frame alone.
+        if sys._getframe(1).f_code.co_name == "skip_first_batches":
+            raise OptionError(
+                "skip_first_batches would read the rest of this epoch through a stock DataLoader, without reader "
+                "threads, device= and batch_transform=. An H5StreamLoader goes on by itself: "
+                "loader.load_state_dict(state), with the state that loader.state_dict() gave at the checkpoint; under "
+                "transformers.Trainer with TrainingArguments(ignore_data_skip=True)"
+            )
         return self._cursor.batch_sampler
 
     def set_epoch(self, epoch: int) -> None:
@@ -367,7 +342,7 @@ class H5StreamLoader:
         OptionError
             If `epoch` is no such number.
         """
-        self._cursor.set_epoch(checked_epoch(epoch))
+        self._cursor.set_epoch(checked_number("set_epoch", epoch, 0, "a non-negative integer"))
 
     def state_dict(self) -> dict[str, Any]:
         """Say where the newest iteration is: a few numbers and a fingerprint of the data and settings.
@@ -427,7 +402,8 @@ class H5StreamLoader:
                 "without fields= a batch is a dict by name; to unpack it, as in `for x, y in loader`: fields=%s",
                 self._unnamed,
             )
-        if self._settings.has_usual_batches and len(self) == 1 < len(self.dataset):
+        is_decided = self._settings.is_listed or self._settings.order is not None or self._settings.sized is not None
+        if self.batch_size == DEFAULT_BATCH_ROWS and not is_decided and len(self) == 1 < len(self.dataset):
             _say_once(
                 "an epoch is one batch, since it has no more samples than batch_size=%s, the default; a smaller one "
                 "gives more batches",

@@ -110,8 +110,7 @@ def _opened(name: str, source: Any, fields: Fields, **kind: Any) -> H5Dataset:
     if isinstance(dataset, H5Dataset) and hasattr(source, "window_size"):
         if source.is_drawn and dataset.shares is None:
             raise OptionError(
-                f"Mixture: source {name!r} is a loader whose draw= says how often its samples come, as the mixture's "
-                "own weights= do; give its dataset instead"
+                f"Mixture: source {name!r} is a loader whose draw= says what weights= do; give its dataset instead"
             )
         source = dataset
     known = opened(source, None)

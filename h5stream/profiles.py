@@ -80,15 +80,10 @@ def profile_text(profile: Profile) -> str:
     lines = ["# Written by `h5stream tune`; H5StreamLoader.from_profile(path) reads it."]
     for name, table in tables.items():
         if table:
-            lines += ["", f"[{name}]", *(f"{key} = {_value(value)}" for key, value in table.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, (list, tuple)):
-        return f"[{', '.join(map(_value, value))}]"
-    # A JSON string is a TOML basic string but for DEL, which TOML wants escaped; numbers are written alike.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+            values = (f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in table.items())
+            lines += ["", f"[{name}]", *values]
+    # JSON's strings and lists are TOML's as well, but for DEL, which TOML wants escaped; numbers are written alike.
+    return "\n".join(lines).replace("\x7f", "\\u007f") + "\n"
 
 
 def write_profile(profile: Profile, path: str | Path) -> None:

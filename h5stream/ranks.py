@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.distributed
 
 from h5stream.errors import OptionError
 from h5stream.order.users import Ranks
+from h5stream.units import checked_number
 
 
 class DrawnSeed(int):
@@ -35,25 +34,19 @@ def checked_ranks(rank: int | None, world_size: int | None, *, listed: bool) -> 
 
     `listed` tells that a sampler decides the order, which nothing here cuts.
     """
-    _check_numbers(rank, world_size)
+    rank = None if rank is None else checked_number("rank=", rank, 0, "an integer of at least 0")
+    if world_size is not None:
+        world_size = checked_number("world_size=", world_size, 1, "an integer of at least 1")
     if listed and (world_size or 1) > 1:
         raise OptionError(
-            f"the sampler decides which rows each rank gets, so world_size={world_size} must be left out; shard in "
-            "the sampler, as torch's DistributedSampler does"
+            f"a sampler decides each rank's rows: world_size={world_size} must be left out; shard in the sampler"
         )
     if rank is None or world_size is None:
         if rank is None and world_size is None:
             return None
         raise OptionError(
-            f"rank= and world_size= belong together, not rank={rank} with world_size={world_size}; give both, or "
-            "neither to take them from torch.distributed"
+            f"rank= and world_size= belong together, not rank={rank} with world_size={world_size}; give both or neither"
         )
     if rank >= world_size:
         raise OptionError(f"rank must be below world_size={world_size}, not {rank}")
     return Ranks(rank=rank, world_size=world_size)
-
-
-def _check_numbers(rank: Any, world_size: Any) -> None:
-    for name, value, least in (("rank", rank, 0), ("world_size", world_size, 1)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-            raise OptionError(f"{name}= takes an integer of at least {least}, not {value!r}")

@@ -18,9 +18,10 @@ from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import EpochOrder, Order
 from h5stream.order.line import OrderSettings
 from h5stream.order.permutation import VERSION
-from h5stream.order.quality import FEW_BLOCKS, Quality, forecast, weak_mixing
+from h5stream.order.quality import FEW_BLOCKS, Quality, distinct, forecast, is_weak
 from h5stream.ranks import current_ranks, drawn_seed
 from h5stream.storage.layout import SampleLayout
+from h5stream.units import checked_number
 
 
 class ChunkBatchSampler(Sampler[list[int]]):
@@ -78,14 +79,10 @@ class ChunkBatchSampler(Sampler[list[int]]):
         world_size: int = 1,
     ) -> None:
         if not isinstance(dataset, H5Dataset):
-            raise OptionError(
-                f"ChunkBatchSampler needs an H5Dataset, whose chunks it knows, not {type(dataset)}; of several, "
-                "H5Dataset([a, b]) makes one"
-            )
+            raise OptionError(f"ChunkBatchSampler needs an H5Dataset, whose chunks it knows, not {type(dataset)}")
         if dataset.shares is not None:
             raise OptionError("ChunkBatchSampler gives each sample once, and a Mixture has shares; use H5StreamLoader")
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise OptionError(f"batch_size= takes a positive whole number of rows, not {batch_size!r}")
+        batch_size = checked_number("batch_size=", batch_size, 1, "a positive whole number of rows")
         self.dataset = dataset
         self.epoch = 0
         self.batch_size = batch_size
@@ -131,17 +128,6 @@ class ChunkBatchSampler(Sampler[list[int]]):
         # Of several ranks each would draw another seed; trainers that shard batches give each a sampler.
         is_alone = max(self._settings.world_size, current_ranks().world_size) == 1
         return self._settings if is_alone or not self._seed_is_drawn else replace(self._settings, seed=0)
-
-    def take_over(self, settings: OrderSettings) -> None:
-        """Take the settings of a loader, from the epoch on that they name: its batches are then this sampler's.
-
-        Parameters
-        ----------
-        settings : OrderSettings
-            All that the order depends on.
-        """
-        self._settings, self.drop_last, self._seed_is_drawn = settings, settings.drop_last, False
-        self.set_epoch(settings.epoch)
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration; without it the first is 0, and each adds one.
@@ -262,16 +248,19 @@ class ChunkBatchSampler(Sampler[list[int]]):
 
 
 class OrderSampler:
-    """Lists the rows of the batches of one epoch's order, as a batch sampler of torch."""
+    """Lists the rows of the batches of one epoch after the other, as a batch sampler of torch."""
 
-    def __init__(self, order: Order, batch_size: int, places: NDArray[np.int64] | None = None) -> None:
-        self._order, self.batch_size, self._places = order, batch_size, places
+    def __init__(
+        self, order_of: Callable[[int], Order], epoch: int, batch_size: int, places: NDArray[np.int64] | None
+    ) -> None:
+        self._order_of, self._epoch, self.batch_size, self._places = order_of, epoch, batch_size, places
 
     def __len__(self) -> int:
-        return self._order.batches or 0
+        return self._order_of(self._epoch).batches or 0
 
     def __iter__(self) -> Iterator[list[int]]:
-        return _listed(self._order, 0, self._places)
+        self._epoch += 1
+        return _listed(self._order_of(self._epoch - 1), 0, self._places)
 
 
 def places_of(blocks: Blocks, dataset: H5Dataset) -> NDArray[np.int64] | None:
@@ -324,10 +313,11 @@ def warn_of_weak_shuffle(
 
     `budget_for` gives the memory budget that a window needs, 0 for none other than there is.
     """
-    weak = weak_mixing(blocks, window_rows=window_rows, batch_rows=batch_rows, ranks=ranks)
-    if weak is None:
+    block_rows, drawn, total = round(blocks.total_rows / blocks.count), ranks * batch_rows, blocks.count
+    held = min(total, max(1, round(ranks * window_rows * total / blocks.total_rows)))
+    if ranks * window_rows >= blocks.total_rows or not is_weak(held, total):
         return
-    lead, rows = layout.leading[0], min(FEW_BLOCKS, weak.blocks) * weak.block_rows
+    lead, rows = layout.leading[0], min(FEW_BLOCKS, total) * block_rows
     needed = 0 if budget_for is None else budget_for(rows)
     with_budget = f" with memory_budget={needed}" if needed else ""
     way = f"The way out: window={rows} or more{with_budget} (it is {window_rows:,} rows)"
@@ -335,13 +325,13 @@ def warn_of_weak_shuffle(
         copy = "a copy with smaller chunks (h5stream repack FILE NEW --chunk-bytes 1MiB)"
         way = f"{way.replace('The way', 'Ways', 1)}, or {copy}"
     batch = (
-        f", so the {batch_rows * ranks:,} rows of a batch come from about {weak.batch_blocks:,.0f} of them, where a "
-        f"full shuffle has {weak.batch_blocks_full:,.0f}"
+        f", so the {drawn:,} rows of a batch come from about {distinct(held, drawn):,.0f} of them, where a full "
+        f"shuffle has {distinct(total, drawn):,.0f}"
     )
     warnings.warn(
-        f"the shuffle is weak: a window holds {weak.window_blocks:,} of the {weak.blocks:,} blocks of this data (a "
-        f"block is {weak.block_rows:,} rows that lie together, by the chunks of {lead.path!r})"
-        f"{batch if batch_rows * ranks > 1 else ''}. In a file that is sorted, by class or by recording, a batch then "
+        f"the shuffle is weak: a window holds {held:,} of the {total:,} blocks of this data (a "
+        f"block is {block_rows:,} rows that lie together, by the chunks of {lead.path!r})"
+        f"{batch if drawn > 1 else ''}. In a file that is sorted, by class or by recording, a batch then "
         f"sees few kinds of rows, and training suffers. {way}. If the file's rows are in random order already, nothing "
         'is wrong: warnings.simplefilter("ignore", h5stream.errors.WeakShuffleWarning)',
         WeakShuffleWarning,

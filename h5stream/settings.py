@@ -7,12 +7,14 @@ import json
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import BatchSampler
 
 from h5stream import allowance
 from h5stream.arguments import check_batch_transform, with_new_names
@@ -25,86 +27,45 @@ from h5stream.order.users import GivenOrder, OrderFactory, Ranks
 from h5stream.ranks import DrawnSeed, checked_ranks, current_ranks, drawn_seed
 from h5stream.samples.columns import Column
 from h5stream.storage.layout import FieldLayout, SampleLayout
-from h5stream.units import whole_number
+from h5stream.units import checked_number
 from h5stream.workers.processes import checked_method
 
 DEFAULT_BATCH_ROWS = 8192
 """Large enough that nothing is done per row that could be done per batch."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The arguments of a loader; see `H5StreamLoader` for what each means. Made by `Settings.of`.
+class Settings(SimpleNamespace):
+    """The arguments of a loader by name; see `H5StreamLoader` for what each means. Never changed.
 
     All are as they were given, but for numbers, which are plain ones, and `shuffle`, which is never None.
     """
 
-    dataset: Any
-    batch_size: int | None
-    shuffle: bool
-    sampler: Iterable[Any] | None
-    batch_sampler: Iterable[Any] | None
-    num_workers: int | None
-    collate_fn: Callable[[list[Any]], Any] | None
-    pin_memory: bool
-    drop_last: bool
-    timeout: float
-    worker_init_fn: Callable[[int], None] | None
-    multiprocessing_context: Any
-    generator: torch.Generator | None
-    prefetch_factor: int | None
-    persistent_workers: bool
-    pin_memory_device: str
-    in_order: bool
-    device: torch.device | str | None
-    fields: Any
-    samples: Any
-    seed: int | None
-    window: int | str
-    memory_budget: int | str | None
-    batch_transform: Callable[[Any], Any] | None
-    rank: int | None
-    world_size: int | None
-    storage_options: Any
-    stage_to: str | os.PathLike[str] | None
-    on_error: str
-    draw: Weighted | Balanced | Sized | int | OrderFactory | None
-    keep: str
-    sample_transform: Callable[[Any], Any] | None
-    sample_workers: int | None
-    transform_workers: int | None
-    allow_external: bool | None  # an old name
-
     @classmethod
-    def of(cls, **given: Any) -> Settings:
-        """Check arguments, of which none may be missing; ``old`` has those of old names."""
-        given = {"allow_external": None, **with_new_names(given, stacklevel=3)}
-        settings = cls(**{field.name: given[field.name] for field in fields(cls)})
+    def of(cls, given: Mapping[str, Any]) -> Settings:
+        """Check all arguments; ``old`` has those of old names."""
+        settings = cls(**{"allow_external": None, **with_new_names(given, stacklevel=3)})
+        given = vars(settings)
         for name in ("collate_fn", "worker_init_fn", "batch_transform", "sample_transform"):
-            _check_callable(name, given[name])
+            if given[name] is not None and not callable(given[name]):
+                raise OptionError(f"{name}= takes a callable or None, not {given[name]!r}")
         for name in ("shuffle", "pin_memory", "drop_last", "persistent_workers", "in_order", "allow_external"):
             if isinstance(given[name], str):
                 raise OptionError(f"{name}= takes True or False, not {given[name]!r}")
         check_batch_transform(settings.batch_transform)
         settings._check_order_is_decided_once()
         settings._check_batches_are_sized_once()
-        if settings.on_error not in ("raise", "skip"):
-            raise OptionError(f"on_error= takes 'raise' or 'skip', not {settings.on_error!r}")
         settings._check_workers()
         check_window(settings.window)
         checked_ranks(settings.rank, settings.world_size, listed=settings.is_listed)
         if settings.memory_budget is not None:
             check_budget(settings.memory_budget)
-        if settings.keep not in ("auto", "never"):
-            raise OptionError(
-                "keep= takes 'auto' (rows stay in memory once they are decoded, within memory_budget) or 'never', not "
-                f"{settings.keep!r}"
-            )
+        for name, one, other in (("on_error", "raise", "skip"), ("keep", "auto", "never")):
+            if given[name] not in (one, other):
+                raise OptionError(f"{name}= takes {one!r} or {other!r}, not {given[name]!r}")
         generator = settings.generator
         if generator is not None and not isinstance(generator, torch.Generator):
             raise OptionError(f"generator= takes a torch.Generator, not {generator!r}")
-        return replace(
-            settings,
+        return settings.but(
             batch_size=_count("batch_size", settings.batch_size, 1, "a positive whole number of rows"),
             num_workers=_count("num_workers", settings.num_workers, 0, "a non-negative number of reader threads"),
             sample_workers=_count("sample_workers", settings.sample_workers, 0, "a number of processes, 0 for none"),
@@ -115,6 +76,10 @@ class Settings:
             shuffle=settings.is_drawn if settings.shuffle is None else bool(settings.shuffle),
         )
 
+    def but(self, **changes: Any) -> Settings:
+        """Return the same settings but for some."""
+        return Settings(**{**vars(self), **changes})
+
     def _check_order_is_decided_once(self) -> None:
         """Refuse what contradicts itself, by the same rules as DataLoader."""
         for name in ("sampler", "batch_sampler"):
@@ -124,8 +89,7 @@ class Settings:
         others = self.shuffle or self.sampler is not None or self.drop_last
         if self.order is not None and (others or self.batch_sampler is not None):
             raise OptionError(
-                "the function that draw= was given decides which samples come when and in which batches, so shuffle=, "
-                "sampler=, batch_sampler= and drop_last= must be left out"
+                "the function that draw= was given decides: leave out shuffle=, sampler=, batch_sampler= and drop_last="
             )
         if self.sampler is not None and self.shuffle:
             raise OptionError("sampler= decides the order, so shuffle= must be left out")
@@ -148,8 +112,7 @@ class Settings:
             )
         if self.sized.bucket and not (self.is_drawn if self.shuffle is None else self.shuffle):
             raise OptionError(
-                "draw=Sized(..., bucket=True) puts samples of like lengths together, in another order than the file's: "
-                "pass shuffle=True with it"
+                "draw=Sized(..., bucket=True) puts samples of like lengths together: pass shuffle=True with it"
             )
 
     def _check_workers(self) -> None:
@@ -166,7 +129,7 @@ class Settings:
         if self.sample_workers is not None and self.transform_workers not in (None, self.sample_workers):
             raise OptionError(
                 f"sample_workers={self.sample_workers} and transform_workers={self.transform_workers} are the same "
-                "processes, so both must be the same number; leave one of them out"
+                "processes; leave one of them out"
             )
         if self.workers:
             checked_method(self.multiprocessing_context)
@@ -265,12 +228,6 @@ class Settings:
             return budget, max(budget, total // 2)
         return (budget := check_budget(self.memory_budget)), budget
 
-    @property
-    def has_usual_batches(self) -> bool:
-        """Whether batches have as many samples as where nothing says how they are cut."""
-        decided = self.is_listed or self.order is not None or self.sized is not None
-        return self.batch_size == DEFAULT_BATCH_ROWS and not decided
-
     def names_fields(self, layout: SampleLayout) -> str:
         """Return the fields to name, as code, where files were given and no fields; nothing where there is but one."""
         given = self.dataset if isinstance(self.dataset, list | tuple) else [self.dataset]
@@ -289,7 +246,7 @@ class Settings:
         if self.seed is not None:
             return self
         alone = (self.ranks or current_ranks()).world_size == 1
-        return replace(self, seed=drawn_seed(self.generator) if alone and self.draws_by_seed else DrawnSeed(0))
+        return self.but(seed=drawn_seed(self.generator) if alone and self.draws_by_seed else DrawnSeed(0))
 
     def given_order(self, dataset: H5Dataset) -> GivenOrder | None:
         """Return the order that a sampler decides; None where there is none.
@@ -300,16 +257,13 @@ class Settings:
             return None
         if dataset.layout.draws is not None:
             raise OptionError(
-                "samples= has starts='random', which draws its samples anew for each epoch, so sampler= and "
-                "batch_sampler= must be left out; per_epoch= says how many, and draw= how"
+                "samples= has starts='random' and draws its samples anew for each epoch: leave out the sampler"
             )
-        return GivenOrder(
-            sampler=self.sampler,
-            batch_sampler=self.batch_sampler,
-            batch_size=self.batch_rows,
-            drop_last=self.drop_last,
-            rows=dataset.rows,
-        )
+        source = batched = self.sampler if self.batch_sampler is None else self.batch_sampler
+        if self.batch_rows is not None:
+            batched = BatchSampler(source, self.batch_rows, bool(self.drop_last))
+        is_single = self.batch_rows is None and self.batch_sampler is None
+        return GivenOrder(source=source, batched=batched, is_single=is_single, rows=dataset.rows)
 
     def seeded(self, layout: SampleLayout) -> SampleLayout:
         """Return a layout with a seed for each sample behind its fields, where functions need one."""
@@ -323,23 +277,11 @@ class Settings:
 
     def opened(self) -> Settings:
         """Return the settings with the dataset open: of files, or `H5Dataset`, chosen from and joined as torch does."""
-        given, asked = self.dataset, self.fields
-        known = opened(given, asked)
+        of_files = {"samples": self.samples, "storage_options": self.storage_options}
+        known = opened(self.dataset, self.fields, **of_files)
         if known is None:
-            known = H5Dataset(
-                given,
-                asked,
-                samples=self.samples,
-                allow_external=bool(self.allow_external),
-                storage_options=self.storage_options,
-            )
-        elif self.samples is not None:
-            raise OptionError("samples= belongs to the H5Dataset that was given; say there what a sample is")
-        elif self.storage_options is not None:
-            raise OptionError(
-                "storage_options= belongs to the H5Dataset that was given; say there what opens its stores"
-            )
-        return replace(self, dataset=known, fields=None, samples=None, storage_options=None, allow_external=None)
+            known = H5Dataset(self.dataset, self.fields, allow_external=bool(self.allow_external), **of_files)
+        return self.but(dataset=known, fields=None, samples=None, storage_options=None, allow_external=None)
 
     def staged(self, owner: object) -> tuple[H5Dataset, Callable[[], Any]]:
         """Return the dataset over staged copies, and what gives their lease back: when called, or with `owner`'s end.
@@ -361,9 +303,8 @@ class Settings:
 
         Of settings that are `opened`: open h5py files do not travel, and a pattern could mean other files there.
         """
-        arguments = {field.name: getattr(self, field.name) for field in fields(self)}
         method = checked_method(self.multiprocessing_context) if self.workers else None
-        return arguments | {"multiprocessing_context": method, "generator": None, "seed": seed}
+        return vars(self) | {"multiprocessing_context": method, "generator": None, "seed": seed}
 
 
 def remade(kind: Any, arguments: dict[str, Any], epoch: int) -> Any:
@@ -372,13 +313,6 @@ def remade(kind: Any, arguments: dict[str, Any], epoch: int) -> Any:
     if epoch:
         loader.set_epoch(epoch)
     return loader
-
-
-def checked_epoch(epoch: int) -> int:
-    """Return the number of an epoch."""
-    if (number := whole_number(epoch)) is None or number < 0:
-        raise OptionError(f"set_epoch takes a non-negative integer, not {epoch!r}")
-    return number
 
 
 def qualified_name(function: Any) -> str:
@@ -395,25 +329,19 @@ def qualified_name(function: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def _check_callable(name: str, value: Any) -> None:
-    if value is not None and not callable(value):
-        raise OptionError(f"{name}= takes a callable or None, not {value!r}")
-
-
 def _count(name: str, value: Any, least: int, rule: str) -> int | None:
     if value is None:
         return None
-    if (number := whole_number(value)) is None or number < least:
-        fields = isinstance(value, (list, tuple, dict)) or (isinstance(value, str) and not value.isdigit())
-        hint = "; fields= is given by its name" if name == "batch_size" and fields else ""
-        raise OptionError(f"{name}= takes {rule}, not {value!r}{hint}")
-    return number
+    fields = isinstance(value, (list, tuple, dict)) or (isinstance(value, str) and not value.isdigit())
+    if fields and name == "batch_size":
+        raise OptionError(f"{name}= takes {rule}, not {value!r}; fields= is given by its name")
+    return checked_number(f"{name}=", value, least, rule)
 
 
 def _checked_draw(draw: Any) -> Any:
     if isinstance(draw, Sized) or (callable(draw) and draw not in (Weighted, Balanced, Sized)):
         return draw
-    return checked_drawn(draw, "draw= takes Weighted(...), Balanced(...), Sized(...), a function that makes orders")
+    return checked_drawn(draw, "draw=", "Weighted(...), Balanced(...), Sized(...), a function that makes orders")
 
 
 def _checked_timeout(timeout: Any) -> float:
@@ -421,4 +349,4 @@ def _checked_timeout(timeout: Any) -> float:
     if not number or not 0 <= timeout < math.inf:
         raise OptionError(f"timeout= takes seconds, 0 or more, not {timeout!r}")
     # A plain number: a lock takes no other, and a clock added to a float32 loses its seconds.
-    return int(timeout) if isinstance(timeout, np.integer) else timeout if isinstance(timeout, int) else float(timeout)
+    return timeout if isinstance(timeout, int) else float(timeout)

@@ -49,20 +49,18 @@ def state_of(place: Place, rank: int, fingerprint: dict[str, int | str]) -> dict
 def place_of(state: Any) -> tuple[Place, int, dict[str, int | str]]:
     """Read a state dict: the place, the rank that wrote it, and the fingerprint; see `brought_up_to_date`."""
     if not isinstance(state, dict) or "format" not in state:
-        raise StateError(f"load_state_dict takes what state_dict() gave, not {_short(repr(state))}")
+        raise StateError(f"load_state_dict takes what state_dict() gave, not {state!r:.200}")
     if state["format"] not in range(1, FORMAT + 1):
-        raise StateError(
-            f"the state has format {_short(state['format'])}; this version of h5stream reads 1 to {FORMAT}"
-        )
+        raise StateError(f"the state has format {state['format']!r:.99}; this version of h5stream reads 1 to {FORMAT}")
     try:
         numbers = [state["epoch"], state["sampler_mark"], state["rank"]]
         taken = tuple((ranks, batches) for ranks, batches in state["taken"])
         fingerprint = dict(state["fingerprint"])
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"the state is damaged: {error!r}") from error
-    wrong = [n for n in (*numbers, *(n for pair in taken for n in pair)) if not _is_count(n)]
+    wrong = [n for n in (*numbers, *(n for pair in taken for n in pair)) if type(n) is not int or not 0 <= n < 1 << 63]
     if wrong or any(not 1 <= ranks <= _MOST_RANKS for ranks, _ in taken):
-        raise StateError(f"the state is damaged: {_short(wrong or state['taken'])} are no counts")
+        raise StateError(f"the state is damaged: {wrong or state['taken']!r:.200} are no counts")
     return Place(epoch=numbers[0], taken=taken, checksum=numbers[1]), numbers[2], fingerprint
 
 
@@ -106,7 +104,7 @@ def check_fingerprint(saved: dict[str, int | str], now: dict[str, int | str]) ->
     changed = tuple(name for name in {**now, **saved} if saved.get(name) != now.get(name))
     if changed:
         listed = ", ".join(
-            f"{n} was {_short(saved.get(n, 'absent'))} and is now {now.get(n, 'absent')}" for n in changed
+            f"{n} was {saved.get(n, 'absent')!s:.200} and is now {now.get(n, 'absent')}" for n in changed
         )
         raise StateError(
             f"the state is of other data or settings: {listed}. Give the loader what it had then, or begin an epoch "
@@ -141,20 +139,16 @@ def _fields_text(layout: SampleLayout) -> str:
 
 
 def _samples_text(layout: SampleLayout, space: Space) -> str:
-    said = space.starts.said
-    return f"{_counts_text(layout, space)}{f', from {_digest(said)}' if said else ''}"
-
-
-def _counts_text(layout: SampleLayout, space: Space) -> str:
+    said = f", from {_digest(space.starts.said)}" if space.starts.said else ""
     if space.edges is None:
         pads = [field.pad for field in layout.fields]
         along = repr(([parts[0].along for parts in layout.datasets], space.draws, pads)).encode()
         digest = _digest(along, space.volumes.tobytes(), *(each.tobytes() for each in space.starts.arrays))
-        return f"{space.samples} boxes, pad={space.pad}, {digest}"
+        return f"{space.samples} boxes, pad={space.pad}, {digest}{said}"
     steps = [(field.steps, field.at, field.pad) for field in layout.fields]
     listed = [] if space.columns == ("",) else [rows.tobytes() for rows in space.rows]
     digest = _digest(repr((steps, space.draws)).encode(), space.edges.tobytes(), *listed)
-    return f"{space.samples} sequences, pad={space.pad}, {digest}"
+    return f"{space.samples} sequences, pad={space.pad}, {digest}{said}"
 
 
 def _each(numbers: Any) -> int | str:
@@ -177,12 +171,3 @@ def _digest(*parts: Any) -> str:
     for part in parts:
         digest.update(part)
     return digest.hexdigest()
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63
-
-
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else repr(value)
-    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -105,6 +105,13 @@ def whole_number(value: Any) -> int | None:
         return None
 
 
+def checked_number(what: str, value: Any, least: int, rule: str) -> int:
+    """Return a whole number that is not below the least; refuse all else: `what` takes `rule`."""
+    if (number := whole_number(value)) is None or number < least:
+        raise OptionError(f"{what} takes {rule}, not {value!r:.200}")
+    return number
+
+
 def count_text(number: float) -> str:
     """Return a number as people read it: small ones with what follows the point.
 

@@ -70,16 +70,14 @@ def _weighted(draw: Weighted, dataset: H5Dataset, blocks: Blocks) -> PlannedDraw
     if draw.count is None and not draw.replacement and draw.weights is not None:
         there = np.count_nonzero(_checked_weights(dataset, draw.weights, total))
         raise OptionError(
-            "Weighted with replacement=False takes no sample twice, so count= must say how many it takes of the "
-            f"{there:,} that have a weight above 0"
+            f"Weighted with replacement=False: count= must say how many of the {there:,} samples with a weight above 0"
         )
     count = total if draw.count is None else draw.count
     if draw.weights is None and not draw.replacement:
         _check_distinct(count, total, total)
         return _of_classes(lambda: np.zeros(total, dtype=np.uint16), [count], dataset, blocks)
 
-    def made() -> EpochDraws:
-        places = _found_places(dataset, blocks)
+    def made(places: Places | None) -> EpochDraws:
         weights = np.ones(total) if draw.weights is None else _checked_weights(dataset, draw.weights, total)
         if draw.replacement:
             return weighted_draws(weights, count, places)
@@ -88,19 +86,29 @@ def _weighted(draw: Weighted, dataset: H5Dataset, blocks: Blocks) -> PlannedDraw
 
     # Weights until each and guesses, and as it draws 64 bits for each; or weights, and as it draws keys and places.
     nbytes = total * (8 + place_nbytes(total)) + 8 * max(total, count) if draw.replacement else 25 * total
-    return PlannedDraws(count=count, nbytes=nbytes + _places_nbytes(dataset, blocks), make=made)
+    return _planned(count, nbytes, dataset, blocks, made)
 
 
 def _of_classes(
     numbers: Callable[[], NDArray[np.uint16]], counts: list[int], dataset: H5Dataset, blocks: Blocks
 ) -> PlannedDraws:
     total = len(dataset)
-    return PlannedDraws(
-        count=sum(counts),
-        # Classes, and as it draws a permutation and a flag.
-        nbytes=total * (3 + place_nbytes(total)) + _places_nbytes(dataset, blocks),
-        make=lambda: class_draws(numbers(), counts, _found_places(dataset, blocks)),
-    )
+    nbytes = total * (3 + place_nbytes(total))  # classes, and as it draws a permutation and a flag
+    return _planned(sum(counts), nbytes, dataset, blocks, lambda places: class_draws(numbers(), counts, places))
+
+
+def _planned(
+    count: int, nbytes: int, dataset: H5Dataset, blocks: Blocks, make: Callable[[Places | None], EpochDraws]
+) -> PlannedDraws:
+    """Plan draws that know the place of each sample in blocks, where that is not its number."""
+
+    def made() -> EpochDraws:
+        samples = places_of(blocks, dataset)
+        return make(None if samples is None else np.argsort(samples).astype(place_dtype(len(samples))))
+
+    if blocks.rows is not dataset.rows and dataset.layout.draws is None:
+        nbytes += (24 + place_nbytes(len(dataset))) * len(dataset)  # what stays, and three numbers while it is found
+    return PlannedDraws(count=count, nbytes=nbytes, make=made)
 
 
 def _check_distinct(count: int, there: int, total: int) -> None:
@@ -112,24 +120,11 @@ def _check_distinct(count: int, there: int, total: int) -> None:
         )
 
 
-def _places_nbytes(dataset: H5Dataset, blocks: Blocks) -> int:
-    """Return the bytes of the place of each sample in blocks: what stays, and three numbers while it is found."""
-    is_own = blocks.rows is dataset.rows or dataset.layout.draws is not None
-    return 0 if is_own else (24 + place_nbytes(len(dataset))) * len(dataset)
-
-
-def _found_places(dataset: H5Dataset, blocks: Blocks) -> Places | None:
-    """Return the place of each sample in blocks, where that is not its number."""
-    samples = places_of(blocks, dataset)
-    return None if samples is None else np.argsort(samples).astype(place_dtype(len(samples)))
-
-
 def _source_counts(shares: SourceShares, blocks: Blocks, shuffle: bool, total: int | None) -> list[int]:
     """Return how many samples an epoch has of each source of a mixture."""
     if not shuffle or blocks.strata is None:
         raise OptionError(
-            "a Mixture mixes its sources by the shuffle: pass shuffle=True, not False; a list of H5Dataset or a "
-            "ConcatDataset gives one source behind the other"
+            "a Mixture mixes its sources by the shuffle: pass shuffle=True, not False; or a list, not a Mixture"
         )
     sizes = np.bincount(blocks.strata, weights=np.diff(blocks.edges), minlength=len(shares.names)).astype(np.int64)
     for name, share, size in zip(shares.names, shares.shares, sizes, strict=True):
@@ -147,13 +142,11 @@ def _check_alone(settings: Settings, draw: Weighted | Balanced | int | None, dat
         raise OptionError(f"{name} says how often each sample comes, so {others[0]} must be left out")
     if dataset.layout.draws is not None:
         raise OptionError(
-            f"samples= has starts='random', which draws its samples anew for each epoch, so {name} must be left out; "
-            "per_epoch= says how many, and draw= of samples= how"
+            f"samples= with starts='random' draws its samples itself, per_epoch= of them: {name} must be left out"
         )
     if dataset.shares is not None and isinstance(draw, Weighted | Balanced):
         raise OptionError(
-            f"a Mixture says by its own weights= how often samples come, so {name} must be left out; draw= may be a "
-            "number of samples"
+            f"a Mixture says by its own weights= how often samples come: {name} must be left out, but for a number"
         )
 
 
@@ -202,8 +195,7 @@ def _balanced(draw: Balanced, dataset: H5Dataset, blocks: Blocks) -> PlannedDraw
     """Draw as many of each class, or as the shares say."""
     if draw.shares is not None and not isinstance(draw.shares, Mapping):
         raise OptionError(
-            "Balanced: shares= takes the share of each of a field's values, such as {0: 0.9, 1: 0.1}, not "
-            f"{draw.shares!r:.80}"
+            f"Balanced: shares= takes the share of each of a field's values, such as {{0: 2}}, not {draw.shares!r:.80}"
         )
     name, total = repr(draw.by) if isinstance(draw.by, str) else "an array", len(dataset)
     # Fields are read twice, the first time for the sizes alone: by them the samples of an epoch are known.
@@ -371,8 +363,7 @@ def recognised(settings: Settings) -> tuple[Settings, Any]:
         return settings, None
     if settings.drawn is not None and type(sampler) in (WeightedRandomSampler, RandomSampler):
         raise OptionError(
-            f"{draw_name(settings.drawn)} and sampler={type(sampler).__name__}(...) both say how often each sample "
-            "comes; leave out one of them"
+            f"{draw_name(settings.drawn)} and sampler={type(sampler).__name__}(...) both say how often samples come"
         )
     # Each rank has a sampler of its own, which gives it all samples, but for the one that is for ranks.
     found = {"sampler": None, "shuffle": True, "rank": 0, "world_size": 1} | found
@@ -380,7 +371,7 @@ def recognised(settings: Settings) -> tuple[Settings, Any]:
         found["seed"] = settings.seed
     elif "seed" not in found:
         found["seed"] = drawn_seed(sampler.generator)
-    return replace(settings, **found), sampler if type(sampler) is DistributedSampler else None
+    return settings.but(**found), sampler if type(sampler) is DistributedSampler else None
 
 
 def _meaning(sampler: Any, dataset: H5Dataset) -> dict[str, Any] | None:
@@ -479,8 +470,16 @@ def sized_batches(dataset: H5Dataset, asked: Sized | None) -> SizedBatches | Non
         chosen=dataset.chosen,
         is_drawn=layout.draws is not None,
     )
-    if asked.rows is not None:
-        _check_fits(sized, layout.fields[field].name, asked.rows)
+    lengths, rows = sized.chosen_lengths, asked.rows
+    if rows is not None and len(over := np.flatnonzero(lengths > rows)):
+        longest = int(np.argmax(lengths))
+        sample = longest if sized.chosen is None else int(sized.chosen[longest])
+        raise OptionError(
+            f"Sized: rows={rows:,}: sample {sample:,} alone has {lengths[longest]:,} rows of "
+            f"{layout.fields[field].name!r}, and {len(over):,} of {len(lengths):,} samples have more than fit. Pass "
+            f"rows={lengths[longest]} or more, Field(..., ragged=Ragged(crop=)) for a part of each, or leave the long "
+            "ones out: H5Dataset(...).subset(indices)"
+        )
     return sized
 
 
@@ -488,8 +487,7 @@ def _field(layout: SampleLayout, name: str | None) -> int:
     ragged = {number: one for number, one in layout.ragged.items() if one.draw is None}
     if not ragged:
         raise OptionError(
-            "draw=Sized(...) goes by the rows that samples have of a ragged field, and there is none: "
-            "Field(name, lookup=Bounds(...)) makes one, or Lengths, or Between"
+            "draw=Sized(...) goes by a ragged field, and there is none: Field(name, lookup=Bounds(...)) makes one"
         )
     if name is None:
         # The first of those that have most.
@@ -502,17 +500,3 @@ def _field(layout: SampleLayout, name: str | None) -> int:
         names = ", ".join(map(repr, known))
         raise OptionError(f"Sized: field= names {name!r}, which is no ragged field; those are {names}")
     return number
-
-
-def _check_fits(sized: SizedBatches, name: str, rows: int) -> None:
-    lengths = sized.chosen_lengths
-    over = np.flatnonzero(lengths > rows)
-    if len(over):
-        longest = int(np.argmax(lengths))
-        sample = longest if sized.chosen is None else int(sized.chosen[longest])
-        raise OptionError(
-            f"Sized: rows={rows:,}: sample {sample:,} alone has {lengths[longest]:,} rows of {name!r}, and "
-            f"{len(over):,} of {len(lengths):,} samples have more than fit. Pass rows={lengths[longest]} or "
-            "more, Field(..., ragged=Ragged(crop=)) for a part of each, or leave the long ones out: "
-            "H5Dataset(...).subset(indices)"
-        )

@@ -112,7 +112,7 @@ def test_a_subset_of_a_subset_counts_within(sample, dataset):
         (["a"], "not <U1"),
         ([100], "names row 100, but there are 100 rows, 0 to 99"),
         ([True, False], r"one value a row: 100 rows, shape \(2,\)"),
-        ([0.5], "row numbers, a slice or a boolean mask, not float64"),
+        ([0.5], "integers, a slice or a mask, not float64"),
     ],
 )
 def test_a_wrong_selection_is_refused(sample, rows, message):

@@ -128,7 +128,8 @@ def explained_fields(kind):
 
 
 def made_by_itself(kind):
-    return not getattr(kind, "_is_protocol", False) and (dataclasses.is_dataclass(kind) or "__init__" in vars(kind))
+    holds = dataclasses.is_dataclass(kind) or "__init__" in vars(kind) or issubclass(kind, BaseException)
+    return holds and not getattr(kind, "_is_protocol", False)
 
 
 @for_each([name for name, kind in CLASSES.items() if made_by_itself(kind)])
@@ -137,7 +138,6 @@ def test_what_a_class_is_made_with_or_holds_has_an_entry(name):
     kind = CLASSES[name]
     sections = [section(base, title) for base in kind.__mro__ for title in ("Parameters", "Attributes")]
     named = set().union(explained_fields(kind), *map(named_in, sections))
-    needed = {name for name in arguments(kind) if not name.startswith("_")}
-    if issubclass(kind, BaseException):
-        needed -= {"message"}
+    is_error = issubclass(kind, BaseException)
+    needed = {*inspect.get_annotations(kind)} if is_error else {n for n in arguments(kind) if not n.startswith("_")}
     assert needed - named == set(), f"{name} has no entry for {sorted(needed - named)}"

@@ -307,7 +307,7 @@ def test_arguments_that_make_no_cache_are_refused(folder, server, tmp_path):
             H5Dataset(f"{server.url}/a.h5", "x", **options)
     with pytest.raises(TypeError, match=r"H5StreamLoader\(H5Dataset\(..., cache=...\), ...\)"):
         H5StreamLoader(f"{server.url}/a.h5", cache=tmp_path)
-    with pytest.raises(OptionError, match="belong to the H5Dataset that was given"):
+    with pytest.raises(OptionError, match="cache= belongs to the H5Dataset that was given"):
         H5Dataset(H5Dataset(folder / "a.h5", "x"), cache=tmp_path)
 
 

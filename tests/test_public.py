@@ -8,42 +8,11 @@ import pytest
 
 import h5stream
 
-PUBLIC = [
-    "Balanced",
-    "Between",
-    "Bounds",
-    "Boxes",
-    "ChunkBatchSampler",
-    "Crop",
-    "Ends",
-    "Field",
-    "H5Dataset",
-    "H5StreamError",
-    "H5StreamLoader",
-    "Ids",
-    "Lengths",
-    "Mixture",
-    "Objects",
-    "Padding",
-    "Ragged",
-    "Rows",
-    "SampleNumber",
-    "Sequences",
-    "Sized",
-    "SourceNumber",
-    "Table",
-    "Take",
-    "Values",
-    "Weighted",
-    "__version__",
-    "collate",
-    "diagnose",
-    "errors",
-    "repack",
-    "stage",
-    "staged",
-    "tune",
-]
+PUBLIC = """
+Balanced Between Bounds Boxes ChunkBatchSampler Crop Ends Field H5Dataset H5StreamError H5StreamLoader Ids Lengths
+Mixture Objects Padding Ragged Rows SampleNumber Sequences Sized SourceNumber Table Take Values Weighted __version__
+collate diagnose errors repack stage staged tune
+"""
 
 WATCHED_IMPORT = """
 import logging, os, sys, threading
@@ -81,8 +50,8 @@ assert logging.root.handlers == [] and logging.getLogger("h5stream").handlers ==
 
 
 def test_the_public_names_are_these():
-    assert h5stream.__all__ == PUBLIC
-    assert [name for name in PUBLIC if not hasattr(h5stream, name)] == []
+    assert h5stream.__all__ == PUBLIC.split()
+    assert [name for name in PUBLIC.split() if not hasattr(h5stream, name)] == []
 
 
 def test_names_that_moved_are_found_with_a_warning():

@@ -106,8 +106,7 @@ def make_blocks(
     count = sum(-(-(stop - start) // size) for start, stop, size in spans)
     if count > _MAX_BLOCKS:
         raise OptionError(
-            f"{file_starts[-1]:,} rows make {count:,} blocks, more than the {_MAX_BLOCKS:,} that are kept in memory; "
-            "take some with H5Dataset(..., rows=), or store the data in larger chunks"
+            f"the rows make {count:,} blocks, more than {_MAX_BLOCKS:,}: take some by rows=, or store larger chunks"
         )
     starts = [np.arange(start, stop, size, dtype=np.int64) for start, stop, size in spans]
     edges = np.append(np.concatenate(starts), file_starts[-1])
@@ -153,24 +152,49 @@ def select_rows(selection: Any, total: int) -> NDArray[np.int64] | None:
         after = rows[piece.start + 1 : piece.stop + 1]
         if len(twice := after[after == rows[piece]]):
             raise OptionError(
-                f"the selection names row {twice[0]} more than once; an epoch takes each row exactly once; only "
-                "a torch.utils.data.Subset may repeat rows"
+                f"the selection names row {twice[0]} more than once; only a torch.utils.data.Subset may repeat rows"
             )
     return rows
 
 
+def numbers(index: Any, count: int, *, axis: int) -> NDArray[np.int64]:
+    """Return the numbers that a slice, a list, an array or a mask names along an axis of `count` places; unchecked.
+
+    Examples
+    --------
+    >>> numbers(slice(None, None, -2), 5, axis=0).tolist(), numbers([True, False, True], 3, axis=0).tolist()
+    ([4, 2, 0], [0, 2])
+    """
+    what = "rows are" if axis == 0 else f"places on axis {axis} are"
+    if isinstance(index, slice):
+        return np.arange(*index.indices(count), dtype=np.int64)
+    try:
+        chosen = np.asarray(index)
+    except ValueError as error:
+        raise OptionError(f"{what} named by integers, a slice or a mask, not {index!r}: {error}") from None
+    if chosen.dtype == bool:
+        if chosen.shape != (count,):
+            unit = "a row" if axis == 0 else f"a place on axis {axis}"
+            raise OptionError(
+                f"a mask needs one value {unit}: {count:,} {'rows' if axis == 0 else 'places'}, shape {chosen.shape}"
+            )
+        return np.flatnonzero(chosen)
+    if not np.issubdtype(chosen.dtype, np.integer) and chosen.shape != (0,):
+        raise OptionError(
+            f"{what} named by integers, a slice or a mask, not {chosen.dtype if chosen.ndim else repr(index)}"
+        )
+    if chosen.ndim != 1:
+        raise OptionError(
+            f"{what} named by integers, a slice, a mask or one list, not an array of shape {chosen.shape}; reshape(-1)"
+        )
+    return chosen.astype(np.int64)
+
+
 def row_numbers(selection: Any, total: int) -> NDArray[np.int64]:
     """Turn indices, a slice or a boolean mask into row numbers in the order given, as often as they are named."""
-    rows: NDArray[np.int64]
-    chosen = np.arange(*selection.indices(total)) if isinstance(selection, slice) else np.asarray(selection)
-    if chosen.dtype == bool:
-        if chosen.shape != (total,):
-            raise OptionError(f"a mask of rows needs one value a row: {total:,} rows, shape {chosen.shape}")
-        rows = np.flatnonzero(chosen).astype(np.int64, copy=False)
-    elif chosen.size and not np.issubdtype(chosen.dtype, np.integer):
-        raise OptionError(f"rows are selected by row numbers, a slice or a boolean mask, not {chosen.dtype}")
-    else:
-        rows = chosen.astype(np.int64, copy=not isinstance(selection, slice)).reshape(-1)
+    chosen: Any = selection if isinstance(selection, slice) else np.asarray(selection)
+    is_list = not isinstance(selection, slice) and chosen.dtype != bool
+    rows = numbers(chosen.reshape(-1) if is_list else chosen, total, axis=0)
     if len(rows) == 0:
         raise OptionError("the selection names no rows")
     if rows.min() < -total or rows.max() >= total:

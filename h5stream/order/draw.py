@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from h5stream.errors import OptionError
-from h5stream.units import whole_number
+from h5stream.units import checked_number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,34 +134,30 @@ class Sized:
 
     def __post_init__(self) -> None:
         if self.rows is not None:
-            object.__setattr__(self, "rows", _positive("Sized", "rows", self.rows, "a positive number of rows"))
+            object.__setattr__(self, "rows", checked_number("Sized: rows=", self.rows, 1, "a positive number of rows"))
         if self.field is not None and (not isinstance(self.field, str) or not self.field):
             raise OptionError(f"Sized: field= takes the name of a ragged field, not {self.field!r}")
         if not isinstance(self.bucket, bool):
             raise OptionError(f"Sized: bucket= takes True or False, not {self.bucket!r}; field= names the field")
         if self.rows is None and not self.bucket:
             raise OptionError("Sized takes rows= (the most that a batch may have), bucket=True or both")
-        object.__setattr__(self, "draw", checked_drawn(self.draw, "Sized: draw= takes Weighted(...), Balanced(...)"))
+        object.__setattr__(self, "draw", checked_drawn(self.draw, "Sized: draw="))
 
 
-def checked_drawn(draw: Any, takes: str) -> Weighted | Balanced | int | None:
+def checked_drawn(
+    draw: Any, what: str, kinds: str = "Weighted(...), Balanced(...)"
+) -> Weighted | Balanced | int | None:
     """Return what says which samples an epoch takes, a count as a plain number; refuse all else."""
     if draw is None or isinstance(draw, Weighted | Balanced):
         return draw
-    if (count := whole_number(draw)) is None or count < 1:
-        raise OptionError(f"{takes} or a positive number of samples, not {draw!r:.200}")
-    return count
+    return checked_number(what, draw, 1, f"{kinds} or a positive number of samples")
 
 
 def _check_drawn(draw: Weighted | Balanced) -> None:
     name = type(draw).__name__
     if draw.count is not None:
-        object.__setattr__(draw, "count", _positive(name, "count", draw.count, "a positive number of samples"))
+        object.__setattr__(
+            draw, "count", checked_number(f"{name}: count=", draw.count, 1, "a positive number of samples")
+        )
     if not isinstance(draw.replacement, bool):
         raise OptionError(f"{name}: replacement= takes True or False, not {draw.replacement!r}")
-
-
-def _positive(kind: str, name: str, value: Any, rule: str) -> int:
-    if (number := whole_number(value)) is None or number < 1:
-        raise OptionError(f"{kind}: {name}= takes {rule}, not {value!r:.200}")
-    return number

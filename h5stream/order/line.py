@@ -264,8 +264,7 @@ def count_batches(rows: int, ranks: int, settings: OrderSettings) -> int:
     batches = -(-(fewest + bool(extra)) // size)
     if fewest < batches:
         raise OptionError(
-            f"{rows:,} rows in batches of {size} do not give each of {ranks} ranks the same number of batches; "
-            "pass drop_last=True or a batch_size of at least 2"
+            f"{rows:,} rows do not give each of {ranks} ranks the same number of batches of {size}: pass drop_last=True"
         )
     return batches
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import EpochOrder
 
 FEW_BLOCKS = 100
@@ -29,39 +28,12 @@ class Quality:
     score: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeakMixing:
-    """A window that mixes too few blocks."""
-
-    window_blocks: int  # window_blocks, blocks: blocks in a window, and of the data
-    blocks: int
-    block_rows: int  # rows of a block, the mean
-    batch_blocks: float  # batch_blocks, batch_blocks_full: distinct blocks in a batch, and in a batch of a full shuffle
-    batch_blocks_full: float
-
-
 def is_weak(window_blocks: int, blocks: int) -> bool:
     """Tell whether windows of so many blocks mix too little of data that has so many."""
     return window_blocks < min(FEW_BLOCKS, _NEARLY_ALL * blocks)
 
 
-def weak_mixing(blocks: Blocks, *, window_rows: int, batch_rows: int, ranks: int = 1) -> WeakMixing | None:
-    """Say what windows of so many rows mix, where that is too little; else None."""
-    block_rows = blocks.total_rows / blocks.count
-    held = min(blocks.count, max(1, round(ranks * window_rows / block_rows)))
-    if ranks * window_rows >= blocks.total_rows or not is_weak(held, blocks.count):
-        return None
-    drawn = ranks * batch_rows
-    return WeakMixing(
-        window_blocks=held,
-        blocks=blocks.count,
-        block_rows=round(block_rows),
-        batch_blocks=_distinct(held, drawn),
-        batch_blocks_full=_distinct(blocks.count, drawn),
-    )
-
-
-def _distinct(blocks: int, drawn: int) -> float:
+def distinct(blocks: int, drawn: int) -> float:
     """Return the expected number of distinct blocks among so many rows, as if drawn independently."""
     return blocks * (1 - (1 - 1 / blocks) ** drawn)
 

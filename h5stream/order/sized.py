@@ -205,8 +205,7 @@ def _first_shares(line: Line, world: int, settings: OrderSettings) -> tuple[list
     fewest = min(map(len, ranks))
     if fewest == 0:
         raise OptionError(
-            f"drop_last=True leaves no batch: {total:,} samples for {world} rank(s) do not fill one; take fewer rows= "
-            "in Sized(...) or a smaller batch_size=, or drop_last=False"
+            f"drop_last=True leaves no batch: {total:,} samples for {world} rank(s) do not fill one; take fewer rows="
         )
     return runs, [batches[:fewest] for batches in ranks]
 

@@ -60,8 +60,7 @@ def part_sizes(shares: Sequence[Any], total: int) -> list[int]:
     if min(sizes) < 1:
         part = sizes.index(min(sizes))
         raise OptionError(
-            f"split: part {part + 1} would have no sample: its share is {float(wanted[part]):g} of {total:,}. Give it "
-            "a larger share, or leave it out"
+            f"split: part {part + 1} has no sample: its share is {float(wanted[part]):g} of {total:,}; leave it out"
         )
     return sizes
 
@@ -104,8 +103,7 @@ def split_by_groups(sizes: Sequence[int], groups: Ints, strata: Ints | None, see
     count, parts = int(groups.max()) + 1, len(sizes)
     if count < parts:
         raise OptionError(
-            f"split: there {'is 1 group' if count == 1 else f'are {count:,} groups'} for {parts} parts, and groups are "
-            "not divided. Pass a by= with more different values, or leave it out"
+            f"split: {count:,} group(s) for {parts} parts, and groups are not divided; pass a by= of more values"
         )
     strata = np.zeros(len(groups), dtype=np.int64) if strata is None else strata
     pairs, samples = np.unique(groups * (int(strata.max()) + 1) + strata, return_counts=True)
@@ -130,8 +128,7 @@ def parts_of(shares: Sequence[Any], total: int, *, seed: int, groups: Ints | Non
     sizes = part_sizes(shares, total)
     if strata is not None and (most := int(strata.max()) + 1) > max(2, total // 2):
         raise OptionError(
-            f"stratify= takes a field of few values, and {total:,} samples have {most:,}; make classes of them, such "
-            "as numpy.digitize(values, edges), and give that array"
+            f"stratify= takes a field of few values, and {total:,} samples have {most:,}; make classes (numpy.digitize)"
         )
     if groups is not None:
         return split_by_groups(sizes, groups, strata, seed)
@@ -179,8 +176,7 @@ def codes_of(values: Any, total: int, what: str) -> Ints:
         found = np.array([str(value) if isinstance(value, str) else value for value in found.tolist()], dtype=object)
     if found.shape != (total,):
         raise OptionError(
-            f"split: {what} takes one value for each of {total:,} samples, not an array of shape {found.shape}; name a "
-            "field that has one, or give an array"
+            f"split: {what} takes one value for each of {total:,} samples, not an array of shape {found.shape}"
         )
     try:
         return np.unique(found, return_inverse=True)[1].reshape(-1)

@@ -16,6 +16,7 @@ from h5stream.errors import OptionError, StateError
 from h5stream.order.blocks import Blocks
 from h5stream.order.epoch import Order, Window
 from h5stream.order.places import is_ascending, narrowed
+from h5stream.units import whole_number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,28 +39,21 @@ OrderFactory = Callable[[Blocks, int, Ranks], Order]
 """Makes the order of an epoch on a rank, of the blocks, the number of the epoch, and the ranks."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowLimit:
-    """What an order may ask to be in memory together."""
-
-    batch_rows: int  # rows of a batch, at most
-    window_rows: int  # window_rows, window_batches: rows of a window, and batches that these belong to, at most
-    window_batches: int
-
-
 class CheckedOrder:
     """An order of the user's, each window of which is checked as it comes and put into the files' row numbers."""
 
-    def __init__(self, order: Any, blocks: Blocks, limit: WindowLimit, drawn: tuple[int, int] = (0, 0)) -> None:
+    def __init__(
+        self, order: Any, blocks: Blocks, batch_rows: int, window_rows: int, drawn: tuple[int, int] = (0, 0)
+    ) -> None:
         missing = [name for name in ("batches", "batch_size_of", "windows") if not hasattr(order, name)]
         if missing:
             raise OptionError(
-                f"draw= gave {_short(order)}, which has no {', '.join(missing)}: its function returns an "
-                "h5stream.order.Order"
+                f"draw= gave {order!r:.100}, which has no {', '.join(missing)}: return an h5stream.order.Order"
             )
-        if not _is_count(order.batches):
+        if whole_number(order.batches) is None or order.batches < 0:
             raise OptionError(f"draw= gave an order with batches={order.batches!r}: it says how many, 0 or more")
-        self._order, self._blocks, self._limit, self._drawn = order, blocks, limit, drawn
+        self._order, self._blocks, self._drawn = order, blocks, drawn
+        self._batch_rows, self._window_rows = batch_rows, window_rows  # of a batch, and in memory together, at most
 
     @property
     def batches(self) -> int:
@@ -68,14 +62,14 @@ class CheckedOrder:
 
     def of_places(self) -> CheckedOrder:
         """Return the same order of the rows' places, whatever rows of the files these are."""
-        return CheckedOrder(self._order, replace(self._blocks, rows=None), self._limit)
+        return CheckedOrder(self._order, replace(self._blocks, rows=None), self._batch_rows, self._window_rows)
 
     def batch_size_of(self, batch: int) -> int:
         """Return the rows of a batch."""
         size = self._order.batch_size_of(batch)
-        if not _is_count(size) or not 1 <= size <= self._limit.batch_rows:
+        if whole_number(size) is None or not 1 <= size <= self._batch_rows:
             raise OptionError(
-                f"draw= says that batch {batch} has {size!r} rows; a batch has 1 to batch_size={self._limit.batch_rows}"
+                f"draw= says that batch {batch} has {size!r} rows; a batch has 1 to batch_size={self._batch_rows}"
             )
         return int(size)
 
@@ -100,10 +94,7 @@ class CheckedOrder:
             yield self._of_files(rows, batch, within)
         if complete < self.batches:
             size, have = self.batch_size_of(complete), int(np.count_nonzero(filled.get(complete, ())))
-            raise OptionError(
-                f"draw= says that there are {self.batches} batches and that batch {complete} has {size} rows, "
-                f"but its windows gave {have} of them"
-            )
+            raise OptionError(f"draw= says that batch {complete} has {size} rows, but its windows gave {have} of them")
 
     def _fill(self, filled: dict[int, NDArray[np.bool_]], complete: int, number: int, places: NDArray[Any]) -> None:
         """Note the places of a batch that a window fills."""
@@ -123,23 +114,22 @@ class CheckedOrder:
     def _checked(self, window: Any, first_batch: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Return what of a window was not taken before: rows, batches and places in these."""
         if not isinstance(window, Window):
-            raise OptionError(f"draw= gave {_short(window)} for a window; its windows are h5stream.order.Window")
+            raise OptionError(f"draw= gave {window!r:.100} for a window; its windows are h5stream.order.Window")
         rows, batch, within = (_numbers(window, name) for name in ("rows", "batch", "within"))
         if not len(rows) == len(batch) == len(within):
             raise OptionError(
-                f"draw= gave a window of {len(rows)} rows, {len(batch)} batches and {len(within)} places in these; it "
-                "has as many of each"
+                f"draw= gave a window of {len(rows)} rows, {len(batch)} batches and {len(within)} places, not as many"
             )
         _check_range(rows, self._blocks.total_rows, "row", "rows")
         _check_range(batch, self.batches, "a row of batch", "batches")
         keep = batch >= first_batch
         if not keep.all():
             rows, batch, within = rows[keep], batch[keep], within[keep]
-        batches, limit = int(np.ptp(batch)) + 1 if len(batch) else 0, self._limit
-        if len(rows) > limit.window_rows or batches > limit.window_batches:
+        batches, most = int(np.ptp(batch)) + 1 if len(batch) else 0, -(-self._window_rows // self._batch_rows) + 1
+        if len(rows) > self._window_rows or batches > most:
             raise OptionError(
                 f"draw= gave a window of {len(rows):,} rows of {batches:,} batches, and there is room for "
-                f"{limit.window_rows:,} rows of {limit.window_batches:,}: give smaller windows, or the rows of the "
+                f"{self._window_rows:,} rows of {most:,}: give smaller windows, or the rows of the "
                 "largest as window=, or more memory_budget="
             )
         return rows, batch, within
@@ -156,8 +146,7 @@ def _numbers(window: Window, name: str) -> NDArray[Any]:
     numbers = np.asarray(getattr(window, name))
     if numbers.ndim != 1 or not np.issubdtype(numbers.dtype, np.integer):
         raise OptionError(
-            f"draw= gave a window whose {name} are {numbers.dtype} of shape {numbers.shape}; they are one-dimensional "
-            "arrays of integers"
+            f"draw= gave a window whose {name} are {numbers.dtype} of shape {numbers.shape}, not integers of one axis"
         )
     return numbers.astype(np.int64, copy=False)
 
@@ -166,15 +155,6 @@ def _check_range(numbers: NDArray[Any], count: int, what: str, all_of_them: str)
     wrong = numbers[(numbers < 0) | (numbers >= count)]
     if len(wrong):
         raise OptionError(f"draw= gave {what} {wrong[0]}, but there are {count:,} {all_of_them}, 0 to {count - 1:,}")
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 0)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 # --- Orders that samplers decide: their indices, batch by batch ----------------------------------------
@@ -187,71 +167,40 @@ Rows = Sequence[int] | NDArray[np.int64]
 class GivenOrder:
     """The batches that a sampler decides."""
 
-    sampler: Any  # sampler, batch_sampler: as for DataLoader; one of them is None
-    batch_sampler: Any
-    batch_size: int | None  # rows of a batch that a sampler's indices are gathered into; None takes them as they come
-    drop_last: bool  # leave out the last batch if it is not full
+    source: Any  # the sampler that was given
+    batched: Any  # what gives the indices of each batch: the same, or one of torch's over it
+    is_single: bool  # whether an index may stand for a batch, of a sample without an axis of rows
     rows: Any = None  # the file's row for each index, where that is not the index itself
     room: int = 0  # rows that a slot holds where the sampler does not say; as many as the memory budget has room for
 
     @property
-    def source(self) -> Any:
-        """The sampler of the two that was given."""
-        return self.sampler if self.batch_sampler is None else self.batch_sampler
-
-    @property
-    def gives_samples(self) -> bool:
-        """Whether each index gives one sample, without an axis of rows."""
-        return self.batch_sampler is None and self.batch_size is None and not hasattr(self.sampler, "batch_size")
-
-    @property
     def said_rows(self) -> int | None:
         """Rows of a batch, at most: as asked for, or as the sampler says by its attribute; None if it does not."""
-        if self.batch_sampler is None and (self.batch_size is not None or self.gives_samples):
-            return self.batch_size or 1
-        if isinstance(self.source, (list, tuple)):
-            return max((1, *(len(batch) if hasattr(batch, "__len__") else 1 for batch in self.source)))
-        said = getattr(self.source, "batch_size", None)
+        if self.is_single and not hasattr(self.source, "batch_size"):
+            return 1
+        if isinstance(self.batched, (list, tuple)):
+            return max((1, *(len(batch) if hasattr(batch, "__len__") else 1 for batch in self.batched)))
+        said = getattr(self.batched, "batch_size", None)
         return said if isinstance(said, int) and said > 0 else None
-
-    @property
-    def most_rows(self) -> int:
-        """Rows that a slot must hold."""
-        return self.said_rows or self.room
-
-    def __len__(self) -> int:
-        count = len(self.source)
-        if self.batch_sampler is not None or self.batch_size is None:
-            return count
-        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
 
     @property
     def count(self) -> int | None:
         """Batches of an epoch, where the sampler can tell."""
         try:
-            return len(self)
+            return len(self.batched)
         except TypeError:
             return None
 
     def batches(self) -> Iterator[Any]:
         """Return the indices of each batch."""
-        if self.batch_sampler is not None:
-            return iter(self.batch_sampler)
-        if self.batch_size is None:
-            return ([index] if np.ndim(index) == 0 else index for index in self.sampler)
-        return _batched(iter(self.sampler), self.batch_size, self.drop_last)
+        if self.is_single:
+            return ([index] if np.ndim(index) == 0 else index for index in self.batched)
+        return iter(self.batched)
 
     def set_epoch(self, epoch: int) -> None:
         """Tell the sampler, if it wants to know."""
-        for sampler in (self.sampler, self.batch_sampler):
-            if (move := getattr(sampler, "set_epoch", None)) is not None:
-                move(epoch)
-
-
-def _batched(indices: Iterator[Any], size: int, drop_last: bool) -> Iterator[list[int]]:
-    while batch := list(itertools.islice(indices, size)):
-        if len(batch) == size or not drop_last:
-            yield batch
+        if (move := getattr(self.source, "set_epoch", None)) is not None:
+            move(epoch)
 
 
 class ListedOrder:
