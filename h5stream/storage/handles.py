@@ -45,8 +45,11 @@ _ours_lock = threading.Lock()
 _pid = os.getpid()
 
 
-def open_file(path: str, *, marked: bool = True) -> Any:
-    """Open a file for reading, without file locks, whatever else this process has open; or an object in a store."""
+def open_file(path: str, *, marked: bool = True, alone: bool = False) -> Any:
+    """Open a file for reading, without file locks, whatever else this process has open; or an object in a store.
+
+    One that is open `alone` shares nothing with others of ours, such as chunks that they have read.
+    """
     if is_address(path):
         failures.pop(path, None)
         identity = ObjectIdentity.of(path)
@@ -54,7 +57,10 @@ def open_file(path: str, *, marked: bool = True) -> Any:
         return h5py.File(ObjectFile(identity), "r")
     access = h5p.create(h5p.FILE_ACCESS)
     access.set_fclose_degree(h5f.CLOSE_WEAK)
-    access.set_fapl_log(b"", 0, 0)
+    if alone:
+        access.set_fapl_stdio()
+    else:
+        access.set_fapl_log(b"", 0, 0)
     access.set_file_locking(False, True)
     flush_written(path, opening=True)
     stamp = _close_outdated(path)

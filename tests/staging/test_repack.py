@@ -383,3 +383,22 @@ def test_the_unfinished_file_of_a_live_process_is_left_alone(paused, plain, fold
     paused("writing")
     repack(plain, folder / "b.h5")
     assert len(list(folder.iterdir())) == 2
+
+
+BESIDE_A_READER = """
+import h5py
+from h5stream import H5Dataset, repack
+dataset = H5Dataset(sys.argv[1], "x")
+dataset[:]
+repack(sys.argv[1], sys.argv[2])
+with h5py.File(sys.argv[2]) as file:
+    say("right" if (file["x"][()] == dataset[:].numpy()).all() else "wrong")
+"""
+
+
+def test_what_a_reader_has_unpacked_is_copied_as_it_is_stored(child, tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(65536.0).reshape(64, 1024) % 5, chunks=(8, 1024), scaleoffset=2)
+    reader = child(BESIDE_A_READER, tmp_path / "a.h5", tmp_path / "b.h5")
+    reader.hear("right")
+    assert reader.end() == 0
