@@ -1,6 +1,5 @@
 """``columns=`` takes some of a row's columns, in any order, and reads only the chunks that hold them."""
 
-import h5py
 import numpy as np
 import pytest
 import torch
@@ -9,13 +8,6 @@ from making import make_file, numbers
 from h5stream import Field, H5Dataset, H5StreamLoader
 from h5stream.errors import OptionError
 from h5stream.storage.rowbox import column_pieces
-
-
-def test_columns_of_variable_length_strings(tmp_path):
-    path = make_file(tmp_path / "a.h5", data=[["a", "b", "c"], ["d", "e", "f"]], dtype=h5py.string_dtype())
-    dataset = H5Dataset(path, Field("x", columns=[2, 0]))
-    assert dataset[:] == [[b"c", b"a"], [b"f", b"d"]]
-    dataset.close()
 
 
 def test_the_same_dataset_may_be_named_with_several_selections(tmp_path):

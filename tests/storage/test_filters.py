@@ -15,8 +15,6 @@ from oracle import assert_like_h5py
 from h5stream import H5Dataset
 from h5stream.errors import CorruptChunkError, MissingFilterError
 from h5stream.storage import plugins
-from h5stream.storage.codecs import DecodeError, NotAskedError
-from h5stream.storage.filters import DecodeScratch, Filter, Pipeline
 
 STEPS = {
     "shuffle": lambda c: c.set_shuffle(),
@@ -173,20 +171,3 @@ def test_a_filter_parameter_that_gives_silent_garbage_is_noticed_when_the_file_i
     dataset = H5Dataset(path, "x")
     assert access_of(dataset) == ("h5py", "its first chunk, decoded here, is not what h5py reads")
     assert dataset[:].numpy().tobytes() == numbers(32, 4).tobytes()
-
-
-REFUSED = {
-    **{f"shuffle {values}": (2, values, DecodeError) for values in ((), (0,), (4, 4))},
-    **{f"gzip {values}": (1, values, DecodeError) for values in ((), (10,), (4, 4))},
-    "szip beyond an int": (4, (0xFFFFFFFF, 8, 32, 64), NotAskedError),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_parameters_that_libhdf5_refuses_are_refused(what):
-    number, values, error = REFUSED[what]
-    stored = np.frombuffer(zlib.compress(bytes(64)), np.uint8)
-    with pytest.raises(error, match=f"{what.split()[0]}: its parameters are"):
-        Pipeline(filters=(Filter(id=number, values=values),)).decode(
-            stored, filter_mask=0, raw_nbytes=64, scratch=DecodeScratch()
-        )

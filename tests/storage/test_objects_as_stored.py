@@ -130,18 +130,6 @@ def test_what_is_not_there_is_still_left_out(tmp_path):
     assert found[:].tolist() == [[0, 0], [1, 1], [2, 2]]
 
 
-def test_a_value_behind_an_external_link_is_refused_unless_it_is_allowed(tmp_path):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file, h5py.File(tmp_path / "other.h5", "w") as other:
-        file["d/0/x"], file["d/0/v"], file["d/1/x"] = np.arange(2), 0, np.arange(2)
-        other["v"] = 5
-        file["d/1/v"] = h5py.ExternalLink("other.h5", "/v")
-    with pytest.raises(H5StreamError, match="external link"):
-        H5Dataset(path, {"x": "x", "v": "v"}, samples=Objects("d/*"))
-    opened = H5Dataset(path, {"x": "x", "v": "v"}, samples=Objects("d/*"), allow_external=True)
-    assert opened[:]["v"].tolist() == [0, 5]
-
-
 def test_addresses_beyond_what_fits_are_damage(tmp_path):
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:

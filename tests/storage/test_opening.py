@@ -7,7 +7,7 @@ import pytest
 from making import low_level, make_file, numbers, write_datasets
 
 from h5stream import H5Dataset
-from h5stream.errors import CorruptChunkError, FieldLengthError, OptionError, SourceChangedError
+from h5stream.errors import CorruptChunkError, FieldLengthError, OptionError
 from h5stream.storage import fallback
 from h5stream.storage.source import FileIdentity
 
@@ -48,15 +48,6 @@ def test_slashes_around_a_name_do_not_matter(path, name):
 def test_fields_that_are_no_names_are_refused(path, fields):
     with pytest.raises(OptionError):
         H5Dataset(path, fields)
-
-
-def test_a_file_that_changed_since_it_was_opened_is_not_read_through_h5py_either(tmp_path):
-    path = make_file(tmp_path / "a.h5", data=numbers(20, dtype="i4"), chunks=(8,), scaleoffset=0)
-    dataset = H5Dataset(path, "x")
-    with h5py.File(path, "r+") as file:
-        file["more"] = np.zeros(10_000)
-    with pytest.raises(SourceChangedError, match=r"changed while it was being read: its size went"):
-        dataset[3]
 
 
 def test_a_broken_chunk_index_is_left_to_h5py(tmp_path):
