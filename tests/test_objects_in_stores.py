@@ -13,7 +13,7 @@ import h5py
 import imagecodecs
 import numpy as np
 import pytest
-from forking import in_forked_child
+from forking import SERVED, in_forked_child
 from making import make_file, write_datasets
 from object_server import ObjectServer
 from real_servers import HTTP, s3, web
@@ -235,7 +235,7 @@ def test_no_credential_is_in_what_is_kept_or_said(server, caplog):
 
 def test_workers_that_lack_the_options_say_so_at_their_first_read(server):
     dataset = H5Dataset(f"{server.url}/a.h5", "y", storage_options=HTTP)
-    loader = DataLoader(dataset, 64, num_workers=1, multiprocessing_context="spawn")
+    loader = DataLoader(dataset, 64, num_workers=1, multiprocessing_context=SERVED)
     with pytest.raises(SourceError, match=r"storage_options=, which stay in the process .* by the environment"):
         next(iter(loader))
 

@@ -5,11 +5,10 @@ import numpy as np
 import pytest
 from amounts import crossed
 from inner import memory_available, processors
-from making import make_file, write_datasets
+from making import make_file
 
 from h5stream import H5StreamLoader
 from h5stream.engine import footprint
-from h5stream.engine.footprint import check_budget
 from h5stream.errors import BudgetError
 
 
@@ -72,12 +71,6 @@ def test_the_number_that_a_loader_names_does_however_small_chunks_and_batches_ar
     with pytest.raises(BudgetError) as e:
         make(1000)
     assert make(e.value.needed).window_size.needed_nbytes <= e.value.needed
-
-
-def test_a_budget_may_be_a_text(tmp_path):
-    assert check_budget("4GiB") == 4 << 30
-    write_datasets(tmp_path / "a.h5", x=np.arange(10))
-    assert H5StreamLoader(tmp_path / "a.h5", 2, memory_budget="64 MiB").memory_budget == 64 << 20
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ import re
 import h5py
 import numpy as np
 import pytest
+from forking import guards_are_forks
 from making import damage_header, numbers
 from typer.testing import CliRunner
 
@@ -57,7 +58,8 @@ def test_a_name_that_is_not_there_is_still_not_there(path):
             H5Dataset(path, name)
 
 
-def test_a_listing_names_what_is_damaged_and_what_libhdf5_said(path):
+def test_a_listing_names_what_is_damaged_and_what_libhdf5_said(path, monkeypatch):
+    guards_are_forks(monkeypatch)
     damage_header(path, "x", "other")
     entries = {entry.path: entry for entry in list_file(str(path)).entries}
     assert set(entries) == {"x", "y", "a:b", "deep/z", "deep/w", "other"}
