@@ -12,11 +12,9 @@ from h5stream.storage import field_reader, whereabouts
 COUNT = 50
 NAMES = {"state": "obs/state", "reward": "reward", "done": "done"}
 MADE = {
-    "none": ("earliest", {"maxshape": True}),
     "gzip": ("earliest", {"maxshape": True, "compression": "gzip", "shuffle": True}),
     "checksums": ("earliest", {"maxshape": True, "fletcher32": True}),
     "latest": ("latest", {}),
-    "latest-gzip": ("latest", {"compression": "gzip"}),
     "latest-growing": ("latest", {"maxshape": True}),
     "lzf": ("earliest", {"maxshape": True, "compression": "lzf"}),
 }

@@ -7,19 +7,20 @@ import pytest
 from h5stream import Field, H5Dataset, Objects, Rows, Sequences, errors
 
 LENGTHS = (12, 5, 30)
-STORED = [{}, {"chunks": (4, 5), "compression": "gzip"}, {"chunks": (2, 2), "shuffle": True, "compression": "lzf"}]
 WALKS = Sequences(4, of="walk_*", pad="edge")
 
 
-@pytest.fixture(params=STORED, ids=str)
-def path(request, tmp_path):
+@pytest.fixture
+def path(tmp_path):
     """Walks of frames, each a few datasets of a group; some were never written."""
     rng = np.random.default_rng(0)
     with h5py.File(tmp_path / "walks.h5", "w") as file:
         for walk, length in enumerate(LENGTHS):
             group = file.create_group(f"walk_{walk}")
             for t in rng.permutation(length).tolist():
-                depth = group.create_dataset(f"frame_{t}_depth", (6, 5), "f4", fillvalue=7, **request.param)
+                depth = group.create_dataset(
+                    f"frame_{t}_depth", (6, 5), "f4", fillvalue=7, chunks=(4, 5), compression="gzip"
+                )
                 if t != 3:
                     depth[:] = rng.random((6, 5))
                 group[f"steps/{t:03}/state"] = rng.integers(0, 99, 4).astype(">i2")

@@ -321,7 +321,8 @@ def corrupt(reading: Reading, options: dict[str, Any]) -> None:
     try:
         dataset, sound = there.dataset(), []
     except (CorruptChunkError, SourceError) as error:  # it says which samples there are, or what they look up
-        return told(error)
+        told(error)
+        return
     for number in range(reading.count):
         try:
             there.check_one(dataset[number], number)
