@@ -9,7 +9,7 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from making import access_of, corrupt_chunk, low_level, make_file, numbers, write
+from making import access_of, low_level, make_file, numbers, write
 from oracle import assert_like_h5py
 
 from h5stream import H5Dataset
@@ -78,18 +78,6 @@ def test_a_chunks_filter_mask_says_which_filters_it_skipped(tmp_path, mask):
 
     path = low_level(tmp_path / "a.h5", (32, 4), chunks=(16, 4), prepare=apply(order), then=then)
     assert_like_h5py(path, access="decoded")
-
-
-@pytest.mark.parametrize("order", [("fletcher32",), ("deflate", "fletcher32")], ids="+".join)
-@pytest.mark.parametrize("chunk", [0, 2])
-def test_a_wrong_checksum_is_an_error_that_names_file_dataset_chunk_and_byte(tmp_path, order, chunk):
-    path = low_level(tmp_path / "a.h5", (48, 4), chunks=(16, 4), prepare=apply(order), then=write(numbers(48, 4)))
-    offset = corrupt_chunk(path, (16 * chunk, 0))
-    dataset = H5Dataset(path, "x")
-    with pytest.raises(CorruptChunkError, match=rf"'x': chunk \({16 * chunk}, 0\) at byte {offset}") as caught:
-        dataset[16 * chunk : 16 * chunk + 2]
-    assert (caught.value.file, caught.value.chunk, caught.value.byte_offset) == (path, (16 * chunk, 0), offset)
-    assert dataset[16:18].numpy().tobytes() == numbers(48, 4)[16:18].tobytes()
 
 
 @pytest.mark.parametrize("chunk", [0, 32])

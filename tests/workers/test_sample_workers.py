@@ -371,27 +371,6 @@ def test_a_source_that_brings_nothing_in_time_is_told_of_with_its_batch(sample, 
         never.set()
 
 
-def test_a_fork_beside_threads_that_hold_locks_works(sample):
-    lock, held = threading.Lock(), threading.Event()
-
-    def hold():
-        with lock:
-            held.set()
-            over.wait()
-
-    over = threading.Event()
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-    try:
-        with rows(sample.path, applied.as_it_is, 2) as loader:
-            for _ in range(3):
-                assert len(list(loader)) == 20
-    finally:
-        over.set()
-        thread.join()
-
-
 @pytest.mark.parametrize("name", ["sample_transform", "collate_fn", "batch_transform", "worker_init_fn"])
 def test_a_lambda_is_refused_where_it_cannot_go_and_the_way_out_is_named(sample, name):
     given = {"sample_transform": applied.as_it_is, "multiprocessing_context": "spawn", name: lambda one: one}
