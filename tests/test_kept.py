@@ -87,7 +87,7 @@ def test_a_corrupt_chunk_that_is_decoded_ahead_fails_the_batch_that_needs_it(tmp
         loader, found[keep] = make(sample.path, keep=keep, **options), []
         batches = iter(loader)
         with pytest.raises(CorruptChunkError, match=r"chunk \(3200, 0\)"):
-            found[keep].extend(listed(batch) for batch in batches if time.sleep(0.02) is None)
+            found[keep].extend(listed(batch) for batch in batches if time.sleep(0.005) is None)
     assert 0 < len(found["auto"]) < 83
     shared = min(map(len, found.values()))  # a few before it may be lost, with either
     assert found["auto"][:shared] == found["never"][:shared]

@@ -256,7 +256,7 @@ def test_a_store_that_is_not_there_yet_is_asked_again(folder):
     thread.start()
     while not stores.asked_of_stores(refused).requests:
         thread.join(0.01)
-    thread.join(3)  # longer than the first few of the growing steps
+    thread.join(1)  # longer than the first few of the growing steps
     assert thread.is_alive()
     server = ObjectServer(folder, port)
     thread.join(60)

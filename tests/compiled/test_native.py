@@ -56,15 +56,6 @@ def test_planes_come_to_their_places_wherever_lines_begin(width, shift, elements
     np.testing.assert_array_equal(memory, expected)
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 4, 8, 12])
-@pytest.mark.parametrize("count", [0, 1, 63, 64, 2500])
-def test_planes_are_joined(width, count):
-    source = np.random.default_rng(width).integers(0, 256, width * count, dtype=np.uint8)
-    planes, out = np.arange(width) * count, np.zeros(width * count + 1, np.uint8)
-    native.gather_planes(source, planes, count, out)
-    assert out.tolist() == [*elements_of_planes(source, planes, count).reshape(-1), 0]
-
-
 @pytest.mark.parametrize("kind", ["i4", "i8"])
 @pytest.mark.parametrize("nbytes", [1, 3, 8, 12, 16, 40, 300])
 @pytest.mark.parametrize("chunks", [1, 2, 5, 16, 40])
@@ -114,13 +105,6 @@ def test_ranges_are_read_until_one_is_short(stored):
     assert native.read_each(descriptor, offsets, nbytes, address_of(target)) == 2
     assert target[:15].tolist() == [*data[5:15], *data[100:105]]
     assert native.read_each(descriptor, offsets[:0], nbytes[:0], 0) == 0
-
-
-@pytest.mark.parametrize("kind", ["i4", "i8"])
-def test_reads_are_counted(kind):
-    rows, lengths = np.array([2, 3, 9, 20], kind), np.array([1, 4, 1, 2], kind)
-    assert native.count_reads(rows, rows[:0], 5) == (2, 5)
-    assert native.count_reads(rows, lengths, 5) == (2, 2)
 
 
 LONGS, PLACES, BYTES, SUMS = np.zeros(3, np.int64), np.zeros(3, np.int32), np.zeros(9, np.uint8), np.zeros((1, 1))

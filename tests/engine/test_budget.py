@@ -3,7 +3,6 @@
 import h5py
 import numpy as np
 import pytest
-from amounts import crossed
 from inner import memory_available, processors
 from making import make_file
 
@@ -57,20 +56,6 @@ def test_the_number_that_a_loader_names_does(tmp_path, small_tasks, window, num_
     assert sorted(rows) == list(range(5000))
     with pytest.raises(BudgetError):
         make(e.value.needed - 1)
-
-
-@pytest.mark.parametrize(("chunk_rows", "batch_size", "shuffle"), crossed((1, 7, 300), (1, 16, 18, 64), (True, False)))
-def test_the_number_that_a_loader_names_does_however_small_chunks_and_batches_are(
-    tmp_path, chunk_rows, batch_size, shuffle
-):
-    make_file(tmp_path / "a.h5", "x", None, data=np.zeros((4000, 2), "f4"), chunks=(chunk_rows, 2), compression="gzip")
-
-    def make(memory_budget):
-        return H5StreamLoader(tmp_path / "a.h5", batch_size, shuffle, num_workers=0, memory_budget=memory_budget)
-
-    with pytest.raises(BudgetError) as e:
-        make(1000)
-    assert make(e.value.needed).window_size.needed_nbytes <= e.value.needed
 
 
 @pytest.fixture(scope="module")

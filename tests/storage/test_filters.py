@@ -13,7 +13,7 @@ from making import access_of, low_level, make_file, numbers, write
 from oracle import assert_like_h5py
 
 from h5stream import H5Dataset
-from h5stream.errors import CorruptChunkError, MissingFilterError
+from h5stream.errors import CorruptChunkError
 from h5stream.storage import plugins
 
 STEPS = {
@@ -131,21 +131,6 @@ def test_no_filter_of_hdf5plugin_is_left_out_of_these_tests():
 def add_unknown_filter(creation, number=400):
     """Ask for a filter that nobody has, as optional, so that libhdf5 still makes the dataset."""
     creation.set_filter(number, h5py.h5z.FLAG_OPTIONAL, (1, 2))
-
-
-def test_a_filter_that_is_missing_is_named_also_where_data_go_through_h5py_for_another_reason(tmp_path):
-    stored = h5py.h5t.STD_I32LE.copy()
-    stored.set_precision(17)
-    path = low_level(
-        tmp_path / "a.h5",
-        (32, 4),
-        stored=stored,
-        chunks=(16, 4),
-        prepare=add_unknown_filter,
-        then=lambda dataset: dataset.write_direct_chunk((16, 0), b"whatever that is", filter_mask=0),
-    )
-    with pytest.raises(MissingFilterError, match=r"'x' needs HDF5 filter 400 .*HDF5_PLUGIN_PATH"):
-        H5Dataset(path, "x")
 
 
 def test_a_missing_filter_that_no_chunk_needs_is_no_obstacle(tmp_path):

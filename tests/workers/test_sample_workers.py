@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -454,7 +453,8 @@ def test_starting_and_stopping_leaves_nothing_behind(tmp_path, rounds):
     before, maps = left_open(), mapped()
     for k in range(rounds):
         one(k)
-    eventually(lambda: left_open() == before)
+    # What other tests left may go meanwhile.
+    eventually(lambda: all(now <= then for now, then in zip(left_open(), before, strict=True)))
     assert mapped() <= maps
 
 
@@ -503,7 +503,7 @@ if __name__ == "__main__":
 def run_script(folder, sample, code):
     script = folder / "train.py"
     script.write_text(code)
-    return subprocess.run([sys.executable, script, sample.path], text=True, capture_output=True, timeout=120)
+    return forking.run(code, sample.path, path=script)
 
 
 @pytest.mark.parametrize(
