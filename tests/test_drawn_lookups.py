@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from forking import SERVED
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Mixture, SampleNumber, Sized, errors
 from h5stream.order import fractions
@@ -174,7 +175,7 @@ def test_processes_that_change_samples_need_no_function(cells):
         "n": SampleNumber(),
         "kind": "kind",
     }
-    options = {"sample_transform": sums, "sample_workers": 1, "multiprocessing_context": "spawn"}
+    options = {"sample_transform": sums, "sample_workers": 1, "multiprocessing_context": SERVED}
     with H5StreamLoader(path, 64, shuffle=True, fields=fields, **options) as loader:
         for batch in loader:
             assert np.allclose(batch["sum"].numpy(), counts[299 - batch["n"].numpy()].sum(axis=1))

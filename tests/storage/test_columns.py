@@ -71,13 +71,3 @@ def test_a_mask_takes_columns_and_is_of_all_of_them(tmp_path, made):
 def test_a_row_larger_than_any_batch_is_refused_before_anything_is_allocated():
     with pytest.raises(OptionError, match="take some of its columns"):
         column_pieces((2**31, 2), (1, 1))
-
-
-@pytest.mark.parametrize("columns", [(-1, slice(None, None, -2), ...), (slice(3, 0, -1), -2), (..., slice(-2, 3))])
-@pytest.mark.parametrize("options", [{}, {"chunks": (2, 2, 3, 3)}, {"chunks": (4, 5, 2, 1), "compression": "gzip"}])
-def test_axes_are_counted_from_their_ends_as_in_brackets(tmp_path, columns, options):
-    values = numbers(6, 5, 4, 3, dtype="i4")
-    path = make_file(tmp_path / "a.h5", data=values, **options)
-    with H5StreamLoader(path, 4, fields=Field("x", columns=columns)) as loader:
-        found = np.concatenate([batch.numpy() for batch in loader])
-    assert np.array_equal(found, values[(slice(None), *columns)])
