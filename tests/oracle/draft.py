@@ -127,7 +127,10 @@ class Draft:
 
     def tail(self, most: int = 2) -> list[int]:
         """Draw the shape of a row."""
-        return [self.rng.randint(1, 5) for _ in range(self.rng.randint(0, most))]
+        found = [self.rng.randint(1, 5) for _ in range(self.rng.randint(0, most))]
+        if found and not self.axis and self.rng.random() < 0.05:  # rows without elements
+            found[self.rng.randrange(len(found))] = 0
+        return found
 
     def unique(self, stem: str) -> str:
         """Return a name that no field has."""
@@ -158,6 +161,8 @@ class Draft:
         rng = self.rng
 
         def along(n: int) -> Any:
+            if n == 0:
+                return call("slice", None)
             how = rng.choice(["slice", "list", "mask", "int", "all"])
             if how == "slice":
                 first, step = rng.randint(0, n - 1), rng.choice([None, -1, 2])

@@ -421,7 +421,8 @@ def checked(draft: Draft) -> list[tuple[str, str]]:
         (file["name"], node["path"])
         for file in draft.files
         for node in file["nodes"]
-        if {"gzip", "fletcher32"} & {*node.get("filters", ())}
+        if node.get("chunks")
+        and {"gzip", "fletcher32"} & {*node.get("filters", ())}
         and not (node.get("masked") or node["path"].startswith("behind_"))  # what a link leads to is named by the link
     ]
 

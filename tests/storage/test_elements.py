@@ -197,9 +197,3 @@ def test_a_member_that_is_refused_is_named_and_its_neighbours_can_still_be_read(
     with pytest.raises(UnsupportedFieldError, match="'x:wide'"):
         H5Dataset(path, "x")
     assert H5Dataset(path, "x:good")[:].tolist() == [0, 0, 0, 0]
-
-
-@pytest.mark.parametrize("dtype", ["f4", "S3", h5py.string_dtype(), h5py.vlen_dtype("i4")])
-@pytest.mark.parametrize("shape", [(4, 0), (4, 2, 0)])
-def test_rows_without_elements_are_rows_all_the_same(tmp_path, dtype, shape):
-    assert_like_h5py(make_file(tmp_path / "a.h5", shape=shape, dtype=dtype))

@@ -6,7 +6,7 @@ import pytest
 from h5py import h5a, h5d, h5s, h5t
 from making import damage_header
 
-from h5stream import Field, H5Dataset, Lengths, Objects
+from h5stream import Field, H5Dataset, Objects
 from h5stream.errors import FieldLengthError, H5StreamError, SourceError, UnsupportedFieldError
 
 
@@ -17,26 +17,6 @@ def _without_catalogue(monkeypatch):
 
 def equal(found, expected):
     return all(np.array_equal(np.asarray(a), b) for a, b in zip(found, expected, strict=True))
-
-
-@pytest.mark.parametrize("ragged", ["list", "packed", "pad", "nested"])
-@pytest.mark.parametrize("options", [{}, {"chunks": (2, 2, 2), "maxshape": (None,) * 3}], ids=["contiguous", "chunked"])
-@pytest.mark.parametrize("rest", [(0, 3), (3, 0)], ids=str)
-def test_rows_without_elements_are_counted(tmp_path, ragged, options, rest):
-    path, names = tmp_path / "a.h5", ["0", "1", "2"]
-    with h5py.File(path, "w") as file:
-        for k, name in enumerate(names):
-            file.create_dataset(f"o/{name}", (2 + k, *rest), "i2", **options)
-        file["all"], file["lengths"] = np.zeros((9, *rest), "f4"), [2, 3, 4]
-        expected = [file[f"o/{name}"].shape for name in names]
-    for batch in (
-        H5Dataset(path, Field(".", ragged=ragged), samples=Objects("o/*"))[:],
-        H5Dataset(path, {"x": Field("o/{}", lookup=names, ragged=ragged)})[:]["x"],
-        H5Dataset(path, Field("all", lookup=Lengths("lengths"), ragged=ragged))[:],
-    ):
-        found = batch.unbind() if ragged == "nested" else batch
-        found = [batch.sample(k) for k in range(3)] if ragged in ("packed", "pad") else found
-        assert [tuple(one.shape) for one in found] == expected
 
 
 @pytest.mark.parametrize("stored", ["i4", "S4"])
