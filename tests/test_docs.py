@@ -141,6 +141,7 @@ def test_every_argument_of_our_own_is_named_there_too():
 
 DOORS = (
     "h5stream",
+    "h5stream.advice",
     "h5stream.errors",
     "h5stream.monitor",
     "h5stream.order",

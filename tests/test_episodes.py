@@ -1,12 +1,14 @@
 """Episodes of unlike lengths in chunks that h5py guessed, so that no two have chunks of one shape: beside h5py."""
 
+import contextlib
 import os
+import re
 
 import h5py
 import numpy as np
 import pytest
 
-from h5stream import Field, H5Dataset, Objects, Rows, Sequences
+from h5stream import Field, H5Dataset, Objects, Rows, Sequences, errors
 from h5stream.storage import field_reader, whereabouts
 
 COUNT = 50
@@ -90,3 +92,54 @@ def test_as_segments(made, described, samples):
     for key, every in in_h5py(path).items():
         expected = np.moveaxis(windows(every, length), -1, 1)
         assert np.array_equal(batch[key], expected if length > 1 else expected[:, 0]), key
+
+
+FRAMES = 120
+"""Chunks of an episode, more or less: nodes of a tree have at most 64, so that some trees have a third level."""
+
+
+@pytest.fixture(params=[{}, {"compression": "gzip"}], ids=["none", "gzip"])
+def frames(request, tmp_path):
+    """Episodes with a chunk for each half of a frame, that were written in any order."""
+    path, rng = tmp_path / "a.h5", np.random.default_rng(0)
+    with h5py.File(path, "w") as file:
+        for k in range(12):
+            rows = 2400 if k == 5 else FRAMES + 7 * k
+            made = file.create_dataset(f"{k:02}/x", (rows, 3), "i4", chunks=(1, 2), maxshape=(None, 3), **request.param)
+            for row in rng.permutation(rows) if k % 2 else range(rows):
+                made[row] = row, k, -row
+    return path
+
+
+def test_trees_of_any_depth(frames, described):
+    dataset = H5Dataset(frames, "x", samples=Sequences(2, of="*"))
+    assert len(described) == 1
+    with h5py.File(frames) as file:
+        expected = np.moveaxis(windows([one["x"][()] for one in file.values()], 2), -1, 1)
+    assert np.array_equal(dataset[:], expected)
+
+
+@pytest.mark.parametrize("what", ["level", "first key", "last key", "sign", "child", "itself"])
+def test_a_tree_that_contradicts_itself_is_left_to_h5py(frames, described, what):
+    """Of a node below the root of the last episode's, what it says itself or what its parent says of it."""
+    data = bytearray(frames.read_bytes())
+    *_, root = (found.start() for found in re.finditer(b"TREE\1\1", data))
+    key, head = 8 * 4, 24  # of a chunk of two axes: size, mask, its first element; then the address of what is below
+    child = int.from_bytes(data[root + head + key :][:8], "little")
+    last = head + int.from_bytes(data[child + 6 :][:2], "little") * (key + 8)
+    second = root + head + 2 * key + 8
+    if what == "level":
+        data[child + 5] ^= 2
+    elif what == "sign":
+        data[child] ^= 1
+    elif what in ("first key", "last key"):
+        data[child + (head if what == "first key" else last) + 8] += 1
+    else:
+        data[second : second + 8] = (child if what == "child" else root).to_bytes(8, "little")
+    frames.write_bytes(data)
+    with contextlib.suppress(errors.H5StreamError):
+        batch = H5Dataset(frames, "x", samples=Sequences(2, of="*"))[:]
+        with h5py.File(frames) as file:
+            found = [one["x"][()] for one in file.values()]
+        assert np.array_equal(batch, np.moveaxis(windows(found, 2), -1, 1))
+    assert described == ["00/x", "11/x"]

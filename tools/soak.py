@@ -43,6 +43,7 @@ import numpy as np
 import psutil
 import torch
 
+from bench.object_server import Distance, store_of
 from h5stream import (
     Balanced,
     Bounds,
@@ -89,6 +90,11 @@ UNCOMPRESSED_OR_GZIP = FILTERS[:3]
 
 PROCESS_SHARE = 0.01
 """Of the rounds, read in a child process; as many have samples made in workers. Few, because each takes seconds."""
+
+REMOTE_SHARE = 0.3
+"""Of the rounds, read from a store, half of these through a cache on disk."""
+
+STORE = Distance(latency_ms=1, connection_mb_s=1000, fault_share=0.005)
 
 FORMS: tuple[Literal["packed", "pad", "list"], ...] = ("packed", "pad", "list")
 
@@ -396,7 +402,7 @@ def plain(value: Any) -> Any:
 class Round:
     """One file and what is done with it."""
 
-    def __init__(self, folder: Path, rng: random.Random, kind: str) -> None:
+    def __init__(self, folder: Path, rng: random.Random, kind: str, store: str = "") -> None:
         # A name of its own: a loader that ended with an error may hold the last one until the next collection.
         self.rng, self.path = rng, str(folder / f"{rng.getrandbits(60):x}.h5")
         with h5py.File(self.path, "w", libver=rng.choice(["earliest", "latest"])) as file:
@@ -413,16 +419,25 @@ class Round:
             "memory_budget": rng.choice([None, "256MiB"]),
             **self.kind.options,
         }
+        self.address, self.cache = self.path, dict[str, Any]()
+        if store and rng.random() < REMOTE_SHARE:
+            self.address = f"{store}/{Path(self.path).name}"
+            if rng.random() < 0.5:
+                self.cache = {"cache": folder / "cache", "cache_size": rng.choice(["64kB", "64MB"])}
         self.processes: dict[str, Any] = {}
         if rng.random() < 2 * PROCESS_SHARE:
             self.processes = {"sample_transform": doubled, "collate_fn": list, "sample_workers": 2}
 
     def loader(self, **options: Any) -> H5StreamLoader:
         """Make a loader with settings of this round."""
-        if self.kind.source is None:
-            options["fields"] = {**self.kind.fields, "number": SampleNumber()}
-        source = self.path if self.kind.source is None else self.kind.source()
-        return H5StreamLoader(source, **{**self.settings, **self.processes, **options})
+        options = {**self.settings, **self.processes, **options}
+        if self.kind.source is not None:
+            return H5StreamLoader(self.kind.source(), **options)
+        fields = {**self.kind.fields, "number": SampleNumber()}
+        if self.address == self.path:
+            return H5StreamLoader(self.path, fields=fields, **options)
+        samples = options.pop("samples", None)
+        return H5StreamLoader(H5Dataset(self.address, fields, samples=samples, **self.cache), **options)
 
     def loaders(self, ranks: int) -> list[H5StreamLoader]:
         """Make those of all ranks."""
@@ -562,8 +577,8 @@ class Sample:
         In use of the C library's heap; 0 where it does not tell.
     blocks : int
         Python's small blocks in use.
-    descriptors, threads : int
-        Open, and running.
+    descriptors, connections, threads : int
+        Open files, open connections to the store, and what runs.
     """
 
     elapsed_s: float
@@ -571,6 +586,7 @@ class Sample:
     heap_nbytes: int
     blocks: int
     descriptors: int
+    connections: int
     threads: int
 
 
@@ -579,6 +595,7 @@ SLACK: Mapping[str, tuple[str, int]] = {
     "heap_nbytes": ("heap in use", 4 << 20),
     "blocks": ("Python's blocks", 20_000),
     "descriptors": ("descriptors", 0),
+    "connections": ("connections", 16),  # a client keeps those that it may use again for 10 s
     "threads": ("threads", 0),
 }
 """What may be added between the halves of a run: of resident memory the holes, of the rest what is met for the first
@@ -637,12 +654,14 @@ def measure(elapsed_s: float) -> Sample:
     """Give what the process holds."""
     _give_back_what_is_free()
     process = psutil.Process()
+    connections = len(process.net_connections(kind="tcp"))
     return Sample(
         elapsed_s=elapsed_s,
         resident_nbytes=int(process.memory_info().rss),
         heap_nbytes=_heap_in_use(),
         blocks=sys.getallocatedblocks(),
-        descriptors=int(process.num_fds()),
+        descriptors=int(process.num_fds()) - connections,
+        connections=connections,
         threads=threading.active_count(),
     )
 
@@ -680,19 +699,19 @@ def soak(
     done: collections.Counter[str] = collections.Counter()
     samples: list[Sample] = []
     _fill_what_numpy_keeps()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, store_of(Path(folder), STORE) as store:
         while (elapsed := clock() - began) < 60 * minutes:
-            done[play(Path(folder), rng, acts)] += 1
+            done[play(Path(folder), rng, acts, store)] += 1
             if elapsed >= len(samples) * 60 * minutes / SAMPLES:
                 samples.append(measure(elapsed))
                 report(samples[-1], done)
     return done, samples
 
 
-def play(folder: Path, rng: random.Random, acts: Sequence[Act]) -> str:
+def play(folder: Path, rng: random.Random, acts: Sequence[Act], store: str = "") -> str:
     """Play one round and give the kind of samples and what became of it; nothing of it is left."""
     kind = rng.choice([*KINDS])
-    one = Round(folder, rng, kind)
+    one = Round(folder, rng, kind, store)
     try:
         return f"{kind} {rng.choice(acts)(one)}"
     except OptionError as error:
@@ -706,7 +725,7 @@ def play(folder: Path, rng: random.Random, acts: Sequence[Act]) -> str:
 def report(one: Sample, done: collections.Counter[str]) -> None:
     """Print one line."""
     memory = f"{one.resident_nbytes / 1e6:6.1f} MB resident, {one.heap_nbytes / 1e6:.3f} MB of heap"
-    others = f"{one.blocks:,} blocks, {one.descriptors} fds, {one.threads} threads"
+    others = f"{one.blocks:,} blocks, {one.descriptors} fds, {one.connections} connections, {one.threads} threads"
     acts: collections.Counter[str] = collections.Counter()
     for what, count in done.items():
         acts[what.split()[1]] += count

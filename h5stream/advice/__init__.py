@@ -2,3 +2,7 @@
 
 Its results are kinds of `Suggestion`. Advice about the training itself stands in `h5stream.training`.
 """
+
+from h5stream.advice.inspection import inspect_files
+
+__all__ = ["inspect_files"]

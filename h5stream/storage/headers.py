@@ -48,6 +48,8 @@ LOT = 1 << 16
 """Headers that are compared together."""
 _COMPARED_EACH, _COMPARED_MORE = 8, 1 << 20
 """Comparisons of a header with a template, for each object and besides, after which what is left is asked for."""
+_KEYS_AT_ONCE = 1 << 18
+"""Keys of trees of chunks that are looked at together."""
 _MOST_UNKNOWN = 64
 """Headers that were looked at and not understood, after which what is left is asked for."""
 
@@ -232,7 +234,7 @@ def _take_value(
 
 
 def chunks_of(raw: Raw, headers: Headers, wanted: Ints) -> tuple[Bools, Chunks]:
-    """Read the chunk indexes of some objects: trees of one leaf, arrays of one page, single chunks.
+    """Read the chunk indexes of some objects: trees, arrays of one page, single chunks.
 
     Tells first for each that was asked for whether it was understood; libhdf5 must be asked for the others, of which no
     chunk is listed. Chunks come in the order in which objects were asked for, those of one by their numbers.
@@ -256,7 +258,7 @@ def chunks_of(raw: Raw, headers: Headers, wanted: Ints) -> tuple[Bools, Chunks]:
             mask = headers.filter_mask[owners].astype(np.int64)
             some = np.stack([of, zeros, headers.address[owners], headers.nbytes[owners], mask], axis=1)
         elif template.index in (BTREE_1, FIXED_ARRAY):
-            read = _leaves if template.index == BTREE_1 else _arrays
+            read = _trees if template.index == BTREE_1 else _arrays
             known, some = read(template, raw.of(owners), headers.address[owners], grid, sides)
         else:
             continue
@@ -269,38 +271,86 @@ def chunks_of(raw: Raw, headers: Headers, wanted: Ints) -> tuple[Bools, Chunks]:
     return understood, (wanted[place], chunk, offset, nbytes, mask)
 
 
-def _leaves(template: Template, raw: Raw, where: Ints, grid: Ints, sides: Ints) -> tuple[Bools, Ints]:
-    """Read trees that are one leaf; what is said of a chunk must be a place in the grid, ascending, and in the file.
+def _trees(template: Template, raw: Raw, where: Ints, grid: Ints, sides: Ints) -> tuple[Bools, Ints]:
+    """Read trees; what is said of a chunk must be a place in the grid, ascending, and in the file.
 
-    Libhdf5 lists all chunks, but finds only those that lie between the keys on their left and right.
+    Libhdf5 lists all chunks, but finds only those that lie between the keys on their left and right. So the first and
+    the last key of a node must be those between which its parent has it.
     """
     key = 8 * (template.rank + 2)
     head, each = 8 + 2 * raw.wide, key + raw.wide
-    known, found = np.zeros(len(where), dtype=bool), [np.zeros((0, 5), dtype=np.int64)]
-    first, is_there = raw.read(where, head)
-    is_there &= (first[:, :6] == np.frombuffer(b"TREE\1\0", np.uint8)).all(axis=1)
-    entries = np.ascontiguousarray(first[:, 6:8]).view("<u2")[:, 0].astype(np.int64)
-    for count in np.unique(entries[is_there]).tolist():
-        which = np.flatnonzero(is_there & (entries == count))
-        own = raw.of(which)
-        data, whole = own.read(where[which], head + count * each + key)
-        keys, child, sound = _keys(data, head, each, count, sides[which], template.element_nbytes, own)
-        sound &= whole
-        chunk = keys[:, :, 2:-1] // sides[which, None]
-        number = np.zeros((len(which), count), dtype=np.int64)
-        for axis in range(template.rank):
-            sound &= (chunk[:, :count, axis] < grid[which, axis, None]).all(axis=1)
-            number = number * grid[which, axis, None] + chunk[:, :count, axis]
-        sound &= (np.diff(number, axis=1) > 0).all(axis=1)
-        nbytes, mask = keys[:, :count, 0], keys[:, :count, 1]
-        sound &= ((nbytes > 0) & (nbytes <= own.end[:, None] - child)).all(axis=1)
-        if not template.filters:
-            size = sides[which].prod(axis=1) * template.element_nbytes
-            sound &= ((nbytes == size[:, None]) & (mask == 0)).all(axis=1)
-        known[which] = sound
-        owner = np.broadcast_to(which[:, None], number.shape)
-        found.append(np.stack([each[sound].reshape(-1) for each in (owner, number, child, nbytes, mask)], axis=1))
-    return known, np.concatenate(found)
+    known, found = np.ones(len(where), dtype=bool), [np.zeros((0, 5), dtype=np.int64)]
+    nodes = _Nodes(np.arange(len(where)), where, np.full(len(where), -1), *np.zeros((2, len(where), template.rank + 1)))
+    while len(nodes.tree):
+        first, is_there = raw.of(nodes.tree).read(nodes.where, head)
+        is_there &= (first[:, :5] == np.frombuffer(b"TREE\1", np.uint8)).all(axis=1)
+        level, entries = first[:, 5], np.ascontiguousarray(first[:, 6:8]).view("<u2")[:, 0].astype(np.int64)
+        is_there &= (nodes.level < 0) | (nodes.level == level)
+        known[nodes.tree[~is_there]] = False
+        below = [nodes.taken(slice(0))]
+        for height, count in {*zip(level[is_there].tolist(), entries[is_there].tolist(), strict=True)}:
+            which = np.flatnonzero(is_there & (level == height) & (entries == count))
+            for lot in np.array_split(which, 1 + len(which) * count // _KEYS_AT_ONCE):
+                some = nodes.taken(lot)
+                own, side = raw.of(some.tree), sides[some.tree]
+                data, whole = own.read(some.where, head + count * each + key)
+                keys, child, sound = _keys(data, head, each, count, side, template.element_nbytes, own)
+                sound &= whole & some.holds(keys[:, :, 2:])
+                if height:
+                    below.append(some.taken(sound).children(height, keys[sound, :, 2:], child[sound]))
+                else:
+                    number, fits = _chunks_at(template, keys[:, :count], child, grid[some.tree], side, own)
+                    sound &= fits
+                    tree = np.broadcast_to(some.tree[:, None], number.shape)
+                    columns = tree, number, child, keys[:, :count, 0], keys[:, :count, 1]
+                    found.append(np.stack([one[sound].reshape(-1) for one in columns], axis=1))
+                known[some.tree[~sound]] = False
+        nodes = _Nodes(*map(np.concatenate, zip(*below, strict=True)))
+    every = np.concatenate(found)
+    return known, every[known[every[:, 0]]]
+
+
+def _chunks_at(template: Template, keys: Ints, child: Ints, grid: Ints, sides: Ints, raw: Raw) -> tuple[Ints, Bools]:
+    """Return the numbers of the chunks of leaves; tell which lie in the grid, and as many bytes in the file."""
+    chunk, number = keys[:, :, 2:-1] // sides[:, None], np.zeros_like(child)
+    for axis in range(template.rank):
+        number = number * grid[:, axis, None] + chunk[:, :, axis]
+    nbytes, mask = keys[:, :, 0], keys[:, :, 1]
+    sound = np.asarray((chunk < grid[:, None]).all(axis=(1, 2)))
+    sound &= ((nbytes > 0) & (nbytes <= raw.end[:, None] - child)).all(axis=1)
+    if not template.filters:
+        size = sides.prod(axis=1) * template.element_nbytes
+        sound &= ((nbytes == size[:, None]) & (mask == 0)).all(axis=1)
+    return number, sound
+
+
+class _Nodes(NamedTuple):
+    """Nodes of trees: of which tree, where, how many levels are below it (-1: any), and between which keys."""
+
+    tree: Ints
+    where: Ints
+    level: Ints
+    low: Ints
+    high: Ints
+
+    def taken(self, which: Any) -> _Nodes:
+        """Return some of them."""
+        return _Nodes(*(each[which] for each in self))
+
+    def holds(self, keys: Ints) -> Bools:
+        """Tell of which the keys begin and end where those of the parents say, and ascend in between."""
+        same = (keys[:, 0] == self.low).all(axis=1) & (keys[:, -1] == self.high).all(axis=1)
+        flat = keys.reshape(-1, keys.shape[2])
+        ascends = _comes_before(flat[:-1], flat[1:])
+        ascends = np.append(ascends, True).reshape(keys.shape[:2])[:, :-1]
+        found: Bools = (same | (self.level < 0)) & ascends.all(axis=1)
+        return found
+
+    def children(self, level: int, keys: Ints, where: Ints) -> _Nodes:
+        """Return the nodes below."""
+        low, high = (each.reshape(-1, keys.shape[2]) for each in (keys[:, :-1], keys[:, 1:]))
+        tree = np.repeat(self.tree, where.shape[1])
+        return _Nodes(tree, where.reshape(-1), np.full(len(tree), level - 1), low, high)
 
 
 def _arrays(template: Template, raw: Raw, where: Ints, grid: Ints, sides: Ints) -> tuple[Bools, Ints]:
@@ -349,9 +399,9 @@ def _checked(raw: Raw, where: Ints, nbytes: int, sign: bytes) -> tuple[Bytes, Bo
 def _keys(
     data: Bytes, head: int, each: int, count: int, sides: Ints, element_nbytes: int, raw: Raw
 ) -> tuple[Ints, Ints, Bools]:
-    """Return of each leaf its keys (bytes, mask, and where a chunk begins along each axis), and where chunks lie.
+    """Return of each node its keys (bytes, mask, and where a chunk begins along each axis), and where children lie.
 
-    Tells which of them are sound: keys are first elements of chunks, and the last one lies behind all chunks.
+    Tells which of them are sound: keys are first elements of chunks.
     """
     rows, rank = sides.shape
     keys = np.zeros((rows, count + 1, rank + 3), dtype=np.int64)
@@ -367,8 +417,6 @@ def _keys(
             sound &= keys[:, k, -1] == 0
             child[:, k] = places_in(data, at + each - raw.wide, raw)
             sound &= child[:, k] >= 0
-    if count:
-        sound &= _comes_before(keys[:, -2, 2:], keys[:, -1, 2:])
     return keys, child, sound
 
 

@@ -190,10 +190,9 @@ def _pieces(template: DatasetPart, chunk_shape: tuple[int, ...]) -> tuple[Column
     return column_pieces(template.shape[1:], chunk_shape[1:], template.columns)
 
 
-def part_alike(template: DatasetPart, lying: Lying, k: int) -> DatasetPart | None:
+def part_alike(template: DatasetPart, lying: Lying, k: int, chunks: slice, **said: Any) -> DatasetPart | None:
     """Return one of many as a part of its own, by that of another of its kind; None where something was not written."""
-    owner, *columns = lying.chunks
-    number, offset, nbytes, mask = (each[slice(*np.searchsorted(owner, [k, k + 1]).tolist())] for each in columns)
+    number, offset, nbytes, mask = (each[chunks] for each in lying.chunks[1:])
     side, shape = lying.shapes[lying.table["shape"][k]], (int(lying.rows[k]), *template.shape[1:])
     if not len(number):
         return None
@@ -220,6 +219,7 @@ def part_alike(template: DatasetPart, lying: Lying, k: int) -> DatasetPart | Non
         index=index,
         pieces=_pieces(template, index.chunk_shape),
         shape=shape,
+        **said,
     )
 
 

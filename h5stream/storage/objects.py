@@ -253,17 +253,19 @@ def groups_alike(
             from_bytes(members, columns)
     known = [column.known & (column.kind == column.kind[number]) for column in columns]
     alike = np.logical_and.reduce(known) if columns else np.zeros(len(names), dtype=bool)
+    edges = [np.searchsorted(column.chunks[0], np.arange(len(names) + 1)).tolist() for column in columns]
 
     def of(k: int, row_start: int) -> FileParts | None:
         rows = [int(column.rows[k]) for column in columns]
         if not alike[k] or not min(rows) or (len(set(rows)) > 1 and not cuts):
             return None
         parts = list[DatasetPart]()
-        for part, column in zip(first.parts, columns, strict=True):
-            if (one := part_alike(part, column, k)) is None:
+        for part, column, begins in zip(first.parts, columns, edges, strict=True):
+            path, chunks = inside_of(names[k], column.path), slice(begins[k], begins[k + 1])
+            one = part_alike(part, column, k, chunks, path=path, rows=min(rows), row_start=row_start)
+            if one is None:
                 return None
-            path = inside_of(names[k], column.path)
-            parts.append(replace(one, path=path, rows=min(rows), row_start=row_start))
+            parts.append(one)
         return replace(first, rows=min(rows), parts=tuple(parts))
 
     return of

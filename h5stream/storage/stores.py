@@ -11,6 +11,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
+import gc
 import hashlib
 import os
 import re
@@ -19,6 +20,8 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
+
+from h5py._objects import phil
 
 from h5stream.errors import (
     MissingExtraError,
@@ -228,13 +231,16 @@ def told(address: str, what: str) -> Iterator[None]:
 class _Loop:
     """A thread with a loop of asyncio's, which waits for many requests.
 
-    # Guarantees: any thread may call `run`. Whoever waits looks every now and then whether it is to stop, and what it
-    waited for is cancelled then, as it is where an exception (Ctrl-C) ends the wait.
+    # Guarantees: any thread may call `run`, also with h5py's lock; see `_collect_without_waiting`. Whoever waits looks
+    every now and then whether it is to stop, and what it waited for is cancelled then, as it is where an exception
+    (Ctrl-C) ends the wait.
     """
 
     def __init__(self) -> None:
         self.pid, self._loop = os.getpid(), asyncio.new_event_loop()
         self.room = asyncio.Semaphore(CONCURRENCY)
+        if _collect_without_waiting not in gc.callbacks:
+            gc.callbacks.append(_collect_without_waiting)
         threading.Thread(target=self._loop.run_forever, name="h5stream-requests", daemon=True).start()
 
     def run(self, work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -267,6 +273,30 @@ class _Loop:
             return future.result()
         finally:
             future.cancel()
+
+
+_skips = _holds = False
+
+
+def _collect_without_waiting(phase: str, _: Mapping[str, int]) -> None:
+    """Let Python's collector skip a turn where it would wait for h5py's lock; a callback of `gc`.
+
+    h5py reads a file in a store with its lock held, and waits for bytes that other threads fetch. If one of these frees
+    an h5py object it waits for that lock, and each waits for the other. Which thread collects is chance, so none but
+    the main thread, for which nobody waits, collects while another has the lock. What is frozen is not looked at, and
+    what becomes old so is collected later.
+    """
+    global _skips, _holds
+    if phase == "start" and threading.get_ident() != threading.main_thread().ident:
+        _holds = phil.acquire(False)
+        if _skips := not _holds:
+            gc.freeze()
+    elif phase == "stop":
+        if _skips:
+            gc.unfreeze()
+        if _holds:
+            phil.release()
+        _skips = _holds = False
 
 
 _starting = threading.Lock()

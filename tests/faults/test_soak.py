@@ -16,7 +16,9 @@ def quiet(caplog):
     caplog.set_level(logging.ERROR, "h5stream")
 
 
-STILL = soak.Sample(elapsed_s=0, resident_nbytes=10**9, heap_nbytes=10**8, blocks=10**6, descriptors=9, threads=1)
+STILL = soak.Sample(
+    elapsed_s=0, resident_nbytes=10**9, heap_nbytes=10**8, blocks=10**6, descriptors=9, connections=0, threads=1
+)
 
 
 def samples(count=40, **growth):
@@ -42,6 +44,7 @@ def run(*acts, rounds=60):
         ("heap_nbytes", 1 << 20, "heap in use by"),
         ("blocks", 2000, "Python's blocks by"),
         ("descriptors", 0.1, "descriptors by"),
+        ("connections", 2, "connections by"),
         ("threads", 0.1, "threads by"),
     ],
 )
@@ -54,8 +57,8 @@ def test_rounds_do_what_they_are_for(monkeypatch):
     """Resumes go on in the middle of an epoch, and files are damaged where a checksum tells, of every kind."""
     monkeypatch.setattr(soak, "SAMPLES", 12)
     monkeypatch.setattr(soak, "PROCESS_SHARE", 0)
-    done, measured = run(rounds=26)
-    assert done.total() == 26
+    done, measured = run(rounds=32)
+    assert done.total() == 32
     kinds, acts = ({what.split()[k] for what in done} for k in (0, 1))
     assert kinds == set(soak.KINDS)
     assert {"whole", "aborted", "resumed", "damaged"} <= acts
