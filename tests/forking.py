@@ -14,6 +14,7 @@ import gc
 import importlib
 import io
 import json
+import multiprocessing
 import os
 import pickle
 import select
@@ -30,6 +31,10 @@ from pathlib import Path
 
 OPTIMIZERS = ("torch._dynamo",)
 """What the first optimizer of a process imports, for two seconds."""
+
+SERVED = multiprocessing.get_context("forkserver")
+SERVED.set_forkserver_preload(["h5stream.loader", "h5stream.staging"])
+"""Like the context that spawns, of processes that are forks of one which has imported what takes them seconds."""
 
 end_now = os._exit
 """Ends a process without what Python does at its end: for forks, which have that of their parent."""

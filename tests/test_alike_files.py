@@ -3,13 +3,12 @@
 import itertools
 import os
 import pickle
-import random
 import shutil
 
 import h5py
 import numpy as np
 import pytest
-from making import corrupt_chunk, write_datasets
+from making import write_datasets
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, SampleNumber, errors
 from h5stream.storage import whereabouts
@@ -141,14 +140,6 @@ def test_links_are_followed_inside_of_their_file_alone(folder, are_soft):
         check(folder)
 
 
-def test_a_damaged_chunk_names_its_file(folder):
-    for number in range(COUNT):
-        write(folder, number, **FORMS["gzip"])
-    offset = corrupt_chunk(folder / "0015.h5", 1)
-    with pytest.raises(errors.CorruptChunkError, match=rf"0015\.h5', dataset 'x': chunk \(3, 0\) at byte {offset} "):
-        check(folder)
-
-
 def test_a_file_that_was_cut_or_is_none_is_refused(folder):
     for number in range(COUNT):
         write(folder, number)
@@ -170,25 +161,3 @@ def test_a_catalogue_is_for_files_as_they_were(folder, monkeypatch):
     check(folder)
     write(folder, COUNT)
     check(folder, range(COUNT + 1))
-
-
-@pytest.mark.parametrize("form", ["contiguous", "latest"])
-def test_damaged_files_give_what_h5py_gives_or_are_refused(folder, monkeypatch, form):
-    monkeypatch.setattr(whereabouts, "MANY", 1)
-    rng = random.Random(0)
-    for number in range(6):
-        write(folder, number, **FORMS[form])
-    whole = (folder / "0003.h5").read_bytes()
-    refused = unread = 0
-    for _ in range(25):
-        data = bytearray(whole)
-        for _ in range(rng.randint(1, 4)):
-            data[rng.randrange(len(data))] = rng.choice((0, 1, 8, 127, 255, rng.randrange(256)))
-        (folder / "0003.h5").write_bytes(data)
-        try:
-            check(folder, range(6), {"x": "x", "n": "n", "a": "@a"})
-        except errors.H5StreamError:
-            refused += 1
-        except (KeyError, OSError, RuntimeError):  # h5py refuses what we do not look at
-            unread += 1
-    assert refused + unread < 25

@@ -3,16 +3,21 @@
 import h5py
 import numpy as np
 import pytest
+from amounts import crossed
 from making import make_file
 
 from h5stream import Boxes, Ends, Field, H5Dataset, H5StreamLoader, Rows, SampleNumber, Sequences, Table, Take, errors
 
-STORED = [{}, {"chunks": True}, {"chunks": True, "compression": "gzip"}, {"chunks": True, "fletcher32": True}]
 
-
-@pytest.mark.parametrize("stored", STORED, ids=str)
-@pytest.mark.parametrize("columns", [[], slice(9, None), (slice(None), slice(2, 2))], ids=str)
-@pytest.mark.parametrize("samples", [Rows(axis=1), Sequences(2, axis=1), Sequences(2, axis=1, pad=5)], ids=str)
+@pytest.mark.parametrize(
+    ("stored", "columns", "samples"),
+    crossed(
+        ({}, {"chunks": True}, {"chunks": True, "compression": "gzip"}),
+        ([], slice(9, None), (slice(None), slice(2, 2))),
+        (Rows(axis=1), Sequences(2, axis=1), Sequences(2, axis=1, pad=5)),
+    ),
+    ids=str,
+)
 def test_a_choice_of_no_columns_gives_samples_without_elements(tmp_path, stored, columns, samples):
     make_file(tmp_path / "a.h5", "x", None, data=np.zeros((3, 6, 4)), **stored)
     dataset = H5Dataset(tmp_path / "a.h5", Field("x", columns=columns), samples=samples)

@@ -9,20 +9,22 @@ from making import corrupt_chunk, make_file, write_datasets
 
 from h5stream import Boxes, Field, H5Dataset, H5StreamLoader, SampleNumber, Values, errors
 
+STORED = {"chunks": (8, 8, 8), "compression": "gzip"}
+
 
 def by_hand(volume, origin, size):
     """Cut a cube out of an array."""
     return volume[tuple(slice(first, first + size) for first in origin)]
 
 
-@pytest.fixture(scope="module", params=[{}, {"chunks": (8, 8, 8), "compression": "gzip"}], ids=["contiguous", "gzip"])
-def paths(request, tmp_path_factory):
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
     rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("volumes")
     paths = [str(folder / f"{k}.h5") for k in range(2)]
     for path, shape in zip(paths, ((20, 24, 30), (16, 40, 17)), strict=True):
         with h5py.File(path, "w") as file:
-            file.create_dataset("raw", data=rng.random(shape, "f4"), **request.param)
-            file.create_dataset("label", data=rng.integers(0, 5, shape), **request.param)
+            file.create_dataset("raw", data=rng.random(shape, "f4"), **STORED)
+            file.create_dataset("label", data=rng.integers(0, 5, shape), **STORED)
     return paths
 
 
@@ -39,8 +41,6 @@ FIELDS = {"raw": "raw", "label": "label", "number": SampleNumber()}
 
 
 def test_a_chunk_that_several_boxes_of_a_window_touch_is_decoded_once(paths):
-    if "gzip" not in str(H5Dataset(paths[0], "raw").layout.datasets[0][0].reason):
-        pytest.skip("nothing is decoded")
     boxes = Boxes((4, 4, 4), at="grid", stride=(2, 2, 2))
     with H5StreamLoader(paths[0], 8, shuffle=True, window="all", fields="raw", samples=boxes) as loader:
         batches = sum(1 for _ in loader)

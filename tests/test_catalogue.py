@@ -106,10 +106,7 @@ def test_damaged_catalogues_are_made_anew(folder, path):
     ("key", "change"),
     [
         ("x offset", lambda a: a + (1 << 40)),
-        ("x offset", lambda a: a + 8),
         ("x nbytes", lambda a: a * 0 + (1 << 62)),
-        ("x nbytes", lambda a: a - 1),
-        ("x number", lambda a: a + 1),
         ("x number", lambda a: a[::-1]),
         ("y nbytes", lambda a: a + 1),
         ("y asked", lambda a: a[:0]),

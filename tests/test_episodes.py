@@ -9,16 +9,14 @@ import numpy as np
 import pytest
 
 from h5stream import Field, H5Dataset, Objects, Rows, Sequences, errors
-from h5stream.storage import field_reader, headers, whereabouts
+from h5stream.storage import field_reader, whereabouts
 
 COUNT = 50
 NAMES = {"state": "obs/state", "reward": "reward", "done": "done"}
 MADE = {
-    "none": ("earliest", {"maxshape": True}),
     "gzip": ("earliest", {"maxshape": True, "compression": "gzip", "shuffle": True}),
     "checksums": ("earliest", {"maxshape": True, "fletcher32": True}),
     "latest": ("latest", {}),
-    "latest-gzip": ("latest", {"compression": "gzip"}),
     "latest-growing": ("latest", {"maxshape": True}),
     "lzf": ("earliest", {"maxshape": True, "compression": "lzf"}),
 }
@@ -94,53 +92,6 @@ def test_as_segments(made, described, samples):
     for key, every in in_h5py(path).items():
         expected = np.moveaxis(windows(every, length), -1, 1)
         assert np.array_equal(batch[key], expected if length > 1 else expected[:, 0]), key
-
-
-@pytest.fixture
-def odd(tmp_path):
-    """Episodes of which some are unlike: rows that were never written, no rows, a reward that is shorter."""
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        for k in range(20):
-            options = {"maxshape": (None, 3), "chunks": (5 + k, 2), "fillvalue": 7.0}
-            file.create_dataset(f"{k:02}/x", data=np.full((30 + k, 3), k, "f4"), **options)
-            file[f"{k:02}/y"] = np.arange(30 + k)
-        file["03/x"].resize(90, axis=0)
-        del file["03/y"]
-        file["03/y"] = np.arange(90)
-        for name in "xy":
-            values = file[f"04/{name}"][:0]
-            del file[f"04/{name}"]
-            file.create_dataset(f"04/{name}", data=values, maxshape=(None, *values.shape[1:]), chunks=True)
-    return path
-
-
-def test_fields_of_unlike_lengths_are_refused_or_cut(odd):
-    with h5py.File(odd, "a") as file:
-        del file["15/y"]
-        file["15/y"] = np.arange(12)
-    with pytest.raises(errors.FieldLengthError, match=r"'15/x' has 45, '15/y' has 12"):
-        H5Dataset(odd, ["x", "y"], samples=Sequences(3, of="*"))
-    samples = Sequences(3, of="*", lengths="shortest")
-    x, y = H5Dataset(odd, ["x", "y"], samples=samples)[:]
-    ours = (x[:, 0, 0] == 15).nonzero()
-    assert y[ours.reshape(-1), 0].tolist() == [*range(10)]
-
-
-@pytest.mark.parametrize("samples", [Objects("*"), Rows(of="*")], ids=["objects", "rows"])
-def test_a_shape_of_chunks_that_cannot_be_is_not_taken(odd, samples, monkeypatch):
-    before = H5Dataset(odd, [Field("x", ragged="list" if isinstance(samples, Objects) else None)], samples=samples)[:]
-    take = headers._take
-
-    def without_some(found, template, kinds, some, addresses, raw, wanted):
-        fits = take(found, template, kinds, some, addresses, raw, wanted)
-        found.chunk[some[1::3], :1] += 1  # as a damaged byte would
-        return fits
-
-    monkeypatch.setattr(headers, "_take", without_some)
-    after = H5Dataset(odd, [Field("x", ragged="list" if isinstance(samples, Objects) else None)], samples=samples)[:]
-    for one, other in zip(before, after, strict=True):
-        assert all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 FRAMES = 120

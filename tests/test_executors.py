@@ -1,6 +1,5 @@
 """Work over many files by an executor: what it gives is what this process would, and errors name the file."""
 
-import multiprocessing
 import os
 import shutil
 import signal
@@ -12,6 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 import h5py
 import numpy as np
 import pytest
+from forking import SERVED
 
 from h5stream import H5Dataset, Sequences, repack, stage
 from h5stream import field_statistics as statistics
@@ -34,7 +34,7 @@ def paths(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def processes():
-    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(2, SERVED) as pool:
         yield pool
 
 
@@ -131,7 +131,7 @@ def test_an_error_names_its_file(paths, tmp_path, by, request):
 
 def test_a_process_that_dies_is_told_with_its_file():
     with (
-        ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool,
+        ProcessPoolExecutor(1, SERVED) as pool,
         pytest.raises(IsolatedProcessError, match=r"b\.h5: a process of executor= is gone"),
     ):
         list(carried_out([Job("b.h5", os._exit, (3,))], pool))
@@ -147,16 +147,15 @@ def test_ctrl_c_cancels_what_has_not_begun():
 
     def interrupt():
         began.wait(30)
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
 
     was = signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background it is ignored
     with ThreadPoolExecutor(1) as pool:
-        threading.Thread(target=interrupt).start()
         with pytest.raises(KeyboardInterrupt):
-            list(carried_out([Job(f"{k}.h5", work, (k,)) for k in range(5)], pool))
+            list(carried_out([Job(f"{k}.h5", work, (k,)) for k in range(5)], pool, tick=interrupt))
         hold.set()
     signal.signal(signal.SIGINT, was)
-    assert len(ran) <= 2  # one more where it came as that was being handed over
+    assert ran == [0]
 
 
 def test_a_wait_calls_back():

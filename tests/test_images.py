@@ -8,7 +8,7 @@ import imagecodecs
 import numpy as np
 import pytest
 import torch
-from amounts import examples
+from amounts import crossed, examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
@@ -81,8 +81,7 @@ def test_every_image_is_what_imagecodecs_gives(tmp_path, count, kinds, stored, o
         assert np.array_equal(dataset[k]["image"].numpy(), expected[k])
 
 
-@pytest.mark.parametrize("kind", ["jpeg", "png", "webp"])
-@pytest.mark.parametrize("share", [0, 0.01, 0.5, 0.95])
+@pytest.mark.parametrize(("kind", "share"), crossed(("jpeg", "png", "webp"), (0, 0.01, 0.5, 0.95)))
 def test_a_truncated_image_names_its_sample_and_skip_leaves_it_out(tmp_path, kind, share):
     expected = write(tmp_path / "a.h5", [image(k) for k in range(20)], (kind,))
     with h5py.File(tmp_path / "a.h5", "a") as file:
@@ -192,8 +191,7 @@ def test_objects_that_are_no_bytes_are_told(tmp_path):
         H5Dataset(tmp_path / "a.h5", Field(".", decode="jpeg"), samples=Objects(["outside"]))
 
 
-@pytest.mark.parametrize("stored", STORED_AS)
-@pytest.mark.parametrize("beside", [True, False])
+@pytest.mark.parametrize(("stored", "beside"), crossed(tuple(STORED_AS), (True, False)))
 def test_each_sample_names_the_object_of_its_image(tmp_path, stored, beside):
     write_objects(tmp_path / "b.h5", [image(k, (20, 24 + k % 2, 3)) for k in range(6)], stored)
     path = tmp_path / ("a.h5" if beside else "b.h5")

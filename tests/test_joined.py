@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from amounts import crossed
 from inner import stream_all
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
@@ -86,8 +87,7 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize(("form", "kept"), crossed(tuple(FORMS), (True, False)))
 def test_datasets_are_read_one_behind_the_other(folder, form, kept, monkeypatch):
     if not kept:
         stream_all(monkeypatch)

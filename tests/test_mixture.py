@@ -25,20 +25,15 @@ CHUNKS = {"a": 60, "b": 10, "c": 64}
 FIELDS = {"x": "x", "source": SourceNumber()}
 
 
-@pytest.fixture(scope="module", params=[None, "gzip"])
-def paths(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("mixture")
-    return write(folder, request.param)
-
-
-def write(folder, compression):
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
     """Write a file for each source, whose values say which and which row."""
-    paths = {}
+    folder, paths = tmp_path_factory.mktemp("mixture"), {}
     for number, (name, rows) in enumerate(SIZES.items()):
         paths[name] = str(folder / f"{name}.h5")
         with h5py.File(paths[name], "w") as file:
             x = 10_000 * number + np.arange(rows)
-            file.create_dataset("x", data=np.stack([x, -x], axis=1), chunks=(CHUNKS[name], 2), compression=compression)
+            file.create_dataset("x", data=np.stack([x, -x], axis=1), chunks=(CHUNKS[name], 2), compression="gzip")
             file["wide"] = np.zeros((rows, number + 1))
             for k in range(rows // 20):
                 file[f"demos/d{k:02}/x"] = 10_000 * number + 100 * k + np.arange(5 + k % 3)

@@ -3,7 +3,6 @@
 import concurrent.futures
 import errno
 import itertools
-import multiprocessing
 import os
 import pickle
 import re
@@ -15,7 +14,7 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
-from forking import in_forked_child
+from forking import SERVED, in_forked_child
 from object_server import ObjectServer
 
 from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects
@@ -25,7 +24,6 @@ from h5stream.storage.object_cache import PAGE_NBYTES, CachedBytes, ObjectCache
 
 obstore = pytest.importorskip("obstore")
 
-SPAWN = multiprocessing.get_context("spawn")
 KINDS = {
     "rows": {"fields": ["x", "y"]},
     "ragged": {"fields": {"x": Field("x", lookup=Bounds("offsets"))}},
@@ -81,7 +79,7 @@ def opened_elsewhere(address, kind, cache, barrier=None, **options):
 
 
 def elsewhere(function, *arguments):
-    with concurrent.futures.ProcessPoolExecutor(1, SPAWN) as pool:
+    with concurrent.futures.ProcessPoolExecutor(1, SERVED) as pool:
         return pool.submit(function, *arguments).result(120)
 
 
@@ -165,7 +163,7 @@ def test_a_process_that_is_killed_leaves_nothing_wrong(folder, server, tmp_path)
         return None
 
     server.fault = stall
-    child = SPAWN.Process(target=opened_elsewhere, args=(f"{server.url}/a.h5", "rows", tmp_path))
+    child = SERVED.Process(target=opened_elsewhere, args=(f"{server.url}/a.h5", "rows", tmp_path))
     child.start()
     assert enough.wait(120)
     os.kill(child.pid, signal.SIGKILL)
@@ -177,7 +175,7 @@ def test_a_process_that_is_killed_leaves_nothing_wrong(folder, server, tmp_path)
 
 
 def test_two_processes_that_fill_at_once_ask_for_each_byte_once(folder, server, tmp_path):
-    with SPAWN.Manager() as manager, concurrent.futures.ProcessPoolExecutor(2, SPAWN) as pool:
+    with SERVED.Manager() as manager, concurrent.futures.ProcessPoolExecutor(2, SERVED) as pool:
         barrier = manager.Barrier(2)
         address = f"{server.url}/a.h5"
         both = [pool.submit(opened_elsewhere, address, "rows", tmp_path, barrier, seed=seed) for seed in range(2)]

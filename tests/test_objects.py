@@ -5,7 +5,7 @@ import os
 import h5py
 import numpy as np
 import pytest
-from making import corrupt_chunk, write_datasets
+from making import write_datasets
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, errors
 
@@ -57,17 +57,6 @@ def test_what_is_no_object_is_told(tmp_path, fields, samples, says):
         file["0/x"], file["0"].attrs["mark"], file["1/x"] = np.zeros(3), 1, np.zeros(3)
     with pytest.raises(errors.H5StreamError, match=says):
         H5Dataset(tmp_path / "a.h5", fields, samples=samples())
-
-
-def test_damage_names_the_object(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(30):
-            file.create_dataset(f"data/trace_{k}", data=np.full((40, 3), k), compression="gzip")
-    corrupt_chunk(tmp_path / "a.h5", 0, "data/trace_7")
-    with pytest.raises(errors.CorruptChunkError, match=r"data/trace_7"):
-        list(H5StreamLoader(tmp_path / "a.h5", 5, fields=".", samples=Objects("data/*")))
-    with H5StreamLoader(tmp_path / "a.h5", 5, fields=["."], samples=Objects("data/*"), on_error="skip") as loader:
-        assert sum(len(batch[0]) for batch in loader) == 29
 
 
 def test_links_that_lead_nowhere_are_counted(tmp_path, caplog):
@@ -131,24 +120,6 @@ def test_objects_that_lack_an_attribute_are_left_out_if_one_says_so(tmp_path, fi
     for wrong in ("@labels", "x@units"):
         with pytest.raises(errors.FieldNotFoundError, match=r"each of 6 objects lacks a field: .*has no attribute"):
             H5Dataset(tmp_path / "a.h5", {**asked, "label": wrong}, samples=Objects("*", missing="skip"))
-
-
-@pytest.mark.parametrize("kind", ["<f4", ">i4", ">f8", [("a", ">i2"), ("b", "<f4")]], ids=str)
-def test_what_is_missing_is_the_fill_value_in_any_byte_order(tmp_path, kind):
-    fill = np.array([(7, 2.5)] if isinstance(kind, list) else [7], kind)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(3):
-            own = file.create_group(f"o/{k}")
-            if k != 1:
-                own.create_dataset("x", (3,), kind, fillvalue=fill[0], data=np.zeros(3, kind))
-            with h5py.File(tmp_path / f"file{k}.h5", "w") as other:
-                if k != 1:
-                    file.copy(f"o/{k}/x", other, "x")
-    for source, of in ((tmp_path / "a.h5", "o/*"), (sorted(tmp_path.glob("file*.h5")), "files")):
-        found = H5Dataset(source, {"x": "x"}, samples=Objects(of, missing="fill"))[1]["x"]
-        for name in fill.dtype.names or [None]:
-            values = found if name is None else found[name]
-            assert values.tolist() == [(fill if name is None else fill[name])[0]] * 3
 
 
 @pytest.mark.parametrize("missing", ["fill", "skip"])

@@ -13,13 +13,13 @@ import h5py
 import imagecodecs
 import numpy as np
 import pytest
-from forking import in_forked_child
+from forking import SERVED, in_forked_child
 from making import make_file, write_datasets
 from object_server import ObjectServer
 from real_servers import HTTP, s3, web
 from torch.utils.data import DataLoader
 
-from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects, Sequences, repack, stage
+from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects, Sequences, repack
 from h5stream.errors import (
     ExternalDataError,
     LoaderClosedError,
@@ -183,10 +183,14 @@ def test_a_store_that_fails_now_and_then_is_asked_again(folder, server, fault):
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
-    [(403, "does not let .* be read"), (404, "there is no object"), (503, "failed: .*503"), ("stall", "failed: ")],
+    ("fault", "said", "when"),
+    [
+        (403, "does not let .* be read", "opening"),
+        (404, "there is no object", "reading"),
+        (503, "failed: .*503", "opening"),
+        ("stall", "failed: ", "reading"),
+    ],
 )
-@pytest.mark.parametrize("when", ["opening", "reading"])
 def test_a_store_that_always_fails_is_named_at_the_batch_that_needed_it(server, fault, said, when):
     options, before = {"client_options": {"timeout": "0.5s"}, "retry_config": SOON}, readers()
     address = f"{server.url}/a.h5"
@@ -235,7 +239,7 @@ def test_no_credential_is_in_what_is_kept_or_said(server, caplog):
 
 def test_workers_that_lack_the_options_say_so_at_their_first_read(server):
     dataset = H5Dataset(f"{server.url}/a.h5", "y", storage_options=HTTP)
-    loader = DataLoader(dataset, 64, num_workers=1, multiprocessing_context="spawn")
+    loader = DataLoader(dataset, 64, num_workers=1, multiprocessing_context=SERVED)
     with pytest.raises(SourceError, match=r"storage_options=, which stay in the process .* by the environment"):
         next(iter(loader))
 
@@ -252,7 +256,7 @@ def test_a_store_that_is_not_there_yet_is_asked_again(folder):
     thread.start()
     while not stores.asked_of_stores(refused).requests:
         thread.join(0.01)
-    thread.join(3)  # longer than the first few of the growing steps
+    thread.join(1)  # longer than the first few of the growing steps
     assert thread.is_alive()
     server = ObjectServer(folder, port)
     thread.join(60)
@@ -384,19 +388,15 @@ def test_options_that_open_no_store_are_refused(monkeypatch, options, said):
         H5Dataset("s3://no-such-bucket/a.h5", "y", storage_options=options)
 
 
-@pytest.mark.parametrize("how", ["repack", "stage"])
 @pytest.mark.parametrize("fault", [None, 503])
-def test_what_is_rewritten_is_fetched_ahead_and_nothing_is_left_of_it(server, tmp_path, fault, how):
+def test_what_is_rewritten_is_fetched_ahead_and_nothing_is_left_of_it(server, tmp_path, fault):
     with h5py.File(server.folder / "many.h5", "w") as file:
         for k in range(300):
             file[f"d/{k}"] = np.full((3, 1000), k, "f4")
     url, options = f"{server.url}/many.h5", {"retry_config": SOON, **HTTP}
 
     def rewrite():
-        if how == "repack":
-            repack(url, tmp_path / "many.h5", storage_options=options)
-        else:
-            stage(url, to=tmp_path, repack={}, storage_options=options)
+        repack(url, tmp_path / "many.h5", storage_options=options)
 
     if fault:
         server.fault = lambda number, _: fault if number > 2 else None

@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from forking import SERVED
 from torch.utils.data import Subset
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
@@ -76,14 +77,13 @@ def send_epochs(end, loader, dataset, sampler):
     loader.close()
 
 
-def test_a_spawned_process_takes_a_loader_while_the_file_is_open_here(path):
-    context = multiprocessing.get_context("spawn")
+def test_another_process_takes_a_loader_while_the_file_is_open_here(path):
     with h5py.File(path) as file:
         loader = H5StreamLoader(file["x"], 8, shuffle=True, batch_transform=double)
         dataset = H5Dataset(file, ["x", "texts"])
         sampler = ChunkBatchSampler(dataset, 8)
-        ours, theirs = context.Pipe()
-        child = context.Process(target=send_epochs, args=(theirs, loader, dataset, sampler))
+        ours, theirs = SERVED.Pipe()
+        child = SERVED.Process(target=send_epochs, args=(theirs, loader, dataset, sampler))
         child.start()
         assert ours.poll(120)
         assert ours.recv() == (epoch(loader), dataset[:][0].tolist(), list(sampler))

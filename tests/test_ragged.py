@@ -6,7 +6,6 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from making import corrupt_chunk
 
 from h5stream import (
     Bounds,
@@ -80,17 +79,6 @@ def test_the_forms_say_which_rows_are_whose(tmp_path):
     assert read(dtype=torch.float64).values.dtype == torch.float64
 
 
-def test_samples_of_damaged_chunks_are_left_out(tmp_path):
-    expected = write(tmp_path / "a.h5", [4] * 30, chunks=(8, 3), compression="gzip")
-    corrupt_chunk(tmp_path / "a.h5", (24, 0), "hit")
-    with pytest.raises(errors.CorruptChunkError, match="'hit'"):
-        list(H5StreamLoader(tmp_path / "a.h5", 8, fields=FIELDS))
-    with H5StreamLoader(tmp_path / "a.h5", 8, fields=FIELDS, on_error="skip", shuffle=True) as loader:
-        seen = {n: batch["hit"].sample(k) for batch in loader for k, n in enumerate(batch["label"].tolist())}
-    assert sorted(seen) == [k for k in range(30) if k not in (6, 7)]
-    assert all(np.array_equal(hits, expected[number]) for number, hits in seen.items())
-
-
 @pytest.mark.parametrize(
     ("field", "says"),
     [
@@ -137,19 +125,6 @@ def test_rows_of_unlike_form_are_named(tmp_path):
             file[f"s{k}"] = np.zeros((k + 1, 4 if k == 3 else 3))
     with pytest.raises(errors.FieldLengthError, match="s3"):
         H5Dataset(tmp_path / "a.h5", {"x": Field(".", ragged="packed")}, samples=Objects("*"))
-
-
-def test_a_damaged_object_of_its_own_length_is_named(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(6):
-            file.create_dataset(f"s{k}", data=np.arange(50.0 + k), chunks=(20,), maxshape=(None,), compression="gzip")
-    corrupt_chunk(tmp_path / "a.h5", 1, "s4")
-    fields = {"x": Field(".", ragged="packed")}
-    with pytest.raises(errors.CorruptChunkError, match=r"'s4': chunk \(20,\)"):
-        H5Dataset(tmp_path / "a.h5", fields, samples=Objects("*"))[:]
-    with H5StreamLoader(tmp_path / "a.h5", 2, fields=fields, samples=Objects("*"), on_error="skip") as loader:
-        lengths = [length for batch in loader for length in batch["x"].offsets.diff().tolist()]
-        assert sorted(lengths) == [50, 51, 52, 53, 55]
 
 
 @pytest.mark.parametrize("made", ["value", "empty", "compound"])

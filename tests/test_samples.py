@@ -49,8 +49,6 @@ def path(tmp_path_factory):
 )
 def test_bad_input_is_told_with_the_way_out(path, fields, samples, kind, says):
     with pytest.raises(kind, match=says):
-        H5Dataset(path, fields, samples=samples)
-    with pytest.raises(kind, match=says):
         H5StreamLoader(path, 4, fields=fields, samples=samples)
 
 

@@ -88,16 +88,6 @@ def test_categories_are_codes_and_what_they_stand_for(tmp_path):
         H5Dataset([tmp_path / "a.h5", tmp_path / "b.h5"], fields)
 
 
-def test_columns_are_named_by_a_mask(tmp_path):
-    dense, mask = some_matrix(30, 12), np.arange(12) % 3 == 1
-    write(tmp_path / "a.h5", dense)
-    for columns in (mask, mask.tolist()):
-        dataset = H5Dataset(tmp_path / "a.h5", Field("X", ragged="dense", columns=columns))
-        assert np.array_equal(dataset[:], dense[:, mask])
-    with pytest.raises(errors.OptionError, match="a mask of 11 columns, and there are 12"):
-        H5Dataset(tmp_path / "a.h5", Field("X", ragged="dense", columns=mask[:11]))
-
-
 def test_what_cannot_be_streamed_is_told(tmp_path):
     dense = some_matrix(8, 5)
     write(tmp_path / "a.h5", dense)

@@ -25,12 +25,6 @@ def test_every_order_gives_each_row_once(order):
     assert sorted(learning.line_of(layout().epoch(order, 3, 1)).tolist()) == list(range(1000))
 
 
-def test_blocks_only_keeps_rows_of_a_block_together_and_none_keeps_all():
-    line = learning.line_of(layout().epoch("blocks only", 0, 0)) // 10
-    assert (line.reshape(100, 10) == line[::10, None]).all()
-    assert learning.line_of(layout().epoch("none", 0, 0)).tolist() == list(range(1000))
-
-
 def test_an_automatic_window_is_the_one_of_a_loader_over_such_a_file(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", (50_000, 16), "f4", chunks=(32, 16))

@@ -41,13 +41,6 @@ def test_every_written_reason_is_complete_and_names_a_part():
         assert reason["part"] in ("main", "peers", "sweep")
 
 
-def test_every_picture_can_be_drawn(tmp_path, monkeypatch):
-    monkeypatch.setattr(bench_pages, "IMAGES", tmp_path)
-    bench_pages.draw()
-    drawn, committed = ({path.name for path in folder.glob("*.svg")} for folder in (tmp_path, ROOT / "docs" / "images"))
-    assert drawn == committed - {"gallery-training.svg"}  # which is tools/gallery_page.py's
-
-
 def test_the_committed_pages_and_the_readme_are_those_of_the_committed_results(capsys):
     assert bench_pages.main(["--check"]) == 0, f"{capsys.readouterr().out}: run python tools/bench_pages.py"
     assert {"README.md", "benchmarks.md"} <= {path.name for path in bench_pages.pages()}

@@ -56,15 +56,6 @@ def test_planes_come_to_their_places_wherever_lines_begin(width, shift, elements
     np.testing.assert_array_equal(memory, expected)
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 4, 8, 12])
-@pytest.mark.parametrize("count", [0, 1, 63, 64, 2500])
-def test_planes_are_joined(width, count):
-    source = np.random.default_rng(width).integers(0, 256, width * count, dtype=np.uint8)
-    planes, out = np.arange(width) * count, np.zeros(width * count + 1, np.uint8)
-    native.gather_planes(source, planes, count, out)
-    assert out.tolist() == [*elements_of_planes(source, planes, count).reshape(-1), 0]
-
-
 @pytest.mark.parametrize("kind", ["i4", "i8"])
 @pytest.mark.parametrize("nbytes", [1, 3, 8, 12, 16, 40, 300])
 @pytest.mark.parametrize("chunks", [1, 2, 5, 16, 40])
@@ -116,50 +107,29 @@ def test_ranges_are_read_until_one_is_short(stored):
     assert native.read_each(descriptor, offsets[:0], nbytes[:0], 0) == 0
 
 
-@pytest.mark.parametrize("kind", ["i4", "i8"])
-def test_reads_are_counted(kind):
-    rows, lengths = np.array([2, 3, 9, 20], kind), np.array([1, 4, 1, 2], kind)
-    assert native.count_reads(rows, rows[:0], 5) == (2, 5)
-    assert native.count_reads(rows, lengths, 5) == (2, 2)
-
-
 LONGS, PLACES, BYTES, SUMS = np.zeros(3, np.int64), np.zeros(3, np.int32), np.zeros(9, np.uint8), np.zeros((1, 1))
 TO = PLACES, PLACES, PLACES, LONGS, 0, 1
 WRONG = {
     "too few arguments": ("scatter", (0,), TypeError),
     "a text for a number": ("copy_past_cache", ("0", 0, 0), TypeError),
-    "a negative count": ("copy_past_cache", (0, 0, -1), ValueError),
     "a list for an array": ("count_bytes", ([1], np.zeros(256, np.int64)), TypeError),
     "unsigned numbers for rows": ("gather_any", (0, PLACES.astype("u4"), *TO[1:]), TypeError),
     "a foreign byte order": ("gather_any", (0, PLACES.astype(">i4"), *TO[1:]), TypeError),
     "places of other lengths": ("gather_any", (0, PLACES, PLACES[:2], *TO[2:]), ValueError),
     "places apart": ("gather_any", (0, PLACES, np.zeros(6, np.int32)[::2], *TO[2:]), ValueError),
     "places not aligned": ("gather_any", (0, np.zeros(13, np.uint8)[1:].view(np.int32), *TO[1:]), ValueError),
-    "segments of two columns": ("scatter", (0, 1, np.zeros((1, 2), np.int64), *TO), ValueError),
-    "three planes": ("scatter_planes", (BYTES, LONGS, np.zeros((1, 3), np.int64), 1, *TO), ValueError),
-    "planes outside": ("gather_planes", (BYTES, LONGS + 8, 3, BYTES.copy()), ValueError),
-    "a huge stack": ("gather_planes_stack", (BYTES, LONGS, 1, 2**62, 4, BYTES[:8]), ValueError),
     "a member outside": ("gather_leaf", (BYTES, 4, LONGS + 2, 3, BYTES.copy()), ValueError),
-    "huge spans": ("spread", (PLACES, PLACES, PLACES, LONGS + 2**62, *[np.zeros(2, "i4")] * 3), ValueError),
-    "an empty fill value": ("fill_behind", (0, 1, LONGS, 0, 0), ValueError),
-    "no rows to count": ("count_reads", (PLACES[:0], PLACES[:0], 1), ValueError),
-    "no columns": ("least_and_most", (LONGS[:0],), ValueError),
-    "three buckets": ("shuffled_into", (PLACES, np.zeros(4, np.int64), np.ones(4, np.uint64)), ValueError),
     "a group that there is not": (
         "deal_groups",
         (LONGS + 7, LONGS, LONGS, LONGS, np.ones(3), LONGS[:1], 1, np.ones((1, 1), np.int64), LONGS.copy()),
         ValueError,
     ),
-    "a negative place": ("order_by_place", (PLACES, PLACES - 1, PLACES.copy()), ValueError),
     "a sample that there is not": (
         "lay_stretches",
         (PLACES + 3, *[PLACES] * 3, np.zeros(2, np.int64), *(np.zeros(n, np.int64) for n in (3, 3, 4, 4))),
         ValueError,
     ),
-    "a batch that there is not": ("begins_of_stretches", (PLACES, PLACES + 9, LONGS, LONGS, LONGS.copy()), ValueError),
     "offsets beyond": ("add_sparse", (np.zeros(3), PLACES, np.array([0, 2**60]), PLACES, 3, SUMS), ValueError),
-    "a place beyond": ("add_sparse", (np.zeros(3), PLACES, np.array([0, 3]), PLACES + 1, 3, SUMS), ValueError),
-    "half floats": ("add_moments", (np.zeros((1, 1), "f2"), *[np.zeros(1)] * 5), TypeError),
     "few counts": ("count_bytes", (np.zeros(1, np.uint8), np.zeros(255, np.int64)), ValueError),
 }
 

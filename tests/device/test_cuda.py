@@ -2,13 +2,11 @@
 and on a GPU what it does.
 """
 
-import ast
 import contextlib
 import inspect
 import resource
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import forking
@@ -16,7 +14,6 @@ import pytest
 import torch
 from fake_backend import FakeBackend
 
-import h5stream
 from h5stream.device import cuda as cuda_module
 from h5stream.device.cuda import CudaBackend, PinningWarning, backend_for, release_cached_memory
 from h5stream.errors import OptionError
@@ -170,27 +167,6 @@ def test_giving_back_cached_memory_starts_nothing_where_cuda_is_unused():
 def test_a_device_that_does_not_exist_is_named_with_how_many_there_are(recorded_cuda):
     with pytest.raises(OptionError, match=r"device='cuda:2' does not exist: this process sees 2 CUDA"):
         CudaBackend("cuda:2")
-
-
-def test_torch_cuda_is_used_in_device_alone():
-    package = Path(h5stream.__file__).parent
-    strays = []
-    for path in package.rglob("*.py"):
-        if path.is_relative_to(package / "device"):
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            imported = isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch")
-            if (
-                (isinstance(node, ast.Attribute) and node.attr == "cuda" and _is_torch(node.value))
-                or (imported and any("cuda" in f"{node.module}.{alias.name}" for alias in node.names))
-                or (isinstance(node, ast.Import) and any(a.name.startswith("torch.cuda") for a in node.names))
-            ):
-                strays.append(f"{path}:{node.lineno}")
-    assert strays == []
-
-
-def _is_torch(node):
-    return isinstance(node, ast.Name) and node.id == "torch"
 
 
 class PinsNothing:

@@ -3,13 +3,11 @@
 import h5py
 import numpy as np
 import pytest
-from amounts import crossed
 from inner import memory_available, processors
-from making import make_file, write_datasets
+from making import make_file
 
 from h5stream import H5StreamLoader
 from h5stream.engine import footprint
-from h5stream.engine.footprint import check_budget
 from h5stream.errors import BudgetError
 
 
@@ -58,26 +56,6 @@ def test_the_number_that_a_loader_names_does(tmp_path, small_tasks, window, num_
     assert sorted(rows) == list(range(5000))
     with pytest.raises(BudgetError):
         make(e.value.needed - 1)
-
-
-@pytest.mark.parametrize(("chunk_rows", "batch_size", "shuffle"), crossed((1, 7, 300), (1, 16, 18, 64), (True, False)))
-def test_the_number_that_a_loader_names_does_however_small_chunks_and_batches_are(
-    tmp_path, chunk_rows, batch_size, shuffle
-):
-    make_file(tmp_path / "a.h5", "x", None, data=np.zeros((4000, 2), "f4"), chunks=(chunk_rows, 2), compression="gzip")
-
-    def make(memory_budget):
-        return H5StreamLoader(tmp_path / "a.h5", batch_size, shuffle, num_workers=0, memory_budget=memory_budget)
-
-    with pytest.raises(BudgetError) as e:
-        make(1000)
-    assert make(e.value.needed).window_size.needed_nbytes <= e.value.needed
-
-
-def test_a_budget_may_be_a_text(tmp_path):
-    assert check_budget("4GiB") == 4 << 30
-    write_datasets(tmp_path / "a.h5", x=np.arange(10))
-    assert H5StreamLoader(tmp_path / "a.h5", 2, memory_budget="64 MiB").memory_budget == 64 << 20
 
 
 @pytest.fixture(scope="module")

@@ -16,16 +16,6 @@ def test_slots_are_taken_and_let_go_of_in_any_thread_and_none_is_given_twice():
     assert len({address_of(ring.take().memory) for _ in range(held)}) == held
 
 
-def test_trimming_lets_go_of_free_slots_and_leased_ones_stay_whole():
-    ring = SlotRing(8192)
-    kept = ring.lease(ring.take())
-    kept.fill_(9)
-    ring.trim()
-    assert (ring.free_slots, ring.held_nbytes) == (0, 0)
-    ring.take().memory[:] = 0
-    assert (kept == 9).all()
-
-
 def test_what_a_user_kept_and_dropped_is_not_kept_for_ever():
     ring = SlotRing(4096, most_slots=4)
     kept = [ring.lease(ring.take()) for _ in range(100)]

@@ -170,32 +170,6 @@ def test_batches_that_were_ready_are_counted_when_asked_for(tmp_path):
     assert found.ready_limit >= 8
 
 
-def test_no_more_batches_are_ready_than_may_be(tmp_path):
-    found = epoch(write(tmp_path / "a.h5"), num_workers=0, batch_size=64)  # who asks reads a window of them
-    assert 1 < found.ready_mean < found.ready_limit
-
-
-def test_a_snapshot_may_be_taken_from_another_thread_at_any_time(tmp_path):
-    with H5StreamLoader(write(tmp_path / "a.h5"), 1) as loader:
-        stop, seen, failed = threading.Event(), [], []
-
-        def watch():
-            try:
-                while not stop.is_set():
-                    seen.append(loader.stats().batches)
-            except BaseException as error:
-                failed.append(error)
-
-        thread = threading.Thread(target=watch)
-        thread.start()
-        for _ in loader:
-            pass
-        stop.set()
-        thread.join()
-    assert not failed
-    assert seen == sorted(seen)
-
-
 def test_epochs_add_up(tmp_path):
     path = write(tmp_path / "a.h5")
     one, two = epoch(path), epoch(path)

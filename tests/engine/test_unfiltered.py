@@ -1,8 +1,5 @@
 """Data that need no decoding: h5py's bytes for every form, and no bytes read but those that are wanted."""
 
-import contextlib
-import os
-
 import h5py
 import numpy as np
 import pytest
@@ -162,32 +159,6 @@ def test_a_stretch_is_read_at_once_where_its_chunks_lie_one_behind_the_other(tmp
         seen = record_reads(monkeypatch)
         batches = [*loader]
     assert len(seen) == len(loader.dataset) == sum(len(batch) for batch in batches)
-
-
-def descriptors_of(path):
-    """Give the numbers under which this process has a file open."""
-    found = []
-    for link in os.scandir("/proc/self/fd"):
-        with contextlib.suppress(OSError):  # that of the folder itself, which is closed by then
-            if os.path.samefile(link.path, path):
-                found.append(int(link.name))
-    return found
-
-
-def test_a_descriptor_that_went_bad_is_replaced(tmp_path):
-    path, x = write(tmp_path / "a.h5", rows=2000, columns=30)
-    dataset = H5Dataset(path, "x")
-    assert (dataset[0].numpy() == x[0]).all()
-    for chosen in (slice(100, 1500), 7):
-        held = descriptors_of(path)
-        assert held
-        writing = os.open(path, os.O_WRONLY)
-        for number in held:
-            os.dup2(writing, number)  # reading from it fails
-        os.close(writing)
-        with pytest.raises(OSError, match="Bad file descriptor"):
-            os.pread(held[0], 1, 0)
-        assert (dataset[chosen].numpy() == x[chosen]).all()
 
 
 def test_spans_of_a_chunk_with_more_rows_than_their_numbers_can_count_are_left_whole():

@@ -133,8 +133,6 @@ def judge(path: str, original: str, say, read) -> tuple[str, str]:
             ours = read(path)
     except H5StreamError as error:
         return ERROR, f"{type(error).__name__}: {error}"[:3000]
-    except MemoryError:
-        return UNCLEAR, traceback.format_exc()[-3000:]
     except Exception:
         return UNCLEAR, traceback.format_exc()[-3000:]
     say()

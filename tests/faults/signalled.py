@@ -10,6 +10,7 @@ import sys
 import threading
 
 from h5stream import H5StreamLoader
+from h5stream.engine import run as engine_run
 from h5stream.engine.landing import chunks
 
 NEVER, _ = os.pipe()
@@ -23,13 +24,26 @@ def say(text: str) -> None:
 
 def block(*_) -> None:
     """Say that the state is reached, and wait for a byte that never comes."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main:
+        let_main_wait()
     say("ready")
-    os.read(WOKEN if threading.current_thread() is threading.main_thread() else NEVER, 1)
+    os.read(WOKEN if is_main else NEVER, 1)
+
+
+def let_main_wait() -> None:
+    """Return once the main thread is inside of a wait, and not on its way into it."""
+    before, now = None, (0, "")
+    while before != now or now[1] != "wait":
+        threading.Event().wait(0.01)
+        frame = sys._current_frames()[threading.main_thread().ident]
+        before, now = now, (frame.f_lasti, frame.f_code.co_name)
 
 
 def block_reads() -> None:
     os.preadv = block
     chunks.STACK_READ_NBYTES = 1  # each range by a call of its own, not several in a kernel
+    engine_run.EXIT_S = 0.5  # for which the interpreter's end waits
 
 
 def run(path: str, state: str, workers: int) -> None:

@@ -97,9 +97,7 @@ ALLOCATIONS = {
 }
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("at", [0, 3])
-@pytest.mark.parametrize("site", ALLOCATIONS)
+@pytest.mark.parametrize(("site", "at", "num_workers"), crossed(tuple(ALLOCATIONS), (0, 3), (0, 2)))
 def test_no_memory_at_any_allocation_is_an_error_after_which_the_loader_works(
     tmp_path, monkeypatch, site, at, num_workers
 ):

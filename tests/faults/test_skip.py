@@ -133,17 +133,6 @@ def test_a_row_that_two_fields_lack_is_counted_once(tmp_path, either_way):
     assert loader.stats().skipped_rows == 20
 
 
-def test_rows_through_h5py_are_skipped_too(tmp_path, monkeypatch):
-    stream_all(monkeypatch)
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        data = np.arange(400).reshape(100, 4)
-        file.create_dataset("x", data=data, chunks=(10, 4), scaleoffset=0, compression="gzip")
-    corrupt(path, 50)
-    loader = H5StreamLoader(path, 25, fields="x", on_error="skip")
-    assert torch.cat(list(loader))[:, 0].tolist() == [4 * row for row in range(100) if not 50 <= row < 60]
-
-
 def test_skipping_is_for_corrupt_chunks_only(tmp_path, monkeypatch):
     stream_all(monkeypatch)
     sample = write_sample(tmp_path, rows=4000)

@@ -4,8 +4,6 @@ import dataclasses
 import itertools
 import logging
 import random
-import sys
-import time
 
 import pytest
 
@@ -71,13 +69,3 @@ def test_a_sample_that_comes_twice_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(soak.Round, "check", lambda self, batch: [(0,), (0,)])
     with pytest.raises(AssertionError, match="lost or repeated"):
         soak.Round(tmp_path, random.Random(0), "rows").whole_epochs()
-
-
-def test_the_exit_status_tells(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["soak.py", "--minutes", "1"])
-    monkeypatch.setenv("H5STREAM_CATALOGUE", "1")  # the program sets it, and other tests must not see that
-    ticks = itertools.count(0, 30)
-    monkeypatch.setattr(time, "monotonic", lambda: float(next(ticks)))
-    monkeypatch.setattr(soak.soak, "__defaults__", ((soak.Round.abort,), time.monotonic))
-    assert soak.main() == 1
-    assert "never rows resumed: run longer" in capsys.readouterr().out

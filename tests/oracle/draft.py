@@ -127,7 +127,10 @@ class Draft:
 
     def tail(self, most: int = 2) -> list[int]:
         """Draw the shape of a row."""
-        return [self.rng.randint(1, 5) for _ in range(self.rng.randint(0, most))]
+        found = [self.rng.randint(1, 5) for _ in range(self.rng.randint(0, most))]
+        if found and not self.axis and self.rng.random() < 0.05:  # rows without elements
+            found[self.rng.randrange(len(found))] = 0
+        return found
 
     def unique(self, stem: str) -> str:
         """Return a name that no field has."""
@@ -158,15 +161,18 @@ class Draft:
         rng = self.rng
 
         def along(n: int) -> Any:
+            if n == 0:
+                return call("slice", None)
             how = rng.choice(["slice", "list", "mask", "int", "all"])
             if how == "slice":
-                return call("slice", rng.randint(0, n - 1), n, rng.choice([None, 1, 2]))
+                first, step = rng.randint(0, n - 1), rng.choice([None, -1, 2])
+                return call("slice", -1, first - n - 1, -1) if step == -1 else call("slice", first, n, step)
             if how == "list":
                 return [rng.randrange(n) for _ in range(rng.randint(1, n))] if n < 2 else rng.sample(range(n), 2)
             if how == "mask":
                 mask = [rng.random() < 0.6 for _ in range(n)]
                 return mask if any(mask) else [True] * n
-            return rng.randrange(n) if how == "int" else call("slice", None)
+            return rng.randrange(n) - n * (n % 2) if how == "int" else call("slice", None)  # of some from the end
 
         if len(tail) == 1 or rng.random() < 0.4:
             first = along(tail[0])

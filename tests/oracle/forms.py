@@ -12,6 +12,7 @@ import numpy as np
 from torch.utils.data import ConcatDataset, DataLoader, Subset
 
 from h5stream import Balanced, ChunkBatchSampler, H5Dataset, H5StreamError, Sized, Weighted, collate, repack
+from h5stream.errors import CorruptChunkError, SourceError
 
 from . import writing
 from .calls import call, is_call
@@ -301,6 +302,42 @@ def transformed(reading: Reading, options: dict[str, Any]) -> None:
     reading.check_once(found, dropped=reading.case["loader"].get("drop_last", False))
 
 
+def corrupt(reading: Reading, options: dict[str, Any]) -> None:
+    """A chunk that does not decode: an error that names it, or, where that is asked for, whatever does not need it.
+
+    What is small is kept in memory as a whole: of that ``dataset[i]`` fails for rows that the loader still gives.
+    """
+    model, there = reading.model, reading.elsewhere(str(reading.folder / "corrupt"))
+    for file in reading.case["files"]:
+        writing.write_file(there.base, file)
+    name = options["path"]
+    if model.is_drawn or not writing.corrupt(f"{there.base}/{options['file']}", name, options["seed"]):
+        return
+
+    def told(error: CorruptChunkError | SourceError) -> None:
+        if not error.file.endswith(options["file"]) or name.rpartition("/")[2] not in str(error):
+            raise WrongError(f"{name!r} of {options['file']!r} is corrupt, and no word of it: {error}") from error
+
+    try:
+        dataset, sound = there.dataset(), []
+    except (CorruptChunkError, SourceError) as error:  # it says which samples there are, or what they look up
+        told(error)
+        return
+    for number in range(reading.count):
+        try:
+            there.check_one(dataset[number], number)
+            sound.append(number)
+        except CorruptChunkError as error:
+            told(error)
+    with there.loader(dataset, shuffle=True, drop_last=False, on_error="skip") as loader:
+        found = flat(numbers_in(loader, there))
+    given, needed, every = (
+        collections.Counter(there.like(number)[0] for number in some) for some in (found, sound, range(reading.count))
+    )
+    if needed - given or given - every or (given == every and len(sound) < reading.count):
+        raise WrongError(f"{len(sound)} samples are sound, and of {reading.count} the loader gives {len(found)}")
+
+
 def damaged(reading: Reading, options: dict[str, Any]) -> None:
     """An object that h5py cannot open: an error that names it, as soon as the dataset is opened."""
     name, sound = options["path"].rpartition("/")[2], reading.folder / "sound"
@@ -336,5 +373,6 @@ FORMS: dict[str, Form] = {
     "remote": remote,
     "sized": sized,
     "transformed": transformed,
+    "corrupt": corrupt,
     "damaged": damaged,
 }

@@ -409,7 +409,22 @@ def case_of(seed: int, kind: str | None = None) -> dict[str, Any]:
         place = rng.choice(some)
         place.file["damaged"] = place.path
         found["forms"] = [{"form": "damaged", "path": place.path}]
+    elif rng.random() < 0.7 and (chosen := checked(draft)):
+        file, path = rng.choice(chosen)
+        found["forms"].append({"form": "corrupt", "file": file, "path": path, "seed": rng.randrange(1000)})
     return found
+
+
+def checked(draft: Draft) -> list[tuple[str, str]]:
+    """Return the files and the names of the datasets whose chunks tell whether their bytes are sound."""
+    return [
+        (file["name"], node["path"])
+        for file in draft.files
+        for node in file["nodes"]
+        if node.get("chunks")
+        and {"gzip", "fletcher32"} & {*node.get("filters", ())}
+        and not (node.get("masked") or node["path"].startswith("behind_"))  # what a link leads to is named by the link
+    ]
 
 
 def matched(draft: Draft) -> list[Place]:

@@ -5,7 +5,7 @@ import pytest
 from making import numbers, write_datasets
 
 from h5stream import H5Dataset
-from h5stream.errors import ExternalDataError, FieldNotFoundError
+from h5stream.errors import ExternalDataError
 
 VALUES = numbers(6)
 
@@ -21,12 +21,7 @@ def path(tmp_path):
         file["link"] = h5py.ExternalLink("secret.h5", "/x")
         file["group"] = h5py.ExternalLink("secret.h5", "/group")
         file["soft"] = h5py.SoftLink("/link")
-        file["sub/softer"] = h5py.SoftLink("../soft")
-        file["sub/soft"] = h5py.SoftLink("/soft")
         file["through"] = h5py.SoftLink("/group/y")
-        file["loop"] = h5py.SoftLink("/loop")
-        file["dangling"] = h5py.SoftLink("/nowhere")
-        file["away"] = h5py.ExternalLink("absent.h5", "/x")
         for name, source in {
             "virtual": ("secret.h5", "x"),
             "virtual of own": (".", "own"),
@@ -43,9 +38,7 @@ def path(tmp_path):
 
 OUTSIDE = {
     "link": "'link' is an external link to 'secret.h5'",
-    "group/y": "'group' is an external link",
     "soft": "'link' is an external link",
-    "sub/soft": "'link' is an external link",
     "through": "'group' is an external link",
     "virtual": "the virtual source 'secret.h5'",
     "virtual of virtual": "the virtual source 'secret.h5'",
@@ -56,16 +49,12 @@ OUTSIDE = {
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_data_outside_the_opened_file_is_refused(path, name):
+def test_data_outside_the_opened_file_is_refused_and_read_when_that_is_allowed(path, name):
     with pytest.raises(
         ExternalDataError, match=rf"{OUTSIDE[name]}.*allow_external=True\) follows it if you trust"
     ) as caught:
         H5Dataset(path, name)
     assert caught.value.target
-
-
-@pytest.mark.parametrize("name", OUTSIDE)
-def test_data_outside_the_opened_file_is_read_when_that_is_allowed(path, name):
     dataset = H5Dataset(path, name, allow_external=True)
     assert dataset[:].numpy().tobytes() == VALUES.tobytes()
     assert dataset.layout.datasets[0][0].access == ("h5py" if name.startswith(("virtual", "stored")) else "direct")
@@ -100,11 +89,3 @@ def test_a_pattern_of_virtual_sources_is_followed_to_each_of_them(tmp_path):
         h5py.h5d.create(file.id, b"x", h5py.h5t.IEEE_F32LE, h5py.h5s.create_simple((6,), (h5py.h5s.UNLIMITED,)), layout)
     with pytest.raises(ExternalDataError, match="'part-1' is an external link"):
         H5Dataset(path, "x")
-
-
-@pytest.mark.parametrize("name", ["loop", "dangling", "sub/softer", "away"])
-@pytest.mark.parametrize("allow", [False, True])
-def test_a_link_that_leads_nowhere_is_a_field_that_is_not_there(path, name, allow):
-    error = ExternalDataError if name == "away" and not allow else FieldNotFoundError
-    with pytest.raises(error):
-        H5Dataset(path, name, allow_external=allow)

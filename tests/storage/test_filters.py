@@ -9,14 +9,12 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
-from making import access_of, corrupt_chunk, low_level, make_file, numbers, write
+from making import access_of, low_level, make_file, numbers, write
 from oracle import assert_like_h5py
 
 from h5stream import H5Dataset
-from h5stream.errors import CorruptChunkError, MissingFilterError
+from h5stream.errors import CorruptChunkError
 from h5stream.storage import plugins
-from h5stream.storage.codecs import DecodeError, NotAskedError
-from h5stream.storage.filters import DecodeScratch, Filter, Pipeline
 
 STEPS = {
     "shuffle": lambda c: c.set_shuffle(),
@@ -82,18 +80,6 @@ def test_a_chunks_filter_mask_says_which_filters_it_skipped(tmp_path, mask):
     assert_like_h5py(path, access="decoded")
 
 
-@pytest.mark.parametrize("order", [("fletcher32",), ("deflate", "fletcher32")], ids="+".join)
-@pytest.mark.parametrize("chunk", [0, 2])
-def test_a_wrong_checksum_is_an_error_that_names_file_dataset_chunk_and_byte(tmp_path, order, chunk):
-    path = low_level(tmp_path / "a.h5", (48, 4), chunks=(16, 4), prepare=apply(order), then=write(numbers(48, 4)))
-    offset = corrupt_chunk(path, (16 * chunk, 0))
-    dataset = H5Dataset(path, "x")
-    with pytest.raises(CorruptChunkError, match=rf"'x': chunk \({16 * chunk}, 0\) at byte {offset}") as caught:
-        dataset[16 * chunk : 16 * chunk + 2]
-    assert (caught.value.file, caught.value.chunk, caught.value.byte_offset) == (path, (16 * chunk, 0), offset)
-    assert dataset[16:18].numpy().tobytes() == numbers(48, 4)[16:18].tobytes()
-
-
 @pytest.mark.parametrize("chunk", [0, 32])
 def test_a_stream_that_is_shorter_than_its_chunk_is_corrupt_though_libhdf5_reads_beyond_its_end(tmp_path, chunk):
     path = make_file(tmp_path / "a.h5", data=numbers(64, 4), chunks=(32, 4), compression="gzip")
@@ -147,21 +133,6 @@ def add_unknown_filter(creation, number=400):
     creation.set_filter(number, h5py.h5z.FLAG_OPTIONAL, (1, 2))
 
 
-def test_a_filter_that_is_missing_is_named_also_where_data_go_through_h5py_for_another_reason(tmp_path):
-    stored = h5py.h5t.STD_I32LE.copy()
-    stored.set_precision(17)
-    path = low_level(
-        tmp_path / "a.h5",
-        (32, 4),
-        stored=stored,
-        chunks=(16, 4),
-        prepare=add_unknown_filter,
-        then=lambda dataset: dataset.write_direct_chunk((16, 0), b"whatever that is", filter_mask=0),
-    )
-    with pytest.raises(MissingFilterError, match=r"'x' needs HDF5 filter 400 .*HDF5_PLUGIN_PATH"):
-        H5Dataset(path, "x")
-
-
 def test_a_missing_filter_that_no_chunk_needs_is_no_obstacle(tmp_path):
     path = low_level(tmp_path / "a.h5", (32, 4), chunks=(16, 4), prepare=add_unknown_filter, then=write(numbers(32, 4)))
     assert_like_h5py(path, access="decoded")
@@ -173,20 +144,3 @@ def test_a_filter_parameter_that_gives_silent_garbage_is_noticed_when_the_file_i
     dataset = H5Dataset(path, "x")
     assert access_of(dataset) == ("h5py", "its first chunk, decoded here, is not what h5py reads")
     assert dataset[:].numpy().tobytes() == numbers(32, 4).tobytes()
-
-
-REFUSED = {
-    **{f"shuffle {values}": (2, values, DecodeError) for values in ((), (0,), (4, 4))},
-    **{f"gzip {values}": (1, values, DecodeError) for values in ((), (10,), (4, 4))},
-    "szip beyond an int": (4, (0xFFFFFFFF, 8, 32, 64), NotAskedError),
-}
-
-
-@pytest.mark.parametrize("what", REFUSED)
-def test_parameters_that_libhdf5_refuses_are_refused(what):
-    number, values, error = REFUSED[what]
-    stored = np.frombuffer(zlib.compress(bytes(64)), np.uint8)
-    with pytest.raises(error, match=f"{what.split()[0]}: its parameters are"):
-        Pipeline(filters=(Filter(id=number, values=values),)).decode(
-            stored, filter_mask=0, raw_nbytes=64, scratch=DecodeScratch()
-        )

@@ -45,7 +45,7 @@ def test_objects_of_every_version_are_what_h5py_reads(tmp_path, libver, sizes, u
             chunks = {"chunks": (2,)} if k % 3 == 1 else {}
             group.create_dataset(f"{k:03}", data=np.arange(3 + k % 300) + k, **chunks)
         for k in range(count):  # what comes later goes to continuation blocks, or where many attributes are
-            for number in range(attributes):
+            for number in range(attributes if k < 20 else 1):
                 group[f"{k:03}"].attrs[f"{number}" + "l" * number] = [k, number]
         group["again"], group["soft"], group["below"] = group["000"], h5py.SoftLink("/data/001"), h5py.Empty("f4")
         names = [*(f"{k:03}" for k in range(count)), "again", "soft"]

@@ -39,20 +39,18 @@ def small_chunks(request, tmp_path):
     return path, x
 
 
-def test_small_chunks_are_inflated_by_it_and_give_h5pys_bytes(decompressor, small_chunks, monkeypatch):
+@pytest.mark.parametrize("is_there", [True, False])
+def test_small_chunks_are_h5pys_bytes_with_it_and_without(small_chunks, monkeypatch, request, is_there):
     path, x = small_chunks
     inflated = []
+    if is_there:
+        request.getfixturevalue("decompressor")
+    else:
+        no_decompressor(monkeypatch)
     around(monkeypatch, kernels, "inflate_each", before=lambda *given: inflated.append(len(given[3])))
     rows = np.concatenate([batch.numpy() for batch in H5StreamLoader(path, 500, fields="x")])
     assert (rows == x).all()
-    assert sum(inflated) == ROWS - 100
-
-
-def test_without_it_small_chunks_are_decoded_one_by_one(small_chunks, monkeypatch):
-    path, x = small_chunks
-    no_decompressor(monkeypatch)
-    rows = np.concatenate([batch.numpy() for batch in H5StreamLoader(path, 500, fields="x")])
-    assert (rows == x).all()
+    assert sum(inflated) == (ROWS - 100) * is_there
 
 
 def test_a_corrupt_chunk_among_them_is_named(decompressor, small_chunks):

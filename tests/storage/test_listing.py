@@ -76,12 +76,6 @@ def test_sizes_are_h5pys_own(every_kind):
     assert (unwritten.stored_chunks, unwritten.written_nbytes, unwritten.ratio) == (0, 0, None)
 
 
-def test_a_listing_may_be_cut_short(every_kind):
-    found = list_file(every_kind, most=3)
-    assert len(found.entries) == 3
-    assert found.left_out == 10
-
-
 @pytest.mark.parametrize("most", [2000, 10])
 def test_datasets_that_are_not_looked_at_are_counted(tmp_path, most, monkeypatch):
     with h5py.File(tmp_path / "a.h5", "w") as file:

@@ -9,9 +9,8 @@ import pytest
 
 from h5stream import Field, H5Dataset, Objects
 from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.headers import ASK, raw_of, read_headers, superblock_of
+from h5stream.storage.headers import ASK
 from h5stream.storage.source import FilesIdentity, identity_of
-from h5stream.storage.templates import checksums
 from h5stream.storage.units import FilesEach, roots_of
 from tools import fuzz_files
 
@@ -47,33 +46,6 @@ def test_an_object_whose_chunk_is_listed_and_not_found_is_fill_value_as_in_h5py(
         expected = [file[f"data/{k:04}"][:] for k in range(count)]
     assert (expected[9] == -1).all()
     assert all(np.array_equal(data[k], expected[k]) for k in range(count))
-
-
-def test_attributes_in_a_header_are_asked_for_where_a_heap_is_said_to_have_them(tmp_path):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w", libver="latest") as file:
-        file["x"] = np.arange(3)
-        file["x"].attrs["a"] = 5
-        address = int(h5py.h5o.get_info(file["x"].id).addr)
-    with h5py.File(path) as file:
-        superblock = superblock_of(file, path.stat().st_size)
-
-    def value():
-        found = read_headers(raw_of(identity_of(str(path)).open(), superblock), np.array([address]), ["a"])
-        assert found.understood.all()
-        return int(found.attributes["a"].address[0])
-
-    assert value() > address
-    header = np.frombuffer(path.read_bytes()[address:], np.uint8)
-    said = (int.from_bytes(header[n : n + 4].tobytes(), "little") for n in range(8, len(header) - 4))
-    end = next(n for n, one in enumerate(said, 8) if checksums(header[None, :n])[0] == one)
-    info = header.tobytes().find(b"\x15\x12\x00")
-    damage(path, address + header.tobytes().find(b"\xff" * 16, info), 100)
-    header = np.frombuffer(path.read_bytes()[address:], np.uint8)
-    damage(path, address + end, int(checksums(header[None, :end])[0]), nbytes=4)
-    assert value() == ASK
-    with h5py.File(path) as file, pytest.raises((OSError, KeyError, RuntimeError)):
-        file["x"].attrs["a"]
 
 
 def test_a_superblock_of_another_checksum_or_with_a_driver_is_left_to_libhdf5(tmp_path):

@@ -37,28 +37,21 @@ def test_members_of_a_compound_each_have_their_part_of_the_fill_value(tmp_path):
         assert_like_h5py(path)
 
 
-def test_a_fill_value_of_an_array_type_fills_every_element_of_the_array(tmp_path):
-    stored = h5py.h5t.array_create(h5py.h5t.STD_I32BE, (3,))
-    raw = np.array([1, 2, 3], ">i4").tobytes()
+ARRAY = h5py.h5t.array_create(h5py.h5t.STD_I32BE, (3,))
+ENDED, PADDED = (string_type(6, padding) for padding in (h5py.h5t.STR_NULLTERM, h5py.h5t.STR_SPACEPAD))
+FILLED = {  # what is stored, the fill value's type and its bytes
+    "an array": (ARRAY, ARRAY, np.array([1, 2, 3], ">i4").tobytes()),
+    "another type": (h5py.h5t.IEEE_F32LE, h5py.h5t.STD_I64LE, np.array([200], "<i8").tobytes()),
+    "ended text": (ENDED, ENDED, b"ab\0 c "),
+    "padded text": (PADDED, PADDED, b"ab\0 c "),
+}
+
+
+@pytest.mark.parametrize("kind", FILLED)
+def test_fill_values_of_other_types_are_what_h5py_reads(tmp_path, kind):
+    stored, of_fill, raw = FILLED[kind]
     path = low_level(
-        tmp_path / "a.h5", (10,), stored=stored, chunks=(4,), prepare=lambda c: set_fill_bytes(c, stored, raw)
-    )
-    assert_like_h5py(path, access="direct")
-
-
-def test_a_fill_value_of_another_type_than_the_data_is_converted(tmp_path):
-    raw = np.array([200], "<i8").tobytes()
-    path = low_level(
-        tmp_path / "a.h5", (10,), chunks=(4,), prepare=lambda c: set_fill_bytes(c, h5py.h5t.STD_I64LE, raw)
-    )
-    assert_like_h5py(path, access="direct")
-
-
-@pytest.mark.parametrize("padding", ["STR_NULLTERM", "STR_SPACEPAD"])
-def test_a_fill_value_of_strings_is_cut_as_data_is(tmp_path, padding):
-    stored = string_type(6, getattr(h5py.h5t, padding))
-    path = low_level(
-        tmp_path / "a.h5", (10,), stored=stored, chunks=(4,), prepare=lambda c: set_fill_bytes(c, stored, b"ab\0 c ")
+        tmp_path / "a.h5", (10,), stored=stored, chunks=(4,), prepare=lambda c: set_fill_bytes(c, of_fill, raw)
     )
     assert_like_h5py(path)
 

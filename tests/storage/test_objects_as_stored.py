@@ -6,7 +6,7 @@ import pytest
 from h5py import h5a, h5d, h5s, h5t
 from making import damage_header
 
-from h5stream import Field, H5Dataset, Lengths, Objects, Rows
+from h5stream import Field, H5Dataset, Objects
 from h5stream.errors import FieldLengthError, H5StreamError, SourceError, UnsupportedFieldError
 
 
@@ -17,26 +17,6 @@ def _without_catalogue(monkeypatch):
 
 def equal(found, expected):
     return all(np.array_equal(np.asarray(a), b) for a, b in zip(found, expected, strict=True))
-
-
-@pytest.mark.parametrize("ragged", ["list", "packed", "pad", "nested"])
-@pytest.mark.parametrize("options", [{}, {"chunks": (2, 2, 2), "maxshape": (None,) * 3}], ids=["contiguous", "chunked"])
-@pytest.mark.parametrize("rest", [(0, 3), (3, 0)], ids=str)
-def test_rows_without_elements_are_counted(tmp_path, ragged, options, rest):
-    path, names = tmp_path / "a.h5", ["0", "1", "2"]
-    with h5py.File(path, "w") as file:
-        for k, name in enumerate(names):
-            file.create_dataset(f"o/{name}", (2 + k, *rest), "i2", **options)
-        file["all"], file["lengths"] = np.zeros((9, *rest), "f4"), [2, 3, 4]
-        expected = [file[f"o/{name}"].shape for name in names]
-    for batch in (
-        H5Dataset(path, Field(".", ragged=ragged), samples=Objects("o/*"))[:],
-        H5Dataset(path, {"x": Field("o/{}", lookup=names, ragged=ragged)})[:]["x"],
-        H5Dataset(path, Field("all", lookup=Lengths("lengths"), ragged=ragged))[:],
-    ):
-        found = batch.unbind() if ragged == "nested" else batch
-        found = [batch.sample(k) for k in range(3)] if ragged in ("packed", "pad") else found
-        assert [tuple(one.shape) for one in found] == expected
 
 
 @pytest.mark.parametrize("stored", ["i4", "S4"])
@@ -87,16 +67,13 @@ def test_numbers_among_texts_are_refused(tmp_path):
 
 
 WAYS = {  # what is damaged, what is read and of which samples
-    "objects": ("o/2", ".", "o/*"),
     "soft links": ("o/2", ".", "soft/*"),
-    "groups": ("d/2", "x", "d/*"),
     "a field": ("d/2/x", "x", "d/*"),
     "a value": ("d/2/v", {"x": "x", "v": "v"}, "d/*"),
     "what has an attribute": ("d/2/x", {"v": "v", "a": "x@a"}, "d/*"),
     "a ragged field": ("d/2/x", Field("x", ragged="list"), "d/*"),
     "arrays of their own shapes": ("d/2/x", Field("x", ragged="arrays"), "d/*"),
     "a field of a file": ("x", "x", "files"),
-    "rows of names": ("d/2/x", "x", Rows(of=["d/1", "d/2"])),
     "what is named": ("o/2", {"x": Field("o/{}", lookup=["1", "2"], ragged="list")}, None),
 }
 
@@ -110,36 +87,13 @@ def test_a_damaged_object_is_named_and_never_left_out(tmp_path, way, libver):
         for k in range(4):
             file[f"o/{k}"], file[f"d/{k}/x"], file[f"d/{k}/v"] = np.full(3, k), np.arange(4) + 10 * k, k
             file[f"d/{k}/x"].attrs["a"], file[f"soft/{k}"] = k, h5py.SoftLink(f"/o/{k}")
-    samples = [Objects(of, missing=missing) if isinstance(of, str) else of for missing in ("error", "skip", "fill")]
+    samples = [of and Objects(of, missing=missing) for missing in ("error", "skip", "fill")]
     for one in samples[:2]:
         H5Dataset([path], fields, samples=one)
     damage_header(path, damaged)
     for one in samples:
         with pytest.raises(SourceError, match=rf"'({damaged}|{damaged.rpartition('/')[2]}|2)' is there, but libhdf5"):
             H5Dataset([path], fields, samples=one)
-
-
-def test_what_is_not_there_is_still_left_out(tmp_path):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        for k in range(3):
-            file[f"d/{k}/x"] = np.full(2, k)
-        file["d/3/x"], file["d/4"] = h5py.SoftLink("/nowhere"), h5py.SoftLink("/nowhere/at/all")
-        file["d/5"], file["d/6/x"] = h5py.ExternalLink("none.h5", "/x"), h5py.ExternalLink("none.h5", "/x")
-    found = H5Dataset(path, "x", samples=Objects("d/*", missing="skip"), allow_external=True)
-    assert found[:].tolist() == [[0, 0], [1, 1], [2, 2]]
-
-
-def test_a_value_behind_an_external_link_is_refused_unless_it_is_allowed(tmp_path):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file, h5py.File(tmp_path / "other.h5", "w") as other:
-        file["d/0/x"], file["d/0/v"], file["d/1/x"] = np.arange(2), 0, np.arange(2)
-        other["v"] = 5
-        file["d/1/v"] = h5py.ExternalLink("other.h5", "/v")
-    with pytest.raises(H5StreamError, match="external link"):
-        H5Dataset(path, {"x": "x", "v": "v"}, samples=Objects("d/*"))
-    opened = H5Dataset(path, {"x": "x", "v": "v"}, samples=Objects("d/*"), allow_external=True)
-    assert opened[:]["v"].tolist() == [0, 5]
 
 
 def test_addresses_beyond_what_fits_are_damage(tmp_path):

@@ -2,14 +2,13 @@
 
 import gc
 import os
-import pickle
 import resource
 
 import numpy as np
 import pytest
 from forking import in_forked_child
 
-from h5stream.workers.memory import MESSAGE_NBYTES, BorrowedMemory, SharedMemory, create_file, pack, unpack
+from h5stream.workers.memory import SharedMemory, create_file
 
 NBYTES = 1 << 22
 
@@ -38,19 +37,6 @@ def test_pages_go_back_once_the_last_array_is_dropped(descriptor):
     del part
     gc.collect()
     assert pages_of(descriptor) == 0
-
-
-def test_a_long_stream_of_what_is_pickled_crosses_in_memory_too(descriptor):
-    ours, theirs = SharedMemory(descriptor), BorrowedMemory(descriptor)
-    value = {"text": [f"{k} " * 30 for k in range(1000)], "x": np.arange(1000.0), "few": [1]}
-    packed = pack(value, ours)
-    assert len(packed.stream) < MESSAGE_NBYTES < len(pickle.dumps(value["text"]))
-    found = unpack(packed, theirs)
-    assert found["text"] == value["text"]
-    assert np.array_equal(found["x"], value["x"])
-    assert len(theirs.returned()) == 1, "the text is no memory that somebody looks at"
-    del found
-    assert len(theirs.returned()) == 1
 
 
 def test_a_forked_child_that_drops_it_takes_nothing_from_its_parent(descriptor):
