@@ -23,13 +23,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from h5stream.device.facts import started_cuda_uuids
 from h5stream.dropped import Living
 from h5stream.errors import OptionError
 from h5stream.monitor.host import HostReader, ProcessReader, process_exists
-from h5stream.monitor.nvml import DriverGone, NvmlApi, NvmlReader, visible_devices
+from h5stream.monitor.nvml import DriverGone, NvmlReader, visible_devices
 from h5stream.monitor.sample import GpuSample, SystemSample, SystemSummary, format_line, summarize
 from h5stream.units import ShownAsText
 
@@ -72,7 +72,7 @@ class _Run:
         self,
         pid: int | None,
         devices: Sequence[int | str] | None,  # positions in CUDA's order, or beginnings of UUIDs
-        nvml: NvmlApi | None,
+        nvml: Any,
         interval_s: float,
         sinks: Iterable[Sink],
         history: int,
@@ -167,7 +167,7 @@ class _Run:
         self._gpus = reader.read()
 
     def _choose(self, reader: NvmlReader) -> None:
-        names, devices = reader.list_devices(), self._devices
+        names, devices = reader.devices, self._devices
         environment = os.environ if self._is_own else self._process.environment()
         seen = visible_devices(names, environment, self._cuda_uuids)
         uuids, nothing = seen.uuids, "there is a driver, but it lists no GPU"
@@ -183,7 +183,7 @@ class _Run:
                 nothing = f"devices={list(devices)!r} names none of the {len(names)} devices that NVML lists"
         self.note = seen.note
         self._reason = None if uuids else seen.note or nothing
-        reader.watch(uuids)
+        reader.watched = [one for uuid in uuids for one in names if one.uuid == uuid]
 
     @contextlib.contextmanager
     def _until_the_driver_goes(self) -> Iterator[None]:
@@ -224,7 +224,7 @@ class SystemMonitor(ShownAsText):
         the training loop waited for a batch, or None.
     sinks : iterable of Sink, optional
         Where every sample goes as well. The monitor closes them.
-    nvml : NvmlApi, optional
+    nvml : module, optional
         Stands in for nvidia-ml-py, for tests.
 
     Raises
@@ -251,7 +251,7 @@ class SystemMonitor(ShownAsText):
         history: int = DEFAULT_HISTORY,
         data_wait: Callable[[], float | None] | None = None,
         sinks: Iterable[Sink] = (),
-        nvml: NvmlApi | None = None,
+        nvml: Any = None,
     ) -> None:
         if not interval_s >= MIN_INTERVAL_S:
             raise OptionError(f"interval_s={interval_s!r}: must be at least {MIN_INTERVAL_S} s")
