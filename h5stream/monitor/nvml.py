@@ -108,7 +108,7 @@ class NvmlReader:
 
     `devices` are every card in NVML's order, each followed by its MIG instances; `watched` are those that are read.
 
-    For machines without a GPU there is ``tests/monitor/fake_nvml.py``; a test holds that it has every name that is used.
+    For machines without a GPU there is ``tests/monitor/fake_nvml.py``, which has every name that is used here.
     """
 
     def __init__(self, api: Any = None) -> None:
