@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import importlib
 import json
 import os
@@ -74,30 +75,7 @@ def read_log(path: str | Path) -> list[SystemSample]:
         return [sample_from_json(line) for line in lines]
 
 
-class _Log:
-    """A sink whose output is opened with the first sample."""
-
-    _out: Any = None
-
-    def write(self, sample: SystemSample) -> None:
-        """Write a sample."""
-        if self._out is None:
-            self._out = self._open()
-        self._put(sample)
-
-    def close(self) -> None:
-        """Close what is written to."""
-        if self._out is not None:
-            self._out.close()
-
-    def _open(self) -> Any:
-        raise NotImplementedError
-
-    def _put(self, sample: SystemSample) -> None:
-        raise NotImplementedError
-
-
-class JsonlLog(_Log):
+class JsonlLog:
     """A sink that writes one JSON object a line, complete as soon as it is written; `read_log` reads it back.
 
     Parameters
@@ -116,13 +94,22 @@ class JsonlLog(_Log):
         folder = self.path.parent
         if not folder.is_dir() or not os.access(folder, os.W_OK) or self.path.is_dir():
             raise OptionError(f"cannot write {str(path)!r}: {str(folder)!r} must be a folder that takes files")
+        self._out: Any = None
 
-    def _open(self) -> Any:
-        return self.path.open("w", encoding="utf-8", newline="")
+    def write(self, sample: SystemSample) -> None:
+        """Write a sample."""
+        if self._out is None:
+            self._out = self.path.open("w", encoding="utf-8", newline="")
+        self._put(sample)
+        self._out.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._out is not None:
+            self._out.close()
 
     def _put(self, sample: SystemSample) -> None:
         self._out.write(sample_to_json(sample) + "\n")
-        self._out.flush()
 
 
 class CsvLog(JsonlLog):
@@ -139,7 +126,6 @@ class CsvLog(JsonlLog):
             self._table = csv.DictWriter(self._out, list(row), extrasaction="ignore")
             self._table.writeheader()
         self._table.writerow(row)
-        self._out.flush()
 
 
 _LOGS = {".csv": CsvLog, ".jsonl": JsonlLog, ".json": JsonlLog}
@@ -169,7 +155,7 @@ def open_log(path: str | Path) -> Sink:
     return kind(path)
 
 
-class TensorBoardLog(_Log):
+class TensorBoardLog:
     """A sink that writes every known figure as a scalar ``system/...``; needs the extra ``tensorboard``.
 
     Steps count samples, and the time is the sample's.
@@ -189,16 +175,21 @@ class TensorBoardLog(_Log):
 
     def __init__(self, folder: str | Path, prefix: str = "system") -> None:
         made = of_extra("torch.utils.tensorboard", "TensorBoardLog needs tensorboard", "tensorboard")
-        self._make_writer, self._folder, self._prefix, self._step = made.SummaryWriter, str(folder), prefix, 0
+        self._open, self._prefix, self._step = functools.partial(made.SummaryWriter, str(folder)), prefix, 0
+        self._out: Any = None
 
-    def _open(self) -> Any:
-        return self._make_writer(self._folder)
-
-    def _put(self, sample: SystemSample) -> None:
+    def write(self, sample: SystemSample) -> None:
+        """Write a sample; the first makes the file."""
+        self._out = self._out or self._open()
         for name, value in flatten(sample):
             if isinstance(value, int | float) and name != "time_s":
                 self._out.add_scalar(f"{self._prefix}/{name}", value, self._step, sample.time_s)
         self._step += 1
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._out is not None:
+            self._out.close()
 
 
 # --- Samples in Prometheus' text format: base units, ratios from 0 to 1, nothing where nothing is known.
