@@ -75,7 +75,30 @@ def read_log(path: str | Path) -> list[SystemSample]:
         return [sample_from_json(line) for line in lines]
 
 
-class JsonlLog:
+class _Log:
+    """A sink whose output is opened with the first sample; lines of JSON, unless a kind of it writes otherwise."""
+
+    _out: Any = None
+
+    def __init__(self, opened: Callable[[], Any]) -> None:
+        self._open = opened
+
+    def write(self, sample: SystemSample) -> None:
+        """Write a sample."""
+        if self._out is None:
+            self._out = self._open()
+        self._put(self._out, sample)
+
+    def close(self) -> None:
+        """Close what is written to."""
+        if self._out is not None:
+            self._out.close()
+
+    def _put(self, out: Any, sample: SystemSample) -> None:
+        out.write(sample_to_json(sample) + "\n")
+
+
+class JsonlLog(_Log):
     """A sink that writes one JSON object a line, complete as soon as it is written; `read_log` reads it back.
 
     Parameters
@@ -94,22 +117,7 @@ class JsonlLog:
         folder = self.path.parent
         if not folder.is_dir() or not os.access(folder, os.W_OK) or self.path.is_dir():
             raise OptionError(f"cannot write {str(path)!r}: {str(folder)!r} must be a folder that takes files")
-        self._out: Any = None
-
-    def write(self, sample: SystemSample) -> None:
-        """Write a sample."""
-        if self._out is None:
-            self._out = self.path.open("w", encoding="utf-8", newline="")
-        self._put(sample)
-        self._out.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._out is not None:
-            self._out.close()
-
-    def _put(self, sample: SystemSample) -> None:
-        self._out.write(sample_to_json(sample) + "\n")
+        super().__init__(functools.partial(self.path.open, "w", 1, encoding="utf-8", newline=""))
 
 
 class CsvLog(JsonlLog):
@@ -120,10 +128,10 @@ class CsvLog(JsonlLog):
 
     _table: csv.DictWriter[str] | None = None
 
-    def _put(self, sample: SystemSample) -> None:
+    def _put(self, out: Any, sample: SystemSample) -> None:
         row = dict(flatten(sample))
         if self._table is None:
-            self._table = csv.DictWriter(self._out, list(row), extrasaction="ignore")
+            self._table = csv.DictWriter(out, list(row), extrasaction="ignore")
             self._table.writeheader()
         self._table.writerow(row)
 
@@ -155,7 +163,7 @@ def open_log(path: str | Path) -> Sink:
     return kind(path)
 
 
-class TensorBoardLog:
+class TensorBoardLog(_Log):
     """A sink that writes every known figure as a scalar ``system/...``; needs the extra ``tensorboard``.
 
     Steps count samples, and the time is the sample's.
@@ -175,21 +183,14 @@ class TensorBoardLog:
 
     def __init__(self, folder: str | Path, prefix: str = "system") -> None:
         made = of_extra("torch.utils.tensorboard", "TensorBoardLog needs tensorboard", "tensorboard")
-        self._open, self._prefix, self._step = functools.partial(made.SummaryWriter, str(folder)), prefix, 0
-        self._out: Any = None
+        super().__init__(functools.partial(made.SummaryWriter, str(folder)))
+        self._prefix, self._step = prefix, 0
 
-    def write(self, sample: SystemSample) -> None:
-        """Write a sample; the first makes the file."""
-        self._out = self._out or self._open()
+    def _put(self, out: Any, sample: SystemSample) -> None:
         for name, value in flatten(sample):
             if isinstance(value, int | float) and name != "time_s":
-                self._out.add_scalar(f"{self._prefix}/{name}", value, self._step, sample.time_s)
+                out.add_scalar(f"{self._prefix}/{name}", value, self._step, sample.time_s)
         self._step += 1
-
-    def close(self) -> None:
-        """Close the file."""
-        if self._out is not None:
-            self._out.close()
 
 
 # --- Samples in Prometheus' text format: base units, ratios from 0 to 1, nothing where nothing is known.
