@@ -173,8 +173,6 @@ def check_plot_path(path: str | Path) -> None:
     ending = Path(path).suffix.removeprefix(".").lower()
     if ending not in formats:
         raise OptionError(f"plot {str(path)!r}: must end in one of .{', .'.join(sorted(formats))}")
-    if not Path(path).parent.is_dir():
-        raise OptionError(f"plot {str(path)!r}: there is no folder {str(Path(path).parent)!r}")
 
 
 def figure_of_matplotlib() -> Any:

@@ -122,26 +122,20 @@ class OptimizerKind(NamedTuple):
     form: str = "full"  # in the parameter's own type, "8bit", or "factored" into rows and columns
 
 
-_MOMENTS = OptimizerKind(2, "first and second moment")
-OPTIMIZERS = {
+_KEEP = {
     "sgd": OptimizerKind(0, "nothing"),
-    "momentum": OptimizerKind(1, "momentum"),
+    "momentum, lion": OptimizerKind(1, "momentum"),
     "rmsprop": OptimizerKind(1, "square average"),
     "adagrad": OptimizerKind(1, "sum of squares"),
     "adadelta": OptimizerKind(2, "square average and step average"),
-    "adam": _MOMENTS,
-    "adamw": _MOMENTS,
-    "nadam": _MOMENTS,
-    "radam": _MOMENTS,
+    "adam, adamw, nadam, radam, lamb": OptimizerKind(2, "first and second moment"),
     "adamax": OptimizerKind(2, "first moment and largest norm"),
     "amsgrad": OptimizerKind(3, "both moments and the largest second moment"),
-    "lamb": _MOMENTS,
-    "lion": OptimizerKind(1, "momentum"),
-    "adam8bit": OptimizerKind(2, "both moments, 8 bits a value", "8bit"),
-    "adamw8bit": OptimizerKind(2, "both moments, 8 bits a value", "8bit"),
+    "adam8bit, adamw8bit": OptimizerKind(2, "both moments, 8 bits a value", "8bit"),
     "lion8bit": OptimizerKind(1, "momentum, 8 bits a value", "8bit"),
     "adafactor": OptimizerKind(1, "second moment as rows and columns", "factored"),
 }
+OPTIMIZERS = {name: kind for names, kind in _KEEP.items() for name in names.split(", ")}
 _ALIASES = {"sgdmomentum": "momentum", "sgdm": "momentum", "nesterov": "momentum"}
 
 
