@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from h5stream.baseline.rivals import Rival, status_nbytes
+from h5stream.baseline.rivals import run_naive, status_nbytes
 from h5stream.dataset import H5Dataset
 from h5stream.loader import H5StreamLoader
 from h5stream.repacking.survey import row_sums as raw_sums
@@ -115,22 +115,9 @@ def measure_naive(
     progress: Progress = lambda rows: None,
 ) -> Measurement:
     """Time the naive loader for at most so many seconds, rows of unfinished batches included."""
-    rival = Rival(paths, fields, batch_size, workers, starts)
-    try:
-        taken, told = rival.run(seconds, progress), rival.told
-        rows = rival.rows
-        return Measurement(
-            name="naive",
-            rows=rows,
-            batches=told.batches,
-            nbytes=rows * row_nbytes,
-            seconds=taken,
-            first_batch_s=told.first_s - told.started_s if told.first_s else None,
-            peak_nbytes=rival.peak_nbytes(),
-            stopped=taken >= seconds,
-        )
-    finally:
-        rival.stop()
+    found = run_naive(paths, fields, batch_size, workers, starts, seconds=seconds, progress=progress)
+    nbytes, stopped = found["rows"] * row_nbytes, found["seconds"] >= seconds
+    return Measurement(name="naive", nbytes=nbytes, stopped=stopped, **found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
