@@ -110,7 +110,7 @@ def _counts(one: FieldStatistics, width: int) -> Iterator[Text]:
     said += [f"and {more} more"] if (more := len(one.counts) - len(often)) else []
     whole = ", ".join(text.replace(" ", "\xa0") for text in said)
     first = f"  {counted(len(one.counts), 'value')}  "
-    unbroken = {"break_long_words": False, "break_on_hyphens": False}
+    unbroken: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
     for line in textwrap.wrap(whole, width, initial_indent=first, subsequent_indent="    ", **unbroken):
         yield Text(line.replace("\xa0", " "), style="dim")
 
