@@ -1,5 +1,6 @@
 """Machine and process readings, against numbers made by hand and against this machine."""
 
+import contextlib
 import os
 import subprocess
 import time
@@ -87,49 +88,25 @@ class FakeProcess:
         self.pid, self.cpu, self.rss, self.read, self.kids = pid, cpu, rss, read, list(children)
         self.alive, self.zombie, self.private = True, False, False
 
-    def oneshot(self):
-        return self
+    def __getattr__(self, method):
+        def told(**_):
+            if not self.alive and method != "is_running":
+                raise psutil.NoSuchProcess(self.pid)
+            if self.private and method in ("io_counters", "environ"):
+                raise psutil.AccessDenied(self.pid)
+            return {
+                "oneshot": contextlib.nullcontext(),
+                "create_time": float(self.pid),
+                "is_running": self.alive,
+                "status": psutil.STATUS_ZOMBIE if self.zombie else psutil.STATUS_RUNNING,
+                "children": list(self.kids),
+                "cpu_times": SimpleNamespace(user=self.cpu, system=self.cpu),
+                "memory_info": SimpleNamespace(rss=self.rss),
+                "io_counters": SimpleNamespace(read_bytes=self.read),
+                "environ": {"CUDA_VISIBLE_DEVICES": "1"},
+            }[method]
 
-    __enter__ = oneshot
-
-    def __exit__(self, *exc):
-        return None
-
-    def _alive(self):
-        if not self.alive:
-            raise psutil.NoSuchProcess(self.pid)
-
-    def create_time(self):
-        self._alive()
-        return float(self.pid)
-
-    def is_running(self):
-        return self.alive
-
-    def status(self):
-        return psutil.STATUS_ZOMBIE if self.zombie else psutil.STATUS_RUNNING
-
-    def children(self, recursive):
-        assert recursive
-        self._alive()
-        return list(self.kids)
-
-    def cpu_times(self):
-        self._alive()
-        return SimpleNamespace(user=self.cpu, system=self.cpu)
-
-    def memory_info(self):
-        return SimpleNamespace(rss=self.rss)
-
-    def io_counters(self):
-        if self.private:
-            raise psutil.AccessDenied(self.pid)
-        return SimpleNamespace(read_bytes=self.read)
-
-    def environ(self):
-        if self.private:
-            raise psutil.AccessDenied(self.pid)
-        return {"CUDA_VISIBLE_DEVICES": "1"}
+        return told
 
 
 @pytest.fixture
