@@ -63,14 +63,11 @@ class _Counts(NamedTuple):
 
 
 class ProcessReader:
-    """Reads one process, by default this one, and its children; `ProcessLookupError` if there is none."""
+    """Reads one process, by default this one, and its children."""
 
     def __init__(self, pid: int | None = None) -> None:
         self._pid = os.getpid() if pid is None else pid
-        try:
-            self._process = psutil.Process(self._pid)
-        except psutil.NoSuchProcess:
-            raise ProcessLookupError(f"there is no process {self._pid}") from None
+        self._process = psutil.Process(self._pid)
         self._before: dict[tuple[int, float], _Counts] = {}
         self._at_s: float | None = None
         self._children: list[Any] = []

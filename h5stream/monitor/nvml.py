@@ -11,6 +11,7 @@ Guarantees:
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -293,16 +294,11 @@ def visible_devices(
             return Visible(tuple(bare[_bare(uuid)] for uuid in cuda_uuids))
     uuids = [uuid for card in cards for uuid in parts[card.uuid]]
     if tokens is not None:
-        uuids = []
-        for token in tokens:  # as CUDA does: up to the first that names nothing; twice the same makes the list void
-            found = _named(token, devices, cards)
-            if found is None or shown[found] in uuids:
-                uuids = uuids if found is None else []
-                break
-            uuids.append(shown[found])
-            if uuids[-1].startswith("MIG-"):
-                break  # CUDA shows a process one MIG instance, whatever follows.
-        if not uuids:
+        # As CUDA does: up to the first that names nothing, or is a MIG instance; twice the same makes the list void.
+        found = itertools.takewhile(bool, (_named(token, devices, cards) for token in tokens))
+        uuids = [shown[one] for one in found]
+        uuids = uuids[: next((k for k, uuid in enumerate(uuids, 1) if uuid.startswith("MIG-")), None)]
+        if not uuids or len(set(uuids)) < len(uuids):
             return Visible((), f"CUDA_VISIBLE_DEVICES={','.join(tokens)!r} shows none of the {len(cards)} GPUs")
     by_index = tokens is None or any(token.isdecimal() for token in tokens)
     unlike = len({card.name for card in cards}) > 1
@@ -314,7 +310,7 @@ def _bare(uuid: str) -> str:
     return uuid.removeprefix("GPU-").removeprefix("MIG-")
 
 
-def _named(token: str, devices: Sequence[Device], cards: Sequence[Device]) -> str | None:
+def _named(token: str, devices: Sequence[Device], cards: Sequence[Device]) -> str:
     """Return the device that an entry names: a beginning of a UUID, an index, or a name of drivers before 470."""
     if token.startswith("MIG-GPU-"):  # ``MIG-GPU-<uuid>/<GPU instance>/<compute instance>``
         names = [(f"MIG-{one.parent_uuid}/{one.gpu_instance_id}/{one.compute_instance_id}", one) for one in devices]
@@ -323,4 +319,4 @@ def _named(token: str, devices: Sequence[Device], cards: Sequence[Device]) -> st
         found = [one for one in devices if one.uuid.lower().startswith(token.lower())]
     else:
         found = list(cards[int(token) :][:1]) if token.isdecimal() else []
-    return found[0].uuid if len(found) == 1 else None
+    return found[0].uuid if len(found) == 1 else ""
