@@ -87,7 +87,12 @@ def repack_command(
 
         rates = fresh_rates([str(result.source), str(result.target)], result.samples)
         if not as_json:
-            _print_rates(safe_console(), result, *rates)
+            prose(
+                safe_console(),
+                f"{text_of_bytes(result.bytes_before)} -> {text_of_bytes(result.bytes_after)}, {rates[0]:,.0f} -> "
+                f"{rates[1]:,.0f} rows/s ({rates[1] / rates[0]:.1f} x), opened anew and shuffled: "
+                f"{', '.join(_some(result.samples))}",
+            )
     if as_json:
         print_json(asdict(result) | {"rows_per_s": rates})
 
@@ -101,14 +106,6 @@ def _print_repacked(console: Console, result: RepackResult, said: tuple[str, ...
         console,
         f"{counted(len(result.rewritten), 'dataset')} rewritten{shuffled}, {len(result.copied)} copied as they are; "
         f"all verified against {result.source} in {result.seconds:.1f} s",
-    )
-
-
-def _print_rates(console: Console, result: RepackResult, before: float, after: float) -> None:
-    prose(
-        console,
-        f"{text_of_bytes(result.bytes_before)} -> {text_of_bytes(result.bytes_after)}, {before:,.0f} -> {after:,.0f} "
-        f"rows/s ({after / before:.1f} x), opened anew and shuffled: {', '.join(_some(result.samples))}",
     )
 
 
@@ -236,24 +233,19 @@ def _list(folder: Path, as_json: bool) -> None:
     elif not files:
         line(console, f"nothing is staged in {folder}")
     elif console.is_terminal:
-        _print_files(console, files)
+        # What is short as a table, and what is long (paths, a checksum) below it in lines that can be copied.
+        titles = ("copy", "size", "state", "used by")
+        columns = [Column(one, justify="right" if one == "size" else "left", overflow="fold") for one in titles]
+        short = ((printable(file.path.name, kept=""), *_cells(file)[1:4]) for file in files)
+        console.print(table(columns, (map(Text, cells) for cells in short)))
+        for path, _, _, _, digest, source in map(_cells, files):
+            for text in (f"  {path}", f"    of {source}", f"    {digest}"):
+                line(console, text)
     else:
         for file in files:
             typer.echo("\t".join(_cells(file)))
     if files and not as_json:
         line(console, f"{counted(len(files), 'file')}, {text_of_bytes(sum(file.size_bytes for file in files))}")
-
-
-def _print_files(console: Console, files: tuple[StagedFile, ...]) -> None:
-    """Print what is short as a table, and what is long (paths, a checksum) below it in lines that can be copied."""
-    titles = ("copy", "size", "state", "used by")
-    columns = [Column(one, justify="right" if one == "size" else "left", overflow="fold") for one in titles]
-    short = ((printable(file.path.name, kept=""), *_cells(file)[1:4]) for file in files)
-    console.print(table(columns, (map(Text, cells) for cells in short)))
-    for file in files:
-        path, _, _, _, digest, source = _cells(file)
-        for text in (f"  {path}", f"    of {source}", f"    {digest}"):
-            line(console, text)
 
 
 def _cells(file: StagedFile) -> tuple[str, ...]:

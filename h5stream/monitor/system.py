@@ -352,7 +352,15 @@ class SystemMonitor(ShownAsText):
         if self.running:
             self._run.first.wait(self._patience_s)
             return self._newest()
-        return self._take_now()
+        once = self._next_run((), ())
+        thread = once.begin()  # of its own, so that a hanging driver does not hang the caller
+        once.first.wait(self._patience_s)
+        once.stopping.set()
+        thread.join(self._patience_s)
+        with once.lock, self._run.lock:
+            taken, self._run.note = list(once.samples)[:1], once.note
+            self._run.samples += taken
+        return taken[0] if taken else _blank(once.failure or f"no answer within {self._patience_s:g} s")
 
     def line(self, device: int = 0) -> str:
         """Write the newest sample as a line for a progress bar, at once.
@@ -405,18 +413,6 @@ class SystemMonitor(ShownAsText):
             # Old values would look alive; the driver is the only thing here that can block.
             return _blank(f"no new sample for {age_s:.0f} s")
         return newest
-
-    def _take_now(self) -> SystemSample:
-        """Take one sample in a thread of its own, so that a hanging driver does not hang the caller."""
-        once = self._next_run((), ())
-        thread = once.begin()
-        once.first.wait(self._patience_s)
-        once.stopping.set()
-        thread.join(self._patience_s)
-        with once.lock, self._run.lock:
-            taken, self._run.note = list(once.samples)[:1], once.note
-            self._run.samples += taken
-        return taken[0] if taken else _blank(once.failure or f"no answer within {self._patience_s:g} s")
 
     def _after_fork(self) -> None:
         """Forget the parent's thread, which does not exist here, and locks that it may have held."""
