@@ -18,12 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from h5stream.baseline.rivals import Rival, status_nbytes
+from h5stream.baseline.rivals import run_naive, status_nbytes
 from h5stream.dataset import H5Dataset
 from h5stream.loader import H5StreamLoader
 from h5stream.repacking.survey import row_sums as raw_sums
 from h5stream.storage.handles import open_file
-from h5stream.storage.layout import DatasetPart
 from h5stream.storage.rowbox import columns_of
 from h5stream.structure import RAGGED, leaves, rows_of, tensors_of
 
@@ -115,22 +114,9 @@ def measure_naive(
     progress: Progress = lambda rows: None,
 ) -> Measurement:
     """Time the naive loader for at most so many seconds, rows of unfinished batches included."""
-    rival = Rival(paths, fields, batch_size, workers, starts)
-    try:
-        taken, told = rival.run(seconds, progress), rival.told
-        rows = rival.rows
-        return Measurement(
-            name="naive",
-            rows=rows,
-            batches=told.batches,
-            nbytes=rows * row_nbytes,
-            seconds=taken,
-            first_batch_s=told.first_s - told.started_s if told.first_s else None,
-            peak_nbytes=rival.peak_nbytes(),
-            stopped=taken >= seconds,
-        )
-    finally:
-        rival.stop()
+    found = run_naive(paths, fields, batch_size, workers, starts, seconds=seconds, progress=progress)
+    nbytes, stopped = found["rows"] * row_nbytes, found["seconds"] >= seconds
+    return Measurement(name="naive", nbytes=nbytes, stopped=stopped, **found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,16 +164,19 @@ def _compare_with_h5py(
     for number, start in enumerate(layout.file_starts[:-1]):
         parts = [parts[number] for parts in layout.datasets]
         targets = sorted(((one.field, one, part) for part in parts for one in part.targets), key=lambda each: each[0])
+        # Stretches of whole chunks of the field with the most bytes.
+        lead, row_nbytes = max(parts, key=lambda part: part.stored_row_nbytes), sum(p.stored_row_nbytes for p in parts)
+        step = max(1, _SLAB_NBYTES // max(1, row_nbytes) // lead.chunk_rows) * lead.chunk_rows
         with contextlib.ExitStack() as opened:
             files = {path: opened.enter_context(open_file(path)) for path in {layout.files[p.file].path for p in parts}}
-            for first, count in _stretches(parts):
-                rows = slice(start + first, start + first + count)
+            for first in range(0, lead.rows, step):
+                rows = slice(start + first, start + min(first + step, lead.rows))
                 came = seen[rows]
                 if not came.any():
                     continue
                 for field, target, part in targets:
                     path = layout.files[part.file].path
-                    read = columns_of(files[path][part.path][first : first + count], part.columns)
+                    read = columns_of(files[path][part.path][first : rows.stop - start], part.columns)
                     if (row_sums(target.taken(read)) != sums[field, rows])[came].any():
                         name = layout.fields[field].name
                         problem = f"field {name!r}: rows from {rows.start} on differ from h5py's in {path!r}"
@@ -196,15 +185,6 @@ def _compare_with_h5py(
                 if time.perf_counter() >= until:
                     return Checked(rows=min(compared), total=layout.rows)
     return Checked(rows=min(compared), total=layout.rows)
-
-
-def _stretches(parts: Sequence[DatasetPart]) -> Iterator[tuple[int, int]]:
-    """Cut a file's rows into stretches of whole chunks of the field with the most bytes: first row and rows."""
-    lead = max(parts, key=lambda part: part.stored_row_nbytes)
-    row_nbytes = max(1, sum(part.stored_row_nbytes for part in parts))
-    step = max(1, _SLAB_NBYTES // row_nbytes // lead.chunk_rows) * lead.chunk_rows
-    for first in range(0, lead.rows, step):
-        yield first, min(step, lead.rows - first)
 
 
 def row_sums(values: Any) -> NDArray[np.uint64]:

@@ -115,60 +115,62 @@ class _Counted(Dataset[Any]):
         return row
 
 
-class Rival:
-    """The naive loader at work.
+def run_naive(
+    paths: Sequence[str],
+    fields: Sequence[str],
+    batch_size: int,
+    workers: int,
+    starts: Sequence[int],
+    *,
+    seconds: float,
+    progress: Callable[[int], None],
+) -> dict[str, Any]:
+    """Let the naive loader work for at most so many seconds, and return what it did; `RivalError` if it fails.
 
-    # Guarantees: `rows` and what is told are written by the rival's processes alone, each number by one of
-    # them, and only read here. The rival leads a process group that `stop` kills, so no worker outlives it; the
-    # kernel kills it when its parent dies.
+    # Guarantees: rows and what is told are written by the rival's processes alone, each number by one of
+    them, and only read here. The rival leads a process group that is killed at the end, so no worker outlives it; the
+    kernel kills it when its parent dies.
     """
-
-    def __init__(
-        self, paths: Sequence[str], fields: Sequence[str], batch_size: int, workers: int, starts: Sequence[int] = ()
-    ) -> None:
-        started: Any = multiprocessing.get_context(METHOD)  # all contexts have what is made of one here
-        self.told: Any = started.RawValue(_Told)
-        self._rows: Any = started.RawArray(ctypes.c_int64, max(1, workers))
-        self._pids: Any = started.RawArray(ctypes.c_int64, max(1, workers))
-        given = (tuple(paths), tuple(fields), batch_size, workers, tuple(starts))
-        how = {"args": (given, self.told, self._rows, self._pids), "name": "h5stream-rival"}
-        self._process: Any = started.Process(target=_work, **how)
-        self._process.start()
-
-    @property
-    def rows(self) -> int:
-        """Rows read so far, also of batches that are not complete."""
-        return sum(self._rows)
-
-    def run(self, seconds: float, progress: Callable[[int], None]) -> float:
-        """Let it work for at most so many seconds, and return how many it took; `RivalError` if it fails."""
-        asked = time.perf_counter()
-        while True:
-            self._process.join(TICK_S)
-            now, started = time.perf_counter(), self.told.started_s
-            if self.told.ended_s:
-                return float(self.told.ended_s - started)
-            if self._process.exitcode is not None:
-                ended = f"its process ended with status {self._process.exitcode}"
-                raise RivalError(f"the naive loader failed: {self.told.failed.decode('utf-8', 'ignore') or ended}")
-            if started and now - started >= seconds:
-                return float(now - started)
-            if not started and now - asked >= START_S:
-                raise RivalError(f"the naive loader's process did not start within {START_S:.0f} s")
-            progress(self.rows)
-
-    def peak_nbytes(self) -> int:
-        """Return the growth of resident memory, of its worker processes too."""
-        pids = {self._process.pid, *(pid for pid in self._pids if pid)}
-        return max(0, sum(status_nbytes(pid, "VmHWM") for pid in pids) - int(self.told.rss_before))
-
-    def stop(self) -> None:
-        """Kill it, its workers included."""
+    started: Any = multiprocessing.get_context(METHOD)  # all contexts have what is made of one here
+    told: Any = started.RawValue(_Told)
+    rows, pids = (started.RawArray(ctypes.c_int64, max(1, workers)) for _ in range(2))
+    given = (tuple(paths), tuple(fields), batch_size, workers, tuple(starts))
+    process: Any = started.Process(target=_work, args=(given, told, rows, pids), name="h5stream-rival")
+    process.start()
+    try:
+        taken = _watched(process, told, seconds, lambda: progress(sum(rows)))
+        peak = sum(status_nbytes(pid, "VmHWM") for pid in {process.pid, *pids} - {0})
+        return {
+            "rows": sum(rows),  # also of batches that are not complete
+            "batches": told.batches,
+            "seconds": taken,
+            "first_batch_s": told.first_s - told.started_s if told.first_s else None,
+            "peak_nbytes": max(0, peak - told.rss_before),
+        }
+    finally:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            if os.getpgid(self._process.pid) == self._process.pid:
-                os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.kill()
-        self._process.join()
+            if os.getpgid(process.pid) == process.pid:
+                os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+        process.join()
+
+
+def _watched(process: Any, told: Any, seconds: float, progress: Callable[[], None]) -> float:
+    """Return how many seconds it worked, when it is done or they are over."""
+    asked = time.perf_counter()
+    while True:
+        process.join(TICK_S)
+        now, started = time.perf_counter(), told.started_s
+        if told.ended_s:
+            return float(told.ended_s - started)
+        if process.exitcode is not None:
+            ended = f"its process ended with status {process.exitcode}"
+            raise RivalError(f"the naive loader failed: {told.failed.decode('utf-8', 'ignore') or ended}")
+        if started and now - started >= seconds:
+            return float(now - started)
+        if not started and now - asked >= START_S:
+            raise RivalError(f"the naive loader's process did not start within {START_S:.0f} s")
+        progress()
 
 
 def _work(loader: tuple[Any, ...], told: Any, rows: Any, pids: Any) -> None:

@@ -7,11 +7,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.padding import Padding
 from rich.table import Column
 from rich.text import Text
 
 from h5stream.cli import options
-from h5stream.cli.showing import advice, indented, interrupted, print_json, prose, safe_console, table
+from h5stream.cli.showing import advice, interrupted, print_json, prose, safe_console, table
 from h5stream.errors import OptionError
 from h5stream.monitor.progress import Bar
 from h5stream.units import counted
@@ -82,7 +83,7 @@ def diagnose_command(
     console.print(advice(found))
     if found.statistics is not None:
         console.print(Text("the loader alone:", style="dim"))
-        indented(console, str(found.statistics), style="dim")
+        console.print(Padding(Text(str(found.statistics), style="dim"), (0, 0, 0, 2), expand=False))
 
 
 def _print_interrupted(measured: dict[str, Trial], as_json: bool) -> None:

@@ -47,7 +47,7 @@ def monitor_command(
         check_plot_path(plot)
     check_writable(plot, "--plot")
     check_writable(log, "--log")
-    arrivals = Arrivals(once, duration)
+    arrivals = Arrivals()
     monitor = SystemMonitor(
         interval_s=interval,
         pid=pid,
@@ -56,7 +56,7 @@ def monitor_command(
         sinks=[arrivals, *([open_log(log)] if log is not None else [])],
     )
     with monitor, contextlib.suppress(KeyboardInterrupt):  # The ordinary way to end it.
-        _show(monitor, arrivals, pid, live=not once and not as_json, as_json=as_json)
+        _show(monitor, arrivals.until(once, duration), pid, live=not once and not as_json, as_json=as_json)
     if monitor.failure is not None:
         line(Console(stderr=True), f"monitor: {monitor.failure}")
         raise typer.Exit(2)
@@ -65,38 +65,30 @@ def monitor_command(
         line(Console(stderr=True), f"plot: {plot}")
 
 
-class Arrivals:
-    """A sink that hands the samples over to the main thread, and says when to end."""
+class Arrivals(queue.SimpleQueue["SystemSample | None"]):
+    """A sink that hands the samples over to the main thread, and None behind the last."""
 
-    def __init__(self, once: bool, duration_s: float | None) -> None:
-        self._queue: queue.SimpleQueue[SystemSample | None] = queue.SimpleQueue()
-        self._once, self._duration_s = once, duration_s
-
-    def write(self, sample: SystemSample) -> None:
-        """Take in a sample; any thread may."""
-        self._queue.put(sample)
+    write = queue.SimpleQueue.put
 
     def close(self) -> None:
         """Let the iteration end behind what has come."""
-        self._queue.put(None)
+        self.put(None)
 
-    def __iter__(self) -> Iterator[SystemSample]:
-        end_s = None if self._duration_s is None else time.monotonic() + self._duration_s
+    def until(self, once: bool, duration_s: float | None) -> Iterator[SystemSample]:
+        """Return the samples as they come, until the time is over, or the sampling or the process ends."""
+        end_s = None if duration_s is None else time.monotonic() + duration_s
         wait_s = None  # There is always a first sample, or the news that there is none.
-        while True:
-            try:
-                sample = self._queue.get(timeout=wait_s)
-            except queue.Empty:
-                return
-            wait_s = None if end_s is None else max(0.0, end_s - time.monotonic())
-            if sample is None or sample.process is None:
-                return  # The sampling failed, or the watched process has ended.
-            yield sample
-            if self._once:
-                return
+        with contextlib.suppress(queue.Empty):
+            while (sample := self.get(timeout=wait_s)) is not None and sample.process is not None:
+                yield sample
+                if once:
+                    return
+                wait_s = None if end_s is None else max(0.0, end_s - time.monotonic())
 
 
-def _show(monitor: SystemMonitor, arrivals: Arrivals, pid: int | None, *, live: bool, as_json: bool) -> None:
+def _show(
+    monitor: SystemMonitor, arrivals: Iterator[SystemSample], pid: int | None, *, live: bool, as_json: bool
+) -> None:
     from h5stream.monitor import format_line
     from h5stream.monitor.export import sample_to_json
 
@@ -114,7 +106,7 @@ def _show(monitor: SystemMonitor, arrivals: Arrivals, pid: int | None, *, live: 
             line(Console(stderr=True), f"GPU: {sample.gpu_reason}")
 
 
-def _show_screen(monitor: SystemMonitor, arrivals: Arrivals, pid: int | None) -> None:
+def _show_screen(monitor: SystemMonitor, arrivals: Iterator[SystemSample], pid: int | None) -> None:
     from rich.live import Live
 
     from h5stream.monitor.screen import render_screen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import glob
 import os
 import re
@@ -193,14 +192,10 @@ def check_writable(path: Path | None, option: str) -> None:
     """Refuse an output path that cannot be written, before anything is measured; what is there stays as it is."""
     if path is None:
         return
+    is_new = not path.exists()
     try:
-        if path.exists():
-            os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC))
-        else:
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
-            path.unlink()
+        path.open("ab").close()
     except OSError as error:
-        why = "it is a folder" if error.errno == errno.EISDIR else os.strerror(error.errno or 0)
-        if not path.parent.is_dir():
-            why = f"there is no folder {str(path.parent)!r}"
-        raise OptionError(f"{option} {str(path)!r} cannot be written: {why}") from error
+        raise OptionError(f"{option} {str(path)!r} cannot be written: {error.strerror}") from error
+    if is_new:
+        path.unlink()

@@ -91,11 +91,6 @@ def interrupted(console: Console, what: str) -> None:
     prose(console, f"Interrupted: {what}.", style="yellow")
 
 
-def indented(console: Console, text: str, style: str = "") -> None:
-    """Print a sentence two columns in, also where it is broken."""
-    console.print(Padding(Text(text, style=style), (0, 0, 0, 2), expand=False))
-
-
 def advice(found: Suggestion, *, with_arithmetic: bool = True) -> Group:
     """Lay a suggestion out: its answer, then arithmetic, notes and sources beside their labels."""
     parts: list[tuple[str, list[RenderableType]]] = []

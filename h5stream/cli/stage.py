@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -86,18 +87,20 @@ def repack_command(
 
         rates = fresh_rates([str(result.source), str(result.target)], result.samples)
         if not as_json:
-            _print_rates(safe_console(), result, *rates)
+            prose(
+                safe_console(),
+                f"{text_of_bytes(result.bytes_before)} -> {text_of_bytes(result.bytes_after)}, {rates[0]:,.0f} -> "
+                f"{rates[1]:,.0f} rows/s ({rates[1] / rates[0]:.1f} x), opened anew and shuffled: "
+                f"{', '.join(_some(result.samples))}",
+            )
     if as_json:
         print_json(asdict(result) | {"rows_per_s": rates})
 
 
 def _print_repacked(console: Console, result: RepackResult, said: tuple[str, ...]) -> None:
-    for path, why in result.copied[:_SHOWN]:
-        line(console, f"  copied as it is: {path} ({why})")
-    if len(result.copied) > _SHOWN:
-        line(console, f"  ... and {len(result.copied) - _SHOWN} more copied as they are")
-    notices = [notice for notice in result.notices if notice not in said]
-    notes(console, notices[:_SHOWN] + [f"... and {len(notices) - _SHOWN} more"] * (len(notices) > _SHOWN), set())
+    for text in _some([f"copied as it is: {path} ({why})" for path, why in result.copied]):
+        line(console, f"  {text}")
+    notes(console, _some([notice for notice in result.notices if notice not in said]), set())
     shuffled = f", {len(result.shuffled)} of them shuffled" if result.shuffled else ""
     prose(
         console,
@@ -106,13 +109,9 @@ def _print_repacked(console: Console, result: RepackResult, said: tuple[str, ...
     )
 
 
-def _print_rates(console: Console, result: RepackResult, before: float, after: float) -> None:
-    prose(
-        console,
-        f"{text_of_bytes(result.bytes_before)} -> {text_of_bytes(result.bytes_after)}, {before:,.0f} -> {after:,.0f} "
-        f"rows/s ({after / before:.1f} x), opened anew and shuffled: "
-        f"{', '.join(result.samples[:_SHOWN])}{', ...' if len(result.samples) > _SHOWN else ''}",
-    )
+def _some(texts: Sequence[str]) -> list[str]:
+    """Return the first texts, and how many more there are."""
+    return [*texts[:_SHOWN], *[f"... and {len(texts) - _SHOWN} more"] * (len(texts) > _SHOWN)]
 
 
 # --- stage ------------------------------------------------------------------------------------------------
@@ -156,27 +155,16 @@ def stage_command(
     """
     folders = {"--to": to, "--list": list_, "--verify": verify, "--remove": remove}
     recipe = recipe_of(fields, chunk_bytes, compress=compress, contiguous=contiguous, shuffle_rows=shuffle_rows)
-    what = _chosen(folders, files, recipe, follow=follow, force=force, repack=repack)
-    if to is not None:
-        rewritten = asdict(recipe) if repack else None
-        _stage(
-            options.files_of(files or []),
-            as_json,
-            to=to,
-            follow=follow,
-            threads=threads,
-            repack=rewritten,
-            margin_bytes=margin_bytes,
-        )
-        return
-    folder = folders[what]
-    assert folder is not None
-    if not folder.is_dir():  # An answer about nothing would look like good news.
+    what, folder = _chosen(folders, files, recipe, follow=follow, force=force, repack=repack)
+    if what == "--to":
+        how = {"repack": asdict(recipe) if repack else None, "margin_bytes": margin_bytes, "follow": follow}
+        _stage(options.files_of(files or []), as_json, to=folder, threads=threads, **how)
+    elif not folder.is_dir():  # An answer about nothing would look like good news.
         why = "is no folder" if folder.exists() else "does not exist"
         raise StagingError(f"{what} {str(folder)!r} {why}; nothing can be staged there. Check the path.")
-    if list_ is not None:
+    elif what == "--list":
         _list(folder, as_json)
-    elif verify is not None:
+    elif what == "--verify":
         _verify(folder, threads, as_json)
     else:
         _remove(folder, files, force, as_json)
@@ -184,21 +172,19 @@ def stage_command(
 
 def _chosen(
     folders: dict[str, Path | None], files: list[str] | None, recipe: Recipe, *, follow: bool, force: bool, repack: bool
-) -> str:
-    """Return the option that says what to do, and refuse what does not go with it."""
-    chosen = [name for name, value in folders.items() if value is not None]
+) -> tuple[str, Path]:
+    """Return the option that says what to do, and its folder, and refuse what does not go with it."""
+    example = "For example: h5stream stage a.h5 --to /dev/shm/x"
+    chosen = [(name, value) for name, value in folders.items() if value is not None]
     if len(chosen) != 1:
         raise OptionError(
             f"stage takes exactly one of --to, --list, --verify and --remove, each with a folder; "
-            f"given: {', '.join(chosen) or 'none'}. For example: h5stream stage a.h5 --to /dev/shm/x"
+            f"given: {', '.join(name for name, _ in chosen) or 'none'}. {example}"
         )
-    (what,) = chosen
+    ((what, folder),) = chosen
     how = "--chunk-bytes, --compress, --contiguous, --shuffle-rows and --fields say how to rewrite; add --repack"
     for broken, rule in (
-        (
-            what == "--to" and not files,
-            "stage --to needs FILES to copy; for example: h5stream stage a.h5 --to /dev/shm/x",
-        ),
+        (what == "--to" and not files, f"stage --to needs FILES to copy. {example}"),
         (what in ("--list", "--verify") and files, f"stage {what} is about the whole folder and takes no FILES"),
         (follow and what != "--to", f"--follow belongs to --to, not to {what}"),
         (force and what != "--remove", f"--force belongs to --remove, not to {what}"),
@@ -207,7 +193,7 @@ def _chosen(
     ):
         if broken:
             raise OptionError(rule)
-    return what
+    return what, folder
 
 
 def _stage(files: list[str], as_json: bool, **asked: Any) -> None:
@@ -247,24 +233,19 @@ def _list(folder: Path, as_json: bool) -> None:
     elif not files:
         line(console, f"nothing is staged in {folder}")
     elif console.is_terminal:
-        _print_files(console, files)
+        # What is short as a table, and what is long (paths, a checksum) below it in lines that can be copied.
+        titles = ("copy", "size", "state", "used by")
+        columns = [Column(one, justify="right" if one == "size" else "left", overflow="fold") for one in titles]
+        short = ((printable(file.path.name, kept=""), *_cells(file)[1:4]) for file in files)
+        console.print(table(columns, (map(Text, cells) for cells in short)))
+        for path, _, _, _, digest, source in map(_cells, files):
+            for text in (f"  {path}", f"    of {source}", f"    {digest}"):
+                line(console, text)
     else:
         for file in files:
             typer.echo("\t".join(_cells(file)))
     if files and not as_json:
         line(console, f"{counted(len(files), 'file')}, {text_of_bytes(sum(file.size_bytes for file in files))}")
-
-
-def _print_files(console: Console, files: tuple[StagedFile, ...]) -> None:
-    """Print what is short as a table, and what is long (paths, a checksum) below it in lines that can be copied."""
-    titles = ("copy", "size", "state", "used by")
-    columns = [Column(one, justify="right" if one == "size" else "left", overflow="fold") for one in titles]
-    short = ((printable(file.path.name, kept=""), *_cells(file)[1:4]) for file in files)
-    console.print(table(columns, (map(Text, cells) for cells in short)))
-    for file in files:
-        path, _, _, _, digest, source = _cells(file)
-        for text in (f"  {path}", f"    of {source}", f"    {digest}"):
-            line(console, text)
 
 
 def _cells(file: StagedFile) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.text import Text
@@ -10,6 +11,7 @@ from h5stream.cli import options
 from h5stream.cli.showing import NamedLines, print_json, safe_console
 from h5stream.errors import OptionError
 from h5stream.monitor.progress import printable
+from h5stream.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,20 +103,16 @@ def _number(value: Any) -> str:
 
 def _counts(one: FieldStatistics, width: int) -> Iterator[Text]:
     """List the most frequent values and how often they come, broken between them."""
-    from h5stream.units import counted
-
     assert one.counts is not None
     total = max(1, sum(one.counts.values()))
     often = sorted(one.counts.items(), key=lambda item: -item[1])[:_MOST_COUNTS]
     said = [f"{_value(value)}: {count:,} ({count / total:.1%})" for value, count in often]
-    more = len(one.counts) - len(often)
-    line = f"  {counted(len(one.counts), 'value')}  "
-    for text in [*said, f"and {more} more"] if more else said:
-        if len(line) + len(text) + 1 > width and line.strip():
-            yield Text(line.rstrip(), style="dim")
-            line = "    "
-        line += f"{text}, "
-    yield Text(line.rstrip(", "), style="dim")
+    said += [f"and {more} more"] if (more := len(one.counts) - len(often)) else []
+    whole = ", ".join(text.replace(" ", "\xa0") for text in said)
+    first = f"  {counted(len(one.counts), 'value')}  "
+    unbroken: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
+    for line in textwrap.wrap(whole, width, initial_indent=first, subsequent_indent="    ", **unbroken):
+        yield Text(line.replace("\xa0", " "), style="dim")
 
 
 def _value(value: Any) -> str:

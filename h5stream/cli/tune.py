@@ -214,8 +214,7 @@ def suggest_command(
         raise OptionError(f"there is nothing to go by; give some of these: {', '.join(_NEEDED.values())}")
     data = _data_of(files or [], fields, samples, row_bytes, rows, chunk_bytes)
     from h5stream import allowance
-    from h5stream.training.arithmetic import gpu_memory as gpu_memory_of
-    from h5stream.training.arithmetic import what_to_try_first
+    from h5stream.training import arithmetic
     from h5stream.training.presets import Setting, preset_for, validation_batch
 
     cpus = allowance.cpus()
@@ -223,20 +222,18 @@ def suggest_command(
     # Without a GPU's preset: the default batch of these rows, and the DataLoader's default prefetch.
     usual = batch_rows(data["rows"] or sys.maxsize, data["row_bytes"] or 1)
     start = preset.setting if preset else Setting(usual, cpus, prefetch_factor=2)
-    setting = Setting(
-        batch_size or start.batch_size,
-        start.workers if workers is None else workers,
-        prefetch or start.prefetch_factor,
-    )
     # No more workers than processors, unless the user has more: a preset's are not theirs.
-    here = setting if workers is not None else replace(setting, workers=min(setting.workers, cpus))
+    here = workers if workers is not None else min(start.workers, cpus)
+    setting = Setting(batch_size or start.batch_size, here, prefetch or start.prefetch_factor)
     found: dict[str, Suggestion] = {} if preset is None else {"preset": preset}
     found["validation_batch"] = validation_batch(setting.batch_size, rule=validation)
-    found |= _host_memory(data, setting, threads or here.workers, memory_budget)
+    if data["row_bytes"] is not None:
+        queue = replace(setting, workers=start.workers if workers is None else workers)
+        found |= _host_memory(data, queue, threads or here, memory_budget)
     if parameters is not None:
         if preset is None:
             raise OptionError("--parameters needs --gpu or --gpu-memory: the memory that the model must fit")
-        found["gpu_memory"] = gpu_memory_of(
+        found["gpu_memory"] = arithmetic.gpu_memory(
             parameters,
             optimizer=optimizer,
             batch_size=setting.batch_size,
@@ -244,9 +241,15 @@ def suggest_command(
             activation_bytes_per_row=activation_bytes,
             row_bytes=data["row_bytes"] or 0,
         )
-    found |= _optimizer_steps(setting.batch_size, target_batch, lr, lr_batch, optimizer, data["rows"])
-    found["what_to_try_first"] = what_to_try_first(
-        here, precision=precision, waiting_share=waiting, preset=preset, cpus=cpus
+    if target_batch is not None:
+        found["accumulation"] = arithmetic.accumulation_for(target_batch, setting.batch_size, rows=data["rows"])
+    if lr is not None:
+        if lr_batch is None:
+            raise OptionError("--lr needs --lr-batch: the batch that the rate was tuned for")
+        step = {"old_batch_size": lr_batch, "old_lr": lr, "optimizer": optimizer, "rows": data["rows"]}
+        found["learning_rate"] = arithmetic.learning_rate_for(target_batch or setting.batch_size, **step)
+    found["what_to_try_first"] = arithmetic.what_to_try_first(
+        setting, precision=precision, waiting_share=waiting, preset=preset, cpus=cpus
     )
     _print_suggestions(found, batch_size, as_json)
 
@@ -289,8 +292,6 @@ def _data_of(
 def _host_memory(
     data: dict[str, Any], setting: Setting, threads: int, memory_budget: int | None
 ) -> dict[str, Suggestion]:
-    if data["row_bytes"] is None:
-        return {}
     from h5stream import allowance
     from h5stream.training.arithmetic import dataloader_memory, loader_memory
 
@@ -303,18 +304,3 @@ def _host_memory(
     )
     ours = loader_memory(batch_size=setting.batch_size, threads=threads, memory_budget=memory_budget, **data)
     return {"loader_memory": ours, "dataloader_memory": stock}
-
-
-def _optimizer_steps(
-    batch: int, target: int | None, lr: float | None, lr_batch: int | None, optimizer: str, rows: int | None
-) -> dict[str, Suggestion]:
-    from h5stream.training.arithmetic import accumulation_for, learning_rate_for
-
-    found = {} if target is None else {"accumulation": accumulation_for(target, batch, rows=rows)}
-    if lr is not None:
-        if lr_batch is None:
-            raise OptionError("--lr needs --lr-batch: the batch that the rate was tuned for")
-        found["learning_rate"] = learning_rate_for(
-            target or batch, old_batch_size=lr_batch, old_lr=lr, optimizer=optimizer, rows=rows
-        )
-    return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import importlib
 import json
 import os
@@ -75,26 +76,26 @@ def read_log(path: str | Path) -> list[SystemSample]:
 
 
 class _Log:
-    """A sink whose output is opened with the first sample."""
+    """A sink whose output is opened with the first sample; lines of JSON, unless a kind of it writes otherwise."""
 
     _out: Any = None
+
+    def __init__(self, opened: Callable[[], Any]) -> None:
+        self._open = opened
 
     def write(self, sample: SystemSample) -> None:
         """Write a sample."""
         if self._out is None:
             self._out = self._open()
-        self._put(sample)
+        self._put(self._out, sample)
 
     def close(self) -> None:
         """Close what is written to."""
         if self._out is not None:
             self._out.close()
 
-    def _open(self) -> Any:
-        raise NotImplementedError
-
-    def _put(self, sample: SystemSample) -> None:
-        raise NotImplementedError
+    def _put(self, out: Any, sample: SystemSample) -> None:
+        out.write(sample_to_json(sample) + "\n")
 
 
 class JsonlLog(_Log):
@@ -116,13 +117,7 @@ class JsonlLog(_Log):
         folder = self.path.parent
         if not folder.is_dir() or not os.access(folder, os.W_OK) or self.path.is_dir():
             raise OptionError(f"cannot write {str(path)!r}: {str(folder)!r} must be a folder that takes files")
-
-    def _open(self) -> Any:
-        return self.path.open("w", encoding="utf-8", newline="")
-
-    def _put(self, sample: SystemSample) -> None:
-        self._out.write(sample_to_json(sample) + "\n")
-        self._out.flush()
+        super().__init__(functools.partial(self.path.open, "w", 1, encoding="utf-8", newline=""))
 
 
 class CsvLog(JsonlLog):
@@ -133,13 +128,12 @@ class CsvLog(JsonlLog):
 
     _table: csv.DictWriter[str] | None = None
 
-    def _put(self, sample: SystemSample) -> None:
+    def _put(self, out: Any, sample: SystemSample) -> None:
         row = dict(flatten(sample))
         if self._table is None:
-            self._table = csv.DictWriter(self._out, list(row), extrasaction="ignore")
+            self._table = csv.DictWriter(out, list(row), extrasaction="ignore")
             self._table.writeheader()
         self._table.writerow(row)
-        self._out.flush()
 
 
 _LOGS = {".csv": CsvLog, ".jsonl": JsonlLog, ".json": JsonlLog}
@@ -189,15 +183,13 @@ class TensorBoardLog(_Log):
 
     def __init__(self, folder: str | Path, prefix: str = "system") -> None:
         made = of_extra("torch.utils.tensorboard", "TensorBoardLog needs tensorboard", "tensorboard")
-        self._make_writer, self._folder, self._prefix, self._step = made.SummaryWriter, str(folder), prefix, 0
+        super().__init__(functools.partial(made.SummaryWriter, str(folder)))
+        self._prefix, self._step = prefix, 0
 
-    def _open(self) -> Any:
-        return self._make_writer(self._folder)
-
-    def _put(self, sample: SystemSample) -> None:
+    def _put(self, out: Any, sample: SystemSample) -> None:
         for name, value in flatten(sample):
             if isinstance(value, int | float) and name != "time_s":
-                self._out.add_scalar(f"{self._prefix}/{name}", value, self._step, sample.time_s)
+                out.add_scalar(f"{self._prefix}/{name}", value, self._step, sample.time_s)
         self._step += 1
 
 

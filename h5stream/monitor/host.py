@@ -22,43 +22,26 @@ _NOT_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
 process_exists = psutil.pid_exists
 
 
-class _Counters(NamedTuple):
-    """Counters at one moment; a rate is the difference of two, over the time between."""
-
-    at_s: float
-    busy_s: float
-    total_s: float
-    disk_bytes: int | None
-
-
 class HostReader:
     """Reads the machine. The first reading has no rates: they are means since the reading before."""
 
     def __init__(self) -> None:
-        self._before: _Counters | None = None
+        self._before: tuple[float, int | None] | None = None
 
     def read(self) -> HostSample:
         """Read processors, memory and disks."""
-        now, before = _count(), self._before
-        self._before = now
         total = allowance.memory_total_bytes()  # both within the cgroup's limit, where that is the smaller
         used = max(0, total - allowance.memory_available_bytes())
-        busy = disk = None
-        if before is not None:
-            if now.total_s > before.total_s:
-                busy = min(1.0, max(0.0, (now.busy_s - before.busy_s) / (now.total_s - before.total_s)))
-            if before.disk_bytes is not None and now.disk_bytes is not None and now.disk_bytes >= before.disk_bytes:
-                disk = (now.disk_bytes - before.disk_bytes) / max(now.at_s - before.at_s, 1e-9)
-            # else: a disk that was taken out takes its count with it.
-        return HostSample(cpu_ratio=busy, ram_used_bytes=used, ram_total_bytes=total, disk_read_bytes_per_s=disk)
-
-
-def _count() -> _Counters:
-    times = psutil.cpu_times()
-    # The kernel counts guests' time in user time as well; waiting for a disk is not being busy.
-    total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-    idle = times.idle + getattr(times, "iowait", 0.0)
-    return _Counters(time.monotonic(), total - idle, total, _disk_bytes())
+        # Since this thread's last call; waiting for a disk is not being busy, and a sandbox may not tell.
+        busy = psutil.cpu_percent() / 100 if any(psutil.cpu_times()) else None
+        now_s, nbytes = time.monotonic(), _disk_bytes()
+        before, self._before = self._before, (now_s, nbytes)
+        if before is None:
+            return HostSample(ram_used_bytes=used, ram_total_bytes=total)
+        rate = None
+        if nbytes is not None and before[1] is not None and nbytes >= before[1]:  # else a disk was taken out
+            rate = (nbytes - before[1]) / max(now_s - before[0], 1e-9)
+        return HostSample(cpu_ratio=busy, ram_used_bytes=used, ram_total_bytes=total, disk_read_bytes_per_s=rate)
 
 
 def _disk_bytes() -> int | None:
@@ -80,14 +63,11 @@ class _Counts(NamedTuple):
 
 
 class ProcessReader:
-    """Reads one process, by default this one, and its children; `ProcessLookupError` if there is none."""
+    """Reads one process, by default this one, and its children."""
 
     def __init__(self, pid: int | None = None) -> None:
         self._pid = os.getpid() if pid is None else pid
-        try:
-            self._process = psutil.Process(self._pid)
-        except psutil.NoSuchProcess:
-            raise ProcessLookupError(f"there is no process {self._pid}") from None
+        self._process = psutil.Process(self._pid)
         self._before: dict[tuple[int, float], _Counts] = {}
         self._at_s: float | None = None
         self._children: list[Any] = []

@@ -11,11 +11,12 @@ Guarantees:
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple
 
 from h5stream.monitor.sample import GpuSample
 
@@ -32,17 +33,9 @@ THROTTLE_BITS = (
     "display_clock_setting",
 )
 
-# What each error number says of the driver, of one device, or of one call; any other may pass.
-_MEANINGS = {
-    "NVML_ERROR_UNINITIALIZED": "gone",
-    "NVML_ERROR_DRIVER_NOT_LOADED": "gone",
-    "NVML_ERROR_LIBRARY_NOT_FOUND": "gone",
-    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "gone",
-    "NVML_ERROR_GPU_IS_LOST": "lost",
-    "NVML_ERROR_RESET_REQUIRED": "lost",
-    "NVML_ERROR_NOT_SUPPORTED": "unsupported",
-    "NVML_ERROR_FUNCTION_NOT_FOUND": "unsupported",
-}
+# Errors of the driver, and of one device; any other is of one call, and may pass.
+_GONE = ("UNINITIALIZED", "DRIVER_NOT_LOADED", "LIBRARY_NOT_FOUND", "LIB_RM_VERSION_MISMATCH")
+_LOST = ("GPU_IS_LOST", "RESET_REQUIRED")
 
 # Functions with their arguments, of which the first that answers counts: newer ones, then those of older drivers and
 # libraries; and the figures that follow from the answer. Of a MIG instance itself, or of the whole card.
@@ -78,30 +71,16 @@ class _DeviceLostError(Exception):
     """One device is out; the others are not."""
 
 
-class NvmlApi(Protocol):
-    """The part of nvidia-ml-py that is used here: a seam for machines without a GPU.
-
-    The real one is the module ``pynvml``; the other, in ``tests/monitor/fake_nvml.py``, fails on demand; a
-    test holds that both have every name that is used. Functions raise ``NVMLError`` with a ``value``, the
-    error number. Handles are opaque and belong to the library. Calls come from one thread at a time.
-    """
-
-    NVMLError: type[Exception]
-
-    def __getattr__(self, name: str) -> Any:
-        """Return a function ``nvml...`` or a constant ``NVML_...``."""
-
-
-def installed_nvml() -> NvmlApi:
+def installed_nvml() -> Any:
     """Return nvidia-ml-py's module; loading it touches no driver."""
     import pynvml
 
-    return cast(NvmlApi, pynvml)
+    return pynvml
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceName:
-    """What NVML says of a card, or of a MIG instance, before anything is measured."""
+@dataclass(slots=True, kw_only=True)
+class Device:
+    """A card, or a MIG instance, and what has been learnt about it."""
 
     uuid: str  # ``GPU-...`` or ``MIG-...``
     name: str  # of the product
@@ -109,140 +88,114 @@ class DeviceName:
     gpu_instance_id: int | None = None  # NVML's numbers of a MIG instance
     compute_instance_id: int | None = None
     pci_bus_id: str | None = None  # as in ``/sys/bus/pci/devices``; a MIG instance has its card's
-
-
-@dataclass(slots=True)
-class _Device:
-    """A device under observation and what has been learnt about it."""
-
-    name: DeviceName
-    handle: Any
-    card: Any  # the handle of the whole card; the same as `handle` unless this is a MIG instance
-    has_gpm: bool = False
+    handle: Any = None
+    card: Any = None  # the handle of the whole card; the same as `handle` unless this is a MIG instance
     samples: list[Any] = field(default_factory=list)  # two of GPM's, in turns
-    unsupported: set[str] = field(default_factory=set)
     received: tuple[int, float] | None = None  # PCIe bytes so far, and when
-    lost: str | None = None
 
 
 class NvmlReader:
-    """Reads devices through NVML, by default nvidia-ml-py's; `DriverGone` if there is no driver that starts."""
+    """Reads devices through NVML, by default nvidia-ml-py's; `DriverGone` if there is no driver that starts.
 
-    def __init__(self, api: NvmlApi | None = None) -> None:
-        self._api = api if api is not None else installed_nvml()
+    `devices` are every card in NVML's order, each followed by its MIG instances; `watched` are those that are read.
+
+    For machines without a GPU there is ``tests/monitor/fake_nvml.py``, which has every name that is used here.
+    """
+
+    def __init__(self, api: Any = None) -> None:
+        self._api = api or installed_nvml()
         try:
             self._api.nvmlInit()
         except self._api.NVMLError as error:
             raise DriverGone(f"no NVIDIA driver: {error}") from None
-        self._meanings = {getattr(self._api, name): meaning for name, meaning in _MEANINGS.items()}
-        self._devices: list[_Device] = []
-        self._request: Any = None  # 19 kB of ctypes structure: made once, filled at every reading
+        self._gone, self._lost = (
+            [getattr(self._api, f"NVML_ERROR_{one}") for one in names] for names in (_GONE, _LOST)
+        )
+        self.devices, self.watched = list(self._enumerate()), list[Device]()
 
     def close(self) -> None:
-        """Free what NVML lent and shut it down; harmless after the driver has gone."""
-        self._keep([])
-        with contextlib.suppress(self._api.NVMLError):  # The driver may have gone already.
+        """Free what NVML lent and shut it down; harmless after the driver has gone, and what it lent with it."""
+        with contextlib.suppress(self._api.NVMLError):
+            for sample in [one for device in self.devices for one in device.samples]:
+                self._api.nvmlGpmSampleFree(sample)
             self._api.nvmlShutdown()
 
-    def list_devices(self) -> list[DeviceName]:
-        """Return every card in NVML's order, each followed by its MIG instances."""
-        return [device.name for device in self._enumerate()]
-
-    def watch(self, uuids: tuple[str, ...]) -> None:
-        """Observe the devices of these UUIDs from now on, in this order, keeping what was learnt."""
-        there = {device.name.uuid: device for device in [*self._enumerate(), *self._devices]}
-        self._keep([there[uuid] for uuid in uuids if uuid in there])
-        for device in self._devices:
-            support = None if device.has_gpm else self.ask("nvmlGpmQueryDeviceSupport", device.card)
-            device.has_gpm |= support is not None and bool(support.isSupportedDevice)
-
     def read(self) -> tuple[GpuSample, ...]:
-        """Read every observed device; after a `DriverGone` this reader is of no use, but for `close`."""
-        return tuple(self._read_device(device) for device in self._devices)
+        """Read every watched device; after a `DriverGone` this reader is of no use, but for `close`."""
+        return tuple(self._read_device(device) for device in self.watched)
 
     def ask(self, function: str, *arguments: Any) -> Any:
         """Return what NVML's `function` gives; None where it fails, driver and library permitting."""
-        return self._try(getattr(self._api, function), *arguments)
+        with contextlib.suppress(_DeviceLostError):
+            return self._try(getattr(self._api, function), *arguments)
 
-    def _keep(self, devices: list[_Device]) -> None:
-        for device in self._devices:
-            with contextlib.suppress(self._api.NVMLError):  # The driver has gone, and the samples with it.
-                while device.samples and device not in devices:
-                    self._api.nvmlGpmSampleFree(device.samples.pop())
-        self._devices = devices
-
-    def _enumerate(self) -> Iterator[_Device]:
+    def _enumerate(self) -> Iterator[Device]:
         for index in range(self.ask("nvmlDeviceGetCount") or 0):
             card = self.ask("nvmlDeviceGetHandleByIndex", index)
             uuid = None if card is None else self.ask("nvmlDeviceGetUUID", card)
             if uuid is None:
                 continue  # A card that is already lost has neither; the others count.
             name, pci = self.ask("nvmlDeviceGetName", card) or "unnamed GPU", self.ask("nvmlDeviceGetPciInfo", card)
-            bus = None if pci is None else _sysfs_bus_id(pci.busId)
-            yield _Device(DeviceName(uuid=uuid, name=name, pci_bus_id=bus), card, card)
+            # The kernel's ``0000:17:00.0`` for NVML's ``00000000:17:00.0``.
+            bus = None if pci is None else pci.busId.lower()[-12:]
+            yield Device(uuid=uuid, name=name, pci_bus_id=bus, handle=card, card=card)
             mode = self.ask("nvmlDeviceGetMigMode", card)
             for place in range((mode and mode[0] and self.ask("nvmlDeviceGetMaxMigDeviceCount", card)) or 0):
                 handle = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", card, place)
                 instance = None if handle is None else self.ask("nvmlDeviceGetUUID", handle)
                 if instance is None:
                     continue  # The instances' numbers have gaps.
-                known = DeviceName(
+                yield Device(
                     uuid=instance,
                     name=self.ask("nvmlDeviceGetName", handle) or name,
                     parent_uuid=uuid,
                     gpu_instance_id=self.ask("nvmlDeviceGetGpuInstanceId", handle),
                     compute_instance_id=self.ask("nvmlDeviceGetComputeInstanceId", handle),
                     pci_bus_id=bus,
+                    handle=handle,
+                    card=card,
                 )
-                yield _Device(known, handle, card)
 
-    def _read_device(self, device: _Device) -> GpuSample:
-        values: dict[str, Any] = {}
-        if device.lost is None:
-            try:
-                values = self._values(device)
-            except _DeviceLostError as error:
-                device.lost = str(error)
-        return GpuSample(uuid=device.name.uuid, name=device.name.name, unavailable=device.lost, **values)
+    def _read_device(self, device: Device) -> GpuSample:
+        try:
+            return GpuSample(uuid=device.uuid, name=device.name, **self._values(device))
+        except _DeviceLostError as error:
+            return GpuSample(uuid=device.uuid, name=device.name, unavailable=str(error))
 
-    def _values(self, device: _Device) -> dict[str, Any]:
+    def _values(self, device: Device) -> dict[str, Any]:
         values: dict[str, Any] = {}
         for handle, reads in ((device.handle, _OF_DEVICE), (device.card, _OF_CARD)):
             for calls, figures in reads:
-                if (answer := self._first(device, handle, calls)) is not None:
+                answers = (self._named(call, handle) for call in calls)
+                if (answer := next((one for one in answers if one is not None), None)) is not None:
                     values |= figures(answer)
-        gpm = self._try(self._gpm, device, device=device, what="gpm") if device.has_gpm else None
-        busy, received = gpm or (None, None)
+        busy, received = self._try(self._gpm, device) or (None, None)
         return values | {"sm_activity_ratio": busy, "pcie_receive_bytes_per_s": self._pcie(device, received)}
 
-    def _first(self, device: _Device, handle: Any, calls: Sequence[str]) -> Any:
-        """Return the first answer of functions of a handle; an older nvidia-ml-py lacks the newer ones."""
-        for what in calls:
-            function, *constants = what.split()
-            call = getattr(self._api, function, None)
-            arguments = [getattr(self._api, constant) for constant in constants]
-            answer = call and self._try(call, handle, *arguments, device=device, what=what)
-            if answer is not None:
-                return answer
-        return None
+    def _named(self, call: str, handle: Any) -> Any:
+        """Return the answer of a function with its constants; an older nvidia-ml-py lacks the newer ones."""
+        function, *constants = (getattr(self._api, name, None) for name in call.split())
+        return function and self._try(function, handle, *constants)
 
-    def _gpm(self, device: _Device) -> tuple[float | None, float | None] | None:
+    def _gpm(self, device: Device) -> tuple[float | None, float | None] | None:
         """Return the share of busy multiprocessors, and PCIe bytes a second, since the last reading; None at first.
 
         That is what NVML's GPM counts (Hopper and later) between two samples.
         """
         api, is_first = self._api, not device.samples
+        if not api.nvmlGpmQueryDeviceSupport(device.card).isSupportedDevice:
+            return None
         while len(device.samples) < 2:
             device.samples.append(api.nvmlGpmSampleAlloc())
         earlier, later = device.samples
-        if device.name.gpu_instance_id is None:
+        if device.gpu_instance_id is None:
             api.nvmlGpmSampleGet(device.card, later)
         else:
-            api.nvmlGpmMigSampleGet(device.card, device.name.gpu_instance_id, later)
+            api.nvmlGpmMigSampleGet(device.card, device.gpu_instance_id, later)
         device.samples.reverse()
         if is_first:
             return None
-        request = self._request = self._request or api.c_nvmlGpmMetricsGet_t()
+        request = api.c_nvmlGpmMetricsGet_t()
         request.version, request.numMetrics = api.NVML_GPM_METRICS_GET_VERSION, 2
         request.sample1, request.sample2 = earlier, later
         request.metrics[0].metricId = api.NVML_GPM_METRIC_SM_UTIL
@@ -256,16 +209,15 @@ class NvmlReader:
         # Drivers have given MIG instances a little over 100.
         return None if busy is None else min(busy / 100, 1.0), None if mebibytes is None else mebibytes * 2**20
 
-    def _pcie(self, device: _Device, from_gpm: float | None) -> float | None:
+    def _pcie(self, device: Device, from_gpm: float | None) -> float | None:
         """Prefer the card's byte counter, then GPM; a MIG instance does not get its neighbours' bytes."""
-        if device.name.parent_uuid is not None:
+        if device.parent_uuid is not None:
             return from_gpm
-        count = self._try(self._pcie_counter, device.card, device=device, what="pcie counter")
-        now, before = time.monotonic(), device.received
-        device.received = None if count is None else (count, now)
-        if count is not None and before is not None and count >= before[0] and now > before[1]:
-            return float(count - before[0]) / (now - before[1])
-        return from_gpm
+        count = self._try(self._pcie_counter, device.card)
+        before, device.received = device.received, None if count is None else (count, time.monotonic())
+        if before is None or device.received is None or count < before[0]:
+            return from_gpm
+        return float(count - before[0]) / max(device.received[1] - before[1], 1e-9)
 
     def _pcie_counter(self, card: Any) -> int | None:
         api = self._api
@@ -276,28 +228,17 @@ class NvmlReader:
         wide = value.valueType == api.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
         return int(value.value.ullVal) if wide else None
 
-    def _try(self, call: Callable[..., Any], *arguments: Any, device: _Device | None = None, what: str = "") -> Any:
-        """Return what `call` gives; None if it cannot, and do not ask a device again for what it does not support."""
-        if device is not None and what in device.unsupported:
-            return None
+    def _try(self, call: Callable[..., Any], *arguments: Any) -> Any:
+        """Return what `call` gives; None if it cannot."""
         try:
             return call(*arguments)
         except self._api.NVMLError as error:
-            meaning = self._meanings.get(getattr(error, "value", -1))
-            if meaning == "gone":
+            value = getattr(error, "value", -1)
+            if value in self._gone:
                 raise DriverGone(f"the NVIDIA driver went away: {error}") from None
-            if meaning == "lost" and device is not None:
+            if value in self._lost:
                 raise _DeviceLostError(str(error)) from None
-            if meaning == "unsupported" and device is not None:
-                device.unsupported.add(what)
             return None
-
-
-def _sysfs_bus_id(bus_id: str | bytes) -> str:
-    """Turn NVML's ``00000000:17:00.0`` into the kernel's ``0000:17:00.0``."""
-    text = bus_id.decode() if isinstance(bus_id, bytes) else bus_id
-    domain, _, rest = text.lower().partition(":")
-    return f"{domain[-4:]}:{rest}"
 
 
 class DriverFacts(NamedTuple):
@@ -305,18 +246,18 @@ class DriverFacts(NamedTuple):
 
     version: str | None = None  # None without a driver
     cuda_version: tuple[int, int] | None = None  # the newest CUDA that the driver runs, as (major, minor)
-    devices: tuple[DeviceName, ...] = ()  # every card and MIG instance in NVML's order
+    devices: tuple[Device, ...] = ()  # every card and MIG instance in NVML's order
     reason: str | None = None  # why there is no driver, or None
 
 
-def driver_facts(api: NvmlApi | None = None) -> DriverFacts:
+def driver_facts(api: Any = None) -> DriverFacts:
     """Ask the driver once and give NVML back."""
     try:
         with contextlib.closing(NvmlReader(api)) as reader:
             version = reader.ask("nvmlSystemGetDriverVersion") or "unknown version"
             cuda = reader.ask("nvmlSystemGetCudaDriverVersion")
             runs = None if cuda is None else (cuda // 1000, cuda % 1000 // 10)
-            return DriverFacts(version, runs, tuple(reader.list_devices()))
+            return DriverFacts(version, runs, tuple(reader.devices))
     except DriverGone as gone:
         return DriverFacts(reason=str(gone))
 
@@ -338,7 +279,7 @@ _UNSURE = (
 
 
 def visible_devices(
-    devices: Sequence[DeviceName], environment: Mapping[str, str], cuda_uuids: Sequence[str] = ()
+    devices: Sequence[Device], environment: Mapping[str, str], cuda_uuids: Sequence[str] = ()
 ) -> Visible:
     """Return the devices that a process sees, in CUDA's order, of those in NVML's; CUDA's own word wins."""
     cards = [device for device in devices if device.parent_uuid is None]
@@ -353,16 +294,11 @@ def visible_devices(
             return Visible(tuple(bare[_bare(uuid)] for uuid in cuda_uuids))
     uuids = [uuid for card in cards for uuid in parts[card.uuid]]
     if tokens is not None:
-        uuids = []
-        for token in tokens:  # as CUDA does: up to the first that names nothing; twice the same makes the list void
-            found = _named(token, devices, cards)
-            if found is None or shown[found] in uuids:
-                uuids = uuids if found is None else []
-                break
-            uuids.append(shown[found])
-            if uuids[-1].startswith("MIG-"):
-                break  # CUDA shows a process one MIG instance, whatever follows.
-        if not uuids:
+        # As CUDA does: up to the first that names nothing, or is a MIG instance; twice the same makes the list void.
+        found = itertools.takewhile(bool, (_named(token, devices, cards) for token in tokens))
+        uuids = [shown[one] for one in found]
+        uuids = uuids[: next((k for k, uuid in enumerate(uuids, 1) if uuid.startswith("MIG-")), None)]
+        if not uuids or len(set(uuids)) < len(uuids):
             return Visible((), f"CUDA_VISIBLE_DEVICES={','.join(tokens)!r} shows none of the {len(cards)} GPUs")
     by_index = tokens is None or any(token.isdecimal() for token in tokens)
     unlike = len({card.name for card in cards}) > 1
@@ -374,7 +310,7 @@ def _bare(uuid: str) -> str:
     return uuid.removeprefix("GPU-").removeprefix("MIG-")
 
 
-def _named(token: str, devices: Sequence[DeviceName], cards: Sequence[DeviceName]) -> str | None:
+def _named(token: str, devices: Sequence[Device], cards: Sequence[Device]) -> str:
     """Return the device that an entry names: a beginning of a UUID, an index, or a name of drivers before 470."""
     if token.startswith("MIG-GPU-"):  # ``MIG-GPU-<uuid>/<GPU instance>/<compute instance>``
         names = [(f"MIG-{one.parent_uuid}/{one.gpu_instance_id}/{one.compute_instance_id}", one) for one in devices]
@@ -383,4 +319,4 @@ def _named(token: str, devices: Sequence[DeviceName], cards: Sequence[DeviceName
         found = [one for one in devices if one.uuid.lower().startswith(token.lower())]
     else:
         found = list(cards[int(token) :][:1]) if token.isdecimal() else []
-    return found[0].uuid if len(found) == 1 else None
+    return found[0].uuid if len(found) == 1 else ""

@@ -12,12 +12,10 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     ProgressColumn,
-    Task,
     TextColumn,
     TimeRemainingColumn,
     TransferSpeedColumn,
 )
-from rich.progress_bar import ProgressBar
 from rich.table import Column
 from rich.text import Text
 
@@ -33,13 +31,6 @@ def printable(text: str, kept: str = "\n") -> str:
         return text
     valid = text.encode("utf-8", "replace").decode()
     return "".join(c if c.isprintable() or c in kept else "\N{REPLACEMENT CHARACTER}" for c in valid)
-
-
-class _Clock(BarColumn):
-    def render(self, task: Task) -> ProgressBar:
-        """Draw the time that has passed as a part of what was foretold, which is never seen to be over."""
-        total = task.total or 1.0
-        return ProgressBar(total=total, completed=min(task.elapsed or 0.0, 0.99 * total), width=self.bar_width)
 
 
 class Bar(Progress):
@@ -59,7 +50,7 @@ class Bar(Progress):
             "rows": (BarColumn(20), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn()),
             "bytes": (BarColumn(20), DownloadColumn(True), TransferSpeedColumn(), TimeRemainingColumn()),
             "batches": (BarColumn(None), MofNCompleteColumn(), TextColumn("{task.fields[rate]}")),
-            "s": (_Clock(20), TextColumn("{task.elapsed:.0f} of about {task.total:.0f} s")),
+            "s": (BarColumn(20), TextColumn("{task.elapsed:.0f} of about {task.total:.0f} s")),
         }
         beside = Column(overflow="ellipsis", no_wrap=True)
         last = TextColumn("{task.fields[note]}", markup=False, table_column=beside)
@@ -76,7 +67,9 @@ class Bar(Progress):
         self._task = self.add_task(title, total=1 if unit == "s" else total, note="", rate="")
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Return the bar, and what stands below it."""
+        """Return the bar, and what stands below it; time passes by itself, and is never seen to be over."""
+        for task in self.tasks if self._unit == "s" else ():
+            task.completed = min(self.elapsed_s, 0.99 * (task.total or 1.0))
         yield from super().get_renderables()
         if self._unit == "batches":
             yield Text(self._note, style="dim", no_wrap=True, overflow="ellipsis")

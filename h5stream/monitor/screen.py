@@ -19,7 +19,6 @@ from h5stream.monitor.export import of_extra
 from h5stream.monitor.sample import (
     FIGURES,
     GpuSample,
-    ProcessSample,
     Spread,
     SystemSample,
     amount,
@@ -51,7 +50,10 @@ def render_screen(
         parts.append(Text.assemble(("GPU  ", "bold"), ("n/a", "dim"), f"  {last.gpu_reason or ''}\n"))
     parts.append(table("host", "Machine"))
     if with_process:
-        parts.append(table("process data_wait_ratio", "Process", _process_state(last.process)))
+        state, process = "has ended", last.process
+        if process is not None:
+            state = f"{counted(process.processes - 1, 'child', 'children')}   {process.cpus_allowed} CPUs allowed"
+        parts.append(table("process data_wait_ratio", "Process", state))
     cost = Spread.of(sample.cost_ratio for sample in samples)
     taken = f"the monitor takes {percent(cost.mean if cost else None, 2)} of one processor"
     parts.append(Text(f"{last.elapsed_s:.0f} s, {len(samples)} samples; {taken}", style="dim"))
@@ -93,12 +95,6 @@ def _gpu_state(gpu: GpuSample) -> str:
     reasons = held_back_by(gpu)
     held = NA if reasons is None else ", ".join(reasons) or "nothing"
     return f"{told(gpu.temperature_c, '{:.0f} °C')}   SM clock {clock}   held back by: {held}"
-
-
-def _process_state(process: ProcessSample | None) -> str:
-    if process is None:
-        return "has ended"
-    return f"{counted(process.processes - 1, 'child', 'children')}   {process.cpus_allowed} CPUs allowed"
 
 
 # --- The course of the samples as a picture; matplotlib comes with the extra ``plot`` -------------
@@ -173,8 +169,6 @@ def check_plot_path(path: str | Path) -> None:
     ending = Path(path).suffix.removeprefix(".").lower()
     if ending not in formats:
         raise OptionError(f"plot {str(path)!r}: must end in one of .{', .'.join(sorted(formats))}")
-    if not Path(path).parent.is_dir():
-        raise OptionError(f"plot {str(path)!r}: there is no folder {str(Path(path).parent)!r}")
 
 
 def figure_of_matplotlib() -> Any:

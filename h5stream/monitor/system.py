@@ -21,15 +21,15 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from h5stream.device.facts import started_cuda_uuids
 from h5stream.dropped import Living
 from h5stream.errors import OptionError
 from h5stream.monitor.host import HostReader, ProcessReader, process_exists
-from h5stream.monitor.nvml import DriverGone, NvmlApi, NvmlReader, visible_devices
+from h5stream.monitor.nvml import DriverGone, NvmlReader, visible_devices
 from h5stream.monitor.sample import GpuSample, SystemSample, SystemSummary, format_line, summarize
 from h5stream.units import ShownAsText
 
@@ -72,10 +72,10 @@ class _Run:
         self,
         pid: int | None,
         devices: Sequence[int | str] | None,  # positions in CUDA's order, or beginnings of UUIDs
-        nvml: NvmlApi | None,
+        nvml: Any,
         interval_s: float,
-        sinks: Iterable[Sink],
         history: int,
+        sinks: Iterable[Sink],
     ) -> None:
         self.interval_s, self.sinks = interval_s, list(sinks)
         self._pid, self._devices, self._api = pid, devices, nvml
@@ -92,6 +92,8 @@ class _Run:
         self._gpus: tuple[GpuSample, ...] = ()
         self._reason: str | None = None
         self._nvml: NvmlReader | None = None
+        self._opened = contextlib.ExitStack()
+        self._has_driver = True  # until the driver says otherwise
 
     def begin(self) -> threading.Thread:
         thread = threading.Thread(target=self._loop, name="h5stream-monitor", daemon=True)
@@ -105,16 +107,13 @@ class _Run:
             self.failure = f"{type(error).__name__}: {error}"
             _log.warning("sampling ended: %s", self.failure)
         finally:
-            self._close_nvml()
+            self._opened.close()
             self.first.set()
             for sink in self.sinks:
                 self._guarded(sink, sink.close)
 
     def _sample_until_stopped(self) -> None:
         self._process, self._host = ProcessReader(self._pid), HostReader()
-        with self._until_the_driver_goes():
-            self._nvml = NvmlReader(self._api)
-            self._choose(self._nvml)
         self._started_s = self._last_s = time.monotonic()
         self._read()  # Rates need a first reading; its values are not shown.
         # The first sample comes as soon as a rate means anything, the others in the rhythm asked for.
@@ -140,9 +139,14 @@ class _Run:
     def _read(self) -> SystemSample:
         """Read everything once: devices, machine, process, data wait, and what the reading itself cost."""
         wall_s, cpu_s = time.monotonic(), time.thread_time()
-        with self._until_the_driver_goes():
-            if self._nvml is not None:
-                self._read_gpus(self._nvml)
+        try:
+            self._read_gpus()
+        except DriverGone as gone:  # After that the devices stay without values.
+            self._reason, self._has_driver = str(gone), False
+            self._opened.close()
+            self._gpus = tuple(GpuSample(uuid=one.uuid, name=one.name, unavailable=str(gone)) for one in self._gpus)
+            if self._gpus:  # No driver at all is an ordinary case; one that goes away is not.
+                _log.warning("GPU sampling ended: %s", gone)
         host, process = self._host.read(), self._process.read()
         waited = None if (source := self.data_wait) is None else source()
         interval_s, self._last_s = wall_s - self._last_s, wall_s
@@ -159,48 +163,34 @@ class _Run:
             data_wait_ratio=waited,
         )
 
-    def _read_gpus(self, reader: NvmlReader) -> None:
-        if self._is_own and not self._cuda_uuids:
-            self._cuda_uuids = started_cuda_uuids()
-            if self._cuda_uuids:
-                self._choose(reader)
-        self._gpus = reader.read()
+    def _read_gpus(self) -> None:
+        if not self._has_driver:
+            return
+        if self._nvml is None:
+            self._nvml = self._opened.enter_context(contextlib.closing(NvmlReader(self._api)))
+            self._choose(self._nvml)
+        if self._is_own and not self._cuda_uuids and (started := started_cuda_uuids()):
+            self._cuda_uuids = started
+            self._choose(self._nvml)
+        self._gpus = self._nvml.read()
 
     def _choose(self, reader: NvmlReader) -> None:
-        names, devices = reader.list_devices(), self._devices
         environment = os.environ if self._is_own else self._process.environment()
-        seen = visible_devices(names, environment, self._cuda_uuids)
+        seen = visible_devices(reader.devices, environment, self._cuda_uuids)
         uuids, nothing = seen.uuids, "there is a driver, but it lists no GPU"
-        if devices is not None:  # one that does not exist is left out
+        if self._devices is not None:  # one that does not exist is left out
             found: list[str] = []
-            for one in devices:
+            for one in self._devices:
                 if isinstance(one, int):
                     found += seen.uuids[one:][:1] if one >= 0 else ()
                 else:
-                    found += [name.uuid for name in names if name.uuid.lower().startswith(one.lower())]
+                    found += [name.uuid for name in reader.devices if name.uuid.lower().startswith(one.lower())]
             uuids = tuple(dict.fromkeys(found))
-            if names:
-                nothing = f"devices={list(devices)!r} names none of the {len(names)} devices that NVML lists"
+            if count := len(reader.devices):
+                nothing = f"devices={list(self._devices)!r} names none of the {count} devices that NVML lists"
         self.note = seen.note
         self._reason = None if uuids else seen.note or nothing
-        reader.watch(uuids)
-
-    @contextlib.contextmanager
-    def _until_the_driver_goes(self) -> Iterator[None]:
-        """After that the devices stay without values."""
-        try:
-            yield
-        except DriverGone as gone:
-            self._reason = str(gone)
-            self._gpus = tuple(GpuSample(uuid=one.uuid, name=one.name, unavailable=str(gone)) for one in self._gpus)
-            if self._gpus:  # No driver at all is an ordinary case; one that goes away is not.
-                _log.warning("GPU sampling ended: %s", gone)
-            self._close_nvml()
-
-    def _close_nvml(self) -> None:
-        if self._nvml is not None:
-            self._nvml.close()
-            self._nvml = None
+        reader.watched = [one for uuid in uuids for one in reader.devices if one.uuid == uuid]
 
 
 class SystemMonitor(ShownAsText):
@@ -224,7 +214,7 @@ class SystemMonitor(ShownAsText):
         the training loop waited for a batch, or None.
     sinks : iterable of Sink, optional
         Where every sample goes as well. The monitor closes them.
-    nvml : NvmlApi, optional
+    nvml : module, optional
         Stands in for nvidia-ml-py, for tests.
 
     Raises
@@ -251,7 +241,7 @@ class SystemMonitor(ShownAsText):
         history: int = DEFAULT_HISTORY,
         data_wait: Callable[[], float | None] | None = None,
         sinks: Iterable[Sink] = (),
-        nvml: NvmlApi | None = None,
+        nvml: Any = None,
     ) -> None:
         if not interval_s >= MIN_INTERVAL_S:
             raise OptionError(f"interval_s={interval_s!r}: must be at least {MIN_INTERVAL_S} s")
@@ -260,13 +250,12 @@ class SystemMonitor(ShownAsText):
         if pid is not None and not process_exists(pid):
             raise OptionError(f"pid={pid!r}: there is no such process")
         self.interval_s = float(interval_s)
-        self._history, self._sinks = history, tuple(sinks)
-        self._new_run = functools.partial(_Run, pid, devices, nvml, self.interval_s)
-        self._run = self._new_run(self._sinks, history)
+        self._sinks = tuple(sinks)
+        self._new_run = functools.partial(_Run, pid, devices, nvml, self.interval_s, history)
+        self._run = self._new_run(self._sinks)
         self._run.data_wait = data_wait
         self._thread: threading.Thread | None = None
         self._owner = os.getpid()
-        _hook()
         _monitors.add(self)
 
     def start(self) -> Self:
@@ -286,7 +275,7 @@ class SystemMonitor(ShownAsText):
             return self
         if self._sinks and self._run.stopping.is_set():
             raise OptionError("the monitor's sinks were closed when it stopped: make a new SystemMonitor")
-        self._run = self._next_run(self.history)
+        self._run = self._next_run(self.history, self._sinks)
         self._owner = os.getpid()
         self._thread = self._run.begin()
         # The thread knows the run and not the monitor, so this fires when the last user forgets the monitor.
@@ -363,7 +352,15 @@ class SystemMonitor(ShownAsText):
         if self.running:
             self._run.first.wait(self._patience_s)
             return self._newest()
-        return self._take_now()
+        once = self._next_run((), ())
+        thread = once.begin()  # of its own, so that a hanging driver does not hang the caller
+        once.first.wait(self._patience_s)
+        once.stopping.set()
+        thread.join(self._patience_s)
+        with once.lock, self._run.lock:
+            taken, self._run.note = list(once.samples)[:1], once.note
+            self._run.samples += taken
+        return taken[0] if taken else _blank(once.failure or f"no answer within {self._patience_s:g} s")
 
     def line(self, device: int = 0) -> str:
         """Write the newest sample as a line for a progress bar, at once.
@@ -400,8 +397,8 @@ class SystemMonitor(ShownAsText):
     def _patience_s(self) -> float:
         return 5 * self.interval_s + 2.0
 
-    def _next_run(self, kept: Iterable[SystemSample]) -> _Run:
-        run = self._new_run(self._sinks, self._history)
+    def _next_run(self, kept: Iterable[SystemSample], sinks: Iterable[Sink]) -> _Run:
+        run = self._new_run(sinks)
         run.samples.extend(kept)
         run.data_wait = self._run.data_wait
         return run
@@ -417,26 +414,10 @@ class SystemMonitor(ShownAsText):
             return _blank(f"no new sample for {age_s:.0f} s")
         return newest
 
-    def _take_now(self) -> SystemSample:
-        """Take one sample in a thread of its own, so that a hanging driver does not hang the caller."""
-        once = self._new_run((), 1)
-        once.data_wait = self._run.data_wait
-        thread = once.begin()
-        once.first.wait(self._patience_s)
-        once.stopping.set()
-        thread.join(self._patience_s)
-        with once.lock:
-            taken, self._run.note = list(once.samples)[:1], once.note
-        if not taken:
-            return _blank(once.failure or f"no answer within {self._patience_s:g} s")
-        with self._run.lock:
-            self._run.samples.append(taken[0])
-        return taken[0]
-
     def _after_fork(self) -> None:
         """Forget the parent's thread, which does not exist here, and locks that it may have held."""
         self._sinks = ()  # Files and event writers stay the parent's.
-        self._run = self._next_run(self._run.samples)
+        self._run = self._next_run(self._run.samples, ())
         self._thread, self._owner = None, os.getpid()
 
 
@@ -447,19 +428,16 @@ def _blank(reason: str) -> SystemSample:
 _monitors: Living[SystemMonitor] = Living()
 
 
-@functools.cache
-def _hook() -> None:
-    """Have monitors stopped at exit and reset in forked children; the hooks come with the first monitor."""
-
-    def reset_all() -> None:
-        for monitor in _monitors:
-            monitor._after_fork()
-
-    atexit.register(stop_all)
-    os.register_at_fork(after_in_child=reset_all)
-
-
+@atexit.register
 def stop_all() -> None:
     """Stop every monitor, at the end of the process."""
     for monitor in _monitors:
         monitor.stop(1.0)
+
+
+def _reset_all() -> None:
+    for monitor in _monitors:
+        monitor._after_fork()
+
+
+os.register_at_fork(after_in_child=_reset_all)

@@ -108,10 +108,7 @@ def gpu_memory(
 # --- What an optimizer keeps for each parameter, in bytes -----------------------------------------
 
 
-# bitsandbytes keeps one float32 scale for each block of this many values, and keeps tensors smaller than
-# `min_8bit_size` in 32 bits.
-_BLOCK_VALUES = 256
-_SMALLEST_8BIT = 4096
+_BLOCK_VALUES = 256  # that share a float32 scale, in bitsandbytes
 
 
 class OptimizerKind(NamedTuple):
@@ -122,26 +119,20 @@ class OptimizerKind(NamedTuple):
     form: str = "full"  # in the parameter's own type, "8bit", or "factored" into rows and columns
 
 
-_MOMENTS = OptimizerKind(2, "first and second moment")
-OPTIMIZERS = {
+_KEEP = {
     "sgd": OptimizerKind(0, "nothing"),
-    "momentum": OptimizerKind(1, "momentum"),
+    "momentum, lion": OptimizerKind(1, "momentum"),
     "rmsprop": OptimizerKind(1, "square average"),
     "adagrad": OptimizerKind(1, "sum of squares"),
     "adadelta": OptimizerKind(2, "square average and step average"),
-    "adam": _MOMENTS,
-    "adamw": _MOMENTS,
-    "nadam": _MOMENTS,
-    "radam": _MOMENTS,
+    "adam, adamw, nadam, radam, lamb": OptimizerKind(2, "first and second moment"),
     "adamax": OptimizerKind(2, "first moment and largest norm"),
     "amsgrad": OptimizerKind(3, "both moments and the largest second moment"),
-    "lamb": _MOMENTS,
-    "lion": OptimizerKind(1, "momentum"),
-    "adam8bit": OptimizerKind(2, "both moments, 8 bits a value", "8bit"),
-    "adamw8bit": OptimizerKind(2, "both moments, 8 bits a value", "8bit"),
+    "adam8bit, adamw8bit": OptimizerKind(2, "both moments, 8 bits a value", "8bit"),
     "lion8bit": OptimizerKind(1, "momentum, 8 bits a value", "8bit"),
     "adafactor": OptimizerKind(1, "second moment as rows and columns", "factored"),
 }
+OPTIMIZERS = {name: kind for names, kind in _KEEP.items() for name in names.split(", ")}
 _ALIASES = {"sgdmomentum": "momentum", "sgdm": "momentum", "nesterov": "momentum"}
 
 
@@ -168,7 +159,7 @@ def optimizer_state_bytes(optimizer: str, shapes: Sequence[tuple[int, ...]]) -> 
     kind, total = OPTIMIZERS[find_optimizer(optimizer)], 0
     for shape in shapes:
         values = math.prod(shape)
-        if kind.form == "8bit" and values >= _SMALLEST_8BIT:
+        if kind.form == "8bit":
             total += values + 4 * math.ceil(values / _BLOCK_VALUES)
         elif kind.form == "factored" and len(shape) >= 2:
             total += 4 * math.prod(shape[:-2]) * (shape[-2] + shape[-1])
@@ -317,9 +308,9 @@ def _window_line(asked: int, rows: int, batch_size: int, shape: Shape) -> str:
 # --- a learning rate for another batch ----------------------------------------------------------------------
 
 
-# Goyal et al. ramp over 5 epochs; Adam's ramp follows its second moment, of which this is everyone's default.
+# Goyal et al. ramp over 5 epochs; Adam's ramp follows its second moment, 2 / (1 - beta2), by default 0.999.
 _WARMUP_EPOCHS = 5
-_BETA2 = 0.999
+_ADAM_STEPS = 2000
 _STEP_BY_GRADIENT = frozenset({"sgd", "momentum"})
 
 _SOURCES = (
@@ -344,9 +335,9 @@ def learning_rate_for(
         steps = epoch and _WARMUP_EPOCHS * epoch
         end = f" = {steps} steps" if steps else " steps; give the rows"
         warmup = f"warm-up: {_WARMUP_EPOCHS} epochs x ceil({rows or 'rows'} / {new_batch_size}){end}"
-    else:  # 0.999 is no binary fraction: without rounding, 2 / (1 - 0.999) would come out above 2000
-        steps = math.ceil(round(2 / (1 - _BETA2), 6))
-        warmup = f"warm-up: 2 / (1 - {_BETA2:g}) = {steps} steps, whatever the batch"
+    else:
+        steps = _ADAM_STEPS
+        warmup = f"warm-up: 2 / (1 - 0.999) = {steps} steps, whatever the batch"
     caveats = ["a start, not a law: check the loss of the first epoch against the old batch"]
     if plain and new_batch_size > 8192:
         caveats.append("over 8192 rows Goyal et al. lost accuracy with this rule, on ImageNet")

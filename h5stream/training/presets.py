@@ -1,8 +1,7 @@
 """Where to start on a GPU: a table of four cards for small rows and models, and a rule for all others.
 
-Large models have batches of tens of rows, because activations fill the card: those are kept beside the preset as
-`Observation`, each with its workload, since a batch of 96 and one of 7168 on like cards differ by the model and not by
-the card.
+Large models have batches of tens of rows, because activations fill the card: those are kept beside the preset, each
+with its workload, since a batch of 96 and one of 7168 on like cards differ by the model and not by the card.
 """
 
 from __future__ import annotations
@@ -29,17 +28,6 @@ class Setting:
         return f"batch_size={self.batch_size}, num_workers={self.workers}"
 
 
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """A setting that was used on the card for another kind of work."""
-
-    setting: Setting
-    workload: str  # for what
-
-    def __str__(self) -> str:
-        return f"{self.setting}: {self.workload}"
-
-
 # Card -> the memory in GiB that the setting is for.
 _DOCUMENTED = {
     "RTX 5090": (24.0, Setting(8192, 8, 16)),
@@ -50,12 +38,12 @@ _DOCUMENTED = {
 }
 _UNDERUSED = {name: Setting(10240, 12, 16) for name in ("RTX 5090", "RTX 5090 Laptop")}  # what to try then
 
-# Of larger models.
+# Of larger models: the setting and the work.
 _OBSERVED = {
-    "RTX 3090": (Setting(12, 8, 4), "fine-tuning a 1B language model, bf16, checkpointing, 18 to 20 of 24 GiB"),
-    "RTX 3070": (Setting(96, 2, 4), "text classifier, fp16, 8-bit AdamW, 7.7 of 8 GiB; validation batch 192"),
-    "RTX 4060": (Setting(128, 12, 4), "image-text model, accumulation 2"),
-    "P100": (Setting(8, 12, 4), "segmentation at 384 pixels, 15 of 16 GiB; 12 if the card is still underused"),
+    "RTX 3090": "batch_size=12, num_workers=8: fine-tuning a 1B language model, bf16, checkpointing, 18-20 of 24 GiB",
+    "RTX 3070": "batch_size=96, num_workers=2: text classifier, fp16, 8-bit AdamW, 7.7 of 8 GiB; validation batch 192",
+    "RTX 4060": "batch_size=128, num_workers=12: image-text model, accumulation 2",
+    "P100": "batch_size=8, num_workers=12: segmentation at 384 pixels, 15 of 16 GiB; 12 if the card is still underused",
 }
 
 # Rows per GiB of the RTX 3090's preset, the lowest of the four documented ones (4090: 299, 4080: 320,
@@ -76,8 +64,8 @@ class GpuPreset(Suggestion):
         Where to start, and what to try next if the GPU stays underused; None where the table does not say it.
     documented : bool
         True for a setting from the table of cards, False for one scaled from memory.
-    observations : tuple of Observation
-        Settings for larger models.
+    observations : tuple of str
+        Settings for larger models, each with the work that it was used for.
     """
 
     gpu: str
@@ -85,7 +73,7 @@ class GpuPreset(Suggestion):
     setting: Setting
     underused: Setting | None
     documented: bool
-    observations: tuple[Observation, ...]
+    observations: tuple[str, ...]
 
 
 def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus: int | None = None) -> GpuPreset:
@@ -134,7 +122,7 @@ def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus:
         fit = int(memory * _ROWS_PER_GIB)
         rows = max(fit // _ROUND_ROWS * _ROUND_ROWS, min(fit, _ROUND_ROWS), 1)
         setting = Setting(rows, 8 if memory >= 24 else 6, 12)
-    observations = (Observation(*_OBSERVED[name]),) if name in _OBSERVED else ()
+    observations = (_OBSERVED[name],) if name in _OBSERVED else ()
     caveats = [f"a larger model takes a smaller batch on this card: {seen}" for seen in observations]
     if name == "RTX 5090":
         caveats.append("this is for 24 GiB (the laptop card); the desktop card has 32 GiB")

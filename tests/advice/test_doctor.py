@@ -19,11 +19,11 @@ from h5stream.advice.doctor import Check, judged
 from h5stream.cli.app import app
 from h5stream.device.facts import CudaFacts, pin_error, started_cuda_uuids
 from h5stream.filesystem import Mount, mount_of, resident_bytes
-from h5stream.monitor.nvml import DeviceName, DriverFacts
+from h5stream.monitor.nvml import Device, DriverFacts
 from h5stream.storage.plugins import FilterFact, StorageVersions, storage_versions
 
 GIB = 1 << 30
-CARD = DeviceName(uuid="GPU-1", name="H100", pci_bus_id="0000:17:00.0")
+CARD = Device(uuid="GPU-1", name="H100", pci_bus_id="0000:17:00.0")
 DRIVER = DriverFacts(version="570.86", cuda_version=(12, 8), devices=(CARD,))
 NO_DRIVER = DriverFacts(reason="no NVIDIA driver: library not found")
 
@@ -266,8 +266,8 @@ def test_tmpfs_places_are_the_writable_ones_that_are_not_the_systems(tmp_path):
 def test_nodes_of_gpus_are_the_kernels_and_of_processors_those_that_may_be_used(tmp_path, monkeypatch):
     (tmp_path / "0000:17:00.0").mkdir()
     (tmp_path / "0000:17:00.0" / "numa_node").write_text("1\n")
-    other = DeviceName(uuid="GPU-2", name="B", pci_bus_id="0000:99:00.0")
-    unknown = DeviceName(uuid="GPU-3", name="C")
+    other = Device(uuid="GPU-2", name="B", pci_bus_id="0000:99:00.0")
+    unknown = Device(uuid="GPU-3", name="C")
     assert doctor.gpu_nodes(DriverFacts(version="1", devices=(CARD, other, unknown)), tmp_path) == [1, -1]
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1, 9})
     for node, cpus in {"node0": "0-3,8\n", "node1": "4-7\n", "node2": "\n", "node3": "9\n"}.items():

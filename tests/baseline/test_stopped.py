@@ -10,12 +10,13 @@ from inner import rivals_are_forks
 from making import write_datasets
 
 from h5stream.baseline.measure import measure_naive
-from h5stream.baseline.rivals import Rival, RivalError
+from h5stream.baseline.rivals import RivalError
 
 
 def is_there(process):
     try:
-        return process.status() != psutil.STATUS_ZOMBIE
+        tracker = "resource_tracker" in " ".join(process.cmdline())  # stays as long as we do
+        return process.status() != psutil.STATUS_ZOMBIE and not tracker
     except psutil.NoSuchProcess:
         return False
 
@@ -23,16 +24,15 @@ def is_there(process):
 def test_it_is_stopped_inside_a_batch_and_no_process_is_left(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:  # Each row has a part in each of 256 chunks.
         file.create_dataset("x", data=np.zeros((20_000, 256), "u1"), chunks=(20_000, 1), compression="gzip")
-    before = set(psutil.Process().children(recursive=True))
-    rival = Rival([str(tmp_path / "a.h5")], ["x"], 8192, 2)
-    try:
-        rival.run(2.0, lambda rows: None)
-        began = set(psutil.Process().children(recursive=True)) - before
-        began = [one for one in began if "resource_tracker" not in " ".join(one.cmdline())]  # stays as long as we do
-    finally:
-        rival.stop()
-    assert rival.rows > 0
-    assert (rival.told.batches, rival.told.first_s) == (0, 0.0)
+    before, began = set(psutil.Process().children(recursive=True)), set()
+
+    def look(rows):
+        began.update(set(psutil.Process().children(recursive=True)) - before)
+
+    how = {"batch_size": 8192, "workers": 2, "row_nbytes": 256}
+    found = measure_naive([str(tmp_path / "a.h5")], ["x"], seconds=2.0, progress=look, **how)
+    assert (found.batches, found.first_batch_s, found.stopped) == (0, None, True)
+    assert found.rows > 0
     assert began
     while any(is_there(process) for process in began):  # a killed one goes when the system comes to it
         threading.Event().wait(0.01)

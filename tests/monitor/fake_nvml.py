@@ -11,6 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+import pynvml
+
 GIB = 1 << 30
 
 
@@ -54,27 +56,8 @@ class FakeError(Exception):
 
 class FakeNvml:
     NVMLError = FakeError
-    NVML_ERROR_UNINITIALIZED = 1
-    NVML_ERROR_INVALID_ARGUMENT = 2
-    NVML_ERROR_NOT_SUPPORTED = 3
-    NVML_ERROR_NOT_FOUND = 6
-    NVML_ERROR_DRIVER_NOT_LOADED = 9
-    NVML_ERROR_LIBRARY_NOT_FOUND = 12
-    NVML_ERROR_FUNCTION_NOT_FOUND = 13
-    NVML_ERROR_GPU_IS_LOST = 15
-    NVML_ERROR_RESET_REQUIRED = 16
-    NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18
-    NVML_ERROR_UNKNOWN = 999
-    NVML_CLOCK_SM = 1
-    NVML_CLOCK_MEM = 2
-    NVML_TEMPERATURE_GPU = 0
-    NVML_FI_DEV_PCIE_COUNT_RX_BYTES = 198
-    NVML_VALUE_TYPE_UNSIGNED_INT = 1
-    NVML_VALUE_TYPE_UNSIGNED_LONG_LONG = 3
-    NVML_GPM_METRICS_GET_VERSION = 1
-    NVML_GPM_METRIC_SM_UTIL = 2
-    NVML_GPM_METRIC_PCIE_RX_PER_SEC = 21
-    nvmlMemory_v2 = 0x02000028  # noqa: N815 - pynvml's name
+    locals().update({name: number for name, number in vars(pynvml).items() if name.startswith("NVML_")})
+    nvmlMemory_v2 = pynvml.nvmlMemory_v2  # noqa: N815
 
     def __init__(self, *cards, init_error=None):
         self.cards = list(cards)
@@ -121,60 +104,14 @@ class FakeNvml:
         self._enter("nvmlShutdown")
         self.initialised -= 1
 
-    def nvmlSystemGetDriverVersion(self):
-        self._enter("nvmlSystemGetDriverVersion")
-        return "570.86.15"
-
-    def nvmlSystemGetCudaDriverVersion(self):
-        self._enter("nvmlSystemGetCudaDriverVersion")
-        return 12080
-
-    def nvmlDeviceGetCount(self):
-        self._enter("nvmlDeviceGetCount")
-        return len(self.cards)
-
     def nvmlDeviceGetHandleByIndex(self, index):
         return self._enter("nvmlDeviceGetHandleByIndex", self.cards[index])
-
-    def nvmlDeviceGetName(self, handle):
-        self._enter("nvmlDeviceGetName", handle)
-        return handle.name if isinstance(handle, Card) else f"{handle.parent.name} MIG 1g.10gb"
-
-    def nvmlDeviceGetPciInfo(self, handle):
-        return SimpleNamespace(busId=self._enter("nvmlDeviceGetPciInfo", handle).bus_id)
-
-    def nvmlDeviceGetMigMode(self, card):
-        self._enter("nvmlDeviceGetMigMode", card)
-        if card.mig_mode is None and not card.mig:
-            raise FakeError(self.NVML_ERROR_NOT_SUPPORTED)
-        mode = int(bool(card.mig))
-        return [mode, mode]
-
-    def nvmlDeviceGetMaxMigDeviceCount(self, card):
-        self._enter("nvmlDeviceGetMaxMigDeviceCount", card)
-        return 7
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, card, index):
-        self._enter("nvmlDeviceGetMigDeviceHandleByIndex", card)
-        # Like a real card: the numbers have gaps.
-        if index % 2 or index // 2 >= len(card.mig):
-            raise FakeError(self.NVML_ERROR_NOT_FOUND)
-        return card.mig[index // 2]
-
-    def nvmlDeviceGetUtilizationRates(self, handle):
-        self._enter("nvmlDeviceGetUtilizationRates", handle)
-        if isinstance(handle, Instance):
-            raise FakeError(self.NVML_ERROR_NOT_SUPPORTED)
-        return SimpleNamespace(gpu=handle.utilization, memory=0)
 
     def nvmlDeviceGetMemoryInfo(self, handle, version=None):
         self._enter("nvmlDeviceGetMemoryInfo" if version is None else "nvmlDeviceGetMemoryInfo_v2", handle)
         used, total = handle.memory
         # Version 1 counts what the driver reserves as used.
         return SimpleNamespace(used=used if version else used + GIB // 2, total=total)
-
-    def nvmlDeviceGetClockInfo(self, handle, clock):
-        return self._enter("nvmlDeviceGetClockInfo", handle).clocks[clock]
 
     def nvmlDeviceGetFieldValues(self, handle, fields):
         assert fields == [self.NVML_FI_DEV_PCIE_COUNT_RX_BYTES]
@@ -186,10 +123,6 @@ class FakeNvml:
 
     # GPM: a sample is a list that holds the card or the instance it was taken from.
 
-    def nvmlGpmQueryDeviceSupport(self, card):
-        self._enter("nvmlGpmQueryDeviceSupport", card)
-        return SimpleNamespace(isSupportedDevice=int(card.gpm))
-
     def nvmlGpmSampleAlloc(self):
         self._enter("nvmlGpmSampleAlloc")
         self.open_samples += 1
@@ -198,14 +131,6 @@ class FakeNvml:
     def nvmlGpmSampleFree(self, sample):
         self._enter("nvmlGpmSampleFree")
         self.open_samples -= 1
-
-    def nvmlGpmSampleGet(self, card, sample):
-        self._enter("nvmlGpmSampleGet", card)
-        sample[:] = [card, None]
-
-    def nvmlGpmMigSampleGet(self, card, gpu_instance, sample):
-        self._enter("nvmlGpmMigSampleGet", card)
-        sample[:] = [card, gpu_instance]
 
     @staticmethod
     def c_nvmlGpmMetricsGet_t():
@@ -224,19 +149,62 @@ class FakeNvml:
             metric.value = values[metric.metricId]
 
 
-def _reader(call, attribute):
-    return lambda self, handle, *_: getattr(self._enter(call, handle), attribute)
+def mig_mode(card):
+    if card.mig_mode is None and not card.mig:
+        raise FakeError(FakeNvml.NVML_ERROR_NOT_SUPPORTED)
+    return [int(bool(card.mig))] * 2
 
 
-for _call, _attribute in {
-    "nvmlDeviceGetUUID": "uuid",
-    "nvmlDeviceGetGpuInstanceId": "gi",
-    "nvmlDeviceGetComputeInstanceId": "ci",
-    "nvmlDeviceGetPowerUsage": "power_mw",
-    "nvmlDeviceGetEnforcedPowerLimit": "limit_mw",
-    "nvmlDeviceGetTemperatureV": "temperature",
-    "nvmlDeviceGetTemperature": "temperature",
-    "nvmlDeviceGetCurrentClocksEventReasons": "throttle",
-    "nvmlDeviceGetCurrentClocksThrottleReasons": "throttle",
-}.items():
-    setattr(FakeNvml, _call, _reader(_call, _attribute))
+def instance_of(card, index):
+    """Like a real card: the numbers have gaps."""
+    if index % 2 or index // 2 >= len(card.mig):
+        raise FakeError(FakeNvml.NVML_ERROR_NOT_FOUND)
+    return card.mig[index // 2]
+
+
+def utilization(handle):
+    if isinstance(handle, Instance):
+        raise FakeError(FakeNvml.NVML_ERROR_NOT_SUPPORTED)
+    return SimpleNamespace(gpu=handle.utilization, memory=0)
+
+
+# What is asked of a device, and what it answers.
+ANSWERS = {
+    "nvmlDeviceGetUUID": lambda handle: handle.uuid,
+    "nvmlDeviceGetName": lambda one: one.name if isinstance(one, Card) else f"{one.parent.name} MIG 1g.10gb",
+    "nvmlDeviceGetPciInfo": lambda card: SimpleNamespace(busId=card.bus_id),
+    "nvmlDeviceGetMigMode": mig_mode,
+    "nvmlDeviceGetMaxMigDeviceCount": lambda card: 7,
+    "nvmlDeviceGetMigDeviceHandleByIndex": instance_of,
+    "nvmlDeviceGetGpuInstanceId": lambda instance: instance.gi,
+    "nvmlDeviceGetComputeInstanceId": lambda instance: instance.ci,
+    "nvmlDeviceGetUtilizationRates": utilization,
+    "nvmlDeviceGetPowerUsage": lambda card: card.power_mw,
+    "nvmlDeviceGetEnforcedPowerLimit": lambda card: card.limit_mw,
+    "nvmlDeviceGetTemperatureV": lambda card, sensor: card.temperature,
+    "nvmlDeviceGetTemperature": lambda card, sensor: card.temperature,
+    "nvmlDeviceGetClockInfo": lambda card, clock: card.clocks[clock],
+    "nvmlDeviceGetCurrentClocksEventReasons": lambda card: card.throttle,
+    "nvmlDeviceGetCurrentClocksThrottleReasons": lambda card: card.throttle,
+    "nvmlGpmQueryDeviceSupport": lambda card: SimpleNamespace(isSupportedDevice=int(card.gpm)),
+    "nvmlGpmSampleGet": lambda card, sample: sample.__setitem__(slice(None), [card, None]),
+    "nvmlGpmMigSampleGet": lambda card, instance, sample: sample.__setitem__(slice(None), [card, instance]),
+}
+# And of the driver.
+SYSTEM = {
+    "nvmlSystemGetDriverVersion": lambda fake: "570.86.15",
+    "nvmlSystemGetCudaDriverVersion": lambda fake: 12080,
+    "nvmlDeviceGetCount": lambda fake: len(fake.cards),
+}
+
+
+def _method(call, answer):
+    def asked(self, *given):
+        self._enter(call, *given[:1])
+        return answer(*given or (self,))
+
+    return asked
+
+
+for _call, _answer in {**ANSWERS, **SYSTEM}.items():
+    setattr(FakeNvml, _call, _method(_call, _answer))

@@ -93,11 +93,11 @@ def test_a_sampling_that_fails_is_an_error(monkeypatch):
 
 
 def test_ctrl_c_is_the_ordinary_end_and_the_plot_is_still_drawn(monkeypatch, tmp_path):
-    def interrupted(self):
-        yield self._queue.get()
+    def interrupted(self, once, duration_s):
+        yield self.get()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command.Arrivals, "__iter__", interrupted)
+    monkeypatch.setattr(command.Arrivals, "until", interrupted)
     result = run("--plot", str(tmp_path / "x.png"))
     assert result.exit_code == 0
     assert (tmp_path / "x.png").exists()

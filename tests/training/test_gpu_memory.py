@@ -52,7 +52,6 @@ def test_optimizer_states_are_what_torch_keeps(name):
 
 def test_eight_bit_states_take_two_bytes_and_a_scale_a_block():
     assert optimizer_state_bytes("adamw8bit", [(1 << 20,)]) == 2 * ((1 << 20) + 4 * 4096)
-    assert optimizer_state_bytes("adamw8bit", [(100,)]) == 2 * 400, "small tensors stay in 32 bits"
 
 
 WRITTEN = [
