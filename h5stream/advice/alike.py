@@ -212,20 +212,15 @@ def _as_samples(alike: _Alike) -> Iterator[Proposal]:
 
 
 def _whole(alike: _Alike, attributes: Sequence[str], missing: str = "") -> Way:
-    forms = alike.forms(alike.first, whole=True)
-    text = " ".join(forms.values())
+    fields = alike.forms(alike.first, whole=True) | {last_name(name): quoted(name) for name in attributes}
     words = {
-        '"."': ', as the field "."',
-        "decode=": ", and decode= makes an image of its bytes",
-        'ragged="pad"': '; ragged="pad" fills up to the longest of the batch',
-        'ragged="arrays"': '; ragged="arrays" gives each in its own shape',
+        '"."': '"." is the thing itself',
+        "ragged=": "ragged= says how shapes that differ become a batch",
+        '"@': '"@name" is an attribute of it',
     }
-    does = "takes each whole" + "".join(said for word, said in words.items() if word in text)
-    does += '; "@name" is an attribute of it' * bool(attributes) + "; some lack a field, and are left out" * bool(
-        missing
-    )
-    fields = {**forms, **{last_name(name): quoted(name) for name in attributes}}
-    return Way(fields, f"Objects({alike.of}{missing})", does)
+    said = [words[word] for word in words if any(word in form for form in fields.values())]
+    said += ["those that lack a field are left out"] * bool(missing)
+    return Way(fields, f"Objects({alike.of}{missing})", "; ".join(["takes each whole", *said]))
 
 
 def _as_stretches(alike: _Alike, axis: int) -> Iterator[Proposal]:
@@ -540,36 +535,25 @@ def _hold_the_same(groups: Mapping[str, Inside]) -> dict[str, Inside]:
 def _finding_lines(path: str, things: Mapping[str, Inside], attributes: Sequence[str]) -> Lines:
     """Return the lines that find the datasets, or groups, where no pattern does."""
     first, names = next(iter(things.items()))
-    found, listed = "names", Lines()
-    tests: Lines = (
-        "    same = isinstance(one, h5py.Dataset) and one.ndim == first.ndim",
-        "    return same and one.dtype == first.dtype",
-    )
+    found, same, listed = "names", ("ndim", "dtype"), Lines()
+    is_alike = ["isinstance(one, h5py.Dataset)", *(f"one.{what} == first.{what}" for what in same)]
     if "." not in names:
         one_shape = all(not any(unlike_axes([inside[name] for inside in things.values()])) for name in names)
-        of_shape = "shape[1:]" if one_shape else "ndim"
-        found, listed = "groups", ("names = [", *(f"    {quoted(name)}," for name in names), "]", "")
-        tests = (
-            "    return isinstance(one, h5py.Group) and all(",
-            "        name in one",
-            "        and one[name].dtype == first[name].dtype",
-            f"        and one[name].{of_shape} == first[name].{of_shape}",
-            "        for name in names",
-            "    )",
-        )
+        found, same = "groups", ("dtype", "shape[1:]" if one_shape else "ndim")
+        listed = ("names = [", *(f"    {quoted(name)}," for name in names), "]")
+        of_each = ("name in one", *(f"one[name].{what} == first[name].{what}" for what in same))
+        is_alike = ["isinstance(one, h5py.Group)", *(f"all({test} for name in names)" for test in of_each)]
+    labels = [quoted(name[1:]) for name in _labels(attributes) if name[0] == "@"]
+    tests = [*is_alike, *(f"{name} in one.attrs" for name in labels)]
     return (
         *listed,
-        "def is_alike(one):",
-        *tests,
-        "",
         f"with h5py.File({quoted(path)}) as f:",
         f"    first = f[{quoted('/' + first)}]",
-        f"    {found} = [one.name for one in f[{quoted('/' + first.rpartition('/')[0])}].values() if is_alike(one)]",
-        *(
-            f"    {found} = [one for one in {found} if {quoted(name[1:])} in f[one].attrs]"
-            for name in _labels(attributes)
-            if name[0] == "@"
-        ),
+        f"    {found} = [",
+        "        one.name",
+        f"        for one in f[{quoted('/' + first.rpartition('/')[0])}].values()",
+        *(f"        {'and' if place else 'if'} {test}" for place, test in enumerate(tests)),
+        "    ]",
     )
 
 
