@@ -115,17 +115,13 @@ class _Alike:
 
     def proposals(self, key: str, is_what: str, ways: Sequence[Way]) -> Iterator[Proposal]:
         """Propose each way as the first one, and the others beside it."""
+        key, what = "dataset_a_sample" if self.what == "datasets" else key, f"{_holds(self)}: each is {is_what}"
+        about = [entry for inside in self.every for entry in inside.values()]
         is_all = self.what == "files" or self.count <= MOST_TRIED
+        some = {} if is_all else {self.of: [*self.things]}
         for way in ways:
-            yield Proposal(
-                key="dataset_a_sample" if self.what == "datasets" else key,
-                about=[entry for inside in self.every for entry in inside.values()],
-                what=f"{_holds(self)}: each is {is_what}",
-                ways=[way, *(other for other in ways if other is not way)],
-                before=self.before,
-                example=[*self.first.values()],
-                some={} if is_all else {self.of: [*self.things]},
-            )
+            every = [way, *(other for other in ways if other is not way)]
+            yield Proposal(key, what, about, "", every, before=self.before, example=[*self.first.values()], some=some)
 
 
 def _attributes(seen: Seen, name: str, inside: Inside) -> list[str]:
@@ -401,12 +397,13 @@ def _side_by_side(seen: Seen, group: str, families: Mapping[str, Inside]) -> Ite
         cut = f".removeprefix({quoted(start)})" * bool(start) + f".removesuffix({quoted(end)})" * bool(end)
         names = f"[k for name in {listed} if (k := name{cut}).isdigit()]"
     one = named([above + template.replace("{}", next(iter(alike))) for template, alike in families.items()])
+    what = f"{one} belong together by their names, and so do {count - 1:,} more: each"
     proposal = Proposal(
-        key="side_by_side",
-        about=[entry for alike in every for entry in alike.values()],
-        what=f"{one} belong together by their names, and so do {count - 1:,} more: each is a sample of its own",
-        way_out="lookup= says which are taken, each whole",
-        ways=[Way(fields)],
+        "side_by_side",
+        f"{what} is a sample of its own",
+        [entry for alike in every for entry in alike.values()],
+        "lookup= says which are taken, each whole",
+        [Way(fields)],
         before=(f"with h5py.File({quoted(seen.path)}) as f:", f"    names = {names}"),
         example=[next(iter(alike.values())) for alike in every],
         some={"names": [*every[0]]} if max(count, seen.count(group, 0)) > MOST_TRIED else {},
@@ -414,13 +411,9 @@ def _side_by_side(seen: Seen, group: str, families: Mapping[str, Inside]) -> Ite
     if all(e.axes >= 4 and e.rows == every[0][k].rows for alike in every for k, e in alike.items()):
         # Many images each.
         inside = (f"{quoted(_key_of(one))}: f{quoted(above + one.replace('{}', '{k}'))}" for one in families)
-        yield replace(
-            proposal,
-            what=f"{one} belong together by their names, and so do {count - 1:,} more: each row is a sample",
-            way_out="A list of datasets takes the rows of one after the other",
-            ways=[Way({})],
-            source=f"[H5Dataset({quoted(seen.path)}, {{{', '.join(inside)}}}) for k in names]",
-        )
+        source = f"[H5Dataset({quoted(seen.path)}, {{{', '.join(inside)}}}) for k in names]"
+        way_out = "A list of datasets takes the rows of one after the other"
+        yield replace(proposal, what=f"{what} row is a sample", way_out=way_out, ways=[Way({})], source=source)
     yield proposal
 
 
@@ -441,11 +434,11 @@ def _stems_in_groups(seen: Seen, groups: Mapping[str, Mapping[str, Inside]]) -> 
     lookups |= {name: f'[name.rpartition("/")[0] + {quoted("/" + name)} for name in names]' for name in once}
     about = [e for group in groups.values() for alike in group.values() for e in alike.values()]
     return Proposal(
-        key="side_by_side",
-        about=[*about, *(seen.by_group[group][name] for group in groups for name in once)],
-        what=f"{named([f'{first}/{stem}' for stem in stems])} belong together by their names: each is a sample",
-        way_out="lookup= says which are taken, each whole",
-        ways=[Way({name: f'Field("{{}}", lookup={text})' for name, text in lookups.items()})],
+        "side_by_side",
+        f"{named([f'{first}/{stem}' for stem in stems])} belong together by their names: each is a sample",
+        [*about, *(seen.by_group[group][name] for group in groups for name in once)],
+        "lookup= says which are taken, each whole",
+        [Way({name: f'Field("{{}}", lookup={text})' for name, text in lookups.items()})],
         before=(
             "names = []",
             f"with h5py.File({quoted(seen.path)}) as f:",
@@ -620,15 +613,10 @@ def _joined(
         for name, form in forms.items():
             key = name if name not in together else f"{PurePath(path).stem.strip('*_-')}_{name}"
             together[key] = with_options(form, file=quoted(path), lookup=(lookup or {}).get(path, ""))
-    return Proposal(
-        key="joined",
-        path=lead,
-        about=[e for held in entries.values() for e in held],
-        what=f"{named([*families])} belong together: a sample has fields of each ({what})",
-        way_out="file= says where a field lies that is not in the first of them",
-        ways=[Way(together, samples)],
-        before=before,
-    )
+    about = [e for held in entries.values() for e in held]
+    what = f"{named([*families])} belong together: a sample has fields of each ({what})"
+    way_out = "file= says where a field lies that is not in the first of them"
+    return Proposal("joined", what, about, way_out, [Way(together, samples)], path=lead, before=before)
 
 
 def _joined_rows(files: Mapping[str, Seen]) -> Iterator[Proposal]:

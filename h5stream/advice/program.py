@@ -7,7 +7,7 @@ import keyword
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from textwrap import indent
 from typing import Any, NamedTuple
 
@@ -261,17 +261,18 @@ class Way(NamedTuple):
         return f"{f'samples={self.samples}' if self.samples else 'The loader without samples='} {self.does}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Proposal:
     """Something in a file that is not rows of datasets, and what to make of it."""
 
     key: str  # a stable name
-    path: str = ""  # the file, as the lines name it
-    allow_external: bool = False  # whether what leads out of it is followed
-    about: Sequence[DatasetEntry] = ()
     what: str
+    about: Sequence[DatasetEntry] = ()
     way_out: str = ""  # what h5stream makes of it, and what to do instead; empty where nothing is to be done
     ways: Sequence[Way] = ()  # the lines are of the first; others that work are said behind the way out
+    _: KW_ONLY
+    path: str = ""  # the file, as the lines name it
+    allow_external: bool = False  # whether what leads out of it is followed
     before: Lines = ()  # lines with h5py that come before the loader
     source: str = ""  # what the loader is given in place of the file, as Python
     written: Lines = ()  # a program that is no loader's alone, in place of these
@@ -367,6 +368,7 @@ class Seen:
         for entry in entries:
             self.by_group[entry.group][entry.path.rpartition("/")[2]] = entry
             self.by_rows[entry.rows or 0].append(entry)
+        self.by_most_bytes = sorted(self.by_rows.items(), key=lambda item: -sum(e.raw_nbytes for e in item[1]))
 
     def children(self, group: str) -> set[str]:
         """Return the names of what lies in a group and holds datasets, or is one."""
