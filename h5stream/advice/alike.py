@@ -115,17 +115,13 @@ class _Alike:
 
     def proposals(self, key: str, is_what: str, ways: Sequence[Way]) -> Iterator[Proposal]:
         """Propose each way as the first one, and the others beside it."""
+        key, what = "dataset_a_sample" if self.what == "datasets" else key, f"{_holds(self)}: each is {is_what}"
+        about = [entry for inside in self.every for entry in inside.values()]
         is_all = self.what == "files" or self.count <= MOST_TRIED
+        some = {} if is_all else {self.of: [*self.things]}
         for way in ways:
-            yield Proposal(
-                key="dataset_a_sample" if self.what == "datasets" else key,
-                about=[entry for inside in self.every for entry in inside.values()],
-                what=f"{_holds(self)}: each is {is_what}",
-                ways=[way, *(other for other in ways if other is not way)],
-                before=self.before,
-                example=[*self.first.values()],
-                some={} if is_all else {self.of: [*self.things]},
-            )
+            every = [way, *(other for other in ways if other is not way)]
+            yield Proposal(key, what, about, "", every, before=self.before, example=[*self.first.values()], some=some)
 
 
 def _attributes(seen: Seen, name: str, inside: Inside) -> list[str]:
@@ -212,20 +208,15 @@ def _as_samples(alike: _Alike) -> Iterator[Proposal]:
 
 
 def _whole(alike: _Alike, attributes: Sequence[str], missing: str = "") -> Way:
-    forms = alike.forms(alike.first, whole=True)
-    text = " ".join(forms.values())
+    fields = alike.forms(alike.first, whole=True) | {last_name(name): quoted(name) for name in attributes}
     words = {
-        '"."': ', as the field "."',
-        "decode=": ", and decode= makes an image of its bytes",
-        'ragged="pad"': '; ragged="pad" fills up to the longest of the batch',
-        'ragged="arrays"': '; ragged="arrays" gives each in its own shape',
+        '"."': '"." is the thing itself',
+        "ragged=": "ragged= says how shapes that differ become a batch",
+        '"@': '"@name" is an attribute of it',
     }
-    does = "takes each whole" + "".join(said for word, said in words.items() if word in text)
-    does += '; "@name" is an attribute of it' * bool(attributes) + "; some lack a field, and are left out" * bool(
-        missing
-    )
-    fields = {**forms, **{last_name(name): quoted(name) for name in attributes}}
-    return Way(fields, f"Objects({alike.of}{missing})", does)
+    said = [words[word] for word in words if any(word in form for form in fields.values())]
+    said += ["those that lack a field are left out"] * bool(missing)
+    return Way(fields, f"Objects({alike.of}{missing})", "; ".join(["takes each whole", *said]))
 
 
 def _as_stretches(alike: _Alike, axis: int) -> Iterator[Proposal]:
@@ -406,12 +397,13 @@ def _side_by_side(seen: Seen, group: str, families: Mapping[str, Inside]) -> Ite
         cut = f".removeprefix({quoted(start)})" * bool(start) + f".removesuffix({quoted(end)})" * bool(end)
         names = f"[k for name in {listed} if (k := name{cut}).isdigit()]"
     one = named([above + template.replace("{}", next(iter(alike))) for template, alike in families.items()])
+    what = f"{one} belong together by their names, and so do {count - 1:,} more: each"
     proposal = Proposal(
-        key="side_by_side",
-        about=[entry for alike in every for entry in alike.values()],
-        what=f"{one} belong together by their names, and so do {count - 1:,} more: each is a sample of its own",
-        way_out="lookup= says which are taken, each whole",
-        ways=[Way(fields)],
+        "side_by_side",
+        f"{what} is a sample of its own",
+        [entry for alike in every for entry in alike.values()],
+        "lookup= says which are taken, each whole",
+        [Way(fields)],
         before=(f"with h5py.File({quoted(seen.path)}) as f:", f"    names = {names}"),
         example=[next(iter(alike.values())) for alike in every],
         some={"names": [*every[0]]} if max(count, seen.count(group, 0)) > MOST_TRIED else {},
@@ -419,13 +411,9 @@ def _side_by_side(seen: Seen, group: str, families: Mapping[str, Inside]) -> Ite
     if all(e.axes >= 4 and e.rows == every[0][k].rows for alike in every for k, e in alike.items()):
         # Many images each.
         inside = (f"{quoted(_key_of(one))}: f{quoted(above + one.replace('{}', '{k}'))}" for one in families)
-        yield replace(
-            proposal,
-            what=f"{one} belong together by their names, and so do {count - 1:,} more: each row is a sample",
-            way_out="A list of datasets takes the rows of one after the other",
-            ways=[Way({})],
-            source=f"[H5Dataset({quoted(seen.path)}, {{{', '.join(inside)}}}) for k in names]",
-        )
+        source = f"[H5Dataset({quoted(seen.path)}, {{{', '.join(inside)}}}) for k in names]"
+        way_out = "A list of datasets takes the rows of one after the other"
+        yield replace(proposal, what=f"{what} row is a sample", way_out=way_out, ways=[Way({})], source=source)
     yield proposal
 
 
@@ -446,11 +434,11 @@ def _stems_in_groups(seen: Seen, groups: Mapping[str, Mapping[str, Inside]]) -> 
     lookups |= {name: f'[name.rpartition("/")[0] + {quoted("/" + name)} for name in names]' for name in once}
     about = [e for group in groups.values() for alike in group.values() for e in alike.values()]
     return Proposal(
-        key="side_by_side",
-        about=[*about, *(seen.by_group[group][name] for group in groups for name in once)],
-        what=f"{named([f'{first}/{stem}' for stem in stems])} belong together by their names: each is a sample",
-        way_out="lookup= says which are taken, each whole",
-        ways=[Way({name: f'Field("{{}}", lookup={text})' for name, text in lookups.items()})],
+        "side_by_side",
+        f"{named([f'{first}/{stem}' for stem in stems])} belong together by their names: each is a sample",
+        [*about, *(seen.by_group[group][name] for group in groups for name in once)],
+        "lookup= says which are taken, each whole",
+        [Way({name: f'Field("{{}}", lookup={text})' for name, text in lookups.items()})],
         before=(
             "names = []",
             f"with h5py.File({quoted(seen.path)}) as f:",
@@ -540,36 +528,25 @@ def _hold_the_same(groups: Mapping[str, Inside]) -> dict[str, Inside]:
 def _finding_lines(path: str, things: Mapping[str, Inside], attributes: Sequence[str]) -> Lines:
     """Return the lines that find the datasets, or groups, where no pattern does."""
     first, names = next(iter(things.items()))
-    found, listed = "names", Lines()
-    tests: Lines = (
-        "    same = isinstance(one, h5py.Dataset) and one.ndim == first.ndim",
-        "    return same and one.dtype == first.dtype",
-    )
+    found, same, listed = "names", ("ndim", "dtype"), Lines()
+    is_alike = ["isinstance(one, h5py.Dataset)", *(f"one.{what} == first.{what}" for what in same)]
     if "." not in names:
         one_shape = all(not any(unlike_axes([inside[name] for inside in things.values()])) for name in names)
-        of_shape = "shape[1:]" if one_shape else "ndim"
-        found, listed = "groups", ("names = [", *(f"    {quoted(name)}," for name in names), "]", "")
-        tests = (
-            "    return isinstance(one, h5py.Group) and all(",
-            "        name in one",
-            "        and one[name].dtype == first[name].dtype",
-            f"        and one[name].{of_shape} == first[name].{of_shape}",
-            "        for name in names",
-            "    )",
-        )
+        found, same = "groups", ("dtype", "shape[1:]" if one_shape else "ndim")
+        listed = ("names = [", *(f"    {quoted(name)}," for name in names), "]")
+        of_each = ("name in one", *(f"one[name].{what} == first[name].{what}" for what in same))
+        is_alike = ["isinstance(one, h5py.Group)", *(f"all({test} for name in names)" for test in of_each)]
+    labels = [quoted(name[1:]) for name in _labels(attributes) if name[0] == "@"]
+    tests = [*is_alike, *(f"{name} in one.attrs" for name in labels)]
     return (
         *listed,
-        "def is_alike(one):",
-        *tests,
-        "",
         f"with h5py.File({quoted(path)}) as f:",
         f"    first = f[{quoted('/' + first)}]",
-        f"    {found} = [one.name for one in f[{quoted('/' + first.rpartition('/')[0])}].values() if is_alike(one)]",
-        *(
-            f"    {found} = [one for one in {found} if {quoted(name[1:])} in f[one].attrs]"
-            for name in _labels(attributes)
-            if name[0] == "@"
-        ),
+        f"    {found} = [",
+        "        one.name",
+        f"        for one in f[{quoted('/' + first.rpartition('/')[0])}].values()",
+        *(f"        {'and' if place else 'if'} {test}" for place, test in enumerate(tests)),
+        "    ]",
     )
 
 
@@ -636,15 +613,10 @@ def _joined(
         for name, form in forms.items():
             key = name if name not in together else f"{PurePath(path).stem.strip('*_-')}_{name}"
             together[key] = with_options(form, file=quoted(path), lookup=(lookup or {}).get(path, ""))
-    return Proposal(
-        key="joined",
-        path=lead,
-        about=[e for held in entries.values() for e in held],
-        what=f"{named([*families])} belong together: a sample has fields of each ({what})",
-        way_out="file= says where a field lies that is not in the first of them",
-        ways=[Way(together, samples)],
-        before=before,
-    )
+    about = [e for held in entries.values() for e in held]
+    what = f"{named([*families])} belong together: a sample has fields of each ({what})"
+    way_out = "file= says where a field lies that is not in the first of them"
+    return Proposal("joined", what, about, way_out, [Way(together, samples)], path=lead, before=before)
 
 
 def _joined_rows(files: Mapping[str, Seen]) -> Iterator[Proposal]:

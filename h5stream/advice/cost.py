@@ -145,7 +145,7 @@ class SampleCost:
     our_words: tuple[str, ...]  # the arithmetic, a step a line
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Advice:
     """Something about the layout that costs more than it must."""
 
@@ -210,7 +210,7 @@ def cost_sample(
         first_batch=_first_batch(stored, order, threads, layout),
         notice=size.notice,
         naive_words=_naive_words(every, [text for _, text in naive]),
-        our_words=tuple(_our_words(stored, order, layout.leading[0].path)),
+        our_words=tuple(_our_words(stored, order.batches)),
     )
     # A window of all rows is as good as it gets, however few blocks there are.
     is_few = size.window_rows < layout.rows and is_weak(shuffle.blocks_per_window, shuffle.blocks)
@@ -219,7 +219,7 @@ def cost_sample(
         may, least = text_of_bytes(memory_budget), text_of_bytes(size.memory_budget)
         problem = f"the loader may take {may} here and would refuse: it needs {least}"
         way_out = f"pass memory_budget={size.memory_budget} or more, or a smaller batch_size"
-        advice.insert(0, Advice(key="budget_too_small", fields=(), problem=problem, way_out=way_out))
+        advice.insert(0, Advice("budget_too_small", (), problem, way_out))
     return sample, tuple(advice)
 
 
@@ -444,53 +444,25 @@ def _read_in_part(part: DatasetPart, windows: Sequence[Runs], entry: DatasetEntr
 # --- in words -------------------------------------------------------------------------------------------
 
 
-def _by_sentence(sentences: Iterable[tuple[str, str]]) -> list[str]:
-    """Return sentences with the names of the datasets that share them."""
-    by_text: dict[str, list[str]] = {}
-    for name, text in sentences:
-        by_text.setdefault(text, []).append(name)
-    return [f"{names_text(names)}: {text}" for text, names in by_text.items()]
-
-
 def _naive_words(entries: Sequence[DatasetEntry], texts: Sequence[str]) -> tuple[str, ...]:
     """Say what one row at a time costs; datasets that are stored alike share a sentence."""
-    lines = _by_sentence((entry.path, text) for entry, text in zip(entries, texts, strict=True))
+    by_text = defaultdict[str, list[str]](list)
+    for entry, text in zip(entries, texts, strict=True):
+        by_text[text].append(entry.path)
+    lines = [f"{names_text(names)}: {text}" for text, names in by_text.items()]
     if len(lines) > KINDS_EXPLAINED:
         lines[KINDS_EXPLAINED:] = [f"and likewise for {len(lines) - KINDS_EXPLAINED:,} more kinds of datasets"]
     opened = 'that is with the dataset kept open: file["x"][i] opens it anew, with an empty cache, for each row'
     return (*lines, *([opened] if any(map(_cached_share, entries)) else []))
 
 
-def _our_words(stored: Sequence[_Stored], order: EpochOrder, leading: str) -> Iterator[str]:
-    """Say what h5stream does instead, and what of it is not ideal."""
-    blocks = f"blocks of {int(order.blocks.edges[1]):,} (the chunks of {leading})"
-    chunks, batches = sum(one.cost.chunks for one in stored if not one.cost.kept), order.batches
-    if chunks:
+def _our_words(stored: Sequence[_Stored], batches: int) -> Iterator[str]:
+    """Say what h5stream does instead."""
+    if chunks := sum(one.cost.chunks for one in stored if not one.cost.kept):
         each = f"{count_text(chunks)} fetched / {counted(batches, 'batch', 'batches')} = {count_text(chunks / batches)}"
         yield f"each chunk is fetched once for all its rows that a window holds: {each} a batch"
     if kept := [one.cost.path for one in stored if one.cost.kept]:
         yield f"{names_text(kept)}: small, so read once and kept in memory; later epochs read nothing of it"
-    yield from _by_sentence(
-        (
-            entry.path,
-            f"chunks of {entry.chunk_rows or 0:,} rows lie across {blocks}, so each is fetched {cost.times_read:.2f} "
-            "times an epoch",
-        )
-        for entry, cost, _ in stored
-        if not cost.kept and cost.times_read >= _NOTABLE
-    )
-    beyond = [
-        (e.path, e.chunks * e.chunk_nbytes / max(1, e.raw_nbytes)) for e, cost, _ in stored if cost.decoded_nbytes
-    ]
-    yield from _by_sentence(
-        (path, f"chunks reach beyond the data, so {times:.2f} times as much is decoded")
-        for path, times in beyond
-        if times >= _NOTABLE
-    )
-    read, gaps = (sum(each) for each in zip(*((c.read_nbytes, c.gap_nbytes) for _, c, _ in stored), strict=True))
-    if gaps > (_NOTABLE - 1) * read:
-        share = f"{gaps / read:.0%}"
-        yield f"{share} of the bytes read lie between small chunks; reading on is cheaper than another system call"
 
 
 # --- advice ---------------------------------------------------------------------------------------------
@@ -498,70 +470,48 @@ def _our_words(stored: Sequence[_Stored], order: EpochOrder, leading: str) -> It
 
 _SIZE = "chunks of about 1 MiB"
 
-# What is wrong with a dataset, in the order in which it is said: the way out, whether repacking is it, and whether each
-# dataset has a reason of its own, where elsewhere one example says it. `_broken` says which.
+# What is wrong with a dataset, in the order in which it is said: the way out, and whether repacking is it.
 RULES = {
     "through_h5py, values": (
         "store the values one behind the other, and beside them where each begins: lookup=Bounds(...) takes that",
         False,
-        True,
     ),
-    "variable_length": (
-        "store strings with a fixed length, or as integer codes beside a table of names",
-        False,
-        True,
-    ),
-    "through_h5py": ("store it as plain numbers in chunks of about 1 MiB with lz4", True, True),
-    "row_per_chunk": (_SIZE, True, False),
-    "tiny_chunks": (_SIZE, True, False),
-    "huge_chunks": (_SIZE, True, False),
-    "split_rows": ("chunks that hold whole rows", True, False),
-    "straddling_chunks": ("the same number of rows in the chunks of all fields, or whole multiples", True, False),
-    "slow_filter": ("lz4, which gives about 1.7 GiB/s, or gzip with shuffle, 1.2 GiB/s", True, False),
+    "variable_length": ("store strings with a fixed length, or as integer codes beside a table of names", False),
+    "through_h5py": ("store it as plain numbers in chunks of about 1 MiB with lz4", True),
+    "row_per_chunk": (_SIZE, True),
+    "tiny_chunks": (_SIZE, True),
+    "huge_chunks": (_SIZE, True),
+    "split_rows": ("chunks that hold whole rows", True),
+    "straddling_chunks": ("the same number of rows in the chunks of all fields, or whole multiples", True),
+    "slow_filter": ("lz4, which gives about 1.7 GiB/s, or gzip with shuffle, 1.2 GiB/s", True),
 }
 
 
 def _broken(one: _Stored, block_rows: int, batch_rows: int) -> Iterator[tuple[str, str]]:
     """Yield the rules that a dataset breaks, and what is wrong; chunks and filters are h5py's business."""
-    entry, through = one.entry, one.entry.access == VIA_H5PY
-    by_h5py = f"read through h5py, under its lock and with one thread, because: {entry.reason}"
-    if entry.variable_length and (entry.is_numbers_of_any_length or entry.clues.image):
-        if through:
-            yield "through_h5py, values", by_h5py
-    elif entry.variable_length:
-        yield (
-            "variable_length",
-            f"{entry.dtype} lies in the file's heap, where each value is looked up for itself, and a batch holds a "
-            f"list, not a tensor{'; h5py reads it, under its lock' * through}",
-        )
-    elif through and entry.layout != "compact":
-        yield "through_h5py", by_h5py
-    else:
-        yield from _broken_by_chunks(one, block_rows, batch_rows)
-
-
-def _broken_by_chunks(one: _Stored, block_rows: int, batch_rows: int) -> Iterator[tuple[str, str]]:
     entry, cost, rate = one
-    is_tiny, filtered, across = entry.chunk_nbytes < TINY_CHUNK_NBYTES, bool(entry.filters), entry.chunks_across
-    chunk, rows = text_of_bytes(entry.chunk_nbytes), entry.chunk_rows or 0
-    if is_tiny and entry.chunks >= MANY_CHUNKS and rows == 1:
-        separate = f"so a batch takes {batch_rows * across:,} separate chunks"
-        yield (
-            "row_per_chunk",
-            f"every row is a chunk of its own ({chunk}), {separate}; what each costs beside its bytes outweighs them",
-        )
-    elif is_tiny and entry.chunks >= MANY_CHUNKS:
+    chunk, rows, across = text_of_bytes(entry.chunk_nbytes), entry.chunk_rows or 0, entry.chunks_across
+    if entry.variable_length and not (entry.is_numbers_of_any_length or entry.clues.image):
+        yield "variable_length", f"{entry.dtype}: values are looked up one by one, and a batch is a list, not a tensor"
+        return
+    if entry.variable_length or entry.access == VIA_H5PY:
+        if entry.access == VIA_H5PY and (entry.variable_length or entry.layout != "compact"):
+            why = f"read through h5py, under its lock and with one thread, because: {entry.reason}"
+            yield f"through_h5py{', values' * entry.variable_length}", why
+        return
+    is_tiny = entry.chunk_nbytes < TINY_CHUNK_NBYTES
+    if is_tiny and entry.chunks >= MANY_CHUNKS:
         a_batch = count_text(cost.chunks * batch_rows / max(1, entry.rows or 0))
+        each = f"every row is a chunk of its own ({chunk})" if rows == 1 else f"{entry.chunks:,} chunks of {chunk}"
         cheap = f"below {text_of_bytes(TINY_CHUNK_NBYTES)} finding and fetching a chunk costs as much as decoding it"
-        yield "tiny_chunks", f"{entry.chunks:,} chunks of {chunk}, {a_batch} a batch; {cheap}"
-    if filtered and entry.chunk_nbytes > HUGE_CHUNK_NBYTES:
+        yield "row_per_chunk" if rows == 1 else "tiny_chunks", f"{each}, {a_batch} a batch; {cheap}"
+    if entry.filters and entry.chunk_nbytes > HUGE_CHUNK_NBYTES:
         held = f"{rows:,} rows have to be in memory for any one of them, and few fit a window"
         yield "huge_chunks", f"chunks of {chunk}: one thread decodes each, {held}"
     # One row a chunk has been said already, and there is nothing to gain where a row alone fills chunks.
     if across >= MANY_ACROSS and rows != 1 and entry.row_nbytes <= HUGE_CHUNK_NBYTES:
-        places = f"that lie side by side, so it is put together from {across:,} places"
-        yield "split_rows", f"each row is cut into {across:,} chunks {places}"
-    if filtered and cost.times_read > STRADDLING:
+        yield "split_rows", f"each row is cut into {across:,} chunks, and put together from as many places"
+    if entry.filters and cost.times_read > STRADDLING:
         blocks = f"the blocks of {block_rows:,} rows that are shuffled"
         times = f"so each is decoded {cost.times_read:.2f} times an epoch"
         yield "straddling_chunks", f"its chunks of {rows:,} rows lie across {blocks}, {times}"
@@ -571,37 +521,32 @@ def _broken_by_chunks(one: _Stored, block_rows: int, batch_rows: int) -> Iterato
 
 def _layout_advice(stored: Sequence[_Stored], shuffle: Shuffle, batch_rows: int, is_few: bool) -> list[Advice]:
     """Look for what costs more than it must, the largest dataset as the example; what costs every epoch comes first."""
-    together: dict[tuple[str, bool, str], list[tuple[_Stored, str]]] = defaultdict(list)
+    together, found = defaultdict[tuple[str, bool], list[tuple[DatasetEntry, str]]](list), list[Advice]()
     for one in stored:
         for rule, problem in _broken(one, shuffle.block_rows, batch_rows):
-            together[rule, one.cost.kept, problem * RULES[rule][2]].append((one, problem))
-    found = []
-    for rule, kept, own in sorted(together, key=lambda key: [*RULES].index(key[0])):
-        members = together[rule, kept, own]
-        largest, problem = max(members, key=lambda member: member[0].entry.raw_nbytes)
-        if len({problem for _, problem in members}) > 1:
-            problem = f"{largest.entry.path}, for one: {problem}"
-        advice = Advice(
-            key=rule.split(",")[0],
-            fields=tuple(one.entry.path for one, _ in members),
-            problem=problem,
-            way_out=RULES[rule][0],
-            costs=ONCE if kept else EVERY_EPOCH,
-            repack=RULES[rule][1],
-        )
-        found.append(advice)
+            together[rule, one.cost.kept].append((one.entry, problem))
+    for rule, (way_out, repack) in RULES.items():
+        for kept in (False, True):
+            if members := together[rule, kept]:
+                largest, problem = max(members, key=lambda member: member[0].raw_nbytes)
+                if len({problem for _, problem in members}) > 1:
+                    problem = f"{largest.path}, for one: {problem}"
+                key, costs, fields = (
+                    rule.split(",")[0],
+                    ONCE if kept else EVERY_EPOCH,
+                    tuple(e.path for e, _ in members),
+                )
+                found.append(Advice(key, fields, problem, way_out, costs, repack))
     if is_few:
         leading = max((one.entry for one in stored), key=lambda entry: entry.row_nbytes)
         chunks = f"chunks of {text_of_bytes(leading.chunk_nbytes or leading.row_nbytes)}"
-        advice = Advice(
-            key="few_blocks",
-            fields=(leading.path,),
-            problem=f"a window holds {shuffle.blocks_per_window:,} of {shuffle.blocks:,} blocks ({chunks}), so the "
-            "rows of a batch come from few stretches of the file",
-            way_out="a larger window= and memory_budget=, or smaller chunks",
-            repack=leading.chunk_nbytes > HUGE_CHUNK_NBYTES,
+        held = f"a window holds {shuffle.blocks_per_window:,} of {shuffle.blocks:,} blocks ({chunks})"
+        problem = f"{held}, so the rows of a batch come from few stretches of the file"
+        way_out, repack = (
+            "a larger window= and memory_budget=, or smaller chunks",
+            leading.chunk_nbytes > HUGE_CHUNK_NBYTES,
         )
-        found.append(advice)
+        found.append(Advice("few_blocks", (leading.path,), problem, way_out, repack=repack))
     return sorted(found, key=lambda one: one.costs != EVERY_EPOCH)
 
 

@@ -43,7 +43,7 @@ from h5stream.advice.program import (
     short_keys,
     with_options,
 )
-from h5stream.units import counted, shape_text
+from h5stream.units import counted, names_text, shape_text
 
 LONG_ROW = 1 << 15  # values along the last axis of a row, from which it is a signal to be cut
 MOST_DENSE = 100_000  # columns of a sparse matrix, up to which its rows are asked for as dense ones
@@ -82,7 +82,7 @@ def proposals_of(
                 found.append(tried)
                 taken.update(tried.datasets)
     found += (one for one in refused.values() if taken.isdisjoint(one.datasets))
-    return (*found, *_asides(listing), *_single_values(path, listing))
+    return (*found, *_asides(path, listing))
 
 
 def proposals_of_files(
@@ -126,30 +126,23 @@ def _sparse(seen: Seen) -> Iterator[Proposal]:
     if not found:
         return
     main = max(found, key=lambda group: (group == "X", found[group][0].rows or 0))
-    rows = (found[main][2].rows or 1) - 1
+    rows, about = (found[main][2].rows or 1) - 1, [e for parts in found.values() for e in parts]
     entry = seen.groups.get(main, GroupEntry(links=3, looked_at=3, sparse="rows"))
-    about = [e for parts in found.values() for e in parts]
-    which = f"{named(list(found))} {'is a sparse matrix' if len(found) == 1 else 'are sparse matrices'}"
+    which = f"{named([*found])} {'is a sparse matrix' if len(found) == 1 else 'are sparse matrices'}"
     if entry.sparse != "rows":
-        (what, _, then), is_csc = entry.sparse.partition(": "), "(CSC)" in entry.sparse
-        yield Proposal(
-            key="sparse_columns" if is_csc else "sparse",
-            about=about,
-            what=what if then else which,
-            way_out=then[:1].upper() + then[1:] or entry.sparse,
-            written=_turned_to_rows(seen.path, main) if is_csc else (),
-        )
+        what, _, then = entry.sparse.partition(": ")
+        turned = _turned_to_rows(seen.path, main) if "(CSC)" in entry.sparse else ()
+        key, way_out = "sparse_columns" if turned else "sparse", then[:1].upper() + then[1:] or entry.sparse
+        yield Proposal(key, what if then else which, about, way_out, written=turned)
         return
     form = "packed" if entry.width > MOST_DENSE else "dense"
     fields = {"x": f'Field({quoted(main)}, ragged="{form}")', **_annotations(seen, rows, taken=set(found))}
-    yield Proposal(
-        key="sparse",
-        about=about,
-        what=f"{which}; {main} has {counted(rows, 'sample')}" + f" of {entry.width:,} columns" * bool(entry.width),
-        way_out="ragged='dense' gives rows of it, with columns= some of their columns; ragged='packed' gives the "
-        "values that are stored, and their columns",
-        ways=[Way(fields if len(fields) > 1 else {main: fields["x"]})],
+    what = f"{which}; {main} has {counted(rows, 'sample')}" + f" of {entry.width:,} columns" * bool(entry.width)
+    way_out = (
+        "ragged='dense' gives rows of it, with columns= some of their columns; ragged='packed' gives the values that "
+        "are stored, and their columns"
     )
+    yield Proposal("sparse", what, about, way_out, [Way(fields if len(fields) > 1 else {main: fields["x"]})])
 
 
 def _annotations(seen: Seen, rows: int, taken: Iterable[str] = ()) -> dict[str, str]:
@@ -198,40 +191,24 @@ def _anndata(seen: Seen) -> Iterator[Proposal]:
         return
     beside = _annotations(seen, matrix.rows)
     if beside and any(name.startswith(("obs", "var")) for name in seen.by_path):
-        yield Proposal(
-            key="anndata",
-            about=[matrix],
-            what=f"It looks like AnnData's: X has {counted(matrix.rows, 'sample')}, and obs says what each is",
-            way_out="Columns of obs that are categories come as their codes, and loader.dataset.categories says what "
-            "these are",
-            ways=[Way({"x": quoted("X"), **beside})],
-            rows=[matrix],
-        )
+        what = f"It looks like AnnData's: X has {counted(matrix.rows, 'sample')}, and obs says what each is"
+        way_out = "Categories of obs come as codes, and loader.dataset.categories says what these are"
+        yield Proposal("anndata", what, [matrix], way_out, [Way({"x": quoted("X"), **beside})], rows=[matrix])
 
 
 # --- one behind the other: episodes, and samples of unlike lengths --------------------------------------------
 
 
 def _episodes(seen: Seen) -> Iterator[Proposal]:
-    for rows, beside in sorted(seen.by_rows.items(), key=lambda item: -sum(e.raw_nbytes for e in item[1])):
+    for rows, beside in seen.by_most_bytes:
         said, of = _episodes_said(seen, rows, beside)
         fields = [e for e in beside if e not in said and not re.search(r"(^|/)next_", e.path)][:MOST_FIELDS]
-        if not said or not fields or rows < LEAST_ALIKE:
-            continue
-        yield Proposal(
-            key="episodes",
-            about=beside,
-            what=f"{_say(said)} where episodes end in {counted(rows, 'row')} that lie one behind the other",
-            ways=[
-                Way(
-                    keyed(fields),
-                    f'Sequences({WINDOW}, of={of}, pad="edge")',
-                    "takes rows that follow one another and stay inside an episode",
-                )
-            ],
-            rows=beside,
-        )
-        return
+        if said and fields and rows >= LEAST_ALIKE:
+            what = f"{_say(said)} where episodes end in {counted(rows, 'row')} that lie one behind the other"
+            does = "takes rows that follow one another and stay inside an episode"
+            way = Way(keyed(fields), f'Sequences({WINDOW}, of={of}, pad="edge")', does)
+            yield Proposal("episodes", what, beside, ways=[way], rows=beside)
+            return
 
 
 def _say(said: Sequence[DatasetEntry]) -> str:
@@ -290,19 +267,16 @@ def _ragged(seen: Seen) -> Iterator[Proposal]:
             told += said
             about += [*said, *chosen]
             fields |= {e.path: f"Field({quoted(e.path)}, lookup={how})" for e in chosen}
-    which = [*fields]
     says = {e.path for _, said, _ in found[count] for e in said}
     beside = [e for e in seen.by_rows[count] if e.path not in says and not e.members][:MOST_FIELDS]
-    fields |= {e.path: form_of(e) for e in beside}
     read = [f"    {_as_word(e)} = f[{quoted(e.path)}][:]" for e in dict.fromkeys(told) if e.clues.columns]
     yield Proposal(
-        key="ragged",
-        about=[*about, *beside],
-        what=f"{_say(told)} which rows of {named(which[:3])}{' and others' if len(which) > 3 else ''} each of "
-        f"{counted(count, 'sample')} has",
-        way_out='lookup= takes these. Fields come as values and offsets, or with ragged="pad", "nested" or "list" '
+        "ragged",
+        f"{_say(told)} which rows of {names_text([*fields])} each of {counted(count, 'sample')} has",
+        [*about, *beside],
+        'lookup= takes these. Fields come as values and offsets, or with ragged="pad", "nested" or "list" '
         "otherwise; ragged=Ragged(crop=Crop(...)) takes a part of each",
-        ways=[Way(short_keys(fields))],
+        [Way(short_keys(fields | {e.path: form_of(e) for e in beside}))],
         before=(f"with h5py.File({quoted(seen.path)}) as f:", *read) if read else (),
     )
 
@@ -354,22 +328,14 @@ def _named_objects(seen: Seen) -> Iterator[Proposal]:
             if any(unlike) and not first.clues.image:
                 continue
             form = form_of(first, f"{group}/{{}}".lstrip("/"), ragged="pad" if unlike else "")
+            key = re.sub(r"_?(ids?|names?)$", "", last_name(path)) or "x"
             beside = [e for e in seen.entries if e.rows == count and e.path != path and not e.members][:MOST_FIELDS]
             yield Proposal(
-                key="named",
-                about=[seen.by_path[path], *alike, *beside],
-                what=f"{path} names, for each of {counted(count, 'sample')}, a dataset of {group or 'the root'}",
-                way_out="lookup= looks it up; each is read once a window, however many samples name it",
-                ways=[
-                    Way(
-                        {
-                            re.sub(r"_?(ids?|names?)$", "", last_name(path)) or "x": with_options(
-                                form, lookup=quoted(path)
-                            ),
-                            **keyed(beside),
-                        }
-                    )
-                ],
+                "named",
+                f"{path} names, for each of {counted(count, 'sample')}, a dataset of {group or 'the root'}",
+                [seen.by_path[path], *alike, *beside],
+                "lookup= looks it up; each is read once a window, however many samples name it",
+                [Way({key: with_options(form, lookup=quoted(path)), **keyed(beside)})],
             )
             return
 
@@ -382,7 +348,7 @@ def _lookups(seen: Seen) -> Iterator[Proposal]:
         fields = {last_name(e.path): with_options(form_of(e), lookup=how) for e in shared[:MOST_FIELDS]}
         what = f"Several of {counted(rows, 'sample')} share a row of {named([e.path for e in shared])}"
         ways = [Way(keyed(beside[:MOST_FIELDS]) | fields)]
-        return Proposal(key="lookup", about=[*seen.by_rows[rows], *shared], what=what, ways=ways, before=before)
+        return Proposal("lookup", what, [*seen.by_rows[rows], *shared], ways=ways, before=before)
 
     for index in seen.entries:
         counts, rows = index.clues.counts, index.rows or 0
@@ -416,26 +382,18 @@ def _volumes(seen: Seen) -> Iterator[Proposal]:
         chosen = any(one not in guessed for one, guessed in zip(chunk, halved, strict=True))
         if len(entries) < 2 or not is_cut or not chosen or not any(_VOLUME.search(entry.path) for entry in entries):
             continue
-        taken = {e.path: f"Take(scale=({', '.join(f'{scale:g}' for scale in scales[e.path])}))" for e in entries}
-        forms = {
-            e.path: with_options(form_of(e), take=taken[e.path] * (e.shape != shape)) for e in entries[:MOST_FIELDS]
-        }
-        yield Proposal(
-            key="volume",
-            about=entries,
-            what=f"{named([entry.path for entry in entries])} are volumes of {shape_text(shape)}, in chunks of "
-            f"{shape_text(chunk)}",
-            ways=[
-                Way(
-                    short_keys(forms),
-                    f'Boxes({chunk}, at="grid")',
-                    "takes boxes that lie side by side, or of another size",
-                ),
-                Way(short_keys(forms), f'Boxes({chunk}, at="random", per_epoch=1000)', "anywhere"),
-                Way(keyed(entries[:MOST_FIELDS]), "", "takes each slice along axis 0"),
-            ],
-            rows=[e for e in entries if e.shape == shape],
-        )
+        forms = {}
+        for e in entries[:MOST_FIELDS]:
+            take = f"Take(scale=({', '.join(f'{scale:g}' for scale in scales[e.path])}))" * (e.shape != shape)
+            forms[e.path] = with_options(form_of(e), take=take)
+        fields, volumes = short_keys(forms), f"are volumes of {shape_text(shape)}, in chunks of {shape_text(chunk)}"
+        ways = [
+            Way(fields, f'Boxes({chunk}, at="grid")', "takes boxes that lie side by side, or of another size"),
+            Way(fields, f'Boxes({chunk}, at="random", per_epoch=1000)', "anywhere"),
+            Way(keyed(entries[:MOST_FIELDS]), "", "takes each slice along axis 0"),
+        ]
+        rows = [e for e in entries if e.shape == shape]
+        yield Proposal("volume", f"{named([e.path for e in entries])} {volumes}", entries, ways=ways, rows=rows)
         return
 
 
@@ -452,28 +410,20 @@ def _places(seen: Seen) -> Iterator[Proposal]:
         if room < 4:
             continue
         size, read = (min(64, 1 << (room.bit_length() - 1)),) * axes, ", ".join(f"f[{quoted(e.path)}][:]" for e in some)
+        does = "takes a box from each of these places on; its size is yours"
         yield Proposal(
-            key="places",
-            about=[*large, *some],
-            what=f"{_say(some)} where boxes of {named([e.path for e in large])} begin",
-            ways=[
-                Way(
-                    keyed(large),
-                    f"Boxes({size}, at=places)",
-                    "takes a box from each of these places on; its size is yours",
-                )
-            ],
-            before=(
-                f"with h5py.File({quoted(seen.path)}) as f:",
-                f"    places = np.concatenate([{read}])",
-            ),
+            "places",
+            f"{_say(some)} where boxes of {named([e.path for e in large])} begin",
+            [*large, *some],
+            ways=[Way(keyed(large), f"Boxes({size}, at=places)", does)],
+            before=(f"with h5py.File({quoted(seen.path)}) as f:", f"    places = np.concatenate([{read}])"),
         )
         return
 
 
 def _recordings(seen: Seen) -> Iterator[Proposal]:
     """Find rows that are a recording each: simulations and films of many times, long signals."""
-    for rows, beside in sorted(seen.by_rows.items(), key=lambda item: -sum(e.raw_nbytes for e in item[1])):
+    for rows, beside in seen.by_most_bytes:
         axis = _time_axis(max(beside, key=lambda e: e.raw_nbytes).shape or ())
         films = [e for e in beside if _time_axis(e.shape or ()) == axis]
         others = [e for e in beside if e not in films]
@@ -481,17 +431,13 @@ def _recordings(seen: Seen) -> Iterator[Proposal]:
         if len(counts) != 1 or any(e.axes > 1 or not e.clues.words for e in others):
             continue
         length = stretch_length(min(counts), sum(e.raw_nbytes for e in films) / rows / min(counts))
-        way = f'Sequences({length}, stride={length}, of="rows", axis={axis})'
-        yield Proposal(
-            key="recordings",
-            about=films,
-            what=f"Each row of {named([e.path for e in films])} seems to be a recording of {min(counts):,} times",
-            ways=[
-                Way(keyed(films), way, f"cuts them into samples of {length:,}, or of a length of your own"),
-                Way(keyed([*films, *others]), "", "takes each row whole"),
-            ],
-            rows=films,
-        )
+        samples = f'Sequences({length}, stride={length}, of="rows", axis={axis})'
+        ways = [
+            Way(keyed(films), samples, f"cuts them into samples of {length:,}, or of a length of your own"),
+            Way(keyed([*films, *others]), "", "takes each row whole"),
+        ]
+        what = f"Each row of {named([e.path for e in films])} seems to be a recording of {min(counts):,} times"
+        yield Proposal("recordings", what, films, ways=ways, rows=films)
         return
 
 
@@ -511,15 +457,9 @@ def _flat(seen: Seen) -> Iterator[Proposal]:
     entry, rows = every[0], every[0].rows or 0
     if rows < 4 * LONG_COUNT or not re.match(r"u?int|float", entry.dtype):
         return
-    yield Proposal(
-        key="flat",
-        about=every,
-        what=f"{entry.path} is one sequence of {rows:,} numbers",
-        way_out="samples=Sequences(128, stride=128) cuts it into samples of 128, or of a length of your own. Without "
-        "samples=, each number is a sample",
-        ways=[Way({entry.path: quoted(entry.path)}, "Sequences(128, stride=128)")],
-        rows=every,
-    )
+    what, samples = f"{entry.path} is one sequence of {rows:,} numbers", "Sequences(128, stride=128)"
+    does = "cuts it into samples of 128, or of a length of your own. Without samples=, each number is a sample"
+    yield Proposal("flat", what, every, ways=[Way({entry.path: quoted(entry.path)}, samples, does)], rows=every)
 
 
 def _family(name: str) -> str:
@@ -539,19 +479,12 @@ def _nwb(seen: Seen) -> Iterator[Proposal]:
     if "nwb_version" not in seen.attributes("") or not series:
         return
     group = max(series, key=lambda name: series[name]["data"].written_nbytes)
-    data = series[group]["data"]
-    rows = data.rows or 1
+    rows = series[group]["data"].rows or 1
     beside = [one for name, one in series[group].items() if name in ("data", "timestamps") and one.rows == rows]
-    length = max(1, min(100, rows // 2))
-    yield Proposal(
-        key="nwb",
-        about=beside,
-        what=f"It is Neurodata Without Borders (NWB); {group} is a recording of {counted(rows, 'row')}",
-        way_out=f"samples=Sequences({length}) takes {length:,} rows that follow one another; without samples= "
-        "each row is one",
-        ways=[Way(short_keys({one.path: quoted(one.path) for one in beside}), f"Sequences({length})")],
-        rows=beside,
-    )
+    length, what = max(1, min(100, rows // 2)), f"{group} is a recording of {counted(rows, 'row')}"
+    does = f"takes {length:,} rows that follow one another; without samples= each row is one"
+    way = Way(short_keys({one.path: quoted(one.path) for one in beside}), f"Sequences({length})", does)
+    yield Proposal("nwb", f"It is Neurodata Without Borders (NWB); {what}", beside, ways=[way], rows=beside)
 
 
 def _matlab(seen: Seen) -> Iterator[Proposal]:
@@ -572,52 +505,30 @@ def _matlab(seen: Seen) -> Iterator[Proposal]:
     first, turned = (max((g for n, g in by_length.items() if n > 1), key=len, default=[]) for by_length in ends)
     if len(turned) <= max(1, len(first)):
         last = ", ".join([":"] * (len(shape) - 1))
-        way_out = (
-            f"A row here is {largest.path}({last}, i) in MATLAB. samples=Rows(axis=-1) takes what lies along the last "
-            "axis here, which is MATLAB's first"
-        )
-        yield Proposal(key="matlab", about=arrays, what=what, way_out=way_out, rows=arrays)
+        way_out = f"A row here is {largest.path}({last}, i) in MATLAB. samples=Rows(axis=-1) takes MATLAB's own rows"
+        yield Proposal("matlab", what, arrays, way_out, rows=arrays)
         return
-    rows, names = (turned[0].shape or (0,))[-1], named([e.path for e in turned])
-    yield Proposal(
-        key="matlab_turned",
-        about=turned,
-        what=f"{what}. The {counted(rows, 'sample')} of {names} lie along the last axis here, not the first",
-        way_out="samples=Rows(axis=-1) takes them along that axis",
-        ways=[Way({e.path: quoted(e.path) for e in turned[:MOST_FIELDS]}, "Rows(axis=-1)")],
-    )
+    samples, names = counted((turned[0].shape or (0,))[-1], "sample"), named([e.path for e in turned])
+    what += f". The {samples} of {names} lie along the last axis here, not the first"
+    ways = [Way({e.path: quoted(e.path) for e in turned[:MOST_FIELDS]}, "Rows(axis=-1)", "takes them along that axis")]
+    yield Proposal("matlab_turned", what, turned, ways=ways)
 
 
-def _asides(listing: Listing) -> Iterator[Proposal]:
-    """Name what is no data: indexes of PyTables, and links that lead nowhere."""
+def _asides(path: str, listing: Listing) -> Iterator[Proposal]:
+    """Name what is no data: indexes of PyTables, links that lead nowhere, single values alone."""
     if index := [entry for entry in listing.entries if entry.role == INDEX]:
         which = f"{counted(len(index), 'dataset')} with _i_ in the path {'are' if len(index) > 1 else 'is'}"
-        what = f"{which} what PyTables keeps to find rows of its tables, and no data"
-        yield Proposal(key="pytables", about=index, what=what)
-    dead = [f"{path}/{name}".lstrip("/") for path, group in listing.groups.items() for name in group.dead]
-    if dead:
-        yield Proposal(
-            key="dead_links",
-            what=f"{counted(len(dead), 'link')} {'lead' if len(dead) > 1 else 'leads'} nowhere, such as {dead[0]!r}",
-            way_out="What they were to lead to is no sample: a pattern leaves them out, with a warning",
-        )
-
-
-def _single_values(path: str, listing: Listing) -> Iterator[Proposal]:
+        yield Proposal("pytables", f"{which} what PyTables keeps to find rows of its tables, and no data", index)
+    if dead := [f"{path}/{name}".lstrip("/") for path, group in listing.groups.items() for name in group.dead]:
+        what = f"{counted(len(dead), 'link')} {'lead' if len(dead) > 1 else 'leads'} nowhere, such as {dead[0]!r}"
+        way_out = "What they were to lead to is no sample: a pattern leaves them out, with a warning"
+        yield Proposal("dead_links", what, (), way_out)
     entries = listing.entries
     if entries and all(not entry.shape and not entry.clues.image for entry in entries):
-        yield Proposal(
-            key="single_values",
-            about=entries,
-            what=f"It holds single values only ({counted(len(entries), 'dataset')}), and no dataset with rows",
-            way_out="There is nothing to stream. Read them with h5py",
-            written=(
-                "import h5py",
-                "",
-                f"with h5py.File({quoted(path)}) as f:",
-                f"    print(f[{quoted(entries[0].path)}][()])",
-            ),
-        )
+        what = f"It holds single values only ({counted(len(entries), 'dataset')}), and no dataset with rows"
+        reads = f"with h5py.File({quoted(path)}) as f:", f"    print(f[{quoted(entries[0].path)}][()])"
+        way_out = "There is nothing to stream. Read them with h5py"
+        yield Proposal("single_values", what, entries, way_out, written=("import h5py", "", *reads))
 
 
 DETECTORS: tuple[Callable[[Seen], Iterator[Proposal]], ...] = (

@@ -7,7 +7,7 @@ import keyword
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from textwrap import indent
 from typing import Any, NamedTuple
 
@@ -89,7 +89,7 @@ def loader_lines(
         if len(entries) == 1 or len(together) <= WIDTH - 5:
             wanted.append(together)
         else:
-            inside = "".join(f"\n{line}" for entry in entries for line in _folded(f"{entry},"))
+            inside = "".join(f"\n    {entry}," for entry in entries)
             wanted.append(f"fields={around[0]}{inside}\n{around[1]}")
     arguments = [source, *options, *wanted]
     if allow_external:  # which the dataset takes, and not the loader
@@ -121,15 +121,6 @@ def _entries(forms: Mapping[str, str], samples: str) -> tuple[list[str], str]:
     if samples or any(name not in form for name, form in forms.items()):
         return [f"{quoted(key)}: {form}" for key, form in forms.items()], "{}"
     return [*forms.values()], "[]"
-
-
-def _folded(entry: str) -> list[str]:
-    """Write a field of a list on a line, or on several where it is too long."""
-    parts = re.fullmatch(r'(.*?Field\()("[^"\\]*"), (.*)(\),)', entry)
-    if parts is None or len(entry) + 8 <= WIDTH:
-        return [f"    {entry}"]
-    start, name, rest, end = parts.groups()
-    return [f"    {start}", f"        {name},", f"        {rest},", f"    {end}"]
 
 
 def _batch_name(fields: Sequence[str]) -> str:
@@ -166,31 +157,30 @@ def tried(lines: Lines, stand_ins: Mapping[str, Any] | None = None) -> tuple[str
 
 def _is_ours(program: ast.Module, scope: Mapping[str, Any]) -> bool:
     """Tell whether a program does nothing but what is written here: open files to read, and list what they hold."""
-    nodes = [*ast.walk(program)]
-    made = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    made |= {node.arg for node in nodes if isinstance(node, ast.arg)}
-    made |= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
-    if made & {*scope, *_WORDS}:  # what is allowed by its name must be that
-        return False
-    known, opens = {*scope, *_WORDS, *made}, [node.func for node in nodes if isinstance(node, ast.Call)]
-    return all(
-        node.id in known
-        if isinstance(node, ast.Name)
-        else node.attr in _METHODS and (node.attr != "File" or node in opens)  # under no other name
-        if isinstance(node, ast.Attribute)
-        else {one.name for one in node.names} <= {"h5py", "numpy"}
-        if isinstance(node, ast.Import)
-        else _opens_to_read(node)
-        if isinstance(node, ast.Call)
-        else not isinstance(node, ast.ImportFrom)
-        for node in nodes
-    )
+    made, known, called = set[str](), {*scope, *_WORDS}, list[ast.expr]()
+    for node in ast.walk(program):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            made.add(node.id)
+        elif isinstance(node, ast.arg | ast.FunctionDef):
+            made.add(node.arg if isinstance(node, ast.arg) else node.name)
+        elif isinstance(node, ast.Call):
+            called.append(node.func)
 
+    def is_known(node: ast.AST) -> bool:
+        match node:
+            case ast.Name(name):
+                return name in known or name in made
+            case ast.Attribute(attr="File"):
+                return node in called  # under no other name
+            case ast.Call(ast.Attribute(attr="File"), arguments, options):
+                return len(arguments) == 1 and isinstance(arguments[0], ast.Constant) and not options
+            case ast.Attribute(attr=name):
+                return name in _METHODS
+            case ast.Import(names):
+                return {one.name for one in names} <= {"h5py", "numpy"}
+        return not isinstance(node, ast.ImportFrom)
 
-def _opens_to_read(call: ast.Call) -> bool:
-    """Tell whether a call is none of `h5py.File`, or one of a path alone."""
-    is_file = isinstance(call.func, ast.Attribute) and call.func.attr == "File"
-    return not is_file or (len(call.args) == 1 and isinstance(call.args[0], ast.Constant) and not call.keywords)
+    return made.isdisjoint(known) and all(map(is_known, ast.walk(program)))  # what is allowed by its name must be that
 
 
 def _dataset_of(source: Any, *, fields: Any = None, samples: Any = None, **_: Any) -> h5stream.H5Dataset:
@@ -271,17 +261,18 @@ class Way(NamedTuple):
         return f"{f'samples={self.samples}' if self.samples else 'The loader without samples='} {self.does}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Proposal:
     """Something in a file that is not rows of datasets, and what to make of it."""
 
     key: str  # a stable name
-    path: str = ""  # the file, as the lines name it
-    allow_external: bool = False  # whether what leads out of it is followed
-    about: Sequence[DatasetEntry] = ()
     what: str
+    about: Sequence[DatasetEntry] = ()
     way_out: str = ""  # what h5stream makes of it, and what to do instead; empty where nothing is to be done
     ways: Sequence[Way] = ()  # the lines are of the first; others that work are said behind the way out
+    _: KW_ONLY
+    path: str = ""  # the file, as the lines name it
+    allow_external: bool = False  # whether what leads out of it is followed
     before: Lines = ()  # lines with h5py that come before the loader
     source: str = ""  # what the loader is given in place of the file, as Python
     written: Lines = ()  # a program that is no loader's alone, in place of these
@@ -305,13 +296,15 @@ class Proposal:
     @property
     def lines(self) -> Lines:
         """Python that streams it; empty where there is none."""
-        return self.written if self.written or not self.ways else self._program(self.path, self.batch_size)
+        return self.written if self.written or not self.ways else self._program(self.ways[0], self.path)
 
-    def _program(self, path: str | Sequence[str], batch_size: int, stand_ins: Mapping[str, Any] | None = None) -> Lines:
-        samples, before = self.samples_text, self.before if stand_ins is None else ()
-        for pattern, names in self.some.items() if stand_ins is not None else ():
-            samples = samples if pattern.isidentifier() else samples.replace(pattern, repr(names))
-        given = (path, self.fields, batch_size, samples, before)
+    def _program(self, way: Way, path: str | Sequence[str], stand_ins: Mapping[str, Any] | None = None) -> Lines:
+        samples, before = way.samples, self.before
+        if stand_ins is not None:
+            before = ()
+            for pattern in self.some.keys() - stand_ins:
+                samples = samples.replace(pattern, repr(self.some[pattern]))
+        given = (path, way.fields, self.batch_size or 1, samples, before)
         return loader_lines(*given, allow_external=self.allow_external, source=self.source)
 
     @property
@@ -336,8 +329,7 @@ class Proposal:
         stand_ins = {name: names for name, names in self.some.items() if name.isidentifier()} if self.some else None
 
         def read(way: Way) -> tuple[str, int, int]:
-            lines = replace(self, ways=[way])._program([*files] or self.path, 1, stand_ins)
-            return tried(lines, stand_ins)
+            return tried(self._program(way, [*files] or self.path, stand_ins), stand_ins)
 
         refused, count, nbytes = read(first := self.ways[0])
         if refused:
@@ -376,6 +368,7 @@ class Seen:
         for entry in entries:
             self.by_group[entry.group][entry.path.rpartition("/")[2]] = entry
             self.by_rows[entry.rows or 0].append(entry)
+        self.by_most_bytes = sorted(self.by_rows.items(), key=lambda item: -sum(e.raw_nbytes for e in item[1]))
 
     def children(self, group: str) -> set[str]:
         """Return the names of what lies in a group and holds datasets, or is one."""

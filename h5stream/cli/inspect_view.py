@@ -86,23 +86,21 @@ def _datasets(found: Inspection, width: int, *, everything: bool) -> Shown:
         if left := len(members) - len(members[:shown]):
             yield Text(f"  and {left:,} more (--all)", style="dim")
     with_rows = [entry for entry in entries if entry.rows]
-    legend = ["ratio: how many times smaller filters make it"] if any(entry.filters for entry in with_rows) else []
+    legend = ["ratio: how many times smaller filters make it"] * any(entry.filters for entry in with_rows)
     accesses = {entry.access for entry in with_rows}
     legend += [f"{access} = {means}" for access, means in _ACCESS_MEANS.items() if access in accesses]
     if legend:
         yield Text("; ".join(legend), style="dim")
+    if everything:
+        return
     lengths = len(groups) - len(listed)
-    apart = sum(bool(entry.role) for group in found.groups for entry in group.datasets)
-    other = f" of {lengths:,} other lengths" if lengths > 1 else " of another length"
     left_out = {
-        other: sum(len(members) for _, members in groups[len(listed) :]),
-        f" without data of {'their own, such as indexes' if apart > 1 else 'its own'}": apart,
+        f" of {counted(lengths, 'other length')}": sum(len(members) for _, members in groups[len(listed) :]),
+        " without data of its own": sum(bool(entry.role) for group in found.groups for entry in group.datasets),
         " like one of these": len(alike),
         " not looked at": found.left_out,
     }
-    for what, count in left_out.items():
-        if count and not everything:
-            yield Text(f"and {counted(count, 'dataset')}{what} (--all)", style="dim")
+    yield from (Text(f"and {counted(n, 'dataset')}{what} (--all)", style="dim") for what, n in left_out.items() if n)
 
 
 def _cells(entry: DatasetEntry, titles: Sequence[str]) -> list[Text]:
@@ -124,14 +122,10 @@ def _cells(entry: DatasetEntry, titles: Sequence[str]) -> list[Text]:
 
 def _members(entry: DatasetEntry, width: int, most: int | None) -> Iterator[Text]:
     """List the members of a compound by the names under which they are fields."""
-    shown = entry.members[:most]
-    longest = max((len(member.name) for member in shown), default=0)
-    if any(6 + longest + len(member.dtype) > width for member in shown):
-        longest = 0  # a name that is long gets no company; it is not broken
-    for member in shown:
-        name, beside = f"    {member.name.ljust(longest)}", f"  {member.dtype}"
-        apart = len(name) + len(beside) > width
-        yield from (whole(text, "dim") for text in ([name, f"    {beside}"] if apart else [name + beside]))
+    shown = [(f"    {member.name}", [member.dtype]) for member in entry.members[:most]]
+    lines = NamedLines(["member", "type"], shown, width)
+    for name, dtype in shown:
+        yield from lines.of(name, dtype, "dim")
     if left := len(entry.members) - len(shown):
         yield Text(f"    and {left:,} more members (--all)", style="dim")
 
@@ -189,15 +183,13 @@ def _to_stream_it(found: Inspection, sample: SampleCost) -> Shown:
     if printed_of(found.kinds, has_rows=True) or not found.lines:
         return  # the lines of that are there
     yield _heading("To stream it")
-    many = len(sample.fields) > 1
-    if sample.chosen_by == "named":
-        yield Text("The fields that you named:")
-    elif sample.chosen_by == "root":
-        which = f"a row of each of the {len(sample.fields):,} datasets" if many else "a row of the dataset"
-        yield Text(f"A sample is {which} at the root, as H5StreamLoader has it by default; --fields tries others:")
-    else:
-        which = f"each of these {len(sample.fields):,} fields, which have" if many else "this field, which has"
-        yield Text(f"A sample is taken for a row of {which} the most data; --fields tries others:")
+    count, others = len(sample.fields), "--fields tries others"
+    ways = {
+        "named": "The fields that you named:",
+        "root": f"A sample is a row of the {counted(count, 'dataset')} at the root, as is the default; {others}:",
+        "rows": f"A sample is taken for a row of the {counted(count, 'field')} with the most data; {others}:",
+    }
+    yield Text(ways[sample.chosen_by])
     yield from _code(found.lines)
     members = {e.path: e.members for group in found.groups for e in group.datasets}
     compound = next((name for name in sample.fields if members.get(name)), None)
@@ -249,26 +241,18 @@ def _our_words(sample: SampleCost) -> Iterator[str]:
         threads = counted(sample.threads, "thread")
         yield f"undoing filters alone allows {rate:,.0f} rows/s on {threads} (timed on chunks of this file)"
     # The time of the first batch is of that work alone, and starting up is not in it.
-    first, work, decoded = sample.first_batch, "reading that", ""
-    if first.decoded_nbytes:
-        work, decoded = "reading and decoding that", f" ({text_of_bytes(first.decoded_nbytes)} decoded)"
+    first, ms = sample.first_batch, float(f"{1e3 * sample.first_batch.seconds:.1g}")
+    decoded = f" ({text_of_bytes(first.decoded_nbytes)} decoded)" if first.decoded_nbytes else ""
+    takes = "under 1 ms" if ms < 1 else f"about {ms:.0f} ms" if ms < 1000 else f"about {first.seconds:,.1f} s"
     yield (
-        f"first batch: after {text_of_bytes(first.read_nbytes)} of the file{decoded}; {work} alone takes "
-        f"{_seconds_text(first.seconds)}, and starting up comes on top; later epochs' first batches are read ahead"
+        f"first batch: after {text_of_bytes(first.read_nbytes)} of the file{decoded}; that alone takes {takes}, and "
+        "starting up comes on top; later epochs' first batches are read ahead"
     )
     yield f"memory: {text_of_bytes(sample.memory_nbytes)} at most, of a budget of {text_of_bytes(sample.memory_budget)}"
     if sample.kept_rows_nbytes:
         yield f"of it {text_of_bytes(sample.kept_rows_nbytes)} are decoded rows that stay for later epochs"
     if sample.notice:
         yield sample.notice
-
-
-def _seconds_text(seconds: float) -> str:
-    """Return an estimated time; its second digit would mean nothing under a second."""
-    if seconds < 1e-3:
-        return "under 1 ms"
-    ms = float(f"{1e3 * seconds:.1g}")
-    return f"about {ms:.0f} ms" if ms < 1000 else f"about {seconds:,.1f} s"
 
 
 def _mixing(sample: SampleCost) -> Shown:

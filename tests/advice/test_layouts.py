@@ -148,7 +148,7 @@ KINDS = {
         # So many that only some are looked at, the last of which lack each another thing.
         "groups, of which some lack something": (
             without(unlike(300, lambda k: 10 + k % 5), "sample_0/input", "sample_77/text", "sample_78@class"),
-            'names = [ |     "text", | if "class" in f[one].attrs]',
+            'names = [ |     "text", | and "class" in one.attrs',
         ),
         "groups, unlike": (unlike(12, lambda k: 10 + k), 'Field("input", ragged="pad") | "text": "text"'),
         "groups, of which one that is not looked at lacks a field": (
