@@ -60,7 +60,7 @@ class Server:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of a connection until it is closed."""
-        ends = ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError
+        ends = ConnectionError, FileNotFoundError, asyncio.IncompleteReadError, asyncio.CancelledError
         with contextlib.suppress(*ends), contextlib.closing(writer):
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")

@@ -6,8 +6,8 @@ A batch is small where what is kept is counted, and grows until memory runs out 
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
-import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -291,9 +291,7 @@ def find_batch_size(
     if most < start:
         raise OptionError(f"limit must be at least start: {limit} < {start}")
     free = free or release_cached_memory
-    saved = [(owner, io.BytesIO()) for owner in restore]  # takes no room where the search looks for it
-    for owner, file in saved:
-        torch.save(owner.state_dict(), file)
+    saved = [(owner, _to_host(owner.state_dict())) for owner in restore]
     attempts, steps_run = list[Attempt](), 0
 
     def fits(rows: int) -> bool:
@@ -316,9 +314,8 @@ def find_batch_size(
     try:
         low, high = _edge(fits, start, most, resolution)
     finally:
-        for owner, file in saved:
-            file.seek(0)
-            owner.load_state_dict(torch.load(file, map_location="cpu", weights_only=False))
+        for owner, state in saved:
+            owner.load_state_dict(state)
             if isinstance(owner, (torch.nn.Module, torch.optim.Optimizer)):
                 owner.zero_grad(set_to_none=True)
         gc.collect()
@@ -366,3 +363,17 @@ def _report(
         attempts=tuple(attempts),
         steps_run=steps_run,
     )
+
+
+def _to_host(state: Any) -> Any:
+    """Copy a state into host memory, so that the copy takes no room where the search looks for it."""
+    if isinstance(state, torch.Tensor):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, dict):
+        # A shallow copy first: a module's state carries the versions of its layouts as an attribute.
+        copied = copy.copy(state)
+        copied.update({name: _to_host(value) for name, value in state.items()})
+        return copied
+    if isinstance(state, (list, tuple)):
+        return type(state)([_to_host(value) for value in state])
+    return copy.deepcopy(state)
