@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import traceback
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -54,7 +55,11 @@ def open_file(path: str, *, marked: bool = True, alone: bool = False) -> Any:
         failures.pop(path, None)
         identity = ObjectIdentity.of(path)
         opening().begin(identity)
-        return h5py.File(ObjectFile(identity), "r")
+        try:
+            return h5py.File(ObjectFile(identity), "r")
+        except Exception as error:  # which may live as long as the process, where what h5py has open there crashes
+            traceback.clear_frames(error.__traceback__)
+            raise
     access = h5p.create(h5p.FILE_ACCESS)
     access.set_fclose_degree(h5f.CLOSE_WEAK)
     if alone:

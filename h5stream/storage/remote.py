@@ -7,6 +7,7 @@ import collections
 import concurrent.futures
 import contextlib
 import contextvars
+import copy
 import fnmatch
 import functools
 import io
@@ -358,13 +359,17 @@ _blocks = _Blocks()
 
 
 failures: dict[str, SourceError] = {}
-"""What a store refused while libhdf5 read the structure of an object, by address: libhdf5 would take it for damage."""
+"""What a store refused while libhdf5 read the structure of an object, by address: libhdf5 would take it for damage.
+
+Copies, without the frames that errors were raised in: what h5py has open there crashes where it is closed at the very end
+of the process.
+"""
 
 
 def check_reads(address: str) -> None:
     """Raise what a store refused since an object was opened."""
     if (failure := failures.get(address)) is not None:
-        raise failure
+        raise copy.copy(failure) from None
 
 
 class ObjectFile(io.RawIOBase):
@@ -450,7 +455,7 @@ class ObjectFile(io.RawIOBase):
         try:
             self._source.read_many(offsets, targets)
         except SourceError as error:
-            failures[self._identity.path] = error
+            failures[self._identity.path] = copy.copy(error)
             raise
 
     def _fetch_below(self, at: int, node: memoryview) -> None:

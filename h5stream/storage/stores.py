@@ -8,6 +8,7 @@ none of that with what its environment has.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import contextlib
 import contextvars
@@ -17,6 +18,7 @@ import os
 import re
 import secrets
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
@@ -228,6 +230,23 @@ def told(address: str, what: str) -> Iterator[None]:
         raise SourceError(f"{what} {address!r} failed: {_without_keys(error)}", file=address) from None
 
 
+class _CalledLoop(asyncio.SelectorEventLoop):
+    """A loop that knows which threads are calling it: a socket wakes it, and they wait for the GIL behind that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.callers = set[int]()
+
+    def call_soon_threadsafe(self, *args: Any, **options: Any) -> asyncio.Handle:  # type: ignore[override]
+        """Let a callback be called."""
+        thread = threading.get_ident()
+        self.callers.add(thread)
+        try:
+            return super().call_soon_threadsafe(*args, **options)
+        finally:
+            self.callers.discard(thread)
+
+
 class _Loop:
     """A thread with a loop of asyncio's, which waits for many requests.
 
@@ -237,11 +256,13 @@ class _Loop:
     """
 
     def __init__(self) -> None:
-        self.pid, self._loop = os.getpid(), asyncio.new_event_loop()
+        self.pid, self._loop = os.getpid(), _CalledLoop()
         self.room = asyncio.Semaphore(CONCURRENCY)
         if _collect_without_waiting not in gc.callbacks:
             gc.callbacks.append(_collect_without_waiting)
-        threading.Thread(target=self._loop.run_forever, name="h5stream-requests", daemon=True).start()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="h5stream-requests", daemon=True)
+        self._thread.start()
+        atexit.register(self._end)
 
     def run(self, work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         """Return what some coroutines return that run beside one another."""
@@ -258,6 +279,25 @@ class _Loop:
         if isinstance(found, BaseException):
             raise found from None
         return found
+
+    def _end(self) -> None:
+        """Cancel what is under way before Python ends: a thread of obstore that calls it later ends the process."""
+
+        async def cancel() -> None:
+            under_way = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in under_way:
+                task.cancel()
+            if under_way:
+                await asyncio.wait(under_way, timeout=_STOP_S)
+                await asyncio.sleep(_STOP_S)  # obstore hears of it
+            self._loop.stop()
+
+        if self.pid == os.getpid():
+            asyncio.run_coroutine_threadsafe(cancel(), self._loop)
+            until = time.monotonic() + 10 * _STOP_S
+            self._thread.join(10 * _STOP_S)
+            while self._loop.callers and time.monotonic() < until:
+                time.sleep(0.001)
 
     def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Begin some work."""
