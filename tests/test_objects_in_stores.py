@@ -5,6 +5,8 @@ import os
 import pickle
 import random
 import socket
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -235,6 +237,36 @@ def test_no_credential_is_in_what_is_kept_or_said(server, caplog):
     with pytest.raises(OptionError, match=r"followed by a query") as caught:
         H5Dataset(f"{server.url}/a.h5?key=hushhush", "x")
     assert "hushhush" not in str(caught.value)
+    for address in ("s3://key:hushhush@bucket/a.h5", "http://hushhush@127.0.0.1/a.h5", "az://a:hushhush@c/a.h5"):
+        with pytest.raises(OptionError, match="a name or a key before its @") as caught:
+            H5Dataset(address, "x")
+        assert "hushhush" not in str(caught.value)
+    with pytest.raises(OptionError, match="failed to parse a value as boolean") as caught:
+        H5Dataset("s3://bucket/a.h5", "x", storage_options={"skip_signature": "hushhush"})
+    assert "hushhush" not in str(caught.value)
+
+
+KEPT = """
+import sys, types
+from h5stream import H5Dataset
+sys.modules["kept"] = kept = types.ModuleType("kept")
+kept.errors = []
+for address in sys.argv[1:]:
+    try:
+        H5Dataset(address, "x")
+    except Exception as error:
+        kept.errors.append(error)
+print(len(kept.errors))
+"""
+
+
+@pytest.mark.parametrize("status", [403, 404])
+def test_a_process_whose_reads_were_refused_ends_as_any_other(server, status):
+    server.fault = lambda *request: status if "GET" in str(request) else None
+    addresses = [f"{server.url}/{name}" for name in ("a.h5", "none.h5")]
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", KEPT, *addresses], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
 
 
 def test_workers_that_lack_the_options_say_so_at_their_first_read(server):

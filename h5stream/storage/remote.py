@@ -361,8 +361,8 @@ _blocks = _Blocks()
 failures: dict[str, SourceError] = {}
 """What a store refused while libhdf5 read the structure of an object, by address: libhdf5 would take it for damage.
 
-Copies, without the frames that errors were raised in: what h5py has open there crashes where it is closed at the very end
-of the process.
+Copies, without the frames that errors were raised in: what h5py has open there crashes where it is closed at the very
+end of the process.
 """
 
 

@@ -112,6 +112,12 @@ def parts_of(address: str) -> tuple[str, str]:
     found = _ADDRESS.match(address)
     assert found is not None
     scheme, host, path = found.groups()
+    user, at, _ = host.rpartition("@")  # at Azure the container stands there
+    if at and (":" in user or not scheme.startswith("a")):
+        raise OptionError(
+            f"'{scheme}://...@{host[len(user) + 1 :]}' has a name or a key before its @; give the address without "
+            "that, and credentials by the environment, or storage_options="
+        )
     if "?" in path and scheme.startswith("http"):
         raise OptionError(
             f"{address.partition('?')[0]!r} is followed by a query, which may hold a key; give the address without "
@@ -200,6 +206,7 @@ def _without_keys(error: BaseException) -> str:
     """Return what an error says, without what may be a key: queries, and what stands before an @."""
     said = re.sub(r"\?[^\s\"')]*", "?...", str(error))
     said = re.sub(r"//[^/@\s]*@", "//...@", said)
+    said = re.sub(r'failed to parse "[^"]*"', "failed to parse a value", said)
     if "169.254.169.254" in said or "metadata.google" in said:  # where a machine of a cloud is asked for its own
         return "there are no credentials; for a public bucket storage_options={'skip_signature': True} (--anonymous)"
     return said.splitlines()[0][:300] if said else type(error).__name__
