@@ -31,6 +31,7 @@ from h5stream.storage.templates import (
     Raw,
     Template,
     checksums,
+    lookup_of,
     match,
     numbers_in,
     places_in,
@@ -141,6 +142,28 @@ def read_headers(raw: Raw, addresses: Ints, attributes: Sequence[str] = ()) -> H
         left = left[~fits]
     axes = max(int(found.rank.max(initial=0)), 0)
     return found._replace(dims=found.dims[:, :axes], chunk=found.chunk[:, :axes])
+
+
+def looked_up(raw: Raw, groups: Ints, path: str) -> Ints:
+    """Return where the headers lie of what has one path inside of each of some groups, by the addresses of those.
+
+    `ASK` where libhdf5 must be asked: a group on the way is unlike that of the first which can be looked at.
+    """
+    addresses = groups
+    for step in filter(None, path.split("/")):
+        found, which = np.full(len(addresses), ASK), np.flatnonzero(addresses >= 0)
+        name, known = step.encode("utf-8", "surrogateescape"), None
+        if len(which):
+            known = lookup_of(raw.of(which[:1]), int(addresses[which[0]]), name)
+        for low in range(0, len(which) if known else 0, LOT):
+            assert known is not None
+            some = which[low : low + LOT]
+            own = raw.of(some)
+            matched = match(known[0], own, addresses[some])
+            where = matched.address(known[1], own)
+            found[some] = np.where(matched.fits & (where >= 0), where - own.origin, ASK)
+        addresses = found
+    return addresses
 
 
 def _room_for(count: int, names: Any) -> Headers:

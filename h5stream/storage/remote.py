@@ -411,15 +411,20 @@ class ObjectFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer from where it is."""
         target = memoryview(buffer).cast("B")
-        count = max(0, min(target.nbytes, self._identity.size - self._at))
-        first, end = self._at // BLOCK_NBYTES, -(-(self._at + count) // BLOCK_NBYTES)
-        if end - first > _MOST_BLOCKS:
-            self._read((self._at,), (target[:count],))
-        elif count:
-            inside = self._at - first * BLOCK_NBYTES
-            target[:count] = b"".join(self._blocks_of(range(first, end)))[inside : inside + count]
-            self._fetch_below(self._at, target[:count])
+        count = self.fill(target, self._at)
+        self._fetch_below(self._at, target[:count])
         self._at += count
+        return count
+
+    def fill(self, target: memoryview, at: int) -> int:
+        """Fill memory from a place on; return how many bytes there are."""
+        count = max(0, min(target.nbytes, self._identity.size - at))
+        first, end = at // BLOCK_NBYTES, -(-(at + count) // BLOCK_NBYTES)
+        if end - first > _MOST_BLOCKS:
+            self._read((at,), (target[:count],))
+        elif count:
+            inside = at - first * BLOCK_NBYTES
+            target[:count] = b"".join(self._blocks_of(range(first, end)))[inside : inside + count]
         return count
 
     def _blocks_of(self, numbers: range) -> list[bytes]:
@@ -486,14 +491,31 @@ def hold_ranges(identity: ObjectIdentity, ranges: Iterable[tuple[int, int]]) -> 
 
 def held_bytes(identity: ObjectIdentity, offset: int, nbytes: int) -> bytearray:
     """Return some bytes of an object, out of the blocks that libhdf5 reads."""
-    file, found = ObjectFile(identity), bytearray(nbytes)
-    file.seek(offset)
-    if file.readinto(found) < nbytes:
-        raise TruncatedFileError(
-            f"{identity.path!r} ends early: {nbytes} bytes are promised at byte {offset} of {identity.size}",
-            file=identity.path,
-        )
+    found = bytearray(nbytes)
+    HeldBytes(identity).read_many((offset,), (memoryview(found),))
     return found
+
+
+class HeldBytes(ObjectBytes):
+    """The bytes of an object for who reads many small pieces of its structure, out of the blocks that libhdf5 reads."""
+
+    def read_many(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
+        """Fill each target with the bytes that start at its offset; blocks that are not held come at once."""
+        pairs, file = list(zip(offsets, targets, strict=True)), ObjectFile(self.identity)
+        for low in range(0, len(pairs), _HELD_RANGES):
+            some = pairs[low : low + _HELD_RANGES]
+            hold_ranges(self.identity, [(offset, target.nbytes) for offset, target in some])
+            for offset, target in some:
+                if file.fill(target, offset) < target.nbytes:
+                    raise TruncatedFileError(
+                        f"{self.identity.path!r} ends early: {target.nbytes} bytes are promised at byte {offset} of "
+                        f"{self.identity.size}",
+                        file=self.identity.path,
+                    )
+
+
+_HELD_RANGES = 256
+"""Pieces whose blocks are fetched at once: a quarter of what is held."""
 
 
 def _below(node: memoryview, size: int) -> list[tuple[int, int]]:

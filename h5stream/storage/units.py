@@ -24,7 +24,7 @@ from h5stream.storage.elements import as_samples_have_it, kind_of, same
 from h5stream.storage.external import Guard, without_soft_links
 from h5stream.storage.fallback import compact_offset
 from h5stream.storage.global_heap import DOUBTFUL
-from h5stream.storage.headers import ASK, LOT, Chunks, Headers, chunks_of, read_headers
+from h5stream.storage.headers import ASK, Chunks, Headers, chunks_of, looked_up, read_headers
 from h5stream.storage.index import INDEX_UNREADABLE, beyond_end, fill_of, found_chunks, offset_of
 from h5stream.storage.names import Ints, Names
 from h5stream.storage.parts import open_hdf5
@@ -37,8 +37,6 @@ from h5stream.storage.templates import (
     Bools,
     Raw,
     checksums,
-    lookup_of,
-    match,
     numbers_in,
 )
 from h5stream.storage.whereabouts import RawFile, checked
@@ -146,25 +144,8 @@ class FilesEach(Members):
         return roots_of(self.raw)
 
     def headers(self, path: str, attributes: Sequence[str]) -> Headers:
-        """Read what lies under a path in each, beginning at their root groups.
-
-        Libhdf5 must be asked where a group on the way is unlike that of the first file which can be looked at.
-        """
-        addresses = self._roots
-        for step in filter(None, path.split("/")):
-            found, which = np.full(len(addresses), ASK), np.flatnonzero(addresses >= 0)
-            name, known = step.encode("utf-8", "surrogateescape"), None
-            if len(which):
-                known = lookup_of(self.raw.of(which[:1]), int(addresses[which[0]]), name)
-            for low in range(0, len(which) if known else 0, LOT):
-                assert known is not None
-                some = which[low : low + LOT]
-                raw = self.raw.of(some)
-                matched = match(known[0], raw, addresses[some])
-                where = matched.address(known[1], raw)
-                found[some] = np.where(matched.fits & (where >= 0), where - raw.origin, ASK)
-            addresses = found
-        return read_headers(self.raw, addresses, attributes)
+        """Read what lies under a path in each, beginning at their root groups."""
+        return read_headers(self.raw, looked_up(self.raw, self._roots, path), attributes)
 
     @contextlib.contextmanager
     def opened(self, k: int) -> Iterator[tuple[Any, str]]:

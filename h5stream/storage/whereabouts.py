@@ -24,9 +24,10 @@ from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.discovery import behind, dataset_at, is_hard_link, once_of, refusal, thing_at
 from h5stream.storage.external import Guard
 from h5stream.storage.handles import DAMAGE
-from h5stream.storage.headers import Headers, raw_of, read_headers, superblock_of
+from h5stream.storage.headers import ASK, Headers, looked_up, raw_of, read_headers, superblock_of
 from h5stream.storage.names import Names
 from h5stream.storage.nearest import did_you_mean
+from h5stream.storage.remote import HeldBytes, ObjectIdentity
 from h5stream.storage.source import identity_of
 from h5stream.storage.templates import GROUP, NOWHERE, Ints
 
@@ -67,7 +68,8 @@ class RawFile(contextlib.AbstractContextManager["RawFile"]):
         self.file, self.guard, self.attributes = file, guard, attributes
         self.catalogue = catalogue or Catalogue()
         identity = identity_of(file.filename)
-        self._source, self.superblock = identity.open(), superblock_of(file, identity.size)
+        self._source = HeldBytes(identity) if isinstance(identity, ObjectIdentity) else identity.open()
+        self.superblock = superblock_of(file, identity.size)
         self.raw = raw_of(self._source, self.superblock)
         self.fileno = h5py.h5o.get_info(file.id).fileno
         self._read: tuple[Ints | None, tuple[str, ...], Headers | None] = (None, (), None)
@@ -97,15 +99,15 @@ class RawFile(contextlib.AbstractContextManager["RawFile"]):
 
     def inside(self, names: Sequence[str], path: str) -> Ints:
         """Return where the headers of objects lie that have one path inside of others, as for `addresses`."""
-        found, steps = np.full(len(names), NOWHERE, dtype=np.int64), path.strip("/").split("/")
-        filename = self.file.filename
-        for k, name in enumerate(names):
-            group = dataset_at(self.file, name, filename, "group")
+        found, steps = looked_up(self.raw, self.addresses(names), path), path.strip("/").split("/")
+        for k in np.flatnonzero(found == ASK).tolist():
+            found[k], name = NOWHERE, names[k]
+            group = dataset_at(self.file, name, self.file.filename, "group")
             for step in steps[:-1]:
                 if self._address(group, name, step) == NOWHERE:
                     break
                 name = f"{name}/{step}"
-                group = dataset_at(self.file, name, filename, "group")
+                group = dataset_at(self.file, name, self.file.filename, "group")
             else:
                 found[k] = self._address(group, name, steps[-1])
         return found
