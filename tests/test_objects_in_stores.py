@@ -1,5 +1,6 @@
 """Files as objects in a store: the same samples as from the disk, few requests, and errors that name the object."""
 
+import contextlib
 import datetime
 import os
 import pickle
@@ -15,6 +16,7 @@ import h5py
 import imagecodecs
 import numpy as np
 import pytest
+import torch
 from forking import SERVED, in_forked_child
 from making import make_file, write_datasets
 from object_server import ObjectServer
@@ -244,6 +246,24 @@ def test_no_credential_is_in_what_is_kept_or_said(server, caplog):
     with pytest.raises(OptionError, match="failed to parse a value as boolean") as caught:
         H5Dataset("s3://bucket/a.h5", "x", storage_options={"skip_signature": "hushhush"})
     assert "hushhush" not in str(caught.value)
+
+
+def test_episodes_are_opened_in_requests_of_tens_and_few_turns(tmp_path):
+    """Each has a group of its own, and more chunks than a node of a tree holds: none is asked for by itself."""
+    rng = np.random.default_rng(0)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(200):
+            rows = int(rng.integers(60, 160))
+            frames = rng.integers(0, 255, (rows, 16, 16), "u1")
+            file.create_dataset(f"data/{k}/obs/x", data=frames, chunks=(1, 16, 16), compression="gzip")
+            file[f"data/{k}/y"] = rng.random(rows)
+    fields, samples = {"x": "obs/x", "y": "y"}, Sequences(16, of="data/*")
+    with contextlib.closing(ObjectServer(tmp_path)) as server:
+        dataset = H5Dataset(f"{server.url}/a.h5", fields, samples=samples)
+        assert len(server.asked) < 250
+        numbers = rng.choice(len(dataset), 20)
+        ours, theirs = (one[numbers] for one in (dataset, H5Dataset(tmp_path / "a.h5", fields, samples=samples)))
+        assert all(torch.equal(ours[name], theirs[name]) for name in fields)
 
 
 KEPT = """

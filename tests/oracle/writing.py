@@ -264,7 +264,7 @@ def corrupt(path, name, place):
             file.seek(info.byte_offset + offset)
             byte = file.read(1)[0]
             file.seek(info.byte_offset + offset)
-            file.write(bytes([byte ^ 0xFF]))
+            file.write(bytes([byte ^ 0x55]))  # to fletcher32, words of zeros and of ones are the same
     return True
 
 
