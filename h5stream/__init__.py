@@ -107,8 +107,8 @@ __all__ = [
 if not TYPE_CHECKING:  # so that a type checker finds names that are not there
 
     def __getattr__(name: str) -> Any:
-        if name == "errors":
-            return importlib.import_module("h5stream.errors")
+        if name in ("advice", "errors", "monitor", "order", "results", "samples", "staging", "training"):
+            return importlib.import_module(f"h5stream.{name}")
         for home in (home for home, names in _MOVED.items() if name in names):
             warnings.warn(
                 f"h5stream.{name} will be removed in 0.4: write {home}.{name}", DeprecationWarning, stacklevel=2

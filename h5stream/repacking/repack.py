@@ -260,6 +260,8 @@ def carry_out(
 
 
 def _absolute(path: PathLike) -> Path:
+    if is_address(str(path)):
+        raise StagingError(f"stores are only read, and {path} is in one: name a file on a disk, and copy that there")
     return Path(os.path.abspath(os.path.expanduser(path)))
 
 

@@ -104,7 +104,7 @@ def _checked_address(address: str) -> str:
     """Return the address of an object; refuse that of a bucket or a folder, of which a store has no object."""
     if (key := parts_of(address)[1]) and not key.endswith("/"):
         return address
-    inside = f"{address.rstrip('/')}/"
+    inside = f"{address.rstrip('/')}/" if address.rpartition("://")[2] else f"{address}bucket/"
     several = "" if address.startswith("http") else f", or a pattern such as '{inside}*.h5'"
     raise OptionError(f"{address!r} is a bucket or a folder, not an object; name one, such as '{inside}a.h5'{several}")
 

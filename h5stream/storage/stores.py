@@ -209,6 +209,8 @@ def _without_keys(error: BaseException) -> str:
     said = re.sub(r'failed to parse "[^"]*"', "failed to parse a value", said)
     if "169.254.169.254" in said or "metadata.google" in said:  # where a machine of a cloud is asked for its own
         return "there are no credentials; for a public bucket storage_options={'skip_signature': True} (--anonymous)"
+    if "Range request not supported" in said:
+        return "the server sends whole files alone, and no parts of them; download it, and name the copy"
     return said.splitlines()[0][:300] if said else type(error).__name__
 
 
