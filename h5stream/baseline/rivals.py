@@ -10,9 +10,10 @@ import multiprocessing
 import operator
 import os
 import signal
+import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,8 +137,9 @@ def run_naive(
     rows, pids = (started.RawArray(ctypes.c_int64, max(1, workers)) for _ in range(2))
     given = (tuple(paths), tuple(fields), batch_size, workers, tuple(starts))
     process: Any = started.Process(target=_work, args=(given, told, rows, pids), name="h5stream-rival")
-    process.start()
     try:
+        with _interrupted_later():
+            process.start()
         taken = _watched(process, told, seconds, lambda: progress(sum(rows)))
         peak = sum(status_nbytes(pid, "VmHWM") for pid in {process.pid, *pids} - {0})
         return {
@@ -148,11 +150,28 @@ def run_naive(
             "peak_nbytes": max(0, peak - told.rss_before),
         }
     finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if os.getpgid(process.pid) == process.pid:
-                os.killpg(process.pid, signal.SIGKILL)
-        process.kill()
-        process.join()
+        if process.pid is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                if os.getpgid(process.pid) == process.pid:
+                    os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+            process.join()
+
+
+@contextlib.contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Hold Ctrl-C back while a process starts: one that is not told what to do ends with a traceback."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came = list[int]()
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        signal.raise_signal(signal.SIGINT)
 
 
 def _watched(process: Any, told: Any, seconds: float, progress: Callable[[], None]) -> float:
