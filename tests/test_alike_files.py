@@ -1,14 +1,18 @@
 """A file a sample, for many files: read as rows of one dataset, beside h5py."""
 
+import dataclasses
 import itertools
 import os
 import pickle
 import shutil
+from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
 from making import write_datasets
+from object_server import ObjectServer
+from real_servers import HTTP
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects, SampleNumber, errors
 from h5stream.storage import whereabouts
@@ -30,15 +34,44 @@ def _many(request, monkeypatch):
     monkeypatch.setattr(whereabouts, "MANY", request.param)
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
+@pytest.fixture(params=["disk", "store", "both", "store with a cache"])
+def place(request, tmp_path, monkeypatch):
+    """A folder of files, which lie on this disk, or which a store serves, or every other one."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "files"
+    folder = tmp_path / "files"
+    folder.mkdir()
+    if request.param == "disk":
+        yield Place(folder)
+        return
+    pytest.importorskip("obstore")
+    server = ObjectServer(folder)
+    cache = tmp_path / "pages" if "cache" in request.param else None
+    yield Place(folder, server.url, 2 if request.param == "both" else 1, cache)
+    server.close()
+
+
+@dataclasses.dataclass
+class Place:
+    """Where files are written, and where they are read."""
+
+    folder: Path
+    url: str = ""
+    every: int = 1
+    cache: Path | None = None
+
+    def source(self, count):
+        """Return what names the first files of it."""
+        if not self.url:
+            return f"{self.folder}/*.h5"
+        return [f"{self.folder if k % self.every else self.url}/{k:04d}.h5" for k in range(count)]
+
+    @property
+    def options(self):
+        return {"storage_options": HTTP, "cache": self.cache} if self.url else {}
 
 
 def write(folder, number, *, values=None, **stored):
     """Write a file of a sample; `values` are those of x."""
-    folder.mkdir(exist_ok=True)
     given = {key: stored.pop(key) for key in ("libver", "userblock_size") if key in stored}
     rng = np.random.default_rng(number)
     with h5py.File(folder / f"{number:04d}.h5", "w", **given) as file:
@@ -47,12 +80,13 @@ def write(folder, number, *, values=None, **stored):
             "deep/er/y", data=rng.integers(0, 99, (4, 6)), **({} if "chunks" not in stored else {"chunks": (3, 4)})
         )
         file["n"], file.attrs["a"], file["deep"].attrs["v"] = number, number / 2, np.arange(3) + number
-    os.utime(folder / f"{number:04d}.h5", (1e9, 1e9))
+    os.utime(folder / f"{number:04d}.h5", (1e9, 1e9 + (values is not None)))
 
 
-def check(folder, numbers=range(COUNT), fields=FIELDS, **options):
+def check(place, numbers=range(COUNT)):
     """Compare an epoch with h5py, and give the dataset."""
-    dataset = H5Dataset(f"{folder}/*.h5", {**fields, "k": SampleNumber()}, samples=Objects("files", **options))
+    folder, fields, samples = place.folder, {**FIELDS, "k": SampleNumber()}, Objects("files")
+    dataset = H5Dataset(place.source(len(numbers)), fields, samples=samples, **place.options)
     seen = []
     with H5StreamLoader(dataset, 5, shuffle=True, memory_budget="200MB") as loader:
         for batch in loader:
@@ -66,40 +100,40 @@ def check(folder, numbers=range(COUNT), fields=FIELDS, **options):
                         ("a", lambda file: file.attrs["a"]),
                         ("v", lambda file: file["deep"].attrs["v"]),
                     ):
-                        if key in batch and key in fields:
-                            assert np.array_equal(batch[key][i].numpy(), theirs(file)), (key, numbers[k])
+                        assert np.array_equal(batch[key][i].numpy(), theirs(file)), (key, numbers[k])
     assert sorted(seen) == sorted(numbers)
     return dataset
 
 
 @pytest.mark.usefixtures("_many")
 @pytest.mark.parametrize("form", FORMS)
-def test_a_file_a_sample_is_what_h5py_reads(folder, form):
+def test_a_file_a_sample_is_what_h5py_reads(place, form):
     for number in range(COUNT):
-        write(folder, number, **FORMS[form])
-    dataset = check(folder)
+        write(place.folder, number, **FORMS[form])
+    dataset = check(place)
     assert len(dataset.layout.files) == 1
     is_asked = whereabouts.MANY == 1 and form == "user block"
     assert dataset.layout.asked == (COUNT if is_asked else 0)
     assert f"{COUNT} file(s)" in repr(dataset)
     assert np.array_equal(dataset[7]["y"].numpy(), dataset[[7]]["y"][0].numpy())
-    again = check(folder)  # out of the catalogue, if there are many
-    assert bool(kept_of(str(folder / "0000.h5"))) == (whereabouts.MANY == 1)
+    again = check(place)  # out of the catalogue, if there are many
+    first = f"{place.url or place.folder}/0000.h5"
+    assert bool(kept_of(first)) == (whereabouts.MANY == 1)
     assert again.layout.datasets[0][0].index.offset.tolist() == dataset.layout.datasets[0][0].index.offset.tolist()
     assert pickle.loads(pickle.dumps(dataset))[3]["n"] == 3
 
 
 @pytest.mark.usefixtures("_many")
-def test_a_file_of_another_shape_is_named(folder):
+def test_a_file_of_another_shape_is_named(place):
     for number in range(COUNT):
-        write(folder, number, values=np.zeros((7, 5 + (number == 17)), "f4"))
+        write(place.folder, number, values=np.zeros((7, 5 + (number == 17)), "f4"))
     with pytest.raises(errors.FieldLengthError, match=r"0017\.h5': 'x' holds float32 \(7, 6\).*ragged="):
-        check(folder)
-    write(folder, 17, values=np.zeros((7, 5), "f4"))
-    with h5py.File(folder / "0012.h5", "a") as file:
+        check(place)
+    write(place.folder, 17, values=np.zeros((7, 5), "f4"))
+    with h5py.File(place.folder / "0012.h5", "a") as file:
         file.attrs["a"] = np.zeros(2)
     with pytest.raises(errors.FieldLengthError, match=r"0012\.h5': '@a' is float64 \(2,\)"):
-        check(folder)
+        check(place)
 
 
 CHANGES = {
@@ -111,53 +145,77 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_file_that_changes_between_epochs_is_named(folder, change):
+def test_a_file_that_changes_between_epochs_is_named(place, change):
     for number in range(COUNT):
-        write(folder, number, **FORMS["gzip"])
-    other = folder / "other"
+        write(place.folder, number, **FORMS["gzip"])
+    other = place.folder / "other"
     write_datasets(other, x=np.ones((70, 50)))
-    with H5StreamLoader(f"{folder}/*.h5", 5, shuffle=True, samples=Objects("files"), fields={"y": "x"}) as loader:
+    dataset = H5Dataset(place.source(COUNT), {"y": "x"}, samples=Objects("files"), **place.options)
+    with H5StreamLoader(dataset, 5, shuffle=True) as loader:
         assert sum(len(batch["y"]) for batch in loader) == COUNT
-        CHANGES[change](folder / "0013.h5", other)
-        with pytest.raises(errors.SourceChangedError, match=r"0013\.h5"):
+        CHANGES[change](place.folder / "0013.h5", other)
+        if place.cache:  # nothing is asked for again
+            assert sum(len(batch["y"]) for batch in loader) == COUNT
+            return
+        is_missed = place.url and place.every == 1 and change == "gone"
+        with pytest.raises(errors.SourceNotFoundError if is_missed else errors.SourceChangedError, match=r"0013\.h5"):
             list(itertools.chain(loader, loader))  # the first of them may have been read ahead
 
 
 @pytest.mark.usefixtures("_many")
 @pytest.mark.parametrize("are_soft", [True, False])
-def test_links_are_followed_inside_of_their_file_alone(folder, are_soft):
+def test_links_are_followed_inside_of_their_file_alone(place, are_soft):
     for number in range(COUNT):
-        write(folder, number)
+        write(place.folder, number)
         if are_soft:
-            with h5py.File(folder / f"{number:04d}.h5", "a") as file:
+            with h5py.File(place.folder / f"{number:04d}.h5", "a") as file:
                 file.move("x", "elsewhere")
                 file["x"] = h5py.SoftLink("/elsewhere")
-    check(folder)
-    with h5py.File(folder / "0011.h5", "a") as file, h5py.File(folder.parent / "secret.h5", "w") as secret:
+    check(place)
+    with h5py.File(place.folder / "0011.h5", "a") as file, h5py.File(place.folder.parent / "secret.h5", "w") as secret:
         del file["x"]
-        file["x"], secret["x"] = h5py.ExternalLink(str(folder.parent / "secret.h5"), "x"), np.zeros((7, 5), "f4")
+        file["x"], secret["x"] = h5py.ExternalLink(str(place.folder.parent / "secret.h5"), "x"), np.zeros((7, 5), "f4")
     with pytest.raises(errors.ExternalDataError, match=r"0011\.h5"):
-        check(folder)
+        check(place)
 
 
-def test_a_file_that_was_cut_or_is_none_is_refused(folder):
+def test_a_file_that_was_cut_or_is_none_is_refused(place):
     for number in range(COUNT):
-        write(folder, number)
-    os.truncate(folder / "0019.h5", 4000)
+        write(place.folder, number)
+    os.truncate(place.folder / "0019.h5", 4000)
     with pytest.raises(errors.TruncatedFileError, match=r"0019\.h5"):
-        check(folder)
-    (folder / "0019.h5").write_bytes(b"none")
+        check(place)
+    (place.folder / "0019.h5").write_bytes(b"none")
     with pytest.raises(errors.NotHDF5Error, match=r"0019\.h5"):
-        check(folder)
+        check(place)
 
 
-def test_a_catalogue_is_for_files_as_they_were(folder, monkeypatch):
+def test_a_catalogue_is_for_files_as_they_were(place, monkeypatch):
     monkeypatch.setattr(whereabouts, "MANY", 1)
     for number in range(COUNT):
-        write(folder, number)
-    check(folder)
+        write(place.folder, number)
+    check(place)
     for number in (4, 5):
-        write(folder, number, values=np.full((7, 5), 77, "f4"))
-    check(folder)
-    write(folder, COUNT)
-    check(folder, range(COUNT + 1))
+        write(place.folder, number, values=np.full((7, 5), 77, "f4"))
+    check(place)
+    write(place.folder, COUNT)
+    check(place, range(COUNT + 1))
+
+
+def test_the_order_and_the_states_are_those_of_a_disk(place):
+    for number in range(COUNT):
+        write(place.folder, number, **FORMS["gzip"])
+    options = {"shuffle": True, "seed": 0, "window": 4, "collate_fn": None}
+
+    def loader(source, **given):
+        return H5StreamLoader(H5Dataset(source, "n", samples=Objects("files"), **given), 3, **options)
+
+    with loader(f"{place.folder}/*.h5") as local, loader(place.source(COUNT), **place.options) as far:
+        wanted, found = ([batch.tolist() for batch in one] for one in (local, far))
+        assert found == wanted
+        assert sorted(itertools.chain(*found)) == [*range(COUNT)]
+        batches = iter(local)
+        begun = [next(batches).tolist() for _ in range(3)]
+        far.load_state_dict(local.state_dict())
+        rest = [batch.tolist() for batch in far]
+        assert begun + rest == begun + [batch.tolist() for batch in batches]

@@ -32,7 +32,7 @@ from h5stream.errors import (
     SourceError,
     SourceNotFoundError,
 )
-from h5stream.storage import stores
+from h5stream.storage import remote, stores
 
 obstore = pytest.importorskip("obstore")
 
@@ -463,3 +463,24 @@ def test_what_is_rewritten_is_fetched_ahead_and_nothing_is_left_of_it(server, tm
     assert [one.name for one in tmp_path.iterdir() if one.suffix] == ["many.h5"] * (not fault)
     assert not [one for one in tmp_path.rglob("*") if one.suffix in (".object", ".part")]
     assert not [one for one in threading.enumerate() if one.name.startswith("h5stream-ahead")]
+
+
+@pytest.mark.parametrize(
+    ("address", "options", "said"),
+    [
+        ("https://no-such-host.invalid/a.h5", {"retry_config": SOON}, "error sending request: failed to lookup"),
+        ("http://127.0.0.1:9/a.h5", {"retry_config": SOON, **HTTP}, "error sending request: .*refused"),
+        ("s3://bucket/a.h5", {"endpoint": "http://127.0.0.1:9", "region": "here"}, "'allow_http': True"),
+    ],
+)
+def test_a_store_that_is_not_reached_is_told_with_the_reason(address, options, said):
+    options = options if "region" not in options else {**options, "skip_signature": True}
+    with pytest.raises(SourceError, match=said):
+        H5Dataset(address, storage_options=options)
+
+
+def test_that_a_store_is_silent_is_said_before_the_error(monkeypatch, caplog):
+    monkeypatch.setattr(remote, "_SILENT_S", 0.05)
+    with pytest.raises(SourceError):
+        H5Dataset("http://127.0.0.1:9/a.h5", storage_options={"retry_config": SOON, **HTTP})
+    assert "http://127.0.0.1:9 has not answered" in caplog.text

@@ -72,7 +72,7 @@ class Catalogue:
         self._changed_ns = self._about.get("mtime_ns", 0)
         if isinstance(identity, FilesIdentity):
             self._about["files"] = identity.digest
-            self._changed_ns = int(identity.mtimes.max())
+            self._changed_ns = identity.changed_ns
         asked = _digest(json.dumps([of, fields, missing]))
         self._path = folder / f"{_digest(real_path(identity.path))}-{asked}.zip"
         with contextlib.suppress(*_DAMAGE):

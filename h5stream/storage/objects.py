@@ -109,7 +109,7 @@ def files_of(
     looked_up: dict[Key, LookedUp],
 ) -> FileParts:
     """Return files of which each is a sample as rows; raises `UnlikeError` where they are read one by one."""
-    members = FilesEach(identity, catalogue, samples.missing)
+    members = FilesEach(identity, catalogue, samples.missing, guard)
 
     def describe(k: int, shape: SampleShape) -> Described:
         own: dict[Key, LookedUp] = {}

@@ -38,8 +38,8 @@ from h5stream.storage.lookups import Key, LookedUp, aligned, counted, forget, sh
 from h5stream.storage.names import Names
 from h5stream.storage.objects import attributes_of, files_of, groups_alike, kept_or_anew, lacks, objects_of
 from h5stream.storage.parts import Files, OpenFile, open_hdf5
+from h5stream.storage.remote import opening
 from h5stream.storage.source import FilesIdentity
-from h5stream.storage.stores import is_address
 from h5stream.storage.whereabouts import FILES, RawFile, edges_in, groups_of
 
 
@@ -228,8 +228,6 @@ def _together(asked: Asked, every: Files, samples: Objects, guard: Guard) -> _Pa
         is_column = isinstance(one, Padding) or (of_files and isinstance(one, SourceNumber))
         if is_column or (isinstance(one, Field) and (one.is_looked_up or one.is_numbered or (of_files and one.decode))):
             return None
-    if of_files and any(is_address(path) for path in asked.paths):
-        return None
     if of_files:
         identity = FilesIdentity.of(every.identities[: every.named])  # type: ignore[arg-type]
         catalogue, inside = Catalogue(identity, *words), asked.shape.inside(asked.group)
@@ -237,7 +235,8 @@ def _together(asked: Asked, every: Files, samples: Objects, guard: Guard) -> _Pa
         def files() -> FileParts:
             return files_of(every, identity, catalogue, inside, asked.group, samples, guard, found.looked_up)
 
-        part = kept_or_anew(catalogue, found.looked_up, files)
+        with opening().here_and_there():
+            part = kept_or_anew(catalogue, found.looked_up, files)
         if part is None:
             return None
         every.identities[:] = [identity]

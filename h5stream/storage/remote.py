@@ -11,10 +11,11 @@ import copy
 import fnmatch
 import functools
 import io
+import logging
 import re
 import shutil
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -32,6 +33,8 @@ from h5stream.storage.stores import (
     told,
     word_of,
 )
+
+_log = logging.getLogger("h5stream")
 
 READERS = 32
 """Threads that read objects in stores where nobody chose their number: each waits for a request most of the time."""
@@ -82,6 +85,15 @@ class Opening:
             self._known.update(zip(missing, requests().run(map(_identity, missing)), strict=True))
             self._next = map(self._known.__getitem__, addresses)
         return [self._known[address] for address in addresses]
+
+    @contextlib.contextmanager
+    def here_and_there(self) -> Iterator[None]:
+        """Ask for nothing ahead meanwhile: only some objects are opened."""
+        following, self._next = self._next, iter(())
+        try:
+            yield
+        finally:
+            self._next = following
 
     def begin(self, identity: ObjectIdentity) -> None:
         """Fetch the beginning of an object that is about to be opened, and begin with that of others that follow."""
@@ -202,11 +214,26 @@ async def _now(address: str, word: str) -> ObjectIdentity:
     store = stores[word if word in stores else word_of(base, None)]
     count_request()
     async with requests().room:
-        with told(address, "asking for"):
-            found = await the_library().head_async(store, path)
+        silent = asyncio.get_running_loop().call_later(_SILENT_S, _say_silent, base)
+        try:
+            with told(address, "asking for"):
+                found = await the_library().head_async(store, path)
+        finally:
+            silent.cancel()
     changed = found.get("last_modified")  # 1970 where a web server does not say
     etag = str(found.get("e_tag") or (changed if changed and changed.timestamp() else ""))
     return ObjectIdentity(path=address, size=int(found["size"]), etag=etag, store=word)
+
+
+_SILENT_S = 5.0
+_silent: set[str] = set()
+
+
+def _say_silent(base: str) -> None:
+    """Say once of a store that it does not answer: who waits may have mistyped its name."""
+    if base not in _silent:
+        _silent.add(base)
+        _log.warning("%s has not answered for %.0f s; it is asked again for a while", base, _SILENT_S)
 
 
 class ObjectBytes:
@@ -248,22 +275,27 @@ class ObjectBytes:
 
     def read_many(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
         """Fill each target with the bytes that start at its offset; those that lie close together come at once."""
-        wanted = sorted((pair for pair in zip(offsets, targets, strict=True) if pair[1].nbytes), key=itemgetter(0))
-        groups = list(_close_together(wanted, self._joins_nbytes))
-        with told(self.identity.path, "reading"):
-            for group, found in zip(groups, requests().run(map(self.fetched, groups)) if groups else (), strict=True):
-                for offset, target in group:
-                    target[:] = found[offset - group[0][0] :][: target.nbytes]
+        read_sources([(self, offsets, targets)])
+
+    def together(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> Iterator[list[tuple[int, memoryview]]]:
+        """Return groups of ranges, each of which one request brings."""
+        pairs = zip(offsets, targets, strict=True)
+        return _close_together(
+            sorted((pair for pair in pairs if pair[1].nbytes), key=itemgetter(0)), self._joins_nbytes
+        )
 
     async def fetched(self, group: list[tuple[int, memoryview]]) -> memoryview:
         """Return the bytes from the first of some ranges to the end of the last."""
         begin, end = group[0][0], max(offset + target.nbytes for offset, target in group)
         asked = self._asked(begin, end - begin)
-        async with requests().room:
-            found = await the_library().get_async(self._store, self._path, options=asked)
-            data = memoryview(await found.bytes_async()).cast("B")
-        if (now := found.meta.get("e_tag")) and "if_match" in asked and now != self.identity.etag:
-            raise the_library().exceptions.PreconditionError(f"a server gave {now} in place of what it was asked for")
+        with told(self.identity.path, "reading"):
+            async with requests().room:
+                found = await the_library().get_async(self._store, self._path, options=asked)
+                data = memoryview(await found.bytes_async()).cast("B")
+            if (now := found.meta.get("e_tag")) and "if_match" in asked and now != self.identity.etag:
+                raise the_library().exceptions.PreconditionError(
+                    f"a server gave {now} in place of what it was asked for"
+                )
         if data.nbytes != end - begin:
             raise TruncatedFileError(
                 f"{self.identity.path!r} ends early: {end - begin} bytes are promised at byte {begin}, "
@@ -278,6 +310,42 @@ class ObjectBytes:
         if self.identity.etag.startswith(('"', "W/")):
             asked["if_match"] = self.identity.etag
         return asked
+
+
+def read_sources(wanted: Iterable[tuple[Any, Sequence[int], Sequence[memoryview]]]) -> None:
+    """Fill ranges of several sources, as each does by itself, at once: each comes with its offsets and targets."""
+    groups, others = list[tuple[ObjectBytes, list[tuple[int, memoryview]]]](), []
+    for source, offsets, targets in wanted:
+        if isinstance(source, ObjectBytes):
+            groups += [(source, group) for group in source.together(offsets, targets)]
+        else:
+            others.append(asyncio.to_thread(_read_once, source, offsets, targets))
+    if others:
+        _run_beside(others)
+    found = requests().run([source.fetched(group) for source, group in groups]) if groups else ()
+    for (_, group), data in zip(groups, found, strict=True):
+        for offset, target in group:
+            target[:] = data[offset - group[0][0] :][: target.nbytes]
+
+
+def _run_beside(others: list[Coroutine[Any, Any, None]]) -> None:
+    """Run what reads in other threads; where an exception ends the wait, they end, too."""
+    ended, stopped = threading.Event(), stop_asked.get()
+    token = stop_asked.set(lambda: ended.is_set() or stopped())
+    try:
+        requests().run(others)
+    finally:
+        ended.set()
+        stop_asked.reset(token)
+
+
+def _read_once(source: Any, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
+    """Read from a source that nobody else has; tell a file that was changed meanwhile."""
+    try:
+        source.read_many(offsets, targets)
+        source.identity.check_unchanged()
+    finally:
+        source.close()
 
 
 def _close_together(wanted: Iterable[tuple[int, memoryview]], most_gap: int) -> Iterator[list[tuple[int, memoryview]]]:

@@ -6,6 +6,7 @@ and nothing else. `identity_of` is the one place that chooses, by the path.
 
 from __future__ import annotations
 
+import abc
 import collections
 import contextlib
 import ctypes
@@ -22,12 +23,21 @@ from stat import S_ISDIR, S_ISREG
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from h5stream.compiled._native import read_files
 from h5stream.errors import H5StreamError, SourceChangedError, SourceError, SourceNotFoundError, TruncatedFileError
 from h5stream.storage.handles import flush_written
 from h5stream.storage.names import Ints, Names
-from h5stream.storage.remote import ObjectIdentity, held_bytes, opening
+from h5stream.storage.remote import (
+    BLOCK_NBYTES,
+    GAP_NBYTES,
+    HELD_NBYTES,
+    ObjectIdentity,
+    held_bytes,
+    opening,
+    read_sources,
+)
 from h5stream.storage.stores import SCHEMES, is_address
 
 _log = logging.getLogger("h5stream")
@@ -392,18 +402,20 @@ class FilesIdentity:
     """What many files were when they were opened."""
 
     paths: Names  # as they were given
-    sizes: Ints  # sizes, mtimes, inodes: as in `FileIdentity`
-    mtimes: Ints
-    inodes: Ints
+    sizes: Ints  # bytes
     starts: Ints  # where the bytes of each begin
 
-    @classmethod
-    def of(cls, files: Sequence[FileIdentity]) -> FilesIdentity:
+    @staticmethod
+    def of(files: Sequence[FileIdentity | ObjectIdentity]) -> FilesIdentity:
         """Put files one behind the other."""
-        sizes, mtimes = (np.array([getattr(one, name) for one in files], np.int64) for name in ("size", "mtime_ns"))
-        inodes = np.array([one.inode for one in files], np.uint64).view(np.int64)
+        paths, sizes = Names.of(one.path for one in files), np.array([one.size for one in files], np.int64)
         starts = np.concatenate([[0], np.cumsum(sizes + BETWEEN_NBYTES)[:-1]])
-        return cls(paths=Names.of(one.path for one in files), sizes=sizes, mtimes=mtimes, inodes=inodes, starts=starts)
+        local = [one for one in files if isinstance(one, FileIdentity)]
+        if len(local) < len(files):
+            return FarFilesIdentity(paths=paths, sizes=sizes, starts=starts, files=tuple(files))
+        mtimes = np.array([one.mtime_ns for one in local], np.int64)
+        inodes = np.array([one.inode for one in local], np.uint64).view(np.int64)
+        return LocalFilesIdentity(paths=paths, sizes=sizes, starts=starts, mtimes=mtimes, inodes=inodes)
 
     @property
     def path(self) -> str:
@@ -424,20 +436,44 @@ class FilesIdentity:
     def digest(self) -> str:
         """A digest of what all of them are."""
         digest = hashlib.sha256(self.paths.text.tobytes())
-        for each in (self.paths.edges, self.sizes, self.mtimes, self.inodes):
+        for each in (self.paths.edges, self.sizes, *self.marks()):
             digest.update(each.tobytes())
         return digest.hexdigest()
 
-    def at(self, offset: int) -> tuple[FileIdentity, int]:
-        """Return the file that a byte lies in, and where it lies there."""
-        k = int(np.searchsorted(self.starts, offset, side="right")) - 1
-        size, mtime_ns, inode = (int(each[k]) for each in (self.sizes, self.mtimes, self.inodes))
-        inode &= (1 << 64) - 1
-        return FileIdentity(path=self.paths[k], size=size, mtime_ns=mtime_ns, inode=inode), offset - int(self.starts[k])
+    @abc.abstractmethod
+    def marks(self) -> Sequence[NDArray[Any]]:
+        """Return what else tells whether they are what they were."""
 
-    def each(self) -> list[FileIdentity]:
+    @property
+    @abc.abstractmethod
+    def changed_ns(self) -> int:
+        """When one was changed last, in nanoseconds; 0 where that does not matter."""
+
+    @abc.abstractmethod
+    def file(self, number: int) -> FileIdentity | ObjectIdentity:
+        """Return one of them."""
+
+    @abc.abstractmethod
+    def open(self) -> FilesBytes | FarFilesBytes:
+        """Return the bytes."""
+
+    def for_structure(self) -> ByteSource:
+        """Return the bytes for who reads many small pieces of their structure."""
+        return self.open()
+
+    def place(self, offsets: Any) -> tuple[Ints, Ints]:
+        """Return the numbers of the files that bytes lie in, and where they lie there."""
+        which = np.searchsorted(self.starts, offsets, side="right") - 1
+        return which, offsets - self.starts[which]
+
+    def at(self, offset: int) -> tuple[FileIdentity | ObjectIdentity, int]:
+        """Return the file that a byte lies in, and where it lies there."""
+        number, inside = self.place(offset)
+        return self.file(int(number)), int(inside)
+
+    def each(self) -> list[FileIdentity | ObjectIdentity]:
         """Return every file."""
-        return [self.at(start)[0] for start in self.starts.tolist()]
+        return [self.file(number) for number in range(len(self.starts))]
 
     def over(self, copies: Sequence[FileIdentity]) -> FilesIdentity:
         """Return the same of copies."""
@@ -445,6 +481,28 @@ class FilesIdentity:
 
     def check_unchanged(self) -> None:
         """Do nothing: each read looks at its file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LocalFilesIdentity(FilesIdentity):
+    """What many files on disks here were when they were opened."""
+
+    mtimes: Ints  # mtimes, inodes: as in `FileIdentity`
+    inodes: Ints
+
+    def marks(self) -> Sequence[NDArray[Any]]:
+        """Return what else tells whether they are what they were."""
+        return self.mtimes, self.inodes
+
+    @property
+    def changed_ns(self) -> int:
+        """When one was changed last, in nanoseconds."""
+        return int(self.mtimes.max())
+
+    def file(self, number: int) -> FileIdentity:
+        """Return one of them."""
+        size, mtime_ns, inode = (int(each[number]) for each in (self.sizes, self.mtimes, self.inodes))
+        return FileIdentity(path=self.paths[number], size=size, mtime_ns=mtime_ns, inode=inode & ((1 << 64) - 1))
 
     def open(self) -> FilesBytes:
         """Return the bytes."""
@@ -460,7 +518,7 @@ class FilesBytes:
     gap_nbytes = LOCAL_GAP_NBYTES
     has_descriptor = False
 
-    def __init__(self, identity: FilesIdentity) -> None:
+    def __init__(self, identity: LocalFilesIdentity) -> None:
         self.identity = identity
         edges = identity.paths.edges
         self._paths = np.insert(identity.paths.text, edges[1:], 0)
@@ -486,12 +544,11 @@ class FilesBytes:
         """Read to addresses."""
         files, done = self.identity, 0
         known = self._paths, self._path_at, files.sizes, files.mtimes, files.inodes
-        which = np.searchsorted(files.starts, offsets, side="right") - 1
-        inside = offsets - files.starts[which]
+        which, inside = files.place(offsets)
         while done < len(which):
             done += read_files(*known, which[done:], inside[done:], nbytes[done:], places[done:])
             if done < len(which):  # once more in the ordinary way, which says what is wrong, or gets over it
-                own, offset = files.at(int(offsets[done]))
+                own, offset = files.file(int(which[done])), int(inside[done])
                 memory = (ctypes.c_ubyte * int(nbytes[done])).from_address(int(places[done]))
                 source = own.open()
                 try:
@@ -500,3 +557,95 @@ class FilesBytes:
                 finally:
                     source.close()
                 done += 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FarFilesIdentity(FilesIdentity):
+    """What many files were of which some or all are objects in stores."""
+
+    files: tuple[FileIdentity | ObjectIdentity, ...]
+
+    def marks(self) -> Sequence[NDArray[Any]]:
+        """Return what else tells whether they are what they were."""
+        marks = (one.etag if isinstance(one, ObjectIdentity) else f"{one.mtime_ns} {one.inode}" for one in self.files)
+        named = Names.of(marks)
+        return named.text, named.edges
+
+    @property
+    def changed_ns(self) -> int:
+        """When one on a disk here was changed last, in nanoseconds."""
+        return max(one.mtime_ns if isinstance(one, FileIdentity) else 0 for one in self.files)
+
+    def file(self, number: int) -> FileIdentity | ObjectIdentity:
+        """Return one of them."""
+        return self.files[number]
+
+    def open(self) -> FarFilesBytes:
+        """Return the bytes."""
+        return FarFilesBytes(self)
+
+    def for_structure(self) -> ByteSource:
+        """Return the bytes for who reads many small pieces of their structure."""
+        return _Beginnings(self)
+
+
+class FarFilesBytes:
+    """Ranges of many files of which some or all are objects in stores; those of one read are asked for at once.
+
+    # Guarantees: any thread may read at any time; nothing is open between two reads. Pickling carries the identity.
+    """
+
+    gap_nbytes = GAP_NBYTES
+    has_descriptor = False
+
+    def __init__(self, identity: FarFilesIdentity) -> None:
+        self.identity = identity
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self.identity.open, ()
+
+    def close(self) -> None:
+        """Do nothing: nothing is open."""
+
+    def descriptor(self) -> None:
+        """Give none."""
+        return
+
+    def read_many(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
+        """Fill each target with the bytes that start at its offset."""
+        of_each = dict[int, tuple[list[int], list[memoryview]]]()
+        which, inside = self.identity.place(np.array(offsets, np.int64))
+        for number, offset, target in zip(which.tolist(), inside.tolist(), targets, strict=True):
+            own = of_each.setdefault(number, ([], []))
+            own[0].append(offset)
+            own[1].append(target)
+        read_sources([(self.identity.file(number).open(), *own) for number, own in of_each.items()])
+
+
+class _Beginnings(FarFilesBytes):
+    """The bytes of many files for who reads their structure: the beginning of each is held, where most of it lies."""
+
+    def __init__(self, identity: FarFilesIdentity) -> None:
+        super().__init__(identity)
+        self._nbytes = min(BLOCK_NBYTES, max(_LEAST_NBYTES, HELD_NBYTES // len(identity.files)))
+        self._held = dict[int, memoryview]()
+
+    def read_many(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
+        """Fill each target with the bytes that start at its offset; beginnings that are not held come at once."""
+        which, inside = self.identity.place(np.array(offsets, np.int64))
+        missing = np.array([k for k in np.unique(which).tolist() if k not in self._held], np.int64)
+        begins = [memoryview(bytearray(nbytes)) for nbytes in np.minimum(self.identity.sizes[missing], self._nbytes)]
+        super().read_many(self.identity.starts[missing].tolist(), begins)
+        self._held.update(zip(missing.tolist(), begins, strict=True))
+        further = list[tuple[int, memoryview]]()
+        for k, at, offset, target in zip(which.tolist(), inside.tolist(), offsets, targets, strict=True):
+            found = self._held[k][at:][: target.nbytes]
+            if found.nbytes == target.nbytes:
+                target[:] = found
+            else:
+                further.append((offset, target))
+        super().read_many([offset for offset, _ in further], [target for _, target in further])
+
+
+_LEAST_NBYTES = 2048
+"""Of a file's beginning, at least: what libhdf5 writes of a small structure."""

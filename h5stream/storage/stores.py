@@ -211,7 +211,12 @@ def _without_keys(error: BaseException) -> str:
         return "there are no credentials; for a public bucket storage_options={'skip_signature': True} (--anonymous)"
     if "Range request not supported" in said:
         return "the server sends whole files alone, and no parts of them; download it, and name the copy"
-    return said.splitlines()[0][:300] if said else type(error).__name__
+    first = said.splitlines()[0][:300] if said else type(error).__name__
+    if first.endswith("builder error"):
+        return f"{first}; an endpoint without TLS takes storage_options={{'client_options': {{'allow_http': True}}}}"
+    if first.endswith("error sending request") and (why := re.search(r'(?:error|message): "([^"]+)"', said)):
+        return f"{first}: {why[1]}"
+    return first
 
 
 @contextlib.contextmanager
@@ -267,6 +272,7 @@ class _Loop:
     def __init__(self) -> None:
         self.pid, self._loop = os.getpid(), _CalledLoop()
         self.room = asyncio.Semaphore(CONCURRENCY)
+        self._loop.set_default_executor(concurrent.futures.ThreadPoolExecutor(CONCURRENCY // 2, "h5stream-waiting"))
         if _collect_without_waiting not in gc.callbacks:
             gc.callbacks.append(_collect_without_waiting)
         self._thread = threading.Thread(target=self._loop.run_forever, name="h5stream-requests", daemon=True)

@@ -133,11 +133,11 @@ class FilesEach(Members):
 
     file = 0
 
-    def __init__(self, identity: FilesIdentity, catalogue: Catalogue, missing: str) -> None:
+    def __init__(self, identity: FilesIdentity, catalogue: Catalogue, missing: str, guard: Guard) -> None:
         super().__init__(Names.of([""] * len(identity.paths)), catalogue, missing)
-        self.identity, self.paths = identity, [*identity.paths]
+        self.identity, self.paths, self.guard = identity, [*identity.paths], guard
         ends = identity.starts + identity.sizes
-        self.raw = Raw(source=identity.open(), wide=8, long=8, origin=identity.starts, end=ends)
+        self.raw = Raw(source=identity.for_structure(), wide=8, long=8, origin=identity.starts, end=ends)
 
     @functools.cached_property
     def _roots(self) -> Ints:
@@ -155,6 +155,7 @@ class FilesEach(Members):
 
     def check(self, k: int, file: Any, path: str) -> None:
         """Refuse what other than hard links lead to: an external one has its bytes in another file."""
+        self.guard.check_links(file, path, file.filename)
         if not is_there(file, path, file.filename):
             raise FieldNotFoundError(
                 f"{file.filename!r}: there is no dataset {path!r}. Objects(..., missing='skip') leaves out files "

@@ -225,14 +225,19 @@ def remote(reading: Reading, options: dict[str, Any]) -> None:
 
     there = reading.elsewhere(f"memory://{uuid.uuid4().hex}")
     cache = {"cache": reading.folder / "cache", "cache_size": options["cache"]} if "cache" in options else {}
+    with reading.loader(shuffle=True) as loader:
+        here = [flat(numbers_in(loader, reading)) for _ in range(2)]
     epochs = []
     for _ in range(1 + len(cache) // 2):
         dataset = H5Dataset(there.source, **there.asked, storage_options=LocalStore(str(reading.folder)), **cache)
         if len(dataset) != reading.count:
             raise WrongError(f"{len(dataset)} samples instead of {reading.count}")
         with reading.loader(dataset, shuffle=True) as loader:
-            epochs += [flat(numbers_in(loader, reading)) for _ in range(2)]
+            epochs.append([flat(numbers_in(loader, reading)) for _ in range(2)])
     for found in epochs:
+        if found != here:
+            raise WrongError(f"another order than on the disk: {found} and {here}")
+    for found in here:
         reading.check_once(found, dropped=reading.case["loader"].get("drop_last", False))
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from h5stream import Field, H5Dataset, Objects
 from h5stream.storage.catalogue import Catalogue
+from h5stream.storage.external import Guard
 from h5stream.storage.headers import ASK
 from h5stream.storage.source import FilesIdentity, identity_of
 from h5stream.storage.units import FilesEach, roots_of
@@ -57,7 +58,9 @@ def test_a_superblock_of_another_checksum_or_with_a_driver_is_left_to_libhdf5(tm
         for is_sound in (True, False):
             if not is_sound:
                 damage(path, at, 5, nbytes=1)
-            files = FilesEach(FilesIdentity.of([identity_of(str(path))]), Catalogue(), "error")
+            files = FilesEach(
+                FilesIdentity.of([identity_of(str(path))]), Catalogue(), "error", Guard.for_paths([str(path)])
+            )
             roots.append(int(roots_of(files.raw)[0]))
         assert roots[0] >= 0
         assert roots[1] == ASK
