@@ -210,7 +210,7 @@ def cost_sample(
         first_batch=_first_batch(stored, order, threads, layout),
         notice=size.notice,
         naive_words=_naive_words(every, [text for _, text in naive]),
-        our_words=tuple(_our_words(stored, order.batches)),
+        our_words=tuple(_our_words(stored, order.batches, is_far=layout.is_far)),
     )
     # A window of all rows is as good as it gets, however few blocks there are.
     is_few = size.window_rows < layout.rows and is_weak(shuffle.blocks_per_window, shuffle.blocks)
@@ -456,13 +456,18 @@ def _naive_words(entries: Sequence[DatasetEntry], texts: Sequence[str]) -> tuple
     return (*lines, *([opened] if any(map(_cached_share, entries)) else []))
 
 
-def _our_words(stored: Sequence[_Stored], batches: int) -> Iterator[str]:
+def _our_words(stored: Sequence[_Stored], batches: int, *, is_far: bool) -> Iterator[str]:
     """Say what h5stream does instead."""
     if chunks := sum(one.cost.chunks for one in stored if not one.cost.kept):
         each = f"{count_text(chunks)} fetched / {counted(batches, 'batch', 'batches')} = {count_text(chunks / batches)}"
         yield f"each chunk is fetched once for all its rows that a window holds: {each} a batch"
     if kept := [one.cost.path for one in stored if one.cost.kept]:
         yield f"{names_text(kept)}: small, so read once and kept in memory; later epochs read nothing of it"
+    if is_far and (again := sum(one.cost.read_nbytes for one in stored if not one.cost.kept)):
+        yield (
+            f"later epochs request up to {text_of_bytes(again)} from the store again; H5Dataset(..., cache=) keeps it "
+            "in a folder on a local disk"
+        )
 
 
 # --- advice ---------------------------------------------------------------------------------------------

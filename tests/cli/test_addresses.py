@@ -82,6 +82,14 @@ def test_inspect_names_a_local_file_to_rewrite_an_object_to(server, h5stream):
     assert found["asked"]["nbytes"] > 8
 
 
+def test_inspect_names_the_cache_where_epochs_request_data_again(server, h5stream):
+    with h5py.File("large.h5", "w") as file:
+        file.create_dataset("x", (4000, 1200), "f4", chunks=(100, 1200), compression="gzip")[0] = 1
+    assert (
+        "from the store again; H5Dataset(..., cache=)" in h5stream("inspect", f"{server.url}/large.h5", width=200).out
+    )
+
+
 def test_public_buckets_are_read_without_credentials(server, h5stream, here, monkeypatch):
     for whose in ("AWS", "GOOGLE", "AZURE"):
         monkeypatch.setenv(f"{whose}_SKIP_SIGNATURE", "false")
