@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 from tools import bench_report  # noqa: E402
 from tools import bench_tables as tables  # noqa: E402
+from tools import bench_words as words  # noqa: E402
 from tools import learning_tables as learning  # noqa: E402
 from tools.main_tables import WORDS, machine_line, main_table  # noqa: E402
 from tools.not_first import behind, not_first_table  # noqa: E402
@@ -279,21 +280,27 @@ def load(part: str) -> dict[str, Any] | None:
 def benchmarks_page(reports: dict[str, dict[str, Any] | None]) -> str:
     """Write the page of benchmarks, from what there are results for."""
     main, peers, sweep, growth = (reports.get(part) for part in ("main", "peers", "sweep", "growth"))
-    parts = ["# Benchmarks\n", "No figure here is typed by hand. " + _REPEAT]
+    parts = ["# Benchmarks\n", words.opening(reports) + "\n", "No figure here is typed by hand. " + _REPEAT]
     if main:
         parts += ["## The main job\n", machine_line(main) + "\n", WORDS + "\n", main_table(main) + "\n"]
     if peers:
         parts += _peers_sections(peers)
     parts += ["## Where ours is not first\n", not_first_table(behind(main, peers, sweep)) + "\n"]
+    if missed := words.missed(reports):
+        parts += [
+            "Lines that were set for h5stream, and that it misses:\n",
+            "\n".join(f"- {one}" for one in missed) + "\n",
+        ]
     for kind in KINDS:
         if report := reports.get(kind.part):
             parts += [f"## {kind.title}\n", machine_line(report) + "\n", kind.says + "\n", kind.table(report) + "\n"]
     if sweep:
         parts += [
             "## One thing varied at a time\n",
-            tables.sweep_verdict(sweep) + " The naive and the tuned loader count with one process's rate times the "
-            "processors, and are stopped after a few seconds; `under` marks one that gave no batch until then. What is "
-            f"not varied is: {_said(sweep['base'])}. Every cell's bytes were summed and compared. "
+            tables.sweep_verdict(sweep)
+            + " *Row by row* and *batched* (and sorted) are h5py under a `DataLoader`: one process's rate times the "
+            "processors. They are stopped after a few seconds; `under` marks one that gave no batch until then. What "
+            f"is not varied is: {_said(sweep['base'])}. Every cell's bytes were summed and compared. "
             + tables.sweep_caveat(sweep)
             + "\n",
             "![sweep](images/sweep.svg)\n",
@@ -330,8 +337,8 @@ def _peers_sections(peers: dict[str, Any]) -> list[str]:
     ]
     for kind in tables.kinds(peers):
         parts += [
-            f"### {kind}\n",
-            f"![peers on {kind}](images/peers-{kind}.svg)\n",
+            f"### {bench_report.KINDS[kind]}\n",
+            f"![rows/s of each, {bench_report.KINDS[kind]}](images/peers-{kind}.svg)\n",
             tables.peers_table(peers, kind) + "\n",
         ]
     if peers["absent"]:

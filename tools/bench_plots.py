@@ -6,6 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from tools.bench_report import CONTENDERS
 from tools.bench_tables import OURS, ranking
 from tools.learning_tables import (
     DIVERGED,
@@ -40,13 +41,7 @@ def peers_figure(report: dict[str, Any], kind: str) -> Figure:
     return figure
 
 
-MAIN_BARS = {
-    "naive": "DataLoader, one row per __getitem__",
-    "tuned": "DataLoader, batched and sorted reads",
-    "sequential_h5py": "h5py in order, not shuffled",
-    "ours": "h5stream, decoding every epoch",
-    "kept": "h5stream, later epochs (rows in memory)",
-}
+MAIN_BARS = {name: CONTENDERS[name] for name in ("naive", "tuned", "sequential_h5py", "ours", "kept")}
 """The contenders of the README's picture, and what a reader calls them."""
 
 

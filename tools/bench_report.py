@@ -83,6 +83,16 @@ KINDS = {
     "lz4": "lz4",
     "one_row_per_chunk": "one 2 KiB row a chunk, gzip",
 }
+CONTENDERS = {
+    "naive": "DataLoader, one row per __getitem__",
+    "tuned": "DataLoader, batched and sorted reads",
+    "sequential_h5py": "h5py in order, not shuffled",
+    "ours": "h5stream, decoding every epoch",
+    "kept": "h5stream, later epochs (rows in memory)",
+    "in_ram": "NumPy array in memory, under a DataLoader",
+    "decode_limit": "limit: only inflating, as many threads",
+    "threaded_copy": "limit: only copying, as many threads",
+}
 AGAINST = {
     "naive": "naive",
     "tuned": "tuned",

@@ -76,19 +76,33 @@ def cell_name(cell: dict[str, Any]) -> str:
     return f"{cell['axis']} = {cell['value']}"
 
 
+VARIED = {
+    "row_nbytes": "bytes a row",
+    "chunk_rows": "rows a chunk",
+    "shape": "chunks",
+    "filter_name": "filter",
+    "batch_rows": "rows a batch",
+    "threads": "reader threads",
+    "cold": "page cache",
+}
+"""What a reader calls what a sweep varies."""
+_VALUES = {"False": "full", "True": "empty"}
+
+
 def sweep_table(sweep: dict[str, Any]) -> str:
     """Make the table of a sweep, axis by axis."""
     lines = [
-        "| varied | value | ours, rows/s | spread | naive, rows/s | times | tuned, rows/s | times |",
+        "| varied | value | h5stream, rows/s | spread | row by row, rows/s | times | batched, rows/s | times |",
         "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
     for one in sweep["results"]:
+        name, value = VARIED.get(one["axis"], one["axis"]), _VALUES.get(str(one["value"]), one["value"])
         if "error" in one:
-            lines.append(f"| {one['axis']} | {one['value']} | failed: {one['error']} | | | | | |")
+            lines.append(f"| {name} | {value} | failed: {one['error']} | | | | | |")
             continue
         low, high = one["spread"]
         rivals = " | ".join(_rival_cells(one, who) for who in ("naive", "tuned"))
-        lines.append(f"| {one['axis']} | {one['value']} | {one['ours']:,} | {low:,} to {high:,} | {rivals} |")
+        lines.append(f"| {name} | {value} | {one['ours']:,} | {low:,} to {high:,} | {rivals} |")
     return "\n".join(lines)
 
 
@@ -105,7 +119,7 @@ def sweep_verdict(sweep: dict[str, Any]) -> str:
     """Say in a sentence whether ours was ever slower than naive."""
     counted = [one for one in sweep["results"] if "error" not in one]
     slower, failed = slower_cells(sweep), len(sweep["results"]) - len(counted)
-    said = f"Slower than the naive loader in {len(slower)} of {len(counted)} cells"
+    said = f"Slower than row by row in {len(slower)} of {len(counted)} cells"
     return said + (f"; {failed} could not be measured." if failed else ".")
 
 
