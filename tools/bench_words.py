@@ -42,8 +42,8 @@ def _main(reports: Reports) -> Iterator[str]:
         yield (
             f"[The main job](#the-main-job): shuffled batches of gzip-compressed rows of 1 KiB come at {ours:,.0f} "
             f"rows/s on {report['machine']['cpus']} processors, {naive:,.0f} times as fast as a `DataLoader` with one "
-            f"row per `__getitem__`, and {tuned:,.0f} times as fast as one with batched and sorted reads. Rows that fit "
-            f"memory are decoded once: {kept:,.0f} rows/s from the second epoch on."
+            f"row per `__getitem__`, and {tuned:,.0f} times as fast as one with batched and sorted reads. Rows that "
+            f"fit memory are decoded once: {kept:,.0f} rows/s from the second epoch on."
         )
 
 

@@ -58,9 +58,8 @@ def test_a_superblock_of_another_checksum_or_with_a_driver_is_left_to_libhdf5(tm
         for is_sound in (True, False):
             if not is_sound:
                 damage(path, at, 5, nbytes=1)
-            files = FilesEach(
-                FilesIdentity.of([identity_of(str(path))]), Catalogue(), "error", Guard.for_paths([str(path)])
-            )
+            guard = Guard.for_paths([str(path)], allow_external=False)
+            files = FilesEach(FilesIdentity.of([identity_of(str(path))]), Catalogue(), "error", guard)
             roots.append(int(roots_of(files.raw)[0]))
         assert roots[0] >= 0
         assert roots[1] == ASK
