@@ -416,9 +416,8 @@ def draw() -> None:
 
     mpl.rcParams["svg.hashsalt"] = "h5stream"  # the same results make the same file
     figures: dict[str, Any] = {}
-    if report := load("main"):
-        figures["main"] = bench_plots.main_figure(report)
     if peers := load("peers"):
+        figures["formats"] = bench_plots.formats_figure(peers)
         figures |= {f"peers-{kind}": bench_plots.peers_figure(peers, kind) for kind in tables.kinds(peers)}
     if sweep := load("sweep"):
         figures["sweep"] = bench_plots.sweep_figure(sweep)

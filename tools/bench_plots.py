@@ -6,7 +6,6 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from tools.bench_report import CONTENDERS
 from tools.bench_tables import OURS, ranking
 from tools.learning_tables import (
     DIVERGED,
@@ -41,27 +40,39 @@ def peers_figure(report: dict[str, Any], kind: str) -> Figure:
     return figure
 
 
-MAIN_BARS = {name: CONTENDERS[name] for name in ("naive", "tuned", "sequential_h5py", "ours", "kept")}
-"""The contenders of the README's picture, and what a reader calls them."""
+FORMATS = {
+    "naive DataLoader, 2 workers": "HDF5: DataLoader, a row at a time",
+    "tuned h5py, 2 workers": "HDF5: DataLoader, batched reads",
+    "WebDataset, 2 workers": "WebDataset",
+    "Lance, 2 workers": "Lance",
+    "litdata, 2 workers": "LitData",
+    "MosaicML streaming (MDS), 2 workers": "MosaicML MDS",
+    "Hugging Face datasets (Arrow), 2 workers": "Arrow (datasets)",
+    "zarr with zarrs, block shuffle": "zarr 3 + zarrs",
+    "NumPy memmap, __getitems__": "NumPy memmap, uncompressed",
+    "h5stream, keep='never'": "HDF5: h5stream, decoding",
+    OURS: "HDF5: h5stream, kept in memory",
+}
+"""What the README's picture shows of the peers, and what a reader calls them."""
 
 
-def main_figure(report: dict[str, Any]) -> Figure:
-    """Draw rows a second of the main job on the gzip file, the slowest on top, on a logarithmic scale."""
-    found = {
-        one["contender"]: one["rows"] / one["seconds"]["median"]
-        for one in report["results"]
-        if one.get("kind") == "gzip4_shuffle" and one["contender"] in MAIN_BARS
-    }
-    names = [name for name in MAIN_BARS if name in found][::-1]
-    figure = Figure(figsize=(8, 0.36 * len(names) + 0.7), layout="constrained", facecolor="white")
+def formats_figure(report: dict[str, Any]) -> Figure:
+    """Draw rows a second out of each format, with what it takes to convert to it, on a logarithmic scale."""
+    found = {one["peer"]: one for one in report["results"] if one["file"] == "gzip4_shuffle" and "error" not in one}
+    ranked = sorted((found[peer] for peer in FORMATS if peer in found), key=lambda one: -one["rows_per_s"])
+    figure = Figure(figsize=(8, 0.32 * len(ranked) + 0.7), layout="constrained", facecolor="white")
     axes = figure.subplots()
-    colours = [OURS_COLOUR if name in ("ours", "kept") else PLAIN for name in names]
-    bars = axes.barh([MAIN_BARS[name] for name in names], [found[name] for name in names], color=colours)
-    axes.bar_label(bars, [f" {found[name]:,.0f}" for name in names], fontsize=9)
+    colours = [OURS_COLOUR if one["peer"].startswith(OURS) else _COLOURS[one["reads"]] for one in ranked]
+    rates = [one["rows_per_s"] for one in ranked]
+    bars = axes.barh([FORMATS[one["peer"]] for one in ranked], rates, color=colours)
+    converted = [f", converted in {one['convert_s']:.0f} s" if one["convert_s"] else "" for one in ranked]
+    axes.bar_label(bars, [f" {rate:,}{said}" for rate, said in zip(rates, converted, strict=True)], fontsize=8)
     axes.set_xscale("log")
-    axes.set_xlim(left=100, right=max(found.values()) * 12)
-    axes.set_xlabel(f"shuffled rows per second, 1 KiB each, gzip, {report['machine']['cpus']} processors", fontsize=9)
+    axes.set_xlim(left=100, right=max(rates) * 300)
+    cores = report["machine"]["cpus"]
+    axes.set_xlabel(f"shuffled rows per second, {report['row_nbytes']:,} bytes each, {cores} processors", fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(axis="y", labelsize=9)
     return figure
 
 
