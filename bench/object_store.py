@@ -3,7 +3,7 @@
 The store is a server of our own (`bench.object_server`): 60 MB/s a connection, so many MB/s in all, and so many
 milliseconds until the first byte of each answer. Each case is held against the line alone, which is the same object
 fetched by 32 requests of 2 MiB at a time, and against what people do instead, with two workers each: h5py over s3fs,
-and copies in Lance, zarr and Parquet. Every loader runs in a process of its own. The first window of the next epoch,
+and copies in Lance, zarr, Parquet, tar files, MDS and LitData's chunks. Every loader runs in a process of its own. The first window of the next epoch,
 which is read ahead, is among the requests and bytes of an epoch.
 """
 
@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import functools
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -26,10 +27,12 @@ import numpy as np
 
 from bench.machine import describe
 from bench.object_server import Distance, counts, store_of
+from bench.peers.on_converted import stand_in_for_torchvision
 
 LIMIT_S = 15.0
 """Seconds that a rival is given behind its first batch."""
 STEPS = 4
+HOW: dict[str, Any] = {"num_workers": 2, "collate_fn": len}
 BATCH = {"rows": 8192, "frames": 64, "sequences": 16, "objects": 256}
 """Case -> samples of a batch."""
 
@@ -148,6 +151,12 @@ class Samples:
             self.opened = self.open()
         return self.read(number)
 
+    def loader(self, batch: int) -> Any:
+        """Return what gives batches, of which the length counts."""
+        from torch.utils.data import DataLoader
+
+        return DataLoader(self, batch, shuffle=True, multiprocessing_context="spawn", **HOW)
+
     def open(self) -> Any:
         """Open what is read."""
         raise NotImplementedError
@@ -234,6 +243,8 @@ class Zarr(Samples):
 class Streamed(Samples):
     """A copy in Parquet, in two files, streamed in its order through a buffer that is shuffled: no random access."""
 
+    start = "spawn"
+
     @staticmethod
     def convert(name: str, values: Iterator[np.ndarray], bucket: Path) -> None:
         """Write the copy."""
@@ -254,12 +265,109 @@ class Streamed(Samples):
         found = datasets.load_dataset("parquet", data_files=names, split="train", streaming=True, storage_options=given)
         return found.shuffle(seed=0, buffer_size=1000)
 
+    def loader(self, batch: int) -> Any:
+        """Return what gives batches."""
+        from torch.utils.data import DataLoader
+
+        return DataLoader(self.stream(), batch, multiprocessing_context=self.start, **HOW)
+
+
+class WebDataset(Streamed):
+    """A copy in tar files, streamed by curl through a buffer that is shuffled."""
+
+    start = "fork"
+
+    @staticmethod
+    def convert(name: str, values: Iterator[np.ndarray], bucket: Path) -> None:
+        """Write the copy."""
+        import webdataset
+
+        with webdataset.ShardWriter(f"{bucket}/{name}-%05d.tar", maxsize=16 << 20, verbose=0) as out:
+            for number, row in enumerate(row for some in values for row in some):
+                out.write({"__key__": f"{number:08}", "x.bin": row.tobytes()})
+
+    def stream(self) -> Any:
+        """Open the copy."""
+        import webdataset
+
+        names = sorted(path.name for path in (self.folder / "bucket").glob(f"{self.case}-*.tar"))
+        tars = [f"pipe:curl -s {self.url}/bucket/{name}" for name in names]
+        found = webdataset.WebDataset(tars, shardshuffle=len(tars), workersplitter=webdataset.split_by_worker)
+        return found.shuffle(1000).to_tuple("x.bin")
+
+
+class Mosaic(Streamed):
+    """A copy in MDS, whose shards are copied to the disk as they are needed."""
+
+    start = "fork"
+
+    @staticmethod
+    def convert(name: str, values: Iterator[np.ndarray], bucket: Path) -> None:
+        """Write the copy."""
+        stand_in_for_torchvision()
+        from streaming import MDSWriter
+
+        with MDSWriter(out=f"{bucket}/{name}.mds", columns={"x": "bytes"}, size_limit=16 << 20) as out:
+            for row in (row for some in values for row in some):
+                out.write({"x": row.tobytes()})
+
+    def stream(self) -> Any:
+        """Open the copy."""
+        stand_in_for_torchvision()
+        import streaming
+
+        os.environ |= {"S3_ENDPOINT_URL": self.url, **ANYBODY}
+        streaming.base.util.clean_stale_shared_memory()
+        where, local = f"s3://bucket/{self.case}.mds", tempfile.mkdtemp(dir=self.folder)
+        return streaming.StreamingDataset(
+            remote=where, local=local, shuffle=True, batch_size=16, num_canonical_nodes=1, shuffle_block_size=1 << 18
+        )
+
+
+class LitData(Streamed):
+    """A copy in chunks of LitData's, which are copied to the disk as they are needed."""
+
+    @staticmethod
+    def convert(name: str, values: Iterator[np.ndarray], bucket: Path) -> None:
+        """Write the copy."""
+        from litdata.streaming.cache import Cache
+
+        cache = Cache(f"{bucket}/{name}.lit", chunk_bytes=16 << 20)
+        for number, row in enumerate(row for some in values for row in some):
+            cache[number] = {"x": row.tobytes()}
+        cache.done()
+        cache.merge()
+
+    def loader(self, batch: int) -> Any:
+        """Return what gives batches."""
+        import litdata
+
+        litdata.streaming.downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # which it has no option for
+        given = {"endpoint_url": self.url, "region_name": "here"}
+        os.environ |= ANYBODY
+        found = litdata.StreamingDataset(
+            f"s3://bucket/{self.case}.lit",
+            shuffle=True,
+            storage_options=given,
+            cache_dir=tempfile.mkdtemp(dir=self.folder),
+        )
+        return litdata.StreamingDataLoader(found, batch_size=batch, **HOW)
+
+
+ANYBODY = {
+    "AWS_ACCESS_KEY_ID": "anybody",
+    "AWS_SECRET_ACCESS_KEY": "anybody",
+    "AWS_DEFAULT_REGION": "here",
+}
 
 RIVALS: dict[str, type[Samples]] = {
     "h5py + s3fs": OverS3fs,
     "Lance": Lance,
     "zarr + obstore": Zarr,
     "datasets (streamed)": Streamed,
+    "WebDataset (streamed)": WebDataset,
+    "MDS (streamed)": Mosaic,
+    "LitData (streamed)": LitData,
 }
 
 
@@ -274,15 +382,10 @@ def _values(name: str, bucket: Path) -> Iterator[np.ndarray]:
 
 def rival(name: str, url: str, case: str, folder: Path) -> dict[str, Any]:
     """Read shuffled batches for some seconds."""
-    from torch.utils.data import DataLoader
-
     batch = min(16, BATCH[case])  # more would take minutes
     samples: Any = RIVALS[name](url, case, folder)
     is_streamed = isinstance(samples, Streamed)
-    how: dict[str, Any] = {"num_workers": 2, "multiprocessing_context": "spawn", "collate_fn": len}
-    loader = DataLoader(
-        samples.stream() if is_streamed else samples, batch, shuffle=None if is_streamed else True, **how
-    )
+    loader = samples.loader(batch)
     counts(url)
     began, taken, first_s = time.perf_counter(), 0, 0.0
     for found in loader:
@@ -325,7 +428,7 @@ def measure(folder: Path, given: argparse.Namespace) -> Iterator[dict[str, Any]]
                         row["round_trips_to_open"] = found["opened_s"] * 1e3 / latency
                     yield row
                 for one in given.rivals if latency in given.rivals_ms else ():
-                    if one == "datasets (streamed)" and case == "sequences":  # which are not in its order
+                    if "streamed" in one and case == "sequences":  # which are not in its order
                         continue
                     yield {"case": case, "latency_ms": latency, "loader": one, **_apart(one, url, case, folder)}
 

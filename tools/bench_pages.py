@@ -156,8 +156,9 @@ KINDS = (
         "the same object; *of needed* are bytes fetched over bytes needed, of sequences over those of each, which "
         "overlap; the first window of the next epoch is among them. *Grown* is the resident memory. The others, with "
         "two workers each, are given seconds behind their first batch of 16 samples: h5py over s3fs reads the file, "
-        "Lance and zarr copies of it, and `datasets` streams a copy in Parquet in its order, through a buffer; its "
-        "first batch counts (`bench/object_store.py`).",
+        "Lance and zarr copies of it. Others stream copies in their order, through a buffer, and their first batches "
+        "count: `datasets` Parquet, WebDataset tar files; MDS and LitData copy shards to the disk "
+        "(`bench/object_store.py`).",
         columns={
             "case": "{case}",
             "latency, ms": "{latency_ms:.0f}",

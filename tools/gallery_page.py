@@ -172,7 +172,7 @@ def section(name: str, found: dict[str, Any]) -> str:
     )
     return f"""## {name}
 
-[{program.repository}](https://github.com/{program.repository}), {program.subject}. {program.__doc__}
+[{program.repository}](https://github.com/{program.repository}), {program.subject}. {inspect.cleandoc(program.__doc__)}
 
 ```text
 {looks(program)}
