@@ -3,8 +3,8 @@
 The store is a server of our own (`bench.object_server`): 60 MB/s a connection, so many MB/s in all, and so many
 milliseconds until the first byte of each answer. Each case is held against the line alone, which is the same object
 fetched by 32 requests of 2 MiB at a time, and against what people do instead, with two workers each: h5py over s3fs,
-and copies in Lance, zarr, Parquet, tar files, MDS and LitData's chunks. Every loader runs in a process of its own. The first window of the next epoch,
-which is read ahead, is among the requests and bytes of an epoch.
+and copies in Lance, zarr, Parquet, tar files, MDS and LitData's chunks. Every loader runs in a process of its own. The
+first window of the next epoch, which is read ahead, is among the requests and bytes of an epoch.
 """
 
 from __future__ import annotations
