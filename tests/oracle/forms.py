@@ -235,7 +235,9 @@ def remote(reading: Reading, options: dict[str, Any]) -> None:
         with reading.loader(dataset, shuffle=True) as loader:
             epochs.append([flat(numbers_in(loader, reading)) for _ in range(2)])
     for found in epochs:
-        if found != here:
+        if [[reading.like(number) for number in epoch] for epoch in found] != [
+            [reading.like(number) for number in epoch] for epoch in here
+        ]:
             raise WrongError(f"another order than on the disk: {found} and {here}")
     for found in here:
         reading.check_once(found, dropped=reading.case["loader"].get("drop_last", False))
