@@ -31,7 +31,7 @@ FILES = {part: (f"{part}-full", f"{part}-quick") for part in ("peers", "sweep", 
     "learning": ("learning",),
     "samples": ("samples",),
     **{name: (name,) for name in ("limits", "ragged", "objects", "object-store", "world-model", "sparse")},
-    **{name: (name,) for name in ("weights", "augmentation", "statistics")},
+    **{name: (name,) for name in ("programs", "weights", "augmentation", "statistics")},
 }
 SHUFFLING, LEARNED = DOCS / "shuffling.md", ("<!-- learning: start -->\n", "<!-- learning: end -->")
 _MADE = """\
@@ -80,7 +80,10 @@ class Kind:
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-WORDED = ("samples", "stored", "where", "case", "form", "loader", "`ragged=`")
+WORDED = (
+    *("samples", "stored", "where", "case", "form", "loader", "`ragged=`"),
+    *("program", "subject", "their reader", "they shuffle", "we shuffle"),
+)
 """Heads of columns of words."""
 
 
@@ -190,6 +193,32 @@ KINDS = (
             "first batch, s": "{first_batch_s:.1f}",
             "MB": "{mb:,.0f}",
             "converted in, s": "{convert_s:.0f}",
+        },
+    ),
+    Kind(
+        part="programs",
+        title="Readers of real programs",
+        says="What a program reads its files with, beside h5stream on the same file; neither needs a converted copy. "
+        "The Well and Salt are packages and come with their reader; the readers of LaBraM and WatChMaL are written in "
+        "our own words. Theirs run under a `DataLoader` with two workers that stay between epochs; ours keeps nothing "
+        "in memory (`keep='never'`). Samples are as the program's model takes them, joined and masked, and those of "
+        "an epoch are compared before anything is timed (`bench/programs.py`). Samples/s are of the median epoch; the "
+        "first batch is that of a new process, from when the loader is made. Who shuffles *batches* cuts the file "
+        "into batches of neighbours, and shuffles these.",
+        columns={
+            "program": "{program}",
+            "subject": "{subject}",
+            "file": "{seed}",
+            "stored": "{stored}",
+            "bytes": "{nbytes:,}",
+            "their reader": "{reader}",
+            "they shuffle": "{their_shuffle}",
+            "we shuffle": "{our_shuffle}",
+            "theirs, samples/s": "{theirs[samples_per_s]:,.0f}",
+            "h5stream, samples/s": "{ours[samples_per_s]:,.0f}",
+            "times theirs": "{times:.1f}",
+            "first batch, theirs, s": "{theirs[first_batch_s]:.1f}",
+            "first batch, h5stream, s": "{ours[first_batch_s]:.1f}",
         },
     ),
     Kind(
