@@ -14,7 +14,9 @@ Reports = dict[str, dict[str, Any] | None]
 def opening(reports: Reports) -> str:
     """Say what each part shows, one after the other, with its figures."""
     return "\n".join(
-        f"- {sentence}" for says in (_main, _peers, _limits, _stores, _worlds, _samples) for sentence in says(reports)
+        f"- {sentence}"
+        for says in (_main, _peers, _limits, _stores, _worlds, _programs, _samples)
+        for sentence in says(reports)
     )
 
 
@@ -102,6 +104,15 @@ def _worlds(reports: Reports) -> Iterator[str]:
             "[World models](#world-models): times as fast as the program's own readers, of JPEG the one of its Lance "
             f"copy: {', '.join(said)}."
         )
+
+
+def _programs(reports: Reports) -> Iterator[str]:
+    times: dict[str, list[float]] = {}
+    for one in _results(reports, "programs"):
+        times.setdefault(one["program"], []).append(one["times"])
+    if times:
+        said = ", ".join(f"{name} {min(found):.1f} to {max(found):.1f}" for name, found in times.items())
+        yield f"[Readers of real programs](#readers-of-real-programs): times as fast, fully shuffled or not: {said}."
 
 
 def _samples(reports: Reports) -> Iterator[str]:
