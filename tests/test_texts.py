@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from h5stream import Crop, Field, H5Dataset, H5StreamLoader, Lengths, Ragged, SampleNumber, errors
+from h5stream import Crop, Field, H5Dataset, H5StreamLoader, Lengths, Ragged, SampleNumber, Sequences, errors
 
 COUNTS = np.random.default_rng(0).integers(0, 5, 60)
 TOTAL = int(COUNTS.sum())
@@ -98,3 +98,15 @@ def test_texts_that_h5py_reads_are_not_kept_as_bytes(tmp_path, workers):
         for batch in [*loader, *loader]:
             for text, n in zip(batch["text"], batch["n"].tolist(), strict=True):
                 assert [*text] == [one.encode() for one in rows[edges[n] : edges[n + 1]]]
+
+
+def test_texts_of_rows_without_any_come_as_lists(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k, lengths in enumerate(([3, 1, 0], [2, 2])):
+            file[f"g/{k}/none"], file[f"g/{k}/one"] = np.zeros((4, 0), "S5"), np.zeros((4, 1), "S5")
+            file[f"g/{k}/at"] = lengths
+    fields = {name: Field(name, ragged="list", lookup=Lengths("at")) for name in ("none", "one")}
+    dataset = H5Dataset(tmp_path / "a.h5", fields, samples=Sequences(1, of="g/*"))
+    assert [len(sample["one"]) for sample in dataset] == [3, 1, 0, 2, 2]
+    for sample in dataset:
+        assert sample["none"] == [[] for _ in sample["one"]]

@@ -331,8 +331,9 @@ class RaggedLists(RaggedRows):
             found: list[Any] = [[] for _ in range(self.of.samples)]
             field = self.field
             for (places, counts), share in zip(self.of.shares, self.shares, strict=True):
-                rows = share if field.dtype.kind == "O" else share.view(field.dtype).reshape(-1, *field.row_shape)
                 edges = np.append(0, np.cumsum(counts)).tolist()
+                is_plain = field.dtype.kind != "O"
+                rows = share.view(field.dtype).reshape(edges[-1], *field.row_shape) if is_plain else share
                 for place, (low, high) in zip(places.tolist(), itertools.pairwise(edges), strict=True):
                     found[place] = rows[low:high].tolist()
             self.memory, self.shares = found, ()
