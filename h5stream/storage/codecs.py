@@ -161,6 +161,10 @@ UNDO: dict[int, Callable[[tuple[int, ...], Bytes, Bytes], Bytes]] = {
     FLETCHER32: _undo_fletcher32,
     BZIP2: _undo_bzip2,
 }
+"""What undoes each filter: of its parameters, stored bytes and a buffer, the part of the buffer that it wrote.
+
+Memory of its own would not reach the batch.
+"""
 
 
 # --- libdeflate itself, for inner loops that inflate many small chunks without coming back to Python.
