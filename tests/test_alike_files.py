@@ -177,6 +177,9 @@ def test_links_are_followed_inside_of_their_file_alone(place, are_soft):
         file["x"], secret["x"] = h5py.ExternalLink(str(place.folder.parent / "secret.h5"), "x"), np.zeros((7, 5), "f4")
     with pytest.raises(errors.ExternalDataError, match=r"0011\.h5"):
         check(place)
+    samples, is_far = Objects("files", missing="skip"), place.url != "" and place.every == 1
+    with pytest.raises(errors.ExternalDataError, match=r"0011\.h5"):  # and is not taken for a file that lacks it
+        H5Dataset(place.source(COUNT), FIELDS, samples=samples, allow_external=is_far, **place.options)
 
 
 def test_a_file_that_was_cut_or_is_none_is_refused(place):

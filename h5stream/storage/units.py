@@ -68,6 +68,10 @@ class Members(Protocol):
     def opened(self, k: int) -> contextlib.AbstractContextManager[tuple[Any, str]]:
         """Open the file of one; gives it, and where it lies in there."""
 
+    def lacks(self, file: Any, path: str) -> bool:
+        """Tell whether one has nothing under a path."""
+        return not is_there(file, path, file.filename)
+
     def check(self, k: int, file: Any, path: str) -> None:
         """Refuse links that lead where no header was looked for."""
 
@@ -153,10 +157,14 @@ class FilesEach(Members):
         with open_hdf5(self.paths[k]) as file:
             yield file, ""
 
+    def lacks(self, file: Any, path: str) -> bool:
+        """Tell whether one has nothing under a path; refuse an external link that must not, or cannot, be followed."""
+        self.guard.check_links(file, path, file.filename)
+        return super().lacks(file, path)
+
     def check(self, k: int, file: Any, path: str) -> None:
         """Refuse what other than hard links lead to: an external one has its bytes in another file."""
-        self.guard.check_links(file, path, file.filename)
-        if not is_there(file, path, file.filename):
+        if self.lacks(file, path):
             raise FieldNotFoundError(
                 f"{file.filename!r}: there is no dataset {path!r}. Objects(..., missing='skip') leaves out files "
                 "that lack a field",
@@ -321,7 +329,7 @@ def _ask(members: Members, columns: Sequence[Column], k: int) -> bool:
             if column.known[k]:
                 continue
             if not column.attribute:
-                if members.missing != "error" and not is_there(file, inside_of(name, column.path), file.filename):
+                if members.missing != "error" and members.lacks(file, inside_of(name, column.path)):
                     if members.missing == "skip":
                         return False
                     if column.lack(k):
