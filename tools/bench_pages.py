@@ -316,6 +316,8 @@ def benchmarks_page(reports: dict[str, dict[str, Any] | None]) -> str:
     if peers:
         parts += _peers_sections(peers)
     parts += ["## Where ours is not first\n", not_first_table(behind(main, peers, sweep)) + "\n"]
+    if slower := words.slower(reports):
+        parts.append("\n".join(f"- {one}" for one in slower) + "\n")
     if missed := words.missed(reports):
         parts += [
             "Lines that were set for h5stream, and that it misses:\n",

@@ -20,6 +20,24 @@ def opening(reports: Reports) -> str:
     )
 
 
+def slower(reports: Reports) -> list[str]:
+    """List where a program's own reader, or another loader out of a store, gives more samples a second."""
+    found = [
+        f"{one['program']} (file {one['seed']}, {one['stored']}; we shuffle {one['our_shuffle']}): its own reader "
+        f"{one['theirs']['samples_per_s']:,.0f} samples/s, h5stream {one['ours']['samples_per_s']:,.0f}"
+        for one in _results(reports, "programs")
+        if one["times"] < 1
+    ]
+    stores = [one for one in _results(reports, "object-store") if "samples_per_s" in one]
+    ours = {(one["case"], one["latency_ms"]): one["samples_per_s"] for one in stores if one["loader"] == OURS}
+    return found + [
+        f"{one['case']} out of a store {one['latency_ms']:.0f} ms away: {one['loader']} {one['samples_per_s']:,.0f} "
+        f"samples/s, h5stream {ours[one['case'], one['latency_ms']]:,.0f}"
+        for one in stores
+        if not one["loader"].startswith(OURS) and one["samples_per_s"] > ours[one["case"], one["latency_ms"]]
+    ]
+
+
 def missed(reports: Reports) -> list[str]:
     """List the lines that were set for h5stream and are missed, with the figures."""
     found = []
