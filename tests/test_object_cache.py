@@ -57,6 +57,7 @@ def _nothing_in_memory():
     remote._blocks._held.clear()
     yield
     object_cache._given_up.clear()
+    object_cache._too_small.clear()
 
 
 def plain(value):
@@ -236,7 +237,7 @@ def test_who_needs_what_another_fetches_waits_for_it_but_not_for_ever(tmp_path, 
 
 
 @pytest.mark.parametrize("size", [1, 100_000, "0.5 MB"])
-def test_a_cache_that_is_too_small_stays_bounded_and_right(folder, server, tmp_path, size):
+def test_a_cache_that_is_too_small_stays_bounded_and_right(folder, server, tmp_path, caplog, size):
     local, dataset = (
         H5Dataset(folder / "a.h5", "x"),
         H5Dataset(f"{server.url}/a.h5", "x", cache=tmp_path, cache_size=size),
@@ -248,6 +249,8 @@ def test_a_cache_that_is_too_small_stays_bounded_and_right(folder, server, tmp_p
             for batch, rows in zip(loader, wanted, strict=True):
                 assert plain(batch) == rows
                 assert nbytes_of(tmp_path) <= most
+    told = [message for message in caplog.messages if "give a larger cache_size=" in message]
+    assert len(told) == 1 if size == 1 else len(told) <= 1
 
 
 def test_what_was_used_longest_ago_makes_room(tmp_path):

@@ -34,7 +34,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
-from h5stream.units import as_bytes
+from h5stream.units import as_bytes, text_of_bytes
 
 _log = logging.getLogger("h5stream")
 
@@ -59,6 +59,8 @@ _SET_LOCK = getattr(fcntl, "F_OFD_SETLK", None)  # Linux: a lock on bytes that b
 
 _given_up: set[str] = set()
 """The folders that this process could not write to."""
+_too_small: set[ObjectCache] = set()
+"""The caches of which it was said that they had no room."""
 _limits: dict[ObjectCache, int] = {}
 """Bytes that the caches may take which this process has counted."""
 
@@ -116,6 +118,14 @@ class ObjectCache:
                 used = self._count(nbytes) + nbytes
             if fits := used <= _limits[self]:
                 _write(counter, used.to_bytes(8, "little"), 0)
+            elif self not in _too_small:
+                _too_small.add(self)
+                _log.warning(
+                    "cache=%r has room for %s, and %s came at once: they are not kept; give a larger cache_size=",
+                    self.folder,
+                    text_of_bytes(_limits[self]),
+                    text_of_bytes(nbytes),
+                )
             return fits
 
     def _count(self, nbytes: int) -> int:

@@ -211,6 +211,8 @@ def _without_keys(error: BaseException) -> str:
         return "there are no credentials; for a public bucket storage_options={'skip_signature': True} (--anonymous)"
     if "Range request not supported" in said:
         return "the server sends whole files alone, and no parts of them; download it, and name the copy"
+    if (found := re.search("<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", said, re.DOTALL)) is not None:
+        return f"{found[1]}: {found[2]}"[:300]
     first = said.splitlines()[0][:300] if said else type(error).__name__
     if first.endswith("builder error"):
         return f"{first}; an endpoint without TLS takes storage_options={{'client_options': {{'allow_http': True}}}}"
