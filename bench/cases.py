@@ -15,9 +15,9 @@ import numpy as np
 
 from bench.rivals import ram_loader, tuned_loader
 from h5stream import H5StreamLoader, allowance
+from h5stream.baseline import naive_loader
 from h5stream.baseline.measure import sample_rows, write_sample_file
-from h5stream.baseline.rivals import naive_loader
-from h5stream.storage.codecs import SHUFFLE
+from h5stream.storage.filters import SHUFFLE
 from h5stream.storage.opening import open_layout
 from h5stream.storage.source import FileBytes
 

@@ -29,13 +29,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from h5stream import H5Dataset, H5StreamLoader, allowance
+from h5stream.baseline import naive_loader
 from h5stream.baseline.measure import write_sample_file
-from h5stream.baseline.rivals import naive_loader
 from h5stream.device.cuda import CudaBackend
 from h5stream.device.feed import DeviceFeed, pinned_ring
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
-from h5stream.engine.slots import SlotFormat, Slots
+from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.monitor import SystemMonitor
 from tools.bench_machine import machine_facts
 
@@ -135,7 +135,7 @@ def feed_share(bench: Bench) -> dict[str, float]:
 class _AlwaysReady:
     """A source whose next slot is filled already."""
 
-    def __init__(self, slots: Slots, rows: int) -> None:
+    def __init__(self, slots: SlotRing, rows: int) -> None:
         self.slots, self.rows = slots, rows
 
     def next_batch(self, timeout_s: float = 0.0) -> ReadyBatch | None:

@@ -24,9 +24,8 @@ from bench.learning_data import SOURCES, Data
 from bench.machine import describe
 from h5stream.engine.footprint import Shape
 from h5stream.order.blocks import Blocks, make_blocks
-from h5stream.order.epoch import EpochOrder
+from h5stream.order.epoch import EpochOrder, forecast
 from h5stream.order.line import OrderSettings
-from h5stream.order.quality import forecast
 
 SEEDS = 10
 HIDDEN = 64
@@ -127,7 +126,7 @@ def measured_score(order: EpochOrder) -> float:
 
 
 def score_of(layout: Layout, order: str) -> float:
-    """Give `order.quality`'s score of an order."""
+    """Give `forecast`'s score of an order."""
     made = layout.epoch(order, 0, 0)
     return measured_score(made) if order == "none" else forecast(made).score
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from h5stream.baseline.rivals import NaiveDataset
+from h5stream.baseline import NaiveDataset
 
 
 class TunedDataset(NaiveDataset):

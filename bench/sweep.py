@@ -31,7 +31,7 @@ from bench.machine import describe
 from bench.rivals import TunedDataset
 from bench.sweep_cells import AXES, MIB, Cell, cells, write
 from h5stream import H5StreamLoader, allowance
-from h5stream.baseline.rivals import NaiveDataset
+from h5stream.baseline import NaiveDataset
 
 NBYTES = {"quick": 16 * MIB, "full": 128 * MIB}
 SECONDS = {"quick": 1.0, "full": 3.0}

@@ -21,7 +21,7 @@ import pytest
 
 from bench import cases
 from h5stream import H5StreamLoader, repack, stage
-from h5stream.baseline.rivals import naive_loader
+from h5stream.baseline import naive_loader
 from h5stream.filesystem import resident_bytes
 from h5stream.staging import remove_staged
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from h5stream.errors import H5StreamError
     from h5stream.loader import H5StreamLoader
     from h5stream.mixture import Mixture
-    from h5stream.order.draw import Balanced, Sized, Weighted
+    from h5stream.order.users import Balanced, Sized, Weighted
     from h5stream.repacking.repack import repack
     from h5stream.sampler import ChunkBatchSampler
     from h5stream.samples.boxes import Boxes
@@ -53,7 +53,7 @@ _HOMES = {
     "h5stream.errors": ("H5StreamError",),
     "h5stream.loader": ("H5StreamLoader",),
     "h5stream.mixture": ("Mixture",),
-    "h5stream.order.draw": ("Balanced", "Sized", "Weighted"),
+    "h5stream.order.users": ("Balanced", "Sized", "Weighted"),
     "h5stream.repacking.repack": ("repack",),
     "h5stream.sampler": ("ChunkBatchSampler",),
     "h5stream.samples.boxes": ("Boxes",),

@@ -1,16 +1,19 @@
-"""Arguments that are given under an old name, and functions that are given to the wrong argument."""
+"""Arguments under an old name, functions given to the wrong one, and seed and ranks where none were given."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, TypedDict, get_type_hints
 
+import torch
+import torch.distributed
 from torch import nn
 
 from h5stream.errors import OptionError
-from h5stream.order.draw import Balanced, Sized, Weighted
-from h5stream.storage.nearest import did_you_mean
+from h5stream.order.users import Balanced, Ranks, Sized, Weighted
+from h5stream.storage.discovery import did_you_mean
+from h5stream.units import checked_number
 
 
 class OldNames(TypedDict, total=False):
@@ -71,66 +74,102 @@ def with_new_names(given: Mapping[str, Any], stacklevel: int) -> dict[str, Any]:
 
 def _draw_of(old: Mapping[str, Any]) -> Any:
     """Return what ``draw=`` takes for its old names, one or several of them."""
-    order, rows, bucket = old.get("order"), old.get("max_batch_rows"), old.get("bucket", False)
-    drawn = _drawn_of(old)
-    if rows is not None or bucket is not False:
-        field = bucket if isinstance(bucket, str) else None
+    order, weights, balance, rows = (old.get(name) for name in ("order", "weights", "balance", "max_batch_rows"))
+    how = {"count": old.get("samples_per_epoch"), "replacement": old.get("replacement", True)}
+    if weights is not None and balance is not None:
+        raise OptionError("weights= and balance= both say how often each sample comes; leave out one of them")
+    if isinstance(balance, Mapping):
+        if len(balance) != 1:
+            raise OptionError(f"balance= takes the shares of one field, such as {{'y': {{0: 1}}}}, not {balance!r}")
+        draw: Any = Balanced(*next(iter(balance.items())), **how)
+    elif balance is not None:
+        draw = Balanced(balance, **how)
+    else:
+        draw = how["count"] if weights is None and "replacement" not in old else Weighted(weights, **how)
+    if rows is not None or old.get("bucket", False) is not False:
+        bucket: Any = old.get("bucket", False)
+        bucket, field = (True, bucket) if isinstance(bucket, str) else (bucket, None)
         if isinstance(rows, Mapping) and len(rows) == 1:
             ((named, rows),) = rows.items()
             if field not in (None, named):
                 raise OptionError(f"max_batch_rows= names {named!r} and bucket= {field!r}; name one field in both")
             field = named
-        drawn = Sized(rows, field, True if isinstance(bucket, str) else bucket, drawn)
-    if order is None:
-        return drawn
-    if not callable(order) or drawn is not None:
+        draw = Sized(rows, field, bucket, draw)
+    if order is not None and (draw is not None or not callable(order)):
         raise OptionError(
-            f"order= takes a function, which decides alone how often samples come and in which batches, not {order!r}"
-            + (" with other arguments that say so" if callable(order) else "")
+            "order= takes a function, which decides alone how often samples come and in which batches, not "
+            f"{order!r} with {', '.join(old)}"
         )
-    return order
-
-
-def _drawn_of(old: Mapping[str, Any]) -> Any:
-    weights, balance, count = (old.get(name) for name in ("weights", "balance", "samples_per_epoch"))
-    if weights is not None and balance is not None:
-        raise OptionError("weights= and balance= both say how often each sample comes; leave out one of them")
-    how = {"count": count, "replacement": old.get("replacement", True)}
-    if balance is None:
-        return count if weights is None and "replacement" not in old else Weighted(weights, **how)
-    if not isinstance(balance, Mapping):
-        return Balanced(balance, **how)
-    if len(balance) != 1:
-        raise OptionError(f"balance= takes the shares of one field, such as {{'y': {{0: 1, 1: 2}}}}, not {balance!r}")
-    return Balanced(*next(iter(balance.items())), **how)
+    return draw if order is None else order
 
 
 def check_batch_transform(function: Any) -> None:
     """Refuse what is made for one sample: torchvision and albumentations would draw once for a whole batch."""
-    if (wrong := _of_samples(function)) is None:
-        return
-    made = f"{type(wrong).__name__} of {_library(wrong)}"
-    within = "" if wrong is function else f"{type(function).__name__}, which has a "
-    raise OptionError(
-        f"batch_transform= gets whole batches, and {within}{made} is made for single "
-        "samples: it would change all of a batch in the same way. Write sample_transform=FUNCTION, sample_workers=8 "
-        "instead, where FUNCTION gets a sample and applies it to the image. What is meant for whole batches, such as "
-        "Normalize, can be called by a function of your own"
-    )
+    for part in _parts_of(function):
+        bases = type(part).__mro__
+        library = next((base.__module__.split(".")[0] for base in bases if base.__module__.startswith(_OF_SAMPLES)), "")
+        if library and not any(base.__name__ in _OF_BATCHES for base in bases):
+            within = "" if part is function else f"{type(function).__name__}, which has a "
+            raise OptionError(
+                f"batch_transform= gets whole batches, and {within}{type(part).__name__} of {library} is made for "
+                "single samples: it would change all of a batch in the same way. Write sample_transform=FUNCTION, "
+                "sample_workers=8 instead, where FUNCTION gets a sample and applies it to the image. What is meant for "
+                "whole batches, such as Normalize, can be called by a function of your own"
+            )
 
 
-def _library(transform: Any) -> str:
-    modules = (base.__module__ for base in type(transform).__mro__)
-    return next((module.split(".")[0] for module in modules if module.startswith(_OF_SAMPLES)), "")
-
-
-def _of_samples(function: Any) -> Any:
-    """Return the first transform of single samples in a pipeline; None where there is none."""
-    if isinstance(function, nn.Sequential):
-        parts: Any = list(function)
-    else:
-        parts = getattr(function, "transforms", None)
+def _parts_of(function: Any) -> Iterator[Any]:
+    """Yield the transforms of a pipeline, or a function that is none."""
+    parts = list(function) if isinstance(function, nn.Sequential) else getattr(function, "transforms", None)
     if isinstance(parts, Iterable) and not isinstance(parts, (str, bytes)):
-        return next((found for part in parts if (found := _of_samples(part)) is not None), None)
-    names = {base.__name__ for base in type(function).__mro__}
-    return function if _library(function) and names.isdisjoint(_OF_BATCHES) else None
+        for part in parts:
+            yield from _parts_of(part)
+    else:
+        yield function
+
+
+# --- which part of each epoch is ours, and which seed ranks share -----------------------------------------
+
+
+class DrawnSeed(int):
+    """A seed of chance: a state's goes before it, and several ranks, each of which would draw its own, take 0."""
+
+
+def drawn_seed(generator: torch.Generator | None = None, *, needed: bool = True) -> DrawnSeed:
+    """Return a seed from a generator, by default torch's own, as `DataLoader` draws one; 0 where none is needed."""
+    if not needed:
+        return DrawnSeed(0)
+    return DrawnSeed(torch.empty((), dtype=torch.int64, device="cpu").random_(generator=generator).item())
+
+
+def current_ranks() -> Ranks:
+    """Return the rank in the default process group; one rank alone where there is none.
+
+    The environment that `torchrun` sets is not read: a group that was never made cannot train together.
+    """
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return Ranks()
+    return Ranks(rank=torch.distributed.get_rank(), world_size=torch.distributed.get_world_size())
+
+
+def checked_ranks(rank: int | None, world_size: int | None, *, listed: bool) -> Ranks | None:
+    """Give rank and world size as they were given; None leaves them to `torch.distributed`.
+
+    `listed` tells that a sampler decides the order, which nothing here cuts.
+    """
+    rank = None if rank is None else checked_number("rank=", rank, 0, "an integer of at least 0")
+    if world_size is not None:
+        world_size = checked_number("world_size=", world_size, 1, "an integer of at least 1")
+    if listed and (world_size or 1) > 1:
+        raise OptionError(
+            f"a sampler decides each rank's rows: world_size={world_size} must be left out; shard in the sampler"
+        )
+    if rank is None or world_size is None:
+        if rank is None and world_size is None:
+            return None
+        raise OptionError(
+            f"rank= and world_size= belong together, not rank={rank} with world_size={world_size}; give both or neither"
+        )
+    if rank >= world_size:
+        raise OptionError(f"rank must be below world_size={world_size}, not {rank}")
+    return Ranks(rank=rank, world_size=world_size)

@@ -24,13 +24,12 @@ from h5stream.engine.tasks import Destination
 from h5stream.errors import OptionError
 from h5stream.field_statistics import FieldStatistics, statistics_of
 from h5stream.indexing import BlockCache
-from h5stream.order.blocks import Blocks, listed_blocks, numbers, row_numbers, select_rows
-from h5stream.order.chunks import block_rows, blocks_of, shuffled_blocks
+from h5stream.order.blocks import Blocks, epoch_blocks, numbers, row_numbers, select_rows
 from h5stream.order.epoch import Window
 from h5stream.order.places import Places, is_ascending, place_dtype
 from h5stream.order.splits import BY, codes_of, group_numbers, parts_of, repeated, warn_of_leaks
 from h5stream.order.weights import RandomStarts, SourceShares
-from h5stream.samples.axes import ROWS
+from h5stream.samples.boxes import ROWS
 from h5stream.samples.kinds import Objects, Sequences
 from h5stream.storage.extents import SampleKind
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, read_request, sample_shape
@@ -62,29 +61,6 @@ class _Known(NamedTuple):
     asked: tuple[tuple[Asked, SampleKind | None], ...] = ()
     """What was asked for, of each that was joined: for fields besides."""
     shares: SourceShares | None = None
-
-    @property
-    def total(self) -> int:
-        """How many samples."""
-        starts = self.starts(self.rows)
-        return len(starts) if starts is not None else self.layout.samples if self.rows is None else len(self.rows)
-
-    def starts(self, rows: NDArray[np.int64] | None) -> RandomStarts | None:
-        """Return what draws an epoch's samples, of some; None where an epoch takes all."""
-        space = self.layout.space
-        return None if space is None or space.draws is None else RandomStarts(space, rows)
-
-    def rows_at(self, places: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
-        """Return the rows at places among these; None for all of the files'."""
-        draws, starts = self.layout.draws, self.starts(self.rows)
-        if draws is None or starts is None or places is None:
-            return self.rows if places is None else places if self.rows is None else self.rows[places]
-        if draws.per_epoch is not None:
-            kind = "Boxes" if self.layout.has_boxes else "Sequences"
-            raise OptionError(
-                f"with per_epoch= there are none to choose from; name what they are drawn of: {kind}(..., of=[...])"
-            )
-        return starts.of_segments(places)
 
 
 class H5Dataset(Dataset[Any]):
@@ -180,10 +156,10 @@ class H5Dataset(Dataset[Any]):
                 layout = open_layout(asked, samples=samples, allow_external=allow_external)
             known = _Known(layout, None, numpy, BlockCache(), ((replace(asked, shape=layout.shape), samples),))
         if rows is not None:
-            known = known._replace(rows=known.rows_at(select_rows(rows, known.total)))
+            known = _dataset(known).subset(rows)._known
         self._known: _Known = known._replace(numpy=numpy or known.numpy)
         self.layout, self.shares = known.layout, known.shares
-        self._starts = known.starts(known.rows)
+        self._starts = None if self.layout.draws is None else RandomStarts(self.layout.space, known.rows)
         self._seed_and_epoch = 0, 0
         self._drawn = None if self._starts is None else self._starts.numbers(seed=0, epoch=0)
         if self._known.numpy:
@@ -376,27 +352,16 @@ class H5Dataset(Dataset[Any]):
         H5StreamError
             Where the files cannot be read.
         """
-        return statistics_of(
-            self.layout,
-            self.rows,
-            fields,
-            axis,
-            lambda layout: _dataset(_Known(layout, self.chosen, False, BlockCache())).blocks,
-            executor,
-        )
+        return statistics_of(self.layout, self.rows, fields, axis, executor)
 
     def _values(self, name: Any, what: str) -> Any:
         """Return the value that each sample has of a field, or of a dataset beside the fields; arrays as they are."""
         if not isinstance(name, (str, Field)):
             return name
-        field, every = values_of(self, name, f"split: {what}")
-        pieces = [piece for _, piece in every]
-        if not isinstance(pieces[0], torch.Tensor):
+        pieces = [values for _, values in values_of(self, name, f"split: {what}", of_first_step=True)[1]]
+        if isinstance(pieces[0], list):
             return np.array([value for piece in pieces for value in piece], dtype=object)
-        values = np.concatenate([piece.numpy() for piece in pieces])
-        if self.layout.segments is not None and field.steps is not None:
-            values = values[:, 0]
-        return values.reshape(len(values)) if values.size == len(values) else values
+        return np.concatenate(pieces)
 
     def _with_field(self, name: str | Field) -> SampleLayout:
         """Open the files again, with a field behind the others."""
@@ -458,22 +423,11 @@ class H5Dataset(Dataset[Any]):
         return found, tuple(opened_as)
 
     def _over_rows(self, places: NDArray[np.int64]) -> H5Dataset:
-        return _dataset(self._known._replace(rows=self._known.rows_at(places)))
-
-    def over(self, layout: SampleLayout) -> H5Dataset:
-        """Read the same rows from the same files elsewhere: byte for byte copies, for instance staged ones.
-
-        Parameters
-        ----------
-        layout : SampleLayout
-            The fields and chunks of the copies.
-
-        Returns
-        -------
-        H5Dataset
-            A dataset with these rows over the copies.
-        """
-        return _dataset(self._known._replace(layout=layout, cache=BlockCache()))
+        if self._starts is None:
+            rows = places if self.rows is None else self.rows[places]
+        else:
+            rows = self._starts.of_segments(places)
+        return _dataset(self._known._replace(rows=rows))
 
     @property
     def rows(self) -> NDArray[np.int64] | None:
@@ -510,56 +464,28 @@ class H5Dataset(Dataset[Any]):
     @property
     def blocks(self) -> Blocks:
         """The samples cut into blocks, the unit of the coarse shuffle."""
-        rows = self.rows
-        return self._shuffled_blocks(rows if rows is None or self.is_in_file_order else np.sort(rows))
+        return self.blocks_for(True)
 
-    def _shuffled_blocks(self, rows: NDArray[np.int64] | None) -> Blocks:
-        blocks = shuffled_blocks(self.layout, rows)
-        return blocks if self.shares is None else self.shares.stratified(blocks)
-
-    def blocks_for(self, shuffle: bool) -> Blocks:
-        """Cut the rows into the blocks of an epoch; one that is not shuffled keeps the order of `listed`.
+    def blocks_for(self, shuffle: bool, *, seed: int | None = None, epoch: int = 0) -> Blocks:
+        """Cut the samples of an epoch into blocks; one that is not shuffled keeps the order of `listed`.
 
         Parameters
         ----------
         shuffle : bool
             Whether the epoch is shuffled.
+        seed, epoch : int, optional
+            By what samples are drawn, if ``samples=`` has random starts; by default as `set_epoch` said.
 
         Returns
         -------
         Blocks
             The rows and where each block of them begins.
         """
-        if shuffle:
-            return self.blocks
-        space = self.layout.space
-        in_order = space is None or (space.edges is not None and is_ascending(space.rows[0]))
-        if self.is_in_file_order and in_order:
-            return blocks_of(self.layout, self.rows)
-        rows = np.arange(self.layout.samples) if self.rows is None else self.rows
-        return listed_blocks(rows, max(block_rows(self.layout)))
-
-    def drawn_blocks(self, shuffle: bool, *, seed: int, epoch: int) -> Blocks | None:
-        """Cut the samples that an epoch draws into blocks.
-
-        Parameters
-        ----------
-        shuffle : bool
-            Whether the epoch is shuffled.
-        seed, epoch : int
-            What the draws are a function of.
-
-        Returns
-        -------
-        Blocks or None
-            None where an epoch takes all samples: their blocks are those of `blocks_for`.
-        """
-        if self._starts is None:
-            return None
-        rows = self._starts.numbers(seed=seed, epoch=epoch)
-        if self.layout.has_boxes and not shuffle:
-            return listed_blocks(rows, 1)
-        return self._shuffled_blocks(rows) if shuffle else blocks_of(self.layout, rows)
+        rows = self.rows
+        if self._starts is not None and seed is not None:
+            rows = self._starts.numbers(seed=seed, epoch=epoch)
+        blocks = epoch_blocks(self.layout, rows, shuffle=shuffle, is_drawn=rows is not self.rows)
+        return self.shares.stratified(blocks) if shuffle and self.shares is not None else blocks
 
     # --- samples and batches ----------------------------------------------------------------------------
 
@@ -601,7 +527,7 @@ class H5Dataset(Dataset[Any]):
         first, stop, step = rows.indices(len(self))
         if self.rows is not None or step != 1 or stop <= first:
             return None
-        values = self._reader.single.read(first, stop - first)
+        values = self._reader.single(first, stop - first)
         return None if values is None else self.layout.assemble(values)
 
     def read(self, rows: NDArray[np.int64]) -> Any:
@@ -666,14 +592,13 @@ class H5Dataset(Dataset[Any]):
         """Read one row; compressed blocks are kept for a while, for neighbours that are asked for next."""
         plain = self.rows is None and 0 <= index < self.layout.samples
         row = index if plain else int(self._row_numbers(np.array([index]))[0])
-        values = self._reader.single.read(row)
+        values = self._reader.single(row)
         if values is not None:
             return self.layout.assemble(values)
         if self.layout.space is not None:
             return sample_of(self._read(np.array([row])), 0)
         part = self.layout.leading[bisect.bisect_right(self.layout.file_starts, row) - 1]
-        block_nbytes = part.chunk_rows * self.layout.row_nbytes
-        if part.access in (DIRECT, HEAP) or block_nbytes > _CACHED_BLOCK_NBYTES:
+        if part.access in (DIRECT, HEAP) or part.chunk_rows * self.layout.row_nbytes > _CACHED_BLOCK_NBYTES:
             return sample_of(self._read(np.array([row])), 0)
         first = part.row_start + (row - part.row_start) // part.chunk_rows * part.chunk_rows
         block = self._known.cache.get((first, self._seed_and_epoch))
@@ -691,22 +616,39 @@ def read_counted(dataset: H5Dataset, numbers: NDArray[np.int64], tally: Tally) -
     dataset._read(numbers, tally)
 
 
-def values_of(dataset: H5Dataset, name: str | Field, what: str) -> tuple[FieldLayout, Iterator[tuple[int, Any]]]:
-    """Return a field, or a dataset beside the fields, and the values of some samples at a time, by number."""
+def values_of(
+    dataset: H5Dataset, name: str | Field, what: str, *, of_first_step: bool = False
+) -> tuple[FieldLayout, Iterator[tuple[int, Any]]]:
+    """Return a field, or a dataset beside the fields, and the value of each sample, of some at a time, by number.
+
+    They are an array, or a list of what is no number. All steps of a sequence have the same, or the first step counts.
+    """
     number = dataset.layout.field_named(name) if isinstance(name, str) else None
     layout = dataset.layout if number is not None else dataset._with_field(name)
     last = layout.entries[-1] if number is None else number
     if not isinstance(last, int):
         raise OptionError(f"{what} takes a field of one value a sample, and {name!r} has several members")
     layout = layout.only([last])
-    alone = _dataset(_Known(layout, dataset.chosen, False, BlockCache()))
+    alone, field = _dataset(_Known(layout, dataset.chosen, False, BlockCache())), layout.fields[0]
+    is_stepped = of_first_step and dataset.layout.segments is not None and field.steps is not None
     step = max(1, min(_VALUES_ROWS, _VALUES_NBYTES // max(1, layout.row_nbytes)))
 
     def pieces() -> Iterator[tuple[int, Any]]:
         for first in range(0, len(alone), step):
-            yield first, alone.read(np.arange(first, min(first + step, len(alone))))[layout.shape.keys[0]]
+            found = alone.read(np.arange(first, min(first + step, len(alone))))[layout.shape.keys[0]]
+            if isinstance(found, torch.Tensor):
+                values = (found[:, 0] if is_stepped else found).numpy().reshape(len(found), -1)
+                if values.shape[1] == 0 or (values[:, 1:] != values[:, :1]).any():
+                    raise OptionError(
+                        f"{what} takes one value for each of {len(dataset):,} samples, and this field has "
+                        f"{values.shape[1]} that differ; pass an array with one value a sample"
+                    )
+                found = values[:, 0]
+            elif not isinstance(found, list):
+                raise OptionError(f"{what} takes a field with one value a sample")
+            yield first, found
 
-    return layout.fields[0], pieces()
+    return field, pieces()
 
 
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
@@ -732,6 +674,11 @@ def _check_numpy_has(layout: SampleLayout) -> None:
 
 def _dataset(known: _Known) -> H5Dataset:
     return H5Dataset(cast(Any, known))
+
+
+def of_copies(dataset: H5Dataset, layout: SampleLayout) -> H5Dataset:
+    """Return the dataset of the same samples in byte for byte copies of its files, such as staged ones."""
+    return _dataset(dataset._known._replace(layout=layout, cache=BlockCache()))
 
 
 def opened(source: Any, fields: Fields = None, **of_files: Any) -> H5Dataset | None:

@@ -15,27 +15,6 @@ from typing import Any, Generic, TypeVar
 _T = TypeVar("_T")
 
 
-class Living(Generic[_T]):
-    """Objects, for as long as others keep them.
-
-    # Guarantees: any thread may call; each step is one operation on a set or a list, and needs no lock.
-    """
-
-    def __init__(self) -> None:
-        self._refs: set[weakref.ref[_T]] = set()
-        self._dead: collections.deque[weakref.ref[_T]] = collections.deque()
-
-    def add(self, one: _T) -> None:
-        """Take one in."""
-        self._refs.add(weakref.ref(one, self._dead.append))
-        with contextlib.suppress(IndexError):  # all are gone
-            while True:
-                self._refs.discard(self._dead.popleft())
-
-    def __iter__(self) -> Iterator[_T]:
-        return iter([one for ref in tuple(self._refs) if (one := ref()) is not None])
-
-
 class _Holding(weakref.ref[Any]):
     __slots__ = ("value",)
     value: Any
@@ -44,7 +23,7 @@ class _Holding(weakref.ref[Any]):
 class Lent(Generic[_T]):
     """Values that are lent out, each with an object, and come back once that is dropped.
 
-    # Guarantees: as of `Living`.
+    # Guarantees: any thread may call; each step is one operation on a dict or a list, and needs no lock.
     """
 
     def __init__(self) -> None:
@@ -66,3 +45,18 @@ class Lent(Generic[_T]):
                 del self._refs[id(ref)]
                 values.append(ref.value)
         return values
+
+
+class Living(Lent[None], Generic[_T]):
+    """Objects, for as long as others keep them.
+
+    # Guarantees: as of `Lent`.
+    """
+
+    def add(self, one: _T) -> None:
+        """Take one in."""
+        self.lend(None, one)
+        self.returned()
+
+    def __iter__(self) -> Iterator[_T]:
+        return iter([one for ref in tuple(self._refs.values()) if (one := ref()) is not None])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -21,18 +22,19 @@ from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.footprint import Sizing, check_budget, default_budget
 from h5stream.engine.moments import Moments, ValueCounts
 from h5stream.engine.ragged import RaggedRows
-from h5stream.engine.run import ThreadEngine
+from h5stream.engine.reader import RowReader
+from h5stream.engine.run import Engine
 from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.executors import Job, carried_out, check_executor
-from h5stream.order.blocks import Blocks, Stretch, blocks_in, stretches
+from h5stream.order.blocks import Blocks, Stretch, blocks_in, shuffled_blocks, stretches
 from h5stream.order.epoch import EpochOrder
 from h5stream.order.line import OrderSettings
 from h5stream.order.places import Places
 from h5stream.samples.ragged import DENSE, changed
 from h5stream.storage.catalogue import Catalogue
+from h5stream.storage.discovery import did_you_mean
 from h5stream.storage.layout import FieldLayout, SampleLayout, SparseEntry
-from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.remote import ObjectIdentity
 from h5stream.storage.source import FileIdentity
 
@@ -53,6 +55,9 @@ MOST_JOBS = 64
 
 STATISTICS = "statistics"
 """What catalogues of statistics are of."""
+
+KeptAxes = Sequence[tuple[int, tuple[int, ...]]]
+"""Numbers of fields, each with the axes along which results are apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,12 +144,7 @@ class FieldStatistics:
 
 
 def statistics_of(
-    layout: SampleLayout,
-    rows: NDArray[np.int64] | None,
-    names: Any,
-    axis: Any,
-    blocks: Any,
-    executor: Executor | None,
+    layout: SampleLayout, rows: NDArray[np.int64] | None, names: Any, axis: Any, executor: Executor | None
 ) -> dict[str, FieldStatistics]:
     """Return the statistics of some fields, kept ones or of a pass over the files; see `H5Dataset.statistics`."""
     check_executor(executor)
@@ -161,12 +161,12 @@ def statistics_of(
             return {name: _from_text(text) for name, text in zip(chosen, kept.names(STATISTICS), strict=True)}
         except (ValueError, KeyError, TypeError):
             kept.forget()
-    found_blocks: Blocks = blocks(layout)
+    blocks = shuffled_blocks(layout, rows)
     kept_axes = [(n, axes[name]) for name, n in zip(chosen, places, strict=True)]
-    watched = _merged(carried_out(_jobs(layout, rows, found_blocks, kept_axes), executor))
-    found = {name: each.found(name, found_blocks.total_rows) for name, each in zip(chosen, watched, strict=True)}
+    watched = _merged(carried_out(_jobs(layout, rows, blocks, kept_axes), executor))
+    found = {name: each.found(name, blocks.total_rows) for name, each in zip(chosen, watched, strict=True)}
     kept.put_texts(STATISTICS, [_to_text(one) for one in found.values()])
-    kept.save(found_blocks.total_rows, 0)
+    kept.save(blocks.total_rows, 0)
     return found
 
 
@@ -257,9 +257,7 @@ def _as_stored(layout: SampleLayout) -> SampleLayout:
 # --- the pass -------------------------------------------------------------------------------------------------
 
 
-def _jobs(
-    layout: SampleLayout, rows: NDArray[np.int64] | None, blocks: Blocks, axes: Sequence[tuple[int, tuple[int, ...]]]
-) -> list[Job]:
+def _jobs(layout: SampleLayout, rows: Places | None, blocks: Blocks, axes: KeptAxes) -> list[Job]:
     """Cut the blocks of all files into passes over about as many samples each."""
     parts = stretches(blocks, max(1, min(MOST_JOBS, blocks.total_rows * layout.row_nbytes // JOB_NBYTES)))
     jobs = []
@@ -278,9 +276,7 @@ def _merged(passes: Iterable[list[_Watched]]) -> list[_Watched]:
     return found
 
 
-def _watched(
-    layout: SampleLayout, rows: Places | None, stretch: Stretch, axes: Sequence[tuple[int, tuple[int, ...]]]
-) -> list[_Watched]:
+def _watched(layout: SampleLayout, rows: Places | None, stretch: Stretch, axes: KeptAxes) -> list[_Watched]:
     """Let all values of fields, given by number, go by: each batch in the next of a few threads; sums are merged."""
     parts = [[(n, _Watched(layout.fields[n], kept)) for n, kept in axes] for _ in range(PARTS)]
     looking: collections.deque[Future[None]] = collections.deque()
@@ -321,14 +317,8 @@ def read_through(
         batch_size=batch_rows, window_rows=size.window_rows, first_window_rows=size.first_window_rows, shuffle=False
     )
     slot_format = SlotFormat.for_rows(layout.fields, batch_rows)
-    engine = ThreadEngine(
-        layout,
-        size.kept,
-        {},
-        slot_format,
-        lambda: SlotRing(slot_format.nbytes, most_slots=size.max_open_batches),
-        threads=size.threads,
-    )
+    slots = functools.partial(SlotRing, slot_format.nbytes, most_slots=size.max_open_batches)
+    engine = Engine(RowReader(layout, {}, size.kept), slot_format, slots, threads=size.threads)
     order = size.engine_order(EpochOrder(blocks, settings))
     run = engine.begin(order, 0, max_open_batches=size.max_open_batches)
     try:

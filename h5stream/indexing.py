@@ -31,15 +31,7 @@ _ENTRY_NBYTES = 1024
 
 
 def split(index: Any, shape: tuple[int, ...] | None) -> tuple[Any, tuple[Any, ...]]:
-    """Tell the rows of an index from what is wanted of each.
-
-    Examples
-    --------
-    >>> split((slice(2, 4), ..., 0), (10, 5, 6))
-    (slice(2, 4, None), (slice(None, None, None), 0))
-    >>> split((), None), split(..., None)
-    ((slice(None, None, None), ()), (slice(None, None, None), ()))
-    """
+    """Tell the rows of an index from what is wanted of each."""
     entries = list(index) if isinstance(index, tuple) else [index]
     dots = [k for k, entry in enumerate(entries) if entry is Ellipsis]
     if len(dots) > 1:
@@ -74,14 +66,7 @@ def is_one(index: Any) -> bool:
 
 
 def inside(value: torch.Tensor, indices: Sequence[Any], *, taken: bool) -> torch.Tensor:
-    """Take places inside rows, axis by axis; `taken` says whether the axis of rows is still there.
-
-    Examples
-    --------
-    >>> inside(torch.arange(6).reshape(2, 3), [[2, 0]], taken=True)
-    tensor([[2, 0],
-            [5, 3]])
-    """
+    """Take places inside rows, axis by axis; `taken` says whether the axis of rows is still there."""
     # From the last axis on, so that those before keep their places.
     for place, index in reversed(list(enumerate(indices))):
         value = _along(value, place + taken, place + 1, index)
@@ -137,17 +122,13 @@ class BlockCache:
             caches = [cache for cache in SHARED.caches if cache._blocks]
             held = sum(cache.nbytes for cache in caches)
             while held > LIMIT_NBYTES:
-                oldest = min((cache for cache in caches if cache._blocks), key=lambda cache: cache._age)
-                held -= oldest._blocks.popitem(last=False)[1][1]
+                of_oldest = min((one._blocks for one in caches if one._blocks), key=lambda b: next(iter(b.values()))[0])
+                held -= of_oldest.popitem(last=False)[1][1]
 
     @property
     def nbytes(self) -> int:
         """Bytes that are held for this dataset."""
         return sum(nbytes for _, nbytes, _ in self._blocks.values())
-
-    @property
-    def _age(self) -> int:
-        return next(iter(self._blocks.values()))[0]
 
 
 SHARED: Any = SimpleNamespace(clock=itertools.count(), caches=Living(), lock=threading.RLock())
@@ -155,12 +136,6 @@ SHARED: Any = SimpleNamespace(clock=itertools.count(), caches=Living(), lock=thr
 
 # In a forked child the thread that held it is gone.
 os.register_at_fork(after_in_child=lambda: vars(SHARED).update(lock=threading.RLock()))
-
-
-def held_nbytes() -> int:
-    """Return what all caches of this process hold together."""
-    with SHARED.lock:
-        return sum(cache.nbytes for cache in SHARED.caches)
 
 
 def _nbytes(value: Any) -> int:

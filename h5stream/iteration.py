@@ -8,29 +8,19 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
-from h5stream.cursor import Cursor, Progress, Start
-from h5stream.engine.footprint import Footprint
-from h5stream.engine.run import ThreadEngine
-from h5stream.engine.running import STOP_S, Engine, Running, check_process
+from h5stream.cursor import Cursor, Place, Progress
+from h5stream.device.cuda import CudaBackend
+from h5stream.engine.reader import RowReader
+from h5stream.engine.run import STOP_S, Engine, Run, check_process
 from h5stream.engine.statistics import clock
 from h5stream.errors import LoaderClosedError
 from h5stream.order.epoch import EpochOrder, Order
-from h5stream.route import Route
+from h5stream.route import Route, route_for
 from h5stream.settings import Settings
-from h5stream.state import Place
 from h5stream.storage.layout import SampleLayout
 from h5stream.workers.processes import checked_method
-
-
-class Iteration(NamedTuple):
-    """An iteration that was begun."""
-
-    run: Running  # what reads
-    progress: Progress  # where it began, in which order, and how far it is
-    unwatch: Callable[[], object] = lambda: None  # forgets that it ends with `Iterations`, if it was begun ahead
 
 
 class Iterations:
@@ -41,11 +31,13 @@ class Iterations:
     ahead and is never taken ends with this object.
     """
 
-    def __init__(self, engine: Engine, route: Route, cursor: Cursor, footprint: Footprint) -> None:
-        self.engine, self.route, self.cursor, self.footprint = engine, route, cursor, footprint
+    def __init__(self, settings: Settings, layout: SampleLayout, cursor: Cursor, backend: CudaBackend | None) -> None:
+        self.cursor = cursor
+        self.route = route_for(settings, layout, cursor.footprint, cursor.sizing.most_rows, backend)
+        self.engine = _engine_for(settings, layout, self.route, cursor)
         self._pid = os.getpid()
-        self._ahead: dict[int, Iteration] = {}  # by epoch; at most one
-        self._expected: Start | None = None
+        self._ahead: dict[int, tuple[Run, Progress, Any]] = {}  # by epoch, with what ends it; at most one
+        self._expected: Place | None = None
         self._follows = True
 
     def begin(self, loader: Any) -> LoaderIterator:
@@ -53,62 +45,62 @@ class Iterations:
         start = self.cursor.next_start()
         # Where epochs do not follow one another, as with `set_epoch(0)` each time, reading ahead is work for nothing.
         self._follows = self._expected in (None, start)
-        self._expected = replace(start, place=Place(epoch=start.place.epoch + 1))
-        iteration = self._taken_ahead(start) or self._begun(start, self.footprint.max_open_batches)
+        self._expected = Place(epoch=start.epoch + 1, ranks=start.ranks)
+        run, progress = self._taken_ahead(start) or self._begun(start, self.cursor.footprint.max_open_batches)
         try:
-            iterator = LoaderIterator(loader, self, iteration)
+            iterator = LoaderIterator(loader, self, run, progress)
         except BaseException:  # Ctrl-C
-            iteration.run.stop()
+            run.stop()
             raise
-        self.cursor.move_to(iteration.progress, iterator)
+        self.cursor.move_to(progress, iterator)
         return iterator
 
-    def _taken_ahead(self, start: Start) -> Iteration | None:
+    def _taken_ahead(self, start: Place) -> tuple[Run, Progress] | None:
         """Take what was begun ahead, if it begins there; what begins elsewhere ends."""
-        ahead = self._ahead.pop(start.place.epoch, None) if self._follows else None
-        self.drop_ahead()
-        if ahead is None or ahead.progress.start != start:
+        ahead = self._ahead.get(start.epoch) if self._follows else None
+        if ahead is None or ahead[1].start != start or not self._ahead.pop(start.epoch, None):  # a thread was first
+            self.drop_ahead()
             return None
-        ahead.unwatch()
-        ahead.run.allow(self.footprint.max_open_batches)
-        return ahead
+        run, progress, stop = ahead
+        stop.detach()
+        run.allow(self.cursor.footprint.max_open_batches)
+        return run, progress
 
-    def _begun(self, start: Start, max_open_batches: int) -> Iteration:
+    def _begun(self, start: Place, max_open_batches: int) -> tuple[Run, Progress]:
         order, first_batch = self.cursor.order_of(start)
         # What the user's code decides is read as it comes.
-        filled: Order = self.footprint.engine_order(order) if isinstance(order, EpochOrder) else order
+        filled: Order = self.cursor.footprint.engine_order(order) if isinstance(order, EpochOrder) else order
         run = self.engine.begin(
             filled, first_batch, max_open_batches=max_open_batches, world_size=start.ranks.world_size
         )
-        return Iteration(run, Progress(start=start, order=order, first_batch=first_batch, batch=first_batch))
+        return run, Progress(start=start, order=order, first_batch=first_batch, batch=first_batch)
 
     def read_ahead(self, epoch: int, taken: int) -> None:
         """Read the first window of the epoch after `epoch` while `taken` batches of that are to be consumed.
 
         No more than that: it is held until the iteration begins, which may be never.
         """
-        size = self.footprint
+        size = self.cursor.footprint
         needed = min(size.first_batches, size.max_open_batches)
         if self._ahead or not self._follows or not self.engine.reads_ahead or taken + needed > size.max_open_batches:
             return
         if (start := self.cursor.start_after(epoch)) is None:
             return
         with contextlib.suppress(Exception):  # what is wrong is said when the iteration begins
-            iteration = self._begun(start, needed)
-            unwatch = weakref.finalize(self, iteration.run.stop).detach
-            self._ahead[start.place.epoch] = iteration._replace(unwatch=unwatch)
+            run, progress = self._begun(start, needed)
+            self._ahead[start.epoch] = run, progress, weakref.finalize(self, run.stop)
 
     def drop_ahead(self, epoch: int | None = None) -> None:
         """End what was begun ahead for an epoch, or for any."""
         for number in list(self._ahead) if epoch is None else [epoch]:
             if (ahead := self._ahead.pop(number, None)) is not None:
-                ahead.unwatch()
-                ahead.run.stop()
+                ahead[-1]()
 
-    def resize(self, footprint: Footprint) -> None:
-        """Read so much together from the next iteration on, wherever that begins."""
+    def restore(self, state: Any) -> None:
+        """Go on where a state was saved, and read so much together as it says."""
+        self.cursor.restore(state)
         self.drop_ahead()
-        self.footprint, self._expected = footprint, None
+        self._expected = None
 
     def renew_after_fork(self) -> bool:
         """In a forked child, make anew what the parent's threads may have held locked or be writing to."""
@@ -137,13 +129,13 @@ class LoaderIterator:
     end when it is closed, dropped or fails; at its end only what was read ahead stays.
     """
 
-    def __init__(self, loader: Any, iterations: Iterations, iteration: Iteration) -> None:
+    def __init__(self, loader: Any, iterations: Iterations, run: Run, progress: Progress) -> None:
         self._loader, self._iterations = loader, iterations  # the loader's timeout may change
-        self._run, self._progress = iteration.run, iteration.progress
+        self._run, self._progress = run, progress
         self._finish, feed = iterations.route.finish, iterations.route.feed
-        self._feed = None if feed is None else feed(iteration.run)
-        self._epoch = iteration.progress.start.place.epoch
-        self.counters = iteration.run.counters.begin()
+        self._feed = None if feed is None else feed(run)
+        self._epoch = progress.start.epoch
+        self.counters = run.counters.begin()
         self._pid = os.getpid()
         self._turns = threading.RLock()
         self._over = self._closed = False
@@ -160,7 +152,7 @@ class LoaderIterator:
         return self
 
     def __len__(self) -> int:
-        return self._iterations.cursor.batches_of(self._progress)
+        return self._iterations.cursor.batches(self._epoch)
 
     @property
     def is_closed(self) -> bool:
@@ -235,33 +227,27 @@ def _stop(stop: Callable[[], object], cut_short: Callable[[], object]) -> None:
     cut_short()
 
 
-def engine_for(settings: Settings, layout: SampleLayout, footprint: Footprint, route: Route, cursor: Cursor) -> Engine:
+def _engine_for(settings: Settings, layout: SampleLayout, route: Route, cursor: Cursor) -> Engine:
     """Make what fills a loader's slots, threads of this process; and workers behind it, if asked for."""
-    new_slots, on_thread_start, pool = route.new_slots, settings.worker_init_fn, None
-    if settings.workers:
-        from h5stream.workers.sample_engine import Pool, SampleEngine  # most loaders have none
+    footprint = cursor.footprint
+    kept_rows = None if settings.keep == "never" else dict(footprint.kept_rows)
+    reader, slot_format = RowReader(layout, kept_rows, footprint.kept), route.slot_format
+    options: dict[str, Any] = {"threads": footprint.threads, "skip_corrupt": settings.on_error == "skip"}
+    if not settings.workers:
+        return Engine(reader, slot_format, route.new_slots, on_thread_start=settings.worker_init_fn, **options)
+    from h5stream.workers.sample_engine import SampleEngine  # most loaders have none
 
-        assert route.functions is not None
-        pool = Pool(
-            route.functions,
-            count=settings.workers,
-            method=checked_method(settings.multiprocessing_context),
-            prefetch_factor=settings.prefetch_factor,
-            on_start=settings.worker_init_fn,
-            seed=cursor.seed,
-            whose=f"{'transform' if settings.sample_workers is None else 'sample'}_workers={settings.workers}",
-        )
-        new_slots, on_thread_start = functools.partial(pool.new_slots, route.slot_format.nbytes), None
-    engine = ThreadEngine(
-        layout,
-        footprint.kept,
-        None if settings.keep == "never" else dict(footprint.kept_rows),
-        route.slot_format,
-        new_slots,
-        threads=footprint.threads,
-        on_thread_start=on_thread_start,
-        skip_corrupt=settings.on_error == "skip",
+    assert route.functions is not None
+    return SampleEngine(
+        reader,
+        slot_format,
+        route.functions,
+        count=settings.workers,
+        method=checked_method(settings.multiprocessing_context),
+        prefetch_factor=settings.prefetch_factor,
+        on_start=settings.worker_init_fn,
+        seed=cursor.seed,
+        whose=f"{'transform' if settings.sample_workers is None else 'sample'}_workers={settings.workers}",
+        spare_nbytes=max(0, footprint.memory_budget - footprint.needed_nbytes),
+        **options,
     )
-    if pool is None:
-        return engine
-    return SampleEngine(engine, pool, max(0, footprint.memory_budget - footprint.needed_nbytes))

@@ -21,16 +21,14 @@ from h5stream.dropped import Living
 from h5stream.engine.footprint import Footprint, WindowRows
 from h5stream.engine.statistics import LoaderStatistics, RunCounters
 from h5stream.errors import OptionError
-from h5stream.iteration import Iterations, LoaderIterator, engine_for
-from h5stream.order.draw import Balanced, Sized, Weighted
-from h5stream.order.users import OrderFactory
-from h5stream.route import route_for, sizing_for
+from h5stream.iteration import Iterations, LoaderIterator
+from h5stream.order.users import Balanced, OrderFactory, Sized, Weighted
 from h5stream.settings import DEFAULT_BATCH_ROWS, Settings, remade
 from h5stream.storage.extents import SampleKind
 from h5stream.storage.fields import Fields, Source
 from h5stream.structure import copy_batch
 from h5stream.units import checked_number
-from h5stream.weighting import epoch_draws, recognised, sized_batches
+from h5stream.weighting import recognised
 
 
 class H5StreamLoader:
@@ -231,35 +229,18 @@ class H5StreamLoader:
         settings = settings.with_seed()
         self.dataset, self._give_back = settings.staged(self)
         layout = settings.seeded(self.dataset.layout)
-        blocks = self.dataset.blocks_for(settings.shuffle)
-        draws = epoch_draws(settings, self.dataset, blocks)
         backend = None if settings.device is None else backend_for(settings.device)
-        sized = sized_batches(self.dataset, settings.sized)
-        listed = settings.given_order(self.dataset)
-        self._sizing, given = sizing_for(settings, self.dataset, listed, sized, draws)
-        footprint = self._sizing.choose(settings.window)
-        route = route_for(settings, layout, footprint, self._sizing.most_rows, backend)
-        self._cursor = Cursor(
-            settings,
-            self.dataset,
-            given,
-            footprint,
-            sized,
-            blocks=blocks,
-            draws=None if draws is None else draws.make(),  # not before there is known to be room for it
-            followed=followed,
-        )
-        engine = engine_for(settings, layout, footprint, route, self._cursor)
-        self._iterations = Iterations(engine, route, self._cursor, footprint)
+        self._cursor = Cursor(settings, self.dataset, followed)
+        self._iterations = Iterations(settings, layout, self._cursor, backend)
         self._iterators: Living[LoaderIterator] = Living()
         self._counters: RunCounters | None = None
         self._settings, self.batch_size, self._unnamed = settings, settings.batch_rows, asked.names_fields(layout)
         vars(self).update({name: getattr(settings, name) for name in _AS_GIVEN})
-        self.num_workers, self.memory_budget = footprint.threads, footprint.memory_budget
+        self.num_workers, self.memory_budget = self.window_size.threads, self.window_size.memory_budget
         self.device = None if backend is None else backend.device
         if settings.memory_budget is None:
             _without_budget.add(self)
-        self._cursor.check(self._sizing.budget_for)  # complains now, not in the first epoch
+        self._cursor.check()  # complains now, not in the first epoch
         self._made = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -282,11 +263,11 @@ class H5StreamLoader:
 
         An iterator that is under way stays behind, and so does what a state brought back within an epoch.
         """
-        return remade, (type(self), self._settings.travelling(self._cursor.seed), self._cursor.next_epoch)
+        return remade, (type(self), self._settings.travelling(self._cursor.seed), self._cursor.position[0].epoch)
 
     def __len__(self) -> int:
         """Batches of an epoch; the same on every rank."""
-        return len(self._cursor)
+        return self._cursor.batches()
 
     @property
     def seed(self) -> int:
@@ -296,7 +277,7 @@ class H5StreamLoader:
     @property
     def window_size(self) -> Footprint:
         """How much is read together, and how much memory that takes."""
-        return self._iterations.footprint
+        return self._cursor.footprint
 
     @property
     def rank(self) -> int:
@@ -389,7 +370,7 @@ class H5StreamLoader:
         >>> list(later)
         [tensor([4, 5, 6, 7]), tensor([8, 9])]
         """
-        self._iterations.resize(self._cursor.restore(state_dict, self._sizing.taken_over))
+        self._iterations.restore(state_dict)
 
     def __iter__(self) -> LoaderIterator:
         """Start an epoch; any number of iterators may be in use at once."""

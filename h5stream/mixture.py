@@ -77,15 +77,8 @@ class Mixture(H5Dataset):
         if stop not in ("first", "all"):
             raise OptionError(f"Mixture: stop= takes 'first' or 'all', not {stop!r}")
         names, shares = tuple(sources), _shares(tuple(sources), weights)
-        datasets = [
-            _opened(name, source, fields, samples=samples, allow_external=allow_external)
-            for name, source in sources.items()
-        ]
-        for name, one in zip(names, datasets, strict=True):
-            if one.layout.draws is not None:
-                raise OptionError(
-                    f"Mixture: source {name!r} has samples= with random starts, which draws its own samples"
-                )
+        kind = {"samples": samples, "allow_external": allow_external}
+        datasets = [_opened(name, source, fields, **kind) for name, source in sources.items()]
         known = joined(datasets)._known
         starts = tuple(np.cumsum([0] + [one.layout.samples for one in datasets[:-1]]).tolist())
         columns = tuple(
@@ -115,13 +108,15 @@ def _opened(name: str, source: Any, fields: Fields, **kind: Any) -> H5Dataset:
         source = dataset
     known = opened(source, None)
     if known is None:
-        return H5Dataset(source, fields, **kind)
-    if fields is not None or kind["samples"] is not None:
+        known = H5Dataset(source, fields, **kind)
+    elif fields is not None or kind["samples"] is not None:
         raise OptionError(
             f"Mixture: source {name!r} is a dataset, which says its own fields= and samples=; name them there"
         )
     if known.shares is not None:
         raise OptionError(f"Mixture: source {name!r} is a Mixture; name the sources of both in one, with shares of all")
+    if known.layout.draws is not None:
+        raise OptionError(f"Mixture: source {name!r} has samples= with random starts, which draws its own samples")
     return known
 
 

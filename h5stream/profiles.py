@@ -39,14 +39,10 @@ _TYPE_NAMES: dict[tuple[type, ...], str] = {(str,): "text", (bool,): "true or fa
 class Profile:
     """Tuned settings."""
 
-    dataset: str
-    """The file that was tuned for, absolute."""
-    fields: str | tuple[str, ...] | None
-    """The fields of a sample; None for the default ones."""
-    loader: Mapping[str, bool | int | str]
-    """Arguments of `H5StreamLoader`, of `LOADER_KEYS`."""
-    measured: Mapping[str, int | float | str] = field(default_factory=dict)
-    """What was measured with them: numbers and strings, for people."""
+    dataset: str  # the file that was tuned for, absolute
+    fields: str | tuple[str, ...] | None  # of a sample; None for the default ones
+    loader: Mapping[str, bool | int | str]  # arguments of `H5StreamLoader`, of `LOADER_KEYS`
+    measured: Mapping[str, int | float | str] = field(default_factory=dict)  # with them, for people
 
     def __post_init__(self) -> None:
         for key, value in self.loader.items():
@@ -58,21 +54,7 @@ class Profile:
 
 
 def profile_text(profile: Profile) -> str:
-    r"""Return a profile as TOML.
-
-    Examples
-    --------
-    >>> print(profile_text(Profile(dataset="/a \"b\".h5", fields=("x", "y"), loader={"num_workers": 2})))
-    # Written by `h5stream tune`; H5StreamLoader.from_profile(path) reads it.
-    <BLANKLINE>
-    [data]
-    dataset = "/a \"b\".h5"
-    fields = ["x", "y"]
-    <BLANKLINE>
-    [loader]
-    num_workers = 2
-    <BLANKLINE>
-    """
+    """Return a profile as TOML."""
     data: dict[str, Any] = {"dataset": profile.dataset}
     if profile.fields is not None:
         data["fields"] = profile.fields

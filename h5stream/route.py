@@ -1,29 +1,28 @@
-"""Which way a loader's batches take, what is done to each on it, and how much may be read together."""
+"""Which way a loader's batches take, and what is done to each on it."""
 
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from h5stream.dataset import H5Dataset
 from h5stream.device.cuda import CudaBackend, PinnedSlots, backend_for, is_cuda_available, pinned_copy
 from h5stream.device.feed import DeviceFeed, pinned_ring
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
-from h5stream.engine.footprint import Footprint, LimitedField, Sizing
-from h5stream.engine.running import Running
-from h5stream.engine.slots import SlotFormat, SlotRing, Slots
-from h5stream.order.users import GivenOrder
-from h5stream.order.weights import PlannedDraws
-from h5stream.settings import DEFAULT_BATCH_ROWS, Settings
+from h5stream.engine.footprint import Footprint
+from h5stream.engine.run import Run
+from h5stream.engine.slots import SlotFormat, SlotRing
+from h5stream.settings import Settings
 from h5stream.storage.layout import SampleLayout
 from h5stream.structure import samples_of, with_tensors
-from h5stream.weighting import SizedBatches
 from h5stream.workers.samples import SampleFunctions
 
 Function = Callable[[Any], Any]
+
+_VALUE = operator.attrgetter("value")
 
 DEFAULT_PREFETCH = 2
 """Batches ahead on a device: one is copied while one is consumed; more only helps where steps vary."""
@@ -34,48 +33,10 @@ class Route:
     """How a loader's batches reach the user; made once."""
 
     slot_format: SlotFormat  # how a slot is packed
-    new_slots: Callable[[], Slots]  # makes what batches are read into, for an engine whose threads are this process's
+    new_slots: Callable[[], SlotRing]  # makes what batches are read into, by threads of this process
     finish: Function  # makes the user's batch of a `ReadyBatch`
     functions: SampleFunctions | None = None  # what workers make of filled slots, if there are any
-    feed: Callable[[Running], DeviceFeed] | None = None  # brings an epoch's batches to a device, before they come here
-
-
-def sizing_for(
-    settings: Settings,
-    dataset: H5Dataset,
-    given: GivenOrder | None,
-    sized: SizedBatches | None,
-    draws: PlannedDraws | None = None,
-) -> tuple[Sizing, GivenOrder | None]:
-    """Return what the size of windows depends on, and the sampler's batches with the room that there is for each."""
-    total = len(dataset) if draws is None else draws.count
-    rows = given.said_rows if given is not None else min(settings.batch_rows or 1, total)
-    budget, most_budget = settings.budget()
-    limited = None
-    if sized is not None and rows is not None:
-        rows, most = sized.samples(rows, is_drawn=draws is not None)
-        limit = sized.limit
-        limited = LimitedField(number=sized.field, rows=limit.rows, samples=most, bucketed=limit.bucketed)
-    sizing = Sizing(
-        layout=settings.seeded(dataset.layout),
-        selected=dataset.rows,
-        draws=draws,
-        batch_rows=rows or DEFAULT_BATCH_ROWS,
-        memory_budget=budget,
-        most_budget=most_budget,
-        threads=settings.threads,
-        threads_asked=settings.num_workers is not None,
-        # Rows that lie scattered want a large window.
-        shuffle=settings.shuffle or settings.order is not None or not dataset.is_in_file_order,
-        whole_windows=settings.order is not None,
-        limited=limited,
-        keep=settings.keep == "auto",
-        plain=settings.dataset.layout,
-    )
-    if given is None or rows is not None:
-        return sizing, given
-    sizing = sizing.with_room(settings.window)
-    return sizing, replace(given, room=sizing.batch_rows)
+    feed: Callable[[Run], DeviceFeed] | None = None  # brings an epoch's batches to a device, before they come here
 
 
 def route_for(
@@ -88,27 +49,20 @@ def route_for(
     assembler = Assembler(layout, gives_lists=not settings.takes_apart)
     if backend is not None:
         return _device_route(settings, assembler, slot_format, footprint.max_open_batches, backend)
-    pinned = _pinned(settings)
+    # What is not pinned is pinned behind all else, as DataLoader does behind its `collate_fn`: what that, a cast or a
+    # transform made, and slots of another process. Of tensors over pinned slots nothing is copied.
+    pinned = backend_for("cuda") if settings.pin_memory and is_cuda_available() else None
 
     def leased(batch: ReadyBatch) -> Any:
         """Make tensors over a slot, which goes back when the last of them is dropped."""
         return assembler.batch(batch.slot.lease(), slot_format, batch.rows, batch.objects, apart=pinned is None)
 
     if pinned is not None:
-        slots: Callable[[], Slots] = functools.partial(PinnedSlots, pinned, slot_format.nbytes)
+        slots: Callable[[], SlotRing] = functools.partial(PinnedSlots, pinned, slot_format.nbytes)
     else:
         slots = functools.partial(SlotRing, slot_format.nbytes, most_slots=footprint.max_open_batches)
     finish = _finishing(leased, settings, settings.batch_transform, None if pinned is None else pinned_copy)
     return Route(slot_format=slot_format, new_slots=slots, finish=finish)
-
-
-def _pinned(settings: Settings) -> CudaBackend | None:
-    """Return what pins batches of the host, for copies to a GPU that the user makes; None where none is asked for.
-
-    What is not pinned is pinned behind all else, as DataLoader does behind its `collate_fn`: what `collate_fn`, a cast
-    or a transform made, and slots of another process. Of tensors over pinned slots nothing is copied.
-    """
-    return backend_for("cuda") if settings.pin_memory and is_cuda_available() else None
 
 
 def _device_route(
@@ -116,7 +70,7 @@ def _device_route(
 ) -> Route:
     is_first = not settings.takes_apart and settings.collate_fn is None  # then beside the consumer's work
 
-    def feed(run: Running) -> DeviceFeed:
+    def feed(run: Run) -> DeviceFeed:
         return DeviceFeed(
             backend,
             run,
@@ -130,7 +84,7 @@ def _device_route(
     return Route(
         slot_format=slot_format,
         new_slots=functools.partial(pinned_ring, backend, slot_format.nbytes, most_slots),
-        finish=_finishing(_value, settings, None if is_first else settings.batch_transform),
+        finish=_finishing(_VALUE, settings, None if is_first else settings.batch_transform),
         feed=feed,
     )
 
@@ -154,45 +108,37 @@ def _route_of_functions(
         gives_samples=settings.gives_samples,
         repeats=settings.may_repeat,
     )
-    make: Function = _value if settings.workers else functions.here
-    is_pinned = is_cuda_available() and (settings.pin_memory or backend is not None)
+    pinned = pinned_copy if is_cuda_available() and (settings.pin_memory or backend is not None) else None
 
-    def moved(batch: ReadyBatch) -> Any:
+    def moved(value: Any) -> Any:
         assert backend is not None
-        value = pinned_copy(make(batch)) if is_pinned else make(batch)
         return with_tensors(value, lambda tensor: tensor.to(backend.device, non_blocking=True))
 
     transform = None if is_transformed_there else settings.batch_transform
+    # Pinned behind all else, or on the way to the device.
+    behind: tuple[Function | None, ...] = (transform, pinned) if backend is None else (pinned, moved, transform)
     return Route(
         slot_format=slot_format,
         new_slots=functools.partial(SlotRing, slot_format.nbytes, most_slots=most_slots),
-        finish=_finishing(make, None, transform, pinned_copy if is_pinned else None)
-        if backend is None
-        else _finishing(moved, None, transform),
+        finish=_finishing(_VALUE if settings.workers else functions.here, None, *behind),
         functions=functions,
     )
 
 
-def _value(batch: ReadyBatch) -> Any:
-    return batch.value
-
-
-def _finishing(
-    make: Function, taking_apart: Settings | None, transform: Function | None, behind: Function | None = None
-) -> Function:
-    """Return what makes the user's batch: its tensors, what his functions do to them, what is done behind all else."""
+def _finishing(make: Function, taking_apart: Settings | None, *functions: Function | None) -> Function:
+    """Return what makes the user's batch: its tensors, or its samples, and what is done to these."""
     takes_apart = taking_apart is not None and taking_apart.takes_apart
     gives_samples = taking_apart is not None and taking_apart.gives_samples
     collate = None if taking_apart is None else taking_apart.collate_fn
+    applied = [one for one in (collate, *functions) if one is not None]
 
     def finish(batch: ReadyBatch) -> Any:
         value = make(batch)
         if takes_apart:
             value = samples_of(value, batch.rows)
             value = value[0] if gives_samples else value
-        for function in functions:
+        for function in applied:
             value = function(value)
         return value
 
-    functions = [one for one in (collate, transform, behind) if one is not None]
     return finish

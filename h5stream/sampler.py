@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -11,20 +11,43 @@ import numpy as np
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
+from h5stream.arguments import DrawnSeed, current_ranks, drawn_seed
 from h5stream.dataset import H5Dataset
 from h5stream.engine.footprint import WindowRows, shape_of, size_order
 from h5stream.errors import OptionError, StateError, WeakShuffleWarning
 from h5stream.order.blocks import Blocks
-from h5stream.order.epoch import EpochOrder, Order
+from h5stream.order.epoch import FEW_BLOCKS, EpochOrder, Order, Quality, distinct, forecast, is_weak
 from h5stream.order.line import OrderSettings
 from h5stream.order.permutation import VERSION
-from h5stream.order.quality import FEW_BLOCKS, Quality, distinct, forecast, is_weak
-from h5stream.ranks import current_ranks, drawn_seed
 from h5stream.storage.layout import SampleLayout
 from h5stream.units import checked_number
 
 
-class ChunkBatchSampler(Sampler[list[int]]):
+class OrderSampler(Sampler[list[int]]):
+    """Lists the rows of the batches of one epoch after the other, as a batch sampler of torch."""
+
+    def __init__(self, epoch: int, batch_size: int, places: NDArray[np.int64] | None, order_of: Any = None) -> None:
+        self.epoch, self.batch_size, self._places, self._order_of = epoch, batch_size, places, order_of
+        self._first_batch = 0
+        self._given: tuple[int, int] | None = None  # epoch, and batches of it, of the newest iteration
+
+    def _order(self, epoch: int) -> Order:
+        order: Order = self._order_of(epoch)
+        return order
+
+    def __len__(self) -> int:
+        return self._order(self.epoch).batches or 0
+
+    def __iter__(self) -> Iterator[list[int]]:
+        epoch, first_batch = self.epoch, self._first_batch
+        order = self._order(epoch)
+        self.epoch, self._first_batch = epoch + 1, 0
+        for number, rows in enumerate(_listed(order, first_batch, self._places), first_batch + 1):
+            self._given = (epoch, number)
+            yield rows
+
+
+class ChunkBatchSampler(OrderSampler):
     """Batches of row numbers, shuffled so that neighbours on disk are read together.
 
     Blocks of rows are permuted and cut into windows; rows are permuted inside each window. Every row comes once per
@@ -83,51 +106,40 @@ class ChunkBatchSampler(Sampler[list[int]]):
         if dataset.shares is not None:
             raise OptionError("ChunkBatchSampler gives each sample once, and a Mixture has shares; use H5StreamLoader")
         batch_size = checked_number("batch_size=", batch_size, 1, "a positive whole number of rows")
-        self.dataset = dataset
-        self.epoch = 0
-        self.batch_size = batch_size
-        self.drop_last = drop_last
+        blocks = dataset.blocks_for(shuffle)
+        super().__init__(0, batch_size, places_of(blocks, dataset))
+        self.dataset, self.drop_last = dataset, drop_last
+        self._blocks = replace(blocks, rows=None)  # an order of places in the dataset, whatever rows they are
         shape = replace(shape_of(dataset.layout), rows=len(dataset))
         scattered = shuffle or not dataset.is_in_file_order
         window_rows, first_rows = size_order(shape, batch_size=batch_size, window=window, shuffle=scattered)
         self._chose_window = shuffle and window != "auto"
-        self._seed_is_drawn = seed is None
-        is_drawn = seed is None and shuffle and max(world_size, current_ranks().world_size) == 1
+        if seed is None:
+            seed = drawn_seed(needed=shuffle and max(world_size, current_ranks().world_size) == 1)
         self._settings = OrderSettings(
             batch_size=batch_size,
             window_rows=window_rows,
             first_window_rows=first_rows,
             shuffle=shuffle,
             drop_last=drop_last,
-            seed=int(drawn_seed()) if is_drawn else seed or 0,
+            seed=seed,
             rank=rank,
             world_size=world_size,
         )
-        blocks = dataset.blocks_for(shuffle)
-        self._blocks = replace(blocks, rows=None)  # an order of places in the dataset, whatever rows they are
-        self._places = places_of(blocks, dataset)
-        self._first_batch = 0
-        self._given: tuple[int, int] | None = None  # epoch, and batches of it, of the newest iteration
-        self._order(0)  # complains now, not in the first epoch
-        if shuffle:
-            warn_of_weak_shuffle(
-                dataset.layout,
-                self._blocks,
-                window_rows=window_rows,
-                batch_rows=batch_size,
-                ranks=world_size,
-            )
+        warn_of_weak_shuffle(dataset.layout, self._order(0))  # which complains now, not in the first epoch
 
     def _order(self, epoch: int) -> EpochOrder:
-        drawn = self.dataset.drawn_blocks(self._settings.shuffle, seed=0, epoch=epoch)
-        blocks = self._blocks if drawn is None else replace(drawn, rows=None)
-        return EpochOrder(blocks, replace(self._ours, epoch=epoch))
+        blocks, settings = self._blocks, replace(self._ours, epoch=epoch)
+        if self.dataset.layout.draws is not None:
+            blocks = replace(self.dataset.blocks_for(settings.shuffle, seed=0, epoch=epoch), rows=None)
+        return EpochOrder(blocks, settings)
 
     @property
     def _ours(self) -> OrderSettings:
         # Of several ranks each would draw another seed; trainers that shard batches give each a sampler.
         is_alone = max(self._settings.world_size, current_ranks().world_size) == 1
-        return self._settings if is_alone or not self._seed_is_drawn else replace(self._settings, seed=0)
+        is_drawn = isinstance(self._settings.seed, DrawnSeed)
+        return replace(self._settings, seed=DrawnSeed(0)) if is_drawn and not is_alone else self._settings
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration; without it the first is 0, and each adds one.
@@ -161,9 +173,6 @@ class ChunkBatchSampler(Sampler[list[int]]):
         1.0
         """
         return forecast(self._order(self.epoch))
-
-    def __len__(self) -> int:
-        return self._order(self.epoch).batches
 
     def state_dict(self) -> dict[str, Any]:
         """Say where the newest iteration is, or where the next will begin; torchdata's StatefulDataLoader asks.
@@ -218,49 +227,29 @@ class ChunkBatchSampler(Sampler[list[int]]):
         windows = {} if self._chose_window else {name: saved.get(name) for name in ("window_rows", "first_window_rows")}
         if all(type(rows) is int and rows > 0 for rows in windows.values()):  # as the state had it, as a loader does
             ours |= windows
-        if self._seed_is_drawn and type(saved.get("seed")) is int:
+        if isinstance(self._settings.seed, DrawnSeed) and type(saved.get("seed")) is int:
             ours["seed"] = saved["seed"]
         if batch == 0:  # nothing was taken: no row is lost or repeated by another permutation
             saved = saved | {"permutation": ours["permutation"]}
-        changed = tuple(name for name in ours if saved.get(name) != ours[name])
-        if changed:
-            listed = ", ".join(f"{name} was {saved.get(name)} and is now {ours[name]}" for name in changed)
-            why = ""
-            if {"blocks", "permutation"} & {*changed}:
-                why = ". An older h5stream shuffled otherwise: finish the epoch with it, or begin one with set_epoch()"
-            raise StateError(f"the state is of other rows or settings: {listed}{why}", changed=changed)
+        way = "An older h5stream may have shuffled otherwise: finish the epoch with it, or begin one with set_epoch()"
+        check_same({name: saved.get(name) for name in ours}, ours, "rows or settings", way)
         taken = {name: ours[name] for name in ("seed", "window_rows", "first_window_rows")}
-        self._settings, self._seed_is_drawn = replace(self._settings, **taken), False
+        self._settings = replace(self._settings, **taken)
         self.epoch, self._first_batch, self._given = epoch, batch, None
 
     def _description(self) -> dict[str, Any]:
         settings = {name: value for name, value in asdict(self._ours).items() if name not in ("rank", "epoch")}
         permutation = VERSION if self._settings.shuffle else 0
-        return {"rows": self._blocks.total_rows, "blocks": self._blocks.count, "permutation": permutation, **settings}
-
-    def __iter__(self) -> Iterator[list[int]]:
-        epoch, first_batch = self.epoch, self._first_batch
-        order = self._order(epoch)
-        self.epoch, self._first_batch = epoch + 1, 0
-        for number, rows in enumerate(_listed(order, first_batch, self._places), first_batch + 1):
-            self._given = (epoch, number)
-            yield rows
+        known = {"rows": self._blocks.total_rows, "blocks": self._blocks.count, "permutation": permutation}
+        return known | settings | {"seed": int(settings["seed"])}
 
 
-class OrderSampler:
-    """Lists the rows of the batches of one epoch after the other, as a batch sampler of torch."""
-
-    def __init__(
-        self, order_of: Callable[[int], Order], epoch: int, batch_size: int, places: NDArray[np.int64] | None
-    ) -> None:
-        self._order_of, self._epoch, self.batch_size, self._places = order_of, epoch, batch_size, places
-
-    def __len__(self) -> int:
-        return self._order_of(self._epoch).batches or 0
-
-    def __iter__(self) -> Iterator[list[int]]:
-        self._epoch += 1
-        return _listed(self._order_of(self._epoch - 1), 0, self._places)
+def check_same(saved: Mapping[str, Any], now: Mapping[str, Any], of: str, way: str) -> None:
+    """Refuse a state of something else, and say what changed."""
+    changed = tuple(name for name in {**now, **saved} if saved.get(name) != now.get(name))
+    if changed:
+        pairs = (f"{n} was {saved.get(n, 'absent')!s:.200} and is now {now.get(n, 'absent')}" for n in changed)
+        raise StateError(f"the state is of other {of}: {', '.join(pairs)}. {way}", changed=changed)
 
 
 def places_of(blocks: Blocks, dataset: H5Dataset) -> NDArray[np.int64] | None:
@@ -292,7 +281,7 @@ def _listed(order: Order, first_batch: int, places: NDArray[np.int64] | None) ->
             yield listed[np.argsort(within)].tolist()
 
 
-# --- where windows mix too little of the data; what is too little, `order.quality` knows ---------------
+# --- where windows mix too little of the data; what is too little, `order.epoch` knows ------------------
 
 
 _LARGE_CHUNK_NBYTES = 4 * 1024 * 1024
@@ -300,40 +289,35 @@ _LARGE_CHUNK_NBYTES = 4 * 1024 * 1024
 
 
 def warn_of_weak_shuffle(
-    layout: SampleLayout,
-    blocks: Blocks,
-    *,
-    window_rows: int,
-    batch_rows: int,
-    budget_for: Callable[[int], int] | None = None,
-    ranks: int = 1,
-    stacklevel: int = 3,
+    layout: SampleLayout, order: EpochOrder, budget_for: Callable[[int], int] | None = None, stacklevel: int = 3
 ) -> None:
-    """Warn where a window holds too few blocks, with the figures and the ways out.
+    """Warn where a window of a shuffle holds too few blocks, with the figures and the ways out.
 
     `budget_for` gives the memory budget that a window needs, 0 for none other than there is.
     """
-    block_rows, drawn, total = round(blocks.total_rows / blocks.count), ranks * batch_rows, blocks.count
-    held = min(total, max(1, round(ranks * window_rows * total / blocks.total_rows)))
-    if ranks * window_rows >= blocks.total_rows or not is_weak(held, total):
+    settings = order.settings
+    if not settings.shuffle:
         return
+    total, total_rows = order.blocks.count, order.blocks.total_rows
+    window_rows, drawn = (settings.world_size * rows for rows in (settings.window_rows, settings.batch_size))
+    held = min(total, max(1, round(window_rows * total / total_rows)))
+    if window_rows >= total_rows or not is_weak(held, total):
+        return
+    block_rows = round(total_rows / total)
     lead, rows = layout.leading[0], min(FEW_BLOCKS, total) * block_rows
     needed = 0 if budget_for is None else budget_for(rows)
     with_budget = f" with memory_budget={needed}" if needed else ""
-    way = f"The way out: window={rows} or more{with_budget} (it is {window_rows:,} rows)"
+    way = f"The way out: window={rows} or more{with_budget} (it is {settings.window_rows:,} rows)"
     if lead.pipeline.filters and lead.chunk_nbytes >= _LARGE_CHUNK_NBYTES:
         copy = "a copy with smaller chunks (h5stream repack FILE NEW --chunk-bytes 1MiB)"
         way = f"{way.replace('The way', 'Ways', 1)}, or {copy}"
-    batch = (
-        f", so the {drawn:,} rows of a batch come from about {distinct(held, drawn):,.0f} of them, where a full "
-        f"shuffle has {distinct(total, drawn):,.0f}"
-    )
     warnings.warn(
-        f"the shuffle is weak: a window holds {held:,} of the {total:,} blocks of this data (a "
-        f"block is {block_rows:,} rows that lie together, by the chunks of {lead.path!r})"
-        f"{batch if drawn > 1 else ''}. In a file that is sorted, by class or by recording, a batch then "
-        f"sees few kinds of rows, and training suffers. {way}. If the file's rows are in random order already, nothing "
-        'is wrong: warnings.simplefilter("ignore", h5stream.errors.WeakShuffleWarning)',
+        f"the shuffle is weak: a window holds {held:,} of the {total:,} blocks of this data (a block is {block_rows:,} "
+        f"rows that lie together, by the chunks of {lead.path!r}), so the {drawn:,} rows of a batch come from about "
+        f"{distinct(held, drawn):,.0f} of them, where a full shuffle has {distinct(total, drawn):,.0f}. In a file that "
+        "is sorted, by class or by recording, a batch then sees few kinds of rows, and training suffers. "
+        f"{way}. If the file's rows are in random order already, nothing is wrong: "
+        'warnings.simplefilter("ignore", h5stream.errors.WeakShuffleWarning)',
         WeakShuffleWarning,
         stacklevel=stacklevel,
     )

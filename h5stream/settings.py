@@ -17,14 +17,12 @@ import torch
 from torch.utils.data import BatchSampler
 
 from h5stream import allowance
-from h5stream.arguments import check_batch_transform, with_new_names
-from h5stream.dataset import H5Dataset, opened
+from h5stream.arguments import check_batch_transform, checked_ranks, current_ranks, drawn_seed, with_new_names
+from h5stream.dataset import H5Dataset, of_copies, opened
 from h5stream.engine.footprint import check_budget, check_window, default_budget
 from h5stream.engine.reader import default_threads
 from h5stream.errors import OptionError
-from h5stream.order.draw import Balanced, Sized, Weighted, checked_drawn
-from h5stream.order.users import GivenOrder, OrderFactory, Ranks
-from h5stream.ranks import DrawnSeed, checked_ranks, current_ranks, drawn_seed
+from h5stream.order.users import Balanced, GivenOrder, OrderFactory, Ranks, Sized, Weighted, checked_drawn
 from h5stream.samples.columns import Column
 from h5stream.storage.layout import FieldLayout, SampleLayout
 from h5stream.units import checked_number
@@ -53,7 +51,6 @@ class Settings(SimpleNamespace):
                 raise OptionError(f"{name}= takes True or False, not {given[name]!r}")
         check_batch_transform(settings.batch_transform)
         settings._check_order_is_decided_once()
-        settings._check_batches_are_sized_once()
         settings._check_workers()
         check_window(settings.window)
         checked_ranks(settings.rank, settings.world_size, listed=settings.is_listed)
@@ -78,10 +75,10 @@ class Settings(SimpleNamespace):
 
     def but(self, **changes: Any) -> Settings:
         """Return the same settings but for some."""
-        return Settings(**{**vars(self), **changes})
+        return Settings(**vars(self) | changes)
 
     def _check_order_is_decided_once(self) -> None:
-        """Refuse what contradicts itself, by the same rules as DataLoader."""
+        """Refuse what contradicts itself, by the same rules as DataLoader, and what cuts batches twice."""
         for name in ("sampler", "batch_sampler"):
             given = getattr(self, name)
             if given is not None and not hasattr(given, "__iter__") and not hasattr(given, "__getitem__"):
@@ -99,18 +96,13 @@ class Settings(SimpleNamespace):
             )
         if self.batch_size is None and self.drop_last:
             raise OptionError("batch_size=None gives single samples, so drop_last= must be left out")
-
-    def _check_batches_are_sized_once(self) -> None:
-        """Refuse what decides twice how batches are cut."""
-        if self.sized is None:
-            return
-        if self.is_listed:
-            raise OptionError("draw=Sized(...) cuts batches itself, so sampler= and batch_sampler= must be left out")
-        if self.batch_size is None:
+        if self.sized is not None and (self.is_listed or self.batch_size is None):
             raise OptionError(
-                "draw=Sized(...) cuts batches, and batch_size=None gives single samples; leave out one of them"
+                "draw=Sized(...) cuts batches itself, so batch_size=None (single samples), sampler= and batch_sampler= "
+                "must be left out"
             )
-        if self.sized.bucket and not (self.is_drawn if self.shuffle is None else self.shuffle):
+        shuffles = self.is_drawn if self.shuffle is None else self.shuffle
+        if self.sized is not None and self.sized.bucket and not shuffles:
             raise OptionError(
                 "draw=Sized(..., bucket=True) puts samples of like lengths together: pass shuffle=True with it"
             )
@@ -246,7 +238,7 @@ class Settings(SimpleNamespace):
         if self.seed is not None:
             return self
         alone = (self.ranks or current_ranks()).world_size == 1
-        return self.but(seed=drawn_seed(self.generator) if alone and self.draws_by_seed else DrawnSeed(0))
+        return self.but(seed=drawn_seed(self.generator, needed=alone and self.draws_by_seed))
 
     def given_order(self, dataset: H5Dataset) -> GivenOrder | None:
         """Return the order that a sampler decides; None where there is none.
@@ -296,7 +288,7 @@ class Settings(SimpleNamespace):
         from h5stream.staging import stage_layout  # here, since few loaders stage
 
         layout, release = stage_layout(dataset.layout, self.stage_to)
-        return dataset.over(layout), weakref.finalize(owner, release)
+        return of_copies(dataset, layout), weakref.finalize(owner, release)
 
     def travelling(self, seed: int) -> dict[str, Any]:
         """Return the arguments that make a loader like this one, of this seed, in another process.
@@ -316,13 +308,7 @@ def remade(kind: Any, arguments: dict[str, Any], epoch: int) -> Any:
 
 
 def qualified_name(function: Any) -> str:
-    """Return the name by which a function can be found again; of an object that is called, its type's.
-
-    Examples
-    --------
-    >>> qualified_name(functools.partial(math.hypot, 3)), qualified_name(print)
-    ('math.hypot', 'builtins.print')
-    """
+    """Return the name by which a function can be found again; of an object that is called, its type's."""
     while isinstance(function, functools.partial):
         function = function.func
     named = function if hasattr(function, "__qualname__") else type(function)

@@ -197,12 +197,9 @@ def copy_batch(batch: Any, static: Any) -> int:
     if isinstance(batch, torch.Tensor):
         fits = isinstance(static, torch.Tensor) and static.dtype == batch.dtype and static.ndim == batch.ndim
         if not fits or static.shape[1:] != batch.shape[1:] or len(static) < len(batch):
-            what = (
-                f"{static.dtype} {tuple(static.shape)}" if isinstance(static, torch.Tensor) else type(static).__name__
-            )
             raise OptionError(
                 f"copy_into needs a {batch.dtype} tensor of at least {len(batch)} rows of {tuple(batch.shape[1:])}, "
-                f"not {what}"
+                f"not {getattr(static, 'dtype', type(static))} {[*getattr(static, 'shape', ())]}"
             )
         static[: len(batch)].copy_(batch, non_blocking=True)
         return len(batch)

@@ -29,16 +29,6 @@ def as_bytes(value: int | str, *, name: str) -> int:
     ``KiB``, ``MiB``, ``GiB``, ``TiB`` and their first letters alone are powers of 1024 (``"4G"`` is ``"4GiB"``);
     ``KB``, ``MB``, ``GB`` and ``TB`` are powers of 1000. Upper and lower case are alike, and so is a space before the
     unit. Parts of a byte are dropped. The error calls the option `name`, as the user knows it.
-
-    Examples
-    --------
-    >>> as_bytes("4GiB", name="memory_budget="), as_bytes("1.5G", name="memory_budget="), as_bytes(512, name="a=")
-    (4294967296, 1610612736, 512)
-    >>> as_bytes("512 MB", name="memory_budget="), as_bytes("64 k", name="memory_budget=")
-    (512000000, 65536)
-    >>> as_bytes("much", name="memory_budget=")
-    Traceback (most recent call last):
-    h5stream.errors.OptionError: memory_budget= takes bytes, as a whole number or as a text such as "4GiB", not 'much'
     """
     refused = OptionError(f'{name} takes bytes, as a whole number or as a text such as "4GiB", not {value!r}')
     if isinstance(value, str):
@@ -48,13 +38,7 @@ def as_bytes(value: int | str, *, name: str) -> int:
         number, scale = found[1].replace("_", ""), _BYTES_OF[found[2].lower()]
         # Whole numbers stay exact beyond what a float can hold.
         return int(number) * scale if number.isdigit() else int(float(number) * scale)
-    if isinstance(value, bool):
-        raise refused
-    try:
-        nbytes = operator.index(value)
-    except TypeError:
-        raise refused from None
-    if nbytes < 0:
+    if (nbytes := whole_number(value)) is None or nbytes < 0:
         raise refused
     return nbytes
 
@@ -74,15 +58,7 @@ def percent(ratio: float | None, digits: int = 1) -> str:
 
 
 def text_of_bytes(nbytes: float | None, per: str = "") -> str:
-    """Return a number of bytes, or of bytes a second with ``"/s"``, as people read it: three digits and a binary unit.
-
-    Examples
-    --------
-    >>> text_of_bytes(999), text_of_bytes(1536), text_of_bytes(20 << 20), text_of_bytes(512 << 20)
-    ('999 B', '1.50 KiB', '20.0 MiB', '512 MiB')
-    >>> text_of_bytes(1 << 30, "/s"), text_of_bytes((1 << 30) - 1), text_of_bytes(-2048), text_of_bytes(None)
-    ('1.00 GiB/s', '1.00 GiB', '-2.00 KiB', 'n/a')
-    """
+    """Return bytes, or bytes a second with ``"/s"``, as people read them: three digits and a binary unit."""
     if nbytes is None:
         return NA
     if abs(nbytes) < 1024:
@@ -113,26 +89,14 @@ def checked_number(what: str, value: Any, least: int, rule: str) -> int:
 
 
 def count_text(number: float) -> str:
-    """Return a number as people read it: small ones with what follows the point.
-
-    Examples
-    --------
-    >>> count_text(1024), count_text(8), count_text(1.5), count_text(0.004)
-    ('1,024', '8', '1.5', '0.004')
-    """
+    """Return a number as people read it: small ones with what follows the point."""
     if number >= 100 or number == int(number):
         return f"{number:,.0f}"
     return f"{number:.1f}".removesuffix(".0") if number >= 1 else f"{number:.2g}"
 
 
 def counted(count: int, thing: str, things: str = "") -> str:
-    """Count things.
-
-    Examples
-    --------
-    >>> counted(1, "row"), counted(1024, "row")
-    ('1 row', '1,024 rows')
-    """
+    """Count things."""
     return f"{count:,} {thing if count == 1 else things or f'{thing}s'}"
 
 
@@ -142,30 +106,13 @@ def shape_text(shape: Sequence[int]) -> str:
 
 
 def names_text(names: Sequence[str]) -> str:
-    """Name some datasets and count the others.
-
-    Examples
-    --------
-    >>> names_text(["a", "b"]), names_text(list("abcdef"))
-    ('a, b', 'a, b, c and 3 more')
-    """
+    """Name some datasets and count the others."""
     shown = ", ".join(names[:_NAMED])
     return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
 
 
 class ShownAsText:
-    """Shown as the last line of a notebook's cell as ``print`` shows it; ``repr`` stays what a dataclass gives.
-
-    Examples
-    --------
-    >>> class Reading(ShownAsText):
-    ...     def __str__(self) -> str:
-    ...         return "42 rows/s"
-    >>> class Printer:  # IPython's
-    ...     text = staticmethod(print)
-    >>> Reading()._repr_pretty_(Printer, cycle=False)
-    42 rows/s
-    """
+    """Shown as the last line of a notebook's cell as ``print`` shows it; ``repr`` stays what a dataclass gives."""
 
     __slots__ = ()
 

@@ -2,38 +2,38 @@
 
 from __future__ import annotations
 
-import hashlib
+import collections
 import reprlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch.utils.data import DistributedSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler
 
+from h5stream.arguments import drawn_seed
 from h5stream.dataset import H5Dataset, values_of
 from h5stream.errors import OptionError, SlowSamplerWarning
 from h5stream.order.blocks import Blocks
-from h5stream.order.draw import Balanced, Sized, Weighted
-from h5stream.order.line import BatchLimit
+from h5stream.order.line import BatchLimit, cut_by_rows, most_samples
 from h5stream.order.permutation import permutation
 from h5stream.order.places import Places, new_array, place_dtype, place_nbytes
-from h5stream.order.sized import cut_by_rows, most_samples
+from h5stream.order.users import Balanced, Sized, Weighted
 from h5stream.order.weights import (
     EpochDraws,
     PlannedDraws,
     SourceShares,
     class_draws,
+    digest,
     distinct_draws,
     shared_out,
     source_draws,
     weighted_draws,
 )
-from h5stream.ranks import drawn_seed
 from h5stream.sampler import places_of
+from h5stream.samples.segments import Ints, as_array
 from h5stream.settings import Settings
 from h5stream.storage.fields import Field
 from h5stream.storage.layout import DECODED, FieldLayout, SampleLayout, SparseEntry
@@ -52,19 +52,29 @@ def epoch_draws(settings: Settings, dataset: H5Dataset, blocks: Blocks) -> Plann
     if draw is None and shares is None:
         return None
     _check_alone(settings, draw, dataset)
-    if isinstance(draw, Weighted):
-        return _weighted(draw, dataset, blocks)
-    if isinstance(draw, Balanced):
-        return _balanced(draw, dataset, blocks)
-    if shares is None:
-        assert draw is not None
-        blocks, counts = replace(blocks, strata=np.zeros(blocks.count, dtype=np.int64)), [draw]
-    else:
-        counts = _source_counts(shares, blocks, settings.shuffle, draw)
-    return PlannedDraws(count=sum(counts), nbytes=64 * blocks.count, make=lambda: source_draws(blocks, counts))
+    if not isinstance(draw, Weighted | Balanced):
+        if shares is None:
+            assert draw is not None
+            blocks, counts = replace(blocks, strata=np.zeros(blocks.count, dtype=np.int64)), [draw]
+        else:
+            counts = _source_counts(shares, blocks, settings.shuffle, draw)
+        return PlannedDraws(count=sum(counts), nbytes=64 * blocks.count, make=lambda: source_draws(blocks, counts))
+    count, nbytes, make = _weighted(draw, dataset) if isinstance(draw, Weighted) else _balanced(draw, dataset)
+
+    def made() -> EpochDraws:
+        samples = places_of(blocks, dataset)
+        return make(None if samples is None else np.argsort(samples).astype(place_dtype(len(samples))))
+
+    if blocks.rows is not dataset.rows and dataset.layout.draws is None:
+        nbytes += (24 + place_nbytes(len(dataset))) * len(dataset)  # what stays, and three numbers while it is found
+    return PlannedDraws(count=count, nbytes=nbytes, make=made)
 
 
-def _weighted(draw: Weighted, dataset: H5Dataset, blocks: Blocks) -> PlannedDraws:
+Planned = tuple[int, int, Callable[[Places | None], EpochDraws]]
+"""Samples of an epoch, bytes, and what makes the draws of the place of each sample, where that is not its number."""
+
+
+def _weighted(draw: Weighted, dataset: H5Dataset) -> Planned:
     """Draw by weights, or all alike."""
     total = len(dataset)
     if draw.count is None and not draw.replacement and draw.weights is not None:
@@ -75,7 +85,7 @@ def _weighted(draw: Weighted, dataset: H5Dataset, blocks: Blocks) -> PlannedDraw
     count = total if draw.count is None else draw.count
     if draw.weights is None and not draw.replacement:
         _check_distinct(count, total, total)
-        return _of_classes(lambda: np.zeros(total, dtype=np.uint16), [count], dataset, blocks)
+        return _of_classes(lambda: np.zeros(total, dtype=np.uint16), [count], total)
 
     def made(places: Places | None) -> EpochDraws:
         weights = np.ones(total) if draw.weights is None else _checked_weights(dataset, draw.weights, total)
@@ -85,30 +95,12 @@ def _weighted(draw: Weighted, dataset: H5Dataset, blocks: Blocks) -> PlannedDraw
         return distinct_draws(weights, count, places)
 
     # Weights until each and guesses, and as it draws 64 bits for each; or weights, and as it draws keys and places.
-    nbytes = total * (8 + place_nbytes(total)) + 8 * max(total, count) if draw.replacement else 25 * total
-    return _planned(count, nbytes, dataset, blocks, made)
+    return count, total * (8 + place_nbytes(total)) + 8 * max(total, count) if draw.replacement else 25 * total, made
 
 
-def _of_classes(
-    numbers: Callable[[], NDArray[np.uint16]], counts: list[int], dataset: H5Dataset, blocks: Blocks
-) -> PlannedDraws:
-    total = len(dataset)
+def _of_classes(numbers: Callable[[], NDArray[np.uint16]], counts: list[int], total: int) -> Planned:
     nbytes = total * (3 + place_nbytes(total))  # classes, and as it draws a permutation and a flag
-    return _planned(sum(counts), nbytes, dataset, blocks, lambda places: class_draws(numbers(), counts, places))
-
-
-def _planned(
-    count: int, nbytes: int, dataset: H5Dataset, blocks: Blocks, make: Callable[[Places | None], EpochDraws]
-) -> PlannedDraws:
-    """Plan draws that know the place of each sample in blocks, where that is not its number."""
-
-    def made() -> EpochDraws:
-        samples = places_of(blocks, dataset)
-        return make(None if samples is None else np.argsort(samples).astype(place_dtype(len(samples))))
-
-    if blocks.rows is not dataset.rows and dataset.layout.draws is None:
-        nbytes += (24 + place_nbytes(len(dataset))) * len(dataset)  # what stays, and three numbers while it is found
-    return PlannedDraws(count=count, nbytes=nbytes, make=made)
+    return sum(counts), nbytes, lambda places: class_draws(numbers(), counts, places)
 
 
 def _check_distinct(count: int, there: int, total: int) -> None:
@@ -161,10 +153,10 @@ def draw_name(draw: Weighted | Balanced | int) -> str:
 def _checked_weights(dataset: H5Dataset, given: Any, total: int) -> NDArray[np.float64]:
     if isinstance(given, str):
         weights: NDArray[np.float64] = new_array(total, np.float64)
-        for first, values in _values(dataset, "Weighted", given):
+        for first, values in _field_and_values(dataset, "Weighted", given)[1]:
             weights[first : first + len(values)] = _as_floats(values)
     else:
-        weights = _as_floats(_as_array(given))
+        weights = _as_floats(as_array(given))
     if weights.shape != (total,):
         raise OptionError(
             f"Weighted: weights= takes one number a sample: {total:,} samples, weights of shape {weights.shape}"
@@ -191,7 +183,7 @@ def _as_floats(values: Any) -> NDArray[np.float64]:
 # --- classes ------------------------------------------------------------------------------------------------
 
 
-def _balanced(draw: Balanced, dataset: H5Dataset, blocks: Blocks) -> PlannedDraws:
+def _balanced(draw: Balanced, dataset: H5Dataset) -> Planned:
     """Draw as many of each class, or as the shares say."""
     if draw.shares is not None and not isinstance(draw.shares, Mapping):
         raise OptionError(
@@ -215,7 +207,7 @@ def _balanced(draw: Balanced, dataset: H5Dataset, blocks: Blocks) -> PlannedDraw
             found[first : first + len(values)] = np.searchsorted(distinct, values)
         return found
 
-    return _of_classes(numbers, _class_counts(classes, sizes, shares / shares.sum(), draw), dataset, blocks)
+    return _of_classes(numbers, _class_counts(classes, sizes, shares / shares.sum(), draw), total)
 
 
 def _pieces_of(dataset: H5Dataset, given: Any, name: str) -> Callable[[], Iterator[tuple[int, NDArray[Any]]]]:
@@ -235,34 +227,31 @@ def _pieces_of(dataset: H5Dataset, given: Any, name: str) -> Callable[[], Iterat
 
     if isinstance(given, str):
         return lambda: (
-            checked(first, np.asarray(values), len(values)) for first, values in _values(dataset, "Balanced", given)
+            checked(first, np.asarray(values), len(values))
+            for first, values in _field_and_values(dataset, "Balanced", given)[1]
         )
-    _, every = checked(0, np.asarray(_as_array(given)), total)
+    _, every = checked(0, as_array(given), total)
     return lambda: ((first, every[first : first + _READ_ROWS]) for first in range(0, total, _READ_ROWS))
 
 
-def _classes(
-    every: Iterator[tuple[int, NDArray[Any]]], name: str, total: int
-) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def _classes(every: Iterator[tuple[int, NDArray[Any]]], name: str, total: int) -> tuple[NDArray[Any], Ints]:
     """Return the distinct values of a field, ascending, and how many samples have each."""
     most = min(_MOST_CLASSES, max(_CERTAINLY_CLASSES, total // 2))
-    first, values = next(every)
-    distinct, sizes = np.unique(values, return_counts=True)
-    while len(distinct) <= most:
-        if (after := next(every, None)) is None:
-            return distinct, sizes
-        first, values = after
-        found, counts = np.unique(values, return_counts=True)
-        distinct, number = np.unique(np.concatenate([distinct, found]), return_inverse=True)
-        sizes = np.bincount(number.reshape(-1), weights=np.concatenate([sizes, counts])).astype(np.int64)
-    raise OptionError(
-        f"Balanced({name}) has {len(distinct):,} values in {first + len(values):,} samples, which are no classes; name "
-        "a field of few values, or draw=Weighted(...) with a number for each sample"
-    )
+    counted: collections.Counter[Any] = collections.Counter()
+    for first, values in every:
+        found, often = np.unique(values, return_counts=True)
+        counted.update(dict(zip(found.tolist(), often.tolist(), strict=True)))
+        if len(counted) > most:
+            raise OptionError(
+                f"Balanced({name}) has {len(counted):,} values in {first + len(values):,} samples, which are no "
+                "classes; name a field of few values, or draw=Weighted(...) with a number for each sample"
+            )
+    classes = sorted(counted)
+    return np.array(classes), np.array([counted[one] for one in classes])
 
 
 def _shares(
-    ratio: Mapping[Any, Any], classes: list[Any], sizes: NDArray[np.int64], name: str, known: tuple[str, ...]
+    ratio: Mapping[Any, Any], classes: list[Any], sizes: Ints, name: str, known: tuple[str, ...]
 ) -> NDArray[np.float64]:
     """Return the share of each class as a user says it; where classes are codes it is known what they stand for."""
 
@@ -292,9 +281,7 @@ def _shares(
     return shares
 
 
-def _class_counts(
-    classes: list[Any], sizes: NDArray[np.int64], shares: NDArray[np.float64], draw: Balanced
-) -> list[int]:
+def _class_counts(classes: list[Any], sizes: Ints, shares: NDArray[np.float64], draw: Balanced) -> list[int]:
     """Return how many samples of each class an epoch has."""
     most = int((sizes[shares > 0] / shares[shares > 0]).min() + 1e-6)
     while (np.array(shared_out(most, shares)) > sizes).any():
@@ -318,28 +305,6 @@ def _class_counts(
 def _field_and_values(dataset: H5Dataset, kind: str, given: str) -> tuple[FieldLayout, Iterator[tuple[int, Any]]]:
     is_delivered = dataset.layout.field_named(given) is not None
     return values_of(dataset, given if is_delivered else Field(given), f"{kind}({given!r})")
-
-
-def _values(dataset: H5Dataset, kind: str, given: str) -> Iterator[tuple[int, Any]]:
-    """Read a field of one value a sample, some at a time, each with the number of the first sample."""
-    what = f"{kind}({given!r})"
-    for first, found in _field_and_values(dataset, kind, given)[1]:
-        if isinstance(found, list):
-            yield first, found
-            continue
-        if not isinstance(found, torch.Tensor):
-            raise OptionError(f"{what} takes a field with one value a sample")
-        values = found.numpy().reshape(len(found), -1)
-        if values.shape[1] == 0 or (values.shape[1] > 1 and (values != values[:, :1]).any()):
-            raise OptionError(
-                f"{what} takes a field with one value a sample, and this has {values.shape[1]} that differ; pass an "
-                f"array with one for each of {len(dataset):,} samples"
-            )
-        yield first, values[:, 0]
-
-
-def _as_array(given: Any) -> NDArray[Any]:
-    return given.detach().cpu().numpy() if isinstance(given, torch.Tensor) else np.asarray(given)
 
 
 # --- samplers of torch ----------------------------------------------------------------------------------------
@@ -382,7 +347,7 @@ def _meaning(sampler: Any, dataset: H5Dataset) -> dict[str, Any] | None:
         if len(weights) > total:
             return None
         if len(weights) < total:
-            weights = np.append(_as_array(weights), np.zeros(total - len(weights)))
+            weights = np.append(as_array(weights), np.zeros(total - len(weights)))
         return {"draw": Weighted(weights, sampler.num_samples, sampler.replacement)}
     if type(sampler) is SubsetRandomSampler:
         return {"dataset": dataset.listed(sampler.indices)} if len(sampler.indices) else None
@@ -420,20 +385,31 @@ def _warn_of_slow(settings: Settings, given: Any) -> None:
 # --- batches that are cut by the lengths of samples ----------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SizedBatches:
     """Batches that are cut by the rows of a ragged field."""
 
-    field: int  # its number
-    limit: BatchLimit  # what a batch may hold
-    lengths: NDArray[np.int64]  # the rows of each sample that there is
-    chosen: NDArray[np.int64] | None  # the samples that an epoch may take, if not all
-    is_drawn: bool  # whether an epoch may take one several times
+    def __init__(self, dataset: H5Dataset, asked: Sized) -> None:
+        layout, self._chosen = dataset.layout, dataset.chosen
+        self.field, self._is_drawn = _field(layout, asked.field), layout.draws is not None
+        counts, ragged = layout.ragged[self.field].counts, layout.fields[self.field].ragged
+        assert counts is not None
+        padded = ragged is not None and ragged.form == "pad"
+        self.limit = BatchLimit(rows=asked.rows, padded=padded, bucketed=asked.bucket)
+        self.lengths = counts  # of all samples that there are
+        lengths, rows = self._chosen_lengths, asked.rows
+        if rows is not None and len(over := np.flatnonzero(lengths > rows)):
+            longest = int(np.argmax(lengths))
+            sample = longest if self._chosen is None else int(self._chosen[longest])
+            raise OptionError(
+                f"Sized: rows={rows:,}: sample {sample:,} alone has {lengths[longest]:,} rows of "
+                f"{layout.fields[self.field].name!r}, and {len(over):,} of {len(lengths):,} samples have more than "
+                f"fit. Pass rows={lengths[longest]} or more, Field(..., ragged=Ragged(crop=)) for a part of each, or "
+                "leave the long ones out: H5Dataset(...).subset(indices)"
+            )
 
     @property
-    def chosen_lengths(self) -> NDArray[np.int64]:
-        """The rows of each sample that an epoch may take."""
-        return self.lengths if self.chosen is None else self.lengths[self.chosen]
+    def _chosen_lengths(self) -> Ints:
+        return self.lengths if self._chosen is None else self.lengths[self._chosen]
 
     def measured(self, blocks: Blocks) -> Blocks:
         """Return blocks with the lengths of their samples."""
@@ -441,46 +417,16 @@ class SizedBatches:
 
     def samples(self, batch_size: int, *, is_drawn: bool) -> tuple[int, int]:
         """Return how many samples most batches have, about, and how many one may have."""
-        lengths = self.chosen_lengths
+        lengths = self._chosen_lengths
         in_turn = np.sort(lengths) if self.limit.bucketed else lengths[permutation(len(lengths))]
         usual = -(-len(lengths) // (len(cut_by_rows(in_turn, batch_size, self.limit)) - 1))
-        return usual, batch_size if self.is_drawn or is_drawn else most_samples(lengths, batch_size, self.limit)
+        return usual, batch_size if self._is_drawn or is_drawn else most_samples(lengths, batch_size, self.limit)
 
     @property
     def fingerprint(self) -> dict[str, int | str]:
         """What an order depends on, for a state."""
-        digest = hashlib.blake2b(self.lengths.tobytes(), digest_size=8).hexdigest()
-        limit = self.limit
-        return {"batch_limit": f"{limit.rows}, padded={limit.padded}, bucket={limit.bucketed}", "lengths": digest}
-
-
-def sized_batches(dataset: H5Dataset, asked: Sized | None) -> SizedBatches | None:
-    """Read what a loader is asked for; None where it is nothing."""
-    if asked is None:
-        return None
-    layout = dataset.layout
-    field = _field(layout, asked.field)
-    counts, ragged = layout.ragged[field].counts, layout.fields[field].ragged
-    assert counts is not None
-    padded = ragged is not None and ragged.form == "pad"
-    sized = SizedBatches(
-        field=field,
-        limit=BatchLimit(rows=asked.rows, padded=padded, bucketed=asked.bucket),
-        lengths=counts,
-        chosen=dataset.chosen,
-        is_drawn=layout.draws is not None,
-    )
-    lengths, rows = sized.chosen_lengths, asked.rows
-    if rows is not None and len(over := np.flatnonzero(lengths > rows)):
-        longest = int(np.argmax(lengths))
-        sample = longest if sized.chosen is None else int(sized.chosen[longest])
-        raise OptionError(
-            f"Sized: rows={rows:,}: sample {sample:,} alone has {lengths[longest]:,} rows of "
-            f"{layout.fields[field].name!r}, and {len(over):,} of {len(lengths):,} samples have more than fit. Pass "
-            f"rows={lengths[longest]} or more, Field(..., ragged=Ragged(crop=)) for a part of each, or leave the long "
-            "ones out: H5Dataset(...).subset(indices)"
-        )
-    return sized
+        limit = f"{self.limit.rows}, padded={self.limit.padded}, bucket={self.limit.bucketed}"
+        return {"batch_limit": limit, "lengths": digest(self.lengths.tobytes())}
 
 
 def _field(layout: SampleLayout, name: str | None) -> int:

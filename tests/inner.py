@@ -5,9 +5,10 @@ What a loader gives can be asked of it; how it came by it (that a window was rea
 
 import warnings
 
-from h5stream import allowance, loader, route
-from h5stream.advice import trials
-from h5stream.baseline import rivals
+import torch.distributed as dist
+
+from h5stream import allowance, baseline, loader, route
+from h5stream.advice import diagnose
 from h5stream.engine import footprint
 from h5stream.engine import run as engine_run
 from h5stream.engine.landing import chunks, kept
@@ -87,6 +88,12 @@ def give_up_at_once(monkeypatch):
     monkeypatch.setattr(engine_run, "STOP_S", 0.05)
 
 
+def in_group(monkeypatch, rank, world_size):
+    """Say that there is a process group, to those who ask for its rank and size only."""
+    for name, value in (("is_initialized", True), ("get_rank", rank), ("get_world_size", world_size)):
+        monkeypatch.setattr(dist, name, lambda value=value: value)
+
+
 def processors(monkeypatch, count):
     monkeypatch.setattr(allowance, "cpus", lambda: count)
 
@@ -133,18 +140,18 @@ def no_decompressor(monkeypatch):
 
 def synchronized_by(monkeypatch, synchronize):
     """Let trials wait for a device of the test's own."""
-    monkeypatch.setattr(trials, "synchronize", synchronize)
+    monkeypatch.setattr(diagnose, "synchronize", synchronize)
 
 
 def trials_by(monkeypatch, clock):
     """Let trials tell the time by a clock of the test's own."""
-    monkeypatch.setattr(trials, "clock", clock)
+    monkeypatch.setattr(diagnose, "clock", clock)
 
 
 def rivals_are_forks(monkeypatch):
     """Let the process of a naive loader be a fork; tests/baseline/test_stopped.py has a new interpreter."""
     warnings.filterwarnings("ignore", "This process", DeprecationWarning)  # has threads: from Python 3.12 on
-    monkeypatch.setattr(rivals, "METHOD", "fork")
+    monkeypatch.setattr(baseline, "METHOD", "fork")
 
 
 def after_each_write(monkeypatch, then):

@@ -5,8 +5,6 @@ along), how many there are, and the fields. Files are dicts of paths; a shape st
 attribute. Where a list beside the files chooses samples, or cuts them, what counts is what the files say alone.
 """
 
-from pathlib import Path
-
 import h5py
 import imagecodecs
 import numpy as np
@@ -57,20 +55,19 @@ def jpegs(count):
     return np.stack([np.frombuffer(one.ljust(max(map(len, some)), b"\0"), "u1") for one in some])
 
 
+def sparse(rows, columns, kind="csr"):
+    lines, most = (rows, columns) if kind == "csr" else (columns, rows)
+    counts = RNG.integers(1, 6, lines)
+    indices = np.concatenate([np.sort(RNG.permutation(most)[:n]) for n in counts])
+    held = {"X/data": RNG.random(counts.sum()).astype("f4"), "X/indices": indices}
+    held |= {"X/indptr": np.append(0, counts.cumsum()), "X@encoding-type": f"{kind}_matrix", "X@shape": [rows, columns]}
+    return held
+
+
 def cells(rows, genes):
-    counts = RNG.integers(1, 6, rows)
-    indices = np.concatenate([np.sort(RNG.permutation(genes)[:n]) for n in counts])
-    return {
-        "X/data": np.ones(counts.sum(), "f4"),
-        "X/indices": indices,
-        "X/indptr": np.append(0, counts.cumsum()),
-        "X@encoding-type": "csr_matrix",
-        "X@shape": [rows, genes],
-        "obs/cell_type/codes": i(rows, most=3).astype("i1"),
-        "obs/cell_type/categories": texts(3),
-        "obs/cell_type@encoding-type": "categorical",
-        "var/_index": [f"g{gene}".encode() for gene in RNG.permutation(genes)],
-    }
+    kinds = {"obs/cell_type/codes": i(rows, most=3).astype("i1"), "obs/cell_type/categories": texts(3)}
+    kinds |= {"obs/cell_type@encoding-type": "categorical"}
+    return sparse(rows, genes) | kinds | {"var/_index": [f"g{gene}".encode() for gene in RNG.permutation(genes)]}
 
 
 def steps(k):
@@ -87,13 +84,8 @@ JETS = np.zeros(100, [("pt", "f4"), ("eta", "f4"), ("flavour", "i4")])
 TRACKS = np.zeros((100, 40), [("valid", "?"), ("d0", "f4")])
 SPLIT = np.array([(b"train", b"features", 0, 80), (b"test", b"features", 80, 100)], "S8, S8, i8, i8")
 FRAMES = {"": lambda k: u(20 + k % 7, 12, 16, 3)}
-MOLECULE = {
-    "atomic_numbers": lambda k: i(3 + k % 9),
-    "positions": lambda k: (3 + k % 9, 3),
-    "properties/energy": 1.5,
-    "properties/forces": lambda k: (3 + k % 9, 3),
-    "cell": np.eye(3),
-}
+MOLECULE = {"atomic_numbers": lambda k: i(3 + k % 9), "properties/energy": 1.5, "cell": np.eye(3)}
+MOLECULE |= dict.fromkeys(("positions", "properties/forces"), lambda k: (3 + k % 9, 3))
 GRAPH = {"x": lambda k: (9 + k % 9, 4), "y": lambda k: i(9 + k % 9), "edges": lambda k: i(5 + k % 7, 2)}
 SHARD = {name: i(30, width) for name, width in (("input_ids", 64), ("input_mask", 64), ("segment_ids", 64))}
 SHARD |= {"masked_lm_positions": i(30, 8), "masked_lm_ids": i(30, 8), "next_sentence_labels": i(30)}
@@ -102,17 +94,45 @@ PLUME = {f"wind_{w}/source_{s}/{name}_{t}": (size, size) for w in range(2) for s
 PLUME |= {f"wind_{w}/source_{s}/{name}": (size,) for w in range(2) for s in range(3)
           for name, size in (("source_info", 3), ("velocity", 2))}  # fmt: skip
 
+TRACE = {"": (600, 3), "@snr_db": np.ones(3), "@trace_category": "earthquake_local"}
+TRACE |= {f"@{phase}_sample": 400.0 for phase in ("p_arrival", "s_arrival", "coda_end")}
+CONFORMERS = {"coordinates": lambda k: (20 + 3 * k, 3 + 2 * k, 3), "energies": lambda k: (20 + 3 * k,)}
+CONFORMERS |= {"species": lambda k: i(3 + 2 * k)}
+SONG = {"dac_rvq": lambda k: i(9, 560 + 4 * k), "clap": (512,), "metadata/genre": "jazz"}
+QUESTIONS = {"questions": i(60, 46), "programs": i(60, 27), "answers": i(60), "image_idxs": np.arange(60) // 10}
+WATER = {"event_hits_index": ENDS - HITS, "hit_pmt": i(ENDS[-1]), "hit_time": (ENDS[-1],), "hit_charge": (ENDS[-1],)}
+CAPTIONS = {"labels": i(ENDS[-1], 16), "label_start_ix": ENDS - HITS + 1, "label_end_ix": ENDS}
+BOXES = {"boxes_1024": i(ENDS[-1], 4), "labels": i(ENDS[-1], 1)}
+BOXES |= {"img_to_first_box": ENDS - HITS, "img_to_last_box": ENDS - 1, "split": i(40, most=2)}
+RELATIONS = {"predicates": i(99, 1), "relationships": i(99, 2)}
+RELATIONS |= {f"img_to_{end}_rel": np.where(np.arange(40) < 33, np.arange(40) * 3 + more, -1)
+              for end, more in (("first", 0), ("last", 2))}  # fmt: skip
+DEMO = {"actions": lambda k: (steps(k), 7), "rewards": lambda k: (steps(k),), "dones": lambda k: i(steps(k), most=2)}
+DEMO |= {f"{when}/robot0_eef_pos": lambda k: (steps(k), 3) for when in ("obs", "next_obs")}
+DEMO |= {"obs/agentview_image": lambda k: u(steps(k), 16, 16, 3), "@num_samples": steps}
+BUFFER = {"observations": (200, 17), "actions": (200, 6), "rewards": (200,), "terminals": np.arange(200) % 50 == 49}
+ARM = {"observations/images/top": u(30, 16, 16, 3), "observations/qpos": (30, 14), "action": (30, 14), "@sim": True}
+MIXED = {name: lambda k: (4040 + k,) for name in ("mix", "s1", "s2")}
+
+
+def scan(k):
+    known = {"ismrmrd_header": "<xml/>", "@acquisition": "CORPD_FBK", "@max": 0.5 + k, "@norm": 9.0, "@patient_id": "a"}
+    return {"kspace": np.ones((5 + k, 16, 20 + 2 * k), "c8"), "reconstruction_rss": (5 + k, 12, 12)} | known
+
+
+EMBEDDED = {"embeddings": (200, 64), "@mean": np.zeros(64, "f4"), "@std": np.ones(64, "f4")}
+PARTED = {"train/data": (80, 12), "train/label": i(80), "test/data": (20, 12), "test/label": i(20)}
+SPOKEN = {"mel": (60, 100, 40), "f0": (60, 100), "mel_lengths": 40 + i(60, most=60)}
+SCANNED = {"images": u(100, 16, 16, 3), "labels": i(100), "is_train": i(100, most=2).astype(bool)}
+SPOTS = {"img": u(60, 32, 32, 3), "barcode": texts(60), "coords": i(60, 2)}
+BRAIN = {"eeg": lambda k: (16, 2000 + 300 * k), "@rsFreq": 200, "@chOrder": texts(16)}
+TRAJECTORY = {"obs": lambda k: (steps(k) + 1, 42), "actions": lambda k: (steps(k), 8)}
+
 LAYOUTS = {
     "ajbrock/BigGAN-PyTorch": ({"imgs": u(100, 3, 16, 16), "labels": i(100)}, "rows 100 imgs labels"),
     "Astera-org/ICL-non-ergodic-arxiv": ({"token_chunks": i(100, 256)}, "rows 100 token_chunks"),
-    "burning-phoenix/go_morphology": (
-        {"embeddings": (200, 64), "@mean": np.zeros(64, "f4"), "@std": np.ones(64, "f4")},
-        "rows 200 embeddings",
-    ),
-    "cmw1017/ALMLDL": (
-        {"train/data": (80, 12), "train/label": i(80), "test/data": (20, 12), "test/label": i(20)},
-        "rows 80 train/data train/label",
-    ),
+    "burning-phoenix/go_morphology": (EMBEDDED, "rows 200 embeddings"),
+    "cmw1017/ALMLDL": (PARTED, "rows 80 train/data train/label"),
     "EMPIRIC2/EMPIRIC_TC": ({"train_genesis": (80, 8, 8, 4), "test_genesis": (20, 8, 8, 4)}, "rows 80 train_genesis"),
     "erikwijmans/Pointnet2_PyTorch": (
         files("ply_data_all_{}.h5", 3, {"data": (15, 128, 9), "label": u(15, 128)}),
@@ -124,10 +144,7 @@ LAYOUTS = {
         "rows 100 features targets",
     ),
     "NVIDIA/DeepLearningExamples": (files("shard_{}.hdf5", 2, SHARD), "rows 60 " + " ".join(SHARD)),
-    "ssneakyrat/project-MLSSR": (
-        {"mel": (60, 100, 40), "f0": (60, 100), "mel_lengths": 40 + i(60, most=60)},
-        "rows 60 mel f0 mel_lengths",
-    ),
+    "ssneakyrat/project-MLSSR": (SPOKEN, "rows 60 mel f0 mel_lengths"),
     "tritolol/WUP-CD": (
         {"s2/before": (50, 4, 16, 16), "s2/after": (50, 4, 16, 16), "label/mask": u(50, 16, 16)},
         "rows 50 s2/before s2/after label/mask",
@@ -136,28 +153,10 @@ LAYOUTS = {
         files("slide_{}.h5", 3, lambda k: {"patches": u(30 + k, 16, 16, 3), "@total_num": 30 + k}),
         "rows 93 patches",
     ),
-    "facebookresearch/fastMRI": (
-        files(
-            "scan{}.h5",
-            3,
-            lambda k: {
-                "kspace": np.ones((5 + k, 16, 20 + 2 * k), "c8"),
-                "reconstruction_rss": (5 + k, 12, 12),
-                "ismrmrd_header": "<xml/>",
-                "@acquisition": "CORPD_FBK",
-                "@max": 0.5 + k,
-                "@norm": 9.0,
-                "@patient_id": "a",
-            },
-        ),
-        "rows 18 kspace reconstruction_rss @max",
-    ),
+    "facebookresearch/fastMRI": (files("scan{}.h5", 3, scan), "rows 18 kspace reconstruction_rss @max"),
     "umami-hep/salt": ({"jets": JETS, "tracks": TRACKS}, "rows 100 jets tracks"),
     "constantinpape/torch-em": (
-        {
-            "raw": chunked(20, 70, 70, chunks=(10, 32, 32)),
-            "labels": chunked(20, 70, 70, chunks=(10, 32, 32), dtype="u1"),
-        },
+        {"raw": chunked(20, 70, 70, chunks=(9, 32, 32)), "labels": chunked(20, 70, 70, chunks=(9, 32, 32), dtype="u1")},
         "boxes ? raw labels",
     ),
     "funkey/gunpowder": (
@@ -173,16 +172,10 @@ LAYOUTS = {
         {"raster": (4, 200, 300), "mask": u(200, 300), "pos": i(40, 2, most=180), "neg": i(90, 2, most=180)},
         "boxes ? raster mask",
     ),
-    "CeadeS/PyTorchH5Dataset": (
-        each("samples/{}", 6, {"": lambda k: u(20 + k, 3, *pixels(k))}),
-        "rows 135 .",
-    ),
+    "CeadeS/PyTorchH5Dataset": (each("samples/{}", 6, {"": lambda k: u(20 + k, 3, *pixels(k))}), "rows 135 ."),
     "scverse/anndata": (cells(40, 30), "sparse 40 X obs/cell_type"),
     "laminlabs/lamindb": (files("cells_{}.h5ad", 2, lambda k: cells(40, 30)), "sparse 80 X obs/cell_type var/_index"),
-    "gdewael/h5torch": (
-        {"central": (100, 30), "0/labels": i(100), "1/features": (30, 8)},
-        "rows 100 central 0/labels",
-    ),
+    "gdewael/h5torch": ({"central": (100, 30), "0/labels": i(100), "1/features": (30, 8)}, "rows 100 central 0/labels"),
     "gravesreid/blastformer": (
         files("step_{:03}.h5", 12, each("0", 1, dict.fromkeys("rpTuvwEM", (8, 8, 8)))),
         "objects 12 0/r 0/p 0/T 0/u 0/v 0/w 0/E 0/M",
@@ -205,38 +198,16 @@ LAYOUTS = {
         "rows 144 lr{} hr{}",
     ),
     "ShutongJIN/dino": (each("video_{}/rgb/frames", 4, FRAMES), "rows 86 frames"),
-    "aiqm/torchani": (
-        each(
-            "C{0}H{0}",
-            6,
-            {
-                "coordinates": lambda k: (20 + 3 * k, 3 + 2 * k, 3),
-                "energies": lambda k: (20 + 3 * k,),
-                "species": lambda k: i(3 + 2 * k),
-            },
-        ),
-        "rows 165 coordinates energies species",
-    ),
+    "aiqm/torchani": (each("C{0}H{0}", 6, CONFORMERS), "rows 165 coordinates energies species"),
     "seisbench/seisbench": (each("data/bucket{}", 4, {"": lambda k: (12, 3, 600 + 40 * k)}), "rows 48 ."),
-    "GuangyanS/path-to-scan": (
-        {"images": u(100, 16, 16, 3), "labels": i(100), "is_train": i(100, most=2).astype(bool)},
-        "rows 100 images labels",
-    ),
+    "GuangyanS/path-to-scan": (SCANNED, "rows 100 images labels"),
     "WenjieDu/PyPOTS": ({"X": (60, 48, 7), "X_ori": (60, 48, 7), "y": i(60)}, "rows 60 X X_ori y"),
     "paul007pl/MVP_Benchmark": (
         {"incomplete_pcds": (78, 128, 3), "complete_pcds": (3, 128, 3), "labels": i(78)},
         "rows 78 incomplete_pcds complete_pcds labels",
     ),
     "facebookresearch/clevr-iep": (
-        {
-            "questions.h5": {
-                "questions": i(60, 46),
-                "programs": i(60, 27),
-                "answers": i(60),
-                "image_idxs": np.arange(60) // 10,
-            },
-            "features.h5": {"features": (6, 32, 7, 7)},
-        },
+        {"questions.h5": QUESTIONS, "features.h5": {"features": (6, 32, 7, 7)}},
         "rows 60 questions programs answers features",
     ),
     "Dylan0803/swin-ir_-gdm": (PLUME, "objects 36 LR_ HR_ source_info velocity"),
@@ -253,46 +224,13 @@ LAYOUTS = {
         "objects 20 array masks/nuclei labels@tumour",
     ),
     "smousavi05/EQTransformer": (
-        each(
-            "data/B{:03}.TA_EV",
-            20,
-            {
-                "": (600, 3),
-                "@p_arrival_sample": 400.0,
-                "@s_arrival_sample": 500.0,
-                "@coda_end_sample": 550.0,
-                "@snr_db": np.ones(3),
-                "@trace_category": "earthquake_local",
-                "@receiver_code": "TA",
-            },
-        ),
+        each("data/B{:03}.TA_EV", 20, TRACE),
         "objects 20 . @p_arrival_sample @s_arrival_sample @coda_end_sample @snr_db",
     ),
-    "hoanganh0106/mixdata": (
-        each("mixtures/{}", 12, {name: lambda k: (4040 + k,) for name in ("mix", "s1", "s2")}),
-        "windows ? mix s1 s2",
-    ),
-    "IMCC-DFDC/HDF5-DATASET": (
-        each("dfdc_{}", 12, {**FRAMES, "@len": lambda k: 20 + k % 7}),
-        "windows ? .",
-    ),
+    "hoanganh0106/mixdata": (each("mixtures/{}", 12, MIXED), "windows ? mix s1 s2"),
+    "IMCC-DFDC/HDF5-DATASET": (each("dfdc_{}", 12, {**FRAMES, "@len": lambda k: 20 + k % 7}), "windows ? ."),
     "navbrainlab/Brain-decoding-": (each("trial_{}", 20, {"": lambda k: (16, 900 + 7 * k)}), "windows@1 ? ."),
-    "lucainiaoge/discodiff": (
-        files(
-            "song_{}.h5",
-            3,
-            each(
-                "chunk_{}",
-                4,
-                {
-                    "dac_rvq": lambda k: i(9, 560 + 4 * k),
-                    "clap": (512,),
-                    "metadata/genre": "jazz",
-                },
-            ),
-        ),
-        "windows@1 ? dac_rvq clap",
-    ),
+    "lucainiaoge/discodiff": (files("song_{}.h5", 3, each("chunk_{}", 4, SONG)), "windows@1 ? dac_rvq clap"),
     "exatrkx/NuGraph": (
         each("dataset/r{}_sr0_evt7", 20, GRAPH) | {"samples/train": texts(16, "r{}_sr0_evt7")},
         "objects 20 x y edges",
@@ -318,95 +256,32 @@ LAYOUTS = {
         "objects 20 array {}/array",
     ),
     "kkoutini/PaSST": (
-        {
-            "mp3": vlen("u1", *(u(400 + 37 * k) for k in range(20))),
-            "target": u(20, 66),
-            "audio_name": texts(20, "Y{}.mp3"),
-        },
+        {"mp3": vlen("u1", *map(u, range(400, 1140, 37))), "target": u(20, 66), "audio_name": texts(20, "Y{}.mp3")},
         "rows 20 mp3 target audio_name",
     ),
-    "catskillsresearch/broad-3-catskills": (
-        {"img": u(60, 32, 32, 3), "barcode": texts(60), "coords": i(60, 2)},
-        "rows 60 img barcode coords",
-    ),
+    "catskillsresearch/broad-3-catskills": (SPOTS, "rows 60 img barcode coords"),
     "jacknewsom/cheap-reco": (
         {name: vlen("f4", *(np.ones(n) for n in HITS)) for name in ("voxels_x", "voxels_y", "voxels_z", "energies")},
         "rows 40 voxels_x voxels_y voxels_z energies",
     ),
     "WatChMaL/WatChMaL": (
-        {
-            "event_hits_index": ENDS - HITS,
-            "hit_pmt": i(ENDS[-1]),
-            "hit_time": (ENDS[-1],),
-            "hit_charge": (ENDS[-1],),
-            "labels": i(40),
-            "root_files": texts(40),
-        },
+        WATER | {"labels": i(40), "root_files": texts(40)},
         "ragged 40 hit_pmt hit_time hit_charge labels",
     ),
-    "ruotianluo/ImageCaptioning.pytorch": (
-        {
-            "labels": i(ENDS[-1], 16),
-            "label_length": i(ENDS[-1], most=16),
-            "label_start_ix": ENDS - HITS + 1,
-            "label_end_ix": ENDS,
-        },
-        "ragged 40 labels",
-    ),
-    "rowanz/neural-motifs": (
-        {
-            "boxes_1024": i(ENDS[-1], 4),
-            "labels": i(ENDS[-1], 1),
-            "predicates": i(99, 1),
-            "relationships": i(99, 2),
-            "img_to_first_box": ENDS - HITS,
-            "img_to_last_box": ENDS - 1,
-            "split": i(40, most=2),
-            "img_to_first_rel": np.where(np.arange(40) < 33, np.arange(40) * 3, -1),
-            "img_to_last_rel": np.where(np.arange(40) < 33, np.arange(40) * 3 + 2, -1),
-        },
-        "ragged 40 boxes_1024 labels predicates relationships",
-    ),
-    "935963004/LaBraM": (
-        each("subject_{}", 3, {"eeg": lambda k: (16, 2000 + 300 * k), "@rsFreq": 200, "@chOrder": texts(16)}),
-        "windows@1 ? eeg",
-    ),
+    "ruotianluo/ImageCaptioning.pytorch": (CAPTIONS | {"label_length": i(ENDS[-1], most=16)}, "ragged 40 labels"),
+    "rowanz/neural-motifs": (BOXES | RELATIONS, "ragged 40 boxes_1024 labels predicates relationships"),
+    "935963004/LaBraM": (each("subject_{}", 3, BRAIN), "windows@1 ? eeg"),
     "ARISE-Initiative/robomimic": (
-        each(
-            "data/demo_{}",
-            5,
-            {
-                "actions": lambda k: (steps(k), 7),
-                "obs/agentview_image": lambda k: u(steps(k), 16, 16, 3),
-                "obs/robot0_eef_pos": lambda k: (steps(k), 3),
-                "next_obs/robot0_eef_pos": lambda k: (steps(k), 3),
-                "rewards": lambda k: (steps(k),),
-                "dones": lambda k: i(steps(k), most=2),
-                "@num_samples": steps,
-            },
-        )
-        | {"mask/train": texts(4, "demo_{}")},
+        each("data/demo_{}", 5, DEMO) | {"mask/train": texts(4, "demo_{}")},
         "windows ? actions obs/agentview_image obs/robot0_eef_pos rewards",
     ),
     "camlab-ethz/poseidon": ({"velocity": (6, 21, 3, 16, 16)}, "windows@1 ? velocity"),
-    "haosulab/ManiSkill": (
-        each("traj_{}", 5, {"obs": lambda k: (steps(k) + 1, 42), "actions": lambda k: (steps(k), 8)}),
-        "windows ? obs actions",
-    ),
+    "haosulab/ManiSkill": (each("traj_{}", 5, TRAJECTORY), "windows ? obs actions"),
     "NVlabs/FourCastNet": (
         {f"{year}.h5": {"fields": chunked(40, 6, 18, 36, chunks=(1, 1, 18, 36))} for year in (1979, 1980, 1981)},
         "windows ? fields",
     ),
-    "rail-berkeley/d4rl": (
-        {
-            "observations": (200, 17),
-            "actions": (200, 6),
-            "rewards": (200,),
-            "terminals": np.arange(200) % 50 == 49,
-            "timeouts": np.zeros(200, bool),
-        },
-        "windows ? observations actions rewards",
-    ),
+    "rail-berkeley/d4rl": (BUFFER | {"timeouts": np.zeros(200, bool)}, "windows ? observations actions rewards"),
     "soyuz43/my-model": ({"tokens": i(5000)}, "windows ? tokens"),
     "PolymathicAI/multiple_physics_pretraining": (
         files(
@@ -416,19 +291,7 @@ LAYOUTS = {
         ),
         "windows@1 ? velocity particles",
     ),
-    "tonyzhaozh/act": (
-        files(
-            "episode_{}.hdf5",
-            5,
-            {
-                "observations/images/top": u(30, 16, 16, 3),
-                "observations/qpos": (30, 14),
-                "action": (30, 14),
-                "@sim": True,
-            },
-        ),
-        "windows ? observations/images/top observations/qpos action",
-    ),
+    "tonyzhaozh/act": (files("episode_{}.hdf5", 5, ARM), "windows ? observations/images/top observations/qpos action"),
     "amazon-science/earth-forecasting-transformer": (
         {f"SEVIR_VIL_{year}.h5": {"vil": u(6, 24, 24, 49), "id": texts(6)} for year in (2018, 2019)},
         "windows@-1 ? vil",
@@ -443,13 +306,7 @@ LAYOUTS = {
 
 def write(folder, held):
     """Write the files of a layout, and give what a user would name of them: a file, a pattern or two."""
-    given = (
-        held
-        if all(
-            isinstance(inside, dict) and Path(name).suffix in (".h5", ".hdf5", ".h5ad") for name, inside in held.items()
-        )
-        else {"a.h5": held}
-    )
+    given = held if all(name.endswith((".h5", ".hdf5", ".h5ad")) for name in held) else {"a.h5": held}
     for name, inside in given.items():
         (folder / name).parent.mkdir(exist_ok=True)
         with h5py.File(folder / name, "w") as file:

@@ -1,6 +1,7 @@
 """Builders of odd HDF5 files, mostly through h5py's low-level interface; every test makes its own."""
 
 import ctypes
+import os
 from pathlib import Path
 
 import h5py
@@ -107,22 +108,16 @@ def access_of(dataset: H5Dataset):
     return part.access, part.reason
 
 
-def flip_byte(path, offset):
-    """Damage one byte of a file."""
-    with open(path, "r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)[0]
-        file.seek(offset)
-        file.write(bytes([byte ^ 0xFF]))
-
-
 def corrupt_chunk(path, chunk, name="x"):
     """Flip bytes in the middle of a chunk, by its number or its first element; give where it begins in the file."""
     with h5py.File(path) as file:
         made = file[name].id
         info = made.get_chunk_info(chunk) if isinstance(chunk, int) else made.get_chunk_info_by_coord(chunk)
-    for place in range(info.size // 2, min(info.size // 2 + 8, info.size)):
-        flip_byte(path, info.byte_offset + place)
+    with open(path, "r+b") as raw:
+        raw.seek(info.byte_offset + info.size // 2)
+        flipped = bytes(byte ^ 0xFF for byte in raw.read(min(8, info.size - info.size // 2)))
+        raw.seek(-len(flipped), os.SEEK_CUR)
+        raw.write(flipped)
     return info.byte_offset
 
 

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import threading
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import h5py
 import numpy as np
@@ -47,31 +48,22 @@ def reader_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if "h5stream-reader" in thread.name]
 
 
-class Gate:
-    """Makes every read of a file wait until `open` is called."""
+@contextlib.contextmanager
+def gate(monkeypatch):
+    """Make every read of a file wait until `open` is called, or the end; `reached` is the event that one waits."""
+    reached, opened = threading.Event(), threading.Event()
 
-    def __init__(self, monkeypatch) -> None:
-        self.reached, self._open = threading.Event(), threading.Event()
-        for owner, name in ((FileBytes, "read_into"), (kernels, "read_rows")):
-            monkeypatch.setattr(owner, name, self._behind(getattr(owner, name)))
-
-    def _behind(self, read):
+    def behind(read):
         def read_behind_gate(*arguments):
-            self.reached.set()
-            assert self._open.wait(60), "the gate was never opened"
+            reached.set()
+            assert opened.wait(60), "the gate was never opened"
             return read(*arguments)
 
         return read_behind_gate
 
-    def open(self) -> None:
-        self._open.set()
-
-
-@contextlib.contextmanager
-def gate(monkeypatch):
-    """Give a `Gate` that is open at the end, whatever happened."""
-    made = Gate(monkeypatch)
+    for owner, name in ((FileBytes, "read_into"), (kernels, "read_rows")):
+        monkeypatch.setattr(owner, name, behind(getattr(owner, name)))
     try:
-        yield made
+        yield SimpleNamespace(reached=reached, open=opened.set)
     finally:
-        made.open()
+        opened.set()

@@ -20,12 +20,8 @@ from h5stream.storage.catalogue import kept_of
 
 COUNT = 23
 FIELDS = {"x": "x", "y": Field("deep/er/y", columns=slice(1, 4)), "n": "n", "a": "@a", "v": "deep@v"}
-FORMS = {
-    "contiguous": {},
-    "gzip": {"chunks": (3, 5), "compression": "gzip", "shuffle": True},
-    "latest": {"libver": "latest", "chunks": (3, 5), "compression": "gzip"},
-    "user block": {"userblock_size": 512},
-}
+GZIP = {"chunks": (3, 5), "compression": "gzip", "shuffle": True}
+FORMS = {"contiguous": {}, "gzip": GZIP, "latest": {"libver": "latest", **GZIP}, "user block": {"userblock_size": 512}}
 
 
 @pytest.fixture(params=[1, 10_000], ids=["kept", "not kept"])
@@ -76,9 +72,8 @@ def write(folder, number, *, values=None, **stored):
     rng = np.random.default_rng(number)
     with h5py.File(folder / f"{number:04d}.h5", "w", **given) as file:
         file.create_dataset("x", data=rng.integers(0, 9, (7, 5)).astype("f4") if values is None else values, **stored)
-        file.create_dataset(
-            "deep/er/y", data=rng.integers(0, 99, (4, 6)), **({} if "chunks" not in stored else {"chunks": (3, 4)})
-        )
+        chunks = {"chunks": (3, 4)} if "chunks" in stored else {}
+        file.create_dataset("deep/er/y", data=rng.integers(0, 99, (4, 6)), **chunks)
         file["n"], file.attrs["a"], file["deep"].attrs["v"] = number, number / 2, np.arange(3) + number
     os.utime(folder / f"{number:04d}.h5", (1e9, 1e9 + (values is not None)))
 
@@ -93,14 +88,10 @@ def check(place, numbers=range(COUNT)):
             for i, k in enumerate(batch["k"].tolist()):
                 seen.append(numbers[k])
                 with h5py.File(folder / f"{numbers[k]:04d}.h5") as file:
-                    for key, theirs in (
-                        ("x", lambda file: file["x"][()]),
-                        ("y", lambda file: file["deep/er/y"][1:4]),
-                        ("n", lambda file: file["n"][()]),
-                        ("a", lambda file: file.attrs["a"]),
-                        ("v", lambda file: file["deep"].attrs["v"]),
-                    ):
-                        assert np.array_equal(batch[key][i].numpy(), theirs(file)), (key, numbers[k])
+                    theirs = {"x": file["x"][()], "y": file["deep/er/y"][1:4], "n": file["n"][()]}
+                    theirs |= {"a": file.attrs["a"], "v": file["deep"].attrs["v"]}
+                for key, value in theirs.items():
+                    assert np.array_equal(batch[key][i].numpy(), value), (key, numbers[k])
     assert sorted(seen) == sorted(numbers)
     return dataset
 
@@ -147,7 +138,7 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_file_that_changes_between_epochs_is_named(place, change):
     for number in range(COUNT):
-        write(place.folder, number, **FORMS["gzip"])
+        write(place.folder, number, **GZIP)
     other = place.folder / "other"
     write_datasets(other, x=np.ones((70, 50)))
     dataset = H5Dataset(place.source(COUNT), {"y": "x"}, samples=Objects("files"), **place.options)
@@ -207,7 +198,7 @@ def test_a_catalogue_is_for_files_as_they_were(place, monkeypatch):
 
 def test_the_order_and_the_states_are_those_of_a_disk(place):
     for number in range(COUNT):
-        write(place.folder, number, **FORMS["gzip"])
+        write(place.folder, number, **GZIP)
     options = {"shuffle": True, "seed": 0, "window": 4, "collate_fn": None}
 
     def loader(source, **given):

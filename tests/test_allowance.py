@@ -25,25 +25,20 @@ def machine(tmp_path, monkeypatch):
     return write
 
 
-def test_without_a_cgroup_it_is_the_machines(machine):
-    assert (allowance.memory_available_bytes(), allowance.memory_total_bytes()) == (9 * 1024, 10 * 1024)
+# Of nested cgroups the limits, uses and page caches; and what is available of how much.
+CGROUPS = [
+    ({}, 9 * 1024, 10 * 1024),
+    ({"inner": (8_000, 7_000, 6_000)}, 7_000, 8_000),  # page cache of either kind does not count as used
+    ({"inner": ("max", 500, 0), "outer": (6_000, 5_900, 0)}, 100, 6_000),
+    ({"inner": (4_000, 500, 0), "outer": (6_000, 5_900, 0)}, 100, 4_000),  # the rest of a parent that is nearly full
+    ({"inner": (4_000, 3_999, 0), "outer": (6_000, 5_000, 0)}, 1, 4_000),  # the total does not move with use
+]
 
 
-def test_page_cache_of_either_kind_does_not_count_as_used(machine):
-    machine(inner=(8_000, 7_000, 6_000))
-    assert allowance.memory_available_bytes() == 7_000
-
-
-def test_a_parent_that_is_nearly_full_leaves_its_childs_rest(machine):
-    machine(inner=("max", 500, 0), outer=(6_000, 5_900, 0))
-    assert allowance.memory_available_bytes() == 100
-    machine(inner=(4_000, 500, 0), outer=(6_000, 5_900, 0))
-    assert allowance.memory_available_bytes() == 100
-
-
-def test_the_total_is_the_tightest_limit_and_does_not_move_with_use(machine):
-    machine(inner=(4_000, 3_999, 0), outer=(6_000, 5_000, 0))
-    assert allowance.memory_total_bytes() == 4_000
+@pytest.mark.parametrize(("groups", "available", "total"), CGROUPS)
+def test_memory_is_what_the_machine_and_every_cgroup_leave(machine, groups, available, total):
+    machine(**groups)
+    assert (allowance.memory_available_bytes(), allowance.memory_total_bytes()) == (available, total)
 
 
 def test_limits_of_the_old_kind_count_too(machine, tmp_path):

@@ -10,21 +10,7 @@ import torch
 from making import corrupt_chunk, make_file, write_datasets
 from sample_files import reader_threads, write_sample
 
-from h5stream import H5StreamLoader
-from h5stream.errors import (
-    CorruptChunkError,
-    FieldLengthError,
-    FieldNotFoundError,
-    H5StreamError,
-    MissingFilterError,
-    NotHDF5Error,
-    OptionError,
-    SourceChangedError,
-    SourceError,
-    SourceNotFoundError,
-    TruncatedFileError,
-    UnsupportedFieldError,
-)
+from h5stream import H5StreamLoader, errors
 
 
 def refused(kind, said, *, source, **options):
@@ -32,7 +18,7 @@ def refused(kind, said, *, source, **options):
     with pytest.raises(kind, match=said) as caught:
         H5StreamLoader(str(source), **options)
     error = caught.value
-    assert isinstance(error, H5StreamError)
+    assert isinstance(error, errors.H5StreamError)
     # No other traceback is printed above the one that says everything.
     assert error.__cause__ is None
     assert error.__context__ is None or error.__suppress_context__
@@ -42,40 +28,29 @@ def refused(kind, said, *, source, **options):
 # --- files --------------------------------------------------------------------------------------------------
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    path = str(tmp_path / "no.h5")
-    error = refused(SourceNotFoundError, re.escape(f"no such file: {path!r}"), source=path)
-    assert error.file == path
-    assert isinstance(error, FileNotFoundError)
-
-
 @pytest.mark.parametrize(("named", "meant"), [("trian.h5", "train.h5"), ("val.h5", "val.hdf5"), ("other.h5", "")])
-def test_the_file_that_may_be_meant_is_named(tmp_path, named, meant):
+def test_a_file_that_is_not_there_is_named_with_the_one_that_may_be_meant(tmp_path, named, meant):
     for name in ("train.h5", "train.txt", "val.hdf5"):
         (tmp_path / name).touch()
-    error = refused(SourceNotFoundError, re.escape(f"no such file: {str(tmp_path / named)!r}"), source=tmp_path / named)
+    path = str(tmp_path / named)
+    error = refused(errors.SourceNotFoundError, re.escape(f"no such file: {path!r}"), source=path)
     assert str(error).endswith(f"Did you mean {str(tmp_path / meant)!r}?" if meant else f"{named}'")
+    assert (error.file, isinstance(error, FileNotFoundError)) == (path, True)
 
 
-def test_a_pattern_without_a_match_is_named(tmp_path):
+def test_a_pattern_without_a_match_no_source_at_all_and_a_folder_are_refused(tmp_path):
     pattern = str(tmp_path / "*.h5")
-    refused(SourceNotFoundError, re.escape(f"no file matches {pattern!r}"), source=pattern)
-
-
-def test_no_source_at_all_is_refused():
-    with pytest.raises(SourceNotFoundError, match="no file was named"):
+    refused(errors.SourceNotFoundError, re.escape(f"no file matches {pattern!r}"), source=pattern)
+    with pytest.raises(errors.SourceNotFoundError, match="no file was named"):
         H5StreamLoader([])
-
-
-def test_a_folder_is_refused(tmp_path):
     said = f"is a folder, not an HDF5 file; name files of it, such as '{tmp_path}/*.h5'"
-    refused(SourceError, re.escape(said), source=tmp_path)
+    refused(errors.SourceError, re.escape(said), source=tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"col,umn\n1,2\n", b"\x89HDF\r\n\x1a"])
 def test_what_is_not_hdf5_is_refused(tmp_path, content):
     (tmp_path / "a.h5").write_bytes(content)
-    refused(NotHDF5Error, rf"a\.h5.*is not an HDF5 file.*\({len(content)} bytes\)", source=tmp_path / "a.h5")
+    refused(errors.NotHDF5Error, rf"a\.h5.*is not an HDF5 file.*\({len(content)} bytes\)", source=tmp_path / "a.h5")
 
 
 @pytest.mark.parametrize("share", [0.3, 0.9])
@@ -83,44 +58,36 @@ def test_a_truncated_file_is_refused_with_its_sizes(tmp_path, share):
     sample = write_sample(tmp_path)
     size = os.path.getsize(sample.path)
     os.truncate(sample.path, int(size * share))
-    refused(TruncatedFileError, rf"sample\.h5.*truncated.*{size}.*Copy it again", source=sample.path)
+    refused(errors.TruncatedFileError, rf"sample\.h5.*truncated.*{size}.*Copy it again", source=sample.path)
 
 
 # --- fields -------------------------------------------------------------------------------------------------
 
 
-def test_a_missing_field_suggests_the_nearest(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["images"] = file["group/labels"] = np.zeros(3)
+def test_a_missing_field_or_member_suggests_the_nearest(tmp_path):
     path = tmp_path / "a.h5"
+    write_datasets(path, images=np.zeros(3), group__labels=np.zeros(3))
     said = r"no dataset 'image'.*Did you mean 'images'\?.*group/labels"
-    error = refused(FieldNotFoundError, said, source=path, fields="image")
+    error = refused(errors.FieldNotFoundError, said, source=path, fields="image")
     assert (error.field, error.file) == ("image", str(path))
-    refused(FieldNotFoundError, r"Did you mean 'group/labels'\?", source=path, fields=["images", "labels"])
-    refused(FieldNotFoundError, "That is a group; name a dataset in it", source=path, fields="group")
-    refused(FieldNotFoundError, "no dataset 'zzz'.*It has: group/labels, images", source=path, fields="zzz")
-
-
-def test_a_missing_member_suggests_the_nearest(tmp_path):
-    write_datasets(tmp_path / "a.h5", obs=np.zeros(3, dtype=[("label", "i4"), ("score", "f4")]), x=np.zeros(3))
-    path = tmp_path / "a.h5"
+    refused(errors.FieldNotFoundError, r"Did you mean 'group/labels'\?", source=path, fields=["images", "labels"])
+    refused(errors.FieldNotFoundError, "That is a group; name a dataset in it", source=path, fields="group")
+    refused(errors.FieldNotFoundError, "no dataset 'zzz'.*It has: group/labels, images", source=path, fields="zzz")
+    write_datasets(path, obs=np.zeros(3, dtype=[("label", "i4"), ("score", "f4")]), x=np.zeros(3))
     said = r"no member 'labels'.*Did you mean 'obs:label'\?.*label, score"
-    refused(FieldNotFoundError, said, source=path, fields="obs:labels")
-    refused(FieldNotFoundError, "not a compound but float64", source=path, fields="x:a")
+    refused(errors.FieldNotFoundError, said, source=path, fields="obs:labels")
+    refused(errors.FieldNotFoundError, "not a compound but float64", source=path, fields="x:a")
 
 
-def test_fields_of_unlike_length_are_listed_with_their_lengths(tmp_path):
+def test_fields_of_unlike_length_are_listed_with_their_lengths_and_zero_rows_are_refused(tmp_path):
     write_datasets(tmp_path / "a.h5", x=np.zeros((30, 2)), y=np.zeros(29))
     path = tmp_path / "a.h5"
     look = "`h5stream inspect FILE` says what fits"
     said = f"must agree in rows, but .*'x' has 30.*'y' has 29.*{look}"
-    refused(FieldLengthError, said, source=path, fields=["x", "y"])
-    refused(FieldLengthError, f"unlike length.*name the fields.*29 rows: y; 30 rows: x.*{look}", source=path)
-
-
-def test_zero_rows_are_refused(tmp_path):
-    write_datasets(tmp_path / "a.h5", x=np.zeros((0, 4)))
-    refused(FieldLengthError, r"a\.h5.*zero rows in x", source=tmp_path / "a.h5")
+    refused(errors.FieldLengthError, said, source=path, fields=["x", "y"])
+    refused(errors.FieldLengthError, f"unlike length.*name the fields.*29 rows: y; 30 rows: x.*{look}", source=path)
+    write_datasets(path, x=np.zeros((0, 4)))
+    refused(errors.FieldLengthError, r"a\.h5.*zero rows in x", source=path)
 
 
 @pytest.mark.parametrize(
@@ -130,24 +97,21 @@ def test_a_dataset_without_rows_is_refused(tmp_path, make):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["y"] = np.zeros(3)
         make(file)
-    refused(UnsupportedFieldError, "'x' is.*it has no rows", source=tmp_path / "a.h5", fields="x")
+    refused(errors.UnsupportedFieldError, "'x' is.*it has no rows", source=tmp_path / "a.h5", fields="x")
 
 
 # --- what cannot be done with the data ----------------------------------------------------------------------
 
 
-def test_a_batch_larger_than_the_data_with_drop_last_is_refused(tmp_path):
+def test_a_batch_larger_than_the_data_with_drop_last_and_more_ranks_than_rows_are_refused(tmp_path):
     sample = write_sample(tmp_path)
     said = "drop_last=True leaves no batch.*1,000 rows.*batch_size=1,001.*smaller batch_size or drop_last=False"
-    refused(OptionError, said, source=sample.path, batch_size=1001, drop_last=True)
+    refused(errors.OptionError, said, source=sample.path, batch_size=1001, drop_last=True)
     options = {"batch_size": 501, "drop_last": True, "rank": 0, "world_size": 2}
-    refused(OptionError, r"2 rank\(s\) x batch_size=501", source=sample.path, **options)
-
-
-def test_more_ranks_than_rows_are_refused(tmp_path):
+    refused(errors.OptionError, r"2 rank\(s\) x batch_size=501", source=sample.path, **options)
     sample = write_sample(tmp_path, rows=3, chunk_rows=1)
     said = "3 rows cannot give each of 4 ranks one; use fewer ranks"
-    refused(OptionError, said, source=sample.path, rank=0, world_size=4)
+    refused(errors.OptionError, said, source=sample.path, rank=0, world_size=4)
 
 
 def test_a_missing_filter_is_named_with_the_way_to_get_it(tmp_path):
@@ -160,7 +124,7 @@ def test_a_missing_filter_is_named_with_the_way_to_get_it(tmp_path):
         for start in (0, 10):
             dataset.write_direct_chunk((start,), b"\x01" * 40, filter_mask=0)
     said = r"a\.h5.*'x' needs HDF5 filter 32030.*HDF5_PLUGIN_PATH"
-    error = refused(MissingFilterError, said, source=path)
+    error = refused(errors.MissingFilterError, said, source=path)
     assert error.filter_id == 32030
 
 
@@ -180,9 +144,8 @@ def test_a_corrupt_chunk_is_named_at_the_batch_that_needed_it(tmp_path, either_w
     iterator = iter(H5StreamLoader(path, 50, fields="group/x", num_workers=num_workers))
     for number in range(12):
         assert torch.equal(next(iterator), torch.from_numpy(x[50 * number : 50 * number + 50]))
-    with pytest.raises(
-        CorruptChunkError, match=r"chunk \(640, 8\) at byte \d+ .*is corrupt: .*Copy the file again.*; on_error='skip'"
-    ) as caught:
+    said = r"chunk \(640, 8\) at byte \d+ .*is corrupt: .*Copy the file again.*; on_error='skip'"
+    with pytest.raises(errors.CorruptChunkError, match=said) as caught:
         next(iterator)
     error = caught.value
     assert (error.file, error.field, error.chunk, error.byte_offset) == (path, "group/x", (640, 8), offset)
@@ -218,14 +181,8 @@ def append(path):
         file.write(b"\0" * 512)
 
 
-CHANGES = {
-    touch: "modification time",
-    append: "its size went from",
-    os.remove: "vanished while it was being read",
-    rewrite: "modification time",
-    replace: "another inode",
-    shorten: "its size went from",
-}
+CHANGES = {touch: "modification time", rewrite: "modification time", replace: "another inode"}
+CHANGES |= {append: "its size went from", shorten: "its size went from", os.remove: "vanished while it was being read"}
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -236,7 +193,7 @@ def test_a_file_that_changes_while_it_is_read_is_named(tmp_path, either_way, cha
     x, y = next(iterator)
     assert sample.matches(x, y)
     change(sample.path)
-    with pytest.raises(SourceChangedError, match=CHANGES[change]) as caught:
+    with pytest.raises(errors.SourceChangedError, match=CHANGES[change]) as caught:
         list(iterator)
     assert caught.value.file == sample.path
     assert reader_threads() == []

@@ -60,27 +60,14 @@ def test_segments_of_patients_lie_beside_one_another(path):
 )
 def test_objects_have_fields_beside_them(path, of, many, monkeypatch):
     monkeypatch.setattr(whereabouts, "MANY", many)
-    fields = {
-        "x": ".",
-        "there": "/beside/same_*",
-        "ragged": Field("/data_arrays/*", ragged="list"),
-        "once": "/once/*",
-        "unit": "/once/*@unit",
-        "group": "/group/*/x",
-    }
+    fields = {"x": ".", "there": "/beside/same_*", "ragged": Field("/data_arrays/*", ragged="list")}
+    fields |= {"once": "/once/*", "group": "/group/*/x", "unit": "/once/*@unit"}
+    places = {"x": "same/{}", "there": "beside/same_{}", "ragged": "data_arrays/{}", "once": "once/{}"}
     with h5py.File(path) as file:
         keys = [name.rpartition("/")[2] for name in (of if isinstance(of, list) else [*file["same"]])]
-        expected = [
-            {
-                "x": file[f"same/{key}"][()],
-                "there": file[f"beside/same_{key}"][()],
-                "ragged": file[f"data_arrays/{key}"][()],
-                "once": file[f"once/{key}"][()],
-                "unit": file[f"once/{key}"].attrs["unit"],
-                "group": file[f"group/{key}/x"][()],
-            }
-            for key in keys
-        ]
+        expected = [{name: file[place.format(key)][()] for name, place in places.items()} for key in keys]
+        for one, key in zip(expected, keys, strict=True):
+            one |= {"group": file[f"group/{key}/x"][()], "unit": file[f"once/{key}"].attrs["unit"]}
     for _ in range(2):  # the second time from what the catalogue kept
         dataset = H5Dataset(path, fields, samples=Objects(of))
         assert len(dataset.layout.datasets[0]) == 1  # all objects are rows of one dataset

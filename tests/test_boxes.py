@@ -5,9 +5,10 @@ import threading
 import h5py
 import numpy as np
 import pytest
-from making import corrupt_chunk, make_file, write_datasets
+from making import corrupt_chunk, make_file, read_with_h5py, write_datasets
 
-from h5stream import Boxes, Field, H5Dataset, H5StreamLoader, SampleNumber, Values, errors
+from h5stream import Boxes, Field, H5Dataset, H5StreamLoader, SampleNumber, Values
+from h5stream.errors import CorruptChunkError, FieldLengthError, OptionError
 
 STORED = {"chunks": (8, 8, 8), "compression": "gzip"}
 
@@ -26,15 +27,6 @@ def paths(tmp_path_factory):
             file.create_dataset("raw", data=rng.random(shape, "f4"), **STORED)
             file.create_dataset("label", data=rng.integers(0, 5, shape), **STORED)
     return paths
-
-
-def arrays(paths, name):
-    """Give a dataset of each file in whole."""
-    found = []
-    for path in paths:
-        with h5py.File(path) as file:
-            found.append(file[name][()])
-    return found
 
 
 FIELDS = {"raw": "raw", "label": "label", "number": SampleNumber()}
@@ -65,31 +57,21 @@ def test_a_chunk_that_several_boxes_of_a_window_touch_is_decoded_once(paths):
     ],
 )
 def test_boxes_that_contradict_themselves_are_refused(given, says):
-    with pytest.raises(errors.OptionError, match=says):
+    with pytest.raises(OptionError, match=says):
         given()
 
 
 @pytest.mark.parametrize(
     ("fields", "boxes", "kind", "says"),
     [
-        (
-            "raw",
-            Boxes((21, 4, 4), at="grid"),
-            errors.OptionError,
-            r"\(21, 4, 4\) does not fit into .*1 of 1 volumes|2 of 2 volumes",
-        ),
-        ("raw", Boxes((4, 4, 4), at="grid", halo=(1, 1, 1)), errors.OptionError, "a halo leads out"),
-        ("raw", Boxes((4, 4, 4, 4), at="grid"), errors.OptionError, "need 4 axes"),
-        ("raw", Boxes((4, 4, 4), at=[[0, 0, 0]]), errors.OptionError, "needs 4: the volume's number"),
-        ("raw", Boxes((4, 4, 4), at=[[2, 0, 0, 0]]), errors.OptionError, "names volume 2 at 0; there are 2"),
-        ("raw", Boxes((4, 4, 4), at=[[0, 17, 0, 0]]), errors.OptionError, r"\(17, 0, 0\) at 0, from where a box"),
-        (
-            Field("raw", columns=[1]),
-            Boxes((4, 4, 4), at="grid"),
-            errors.OptionError,
-            "that samples do not lie along, and there is none",
-        ),
-        (["raw", Values([1, 2])], Boxes((4, 4, 4), at="grid"), errors.FieldLengthError, "needs one for each"),
+        ("raw", Boxes((21, 4, 4), at="grid"), OptionError, r"\(21, 4, 4\) does not fit into .*2 of 2 volumes"),
+        ("raw", Boxes((4, 4, 4), at="grid", halo=(1, 1, 1)), OptionError, "a halo leads out"),
+        ("raw", Boxes((4, 4, 4, 4), at="grid"), OptionError, "need 4 axes"),
+        ("raw", Boxes((4, 4, 4), at=[[0, 0, 0]]), OptionError, "needs 4: the volume's number"),
+        ("raw", Boxes((4, 4, 4), at=[[2, 0, 0, 0]]), OptionError, "names volume 2 at 0; there are 2"),
+        ("raw", Boxes((4, 4, 4), at=[[0, 17, 0, 0]]), OptionError, r"\(17, 0, 0\) at 0, from where a box"),
+        (Field("raw", columns=[1]), Boxes((4, 4, 4), at="grid"), OptionError, "do not lie along, and there is none"),
+        (["raw", Values([1, 2])], Boxes((4, 4, 4), at="grid"), FieldLengthError, "needs one for each"),
     ],
 )
 def test_boxes_that_are_not_there_are_told(paths, fields, boxes, kind, says):
@@ -99,13 +81,10 @@ def test_boxes_that_are_not_there_are_told(paths, fields, boxes, kind, says):
 
 def test_fields_of_unlike_volumes_are_told(tmp_path):
     write_datasets(tmp_path / "a.h5", raw=np.zeros((2, 9, 9)), label=np.zeros((9, 8)))
-    with pytest.raises(
-        errors.FieldLengthError,
-        match="'label': it has 8 elements along an axis that samples lie along, and 'raw' has 9",
-    ):
+    with pytest.raises(FieldLengthError, match=r"'label': it has 8 elements along an axis.*, and 'raw' has 9"):
         H5Dataset(tmp_path / "a.h5", ["raw", "label"], samples=Boxes((2, 2), at="grid"))
     drawn = H5Dataset(tmp_path / "a.h5", "raw", samples=Boxes((2, 2), per_epoch=5))
-    with pytest.raises(errors.OptionError, match="none to choose from"):
+    with pytest.raises(OptionError, match="none to choose from"):
         drawn.subset([1])
 
 
@@ -120,7 +99,7 @@ def test_boxes_that_are_refused_are_drawn_again(paths, draw, options):
     everything = Boxes((4, 4, 4), per_epoch=40, draw=draw)
     with H5StreamLoader(paths, 5, shuffle=True, seed=1, fields=FIELDS, samples=everything) as loader:
         assert not all(has_enough(label) for batch in loader for label in batch["label"])
-    epochs, raw, labels = [], arrays(paths, "raw"), arrays(paths, "label")
+    epochs, (raw, labels) = [], ([read_with_h5py(path, name) for path in paths] for name in ("raw", "label"))
     with H5StreamLoader(paths, 5, shuffle=True, seed=1, fields=FIELDS, samples=boxes, window=10, **options) as loader:
         space = loader.dataset.layout.space
         for _ in range(2):
@@ -150,7 +129,7 @@ def test_a_dataset_alone_gives_boxes_that_are_accepted(paths):
 
 def test_a_function_that_refuses_all_is_told_and_can_be_stopped(paths):
     never = Boxes((4, 4, 4), per_epoch=10, accept=lambda label: False, accept_on="label", tries=3)
-    with pytest.raises(errors.OptionError, match=r"refused 3 boxes in turn for \d+ of \d+ samples"):
+    with pytest.raises(OptionError, match=r"refused 3 boxes in turn for \d+ of \d+ samples"):
         next(iter(H5StreamLoader(paths, 5, shuffle=True, fields=FIELDS, samples=never)))
     asked = threading.Event()
 
@@ -170,11 +149,11 @@ def test_a_function_that_breaks_is_told(paths):
     boxes = Boxes((4, 4, 4), per_epoch=10, accept=lambda label: label.nothing, accept_on="label")
     with pytest.raises(AttributeError, match="nothing"):
         list(H5StreamLoader(paths, 5, shuffle=True, fields=FIELDS, samples=boxes))
-    with pytest.raises(errors.OptionError, match="accept_on='labels' is no field of a sample; it has 'raw', 'label'"):
+    with pytest.raises(OptionError, match="accept_on='labels' is no field of a sample; it has 'raw', 'label'"):
         H5Dataset(paths, FIELDS, samples=Boxes((4, 4, 4), per_epoch=1, accept=has_enough, accept_on="labels"))
-    with pytest.raises(errors.OptionError, match="accept= is a function, for at='random'"):
+    with pytest.raises(OptionError, match="accept= is a function, for at='random'"):
         Boxes((4, 4), at="grid", accept=has_enough)
-    with pytest.raises(errors.OptionError, match="it needs accept="):
+    with pytest.raises(OptionError, match="it needs accept="):
         Boxes((4, 4), per_epoch=1, accept_on="label")
 
 
@@ -185,7 +164,7 @@ def test_a_damaged_chunk_is_told_by_the_batch_that_needs_it_also_where_a_functio
     corrupt_chunk(path, 3)
     boxes = Boxes((4, 4), per_epoch=60, accept=lambda x: x.sum() == 16)
     given = {"fields": "x", "samples": boxes, "shuffle": True, "num_workers": workers}
-    with pytest.raises(errors.CorruptChunkError, match=r"chunk \(4, 4\)"):
+    with pytest.raises(CorruptChunkError, match=r"chunk \(4, 4\)"):
         list(H5StreamLoader(path, 5, **given))
     with H5StreamLoader(path, 5, on_error="skip", **given) as loader:
         assert 0 < sum(len(x) for x in loader) < 60

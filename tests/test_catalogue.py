@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -70,21 +71,14 @@ def test_what_was_found_is_kept_for_the_next_opening(folder, path):
 
 
 @pytest.mark.usefixtures("folder")
-def test_another_file_at_the_path_has_a_catalogue_of_its_own(path):
+def test_another_file_at_the_path_has_a_catalogue_of_its_own_once_it_was_not_just_written(path):
     check(path)
     write(path, add=7)
-    os.utime(path, (1.1e9, 1.1e9))
-    assert not catalogue.kept_of(path)[0].is_current
-    check(path, add=7)
-    assert catalogue.kept_of(path)[0].is_current
-
-
-@pytest.mark.usefixtures("folder")
-def test_a_file_that_was_just_written_is_not_kept(tmp_path):
-    write(tmp_path / "a.h5")
-    os.utime(tmp_path / "a.h5")
-    check(str(tmp_path / "a.h5"))
-    assert not catalogue.kept_of(str(tmp_path / "a.h5"))
+    for written_s, is_kept in ((time.time(), False), (1.1e9, True)):
+        os.utime(path, (written_s, written_s))
+        assert not catalogue.kept_of(path)[0].is_current
+        check(path, add=7)
+        assert catalogue.kept_of(path)[0].is_current == is_kept
 
 
 def test_damaged_catalogues_are_made_anew(folder, path):

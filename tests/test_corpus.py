@@ -59,16 +59,13 @@ def reader():
         yield ask
 
 
+def case(number, path):
+    is_slow = path.name in SLOW or number % EVERY > 0
+    return pytest.param(path, id=str(path.relative_to(CORPUS)), marks=[pytest.mark.slow] * is_slow)
+
+
 @pytest.mark.parametrize("most", [MOST_ALIKE, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"])
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(
-            path, id=str(path.relative_to(CORPUS)), marks=[pytest.mark.slow] * bool(path.name in SLOW or k % EVERY)
-        )
-        for k, path in enumerate(FILES)
-    ],
-)
+@pytest.mark.parametrize("path", [case(number, path) for number, path in enumerate(FILES)])
 def test_every_dataset_of_a_file_equals_h5py_or_is_refused(path, most, reader):
     report = reader(path, most)
     assert "died" not in report, f"the child that read it ended with {report['died']}"

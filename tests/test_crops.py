@@ -74,16 +74,13 @@ OPTIONS = ({"shuffle": True}, {"shuffle": True, "window": 7}, {"num_workers": 0}
 def test_crops_of_two_rates_begin_at_one_time(tmp_path, stored, at, fine, options):
     audio = AUDIO * fine // 80
     written(tmp_path / "a.h5", audio)
-    fields = {
-        "mel": Field("mel", **STORED[stored]("mel"), ragged=Ragged(crop=Crop(8, at=at))),
-        "audio": Field("audio", **STORED[stored]("audio"), ragged=Ragged(crop=Crop(fine, at=at))),
-        "label": "label",
-    }
+    crops = {"mel": Crop(8, at=at), "audio": Crop(fine, at=at)}
+    fields = {name: Field(name, **STORED[stored](name), ragged=Ragged(crop=crop)) for name, crop in crops.items()}
     samples = {"samples": Objects("objects/*")} if stored == "objects" else {}
     spare, more = np.maximum(0, FRAMES - 8), np.maximum(0, audio - fine)
     most = np.minimum(spare, ((more + 1) * 8 - 1) // fine)
     seen = [set() for _ in FRAMES]
-    with H5StreamLoader(tmp_path / "a.h5", 7, fields=fields, **samples, **options) as loader:
+    with H5StreamLoader(tmp_path / "a.h5", 7, fields={**fields, "label": "label"}, **samples, **options) as loader:
         for _ in range(60 if at == "random" else 1):
             batches = [*loader]
             mel, heard = begins_of(batches, "mel", 8, FRAMES), begins_of(batches, "audio", fine, audio)
@@ -117,14 +114,11 @@ def test_every_place_is_as_likely_and_each_epoch_and_seed_has_others(tmp_path):
 def test_fields_that_have_no_time_in_common_are_each_drawn_from_all_of_their_rows(tmp_path):
     audio = np.where(np.arange(50) < 25, 10 * FRAMES + 400, 10 * FRAMES)
     written(tmp_path / "a.h5", audio)
-    fields = {
-        "mel": Field("mel", lookup=Bounds("mel_bounds"), ragged=Ragged(crop=Crop(8))),
-        "audio": Field("audio", lookup=Bounds("audio_bounds"), ragged=Ragged(crop=Crop(80))),
-        "label": "label",
-    }
+    crops = {"mel": Crop(8), "audio": Crop(80)}
+    fields = {name: Field(name, **STORED["bounds"](name), ragged=Ragged(crop=crop)) for name, crop in crops.items()}
     spare, more = np.maximum(0, FRAMES - 8), np.maximum(0, audio - 80)
     furthest = np.zeros(50, int)
-    with H5StreamLoader(tmp_path / "a.h5", 7, fields=fields) as loader:
+    with H5StreamLoader(tmp_path / "a.h5", 7, fields={**fields, "label": "label"}) as loader:
         for _ in range(60):
             batches = [*loader]
             mel, heard = begins_of(batches, "mel", 8, FRAMES), begins_of(batches, "audio", 80, audio)

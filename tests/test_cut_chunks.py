@@ -6,10 +6,11 @@ import h5py
 import numpy as np
 import pytest
 from inner import stream_all
+from making import make_file, numbers
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
 from h5stream.errors import StateError
-from h5stream.order.chunks import BLOCK_NBYTES, WHOLE_NBYTES, block_rows
+from h5stream.order.blocks import BLOCK_NBYTES, WHOLE_NBYTES, block_rows
 
 PICTURES = 1_281_167
 PER_CLASS = 1282
@@ -68,10 +69,7 @@ def test_the_size_of_a_block_is_a_function_of_how_data_are_stored(tmp_path, x, r
         ({"shape": (200_000,), "chunks": (999,), "compression": "gzip"}, True),  # so small that it is kept in memory
         ({"shape": (200_000, 30), "chunks": (999, 30), "compression": "gzip"}, False),
         ({"shape": (200_000, 30), "chunks": (999, 30)}, True),
-        (
-            {"shape": (200_000,), "dtype": h5py.string_dtype(), "chunks": (999,)},
-            True,
-        ),  # strings that were never written
+        ({"shape": (200_000,), "dtype": h5py.string_dtype(), "chunks": (999,)}, True),  # were never written
     ],
 )
 def test_chunks_are_whole_blocks_where_another_field_has_to_be_decoded(tmp_path, other, is_cut):
@@ -90,9 +88,7 @@ def test_each_file_is_cut_by_itself(tmp_path):
 @pytest.fixture
 def path(tmp_path, monkeypatch):
     stream_all(monkeypatch)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=np.arange(40_000 * 16, dtype="f4").reshape(-1, 16), chunks=(20_000, 16))
-    return str(tmp_path / "a.h5")
+    return make_file(tmp_path / "a.h5", data=numbers(40_000, 16), chunks=(20_000, 16))
 
 
 def test_an_older_state_in_the_middle_of_an_epoch_is_refused_with_words(path):

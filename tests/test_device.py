@@ -18,12 +18,8 @@ from tests.device.fake_backend import FakeBackend
 
 ROWS, BATCH = 1000, 64
 SEEDS = range(25)
-FIELDS = {
-    "x": Field("x", normalise={"mean": [1.0, 2, 3, 4, 5], "std": 2.0}),
-    "y": "y",
-    "b": Field("b", dtype=torch.float32),
-    "s": "s",
-}
+X = Field("x", normalise={"mean": [1.0, 2, 3, 4, 5], "std": 2.0})
+FIELDS = {"x": X, "y": "y", "b": Field("b", dtype=torch.float32), "s": "s"}
 
 
 @pytest.fixture(scope="module")

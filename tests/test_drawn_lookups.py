@@ -137,10 +137,7 @@ def test_rows_of_a_matrix_in_another_file_are_named_and_must_be_there(cells):
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        (
-            lambda samples, epoch, seed: np.random.default_rng(seed).integers(0, 9, len(samples)),
-            r"other rows.*fractions",
-        ),
+        (lambda samples, epoch, seed: np.random.default_rng(seed).permutation(len(samples)), r"other rows.*fractions"),
         (lambda samples, epoch, seed: samples + 1, "gave row 300 for sample 299, and there are rows 0 to 299; 1 of 64"),
         (lambda samples, epoch, seed: samples / 2, r"gave float64 \(64,\); it takes \(samples, epoch, seed\)"),
         (lambda samples, epoch, seed: 3, r"int64 \(\)"),
@@ -170,11 +167,7 @@ def sums(sample):
 
 def test_processes_that_change_samples_need_no_function(cells):
     path, counts, _ = cells
-    fields = {
-        "x": Field("dense", lookup=lambda samples, epoch, seed: 299 - samples),
-        "n": SampleNumber(),
-        "kind": "kind",
-    }
+    fields = {"x": Field("dense", lookup=lambda samples, *_: 299 - samples), "n": SampleNumber(), "kind": "kind"}
     options = {"sample_transform": sums, "sample_workers": 1, "multiprocessing_context": SERVED}
     with H5StreamLoader(path, 64, shuffle=True, fields=fields, **options) as loader:
         for batch in loader:
@@ -197,9 +190,5 @@ def test_fractions_are_a_function_of_the_sample():
     assert every.min() >= 0
     assert every.max() < 1
     assert abs(every.mean() - 0.5) < 0.02
-    for other in (
-        fractions(np.arange(10_000), 3, 7),
-        fractions(np.arange(10_000), 2, 8),
-        fractions(np.arange(10_000), 2, 7, 1),
-    ):
-        assert abs(np.corrcoef(every, other)[0, 1]) < 0.05
+    for others in ((3, 7), (2, 8), (2, 7, 1)):
+        assert abs(np.corrcoef(every, fractions(np.arange(10_000), *others))[0, 1]) < 0.05

@@ -30,11 +30,8 @@ def made(request, tmp_path_factory):
     lengths = np.append(400, rng.choice(np.arange(4, 390), COUNT - 1, replace=False)).tolist()
     with h5py.File(path, "w", libver=libver) as file:
         for k, rows in enumerate(lengths):
-            for name, values in [
-                ("obs/state", np.round(rng.random((rows, 17)) * 9)),
-                ("reward", rng.integers(0, 9, rows).astype(">f4")),
-                ("done", rng.random(rows) < 0.5),
-            ]:
+            held = {"obs/state": np.round(rng.random((rows, 17)) * 9), "reward": rng.integers(0, 9, rows).astype(">f4")}
+            for name, values in {**held, "done": rng.random(rows) < 0.5}.items():
                 grows = {"maxshape": (None, *values.shape[1:])} if options.get("maxshape") else {}
                 stored = {name: value for name, value in options.items() if name != "maxshape"}
                 file.create_dataset(f"episode_{k}/{name}", data=values, chunks=True, **grows, **stored)

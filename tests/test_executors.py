@@ -61,10 +61,8 @@ def check(paths, folder, executor):
     assert there["x"].mean == pytest.approx(np.concatenate([x.numpy() for x, _ in dataset]).mean(axis=0), abs=1e-6)
     for name in ("there", "here", "copies", "packed"):
         (folder / name).mkdir()
-    made = [
-        repack(paths, folder / name, chunk_nbytes=8192, executor=by)
-        for name, by in zip(("there", "here"), (executor, None), strict=True)
-    ]
+    targets = {"there": executor, "here": None}
+    made = [repack(paths, folder / name, chunk_nbytes=8192, executor=by) for name, by in targets.items()]
     assert [[one.target.name for one in some] for some in made] == [[path.name for path in paths]] * 2
     for some in made:
         for path, one in zip(paths, some, strict=True):

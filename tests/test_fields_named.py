@@ -1,9 +1,9 @@
 """A loader without ``fields=`` says once how batches become lists, and one of the default size that it has but one."""
 
 import forking
-import h5py
 import numpy as np
 import pytest
+from making import write_datasets
 
 SCRIPT = """
 import sys
@@ -22,9 +22,7 @@ more batches
 
 @pytest.fixture
 def path(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["y"] = np.zeros((10, 2)), np.arange(10)
-    return tmp_path / "a.h5"
+    return write_datasets(tmp_path / "a.h5", x=np.zeros((10, 2)), y=np.arange(10))
 
 
 @pytest.mark.parametrize(
@@ -49,6 +47,5 @@ def test_the_command_line_does_not_say_it_and_counts_threads_as_statistics_do(pa
     done = forking.run(code, "diagnose", path, "--step-ms", "1", "--seconds", "0.1", "--threads", "2")
     assert done.returncode == 0, done.stderr
     assert "without fields=" not in done.stdout + done.stderr
-    assert ": 1 thread, window" in " ".join(
-        done.stdout.split()
-    )  # as statistics count them: so few data need none of two
+    # As statistics count them: so few data need none of two.
+    assert ": 1 thread, window" in " ".join(done.stdout.split())

@@ -2,10 +2,10 @@
 
 import itertools
 
-import h5py
 import numpy as np
 import pytest
 import torch
+from making import make_file
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, Subset
 
 from h5stream import H5Dataset, H5StreamLoader
@@ -98,12 +98,9 @@ def test_a_samplers_indices_are_places_in_the_subset_as_in_dataloader(dataset):
     nested = Subset(Subset(dataset, [50, 30, 10, 70, 20]), [4, 0, 1])
     for given in ({"batch_size": 2, "sampler": [2, 0, 1]}, {"batch_sampler": [[1], [0, 2, -1]]}):
         assert batches_of(H5StreamLoader(nested, **given)) == batches_of(DataLoader(nested, **given))
-
-
-@pytest.mark.parametrize("given", [{"batch_sampler": [[0], [3]]}, {"batch_size": 1, "sampler": [0, 3]}])
-def test_an_index_outside_the_subset_is_named(dataset, given):
-    with pytest.raises(OptionError, match="gave row 3, but there are 3 rows"):
-        list(H5StreamLoader(Subset(dataset, [5, 6, 7]), **given))
+    for given in ({"batch_sampler": [[0], [3]]}, {"batch_size": 1, "sampler": [0, 3]}):
+        with pytest.raises(OptionError, match="gave row 3, but there are 3 rows"):
+            list(H5StreamLoader(nested, **given))
 
 
 def test_a_small_window_mixes_neighbours_and_all_mixes_everything(dataset):
@@ -151,33 +148,25 @@ class Silent:
 
 def test_a_batch_sampler_that_does_not_say_its_rows_gets_the_room_that_the_budget_has(dataset, tmp_path):
     named = [[3, 1], [7], list(range(20, 80)), [0, 999]]
+    more = [[5, 3], list(range(1000)), list(range(1000)) * 3]
+    assert batches_of(H5StreamLoader(dataset, batch_sampler=Silent(*more))) == more  # than there are rows
     for budget in (None, 2_400_000):
         loader = H5StreamLoader(dataset, batch_sampler=Silent(*named), memory_budget=budget, num_workers=1)
         assert batches_of(loader) == named
-    with h5py.File(tmp_path / "wide.h5", "w") as file:
-        file.create_dataset("x", (4000, 200_000), dtype="f4", chunks=(2, 200_000))
-    loader = H5StreamLoader(tmp_path / "wide.h5", batch_sampler=Silent([5, 3], list(range(40))))
+    wide = make_file(tmp_path / "wide.h5", shape=(4000, 200_000), dtype="f4", chunks=(2, 200_000))
+    loader = H5StreamLoader(wide, batch_sampler=Silent([5, 3], list(range(40))))
     assert [len(x) for x in loader] == [2, 40]
     assert loader.window_size.needed_nbytes <= loader.memory_budget
     assert loader.window_size.max_open_batches >= 6
     assert loader.held_nbytes <= loader.memory_budget
 
 
-def test_unannounced_batches_have_room_however_few_rows_there_are(dataset):
-    listed = list(range(1000))
-    loader = H5StreamLoader(dataset, batch_sampler=Silent([5, 3], listed, listed * 3))
-    assert [y.tolist() for _, y in loader] == [[5, 3], listed, listed * 3]
-
-
-def test_a_batch_beyond_the_room_says_what_would_do(dataset):
+def test_a_batch_beyond_the_room_says_what_would_do_and_no_room_for_one_row_is_refused(dataset):
     silent = Silent([1], list(range(1000)) * 5)
     loader = H5StreamLoader(dataset, batch_sampler=silent, memory_budget=1_200_000, num_workers=1)
     with pytest.raises(OptionError, match=r"batch of 5,000 rows.*room for .* batch_size .*memory_budget="):
         list(loader)
     silent.batch_size = 5000
     assert len(batches_of(H5StreamLoader(dataset, batch_sampler=silent, num_workers=1))) == 2
-
-
-def test_no_room_for_a_batch_of_one_row_is_refused(dataset):
     with pytest.raises(BudgetError, match="too small"):
         H5StreamLoader(dataset, batch_sampler=Silent([0]), memory_budget=10_000, num_workers=1)

@@ -83,9 +83,6 @@ def test_a_child_writing_into_its_batch_leaves_the_parents_alone(sample):
     (kept,) = loader
     in_forked_child(lambda: kept.fill_(-1).tolist())
     assert kept.tolist() == list(range(1000))
-
-
-def test_large_memory_is_not_shared_with_a_forked_child():
     memory = map_memory(4 << 20)
     in_forked_child(lambda: memory.fill(7))
     assert not memory.any()

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from making import make_file, write_datasets
 
-from h5stream import Field, H5Dataset, Table, Values, errors
+from h5stream import Field, H5Dataset, Table, Values
+from h5stream.errors import FieldLengthError, FieldNotFoundError, OptionError, UnsupportedFieldError
 
 ROWS, FEATURES = 300, 50
 
@@ -23,11 +24,8 @@ def data(tmp_path):
 
 
 def fields_of(folder, rows):
-    return {
-        "question": "question",
-        "features": Field("features", file=folder / "features.h5", lookup=rows),
-        "answer": Field("answer", file=folder / "answers.h5"),
-    }
+    features = Field("features", file=folder / "features.h5", lookup=rows)
+    return {"question": "question", "features": features, "answer": Field("answer", file=folder / "answers.h5")}
 
 
 def test_chunks_that_are_looked_up_make_the_blocks(data):
@@ -43,14 +41,14 @@ def test_chunks_that_are_looked_up_make_the_blocks(data):
 @pytest.mark.parametrize(
     ("options", "kind", "says"),
     [
-        ({"lookup": np.full(ROWS, FEATURES)}, errors.OptionError, r"\.h5': .*names row 50 at 0.*0 to 49"),
-        ({"lookup": np.full(ROWS, -1)}, errors.OptionError, "Negative numbers do not count"),
-        ({"lookup": [1, 2]}, errors.OptionError, "2 numbers, and needs one for each of 300"),
-        ({"lookup": "imag"}, errors.FieldNotFoundError, "Did you mean 'image'"),
-        ({"lookup": [0.5] * ROWS}, errors.OptionError, "row number for each sample"),
-        ({}, errors.FieldLengthError, "must agree in rows"),
-        ({"file": ["features.h5", "features.h5"]}, errors.OptionError, "2 files stand beside 1"),
-        ({"lookup": "image", "take": [0]}, errors.OptionError, "without take="),
+        ({"lookup": np.full(ROWS, FEATURES)}, OptionError, r"\.h5': .*names row 50 at 0.*0 to 49"),
+        ({"lookup": np.full(ROWS, -1)}, OptionError, "Negative numbers do not count"),
+        ({"lookup": [1, 2]}, OptionError, "2 numbers, and needs one for each of 300"),
+        ({"lookup": "imag"}, FieldNotFoundError, "Did you mean 'image'"),
+        ({"lookup": [0.5] * ROWS}, OptionError, "row number for each sample"),
+        ({}, FieldLengthError, "must agree in rows"),
+        ({"file": ["features.h5", "features.h5"]}, OptionError, "2 files stand beside 1"),
+        ({"lookup": "image", "take": [0]}, OptionError, "without take="),
     ],
     ids=str,
 )
@@ -62,7 +60,7 @@ def test_bad_input_is_told_with_the_way_out(data, monkeypatch, options, kind, sa
 
 def test_a_file_without_any_names_is_refused_where_nothing_says_what_the_field_holds(tmp_path):
     write_datasets(tmp_path / "a.h5", o__p0=np.arange(3), key=np.array([], dtype="S5"))
-    with pytest.raises(errors.FieldLengthError, match="names no object, so that nothing says"):
+    with pytest.raises(FieldLengthError, match="names no object, so that nothing says"):
         H5Dataset(tmp_path / "a.h5", {"x": Field("o/{}", lookup="key")})
 
 
@@ -78,7 +76,7 @@ def test_names_over_several_files_are_looked_up_in_those_of_the_field(tmp_path):
     paths = [tmp_path / "a.h5", tmp_path / "b.h5"]
     for k, path in enumerate(paths):
         write_datasets(path, **{f"p{k}": np.full(3, k)})
-    for names, kind in ((["p0"], errors.OptionError), (["p0", "p1"], errors.FieldNotFoundError)):
+    for names, kind in ((["p0"], OptionError), (["p0", "p1"], FieldNotFoundError)):
         with pytest.raises(kind, match=r"in the first file of the source: .*Field\(..., file="):
             H5Dataset(paths, {"x": Field("{}", lookup=names)})
     told = H5Dataset(paths[0], {"x": Field("{}", lookup=["p1", "p0"], file=paths)})
@@ -88,33 +86,29 @@ def test_names_over_several_files_are_looked_up_in_those_of_the_field(tmp_path):
 def test_objects_that_cannot_be_looked_up_are_named(tmp_path):
     write_datasets(tmp_path / "a.h5", p0=np.zeros((2, 3)), p1=np.zeros((3, 3)), one=1.5)
     for options, kind, words in [
-        ({"lookup": ["p0", "p9"], "ragged": "list"}, errors.FieldNotFoundError, "no 'p9'.*1 of 2 names"),
-        ({"lookup": ["p0", "p1"]}, errors.FieldLengthError, "different lengths, 2 to 3 rows; ragged="),
-        ({"lookup": [3]}, errors.OptionError, "a name for each sample"),
-        ({"lookup": ["one"]}, errors.FieldLengthError, r"'one' is a single value, .* Values\("),
-        ({"lookup": ["p0"], "decode": "jpeg"}, errors.UnsupportedFieldError, "decode= takes objects that are bytes"),
+        ({"lookup": ["p0", "p9"], "ragged": "list"}, FieldNotFoundError, "no 'p9'.*1 of 2 names"),
+        ({"lookup": ["p0", "p1"]}, FieldLengthError, "different lengths, 2 to 3 rows; ragged="),
+        ({"lookup": [3]}, OptionError, "a name for each sample"),
+        ({"lookup": ["one"]}, FieldLengthError, r"'one' is a single value, .* Values\("),
+        ({"lookup": ["p0"], "decode": "jpeg"}, UnsupportedFieldError, "decode= takes objects that are bytes"),
     ]:
         with pytest.raises(kind, match=words):
             H5Dataset(tmp_path / "a.h5", {"x": Field("{}", **options)})
-    with pytest.raises(errors.OptionError, match=r"need \{\} in"):
+    with pytest.raises(OptionError, match=r"need \{\} in"):
         Field("p", lookup=["p0"])
-    with pytest.raises(errors.OptionError, match=r"3 names, and needs one for each of 2"):
+    with pytest.raises(OptionError, match=r"3 names, and needs one for each of 2"):
         H5Dataset(tmp_path / "a.h5", {"x": Field("{}", lookup=["p0"] * 3), "p": "p0"})
 
 
 @pytest.mark.parametrize(
     ("field", "kind", "says"),
     [
-        (lambda: Field("x", members=["a", "d"]), errors.FieldNotFoundError, "no member 'd'.*it has 'a', 'b', 'c'"),
-        (
-            lambda: Field("x", members=["a", "b"]),
-            errors.UnsupportedFieldError,
-            "'a' is float32, 'b' is int32; make a field for",
-        ),
-        (lambda: Field("x", members=["c"]), errors.UnsupportedFieldError, "'c' is"),
-        (lambda: Field("plain", members=["a"]), errors.FieldNotFoundError, "no compounds"),
-        (lambda: Field("x", members=[3]), errors.OptionError, "members= takes names"),
-        (lambda: Field("x", members="a", take="all"), errors.OptionError, "take='all' takes the whole"),
+        (lambda: Field("x", members=["a", "d"]), FieldNotFoundError, "no member 'd'.*it has 'a', 'b', 'c'"),
+        (lambda: Field("x", members=["a", "b"]), UnsupportedFieldError, "'a' is float32, 'b' is int32; make a field"),
+        (lambda: Field("x", members=["c"]), UnsupportedFieldError, "'c' is"),
+        (lambda: Field("plain", members=["a"]), FieldNotFoundError, "no compounds"),
+        (lambda: Field("x", members=[3]), OptionError, "members= takes names"),
+        (lambda: Field("x", members="a", take="all"), OptionError, "take='all' takes the whole"),
     ],
 )
 def test_members_that_make_no_tensor_are_refused(tmp_path, field, kind, says):

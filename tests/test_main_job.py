@@ -11,10 +11,7 @@ from h5stream import H5Dataset, H5StreamLoader
 
 CORPUS = Path(os.environ.get("H5STREAM_CORPUS", Path(__file__).resolve().parents[2] / "shared" / "corpus"))
 
-pytestmark = [
-    pytest.mark.corpus,
-    pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no folder of real files at {CORPUS}"),
-]
+pytestmark = [pytest.mark.corpus, pytest.mark.skipif(not CORPUS.is_dir(), reason=f"no real files at {CORPUS}")]
 
 
 @pytest.mark.parametrize("count", [1_000_000, pytest.param(10_000_000, marks=pytest.mark.slow)])

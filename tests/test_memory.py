@@ -46,17 +46,11 @@ def measured(path, case, batch_size, budget, most_batches=None):
     return in_fork(MEASURE, json.dumps([str(path), memory.CASES[case], batch_size, budget, most_batches]))
 
 
-@pytest.mark.parametrize(
-    ("kind", "rows", "case"),
-    [
-        ("4 B", 6_000_000, "auto"),
-        ("4 B", 6_000_000, "subset"),
-        ("768 B", 200_000, "two epochs"),
-        ("768 B", 200_000, "all"),
-        ("1 B", 6_000_000, "rank 1 of 3"),
-        ("1 MiB", 200, "sampler"),
-    ],
-)
+CASES = [*(("4 B", 6_000_000, case) for case in ("auto", "subset")), ("1 B", 6_000_000, "rank 1 of 3")]
+CASES += [*(("768 B", 200_000, case) for case in ("two epochs", "all")), ("1 MiB", 200, "sampler")]
+
+
+@pytest.mark.parametrize(("kind", "rows", "case"), CASES)
 def test_a_loader_takes_no_more_than_its_budget(folder, kind, rows, case):
     """Each kind of rows and each mode once; the rest of the cross is slow."""
     path = memory.make_file(folder, kind, rows=rows)
@@ -124,16 +118,11 @@ print(json.dumps([given, refused, needed, resident_nbytes("VmHWM") - base]))
 """
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"draw": ["Weighted", {"weights": "x", "count": 100_000, "replacement": False}]},
-        {"draw": ["Balanced", {"by": "x"}]},
-        {"draw": ["Weighted", {"count": 5_000_000, "replacement": False}]},
-        {"mixed": True},
-    ],
-    ids=str,
-)
+DRAWN = [["Weighted", {"weights": "x", "count": 100_000, "replacement": False}], ["Balanced", {"by": "x"}]]
+DRAWN += [["Weighted", {"count": 5_000_000, "replacement": False}]]
+
+
+@pytest.mark.parametrize("options", [*({"draw": draw} for draw in DRAWN), {"mixed": True}], ids=str)
 def test_a_budget_is_refused_before_the_memory_is_taken_and_the_number_that_it_names_will_do(folder, options):
     path = memory.make_file(folder, "1 B", rows=8_000_000)
     given, refused, needed, grew = in_fork(REFUSED, json.dumps([str(path), options]))
@@ -166,11 +155,9 @@ def make_ragged(folder, spread):
     path = folder / f"ragged {spread}.h5"
     if not path.exists():
         rng = np.random.default_rng(0)
-        lengths = (
-            np.exp(rng.uniform(0, np.log(1e5), 9_000)).astype("i8")
-            if spread == "of any length"
-            else np.where(rng.random(24_000) < 0.02, 100_000, rng.integers(1, 5_000, 24_000))
-        )
+        lengths = np.exp(rng.uniform(0, np.log(1e5), 9_000)).astype("i8")
+        if spread != "of any length":
+            lengths = np.where(rng.random(24_000) < 0.02, 100_000, rng.integers(1, 5_000, 24_000))
         lengths[:2] = 1, 100_000
         creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -185,14 +172,11 @@ def make_ragged(folder, spread):
     return path
 
 
-@pytest.mark.parametrize(
-    ("spread", "form", "options"),
-    crossed(
-        ("of any length", "short but for a few"),
-        ("packed", "pad", "list"),
-        ({}, {"rows": 400_000}, {"bucket": True}, {"rows": 400_000, "bucket": True}),
-    ),
-)
+SPREADS = ("of any length", "short but for a few")
+SIZES = ({}, {"rows": 400_000}, {"bucket": True}, {"rows": 400_000, "bucket": True})
+
+
+@pytest.mark.parametrize(("spread", "form", "options"), crossed(SPREADS, ("packed", "pad", "list"), SIZES))
 def test_samples_of_1_to_100_000_rows_take_no_more_than_the_budget(folder, spread, form, options):
     says, grew = in_fork(RAGGED, json.dumps([str(make_ragged(folder, spread)), form, options]))
     assert says <= 256 * MIB

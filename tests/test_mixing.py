@@ -6,11 +6,12 @@ import warnings
 import h5py
 import numpy as np
 import pytest
+from making import make_file
 from torch.utils.data import Subset
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
 from h5stream.errors import BudgetError, WeakShuffleWarning
-from h5stream.order.quality import FEW_BLOCKS
+from h5stream.order.epoch import FEW_BLOCKS
 
 CLASSES, ROWS_A_CLASS, BATCH = 300, 64, 64
 ROWS = CLASSES * ROWS_A_CLASS
@@ -41,10 +42,8 @@ def warned(action):
 
 
 def loader(path, **arguments):
-    return H5StreamLoader(
-        path,
-        **({"batch_size": BATCH, "fields": ["imgs", "labels"], "num_workers": 1, "memory_budget": BUDGET} | arguments),
-    )
+    given = {"batch_size": BATCH, "fields": ["imgs", "labels"], "num_workers": 1, "memory_budget": BUDGET}
+    return H5StreamLoader(path, **given | arguments)
 
 
 def test_a_window_of_few_blocks_is_said_once_a_loader_with_its_figures(path):
@@ -74,29 +73,21 @@ def test_the_window_and_the_budget_that_it_names_help(path):
     assert not warned(lambda: loader(path, shuffle=True, window=window, memory_budget=enough))
 
 
+WELL = [{"memory_budget": 1 << 30}, {"window": "all", "memory_budget": 1 << 30}, {"rank": 0, "world_size": 300}]
+
+
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        {"shuffle": False},
-        {"sampler": range(100)},
-        {"shuffle": True, "memory_budget": 1 << 30},
-        {"shuffle": True, "window": "all", "memory_budget": 1 << 30},
-        {"shuffle": True, "rank": 0, "world_size": 300},
-    ],
+    "arguments", [{"shuffle": False}, {"sampler": range(100)}, *({"shuffle": True, **well} for well in WELL)]
 )
 def test_nothing_is_said_where_the_mixing_is_good_or_nothing_is_shuffled(path, arguments):
     assert not warned(lambda: loader(path, **arguments))
 
 
-def test_a_file_that_fits_a_window_is_mixed_however_few_blocks_it_has(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=np.arange(1000), chunks=(500,), compression="gzip")
-    assert not warned(lambda: H5StreamLoader(str(tmp_path / "a.h5"), 10, shuffle=True))
-
-
-def test_a_selection_counts_the_blocks_that_it_takes_rows_of(path):
+def test_a_file_or_a_selection_that_fits_a_window_is_mixed_however_few_blocks_it_has(path, tmp_path):
     rows = range(4 * ROWS_A_CLASS)
     assert not warned(lambda: loader(Subset(H5Dataset(path, ["imgs", "labels"]), rows), fields=None, shuffle=True))
+    few = make_file(tmp_path / "a.h5", data=np.arange(1000), chunks=(500,), compression="gzip")
+    assert not warned(lambda: H5StreamLoader(few, 10, shuffle=True))
 
 
 def test_a_sampler_for_a_stock_loader_says_it_too(path):

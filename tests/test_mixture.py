@@ -80,15 +80,9 @@ def test_each_batch_mixes_the_sources(paths):
 
 def test_sources_may_be_datasets_parts_of_them_and_loaders(paths):
     whole = H5Dataset(paths["c"], FIELDS)
-    mixture = Mixture(
-        {
-            "part": whole.subset(slice(0, 100)),
-            "other part": torch.utils.data.Subset(whole, range(999, 499, -1)),
-            "a loader's": H5StreamLoader(paths["a"], 4, fields=FIELDS),
-        },
-        weights=[1, 1, 1],
-        stop="all",
-    )
+    part, other = whole.subset(slice(0, 100)), torch.utils.data.Subset(whole, range(999, 499, -1))
+    sources = {"part": part, "other part": other, "a loader's": H5StreamLoader(paths["a"], 4, fields=FIELDS)}
+    mixture = Mixture(sources, weights=[1, 1, 1], stop="all")
     batches = list(H5StreamLoader(mixture, 30))
     x, source = (torch.cat([batch[key] for batch in batches]) for key in ("x", "source"))
     for number, wanted in enumerate([range(20_000, 20_100), range(20_500, 21_000), range(60)]):
@@ -98,6 +92,7 @@ def test_sources_may_be_datasets_parts_of_them_and_loaders(paths):
     assert mixture[0]["source"] == 0
     assert mixture[659]["source"] == 2
     assert repr(mixture).startswith("Mixture(part: 0.333, other part: 0.333")
+    assert whole[3]["source"] == 0  # of one dataset
 
 
 @pytest.mark.parametrize("kind", [Sequences(4, of="demos/*"), Objects("demos/*")], ids=["sequences", "objects"])
@@ -112,10 +107,6 @@ def test_sources_of_samples_that_are_no_rows(paths, kind):
             assert torch.equal(x, mixture[n]["x"])
             seen[source] += 1
     assert len(set(seen)) == 1
-
-
-def test_a_source_number_of_one_dataset_is_0(paths):
-    assert H5Dataset(paths["a"], ["x", SourceNumber()])[3][1] == 0
 
 
 def test_a_part_of_a_mixture_has_the_same_shares(paths):
@@ -146,6 +137,8 @@ def test_what_contradicts_a_mixture_is_refused(paths):
         drawing = H5StreamLoader(paths["a"], 4, fields=FIELDS, draw=draw)
         with pytest.raises(errors.OptionError, match=r"source 'a' is a loader whose draw= .*its dataset"):
             Mixture({"a": drawing}, [1])
+    with pytest.raises(errors.OptionError, match="source 'a' is a dataset, which says its own fields="):
+        Mixture({"a": H5Dataset(paths["a"], "x")}, [1], fields="x")
     with pytest.raises(errors.OptionError, match="the sources of both in one"):
         Mixture({"m": mixture, "a": H5Dataset(paths["a"], FIELDS)}, [1, 1])
 
@@ -172,11 +165,6 @@ def test_what_is_wrong_is_said(paths, name):
     (sources, weights), options, message = WRONG[name]
     with pytest.raises(errors.H5StreamError, match=message):
         Mixture(paths if sources is SIZES else sources, weights, **options)
-
-
-def test_fields_belong_to_the_datasets(paths):
-    with pytest.raises(errors.OptionError, match="source 'a' is a dataset, which says its own fields="):
-        Mixture({"a": H5Dataset(paths["a"], "x")}, [1], fields="x")
 
 
 def test_a_state_of_other_shares_is_refused(paths):

@@ -54,7 +54,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def _nothing_in_memory():
     """Forget what the process knows of objects, and of folders that could not be written."""
-    remote._blocks._held.clear()
+    remote._blocks.clear()
     yield
     object_cache._given_up.clear()
     object_cache._too_small.clear()
@@ -238,10 +238,8 @@ def test_who_needs_what_another_fetches_waits_for_it_but_not_for_ever(tmp_path, 
 
 @pytest.mark.parametrize("size", [1, 100_000, "0.5 MB"])
 def test_a_cache_that_is_too_small_stays_bounded_and_right(folder, server, tmp_path, caplog, size):
-    local, dataset = (
-        H5Dataset(folder / "a.h5", "x"),
-        H5Dataset(f"{server.url}/a.h5", "x", cache=tmp_path, cache_size=size),
-    )
+    local = H5Dataset(folder / "a.h5", "x")
+    dataset = H5Dataset(f"{server.url}/a.h5", "x", cache=tmp_path, cache_size=size)
     most = 500_000 if isinstance(size, str) else size
     for seed in range(2):
         wanted = epoch(local, seed)
@@ -260,7 +258,7 @@ def test_what_was_used_longest_ago_makes_room(tmp_path):
     server, cache = ObjectServer(tmp_path / "store"), tmp_path / "cache"
     epoch(H5Dataset(f"{server.url}/a.h5", "plain", cache=tmp_path / "other"))
     size = 5 * nbytes_of(tmp_path / "other") // 2
-    remote._blocks._held.clear()
+    remote._blocks.clear()
 
     def requests(name):
         server.asked.clear()
@@ -269,7 +267,7 @@ def test_what_was_used_longest_ago_makes_room(tmp_path):
         for path in cache.glob("*.pages"):
             stat = path.stat()
             os.utime(path, (stat.st_atime, stat.st_mtime - 100))  # time goes by
-        remote._blocks._held.clear()
+        remote._blocks.clear()
         return len(ranges(server))
 
     assert requests("a")

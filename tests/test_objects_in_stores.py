@@ -23,15 +23,7 @@ from object_server import ObjectServer
 from real_servers import HTTP, s3, web
 from torch.utils.data import DataLoader
 
-from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects, Sequences, repack
-from h5stream.errors import (
-    ExternalDataError,
-    LoaderClosedError,
-    OptionError,
-    SourceChangedError,
-    SourceError,
-    SourceNotFoundError,
-)
+from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects, Sequences, errors, repack
 from h5stream.storage import remote, stores
 
 obstore = pytest.importorskip("obstore")
@@ -59,25 +51,16 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module", params=["our own", "our own as S3", "S3", "nginx"])
+@pytest.fixture(scope="module", params=["our own", "S3", "nginx"])
 def place(request, folder, tmp_path_factory):
     """Give the address of the folder on a server."""
-    if request.param == "our own":
-        server = ObjectServer(folder)
-        yield server.url
-        server.close()
-        return
-    with pytest.MonkeyPatch.context() as patch:
-        if request.param == "our own as S3":
-            server = ObjectServer(folder.parent)
-            for name, value in (("ENDPOINT", server.url), ("SKIP_SIGNATURE", "true"), ("REGION", "here")):
-                patch.setenv(f"AWS_{name}", value)
-            yield f"s3://{folder.name}"
-            server.close()
-            return
-        serve = s3(folder, patch) if request.param == "S3" else web(folder, tmp_path_factory.mktemp("nginx"))
-        with serve as address:
-            yield address
+    with contextlib.ExitStack() as stack:
+        if request.param == "our own":
+            yield stack.enter_context(contextlib.closing(ObjectServer(folder))).url
+        elif request.param == "S3":
+            yield stack.enter_context(s3(folder, stack.enter_context(pytest.MonkeyPatch.context())))
+        else:
+            yield stack.enter_context(web(folder, tmp_path_factory.mktemp("nginx")))
 
 
 KINDS = {
@@ -127,11 +110,11 @@ def test_samples_and_their_order_are_those_of_the_file_and_a_state_goes_on_from_
 
 
 def test_what_is_not_there_is_told(place):
-    with pytest.raises(SourceNotFoundError, match=rf"there is no object '{place}/b\.h5'"):
+    with pytest.raises(errors.SourceNotFoundError, match=rf"there is no object '{place}/b\.h5'"):
         H5Dataset(f"{place}/b.h5", "x", storage_options=HTTP)
     if place.startswith("s3"):
         assert len(H5Dataset(f"{place}/[ab]*.h5", "x", storage_options=HTTP)) == ROWS
-        with pytest.raises(SourceNotFoundError, match="no object matches"):
+        with pytest.raises(errors.SourceNotFoundError, match="no object matches"):
             H5Dataset(f"{place}/c*.h5", "x", storage_options=HTTP)
 
 
@@ -171,9 +154,9 @@ def test_a_pattern_lists_the_store(folder):
     dataset = H5Dataset(f"memory://here/{folder.name}/[ab]*.h5", "y", storage_options=store)
     assert dataset[:].tolist() == list(range(ROWS))
     for pattern in ("none/*.h5", "*.h5", f"{folder.name}?a.h5"):  # * and ? stay within a folder
-        with pytest.raises(SourceNotFoundError, match="no object matches 'memory://here/"):
+        with pytest.raises(errors.SourceNotFoundError, match="no object matches 'memory://here/"):
             H5Dataset(f"memory://here/{pattern}", "y", storage_options=store)
-    with pytest.raises(OptionError, match="a web server has no list"):
+    with pytest.raises(errors.OptionError, match="a web server has no list"):
         H5Dataset("https://localhost/*.h5", "y")
 
 
@@ -200,12 +183,12 @@ def test_a_store_that_always_fails_is_named_at_the_batch_that_needed_it(server, 
     address = f"{server.url}/a.h5"
     if when == "opening":
         server.fault = lambda *_: fault
-        with pytest.raises(SourceError, match=said) as caught:
+        with pytest.raises(errors.SourceError, match=said) as caught:
             H5Dataset(address, "x", storage_options=options)
     else:
         dataset = H5Dataset(address, "x", storage_options=options)
         server.fault = lambda *_: fault
-        with pytest.raises(SourceError, match=said) as caught:
+        with pytest.raises(errors.SourceError, match=said) as caught:
             epoch(dataset)
     assert address in str(caught.value)
     assert caught.value.file == address
@@ -220,7 +203,7 @@ def test_an_object_that_changes_is_an_error_and_no_mixture(tmp_path, heeds_tags)
         make_file(tmp_path / "a.h5", "x", None, data=np.full((3000, 4), k, "f4"), chunks=(100, 4))
         if k == 0:
             dataset = H5Dataset(f"{server.url}/a.h5", "x")
-    with pytest.raises(SourceChangedError, match="changed while it was being read"):
+    with pytest.raises(errors.SourceChangedError, match="changed while it was being read"):
         epoch(dataset)
     server.close()
 
@@ -232,18 +215,18 @@ def test_no_credential_is_in_what_is_kept_or_said(server, caplog):
     next(iter(loader))
     told = [pickle.dumps(dataset), repr(dataset).encode(), repr(loader.state_dict()).encode(), caplog.text.encode()]
     server.fault = lambda *_: 403
-    with pytest.raises(SourceError) as caught:
+    with pytest.raises(errors.SourceError) as caught:
         dataset[[7, 3000]]
     loader.close()
     assert b"hushhush" not in b"".join([*told, str(caught.value).encode(), repr(dataset.layout.files).encode()])
-    with pytest.raises(OptionError, match=r"followed by a query") as caught:
+    with pytest.raises(errors.OptionError, match=r"followed by a query") as caught:
         H5Dataset(f"{server.url}/a.h5?key=hushhush", "x")
     assert "hushhush" not in str(caught.value)
     for address in ("s3://key:hushhush@bucket/a.h5", "http://hushhush@127.0.0.1/a.h5", "az://a:hushhush@c/a.h5"):
-        with pytest.raises(OptionError, match="a name or a key before its @") as caught:
+        with pytest.raises(errors.OptionError, match="a name or a key before its @") as caught:
             H5Dataset(address, "x")
         assert "hushhush" not in str(caught.value)
-    with pytest.raises(OptionError, match="failed to parse a value as boolean") as caught:
+    with pytest.raises(errors.OptionError, match="failed to parse a value as boolean") as caught:
         H5Dataset("s3://bucket/a.h5", "x", storage_options={"skip_signature": "hushhush"})
     assert "hushhush" not in str(caught.value)
 
@@ -292,7 +275,7 @@ def test_a_process_whose_reads_were_refused_ends_as_any_other(server, status):
 def test_workers_that_lack_the_options_say_so_at_their_first_read(server):
     dataset = H5Dataset(f"{server.url}/a.h5", "y", storage_options=HTTP)
     loader = DataLoader(dataset, 64, num_workers=1, multiprocessing_context=SERVED)
-    with pytest.raises(SourceError, match=r"storage_options=, which stay in the process .* by the environment"):
+    with pytest.raises(errors.SourceError, match=r"storage_options=, which stay in the process .* by the environment"):
         next(iter(loader))
 
 
@@ -321,7 +304,7 @@ def test_a_forked_child_is_told_how_to_start_workers(server):
     dataset[0]
 
     def read():
-        with pytest.raises(SourceError, match="multiprocessing_context='spawn'"):
+        with pytest.raises(errors.SourceError, match="multiprocessing_context='spawn'"):
             dataset[[5, 4000]]
         return os.getpid()
 
@@ -336,7 +319,7 @@ def test_what_leads_out_of_an_object_is_refused(tmp_path):
     (tmp_path / "raw.bin").write_bytes(b"123")
     store = obstore.store.LocalStore(str(tmp_path))
     for field in ("x", "outside"):
-        with pytest.raises(ExternalDataError, match="cannot be followed"):
+        with pytest.raises(errors.ExternalDataError, match="cannot be followed"):
             H5Dataset("memory://out/a.h5", field, storage_options=store, allow_external=True)
 
 
@@ -379,7 +362,7 @@ def test_a_loader_that_is_closed_while_a_store_stalls_waits_for_nothing(server):
     batches = iter(loader)
 
     def consume():
-        with pytest.raises(LoaderClosedError):
+        with pytest.raises(errors.LoaderClosedError):
             next(batches)
 
     thread = threading.Thread(target=consume)
@@ -397,7 +380,7 @@ def test_the_loader_takes_what_opens_the_stores_and_leaves_it_behind(folder):
     with H5StreamLoader("memory://there/a.h5", 512, fields="y", storage_options=store) as loader:
         assert [row for batch in loader for row in batch.tolist()] == list(range(ROWS))
         assert b"LocalStore" not in pickle.dumps(loader)
-    with pytest.raises(OptionError, match="storage_options= belongs to the H5Dataset"):
+    with pytest.raises(errors.OptionError, match="storage_options= belongs to the H5Dataset"):
         H5StreamLoader(loader.dataset, storage_options=store)
 
 
@@ -420,7 +403,7 @@ def test_each_rank_fetches_its_own_part(server):
 def test_options_are_those_of_the_dataset_that_was_given_them(folder):
     store = obstore.store.LocalStore(str(folder))
     first = H5Dataset("memory://options/a.h5", "y", storage_options=store)
-    with pytest.raises(OptionError, match="does not open"):  # by what the environment has
+    with pytest.raises(errors.OptionError, match="does not open"):  # by what the environment has
         H5Dataset("memory://options/a.h5", "y")
     assert first[:].tolist() == list(range(ROWS))
 
@@ -436,7 +419,7 @@ def test_options_are_those_of_the_dataset_that_was_given_them(folder):
 def test_options_that_open_no_store_are_refused(monkeypatch, options, said):
     if options is None:
         monkeypatch.setenv("AWS_ENDPOINT_URL", "127.0.0.1:9000")
-    with pytest.raises(OptionError, match=said):
+    with pytest.raises(errors.OptionError, match=said):
         H5Dataset("s3://no-such-bucket/a.h5", "y", storage_options=options)
 
 
@@ -452,7 +435,7 @@ def test_what_is_rewritten_is_fetched_ahead_and_nothing_is_left_of_it(server, tm
 
     if fault:
         server.fault = lambda number, _: fault if number > 2 else None
-        with pytest.raises(SourceError, match=url):
+        with pytest.raises(errors.SourceError, match=url):
             rewrite()
     else:
         rewrite()
@@ -475,12 +458,12 @@ def test_what_is_rewritten_is_fetched_ahead_and_nothing_is_left_of_it(server, tm
 )
 def test_a_store_that_is_not_reached_is_told_with_the_reason(address, options, said):
     options = options if "region" not in options else {**options, "skip_signature": True}
-    with pytest.raises(SourceError, match=said):
+    with pytest.raises(errors.SourceError, match=said):
         H5Dataset(address, storage_options=options)
 
 
 def test_that_a_store_is_silent_is_said_before_the_error(monkeypatch, caplog):
     monkeypatch.setattr(remote, "_SILENT_S", 0.05)
-    with pytest.raises(SourceError):
+    with pytest.raises(errors.SourceError):
         H5Dataset("http://127.0.0.1:9/a.h5", storage_options={"retry_config": SOON, **HTTP})
     assert "http://127.0.0.1:9 has not answered" in caplog.text

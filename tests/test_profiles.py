@@ -1,11 +1,11 @@
 """Profiles: what is written is what is read, and what is given goes before what is written."""
 
-import h5py
 import numpy as np
 import pytest
 from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from making import write_datasets
 
 from h5stream import H5StreamLoader
 from h5stream.errors import OptionError
@@ -14,9 +14,7 @@ from h5stream.profiles import Profile, arguments_from, read_profile, write_profi
 
 @pytest.fixture
 def file(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as made:
-        made["x"], made["y"], made["z"] = np.arange(50), np.arange(50), np.arange(50)
-    return str(tmp_path / "a.h5")
+    return write_datasets(tmp_path / "a.h5", x=np.arange(50), y=np.arange(50), z=np.arange(50))
 
 
 def written(tmp_path, **parts):
@@ -103,12 +101,6 @@ def test_a_missing_profile_says_what_writes_one_and_one_without_a_dataset_that_i
         read_profile(tmp_path / "none.toml")
     with pytest.raises(OptionError, match="names no dataset"):
         arguments_from(written(tmp_path), None, {})
-
-
-@pytest.mark.parametrize(("arguments", "said"), [({}, "cuda"), ({"device": "cuda:1"}, None), ({"device": None}, None)])
-def test_a_device_goes_before_the_one_that_an_old_profile_has_the_window_on(tmp_path, arguments, said):
-    path = written(tmp_path, dataset="a.h5", loader={"window_device": "cuda"})
-    assert arguments_from(path, None, arguments).get("window_device") == said
 
 
 def test_an_old_profile_with_the_window_on_a_device_is_read_with_a_warning(file, tmp_path):

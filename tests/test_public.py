@@ -1,8 +1,10 @@
 """The public door: what it offers, and that opening it does nothing."""
 
 import importlib
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -73,22 +75,9 @@ def test_the_name_alone_costs_no_heavy_import():
     assert done.stdout.strip() == "[]"
 
 
-ROOMS_FOR_LATER = [
-    "advice",
-    "baseline",
-    "cli",
-    "mixture",
-    "monitor",
-    "profiles",
-    "ray",
-    "repacking",
-    "results",
-    "staging",
-]
-FOR_LATER = {
-    *(f"h5stream.{room}" for room in [*ROOMS_FOR_LATER, "training", "workers.sample_engine"]),
-    *("matplotlib", "obstore", "prometheus_client", "psutil", "pynvml", "ray", "rich", "tomllib", "typer"),
-}
+ROOMS = "advice baseline cli mixture monitor profiles ray repacking results staging training workers.sample_engine"
+LIBRARIES = "matplotlib obstore prometheus_client psutil pynvml ray rich tomllib typer"
+FOR_LATER = {*(f"h5stream.{room}" for room in ROOMS.split()), *LIBRARIES.split()}
 
 
 def test_the_loader_imports_only_what_every_loader_needs():
@@ -108,3 +97,28 @@ def test_without_ray_its_reader_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(h5stream.errors.MissingExtraError, match=r"pip install 'h5stream\[ray\]'"):
         importlib.import_module("h5stream.ray").read_hdf5("a.h5", "x")
+
+
+# --- the README stays short and true; tests/test_docs.py runs its code, tests/bench/test_reports.py checks its table
+
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_code_runs_and_prints_what_its_comment_says(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for block in re.findall(r"```python\n(.*?)```", README, flags=re.S):
+        exec(compile(block, "README.md", "exec"), {})
+    promised = re.search(r"print\(.*\)  # (.*)", README).group(1)
+    assert capsys.readouterr().out.splitlines()[0] == promised
+
+
+def test_it_stays_under_6_kb():
+    assert len(README.encode()) < 6000
+
+
+def test_it_gives_the_very_test_command_that_ci_runs():
+    command = "python -m pip install -c constraints.txt '.[test]' && python -m pytest"
+    assert command in README
+    assert command in (ROOT / ".ci" / "run").read_text()

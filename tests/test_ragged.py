@@ -1,6 +1,4 @@
-"""Ragged fields: samples of unlike numbers of rows, beside h5py."""
-
-import itertools
+"""Ragged fields: samples of unlike numbers of rows, or of texts, which come as lists, beside h5py."""
 
 import h5py
 import numpy as np
@@ -16,67 +14,10 @@ from h5stream import (
     Lengths,
     Objects,
     Ragged,
-    collate,
+    SampleNumber,
+    Sequences,
     errors,
-    structure,
 )
-from h5stream.baseline import measure
-
-FORMS = ("packed", "nested", "pad", "list")
-
-
-def write(path, counts, **stored):
-    """Write events of so many hits each, and all that says which hits are theirs; give the hits of each event."""
-    counts, rng = np.asarray(counts), np.random.default_rng(0)
-    bounds = np.append(0, np.cumsum(counts))
-    hits = rng.integers(1, 100, (int(bounds[-1]), 3)).astype("f4")
-    with h5py.File(path, "w") as file:
-        file.create_dataset("hit", data=hits, **stored)
-        file["time"], file["label"] = np.arange(len(hits)), np.arange(len(counts))
-        file["bounds"], file["lengths"] = bounds, counts
-    return [hits[low:high] for low, high in itertools.pairwise(bounds.tolist())]
-
-
-FIELDS = {
-    "hit": Field("hit", lookup=Bounds("bounds")),
-    "label": "label",
-    "time": Field("time", lookup=Lengths("lengths")),
-}
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_ragged_field_alone_is_a_batch_for_whatever_takes_batches(tmp_path, form):
-    expected = write(tmp_path / "a.h5", [2, 0, 3, 1])
-    dataset = H5Dataset(tmp_path / "a.h5", Field("hit", lookup=Bounds("bounds"), ragged=form))
-    batch = next(iter(torch.utils.data.DataLoader(dataset, 4, collate_fn=collate)))
-    some = structure.first_rows(batch, 3) if form in ("packed", "pad") else batch
-    for rows in (batch, some):
-        count = 4 if rows is batch else 3
-        assert form == "list" or structure.rows_of(rows) == count  # tensors in a list may also be fields
-        samples = [rows.sample(k) if form in ("packed", "pad") else rows[k] for k in range(count)]
-        assert [one.tolist() for one in samples] == [hits.tolist() for hits in expected[:count]]
-    assert measure.row_sums(batch).tolist() == measure.row_sums(expected).tolist()
-    assert measure.batch_nbytes(batch) >= sum(hits.nbytes for hits in expected)
-
-
-def test_the_forms_say_which_rows_are_whose(tmp_path):
-    expected = write(tmp_path / "a.h5", [2, 0, 3])
-
-    def read(**form):
-        field = Field("hit", **form, lookup=Bounds("bounds"))
-        return next(iter(H5StreamLoader(tmp_path / "a.h5", 3, fields=[field, "label"])))[0]
-
-    packed, padded = read(), read(ragged=Ragged("pad", pad_value=-1))
-    assert packed.offsets.tolist() == [0, 2, 2, 5]
-    assert packed.values.shape == (5, 3)
-    assert padded.values.shape == (3, 3, 3)
-    assert padded.lengths.tolist() == [2, 0, 3]
-    assert (padded.values[1] == -1).all()
-    assert np.array_equal(padded.values[0, :2].numpy(), expected[0])
-    assert [len(rows) for rows in read(ragged="list")] == [2, 0, 3]
-    assert read(ragged="nested").is_nested
-    assert read(ragged=Ragged("pad", crop=Crop(1, at="start"))).values.shape == (3, 1, 3)
-    assert read(dtype=torch.float64).values.dtype == torch.float64
 
 
 @pytest.mark.parametrize(
@@ -101,22 +42,14 @@ def test_the_forms_say_which_rows_are_whose(tmp_path):
     ],
 )
 def test_what_is_said_wrongly_is_told(tmp_path, field, says):
-    write(tmp_path / "a.h5", [2, 0, 3, 1])
-    with h5py.File(tmp_path / "a.h5", "a") as file:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["hit"], file["time"], file["label"], file["bounds"] = np.zeros((6, 3)), range(6), range(4), [0, 2, 2, 5, 6]
         file["beyond"], file["backwards"], file["half"] = [2, 0, 3, 9], [0, 3, 2, 5, 6], [0.5] * 4
         file["doubtful"], file["small"] = [0, 2, 5, 6], np.zeros(6, "u1")
         file["text"] = ["a", "b", "c", "d", "e", "f"]
         file["pair"] = np.zeros(6, [("a", "f4"), ("b", "i4")])
     with pytest.raises(errors.H5StreamError, match=says):
         H5Dataset(tmp_path / "a.h5", [field(), "label"])
-
-
-def test_a_sample_larger_than_the_budget_is_refused_with_the_number_that_would_do(tmp_path):
-    write(tmp_path / "a.h5", [10, 400_000, 3])
-    with pytest.raises(errors.BudgetError) as refused:
-        H5StreamLoader(tmp_path / "a.h5", 1, fields=FIELDS, memory_budget="4MiB")
-    with H5StreamLoader(tmp_path / "a.h5", 1, fields=FIELDS, memory_budget=refused.value.needed) as loader:
-        assert sorted(len(batch["hit"].values) for batch in loader) == [3, 10, 400_000]
 
 
 def test_rows_of_unlike_form_are_named(tmp_path):
@@ -144,3 +77,111 @@ def test_one_long_sample_that_makes_batches_too_large_is_told_the_ways_out(tmp_p
         H5StreamLoader(
             tmp_path / "a.h5", 32, samples=Objects("t*"), fields=Field(".", ragged="pad"), memory_budget=1 << 24
         )
+
+
+# --- texts, and values of variable length ------------------------------------------------------------------------
+
+
+COUNTS = np.random.default_rng(0).integers(0, 5, 60)
+TOTAL = int(COUNTS.sum())
+KINDS = ("texts", "numbers")
+
+
+def stored(kind, count):
+    """Make so many rows of a kind."""
+    if kind == "texts":
+        return np.array([f"wörd {k} " * (k % 7) for k in range(count)], dtype=h5py.string_dtype())
+    found = np.empty(count, dtype=h5py.vlen_dtype("i4"))
+    for k in range(count):
+        found[k] = np.arange(k % 6, dtype="i4")
+    return found
+
+
+def plain(values):
+    """Give tensors and arrays as lists, all else as it is."""
+    return [one.tolist() if isinstance(one, torch.Tensor | np.ndarray) else one for one in values]
+
+
+@pytest.fixture(
+    params=[(kind, options) for kind in KINDS for options in ({}, {"chunks": (9,), "compression": "gzip"})], ids=str
+)
+def data(request, tmp_path):
+    kind, options = request.param
+    rows = stored(kind, TOTAL)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("text", data=rows, dtype=rows.dtype, **options)
+        file["counts"], file["score"] = COUNTS, np.arange(TOTAL)
+        for k in range(8):
+            few = {**options, "chunks": (2,), "maxshape": (None,)} if options else {}
+            file.create_dataset(f"images/{k}/captions", data=rows[: k + 1], dtype=rows.dtype, **few)
+        read = file["text"][()]
+    return tmp_path / "a.h5", read
+
+
+def test_rows_that_samples_look_up_come_as_lists(data):
+    path, rows = data
+    edges = np.append(0, np.cumsum(COUNTS))
+    fields = {
+        "text": Field("text", lookup=Lengths("counts"), ragged="list"),
+        "first": Field("text", lookup=Lengths("counts"), ragged=Ragged("list", crop=Crop(2, at="start"))),
+        "score": Field("score", lookup=Lengths("counts"), ragged="list", dtype=torch.float64),
+        "n": SampleNumber(),
+    }
+    with H5StreamLoader(path, 7, shuffle=True, fields=fields) as loader:
+        found = []
+        for batch in loader:
+            assert isinstance(batch["text"], list)
+            for n, text, first, score in zip(*(batch[key] for key in ("n", "text", "first", "score")), strict=True):
+                mine = rows[edges[n] : edges[n + 1]]
+                assert plain(text) == plain(mine)
+                assert plain(first) == plain(mine[:2])
+                assert (score.dtype, score.tolist()) == (torch.float64, list(range(edges[n], edges[n + 1])))
+                found.append(int(n))
+    assert sorted(found) == list(range(len(COUNTS)))
+    assert plain(H5Dataset(path, fields)[3]["text"]) == plain(rows[edges[3] : edges[4]])
+
+
+def test_captions_of_each_image_come_as_lists(data):
+    path, rows = data
+    names = [f"{k}" for k in range(8)][::-1]
+    fields = {"captions": Field("images/{}/captions", lookup=names, ragged="list"), "n": SampleNumber()}
+    with H5StreamLoader(path, 3, shuffle=True, fields=fields) as loader:
+        found = {n: one for batch in loader for n, one in zip(batch["n"].tolist(), batch["captions"], strict=True)}
+    assert {n: plain(one) for n, one in found.items()} == {n: plain(rows[: 8 - n]) for n in range(8)}
+
+
+@pytest.mark.parametrize("form", ["packed", "pad", "nested"])
+def test_texts_come_in_no_other_form(data, form):
+    with pytest.raises(errors.UnsupportedFieldError, match="ragged='list' of texts"):
+        H5Dataset(data[0], Field("text", lookup=Lengths("counts"), ragged=form))
+    with pytest.raises(errors.OptionError, match="normalise= is for"):
+        H5Dataset(data[0], Field("text", lookup=Lengths("counts"), ragged="list", normalise={"mean": 1}))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_texts_that_h5py_reads_are_not_kept_as_bytes(tmp_path, workers):
+    rows = stored("texts", TOTAL)
+    compact = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    compact.set_layout(h5py.h5d.COMPACT)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        kind, space = h5py.h5t.py_create(rows.dtype, logical=True), h5py.h5s.create_simple(rows.shape)
+        h5py.h5d.create(file.id, b"text", kind, space, compact)
+        file["text"][...], file["counts"] = rows, COUNTS
+    fields = {"text": Field("text", lookup=Lengths("counts"), ragged="list"), "n": SampleNumber()}
+    edges = np.append(0, np.cumsum(COUNTS))
+    with H5StreamLoader(tmp_path / "a.h5", 7, fields=fields, shuffle=True, num_workers=workers) as loader:
+        for batch in [*loader, *loader]:
+            for text, n in zip(batch["text"], batch["n"].tolist(), strict=True):
+                assert [*text] == [one.encode() for one in rows[edges[n] : edges[n + 1]]]
+
+
+def test_texts_of_rows_without_any_come_as_lists(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k, lengths in enumerate(([3, 1, 0], [2, 2])):
+            file[f"g/{k}/none"], file[f"g/{k}/one"] = np.zeros((4, 0), "S5"), np.zeros((4, 1), "S5")
+            file[f"g/{k}/at"] = lengths
+    fields = {name: Field(name, ragged="list", lookup=Lengths("at")) for name in ("none", "one")}
+    dataset = H5Dataset(tmp_path / "a.h5", fields, samples=Sequences(1, of="g/*"))
+    assert [len(sample["one"]) for sample in dataset] == [3, 1, 0, 2, 2]
+    for sample in dataset:
+        assert sample["none"] == [[] for _ in sample["one"]]

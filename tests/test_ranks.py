@@ -9,19 +9,16 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch.distributed as dist
 from forking import OPTIMIZERS, Forked
+from inner import in_group
 from sample_files import write_sample
 from torch.utils.data import SequentialSampler
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
-from h5stream.order.users import Ranks
-from h5stream.ranks import current_ranks
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 EXAMPLE = REPOSITORY / "examples" / "ddp.py"
 ROWS, CHUNK = 3001, 32
-CHUNKS = -(-ROWS // CHUNK)
 
 
 @pytest.fixture
@@ -39,20 +36,12 @@ def free_port() -> int:
 LOOPBACK = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 
-def torchrun(*arguments):
-    environment = {**os.environ, **LOOPBACK, "PYTHONPATH": str(REPOSITORY)}
-    return subprocess.Popen(
-        [sys.executable, "-m", "torch.distributed.run", *map(str, arguments)],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
 def by_torchrun(processes, *arguments):
-    rendezvous = ("--master-addr", "127.0.0.1", "--master-port", free_port())
-    return [torchrun(*rendezvous, "--nproc-per-node", processes, EXAMPLE, *arguments)]
+    rendezvous = ("--master-addr", "127.0.0.1", "--master-port", free_port(), "--nproc-per-node", processes)
+    command = [sys.executable, "-m", "torch.distributed.run", *rendezvous, EXAMPLE, *arguments]
+    environment = {**os.environ, **LOOPBACK, "PYTHONPATH": str(REPOSITORY)}
+    said = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return [subprocess.Popen([*map(str, command)], env=environment, **said)]
 
 
 RUN = """
@@ -75,11 +64,6 @@ def finish(*jobs):
             stack.callback(lambda j=job: (j.kill(), j.wait()))
         outputs = ["".join(filter(None, job.communicate(timeout=120))) for job in jobs]
         assert [job.returncode for job in jobs] == [0] * len(jobs), "\n".join(outputs)
-    return "\n".join(outputs)
-
-
-def records(folder):
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
 
 
 def assert_parted(ranks, epoch):
@@ -100,7 +84,7 @@ def test_four_processes_part_each_epoch_and_two_go_on_where_they_were_stopped(sa
         folder.mkdir()
         options = ["--record", folder, "--checkpoint", tmp_path / "checkpoint.pt", *limit]
         finish(*start(processes, sample.path, *options))
-        ranks[processes] = records(folder)
+        ranks[processes] = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
         assert len(ranks[processes]) == processes
     assert_parted(ranks[4], 0)
     second = [rank["batches"] for rank in ranks[4] + ranks[2]]
@@ -108,27 +92,7 @@ def test_four_processes_part_each_epoch_and_two_go_on_where_they_were_stopped(sa
     assert sorted(rows) == list(range(ROWS))
     assert_parted(ranks[2], 2)
     # Of the last epoch; the ranks' runs may meet inside a chunk, and some stayed decoded from the epoch before.
-    assert 0 < sum(rank["chunks"] for rank in ranks[2]) <= CHUNKS + 1
-
-
-@pytest.mark.slow
-def test_two_nodes_on_loopback_part_an_epoch_among_their_processes(sample, tmp_path):
-    """Two `torchrun`, one for each node, that meet on 127.0.0.1."""
-    nodes = ("--nnodes", 2, "--nproc-per-node", 2, "--master-addr", "127.0.0.1", "--master-port", free_port())
-    options = ["--record", tmp_path, "--epochs", 1]
-    finish(*(torchrun(*nodes, "--node-rank", node, EXAMPLE, sample.path, *options) for node in (0, 1)))
-    ranks = records(tmp_path)
-    assert len(ranks) == 4
-    assert_parted(ranks, 0)
-
-
-class Group:
-    """A process group as seen by those who ask for its rank and size only."""
-
-    def __init__(self, monkeypatch, rank, world_size):
-        monkeypatch.setattr(dist, "is_initialized", lambda: True)
-        monkeypatch.setattr(dist, "get_rank", lambda: rank)
-        monkeypatch.setattr(dist, "get_world_size", lambda: world_size)
+    assert 0 < sum(rank["chunks"] for rank in ranks[2]) <= -(-ROWS // CHUNK) + 1
 
 
 def test_without_a_process_group_there_is_one_rank(sample, monkeypatch):
@@ -138,35 +102,27 @@ def test_without_a_process_group_there_is_one_rank(sample, monkeypatch):
     assert (loader.rank, loader.world_size, len(loader)) == (0, 1, 31)
 
 
-def test_a_real_process_group_is_asked(tmp_path):
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
-    try:
-        assert current_ranks() == Ranks(rank=0, world_size=1)
-    finally:
-        dist.destroy_process_group()
-
-
 def test_a_group_that_is_made_after_the_loader_counts_from_the_next_epoch_on(sample, monkeypatch):
     loader = H5StreamLoader(sample.path, 100, shuffle=True, fields="y", persistent_workers=True)
     assert len(list(loader)) == 31
-    Group(monkeypatch, 1, 4)
+    in_group(monkeypatch, 1, 4)
     assert (loader.rank, loader.world_size, len(loader)) == (1, 4, 8)
     assert sum(len(y) for y in loader) == 750
     loader.close()
 
 
 def test_arguments_go_before_the_process_group(sample, monkeypatch):
-    Group(monkeypatch, 3, 4)
+    in_group(monkeypatch, 3, 4)
     loader = H5StreamLoader(sample.path, 100, rank=0, world_size=1)
     assert (loader.rank, loader.world_size, len(loader)) == (0, 1, 31)
 
 
 def test_a_sampler_decides_what_each_rank_gets(sample, monkeypatch):
-    Group(monkeypatch, 1, 2)
+    in_group(monkeypatch, 1, 2)
     loader = H5StreamLoader(sample.path, 100, sampler=SequentialSampler(range(ROWS)), fields="y")
     assert sum(len(y) for y in loader) == ROWS
 
 
 def test_the_sampler_for_a_stock_dataloader_leaves_sharding_to_the_framework(sample, monkeypatch):
-    Group(monkeypatch, 1, 2)
+    in_group(monkeypatch, 1, 2)
     assert len(ChunkBatchSampler(H5Dataset(sample.path), 100)) == 31

@@ -67,11 +67,8 @@ def plain(value):
 
 def flat(sample, names):
     """Give a sample of ours with the columns of Ray's."""
-    sample = (
-        sample
-        if isinstance(sample, dict)
-        else dict(zip(names, sample if isinstance(sample, tuple) else (sample,), strict=True))
-    )
+    if not isinstance(sample, dict):
+        sample = dict(zip(names, sample if isinstance(sample, tuple) else (sample,), strict=True))
     found = {}
     for name, value in sample.items():
         found |= {f"{name}:{k}": v for k, v in value.items()} if isinstance(value, dict) else {name: value}

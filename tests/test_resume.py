@@ -117,22 +117,6 @@ def test_the_state_is_numbers_and_text_and_needs_no_pickle(sample):
 # --- other numbers of ranks ---------------------------------------------------------------------------------
 
 
-def test_four_ranks_then_two_then_eight(sample):
-    seen, state = [], None
-    for world_size, batches in ((4, 3), (2, 5), (2, 7), (8, 99)):
-        for rank in range(world_size):
-            loader = make(sample, rank=rank, world_size=world_size, batch_size=16)
-            if state is not None:
-                loader.load_state_dict(state)
-            taken, saved = stopped_after(loader, batches)
-            seen += taken
-        state = saved
-        if world_size == 2:
-            assert state["taken"] == [[4, 3], [2, batches if batches == 5 else 12]]
-    assert sorted(itertools.chain(*seen)) == list(range(ROWS))
-    assert (state["epoch"], state["taken"]) == (1, [])
-
-
 def test_a_rest_that_cannot_be_cut_is_refused_and_the_loader_stays_as_it_was(sample):
     _, state = stopped_after(make(sample), 20)
     state["taken"] = [[1, 20]]

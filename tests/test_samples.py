@@ -3,18 +3,25 @@
 import h5py
 import numpy as np
 import pytest
+import torch
+from making import read_with_h5py
 
 from h5stream import (
+    Between,
     Bounds,
+    Boxes,
+    ChunkBatchSampler,
     Ends,
     Field,
     H5Dataset,
     H5StreamLoader,
+    Ids,
     Lengths,
     Padding,
     Rows,
     SampleNumber,
     Sequences,
+    Table,
     Take,
     Values,
     errors,
@@ -93,9 +100,31 @@ def test_a_member_of_a_table_that_is_a_segment_is_a_field(tmp_path):
         (lambda: Take(0), r"a range or list .*\[0\], not 0"),
         (lambda: Field("x", take=[0, 1.5]), "a step is an integer"),
         (lambda: Ends(), "takes names of fields"),
+        (lambda: Sequences(4, starts="any"), "starts= is 'all' or 'random'"),
+        (lambda: Sequences(4, per_epoch=5), "per_epoch= is a number of random starts"),
+        (lambda: Sequences(4, starts="random", per_epoch=0), "at least 1"),
+        (lambda: Sequences(4, starts="random", draw="rows"), "say how many"),
+        (lambda: Sequences(4, starts="random", per_epoch=5, draw="even"), "draw= is 'segments' or 'rows'"),
+        (lambda: Table(group=["b"]), "needs a column 'row'.*its columns are 'group'"),
+        (lambda: Table(row=[0, 1], group=["b"]), "'row' has 2, 'group' has 1"),
+        (lambda: Table(row=[]), "the Table is empty"),
+        (lambda: Table(row=[0.5]), "'row' holds whole numbers"),
+        (lambda: Table(row=[[0]]), "not the shape \\(1, 1\\)"),
+        (lambda: Table(row=[0], lenght=3), "what is no column is length=, pad= or axis="),
+        (lambda: Table(row=[None]), "holds whole numbers, and not such as None"),
+        (lambda: Table(row=[0], length=0), "length must be at least 1"),
+        (lambda: Table(row=[0], pad="wrap"), "Table: pad= is 'edge', 'zeros' or a number"),
+        (lambda: Table("index.csv"), "takes columns by name|needs a column"),
+        (lambda: Table(5), "takes columns by name|needs a column"),
+        (lambda: Bounds([[0, 5]]), "Bounds takes the path of a dataset, or an array of whole numbers with one axis"),
+        (lambda: Between("first", [5]), "Between takes the path of a dataset, or an array.* not 'first'"),
+        (lambda: Lengths([1.5]), "has 1.5"),
+        (lambda: Ends("done", [0, 1]), "Ends takes .* flags"),
+        (lambda: Ends(["a", "b"]), "Ends takes .* flags"),
+        (lambda: Ids(3), "Ids takes .* values"),
     ],
 )
-def test_what_is_no_sequence_is_refused(make, says):
+def test_what_says_no_samples_is_refused_at_once(make, says):
     with pytest.raises(errors.OptionError, match=says):
         make()
 
@@ -156,3 +185,254 @@ def test_the_shortest_field_of_a_segment_says_how_long_it_is(tmp_path, stored, p
     for options in ({"lengths": "longest"}, {"lengths": "shortest", "axis": 1}):
         with pytest.raises(errors.OptionError, match="lengths="):
             Sequences(3, **options)
+
+
+# --- mistakes of users who had never seen the project, and what they were told -----------------------------------
+
+
+@pytest.fixture
+def given(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k, rows in enumerate((6, 9, 4)):
+            file[f"data/demo_{k}/done"] = np.arange(rows, dtype="u1")
+            file[f"data/demo_{k}/x"] = np.arange(rows, dtype="f4")
+            file[f"eeg/{k}/signal"] = np.zeros((3, 20 + k))
+            file[f"events/{k}"] = np.zeros((rows, 2))
+        file["mask/train"] = np.array([b"data/demo_2", b"data/demo_0"])
+        file["odd/a/x"], file["odd/b/y"] = np.zeros(3), np.zeros(3)
+        file["terminals"], file["raw"] = np.zeros(10, bool), np.zeros((8, 8), "u1")
+        file["u"] = np.arange(24.0).reshape(2, 4, 3)
+    return tmp_path / "a.h5"
+
+
+@pytest.mark.parametrize("pad", [-1, 300, 0.5, float("nan")])
+@pytest.mark.parametrize("dtype", [None, torch.float32])
+def test_a_number_that_a_field_cannot_hold_is_no_padding(given, pad, dtype):
+    with pytest.raises(errors.OptionError, match=r"pad=.* does not fit into field 'done', which is stored as uint8"):
+        H5Dataset(given, Field("done", dtype=dtype), samples=Sequences(4, of="data/*", pad=pad))
+    with pytest.raises(errors.OptionError, match="does not fit into field 'raw'"):
+        H5Dataset(given, "raw", samples=Boxes((2, 2), at="grid", halo=(1, 1), pad=pad))
+    with pytest.raises(errors.OptionError, match="does not fit into field 'raw'"):
+        H5Dataset(given, "raw", samples=Table(row=[7], length=2, pad=pad))
+
+
+def test_each_field_may_be_padded_with_its_own(given):
+    fields = {"raw": "raw", "label": Field("raw", take=Take(pad=9))}
+    boxes = H5Dataset(given, fields, samples=Boxes((2, 2), at="grid", halo=(1, 1), pad="reflect"))
+    assert boxes[0]["label"][0].tolist() == [9] * 4
+    assert boxes[0]["raw"][0].tolist() == [0] * 4
+    with pytest.raises(errors.OptionError, match="nothing is padded"):
+        H5Dataset(given, Field("x", take=Take(pad=3)), samples=Sequences(3, of="data/*"))
+    with pytest.raises(errors.OptionError, match="pad= is 'edge', 'zeros' or a number"):
+        Field("x", take=Take(pad="mirror"))
+
+
+@pytest.mark.parametrize("kind", [lambda of: Sequences(2, of=of), lambda of: Rows(of=of)])
+def test_names_come_as_arrays_too(given, kind):
+    names = read_with_h5py(given, "mask/train")
+    expected = H5Dataset(given, "x", samples=kind(["data/demo_2", "data/demo_0"]))[:].tolist()
+    for of in (names, names.astype("U"), tuple(names)):
+        assert H5Dataset(given, "x", samples=kind(of))[:].tolist() == expected
+    with pytest.raises(errors.OptionError, match="not 3"):
+        kind(3)
+    with pytest.raises(errors.OptionError, match="names 'data/demo_0' twice"):
+        kind(["data/demo_0", "data/demo_0"])
+
+
+def test_values_of_unlike_length_are_a_list(given):
+    dataset = H5Dataset(given, ["terminals", Values([[1], [1, 2]] * 5)])
+    assert dataset[1][1] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("fields", "samples", "says"),
+    [
+        ("x", lambda: Rows(of="events/*"), r"It matches datasets, such as 'events/0': each of these is the field '\.'"),
+        (".", lambda: Rows(of="data/*"), "It matches groups, such as 'data/demo_0'"),
+        ("x", lambda: Sequences(2, of="terminals"), r"It is a dataset; .*of=Ends\('terminals'\)"),
+        ("signal", lambda: Sequences(5, of="eeg/*"), r"in group 'eeg/1' of .* but .* in group 'eeg/0' .* along axis 1"),
+        ("x", lambda: Rows(of="odd/*"), r"Each group that of='odd/\*' matches needs the field; a narrower pattern"),
+        ("x", lambda: Rows(of=Ends("terminals")), "of= names groups"),
+        ("x", lambda: Rows(of="rows"), "of='rows' is for another axis"),
+        ("raw", lambda: Boxes((2, 2), at="grid", of=Ends("terminals")), "of= names groups that hold volumes"),
+        ("x", lambda: Table(group=["data/demo_7"], row=[0]), r"samples=Table\(group=\[...\]\) names.*Did you mean"),
+        ("raw", lambda: Table(row=[1], start=[2]), "says where a sample begins along axis=, and there is none"),
+        ("raw", lambda: Table(row=[-1], length=3, pad="zeros"), "steps= may lead out of it, with pad="),
+        ("raw", lambda: Table(axis=1, row=[0], start=[9], length=3), "steps= may lead out of it, with pad="),
+    ],
+)
+def test_mistakes_are_told_with_the_way_out(given, fields, samples, says):
+    with pytest.raises(errors.H5StreamError, match=says):
+        H5Dataset(given, fields, samples=samples())
+
+
+def test_columns_of_an_index_that_nothing_names_are_left_alone(given):
+    index = {"row": [0, 5], "magnitude": [0.5, float("nan")], "agency": ["a", None], "group": ["data/demo_1"] * 2}
+    assert H5Dataset(given, "x", samples=Table(index))[:].tolist() == [0, 5]
+
+
+def test_an_answer_that_is_none_is_told(given):
+    dataset = H5Dataset(given, ["raw"], samples=Boxes((2, 2), per_epoch=3, accept=lambda raw: None, accept_on="raw"))
+    with pytest.raises(errors.OptionError, match="answers True or False for a box: it returned None"):
+        dataset[0]
+    dataset = H5Dataset(given, ["raw"], samples=Boxes((2, 2), per_epoch=3, accept=lambda raw: raw > 0, accept_on="raw"))
+    with pytest.raises(errors.OptionError, match="answers True or False for a box: Boolean value of Tensor"):
+        dataset[0]
+
+
+# --- samples that a table lists, of groups and files -------------------------------------------------------------
+
+
+LENGTHS = {"a/left": 9, "a/right": 3, "b": 23}
+
+
+@pytest.fixture(scope="module")
+def paths(tmp_path_factory):
+    folder, found = tmp_path_factory.mktemp("table"), []
+    for number in range(2):
+        found.append(str(folder / f"{number}.h5"))
+        with h5py.File(found[-1], "w") as file:
+            for k, (group, rows) in enumerate(LENGTHS.items()):
+                values = 100_000 * number + 1000 * k + 10 * np.arange(rows)[:, None] + np.arange(2)
+                file.create_dataset(f"{group}/x", data=values, chunks=(3, 2), compression="gzip")
+    return found
+
+
+def test_tables_come_as_frames_arrays_and_tensors(paths):
+    given = {"group": ["b", "a/left", "b"], "row": [4, 0, 5]}
+    structured = np.array(list(zip(given["group"], given["row"], strict=True)), [("group", "S8"), ("row", "i4")])
+
+    class Frame(dict):
+        @property
+        def columns(self):
+            return list(self)
+
+    wanted = H5Dataset(paths[0], "x", samples=Table(given, length=2))[:]
+    assert wanted.shape == (3, 2, 2)
+    for table in (
+        structured,
+        Frame(given),
+        {**given, "row": torch.tensor(given["row"])},
+        {**given, "row": np.array([4.0, 0, 5])},
+    ):
+        assert (H5Dataset(paths[0], "x", samples=Table(table, length=2))[:] == wanted).all()
+    named = Table(given, file=[paths[0]] * 3, length=2)
+    assert (H5Dataset(paths, "x", samples=named)[:] == wanted).all()
+    assert repr(named) == "Table(3 samples, columns group, row, file)"
+
+
+@pytest.mark.parametrize(
+    ("table", "field", "says"),
+    [
+        ({"group": ["b", "b"], "row": [0, 23]}, "x", "'row' is 23 at sample 1, where 23 are there and .* 1 of 2"),
+        ({"group": ["b"], "row": [-1]}, "x", "'row' is -1 at sample 0"),
+        ({"group": ["b"], "row": [20], "length": 4}, "x", "begin at 0 to 19; .* pad='edge'"),
+        ({"group": ["b"], "row": [2]}, Field("x", take=Take(at="t2")), "at= names a column .* which has 'row'"),
+        ({"group": ["b"], "row": [2], "t2": [40]}, Field("x", take=Take(at="t2")), "'t2' is 40 at sample 0"),
+        ({"file": [1], "row": [2]}, "b/x", "'file' is 1 at 0, and 1 files are opened"),
+        ({"file": ["no.h5"], "row": [2]}, "b/x", "names 'no.h5', which is not among the files"),
+    ],
+)
+def test_rows_that_are_not_there_are_told(paths, table, field, says):
+    with pytest.raises(errors.OptionError, match=says):
+        H5Dataset(paths[0], field, samples=Table(**table))
+
+
+def test_groups_are_named_with_their_files(paths):
+    table = Table(group=["b"], row=[0])
+    with pytest.raises(errors.OptionError, match="beside 'group' it needs 'file'"):
+        H5Dataset(paths, "x", samples=table)
+    with pytest.raises(errors.FieldNotFoundError, match="has no group 'c'"):
+        H5Dataset(paths[0], "x", samples=Table(group=["c"], row=[0]))
+    with pytest.raises(errors.OptionError, match=r"Field.*at='row2'.*there is no Table"):
+        H5Dataset(paths[0], Field("b/x", take=Take(at="row2")))
+    with pytest.raises(errors.OptionError, match=r"samples= takes Sequences\(...\), Rows\(...\), Objects"):
+        H5Dataset(paths[0], "b/x", samples={"row": [0]})
+    both = [H5Dataset(path, "x", samples=table) for path in paths]
+    assert len(H5StreamLoader(both, 2).dataset) == 2
+
+
+# --- random starts: a function of seed and epoch alone -----------------------------------------------------------
+
+
+ROWS_OF_GROUPS = (9, 3, 23, 4, 40, 17, 4)
+STEPS = 4
+FIELDS = {"x": "x", "next": Field("x", take=[STEPS - 1]), "number": SampleNumber()}
+LONG_ENOUGH = [k for k, rows in enumerate(ROWS_OF_GROUPS) if rows >= STEPS]
+
+
+@pytest.fixture(scope="module")
+def groups(tmp_path_factory):
+    """Groups whose rows say which group and which row of it they are."""
+    groups = tmp_path_factory.mktemp("starts") / "demos.h5"
+    with h5py.File(groups, "w") as file:
+        for k, rows in enumerate(ROWS_OF_GROUPS):
+            values = 1000 * k + np.arange(rows)
+            file.create_dataset(f"data/demo_{k}/x", data=values, chunks=(min(5, rows),), compression="gzip")
+    return str(groups)
+
+
+def random(**options):
+    return Sequences(STEPS, of="data/*", starts="random", **options)
+
+
+def begins_of(batches):
+    """Give the first row of each sample, after a look whether the others follow it as they do in the file."""
+    batches = [batches] if isinstance(batches, dict) else list(batches)
+    x, last = (torch.cat([batch[key] for batch in batches]).numpy() for key in ("x", "next"))
+    assert (x == x[:, :1] + np.arange(STEPS)).all()
+    assert (last[:, 0] == x[:, -1]).all()
+    assert (x[:, -1] % 1000 < np.array(ROWS_OF_GROUPS)[x[:, 0] // 1000]).all()
+    return x[:, 0].tolist()
+
+
+def test_a_dataset_alone_draws_for_the_epoch_that_it_is_told(groups):
+    dataset = H5Dataset(groups, FIELDS, samples=random())
+    assert len(dataset) == len(LONG_ENOUGH)
+    loader = torch.utils.data.DataLoader(dataset, 2, num_workers=1)
+    drawn = []
+    for epoch in (0, 1, 0):
+        dataset.set_epoch(epoch)
+        drawn.append(begins_of(loader))
+        assert [begin // 1000 for begin in drawn[-1]] == LONG_ENOUGH
+        assert begins_of(dataset[:]) == [int(dataset[k]["x"][0]) for k in range(len(dataset))] == drawn[-1]
+    assert drawn[0] == drawn[2] != drawn[1]
+    dataset.set_epoch(0, seed=5)
+    assert begins_of(dataset[:]) != drawn[0]
+    sampler = ChunkBatchSampler(dataset, 2, window=4)
+    for epoch in range(2):
+        dataset.set_epoch(epoch)
+        begins = begins_of(torch.utils.data.DataLoader(dataset, batch_sampler=sampler))
+        assert sorted(begins) == sorted(begins_of(dataset[:]))
+
+
+def test_what_is_drawn_is_drawn_evenly(groups):
+    """Segments as often as one another; starts as likely as one another."""
+    counted = {}
+    for draw in ("segments", "rows"):
+        loader = H5StreamLoader(groups, 128, fields=FIELDS, samples=random(per_epoch=1000, draw=draw), seed=2)
+        begins = begins_of(loader)
+        counted[draw] = np.bincount([begin // 1000 for begin in begins], minlength=len(ROWS_OF_GROUPS))
+        assert len(set(begins)) > 0.9 * sum(max(0, rows - STEPS + 1) for rows in ROWS_OF_GROUPS)
+    share = 1000 // len(LONG_ENOUGH)
+    assert set(counted["segments"]) <= {0, share, share + 1}
+    starts = np.array([max(0, rows - STEPS + 1) for rows in ROWS_OF_GROUPS])
+    assert np.abs(counted["rows"] - 1000 * starts / starts.sum()).max() < 60
+
+
+def test_a_sampler_beside_draws_is_refused(groups):
+    with pytest.raises(errors.OptionError, match="draws its samples anew for each epoch"):
+        H5StreamLoader(groups, 4, fields=FIELDS, samples=random(), sampler=[0, 1])
+
+
+def test_joined_datasets_take_one_start_of_each_segment(groups):
+    parts = [
+        H5Dataset(groups, "x", samples=Sequences(STEPS, of=names, starts="random"))
+        for names in (["data/demo_0", "data/demo_2"], ["data/demo_5"])
+    ]
+    for _ in range(3):
+        found = torch.cat(list(H5StreamLoader(parts, 2, shuffle=True)))
+        assert sorted((found[:, 0] // 1000).tolist()) == [0, 2, 5]
+    drawn = H5Dataset(groups, "x", samples=random(per_epoch=5))
+    with pytest.raises(errors.OptionError, match="per_epoch= give one H5Dataset all files"):
+        H5StreamLoader([drawn, drawn], 2)

@@ -31,20 +31,6 @@ def some_matrix(rows, width):
     return np.where(rng.random((rows, width)) < 0.3, rng.integers(1, 99, (rows, width)), 0).astype("f4")
 
 
-def test_values_that_a_cut_file_lacks_are_told(tmp_path):
-    path = tmp_path / "a.h5"
-    write(path, some_matrix(300, 50), options={"chunks": (50,)})
-    with h5py.File(path) as file:
-        last = file["X/data"].id.get_chunk_info(file["X/data"].id.get_num_chunks() - 1).byte_offset
-    fields = {"x": Field("X", ragged="dense", columns=[1]), "n": SampleNumber()}
-    dataset = H5Dataset(path, fields)
-    assert len(dataset[:10]["n"]) == 10  # opens the file
-    with path.open("r+b") as raw:
-        raw.truncate(last)
-    with pytest.raises(errors.SourceError, match=r"a\.h5"):
-        dataset[:]
-
-
 def test_a_matrix_and_other_fields_stand_in_files_beside_each_other(tmp_path):
     dense = some_matrix(9, 5)
     write(tmp_path / "a.h5", dense)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from making import corrupt_chunk
+from making import corrupt_chunk, read_with_h5py
 
 from h5stream import Field, H5Dataset, Lengths, Objects, Ragged, Values
 from h5stream.engine.moments import MOST_VALUES, Moments
@@ -146,8 +146,7 @@ def same(found, values, axes=()):
     ],
 )  # fmt: skip
 def test_a_field_has_the_statistics_that_numpy_finds(path, name, axis):
-    with h5py.File(path) as f:
-        values = f[name][()]
+    values = read_with_h5py(path, name)
     found = H5Dataset(path, name).statistics(axis=axis)[name]
     axes = () if axis is None else tuple(np.atleast_1d(axis))
     same(found, values, [1 + a if a >= 0 else values.ndim + a for a in axes])
@@ -158,8 +157,7 @@ def test_a_field_has_the_statistics_that_numpy_finds(path, name, axis):
 
 @pytest.mark.parametrize("part", ["all", "some"])
 def test_every_kind_of_sample_has_statistics(path, tmp_path, part):
-    with h5py.File(path) as f:
-        hits, table, which = f["hits"][()], f["table"][()], f["which"][()]
+    hits, table, which = (read_with_h5py(path, name) for name in ("hits", "table", "which"))
     ragged = Field("hits", lookup=Lengths("lengths"), ragged=Ragged("pad", pad_value=1e9))
     looked_up = Field("table", lookup="which")
     dataset = H5Dataset(path, {"h": ragged, "t": looked_up, "v": Values(np.arange(500) % 5)})
@@ -235,8 +233,7 @@ def test_what_was_kept_of_something_else_is_not_believed(path, change):
         axis = -1
     else:
         assert forget(path) == 1
-    with h5py.File(path) as f:
-        values = f["table"][()]
+    values = read_with_h5py(path, "table")
     values = values if dataset.rows is None else values[dataset.rows]
     same(dataset.statistics(axis=axis)["table"], values, [1] if axis else [])
     assert before.mean == H5Dataset(path, "table").statistics()["table"].mean

@@ -2,7 +2,6 @@
 
 import inspect
 
-import h5py
 import numpy as np
 import pytest
 import torch
@@ -94,23 +93,8 @@ def test_what_dataloader_takes_is_taken(path, arguments):
     assert sum(1 for _ in loader) == len(theirs)
 
 
-@pytest.mark.filterwarnings("ignore:.*pin_memory.*:UserWarning")
-def test_pinned_memory_without_a_gpu_is_plain_memory(path):
-    assert len(list(H5StreamLoader(path, 4, pin_memory=True, pin_memory_device="cuda"))) == 5
-
-
 def test_a_numpy_batch_size_is_taken_too(path):
     assert [len(x) for x in H5StreamLoader(path, np.int32(8))] == [8, 8, 4]
-
-
-def test_threads_that_do_not_fit_do_not_fail_a_swap(tmp_path, caplog, monkeypatch):
-    default_budget(monkeypatch, 64 << 20)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=np.zeros((1000, 3, 96, 96), "u1"), chunks=(500, 3, 96, 96), compression="lzf")
-    with H5StreamLoader(tmp_path / "a.h5", 64, shuffle=True, num_workers=8) as loader:
-        assert 1 <= loader.num_workers < 8
-        assert "num_workers=8" in caplog.text
-        assert sum(len(x) for x in loader) == 1000
 
 
 def test_a_batch_larger_than_the_default_budget_does_not_fail_a_swap(tmp_path, caplog, monkeypatch):

@@ -4,21 +4,10 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from making import write_datasets
 from test_gallery import flat
 
-from h5stream import (
-    Between,
-    Bounds,
-    Ends,
-    Field,
-    H5Dataset,
-    H5StreamLoader,
-    Ids,
-    Lengths,
-    Sequences,
-    Values,
-    errors,
-)
+from h5stream import Bounds, Ends, Field, H5Dataset, H5StreamLoader, Lengths, Sequences, errors
 from h5stream.samples import searchsorted, segments
 
 EVENTS = {"x": "<u2", "y": "<u2", "p": "u1", "t": "<u4"}
@@ -80,25 +69,6 @@ def test_events_between_frames_are_those_of_dsec(recordings, shuffle):
     assert (sorted(texts(ours)) == sorted(texts(theirs))) if shuffle else (texts(ours) == texts(theirs))
 
 
-@pytest.mark.parametrize("count", [1, 40, 6000])
-def test_as_many_events_before_each_time_are_those_of_an_odometry(recordings, count, monkeypatch):
-    """LEVO and its like take the last so many events before a frame: stretches that overlap."""
-    monkeypatch.setattr(segments, "_PIECE_ROWS", 100)
-    path, frames = recordings[0]
-    with h5py.File(path) as file:
-        times, x = file["events/t"][:], file["events/x"][:]
-        ends = np.searchsorted(times, frames - 40_000)
-        for dataset in (file["events/t"], H5Dataset(path, "events/t"), times):
-            assert np.array_equal(searchsorted(dataset, frames - 40_000), ends)
-    fields = {
-        "x": Field("events/x", lookup=Between(np.maximum(ends - count, 0), torch.from_numpy(ends)), ragged="list"),
-        "frame": Values(frames),
-    }
-    with H5StreamLoader(path, 5, fields=fields, shuffle=True) as loader:
-        seen = {int(frame): events.tolist() for batch in loader for events, frame in zip(*batch.values(), strict=True)}
-    assert seen == {int(frames[k]): x[max(0, end - count) : end].tolist() for k, end in enumerate(ends)}
-
-
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("rows", [0, 1, 7, 2000])
 def test_searchsorted_is_that_of_numpy(tmp_path, side, rows, monkeypatch):
@@ -108,9 +78,10 @@ def test_searchsorted_is_that_of_numpy(tmp_path, side, rows, monkeypatch):
         with h5py.File(tmp_path / "a.h5", "w") as file:
             file["t"] = values
             wanted = rng.choice(np.append(values, [-5, 150, 999]), (11, 3))
-            found = searchsorted(file["t"], wanted, side)
-        assert found.dtype == np.int64
-        assert np.array_equal(found, np.searchsorted(values, wanted, side))
+            for times in (file["t"], values, *([H5Dataset(file["t"])] if rows else [])):
+                found = searchsorted(times, wanted, side)
+                assert found.dtype == np.int64
+                assert np.array_equal(found, np.searchsorted(values, wanted, side))
 
 
 @pytest.mark.parametrize("types", [("u8", "i8"), ("i8", "u8"), ("u8", "u8")])
@@ -128,31 +99,6 @@ def test_what_does_not_ascend_is_refused(values, says):
         searchsorted(np.array(values), [2])
 
 
-@pytest.fixture
-def flat_buffer(tmp_path):
-    paths = [tmp_path / "a.h5", tmp_path / "b.h5"]
-    for path, first, count in zip(paths, (0, 9), (9, 6), strict=True):
-        with h5py.File(path, "w") as file:
-            file["x"] = np.arange(first, first + count)
-    return paths
-
-
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (lambda: Bounds([[0, 5]]), "Bounds takes the path of a dataset, or an array of whole numbers with one axis"),
-        (lambda: Between("first", [5]), "Between takes the path of a dataset, or an array.* not 'first'"),
-        (lambda: Lengths([1.5]), "has 1.5"),
-        (lambda: Ends("done", [0, 1]), "Ends takes .* flags"),
-        (lambda: Ends(["a", "b"]), "Ends takes .* flags"),
-        (lambda: Ids(3), "Ids takes .* values"),
-    ],
-)
-def test_what_is_no_array_of_rows_is_refused(make, says):
-    with pytest.raises(errors.OptionError, match=says):
-        make()
-
-
 @pytest.mark.parametrize(
     ("fields", "samples", "says"),
     [
@@ -168,9 +114,10 @@ def test_what_is_no_array_of_rows_is_refused(make, says):
         (Field("x", lookup=Lengths([4, 11])), None, r"a list of an H5Dataset for each file"),
     ],
 )
-def test_arrays_that_do_not_fit_are_told(flat_buffer, fields, samples, says):
+def test_arrays_that_do_not_fit_are_told(tmp_path, fields, samples, says):
+    paths = [write_datasets(tmp_path / f"{count}.h5", x=np.arange(count)) for count in (9, 6)]
     with pytest.raises(errors.OptionError, match=says):
-        H5Dataset(flat_buffer, fields, samples=samples)
+        H5Dataset(paths, fields, samples=samples)
 
 
 # --- region references, as spine writes its neutrino images

@@ -112,25 +112,24 @@ def test_another_number_of_ranks_is_refused(sample):
         loader.load_state_dict(state)
 
 
-@pytest.mark.parametrize(
-    "options", [{"shuffle": True}, {"sampler": [0]}, {"batch_sampler": [[0]]}, {"drop_last": True}]
-)
-def test_one_argument_decides_the_order(sample, options):
-    with pytest.raises(OptionError, match="the function that draw= was given decides"):
-        loader_of(sample, curriculum, **options)
+DECIDES = "the function that draw= was given decides"
 
 
 @pytest.mark.parametrize(
-    ("order", "message"),
+    ("order", "options", "message"),
     [
-        ("x", "draw= takes .*a function that makes orders or a positive number of samples, not 'x'"),
-        (lambda *_: None, "draw= gave None, which has no batches, batch_size_of, windows: .* h5stream.order.Order"),
-        (lambda *_: [[0, 1]], r"draw= gave \[\[0, 1\]\], which has no batches"),
+        (curriculum, {"shuffle": True}, DECIDES),
+        (curriculum, {"sampler": [0]}, DECIDES),
+        (curriculum, {"batch_sampler": [[0]]}, DECIDES),
+        (curriculum, {"drop_last": True}, DECIDES),
+        ("x", {}, "draw= takes .*a function that makes orders or a positive number of samples, not 'x'"),
+        (lambda *_: None, {}, "draw= gave None, which has no batches, batch_size_of, windows: .* h5stream.order.Order"),
+        (lambda *_: [[0, 1]], {}, r"draw= gave \[\[0, 1\]\], which has no batches"),
     ],
 )
-def test_what_gives_no_order_is_refused_at_once(sample, order, message):
+def test_what_gives_no_order_or_not_the_only_one_is_refused_at_once(sample, order, options, message):
     with pytest.raises(OptionError, match=message):
-        loader_of(sample, order)
+        loader_of(sample, order, **options)
 
 
 def window(rows, batch, within):
@@ -152,33 +151,29 @@ class Says:
         return iter(self.given)
 
 
-FIRST, SECOND = window([0, 1], [0, 0], [0, 1]), window([2, 3], [1, 1], [0, 1])
+FIRST = window([0, 1], [0, 0], [0, 1])
 
 
 @pytest.mark.parametrize(
-    ("wrong", "message"),
+    ("order", "message"),
     [
-        ([window([0, ROWS], [0, 0], [0, 1])], "gave row 1000, but there are 1,000 rows, 0 to 999"),
-        ([window([0, -1], [0, 0], [0, 1])], "gave row -1, but there are"),
-        ([window([0, 1], [0, 2], [0, 1])], "gave a row of batch 2, but there are 2 batches, 0 to 1"),
-        ([window([0, 1], [0, 0], [0, 2])], "batch 0 has 2 rows, and gave it a row at place 2; places are 0 to 1"),
-        ([window([0, 1], [0, 0], [1, 1])], "two rows for one place of batch 0"),
-        ([window([0, 1], [0], [0, 1])], "a window of 2 rows, 1 batches and 2 places"),
-        ([window([0.5, 1], [0, 0], [0, 1])], "whose rows are float64 of shape"),
-        ([FIRST], "batch 1 has 2 rows, but its windows gave 0 of them"),
-        ([], "batch 0 has 2 rows, but its windows gave 0 of them"),
-        ([[0, 1]], r"gave \[0, 1\] for a window; its windows are h5stream.order.Window"),
+        (Says(window([0, ROWS], [0, 0], [0, 1])), "gave row 1000, but there are 1,000 rows, 0 to 999"),
+        (Says(window([0, -1], [0, 0], [0, 1])), "gave row -1, but there are"),
+        (Says(window([0, 1], [0, 2], [0, 1])), "gave a row of batch 2, but there are 2 batches, 0 to 1"),
+        (Says(window([0, 1], [0, 0], [0, 2])), "batch 0 has 2 rows, and gave it a row at place 2; places are 0 to 1"),
+        (Says(window([0, 1], [0, 0], [1, 1])), "two rows for one place of batch 0"),
+        (Says(window([0, 1], [0], [0, 1])), "a window of 2 rows, 1 batches and 2 places"),
+        (Says(window([0.5, 1], [0, 0], [0, 1])), "whose rows are float64 of shape"),
+        (Says(FIRST), "batch 1 has 2 rows, but its windows gave 0 of them"),
+        (Says([0, 1]), r"gave \[0, 1\] for a window; its windows are h5stream.order.Window"),
+        *(
+            (Says(FIRST, sizes=(size, 2)), f"batch 0 has {size!r} rows; a batch has 1 to batch_size=50")
+            for size in (0, -1, 2.5, BATCH + 1, None)
+        ),
     ],
 )
-def test_a_window_that_is_wrong_is_refused_at_its_batch(sample, wrong, message):
-    with loader_of(sample, lambda *_: Says(*wrong)) as loader, pytest.raises(OptionError, match=message):
-        list(loader)
-
-
-@pytest.mark.parametrize("size", [0, -1, 2.5, BATCH + 1, None])
-def test_the_size_of_a_batch_is_a_number_that_fits(sample, size):
-    loader = loader_of(sample, lambda *_: Says(FIRST, SECOND, sizes=(size, 2)))
-    with loader, pytest.raises(OptionError, match=rf"batch 0 has {size!r} rows; a batch has 1 to batch_size=50"):
+def test_a_window_or_a_size_that_is_wrong_is_refused_at_its_batch(sample, order, message):
+    with loader_of(sample, lambda *_: order) as loader, pytest.raises(OptionError, match=message):
         list(loader)
 
 

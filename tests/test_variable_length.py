@@ -26,17 +26,13 @@ def write(path, counts, base):
     return values
 
 
-def same(found, value):
-    """Whether a sample's value is what was written."""
-    return np.array_equal(found.numpy(), value) and found.numpy().dtype == value.dtype
-
-
 def check(batches, values, form):
     """Compare each sample with what was written; give the samples."""
     seen = []
     for batch in batches:
         for k, number in enumerate(batch["y"].tolist()):
-            assert same(batch["x"].sample(k) if form == "packed" else batch["x"][k], values[number]), number
+            found = (batch["x"].sample(k) if form == "packed" else batch["x"][k]).numpy()
+            assert (found.tolist(), found.dtype) == (values[number].tolist(), values[number].dtype), number
             seen.append(number)
     return seen
 
@@ -55,15 +51,6 @@ def test_a_heap_that_lies_is_an_error_that_names_the_sample_and_skip_leaves_it_o
         list(H5StreamLoader(tmp_path / "a.h5", 4, fields=fields))
     with H5StreamLoader(tmp_path / "a.h5", 4, fields=fields, on_error="skip", shuffle=True) as loader:
         assert sorted(check(loader, values, form)) == [k for k in range(20) if k != 4]
-
-
-def test_memory_is_counted_before_it_is_taken(tmp_path):
-    write(tmp_path / "a.h5", [10, 400_000, 3], "f4")
-    for field in ("x", Field("x", ragged="packed")):
-        with pytest.raises(errors.BudgetError) as refused:
-            H5StreamLoader(tmp_path / "a.h5", 1, fields=field, memory_budget="4MiB")
-        with H5StreamLoader(tmp_path / "a.h5", 1, fields=field, memory_budget=refused.value.needed) as loader:
-            assert len(list(loader)) == 3
 
 
 @pytest.mark.parametrize(

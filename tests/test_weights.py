@@ -2,11 +2,13 @@
 
 import itertools
 import json
+from collections import Counter
 
 import h5py
 import numpy as np
 import pytest
 import torch
+from making import read_with_h5py
 from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
@@ -22,6 +24,7 @@ from h5stream import (
     Field,
     H5Dataset,
     H5StreamLoader,
+    Lengths,
     SampleNumber,
     Sequences,
     Sized,
@@ -57,8 +60,7 @@ def path(tmp_path_factory):
 
 
 def test_weights_of_a_field_need_not_be_delivered(path):
-    with h5py.File(path) as file:
-        w = file["w"][:]
+    w = read_with_h5py(path, "w")
     epochs = [
         [x[:, 0].tolist() for x in H5StreamLoader(path, 32, fields="x", draw=Weighted(weights), seed=5)]
         for weights in ("w", w, torch.from_numpy(w), (w * 7).tolist())
@@ -72,8 +74,7 @@ def test_weights_of_a_field_need_not_be_delivered(path):
 
 @pytest.mark.parametrize("sizes", [{"rows": 20}, {"bucket": True}, {"rows": 20, "bucket": True}], ids=str)
 def test_batches_by_size_of_what_was_drawn(path, sizes):
-    with h5py.File(path) as file:
-        whole = np.split(file["tokens"][:], file["ends"][1:-1])
+    whole = np.split(read_with_h5py(path, "tokens"), read_with_h5py(path, "ends")[1:-1])
     fields = {"x": Field("tokens", lookup=Bounds("ends"), ragged="list"), "n": SampleNumber()}
     asked = {"fields": fields, "draw": Sized(**sizes, draw=Weighted(np.random.default_rng(0).random(100), 700))}
     with H5StreamLoader(path, 8, True, seed=0, **asked) as loader:
@@ -114,11 +115,6 @@ def test_a_state_of_other_weights_is_refused(path, changed):
 # --- classes ------------------------------------------------------------------------------------------------
 
 
-def names_of(loader):
-    found = [name.decode() for batch in loader for name in batch["name"]]
-    return {name: found.count(name) for name in set(found)}
-
-
 def test_classes_come_as_often_as_asked(path):
     fields = {"x": "x", "name": "name", "label": "label"}
     with h5py.File(path) as file:
@@ -126,7 +122,8 @@ def test_classes_come_as_often_as_asked(path):
     least = min(names.count(name) for name in set(names))
 
     def count(*asked, **options):
-        return names_of(H5StreamLoader(path, 32, fields=fields, draw=Balanced(*asked, **options)))
+        loader = H5StreamLoader(path, 32, fields=fields, draw=Balanced(*asked, **options))
+        return Counter(name.decode() for batch in loader for name in batch["name"])
 
     assert count("name") == {"cat": 200, "dog": 200, "eel": 200}
     assert count(names) == {"cat": 200, "dog": 200, "eel": 200}
@@ -173,6 +170,10 @@ WRONG = {
         lambda: Balanced("label", count=100, replacement=False),
         "50 of them are of class 1, which has 12 samples.*pass count=24 or less",
     ),
+    "no rows": (lambda: Sized(rows=0), "positive number of rows"),
+    "no bucket": (lambda: Sized(bucket=3), "bucket= takes True"),
+    "no name": (lambda: Sized(rows=3, field=4), "the name of a ragged field, not 4"),
+    "no size": (lambda: Sized(), "rows= .*, bucket=True or both"),
 }
 
 
@@ -305,3 +306,68 @@ def test_weights_for_more_samples_than_there_are_are_followed(path):
     loader = H5StreamLoader(H5Dataset(path, "x"), 50, sampler=WeightedRandomSampler(np.append(np.zeros(ROWS), 1), 9))
     with pytest.raises(errors.OptionError, match="the sampler gave row 600"):
         list(loader)
+
+
+# --- batches by size; the oracle and the tests of orders say which samples they have -----------------------------
+
+
+TOKEN_COUNTS = np.random.default_rng(1).integers(0, 30, 150)
+
+
+def write_tokens(tokens, counts, **stored):
+    bounds = np.append(0, np.cumsum(counts))
+    with h5py.File(tokens, "w") as file:
+        file.create_dataset("token", data=np.arange(bounds[-1]), **stored)
+        file["bounds"], file["label"], file["word"] = bounds, np.arange(len(counts)), np.arange(2 * len(counts))
+        file["words"] = np.full(len(counts), 2)
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory):
+    tokens = tmp_path_factory.mktemp("sized") / "a.h5"
+    write_tokens(tokens, TOKEN_COUNTS, chunks=37, compression="gzip")
+    return tokens
+
+
+TOKENS = {
+    "token": Field("token", lookup=Bounds("bounds"), ragged="packed"),
+    "word": Field("word", lookup=Lengths("words")),
+    "label": "label",
+}
+
+
+def test_a_slot_holds_the_most_samples_that_a_batch_may_have(tmp_path):
+    write_tokens(tmp_path / "a.h5", [300] * 60 + [0] * 200 + [1] * 100)
+    with H5StreamLoader(tmp_path / "a.h5", fields=["label", TOKENS["token"]], draw=Sized(300)) as loader:
+        sizes = [len(labels) for labels, _ in loader]
+    assert sizes == [1] * 59 + [201, 100]
+
+
+def test_a_state_of_other_lengths_or_limits_is_refused(tokens):
+    with H5StreamLoader(tokens, fields=TOKENS, draw=Sized(70), shuffle=True) as loader:
+        next(iter(loader))
+        state = loader.state_dict()
+    for other in (Sized(80), Sized(70, bucket=True), None):
+        with (
+            H5StreamLoader(tokens, fields=TOKENS, shuffle=True, draw=other) as loader,
+            pytest.raises(errors.StateError),
+        ):
+            loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"draw": Sized(28)}, "sample [0-9]+ alone has 29 rows of 'token'.* rows=29.*subset"),
+        ({"draw": Sized(90, "label")}, "no ragged field; those are 'token', 'word'"),
+        ({"draw": Sized(bucket=True), "shuffle": False}, "pass shuffle=True"),
+        ({"draw": Sized(90), "shuffle": False, "sampler": [1, 2]}, "sampler= and batch_sampler= must be left out"),
+        ({"draw": Sized(90), "batch_size": None}, "single samples"),
+        ({"draw": Sized(90), "fields": "label"}, "there is none"),
+        ({"draw": Sized(2000), "drop_last": True, "world_size": 3, "rank": 0}, "do not fill one"),
+    ],
+    ids=str,
+)
+def test_sizes_that_are_asked_for_wrongly_are_told(tokens, options, says):
+    with pytest.raises(errors.OptionError, match=says):
+        H5StreamLoader(tokens, **{"fields": TOKENS, "shuffle": True, **options})

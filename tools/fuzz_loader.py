@@ -43,7 +43,7 @@ from h5stream import Field, H5Dataset, H5StreamLoader
 from h5stream.engine import footprint, reader
 from h5stream.engine.landing import kept
 from h5stream.errors import BudgetError, LoaderClosedError, OptionError
-from h5stream.order import chunks, places
+from h5stream.order import blocks, places
 
 HANG_S = 90
 """Seconds that a round may take."""
@@ -61,9 +61,9 @@ STORAGE: tuple[dict[str, Any], ...] = (
 SMALL: tuple[tuple[Any, str, Sequence[int]], ...] = (
     (kept, "KEEP_NBYTES", (-1, 400)),
     (reader, "ASKING_ROWS", (0, 50)),
-    (chunks, "WHOLE_NBYTES", (0, 64)),
-    (chunks, "BLOCK_NBYTES", (16, 64, 300)),
-    (chunks, "SMALL_NBYTES", (-1, 500)),
+    (blocks, "WHOLE_NBYTES", (0, 64)),
+    (blocks, "BLOCK_NBYTES", (16, 64, 300)),
+    (blocks, "SMALL_NBYTES", (-1, 500)),
     (places, "_MOST_32", (20, 100)),
     (places, "PIECE", (1, 7, 64)),
     (places, "MAPPED_NBYTES", (1,)),

@@ -15,7 +15,7 @@ from bench.peers.block_shuffle import SHUFFLE, BlockShuffle
 from bench.peers.protocol import CHUNK_ROWS, WORKERS, ByImport, OnPlainHdf5
 from bench.rivals import tuned_loader
 from h5stream import H5StreamLoader
-from h5stream.baseline.rivals import naive_loader
+from h5stream.baseline import naive_loader
 
 FIELDS = ("x", "y")
 

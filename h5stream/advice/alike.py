@@ -129,8 +129,8 @@ def _attributes(seen: Seen, name: str, inside: Inside) -> list[str]:
     if "." in inside:
         return [f"@{one}" for one in inside["."].clues.attributes]
     held = {f"{path}@{one}" for path, entry in inside.items() for one in entry.clues.attributes}
-    held |= {f"{group[len(name) + 1 :]}@{one}" for group in seen.below(name) for one in seen.attributes(group)}
-    return [*(f"@{one}" for one in seen.attributes(name)), *sorted(filter(LABEL.search, held))]
+    held |= {f"{group[len(name) + 1 :]}@{one}" for group in seen.below[name] for one in seen.groups[group].attributes}
+    return [*(f"@{one}" for one in seen.groups[name].attributes), *sorted(filter(LABEL.search, held))]
 
 
 def unlike_axes(entries: Sequence[DatasetEntry]) -> list[int]:
@@ -423,10 +423,8 @@ def _key_of(template: str) -> str:
 
 def _stems_in_groups(seen: Seen, groups: Mapping[str, Mapping[str, Inside]]) -> Proposal:
     """Make of a/lr0, a/hr0, b/lr0, b/hr0 the fields of one sample, with what each group has once."""
-    (first, stems), starts = (
-        next(iter(groups.items())),
-        ["/" + stem.removesuffix("{}") for stem in next(iter(groups.values()))],
-    )
+    first, stems = next(iter(groups.items()))
+    starts = ["/" + stem.removesuffix("{}") for stem in stems]
     replaced = (f"[name.replace({quoted(starts[0])}, {quoted(start)}) for name in names]" for start in starts[1:])
     lookups = dict(zip(map(_key_of, stems), ("names", *replaced), strict=True))
     ours = {stem.replace("{}", k) for stem, alike in stems.items() for k in alike}
@@ -570,9 +568,8 @@ def families_of(paths: Sequence[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
     for path in paths:
         folder, name = os.path.split(path)
-        found[
-            os.path.join(folder, re.sub(r"\d+(?=\D*$)", "*", name.removesuffix(end := PurePath(name).suffix)) + end)
-        ].append(path)
+        stem, end = os.path.splitext(name)
+        found[os.path.join(folder, re.sub(r"\d+(?=\D*$)", "*", stem) + end)].append(path)
     return {pattern if len(alike) > 1 else alike[0]: alike for pattern, alike in found.items()}
 
 
@@ -594,11 +591,10 @@ def joined_files(families: Mapping[str, Sequence[str]], listings: Mapping[str, L
     samples = {part.samples_text for part in parts.values()}
     if len(parts) == len(families) and len(samples) == 1:
         fields = {pattern: part.fields for pattern, part in parts.items()}
-        yield _joined(families, entries, fields, f"{counts.pop():,} files", samples.pop())
+        yield _joined(entries, fields, f"{counts.pop():,} files", samples.pop())
 
 
 def _joined(
-    families: Iterable[str],
     entries: Mapping[str, Sequence[DatasetEntry]],
     fields: Mapping[str, Mapping[str, str]],
     what: str,
@@ -614,7 +610,7 @@ def _joined(
             key = name if name not in together else f"{PurePath(path).stem.strip('*_-')}_{name}"
             together[key] = with_options(form, file=quoted(path), lookup=(lookup or {}).get(path, ""))
     about = [e for held in entries.values() for e in held]
-    what = f"{named([*families])} belong together: a sample has fields of each ({what})"
+    what = f"{named([*entries])} belong together: a sample has fields of each ({what})"
     way_out = "file= says where a field lies that is not in the first of them"
     return Proposal("joined", what, about, way_out, [Way(together, samples)], path=lead, before=before)
 
@@ -633,9 +629,8 @@ def _joined_rows(files: Mapping[str, Seen]) -> Iterator[Proposal]:
                 if path != lead and beside:
                     fields[path] = keyed(beside)
             if len(fields) == len(files) and rows > 1:
-                yield _joined(
-                    files, {path: one.entries for path, one in files.items()}, fields, f"{rows:,} rows", lookup=lookup
-                )
+                entries = {path: one.entries for path, one in files.items()}
+                yield _joined(entries, fields, f"{rows:,} rows", lookup=lookup)
 
 
 def _joined_objects(files: Mapping[str, Seen]) -> Iterator[Proposal]:
@@ -662,10 +657,8 @@ def _joined_objects(files: Mapping[str, Seen]) -> Iterator[Proposal]:
             for name, form in parts[path].fields.items()
             if '"@' not in form
         }
-    entries = {path: seen.entries for path, seen in files.items()}
-    yield _joined(
-        files, entries, fields, "those of equal names", "Objects(names)", dict.fromkeys(others, "names"), before
-    )
+    entries, lookup = {path: seen.entries for path, seen in files.items()}, dict.fromkeys(others, "names")
+    yield _joined(entries, fields, "those of equal names", "Objects(names)", lookup, before)
 
 
 # --- names -------------------------------------------------------------------------------------------------

@@ -21,17 +21,16 @@ from h5stream import allowance
 from h5stream.advice.listing import DatasetEntry, describe_dataset
 from h5stream.dataset import H5Dataset, read_counted
 from h5stream.engine.footprint import Footprint, Sizing
-from h5stream.engine.landing.unfiltered import reach_of
+from h5stream.engine.landing.unfiltered import UnfilteredRows
 from h5stream.engine.reader import default_threads
 from h5stream.engine.statistics import Tally
 from h5stream.errors import H5StreamError
-from h5stream.order.epoch import EpochOrder
+from h5stream.order.epoch import EpochOrder, forecast, is_weak
 from h5stream.order.line import OrderSettings
-from h5stream.order.quality import forecast, is_weak
-from h5stream.storage.codecs import DecodeError
-from h5stream.storage.filters import DecodeScratch
+from h5stream.storage.filters import DecodeError, DecodeScratch
+from h5stream.storage.identity import SourceIdentity
 from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, SampleLayout
-from h5stream.storage.source import LOCAL_GAP_NBYTES, SourceIdentity
+from h5stream.storage.source import LOCAL_GAP_NBYTES
 from h5stream.storage.stores import CONCURRENCY, is_address, is_unsigned
 from h5stream.units import count_text, counted, names_text, text_of_bytes
 
@@ -42,8 +41,8 @@ KINDS_EXPLAINED = 4  # kinds of datasets that get a sentence
 _NOTABLE = 1.05  # below this an amplification is edge chunks and rounding, and not worth a sentence
 
 # Below this, finding, fetching and handing over a chunk costs more than undoing its filters (50 us at 1.3 GB/s).
-TINY_CHUNK_NBYTES = 64 * 1024
-HUGE_CHUNK_NBYTES = 16 * 1024 * 1024  # above this, a window of 1 GiB holds fewer than 64 chunks to shuffle
+TINY_NBYTES = 64 * 1024
+HUGE_NBYTES = 16 * 1024 * 1024  # above this, a window of 1 GiB holds fewer than 64 chunks to shuffle
 MANY_CHUNKS = 256  # fewer chunks than this cost too little to be worth a word, however small they are
 MANY_ACROSS = 8  # a row in so many chunks costs a lookup and a copy in each
 STRADDLING = 1.5  # fetches of each chunk an epoch, above which unlike chunk lengths are worth a word
@@ -168,7 +167,6 @@ class _Stored(NamedTuple):
 def cost_sample(
     dataset: H5Dataset,
     entries: Sequence[DatasetEntry],
-    *,
     fields: tuple[str, ...],
     chosen_by: str,
     batch_size: int,
@@ -235,7 +233,7 @@ def _windows(
         threads=threads or default_threads(dataset.layout),
         threads_asked=threads is not None,
     ).fitting("auto")
-    blocks = dataset.drawn_blocks(True, seed=0, epoch=0) or dataset.blocks_for(True)
+    blocks = dataset.blocks_for(True, seed=0)
     rows, first_rows = size.window_rows, size.first_window_rows
     return size, EpochOrder(
         blocks, OrderSettings(batch_size=batch_size, window_rows=rows, first_window_rows=first_rows)
@@ -429,16 +427,16 @@ def _chunks_of(part: DatasetPart, entry: DatasetEntry) -> float:
 
 def _read_in_part(part: DatasetPart, windows: Sequence[Runs], entry: DatasetEntry) -> NDArray[np.float64]:
     """Count what is read where nothing is decoded: rows, not chunks; the latter as if rows of one came together."""
-    reach, rows, along, stretches = reach_of(part), 0, 0, 0
+    way, rows, along, stretches = UnfilteredRows(part), 0, 0, 0
     for begins, ends in windows:
         between = begins[1:] - ends[:-1]
-        near = between[(between + 1) * reach.stride - int(reach.extents[:, 2].min()) <= LOCAL_GAP_NBYTES]
+        near = between[(between + 1) * way.stride - int(way.extents[:, 2].min()) <= LOCAL_GAP_NBYTES]
         rows, along = rows + int((ends - begins).sum()), along + int(near.sum())
         stretches += len(begins) - len(near)
-    nbytes = reach.nbytes_of(rows + along, stretches)
+    nbytes = way.nbytes_of(rows + along, stretches)
     share = _chunks_of(part, entry) / max(1, len(part.pieces) * -(-part.rows // part.chunk_rows))
     chunks = len(part.pieces) * rows / part.chunk_rows
-    return share * np.array([chunks, nbytes, 0, max(0, nbytes - rows * reach.row_nbytes)])
+    return share * np.array([chunks, nbytes, 0, max(0, nbytes - rows * way.row_nbytes)])
 
 
 # --- in words -------------------------------------------------------------------------------------------
@@ -504,17 +502,17 @@ def _broken(one: _Stored, block_rows: int, batch_rows: int) -> Iterator[tuple[st
             why = f"read through h5py, under its lock and with one thread, because: {entry.reason}"
             yield f"through_h5py{', values' * entry.variable_length}", why
         return
-    is_tiny = entry.chunk_nbytes < TINY_CHUNK_NBYTES
+    is_tiny = entry.chunk_nbytes < TINY_NBYTES
     if is_tiny and entry.chunks >= MANY_CHUNKS:
         a_batch = count_text(cost.chunks * batch_rows / max(1, entry.rows or 0))
         each = f"every row is a chunk of its own ({chunk})" if rows == 1 else f"{entry.chunks:,} chunks of {chunk}"
-        cheap = f"below {text_of_bytes(TINY_CHUNK_NBYTES)} finding and fetching a chunk costs as much as decoding it"
+        cheap = f"below {text_of_bytes(TINY_NBYTES)} finding and fetching a chunk costs as much as decoding it"
         yield "row_per_chunk" if rows == 1 else "tiny_chunks", f"{each}, {a_batch} a batch; {cheap}"
-    if entry.filters and entry.chunk_nbytes > HUGE_CHUNK_NBYTES:
+    if entry.filters and entry.chunk_nbytes > HUGE_NBYTES:
         held = f"{rows:,} rows have to be in memory for any one of them, and few fit a window"
         yield "huge_chunks", f"chunks of {chunk}: one thread decodes each, {held}"
     # One row a chunk has been said already, and there is nothing to gain where a row alone fills chunks.
-    if across >= MANY_ACROSS and rows != 1 and entry.row_nbytes <= HUGE_CHUNK_NBYTES:
+    if across >= MANY_ACROSS and rows != 1 and entry.row_nbytes <= HUGE_NBYTES:
         yield "split_rows", f"each row is cut into {across:,} chunks, and put together from as many places"
     if entry.filters and cost.times_read > STRADDLING:
         blocks = f"the blocks of {block_rows:,} rows that are shuffled"
@@ -536,22 +534,15 @@ def _layout_advice(stored: Sequence[_Stored], shuffle: Shuffle, batch_rows: int,
                 largest, problem = max(members, key=lambda member: member[0].raw_nbytes)
                 if len({problem for _, problem in members}) > 1:
                     problem = f"{largest.path}, for one: {problem}"
-                key, costs, fields = (
-                    rule.split(",")[0],
-                    ONCE if kept else EVERY_EPOCH,
-                    tuple(e.path for e, _ in members),
-                )
-                found.append(Advice(key, fields, problem, way_out, costs, repack))
+                fields, costs = tuple(e.path for e, _ in members), ONCE if kept else EVERY_EPOCH
+                found.append(Advice(rule.split(",")[0], fields, problem, way_out, costs, repack))
     if is_few:
         leading = max((one.entry for one in stored), key=lambda entry: entry.row_nbytes)
         chunks = f"chunks of {text_of_bytes(leading.chunk_nbytes or leading.row_nbytes)}"
         held = f"a window holds {shuffle.blocks_per_window:,} of {shuffle.blocks:,} blocks ({chunks})"
         problem = f"{held}, so the rows of a batch come from few stretches of the file"
-        way_out, repack = (
-            "a larger window= and memory_budget=, or smaller chunks",
-            leading.chunk_nbytes > HUGE_CHUNK_NBYTES,
-        )
-        found.append(Advice("few_blocks", (leading.path,), problem, way_out, repack=repack))
+        way_out, is_huge = "a larger window= and memory_budget=, or smaller chunks", leading.chunk_nbytes > HUGE_NBYTES
+        found.append(Advice("few_blocks", (leading.path,), problem, way_out, repack=is_huge))
     return sorted(found, key=lambda one: one.costs != EVERY_EPOCH)
 
 

@@ -13,19 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
-from h5stream.advice.alike import (
-    INDEX_NAME,
-    LEAST_ALIKE,
-    LEAST_GROUPS,
-    LONG_COUNT,
-    WINDOW,
-    joined_files,
-    like_datasets,
-    like_files,
-    like_groups,
-    stretch_length,
-    unlike_axes,
-)
+from h5stream.advice import alike
 from h5stream.advice.listing import INDEX, DatasetEntry, GroupEntry, Listing
 from h5stream.advice.program import (
     LABEL,
@@ -94,16 +82,16 @@ def proposals_of_files(
     """
     (pattern, paths), *others = families.items()
     if others:
-        ways = ((one, paths if len(paths) > 1 else ()) for one in joined_files(families, listings))
+        ways = ((one, paths if len(paths) > 1 else ()) for one in alike.joined_files(families, listings))
         every = (replace(one, allow_external=allow_external).tried(some) for one, some in ways)
         return next((one for one in every if not one.is_refused), None)
-    alike, looked_at = like_files(pattern, listings, len(paths)), [*listings]
-    if not alike:
+    found, looked_at = alike.like_files(pattern, listings, len(paths)), [*listings]
+    if not found:
         return None
     kinds = proposals_of(pattern, next(iter(listings.values())), looked_at, allow_external=allow_external)
     inside = printed_of([kind for kind in kinds if kind.key != "flat"], has_rows=False)
     if inside is None or inside.before or inside.written:
-        tries = (replace(one, path=pattern, allow_external=allow_external).tried(looked_at) for one in alike)
+        tries = (replace(one, path=pattern, allow_external=allow_external).tried(looked_at) for one in found)
         return next((one for one in tries if not one.is_refused), None)
     return replace(inside, what=f"The pattern holds {len(paths):,} like files. Of the first: {inside.what}")
 
@@ -157,7 +145,7 @@ def _annotations(seen: Seen, rows: int, taken: Iterable[str] = ()) -> dict[str, 
         elif "obs" in group.split("/") and not entry.members:
             found[entry.path] = quoted(entry.path)
         for member in entry.members if entry.path == "obs" else ():
-            found[member.name] = quoted(member.name)
+            found[member["name"]] = quoted(member["name"])
     labels = [name for name in found if LABEL.search(last_name(name))] or [*found]
     return {last_name(name): found[name] for name in labels[:1]}
 
@@ -203,10 +191,10 @@ def _episodes(seen: Seen) -> Iterator[Proposal]:
     for rows, beside in seen.by_most_bytes:
         said, of = _episodes_said(seen, rows, beside)
         fields = [e for e in beside if e not in said and not re.search(r"(^|/)next_", e.path)][:MOST_FIELDS]
-        if said and fields and rows >= LEAST_ALIKE:
+        if said and fields and rows >= alike.LEAST_ALIKE:
             what = f"{_say(said)} where episodes end in {counted(rows, 'row')} that lie one behind the other"
             does = "takes rows that follow one another and stay inside an episode"
-            way = Way(keyed(fields), f'Sequences({WINDOW}, of={of}, pad="edge")', does)
+            way = Way(keyed(fields), f'Sequences({alike.WINDOW}, of={of}, pad="edge")', does)
             yield Proposal("episodes", what, beside, ways=[way], rows=beside)
             return
 
@@ -269,7 +257,8 @@ def _ragged(seen: Seen) -> Iterator[Proposal]:
             fields |= {e.path: f"Field({quoted(e.path)}, lookup={how})" for e in chosen}
     says = {e.path for _, said, _ in found[count] for e in said}
     beside = [e for e in seen.by_rows[count] if e.path not in says and not e.members][:MOST_FIELDS]
-    read = [f"    {_as_word(e)} = f[{quoted(e.path)}][:]" for e in dict.fromkeys(told) if e.clues.columns]
+    every = {e.path: e for e in told}.values()
+    read = [f"    {_as_word(e)} = f[{quoted(e.path)}][:]" for e in every if e.clues.columns]
     yield Proposal(
         "ragged",
         f"{_say(told)} which rows of {names_text([*fields])} each of {counted(count, 'sample')} has",
@@ -320,11 +309,11 @@ def _named_objects(seen: Seen) -> Iterator[Proposal]:
     for group, members in seen.by_group.items():
         there = {_family(name): entry for name, entry in members.items() if entry.shape or entry.clues.image}
         for path, words in texts.items():
-            if len(members) < LEAST_GROUPS or path.rpartition("/")[0] == group or not words <= set(there):
+            if len(members) < alike.LEAST_GROUPS or path.rpartition("/")[0] == group or not words <= set(there):
                 continue
             count, first = seen.by_path[path].rows or 0, there[min(words)]
-            alike = [e for e in members.values() if e.dtype == first.dtype and e.axes == len(first.shape or ())]
-            unlike = unlike_axes(alike)
+            same = [e for e in members.values() if e.dtype == first.dtype and e.axes == len(first.shape or ())]
+            unlike = alike.unlike_axes(same)
             if any(unlike) and not first.clues.image:
                 continue
             form = form_of(first, f"{group}/{{}}".lstrip("/"), ragged="pad" if unlike else "")
@@ -333,7 +322,7 @@ def _named_objects(seen: Seen) -> Iterator[Proposal]:
             yield Proposal(
                 "named",
                 f"{path} names, for each of {counted(count, 'sample')}, a dataset of {group or 'the root'}",
-                [seen.by_path[path], *alike, *beside],
+                [seen.by_path[path], *same, *beside],
                 "lookup= looks it up; each is read once a window, however many samples name it",
                 [Way({key: with_options(form, lookup=quoted(path)), **keyed(beside)})],
             )
@@ -352,14 +341,14 @@ def _lookups(seen: Seen) -> Iterator[Proposal]:
 
     for index in seen.entries:
         counts, rows = index.clues.counts, index.rows or 0
-        shared = seen.by_rows.get(counts.most + 1, []) if counts and INDEX_NAME.search(index.path) else []
+        shared = seen.by_rows.get(counts.most + 1, []) if counts and alike.INDEX_NAME.search(index.path) else []
         if counts and counts.least >= 0 and counts.most + 1 != rows and any(e.axes > 1 for e in shared):
             yield proposal(rows, shared, quoted(index.path), index.path)
     lead = max(seen.entries, key=lambda e: e.raw_nbytes, default=None)
     for other in seen.entries if lead and lead.axes > 1 else ():
         times, rest = divmod(lead.rows or 0, max(2, other.rows or 0)) if lead else (0, 0)
-        alike = lead and not rest and times > 1 and (lead.inner, lead.dtype) == (other.inner, other.dtype)
-        if lead and alike and (other.rows or 0) > 1 and _shares(lead.path, other.path):
+        is_alike = lead and not rest and times > 1 and (lead.inner, lead.dtype) == (other.inner, other.dtype)
+        if lead and is_alike and (other.rows or 0) > 1 and _shares(lead.path, other.path):
             yield proposal(lead.rows or 0, [other], "rows", before=(f"rows = np.arange({lead.rows}) // {times}",))
 
 
@@ -430,7 +419,7 @@ def _recordings(seen: Seen) -> Iterator[Proposal]:
         counts = {(e.shape or ())[axis] for e in films if axis}
         if len(counts) != 1 or any(e.axes > 1 or not e.clues.words for e in others):
             continue
-        length = stretch_length(min(counts), sum(e.raw_nbytes for e in films) / rows / min(counts))
+        length = alike.stretch_length(min(counts), sum(e.raw_nbytes for e in films) / rows / min(counts))
         samples = f'Sequences({length}, stride={length}, of="rows", axis={axis})'
         ways = [
             Way(keyed(films), samples, f"cuts them into samples of {length:,}, or of a length of your own"),
@@ -443,9 +432,9 @@ def _recordings(seen: Seen) -> Iterator[Proposal]:
 
 def _time_axis(shape: Sequence[int]) -> int:
     """Return the axis along which rows are as long as recordings; 0 where there is none."""
-    if len(shape) >= 5 and shape[1] >= LEAST_ALIKE:
+    if len(shape) >= 5 and shape[1] >= alike.LEAST_ALIKE:
         return 1
-    is_film = len(shape) == 4 and shape[1] == shape[2] and shape[3] > WINDOW
+    is_film = len(shape) == 4 and shape[1] == shape[2] and shape[3] > alike.WINDOW
     return -1 if is_film or (len(shape) in (2, 3) and shape[-1] >= LONG_ROW) else 0
 
 
@@ -455,7 +444,7 @@ def _flat(seen: Seen) -> Iterator[Proposal]:
     if len(every) != 1 or len(every[0].shape or ()) != 1 or LABEL.search(last_name(every[0].path)):
         return
     entry, rows = every[0], every[0].rows or 0
-    if rows < 4 * LONG_COUNT or not re.match(r"u?int|float", entry.dtype):
+    if rows < 4 * alike.LONG_COUNT or not re.match(r"u?int|float", entry.dtype):
         return
     what, samples = f"{entry.path} is one sequence of {rows:,} numbers", "Sequences(128, stride=128)"
     does = "cuts it into samples of 128, or of a length of your own. Without samples=, each number is a sample"
@@ -476,7 +465,7 @@ def _nwb(seen: Seen) -> Iterator[Proposal]:
         for group, members in seen.by_group.items()
         if "data" in members and (members["data"].rows or 0) > 1 and members.keys() & {"timestamps", "starting_time"}
     }
-    if "nwb_version" not in seen.attributes("") or not series:
+    if "nwb_version" not in seen.groups[""].attributes or not series:
         return
     group = max(series, key=lambda name: series[name]["data"].written_nbytes)
     rows = series[group]["data"].rows or 1
@@ -531,20 +520,7 @@ def _asides(path: str, listing: Listing) -> Iterator[Proposal]:
         yield Proposal("single_values", what, entries, way_out, written=("import h5py", "", *reads))
 
 
-DETECTORS: tuple[Callable[[Seen], Iterator[Proposal]], ...] = (
-    _sparse,
-    _anndata,
-    _nwb,
-    _named_objects,
-    like_datasets,
-    like_groups,
-    _episodes,
-    _ragged,
-    _matlab,
-    _volumes,
-    _places,
-    _recordings,
-    _lookups,
-    _flat,
-)
-"""In the order in which they look."""
+# In the order in which they look: formats that are known by name, things that are alike, rows of datasets.
+_KNOWN, _OF_MANY = (_sparse, _anndata, _nwb), (_named_objects, alike.like_datasets, alike.like_groups)
+_OF_ROWS = (_episodes, _ragged, _matlab, _volumes, _places, _recordings, _lookups, _flat)
+DETECTORS: tuple[Callable[[Seen], Iterator[Proposal]], ...] = (*_KNOWN, *_OF_MANY, *_OF_ROWS)

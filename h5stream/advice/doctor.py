@@ -9,10 +9,10 @@ import re
 import resource
 import shutil
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from h5stream import allowance
 from h5stream.advice.cost import store_rate
@@ -22,7 +22,8 @@ from h5stream.errors import H5StreamError
 from h5stream.filesystem import mount_of, resident_bytes
 from h5stream.monitor.nvml import DriverFacts, driver_facts
 from h5stream.storage.plugins import StorageVersions, storage_versions
-from h5stream.storage.remote import ObjectFile, ObjectIdentity
+from h5stream.storage.remote import ObjectIdentity
+from h5stream.storage.source import bytes_at, identity_of
 from h5stream.storage.stores import is_address, is_unsigned
 from h5stream.units import text_of_bytes
 
@@ -245,42 +246,35 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def examine_file(file: Path | str) -> list[Check]:
     """Return the checklist of a file, or an object; only what tells so if it is no HDF5 file, or a damaged one."""
-    checks: list[Check] = []
-    here: Any = (check_filesystem, check_residency, _check_read_rate)
-    path: Any = file if is_address(str(file)) else Path(file)
-    for check in (_check_signature, _check_structure, *(here if isinstance(path, Path) else [_check_store])):
+    checks, path = list[Check](), str(file)
+    there: list[Callable[[str], Check]] = [check_filesystem, check_residency, _check_read_rate]
+    there = [_check_store] if is_address(path) else there
+    for check in (_check_signature, _check_structure, *there):
         checks.append(check(path))
         if checks[-1].status == "fail":
             break
     return checks
 
 
-def _check_signature(path: Path | str) -> Check:
+def _check_signature(path: str) -> Check:
     """Look for HDF5's signature at 0, 512, 1024, 2048 ... ("Superblock" in the file format specification)."""
     try:
-        if isinstance(path, Path) and path.exists() and not path.is_file() and not path.is_dir():
-            return judged(
-                "file", f"{path}: a pipe or a device", "name an HDF5 file", fails=True
-            )  # it would be waited for
-        with path.open("rb") if isinstance(path, Path) else ObjectFile(ObjectIdentity.of(path)) as file:
-            size, offset = file.seek(0, os.SEEK_END), 0
-            while offset < size:
-                file.seek(offset)
-                if file.read(len(SIGNATURE)) == SIGNATURE:
-                    block = f", user block of {offset} bytes" * (offset > 0)
-                    return judged("file", f"HDF5, {text_of_bytes(size)}{block}")
-                offset = max(512, 2 * offset)
-    except OSError as error:
-        said = f"{path}: {error.strerror}" if error.strerror else str(error)
-        return judged("file", said, "check the path and its permissions", fails=True)
+        identity, at = identity_of(path), 0
+        while at + len(SIGNATURE) <= identity.size:
+            if bytes_at(identity, at, len(SIGNATURE)) == SIGNATURE:
+                block = f", user block of {at} bytes" * (at > 0)
+                return judged("file", f"HDF5, {text_of_bytes(identity.size)}{block}")
+            at = max(512, 2 * at)
+    except H5StreamError as error:
+        return judged("file", str(error), "check the path and its permissions", fails=True)
     fix = "check that it is an HDF5 file and was copied whole"
     return judged("file", f"{path}: no HDF5 signature", fix, fails=True)
 
 
-def _check_structure(path: Path | str) -> Check:
+def _check_structure(path: str) -> Check:
     """Open the file with libhdf5 and walk through it: one that was cut off, or is damaged, shows here."""
     try:
-        listing = list_file(str(path), most=MOST_DATASETS, some=list)
+        listing = list_file(path, most=MOST_DATASETS, some=list)
     except H5StreamError as error:
         fix = "copy the file again from its source; see also h5clear and h5check"
         return judged("structure", str(error), fix, fails=True)
@@ -288,28 +282,28 @@ def _check_structure(path: Path | str) -> Check:
     return judged("structure", f"{seen + left_out:,} dataset(s)" + f", the first {seen:,} looked at" * (left_out > 0))
 
 
-def check_filesystem(path: Path, mounts: str | None = None) -> Check:
+def check_filesystem(path: str, mounts: str | None = None) -> Check:
     """Judge the filesystem under a file; `mounts` stands in for ``/proc/self/mountinfo``."""
-    mount = mount_of(path, mounts)
+    mount = mount_of(Path(path), mounts)
     found = f"{mount.kind or 'unknown'}, mounted at {mount.point}" + ": every read crosses a network" * mount.on_network
     return judged("filesystem", found, f"h5stream stage {path}" * mount.on_network)
 
 
-def check_residency(path: Path) -> Check:
+def check_residency(path: str) -> Check:
     """Tell how much of the file is in the page cache; that is neither good nor bad."""
-    resident = resident_bytes(path)
+    resident = resident_bytes(Path(path))
     if resident is None:
         return judged("page cache", "the system does not say")
-    size = path.stat().st_size
+    size = os.stat(path).st_size
     return judged("page cache", f"{resident / max(size, 1):.0%} of {text_of_bytes(size)} is in memory")
 
 
-def _check_read_rate(path: Path) -> Check:
+def _check_read_rate(path: str) -> Check:
     """Measure how fast the file's storage is read, for at most a second."""
     try:
         rate, nbytes, direct = read_trial(path)
         # Direct reads are taken in memory too, and there is nothing but the cache.
-        return judge_read_rate(path, rate, nbytes, direct and not mount_of(path).in_memory)
+        return judge_read_rate(path, rate, nbytes, direct and not mount_of(Path(path)).in_memory)
     except OSError as error:
         fix = "check the storage; dmesg may say more"
         return judged("read rate", f"{path}: {error.strerror}", fix, fails=True)
@@ -326,7 +320,7 @@ def _check_store(path: str) -> Check:
     return judged("store", f"every read crosses a network: {came}; which disk it lies on is not known", fix)
 
 
-def judge_read_rate(path: Path, rate: float, nbytes: int, direct: bool) -> Check:
+def judge_read_rate(path: str, rate: float, nbytes: int, direct: bool) -> Check:
     """Judge a measured rate."""
     if nbytes < _READ_BYTES:
         return judged("read rate", f"too small to measure ({nbytes} bytes)")
@@ -336,7 +330,7 @@ def judge_read_rate(path: Path, rate: float, nbytes: int, direct: bool) -> Check
     return judged("read rate", found, fix * (direct and rate < SLOW_BYTES_PER_S))
 
 
-def read_trial(path: Path, *, trial_bytes: int = TRIAL_BYTES, trial_s: float = TRIAL_S) -> tuple[float, int, bool]:
+def read_trial(path: str, *, trial_bytes: int = TRIAL_BYTES, trial_s: float = TRIAL_S) -> tuple[float, int, bool]:
     """Read pieces of 4 MiB, spread over the file; return bytes a second, bytes, and if it went past the page cache.
 
     The page cache is left as it is: direct reads neither use nor fill it.

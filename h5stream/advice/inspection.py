@@ -9,16 +9,15 @@ import functools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from concurrent.futures import Executor
-from dataclasses import asdict, dataclass
-from dataclasses import fields as attributes
-from typing import Any, NamedTuple
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from h5stream import allowance
+from h5stream.advice import batch_rows
 from h5stream.advice.cost import Advice, SampleCost, cost_sample, repack_command
 from h5stream.advice.detectors import proposals_of
 from h5stream.advice.listing import MOST_DATASETS, REFUSED, DatasetEntry, Listing, list_file, root_fields
 from h5stream.advice.program import Lines, Proposal, fields_from_text, form_of, loader_lines, quoted, tried
-from h5stream.advice.suggestion import batch_rows
 from h5stream.dataset import H5Dataset
 from h5stream.engine.footprint import check_budget, default_budget
 from h5stream.errors import H5StreamError, OptionError
@@ -31,7 +30,8 @@ _NOT_ROWS = "its samples are not rows of its datasets, as said above"
 _NO_ROWS = "no dataset here has rows that can be streamed"
 
 
-class RowGroup(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RowGroup:
     """Datasets with the same number of rows: candidates for the fields of one sample."""
 
     rows: int | None  # None for single values and null dataspaces
@@ -56,14 +56,8 @@ class Inspection:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain containers for JSON, with the derived figures of datasets."""
-        plain = {one.name: getattr(self, one.name) for one in attributes(self)}
-        return plain | {
-            "groups": [{"rows": rows, "datasets": [asdict(entry) for entry in held]} for rows, held in self.groups],
-            "asked": self.asked._asdict(),
-            "sample": self.sample and asdict(self.sample),
-            "kinds": [kind.to_dict() for kind in self.kinds],
-            "advice": [asdict(one) for one in self.advice],
-        }
+        kinds = [kind.to_dict() for kind in self.kinds]
+        return asdict(replace(self, kinds=())) | {"asked": self.asked._asdict(), "kinds": kinds}
 
 
 def inspect_file(
@@ -82,7 +76,9 @@ def inspect_file(
     before, listing = asked_of_stores(), listing or list_file(path, most=MOST_DATASETS, allow_external=allow_external)
     entries, by_path = listing.entries, {entry.path: entry for entry in listing.entries}
     kinds = proposals_of(path, listing, allow_external=allow_external)
-    chosen_by, names = _choose_fields(path, by_path, fields, kinds, allow_external)
+    # What only links lead to is not listed, and a field all the same.
+    root = [] if fields else root_fields(path, allow_external=allow_external)
+    chosen_by, names = _choose_fields(by_path, fields, kinds, root)
     forms = {name: form_of(by_path[name]) if name in by_path and not fields else quoted(name) for name in names}
     budget = default_budget(allowance.memory_total_bytes()) if memory_budget is None else check_budget(memory_budget)
     apart = any(kind.lines and not kind.rows and kind.key != "single_values" for kind in kinds)
@@ -92,22 +88,17 @@ def inspect_file(
         if names:
             dataset = H5Dataset(path, [*map(fields_from_text, forms.values())], allow_external=allow_external)
             asked = asked_of_stores(before)
-            sample, advice = cost_sample(
-                dataset,
-                entries,
-                fields=names,
-                chosen_by=chosen_by,
-                batch_size=batch_size or batch_rows(None, dataset.layout.row_nbytes),
-                memory_budget=budget,
-                threads=threads,
-            )
+            size = batch_size or batch_rows(None, dataset.layout.row_nbytes)
+            sample, advice = cost_sample(dataset, entries, names, chosen_by, size, budget, threads)
     except H5StreamError as error:
         if fields:
             raise
         no_sample = str(error)
     # Of fields that nobody named, only a program that was tried and is right.
     if sample and (fields or not tried(loader_lines(path, forms, 1, allow_external=allow_external))[0]):
-        lines = _program(path, forms, sample, advice, named=memory_budget is not None, allow_external=allow_external)
+        small = memory_budget is not None or any(one.key == "budget_too_small" for one in advice)
+        options = [f"memory_budget={sample.memory_budget}"] * small
+        lines = loader_lines(path, forms, sample.batch_rows, options=options, allow_external=allow_external)
     ours = {d.path for d in sample.datasets} if sample else set()
     return Inspection(
         file=path,
@@ -162,20 +153,8 @@ def inspect_files(paths: Sequence[str], *, executor: Executor | None = None, **a
     return tuple(carried_out([Job(path, look, (path,)) for path in paths], executor))
 
 
-def _program(
-    path: str, forms: Any, sample: SampleCost, advice: Sequence[Advice], *, named: bool, allow_external: bool
-) -> Lines:
-    small = named or any(one.key == "budget_too_small" for one in advice)
-    options = [f"memory_budget={sample.memory_budget}"] * small
-    return loader_lines(path, forms, sample.batch_rows, options=options, allow_external=allow_external)
-
-
 def _choose_fields(
-    path: str,
-    entries: Mapping[str, DatasetEntry],
-    named: Sequence[str] | None,
-    kinds: Sequence[Proposal],
-    allow_external: bool,
+    entries: Mapping[str, DatasetEntry], named: Sequence[str] | None, kinds: Sequence[Proposal], root: list[str]
 ) -> tuple[str, tuple[str, ...]]:
     if named:
         return "named", tuple(named)
@@ -186,9 +165,7 @@ def _choose_fields(
     def written(names: Iterable[str]) -> float:
         return sum(usable[name].written_nbytes for name in names if name in usable)
 
-    # What only links lead to is not listed, and a field all the same.
-    at_root = root_fields(path, allow_external=allow_external)
-    at_root = [name for name in at_root if name in usable or name not in entries]
+    at_root = [name for name in root if name in usable or name not in entries]
     mostly = max((written(kind.datasets) for kind in kinds if not kind.rows), default=0.0)
     as_long = {usable[name].rows for name in at_root if name in usable}
     inside = [name for name, e in usable.items() if e.rows in as_long and name not in apart and name not in at_root]

@@ -11,22 +11,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import h5py
 import numpy as np
 
 from h5stream.errors import FieldLengthError, H5StreamError
-from h5stream.storage.discovery import (
-    SOME_ALIKE,
-    datasets_of,
-    default_fields,
-    is_bookkeeping,
-    is_matrix,
-    shape_of,
-    some_of,
-    spread,
-)
+from h5stream.storage import discovery
 from h5stream.storage.elements import plain_dtype
 from h5stream.storage.external import Guard
 from h5stream.storage.fields import Field
@@ -67,16 +58,6 @@ _BOOKKEEPING = re.compile(
 # Values of the attribute CLASS with which PyTables marks parts of an index, and of NAME on a dimension of netCDF.
 _INDEX_CLASSES = (b"INDEXARRAY", b"CACHEARRAY", b"LASTROWARRAY")
 _NO_VALUES = b"This is a netCDF dimension but not a netCDF variable"
-
-_Value = TypeVar("_Value")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberEntry:
-    """One member of a compound."""
-
-    name: str  # as it is asked for as a field: "obs:bulk_labels", "obs:at:x" for a compound inside it
-    dtype: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +102,9 @@ class DatasetEntry:
     cache_chunks: int = 0  # what h5py's own chunk cache holds for it at most
     access: str = REFUSED  # or DIRECT, DECODED, HEAP, VIA_H5PY
     reason: str
-    members: tuple[MemberEntry, ...] = ()  # those of compounds inside it in their place
+    # Of a compound, the name and the type of each member, those of compounds inside it in their place. By its name one
+    # is asked for as a field: "obs:bulk_labels", "obs:at:x".
+    members: tuple[dict[str, str], ...] = ()
     role: str = ""  # INDEX, DIMENSION or CELL where it is no data of its own
     matlab_class: str = ""  # the class that MATLAB gave it
     clues: Clues = field(default_factory=Clues)
@@ -188,7 +171,7 @@ def list_file(
     *,
     most: int | None = None,
     allow_external: bool = False,
-    some: Callable[[Sequence[str]], list[str]] = some_of,
+    some: Callable[[Sequence[str]], list[str]] = discovery.some_of,
 ) -> Listing:
     """List the datasets and groups that hard links lead to: all, or at most so many, and of each group `some`."""
     identity_of(path)
@@ -202,7 +185,7 @@ def list_file(
     # The file stays open meanwhile, so that opening it again for each dataset finds libhdf5's own copy.
     with open_hdf5(path) as file:
         # Names only: each dataset that stays open makes every closing of the file slower.
-        found = list(datasets_of(file, damaged, chosen))
+        found = list(discovery.datasets_of(file, damaged, chosen))
         entries = [_entry(path, name, file[name], allow_external) for name in found[:most]]
         left_out = max(0, _count(file, found, groups) - len(entries))
     why = "it is there, but libhdf5 cannot open it: "
@@ -212,8 +195,8 @@ def list_file(
 
 def list_files(paths: Sequence[str], *, allow_external: bool = False) -> dict[str, Listing]:
     """List some of several files, spread over them."""
-    most = MOST_DATASETS // SOME_ALIKE
-    return {path: list_file(path, most=most, allow_external=allow_external) for path in spread(paths, SOME_ALIKE)}
+    some, most = discovery.spread(paths, discovery.SOME_ALIKE), MOST_DATASETS // discovery.SOME_ALIKE
+    return {path: list_file(path, most=most, allow_external=allow_external) for path in some}
 
 
 def describe_dataset(path: str, name: str, *, allow_external: bool = False) -> DatasetEntry:
@@ -225,7 +208,7 @@ def describe_dataset(path: str, name: str, *, allow_external: bool = False) -> D
 def root_fields(path: str, *, allow_external: bool = False) -> list[str]:
     """Return the names of the root's datasets, links followed, if they agree in length; else nothing."""
     with open_hdf5(path) as file, contextlib.suppress(FieldLengthError, *_UNREADABLE):
-        return default_fields(file, path, Guard.for_paths((path,), allow_external=allow_external))
+        return discovery.default_fields(file, path, Guard.for_paths((path,), allow_external=allow_external))
     return []
 
 
@@ -250,13 +233,11 @@ def _count(file: Any, found: Sequence[str], groups: dict[str, GroupEntry]) -> in
 # --- groups, attributes -----------------------------------------------------------------------------------
 
 
-def _or(otherwise: _Value, ask: Callable[..., Any], *asked: Any) -> _Value:
+def _or(otherwise: Any, ask: Callable[..., Any], *asked: Any) -> Any:
     """Return what a question is answered with; something else where h5py cannot make sense of it."""
-    try:
-        answer: _Value = ask(*asked)
-    except _UNREADABLE:
-        return otherwise
-    return answer
+    with contextlib.suppress(*_UNREADABLE):
+        return ask(*asked)
+    return otherwise
 
 
 def _group_entry(path: str, group: Any, links: int, names: Sequence[str]) -> GroupEntry:
@@ -264,9 +245,9 @@ def _group_entry(path: str, group: Any, links: int, names: Sequence[str]) -> Gro
         return group.id.links.get_info(name.encode()).type == h5py.h5l.TYPE_SOFT and group.get(name) is None
 
     sparse, width = "", 0
-    if len(names) == links and _or(False, is_matrix, group):
+    if len(names) == links and _or(False, discovery.is_matrix, group):
         try:
-            sparse, (_, width) = "rows", shape_of(group, path, "")
+            sparse, (_, width) = "rows", discovery.shape_of(group, path, "")
         except H5StreamError as error:
             sparse = str(error).removeprefix("'': ")
         except _UNREADABLE:
@@ -347,14 +328,14 @@ def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetE
     return replace(entry, ratio=(entry.stored_nbytes and entry.written_nbytes / entry.stored_nbytes) or None)
 
 
-def _members(name: str, dtype: np.dtype[Any]) -> Iterator[MemberEntry]:
+def _members(name: str, dtype: np.dtype[Any]) -> Iterator[dict[str, str]]:
     for member in dtype.names or ():
         inner, full = dtype[member], f"{name}:{member}"
-        yield from _members(full, inner) if inner.names else [MemberEntry(name=full, dtype=dtype_text(inner))]
+        yield from _members(full, inner) if inner.names else [{"name": full, "dtype": dtype_text(inner)}]
 
 
 def _role(dataset: Any, name: str) -> str:
-    if is_bookkeeping(name) or _attribute(dataset, "CLASS") in _INDEX_CLASSES:
+    if discovery.is_bookkeeping(name) or _attribute(dataset, "CLASS") in _INDEX_CLASSES:
         return INDEX
     is_dimension = _attribute(dataset, "NAME").startswith(_NO_VALUES)
     return CELL if name.startswith("#refs#/") else DIMENSION if is_dimension else ""

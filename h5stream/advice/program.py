@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import keyword
 import re
 from collections import defaultdict
@@ -14,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 
 import h5stream
+from h5stream.advice import batch_rows
 from h5stream.advice.listing import DatasetEntry, GroupEntry
-from h5stream.advice.suggestion import batch_rows
 from h5stream.dataset import opened
 from h5stream.errors import OptionError
 from h5stream.storage.extents import SampleKind
@@ -70,13 +71,8 @@ def loader_lines(
     """
     forms = fields if isinstance(fields, Mapping) else {name: quoted(name) for name in fields}
     entries, around = _entries(forms, samples)
-    calls = [
-        node.func
-        for text in (samples, source, *forms.values())
-        if text
-        for node in ast.walk(ast.parse(text, mode="eval"))
-        if isinstance(node, ast.Call)
-    ]
+    trees = [ast.parse(text, mode="eval") for text in (samples, source, *forms.values()) if text]
+    calls = [node.func for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
     imported = {"H5StreamLoader", *(func.id for func in calls if isinstance(func, ast.Name))}
     imported |= {"H5Dataset"} if allow_external else set()
     source = source or (quoted(path) if isinstance(path, str) else f"[{', '.join(map(quoted, path))}]")
@@ -357,14 +353,16 @@ class Seen:
     def __init__(
         self, path: str, entries: Sequence[DatasetEntry], groups: Mapping[str, GroupEntry] | None = None
     ) -> None:
-        self.path, self.entries, self.groups = path, entries, groups or {}
+        self.path, self.entries = path, entries
+        # One that is not known has no links but those that were seen.
+        self.groups = defaultdict(functools.partial(GroupEntry, links=0, looked_at=0), groups or {})
         self.by_path = {entry.path: entry for entry in entries}
         self.by_group: dict[str, dict[str, DatasetEntry]] = defaultdict(dict)
         self.by_rows: dict[int, list[DatasetEntry]] = defaultdict(list)
-        self._below: dict[str, list[str]] = defaultdict(list)
+        self.below: dict[str, list[str]] = defaultdict(list)  # the groups inside a group, at any depth
         for path in self.groups:
             for depth in range(path.count("/")):
-                self._below[path.rsplit("/", depth + 1)[0]].append(path)
+                self.below[path.rsplit("/", depth + 1)[0]].append(path)
         for entry in entries:
             self.by_group[entry.group][entry.path.rpartition("/")[2]] = entry
             self.by_rows[entry.rows or 0].append(entry)
@@ -375,18 +373,9 @@ class Seen:
         above = f"{group}/" if group else ""
         return {entry.path[len(above) :].split("/")[0] for entry in self.entries if entry.path.startswith(above)}
 
-    def attributes(self, group: str) -> tuple[str, ...]:
-        """Return the attributes of a group that can be fields."""
-        return self.groups[group].attributes if group in self.groups else ()
-
-    def below(self, group: str) -> list[str]:
-        """Return the groups inside a group, at any depth."""
-        return self._below[group]
-
     def count(self, group: str, seen: int) -> int:
         """Return how many of a group's links there are, of which some that are alike were seen."""
-        entry = self.groups.get(group)
-        return seen if entry is None else seen + entry.links - entry.looked_at
+        return seen + self.groups[group].links - self.groups[group].looked_at
 
 
 # --- fields, names ----------------------------------------------------------------------------------------

@@ -11,14 +11,13 @@ from typing import Any
 from rich.console import Console
 
 from h5stream import allowance
-from h5stream.advice.limits import Limit, LoaderKnobs, loop_limit
-from h5stream.advice.suggestion import WAITING
-from h5stream.advice.trials import Meter, length_of, statistics_of
+from h5stream.advice import WAITING
+from h5stream.advice.diagnose import Limit, LoaderKnobs, Meter, gpu_ratio, length_of, loop_limit, statistics_of
 from h5stream.device.facts import DeviceMemory, device_memory
 from h5stream.engine.statistics import LEAST_TOLD, LoaderStatistics
 from h5stream.errors import OptionError
+from h5stream.monitor import SystemSummary, summarize
 from h5stream.monitor.progress import Bar
-from h5stream.monitor.sample import SystemSummary, summarize
 from h5stream.monitor.system import SystemMonitor
 from h5stream.units import ShownAsText, percent, text_of_bytes, told
 
@@ -158,12 +157,6 @@ class EpochSummary(ShownAsText):
         return (*lines, *([f"   other knobs: {', '.join(others)}"] if others else []))
 
 
-def gpu_ratio(machine: SystemSummary | None, device: int = 0) -> float | None:
-    """Return the mean utilisation of a GPU; None where it is not known."""
-    spread = machine.gpus[device].utilization_ratio if machine is not None and device < len(machine.gpus) else None
-    return spread.mean if spread is not None else None
-
-
 def track(
     loader: Iterable[Any],
     monitor: SystemMonitor | bool | None = None,
@@ -217,20 +210,16 @@ def track(
     return Tracked(loader, monitor, description, every, console)
 
 
+@dataclass(eq=False)
 class Tracked:
     """A loader that shows how far it is; made by `track`."""
 
-    def __init__(
-        self,
-        loader: Iterable[Any],
-        monitor: SystemMonitor | bool | None,
-        description: str,
-        every: float,
-        console: Console | None,
-    ) -> None:
-        self.loader, self.description, self.every, self.console = loader, description, every, console
-        self.monitor = monitor
-        self.summary: EpochSummary | None = None
+    loader: Iterable[Any]
+    monitor: SystemMonitor | bool | None
+    description: str
+    every: float
+    console: Console | None
+    summary: EpochSummary | None = None
 
     def __len__(self) -> int:
         """Batches of an epoch, if the loader knows."""
@@ -260,6 +249,7 @@ class _Epoch:
         self._bar.start()
         self._stride = max(1, round(of.every * (self._total or 100)))
         self._first_memory: DeviceMemory | None = None
+        self._device = 0
         self._began_at_s, self._began_s = time.time(), time.perf_counter()
         if monitor is not None:
             self._before, monitor.data_wait = monitor.data_wait, self.meter.share
@@ -268,7 +258,7 @@ class _Epoch:
         """Show how far it is; called with each batch."""
         count, rows = self.meter.batches, self.meter.rows
         if count == 1 and (memory := device_memory()) is not None:
-            self._first_memory = memory
+            self._first_memory, self._device = memory, memory.device
             self._bar.say(f"GPU memory at the first batch: {text_of_bytes(memory.allocated_bytes)}")
         note = None
         if count % self._stride == 0:
@@ -279,10 +269,6 @@ class _Epoch:
         many, unit = (rows, "samples/s") if rows else (count, "batches/s")
         rate = f"{many / elapsed_s if elapsed_s else 0:,.0f} {unit}"
         self._bar.show_batches(count, self._total, elapsed_s, rate, note)
-
-    @property
-    def _device(self) -> int:
-        return self._first_memory.device if self._first_memory is not None else 0
 
     def end(self) -> EpochSummary:
         """Take the bar away, sum up, and print that."""

@@ -1,7 +1,7 @@
 """`tune`: a measured search over threads, window and where the window lies, within the budget; the batch size stays.
 
 The search proposes, a duel decides: what was fastest in the search may only have run in a quiet moment, so it runs
-against the loader's own setting again, in turns, and is recommended only where `trials.compare` finds it faster beyond
+against the loader's own setting again, in turns, and is recommended only where `compare` finds it faster beyond
 what two runs of one setting differ by. That nothing is, is a result.
 """
 
@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from h5stream import allowance
-from h5stream.advice.suggestion import Suggestion, above_zero
-from h5stream.advice.trials import compare, spread_of, time_loop
+from h5stream.advice import Suggestion, above_zero
+from h5stream.advice.diagnose import compare, spread_of, time_loop
 from h5stream.engine.footprint import WindowRows
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import BudgetError, WeakShuffleWarning
 from h5stream.loader import H5StreamLoader
-from h5stream.monitor.screen import BLUE, RED, bare, figure_of_matplotlib
-from h5stream.order.chunks import longest_block
-from h5stream.order.quality import FEW_BLOCKS, is_weak
+from h5stream.monitor.export import BLUE, RED, bare, figure_of_matplotlib
+from h5stream.order.blocks import longest_block
+from h5stream.order.epoch import FEW_BLOCKS, is_weak
 from h5stream.profiles import Profile
 from h5stream.storage.catalogue import real_path
 

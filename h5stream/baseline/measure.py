@@ -8,17 +8,15 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import h5py
-import hdf5plugin  # noqa: F401  so that files with its filters open here as well
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from h5stream.baseline.rivals import run_naive, status_nbytes
+from h5stream.baseline import Measurement, Progress, status_nbytes
 from h5stream.dataset import H5Dataset
 from h5stream.loader import H5StreamLoader
 from h5stream.repacking.survey import row_sums as raw_sums
@@ -26,34 +24,7 @@ from h5stream.storage.handles import open_file
 from h5stream.storage.rowbox import columns_of
 from h5stream.structure import RAGGED, leaves, rows_of, tensors_of
 
-Progress = Callable[[int], None]
-"""Takes the rows done so far."""
-
 _SLAB_NBYTES = 32 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """What a loader did."""
-
-    name: str  # the loader
-    rows: int
-    batches: int
-    nbytes: int  # what it delivered
-    seconds: float  # from asking for the iterator to the last batch counted
-    first_batch_s: float | None  # to the first batch; None if there was none in the time
-    peak_nbytes: int  # growth of resident memory over the start, worker processes included
-    stopped: bool = False  # whether its time was over before its epoch
-
-    @property
-    def rows_per_s(self) -> float:
-        """Rows a second."""
-        return self.rows / self.seconds
-
-    @property
-    def batches_per_s(self) -> float:
-        """Batches a second."""
-        return self.batches / self.seconds
 
 
 def batches_of(loader: Any) -> Iterator[Any]:
@@ -102,36 +73,13 @@ def measure_epoch(
     )
 
 
-def measure_naive(
-    paths: Sequence[str],
-    fields: Sequence[str],
-    *,
-    batch_size: int,
-    workers: int,
-    seconds: float,
-    row_nbytes: int,
-    starts: Sequence[int] = (),
-    progress: Progress = lambda rows: None,
-) -> Measurement:
-    """Time the naive loader for at most so many seconds, rows of unfinished batches included."""
-    found = run_naive(paths, fields, batch_size, workers, starts, seconds=seconds, progress=progress)
-    nbytes, stopped = found["rows"] * row_nbytes, found["seconds"] >= seconds
-    return Measurement(name="naive", nbytes=nbytes, stopped=stopped, **found)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checked:
-    """What comparing with h5py found."""
-
-    rows: int  # rows that were compared in every field
-    total: int  # rows there are
-    problem: str = ""  # what is wrong; else empty
-
-
 def check_epoch(
     loader: H5StreamLoader, *, seconds: float = math.inf, progress: Progress = lambda rows: None
-) -> Checked:
-    """Stream an epoch again, or what comes in time, and compare a sum of each row's bytes with h5py's."""
+) -> tuple[int, str]:
+    """Stream an epoch again, or what comes in time, and compare a sum of each row's bytes with h5py's.
+
+    Return how many rows were compared in every field, and what is wrong; else nothing.
+    """
     layout, total = loader.dataset.layout, loader.dataset.layout.rows
     # Of a long file only the pages of rows that came are ever touched.
     seen = np.zeros(total, dtype=np.uint8)
@@ -141,7 +89,7 @@ def check_epoch(
     for batch in batches_of(loader):
         rows = next(order, None)
         if rows is None:
-            return Checked(rows=0, total=total, problem="more batches came than the epoch has")
+            return 0, "more batches came than the epoch has"
         np.add.at(seen, rows, 1)
         for field, leaf in enumerate(leaves(batch)):
             sums[field, rows] = row_sums(leaf)
@@ -151,14 +99,13 @@ def check_epoch(
             break
     wrong = np.flatnonzero(seen > 1 if stopped else seen != 1)
     if len(wrong):
-        problem = f"{len(wrong)} rows did not come exactly once, the first is row {wrong[0]}"
-        return Checked(rows=0, total=total, problem=problem)
+        return 0, f"{len(wrong)} rows did not come exactly once, the first is row {wrong[0]}"
     return _compare_with_h5py(loader, sums, seen.astype(bool), seconds)
 
 
 def _compare_with_h5py(
     loader: H5StreamLoader, sums: NDArray[np.uint64], seen: NDArray[np.bool_], seconds: float
-) -> Checked:
+) -> tuple[int, str]:
     layout, compared = loader.dataset.layout, [0] * len(loader.dataset.layout.fields)
     until = time.perf_counter() + seconds
     for number, start in enumerate(layout.file_starts[:-1]):
@@ -180,11 +127,11 @@ def _compare_with_h5py(
                     if (row_sums(target.taken(read)) != sums[field, rows])[came].any():
                         name = layout.fields[field].name
                         problem = f"field {name!r}: rows from {rows.start} on differ from h5py's in {path!r}"
-                        return Checked(rows=min(compared), total=layout.rows, problem=problem)
+                        return min(compared), problem
                     compared[field] += int(np.count_nonzero(came))
                 if time.perf_counter() >= until:
-                    return Checked(rows=min(compared), total=layout.rows)
-    return Checked(rows=min(compared), total=layout.rows)
+                    return min(compared), ""
+    return min(compared), ""
 
 
 def row_sums(values: Any) -> NDArray[np.uint64]:

@@ -14,14 +14,12 @@ from rich.console import Console
 from rich.text import Text
 
 from h5stream._version import __version__
+from h5stream.cli.advice import diagnose_command, doctor_command, suggest_command, tune_command
 from h5stream.cli.bench import bench_command
-from h5stream.cli.diagnose import diagnose_command, doctor_command
-from h5stream.cli.inspect import inspect_command
+from h5stream.cli.inspect import inspect_command, statistics_command
 from h5stream.cli.monitor import monitor_command
-from h5stream.cli.showing import never_unprintable, safe_console
+from h5stream.cli.showing import SafeConsole, never_unprintable
 from h5stream.cli.stage import repack_command, stage_command
-from h5stream.cli.statistics import statistics_command
-from h5stream.cli.tune import suggest_command, tune_command
 from h5stream.errors import H5StreamError
 from h5stream.filesystem import ended_by_signals
 
@@ -130,7 +128,7 @@ def main() -> None:
 
 def fail(message: str) -> None:
     """Print an error, and end with status 2."""
-    console, text = safe_console(stderr=True), " ".join(f"error: {message}".split())
+    console, text = SafeConsole(stderr=True), " ".join(f"error: {message}".split())
     if console.is_terminal:  # It would be broken within words; a log or a pipe gets one line, and a path stays whole.
         text = textwrap.fill(text, console.width, break_long_words=False, break_on_hyphens=False)
     console.print(Text.assemble(("error:", "bold red"), text.removeprefix("error:")), highlight=False, soft_wrap=True)

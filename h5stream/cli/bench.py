@@ -16,13 +16,13 @@ from rich.console import Console
 from rich.table import Column
 
 from h5stream.cli import options
-from h5stream.cli.showing import interrupted, line, notes, print_json, prose, safe_console, table
+from h5stream.cli.showing import SafeConsole, interrupted, line, notes, print_json, prose, table
 from h5stream.filesystem import unfinished
 from h5stream.monitor.progress import Bar
 from h5stream.units import counted, text_of_bytes
 
 if TYPE_CHECKING:
-    from h5stream.baseline.measure import Checked, Measurement
+    from h5stream.baseline import Measurement
     from h5stream.loader import H5StreamLoader
 
 _REPEATED_S = 20.0  # a first epoch shorter than this is followed by another, in memory that has been touched
@@ -52,7 +52,9 @@ class Report:
     facts: dict[str, Any] = field(default_factory=dict)
     results: list[Measurement] = field(default_factory=list)
     naive_failed: str = ""
-    checked: Checked | None = None
+    checked: bool = False
+    checked_rows: int = 0  # that were compared with h5py
+    problem: str = ""  # what is wrong with them
     lines: Sequence[str] = ()
     interrupted: bool = False
 
@@ -95,15 +97,9 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
-        return self.facts | {
-            "results": [asdict(one) | {"rows_per_s": one.rows_per_s} for one in self.results],
-            "naive_failed": self.naive_failed,
-            "checked": self.checked is not None,
-            "checked_rows": self.checked.rows if self.checked else 0,
-            "problem": self.checked.problem if self.checked else "",
-            "lines": self.lines,
-            "interrupted": self.interrupted,
-        }
+        results = [asdict(one) | {"rows_per_s": one.rows_per_s} for one in self.results]
+        names = ("naive_failed", "checked", "checked_rows", "problem", "lines", "interrupted")
+        return self.facts | {"results": results} | {name: getattr(self, name) for name in names}
 
 
 def bench_command(
@@ -133,7 +129,7 @@ def bench_command(
 
     With --samples only h5stream is measured: the naive loader reads rows.
     """
-    report, errors = Report(workers, None if as_json else safe_console()), safe_console(stderr=True)
+    report, errors = Report(workers, None if as_json else SafeConsole()), SafeConsole(stderr=True)
 
     @contextlib.contextmanager
     def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -170,17 +166,16 @@ def bench_command(
     if as_json:
         print_json(report.to_dict())
     else:
-        print_end(safe_console(), report)  # The other one may have been stopped inside a line.
+        print_end(SafeConsole(), report)  # The other one may have been stopped inside a line.
     if report.interrupted:
         raise typer.Exit(130)
-    if report.checked is not None and report.checked.problem:
+    if report.problem:
         raise typer.Exit(1)
 
 
 def _measure(report: Report, given: dict[str, Any], seconds: float, check: bool, progress: Progress) -> list[str]:
     """Measure ours, then the naive loader, then compare with h5py; return the names of the fields."""
-    from h5stream.baseline import measure
-    from h5stream.baseline.rivals import RivalError
+    from h5stream.baseline import RivalError, measure, measure_naive
     from h5stream.loader import H5StreamLoader
 
     def epoch(loader: H5StreamLoader, title: str) -> Measurement:
@@ -208,13 +203,14 @@ def _measure(report: Report, given: dict[str, Any], seconds: float, check: bool,
         how["batch_size"] = given["batch_size"]
         try:
             with progress("naive", layout.rows) as show:
-                naive = measure.measure_naive(given["dataset"], names, seconds=seconds, progress=show, **how)
+                naive = measure_naive(given["dataset"], names, seconds=seconds, progress=show, **how)
             report.add(naive)
         except RivalError as error:
             report.naive_failed = str(error)
         if check:
             with progress("comparing with h5py", len(loader.dataset)) as show:
-                report.checked = measure.check_epoch(loader, seconds=seconds, progress=show)
+                report.checked_rows, report.problem = measure.check_epoch(loader, seconds=seconds, progress=show)
+                report.checked = True
     return names
 
 
@@ -239,7 +235,7 @@ def print_row(console: Console, measured: Measurement, *, header: bool) -> None:
 def print_end(console: Console, report: Report) -> None:
     """Print what the rows come to."""
     ours = [one for one in report.results if one.name != "naive"]
-    naive, checked = next((one for one in report.results if one.name == "naive"), None), report.checked
+    naive = next((one for one in report.results if one.name == "naive"), None)
     if naive is not None and naive.rows:
         times = ((one.name, one.rows_per_s / naive.rows_per_s) for one in ours)
         said = ", ".join(f"{name} {ratio:,.0f}" if ratio >= 10 else f"{name} {ratio:.2g}" for name, ratio in times)
@@ -257,11 +253,12 @@ def print_end(console: Console, report: Report) -> None:
         stopped = "; ".join(one.name for one in report.results if one.stopped)
         said = "1st batch: time to it. memory: growth of resident memory, worker processes included."
         prose(console, said + (f" Stopped before the epoch's end: {stopped}." if stopped else ""), style="dim")
-    if checked is not None and checked.problem:
-        prose(console, f"WRONG: {checked.problem}", style="bold red")
-    elif checked is not None:
-        each = "each" if checked.rows == checked.total else f"{checked.rows:,}, as many as there was time for,"
-        prose(console, f"Checked: {each} of {checked.total:,} rows came once, with h5py's bytes.", style="green")
+    if report.problem:
+        prose(console, f"WRONG: {report.problem}", style="bold red")
+    elif report.checked:
+        rows, total = report.checked_rows, report.facts["rows"]
+        each = "each" if rows == total else f"{rows:,}, as many as there was time for,"
+        prose(console, f"Checked: {each} of {total:,} rows came once, with h5py's bytes.", style="green")
     for one_line in ["To stream it:", *(f"    {one}" for one in report.lines)] if report.lines else ():
         line(console, one_line.rstrip())
     if report.interrupted:

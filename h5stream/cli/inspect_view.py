@@ -17,21 +17,15 @@ from h5stream.advice.detectors import printed_of
 from h5stream.advice.inspection import Inspection
 from h5stream.advice.listing import DAMAGED, REFUSED, DatasetEntry
 from h5stream.advice.program import Proposal, fields_text
-from h5stream.cli.showing import NamedLines, labelled, table, whole
+from h5stream.cli.showing import labelled, named_lines, table, whole
 from h5stream.monitor.progress import printable
 from h5stream.storage.catalogue import Kept
 from h5stream.storage.layout import DECODED, DIRECT, HEAP, VIA_H5PY
 from h5stream.units import count_text, counted, names_text, shape_text, text_of_bytes
 
-# Unless --all is given: datasets of one length, members of one compound, and lengths, that are listed.
-_LISTED = 12
-_LISTED_GROUPS = 5
-
-# From this width on there is room for shapes of chunks beside their sizes.
-_WIDE = 110
-
-# Characters of a type before it goes on in the next line.
-_WIDE_TYPE, _NARROW_TYPE = 28, 20
+_LISTED, _LISTED_GROUPS = 12, 5  # unless --all is given: datasets of one length, members of a compound; and lengths
+_WIDE = 110  # from this width on there is room for shapes of chunks beside their sizes
+_WIDE_TYPE, _NARROW_TYPE = 28, 20  # characters of a type before it goes on in the next line
 
 _ACCESS_MEANS = {
     DIRECT: "bytes as they lie in the file",
@@ -75,13 +69,13 @@ def _datasets(found: Inspection, width: int, *, everything: bool) -> Shown:
     cells = {entry.path: _cells(entry, titles) for entry in entries}
     named = [(f"  {path}", each) for path, each in cells.items()]
     most = _WIDE_TYPE if wide else _NARROW_TYPE
-    lines = NamedLines(["dataset", *titles], named, width, gap=1 + wide, most=most)
-    yield from lines.heading()
+    lines_of = named_lines(["dataset", *titles], named, width, gap=1 + wide, most=most)
+    yield from lines_of()
     for rows, members in listed:
         yield Text("no rows" if rows is None else counted(rows, "row"), style="bold")
         for entry in members[:shown]:
             style = "" if rows and not entry.role else "dim"
-            yield from lines.of(f"  {entry.path}", cells[entry.path], style)
+            yield from lines_of(f"  {entry.path}", cells[entry.path], style)
             yield from _members(entry, width, shown)
         if left := len(members) - len(members[:shown]):
             yield Text(f"  and {left:,} more (--all)", style="dim")
@@ -122,10 +116,10 @@ def _cells(entry: DatasetEntry, titles: Sequence[str]) -> list[Text]:
 
 def _members(entry: DatasetEntry, width: int, most: int | None) -> Iterator[Text]:
     """List the members of a compound by the names under which they are fields."""
-    shown = [(f"    {member.name}", [member.dtype]) for member in entry.members[:most]]
-    lines = NamedLines(["member", "type"], shown, width)
+    shown = [(f"    {member['name']}", [member["dtype"]]) for member in entry.members[:most]]
+    lines_of = named_lines(["member", "type"], shown, width)
     for name, dtype in shown:
-        yield from lines.of(name, dtype, "dim")
+        yield from lines_of(name, dtype)
     if left := len(entry.members) - len(shown):
         yield Text(f"    and {left:,} more members (--all)", style="dim")
 
@@ -194,7 +188,7 @@ def _to_stream_it(found: Inspection, sample: SampleCost) -> Shown:
     members = {e.path: e.members for group in found.groups for e in group.datasets}
     compound = next((name for name in sample.fields if members.get(name)), None)
     if compound is not None:
-        alone = members[compound][0].name
+        alone = members[compound][0]["name"]
         yield Text(f"{compound} comes as a dict of its members; a member alone is a field too, such as {alone!r}.")
 
 

@@ -37,8 +37,7 @@ def monitor_command(
     """Show what GPU, processors, memory and disks do, until Ctrl-C or until the process ends."""
     from h5stream.errors import OptionError
     from h5stream.monitor import SystemMonitor
-    from h5stream.monitor.export import open_log
-    from h5stream.monitor.screen import check_plot_path, save_plot
+    from h5stream.monitor.export import check_plot_path, open_log, save_plot
 
     if duration is not None and not duration > 0:
         raise OptionError(f"--duration {duration:g}: must be more than 0 seconds")
@@ -109,7 +108,7 @@ def _show(
 def _show_screen(monitor: SystemMonitor, arrivals: Iterator[SystemSample], pid: int | None) -> None:
     from rich.live import Live
 
-    from h5stream.monitor.screen import render_screen
+    from h5stream.monitor.export import render_screen
 
     console = Console()
     title = "h5stream monitor" if pid is None else f"h5stream monitor: process {pid}"

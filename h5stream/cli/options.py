@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from h5stream.advice.suggestion import batch_rows
+from h5stream.advice import batch_rows
 from h5stream.errors import OptionError
 from h5stream.units import as_bytes
 
@@ -95,8 +95,15 @@ AsJson = Annotated[bool, flag("--json", "Print the figures as JSON.")]
 
 
 def loader_options(fields: str, samples: str) -> dict[str, Any]:
-    """Return the loader's ``fields=`` and ``samples=``."""
-    return {"fields": field_names(fields), "samples": sample_kind(samples)}
+    """Return the loader's ``fields=``, names with commas between them or what it takes in Python, and ``samples=``."""
+    names: Any = None
+    if samples or is_python(fields):
+        from h5stream.advice import program
+    if is_python(fields):
+        names = program.fields_from_text(fields)
+    elif listed := listed_names(fields):
+        names = listed[0] if len(listed) == 1 else listed
+    return {"fields": names, "samples": program.samples_from_text(samples) if samples else None}
 
 
 def loader_of(
@@ -121,16 +128,6 @@ def loader_of(
     }
 
 
-def field_names(text: str) -> Any:
-    """Return the loader's ``fields=`` for names with commas between them, or for what it takes written in Python."""
-    if is_python(text):
-        from h5stream.advice.program import fields_from_text
-
-        return fields_from_text(text)
-    names = listed_names(text)
-    return names[0] if names is not None and len(names) == 1 else names
-
-
 def is_python(text: str) -> bool:
     """Tell fields in Python from names: they begin with a bracket or a quote, or call something."""
     return re.match(r"""\s*([{[('"]|(Field|Values|SampleNumber|Padding)\()""", text) is not None
@@ -146,7 +143,7 @@ def listed_names(text: str) -> list[str] | None:
 
 def files_of(given: list[str]) -> list[str]:
     """Return the readable files that paths and patterns name; a typing error is told before torch is imported."""
-    from h5stream.storage.given import paths_of
+    from h5stream.storage.fields import paths_of
     from h5stream.storage.source import FileIdentity, identities_of, not_permitted
 
     paths = [path for one in given for path in paths_of(one, None)]
@@ -167,13 +164,6 @@ def batch_rows_of(paths: list[str], fields: Any, samples: Any) -> int:
 
     layout = open_layout(paths, fields, samples=samples)
     return batch_rows(layout.samples, layout.row_nbytes)
-
-
-def sample_kind(text: str) -> Any:
-    """Return the loader's ``samples=`` for what it takes written in Python; None for no text."""
-    from h5stream.advice.program import samples_from_text
-
-    return samples_from_text(text) if text else None
 
 
 def pattern_of(given: list[str]) -> str:

@@ -10,7 +10,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -23,7 +23,7 @@ from rich.text import Text
 from h5stream.monitor.progress import printable
 
 if TYPE_CHECKING:
-    from h5stream.advice.suggestion import Suggestion
+    from h5stream.advice import Suggestion
 
 # What our own screens draw, and one character each for terminals that know ASCII only.
 _IN_ASCII = dict(
@@ -35,16 +35,13 @@ _IN_ASCII = dict(
 )
 
 
-class _SafeConsole(Console):
+class SafeConsole(Console):
+    """A console for text that comes from files."""
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         """Clean what is about to be printed; the console's own colours are added later."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
-
-
-def safe_console(*, stderr: bool = False) -> Console:
-    """Return a console for text that comes from files."""
-    return _SafeConsole(stderr=stderr)
 
 
 def never_unprintable() -> None:
@@ -135,45 +132,36 @@ def whole(text: str, style: str = "") -> Text:
 Cells = Sequence[str | Text]
 
 
-class NamedLines:
-    """Lines of a table that begin with a name; one that is too long for its column has a line of its own.
+def named_lines(
+    titles: Sequence[str], rows: Sequence[tuple[str, Cells]], width: int, *, gap: int = 2, most: int = 1 << 30
+) -> Callable[..., Iterator[Text]]:
+    """Return what makes the lines of a table out of a name and cells; a name too long for its column has its own line.
 
-    Columns are as wide as the longest of their cells, or `most`, beyond which a cell goes on in the next line.
-
-    Not rich's table: that breaks names, and a broken name cannot be copied.
+    Columns are as wide as the longest of their cells, or `most`, beyond which a cell goes on in the next line. Not
+    rich's table: that breaks names, and a broken name cannot be copied.
     """
+    words = [[title.split() for title in titles[1:]], *([[str(cell)] for cell in cells] for _, cells in rows)]
+    widths = [min(most, max(len(word) for cell in column for word in cell)) for column in zip(*words, strict=True)]
+    room = max(_LEAST_NAME, width - sum(widths) - gap * len(widths))
+    longest = max(map(len, [titles[0], *(name for name, _ in rows)]))
+    name_width = longest if longest <= room else min(room, _SHORT_NAME)
 
-    def __init__(
-        self, titles: Sequence[str], rows: Sequence[tuple[str, Cells]], width: int, *, gap: int = 2, most: int = 1 << 30
-    ) -> None:
-        self._titles, self._gap = titles, " " * gap
-        words = [[title.split() for title in titles[1:]], *([[str(cell)] for cell in cells] for _, cells in rows)]
-        self._widths = [
-            min(most, max(len(word) for cell in column for word in cell)) for column in zip(*words, strict=True)
-        ]
-        room = max(_LEAST_NAME, width - sum(self._widths) - gap * len(self._widths))
-        longest = max(map(len, [titles[0], *(name for name, _ in rows)]))
-        self._name_width = longest if longest <= room else min(room, _SHORT_NAME)
-
-    def heading(self) -> Iterator[Text]:
-        """Return the line of the titles."""
-        return self.of(self._titles[0], self._titles[1:], "dim")
-
-    def of(self, name: str, cells: Cells, style: str = "") -> Iterator[Text]:
-        """Return the line of a name, or several: what is too long for its column goes on in the next."""
+    def lines_of(name: str = titles[0], cells: Cells = titles[1:], style: str = "dim") -> Iterator[Text]:
         texts = [Text(cell) if isinstance(cell, str) else cell for cell in cells]
-        folded = [_folded(text.plain, width) for text, width in zip(texts, self._widths, strict=True)]
-        if len(name) > self._name_width:
+        folded = [_folded(text.plain, width) for text, width in zip(texts, widths, strict=True)]
+        if len(name) > name_width:
             yield whole(name, style)
             name = ""
         for place in range(max(map(len, folded))):
-            line = Text((name if place == 0 else "").ljust(self._name_width), style=style)
-            for text, parts, title, width in zip(texts, folded, self._titles[1:], self._widths, strict=True):
+            line = Text((name if place == 0 else "").ljust(name_width), style=style)
+            for text, parts, title, width in zip(texts, folded, titles[1:], widths, strict=True):
                 part = parts[place] if place < len(parts) else ""
                 part = part.rjust(width) if title in _NUMBERS else part.ljust(width)
-                line.append(self._gap).append(part, style=text.style or style)
+                line.append(" " * gap).append(part, style=text.style or style)
             line.rstrip()
             yield line
+
+    return lines_of
 
 
 def _folded(text: str, width: int) -> list[str]:

@@ -14,7 +14,7 @@ from rich.table import Column
 from rich.text import Text
 
 from h5stream.cli import options
-from h5stream.cli.showing import line, notes, print_json, prose, safe_console, table
+from h5stream.cli.showing import SafeConsole, line, notes, print_json, prose, table
 from h5stream.errors import OptionError, StagingError
 from h5stream.monitor.progress import Bar, printable
 from h5stream.repacking import Recipe
@@ -72,8 +72,8 @@ def repack_command(
 
     plan = plan_repack(given[0], target, recipe, overwrite=overwrite)
     if not as_json:
-        notes(safe_console(), plan.notices, set())
-    with Bar(safe_console(stderr=True), "repacking") as bar:
+        notes(SafeConsole(), plan.notices, set())
+    with Bar(SafeConsole(stderr=True), "repacking") as bar:
 
         def show(now: RepackProgress) -> None:
             bar.show(now.bytes_done, now.bytes_total, f"{now.step} {now.dataset}")
@@ -81,14 +81,14 @@ def repack_command(
         result = carry_out(plan, target, overwrite, show)
     rates = None
     if not as_json:
-        _print_repacked(safe_console(), result, plan.notices)
+        _print_repacked(SafeConsole(), result, plan.notices)
     if measure and result.samples:
         from h5stream.baseline.measure import fresh_rates
 
         rates = fresh_rates([str(result.source), str(result.target)], result.samples)
         if not as_json:
             prose(
-                safe_console(),
+                SafeConsole(),
                 f"{text_of_bytes(result.bytes_before)} -> {text_of_bytes(result.bytes_after)}, {rates[0]:,.0f} -> "
                 f"{rates[1]:,.0f} rows/s ({rates[1] / rates[0]:.1f} x), opened anew and shuffled: "
                 f"{', '.join(_some(result.samples))}",
@@ -199,7 +199,7 @@ def _chosen(
 def _stage(files: list[str], as_json: bool, **asked: Any) -> None:
     from h5stream.staging import stage
 
-    console, errors = safe_console(), safe_console(stderr=True)
+    console, errors = SafeConsole(), SafeConsole(stderr=True)
     begin = time.monotonic()
     with Bar(errors, "staging") as bar:
         seen: set[str] = set()
@@ -227,7 +227,7 @@ def _stage(files: list[str], as_json: bool, **asked: Any) -> None:
 def _list(folder: Path, as_json: bool) -> None:
     from h5stream.staging import list_staged
 
-    console, files = safe_console(), list_staged(folder)
+    console, files = SafeConsole(), list_staged(folder)
     if as_json:
         print_json([asdict(file) for file in files])
     elif not files:
@@ -261,8 +261,8 @@ def _verify(folder: Path, threads: int | None, as_json: bool) -> None:
 
     if not list_staged(folder):
         raise StagingError(f"--verify {str(folder)!r}: nothing is staged there, so nothing could be verified")
-    console = safe_console()
-    with Bar(safe_console(stderr=True), "verifying") as bar:
+    console = SafeConsole()
+    with Bar(SafeConsole(stderr=True), "verifying") as bar:
         results = verify_staged(folder, threads=threads, progress=lambda done, total: bar.show(done, total))
     bad = [result for result in results if not result.ok]
     if as_json:
@@ -280,7 +280,7 @@ def _verify(folder: Path, threads: int | None, as_json: bool) -> None:
 def _remove(folder: Path, files: list[str] | None, force: bool, as_json: bool) -> None:
     from h5stream.staging import remove_staged
 
-    console = safe_console()
+    console = SafeConsole()
     result = remove_staged(folder, files or None, force=force)
     if as_json:
         print_json(asdict(result))

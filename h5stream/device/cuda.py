@@ -25,7 +25,7 @@ import torch
 from torch import cuda
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from h5stream.engine.slots import Slot
+from h5stream.engine.slots import Slot, SlotRing
 from h5stream.errors import OptionError
 
 
@@ -154,16 +154,7 @@ class CudaBackend:
 
 
 def backend_for(device: str | torch.device) -> CudaBackend | None:
-    """Return the backend of a device that batches are wanted on; None for the host.
-
-    Examples
-    --------
-    >>> backend_for("cpu")
-    >>> backend_for("mps")
-    Traceback (most recent call last):
-        ...
-    h5stream.errors.OptionError: device='mps' cannot be fed: h5stream knows 'cpu', 'cuda' and 'cuda:N'
-    """
+    """Return the backend of a device that batches are wanted on; None for the host."""
     with contextlib.suppress(RuntimeError):
         wanted = torch.device(device)
         if wanted.type in ("cpu", "cuda"):
@@ -199,7 +190,7 @@ def _warn_not_pinned(nbytes: int, reason: BaseException) -> None:
     )
 
 
-class PinnedSlots:
+class PinnedSlots(SlotRing):
     """Pinned slots for batches that the user copies to a GPU himself (``pin_memory=True`` without ``device``).
 
     The user's copy may still be running when he drops the batch, and only torch's own allocator knows: it notes every
@@ -209,15 +200,11 @@ class PinnedSlots:
     # Guarantees: any thread may call; the allocator has its own lock.
     """
 
-    held_nbytes = 0
-
     def __init__(self, backend: CudaBackend, slot_nbytes: int) -> None:
-        self.slot_nbytes, self._backend = slot_nbytes, backend
+        super().__init__(slot_nbytes)
+        self._backend = backend
 
     def take(self) -> Slot:
         """Take memory from the allocator, which has kept what was dropped."""
         tensor = self._backend.allocate_pinned(self.slot_nbytes)
         return Slot(tensor.numpy(), tensor=tensor)
-
-    def trim(self) -> None:
-        """Do nothing: nothing is held here."""

@@ -14,14 +14,14 @@ import collections
 import weakref
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from h5stream.device.cuda import CudaBackend
 from h5stream.engine.assemble import Assembler, Change
 from h5stream.engine.batches import ReadyBatch
-from h5stream.engine.running import Running
+from h5stream.engine.run import Run
 from h5stream.engine.slots import Slot, SlotFormat, SlotRing, packed_closer
 from h5stream.engine.statistics import Tally
 from h5stream.errors import DeviceMemoryError
@@ -40,20 +40,8 @@ def pinned_ring(backend: CudaBackend, slot_nbytes: int, most_slots: int | None =
     return SlotRing(slot_nbytes, allocate, arena_nbytes=PINNED_ARENA_NBYTES, most_slots=most_slots)
 
 
-class _Copy(NamedTuple):
-    """A copy that is under way, between two timed events."""
-
-    slot: Slot
-    began: Any
-    copied: Any
-
-
-class _Flight(NamedTuple):
-    """A batch on its way, the event behind it, and the device memory that it stands on."""
-
-    batch: ReadyBatch
-    ready: Any
-    held: list[torch.Tensor]
+Copying = collections.deque[tuple[Slot, Any, Any]]
+"""Slots whose copies are under way, each between two timed events."""
 
 
 class DeviceFeed:
@@ -66,7 +54,7 @@ class DeviceFeed:
     def __init__(
         self,
         backend: CudaBackend,
-        source: Running,
+        source: Run,
         assembler: Assembler,
         slot_format: SlotFormat,
         *,
@@ -77,8 +65,9 @@ class DeviceFeed:
         self._backend, self._source, self._assembler, self._transform = backend, source, assembler, transform
         self._format, self._depth = slot_format, depth
         self._side, self._tally = backend.side_stream(), tally or Tally()
-        self._copying: collections.deque[_Copy] = collections.deque()
-        self._flights: collections.deque[_Flight] = collections.deque()
+        self._copying: Copying = collections.deque()
+        # Batches on their way, the event behind each, and the device memory that it stands on.
+        self._flights: collections.deque[tuple[ReadyBatch, Any, list[torch.Tensor]]] = collections.deque()
         self._exhausted = False
         # Dropping the feed must not let a slot be filled again that is still being read.
         self._drain = weakref.finalize(self, _give_back_done, backend, self._tally, self._copying, 0)
@@ -96,15 +85,14 @@ class DeviceFeed:
                 break
             self._send(ready)
         _give_back_done(self._backend, self._tally, self._copying, self._depth + 1)
-        return self._hand_over(self._flights.popleft()) if self._flights else None
-
-    def _hand_over(self, flight: _Flight) -> ReadyBatch:
-        """Let the consumer's stream wait for a batch, and keep its memory from reuse until its work is done."""
+        if not self._flights:
+            return None
+        batch, is_ready, held = self._flights.popleft()
         consumer = self._backend.current_stream()
-        self._backend.wait(consumer, flight.ready)
-        for tensor in flight.held:
+        self._backend.wait(consumer, is_ready)
+        for tensor in held:  # its memory is not used again until the consumer's work is done
             self._backend.hold(tensor, consumer)
-        return flight.batch
+        return batch
 
     def _send(self, ready: ReadyBatch | None) -> None:
         """Start a slot on its way."""
@@ -118,7 +106,7 @@ class DeviceFeed:
         began = self._backend.record_event(self._side, timed=True)
         self._backend.copy_async(view, host, self._side)
         copied = self._backend.record_event(self._side, timed=True)
-        self._copying.append(_Copy(ready.slot, began, copied))
+        self._copying.append((ready.slot, began, copied))
 
         def changed(change: Change, raw: torch.Tensor) -> torch.Tensor:
             """Cast and normalise on the device, after the raw bytes have crossed: they are fewer, as a rule."""
@@ -132,7 +120,7 @@ class DeviceFeed:
             value = self._backend.call(self._side, self._transform, value)
             held += device_tensors(value, self._backend.device)
         ready.value = value
-        self._flights.append(_Flight(ready, self._backend.record_event(self._side), held))
+        self._flights.append((ready, self._backend.record_event(self._side), held))
 
     def _allocate(self, nbytes: int) -> torch.Tensor:
         try:
@@ -151,7 +139,7 @@ class DeviceFeed:
         self._drain()
 
 
-def _give_back_done(backend: CudaBackend, tally: Tally, copying: collections.deque[_Copy], keep_at_most: int) -> None:
+def _give_back_done(backend: CudaBackend, tally: Tally, copying: Copying, keep_at_most: int) -> None:
     """Give back the slots whose copies are done; wait for the oldest while there are too many."""
     while copying:
         slot, began, copied = copying[0]
@@ -165,13 +153,7 @@ def _give_back_done(backend: CudaBackend, tally: Tally, copying: collections.deq
 
 
 def device_tensors(batch: Any, device: torch.device) -> list[torch.Tensor]:
-    """List the tensors of a batch that live on the device: in mappings, sequences and attributes of what it is made of.
-
-    Examples
-    --------
-    >>> len(device_tensors({"x": torch.zeros(2), "more": [torch.ones(1), "text"]}, torch.device("cpu")))
-    2
-    """
+    """List the tensors of a batch that live on the device, in mappings, sequences and attributes of its parts."""
     found: list[torch.Tensor] = []
     seen: set[int] = set()
     left = [batch]
@@ -181,14 +163,11 @@ def device_tensors(batch: Any, device: torch.device) -> list[torch.Tensor]:
             found += [value] if value.device == device else []
         elif id(value) not in seen and not isinstance(value, (str, bytes, type, ModuleType)):
             seen.add(id(value))
-            left += _parts_of(value)
+            if isinstance(value, Mapping):
+                left += value.values()
+            elif isinstance(value, (list, tuple, set, frozenset)):
+                left += value
+            else:  # a batch class of the user's
+                left += getattr(value, "__dict__", {}).values()
+                left += [getattr(value, name, None) for name in getattr(type(value), "__slots__", ())]
     return found
-
-
-def _parts_of(value: Any) -> list[Any]:
-    if isinstance(value, Mapping):
-        return list(value.values())
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return list(value)
-    slots = [getattr(value, name, None) for name in getattr(type(value), "__slots__", ())]
-    return [*getattr(value, "__dict__", {}).values(), *slots]  # a batch class of the user's

@@ -13,20 +13,13 @@ from numpy.typing import NDArray
 from h5stream.engine.ragged import RaggedRows
 from h5stream.engine.slots import SlotFormat
 from h5stream.errors import OptionError
-from h5stream.samples.normalising import Normalisation
-from h5stream.samples.ragged import DENSE, STACKED
+from h5stream.samples.ragged import DENSE, STACKED, Normalisation
 from h5stream.storage.layout import FieldLayout, SampleLayout
 from h5stream.structure import in_form, with_tensors
 
 
 def torch_dtype(dtype: np.dtype[Any]) -> torch.dtype:
-    """Return the torch dtype of a NumPy dtype.
-
-    Examples
-    --------
-    >>> torch_dtype(np.dtype("f4"))
-    torch.float32
-    """
+    """Return the torch dtype of a NumPy dtype."""
     return torch.from_numpy(np.empty(0, dtype=dtype)).dtype
 
 
@@ -240,13 +233,7 @@ def _apart(packed: torch.Tensor, start: int, nbytes: int, dtype: np.dtype[Any], 
 
 
 def strings_to_lists(strings: Any, *, cut_at_nul: bool) -> list[Any]:
-    """Turn an array of fixed-length strings into nested lists of bytes.
-
-    Examples
-    --------
-    >>> strings_to_lists(np.array([b"ab", b"c"]), cut_at_nul=False)
-    [b'ab', b'c']
-    """
+    """Turn an array of fixed-length strings into nested lists of bytes."""
     listed: list[Any] = strings.tolist()
     return _cut(listed) if cut_at_nul else listed
 

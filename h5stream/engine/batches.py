@@ -11,14 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine.ragged import RaggedCounts, RaggedLists, RaggedMemory, RaggedRows, lend
-from h5stream.engine.slots import Slot, SlotFormat, Slots, address_of
+from h5stream.engine.slots import Slot, SlotFormat, SlotRing, address_of
 from h5stream.engine.statistics import RunCounters
 from h5stream.engine.tasks import Destination, Task, Tools
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
 from h5stream.order.epoch import Order
 from h5stream.order.places import Places
+from h5stream.storage.identity import SourceIdentity
 from h5stream.storage.layout import FieldLayout
-from h5stream.storage.source import SourceIdentity
 from h5stream.storage.stores import is_address
 
 _log = logging.getLogger("h5stream")
@@ -57,20 +57,13 @@ class ReadyBatch:
     number: int
     rows: int
     slot: Slot
-    objects: dict[int, Any]
-    """By field number, what does not live in a slot: lists, and `RaggedRows`."""
-    missing: int = 0
-    """Rows that are still to come; 0 once it may be handed over."""
-    dropped: tuple[Places, ...] = ()
-    """Places of rows that cannot be had and are left out."""
-    corrupt: CorruptChunkError | None = None
-    """Why, for one of them."""
-    value: Any = None
-    """What was made of it already, if another process filled it; nothing lies in the slot then."""
-    arranging: bool | None = None
-    """Whether a thread arranges its ragged rows; None before that was looked at."""
-    arranging_takes: int = 0
-    """For how many batches it counts besides because of that."""
+    objects: dict[int, Any]  # by field number, what does not live in a slot: lists, and `RaggedRows`
+    missing: int = 0  # rows that are still to come; 0 once it may be handed over
+    dropped: tuple[Places, ...] = ()  # places of rows that cannot be had and are left out
+    corrupt: CorruptChunkError | None = None  # why, for one of them
+    value: Any = None  # what was made of it already, if another process filled it; nothing lies in the slot then
+    arranging: bool | None = None  # whether a thread arranges its ragged rows; None before that was looked at
+    arranging_takes: int = 0  # for how many batches it counts besides because of that
 
     def arrange(self) -> None:
         """Lay its ragged rows as it is handed over."""
@@ -82,8 +75,8 @@ class ReadyBatch:
     def arranging_costs(self) -> int:
         """How many times the bytes of its ragged rows arranging them takes; 0 where nothing has to be copied."""
         ragged = [rows for rows in self.objects.values() if isinstance(rows, RaggedRows)]
-        copied = [rows.arranged_nbytes for rows in ragged if rows.takes_copying]
-        return -(-sum(copied) // max(1, sum(rows.shared_nbytes for rows in ragged))) if copied else 0
+        shared = max(1, sum(rows.shared_nbytes for rows in ragged))
+        return -(-sum(rows.copied_nbytes for rows in ragged) // shared)
 
     def drop(self, within: Places, error: CorruptChunkError) -> None:
         """Note places that stay empty, and why."""
@@ -117,18 +110,14 @@ class ReadyBatch:
 
         An empty batch in its place would be worse: a mean over no rows is NaN, which every rank would then average in.
         """
-        found = self.corrupt
-        assert found is not None
+        assert self.corrupt is not None
         error = CorruptChunkError(
             f"nothing is left of batch {self.number}, and one of {world_size} ranks cannot leave a batch out, because "
-            f"the others would wait for it: {found} (on_error='skip' needs batches with rows of other chunks, too: "
-            "pass shuffle=True or a larger batch_size=)",
-            file=found.file,
-            field=found.field,
-            chunk=found.chunk,
-            byte_offset=found.byte_offset,
+            f"the others would wait for it: {self.corrupt} (on_error='skip' needs batches with rows of other chunks, "
+            "too: pass shuffle=True or a larger batch_size=)",
+            **vars(self.corrupt),
         )
-        error.__cause__ = found
+        error.__cause__ = self.corrupt
         return error
 
 
@@ -137,19 +126,15 @@ class PlannedWindow:
     """A window whose tasks are known; once admitted it has batches."""
 
     first_batch: int
-    rows_of_batch: NDArray[np.int64]
-    """Rows that it brings to that and each of the next."""
+    rows_of_batch: NDArray[np.int64]  # rows that it brings to that and each of the next
     tasks: list[Task]
-    files: tuple[int, ...]
-    """The files that its rows lie in, also those that stay in memory: all must still be what they were."""
-    fills: bool = False
-    """Whether any of the tasks decodes what stays in memory."""
-    pending: int = 0
-    """Tasks that are still to come."""
+    files: tuple[int, ...]  # that its rows lie in, also those that stay in memory: all must still be what they were
+    fills: bool = False  # whether any of the tasks decodes what stays in memory
+    pending: int = 0  # tasks that are still to come
     destination: Destination | None = None
     batches: list[ReadyBatch] = field(default_factory=list)
+    # rows that cannot be had, by batch (counted from the first) and place in it, and why
     dropped: list[tuple[Places, Places, CorruptChunkError]] = field(default_factory=list)
-    """Rows that cannot be had, by batch (counted from the first) and place in it, and why."""
 
     @property
     def numbers(self) -> range:
@@ -221,7 +206,7 @@ class OpenBatches:
         self,
         fields: Sequence[FieldLayout],
         order: Order,
-        slots: Slots,
+        slots: SlotRing,
         slot_format: SlotFormat,
         first_batch: int,
         ragged_memory: RaggedMemory,

@@ -17,16 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine.landing.kept import GATHERED_NBYTES, datasets_to_keep, format_of, is_decoded, rows_to_keep
-from h5stream.engine.landing.unfiltered import reach_of
+from h5stream.engine.landing.unfiltered import UnfilteredRows
 from h5stream.engine.ragged import PADDING_SHARE, SHARES_NBYTES
 from h5stream.engine.slots import PAGE_NBYTES, packed
 from h5stream.engine.tasks import TASK_NBYTES
 from h5stream.errors import BudgetError, OptionError
-from h5stream.order.chunks import block_rows, longest_block
+from h5stream.order.blocks import block_rows, longest_block
 from h5stream.order.epoch import EpochOrder, Order, RegroupedOrder
-from h5stream.order.line import OrderSettings
+from h5stream.order.line import POOL_BATCHES, OrderSettings
 from h5stream.order.places import place_nbytes
-from h5stream.order.sized import POOL_BATCHES
 from h5stream.order.weights import PlannedDraws
 from h5stream.samples.ragged import DENSE
 from h5stream.samples.space import neighbours
@@ -634,7 +633,7 @@ def _rows_anywhere(datasets: Iterable[tuple[DatasetPart, ...]]) -> bool:
             for part in parts
             if part.pieces
         }
-        reads += max((len(reach_of(part).extents) for part in unlike.values()), default=0)
+        reads += max((len(UnfilteredRows(part).extents) for part in unlike.values()), default=0)
         nbytes += parts[0].stored_row_nbytes
     return nbytes >= reads * LEAST_READ_NBYTES
 
@@ -845,13 +844,7 @@ class Sizing:
 
 
 def default_budget(total_nbytes: int) -> int:
-    """Return the budget of a loader that was given none, on a machine with so much memory.
-
-    Examples
-    --------
-    >>> default_budget(4 << 30) >> 20
-    1024
-    """
+    """Return the budget of a loader that was given none, on a machine with so much memory."""
     return min(DEFAULT_BUDGET, total_nbytes // 4)
 
 

@@ -8,7 +8,6 @@ costs no digits. Whole numbers are summed exactly.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -40,8 +39,7 @@ class Moments:
         self.count, self.nan, self.inf = (np.zeros(channels, dtype=np.int64) for _ in range(3))
         # The mean counts from one of the numbers, so that it has digits where all of them are large.
         self._base, self._mean, self._spread = (np.zeros(channels) for _ in range(3))
-        self._sum = [0] * channels
-        self._squares = [0] * channels
+        self._sum = self._squares = np.zeros(channels, dtype=object)  # of Python's own whole numbers
         self.least: NDArray[Any] | None = None
         self.most: NDArray[Any] | None = None
 
@@ -90,8 +88,7 @@ class Moments:
         self.nan, self.inf = self.nan + other.nan, self.inf + other.inf
         if self.is_whole:
             self.count = self.count + other.count
-            self._sum = [a + b for a, b in zip(self._sum, other._sum, strict=True)]
-            self._squares = [a + b for a, b in zip(self._squares, other._squares, strict=True)]
+            self._sum, self._squares = self._sum + other._sum, self._squares + other._squares
         else:
             self._join(other.count, other._base, other._mean, other._spread)
         self._see(other.least, other.most)
@@ -119,9 +116,9 @@ class Moments:
             sums, squares = np.zeros((3, lanes), np.int64), np.zeros((5, lanes), np.int64)
             add_integers(rows, sums, squares)
         for place, limb in enumerate(sums):
-            self._sum = _plus(self._sum, self._of_channels(limb), place)
+            self._sum = self._sum + (self._of_channels(limb).astype(object) << (_BITS * place))
         for place, limb in enumerate(squares):
-            self._squares = _plus(self._squares, self._of_channels(limb), place)
+            self._squares = self._squares + (self._of_channels(limb).astype(object) << (_BITS * place))
         self.count += len(rows) * (lanes // self.channels)
 
     def _see(self, least: NDArray[Any], most: NDArray[Any]) -> None:
@@ -168,10 +165,6 @@ def _moments(rows: NDArray[Any], shift: NDArray[np.float64]) -> tuple[NDArray[An
     sums, squares, least, most = np.zeros(rows.shape[1]), np.zeros(rows.shape[1]), rows[0].copy(), rows[0].copy()
     add_moments(rows, shift, sums, squares, least, most)
     return sums, squares, least, most
-
-
-def _plus(total: Sequence[int], limbs: NDArray[Any], place: int) -> list[int]:
-    return [a + (b << (_BITS * place)) for a, b in zip(total, limbs.tolist(), strict=True)]
 
 
 class ValueCounts:

@@ -249,13 +249,7 @@ def placed_spans(
 
 
 def cut_by(work: Ints, most: int) -> Iterator[slice]:
-    """Cut neighbours wherever their work, such as bytes, adds up to `most`.
-
-    Examples
-    --------
-    >>> list(cut_by(np.array([2, 2, 2]), 4))
-    [slice(0, 2, None), slice(2, 3, None)]
-    """
+    """Cut neighbours wherever their work, such as bytes, adds up to `most`."""
     share = (np.cumsum(work) - work) // most
     edges = np.concatenate([[0], np.flatnonzero(np.diff(share)) + 1, [len(work)]]).tolist()
     for start, stop in itertools.pairwise(edges):

@@ -205,21 +205,16 @@ class RaggedRows:
         return self.field.placed_nbytes
 
     @property
-    def takes_copying(self) -> bool:
-        """Whether rows have to be copied to lie as the batch has them."""
-        return self._is_sparse or not self._is_together
-
-    @property
     def shared_nbytes(self) -> int:
         """Bytes of the shares."""
         return sum(memory.nbytes for memory in self.shares)
 
     @property
-    def arranged_nbytes(self) -> int:
-        """Bytes of the rows as the batch has them."""
-        if self.how.places is not None:
+    def copied_nbytes(self) -> int:
+        """Bytes of the rows as the batch has them, where they have to be copied for that; else 0."""
+        if self._is_sparse:
             return self.of.samples * self.how.wanted * self.row_nbytes
-        return self._filled_nbytes
+        return 0 if self._is_together else self._filled_nbytes
 
     @property
     def _filled_nbytes(self) -> int:
@@ -267,7 +262,7 @@ class RaggedRows:
         assert self.columns is not None
         values = together.view(self.field.dtype)
         columns = self.columns.arrange().view(f"i{self.columns.row_nbytes}")
-        memory = self.take(self.arranged_nbytes)
+        memory = self.take(self.of.samples * self.how.wanted * self.row_nbytes)
         out = memory.view(self.field.dtype).reshape(self.of.samples, self.how.wanted)
         kernels.add_sparse(values, columns, self.of.offsets, self.how.places, self.of.longest, out)
         return memory
@@ -321,9 +316,9 @@ class RaggedLists(RaggedRows):
         return 1 if self.field.dtype.kind == "O" else self.field.placed_nbytes
 
     @property
-    def takes_copying(self) -> bool:
-        """Whether rows are laid out before the batch is handed over."""
-        return False
+    def copied_nbytes(self) -> int:
+        """0: they are not laid out before the batch is handed over."""
+        return 0
 
     def arrange(self) -> Any:
         """Return the rows of each sample; done once."""

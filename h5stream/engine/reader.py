@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextvars
 import functools
 import threading
@@ -11,18 +12,17 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from h5stream import allowance
 from h5stream.engine.landing.boxes import Acceptance, BoxesOfParts, boxes_of
-from h5stream.engine.landing.chunks import plan_chunks, programs_of
-from h5stream.engine.landing.columns import Columns
+from h5stream.engine.landing.chunks import plan_chunks, plan_through_h5py, programs_of
 from h5stream.engine.landing.encoded import EncodedRows, padded_bytes
 from h5stream.engine.landing.heap import HeapRows
-from h5stream.engine.landing.kept import Kept, KeptRows, keeping_of
+from h5stream.engine.landing.kept import Kept, keeping_of, padding, plan_columns
 from h5stream.engine.landing.sparse import dense_rows
-from h5stream.engine.landing.through_h5py import plan_through_h5py
-from h5stream.engine.landing.unfiltered import OwnScratch, SingleRows, UnfilteredRows
+from h5stream.engine.landing.unfiltered import UnfilteredRows
 from h5stream.engine.plan import Placement, placed_spans
 from h5stream.engine.ragged import RaggedMemory, lend
 from h5stream.engine.statistics import Tally
@@ -33,9 +33,9 @@ from h5stream.order.places import Places, narrowed
 from h5stream.samples.space import Steps
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
+from h5stream.storage.identity import ByteSource, SourceIdentity
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
 from h5stream.storage.remote import READERS
-from h5stream.storage.source import ByteSource
 
 ASKING_ROWS = 65_536
 """Rows of an epoch that the asking thread gathers by itself where all data is in memory: waking another costs more. The
@@ -62,7 +62,7 @@ def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSourc
     if part.heap is not None:
         return HeapRows(part, fields).plan
     if part.access == DIRECT:
-        return UnfilteredRows(part, source)
+        return UnfilteredRows(part, source.gap_nbytes, source.has_descriptor)
     return functools.partial(plan_chunks, part, programs_of(part), source.gap_nbytes)
 
 
@@ -81,6 +81,13 @@ def _by_their_rows(layout: SampleLayout, lookups: Iterable[Lookup]) -> list[tupl
             how = part.heap is not None and not has_objects, is_padded, has_objects
             found.setdefault((id(one.counts), *how), []).append(one)
     return [(alike, are_values, is_padded) for (_, are_values, is_padded, _), alike in found.items()]
+
+
+class _OwnScratch(threading.local):
+    """Buffers of each thread."""
+
+    def __init__(self) -> None:
+        self.scratch = DecodeScratch()
 
 
 class RowReader:
@@ -104,7 +111,6 @@ class RowReader:
         self._h5py, self._is_far = H5pyReader(layout), layout.is_far
         # Rows without elements need no task.
         self._datasets = [n for n, parts in enumerate(layout.datasets) if any(part.pieces for part in parts)]
-        self._columns = Columns(layout)
         # Datasets of which samples take rows in one way are planned together.
         self._by_steps: dict[tuple[Steps | None, str, str | float | None], list[int]] = {}
         self._lookups = [(one, narrowed(one.rows)) for one in layout.lookups if one.counts is None]
@@ -120,11 +126,8 @@ class RowReader:
             if dataset < len(layout.aligned) and not is_boxed:
                 self._by_steps.setdefault(layout.steps_of(dataset), []).append(dataset)
         self._boxes: dict[int, list[tuple[NDArray[np.int64], BoxesOfParts]]] = {}
-        self._acceptance = (
-            Acceptance(layout, layout.space, self._plan_boxes, self._carry_out)
-            if layout.space is not None and layout.space.accept is not None
-            else None
-        )
+        asks = layout.space is not None and layout.space.accept is not None
+        self._acceptance = Acceptance(layout, self._plan_boxes, self._carry_out) if asks else None
         self._ways: list[list[Way | None]] = []
         self._forget_ways()
         is_plain = not (layout.space or layout.columns or layout.lookups or any(f.images for f in layout.fields))
@@ -133,15 +136,10 @@ class RowReader:
             for parts in layout.datasets
             for part in parts
         )
-        self._thread = OwnScratch()
-        rows_of = self._unfiltered_rows if self._unfiltered else None
-        self.single = SingleRows(layout, self.sources, rows_of, self._thread)
+        self._thread, self._singly = _OwnScratch(), self._ways_singly()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"layout": self.layout, "kept_rows": self.kept_rows, "small": self.small}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RowReader, (self.layout, self.kept_rows, self.small)
 
     def close(self) -> None:
         """Close the files; a later task opens them again."""
@@ -173,7 +171,7 @@ class RowReader:
                 yield from self.plan_rows(rows, task_nbytes, datasets)
             if outside is not None:
                 fields = [target.field for n in datasets for target in layout.datasets[n][0].targets]
-                yield self._columns.padding(outside, fields)
+                yield padding(layout, outside, fields)
         for lookup, table in self._lookups:
             samples, draw, datasets = placement.each_row(), lookup.draw, [lookup.dataset]
             of = table[samples.rows] if draw is None else narrowed(draw.of(samples.rows, *samples.drawn))
@@ -189,10 +187,10 @@ class RowReader:
             if len(rows) and any(n in self._datasets for n in datasets):
                 yield from self.plan_rows(rows, task_nbytes, datasets)
             elif len(rows):  # rows without elements are counted all the same
-                yield self._columns.padding(rows, ())
+                yield padding(layout, rows, ())
         for matrix in self._dense:
             yield from matrix.plan(placement, task_nbytes)
-        yield from self._columns.plan(placement)
+        yield from plan_columns(layout, placement)
 
     def _plan_boxes(
         self, placement: Placement, datasets: Sequence[int], task_nbytes: int = TASK_NBYTES
@@ -241,8 +239,8 @@ class RowReader:
         if way is None:
             one = self.layout.datasets[dataset][part]
             way = way_of(one, self.layout.fields, self.sources[one.file])
-            if self._keeping is not None and (dataset, part) in self._keeping.filled:
-                way = KeptRows(way, one, (dataset, part), self._keeping).plan
+            if self._keeping is not None:
+                way = self._keeping.way(dataset, part, way)
             self._ways[dataset][part] = way
         return way
 
@@ -276,11 +274,12 @@ class RowReader:
                 return None
             tally, kept = Tally(), Kept(self.layout, {n: self.layout.rows_of(n) for n in self.small})
             try:
-                kept.read(self.plan_rows, functools.partial(self._land, tally=tally))
+                for number in self.small:
+                    self._land(self.plan_rows(kept.every_row(number), TASK_NBYTES, [number]), kept.destination, tally)
             except H5StreamError:
                 self.small = ()
             else:
-                self._small = kept
+                kept.is_whole, self._small = True, kept
             return tally
 
     @property
@@ -315,7 +314,7 @@ class RowReader:
 
     def tools(self, tally: Tally | None = None, stopped: Callable[[], bool] = lambda: False) -> Tools:
         """Return what the calling thread carries tasks out with; parameters are those of `Tools`."""
-        return Tools(self.sources, self._h5py, self.scratch, tally, stopped)
+        return Tools(self.sources, self._h5py, self.scratch, tally or Tally(), stopped)
 
     @property
     def scratch(self) -> DecodeScratch:
@@ -364,3 +363,32 @@ class RowReader:
         for dataset in self._datasets:
             for part, ours in placement.of_parts(self.layout.datasets[dataset]):
                 yield self._unfiltered_rows(dataset, part).task(ours)
+
+    # --- single rows: a plan, a slot and a batch around one cost ten times what reading it does ---
+
+    def _ways_singly(self) -> list[tuple[list[UnfilteredRows], list[SourceIdentity]]]:
+        """Return what reads single rows of each dataset, and of which files, by part."""
+        fields, datasets = self.layout.fields, self.layout.datasets
+        are_simple = all(field.kind == "array" and field.cast is field.normalise is None for field in fields)
+        if not (self._unfiltered and are_simple and all(part.pieces for parts in datasets for part in parts)):
+            return []
+        every = ([self._unfiltered_rows(n, k) for n in range(len(datasets))] for k in range(len(datasets[0])))
+        return [(ways, [self.layout.files[file] for file in {way.part.file for way in ways}]) for ways in every]
+
+    def single(self, first: int, count: int = 0) -> list[torch.Tensor] | None:
+        """Read a row, or `count` of them, a tensor for each field; None where it is not that simple, or fails."""
+        layout = self.layout
+        place = bisect.bisect_right(layout.file_starts, first) - 1
+        if not self._singly or (count and first + count > layout.file_starts[place + 1]):
+            return None
+        ways, files = self._singly[place]
+        values = [np.empty((count or 1, *field.row_shape), field.dtype) for field in layout.fields]
+        for way in ways:
+            try:
+                if not way.read(first, values, self.sources[way.part.file], self):
+                    return None  # the ordinary way says why, or gets over it
+            except OSError:
+                return None
+        for identity in files:
+            identity.check_unchanged()
+        return [torch.from_numpy(value if count else value.reshape(value.shape[1:])) for value in values]

@@ -5,24 +5,26 @@ from __future__ import annotations
 import atexit
 import collections
 import contextlib
+import copy
 import functools
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 
 from h5stream.dropped import Living
 from h5stream.engine.batches import OpenBatches, PlannedWindow, ReadyBatch
 from h5stream.engine.plan import Placement
 from h5stream.engine.reader import RowReader
-from h5stream.engine.running import STOP_S, check_process, closed, timed_out
-from h5stream.engine.slots import SlotFormat, Slots
+from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.engine.statistics import RunCounters, Tally, clock
 from h5stream.engine.tasks import COPIED_TASK_NBYTES, NOWHERE, Task, Tools
-from h5stream.errors import H5StreamError
+from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import Order, RegroupedOrder, Window
-from h5stream.storage.layout import SampleLayout
 from h5stream.storage.stores import stop_asked
+
+STOP_S = 1.0
+"""Seconds that ending an epoch waits for its threads; one held up longer, by a file system that hangs, ends later."""
 
 EXIT_S = 10.0
 """Seconds that the interpreter's exit waits for reader threads at most: one that is ended inside a decoder would take
@@ -30,42 +32,27 @@ the process down. A thread that a file system holds up longer is left behind."""
 
 
 class Run:
-    """One pass over an order; see `h5stream.engine.running.Running`.
+    """One pass over an order, carried out by threads or by who asks.
 
     # Guarantees: everything below `_changed` is read and written under it. Threads take jobs, carry them out
     # without the lock, and report back; without threads the consumer does, whenever the next batch is not there, and
     # what interrupts it then (Ctrl-C) is its own to handle, at once. Only `next_batch` hands batches over, in order, to
     # one consumer. Nobody touches a slot after its window is complete, and slots go back once nothing is carried out
-    # any more, so stopping early frees nothing too soon.
+    # any more, so stopping early frees nothing too soon. `stop` may be called by any thread, twice, inside the garbage
+    # collector, and in a forked child, where it does nothing.
     # Where all rows stay in memory once they are decoded, the first batches of a shuffled window need almost all of its
     # chunks, and are read with those; while there is no room for more batches readers decode the rest. So that each
     # chunk is decoded once, nothing is planned while any is, and tasks look whether it is there by now.
 
-    `threads` carry tasks out; 0 leaves that to the thread that asks, a window at a time. At most `max_open_batches` are
-    filled or waiting, unless one window needs more. `skip_corrupt` leaves the rows of corrupt chunks out, and batches
-    of which nothing is left: their numbers are in `left_out`. Where several ranks (`world_size`) count on as many
-    batches from each other, such a batch is an error instead.
+    At most `max_open_batches` are filled or waiting, unless one window needs more. Where several ranks (`world_size`)
+    count on as many batches from each other, a batch of which nothing is left is an error.
     """
 
-    def __init__(
-        self,
-        reader: RowReader,
-        order: Order,
-        ring: Slots,
-        slot_format: SlotFormat,
-        *,
-        threads: int,
-        max_open_batches: int = 1,
-        first_batch: int = 0,
-        on_thread_start: Callable[[int], None] | None = None,
-        skip_corrupt: bool = False,
-        world_size: int = 1,
-    ) -> None:
-        fields = reader.layout.fields
-        self._reader, self.order, self._ring = reader, order, ring
-        self._row_nbytes = reader.layout.row_nbytes
-        self._max_open, self._passed_on = max_open_batches, 0
-        self._on_thread_start, self._skip_corrupt, self._world_size = on_thread_start, skip_corrupt, world_size
+    def __init__(self, engine: Engine, order: Order, first_batch: int, max_open_batches: int, world_size: int) -> None:
+        reader, threads = engine.reader, engine.readers
+        self._reader, self.order, self._row_nbytes = reader, order, reader.layout.row_nbytes
+        self._max_open, self._passed_on, self._world_size = max_open_batches, 0, world_size
+        self._on_thread_start, self._skip_corrupt = engine.on_thread_start, engine.skip_corrupt
         # Nothing ends a reader in silence: the consumer would wait for ever.
         self._caught = BaseException if threads else Exception
         self._pid = os.getpid()
@@ -79,9 +66,11 @@ class Run:
         self._to_decode = reader.filling(order, first_batch) if threads else None
         self._decoding, self._choosing = 0, threading.Lock()
         self._active: list[PlannedWindow] = []
-        self._open = OpenBatches(fields, order, ring, slot_format, first_batch, reader.ragged_memory)
+        self._open = OpenBatches(
+            reader.layout.fields, order, engine.slots, engine.slot_format, first_batch, reader.ragged_memory
+        )
         self._stopped = False
-        self.left_out: set[int] = set()
+        self.left_out: set[int] = set()  # batches of which nothing was left, as far as they were passed over
         ready_limit = max_open_batches if threads else 1
         self.counters = RunCounters(threads=threads, ready_limit=ready_limit, row_nbytes=self._row_nbytes)
         self._tally = None if threads else self.counters.tally()  # the consumer's
@@ -103,8 +92,8 @@ class Run:
     def next_batch(self, timeout_s: float = 0.0) -> ReadyBatch | None:
         """Wait for the next batch, or without threads bring it, however long that takes; None at the end.
 
-        Raises `LoaderTimeoutError` if none was ready in time, `LoaderClosedError` after `stop` or in a forked child,
-        and whatever went wrong while reading this batch's rows.
+        Raises `LoaderTimeoutError` if none was ready in time (0 is no limit), `LoaderClosedError` after `stop` or in a
+        forked child, and whatever went wrong while reading this batch's rows.
         """
         check_process(self._pid)
         deadline = time.monotonic() + timeout_s if timeout_s else None
@@ -199,7 +188,7 @@ class Run:
         self._changed.wait(left)
 
     def stop(self, wait_s: float | None = None) -> None:
-        """End the threads; safe to call twice, from any thread, and in a forked child."""
+        """End the threads."""
         if os.getpid() != self._pid:
             return
         self.counters.end()
@@ -422,64 +411,52 @@ class Run:
             self._fail(self._open.first_lacking(self._active), error)
 
 
-class ThreadEngine:
-    """Begins runs; see `h5stream.engine.running.Engine`.
+class Engine:
+    """Fills slots, which are its own, with the batches of orders; a batch's slot knows the way back.
 
-    The small datasets `kept` are read once, and of some so many rows stay in memory once they are decoded: `kept_rows`.
-    `new_slots` is asked again in a forked child. `threads` of 0 read in the thread that asks for batches; otherwise
-    `on_thread_start` is called with the number of each. `skip_corrupt` leaves out the rows of corrupt chunks.
+    # Guarantees: used by the thread that iterates, but for `trim`, which any thread may call.
+
+    `new_slots` is asked again in a forked child. `threads` carry tasks out, and `on_thread_start` is called with the
+    number of each; 0 leaves all to the thread that asks for batches, a window at a time. `skip_corrupt` leaves out the
+    rows of corrupt chunks, and batches of which nothing is left.
     """
 
     def __init__(
         self,
-        layout: SampleLayout,
-        kept: tuple[int, ...],
-        kept_rows: Mapping[int, int] | None,
+        reader: RowReader,
         slot_format: SlotFormat,
-        new_slots: Callable[[], Slots],
+        new_slots: Callable[[], SlotRing],
         *,
         threads: int,
         on_thread_start: Callable[[int], None] | None = None,
         skip_corrupt: bool = False,
     ) -> None:
-        self._format, self._new_slots, self._threads = slot_format, new_slots, threads
-        self._on_thread_start, self._skip_corrupt = on_thread_start, skip_corrupt
-        self._renew(layout, kept, kept_rows)
+        self.reader, self.slot_format, self._new_slots, self._threads = reader, slot_format, new_slots, threads
+        self.on_thread_start, self.skip_corrupt = on_thread_start, skip_corrupt
+        self._begin_anew()
 
-    def _renew(self, layout: SampleLayout, kept: tuple[int, ...], kept_rows: Mapping[int, int] | None) -> None:
-        self.reader, self.slots = RowReader(layout, kept_rows, kept), self._new_slots()
-        self._runs, self._pid = Living[Run](), os.getpid()
+    def _begin_anew(self) -> None:
+        self.slots, self._runs, self._pid = self._new_slots(), Living[Run](), os.getpid()
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether a pass reads by itself."""
-        return self._readers > 0
+        """Whether a pass that was begun reads by itself, before a batch is asked for."""
+        return self.readers > 0
 
     @property
-    def _readers(self) -> int:
-        # What the user wants called in reader threads needs them.
-        return 0 if self.reader.needs_no_thread and self._on_thread_start is None else self._threads
+    def readers(self) -> int:
+        """How many threads a pass has that begins now; what the user wants called in them needs them."""
+        return 0 if self.reader.needs_no_thread and self.on_thread_start is None else self._threads
 
     @property
     def held_nbytes(self) -> int:
-        """Bytes of the slots, filled or free."""
+        """Bytes of the slots here, filled or free; without those that were given back."""
         return self.slots.held_nbytes + self.reader.kept_nbytes
 
     def begin(self, order: Order, first_batch: int, *, max_open_batches: int, world_size: int = 1) -> Run:
-        """Begin a pass over an order."""
+        """Begin a pass over an order at a batch; the parameters are those of `Run`."""
         self.reader.keep()
-        run = Run(
-            self.reader,
-            order,
-            self.slots,
-            self._format,
-            threads=self._readers,
-            max_open_batches=max_open_batches,
-            first_batch=first_batch,
-            on_thread_start=self._on_thread_start,
-            skip_corrupt=self._skip_corrupt,
-            world_size=world_size,
-        )
+        run = Run(self, order, first_batch, max_open_batches, world_size)
         self._runs.add(run)
         return run
 
@@ -493,12 +470,40 @@ class ThreadEngine:
 
     def renew(self) -> None:
         """Make anew what the parent's threads may have held locked or be writing to."""
-        self._renew(self.reader.layout, self.reader.small, self.reader.kept_rows)
+        self.reader = copy.copy(self.reader)
+        self._begin_anew()
 
     def close(self) -> None:
         """Let go of free slots, and close the files."""
         self.trim()
         self.reader.close()
+
+
+def timed_out(batch: int, timeout_s: float, *, is_read: bool = False) -> LoaderTimeoutError:
+    """Say that a batch did not come in time: from the source, or once it is read, of the user's functions."""
+    why = (
+        "it is read, and the worker that was to apply your functions to it was ended: they may hang, or need longer "
+        "than that for a batch, or it was still starting: raise it"
+        if is_read
+        else "the source may hang, or timeout is too short for the first window: raise it"
+    )
+    return LoaderTimeoutError(
+        f"no batch within timeout={timeout_s} s (batch {batch}); {why}, or 0 waits for as long as it takes"
+    )
+
+
+def closed() -> LoaderClosedError:
+    """Say that an iterator was used after it had been stopped."""
+    return LoaderClosedError("the loader was closed; make a new iterator with iter(loader)")
+
+
+def check_process(pid: int) -> None:
+    """Refuse to go on in another process than the one that a pass was begun in."""
+    if os.getpid() != pid:
+        raise LoaderClosedError(
+            "this iterator was made before a fork, and its reader threads stayed in the parent; "
+            "call iter(loader) again in the child"
+        )
 
 
 # --- a run ends with the interpreter ---------------------------------------------------------------------------

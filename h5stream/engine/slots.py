@@ -13,7 +13,6 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -37,13 +36,7 @@ Allocate = Callable[[int], Memory]
 
 
 def packed(nbytes: Iterable[int]) -> tuple[tuple[int, ...], int]:
-    """Return where stretches of so many bytes begin, one behind the other and aligned, and the bytes of all.
-
-    Examples
-    --------
-    >>> packed([1024, 8])
-    ((0, 1024), 1152)
-    """
+    """Return where stretches of so many bytes begin, one behind the other and aligned, and the bytes of all."""
     ends = itertools.accumulate((-(-each // FIELD_ALIGNMENT) * FIELD_ALIGNMENT for each in nbytes), initial=0)
     *begins, end = ends
     return tuple(begins), max(end, FIELD_ALIGNMENT)
@@ -53,10 +46,8 @@ def packed(nbytes: Iterable[int]) -> tuple[tuple[int, ...], int]:
 class SlotFormat:
     """How a batch is packed."""
 
-    rows: int
-    """Rows that fit."""
-    offsets: tuple[int, ...]
-    """Where each field begins, in bytes."""
+    rows: int  # that fit
+    offsets: tuple[int, ...]  # where each field begins, in bytes
     nbytes: int
     """Bytes of a slot, a multiple of the alignment."""
 
@@ -103,29 +94,16 @@ class Slot:
     def give_back(self) -> None:
         """Let it be filled again: nothing looks at it any more."""
         if self._ring is not None:
-            self._ring.give_back(self)
+            self._ring.free.append(self.memory)
 
     def lease(self) -> torch.Tensor:
         """Return its bytes as a tensor; it goes back when the last tensor over it is dropped."""
-        if self._ring is not None:
-            return self._ring.lease(self)
-        return torch.from_numpy(self.memory) if self._tensor is None else self._tensor
-
-
-class Slots(Protocol):
-    """Where an engine takes batch buffers from. Any thread may call; none of the calls waits.
-
-    `SlotRing`; and pinned slots for batches that the user copies to a GPU (`h5stream.device.cuda.PinnedSlots`).
-    """
-
-    slot_nbytes: int
-    held_nbytes: int
-
-    def take(self) -> Slot:
-        """Take a slot; its content is undefined."""
-
-    def trim(self) -> None:
-        """Let go of all free slots."""
+        if self._ring is None:
+            return torch.from_numpy(self.memory) if self._tensor is None else self._tensor
+        view = self.memory.view()
+        # The tensor's storage holds the view, and nothing else does.
+        self._ring.lent.lend(self.memory, until_dropped=view)
+        return torch.from_numpy(view)
 
 
 class SlotRing:
@@ -150,8 +128,8 @@ class SlotRing:
     ) -> None:
         self.slot_nbytes = -(-slot_nbytes // PAGE_NBYTES) * PAGE_NBYTES
         self._allocate = allocate
-        self._free: collections.deque[Memory] = collections.deque()
-        self._lent: Lent[Memory] = Lent()
+        self.free: collections.deque[Memory] = collections.deque()
+        self.lent: Lent[Memory] = Lent()
         self._lock = threading.Lock()
         self._arena_slots = min(max(1, arena_nbytes // self.slot_nbytes), 64, most_slots or 64)
         self._most_free = None if most_slots is None else most_slots + self._arena_slots
@@ -160,43 +138,32 @@ class SlotRing:
 
     def take(self) -> Slot:
         """Take the slot that came back last: it is the warmest, and fewer are ever touched."""
-        self._free.extend(self._lent.returned())
-        while self._most_free is not None and len(self._free) > self._most_free:
+        self.free.extend(self.lent.returned())
+        while self._most_free is not None and len(self.free) > self._most_free:
             with contextlib.suppress(IndexError):  # another thread takes as well
-                self._free.popleft()
+                self.free.popleft()
         while True:
             try:
-                return Slot(self._free.pop(), self)
+                return Slot(self.free.pop(), self)
             except IndexError:
                 with self._lock:
-                    if not self._free:
+                    if not self.free:
                         self._map_arena()
-
-    def give_back(self, slot: Slot) -> None:
-        """Return a slot that nobody looks at any more."""
-        self._free.append(slot.memory)
-
-    def lease(self, slot: Slot) -> torch.Tensor:
-        """Return a slot's bytes as a tensor; the slot comes back when the last tensor over it is dropped."""
-        view = slot.memory.view()
-        # The tensor's storage holds the view, and nothing else does.
-        self._lent.lend(slot.memory, until_dropped=view)
-        return torch.from_numpy(view)
 
     def _map_arena(self) -> None:
         arena = self._allocate(self._arena_slots * self.slot_nbytes)
         self.held_nbytes += arena.nbytes
         for k in range(self._arena_slots):
-            self._free.append(arena[k * self.slot_nbytes : (k + 1) * self.slot_nbytes])
+            self.free.append(arena[k * self.slot_nbytes : (k + 1) * self.slot_nbytes])
 
     @property
     def free_slots(self) -> int:
         """Slots that wait to be taken."""
-        self._free.extend(self._lent.returned())
-        return len(self._free)
+        self.free.extend(self.lent.returned())
+        return len(self.free)
 
     def trim(self) -> None:
         """Let go of all free slots; an arena is unmapped once none of its slots is leased."""
-        self._lent.returned()
-        self._free.clear()
+        self.lent.returned()
+        self.free.clear()
         self.held_nbytes = 0

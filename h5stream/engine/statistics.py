@@ -329,11 +329,9 @@ class Tally:
         self.h5py_bytes += nbytes
         return ended
 
-    def scattered(self, since: int) -> int:
-        """Count the time since a moment as scattering, and return that of its end."""
-        ended = clock()
-        self.scatter_ns += ended - since
-        return ended
+    def scattered(self, since: int) -> None:
+        """Count the time since a moment as scattering."""
+        self.scatter_ns += clock() - since
 
 
 _NAMES = tuple(field.name for field in fields(Tally))

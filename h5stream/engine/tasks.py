@@ -19,8 +19,8 @@ from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.engine.statistics import Tally, clock
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
+from h5stream.storage.identity import ByteSource
 from h5stream.storage.layout import DatasetPart, FieldLayout
-from h5stream.storage.source import ByteSource
 
 Bytes = NDArray[np.uint8]
 
@@ -101,24 +101,18 @@ NOWHERE = Destination(slots=np.zeros(0, dtype=np.int64), format=SlotFormat(rows=
 """For a task that brings rows to no batch."""
 
 
+@dataclass(slots=True)
 class Tools:
     """What a task is carried out with.
 
     # Guarantees: belongs to one thread, as its scratch and its counters do; sources and h5py's files are shared.
     """
 
-    __slots__ = ("h5py", "scratch", "sources", "stopped", "tally")
-
-    def __init__(
-        self,
-        sources: Sequence[ByteSource],
-        h5py: H5pyReader,
-        scratch: DecodeScratch,
-        tally: Tally | None = None,
-        stopped: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.sources, self.h5py, self.scratch = sources, h5py, scratch
-        self.tally, self.stopped = Tally() if tally is None else tally, stopped
+    sources: Sequence[ByteSource]
+    h5py: H5pyReader
+    scratch: DecodeScratch
+    tally: Tally
+    stopped: Callable[[], bool]
 
     def read(self, file: int, offsets: Sequence[int], nbytes: Sequence[int]) -> Iterator[Bytes]:
         """Return the bytes of one range of a file after the other, each good until the next; fewer if it is to stop."""

@@ -18,19 +18,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from h5stream.monitor.sample import GpuSample
+from h5stream.monitor import GpuSample
 
 # nvidia-smi's names for the bits of the clocks-event-reasons mask (nvml.h, nvmlClocksEventReasons).
 THROTTLE_BITS = (
-    "gpu_idle",
-    "applications_clocks_setting",
-    "sw_power_cap",
-    "hw_slowdown",
-    "sync_boost",
-    "sw_thermal_slowdown",
-    "hw_thermal_slowdown",
-    "hw_power_brake_slowdown",
-    "display_clock_setting",
+    *["gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "sync_boost", "sw_thermal_slowdown"],
+    *["hw_thermal_slowdown", "hw_power_brake_slowdown", "display_clock_setting"],
 )
 
 # Errors of the driver, and of one device; any other is of one call, and may pass.
@@ -265,13 +258,6 @@ def driver_facts(api: Any = None) -> DriverFacts:
 # --- which devices CUDA would show -----------------------------------------------------------------------
 
 
-class Visible(NamedTuple):
-    """The devices that a process sees."""
-
-    uuids: tuple[str, ...]  # in CUDA's order
-    note: str | None = None  # what is uncertain about the order, or why nothing is visible
-
-
 _UNSURE = (
     "unlike GPUs and CUDA_DEVICE_ORDER is not PCI_BUS_ID: which card an index names is known only after "
     "CUDA has started in this process; shown in PCI order until then"
@@ -280,8 +266,11 @@ _UNSURE = (
 
 def visible_devices(
     devices: Sequence[Device], environment: Mapping[str, str], cuda_uuids: Sequence[str] = ()
-) -> Visible:
-    """Return the devices that a process sees, in CUDA's order, of those in NVML's; CUDA's own word wins."""
+) -> tuple[list[str], str | None]:
+    """Return the devices that a process sees, in CUDA's order, of those in NVML's; CUDA's own word wins.
+
+    And what is uncertain about the order, or why none is seen.
+    """
     cards = [device for device in devices if device.parent_uuid is None]
     parts = {card.uuid: [one.uuid for one in devices if one.parent_uuid == card.uuid] or [card.uuid] for card in cards}
     # A card in MIG mode shows its first instance.
@@ -291,7 +280,7 @@ def visible_devices(
     if cuda_uuids and not (tokens and tokens[0].startswith("MIG-")):
         bare = {_bare(uuid): first for uuid, first in shown.items()}
         if all(_bare(uuid) in bare for uuid in cuda_uuids):
-            return Visible(tuple(bare[_bare(uuid)] for uuid in cuda_uuids))
+            return [bare[_bare(uuid)] for uuid in cuda_uuids], None
     uuids = [uuid for card in cards for uuid in parts[card.uuid]]
     if tokens is not None:
         # As CUDA does: up to the first that names nothing, or is a MIG instance; twice the same makes the list void.
@@ -299,11 +288,11 @@ def visible_devices(
         uuids = [shown[one] for one in found]
         uuids = uuids[: next((k for k, uuid in enumerate(uuids, 1) if uuid.startswith("MIG-")), None)]
         if not uuids or len(set(uuids)) < len(uuids):
-            return Visible((), f"CUDA_VISIBLE_DEVICES={','.join(tokens)!r} shows none of the {len(cards)} GPUs")
+            return [], f"CUDA_VISIBLE_DEVICES={','.join(tokens)!r} shows none of the {len(cards)} GPUs"
     by_index = tokens is None or any(token.isdecimal() for token in tokens)
     unlike = len({card.name for card in cards}) > 1
     unsure = by_index and unlike and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
-    return Visible(tuple(uuids), _UNSURE if unsure else None)
+    return uuids, _UNSURE if unsure else None
 
 
 def _bare(uuid: str) -> str:

@@ -14,23 +14,24 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import logging
 import os
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol, Self
 
+import psutil
+
+from h5stream import allowance
 from h5stream.device.facts import started_cuda_uuids
 from h5stream.dropped import Living
 from h5stream.errors import OptionError
-from h5stream.monitor.host import HostReader, ProcessReader, process_exists
+from h5stream.monitor import GpuSample, HostSample, ProcessSample, SystemSample, SystemSummary, format_line, summarize
 from h5stream.monitor.nvml import DriverGone, NvmlReader, visible_devices
-from h5stream.monitor.sample import GpuSample, SystemSample, SystemSummary, format_line, summarize
 from h5stream.units import ShownAsText
 
 MIN_INTERVAL_S = 0.1  # Processor time is counted in steps of 0.01 s: below ten steps a share is noise.
@@ -61,6 +62,96 @@ class Sink(Protocol):
         """Take no more; what was written is complete after that."""
 
 
+# --- what is read of the machine and of one process, through psutil -----------------------------------------
+
+# Stacked and memory-backed devices: what they read is counted again below them, or is no disk at all.
+_NOT_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
+
+
+def host_samples() -> Iterator[HostSample]:
+    """Yield what processors, memory and disks do; rates are means since the reading before, and the first has none."""
+    before: tuple[float, int | None] | None = None
+    while True:
+        total = allowance.memory_total_bytes()  # both within the cgroup's limit, where that is the smaller
+        used = max(0, total - allowance.memory_available_bytes())
+        # Since this thread's last call; waiting for a disk is not being busy, and a sandbox may not tell.
+        busy = psutil.cpu_percent() / 100 if any(psutil.cpu_times()) else None
+        now_s, nbytes, rate = time.monotonic(), _disk_bytes(), None
+        if before and nbytes is not None and before[1] is not None and nbytes >= before[1]:  # else one was taken out
+            rate = (nbytes - before[1]) / max(now_s - before[0], 1e-9)
+        busy = busy if before else None
+        yield HostSample(cpu_ratio=busy, ram_used_bytes=used, ram_total_bytes=total, disk_read_bytes_per_s=rate)
+        before = now_s, nbytes
+
+
+def _disk_bytes() -> int | None:
+    """Return the bytes read from whole, physical disks since boot."""
+    try:
+        disks = psutil.disk_io_counters(perdisk=True)
+    except (OSError, ValueError, NotImplementedError):  # neither /proc/diskstats nor /sys/block, or a new format
+        return None
+    whole = [name for name in disks if not name.startswith(_NOT_DISKS) and os.path.exists(f"/sys/block/{name}")]
+    return sum(disks[name].read_bytes for name in whole) if whole else None
+
+
+def process_samples(process: Any) -> Iterator[ProcessSample | None]:
+    """Yield what a process of psutil and its children do, as rates since the reading before; None once it has ended."""
+    # Of each: processor seconds, bytes read, None where that may not be known, and memory.
+    before: dict[tuple[int, float], tuple[float, int | None, int]] = {}
+    at_s: float | None = None
+    children: list[Any] = []
+    look_again_s = 0.0
+    while True:
+        now_s = time.monotonic()
+        sample: ProcessSample | None = None
+        with contextlib.suppress(psutil.Error):
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                if now_s >= look_again_s:  # This reads every process of the machine: at most 0.2 % of the time.
+                    children = process.children(recursive=True)
+                    look_again_s = now_s + 500 * (time.monotonic() - now_s)
+                counts = dict(filter(None, map(_counted, (process, *children))))
+                seconds = 0.0 if at_s is None else now_s - at_s
+                grown = [(before.get(key, (0.0, 0, 0)), now) for key, now in counts.items()]  # a new one began at 0
+                known = [(then[1], now[1]) for then, now in grown]
+                fetched = [max(0, now - then) for then, now in known if now is not None and then is not None]
+                cpu_s = sum(max(0.0, now[0] - then[0]) for then, now in grown)
+                memory = {pid: nbytes for (pid, _), (_, _, nbytes) in counts.items()}
+                sample = ProcessSample(
+                    pid=process.pid,
+                    processes=len(counts),
+                    cpu_cores=cpu_s / seconds if seconds else None,
+                    cpus_allowed=allowance.cpus(),
+                    memory_bytes=memory.pop(process.pid, None),
+                    children_memory_bytes=sum(memory.values()),
+                    disk_read_bytes_per_s=sum(fetched) / seconds if seconds and fetched else None,
+                )
+                before, at_s = counts, now_s
+        yield sample
+
+
+def _counted(process: Any) -> tuple[tuple[int, float], tuple[float, int | None, int]] | None:
+    """Return which process it is and what it has used; None of a child that has ended meanwhile."""
+    with contextlib.suppress(psutil.Error), process.oneshot():
+        times, nbytes = process.cpu_times(), None
+        with contextlib.suppress(psutil.Error, OSError, AttributeError):  # another user's, or no such kernel file
+            nbytes = process.io_counters().read_bytes
+        used = times.user + times.system, nbytes, process.memory_info().rss
+        return (process.pid, process.create_time()), used
+    return None
+
+
+def environment_of(process: Any) -> dict[str, str]:
+    """Return a process's environment, as it was when the process began; empty if it may not be read."""
+    try:
+        return dict(process.environ())
+    except (psutil.Error, OSError):
+        return {}
+
+
+# --- the thread, and who asks it ------------------------------------------------------------------------------
+
+
+@dataclass(eq=False, kw_only=True)
 class _Run:
     """One life of the sampling thread; it does not know its monitor, so a forgotten one can be collected.
 
@@ -68,26 +159,22 @@ class _Run:
     what reads the machine.
     """
 
-    def __init__(
-        self,
-        pid: int | None,
-        devices: Sequence[int | str] | None,  # positions in CUDA's order, or beginnings of UUIDs
-        nvml: Any,
-        interval_s: float,
-        history: int,
-        sinks: Iterable[Sink],
-    ) -> None:
-        self.interval_s, self.sinks = interval_s, list(sinks)
-        self._pid, self._devices, self._api = pid, devices, nvml
-        self._is_own = pid is None or pid == os.getpid()  # torch can be asked for CUDA's order of this process alone
-        self.samples: deque[SystemSample] = deque(maxlen=history)
-        self.lock = threading.Lock()
-        self.stopping = threading.Event()
-        self.first = threading.Event()  # Set with the first sample, and when there will be none.
-        self.failure: str | None = None
-        self.note: str | None = None
-        self.data_wait: Callable[[], float | None] | None = None
-        self.taken_s = time.monotonic()
+    pid: int | None
+    devices: Sequence[int | str] | None  # positions in CUDA's order, or beginnings of UUIDs
+    nvml: Any
+    interval_s: float
+    samples: deque[SystemSample]
+    sinks: list[Sink]
+    data_wait: Callable[[], float | None] | None
+    failure: str | None = None
+    note: str | None = None
+    taken_s: float = field(default_factory=time.monotonic)
+    lock: Any = field(default_factory=threading.Lock)
+    stopping: threading.Event = field(default_factory=threading.Event)
+    first: threading.Event = field(default_factory=threading.Event)  # with the first sample, or when there will be none
+
+    def __post_init__(self) -> None:
+        self._is_own = self.pid in (None, os.getpid())  # torch can be asked for CUDA's order of this process alone
         self._cuda_uuids: tuple[str, ...] = ()
         self._gpus: tuple[GpuSample, ...] = ()
         self._reason: str | None = None
@@ -113,7 +200,8 @@ class _Run:
                 self._guarded(sink, sink.close)
 
     def _sample_until_stopped(self) -> None:
-        self._process, self._host = ProcessReader(self._pid), HostReader()
+        self._watched = psutil.Process(os.getpid() if self.pid is None else self.pid)
+        self._process, self._host = process_samples(self._watched), host_samples()
         self._started_s = self._last_s = time.monotonic()
         self._read()  # Rates need a first reading; its values are not shown.
         # The first sample comes as soon as a rate means anything, the others in the rhythm asked for.
@@ -147,7 +235,7 @@ class _Run:
             self._gpus = tuple(GpuSample(uuid=one.uuid, name=one.name, unavailable=str(gone)) for one in self._gpus)
             if self._gpus:  # No driver at all is an ordinary case; one that goes away is not.
                 _log.warning("GPU sampling ended: %s", gone)
-        host, process = self._host.read(), self._process.read()
+        host, process = next(self._host), next(self._process)
         waited = None if (source := self.data_wait) is None else source()
         interval_s, self._last_s = wall_s - self._last_s, wall_s
         return SystemSample(
@@ -167,7 +255,7 @@ class _Run:
         if not self._has_driver:
             return
         if self._nvml is None:
-            self._nvml = self._opened.enter_context(contextlib.closing(NvmlReader(self._api)))
+            self._nvml = self._opened.enter_context(contextlib.closing(NvmlReader(self.nvml)))
             self._choose(self._nvml)
         if self._is_own and not self._cuda_uuids and (started := started_cuda_uuids()):
             self._cuda_uuids = started
@@ -175,21 +263,20 @@ class _Run:
         self._gpus = self._nvml.read()
 
     def _choose(self, reader: NvmlReader) -> None:
-        environment = os.environ if self._is_own else self._process.environment()
-        seen = visible_devices(reader.devices, environment, self._cuda_uuids)
-        uuids, nothing = seen.uuids, "there is a driver, but it lists no GPU"
-        if self._devices is not None:  # one that does not exist is left out
+        environment = os.environ if self._is_own else environment_of(self._watched)
+        uuids, self.note = visible_devices(reader.devices, environment, self._cuda_uuids)
+        nothing = "there is a driver, but it lists no GPU"
+        if self.devices is not None:  # one that does not exist is left out
             found: list[str] = []
-            for one in self._devices:
+            for one in self.devices:
                 if isinstance(one, int):
-                    found += seen.uuids[one:][:1] if one >= 0 else ()
+                    found += uuids[one:][:1] if one >= 0 else ()
                 else:
                     found += [name.uuid for name in reader.devices if name.uuid.lower().startswith(one.lower())]
-            uuids = tuple(dict.fromkeys(found))
+            uuids = [*dict.fromkeys(found)]
             if count := len(reader.devices):
-                nothing = f"devices={list(self._devices)!r} names none of the {count} devices that NVML lists"
-        self.note = seen.note
-        self._reason = None if uuids else seen.note or nothing
+                nothing = f"devices={list(self.devices)!r} names none of the {count} devices that NVML lists"
+        self._reason = None if uuids else self.note or nothing
         reader.watched = [one for uuid in uuids for one in reader.devices if one.uuid == uuid]
 
 
@@ -247,13 +334,12 @@ class SystemMonitor(ShownAsText):
             raise OptionError(f"interval_s={interval_s!r}: must be at least {MIN_INTERVAL_S} s")
         if history < 1:
             raise OptionError(f"history={history!r}: must keep at least 1 sample")
-        if pid is not None and not process_exists(pid):
+        if pid is not None and not psutil.pid_exists(pid):
             raise OptionError(f"pid={pid!r}: there is no such process")
         self.interval_s = float(interval_s)
         self._sinks = tuple(sinks)
-        self._new_run = functools.partial(_Run, pid, devices, nvml, self.interval_s, history)
-        self._run = self._new_run(self._sinks)
-        self._run.data_wait = data_wait
+        self._given: dict[str, Any] = {"pid": pid, "devices": devices, "nvml": nvml, "interval_s": self.interval_s}
+        self._run = _Run(**self._given, samples=deque(maxlen=history), sinks=[*self._sinks], data_wait=data_wait)
         self._thread: threading.Thread | None = None
         self._owner = os.getpid()
         _monitors.add(self)
@@ -302,9 +388,7 @@ class SystemMonitor(ShownAsText):
     def __enter__(self) -> Self:
         return self.start()
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
@@ -398,10 +482,9 @@ class SystemMonitor(ShownAsText):
         return 5 * self.interval_s + 2.0
 
     def _next_run(self, kept: Iterable[SystemSample], sinks: Iterable[Sink]) -> _Run:
-        run = self._new_run(sinks)
-        run.samples.extend(kept)
-        run.data_wait = self._run.data_wait
-        return run
+        before = self._run
+        samples = deque(kept, before.samples.maxlen)
+        return _Run(**self._given, samples=samples, sinks=[*sinks], data_wait=before.data_wait)
 
     def _newest(self) -> SystemSample:
         with self._run.lock:
@@ -435,9 +518,4 @@ def stop_all() -> None:
         monitor.stop(1.0)
 
 
-def _reset_all() -> None:
-    for monitor in _monitors:
-        monitor._after_fork()
-
-
-os.register_at_fork(after_in_child=_reset_all)
+os.register_at_fork(after_in_child=lambda: [*map(SystemMonitor._after_fork, _monitors)])

@@ -1,4 +1,7 @@
-"""Rows become blocks: runs of consecutive rows that are read together."""
+"""Rows become blocks: runs of consecutive rows that are read together, by the chunks of a layout.
+
+All of it depends on the layout alone, so that all ranks and threads cut alike.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,23 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype
+from h5stream.samples.space import Ints, Space
+from h5stream.storage.layout import BLOCK_NBYTES, DECODED, DIRECT, HEAP, DatasetPart, Lookup, SampleLayout
 
 _MAX_BLOCKS = 1 << 26
+
+WHOLE_NBYTES = 1024 * 1024
+"""Chunks of more bytes that nothing has to be decoded of are cut into blocks of at most about `BLOCK_NBYTES`."""
+
+SMALL_NBYTES = 8 * 1024 * 1024
+"""A dataset of no more bytes, such as labels, does not keep others' chunks from being cut: it is kept in memory."""
+
+SEQUENCES_NBYTES = 16 * 1024 * 1024
+"""Bytes of the sequences of a block of several chunks, at most."""
+
+BOXES_IN_BLOCK = 4
+"""Boxes side by side that a block of unfiltered data has along an axis: what lies at its edges, a fifth at most, is
+read for both neighbours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +96,7 @@ class Blocks:
         return rows
 
 
-Stretch = tuple[NDArray[np.int64], Places | None]
+Stretch = tuple[Ints, Places | None]
 """Consecutive blocks, to be sent elsewhere: their edges among all, and their rows; None where these are all between."""
 
 
@@ -98,9 +116,7 @@ def blocks_in(stretch: Stretch) -> Blocks:
     return Blocks(edges=edges - edges[0], rows=rows)
 
 
-def make_blocks(
-    file_starts: tuple[int, ...], block_rows: tuple[int, ...], rows: NDArray[np.int64] | None = None
-) -> Blocks:
+def make_blocks(file_starts: tuple[int, ...], block_rows: tuple[int, ...], rows: Ints | None = None) -> Blocks:
     """Cut each file's rows into blocks; a block never crosses from one file into the next."""
     spans = list(zip(file_starts[:-1], file_starts[1:], block_rows, strict=True))
     count = sum(-(-(stop - start) // size) for start, stop, size in spans)
@@ -113,9 +129,7 @@ def make_blocks(
     return Blocks(edges=edges if rows is None else np.unique(np.searchsorted(rows, edges)), rows=rows)
 
 
-def blocks_by(
-    keys: NDArray[np.int64], rows: NDArray[np.int64] | None = None, begins: NDArray[np.int64] | None = None
-) -> Blocks:
+def blocks_by(keys: Ints, rows: Ints | None = None, begins: Ints | None = None) -> Blocks:
     """Make blocks of rows, or of samples, that have one key: the chunk that each of them begins in or looks up."""
     begins = keys if begins is None else begins
     if not is_ascending(begins):
@@ -125,23 +139,21 @@ def blocks_by(
     return Blocks(edges=np.concatenate([[0], edges, [len(keys)]]), rows=rows)
 
 
-def block_numbers(
-    file_starts: tuple[int, ...], block_rows: tuple[int, ...], rows: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def block_numbers(file_starts: tuple[int, ...], block_rows: tuple[int, ...], rows: Ints) -> Ints:
     """Return the number of the block that each of some rows lies in; see `make_blocks`."""
     starts, sizes = np.array(file_starts[:-1]), np.array(block_rows)
     counts = -(-np.diff(file_starts) // sizes)
     file = np.searchsorted(starts, rows, side="right") - 1
-    numbers: NDArray[np.int64] = (np.cumsum(counts) - counts)[file] + (rows - starts[file]) // sizes[file]
+    numbers: Ints = (np.cumsum(counts) - counts)[file] + (rows - starts[file]) // sizes[file]
     return numbers
 
 
-def listed_blocks(rows: NDArray[np.int64], block_rows: int) -> Blocks:
+def listed_blocks(rows: Ints, block_rows: int) -> Blocks:
     """Cut rows in an order of the user's into stretches: what an epoch that is not shuffled goes through."""
     return Blocks(edges=np.append(np.arange(0, len(rows), block_rows, dtype=np.int64), len(rows)), rows=rows)
 
 
-def select_rows(selection: Any, total: int) -> NDArray[np.int64] | None:
+def select_rows(selection: Any, total: int) -> Ints | None:
     """Turn indices or a boolean mask into ascending row numbers."""
     if selection is None:
         return None
@@ -157,14 +169,8 @@ def select_rows(selection: Any, total: int) -> NDArray[np.int64] | None:
     return rows
 
 
-def numbers(index: Any, count: int, *, axis: int) -> NDArray[np.int64]:
-    """Return the numbers that a slice, a list, an array or a mask names along an axis of `count` places; unchecked.
-
-    Examples
-    --------
-    >>> numbers(slice(None, None, -2), 5, axis=0).tolist(), numbers([True, False, True], 3, axis=0).tolist()
-    ([4, 2, 0], [0, 2])
-    """
+def numbers(index: Any, count: int, *, axis: int) -> Ints:
+    """Return the numbers that a slice, a list, an array or a mask names along an axis of `count` places; unchecked."""
     what = "rows are" if axis == 0 else f"places on axis {axis} are"
     if isinstance(index, slice):
         return np.arange(*index.indices(count), dtype=np.int64)
@@ -190,7 +196,7 @@ def numbers(index: Any, count: int, *, axis: int) -> NDArray[np.int64]:
     return chosen.astype(np.int64)
 
 
-def row_numbers(selection: Any, total: int) -> NDArray[np.int64]:
+def row_numbers(selection: Any, total: int) -> Ints:
     """Turn indices, a slice or a boolean mask into row numbers in the order given, as often as they are named."""
     chosen: Any = selection if isinstance(selection, slice) else np.asarray(selection)
     is_list = not isinstance(selection, slice) and chosen.dtype != bool
@@ -202,3 +208,151 @@ def row_numbers(selection: Any, total: int) -> NDArray[np.int64]:
         raise OptionError(f"the selection names row {wrong[0]}, but there are {total:,} rows, 0 to {total - 1:,}")
     rows[rows < 0] += total
     return rows
+
+
+# --- blocks of a layout: which rows, or samples, lie in one chunk ---------------------------------------
+
+
+def blocks_of(layout: SampleLayout, rows: Ints | None) -> Blocks:
+    """Cut samples into blocks by where their own rows lie, whatever they look up."""
+    if layout.space is None:
+        return make_blocks(layout.file_starts, block_rows(layout), rows)
+    numbers = np.arange(layout.samples) if rows is None else rows
+    if layout.has_boxes:
+        return blocks_by(_chunks_of_boxes(layout, layout.space, numbers), rows)
+    anchors = layout.space.anchors_of(numbers)
+    return blocks_by(block_numbers(layout.file_starts, block_rows(layout), anchors), rows, anchors)
+
+
+def shuffled_blocks(layout: SampleLayout, rows: Ints | None) -> Blocks:
+    """Cut samples into the blocks of a shuffle: by what they look up, where that is most of their bytes."""
+    if rows is not None and not is_ascending(rows):
+        rows = np.sort(rows)
+    chunks = looked_up_chunks(layout)
+    return blocks_of(layout, rows) if chunks is None else blocks_by(chunks if rows is None else chunks[rows], rows)
+
+
+def epoch_blocks(layout: SampleLayout, rows: Ints | None, *, shuffle: bool, is_drawn: bool) -> Blocks:
+    """Cut the samples of an epoch into blocks; without a shuffle they keep the order in which they are listed.
+
+    Those that are drawn for it come as they lie.
+    """
+    if shuffle:
+        return shuffled_blocks(layout, rows)
+    space = layout.space
+    in_order = space is None or (space.edges is not None and (is_drawn or is_ascending(space.rows[0])))
+    if in_order and (rows is None or is_ascending(rows)):
+        return blocks_of(layout, rows)
+    return listed_blocks(np.arange(layout.samples) if rows is None else rows, max(block_rows(layout)))
+
+
+def longest_block(layout: SampleLayout) -> int:
+    """Return the rows of a block; of the longest, where they differ."""
+    chunks = looked_up_chunks(layout)
+    return max(block_rows(layout)) if chunks is None else int(np.bincount(chunks).max())
+
+
+def block_rows(layout: SampleLayout) -> tuple[int, ...]:
+    """Return the rows of a block, for each file: those of a chunk of the leading dataset, or of a part of one.
+
+    A chunk is cut where nothing that is streamed has to be decoded; a part of a chunk would be decoded whole.
+    """
+    if layout.has_boxes:
+        return (1,) * len(layout.leading)
+    sizes = []
+    for number, lead in enumerate(layout.leading):
+        if lead.objects:
+            sizes.append(max(1, min(lead.rows, BLOCK_NBYTES // max(1, lead.stored_row_nbytes))))
+            continue
+        whole = any(_is_decoded(layout, parts, number) for parts in layout.aligned)
+        sizes.append((lead.chunk_rows if whole else _cut_rows(lead)) * _chunks_of_sequences(layout, lead))
+    return tuple(sizes)
+
+
+def _cut_rows(part: DatasetPart) -> int:
+    """Return the rows of a chunk, or of a part of a large one that nothing has to be decoded of.
+
+    A window then mixes rows of as many places as with small chunks; so many bytes are read at the rate of a longer run.
+    """
+    cut = part.access in (DIRECT, HEAP) and part.chunk_nbytes > WHOLE_NBYTES
+    return max(1, -(-part.chunk_rows // (-(-part.chunk_nbytes // BLOCK_NBYTES) if cut else 1)))
+
+
+def _chunks_of_sequences(layout: SampleLayout, lead: DatasetPart) -> int:
+    """Return how many chunks a block of sequences has: chunks at its edges are decoded for its neighbours too.
+
+    As many as hold the rows that a sequence spans, so that a chunk is decoded twice an epoch and not as often as
+    sequences are longer than it; fewer where sequences are large, since a window holds many blocks.
+    """
+    steps = layout.fields[lead.targets[0].field].steps if lead.targets else None
+    if layout.segments is None or steps is None or lead.access == DIRECT:
+        return 1
+    wanted = -(-(max(steps) - min(steps) + 1) // lead.chunk_rows)
+    return max(1, min(wanted, SEQUENCES_NBYTES // max(1, layout.row_nbytes * lead.chunk_rows)))
+
+
+def _is_decoded(layout: SampleLayout, parts: tuple[DatasetPart, ...], number: int) -> bool:
+    """Tell whether rows of a file cost the decoding of a chunk, of a dataset too large to be kept."""
+    row_nbytes = sum(layout.fields[target.field].placed_nbytes for target in parts[0].targets)
+    is_small = row_nbytes > 0 and layout.rows * row_nbytes <= SMALL_NBYTES
+    return parts[number].access not in (DIRECT, HEAP) and not is_small
+
+
+def looked_up_chunks(layout: SampleLayout) -> Ints | None:
+    """Return the chunk that each sample looks up in every epoch; None where none has more bytes than its own rows."""
+    stay = [one for one in layout.lookups if one.draw is None]
+    lead = max(stay, key=lambda one: _mean_nbytes(layout, one), default=None)
+    if lead is None or (mean_nbytes := _mean_nbytes(layout, lead)) <= layout.leading[0].stored_row_nbytes:
+        return None
+    parts, rows = layout.datasets[lead.dataset], lead.rows
+    starts = np.array([part.row_start for part in parts])
+    chunk_rows = np.array([part.chunk_rows if part.heap is None else _cut_rows(part) for part in parts])
+    if layout.ragged and all(part.access == DIRECT for parts in layout.datasets for part in parts):
+        # Nothing is decoded: blocks of as many bytes of samples as a chunk has, the other fields' with them.
+        share = mean_nbytes / max(1, layout.row_nbytes)
+        chunk_rows = np.maximum(1, (chunk_rows * min(1.0, share)).astype(np.int64))
+    elif mean_nbytes > parts[0].stored_row_nbytes and parts[0].access == DECODED:
+        # Samples of many rows go over the edges of chunks, and what is cut at a block's edge is decoded twice.
+        sizes = [max(1, part.chunk_nbytes) for part in parts]
+        chunk_rows *= np.array([max(1, BLOCK_NBYTES // n, min(4, 4 * WHOLE_NBYTES // n)) for n in sizes])
+    chunks = -(-np.array([part.rows for part in parts]) // chunk_rows)
+    part = np.searchsorted(starts, rows, side="right") - 1
+    if any(one.object_edges is not None for one in parts):
+        return _blocks_of_objects(parts, part, rows - starts[part])
+    found: Ints = (np.cumsum(chunks) - chunks)[part] + (rows - starts[part]) // chunk_rows[part]
+    return found
+
+
+def _mean_nbytes(layout: SampleLayout, one: Lookup) -> float:
+    part = layout.datasets[one.dataset][0]
+    are_rows = part.heap is None or layout.fields[part.targets[0].field].is_listed
+    return part.stored_row_nbytes * (one.mean_rows if are_rows else 1.0)
+
+
+def _blocks_of_objects(parts: tuple[DatasetPart, ...], part: Ints, rows: Ints) -> Ints:
+    """Return the stretch of its file that each object begins in, as a number, by its part and its first row there."""
+    place = np.zeros(len(rows), dtype=np.int64)
+    for number, one in enumerate(parts):
+        ours = np.flatnonzero(part == number)
+        if one.index is None or not len(one.index.numbers):
+            continue
+        chunk = rows[ours] // one.chunk_rows * one.index.columns
+        stored = np.minimum(np.searchsorted(one.index.numbers, chunk), len(one.index.numbers) - 1)
+        place[ours] = one.index.offset[stored] // BLOCK_NBYTES
+    files = np.array([one.file for one in parts])[part]
+    _, numbers = np.unique(np.stack([files, place]), axis=1, return_inverse=True)
+    return np.asarray(numbers, dtype=np.int64).reshape(-1)
+
+
+def _chunks_of_boxes(layout: SampleLayout, space: Space, boxes: NDArray[Any]) -> Ints:
+    """Return a number for the chunk that each of some boxes begins in, ascending with its volume and its place."""
+    volume, origins = space.boxes_of(boxes)
+    key = volume.copy()
+    for axis, along in enumerate(layout.leading[0].along):
+        if along.origin is not None:
+            elements = np.array([part.shape[axis] for part in layout.leading])
+            sizes = np.array([part.grid_shape[axis] for part in layout.leading])
+            unfiltered = np.array([part.access == DIRECT for part in layout.leading])
+            sizes = np.where(unfiltered, np.minimum(sizes, BOXES_IN_BLOCK * along.span), sizes)
+            key = key * int((-(-elements // sizes)).max()) + np.clip(along.begins(origins), 0, None) // sizes[volume]
+    return key

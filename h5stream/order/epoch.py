@@ -12,9 +12,14 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
-from h5stream.order.line import Line, OrderSettings, Taken, even_share
+from h5stream.order.line import Line, OrderSettings, Taken, even_share, sized_share
 from h5stream.order.places import Places, narrowed, new_array, place_dtype
-from h5stream.order.sized import sized_share
+
+FEW_BLOCKS = 100
+"""Distinct blocks in a window, below which batches of a sorted file see few kinds of rows: with 64 the worst mean loss
+was 1.05 of a full shuffle's, with 16 1.08, with 4 1.84 (docs/shuffling-results.md)."""
+
+_NEARLY_ALL = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,10 +293,7 @@ class RegroupedOrder:
 
 
 def order_after(
-    blocks: Blocks,
-    settings: OrderSettings,
-    taken: Taken,
-    order_of: Callable[[Blocks, OrderSettings, Taken], EpochOrder] = EpochOrder,
+    blocks: Blocks, settings: OrderSettings, taken: Taken, order_of: Callable[..., EpochOrder] = EpochOrder
 ) -> tuple[EpochOrder, int]:
     """Return the order of an epoch of which some was taken, and the batch to go on with; `order_of` makes orders."""
     before, first_batch = taken, 0
@@ -301,3 +303,65 @@ def order_after(
     if first_batch > order.batches:
         raise OptionError(f"{first_batch:,} batches were taken, but there are {order.batches:,}")
     return order, first_batch
+
+
+# --- how well an order mixes: what a batch and a window hold, against a full shuffle ---------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """How well an order mixes."""
+
+    # distinct blocks in a batch, the mean over batches. High is good; it cannot exceed the rows of a batch
+    blocks_per_batch: float
+    blocks_per_batch_full: float  # what a full shuffle would give on average
+    blocks_per_window: float  # distinct blocks in a window, the mean over windows: the number that matters for learning
+    # 1 if batch means of the row number scatter no more than under a full shuffle, towards 0 if each batch sees one
+    # stretch of the file only. A low score harms where neighbouring rows resemble each other
+    score: float
+
+
+def is_weak(window_blocks: int, blocks: int) -> bool:
+    """Tell whether windows of so many blocks mix too little of data that has so many."""
+    return window_blocks < min(FEW_BLOCKS, _NEARLY_ALL * blocks)
+
+
+def distinct(blocks: int, drawn: int) -> float:
+    """Return the expected number of distinct blocks among so many rows, as if drawn independently."""
+    return blocks * (1 - (1 - 1 / blocks) ** drawn)
+
+
+def forecast(order: EpochOrder) -> Quality:
+    """Return what an order's quality is on average, from the blocks alone: no row is permuted.
+
+    The blocks of each window are known; within a window rows are drawn without replacement. So the variance of
+    batch means is that of the windows' means plus that of a sample of the window. The blocks must hold no
+    selection of rows.
+    """
+    batch, windows = order.settings.batch_size, []
+    for number in range(len(order.window_edges) - 1):
+        begins, ends = order.window_ranges(number)
+        sizes, middles = ends - begins, (begins + ends - 1) / 2
+        rows, mean = int(sizes.sum()), float(np.average(middles, weights=sizes))
+        # Of a run of n rows around its middle: (n^2 - 1) / 12.
+        variance = np.average((middles - mean) ** 2 + (sizes.astype(np.float64) ** 2 - 1) / 12, weights=sizes)
+        met = (1 - (1 - sizes / rows) ** min(batch, rows)).sum()  # distinct blocks among a batch's rows
+        sampled = variance * _without_replacement(min(batch, rows), rows)
+        windows.append((rows, mean, variance, met, len(sizes), sampled))
+    weights, means, variances, met_by, held, samples = np.array(windows, dtype=np.float64).T
+    apart, total = (means - np.average(means, weights=weights)) ** 2, int(weights.sum())
+    everything = float(np.average(apart + variances, weights=weights))
+    expected = everything * _without_replacement(min(batch, total), total)
+    scattered = float(np.average(apart + samples, weights=weights))
+    share = np.diff(order.blocks.edges) / order.blocks.total_rows
+    return Quality(
+        blocks_per_batch=float(np.average(met_by, weights=weights)),
+        blocks_per_batch_full=float((1 - (1 - share) ** batch).sum()),
+        blocks_per_window=float(np.mean(held)),
+        score=1.0 if scattered <= expected else expected / scattered,
+    )
+
+
+def _without_replacement(drawn: int, rows: int) -> float:
+    """Return the variance of the mean of a sample, as a part of the variance of what it is drawn from."""
+    return (rows - drawn) / max(1, rows - 1) / drawn

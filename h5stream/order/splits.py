@@ -18,6 +18,7 @@ from h5stream.compiled._native import deal_groups
 from h5stream.errors import LeakWarning, OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.permutation import SPLITS, permutation
+from h5stream.samples.segments import as_array
 from h5stream.samples.space import Grid, Ints
 from h5stream.storage.layout import SampleLayout
 from h5stream.storage.source import FilesIdentity
@@ -171,7 +172,7 @@ def group_numbers(layout: SampleLayout, rows: Ints | None, by: str, blocks: Bloc
 
 def codes_of(values: Any, total: int, what: str) -> Ints:
     """Give whole numbers from 0 for values, one a sample: equal ones for equal values, in the values' order."""
-    found = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    found = as_array(values)
     if found.dtype.kind == "O":
         found = np.array([str(value) if isinstance(value, str) else value for value in found.tolist()], dtype=object)
     if found.shape != (total,):

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.permutation import DRAWS, permutation, random_words
 from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype, sought
@@ -26,6 +27,14 @@ TURNS_A_WINDOW = 16
 
 _STEPS = 4
 """Steps from a guess to the place that was drawn, before the few that are left are searched for."""
+
+
+def digest(*parts: Any) -> str:
+    """Return a digest of bytes and arrays, for a state."""
+    found = hashlib.blake2b(digest_size=8)
+    for part in parts:
+        found.update(part)
+    return found.hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -41,10 +50,7 @@ class EpochDraws:
     @property
     def fingerprint(self) -> str:
         """What the draws depend on besides seed and epoch, for a state."""
-        digest = hashlib.blake2b(digest_size=8)
-        for array in self.told:
-            digest.update(np.ascontiguousarray(array).data)
-        return f"{self.count} by {self.kind}, {digest.hexdigest()}"
+        return f"{self.count} by {self.kind}, {digest(*map(np.ascontiguousarray, self.told))}"
 
     def places(self, seed: int, epoch: int) -> Places:
         """Return the places that an epoch takes, ascending; one that is taken twice comes twice."""
@@ -313,7 +319,8 @@ class RandomStarts:
     # Guarantees: immutable; any thread may draw.
     """
 
-    def __init__(self, space: Space, rows: Ints | None = None) -> None:
+    def __init__(self, space: Space | None, rows: Ints | None = None) -> None:
+        assert space is not None
         assert space.draws is not None
         self._draws, self._rows = space.draws, rows
         if rows is None:
@@ -328,6 +335,11 @@ class RandomStarts:
 
     def of_segments(self, segments: Ints) -> Ints:
         """Return the numbers of all samples of some segments, these counted among those that samples are drawn of."""
+        if self._draws.per_epoch is not None:
+            raise OptionError(
+                "with per_epoch= there are none to choose from; name what they are drawn of: Sequences(..., of=[...]), "
+                "or Boxes"
+            )
         ranges = [np.arange(self._first[k], self._first[k] + self._counts[k]) for k in np.unique(segments).tolist()]
         places = np.concatenate(ranges)
         return places if self._rows is None else self._rows[places]
@@ -337,20 +349,14 @@ class RandomStarts:
         words = random_words(len(self), seed, epoch, DRAWS)
         if self._draws.by == "rows":
             places = below(words, int(self._counts.sum()))
-        else:
-            segment = self._segments(seed, epoch)
+        else:  # each segment as often as any other, but for one
+            segments = np.arange(len(self._first))
+            rounds, rest = divmod(len(self), len(segments))
+            chosen = permutation(len(segments), seed, epoch, DRAWS)[:rest].astype(np.int64)
+            segment = np.concatenate([np.tile(segments, rounds), chosen])
             places = self._first[segment] + below(words, self._counts[segment])
         places = np.sort(places)
         return places if self._rows is None else self._rows[places]
-
-    def _segments(self, seed: int, epoch: int) -> Ints:
-        """Return the segment of each draw: each as often as any other, but for one."""
-        segments = np.arange(len(self._first))
-        if self._draws.per_epoch is None:
-            return segments
-        rounds, rest = divmod(self._draws.per_epoch, len(segments))
-        chosen = permutation(len(segments), seed, epoch, DRAWS)[:rest].astype(np.int64)
-        return np.concatenate([np.tile(segments, rounds), chosen])
 
 
 def below(words: NDArray[np.uint64], counts: Any) -> Ints:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import fcntl
+import functools
 import glob
 import math
 import os
@@ -32,16 +33,14 @@ from numpy.typing import NDArray
 
 from h5stream import allowance
 from h5stream.engine.reader import RowReader
-from h5stream.engine.run import Run
+from h5stream.engine.run import Engine
 from h5stream.engine.slots import Slot, SlotFormat, SlotRing
 from h5stream.errors import OptionError, StagingError
 from h5stream.executors import Job, carried_out, check_executor
 from h5stream.filesystem import check_fits, explained, flush_folder, give_name, measure, unfinished
 from h5stream.order.users import ListedOrder
-from h5stream.repacking import Recipe
-from h5stream.repacking.survey import RawDataset, RewritePlan, plan_rewrite, verify
-from h5stream.repacking.writer import NewFile, encode, filters_for, rebuilding, write_rows
-from h5stream.storage.given import checked_path
+from h5stream.repacking import Recipe, survey
+from h5stream.storage.fields import checked_path
 from h5stream.storage.remote import fetched_ahead, opened_with
 from h5stream.storage.source import absolute, identity_of
 from h5stream.storage.stores import is_address
@@ -50,15 +49,10 @@ PathLike = str | os.PathLike[str]
 
 Compression = Literal["none", "lz4", "zstd", "gzip"]
 
-TOGETHER_NBYTES = 16 * 1024 * 1024
-"""Decoded bytes that are read together, at least: enough for every thread to have a share."""
-
-MOST_TOGETHER_NBYTES = 128 * 1024 * 1024
-"""... and at most, where old and new chunks do not line up."""
-
+TOGETHER_NBYTES = 16 << 20  # decoded bytes that are read together, at least: enough for every thread to have a share
+MOST_TOGETHER_NBYTES = 128 << 20  # ... and at most, where old and new chunks do not line up
+# A shuffle may hold one part in so many of the available memory; the source is read anew for what does not fit.
 MEMORY_SHARE = 4
-"""A shuffle may hold one part in this many of the available memory; the source is read once for each time that
-the rows do not fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,17 +231,17 @@ def _repacked(
     return carry_out(plan_repack(source, target, recipe, overwrite=overwrite), target, overwrite, progress)
 
 
-def plan_repack(source: PathLike, target: PathLike, recipe: Recipe, *, overwrite: bool) -> RewritePlan:
+def plan_repack(source: PathLike, target: PathLike, recipe: Recipe, *, overwrite: bool) -> survey.RewritePlan:
     """Decide what becomes of each dataset; refuse a target that may not be written or does not fit."""
     old, new = absolute(checked_path(source)), _absolute(target)
     check_target(old, new, overwrite=overwrite)
-    plan = plan_rewrite(old, recipe)
+    plan = survey.plan_rewrite(old, recipe)
     check_fits(measure(new.parent), [(plan.source, plan.estimated_nbytes)])
     return plan
 
 
 def carry_out(
-    plan: RewritePlan, target: PathLike, overwrite: bool, progress: RepackProgressCallback | None
+    plan: survey.RewritePlan, target: PathLike, overwrite: bool, progress: RepackProgressCallback | None
 ) -> RepackResult:
     """Write and verify the new file beside the target, and give it its name."""
     new = _absolute(target)
@@ -308,27 +302,27 @@ _Order = NDArray[np.int64] | None
 _Encoded = tuple[NDArray[np.uint8], int] | None
 
 
-def rewrite(plan: RewritePlan, target: Path, progress: RepackProgressCallback | None = None) -> RepackResult:
+def rewrite(plan: survey.RewritePlan, target: Path, progress: RepackProgressCallback | None = None) -> RepackResult:
     """Write the new file over `target`, which exists, and verify it against the source, which must not change."""
     with contextlib.ExitStack() as meanwhile:
         # An object is read twice, dataset by dataset: it lies beside the new file, where there is room.
         if is_address(plan.source) and 3 * identity_of(plan.source).size < measure(target.parent).usable_bytes:
             meanwhile.enter_context(fetched_ahead(plan.source, str(target.with_suffix(".object"))))
-            plan = plan_rewrite(plan.source, plan.recipe)
+            plan = survey.plan_rewrite(plan.source, plan.recipe)
         return _rewrite(plan, target, progress)
 
 
-def _rewrite(plan: RewritePlan, target: Path, progress: RepackProgressCallback | None) -> RepackResult:
+def _rewrite(plan: survey.RewritePlan, target: Path, progress: RepackProgressCallback | None) -> RepackResult:
     begin, identity, order, bytes_done = time.monotonic(), identity_of(plan.source), plan.order(), 0
     total = sum(each.nbytes for each in (*plan.rewritten, *plan.datasets))
 
-    def tell(step: str, dataset: RawDataset, nbytes: int) -> None:
+    def tell(step: str, dataset: survey.RawDataset, nbytes: int) -> None:
         nonlocal bytes_done
         bytes_done += nbytes
         if progress is not None:
             progress(RepackProgress(step=step, bytes_done=bytes_done, bytes_total=total, dataset=dataset.path))
 
-    with rebuilding(plan, str(target)) as new:
+    with survey.rebuilding(plan, str(target)) as new:
         for dataset in plan.datasets:
             moved = order if dataset.shuffled else None
             if dataset.rewritten:
@@ -336,7 +330,7 @@ def _rewrite(plan: RewritePlan, target: Path, progress: RepackProgressCallback |
                     tell("writing", dataset, nbytes)
             elif moved is not None:
                 new.permute_rows(dataset, moved)
-    uncompared = verify(plan, target, new.places, order, lambda dataset, nbytes: tell("verifying", dataset, nbytes))
+    uncompared = survey.verify(plan, target, new.places, order, functools.partial(tell, "verifying"))
     identity.check_unchanged()
     rows = max(plan.rewritten, key=lambda each: each.nbytes).rows if plan.rewritten else 0
     return RepackResult(
@@ -353,9 +347,9 @@ def _rewrite(plan: RewritePlan, target: Path, progress: RepackProgressCallback |
     )
 
 
-def _written(new: NewFile, dataset: RawDataset, order: _Order, plan: RewritePlan) -> Iterator[int]:
+def _written(new: survey.NewFile, dataset: survey.RawDataset, order: _Order, plan: survey.RewritePlan) -> Iterator[int]:
     """Decode a dataset's rows in their new order, compress them chunk by chunk, and store them; yield their bytes."""
-    chunk_rows, filters = plan.chunk_rows(dataset), filters_for(plan.recipe.compress, dataset.element_nbytes)
+    chunk_rows, filters = plan.chunk_rows(dataset), survey.filters_for(plan.recipe.compress, dataset.element_nbytes)
     target = new.opened(dataset)
     nothing = np.tile(dataset.fill, chunk_rows * dataset.row_nbytes // len(dataset.fill))
 
@@ -364,36 +358,34 @@ def _written(new: NewFile, dataset: RawDataset, order: _Order, plan: RewritePlan
         if dataset.is_sparse and np.array_equal(chunk[:used], nothing[:used]):
             return None  # never written in the source either
         chunk[used:] = nothing[used:]
-        return encode(filters, chunk)
+        return survey.encode(filters, chunk)
 
     for number, rows, slot, chunk in _decoded(dataset, chunk_rows, order, encoded):
         if plan.recipe.contiguous:
-            write_rows(target, dataset, number * chunk_rows, slot.memory[: rows * dataset.row_nbytes])
+            survey.write_rows(target, dataset, number * chunk_rows, slot.memory[: rows * dataset.row_nbytes])
         elif chunk is not None:
             target.write_direct_chunk((number * chunk_rows,) + (0,) * (len(dataset.shape) - 1), *chunk)
         yield rows * dataset.row_nbytes
 
 
 def _decoded(
-    dataset: RawDataset, chunk_rows: int, order: _Order, encoded: Callable[[NDArray[np.uint8], int], _Encoded]
+    dataset: survey.RawDataset, chunk_rows: int, order: _Order, encoded: Callable[[NDArray[np.uint8], int], _Encoded]
 ) -> Iterator[tuple[int, int, Slot, _Encoded]]:
     """Yield the new chunks in their order: number, rows, the slot that holds them, and what to store."""
     assert dataset.layout is not None
     threads, together = allowance.cpus(), _chunks_together(dataset, chunk_rows, order)
-    carrier, slot_format = RowReader(dataset.layout), SlotFormat.for_rows(dataset.layout.fields, chunk_rows)
-    ring, nbytes = SlotRing(slot_format.nbytes), chunk_rows * dataset.row_nbytes
+    slot_format, nbytes = SlotFormat.for_rows(dataset.layout.fields, chunk_rows), chunk_rows * dataset.row_nbytes
+    slots = functools.partial(SlotRing, slot_format.nbytes)
+    engine = Engine(RowReader(dataset.layout), slot_format, slots, threads=threads)
     spans = [(start, min(start + chunk_rows, dataset.rows)) for start in range(0, dataset.rows, chunk_rows)]
-    run = Run(
-        carrier,
+    run = engine.begin(
         ListedOrder(
             (np.arange(*span, dtype=np.int64) if order is None else order[slice(*span)] for span in spans),
             together=together,
             total_rows=dataset.rows,
             count=len(spans),
         ),
-        ring,
-        slot_format,
-        threads=threads,
+        0,
         # A shuffle fills its memory with one window; else the next one is decoded while this one is written.
         max_open_batches=together if order is not None else 2 * together,
     )
@@ -407,14 +399,14 @@ def _decoded(
                 if batch is None or len(waiting) > 2 * threads:
                     number, rows, slot, future = waiting.popleft()
                     yield number, rows, slot, future.result()
-                    ring.give_back(slot)
+                    slot.give_back()
         finally:
             run.stop()
             pool.shutdown(cancel_futures=True)
-            carrier.close()
+            engine.close()
 
 
-def _chunks_together(dataset: RawDataset, chunk_rows: int, order: _Order) -> int:
+def _chunks_together(dataset: survey.RawDataset, chunk_rows: int, order: _Order) -> int:
     """Choose how many new chunks are decoded as one window, so that old chunks are rarely decoded twice."""
     if order is not None:
         return max(1, allowance.memory_available_bytes() // MEMORY_SHARE // (chunk_rows * dataset.row_nbytes))

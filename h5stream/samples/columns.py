@@ -1,9 +1,9 @@
-"""Fields that come from no dataset: values in memory, numbers of samples, padding, what a part has once. Pure."""
+"""What no dataset says of samples: values in memory, their numbers, padding, rows that a function looks up. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.samples.kinds import checked_steps
+from h5stream.samples.segments import as_array
 from h5stream.samples.space import Ints, Space, Steps
+
+LookupFunction = Callable[[Ints, int, int], Any]
+"""Gives a row for each of some samples, by their numbers, the epoch and the seed."""
+
+ASKED = 64
+"""Samples that a function is asked for twice when files are opened."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,14 +150,70 @@ class Column:
 
 def _in_memory(values: Any) -> Any:
     """Turn what a user gave into an array of numbers, else into a list."""
-    if hasattr(values, "detach"):  # a tensor: this room knows no torch
-        values = values.detach().cpu().numpy()
     if isinstance(values, Sequence) and any(isinstance(value, (str, bytes)) for value in values[:1]):
         return list(values)
     try:
-        found = np.asarray(values)
+        found = as_array(values)
     except ValueError:  # lists of unlike length
         return list(values)
     if found.ndim == 0:
         raise OptionError(f"Values takes an array, a tensor or a list with a value for each sample, not {values!r}")
     return found if found.dtype.kind in "biufc" else found.tolist()
+
+
+# --- rows that a function looks up, anew in each epoch: what it gives is checked ------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrawnRows:
+    """A function that says which row each sample has in an epoch.
+
+    # Guarantees: any thread calls the function, also several at once, with any samples in any order.
+    """
+
+    name: str = field(compare=False)  # the field's, for messages
+    function: LookupFunction
+    rows: int  # how many there are
+
+    def of(self, samples: NDArray[Any], seed: int, epoch: int) -> Ints:
+        """Return the row of each of some samples."""
+        found = as_array(self.function(samples.astype(np.int64), epoch, seed))
+        if found.shape != samples.shape or found.dtype.kind not in "iu":
+            raise OptionError(
+                f"field {self.name!r}: the function of lookup= was asked for {len(samples):,} samples and gave "
+                f"{found.dtype} {found.shape}; it takes (samples, epoch, seed), samples as an array, and returns an "
+                "array of a row number for each"
+            )
+        wrong = np.flatnonzero((found < 0) | (found >= self.rows))
+        if len(wrong):
+            raise OptionError(
+                f"field {self.name!r}: the function of lookup= gave row {found[wrong[0]]} for sample "
+                f"{samples[wrong[0]]:,}, and there are rows 0 to {self.rows - 1:,}; {len(wrong):,} of {len(samples):,} "
+                "are not there"
+            )
+        return found.astype(np.int64)
+
+    def check(self, samples: int) -> None:
+        """Refuse a function whose answer for a sample depends on when it is asked, or on what others are asked for."""
+        some = np.unique(np.linspace(0, samples - 1, ASKED).astype(np.int64))
+        if (self.of(some, 0, 0) != self.of(some[::-1].copy(), 0, 0)[::-1]).any():
+            raise OptionError(
+                f"field {self.name!r}: the function of lookup= gave the same samples other rows when it was asked "
+                "again, in another order. Threads and ranks ask it for any samples, so a row may depend on the "
+                "sample's number, the epoch and the seed alone: h5stream.order.fractions(samples, epoch, seed) gives "
+                "each sample a random fraction"
+            )
+
+
+def asked_of_each(
+    draws: Sequence[DrawnRows], starts: Sequence[int], firsts: Sequence[int], samples: Ints, epoch: int, seed: int
+) -> Ints:
+    """Ask the function of each of several datasets that are read as one for its own samples.
+
+    `starts` are the first sample of each, and `firsts` the first row of what each looks up.
+    """
+    of, found = np.searchsorted(starts, samples, side="right") - 1, np.empty_like(samples)
+    for k in np.unique(of).tolist():
+        ours = of == k
+        found[ours] = draws[k].of(samples[ours] - starts[k], seed, epoch) + firsts[k]
+    return found

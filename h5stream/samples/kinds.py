@@ -91,7 +91,7 @@ class Sequences:
     stride: int = 1
     of: Of = None
     pad: Pad = None
-    pad_rows: tuple[int, int] | None = None
+    pad_rows: tuple[int, ...] | None = None
     tail: Tail = "drop"
     starts: Literal["all", "random"] = "all"
     per_epoch: int | None = None
@@ -130,7 +130,8 @@ class Sequences:
         if self.pad_rows is not None:
             if self.pad is None:
                 raise OptionError("Sequences: pad_rows= says how much may be padded, so it needs pad=")
-            object.__setattr__(self, "pad_rows", _two_counts(self.pad_rows))
+            rule = "two numbers of rows, (before, after), 0 or more"
+            object.__setattr__(self, "pad_rows", checked_counts("pad_rows=", self.pad_rows, 0, rule, 2))
         one_of("Sequences", "starts", self.starts, ("all", "random"))
         one_of("Sequences", "draw", self.draw, DRAWS)
         if self.per_epoch is None:
@@ -281,11 +282,10 @@ def integer(value: Any, name: str) -> int:
     return number
 
 
-def _two_counts(pair: Any) -> tuple[int, int]:
-    try:
-        before, after = (integer(count, "pad_rows=") for count in pair)
-    except (TypeError, ValueError):
-        raise OptionError(f"pad_rows= is two numbers of rows, (before, after), not {pair!r}") from None
-    if before < 0 or after < 0:
-        raise OptionError(f"pad_rows= is two numbers of rows, 0 or more, not {pair!r}")
-    return before, after
+def checked_counts(what: str, given: Any, least: int, rule: str, length: int | None = None) -> tuple[int, ...]:
+    """Return whole numbers, so many if that is said and none below the least; refuse all else: `what` is `rule`."""
+    numbers = [whole_number(each) for each in given] if isinstance(given, Iterable) else []
+    found = tuple(each for each in numbers if each is not None and each >= least)
+    if not found or len(found) != (len(numbers) if length is None else length):
+        raise OptionError(f"{what} is {rule}, not {given!r}")
+    return found

@@ -1,8 +1,9 @@
-"""How fields come in a batch that have another number of rows in each sample."""
+"""How fields come in a batch: those that have another number of rows in each sample, and those that are normalised."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal, TypeVar, get_args
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.samples.kinds import integer, one_of
+from h5stream.samples.segments import as_array
 
 Option = TypeVar("Option")
 
@@ -27,6 +29,8 @@ STACKED: Literal["stacked"] = "stacked"
 """The form of a field of which each sample turns out to have as many rows: one tensor."""
 
 Place = Literal["random", "start", "center"]
+
+_NORMALISED_BY = {"mean", "std", "factor", "nan"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,3 +127,75 @@ def changed(one: Option, **values: Any) -> Option:
     for name, value in values.items():
         object.__setattr__(other, name, value)
     return other
+
+
+# --- normalisation: what is done to the numbers of a field before a batch has them -----------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Normalisation:
+    """Numbers become ``(x * factor - mean) / std``, and what is NaN then becomes `nan`."""
+
+    factor: float = 1.0  # what they are multiplied by first
+    mean: Any = 0.0  # mean, std: one for all, or arrays that fit a sample
+    std: Any = 1.0
+    nan: float | None = None  # what stands for NaN; None leaves it
+
+    @property
+    def arrays(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Mean and deviation."""
+        return np.array(self.mean), np.array(self.std)
+
+    def misfit(self, shape: tuple[int, ...]) -> str:
+        """Say why it does not fit the numbers of one sample; empty where it does."""
+        for name, array in zip(("mean", "std"), self.arrays, strict=True):
+            try:
+                fits = np.broadcast_shapes(array.shape, shape) == shape
+            except ValueError:
+                fits = False
+            if not fits:
+                first = shape[:1] == array.shape and len(shape) > 1
+                hint = f"; numpy.reshape({name}, {(*shape[:1], *[1] * (len(shape) - 1))}) does" if first else ""
+                said = f"{name!r} of normalise=, of the shape {array.shape}, does not fit a sample of {shape}"
+                return f"{said} as NumPy broadcasts{hint}"
+        return ""
+
+
+def normalisation(name: str, given: Any) -> Normalisation | None:
+    """Read what a user gave; None where nothing is to be done."""
+    if given is None or given == {}:
+        return None
+    wrong = sorted(given.keys() - _NORMALISED_BY) if isinstance(given, Mapping) else [given]
+    if wrong:
+        raise OptionError(
+            f"Field({name!r}): normalise= takes {{'mean': ..., 'std': ...}}, also 'factor' and 'nan', not {wrong[0]!r}"
+        )
+    return Normalisation(**{key: _numbers(name, key, one) for key, one in given.items() if one is not None})
+
+
+def _numbers(name: str, key: str, given: Any) -> Any:
+    """Read numbers, as what can be compared; single ones for 'factor' and 'nan'."""
+    is_one = key in ("factor", "nan")
+    try:
+        found = as_array(given)
+        if not found.size or found.dtype.kind in "SUMm" or (is_one and found.ndim):
+            raise TypeError
+        found = found.astype(np.float64)
+    except (TypeError, ValueError):
+        raise OptionError(
+            f"Field({name!r}): {key!r} of normalise= takes a number{'' if is_one else ' or an array of them'}, not "
+            f"{given!r}"
+        ) from None
+    if key != "nan" and not np.isfinite(found).all():
+        raise OptionError(f"Field({name!r}): {key!r} of normalise= is to be finite everywhere, and is not: {given!r}")
+    if (key == "std" and not (found > 0).all()) or (key == "factor" and found == 0):
+        raise OptionError(
+            f"Field({name!r}): 'std' of normalise= divides and must be above 0 everywhere, and 'factor' is other than "
+            f"0, not {given!r}; FieldStatistics.normalise() gives 1 where nothing varies"
+        )
+    return _tuples(found.tolist())
+
+
+def _tuples(found: Any) -> Any:
+    """Give nested lists as tuples, which can be compared."""
+    return tuple(map(_tuples, found)) if isinstance(found, list) else found

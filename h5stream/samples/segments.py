@@ -21,6 +21,11 @@ Ints = NDArray[np.int64]
 Edges = Ints
 
 
+def as_array(values: Any) -> NDArray[Any]:
+    """Return an array of what a user gave: this room knows no torch, but tensors come here, from any device."""
+    return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+
+
 class _Said:
     """What datasets say, by their paths, or arrays in memory."""
 
@@ -37,7 +42,7 @@ def _said(kind: type, given: Sequence[Any]) -> tuple[Any, ...]:
     if given and all(isinstance(one, str) and one for one in given):
         return tuple(given)
     holds = {"Ends": "flags", "Ids": "values"}.get(kind.__name__, "whole numbers")
-    found = [np.asarray(one.detach().cpu() if hasattr(one, "detach") else one) for one in given]
+    found = [*map(as_array, given)]
     for one, array in zip(given, found, strict=True):
         if array.ndim != 1 or (array.dtype.kind not in "biuf" and kind is not Ids):
             raise OptionError(

@@ -10,9 +10,13 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.samples.kinds import Pad, checked_pad, integer
+from h5stream.samples.segments import as_array
 from h5stream.samples.space import Ints, Space, Steps, space_of_rows
 
 GROUP, FILE, ROW, START = "group", "file", "row", "start"
+
+Parts = Mapping[tuple[int, str], int]
+"""The number of each group, by the number of its file and its name."""
 
 
 class Table:
@@ -144,7 +148,7 @@ def _named(columns: Any) -> dict[str, Any]:
 
 
 def _column(name: str, values: Any) -> Any:
-    found = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    found = as_array(values)
     if found.ndim != 1:
         raise OptionError(
             f"Table: column {name!r} has one value for each sample, not the shape {found.shape}; what is no column is "
@@ -161,11 +165,7 @@ def _column(name: str, values: Any) -> Any:
 
 
 def table_space(
-    table: Table,
-    edges: NDArray[np.int64],
-    parts: Mapping[tuple[int, str], int],
-    paths: Sequence[str],
-    fields: Sequence[tuple[str, Steps | None]],
+    table: Table, edges: Ints, parts: Parts, paths: Sequence[str], fields: Sequence[tuple[str, Steps | None]]
 ) -> Space:
     """Find the rows that the samples of a table begin at."""
     part = part_of_each(table, parts, paths)
@@ -199,7 +199,7 @@ def check_begins(table: Table, name: str, numbers: Ints, least: Ints, most: Ints
         )
 
 
-def part_of_each(table: Table, parts: Mapping[tuple[int, str], int], paths: Sequence[str]) -> Any:
+def part_of_each(table: Table, parts: Parts, paths: Sequence[str]) -> Any:
     """Return the number of each sample's part; None where rows count through all."""
     files = file_numbers(table, paths)
     if GROUP in table.columns:

@@ -26,10 +26,9 @@ from h5stream.errors import OptionError, SourceError, StagedFileInUseError, Stag
 from h5stream.executors import TICK_S, check_executor
 from h5stream.repacking import Recipe
 from h5stream.staging.copying import OBJECT_THREADS, combine, default_threads, digest_of_block
-from h5stream.staging.folder import Checksum, Entry, Files, StagingFolder, pids_of, sessions_of
-from h5stream.staging.groups import is_of
+from h5stream.staging.folder import Checksum, Entry, Files, StagingFolder, is_of, pids_of, sessions_of
 from h5stream.staging.run import ProgressCallback, StagedFiles, StagingProgress, StagingRun
-from h5stream.storage.given import paths_of
+from h5stream.storage.fields import paths_of
 from h5stream.storage.remote import ObjectIdentity, opened_with, opening
 from h5stream.storage.source import FileIdentity
 from h5stream.storage.stores import SCHEMES, is_address
@@ -56,6 +55,8 @@ __all__ = [
 ]
 
 PathLike = str | os.PathLike[str]
+Paths = PathLike | Iterable[PathLike]
+Known = Mapping[str, ObjectIdentity] | None
 
 
 def stage(
@@ -133,14 +134,9 @@ def stage(
     ...     first.paths[0].read_bytes(), len(first.copied), len(again.copied)
     (b'any bytes', 1, 0)
     """
-    asked: dict[str, Any] = {
-        "margin_bytes": margin_bytes,
-        "threads": threads,
-        "progress": progress,
-        "executor": executor,
-    }
+    how: dict[str, Any] = {"margin_bytes": margin_bytes, "threads": threads, "progress": progress, "executor": executor}
     with opened_with(storage_options):
-        return _stage(files, to, follow, repack, hold=lease, keep=True, **asked)
+        return _stage(files, to, follow, repack, hold=lease, keep=True, **how)
 
 
 @contextlib.contextmanager
@@ -182,14 +178,9 @@ def staged(
     ...     content, paths[0].exists()
     (b'any bytes', False)
     """
-    asked: dict[str, Any] = {
-        "margin_bytes": margin_bytes,
-        "threads": threads,
-        "progress": progress,
-        "executor": executor,
-    }
+    how: dict[str, Any] = {"margin_bytes": margin_bytes, "threads": threads, "progress": progress, "executor": executor}
     with opened_with(storage_options):
-        result = _stage(files, to, follow, repack, hold=True, keep=False, **asked)
+        result = _stage(files, to, follow, repack, hold=True, keep=False, **how)
     try:
         yield result.paths
     finally:
@@ -197,12 +188,7 @@ def staged(
 
 
 def _stage(
-    files: PathLike | Iterable[PathLike],
-    to: PathLike,
-    follow: bool,
-    repack: Mapping[str, Any] | None,
-    known: Mapping[str, ObjectIdentity] | None = None,
-    **asked: Any,
+    files: Paths, to: PathLike, follow: bool, repack: Mapping[str, Any] | None, known: Known = None, **asked: Any
 ) -> StagedFiles:
     check_executor(asked.get("executor"))
     for name, least in (("threads", 1), ("margin_bytes", 0)):
@@ -228,7 +214,7 @@ def _stage(
     return StagingRun(folder=folder, recipe=recipe, threads=threads, **asked).run(paths, follow, known or {})
 
 
-def _several(files: PathLike | Iterable[PathLike]) -> Iterable[PathLike]:
+def _several(files: Paths) -> Iterable[PathLike]:
     return [files] if isinstance(files, str | os.PathLike) else files
 
 

@@ -29,10 +29,9 @@ from h5stream import allowance
 from h5stream.errors import SourceChangedError, SourceNotFoundError, StagedFileDamagedError, StagingError
 from h5stream.executors import TICK_S
 from h5stream.filesystem import explained
-from h5stream.staging.folder import BLOCK_BYTES, Checksum, Entry, StagingFolder
-from h5stream.staging.groups import Source
+from h5stream.staging.folder import BLOCK_BYTES, Checksum, Entry, Source, StagingFolder
+from h5stream.storage.identity import ByteSource
 from h5stream.storage.remote import ObjectBytes, ObjectIdentity
-from h5stream.storage.source import ByteSource
 from h5stream.storage.stores import stop_asked
 
 # What is read at a time stays in the processor's cache, so that both hashes and reading back cost nothing that can be

@@ -41,10 +41,10 @@ from typing import Any
 
 from h5stream.errors import ManifestError, StagingError
 from h5stream.filesystem import explained
+from h5stream.storage.remote import ObjectIdentity
+from h5stream.storage.source import FileIdentity
 
-CONTROL = ".h5stream"
-"""Folder inside the staging folder that holds the manifest, its lock and unfinished copies."""
-
+CONTROL = ".h5stream"  # folder inside the staging folder that holds the manifest, its lock and unfinished copies
 FORMAT, VERSION = "h5stream-staging", 2
 BLOCK_BYTES = 16 << 20  # a file of 1 TB has 60,000 digests, and one of 100 MB still keeps every thread busy
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.002, 0.1
@@ -389,6 +389,24 @@ class Entry:
 
 
 Files = dict[str, Entry]
+Source = FileIdentity | ObjectIdentity
+"""A file to be staged as it was when it was looked at; a path has its symbolic links resolved."""
+
+
+def state_of(source: Source) -> dict[str, Any]:
+    """Return what an entry holds of a source."""
+    if isinstance(source, ObjectIdentity):
+        return {"source": source.path, "size_bytes": source.size, "mtime_ns": 0, "etag": source.etag}
+    return {"source": source.path, "size_bytes": source.size, "mtime_ns": source.mtime_ns, "etag": ""}
+
+
+def is_of(entry: Entry, source: Source, recipe: str) -> bool:
+    """Say whether a copy was made of this state of the source, and in this way; never of one that says no state."""
+    if isinstance(source, ObjectIdentity) and not source.etag:
+        return False
+    return entry.recipe == recipe and all(getattr(entry, name) == was for name, was in state_of(source).items())
+
+
 _FIELDS = tuple(field.name for field in fields(Entry))
 
 

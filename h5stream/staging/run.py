@@ -17,42 +17,35 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
+import itertools
 import os
+import posixpath
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from h5stream.errors import H5StreamError
+from h5stream import filesystem
+from h5stream.errors import H5StreamError, NotHDF5Error, SourceError, UnfollowableReferenceError
 from h5stream.executors import TICK_S, Job, carried_out
-from h5stream.filesystem import (
-    check_fits,
-    existing_parent,
-    explained,
-    flush_folder,
-    give_name,
-    measure,
-    mount_of,
-    resident_bytes,
-    unfinished,
-)
 from h5stream.repacking import Recipe
 from h5stream.staging.copying import CopyJob, ParallelCopy, finish, gone, open_part
-from h5stream.staging.folder import CONTROL, Entry, Files, StagingFolder, new_session, pids_of
-from h5stream.staging.groups import Group, Source, Standing, gather, is_of, names_of, standing, state_of
+from h5stream.staging.folder import CONTROL, Entry, Files, Source, StagingFolder, is_of, new_session, pids_of, state_of
+from h5stream.storage.external import Reference, references
 from h5stream.storage.remote import ObjectIdentity
+from h5stream.storage.source import FileIdentity, stat_of
 from h5stream.storage.stores import is_address
-from h5stream.units import text_of_bytes
+from h5stream.units import names_text, text_of_bytes
 
 if TYPE_CHECKING:
     from h5stream.repacking.repack import RepackProgress
     from h5stream.repacking.survey import RewritePlan
 
 _MOST_NOTICES, _MOST_SAMPLES = 3, 32
-RESIDENT_SHARE = 0.9
-"""From here on nearly every read is served from memory; the rest comes in with the first epoch."""
+RESIDENT_SHARE = 0.9  # from here on nearly every read is served from memory; the rest comes in with the first epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +131,7 @@ def _rewritten(job: CopyJob, recipe: Recipe, plan: RewritePlan | None, told: Cal
             told(expected * now.bytes_done // max(1, now.bytes_total))
 
     open_part(job).close()  # complains if it is gone
-    with explained(job.folder.path, "rewritten", job.source.path, expected):
+    with filesystem.explained(job.folder.path, "rewritten", job.source.path, expected):
         result = rewrite(plan, job.part, show)
     with open_part(job) as part:
         notices = tuple(f"{job.source.path}: {notice}" for notice in result.notices if notice not in planned)
@@ -178,7 +171,9 @@ class StagingRun:
         """Bring everything to the folder; of some objects in stores it is `known` what they must be."""
         groups: dict[str, Group] = {}
         for path in dict.fromkeys(paths):
-            if self._is_in_place(path):
+            inside, where = os.path.realpath(self.folder.path), os.path.realpath(path)
+            there = where.startswith(f"{inside}/") and not where.startswith(f"{inside}/{CONTROL}/")
+            if there and not is_address(path) and os.path.isfile(path):
                 self._notices.append(f"{path} lies in the folder already")
             else:
                 groups[path], notices = gather(path, follow=follow, known=known.get(path))
@@ -188,14 +183,9 @@ class StagingRun:
             for source in (source for group in groups.values() for source in group.members.values()):
                 if not any(is_of(entry, source, self._recipe) for entry in whole):
                     self._notices += [f"{source.path}: {notice}" for notice in self._plan(source.path).notices]
-        with unfinished(self._vanish):
+        with filesystem.unfinished(self._vanish):
             names = self._until_all_are_there(list(groups.values())) if groups else []
         return self._result(paths, dict(zip(groups, names, strict=True)))
-
-    def _is_in_place(self, path: str) -> bool:
-        inside, where = os.path.realpath(self.folder.path), os.path.realpath(path)
-        there = where.startswith(f"{inside}/") and not where.startswith(f"{inside}/{CONTROL}/")
-        return there and not is_address(path) and os.path.isfile(path)
 
     def _until_all_are_there(self, groups: Sequence[Group]) -> list[list[str]]:
         try:
@@ -259,7 +249,7 @@ class StagingRun:
             copies.setdefault(entry.source, []).append(name)
 
         def is_free(name: str, source: Source) -> bool:
-            return standing(self.folder, files, name, source, self._recipe) is Standing.FREE
+            return standing(self.folder, files, name, source, self._recipe) == "free"
 
         for group in groups:
             of_first = copies.get(next(iter(group.members.values())).path, [])
@@ -299,7 +289,7 @@ class StagingRun:
         begun = ((name, entry) for name, entry in there.items() if not entry.whole)
         promised = sum(entry.bytes_of_copy - self.folder.copied_bytes(name, entry) for name, entry in begun)
         sizes = [(source.path, claim.files[name].bytes_of_copy) for name, source in claim.to_copy.items()]
-        check_fits(measure(self.folder.path, self.margin_bytes, freed), sizes, promised)
+        filesystem.check_fits(filesystem.measure(self.folder.path, self.margin_bytes, freed), sizes, promised)
 
     # --- copies -----------------------------------------------------------------------------------------
 
@@ -344,12 +334,12 @@ class StagingRun:
                 now = files.get(job.name)
                 if now is None or now.copy_inode != job.entry.copy_inode:
                     raise gone(job)
-                with explained(self.folder.path, "copied", job.source.path, job.entry.bytes_of_copy):
+                with filesystem.explained(self.folder.path, "copied", job.source.path, job.entry.bytes_of_copy):
                     path = self.folder.path / job.name
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    give_name(job.part, path)  # never over another file that was put there
+                    filesystem.give_name(job.part, path)  # never over another file that was put there
                 files[job.name] = replace(job.entry, users=now.users)
-            flush_folder(self.folder.path)
+            filesystem.flush_folder(self.folder.path)
             self.folder.save(files)
         self._copied.update({job.name: job.entry.bytes_of_copy for job in finished})
 
@@ -399,7 +389,144 @@ class StagingRun:
         )
 
 
-# --- Why staging gains little, for people.
+# --- which files belong together --------------------------------------------------------------------------------
+#
+# A file that needs no other keeps its own name. Files that need one another keep their places relative to one another,
+# so that the names inside them still lead where they should. Where a name is taken by something else, the whole group
+# moves into a subfolder named after the source's folder: the file's own name never changes.
+
+
+class Group(NamedTuple):
+    """Files that keep their places relative to one another."""
+
+    root: str  # the folder, or the address of one, that all of them lie under
+    members: dict[str, Source]  # by their places there, the one that was asked for first
+
+
+def gather(path: str, *, follow: bool, known: ObjectIdentity | None = None) -> tuple[Group, list[str]]:
+    """Return the group of a file: itself, and with `follow` every file that it needs, directly or not; and what to say.
+
+    A needed file that is named by an absolute path, or would not be found beside the copy, is an error. Of an object in
+    a store, whose identity may be `known`, nothing else can come along.
+    """
+    if is_address(path):
+        root, name = posixpath.split(path)
+        if name in (".", ".."):
+            raise SourceError(
+                f"{path!r} names a folder of a store, and no object; name objects, or a pattern", file=path
+            )
+        return Group(root, {name: known or ObjectIdentity.of(path)}), []
+    main = Path(os.path.abspath(path))
+    stat_of(str(main))
+    places, notices = _closure(main) if follow else ([main], list(_what_stays_behind(main)))
+    root = os.path.commonpath([place.parent for place in places])
+    members = {os.path.relpath(place, root): FileIdentity.of(os.path.realpath(place)) for place in places}
+    return Group(root, dict[str, Source](members)), notices
+
+
+def _needs(path: Path) -> tuple[Reference, ...]:
+    try:
+        return references(path)
+    except NotHDF5Error:  # any file can be staged, and external storage is raw bytes
+        return ()
+
+
+def _what_stays_behind(main: Path) -> Iterator[str]:
+    try:
+        needs = sorted({f"{item.target} ({item.kind})" for item in _needs(main)})
+    except H5StreamError as error:
+        yield f"it is not known which files {main} needs: {error}"
+        return
+    if needs:
+        said = f"{main} needs other files, which are not staged: {names_text(needs)}"
+        yield f"{said}. --follow (follow=True) brings them along"
+
+
+def _closure(main: Path) -> tuple[list[Path], list[str]]:
+    """Return the files reached from one, itself first, as places in the layout; and what to say."""
+    found, notices, waiting = {main: None}, dict[str, None](), [main]
+    while waiting:
+        for item in _needs(waiting.pop()):
+            if item.kind == "external storage":  # the one kind of name that is not looked up beside the file
+                notices[
+                    f"{item.file} has external storage, which HDF5 looks for in the working directory: set "
+                    "HDF5_EXTFILE_PREFIX='${ORIGIN}' to read the raw files that came along"
+                ] = None
+            place = _place_beside(item)
+            if place is None:
+                notices[f"{item.file} names {item.target} ({item.kind}), which does not exist"] = None
+            elif place not in found:
+                found[place] = None
+                waiting.append(place)
+    return list(found), list(notices)
+
+
+def _place_beside(item: Reference) -> Path | None:
+    """Return where a needed file stands beside its user; None if it is not there. Refuse what a copy would not find."""
+    place, there = Path(os.path.normpath(item.file.parent / item.target)), item.resolve() is not None
+    if item.absolute and there:
+        problem = "is named by an absolute path, so that a copy would still read the original"
+    elif not item.absolute and not there and Path(item.target).is_file():
+        problem = "is read from the working directory, so that it has no place beside the copy"
+    elif there and not place.is_file():
+        problem = "is reached through a symbolic link that it does not lie beside, and a copy would not find it"
+    else:
+        return place if there else None
+    raise UnfollowableReferenceError(
+        f"cannot bring along what {item.file} needs: its {item.place} needs {item.target} ({item.kind}), "
+        f"which {problem}. Stage without --follow, or rewrite the name relative to the file",
+        file=str(item.file),
+        target=item.target,
+    )
+
+
+# --- which names they get ---------------------------------------------------------------------------------------
+
+
+Standing = Literal["there", "free", "taken"]
+"""What a name in the folder is to a file that would take it: its copy, whole or in the making; that of nothing, or of a
+copy of the source that may be replaced; or that of something else, or of what something uses."""
+
+
+def standing(folder: StagingFolder, files: Files, name: str, source: Source, recipe: str) -> Standing:
+    """Say what a name is to a source that is to be copied, or to be rewritten by a recipe."""
+    entry = files.get(name)
+    if entry is not None and entry.source != source.path:
+        return "taken"
+    if entry is not None and not entry.whole:
+        return "there"
+    intact = None if entry is None else folder.is_intact(name, entry)
+    if entry is None or intact is None:
+        return "free" if folder.is_free(name) else "taken"
+    if intact and is_of(entry, source, recipe):
+        return "there"
+    return "taken" if entry.users else "free"
+
+
+def names_of(folder: StagingFolder, files: Files, group: Group, copies: Sequence[str], recipe: str) -> list[str]:
+    """Return the names of a group: where it lies already, or the first where none is taken.
+
+    `copies` are the names of copies of its first member.
+    """
+
+    def stand(prefix: str) -> set[Standing]:
+        return {standing(folder, files, prefix + place, one, recipe) for place, one in group.members.items()}
+
+    first = next(iter(group.members))
+    known = [name.removesuffix(first) for name in copies if name == first or name.endswith(f"/{first}")]
+    chosen = next((prefix for prefix in known if stand(prefix) == {"there"}), None)
+    if chosen is None:
+        reserved = any(place.startswith(f"{CONTROL}/") for place in group.members)
+        # Cut off, so that the name stays within the 255 bytes that a name may have.
+        folder_name = os.path.basename(group.root)[:50] or "root"
+        inside = f"{folder_name}-{hashlib.blake2b(os.fsencode(group.root), digest_size=3).hexdigest()}"
+        numbered = (f"{inside}-{number}/" for number in itertools.count(2))
+        tried = itertools.chain([""] * (not reserved), [f"{inside}/"], numbered)
+        chosen = next(prefix for prefix in tried if "taken" not in stand(prefix))
+    return [chosen + place for place in group.members]
+
+
+# --- why staging gains little, for people -----------------------------------------------------------------------
 
 
 def _gain_notices(jobs: Sequence[CopyJob], folder: Path) -> list[str]:
@@ -415,14 +542,14 @@ def _gain_notices(jobs: Sequence[CopyJob], folder: Path) -> list[str]:
 
 def little_gain(path: Path, nbytes: int, folder: Path) -> str:
     """Return why staging a file to a folder gains little; empty if it may gain."""
-    source, target = mount_of(path), mount_of(folder)
+    source, target = filesystem.mount_of(path), filesystem.mount_of(folder)
     if source.in_memory:
         return f"staging {path} gains nothing: it lies in memory already ({source.kind})"
-    if existing_parent(path).stat().st_dev == existing_parent(folder).stat().st_dev:
+    if filesystem.existing_parent(path).stat().st_dev == filesystem.existing_parent(folder).stat().st_dev:
         return f"staging {path} gains little: the folder is on the same file system and no faster"
     if target.on_network:
         return f"staging {path} may gain nothing: the folder is on the network ({target.kind})"
-    resident = resident_bytes(path) or 0
+    resident = filesystem.resident_bytes(path) or 0
     if resident > RESIDENT_SHARE * nbytes:
         return (
             f"staging {path} gains little as long as memory is plenty: {text_of_bytes(resident)} of its "

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream.storage.identity import SourceIdentity
 from h5stream.storage.names import Names
-from h5stream.storage.remote import ObjectIdentity
-from h5stream.storage.source import FileIdentity, FilesIdentity, SourceIdentity, identity_of
+from h5stream.storage.source import FilesIdentity, identity_of
 from h5stream.storage.stores import is_address
 
 SWITCH = "H5STREAM_CATALOGUE"
@@ -66,13 +66,12 @@ class Catalogue:
         self._about: dict[str, Any] = {}
         self._changed_ns = 0
         folder = catalogue_folder()
-        if folder is None or not isinstance(identity, (FileIdentity, FilesIdentity, ObjectIdentity)):
+        if folder is None or identity is None:
             return
         self._about = {"version": _VERSION, "of": of, "fields": fields, "missing": missing, **_about(identity)}
         self._changed_ns = self._about.get("mtime_ns", 0)
         if isinstance(identity, FilesIdentity):
-            self._about["files"] = identity.digest
-            self._changed_ns = identity.changed_ns
+            self._about["files"], self._changed_ns = identity.digest, int(identity.mtimes.max())
         asked = _digest(json.dumps([of, fields, missing]))
         self._path = folder / f"{_digest(real_path(identity.path))}-{asked}.zip"
         with contextlib.suppress(*_DAMAGE):
@@ -228,11 +227,8 @@ def real_path(path: str) -> str:
 
 def _about(identity: SourceIdentity) -> dict[str, Any]:
     """Return what a file is, or the first of several."""
-    identity = identity.at(0)[0]
-    if isinstance(identity, ObjectIdentity):
-        return {"size": identity.size, "etag": identity.etag}
-    assert isinstance(identity, FileIdentity)
-    return {"size": identity.size, "mtime_ns": identity.mtime_ns, "inode": identity.inode}
+    first = identity.at(0)[0]
+    return {name: getattr(first, name) for name in ("size", "mtime_ns", "inode", "etag") if hasattr(first, name)}
 
 
 def _digest(text: str) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import logging
 import math
 import posixpath
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import h5py
@@ -29,7 +30,6 @@ from h5stream.storage import elements
 from h5stream.storage.elements import holds_reference, in_stored_byte_order
 from h5stream.storage.external import Guard
 from h5stream.storage.handles import DAMAGE
-from h5stream.storage.nearest import did_you_mean
 
 _log = logging.getLogger("h5stream")
 
@@ -41,14 +41,7 @@ _LISTED = 12
 _FEW_LENGTHS = 3
 """Lengths, up to which as many names of each are listed; of more, as many names as this."""
 
-_NOT_THERE = (
-    "component not found",
-    "doesn't exist",
-    "message type not found",
-    "can't open file",
-    "external file",
-    "too many links",
-)
+_NOT_THERE = "component not found|doesn't exist|message type not found|can't open file|external file|too many links"
 """How libhdf5 says that a link leads to an object, or to a file, that is not there."""
 
 _DEEPEST = 1000
@@ -69,10 +62,7 @@ def refusal(
 def datasets_of(
     file: Any, damaged: dict[str, str] | None = None, chosen: Callable[[str, Any, list[str]], list[str]] | None = None
 ) -> dict[str, Any]:
-    """List all datasets of an open file that hard links lead to, by path without the leading slash.
-
-    Names that are not UTF-8 cannot be asked for, and are left out.
-    """
+    """List all datasets of an open file that hard links lead to, by path; names that are not UTF-8 are left out."""
     damaged = {} if damaged is None else damaged
     found: dict[str, Any] = {}
     # Not `visititems`: it looks every object up from the root, which takes minutes in deep trees.
@@ -160,9 +150,7 @@ def default_fields(file: Any, path: str, guard: Guard) -> list[str]:
     where = "at its root" if file.name == "/" else f"in {file.name.strip('/')!r}"
     listing = _by_length(file)
     if not listing:
-        raise FieldLengthError(
-            f"{path!r} has no dataset with rows {where}, nor in a group; name other files", file=path
-        )
+        raise FieldLengthError(f"{path!r} has no dataset with rows {where}, nor in a group; name others", file=path)
     what, ways = f"datasets of unlike length {where}", "fields=[...]"
     if not at_root:
         what, ways = f"no datasets {where}", f"{ways}; samples=Rows(of=...) takes the rows of groups that are alike"
@@ -215,14 +203,11 @@ def behind(group: Any, name: str | bytes, path: str, way_out: str = "name other 
         return group[name]
     except DAMAGE as error:
         said = what_libhdf5_said(error)
-        if kind != h5l.TYPE_HARD and any(text in said for text in _NOT_THERE):
+        if kind != h5l.TYPE_HARD and re.search(_NOT_THERE, said):
             return None
         shown = name if isinstance(name, str) else repr(name)
-        raise SourceError(
-            f"{path!r}: {shown!r} is there, but libhdf5 cannot open it: {said}. It is damaged: "
-            f"copy the file again from its source, or {way_out}",
-            file=path,
-        ) from error
+        why = f"{shown!r} is there, but libhdf5 cannot open it: {said}. It is damaged: copy the file again from its"
+        raise SourceError(f"{path!r}: {why} source, or {way_out}", file=path) from error
 
 
 def is_there(file: Any, name: str, path: str) -> bool:
@@ -246,13 +231,16 @@ def thing_at(file: Any, name: str, path: str) -> Any:
 def dataset_at(file: Any, name: str, path: str, what: str = "dataset") -> Any:
     """Open a dataset, or a group, and return its h5py ID, in a third of the time that an `h5py.Dataset` takes."""
     try:
-        return (h5py.h5d if what == "dataset" else h5py.h5g).open(file.id, name.encode("utf-8", "surrogateescape"))
+        opened = (h5py.h5d if what == "dataset" else h5py.h5g).open(file.id, name.encode("utf-8", "surrogateescape"))
     except DAMAGE as error:
         why = why_not_opened(file, name.strip("/"), path) or what_libhdf5_said(error)
         above = file.get(name.rpartition("/")[0] or "/")
         hint = did_you_mean(name.rpartition("/")[2], above) if isinstance(above, h5py.Group) else ""
         why = f": there is no {what} {name!r}: {why}.{hint} Objects(..., missing='skip') leaves out objects that lack "
         raise refusal(path, name, f"{why}a field", FieldNotFoundError) from None
+    if what == "dataset":
+        check_has_numpy_type(opened, name, path)
+    return opened
 
 
 def _by_length(file: Any) -> str:
@@ -479,9 +467,7 @@ def shape_of(group: Any, name: str, path: str) -> tuple[int, int]:
     sizes = [] if stored is None else [int(n) for n in np.asarray(stored).reshape(-1)]
     if said.startswith("csc") or (said and sizes and sizes[0] != samples):
         nbytes = sum(group[part].id.get_storage_size() for part in _SPARSE)
-        why = (
-            f": {name!r} is a sparse matrix that lies column by column (CSC): a row is spread over all of it, so each "
-        )
+        why = f": {name!r} is a sparse matrix that lies column by column (CSC): a row is spread over all, so each "
         why += f"batch would read all {nbytes:,} bytes. Write it row by row once: adata.X = adata.X.tocsr()"
         raise refusal(path, name, why)
     others = [n for k, n in enumerate(sizes) if k != (sizes.index(samples) if samples in sizes else -1)]
@@ -497,3 +483,60 @@ def categories_of(thing: Any) -> tuple[str, ...] | None:
         return None
     listed = thing["categories"][()]
     return tuple(one.decode() if isinstance(one, bytes) else str(one) for one in listed.tolist())
+
+
+# --- what may have been meant by a name that a file does not have: names in and names out
+
+
+MOST_NAMED = 3
+"""Names that one suggestion holds at most."""
+
+_ALIKE, _PATHS_ALIKE = 0.5, 0.65
+"""`difflib`'s ratio from which a name counts as a misspelling of its neighbour, and a whole path of another."""
+
+_MOST_COMPARED = 20_000
+"""Names that are compared letter by letter; beyond, only whole parts of them are."""
+
+_SEPARATORS = str.maketrans(":.\\", "///")
+
+
+def nearest_names(name: str, there: Iterable[str]) -> list[str]:
+    """Find the names that were most likely meant by `name`, the best first; few or none.
+
+    What differs in the separator (``obs/label`` for the member ``obs:label``) or in case only is sure; then come names
+    that end alike; then those that are spelled alike.
+    """
+    asked, keys = _key(name), {known: _key(known) for known in there}
+    for part in (str, _leaf):
+        for case in (str, str.casefold):
+            if same := [known for known, key in keys.items() if case(part(key)) == case(part(asked))]:
+                return same[:MOST_NAMED]
+    if len(keys) > _MOST_COMPARED:
+        return []
+    # What lies in the same group or compound is compared by its last name alone: all else is equal anyway.
+    folded = asked.casefold()
+    beside: dict[str, str] = {}
+    elsewhere: dict[str, str] = {}
+    for known, key in ((known, key.casefold()) for known, key in keys.items()):
+        is_beside = key.rpartition("/")[0] == folded.rpartition("/")[0]
+        (beside if is_beside else elsewhere).setdefault(_leaf(key) if is_beside else key, known)
+    for written, spelled, cutoff in ((_leaf(folded), beside, _ALIKE), (folded, elsewhere, _PATHS_ALIKE)):
+        if near := difflib.get_close_matches(written, spelled, n=1, cutoff=cutoff):
+            return [spelled[near[0]]]
+    return []
+
+
+def did_you_mean(name: str, there: Iterable[str]) -> str:
+    """Ask for the nearest names in a sentence, beginning with a space; empty where none is near."""
+    near = [repr(known) for known in nearest_names(name, there)]
+    if not near:
+        return ""
+    return f" Did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?"
+
+
+def _key(name: str) -> str:
+    return name.strip("/").translate(_SEPARATORS)
+
+
+def _leaf(key: str) -> str:
+    return key.rpartition("/")[2]

@@ -149,10 +149,7 @@ def bytes_leaf(dtype: np.dtype[Any]) -> Leaf | None:
 
 
 def is_stored_as(stored: Any, dtype: np.dtype[Any]) -> bool:
-    """Tell whether a stored type has, byte for byte, the layout of a dtype.
-
-    False for odd precisions, foreign float formats and the like, which h5py converts.
-    """
+    """Tell whether a stored type has, byte for byte, the layout of a dtype: no odd precision or foreign float has."""
     if stored.get_size() != dtype.itemsize:
         return False
     try:

@@ -12,11 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
-from h5stream.samples.axes import ROWS, AlongAxis, FieldSteps, along_axis, axis_space, table_axis_space
-from h5stream.samples.boxes import Boxes, box_space
+from h5stream.samples.boxes import (
+    ROWS,
+    AlongAxis,
+    Boxes,
+    FieldSteps,
+    along_axis,
+    axis_space,
+    box_space,
+    table_axis_space,
+)
 from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.space import Along, Listed, Space, steps_of
 from h5stream.samples.table import START, Table
+from h5stream.storage.discovery import refusal
 from h5stream.storage.fields import Field
 from h5stream.storage.rowbox import Columns, axes_taken
 
@@ -25,18 +34,17 @@ Taken = tuple[tuple[Along, ...], tuple[int, ...]]
 """What a sample takes of a dataset along each axis, and the shape that this has."""
 
 
-@dataclass(slots=True)
-class Volume:
-    """What is known of the volume of one file or group, field by field.
+@dataclass(slots=True, kw_only=True)
+class Extents:
+    """Works out what each field of a sample takes of its dataset, and notes what that says of a file, or a group."""
 
-    `elements` has the elements along each axis that samples begin at, by its number, and who said so; `steps_of_each`
-    how far each field's steps lead; `multiples` what boxes begin at multiples of.
-    """
-
+    samples: SampleKind  # what a sample is
+    kind: AlongAxis | None  # how it lies along an axis; None for boxes
+    # the elements along each axis that samples begin at, by its number, and who said so
     elements: dict[int, tuple[int, str]] = field(default_factory=dict)
     scaled: list[tuple[str, int, int, Fraction]] = field(default_factory=list)
-    steps_of_each: list[FieldSteps] = field(default_factory=list)
-    multiples: dict[int, int] = field(default_factory=dict)
+    steps_of_each: list[FieldSteps] = field(default_factory=list)  # how far each field's steps lead
+    multiples: dict[int, int] = field(default_factory=dict)  # what boxes begin at multiples of
 
     def add(self, name: str, axis: int, elements: int, scale: Fraction = Fraction(1)) -> None:
         """Note how many elements a field has along an axis that samples begin at."""
@@ -46,20 +54,16 @@ class Volume:
         known, other = self.elements.setdefault(axis, (elements, name))
         if known != elements:
             raise FieldLengthError(
-                f"it has {elements:,} elements along an axis that samples lie along, and {other!r} has {known:,}; "
-                "samples are taken at the same place of all fields, which must have the same length there. "
+                f"it has {elements:,} elements along an axis that samples lie along, and {other!r} has {known:,}. "
                 "Take(scale=) is for a field of another resolution, Take(axis=) for one along another axis, and "
-                "Take(axis='rows') for what each row has once",
-                field=name,
+                "Take(axis='rows') for what each row has once"
             )
 
     def sizes(self, axes: int) -> tuple[int, ...]:
         """Return the elements along each axis, once all fields are known."""
         for name, axis, elements, scale in self.scaled:
             if axis not in self.elements:
-                raise OptionError(
-                    f"field {name!r} has Take(scale=), which is relative to fields without it; name one of these, too"
-                )
+                raise OptionError(f"field {name!r} has Take(scale=), which is relative to fields without; name one")
             expected = self.elements[axis][0] * scale
             if abs(elements - expected) >= 1:
                 raise FieldLengthError(
@@ -70,15 +74,6 @@ class Volume:
         if len(self.elements) < axes:
             raise OptionError("no field has as many axes as samples= needs; name a field that has, or another axis=")
         return tuple(self.elements[axis][0] for axis in range(axes))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extents:
-    """Works out what each field of a sample takes of its dataset."""
-
-    samples: SampleKind  # what a sample is
-    kind: AlongAxis | None  # how it lies along an axis; None for boxes
-    volume: Volume = field(default_factory=Volume)  # what all fields said of it so far
 
     @classmethod
     def of(cls, samples: SampleKind) -> Extents:
@@ -96,13 +91,20 @@ class Extents:
         are_parts = isinstance(samples, (Boxes, Objects)) or unlike or along_axis(samples, is_scaled) is not None
         return cls.of(samples) if are_parts else None
 
-    def take(self, shape: tuple[int, ...], asked: Field) -> Taken:
+    def take(self, shape: tuple[int, ...], asked: Field, path: str) -> Taken:
         """Return what a sample takes of a dataset along each axis, and the shape that this has; note it."""
+        try:
+            return self._taken(shape, asked)
+        except FieldLengthError as error:
+            raise refusal(path, asked.name, f": field {asked.name!r}: {error}", FieldLengthError) from None
+        except OptionError as error:
+            raise OptionError(f"{path!r}: field {asked.name!r}: {error}") from None
+
+    def _taken(self, shape: tuple[int, ...], asked: Field) -> Taken:
         if 0 in shape:
             raise FieldLengthError(
-                f"it has the shape {shape}, without elements; Field(..., ragged=) takes objects of different lengths, "
-                "also empty ones, except for ragged='arrays'; or leave it out: Objects([...]) takes names",
-                field=asked.name,
+                f"it has the shape {shape}, without elements; Field(..., ragged=) takes empty objects, too, except for "
+                "ragged='arrays'; or leave it out: Objects([...]) takes names"
             )
         take = asked.take
         moved: dict[int, tuple[Along, bool]] = {}
@@ -111,9 +113,7 @@ class Extents:
                 raise OptionError("samples=Objects(...) takes datasets whole, so Take(...) must go")
         elif isinstance(self.samples, Boxes):
             if take.steps is not None or take.at or take.axis is not None:
-                raise OptionError(
-                    "samples=Boxes(...) takes boxes of a dataset, so steps, at= and axis= of take= must go"
-                )
+                raise OptionError("samples=Boxes(...) takes boxes, so steps, at= and axis= of take= must go")
             moved = self._box(self.samples, shape, asked)
         else:
             moved = self._along(shape, asked)
@@ -129,12 +129,9 @@ class Extents:
         halo = boxes.halo or (0,) * axes
         for axis, (size, around, scale) in enumerate(zip(boxes.shape, halo, _scales(asked, axes), strict=True)):
             if (size * scale).denominator > 1 or (around * scale).denominator > 1:
-                raise OptionError(
-                    f"scale={scale} makes {float(size * scale):g} elements of a box of {size} with a halo of {around}; "
-                    "both are whole numbers of each field's"
-                )
-            self.volume.add(asked.name, axis, shape[before + axis], scale)
-            self.volume.multiples[axis] = int(np.lcm(self.volume.multiples.get(axis, 1), scale.denominator))
+                raise OptionError(f"scale={scale} makes no whole numbers of a box of {size} with a halo of {around}")
+            self.add(asked.name, axis, shape[before + axis], scale)
+            self.multiples[axis] = int(np.lcm(self.multiples.get(axis, 1), scale.denominator))
             offsets = range(-int(around * scale), int((size + around) * scale))
             moved[before + axis] = Along(offsets, axis, scale), True
         return moved
@@ -143,10 +140,7 @@ class Extents:
         kind, take = self.kind, asked.take
         assert kind is not None
         if take.axis == ROWS and (take.steps is not None or take.scale or not kind.has_rows):
-            raise OptionError(
-                "axis='rows' takes the row of axis 0 that a sample belongs to: it needs samples of rows (of='rows', or "
-                "a Table with 'row'), and no steps= or scale="
-            )
+            raise OptionError("axis='rows' takes the row of of='rows', or a Table with 'row', and no steps= or scale=")
         given = kind.axis if take.axis is None else len(shape) if take.axis == ROWS else int(take.axis)
         axis = given + len(shape) if given < 0 else given
         by_row = kind.has_rows and not (take.axis is not None and axis == 0)
@@ -154,7 +148,7 @@ class Extents:
             raise OptionError("samples are of one row of axis 0 each, so axis= is another, such as 1")
         moved: dict[int, tuple[Along, bool]] = {}
         if by_row:
-            self.volume.add(asked.name, 0, shape[0])
+            self.add(asked.name, 0, shape[0])
             moved[0] = Along((0,), 0), False
         if 0 <= axis < len(shape):
             moved[axis] = self._steps(shape[axis], asked)
@@ -178,20 +172,18 @@ class Extents:
             assert every is not None
             count = len(every) * scale
             if count.denominator > 1:
-                raise OptionError(
-                    f"scale={scale} makes {float(count):g} elements of a sequence of {len(every)}; say which with "
-                    "steps="
-                )
+                said = f"scale={scale} makes {float(count):g} elements of a sequence of {len(every)}"
+                raise OptionError(f"{said}; say which with steps=")
             steps = range(int(count))
         origin = kind.origins.index(asked.take.at or START) if isinstance(samples, Table) else kind.along
-        self.volume.add(asked.name, kind.along, elements, scale)
-        self.volume.steps_of_each.append(
+        self.add(asked.name, kind.along, elements, scale)
+        self.steps_of_each.append(
             FieldSteps(elements=elements, least=min(steps), most=max(steps), scale=scale, origin=origin)
         )
         return Along(steps, origin, scale), not is_one
 
     def space(
-        self, volumes: list[Volume], names: list[str], parts: dict[tuple[int, str], int], paths: tuple[str, ...]
+        self, volumes: list[Extents], names: list[str], parts: dict[tuple[int, str], int], paths: tuple[str, ...]
     ) -> Space:
         """Find all samples of some volumes, which have names, and are found by files' numbers and groups' names."""
         if isinstance(self.samples, Objects):
@@ -212,10 +204,9 @@ class Extents:
 
     def has_once(self, dataset: Any) -> bool:
         """Tell whether an object's dataset is a value rather than numbers along axes: a single one, or strings."""
-        if not isinstance(self.samples, Objects) or not isinstance(dataset, h5py.Dataset):
-            return False
         with contextlib.suppress(TypeError, ValueError, NotImplementedError):  # a type that h5py cannot read
-            return dataset.shape == () or dataset.dtype.kind in "OS"
+            if isinstance(self.samples, Objects) and isinstance(dataset, h5py.Dataset):
+                return dataset.shape == () or dataset.dtype.kind in "OS"
         return False
 
 
@@ -233,14 +224,5 @@ def _others(shape: tuple[int, ...], columns: Columns) -> list[tuple[Along, bool]
 
 def _scales(asked: Field, axes: int) -> tuple[Fraction, ...]:
     if len(asked.take.scale) not in (0, 1, axes):
-        raise OptionError(
-            f"scale= has {len(asked.take.scale)} numbers, and samples have {axes} axes: one, or one for each"
-        )
+        raise OptionError(f"scale= has {len(asked.take.scale)} numbers, and takes one, or one for each of {axes} axes")
     return asked.take.scale * axes if len(asked.take.scale) == 1 else asked.take.scale or (Fraction(1),) * axes
-
-
-def with_names(error: OptionError | FieldLengthError, path: str, name: str) -> Any:
-    """Return an error again that says which field of which file it is about."""
-    if isinstance(error, FieldLengthError):
-        return FieldLengthError(f"{path!r}: field {name!r}: {error}", field=name, file=path)
-    return OptionError(f"{path!r}: field {name!r}: {error}")

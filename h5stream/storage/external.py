@@ -12,7 +12,6 @@ import posixpath
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -65,16 +64,15 @@ class Guard:
         if not self.allow_external and not any(os.path.samefile(target, one) for one in self.opened):
             _refuse_link(path, link, target)
 
-    def check_data(self, dataset: Any, name: str, path: str) -> None:
-        """Refuse a dataset whose bytes lie in files that were not opened."""
-        if not self.allow_external or is_address(path):
-            self._check_data(dataset, name, path, seen=set())
-
-    def _check_data(self, dataset: Any, name: str, path: str, *, seen: set[tuple[str, str]]) -> None:
+    def check_data(self, dataset: Any, name: str, path: str, seen: set[tuple[str, str]] | None = None) -> None:
+        """Refuse a dataset whose bytes lie in files that were not opened; `seen` has been looked at."""
+        if self.allow_external and not is_address(path):
+            return
+        seen = set() if seen is None else seen
         for kind, target, source in _leads(dataset.id.get_create_plist()):
-            inside = self._opened_path(target, path) if kind is ReferenceKind.VIRTUAL else None
+            inside = self._opened_path(target, path) if kind == VIRTUAL else None
             if inside is None:
-                what = "virtual source" if kind is ReferenceKind.VIRTUAL else "external file"
+                what = "virtual source" if kind == VIRTUAL else "external file"
                 _refuse(path, name, f"field {name!r} has the {what}", target)
             if (inside, source) not in seen:
                 seen.add((inside, source))
@@ -96,7 +94,7 @@ class Guard:
             with _damage_ignored():
                 source = file[one]
                 if isinstance(source, h5py.Dataset):
-                    self._check_data(source, one, path, seen=seen)
+                    self.check_data(source, one, path, seen)
 
 
 @contextlib.contextmanager
@@ -111,10 +109,7 @@ def _damage_ignored() -> Iterator[None]:
 
 
 def without_soft_links(file: Any, name: str) -> str:
-    """Return the path that a name leads to inside the file, or up to the first external link on the way.
-
-    As it is where it leads nowhere.
-    """
+    """Return the path that a name leads to in the file, up to an external link; as it is where it leads nowhere."""
     try:
         return _walked(file, "/", name, _MOST_LINKS, lambda step, _link, rest, _left: posixpath.join(step, *rest))
     except DAMAGE:
@@ -156,12 +151,8 @@ def _refuse(path: str, name: str, what: str, target: str) -> NoReturn:
     way_out = "H5Dataset(..., allow_external=True) follows it if you trust the file"
     if is_address(path):
         way_out = "of an object in a store it cannot be followed: copy the files to a disk (h5stream stage)"
-    raise ExternalDataError(
-        f"{path!r}: {what} {target!r}. Data outside the opened files is refused; {way_out}.",
-        file=path,
-        field=name,
-        target=target,
-    )
+    said = f"{path!r}: {what} {target!r}. Data outside the opened files is refused; {way_out}."
+    raise ExternalDataError(said, file=path, field=name, target=target)
 
 
 def _names_meant(file: Any, name: str) -> list[str]:
@@ -186,19 +177,15 @@ _MOST_BLOCKS = 100_000
 _BLOCK_NUMBER = re.compile(r"%(0?\d*)b")
 
 
-class ReferenceKind(StrEnum):
-    """How a file names another one."""
-
-    LINK = "external link"
-    VIRTUAL = "virtual dataset source"
-    STORAGE = "external storage"
+LINK, VIRTUAL, STORAGE = "external link", "virtual dataset source", "external storage"
+"""How a file names another one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
     """One file that another one needs."""
 
-    kind: ReferenceKind  # how it is named
+    kind: str  # how it is named: `LINK`, `VIRTUAL` or `STORAGE`
     file: Path  # the file in which the name stands
     place: str  # the link or dataset that needs it, as a path inside the file
     target: str  # the name as it stands there, block numbers of a virtual dataset filled in
@@ -209,11 +196,7 @@ class Reference:
         return Path(self.target).is_absolute()
 
     def resolve(self) -> Path | None:
-        """Return the file that the name leads to, as HDF5 would find it; None where there is none.
-
-        An absolute name is taken as it is, a relative one beside the file that holds it, then beside the file
-        that a symbolic link to it leads to. The working directory, where HDF5 would also look, is left out:
-        what is found depends on who asks.
+        """Return the file that the name leads to, as HDF5 would find it, but for the working directory; or None.
 
         Source: H5Lcreate_external and H5Pset_virtual of the HDF5 reference manual.
         """
@@ -234,7 +217,7 @@ def references(path: str | os.PathLike[str]) -> tuple[Reference, ...]:
     def of_link(name: bytes, info: h5py.h5l.LinkInfo) -> None:
         if info.type == h5py.h5l.TYPE_EXTERNAL:
             target, _ = opened.id.links.get_val(name)
-            found.append(_reference(ReferenceKind.LINK, file, name, os.fsdecode(target)))
+            found.append(_reference(LINK, file, name, os.fsdecode(target)))
 
     def of_object(name: bytes, info: h5py.h5o.ObjInfo) -> None:
         if info.type == h5py.h5o.TYPE_DATASET:
@@ -249,48 +232,44 @@ def references(path: str | os.PathLike[str]) -> tuple[Reference, ...]:
     return tuple({(item.kind, item.target): item for item in reversed(found)}.values())[::-1]
 
 
-def files_behind(dataset: h5py.Dataset, path: str) -> list[str]:
+def files_behind(dataset: h5py.Dataset, path: str, seen: dict[str, None] | None = None) -> list[str]:
     """Return the files that libhdf5 reads the elements of a dataset from, other than its own, if they are there."""
-    seen: dict[str, None] = {}
-    _add_files_behind(dataset, Path(os.path.abspath(path)), seen)
-    return list(seen)
-
-
-def _add_files_behind(dataset: h5py.Dataset, file: Path, seen: dict[str, None]) -> None:
-    for reference in _of_dataset(dataset.id.get_create_plist(), file, b""):
+    seen = {} if seen is None else seen
+    for reference in _of_dataset(dataset.id.get_create_plist(), Path(os.path.abspath(path)), b""):
         found = reference.resolve()
         if found is None or str(found) in seen:
             continue
         seen[str(found)] = None
-        if reference.kind is ReferenceKind.VIRTUAL:
+        if reference.kind == VIRTUAL:
             names = {source.dset_name for source in dataset.virtual_sources()}
             # Sources may be virtual themselves; what cannot be followed leads nowhere.
             with contextlib.suppress(OSError, RuntimeError, ValueError), open_file(str(found)) as opened:
                 for name in names:
                     source = opened.get(name)
                     if isinstance(source, h5py.Dataset) and source.is_virtual:
-                        _add_files_behind(source, found, seen)
+                        files_behind(source, str(found), seen)
+    return list(seen)
 
 
 def _of_dataset(creation: h5py.h5p.PropDCID, file: Path, name: bytes) -> Iterator[Reference]:
     for kind, target, _ in _leads(creation):
-        if kind is ReferenceKind.STORAGE:
+        if kind == STORAGE:
             yield _reference(kind, file, name, target)
         elif target != ".":  # the file itself
             for filled in _fill_in(target, file):
                 yield _reference(kind, file, name, filled)
 
 
-def _leads(creation: h5py.h5p.PropDCID) -> Iterator[tuple[ReferenceKind, str, str]]:
+def _leads(creation: h5py.h5p.PropDCID) -> Iterator[tuple[str, str, str]]:
     """Yield what other files, and datasets in them, a dataset's elements come from, as they are named there."""
     for number in range(creation.get_external_count()):
-        yield ReferenceKind.STORAGE, os.fsdecode(creation.get_external(number)[0]), ""
+        yield STORAGE, os.fsdecode(creation.get_external(number)[0]), ""
     if creation.get_layout() == h5py.h5d.VIRTUAL:
         for number in range(creation.get_virtual_count()):
-            yield ReferenceKind.VIRTUAL, creation.get_virtual_filename(number), creation.get_virtual_dsetname(number)
+            yield VIRTUAL, creation.get_virtual_filename(number), creation.get_virtual_dsetname(number)
 
 
-def _reference(kind: ReferenceKind, file: Path, name: bytes, target: str) -> Reference:
+def _reference(kind: str, file: Path, name: bytes, target: str) -> Reference:
     place = "/" + name.decode("utf-8", "surrogateescape").lstrip("/")
     return Reference(kind=kind, file=file, place=place, target=target)
 
@@ -303,7 +282,7 @@ def _fill_in(pattern: str, file: Path) -> Iterator[str]:
         return
     for block in range(_MOST_BLOCKS):
         name = _BLOCK_NUMBER.sub(lambda match: f"{block:{match[1]}d}", pattern).replace("%%", "%")  # noqa: B023
-        here = Reference(kind=ReferenceKind.VIRTUAL, file=file, place="", target=name)
+        here = Reference(kind=VIRTUAL, file=file, place="", target=name)
         if here.resolve() is None:
             return
         yield name

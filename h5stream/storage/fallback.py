@@ -18,16 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
-from h5stream.storage.codecs import DecodeError, NotAskedError, unshuffle
 from h5stream.storage.elements import in_stored_byte_order
-from h5stream.storage.filters import DecodeScratch
+from h5stream.storage.filters import DecodeError, DecodeScratch, NotAskedError, unshuffle
 from h5stream.storage.handles import open_file, watch
+from h5stream.storage.identity import SourceIdentity
 from h5stream.storage.images import MOST_NBYTES
 from h5stream.storage.index import COMPARED_NBYTES, ChunkIndex, read_stored_chunk
 from h5stream.storage.layout import DIRECT, DatasetPart, SampleLayout
-from h5stream.storage.remote import ObjectIdentity, check_reads, hold_ranges
+from h5stream.storage.remote import ObjectFile, ObjectIdentity, check_reads
 from h5stream.storage.rowbox import columns_of
-from h5stream.storage.source import FilesIdentity, SourceIdentity, bytes_at
+from h5stream.storage.source import FilesIdentity, bytes_at
 
 _log = logging.getLogger("h5stream")
 
@@ -50,11 +50,8 @@ class H5pyReader:
         self._files: dict[int, Any] = {}
         self._datasets: dict[tuple[int, str], Any] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"layout": self._layout}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["layout"])  # type: ignore[misc]
+    def __reduce__(self) -> tuple[Any, ...]:
+        return H5pyReader, (self._layout,)
 
     def close(self) -> None:
         """Close the files; a later read opens them again."""
@@ -150,16 +147,9 @@ class H5pyReader:
                     ) from error
                 first = said[1]
                 _log.warning("%s: %s; trying once more with the file opened afresh", what, first)
-                self._close_file(part, dataset)
-
-    def _close_file(self, part: DatasetPart, dataset: Any) -> None:
-        """Close the file of a dataset, so that it is opened afresh: while it is open, libhdf5 would share it.
-
-        `dataset` is None where not even that could be opened.
-        """
-        with self._lock:
-            if part.file in self._files and self._datasets.get((part.file, part.path)) is dataset:
-                self._forget(part.file).close()
+                with self._lock:  # while it is open, libhdf5 would share it
+                    if part.file in self._files and self._datasets.get((part.file, part.path)) is dataset:
+                        self._forget(part.file).close()
 
     def _forget(self, number: int) -> Any:
         self._datasets = {key: other for key, other in self._datasets.items() if key[0] != number}
@@ -239,11 +229,9 @@ def why_not_decoded_here(dataset: Any, part: DatasetPart, identity: SourceIdenti
     if part.access != DIRECT and part.chunk_nbytes > COMPARED_NBYTES:
         return f"its chunks have {part.chunk_nbytes:,} bytes each, too many to compare one with h5py's"
     if part.index is not None and isinstance(identity, ObjectIdentity):
-        some = [
-            *range(min(1, len(part.index.numbers))),
-            *(_looked_up(part.index) if dataset.chunks is not None else ()),
-        ]
-        hold_ranges(identity, [(int(part.index.offset[place]), int(part.index.nbytes[place])) for place in some])
+        some = [*range(min(1, len(part.index.numbers))), *(_looked_up(part.index) if dataset.chunks else ())]
+        ranges = [(int(part.index.offset[place]), int(part.index.nbytes[place])) for place in some]
+        ObjectFile(identity).hold(ranges)
     if _differs(dataset, part, identity):
         return "its first chunk, decoded here, is not what h5py reads"
     if dataset.chunks is not None and _lies_elsewhere(dataset, part.index, identity):

@@ -16,7 +16,7 @@ from h5stream.errors import CorruptChunkError, FieldLengthError, FieldNotFoundEr
 from h5stream.samples.columns import Given, Padding, Values
 from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.ragged import DENSE, STACKED, Ragged, changed
-from h5stream.samples.segments import Between, Bounds, Said, Stretches, in_memory, names_of
+from h5stream.samples.segments import Between, Bounds, Stretches, in_memory, names_of
 from h5stream.samples.space import Along, Steps, steps_of
 from h5stream.samples.table import Table
 from h5stream.storage import elements
@@ -24,6 +24,7 @@ from h5stream.storage.discovery import (
     Thing,
     categories_of,
     check_has_numpy_type,
+    did_you_mean,
     find_dataset,
     is_attribute,
     is_matrix,
@@ -36,7 +37,7 @@ from h5stream.storage.discovery import (
     why_not_opened,
 )
 from h5stream.storage.elements import as_samples_have_it
-from h5stream.storage.extents import Extents, SampleKind, with_names
+from h5stream.storage.extents import Extents, SampleKind
 from h5stream.storage.fields import Field, SampleShape, Take, check_options, columns_wanted, not_ragged
 from h5stream.storage.handles import DAMAGE
 from h5stream.storage.images import Images
@@ -44,7 +45,6 @@ from h5stream.storage.joining import FileParts
 from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SparseEntry, Target
 from h5stream.storage.lookups import Key, LookedUp
 from h5stream.storage.names import Names
-from h5stream.storage.nearest import did_you_mean
 from h5stream.storage.object_rows import bytes_of_each, row_of_each, rows_of_each
 from h5stream.storage.parts import OpenFile, Place, part_of
 from h5stream.storage.rowbox import ColumnPiece, selected_shape
@@ -133,8 +133,10 @@ def read_fields(
     found = _Found(opened, row_start, samples, extents, {} if looked_up is None else looked_up)
     entries = tuple(_add(found, place, one) for place, one in enumerate(shape.fields))
     rows = _rows(found, shape)
+    along = found.extents.elements if found.extents else {}
+    places = along[0][0] if len(along) == 1 else rows  # or along the axis that samples lie along
     for known, said, values, first in found.stretches:
-        known.add_stretches(said, values, _places(found, rows), first, repr(found.path))
+        known.add_stretches(said, values, places, first, repr(found.path))
     parts = [*(_part(found, *each, start=row_start) for each in found.read.values()), *found.parts]
     if found.cuts:
         parts = [replace(part, rows=rows) for part in parts]
@@ -147,7 +149,7 @@ def read_fields(
         parts=tuple(parts or _rows_alone(found, rows)),
         entries=entries,
         once=tuple(found.once),
-        volume=None if extents is None else extents.volume,
+        volume=extents,
     )
 
 
@@ -161,44 +163,27 @@ def _rows(found: _Found, shape: SampleShape) -> int:
     if not lengths:
         raise OptionError(
             f"{found.path!r}: none of the fields {', '.join(map(repr, shape.keys))} says how many samples "
-            f"there are; name at least one dataset with an axis of rows{_way_out(found, shape)}"
+            f"there are; name at least one dataset with an axis of rows{_in_all_files(found)}"
         )
     if len(set(lengths.values())) > 1 and not found.cuts:
-        samples = found.samples
-        is_whole = isinstance(samples, Sequences) and samples.axis == 0 and not isinstance(samples.of, Said)
-        way_out = ", and Sequences(..., lengths='shortest') leaves out rows that some lack" if is_whole else ""
         listing = ", ".join(f"{name!r} has {rows:,}" for name, rows in lengths.items())
         raise FieldLengthError(
-            f"{found.path!r}: the fields of a sample must agree in rows, but {listing}; "
-            f"name fields of one length; Field(..., take='all') is what a file or a group has once{way_out}. "
-            "`h5stream inspect FILE` says what fits together",
+            f"{found.path!r}: the fields of a sample must agree in rows, but {listing}; name fields of one length; "
+            "Field(..., take='all') is what a file or a group has once, and Sequences(..., lengths='shortest') leaves "
+            "out rows that some lack. `h5stream inspect FILE` says what fits together",
             file=found.path,
         )
     return min(lengths.values())
 
 
-def _way_out(found: _Found, shape: SampleShape) -> str:
-    """Say what else tells how many samples there are, where fields are looked up."""
-    if any(known.given is not None for known in found.looked_up.values()):
-        return "; arrays in memory do of one file: take a list of an H5Dataset for each file"
-    fields = (one for one in shape.fields if isinstance(one, Field))
-    return _in_all_files(found, ()) if any(one.names_objects for one in fields) else ""
-
-
-def _in_all_files(found: _Found, named: tuple[str, ...]) -> str:
-    """Say how names are looked up in several files, where these are the source."""
+def _in_all_files(found: _Found, named: tuple[str, ...] = ()) -> str:
+    """Say how what is in memory is looked up in several files, where these are the source."""
     if named or found.opened.files.named == 1:
         return ""
     return (
-        ". A list of names is looked up in the first file of the source: give that alone, and all files with "
-        "what is named as Field(..., file=[...])"
+        ". What lookup= has in memory is looked up in the first file of the source: give that alone, and all files as "
+        "Field(..., file=[...]), or a list of an H5Dataset for each file"
     )
-
-
-def _places(found: _Found, rows: int) -> int:
-    """Return how many there are that rows may be said of: rows, or places along the axis that samples lie along."""
-    elements = found.extents.volume.elements if found.extents else {}
-    return elements[0][0] if len(elements) == 1 else rows
 
 
 def _rows_alone(found: _Found, rows: int) -> Iterator[DatasetPart]:
@@ -260,10 +245,7 @@ def _add_rows(found: _Found, asked: Field) -> Any:
     if found.extents is None:
         taken = _rows_taken(found, thing, asked)
     else:
-        try:
-            along, sizes = found.extents.take(thing.dataset.shape, asked)
-        except (OptionError, FieldLengthError) as error:
-            raise with_names(error, path, asked.name) from None
+        along, sizes = found.extents.take(thing.dataset.shape, asked, path)
         taken = _Taken(asked, thing, sizes)
     new = _described(found, taken)
     found.fields += new.layouts
@@ -281,29 +263,21 @@ def _add_numbered(found: _Found, place: int, asked: Field) -> Any:
     if found.are_objects and asked.ragged is not None and not (asked.decode or asked.has_own_shape):
         known = _known(found, (place, ""), asked)
     elif found.extents is not None or asked.repeat or asked.take.axis not in (None, 0) or asked.take.scale:
-        why = (
-            "{} in a name makes objects the rows of a group or a file, along axis 0: for Sequences, Rows(of=), Table, "
-        )
-        raise OptionError(f"{found.path!r}: field {asked.name!r}: {why}and with ragged= for Objects")
+        why = "{} in a name makes objects the rows along axis 0, of Sequences, Rows(of=) or Table,"
+        raise OptionError(f"{found.path!r}: field {asked.name!r}: {why} and with ragged= for Objects")
     elif asked.ragged is not None and not asked.decode:
         raise not_ragged(asked.name)
     other, others = found.numbers or ("", numbers)
     if known is None and any(a != b for a, b in zip(others, numbers, strict=False)):
-        raise FieldLengthError(
-            f"{path!r}: objects that {asked.name!r} names have other numbers than those of {other!r}, and would be "
-            "rows of other times; name fields of the same numbers",
-            field=asked.name,
-            file=path,
-        )
+        why = f": objects of {asked.name!r} have other numbers than those of {other!r}; name fields of the same numbers"
+        raise refusal(path, asked.name, why, FieldLengthError)
     found.numbers = found.numbers or (asked.name, numbers)
     new, part = _rows_of_objects(found, asked, file, path, names, found.row_start if known is None else known.rows)
     found.fields += new.layouts
     if known is None:
         found.parts.append(part)
     else:
-        known.check_alike(new.layouts, path)
-        known.entry = new.entry
-        known.parts.append(part)
+        known.add_part(part, new.entry, new.layouts, path)
         known.add_rows(np.array([part.row_start]), np.array([part.rows]))
         found.bearers.append((1, part))
     return new.entry
@@ -331,15 +305,12 @@ def _rows_of_objects(
     opened, member = found.opened, asked.name.partition(":")[1:]
     first = find_dataset(file, "".join((names[0], *member)), path, opened.guard)
     if not first.dataset.shape and not asked.decode:
-        why = f": {names[0]!r} is a single value, and rows that are objects have axes of their own; where each is a "
-        raise refusal(path, asked.name, f"{why}sample Objects(...) takes such, else write them as one dataset")
+        why = f": {names[0]!r} is a single value, not a row; Objects(...) takes such, else write them as one dataset"
+        raise refusal(path, asked.name, why)
 
     def described(thing: Thing) -> tuple[_Described, DatasetPart]:
         steps = None if asked.ragged is not None else steps_of(asked.take.steps, found.sequences, asked.name)
-        try:
-            along, shape = Extents.of(Objects("*")).take(thing.dataset.shape, changed(asked, take=Take()))
-        except (OptionError, FieldLengthError) as error:
-            raise with_names(error, path, asked.name) from None
+        along, shape = Extents.of(Objects("*")).take(thing.dataset.shape, changed(asked, take=Take()), path)
         new = _described(found, _Taken(asked, thing, shape if steps is None else (len(steps), *shape), steps))
         place = opened.place(thing.dataset, thing.path, asked.file and path)
         return new, part_of(opened, place, thing.path, None, along, new.targets, row_start=start)
@@ -347,8 +318,7 @@ def _rows_of_objects(
     with RawFile(file, opened.guard) as raw:
         members = ObjectsOfFile(raw, Names.of(names, raw.addresses(names)))
         if asked.decode:
-            new, file_number = _image(found, asked, None), opened.files.number_of(path) if asked.file else opened.number
-            return new, _bytes(found, members, file_number, new.targets, start)
+            return _images(found, asked, members, path, start)
         new, part = described(first)
         if part.access not in (DIRECT, DECODED):
             why = f", {part.reason}: rows that are objects are of numbers that h5stream reads without libhdf5"
@@ -362,10 +332,8 @@ def _rows_of_objects(
             raise refusal(path, asked.name, why) from None
         lacking = np.bincount(part.chunk_index.numbers // part.chunk_index.columns, minlength=len(names))
         for row in np.flatnonzero(lacking < part.chunk_index.columns)[:1].tolist():
-            part = replace(
-                part,
-                targets=described(find_dataset(file, "".join((names[row], *member)), path, opened.guard))[1].targets,
-            )
+            one = find_dataset(file, "".join((names[row], *member)), path, opened.guard)
+            part = replace(part, targets=described(one)[1].targets)
     return new, part
 
 
@@ -374,10 +342,7 @@ def _add_arrays(found: _Found, place: int, asked: Field) -> Any:
     kind = None if found.extents is None else found.extents.kind
     takes_points = kind is not None and kind.is_point and isinstance(found.samples, Rows)
     if not found.are_objects and not takes_points:
-        raise OptionError(
-            f"Field({asked.name!r}, ragged='arrays') is for whole objects, samples=Objects(...), or for rows of "
-            "files or groups, samples=Rows(of='files') or Rows(of='*')"
-        )
+        raise OptionError(f"Field({asked.name!r}, ragged='arrays') is for samples=Objects(...), or Rows(of=...)")
     entry = _add(found, place, changed(asked, ragged=None))
     if not isinstance(entry, int) or found.fields[entry].kind != "array" or any(n == entry for n, _ in found.once):
         raise _no_array(found, asked)
@@ -435,7 +400,7 @@ def _add_matrix(found: _Found, place: int, asked: Field, group: Any) -> SparseEn
     name, why = asked.name.strip("/"), ""
     form = None if asked.ragged is None else asked.ragged.form
     if found.are_objects:
-        why = "whose rows are samples: samples=Rows(of=...) takes those of many groups, one behind the other"
+        why = "whose rows are samples: samples=Rows(of=...) takes those of many groups"
     elif form not in ("packed", DENSE) or (asked.columns is not None and form != DENSE):
         why = (
             f"so write Field({asked.name!r}, ragged='dense'), rows of which columns= takes some, or ragged='packed', "
@@ -469,7 +434,7 @@ def _add_looked_up(found: _Found, key: Key, asked: Field, indptr: str = "") -> A
     is_named = said is None or isinstance(said, str) or (isinstance(said, Stretches) and not in_memory(said))
     known = _known(found, key, asked, given=None if is_named else said)
     layouts, is_first = known.layouts, not known.parts
-    before = 0 if asked.file else sum(map(len, known.tables)) if indptr else known.rows
+    before = 0 if asked.file else sum(len(one) for one, *_ in known.tables) if indptr else known.rows
     if asked.ragged is not None and not (indptr or asked.decode or isinstance(said, Stretches)):
         raise not_ragged(asked.name)
     if not asked.file or said is None or is_first:
@@ -530,10 +495,10 @@ def _add_ragged(found: _Found, place: int, asked: Field) -> Any:
 
 def _add_bytes_of_object(found: _Found, asked: Field) -> int:
     """Add an image whose bytes are a dataset of the object."""
-    _, path, _ = find_dataset(found.opened.file, asked.name, found.path, found.opened.guard)
-    new, number = _image(found, asked, None), found.opened.number
+    _, name, _ = find_dataset(found.opened.file, asked.name, found.path, found.opened.guard)
     with RawFile(found.opened.file, found.opened.guard) as raw:
-        found.parts.append(_bytes(found, ObjectsOfFile(raw, [path]), number, new.targets, found.row_start))
+        new, part = _images(found, asked, ObjectsOfFile(raw, [name]), found.path, found.row_start)
+    found.parts.append(part)
     found.fields += new.layouts
     found.lengths[asked.name] = 1
     return int(new.entry)
@@ -586,43 +551,36 @@ def _add_some(found: _Found, known: LookedUp, asked: Field, file: Any, path: str
         members = ObjectsOfFile(raw, Names.of((paths[k] for k in there.tolist()), addresses[there]))
         named = [names[k] for k in there.tolist()]
         if named and asked.decode:
-            new, first = _image(found, asked, None), known.rows
-            known.check_alike(new.layouts, path)
-            known.entry = new.entry
-            number = found.opened.files.number_of(path) if asked.file else found.opened.number
-            known.parts.append(_bytes(found, members, number, new.targets, first))
-            known.objects |= {name: (first + row, 1) for row, name in enumerate(named)}
+            new, part = _images(found, asked, members, path, known.rows)
+            known.objects |= {name: (known.rows + row, 1) for row, name in enumerate(named)}
+            known.add_part(part, new.entry, new.layouts, path)
         elif asked.has_own_shape:
             for name, inside in zip(named, members.names, strict=True):
                 known.objects[name] = _add_array(found, known, asked, file, path, inside), 1
         elif named:
             lying = Lying("", len(named))
-            rows = rows_of_each(members, find(members, [lying]), lying, describe)
-            begins = zip(*(each.tolist() for each in known.add_objects(rows)), strict=True)
-            known.objects |= dict(zip(named, begins, strict=True))
+            parts, begins = rows_of_each(members, find(members, [lying]), lying, describe, known.rows)
+            known.parts += parts
+            known.objects |= dict(zip(named, zip(begins.tolist(), lying.rows.tolist(), strict=True), strict=True))
     return [name for name, address in zip(names, addresses.tolist(), strict=True) if address == NOWHERE]
 
 
 def _add_array(found: _Found, known: LookedUp, asked: Field, file: Any, path: str, name: str) -> int:
     """Add an object of a shape of its own as a row of what is looked up; return its number."""
     thing, plain = _thing(found, file, name, path), changed(asked, ragged=None)
-    try:
-        along, shape = Extents.of(Objects("*")).take(thing.dataset.shape, plain)
-    except (OptionError, FieldLengthError) as error:
-        raise with_names(error, path, name) from None
+    along, shape = Extents.of(Objects("*")).take(thing.dataset.shape, changed(plain, name=name), path)
     new = _described(found, _Taken(plain, thing, (1,) * len(shape)))
     if not isinstance(new.entry, int) or new.layouts[0].kind != "array":
         raise _no_array(found, asked)
     if known.shapes and len(shape) != len(known.shapes[0]):
-        why = f": {name!r} has {len(shape)} axes, and another object {len(known.shapes[0])}; ragged='arrays' takes "
-        raise refusal(path, asked.name, f"{why}arrays of as many axes, of any length each", FieldLengthError)
-    known.check_alike([replace(new.layouts[0], shapes=new.entry + 1), _shape_of(new.layouts[0])], path)
-    known.entry = new.entry
+        why = f": {name!r} has {len(shape)} axes, and another object {len(known.shapes[0])}; ragged='arrays' takes one"
+        raise refusal(path, asked.name, why, FieldLengthError)
     where = found.opened.place(thing.dataset, thing.path, asked.file and path)
     part = part_of(found.opened, where, name, None, along, new.targets, row_start=known.rows)
     elements = int(np.prod(part.shape, dtype=object))
     whole = ColumnPiece(number=0, row_elements=elements, segments=np.array([[0, 0, elements]]))
-    known.parts.append(replace(part, rows=1, chunk_rows=1, pieces=(whole,)))
+    layouts = [replace(new.layouts[0], shapes=new.entry + 1), _shape_of(new.layouts[0])]
+    known.add_part(replace(part, rows=1, chunk_rows=1, pieces=(whole,)), new.entry, layouts, path)
     known.shapes.append(shape)
     return len(known.shapes) - 1
 
@@ -658,10 +616,9 @@ def _add_part(
         why = f": field {asked.name!r} is a compound, and each member of a ragged one is a field of its own: "
         member = f"{asked.name}:{next(iter(new.entry))}"
         raise refusal(path, asked.name, f"{why}Field({member!r}, lookup=...), or members=[...] for one matrix")
-    known.check_alike(new.layouts, path)
     where = found.opened.place(thing.dataset, thing.path, asked.file and path)
-    known.parts.append(_part(found, where, asked, (), new.targets, start=known.rows))
-    known.entry = new.entry
+    part = _part(found, where, asked, (), new.targets, start=known.rows)
+    known.add_part(part, new.entry, new.layouts, path)
     return new.layouts
 
 
@@ -678,10 +635,8 @@ def _sources(found: _Found, asked: Field) -> Iterator[tuple[Any, str]]:
         yield found.opened.file, found.path
     elif asked.lookup is None:
         if len(paths) != named:
-            raise OptionError(
-                f"Field({asked.name!r}, file=): {len(paths)} files stand beside {named}; name as many, "
-                "one for each file of the source, or look rows up in them with lookup="
-            )
+            said = f"Field({asked.name!r}, file=): {len(paths)} files stand beside {named}"
+            raise OptionError(f"{said}; name one for each file of the source, or look rows up with lookup=")
         paths = (paths[found.opened.number],)
     for path in paths:
         yield found.opened.opened(path), path
@@ -754,15 +709,18 @@ def _part(
     return replace(part, lengths=lengths.astype(np.int64))
 
 
-def _bytes(found: _Found, members: ObjectsOfFile, file: int, targets: list[Target], start: int) -> DatasetPart:
-    """Return objects that are bytes as rows, of this part or of what is looked up."""
-    each = EachBytes("", len(members), found.opened.guard)
+def _images(
+    found: _Found, asked: Field, members: ObjectsOfFile, path: str, start: int
+) -> tuple[_Described, DatasetPart]:
+    """Return objects that are images as rows, of this part or of what is looked up, and what they give to a batch."""
+    new, each = _image(found, asked, None), EachBytes("", len(members), found.opened.guard)
+    number = found.opened.files.number_of(path) if asked.file else found.opened.number
     try:
         which = find(members, [each])
     except UnlikeError as error:
         why = f": {str(error)!r} lies in another file, and decode= takes objects that lie in the file itself"
         raise refusal(found.path, str(error), why) from None
-    return bytes_of_each(members, which, each, file=file, row_start=start, targets=targets)
+    return new, bytes_of_each(members, which, each, file=number, row_start=start, targets=new.targets)
 
 
 def _rows_taken(found: _Found, thing: Thing, asked: Field) -> _Taken:
@@ -770,9 +728,8 @@ def _rows_taken(found: _Found, thing: Thing, asked: Field) -> _Taken:
     steps = None if asked.lookup is not None else steps_of(asked.take.steps, found.sequences, asked.name)
     if asked.take.axis not in (None, 0) or asked.take.scale:
         raise OptionError(
-            f"Field({asked.name!r}): a sample is a row of axis 0 here, or several. Along another axis samples= "
-            "says so, Sequences(axis=1), and fields that lie otherwise have Take(axis=); Take(scale=) is for "
-            "Sequences and Boxes"
+            f"Field({asked.name!r}): a sample is a row of axis 0 here, or several. Take(axis=) and Take(scale=) are "
+            "for samples along another axis, Sequences(axis=1), and for Boxes"
         )
     shape = thing.dataset.shape[1:]
     try:
@@ -868,10 +825,8 @@ def _bytes_of_image(found: _Found, taken: _Taken, dtype: np.dtype[Any]) -> eleme
     rows, leaf = dataset.shape[1:], elements.bytes_leaf(dtype)
     if found.extents is None and not rows and (elements.vlen_base(dtype) == np.uint8 or elements.is_text(dtype)):
         if asked.length:
-            raise OptionError(
-                f"{found.path!r}: field {asked.name!r}: a length in decode= is for rows of bytes that are filled up, "
-                "and values of variable length are as long as they are; leave it out"
-            )
+            why = "a length in decode= is for rows of bytes that are filled up, not for values of variable length"
+            raise OptionError(f"{found.path!r}: field {asked.name!r}: {why}; leave it out")
         return None
     if member or len(rows) != (dtype.itemsize == 1) or leaf is None or found.extents is not None:
         why = "decode= takes images as values of variable length (of uint8), or as rows of bytes"
@@ -909,8 +864,8 @@ def _check_members(found: _Found, asked: Field, dtype: np.dtype[Any]) -> None:
     first = kinds[asked.members[0]]
     if any(kind != first for kind in kinds.values()) or first.kind not in "biufc":
         listing = ", ".join(f"{name!r} is {kind}" for name, kind in kinds.items())
-        why = f": members= makes one tensor of numbers of one type, but of {asked.name!r} {listing}; make a field for "
-        raise refusal(found.path, asked.name, f"{why}each type, and join them in batch_transform=")
+        why = f": members= makes one tensor of numbers of one type, but {listing}; make a field for each type"
+        raise refusal(found.path, asked.name, why)
 
 
 def _inner_dtype(thing: Thing) -> Any:

@@ -1,4 +1,4 @@
-"""What a user asks for: fields by their names, and the shape of a sample.
+"""What a user asks for: a source, fields by their names, and the shape of a sample.
 
 ``"x"`` asks for one tensor, ``["x", "y"]`` for a tuple, ``{"image": "x"}`` for a dict. A name is the path of a
 dataset, ``"group/x"``, with a compound member after a colon: ``"obs:bulk_labels"``.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fnmatch
+import glob
 import operator
 import os
 import re
@@ -20,21 +21,32 @@ from fractions import Fraction
 from types import EllipsisType
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
+import h5py
 import numpy as np
+from h5py import h5f, h5fd
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError, SourceNotFoundError
-from h5stream.samples.axes import ROWS
+from h5stream.samples.boxes import ROWS
 from h5stream.samples.columns import FROM_NO_FILE, Given
 from h5stream.samples.kinds import Objects, Pad, Rows, checked_pad, checked_steps, integer
-from h5stream.samples.normalising import Normalisation, normalisation
-from h5stream.samples.ragged import ARRAYS, STACKED, Crop, Form, Ragged, changed
+from h5stream.samples.ragged import (
+    ARRAYS,
+    STACKED,
+    Crop,
+    Form,
+    Normalisation,
+    Ragged,
+    changed,
+    normalisation,
+)
 from h5stream.samples.segments import Stretches, renamed
 from h5stream.samples.table import ROW, Table
-from h5stream.storage.given import named_by, paths_of, several
+from h5stream.storage.discovery import did_you_mean
 from h5stream.storage.images import FORMATS, Format
-from h5stream.storage.nearest import did_you_mean
+from h5stream.storage.remote import matches
 from h5stream.storage.rowbox import Columns, Mask, axes_taken
+from h5stream.storage.stores import is_address, parts_of
 
 
 class OldField(TypedDict, total=False):
@@ -257,8 +269,8 @@ class Field:
             named_anew = {"take": take, "lookup": lookup, "ragged": ragged, "decode": decode, "normalise": normalise}
             take, lookup, ragged, decode, normalise = _with_new_names(named_anew, old).values()
         named, of = named_by(name), ""
-        if named is not None and named.is_dataset:
-            of, name = named.path, named.name
+        if named is not None and named[2]:
+            of, name, _ = named
         if not isinstance(name, str) or not name.strip("/"):
             raise OptionError(f"a field's name is the path of a dataset, not {name!r}")
         if isinstance(take, str) and take != "all":
@@ -334,11 +346,6 @@ class Field:
     def has_own_shape(self) -> bool:
         """Whether each sample has a shape of its own."""
         return self.ragged is not None and self.ragged.form == ARRAYS
-
-    @property
-    def is_itself(self) -> bool:
-        """Whether it is what ``samples=`` names, ``"."``, and not something inside of that."""
-        return self.name == "." or self.name.startswith(".:")
 
     @property
     def shown(self) -> str:
@@ -428,41 +435,27 @@ def columns_wanted(field: Field, width: int) -> NDArray[np.int32]:
 
 def _lookup(name: str, given: Any) -> Any:
     """Check what says which row, which rows or which object each sample has."""
-    is_named = given is not None and "{}" in name
-    if callable(given):
-        if is_named:
-            raise OptionError(
-                f"Field({name!r}): a function as lookup= gives rows of one dataset, and the {{}} in the name is for "
-                "names of whole objects, which are a list or a dataset"
-            )
-        return given
-    if given is None or isinstance(given, (str, Stretches)):
-        if is_named and isinstance(given, Stretches):
-            raise OptionError(
-                f"Field({name!r}): lookup= takes names of whole objects where the field's name has {{}}, not "
-                f"{type(given).__name__}(...)"
-            )
+    is_named, why = given is not None and "{}" in name, ""
+    if is_named and (callable(given) or isinstance(given, Stretches)):
+        why = "a function as lookup= gives rows of one dataset, as Bounds(...) does, and {} in the name takes names"
+    elif is_named and name.count("{}") != 1:
+        why = "lookup= takes one {} in the name, such as 'images/{}'"
+    if given is None or callable(given) or isinstance(given, (str, Stretches)):
+        pass
     elif is_named:
         given = [one.decode() if isinstance(one, bytes) else one for one in given]
         wrong = [one for one in given if not isinstance(one, str) or not one]
         if wrong or not given:
-            raise OptionError(
-                f"Field({name!r}): lookup= takes a name for each sample, or the path of a dataset of names, not "
-                f"{wrong[0] if wrong else 'none'!r}"
-            )
+            why = f"lookup= takes a name for each sample, or a dataset of names, not {wrong[0] if wrong else 'none'!r}"
     else:
         given = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
-            raise OptionError(
-                f"Field({name!r}): lookup= takes the name of a dataset or one row number for each sample, not an "
-                f"array of {given.dtype} {given.shape}. Names of objects need {{}} in the field's name: 'images/{{}}'"
-            )
-        given = given.astype(np.int64)
-    if is_named and name.count("{}") != 1:
-        raise OptionError(
-            f"Field({name!r}): for lookup= the path has one {{}}, where the name of the object goes: "
-            "Field('images/{}', lookup=...), or Field('{}', lookup=...)"
-        )
+            why = f"lookup= takes a dataset's name or one row number for each sample, not {given.dtype} {given.shape}. "
+            why += "Names of objects need {} in the field's name: 'images/{}'"
+        else:
+            given = given.astype(np.int64)
+    if why:
+        raise OptionError(f"Field({name!r}): {why}")
     return given
 
 
@@ -514,49 +507,34 @@ def not_ragged(name: str) -> OptionError:
 
 
 def _columns(columns: Any) -> Columns:
-    if columns is None or isinstance(columns, slice):
-        return columns
+    """Read what is taken of the axes of a row."""
     if not isinstance(columns, tuple):
-        return _one_list(columns)
-    if any(isinstance(each, (bool, np.bool_)) for each in columns):
-        return _column_list(columns)
+        return columns if columns is None else _of_axis(columns)
     if columns and all(isinstance(each, (int, np.integer)) for each in columns):
         numbers = ", ".join(map(str, columns))
         raise OptionError(
             f"columns={columns!r} is a tuple of numbers, which is a place in a row to NumPy: columns=[{numbers}] takes "
             f"these columns, and columns=({numbers}, ...) what x[i, {numbers}] is"
         )
-    return tuple(_of_axis(each) for each in columns)
+    return tuple(_of_axis(each, is_one=True) for each in columns)
 
 
-def _of_axis(given: Any) -> Any:
-    """Read what is taken of one axis."""
+def _of_axis(given: Any, *, is_one: bool = False) -> Any:
+    """Read what is taken of one axis: a slice, columns, a mask of them, or where it `is_one` of several, a number."""
     if isinstance(given, (slice, EllipsisType)):
         return given
-    return _column_list([given])[0] if np.ndim(given) == 0 else _one_list(given)
-
-
-def _one_list(given: Any) -> list[int]:
-    """Read a list of columns, or a mask of them."""
-    with contextlib.suppress(ValueError):  # of unlike lengths
+    with contextlib.suppress(ValueError, TypeError):  # of unlike lengths, or no numbers
         flat = np.asarray(given)
         if flat.dtype == bool and flat.ndim == 1 and len(flat):
             return Mask(flat)
-    return _column_list(given)
-
-
-def _column_list(columns: Any) -> list[int]:
-    try:
-        if any(isinstance(c, (bool, np.bool_)) for c in columns):
-            raise OptionError(
-                f"columns= takes a slice or column numbers, or a list that is a mask, not {reprlib.repr(columns)}"
-            )
-        return [operator.index(c) for c in columns]
-    except TypeError:
-        raise OptionError(
-            f"columns= takes a slice or column numbers, not {columns!r}; one column is [3], or (3, ...) without "
-            "its axis, and a tuple has an index for each axis of a row"
-        ) from None
+        if is_one and flat.ndim == 0 and flat.dtype != bool:
+            return operator.index(given)
+        if not any(isinstance(one, (bool, np.bool_)) for one in given):
+            return [operator.index(one) for one in given]
+    raise OptionError(
+        f"columns= takes a slice or column numbers, not {reprlib.repr(given)}; one column is [3], or (3, ...) "
+        "without its axis, and a tuple has an index for each axis of a row"
+    )
 
 
 # Open h5py objects stand for their names wherever one is taken; h5py has no types to say so.
@@ -595,10 +573,7 @@ def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLik
     elif isinstance(fields, Mapping):
         kind, given = "dict", [*fields.values()]
     elif isinstance(fields, (set, frozenset)):
-        raise OptionError(
-            f"fields= is a set, {fields!r}, which has no order, and a batch lists the fields in theirs; name them in a "
-            "list: fields=[...]"
-        )
+        raise OptionError(f"fields= is a set, {fields!r}, which has no order; name them in a list: fields=[...]")
     elif not isinstance(fields, Iterable):
         raise OptionError(f"fields= takes a name, a Field, a sequence or a mapping of them, not {fields!r}")
     entries = tuple(_as_field(one) for one in given)  # type: ignore[union-attr]
@@ -632,17 +607,13 @@ def read_request(source: Source, fields: Fields) -> Asked:
     paths = [path for one, known in zip(given, named, strict=True) for path in paths_of(one, known)]
     if not paths:
         raise SourceNotFoundError("no file was named: the source is empty")
-    places = {(known.name, known.is_dataset) if known else ("", False) for known in named}
+    places = {known[1:] if known else ("", False) for known in named}
     (name, is_dataset), *others = sorted(places)
     if others or (is_dataset and len(set(paths)) < len(paths)):
-        raise OptionError(
-            "several h5py objects are a source if they lie at one place, each in a file of its own; for fields of one "
-            "file give the file, and fields=[...]"
-        )
+        said = "several h5py objects are a source if they lie at one place, each in a file of its own"
+        raise OptionError(f"{said}; for fields of one file give the file, and fields=[...]")
     if is_dataset and fields is not None:
-        raise OptionError(
-            f"the source is the dataset {name!r}, so it is the field; leave out fields=, or give its file"
-        )
+        raise OptionError(f"the source is the dataset {name!r}, so it is the field; leave out fields=, or give a file")
     if is_dataset:
         return Asked(paths=tuple(paths), group="", shape=sample_shape(name))
     if fields is None:
@@ -650,11 +621,113 @@ def read_request(source: Source, fields: Fields) -> Asked:
     shape = sample_shape(fields)
     for of in (field for field in shape.fields if isinstance(field, Field) and field._file):
         if not any(os.path.exists(path) and os.path.samefile(of._file, path) for path in paths):
-            raise OptionError(
-                f"the field {of.name!r} is a dataset of {of._file!r}, which is not among the files that are opened; "
-                "all fields come from the source"
-            )
+            said = f"the field {of.name!r} is a dataset of {of._file!r}, which is not among the files that are opened"
+            raise OptionError(f"{said}; all fields come from the source")
     return Asked(paths=tuple(paths), group=name, shape=shape)
+
+
+# --- what a user names as a source: paths, patterns, and open h5py objects, which stand for their names
+
+
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+_SCHEMES = ("s3", "gs", "az", "https", "hf")
+
+_WRITE_THEM = (
+    "h5stream reads files. For arrays in memory take torch.utils.data.DataLoader over a TensorDataset, or write them "
+    "to a file first: with h5py.File('data.h5', 'w') as f: f['x'] = array"
+)
+
+
+Named = tuple[str, str, bool]
+"""Of an open h5py object its file, its path in there, empty for the file itself, and whether it is a dataset."""
+
+
+def named_by(thing: Any) -> Named | None:
+    """Return what an open h5py file, group or dataset stands for; None for anything else."""
+    if not isinstance(thing, (h5py.Group, h5py.Dataset)):
+        return None
+    if not thing:
+        raise OptionError(f"{thing!r} is closed, so that it no longer says which file it is of; give the file's path")
+    path = _path_of(thing.file)
+    access = thing.file.id.get_access_plist()
+    in_memory = access.get_driver() == h5fd.CORE and bool(thing.file.id.get_intent() & h5f.ACC_RDWR)
+    if not os.path.isfile(path) or (in_memory and not access.get_fapl_core()[1]):  # what is written never leaves it
+        raise OptionError(f"{thing!r} is not of a file on disk, and h5stream reads the file itself; give a path")
+    if thing.name is None or thing.name not in thing.file:
+        raise OptionError(f"{thing!r} has no name in {path!r}, so that it cannot be found there; give it one")
+    return path, thing.name.strip("/"), isinstance(thing, h5py.Dataset)
+
+
+def _path_of(file: Any) -> str:
+    """Return a file's path as it was opened, or where it is now if the working directory has changed since."""
+    path = os.fsdecode(file.filename)
+    if file.id.get_access_plist().get_driver() == h5fd.SEC2:
+        descriptor = file.id.get_vfd_handle()
+        if not os.path.exists(path) or not os.path.samestat(os.stat(path), os.fstat(descriptor)):
+            return os.path.realpath(f"/proc/self/fd/{descriptor}")
+    return path
+
+
+def paths_of(given: Any, known: Named | None) -> list[str]:
+    """Return the paths that one source stands for; those of a pattern sorted by name."""
+    if known is not None:
+        return [known[0]]
+    path = checked_path(given)
+    is_far = is_address(path)
+    if not glob.has_magic(path) or (not is_far and os.path.exists(path)):
+        return [path]
+    found = matches(path) if is_far else sorted(glob.glob(path, recursive=True))
+    if not found:
+        raise SourceNotFoundError(f"no {'object' if is_far else 'file'} matches {path!r}", file=path)
+    return found
+
+
+def checked_path(given: Any) -> str:
+    """Return a path as text, a leading ``~`` expanded; refuse what is none and say what to do instead."""
+    if isinstance(given, str | bytes | os.PathLike):
+        path = os.fsdecode(given)
+        if is_address(path):
+            return _checked_address(path)
+        address = _ADDRESS.match(path)
+        if address and not os.path.exists(path):
+            others = f"s3://, gs://, az://, https:// and hf:// are.{did_you_mean(address[1], _SCHEMES)}"
+            raise OptionError(
+                f"{path!r} is an address that h5stream does not read: "
+                + ("leave out 'file://'" if address[1] == "file" else others)
+            )
+        return os.path.expanduser(path) if path.startswith("~") and not os.path.exists(path) else path
+    if _is_array(given):
+        raise OptionError(f"a source is a path, not {_kind(given)}. {_WRITE_THEM}")
+    if callable(getattr(given, "read", None)):
+        raise OptionError(f"a source is a path, not an open stream ({_kind(given)}); give the path of the file")
+    raise OptionError(f"a source is a path, a pattern or several of them, not {repr(given)[:200]}")
+
+
+def _checked_address(address: str) -> str:
+    """Return the address of an object; refuse that of a bucket or a folder, of which a store has no object."""
+    if (key := parts_of(address)[1]) and not key.endswith("/"):
+        return address
+    inside = f"{address.rstrip('/')}/" if address.rpartition("://")[2] else f"{address}bucket/"
+    several = "" if address.startswith("http") else f", or a pattern such as '{inside}*.h5'"
+    raise OptionError(f"{address!r} is a bucket or a folder, not an object; name one, such as '{inside}a.h5'{several}")
+
+
+def several(source: Any) -> list[Any]:
+    """Return the parts of a source: itself, or each of several."""
+    one = isinstance(source, (str, bytes, os.PathLike, h5py.Group, h5py.Dataset)) or _is_array(source)
+    if one or callable(getattr(source, "read", None)) or not isinstance(source, Iterable):
+        return [source]
+    if isinstance(source, dict):
+        raise OptionError(f"a source is a path or several of them, not a dict of {len(source)}. {_WRITE_THEM}")
+    return list(source)
+
+
+def _is_array(given: Any) -> bool:
+    return hasattr(given, "__array__") or hasattr(given, "__array_interface__")
+
+
+def _kind(given: Any) -> str:
+    return f"{type(given).__module__.split('.')[0]}.{type(given).__name__}"
 
 
 # --- which options go together, with which kind of field, and with which samples

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from h5stream.compiled._native import read_objects
 from h5stream.storage import elements
 from h5stream.storage.headers import Superblock
-from h5stream.storage.source import LOCAL_GAP_NBYTES, ByteSource, Descriptor, SourceIdentity
+from h5stream.storage.identity import ByteSource, Descriptor, SourceIdentity
+from h5stream.storage.source import LOCAL_GAP_NBYTES
 from h5stream.storage.templates import NOWHERE, Bytes, Ints
 
 DOUBTFUL = -2

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.storage.source import ByteSource
+from h5stream.storage.identity import ByteSource
 from h5stream.storage.templates import (
     BTREE_1,
     CHUNKED,
@@ -243,17 +243,16 @@ def _take_value(
     values: AttributeValues, template: Template, name: bytes, matched: Matched, fits: Bools, which: Ints, kinds: Any
 ) -> None:
     """Note where the values of an attribute lie."""
+    value = template.values.get(name)
     if template.has_other_attributes:
         return  # they are outside of the header
-    if name not in template.values:
-        values.address[which] = ABSENT
-        return
-    value = template.values[name]
     if value is None:
+        values.address[which] = ASK if name in template.values else ABSENT
         return
-    values.address[which] = matched.begins[value.place.block][fits] + value.place.at
-    values.nbytes[which] = value.place.nbytes
-    values.kind[which] = kinds.setdefault(value.kind, len(kinds))
+    place, kind = value
+    values.address[which] = matched.begins[place.block][fits] + place.at
+    values.nbytes[which] = place.nbytes
+    values.kind[which] = kinds.setdefault(kind, len(kinds))
 
 
 def chunks_of(raw: Raw, headers: Headers, wanted: Ints) -> tuple[Bools, Chunks]:
@@ -422,10 +421,7 @@ def _checked(raw: Raw, where: Ints, nbytes: int, sign: bytes) -> tuple[Bytes, Bo
 def _keys(
     data: Bytes, head: int, each: int, count: int, sides: Ints, element_nbytes: int, raw: Raw
 ) -> tuple[Ints, Ints, Bools]:
-    """Return of each node its keys (bytes, mask, and where a chunk begins along each axis), and where children lie.
-
-    Tells which of them are sound: keys are first elements of chunks.
-    """
+    """Return each node's keys (bytes, mask, a chunk's begin along each axis), its children, and whether it is sound."""
     rows, rank = sides.shape
     keys = np.zeros((rows, count + 1, rank + 3), dtype=np.int64)
     child = np.zeros((rows, count), dtype=np.int64)

@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args
 import imagecodecs
 from numpy.typing import NDArray
 
-from h5stream.storage.codecs import Bytes, DecodeError
+from h5stream.storage.filters import DecodeError
+from h5stream.storage.plugins import Bytes
 
 Format = Literal["auto", "jpeg", "png", "webp"]
 FORMATS = get_args(Format)

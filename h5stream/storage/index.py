@@ -19,6 +19,11 @@ MISSING = -1
 COMPARED_NBYTES = 256 * 1024 * 1024
 """The largest chunk that is compared with h5py's; a file must not take gigabytes to be opened."""
 
+READ_TOGETHER_NBYTES = 256 * 1024
+"""Bytes of unchunked data that count as one block.
+
+Small enough that a window holds many blocks, large enough that a read costs more than its system call."""
+
 _MOST_OFFSET = int(np.iinfo(np.int64).max)
 
 _NOT_THERE = ("not allocated", "address isn't defined")
@@ -33,8 +38,7 @@ INDEX_UNREADABLE = (RuntimeError, OSError, OverflowError)
 class ChunkIndex:
     """Where the chunks of one dataset lie in its file.
 
-    A chunk's number is its place in the grid of chunks, last axis fastest. Contiguous and compact data are
-    one chunk of the whole shape.
+    A chunk's number is its place in the grid of chunks, last axis fastest. Contiguous data have blocks of rows.
     """
 
     # shape, chunk_shape, grid: elements along each axis, of the data and of a chunk; chunks along each axis
@@ -82,30 +86,40 @@ class ChunkIndex:
         return edge
 
 
-def one_extent(shape: tuple[int, ...], *, offset: int, nbytes: int) -> ChunkIndex:
-    """Make the index of contiguous data: one chunk of the whole shape."""
-    stored = offset != MISSING
+def rows_together(row_nbytes: int, rows: int) -> int:
+    """Return how many rows of unchunked data are read together."""
+    return max(1, min(READ_TOGETHER_NBYTES // max(1, row_nbytes), rows))
+
+
+def cut_extent(shape: tuple[int, ...], offset: int | None, element_nbytes: int) -> ChunkIndex:
+    """Make the index of contiguous data, cut into blocks of rows, so that they are read like chunks."""
+    row_nbytes, rows = element_nbytes * math.prod(shape[1:]), shape[0]
+    together = rows_together(row_nbytes, rows)
+    count = -(-rows // together)
+    numbers = np.arange(0 if offset is None else count, dtype=np.int64)
     return ChunkIndex(
         shape=shape,
-        chunk_shape=shape,
-        grid=(1,) * len(shape),
-        numbers=np.zeros(int(stored), dtype=np.int64),
-        offset=np.full(int(stored), offset, dtype=np.int64),
-        nbytes=np.full(int(stored), nbytes, dtype=np.int64),
-        filter_mask=np.zeros(int(stored), dtype=np.uint32),
+        chunk_shape=(together, *shape[1:]),
+        grid=(count, *(1,) * (len(shape) - 1)),
+        numbers=numbers,
+        offset=(offset or 0) + numbers * (together * row_nbytes),
+        nbytes=np.minimum(together, rows - numbers * together) * row_nbytes,
+        filter_mask=np.zeros(len(numbers), dtype=np.uint32),
     )
 
 
 def build_index(dataset: Any, *, file_size: int, element_nbytes: int | None = None) -> ChunkIndex:
     """Read the chunk index of an h5py dataset that is chunked or contiguous; addresses count from the user block."""
-    if dataset.chunks is None:
-        where = offset_of(dataset.id)
-        nbytes = math.prod(dataset.shape) * (element_nbytes or dataset.id.get_type().get_size())
-        index = one_extent(dataset.shape, offset=MISSING if where is None else where, nbytes=nbytes)
-    else:
+    if dataset.chunks is not None:
         index = _chunked_index(dataset, file_size)
-    check_inside(index, dataset, file_size)
-    return index
+        check_inside(index, dataset, file_size)
+        return index
+    element_nbytes = element_nbytes or dataset.id.get_type().get_size()
+    begin, nbytes = offset_of(dataset.id), math.prod(dataset.shape) * element_nbytes
+    if begin is not None and not 0 <= begin <= file_size - nbytes:
+        why = f"its data are said to lie at bytes {begin} to {begin + nbytes}, but the file has {file_size} bytes"
+        _refuse(dataset, why, TruncatedFileError)
+    return cut_extent(dataset.shape, begin, element_nbytes)
 
 
 def _chunked_index(dataset: Any, file_size: int) -> ChunkIndex:
@@ -127,13 +141,13 @@ def _chunked_index(dataset: Any, file_size: int) -> ChunkIndex:
 
     dataset.id.chunk_iter(visit)
     if len(found) + len(without) > most_numbers:
-        _refuse(dataset, f"its chunk index names more chunks than the file has bytes ({file_size:,})")
+        _refuse(dataset, f"it is damaged: its chunk index names more chunks than the file has bytes ({file_size:,})")
     table = np.array(found, dtype=np.int64).reshape(-1, len(grid) + 3)
     numbers = _numbers_in_grid(dataset, table[:, : len(grid)] // np.array(dataset.chunks), table[:, -1], grid)
     keep = np.flatnonzero(numbers != MISSING)  # chunks left over from a dataset that was shrunk are not part of it
     keep = keep[np.argsort(numbers[keep], kind="stable")]
     if (np.diff(numbers[keep]) == 0).any():
-        _refuse(dataset, "its chunk index names a chunk twice")
+        _refuse(dataset, "its chunk index names a chunk twice, so it is damaged")
     return ChunkIndex(
         shape=dataset.shape,
         chunk_shape=dataset.chunks,
@@ -263,11 +277,9 @@ def _is_stored(dataset: Any, start: tuple[int, ...], nbytes: int) -> bool:
         return True
 
 
-def _refuse(dataset: Any, why: str) -> NoReturn:
+def _refuse(dataset: Any, why: str, kind: type[SourceError] = SourceError) -> NoReturn:
     file = h5py.h5f.get_name(dataset.file.id).decode(errors="replace")
-    raise SourceError(
-        f"{file!r}, dataset {dataset.name!r}: {why}, so it is damaged. Copy the file again from its source.", file=file
-    )
+    raise kind(f"{file!r}, dataset {dataset.name!r}: {why}. Copy it again from its source.", file=file)
 
 
 def beyond_end(offset: NDArray[np.int64], nbytes: NDArray[np.int64], file_size: Any) -> NDArray[np.int64]:
@@ -280,13 +292,7 @@ def check_inside(index: ChunkIndex, dataset: Any, file_size: int) -> None:
     beyond = beyond_end(index.offset, index.nbytes, file_size)
     if len(beyond) == 0:
         return
-    first = int(beyond[0])
-    number = int(index.numbers[first])
-    file = h5py.h5f.get_name(dataset.file.id).decode(errors="replace")
-    raise TruncatedFileError(
-        f"{file!r}, dataset {dataset.name!r}: chunk {index.coordinates(number)} is said to lie at bytes "
-        f"{int(index.offset[first])} to {int(index.offset[first]) + int(index.nbytes[first])}, but the file has "
-        f"{file_size} bytes ({len(beyond)} of {len(index.numbers)} chunks lie beyond its end). "
-        "Copy it again from its source.",
-        file=file,
-    )
+    number, first, nbytes = (int(each[beyond[0]]) for each in (index.numbers, index.offset, index.nbytes))
+    why = f"chunk {index.coordinates(number)} is said to lie at bytes {first} to {first + nbytes}, but the file has "
+    why += f"{file_size} bytes ({len(beyond)} of {len(index.numbers)} chunks lie beyond its end)"
+    _refuse(dataset, why, TruncatedFileError)

@@ -5,20 +5,20 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
-from h5stream.samples.columns import Column
-from h5stream.samples.drawn import DrawnRows, JoinedFunctions
+from h5stream.samples.columns import Column, asked_of_each
 from h5stream.samples.space import Along, Space, joined_space
-from h5stream.storage.extents import Volume
+from h5stream.storage.extents import Extents
+from h5stream.storage.identity import SourceIdentity
 from h5stream.storage.layout import VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
 from h5stream.storage.lookups import LookedUp, shared
 from h5stream.storage.rowbox import column_pieces
-from h5stream.storage.source import SourceIdentity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +29,12 @@ class FileParts:
     fields: tuple[FieldLayout, ...]  # the entries of a batch, as this file would give them
     parts: tuple[DatasetPart, ...]  # the datasets that they are read from
     entries: tuple[Any, ...]  # as in `SampleLayout.entries`
-    volume: Volume | None = None  # what is known of that, where samples are parts of a volume
+    volume: Extents | None = None  # what is known of that, where samples are parts of a volume
     once: tuple[tuple[int, Any], ...] = ()  # by field number, what all of its rows have
     are_objects: bool = False  # whether its rows are objects; `once` then has an array or a list of a value for each
     # the row of each object, where these do not follow one another as they are asked for
     anchors: NDArray[np.int64] | None = None
+    left_out: int = 0  # objects that lack a field
 
 
 def check_alike(files: Sequence[FileParts], paths: Sequence[str], labels: Sequence[str]) -> None:
@@ -49,12 +50,6 @@ def check_alike(files: Sequence[FileParts], paths: Sequence[str], labels: Sequen
             raise FieldLengthError(f"{path!r}: its compound members are not those of {paths[0]!r}", file=path)
 
 
-_ONE_SHAPE = (
-    ". What is there once is of one shape and type in all of them: leave it out, and take it from memory, padded: "
-    "Values(...) has a value for each sample, or look it up in batch_transform= by SampleNumber()"
-)
-
-
 def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str, *, is_once: bool) -> str:
     """Say in what a field differs from that of the first file; nothing where it does not."""
     if (a.kind, a.dtype, a.unit, a.row_shape, a.cast) != (b.kind, b.dtype, b.unit, b.row_shape, b.cast):
@@ -62,31 +57,29 @@ def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str, *, is_on
             f"{one.unit or one.dtype} {one.row_shape}{'' if one.cast is None else f' cast to {one.cast}'}"
             for one in (b, a)
         )
+        way_out = (
+            ". What is there once is of one shape and type in all: leave it out, and take it from memory, padded, "
+        )
+        way_out += "Values(...), or look it up in batch_transform= by SampleNumber()"
         return (
             f"field {b.name!r} has rows of {said}{where}, but {a.name!r} in {first} has rows of {other}; what is read "
-            f"as one must agree{_ONE_SHAPE if is_once else _hint(a, b)}"
-        )
-    if (a.steps, a.at, a.pad) != (b.steps, b.at, b.pad):
-        return (
-            f"field {b.name!r} takes other rows of a sample{where} than in {first}; what is read as one takes the same "
-            "(take=)"
-        )
-    if a.normalise != b.normalise:
-        return (
-            f"field {b.name!r} is normalised otherwise than {a.name!r} in {first}; what is read as one has one "
-            "normalise="
-        )
-    ours, theirs = (np.asarray(None if one.ragged is None else one.ragged.places) for one in (a, b))
-    if a.ragged != b.ragged or not np.array_equal(ours, theirs):
-        return (
-            f"field {b.name!r} takes other columns, or comes in another form{where} than in {first}; what is read as "
-            "one has one columns= and ragged="
+            f"as one must agree{way_out if is_once else _hint(a, b)}"
         )
     if a.categories != b.categories:
         return (
             f"the categories of {b.name!r} are not those of {first}, so a code would mean one thing here and another "
             f"there; name {b.name + '/codes'!r} to take them as numbers"
         )
+    ours, theirs = (np.asarray(None if one.ragged is None else one.ragged.places) for one in (a, b))
+    is_like = a.ragged == b.ragged and np.array_equal(ours, theirs)
+    agreed = (
+        ("takes other rows of a sample", "take=", (a.steps, a.at, a.pad) == (b.steps, b.at, b.pad)),
+        ("is normalised otherwise", "normalise=", a.normalise == b.normalise),
+        ("takes other columns, or comes in another form", "columns= and ragged=", is_like),
+    )
+    for what, option, is_same in agreed:
+        if not is_same:
+            return f"field {b.name!r} {what}{where} than in {first}; what is read as one has the same ({option})"
     return ""
 
 
@@ -259,15 +252,13 @@ def _joined_lookup(layouts: Sequence[SampleLayout], k: int, number: int) -> tupl
         rows.append(one.rows + before)
         parts += [replace(part, row_start=part.row_start + before) for part in layout.datasets[one.dataset]]
     others = {name: _concatenated([getattr(one, name) for one in given]) for name in ("counts", "spare", "paces")}
-    draw = _joined_draw(draws, [layout.samples for layout in layouts]) if draws else None
+    draw = None
+    if draws:  # a function that asks each dataset's own for its samples
+        counted = [layout.samples for layout in layouts], [one.rows for one in draws]
+        starts, ends = ((0, *np.cumsum(counts).tolist()) for counts in counted)
+        function = partial(asked_of_each, draws, starts[:-1], ends[:-1])
+        draw = replace(draws[0], function=function, rows=ends[-1])
     return tuple(parts), replace(given[0], dataset=number + k, rows=np.concatenate(rows), draw=draw, **others)
-
-
-def _joined_draw(draws: tuple[DrawnRows, ...], samples: list[int]) -> DrawnRows:
-    """Return the function that asks each dataset's own for its samples."""
-    starts, ends = ((0, *np.cumsum(counts).tolist()) for counts in (samples, [one.rows for one in draws]))
-    function = JoinedFunctions(draws=draws, starts=starts[:-1], firsts=ends[:-1])
-    return replace(draws[0], function=function, rows=ends[-1])
 
 
 def _joined_column(
@@ -333,10 +324,8 @@ def _check_structure(first: SampleLayout, other: SampleLayout, number: int) -> N
             f"{_words(other)}, but number 0 ({one}) gives {_words(first)}; name the same fields="
         )
     if first.allow_external != other.allow_external:
-        raise OptionError(
-            f"datasets that are read as one must agree in allow_external=: it is {first.allow_external} for number 0 "
-            f"({one}) and {other.allow_external} for number {number} ({another})"
-        )
+        said = f"number 0 ({one}) has {first.allow_external} and number {number} ({another}) {other.allow_external}"
+        raise OptionError(f"datasets that are read as one must agree in allow_external=: {said}")
 
 
 def _words(layout: SampleLayout) -> str:

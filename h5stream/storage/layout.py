@@ -14,20 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.samples.columns import Column
-from h5stream.samples.drawn import DrawnRows
+from h5stream.samples.columns import Column, DrawnRows
 from h5stream.samples.kinds import Draws
-from h5stream.samples.normalising import Normalisation
-from h5stream.samples.ragged import Ragged
+from h5stream.samples.ragged import Normalisation, Ragged
 from h5stream.samples.space import Along, Space
 from h5stream.storage.elements import Leaf
 from h5stream.storage.fields import Field, SampleShape
 from h5stream.storage.filters import Pipeline
 from h5stream.storage.global_heap import HeapValues
+from h5stream.storage.identity import SourceIdentity
 from h5stream.storage.images import Images
 from h5stream.storage.index import ChunkIndex
 from h5stream.storage.rowbox import ColumnPiece, Columns
-from h5stream.storage.source import SourceIdentity
 from h5stream.storage.stores import is_address
 from h5stream.structure import SparseRows
 
@@ -414,10 +412,7 @@ class SampleLayout:
 
     @property
     def leading(self) -> tuple[DatasetPart, ...]:
-        """The parts of the dataset with the most bytes a row: its chunks are the blocks of the shuffle.
-
-        Of those that are not looked up.
-        """
+        """The parts of the dataset, not looked up, with the most bytes a row: its chunks are the blocks."""
         return max(self.aligned, key=lambda parts: parts[0].stored_row_nbytes)
 
     @property

@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, OptionError
-from h5stream.samples.drawn import DrawnRows, LookupFunction
+from h5stream.samples.columns import DrawnRows, LookupFunction
 from h5stream.samples.ragged import STACKED, Crop
 from h5stream.samples.segments import Bounds, Stretches, names_of, stretches_of
 from h5stream.samples.space import Space
 from h5stream.storage.discovery import refusal
 from h5stream.storage.layout import DatasetPart, FieldLayout, Lookup
-from h5stream.storage.object_rows import ObjectRows
 
 APART = 4
 """Rows of the coarser field that two may differ by in length and be the same time: as a window of four hops leaves."""
@@ -52,13 +51,7 @@ def forget(looked_up: dict[Key, LookedUp], before: dict[Key, tuple[int, int, int
     """Go back to what was known of each field."""
     for key, known in [*looked_up.items()]:
         parts, tables, chosen = before.get(key, (0, 0, 0))
-        del (
-            known.parts[parts:],
-            known.chosen[chosen:],
-            known.tables[tables:],
-            known.counts[tables:],
-            known.spare[tables:],
-        )
+        del known.parts[parts:], known.tables[tables:], known.chosen[chosen:]
         if key not in before:
             del looked_up[key]
 
@@ -107,11 +100,8 @@ class LookedUp:
     parts: list[DatasetPart] = field(default_factory=list)  # the dataset, in turn
     # the rows that each part of the data looks up, counted from the first part: of the dataset, or of `tables`
     chosen: list[NDArray[np.int64]] = field(default_factory=list)
-    # the first row of each sample of a part, or of what is chosen
-    tables: list[NDArray[np.int64]] = field(default_factory=list)
-    # counts, spare: how many rows each sample of a part has, and how many more there are that a crop leaves out
-    counts: list[NDArray[np.int64]] = field(default_factory=list)
-    spare: list[NDArray[np.int64]] = field(default_factory=list)
+    # of each sample of a part, or of what is chosen: its first row, how many it has, how many more a crop leaves out
+    tables: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=list)
     layouts: list[FieldLayout] = field(default_factory=list)  # what it gives to a batch
     entry: Any = None  # the numbers of these
     # of objects that samples name: the first row of each, and how many it has
@@ -131,15 +121,19 @@ class LookedUp:
             return len(names_of(self.given)[0]) - isinstance(self.given, Bounds)
         return len(self.given) if isinstance(self.given, np.ndarray) else 0
 
+    def add_part(self, part: DatasetPart, entry: Any, layouts: list[FieldLayout], path: str) -> None:
+        """Take a file's share of the dataset, and what it gives to a batch."""
+        self.check_alike(layouts, path)
+        self.entry = entry
+        self.parts.append(part)
+
     def check_alike(self, layouts: list[FieldLayout], path: str) -> None:
         """Take what a file gives to a batch, which all give alike."""
         self.layouts = self.layouts or list(layouts)
         if [replace(one, name="") for one in layouts] != [replace(one, name="") for one in self.layouts]:
-            rows, others = (
-                ", ".join(f"{one.dtype} {one.row_shape}" for one in each) for each in (layouts, self.layouts)
-            )
-            why = f": field {self.name!r} has rows of {rows}, and before of {others}; they must agree in all but their "
-            why += "number; ragged='arrays' takes arrays of any shapes"
+            said = (", ".join(f"{one.dtype} {one.row_shape}" for one in each) for each in (layouts, self.layouts))
+            why = f": field {self.name!r} has rows of {', and before of '.join(said)}; they must agree in all but "
+            why += "their number; ragged='arrays' takes arrays of any shapes"
             raise refusal(path, self.name, why, FieldLengthError)
 
     def add_chosen(self, values: NDArray[Any], first: int, path: str) -> None:
@@ -147,10 +141,8 @@ class LookedUp:
         flat = np.asarray(values)
         flat = flat.reshape(len(flat), -1)[:, 0] if flat.ndim > 1 and flat.size == len(flat) else flat
         if flat.ndim != 1 or flat.dtype.kind not in "iu":
-            raise OptionError(
-                f"{path!r}: what looks {self.name!r} up is one whole number a row, and it holds {flat.dtype} "
-                f"{flat.shape}"
-            )
+            what = f"what looks {self.name!r} up is one whole number a row"
+            raise OptionError(f"{path!r}: {what}, and it holds {flat.dtype} {flat.shape}")
         self.chosen.append(flat.astype(np.int64) + first)
 
     def add_stretches(self, said: Stretches, values: Sequence[Any], samples: int, first: int, where: str) -> None:
@@ -166,25 +158,15 @@ class LookedUp:
         assert part.heap is not None
         if self.crop is not None and self.crop.at != "start":
             raise OptionError(
-                f"Field({self.name!r}): of values of variable length a crop takes the first items, "
-                f"Crop({self.crop.length}, at='start'), not those at {self.crop.at!r}; crop the batch in "
-                "batch_transform="
+                f"Field({self.name!r}): of values of variable length a crop takes the first items, at='start', not "
+                f"{self.crop.at!r}; crop the batch in batch_transform="
             )
         self.add_rows(np.arange(part.row_start, part.row_start + part.rows), part.heap.length.astype(np.int64))
 
-    def add_objects(self, rows: ObjectRows) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Take the datasets that objects lie in; gives the first row of each object there, and how many it has."""
-        before = self.rows
-        self.parts += [replace(part, row_start=before + part.row_start) for part in rows.parts]
-        return before + rows.first, rows.counts
-
     def add_rows(self, first: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
         """Take the first row of each of some samples, and how many it has, of which only a part may be wanted."""
-        if self.crop is not None:
-            self.spare.append(np.maximum(counts - self.crop.length, 0))
-            counts = counts - self.spare[-1]
-        self.tables.append(first)
-        self.counts.append(counts)
+        spare = np.zeros_like(counts) if self.crop is None else np.maximum(counts - self.crop.length, 0)
+        self.tables.append((first, counts - spare, spare))
 
     def lookup(self, dataset: int, rows: int, space: Space | None, paths: str) -> Lookup:
         """Give which rows samples have of a dataset; errors name the paths."""
@@ -193,7 +175,8 @@ class LookedUp:
         if isinstance(self.given, Stretches):
             self.add_stretches(self.given, names_of(self.given), count, 0, paths)
             self._check_in_one(paths)
-        first, counts = (np.concatenate(each) if self.counts else None for each in (self.tables, self.counts))
+        known: list[Any] = [np.concatenate(each) for each in zip(*self.tables, strict=True)]
+        first, counts, spare = known or [None] * 3
         if callable(self.given):
             draw = DrawnRows(name=self.name, function=self.given, rows=self.rows if first is None else len(first))
             draw.check(count)
@@ -208,20 +191,19 @@ class LookedUp:
         if chosen is not None:
             self._check(chosen, count, self.rows if first is None else len(first), paths)
             anchors = chosen[anchors]
-        if first is None or counts is None:
+        if first is None:
             return Lookup(dataset=dataset, rows=anchors)
         if chosen is None:
             self._check_stacked(count, paths)
+        found = Lookup(dataset=dataset, rows=first[anchors], counts=counts[anchors])
         if self.crop is None or self.crop.at == "start":
-            return Lookup(dataset=dataset, rows=first[anchors], counts=counts[anchors])
-        spare = np.concatenate(self.spare)[anchors]
-        return Lookup(
-            dataset=dataset, rows=first[anchors], counts=counts[anchors], spare=spare, length=self.crop.length
-        )
+            return found
+        return replace(found, spare=spare[anchors], length=self.crop.length)
 
     def _check_in_one(self, paths: str) -> None:
         """Refuse samples whose rows are of several files, or groups."""
-        first, counts = self.tables[0], self.counts[0] + (self.spare[0] if self.spare else 0)
+        first, counts, spare = self.tables[0]
+        counts = counts + spare
         starts = np.array([part.row_start for part in self.parts])
         last = np.searchsorted(starts, first + np.maximum(counts, 1), side="left")
         wrong = np.flatnonzero((np.searchsorted(starts, first, side="right") != last) & (counts > 0))
@@ -229,13 +211,12 @@ class LookedUp:
             k = int(wrong[0])
             raise OptionError(
                 f"{paths}: field {self.name!r}: sample {k:,} is said to have rows {first[k]:,} to "
-                f"{first[k] + counts[k]:,} (exclusive), which are of several files or groups: these begin at rows "
-                f"{', '.join(f'{start:,}' for start in starts[:6])}{' ...' if len(starts) > 6 else ''}"
+                f"{first[k] + counts[k]:,} (exclusive), which are of several files or groups, that begin at {starts}"
             )
 
     def _check_stacked(self, count: int, paths: str) -> None:
         """Refuse too few names, and objects of unlike lengths where each sample has as many rows."""
-        if self.objects and (named := sum(map(len, self.tables))) != count:
+        if self.objects and (named := sum(len(first) for first, *_ in self.tables)) != count:
             raise OptionError(
                 f"{paths}: field {self.name!r}: lookup= has {named:,} names, and needs one for each of {count:,}"
             )
@@ -251,14 +232,9 @@ class LookedUp:
     def _check(self, used: NDArray[np.int64], count: int, rows: int, paths: str) -> None:
         """Refuse too few row numbers, and such as are not there."""
         if len(used) != count:
-            way_out = (
-                "lookup=Bounds(...) takes such as say where samples begin and end"
-                if len(used) == count + 1
-                else "Field(..., file=) names the file of what is looked up"
-            )
             raise OptionError(
                 f"{paths}: field {self.name!r}: lookup= has {len(used):,} numbers, and needs one for each of "
-                f"{count:,}; {way_out}"
+                f"{count:,}; Bounds(...) takes where samples begin and end, and Field(..., file=) another file"
             )
         wrong = np.flatnonzero((used < 0) | (used >= rows))
         if len(wrong):

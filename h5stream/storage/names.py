@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,12 +77,7 @@ class Names(Sequence[str]):
     def __len__(self) -> int:
         return len(self.edges) - 1
 
-    @overload
-    def __getitem__(self, which: int) -> str: ...
-    @overload
-    def __getitem__(self, which: slice) -> Names: ...
-
-    def __getitem__(self, which: int | slice) -> str | Names:
+    def __getitem__(self, which: Any) -> Any:
         if isinstance(which, slice):
             return Names.of(self[k] for k in range(*which.indices(len(self))))
         k = range(len(self))[which]

@@ -34,6 +34,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
+from h5stream.storage.identity import ByteSource
 from h5stream.units import as_bytes, text_of_bytes
 
 _log = logging.getLogger("h5stream")
@@ -54,8 +55,6 @@ _WAIT_S = 10.0
 _POLL_S = 0.005
 _USED_S = 60.0
 """How exactly it is noted when a file was last used."""
-
-_SET_LOCK = getattr(fcntl, "F_OFD_SETLK", None)  # Linux: a lock on bytes that belongs to what was opened
 
 _given_up: set[str] = set()
 """The folders that this process could not write to."""
@@ -146,35 +145,25 @@ class ObjectCache:
         return used
 
 
-class CachedBytes:
+class CachedBytes(ByteSource):
     """Ranges of one object, from its cache where they are in it.
 
     # Guarantees: any thread may read at any time, also in a forked child; nothing is held between two reads. What is
-    asked of the store goes through `source`, which is not made before. Pickling carries the identity.
+    asked of the store goes through `source`, which is not made before.
     """
 
     gap_nbytes = PAGE_NBYTES - 1  # which leaves no page between two reads that neither of them has
-    has_descriptor = False
 
     def __init__(self, identity: Any, cache: ObjectCache, source: Callable[[], Any]) -> None:
-        self.identity, self._cache, self._make = identity, cache, source
+        super().__init__(identity)
+        self._cache, self._make = cache, source
         address = re.sub("//[^/@]*@", "//", identity.path)
         known = f"{address}\0{identity.size}\0{identity.etag}".encode("utf-8", "surrogateescape")
         self._name = hashlib.blake2b(known, digest_size=16).hexdigest()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self.identity.open, ()
-
     @functools.cached_property
     def _source(self) -> Any:
         return self._make()
-
-    def close(self) -> None:
-        """Do nothing: nothing is open."""
-
-    def descriptor(self) -> None:
-        """Give none: what it holds is checked before it is given."""
-        return
 
     def holds(self, offset: int, nbytes: int) -> bool:
         """Tell whether bytes of one file are in the cache, as far as the object has them."""
@@ -346,10 +335,10 @@ def _sums(file: int | None) -> NDArray[np.uint64]:
 
 def _claimed(file: int | None, low: int, high: int) -> bool:
     """Tell whether nobody else fetches pages of a file, and let others know that they are fetched here."""
-    if file is None or _SET_LOCK is None:
+    if file is None:
         return True
-    try:
-        fcntl.fcntl(file, _SET_LOCK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, low, high - low, 0))
+    try:  # a lock on bytes that belongs to what was opened
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, low, high - low, 0))
     except OSError as error:  # any other means that there are no locks
         return error.errno not in (errno.EAGAIN, errno.EACCES)
     return True
@@ -377,8 +366,7 @@ def _open_meanwhile(file: int | None) -> Iterator[int | None]:
         if file is not None:
             with contextlib.suppress(OSError):
                 fcntl.flock(file, fcntl.LOCK_UN)
-                if _SET_LOCK is not None:
-                    fcntl.fcntl(file, _SET_LOCK, struct.pack("hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
+                fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
             os.close(file)
 
 

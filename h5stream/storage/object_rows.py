@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 
 from h5stream.storage.global_heap import DOUBTFUL, HeapValues
 from h5stream.storage.headers import Chunks
-from h5stream.storage.index import ChunkIndex, one_extent
+from h5stream.storage.identity import ByteSource
+from h5stream.storage.index import ChunkIndex, cut_extent
 from h5stream.storage.layout import BLOCK_NBYTES, DECODED, DIRECT, HEAP, DatasetPart, Target
 from h5stream.storage.names import Ints, Names
-from h5stream.storage.parts import cut_extent
 from h5stream.storage.rowbox import ColumnPiece, column_pieces
-from h5stream.storage.source import ByteSource
 from h5stream.storage.templates import NOWHERE
-from h5stream.storage.units import EachBytes, Lying, Members, ObjectsOfFile, UnlikeError, inside_of
+from h5stream.storage.units import EachBytes, Lying, Members, ObjectsOfFile, UnlikeError, inside_of, placed
 
 
 def row_of_each(members: Members, which: Ints, lying: Lying, part: DatasetPart) -> DatasetPart:
@@ -33,7 +32,7 @@ def row_of_each(members: Members, which: Ints, lying: Lying, part: DatasetPart) 
     assert lying.like is not None
     index = part.chunk_index
     owner, number, _, nbytes, mask = lying.chunks
-    offset = members.placed(lying.chunks, which, lying.path)
+    offset = placed(members, lying.chunks, which, lying.path)
     across = index.chunks if lying.like.is_chunked else 1
     if (number >= across).any():
         raise ValueError(lying.path)
@@ -69,18 +68,14 @@ def row_of_each(members: Members, which: Ints, lying: Lying, part: DatasetPart) 
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectRows:
-    """Rows that each of many has."""
+def rows_of_each(
+    members: Members, which: Ints, lying: Lying, describe: Callable[[int], DatasetPart], begin: int
+) -> tuple[list[DatasetPart], Ints]:
+    """Return the datasets, from a row on, of things that differ in their first axis alone, and the first row of each.
 
-    parts: list[DatasetPart]  # the datasets that they are rows of, their first rows counted from 0
-    first: Ints  # first, counts: of each, its first row and how many it has
-    counts: Ints
-
-
-def rows_of_each(members: Members, which: Ints, lying: Lying, describe: Callable[[int], DatasetPart]) -> ObjectRows:
-    """Return rows of things that differ in their first axis alone; `describe` opens one of them, with every check."""
-    first, parts, begin = np.zeros(len(which), np.int64), list[DatasetPart](), 0
+    `describe` opens one of them, with every check.
+    """
+    first, parts = np.zeros(len(which), np.int64), list[DatasetPart]()
     owner, *columns = lying.chunks
     stored, shapes = np.bincount(owner, minlength=len(which)), lying.shapes
     ends = np.cumsum(stored)
@@ -104,13 +99,13 @@ def rows_of_each(members: Members, which: Ints, lying: Lying, describe: Callable
             count = stored[some]
             at = np.arange(count.sum()) + np.repeat(ends[some] - np.cumsum(count), count)
             chunks: Chunks = (np.repeat(np.arange(len(some)), count), *(each[at] for each in columns))
-            chunks = (*chunks[:2], members.placed(chunks, which[some], lying.path), *chunks[3:])
+            chunks = (*chunks[:2], placed(members, chunks, which[some], lying.path), *chunks[3:])
             names = Names.of(inside_of(members.names[k], lying.path) for k in which[some].tolist())
             part, first[some] = _together(template, lying.rows[some], chunks, names, cut)
             first[some] += begin
             parts.append(replace(part, row_start=begin, file=part.file if members.file is None else members.file))
             begin += part.rows
-    return ObjectRows(parts=parts, first=first, counts=lying.rows)
+    return parts, first
 
 
 class _Cut(NamedTuple):
@@ -197,9 +192,7 @@ def part_alike(template: DatasetPart, lying: Lying, k: int, chunks: slice, **sai
     if not len(number):
         return None
     if not any(side):
-        index = cut_extent(
-            one_extent(shape, offset=int(offset[0]), nbytes=int(nbytes[0])), template.stored_element_nbytes
-        )
+        index = cut_extent(shape, int(offset[0]), template.stored_element_nbytes)
     else:
         grid = tuple(-(-n // each) for n, each in zip(shape, side, strict=True))
         index = ChunkIndex(

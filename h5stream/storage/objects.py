@@ -165,21 +165,35 @@ def _together(
         else:  # nothing is read of it
             parts.append(replace(part, rows=len(which), objects=names))
     for key, lying in ragged.items():
-        only = shape.fields[key[0]]
-        field = SampleShape(kind="dict", keys=(only.name,), fields=(only,))
         known = looked_up.setdefault(key, LookedUp(name=own[key].name, crop=own[key].crop))
         known.entry, known.is_given = own[key].entry, True
-
-        def described(k: int, field: SampleShape = field, known: LookedUp = known) -> DatasetPart:
-            (one,) = describe(k, field)[1].values()
-            with members.opened(k) as (file, name):
-                known.check_alike(one.layouts, f"{file.filename}:{name}" if name else file.filename)
-            return replace(one.parts[0].with_fields({one.entry: known.entry}), row_start=0)
-
-        known.add_rows(*known.add_objects(rows_of_each(members, which, lying, described)))
+        only = replace(shape, kind="dict", keys=(shape.keys[key[0]],), fields=(shape.fields[key[0]],))
+        _add_rows(members, which, lying, known, only, describe)
     values = tuple((number, cast(Once, columns["once", number]).values) for number, _ in first.once)
     anchors = None if order is None else np.argsort(order)
-    return replace(first, rows=len(which), parts=tuple(parts), once=values, are_objects=True, anchors=anchors)
+    first = replace(first, rows=len(which), left_out=len(members) - len(which), parts=tuple(parts), once=values)
+    return replace(first, are_objects=True, anchors=anchors)
+
+
+def _add_rows(
+    members: Members,
+    which: Ints,
+    lying: Lying,
+    known: LookedUp,
+    only: SampleShape,
+    describe: Callable[[int, SampleShape], Described],
+) -> None:
+    """Add the rows that each has of a ragged field; `describe` opens one for that field only."""
+
+    def described(k: int) -> DatasetPart:
+        (one,) = describe(k, only)[1].values()
+        with members.opened(k) as (file, name):
+            known.check_alike(one.layouts, f"{file.filename}:{name}" if name else file.filename)
+        return replace(one.parts[0].with_fields({one.entry: known.entry}), row_start=0)
+
+    parts, begins = rows_of_each(members, which, lying, described, known.rows)
+    known.parts += parts
+    known.add_rows(begins, lying.rows)
 
 
 def _first_of(
@@ -290,10 +304,7 @@ def _targets(
     shape: SampleShape,
     describe: Callable[[int, SampleShape], Described],
 ) -> tuple[Target, ...]:
-    """Return what a part fills, with the value that stands for what was never written.
-
-    One of which something was not is opened for it; where none is there, the first one's type says it.
-    """
+    """Return what a part fills, with the value of what was never written, by one of which something was not."""
     index = part.chunk_index
     for row in np.flatnonzero(np.bincount(index.numbers // index.columns, minlength=len(which)) < index.columns):
         with contextlib.suppress(FieldNotFoundError):
@@ -310,15 +321,11 @@ def _targets(
     return part.targets
 
 
-def _nbytes_of(part: DatasetPart) -> float:
-    """Return the bytes of an object's dataset."""
-    return part.heap.row_nbytes if part.heap is not None else math.prod(part.shape) * part.stored_element_nbytes
-
-
 def _by_address(first: FileParts, columns: dict[tuple[str, int], Column]) -> Ints | None:
     """Return the objects as they lie in the file, so that neighbours are read together; None where they do already."""
-    number = max(range(len(first.parts)), key=lambda k: _nbytes_of(first.parts[k]))
-    lead = columns.get(("part", number))
+    nbytes = (math.prod(one.shape) * one.stored_element_nbytes for one in first.parts)
+    sizes = [one.heap.row_nbytes if one.heap else size for one, size in zip(first.parts, nbytes, strict=True)]
+    lead = columns.get(("part", int(np.argmax(sizes))))
     if not isinstance(lead, Lying) or not len(lead.chunks[0]):
         return None
     owner, _, offset, *_ = lead.chunks

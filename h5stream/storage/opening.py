@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.errors import FieldLengthError, FieldNotFoundError, H5StreamError, OptionError, UnsupportedFieldError
-from h5stream.samples.axes import ROWS, FieldSteps, axis_space
+from h5stream.samples.boxes import ROWS, FieldSteps, axis_space
 from h5stream.samples.columns import Column, Padding, SampleNumber, SourceNumber, Values
 from h5stream.samples.kinds import Objects, Sequences
 from h5stream.samples.ragged import DENSE
@@ -23,14 +23,14 @@ from h5stream.samples.segments import Said, edges_over, in_memory
 from h5stream.samples.space import Space, number_outside, space_of_rows, steps_of
 from h5stream.samples.table import GROUP, ROW, Table, groups_in, table_space
 from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.codecs import DecodeError
 from h5stream.storage.discovery import default_fields, refusal
 from h5stream.storage.elements import held_dtype
-from h5stream.storage.extents import Extents, SampleKind
+from h5stream.storage.extents import SampleKind
 from h5stream.storage.external import Guard
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.field_reader import read_fields
 from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, beside, read_request, sample_shape
+from h5stream.storage.filters import DecodeError
 from h5stream.storage.images import LOOKED_AT, Images, decode_image
 from h5stream.storage.joining import FileParts, check_alike, with_like_strings, with_named_shapes, with_room_for_all
 from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout, SparseEntry
@@ -60,10 +60,8 @@ def open_layout(
     check_alike(files, [every.identities[number].path for number, _ in parts.names], parts.labels)
     files = with_like_strings(files)
     if parts.rows == 0:
-        raise FieldLengthError(
-            f"{_named(asked.paths)} has zero rows in {', '.join(shape.keys)}; there is nothing to stream",
-            file=asked.paths[0],
-        )
+        why = f"has zero rows in {', '.join(shape.keys)}; there is nothing to stream"
+        raise FieldLengthError(f"{_named(asked.paths)} {why}", file=asked.paths[0])
     layout = SampleLayout(
         files=tuple(every.identities),
         file_starts=tuple(parts.starts),
@@ -132,6 +130,7 @@ class _Parts:
 
     def add(self, part: FileParts, number: int, name: str, label: str) -> None:
         """Add what a file, or a group of it, holds."""
+        self.left_out += part.left_out
         self.files.append(part)
         self.names.append((number, name))
         self.labels.append(label)
@@ -161,12 +160,8 @@ def _parts_of(asked: Asked, every: Files, samples: SampleKind | None, allow_exte
 def _with_places(asked: Asked, samples: SampleKind | None) -> Asked:
     """Return what was asked for, with fields that know where they lie beside the groups, or objects, of samples."""
     of = samples.columns.get(GROUP) if isinstance(samples, Table) else getattr(samples, "of", None)
-    if (
-        asked.shape is None
-        or of is None
-        or isinstance(of, Said | np.ndarray)
-        or (isinstance(of, str) and of in (FILES, ROWS))
-    ):
+    is_word = isinstance(of, str) and of in (FILES, ROWS)
+    if asked.shape is None or of is None or is_word or isinstance(of, Said | np.ndarray):
         return asked
     fields = (beside(one, of, asked.group) if isinstance(one, Field) else one for one in asked.shape.fields)
     return replace(asked, shape=replace(asked.shape, fields=tuple(fields)))
@@ -229,7 +224,7 @@ def _together(asked: Asked, every: Files, samples: Objects, guard: Guard) -> _Pa
         if is_column or (isinstance(one, Field) and (one.is_looked_up or one.is_numbered or (of_files and one.decode))):
             return None
     if of_files:
-        identity = FilesIdentity.of(every.identities[: every.named])  # type: ignore[arg-type]
+        identity = FilesIdentity.of(every.identities[: every.named])
         catalogue, inside = Catalogue(identity, *words), asked.shape.inside(asked.group)
 
         def files() -> FileParts:
@@ -240,7 +235,6 @@ def _together(asked: Asked, every: Files, samples: Objects, guard: Guard) -> _Pa
         if part is None:
             return None
         every.identities[:] = [identity]
-        found.left_out = len(asked.paths) - part.rows
         found.add(part, 0, "", repr(asked.paths[0]))
         return found
     for number, path in enumerate(asked.paths):
@@ -248,25 +242,19 @@ def _together(asked: Asked, every: Files, samples: Objects, guard: Guard) -> _Pa
             opened = OpenFile(file, number, every, guard, linked)
             catalogue = Catalogue() if samples.missing == "fill" else Catalogue(opened.identity, *words)
             raw = linked.enter_context(RawFile(file, guard, attributes_of(found.shape), catalogue))
-            part, count = _objects_in(opened, raw, asked, samples, found)
+            part = _objects_in(opened, raw, asked, samples, found)
         if part is None:
             return None
-        found.left_out += count - part.rows
         found.add(part, number, "", repr(path))
     return found
 
 
-def _objects_in(
-    opened: OpenFile, raw: RawFile, asked: Asked, samples: Objects, found: _Parts
-) -> tuple[FileParts | None, int]:
-    """Return the objects of one file as rows, and of how many it was looked for."""
-    names: Sequence[str] = ()
+def _objects_in(opened: OpenFile, raw: RawFile, asked: Asked, samples: Objects, found: _Parts) -> FileParts | None:
+    """Return the objects of one file as rows; None where they are unlike."""
 
     def objects() -> FileParts:
-        nonlocal names
-        if raw.catalogue.is_kept:
-            names = raw.catalogue.names()
-        else:
+        names: Sequence[str] = raw.catalogue.names() if raw.catalogue.is_kept else ()
+        if not raw.catalogue.is_kept:
             path, kind = opened.identity.path, _kind_of(asked)
             names = groups_of(opened.file, asked.group, samples.of, path, opened.guard, kind, _said_of(samples), raw)
         try:
@@ -274,7 +262,7 @@ def _objects_in(
         except FieldNotFoundError as error:
             raise _of_each_group(error, samples) from None
 
-    return kept_or_anew(raw.catalogue, found.looked_up, objects), len(names)
+    return kept_or_anew(raw.catalogue, found.looked_up, objects)
 
 
 def _in_words(asked: Asked, samples: Objects) -> tuple[str, str, str]:
@@ -300,19 +288,14 @@ def _of_each_group(error: FieldNotFoundError, samples: SampleKind | None) -> Fie
         return error
     said = _said_of(samples).format(repr(of) if isinstance(of, str) else "[...]")
     what = f"Each group that {said} {'matches' if isinstance(of, str) else 'names'}"
-    way_out = "Objects(..., missing='skip')" if are_objects else "a narrower pattern, or a list of names,"
-    unfilled = are_objects and getattr(samples, "missing", "") == "fill"
-    why = (
-        " missing='fill' fills datasets of objects that are stored alike, no attributes or single values."
-        if unfilled
-        else ""
-    )
-    return FieldNotFoundError(
-        f"{error} {what} needs the field; {way_out} leaves others out.{why} "
-        "In fields= its name begins inside the group.",
-        field=error.field,
-        file=error.file,
-    )
+    way_out = "a narrower pattern, or a list of names, leaves others out"
+    if are_objects:
+        way_out = (
+            "Objects(..., missing='skip') leaves others out, and 'fill' fills datasets of objects that are stored "
+        )
+        way_out += "alike, no attributes or single values"
+    why = f"{error} {what} needs the field; {way_out}. In fields= its name begins inside the group."
+    return FieldNotFoundError(why, field=error.field, file=error.file)
 
 
 def _groups(
@@ -337,9 +320,10 @@ def _said_of(samples: SampleKind | None) -> str:
 
 
 def _kind_of(asked: Asked) -> Any:
-    """Return what holds the rows: groups, or datasets themselves."""
+    """Return what holds the rows: groups, or datasets themselves, where a field is ``"."``, or a member of that."""
     given = () if asked.shape is None else asked.shape.fields
-    return h5py.Dataset if any(isinstance(one, Field) and one.is_itself for one in given) else h5py.Group
+    are_datasets = any(isinstance(one, Field) and one.name.partition(":")[0] == "." for one in given)
+    return h5py.Dataset if are_datasets else h5py.Group
 
 
 def _columns(layout: SampleLayout, files: list[FileParts], samples: SampleKind | None) -> Iterator[tuple[int, Column]]:
@@ -352,9 +336,8 @@ def _columns(layout: SampleLayout, files: list[FileParts], samples: SampleKind |
         elif isinstance(given, Values):
             if len(given.values) != layout.samples:
                 raise FieldLengthError(
-                    f"{given.name!r} in memory has {len(given.values):,} values, and there are "
-                    f"{layout.samples:,} samples in the files: it needs one for each, "
-                    "also for those that rows= of H5Dataset leaves out"
+                    f"{given.name!r} in memory has {len(given.values):,} values, and there are {layout.samples:,} "
+                    "samples: it needs one for each, also for those that rows= of H5Dataset leaves out"
                 )
             yield number, Column(given.values)
     are_objects = files[0].are_objects
@@ -380,8 +363,8 @@ def _space(
         every = np.concatenate([row + start for row, start in zip(rows, parts.starts, strict=False)])
         return space_of_rows(every[None], np.array([0, parts.rows]), left_out=parts.left_out)
     volumes = [file.volume for file in parts.files if file.volume is not None]
-    if samples is not None and volumes:
-        space = Extents.of(samples).space(volumes, parts.labels, numbers, paths)
+    if volumes:
+        space = volumes[0].space(volumes, parts.labels, numbers, paths)
         return replace(space, left_out=parts.left_out or space.left_out)
     if isinstance(samples, Table):
         steps = [(field.at or ROW, field.steps) for field in fields]
@@ -399,22 +382,17 @@ def _space(
 def _check_padding(layout: SampleLayout) -> None:
     """Refuse a number for padding that the type of a field cannot hold, and padding of what is not padded."""
     for one in layout.fields:
-        if (
-            one.ragged is not None
-            and one.kind == "ragged"
-            and not (one.is_listed or _holds(one.dtype, one.ragged.pad_value))
-        ):
+        ragged = one.ragged if one.kind == "ragged" and not one.is_listed else None
+        if ragged is not None and not _holds(one.dtype, ragged.pad_value):
             raise OptionError(
-                f"Field({one.name!r}): pad_value={one.ragged.pad_value!r} does not fit into {one.dtype}, which it is "
+                f"Field({one.name!r}): pad_value={ragged.pad_value!r} does not fit into {one.dtype}, which it is "
                 "stored as (dtype= casts what was padded); take a number that does, and the lengths for a mask"
             )
     for parts in layout.aligned:
         for one in (layout.fields[target.field] for target in parts[0].targets):
             if one.pad is not None and (layout.space is None or layout.space.pad is None):
-                raise OptionError(
-                    f"field {one.name!r} has Take(pad={one.pad!r}), and nothing is padded: samples= says "
-                    "with pad= that it is"
-                )
+                said = f"field {one.name!r} has Take(pad={one.pad!r}), and nothing is padded"
+                raise OptionError(f"{said}: samples= says with pad= that it is")
             number = number_outside(layout.pad_of(one)) if one.steps is not None or parts[0].along else None
             if number and one.kind == "array" and not _holds(one.dtype, number):
                 raise OptionError(

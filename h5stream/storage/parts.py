@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
+from h5py import h5o
 from numpy.typing import NDArray
 
 from h5stream.errors import (
@@ -23,17 +24,19 @@ from h5stream.errors import (
 )
 from h5stream.samples.space import Along
 from h5stream.storage import elements, filters
-from h5stream.storage.codecs import NBIT, SCALEOFFSET, DecodeError
+from h5stream.storage.discovery import refusal
 from h5stream.storage.external import Guard, files_behind, without_soft_links
 from h5stream.storage.fallback import compact_offset, decode_stored, fill_element, why_not_decoded_here
+from h5stream.storage.filters import NBIT, SCALEOFFSET, DecodeError
 from h5stream.storage.global_heap import MOST_VALUES, base_of, values_of
 from h5stream.storage.handles import open_file
 from h5stream.storage.headers import superblock_of
-from h5stream.storage.index import COMPARED_NBYTES, INDEX_UNREADABLE, ChunkIndex, build_index, one_extent
+from h5stream.storage.identity import SourceIdentity
+from h5stream.storage.index import COMPARED_NBYTES, INDEX_UNREADABLE, ChunkIndex, build_index, cut_extent, rows_together
 from h5stream.storage.layout import DECODED, DIRECT, HEAP, IN_EXTERNAL_FILES, IS_VIRTUAL, VIA_H5PY, DatasetPart, Target
 from h5stream.storage.remote import check_reads
 from h5stream.storage.rowbox import ColumnPiece, Columns, column_pieces
-from h5stream.storage.source import SourceIdentity, absolute, identities_of, identity_of, no_such_file, not_permitted
+from h5stream.storage.source import absolute, identities_of, identity_of, no_such_file, not_permitted, stat_of
 from h5stream.storage.stores import is_address
 
 WATCHED_FILES = 100
@@ -41,11 +44,6 @@ WATCHED_FILES = 100
 
 VARIABLE_LENGTH = "variable length"
 """A reason for h5py, unless the values can be read from the heap."""
-
-READ_TOGETHER_NBYTES = 256 * 1024
-"""Bytes of unchunked data that count as one block.
-
-Small enough that a window holds many blocks, large enough that a read costs more than its system call."""
 
 
 @contextlib.contextmanager
@@ -66,11 +64,8 @@ def open_hdf5(path: str) -> Iterator[Any]:
             check_reads(path)
             raise
         except MemoryError as error:
-            raise SourceError(
-                f"there is no memory for what {path!r} says it holds ({error}); it is damaged, or its rows or chunks "
-                "are too large for this machine",
-                file=path,
-            ) from error
+            why = f"there is no memory for what {path!r} says it holds ({error}); it is damaged, or too large here"
+            raise SourceError(why, file=path) from error
         except (RuntimeError, OSError, KeyError, UnicodeError) as error:  # what h5py makes of libhdf5's failures
             check_reads(path)
             raise SourceError(f"libhdf5 cannot read the structure of {path!r}: {error}", file=path) from error
@@ -83,9 +78,8 @@ def _explain_open_failure(path: str, error: OSError) -> SourceError:
     if "truncated file" in text:
         return TruncatedFileError(f"{path!r} is truncated: {text}. Copy it again from its source.", file=path)
     if "signature not found" in text:
-        return NotHDF5Error(
-            f"{path!r} is not an HDF5 file: it has no HDF5 signature ({identity_of(path).size} bytes).", file=path
-        )
+        what = f"it has no HDF5 signature ({identity_of(path).size} bytes)"
+        return NotHDF5Error(f"{path!r} is not an HDF5 file: {what}.", file=path)
     return SourceError(f"libhdf5 cannot open {path!r}: {text}", file=path)
 
 
@@ -109,26 +103,19 @@ class Files:
 def _inode(path: str) -> Any:
     if is_address(path):
         return path
-    try:
-        stat = os.stat(path)
-    except OSError:
-        identity_of(path)  # says what is wrong with it
-        raise
+    stat = stat_of(path)
     return stat.st_dev, stat.st_ino
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a dataset is: in which file, and under which path there, behind all links.
-
-    `unresolved` says why only the path that was asked for leads to it.
-    """
+    """Where a dataset is: in which file, and under which path there, behind all links."""
 
     number: int
     identity: SourceIdentity
     dataset: Any
     path: str
-    unresolved: str = ""
+    unresolved: str = ""  # why only the path that was asked for leads to it
 
 
 class OpenFile:
@@ -159,15 +146,10 @@ class OpenFile:
         number = self.files.number_of(target)  # the file as it was before it was opened by its own name
         file = self._linked.enter_context(open_hdf5(target))
         there = file.get(name) if name else None
-        if not isinstance(there, h5py.Dataset) or _address(there) != _address(found):
+        if not isinstance(there, h5py.Dataset) or h5o.get_info(there.id).addr != h5o.get_info(found.id).addr:
             return replace(here, unresolved="it lies in another file, behind an external link")
         identity = self.files.identities[number]
         return Place(number=number, identity=identity, dataset=there, path=name.strip("/"))
-
-
-def _address(dataset: Any) -> int:
-    """Return where a dataset lies in its file."""
-    return int(h5py.h5o.get_info(dataset.id).addr)
 
 
 # --- parts: how a dataset is stored
@@ -253,15 +235,12 @@ def _heap_part(asked: _Asked) -> DatasetPart:
         return replace(through_h5py, reason=f"{VARIABLE_LENGTH}; with a fill value of its own")
     rows = dataset.shape[0]
     heap = values_of(raw, superblock, base, rows, is_text=is_text)
-    together = min(through_h5py.chunk_rows, rows) if dataset.chunks else _together(int(heap.row_nbytes), rows)
+    together = min(through_h5py.chunk_rows, rows) if dataset.chunks else rows_together(int(heap.row_nbytes), rows)
     return replace(through_h5py, access=HEAP, heap=heap, chunk_rows=max(1, together), targets=tuple(asked.targets))
 
 
 def _read_index(asked: _Asked, reason: str, element_nbytes: int = 0) -> tuple[ChunkIndex | None, str]:
-    """Read the chunk index if it is needed; else, or if it cannot be used, say why not.
-
-    `element_nbytes` are those of a stored element, where they are not those that libhdf5 says.
-    """
+    """Read the chunk index, of elements of so many stored bytes, if it is needed; else, or if it cannot be, say why."""
     dataset, identity = asked.place.dataset, asked.place.identity
     # Even where h5py reads, only the index tells whether a filter that is missing was applied to any chunk.
     lacking = dataset.chunks is not None and not all(h5py.h5z.filter_avail(f.id) for f in asked.pipeline.filters)
@@ -272,8 +251,7 @@ def _read_index(asked: _Asked, reason: str, element_nbytes: int = 0) -> tuple[Ch
         if dataset.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
             if (offset := compact_offset(dataset, identity)) is None:
                 return None, "compact: its bytes lie in the object header"
-            nbytes = int(np.prod(dataset.shape)) * element_nbytes
-            index = one_extent(dataset.shape, offset=offset, nbytes=nbytes)
+            index = cut_extent(dataset.shape, offset, element_nbytes)
         else:
             index = build_index(dataset, file_size=identity.size, element_nbytes=element_nbytes)
     except H5StreamError:
@@ -286,15 +264,10 @@ def _read_index(asked: _Asked, reason: str, element_nbytes: int = 0) -> tuple[Ch
         if h5py.h5z.filter_avail(f.id):
             return None, f"filter {f.id} ({f.name}): only a plugin of this machine's libhdf5 undoes it"
         label = filters.KNOWN_NAMES.get(f.id, f.name or "unnamed")
-        raise MissingFilterError(
-            f"{identity.path!r}: field {asked.name!r} needs HDF5 filter {f.id} ({label}), which is not available. "
-            "Get a plugin for it (hdf5plugin carries most; others are listed as registered filters by The HDF "
-            "Group) and name its folder in HDF5_PLUGIN_PATH before Python starts.",
-            filter_id=f.id,
-            file=identity.path,
-            field=asked.name,
-        )
-    return index if dataset.chunks else cut_extent(index, element_nbytes), ""
+        why = f": field {asked.name!r} needs HDF5 filter {f.id} ({label}), which is not available. Get a plugin for it "
+        why += "(The HDF Group lists registered filters) and name its folder in HDF5_PLUGIN_PATH before Python starts."
+        raise refusal(identity.path, asked.name, why, MissingFilterError, filter_id=f.id)
+    return index, ""
 
 
 def _described(asked: _Asked, index: ChunkIndex | None, reason: str) -> DatasetPart:
@@ -307,7 +280,7 @@ def _described(asked: _Asked, index: ChunkIndex | None, reason: str) -> DatasetP
     else:
         chunk_row_shape = dataset.shape[1:]
         row_nbytes = dataset.dtype.itemsize * int(np.prod(chunk_row_shape, dtype=object))
-        chunk_rows = int(dataset.chunks[0]) if dataset.chunks else _together(row_nbytes, dataset.shape[0])
+        chunk_rows = int(dataset.chunks[0]) if dataset.chunks else rows_together(row_nbytes, dataset.shape[0])
         access, targets = VIA_H5PY, [replace(t, leaf=None) for t in targets]
     return DatasetPart(
         file=asked.place.number,
@@ -368,26 +341,3 @@ def _all_elements(place: Place, stored: DatasetPart) -> NDArray[np.uint8] | None
         shape = (-1, *index.chunk_shape[1:], nbytes)  # of contiguous data the last block is shorter
         found[where] = chunk.reshape(shape)[inside]
     return found.reshape(-1)
-
-
-def _together(row_nbytes: int, rows: int) -> int:
-    """Return how many rows of unchunked data are read together."""
-    return max(1, min(READ_TOGETHER_NBYTES // max(1, row_nbytes), rows))
-
-
-def cut_extent(index: ChunkIndex, element_nbytes: int) -> ChunkIndex:
-    """Cut one contiguous extent into blocks of rows, so that it is read like chunks."""
-    row_nbytes = element_nbytes * int(np.prod(index.shape[1:], dtype=object))
-    rows = index.shape[0]
-    together = _together(row_nbytes, rows)
-    count, is_stored = -(-rows // together), len(index.numbers) > 0
-    numbers = np.arange(count if is_stored else 0, dtype=np.int64)
-    return ChunkIndex(
-        shape=index.shape,
-        chunk_shape=(together, *index.shape[1:]),
-        grid=(count, *index.grid[1:]),
-        numbers=numbers,
-        offset=np.repeat(index.offset, len(numbers)) + numbers * (together * row_nbytes),
-        nbytes=np.minimum(together, rows - numbers * together) * row_nbytes,
-        filter_mask=np.zeros(len(numbers), dtype=np.uint32),
-    )

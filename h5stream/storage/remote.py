@@ -21,18 +21,10 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
 
-from h5stream.errors import OptionError, SourceError, TruncatedFileError
+from h5stream.errors import OptionError, SourceError
+from h5stream.storage.identity import ByteSource, SourceIdentity
 from h5stream.storage.object_cache import CachedBytes, ObjectCache
-from h5stream.storage.stores import (
-    count_request,
-    parts_of,
-    requests,
-    stop_asked,
-    stores,
-    the_library,
-    told,
-    word_of,
-)
+from h5stream.storage.stores import count_request, parts_of, requests, stop_asked, stores, the_library, told, word_of
 
 _log = logging.getLogger("h5stream")
 
@@ -103,13 +95,13 @@ class Opening:
                 self._coming[one.path] = requests().begin(_beginning(one))
         if coming is not None:
             with told(identity.path, "reading"):
-                _blocks.hold(identity, 0, requests().wait(coming))
+                _hold(identity, 0, requests().wait(coming))
 
     def end(self) -> None:
         """Let go of what nobody has asked for."""
         for future in self._coming.values():
             future.cancel()
-        _blocks.trim(HELD_NBYTES // _KEPT_SHARE)
+        _trim(HELD_NBYTES // _KEPT_SHARE)
 
 
 _opening: contextvars.ContextVar[Opening | None] = contextvars.ContextVar("opening", default=None)
@@ -133,11 +125,9 @@ def opening() -> Opening:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ObjectIdentity:
-    """What an object in a store was when it was opened."""
+class ObjectIdentity(SourceIdentity):
+    """What an object in a store was when it was opened; its path is its address."""
 
-    path: str  # its address
-    size: int  # bytes
     etag: str  # its ETag, or when it was last changed
     store: str = field(compare=False, repr=False)  # the word of its store in this process
     cache: ObjectCache | None = field(default=None, compare=False, repr=False)  # where what is read of it is kept
@@ -156,32 +146,16 @@ class ObjectIdentity:
         grown = f"its size went from {self.size} to {now.size} bytes, and " * (self.size != now.size)
         return f"{grown}its ETag from {self.etag} to {now.etag}"
 
-    @property
-    def file_sizes(self) -> tuple[int, ...]:
-        """Bytes of each file: of this one."""
-        return (self.size,)
-
-    def at(self, offset: int) -> tuple[ObjectIdentity, int]:
-        """Return the file that a byte lies in, and where it lies there."""
-        return self, offset
-
-    def each(self) -> list[ObjectIdentity]:
-        """Return every file: this one."""
-        return [self]
-
-    def over(self, copies: Sequence[Any]) -> Any:
-        """Return the same of a copy."""
-        return copies[0]
-
-    def check_unchanged(self) -> None:
-        """Do nothing: each request says which object it means, by its ETag."""
-
     def open(self) -> ObjectBytes | CachedBytes:
         """Return the object's bytes; nothing is asked for until they are read."""
         if self.cache is None:
             return ObjectBytes(self)
         _caches.setdefault(self.path, self.cache)  # where h5py opens it in another process
         return CachedBytes(self, self.cache, lambda: ObjectBytes(self, joins_nbytes=0))
+
+    def for_structure(self) -> ByteSource:
+        """Return the object's bytes for who reads many small pieces of its structure, as libhdf5 does."""
+        return ObjectFile(self)
 
 
 async def _identity(address: str) -> ObjectIdentity:
@@ -236,42 +210,25 @@ def _say_silent(base: str) -> None:
         _log.warning("%s has not answered for %.0f s; it is asked again for a while", base, _SILENT_S)
 
 
-class ObjectBytes:
-    """Ranges of one object.
-
-    Ranges that at most `joins_nbytes` lie between come with one request.
-
-    # Guarantees: any thread may read at any time; nothing is held between two reads. Pickling carries the identity.
-    """
+class ObjectBytes(ByteSource):
+    """Ranges of one object; those that at most `joins_nbytes` lie between come with one request, and none is held."""
 
     gap_nbytes = GAP_NBYTES
-    has_descriptor = False
 
     def __init__(self, identity: ObjectIdentity, joins_nbytes: int = GAP_NBYTES) -> None:
-        self.identity, self._joins_nbytes = identity, joins_nbytes
+        super().__init__(identity)
+        self._joins_nbytes = joins_nbytes
         self._base, self._path = parts_of(identity.path)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ObjectBytes, (self.identity,)
 
     @functools.cached_property
     def _store(self) -> Any:
         """The store, found at the first read: what travels to another process says there what is wrong."""
         identity, base = self.identity, self._base
         if identity.store != base and identity.store not in stores:
-            raise SourceError(
-                f"{identity.path!r} was opened with storage_options=, which stay in the process that they were given "
-                "to; open it in this one, or give credentials by the environment",
-                file=identity.path,
-            )
+            said = "was opened with storage_options=, which stay in the process that they were given to; open it in"
+            way_out = "this one, or give credentials by the environment"
+            raise SourceError(f"{identity.path!r} {said} {way_out}", file=identity.path)
         return stores[identity.store if identity.store in stores else word_of(base, None)]
-
-    def close(self) -> None:
-        """Do nothing: nothing is open."""
-
-    def descriptor(self) -> None:
-        """Give none."""
-        return
 
     def read_many(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
         """Fill each target with the bytes that start at its offset; those that lie close together come at once."""
@@ -279,10 +236,8 @@ class ObjectBytes:
 
     def together(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> Iterator[list[tuple[int, memoryview]]]:
         """Return groups of ranges, each of which one request brings."""
-        pairs = zip(offsets, targets, strict=True)
-        return _close_together(
-            sorted((pair for pair in pairs if pair[1].nbytes), key=itemgetter(0)), self._joins_nbytes
-        )
+        pairs = (pair for pair in zip(offsets, targets, strict=True) if pair[1].nbytes)
+        return _close_together(sorted(pairs, key=itemgetter(0)), self._joins_nbytes)
 
     async def fetched(self, group: list[tuple[int, memoryview]]) -> memoryview:
         """Return the bytes from the first of some ranges to the end of the last."""
@@ -293,15 +248,9 @@ class ObjectBytes:
                 found = await the_library().get_async(self._store, self._path, options=asked)
                 data = memoryview(await found.bytes_async()).cast("B")
             if (now := found.meta.get("e_tag")) and "if_match" in asked and now != self.identity.etag:
-                raise the_library().exceptions.PreconditionError(
-                    f"a server gave {now} in place of what it was asked for"
-                )
+                raise the_library().exceptions.PreconditionError(f"a server gave {now} in place of what was asked for")
         if data.nbytes != end - begin:
-            raise TruncatedFileError(
-                f"{self.identity.path!r} ends early: {end - begin} bytes are promised at byte {begin}, "
-                f"{data.nbytes} came (the object has {self.identity.size})",
-                file=self.identity.path,
-            )
+            raise self.identity.ends_early(begin, end - begin, data.nbytes)
         return data
 
     def _asked(self, offset: int, nbytes: int) -> dict[str, Any]:
@@ -319,7 +268,7 @@ def read_sources(wanted: Iterable[tuple[Any, Sequence[int], Sequence[memoryview]
         if isinstance(source, ObjectBytes):
             groups += [(source, group) for group in source.together(offsets, targets)]
         else:
-            others.append(asyncio.to_thread(_read_once, source, offsets, targets))
+            others.append(asyncio.to_thread(read_once, source, offsets, targets))
     if others:
         _run_beside(others)
     found = requests().run([source.fetched(group) for source, group in groups]) if groups else ()
@@ -339,7 +288,7 @@ def _run_beside(others: list[Coroutine[Any, Any, None]]) -> None:
         stop_asked.reset(token)
 
 
-def _read_once(source: Any, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
+def read_once(source: ByteSource, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
     """Read from a source that nobody else has; tell a file that was changed meanwhile."""
     try:
         source.read_many(offsets, targets)
@@ -390,40 +339,33 @@ def fetched_ahead(address: str, folder: str) -> Iterator[None]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Blocks:
-    """Blocks of objects that libhdf5 has read, the oldest going first.
+# Blocks of objects that libhdf5 has read, the oldest going first. Guarantees: any thread may call.
 
-    # Guarantees: any thread may call.
-    """
 
-    def __init__(self) -> None:
-        self._lock, self._held = threading.Lock(), collections.OrderedDict[tuple[str, str, int], bytes]()
+_blocks_lock = threading.Lock()
+_blocks = collections.OrderedDict[tuple[str, str, int], bytes]()
 
-    def get(self, key: tuple[str, str, int]) -> bytes | None:
-        with self._lock:
-            if key not in self._held:
-                return None
-            self._held.move_to_end(key)
-            return self._held[key]
 
-    def put(self, key: tuple[str, str, int], block: bytes) -> None:
-        with self._lock:
-            self._held[key] = block
-        self.trim(HELD_NBYTES)
+def _held_block(key: tuple[str, str, int]) -> bytes | None:
+    with _blocks_lock:
+        if key in _blocks:
+            _blocks.move_to_end(key)
+        return _blocks.get(key)
 
-    def hold(self, identity: ObjectIdentity, number: int, data: memoryview) -> None:
-        """Hold what was fetched, from the beginning of a block on."""
+
+def _hold(identity: ObjectIdentity, number: int, data: memoryview) -> None:
+    """Hold what was fetched, from the beginning of a block on."""
+    with _blocks_lock:
         for k in range(0, data.nbytes, BLOCK_NBYTES):
-            self.put((identity.path, identity.etag, number + k // BLOCK_NBYTES), bytes(data[k : k + BLOCK_NBYTES]))
-
-    def trim(self, most_nbytes: int) -> None:
-        """Let go of the oldest, until so many bytes are left."""
-        with self._lock:
-            while len(self._held) * BLOCK_NBYTES > most_nbytes:
-                self._held.popitem(last=False)
+            _blocks[identity.path, identity.etag, number + k // BLOCK_NBYTES] = bytes(data[k : k + BLOCK_NBYTES])
+    _trim(HELD_NBYTES)
 
 
-_blocks = _Blocks()
+def _trim(most_nbytes: int) -> None:
+    """Let go of the oldest blocks, until so many bytes are left."""
+    with _blocks_lock:
+        while len(_blocks) * BLOCK_NBYTES > most_nbytes:
+            _blocks.popitem(last=False)
 
 
 failures: dict[str, SourceError] = {}
@@ -440,7 +382,7 @@ def check_reads(address: str) -> None:
         raise copy.copy(failure) from None
 
 
-class ObjectFile(io.RawIOBase):
+class ObjectFile(io.RawIOBase, ByteSource):
     """An object as a file that h5py opens; its bytes come in blocks, of which those read last are held.
 
     libhdf5 asks for one thing after the other. So blocks that are read in turn are fetched ahead, and with a node of an
@@ -449,31 +391,17 @@ class ObjectFile(io.RawIOBase):
     """
 
     def __init__(self, identity: ObjectIdentity) -> None:
-        self._identity, self._source, self._at = identity, identity.open(), 0
-        self._next, self._ahead = (
-            0,
-            _FIRST_BLOCKS // 2,
-        )  # the block behind those fetched last, and how many were fetched
+        self.identity: ObjectIdentity = identity
+        self._source, self._at = identity.open(), 0
+        self._next, self._ahead = 0, _FIRST_BLOCKS // 2  # the block behind those fetched last, and how many were
         self._seen: set[int] = set()  # nodes of which those below were fetched
 
     def __repr__(self) -> str:
-        return self._identity.path
-
-    def readable(self) -> bool:
-        """Whether it can be read: always."""
-        return True
-
-    def seekable(self) -> bool:
-        """Whether it can be read from anywhere: always."""
-        return True
-
-    def tell(self) -> int:
-        """Return where the next read begins."""
-        return self._at
+        return self.identity.path
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Choose where the next read begins."""
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._identity.size}[whence]
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.identity.size}[whence]
         return self._at
 
     def readinto(self, buffer: Any) -> int:
@@ -484,9 +412,19 @@ class ObjectFile(io.RawIOBase):
         self._at += count
         return count
 
+    def read_many(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
+        """Fill each target with the bytes that start at its offset; blocks that are not held come at once."""
+        pairs = list(zip(offsets, targets, strict=True))
+        for low in range(0, len(pairs), _HELD_RANGES):
+            some = pairs[low : low + _HELD_RANGES]
+            self.hold([(offset, target.nbytes) for offset, target in some])
+            for offset, target in some:
+                if (there := self.fill(target, offset)) < target.nbytes:
+                    raise self.identity.ends_early(offset, target.nbytes, there)
+
     def fill(self, target: memoryview, at: int) -> int:
         """Fill memory from a place on; return how many bytes there are."""
-        count = max(0, min(target.nbytes, self._identity.size - at))
+        count = max(0, min(target.nbytes, self.identity.size - at))
         first, end = at // BLOCK_NBYTES, -(-(at + count) // BLOCK_NBYTES)
         if end - first > _MOST_BLOCKS:
             self._read((at,), (target[:count],))
@@ -510,35 +448,40 @@ class ObjectFile(io.RawIOBase):
 
     def held(self, number: int) -> bytes | None:
         """Return a block, if it is held."""
-        return _blocks.get((self._identity.path, self._identity.etag, number))
+        return _held_block((self.identity.path, self.identity.etag, number))
 
     def fetch(self, numbers: Iterable[int]) -> dict[int, bytes]:
         """Fetch blocks and hold them; what would lie behind the end is left out."""
-        size = self._identity.size
+        size = self.identity.size
         begins = {number: number * BLOCK_NBYTES for number in numbers if number * BLOCK_NBYTES < size}
         found = {number: bytearray(min(BLOCK_NBYTES, size - begin)) for number, begin in begins.items()}
         if found:
             self._read([*begins.values()], [memoryview(block) for block in found.values()])
         for number, block in found.items():
-            _blocks.put((self._identity.path, self._identity.etag, number), bytes(block))
+            _hold(self.identity, number, memoryview(block))
         return found  # type: ignore[return-value]
 
+    def hold(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Fetch the blocks of some ranges, each an offset and bytes, at once: they are about to be read one by one."""
+        edges = ((offset // BLOCK_NBYTES, -(-(offset + nbytes) // BLOCK_NBYTES)) for offset, nbytes in ranges)
+        numbers = {number for low, high in edges for number in range(low, high)}
+        self.fetch(sorted(number for number in numbers if self.held(number) is None))
+
     def _read(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
-        check_reads(self._identity.path)
+        check_reads(self.identity.path)
         try:
             self._source.read_many(offsets, targets)
         except SourceError as error:
-            failures[self._identity.path] = copy.copy(error)
+            failures[self.identity.path] = copy.copy(error)
             raise
 
     def _fetch_below(self, at: int, node: memoryview) -> None:
         """Fetch the nodes below one of an index, level by level, if that is what was read."""
         nodes = [(at, node)]
         while nodes and len(self._seen) < _AHEAD_NODES:
-            below = [one for at, node in nodes if at not in self._seen for one in _below(node, self._identity.size)]
+            below = [one for at, node in nodes if at not in self._seen for one in _below(node, self.identity.size)]
             self._seen.update(at for at, node in nodes if bytes(node[:4]) == b"TREE")
-            wanted = {place // BLOCK_NBYTES for offset, nbytes in below for place in (offset, offset + nbytes - 1)}
-            self.fetch(sorted(number for number in wanted if self.held(number) is None))
+            self.hold(below)
             nodes = [(offset, self._peeked(offset, nbytes)) for offset, nbytes in below]
 
     def _peeked(self, offset: int, nbytes: int) -> memoryview:
@@ -546,40 +489,6 @@ class ObjectFile(io.RawIOBase):
         first, last = offset // BLOCK_NBYTES, (offset + nbytes - 1) // BLOCK_NBYTES
         held = b"".join(self.held(number) or b"" for number in range(first, last + 1))
         return memoryview(held)[offset - first * BLOCK_NBYTES :][:nbytes]
-
-
-def hold_ranges(identity: ObjectIdentity, ranges: Iterable[tuple[int, int]]) -> None:
-    """Fetch the blocks of some ranges, each an offset and bytes, at once: they are about to be read one by one."""
-    file = ObjectFile(identity)
-    numbers = {
-        k for offset, nbytes in ranges for k in range(offset // BLOCK_NBYTES, -(-(offset + nbytes) // BLOCK_NBYTES))
-    }
-    file.fetch(sorted(number for number in numbers if file.held(number) is None))
-
-
-def held_bytes(identity: ObjectIdentity, offset: int, nbytes: int) -> bytearray:
-    """Return some bytes of an object, out of the blocks that libhdf5 reads."""
-    found = bytearray(nbytes)
-    HeldBytes(identity).read_many((offset,), (memoryview(found),))
-    return found
-
-
-class HeldBytes(ObjectBytes):
-    """The bytes of an object for who reads many small pieces of its structure, out of the blocks that libhdf5 reads."""
-
-    def read_many(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
-        """Fill each target with the bytes that start at its offset; blocks that are not held come at once."""
-        pairs, file = list(zip(offsets, targets, strict=True)), ObjectFile(self.identity)
-        for low in range(0, len(pairs), _HELD_RANGES):
-            some = pairs[low : low + _HELD_RANGES]
-            hold_ranges(self.identity, [(offset, target.nbytes) for offset, target in some])
-            for offset, target in some:
-                if file.fill(target, offset) < target.nbytes:
-                    raise TruncatedFileError(
-                        f"{self.identity.path!r} ends early: {target.nbytes} bytes are promised at byte {offset} of "
-                        f"{self.identity.size}",
-                        file=self.identity.path,
-                    )
 
 
 _HELD_RANGES = 256

@@ -25,13 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from h5py._objects import phil
 
-from h5stream.errors import (
-    MissingExtraError,
-    OptionError,
-    SourceChangedError,
-    SourceError,
-    SourceNotFoundError,
-)
+from h5stream.errors import MissingExtraError, OptionError, SourceChangedError, SourceError, SourceNotFoundError
 
 T = TypeVar("T")
 
@@ -149,8 +143,7 @@ def the_library() -> Any:
         import obstore.store
     except ImportError:
         raise MissingExtraError(
-            "files in object stores are read with obstore, which is not installed: python -m pip install "
-            "'h5stream[remote]'"
+            "files in stores are read with obstore, which is not installed: python -m pip install 'h5stream[remote]'"
         ) from None
     return obstore
 
@@ -236,10 +229,8 @@ def told(address: str, what: str) -> Iterator[None]:
             file=address,
         ) from None
     except found.PreconditionError:
-        raise SourceChangedError(
-            f"{address!r} changed while it was being read (another ETag). Open it again once its writer is done.",
-            file=address,
-        ) from None
+        said = f"{address!r} changed while it was being read (another ETag). Open it again once its writer is done."
+        raise SourceChangedError(said, file=address) from None
     except (found.BaseError, OSError, ValueError) as error:
         if isinstance(error, SourceError):
             raise

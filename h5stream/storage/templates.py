@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.storage.source import ByteSource
+from h5stream.storage.identity import ByteSource
 
 Bytes = NDArray[np.uint8]
 Bools = NDArray[np.bool_]
@@ -72,10 +72,7 @@ class Raw:
         return self if len(self.end) == 1 else replace(self, origin=self.origin[which], end=self.end[which])
 
     def read(self, where: Ints, nbytes: int) -> tuple[Bytes, Bools]:
-        """Read so many bytes at each of some places; tell which of these lie in their files.
-
-        Rows are filled up to words of 8 bytes.
-        """
+        """Read so many bytes at each of some places, filled up to words of 8 bytes; tell which lie in their files."""
         data = np.zeros((len(where), -(-nbytes // 8) * 8), dtype=np.uint8)
         is_there = (where >= 0) & (where <= self.end - nbytes)
         which = np.flatnonzero(is_there)
@@ -122,13 +119,6 @@ class Block(NamedTuple):
     is_checked: bool
 
 
-class Value(NamedTuple):
-    """Where the value of an attribute lies, and the bytes of its datatype and dataspace."""
-
-    place: Place
-    kind: bytes
-
-
 @dataclass(slots=True, kw_only=True)
 class Template:
     """What objects that are alike have in common, and where the rest lies. A group has neither type nor layout."""
@@ -145,7 +135,8 @@ class Template:
     filters: int = 0
     sides: list[Place] = field(default_factory=list)  # of a chunk; those of another may be others
     messages: dict[int, bytes] = field(default_factory=dict)
-    values: dict[bytes, Value | None] = field(default_factory=dict)
+    # of attributes: where the value lies, and the bytes of its datatype and dataspace
+    values: dict[bytes, tuple[Place, bytes] | None] = field(default_factory=dict)
     has_other_attributes: bool = False
     links: dict[bytes, Place] = field(default_factory=dict)
     tables: tuple[Place, Place] | None = None
@@ -386,7 +377,7 @@ class _Walk:
         value_nbytes = count * _element_nbytes(self._bytes(block, type_at, counts[1]))
         self._check(holds=value_at + value_nbytes <= at + nbytes)
         kind = self._bytes(block, type_at, counts[1]) + b" " + self._bytes(block, space_at, counts[2])
-        self._found.values[name] = Value(Place(block, value_at, value_nbytes), kind)
+        self._found.values[name] = Place(block, value_at, value_nbytes), kind
 
     # --- datasets ------------------------------------------------------------------------------------------------
 

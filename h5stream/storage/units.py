@@ -11,34 +11,26 @@ import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import h5py
 import numpy as np
 
-from h5stream.errors import FieldLengthError, FieldNotFoundError, TruncatedFileError, UnsupportedFieldError
+from h5stream.errors import FieldLengthError, FieldNotFoundError, TruncatedFileError
 from h5stream.storage import elements
 from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.discovery import check_has_numpy_type, dataset_at, is_attribute, is_there, once_of, thing_at
+from h5stream.storage.discovery import dataset_at, is_attribute, is_there, once_of, refusal, thing_at
 from h5stream.storage.elements import as_samples_have_it, kind_of, same
 from h5stream.storage.external import Guard, without_soft_links
 from h5stream.storage.fallback import compact_offset
 from h5stream.storage.global_heap import DOUBTFUL
+from h5stream.storage.handles import DAMAGE
 from h5stream.storage.headers import ASK, Chunks, Headers, chunks_of, looked_up, read_headers
 from h5stream.storage.index import INDEX_UNREADABLE, beyond_end, fill_of, found_chunks, offset_of
 from h5stream.storage.names import Ints, Names
 from h5stream.storage.parts import open_hdf5
 from h5stream.storage.source import FilesIdentity, identity_of
-from h5stream.storage.templates import (
-    CHUNKED,
-    COMPACT,
-    CONTIGUOUS,
-    NOWHERE,
-    Bools,
-    Raw,
-    checksums,
-    numbers_in,
-)
+from h5stream.storage.templates import CHUNKED, COMPACT, CONTIGUOUS, NOWHERE, Bools, Raw, checksums, numbers_in
 from h5stream.storage.whereabouts import RawFile, checked
 
 
@@ -46,55 +38,25 @@ class UnlikeError(Exception):
     """Things that are stored in another way than the first: they are read one by one."""
 
 
-class Members(Protocol):
+class _Many:
     """Many things that are alike inside; each has its number."""
 
-    raw: Raw  # the bytes of all
-    names: Sequence[str]  # where each lies in its file
-    catalogue: Catalogue
-    missing: str  # what becomes of one that lacks something, as `Objects` says it
     file: int | None = None  # the number of the source that all lie in, where it is not that of the first
-    first: int = 0  # the one that all have to be like
+    first = 0  # the one that all have to be like
 
     def __init__(self, names: Sequence[str], catalogue: Catalogue, missing: str) -> None:
-        self.names, self.catalogue, self.missing = names, catalogue, missing
+        self.names, self.catalogue = names, catalogue  # where each lies in its file
+        self.missing = missing  # what becomes of one that lacks something, as `Objects` says it
 
     def __len__(self) -> int:
         return len(self.names)
-
-    def headers(self, path: str, attributes: Sequence[str]) -> Headers:
-        """Read what lies under a path inside of each, and some attributes of it."""
-
-    def opened(self, k: int) -> contextlib.AbstractContextManager[tuple[Any, str]]:
-        """Open the file of one; gives it, and where it lies in there."""
 
     def lacks(self, file: Any, path: str) -> bool:
         """Tell whether one has nothing under a path."""
         return not is_there(file, path, file.filename)
 
-    def check(self, k: int, file: Any, path: str) -> None:
-        """Refuse links that lead where no header was looked for."""
 
-    def room(self, which: Ints) -> tuple[Any, Any]:
-        """Return the bytes of the file of each, and where these begin in all bytes."""
-
-    def placed(self, chunks: Chunks, which: Ints, path: str) -> Ints:
-        """Return where chunks begin in all bytes; refuse such as lie outside of their file."""
-        owner, _, offset, nbytes, _ = chunks
-        file_nbytes, start = self.room(which[owner])
-        beyond = beyond_end(offset, nbytes, file_nbytes)
-        if len(beyond):
-            with self.opened(int(which[owner[beyond[0]]])) as (opened, name):
-                file, name = opened.filename, inside_of(name, path)
-            raise TruncatedFileError(
-                f"{file!r}: bytes of {name!r} are said to lie beyond the file's end. Copy it again from its source.",
-                file=file,
-            )
-        placed: Ints = offset + start
-        return placed
-
-
-class ObjectsOfFile(Members):
+class ObjectsOfFile(_Many):
     """Objects of one file; `addresses` says by paths inside of them where headers lie, "" for those of their own."""
 
     def __init__(self, within: RawFile, names: Sequence[str], missing: str = "error") -> None:
@@ -106,16 +68,14 @@ class ObjectsOfFile(Members):
     def at(self, path: str) -> Ints:
         """Return where headers lie under a path inside of each; `NOWHERE` for what is not in this file."""
         if path not in self._addresses:
-            if path.startswith("/"):
-                self._addresses[path] = self.within.addresses([inside_of(name, path) for name in self.names])
-            else:
-                self._addresses[path] = (
-                    self.within.inside(self.names, path) if path else self.within.addresses(self.names)
-                )
+            is_beside = path.startswith("/")
+            names = [inside_of(name, path) for name in self.names] if is_beside else self.names
+            found = self.within.inside(names, path) if path and not is_beside else self.within.addresses(names)
+            self._addresses[path] = found
         return self._addresses[path]
 
     def headers(self, path: str, attributes: Sequence[str]) -> Headers:
-        """Read what lies under a path inside of each."""
+        """Read what lies under a path inside of each, and some attributes of it."""
         return self.within.headers(self.at(path), attributes)
 
     def opened(self, k: int) -> contextlib.AbstractContextManager[tuple[Any, str]]:
@@ -128,11 +88,11 @@ class ObjectsOfFile(Members):
             raise UnlikeError(self.names[k])
 
     def room(self, which: Ints) -> tuple[Any, Any]:
-        """Return the bytes of the one file."""
+        """Return the bytes of the file of each, and where these begin in all bytes."""
         return self.within.superblock.file_nbytes, 0
 
 
-class FilesEach(Members):
+class FilesEach(_Many):
     """Files of which each is a sample."""
 
     file = 0
@@ -165,12 +125,8 @@ class FilesEach(Members):
     def check(self, k: int, file: Any, path: str) -> None:
         """Refuse what other than hard links lead to: an external one has its bytes in another file."""
         if self.lacks(file, path):
-            raise FieldNotFoundError(
-                f"{file.filename!r}: there is no dataset {path!r}. Objects(..., missing='skip') leaves out files "
-                "that lack a field",
-                field=path,
-                file=file.filename,
-            )
+            why = f": there is no dataset {path!r}. Objects(..., missing='skip') leaves out files that lack a field"
+            raise refusal(file.filename, path, why, FieldNotFoundError)
         found = thing_at(file, path or "/", file.filename)
         is_elsewhere = found is not None and found.file.filename != file.filename
         if is_elsewhere or without_soft_links(file, path).strip("/") != path:
@@ -181,6 +137,22 @@ class FilesEach(Members):
         return self.identity.sizes[which], self.identity.starts[which]
 
 
+Members = ObjectsOfFile | FilesEach
+
+
+def placed(members: Members, chunks: Chunks, which: Ints, path: str) -> Ints:
+    """Return where chunks begin in all bytes; refuse such as lie outside of their file."""
+    owner, _, offset, nbytes, _ = chunks
+    file_nbytes, start = members.room(which[owner])
+    beyond = beyond_end(offset, nbytes, file_nbytes)
+    if len(beyond):
+        with members.opened(int(which[owner[beyond[0]]])) as (opened, name):
+            file, name = opened.filename, inside_of(name, path)
+        why = f"{file!r}: bytes of {name!r} are said to lie beyond the file's end. Copy it again from its source."
+        raise TruncatedFileError(why, file=file)
+    return np.asarray(offset + start)
+
+
 def inside_of(name: str, path: str) -> str:
     """Return the path of what lies inside of something, or beside it: at "/labels/*", its own name for the star."""
     if path.startswith("/"):
@@ -189,9 +161,7 @@ def inside_of(name: str, path: str) -> str:
 
 
 def roots_of(raw: Raw) -> Ints:
-    """Return where the root group of each of many files lies.
-
-    `ASK` in files that have anything unusual there, such as a user block.
+    """Return where the root group of each of many files lies; `ASK` of those with anything unusual there.
 
     Source: the HDF5 File Format Specification, version 3.0, "Disk Format: Level 0A".
     """
@@ -217,31 +187,19 @@ _OLD = b"\x89HDF\r\n\x1a\n" + bytes(5) + bytes([8, 8, 0])
 # --- What is looked for in all of them --------------------------------------------------------------------------------
 
 
-class Column(Protocol):
+class _Column:
     """What is looked for under one path inside of each.
 
-    `table` has arrays, or lists, of what was found, with one place for each.
+    Headers say it (`take`), or libhdf5 (`ask`), which also says of some whether it is what was found (`agrees`).
     """
 
-    path: str
-    label: str  # what it is called in the catalogue
-    attribute: str = ""  # the attribute there that is looked for; empty for what lies there itself
-    table: dict[str, Any]
-    known: Bools  # of which it was found
-    kind: Ints  # a number for all that are stored alike; -1 for none
+    attribute = ""  # the attribute there that is looked for; empty for what lies there itself
+    table: dict[str, Any]  # arrays, or lists, of what was found, with one place for each
 
     def __init__(self, path: str, count: int) -> None:
-        self.path, self.label = path, path
-        self.known, self.kind = np.zeros(count, dtype=bool), np.full(count, -1)
-
-    def take(self, members: Members, headers: Headers) -> None:
-        """Take what headers say."""
-
-    def ask(self, k: int, file: Any, name: str) -> None:
-        """Ask libhdf5 for one."""
-
-    def agrees(self, k: int, file: Any, name: str) -> bool:
-        """Tell whether libhdf5 says of one what was found."""
+        self.path, self.label = path, path  # the label is what it is called in the catalogue
+        self.known = np.zeros(count, dtype=bool)  # of which it was found
+        self.kind = np.full(count, -1)  # a number for all that are stored alike; -1 for none
 
     def lack(self, k: int) -> bool:
         """Take it that one has none; tells whether that can be."""
@@ -385,13 +343,10 @@ class StoredAs(NamedTuple):
     def check(self, other: StoredAs, name: str, path: str) -> None:
         """Refuse another of another shape or type; one that is only stored otherwise is `UnlikeError`."""
         if other.shape != self.shape or not other.type.equal(self.type):
-            raise FieldLengthError(
-                f"{path!r}: {name!r} holds {other.type.dtype} {other.shape}, and {self.name!r} {self.type.dtype} "
-                f"{self.shape}, but objects must be alike. Field(..., ragged='pad') takes different lengths; "
-                "leave out objects that differ otherwise: Objects([...]) takes names",
-                field=name,
-                file=path,
-            )
+            first, this = (f"{one.type.dtype} {one.shape}" for one in (self, other))
+            why = f": {name!r} holds {this}, and {self.name!r} {first}, but objects must be alike. "
+            why += "Field(..., ragged='pad') takes different lengths, and Objects([...]) names"
+            raise refusal(path, name, why, FieldLengthError)
         if self.differs(other):
             raise UnlikeError(name)
 
@@ -400,34 +355,30 @@ def asked_of(file: Any, name: str) -> StoredAs:
     """Ask libhdf5 how a dataset is stored, and where its chunks lie."""
     path = file.filename
     opened = dataset_at(file, name, path)
-    check_has_numpy_type(opened, name, path)
     creation, shape, stored = opened.get_create_plist(), opened.shape, opened.get_type()
     if not shape:
-        raise FieldLengthError(
-            f"{path!r}: {name!r} is {'empty' if shape is None else 'a single value'}, and has no rows "
-            "that ragged= or lookup= could take; numbers in memory are a field too, Values([f[name][()] for ...])",
-            field=name,
-            file=path,
-        )
-    layout, fill = creation.get_layout(), fill_of(opened)
+        why = f": {name!r} is {'empty' if shape is None else 'a single value'}, and has no rows for ragged= or lookup="
+        why += "; numbers in memory are a field too, Values([f[name][()] for ...])"
+        raise refusal(path, name, why, FieldLengthError)
+    layout, fill, chunks = creation.get_layout(), fill_of(opened), np.zeros((0, 4), np.int64)
     pipeline = tuple(creation.get_filter(k) for k in range(creation.get_nfilters()))
     kind: tuple[Any, ...] = (layout, stored.encode(), shape[1:], pipeline)
     if layout == h5py.h5d.CHUNKED:
         with contextlib.suppress(*INDEX_UNREADABLE):
             return StoredAs(name, (*kind, creation.get_chunk()), fill, shape, found_chunks(opened), stored)
-    where, is_known = None, layout == h5py.h5d.CONTIGUOUS and not creation.get_external_count()
-    if is_known:
+    where, is_plain = None, layout == h5py.h5d.CONTIGUOUS and not creation.get_external_count()
+    if is_plain:
         where = offset_of(opened)
     elif layout == h5py.h5d.COMPACT and 0 not in shape:
         where = compact_offset(h5py.Dataset(opened), identity_of(path))
-        is_known = where is not None
-    if not is_known:  # it is a kind of its own, which is read as it is described
-        return StoredAs(name, f"{path}:{name}", fill, shape, np.zeros((0, 4), np.int64), stored)
-    chunks = np.array([[0, where or 0, opened.get_storage_size(), 0]], dtype=np.int64)[: where is not None]
+    if where is not None:
+        chunks = np.array([[0, where, opened.get_storage_size(), 0]], dtype=np.int64)
+    elif not is_plain:  # it is a kind of its own, which is read as it is described
+        return StoredAs(name, f"{path}:{name}", fill, shape, chunks, stored)
     return StoredAs(name, kind, fill, shape, chunks, stored)
 
 
-class Lying(Column):
+class Lying(_Column):
     """Where one dataset of each lies; where they are to be alike in all their axes, `like` is what the first is."""
 
     def __init__(self, path: str, count: int, like: StoredAs | None = None) -> None:
@@ -592,7 +543,7 @@ def _owned_chunks(members: Members, headers: Headers, which: Ints) -> tuple[Ints
 # --- Values: what each has once ---------------------------------------------------------------------------------------
 
 
-class Once(Column):
+class Once(_Column):
     """What each has once, an attribute or a dataset that is a value: an array for all, or a list."""
 
     def __init__(self, given: Any, file: Any, name: str, value: Any, count: int, guard: Guard) -> None:
@@ -635,15 +586,9 @@ class Once(Column):
         is_array = isinstance(first, np.ndarray)
         if kind_of(one) == kind_of(first) and not (is_array and (one.shape, one.dtype) != (first.shape, first.dtype)):
             return one
-        said = [
-            f"{each.dtype} {each.shape}" if isinstance(each, np.ndarray) else kind_of(each) for each in (one, first)
-        ]
-        raise FieldLengthError(
-            f"{file.filename!r}: {name!r} is {said[0]}, and that of the first object {said[1]}, but objects must "
-            "be alike",
-            field=name,
-            file=file.filename,
-        )
+        said = (f"{v.dtype} {v.shape}" if isinstance(v, np.ndarray) else kind_of(v) for v in (one, first))
+        why = f": {name!r} is {', and that of the first object '.join(said)}, but objects must be alike"
+        raise refusal(file.filename, name, why, FieldLengthError)
 
     def ask(self, k: int, file: Any, name: str) -> None:
         """Read one; refuse one of another type or shape than the first."""
@@ -666,17 +611,14 @@ def value_of(file: Any, name: str, guard: Guard, *, is_attribute: bool) -> Any:
     """Return an attribute, or a dataset that is a value, as samples have it; see `once_of`."""
     owner, _, attribute = name.rpartition("@")
     guard.check_links(file, owner if is_attribute else name, file.filename)
-    with contextlib.suppress(KeyError, OSError, RuntimeError, ValueError, TypeError, NotImplementedError):
+    with contextlib.suppress(*DAMAGE, NotImplementedError):
         if is_attribute:
             opened = h5py.h5a.open(h5py.h5o.open(file.id, owner.strip("/").encode() or b"."), attribute.encode())
         else:
             opened = h5py.h5d.open(file.id, name.encode())
         if opened.dtype.kind in "biufc" and opened.dtype.itemsize <= 16 and opened.shape is not None:
             numbers = np.empty(opened.shape, opened.dtype)
-            if is_attribute:
-                opened.read(numbers)
-            else:
-                opened.read(h5py.h5s.ALL, h5py.h5s.ALL, numbers)
+            opened.read(*[h5py.h5s.ALL] * (0 if is_attribute else 2), numbers)
             return as_samples_have_it(numbers)
     return as_samples_have_it(once_of(file, name, file.filename, guard))
 
@@ -684,7 +626,7 @@ def value_of(file: Any, name: str, guard: Guard, *, is_attribute: bool) -> Any:
 # --- Bytes: objects that are bytes, each of a length of its own, such as encoded images -------------------------------
 
 
-class EachBytes(Column):
+class EachBytes(_Column):
     """Where objects that are bytes lie, and how many they are; `DOUBTFUL` where only libhdf5 can read them."""
 
     def __init__(self, path: str, count: int, guard: Guard) -> None:
@@ -708,16 +650,12 @@ class EachBytes(Column):
     def _asked(self, file: Any, name: str) -> tuple[int, int]:
         path = file.filename
         opened = dataset_at(file, name, path)
-        check_has_numpy_type(opened, name, path)
         dtype, shape = opened.dtype, opened.shape
         if shape is None or elements.bytes_leaf(dtype) is None or len(shape) > 1 or (shape and dtype.itemsize > 1):
             said = "of variable length" if dtype.kind == "O" else dtype
-            raise UnsupportedFieldError(
-                f"{path!r}: {name!r} is {said} {shape}: decode= takes objects that are bytes: uint8, or "
-                "one opaque value (np.void); values of variable length are taken as rows of one dataset",
-                field=name,
-                file=path,
-            )
+            why = f": {name!r} is {said} {shape}: decode= takes objects that are bytes: uint8, or one opaque value "
+            why += "(np.void); values of variable length are taken as rows of one dataset"
+            raise refusal(path, name, why)
         self._guard.check_data(h5py.Dataset(opened), name, path)
         creation, nbytes = opened.get_create_plist(), dtype.itemsize * math.prod(shape)
         is_plain = dtype.kind != "u" or elements.is_stored_as(opened.get_type(), dtype)
@@ -730,3 +668,6 @@ class EachBytes(Column):
         """Tell whether one lies where it was found."""
         found = int(self.table["where"][k]), int(self.table["bytes"][k])
         return self._asked(file, inside_of(name, self.path)) == found
+
+
+Column = Lying | Once | EachBytes

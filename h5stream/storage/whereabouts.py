@@ -21,13 +21,11 @@ from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.samples.kinds import Of
 from h5stream.samples.segments import Edges, Said, edges_of, in_memory, names_of
 from h5stream.storage.catalogue import Catalogue
-from h5stream.storage.discovery import behind, dataset_at, is_hard_link, once_of, refusal, thing_at
+from h5stream.storage.discovery import behind, dataset_at, did_you_mean, is_hard_link, once_of, refusal, thing_at
 from h5stream.storage.external import Guard
 from h5stream.storage.handles import DAMAGE
 from h5stream.storage.headers import ASK, Headers, looked_up, raw_of, read_headers, superblock_of
 from h5stream.storage.names import Names
-from h5stream.storage.nearest import did_you_mean
-from h5stream.storage.remote import HeldBytes, ObjectIdentity
 from h5stream.storage.source import identity_of
 from h5stream.storage.templates import GROUP, NOWHERE, Ints
 
@@ -68,7 +66,7 @@ class RawFile(contextlib.AbstractContextManager["RawFile"]):
         self.file, self.guard, self.attributes = file, guard, attributes
         self.catalogue = catalogue or Catalogue()
         identity = identity_of(file.filename)
-        self._source = HeldBytes(identity) if isinstance(identity, ObjectIdentity) else identity.open()
+        self._source = identity.for_structure()
         self.superblock = superblock_of(file, identity.size)
         self.raw = raw_of(self._source, self.superblock)
         self.fileno = h5py.h5o.get_info(file.id).fileno
@@ -205,8 +203,7 @@ def _not_there(file: Any, name: str, said: str, kind: Any) -> str:
     if "*" in name:
         return (
             f"{name!r}, which {said}: it takes one pattern, or names; what several match is a list of an H5Dataset for "
-            "each. A field that lies in another place than the pattern says is Field('/scores/*'): the * of its name "
-            "stands for what that of of= stood for"
+            "each, and a field beside what a pattern matches is Field('/scores/*')"
         )
     if kind is h5py.Dataset:
         above = file.get(name.rpartition("/")[0] or "/")
@@ -244,13 +241,8 @@ def _matching(root: str, of: str, path: str, kind: Any, raw: RawFile) -> Names:
         wanted[k] = isinstance(inner, kind)
         dead += [names[k]] if inner is None else []
     if dead:  # what they were to lead to is no sample
-        _log.warning(
-            "%r: %s link(s) that the pattern matches lead nowhere and are left out, such as %r; copy what they name "
-            "into the file, or take them away",
-            path,
-            f"{len(dead):,}",
-            dead[0],
-        )
+        said = "%r: %s link(s) that the pattern matches lead nowhere and are left out, such as %r; copy what they name"
+        _log.warning(f"{said} into the file, or take them away", path, f"{len(dead):,}", dead[0])
     return names if wanted.all() else names.only(np.flatnonzero(wanted))
 
 
@@ -306,9 +298,7 @@ def _instead(root: str, of: str, path: str, kind: Any, raw: RawFile) -> str:
     if found is not None and ("*" in of or "?" in of):
         return f" It matches datasets, such as {found!r}: each of these is the field '.', fields='.'"
     if found is not None:
-        return (
-            f" It is a dataset; Sequences(..., of=Ends({of!r})), Lengths, Bounds or Ids take what it says of segments"
-        )
+        return f" It is a dataset; Sequences(of=Ends({of!r})), Lengths, Bounds or Ids take what it says of segments"
     groups = [name for name in raw.file if isinstance(raw.file.get(name), h5py.Group)]
     if not groups:
         return " It has no groups; of='files' takes each file as a segment."

@@ -10,25 +10,13 @@ import difflib
 import math
 import re
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from h5stream.advice.suggestion import NOT_WAITING, WAITING, Suggestion, Turn, above_zero, at_least
-from h5stream.engine.footprint import (
-    AUTO_BATCHES,
-    AUTO_BLOCKS,
-    AUTO_NBYTES,
-    AUTO_ROWS,
-    CHUNK_PLAN_NBYTES,
-    DEFAULT_BUDGET,
-    Footprint,
-    Shape,
-    least_that_fits,
-    size_window,
-)
+from h5stream.advice import NOT_WAITING, WAITING, Suggestion, Turn, above_zero, at_least
+from h5stream.engine import footprint
 from h5stream.engine.tasks import TASK_NBYTES
 from h5stream.errors import OptionError
 from h5stream.order.places import place_nbytes
-from h5stream.training.presets import GpuPreset, Setting
+from h5stream.training import GpuPreset, Setting
 from h5stream.units import text_of_bytes
 
 # The CUDA context with the kernels of torch and its libraries; several hundred MiB on every recent card.
@@ -91,7 +79,7 @@ def gpu_memory(
         answer=f"{text_of_bytes(total)} of {text_of_bytes(capacity)}: {verdict}{rows}",
         arithmetic=(
             f"weights: {parameters:,} parameters = {text['weight_bytes']}, and as much for their gradients",
-            f"optimizer, {name}: keeps {OPTIMIZERS[name].keeps} = {text['optimizer_bytes']}",
+            f"optimizer, {name}: keeps {OPTIMIZERS[name][1]} = {text['optimizer_bytes']}",
             f"activations: {batch_size} rows x {text_of_bytes(activation_bytes_per_row)} = {text['activation_bytes']}",
             f"optimizer step's temporaries: {text['step_bytes']}; the larger of the two counts: "
             f"{text_of_bytes(max(kept, weights))}",
@@ -111,26 +99,20 @@ def gpu_memory(
 _BLOCK_VALUES = 256  # that share a float32 scale, in bitsandbytes
 
 
-class OptimizerKind(NamedTuple):
-    """How much an optimizer keeps."""
-
-    copies: int  # state tensors as large as the parameter (or, with 8 bits, as many values)
-    keeps: str  # what they are
-    form: str = "full"  # in the parameter's own type, "8bit", or "factored" into rows and columns
-
-
+# State tensors as large as the parameter (or, with 8 bits, as many values), what they are, and their form: in the
+# parameter's own type, "8bit", or "factored" into rows and columns.
 _KEEP = {
-    "sgd": OptimizerKind(0, "nothing"),
-    "momentum, lion": OptimizerKind(1, "momentum"),
-    "rmsprop": OptimizerKind(1, "square average"),
-    "adagrad": OptimizerKind(1, "sum of squares"),
-    "adadelta": OptimizerKind(2, "square average and step average"),
-    "adam, adamw, nadam, radam, lamb": OptimizerKind(2, "first and second moment"),
-    "adamax": OptimizerKind(2, "first moment and largest norm"),
-    "amsgrad": OptimizerKind(3, "both moments and the largest second moment"),
-    "adam8bit, adamw8bit": OptimizerKind(2, "both moments, 8 bits a value", "8bit"),
-    "lion8bit": OptimizerKind(1, "momentum, 8 bits a value", "8bit"),
-    "adafactor": OptimizerKind(1, "second moment as rows and columns", "factored"),
+    "sgd": (0, "nothing", "full"),
+    "momentum, lion": (1, "momentum", "full"),
+    "rmsprop": (1, "square average", "full"),
+    "adagrad": (1, "sum of squares", "full"),
+    "adadelta": (2, "square average and step average", "full"),
+    "adam, adamw, nadam, radam, lamb": (2, "first and second moment", "full"),
+    "adamax": (2, "first moment and largest norm", "full"),
+    "amsgrad": (3, "both moments and the largest second moment", "full"),
+    "adam8bit, adamw8bit": (2, "both moments, 8 bits a value", "8bit"),
+    "lion8bit": (1, "momentum, 8 bits a value", "8bit"),
+    "adafactor": (1, "second moment as rows and columns", "factored"),
 }
 OPTIMIZERS = {name: kind for names, kind in _KEEP.items() for name in names.split(", ")}
 _ALIASES = {"sgdmomentum": "momentum", "sgdm": "momentum", "nesterov": "momentum"}
@@ -156,16 +138,16 @@ def optimizer_state_bytes(optimizer: str, shapes: Sequence[tuple[int, ...]]) -> 
     https://arxiv.org/abs/2110.02861 and bitsandbytes' defaults. Adafactor: https://arxiv.org/abs/1804.04235,
     section 3, without first moment: a row and a column for every matrix, a full state for vectors.
     """
-    kind, total = OPTIMIZERS[find_optimizer(optimizer)], 0
+    (copies, _, form), total = OPTIMIZERS[find_optimizer(optimizer)], 0
     for shape in shapes:
         values = math.prod(shape)
-        if kind.form == "8bit":
+        if form == "8bit":
             total += values + 4 * math.ceil(values / _BLOCK_VALUES)
-        elif kind.form == "factored" and len(shape) >= 2:
+        elif form == "factored" and len(shape) >= 2:
             total += 4 * math.prod(shape[:-2]) * (shape[-2] + shape[-1])
         else:
             total += 4 * values
-    return kind.copies * total
+    return copies * total
 
 
 # --- What a setting holds in the host's memory: for a stock `DataLoader`, and for h5stream's one budget ---
@@ -221,7 +203,7 @@ def loader_memory(
     at_least(1, row_bytes=row_bytes, batch_size=batch_size, chunk_bytes=chunk_bytes)
     at_least(0, threads=threads)
     above_zero(block_rows=block_rows, rows=rows, memory_budget=memory_budget)
-    budget, shape = memory_budget or DEFAULT_BUDGET, _shape_of(row_bytes, chunk_bytes, rows or _MANY_ROWS, block_rows)
+    budget, shape = memory_budget or footprint.DEFAULT_BUDGET, _shape_of(row_bytes, chunk_bytes, rows, block_rows)
     asked, size, smallest = _sizes(shape, min(batch_size, shape.rows), threads, budget)
     held = shape.held_nbytes(min(batch_size, shape.rows), size.window_rows)
     slots, is_capped = size.max_open_batches * size.batch_nbytes, size.window_rows < asked
@@ -265,43 +247,43 @@ def loader_memory(
     )
 
 
-def _shape_of(row_bytes: int, chunk_bytes: int, rows: int, block_rows: int | None) -> Shape:
+def _shape_of(row_bytes: int, chunk_bytes: int, rows: int | None, block_rows: int | None) -> footprint.Shape:
     """Return the shape of data of which little is known: one compressed dataset, no chunk larger than it was."""
-    chunk_rows = block_rows or max(1, chunk_bytes // row_bytes)
+    rows, chunk_rows = rows or _MANY_ROWS, block_rows or max(1, chunk_bytes // row_bytes)
     chunk = chunk_bytes if block_rows else chunk_rows * row_bytes
-    return Shape(
+    return footprint.Shape(
         rows=rows,
         field_nbytes=(row_bytes,),
         block_rows=chunk_rows,
         scratch_nbytes=min(TASK_NBYTES, rows * row_bytes + chunk) + 4 * chunk,
         plan_row_nbytes=4 * place_nbytes(rows)
-        + max(1.0, chunk_rows * row_bytes / max(1, chunk)) / chunk_rows * CHUNK_PLAN_NBYTES,
+        + max(1.0, chunk_rows * row_bytes / max(1, chunk)) / chunk_rows * footprint.CHUNK_PLAN_NBYTES,
     )
 
 
-def _sizes(shape: Shape, batch_rows: int, threads: int, budget: int) -> tuple[int, Footprint, int]:
+def _sizes(shape: footprint.Shape, batch_rows: int, threads: int, budget: int) -> tuple[int, footprint.Footprint, int]:
     """Return the rows of a window by the default budget, what this budget has room for or is least, and the least."""
 
-    def sized(nbytes: int, most_rows: int | None = None) -> Footprint:
-        return size_window(
+    def sized(nbytes: int, most_rows: int | None = None) -> footprint.Footprint:
+        return footprint.size_window(
             shape, batch_size=batch_rows, window="auto", memory_budget=nbytes, threads=threads, most_rows=most_rows
         )
 
-    asked = least_that_fits(sized, DEFAULT_BUDGET).window_rows
-    ours, least = (least_that_fits(lambda nbytes: sized(nbytes, asked), one) for one in (budget, 1))
+    asked = footprint.least_that_fits(sized, footprint.DEFAULT_BUDGET).window_rows
+    ours, least = (footprint.least_that_fits(lambda nbytes: sized(nbytes, asked), one) for one in (budget, 1))
     return asked, ours, least.memory_budget
 
 
-def _window_line(asked: int, rows: int, batch_size: int, shape: Shape) -> str:
+def _window_line(asked: int, rows: int, batch_size: int, shape: footprint.Shape) -> str:
     wished = shape.wished_rows("auto", batch_size)
     line = f"window: all {wished} rows"
     if wished < shape.rows:
         line = (
-            f"window: max({AUTO_BATCHES} x {batch_size}, {AUTO_BLOCKS} x {shape.block_rows}, "
-            f"{text_of_bytes(AUTO_NBYTES)} of at most {AUTO_ROWS} rows) = {wished} rows"
+            f"window: max({footprint.AUTO_BATCHES} x {batch_size}, {footprint.AUTO_BLOCKS} x {shape.block_rows}, "
+            f"{text_of_bytes(footprint.AUTO_NBYTES)} of at most {footprint.AUTO_ROWS} rows) = {wished} rows"
         )
     if asked < wished:
-        line += f", of which two fit {text_of_bytes(DEFAULT_BUDGET)}: {asked}"
+        line += f", of which two fit {text_of_bytes(footprint.DEFAULT_BUDGET)}: {asked}"
     return line if rows == asked else f"{line}, cut to {rows} by the budget"
 
 

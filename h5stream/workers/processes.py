@@ -128,8 +128,8 @@ def checked_method(context: Any) -> str:
     return str(method)
 
 
-def check_function(name: str, function: Callable[..., Any] | None, where: str) -> None:
-    """Refuse a function that a child could not call."""
+def check_function(name: str, function: Callable[..., Any] | None, where: str) -> bytes:
+    """Refuse a function that a child could not call, and return it pickled."""
     way_out = ", or pass multiprocessing_context='fork'"
     try:
         data = pickle.dumps(function)
@@ -145,6 +145,7 @@ def check_function(name: str, function: Callable[..., Any] | None, where: str) -
             f"script that was piped in, which another process cannot import; put it into a module that is "
             f"imported{way_out}"
         )
+    return data
 
 
 # --- The script that functions come from is imported in a child as multiprocessing does, so that the guard is the same.

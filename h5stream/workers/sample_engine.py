@@ -6,17 +6,18 @@ import collections
 import functools
 import itertools
 import os
-import pickle
 import threading
 import time
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from h5stream.engine.batches import ReadyBatch
-from h5stream.engine.running import STOP_S, Engine, Running, check_process, closed, timed_out
-from h5stream.engine.slots import PAGE_NBYTES, Slot, SlotRing, Slots
+from h5stream.engine.reader import RowReader
+from h5stream.engine.run import STOP_S, Engine, Run, check_process, closed, timed_out
+from h5stream.engine.slots import PAGE_NBYTES, Slot, SlotFormat, SlotRing
 from h5stream.engine.statistics import clock
 from h5stream.order.epoch import Order
 from h5stream.workers.memory import SharedMemory, create_file, pack, unpack
@@ -28,16 +29,19 @@ AHEAD = 2
 """Batches that each worker has at a time, unless `prefetch_factor` says otherwise: as in DataLoader."""
 
 
-class Pool:
-    """The workers of a loader, and the memory that batches go to them in.
+class SampleEngine(Engine):
+    """An engine, the workers that its batches go through, and the memory that they go to them in.
 
-    # Guarantees: `start`, `renew` and `close` are called by the thread that iterates. `give` by the threads that feed,
-    under `_dealing`; what workers say comes in a thread for each. It ends with this object, with `close`, and with the
-    process.
+    # Guarantees: as of `Engine`. What feeds workers calls `deal`, under `_dealing`; what they say comes in a thread for
+    each. They end with this object, with `close`, and with the process.
+
+    `reader`, `slot_format` and the `options` are those of `Engine`; slots lie in memory that workers map.
     """
 
     def __init__(
         self,
+        reader: RowReader,
+        slot_format: SlotFormat,
         functions: SampleFunctions,
         *,
         count: int,
@@ -46,6 +50,8 @@ class Pool:
         on_start: Callable[[int], None] | None,  # called with its number in each of them
         seed: int,  # of the loader
         whose: str,  # the arguments that ask for them, for errors
+        spare_nbytes: int,  # what of the budget is left for batches that are made
+        **options: Any,
     ) -> None:
         self.count, self.ahead = count, AHEAD if prefetch_factor is None else max(1, prefetch_factor)
         called = {
@@ -53,55 +59,70 @@ class Pool:
             "collate_fn": functions.collate_fn,
             "batch_transform": functions.transform,
         }
-        self._method, self._pickled = method, b""
+        self._method, self._pickled, self.spare_nbytes = method, b"", spare_nbytes
         if method != "fork":
-            every = called | {"worker_init_fn": on_start}
-            for name, function in every.items():
-                check_function(name, function, f"the processes of {whose}")
-            self._pickled = pickle.dumps(tuple(every.values()))
-        warn_of_own_generators(called, on_start, whose, stacklevel=5)
+            every, where = called | {"worker_init_fn": on_start}, f"the processes of {whose}"
+            self._pickled = b"".join(check_function(name, function, where) for name, function in every.items())
+        warn_of_own_generators(called, on_start, whose, stacklevel=6)
         self._told: Callable[..., Told] = functools.partial(
             Told, count=count, seed=seed, functions=functions, on_start=on_start, whose=whose
         )
-        self.runs: dict[int, SampleRun] = {}
         self.numbers = itertools.count(1)
         self._dealing = threading.Lock()
-        self._forget()
+        super().__init__(reader, slot_format, self._beginning(slot_format), **options)
 
-    def _forget(self) -> None:
-        """Begin with nothing: workers, and memory that they map."""
-        self.workers: list[Worker] = []
+    def _beginning(self, slot_format: SlotFormat) -> Callable[[], SlotRing]:
+        """Begin without workers, and with memory that none maps yet; return what makes slots in that."""
+        self._workers: list[Worker] = []
         self._end: Callable[[], object] = lambda: None
+        self.runs: dict[int, SampleRun] = {}
         self._descriptor = create_file()
         self.memory = SharedMemory(self._descriptor)
         weakref.finalize(self.memory, os.close, self._descriptor)
         self._board = self.memory.allocate(PAGE_NBYTES).view(np.int64)
+        return functools.partial(SlotRing, slot_format.nbytes, self.memory.allocate)
 
-    def new_slots(self, nbytes: int) -> Slots:
-        """Return the slots that readers fill: in memory that workers map."""
-        return SlotRing(nbytes, self.memory.allocate)
+    def renew(self) -> None:
+        """In a forked child, leave all to the parent."""
+        self._end_workers()
+        self._new_slots = self._beginning(self.slot_format)
+        super().renew()
 
     @property
-    def is_whole(self) -> bool:
+    def _is_whole(self) -> bool:
         """Whether none of the workers is gone."""
-        return all(worker.usable for worker in self.workers)
+        return all(worker.usable for worker in self._workers)
 
-    def start(self) -> None:
-        """Start the workers that are not there."""
-        if len(self.workers) == self.count and self.is_whole:
-            return
-        self.close()
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether a pass reads by itself; not where a worker is gone, of which one under way is still to be told."""
+        return super().reads_ahead and self._is_whole
+
+    @property
+    def pids(self) -> list[int]:
+        """The workers' processes."""
+        return [worker.pid for worker in self._workers]
+
+    def begin(self, order: Order, first_batch: int, *, max_open_batches: int, world_size: int = 1) -> Any:
+        """Begin a pass, a `SampleRun`; workers that are not there are started, before the threads that read."""
+        if len(self._workers) < self.count or not self._is_whole:
+            self._start()
+        run = super().begin(order, first_batch, max_open_batches=max_open_batches, world_size=world_size)
+        return SampleRun(run, self, first_batch, max_open_batches)
+
+    def _start(self) -> None:
+        self._end_workers()
         self._board[:] = 0
-        self._end = weakref.finalize(self, _end_all, self.workers, self._board)
+        self._end = weakref.finalize(self, _end_all, self._workers, self._board)
         main, hear = main_module(self._pickled), functools.partial(_hear, weakref.ref(self))
         for number in range(self.count):
             told = self._told(number=number, called_off=self.memory.lend(self._board.view(np.uint8)), main=main)
-            self.workers.append(Worker(told, self._descriptor, self._method, hear))
+            self._workers.append(Worker(told, self._descriptor, self._method, hear))
 
     def deal(self) -> Worker:
         """Choose the worker that has least to do, and count a batch for it."""
         with self._dealing:
-            worker = min(self.workers, key=lambda worker: worker.given)
+            worker = min(self._workers, key=lambda worker: worker.given)
             worker.given += 1
             return worker
 
@@ -116,16 +137,20 @@ class Pool:
         """Let workers know that a pass is over."""
         noted(self._board, run)[0] = run
 
-    def renew(self) -> None:
-        """Leave all to the process that this one was forked from."""
-        self.close()
-        self.runs = {}
-        self._forget()
+    def trim(self) -> None:
+        """Let go of free memory, also of what goes to workers and does not lie in slots."""
+        super().trim()
+        self.memory.trim()
 
-    def close(self) -> None:
+    def _end_workers(self) -> None:
         """End the workers; in a forked process, only forget them."""
         self._end()
-        self.workers, self._end = [], lambda: None
+        self._workers, self._end = [], lambda: None
+
+    def close(self) -> None:
+        """Let go of slots, files and processes."""
+        self._end_workers()
+        super().close()
 
 
 def _end_all(workers: list[Worker], board: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
@@ -138,13 +163,13 @@ def _end_all(workers: list[Worker], board: np.ndarray[tuple[int], np.dtype[np.in
         worker.end()
 
 
-def _hear(pool_ref: weakref.ref[Pool], worker: Worker, message: Done | BaseException) -> None:
+def _hear(engine_ref: weakref.ref[SampleEngine], worker: Worker, message: Done | BaseException) -> None:
     """Hand what a worker says to its pass, and its end to all of them."""
-    pool = pool_ref()
+    engine = engine_ref()
     if isinstance(message, BaseException):
-        for run in [] if pool is None else list(pool.runs.values()):
+        for run in [] if engine is None else list(engine.runs.values()):
             run.lose(worker, message)
-    elif pool is not None and (waiting := pool.heard(worker, message)) is not None:
+    elif engine is not None and (waiting := engine.heard(worker, message)) is not None:
         waiting.hear(worker, message)
     else:
         _give_back(worker, message)
@@ -156,54 +181,11 @@ def _give_back(worker: Worker, done: Done) -> None:
         worker.memory.give_back(done.made.loans)
 
 
-class SampleEngine:
-    """An engine, and workers that its batches go through; see `h5stream.engine.running.Engine`."""
-
-    def __init__(self, engine: Engine, pool: Pool, spare_nbytes: int) -> None:
-        self._engine, self._pool, self._spare_nbytes = engine, pool, spare_nbytes
-
-    @property
-    def held_nbytes(self) -> int:
-        """Bytes of the slots, filled or free."""
-        return self._engine.held_nbytes
-
-    @property
-    def reads_ahead(self) -> bool:
-        """Whether a pass reads by itself; not where a worker is gone, of which one under way is still to be told."""
-        return self._engine.reads_ahead and self._pool.is_whole
-
-    @property
-    def pids(self) -> list[int]:
-        """The workers' processes."""
-        return [worker.pid for worker in self._pool.workers]
-
-    def begin(self, order: Order, first_batch: int, *, max_open_batches: int, world_size: int = 1) -> SampleRun:
-        """Begin a pass; workers that are not there are started, before the threads that read."""
-        self._pool.start()
-        run = self._engine.begin(order, first_batch, max_open_batches=max_open_batches, world_size=world_size)
-        return SampleRun(run, self._pool, first_batch, max_open_batches, self._spare_nbytes)
-
-    def trim(self) -> None:
-        """Let go of the memory of free slots."""
-        self._engine.trim()
-        self._pool.memory.trim()
-
-    def renew(self) -> None:
-        """In a forked child, make anew what is the parent's."""
-        self._pool.renew()
-        self._engine.renew()
-
-    def close(self) -> None:
-        """Let go of slots, files and processes."""
-        self._pool.close()
-        self._engine.close()
-
-
 _EMPTY = Slot(np.empty(0, dtype=np.uint8))
 
 
 class SampleRun:
-    """One pass whose batches go through workers; see `h5stream.engine.running.Running`.
+    """One pass whose batches go through workers; it has what an epoch needs of a `Run`.
 
     # Guarantees: a thread of its own takes what is filled and gives it to workers, and ends with the pass. It, the
     consumer, and the threads that hear the workers share what is below `_changed`, under it; the feeder waits for
@@ -211,12 +193,11 @@ class SampleRun:
     counts as open until its worker is done with it, so that both together stay within the budget.
     """
 
-    def __init__(self, run: Running, pool: Pool, first_batch: int, max_open_batches: int, spare_nbytes: int) -> None:
-        self._run, self._pool, self._pid, self._coming = run, pool, os.getpid(), first_batch
+    def __init__(self, run: Run, engine: SampleEngine, first_batch: int, max_open_batches: int) -> None:
+        self._run, self._engine, self._pid, self._coming = run, engine, os.getpid(), first_batch
         self.order, self.counters, self.left_out = run.order, run.counters, run.left_out
-        self._max_open, self._spare_nbytes = max_open_batches, spare_nbytes
-        self._most = pool.count * pool.ahead
-        self._number = next(pool.numbers)
+        self._max_open, self._most = max_open_batches, engine.count * engine.ahead
+        self._number = next(engine.numbers)
         lock = threading.RLock()
         self._changed, self._room = threading.Condition(lock), threading.Condition(lock)
         self._due: collections.deque[int] = collections.deque()
@@ -224,7 +205,7 @@ class SampleRun:
         self._made: dict[int, tuple[Worker, Done] | BaseException] = {}
         self._ended = self._stopped = False
         self._error: BaseException | None = None
-        pool.runs[self._number] = self
+        engine.runs[self._number] = self
         self._feeder = threading.Thread(target=self._feed, name="h5stream-feeder", daemon=True)
         self._feeder.start()
 
@@ -300,8 +281,8 @@ class SampleRun:
             return not self._stopped
 
     def _give(self, batch: ReadyBatch) -> None:
-        filled = pack((batch.slot.lease().numpy(), batch.objects), self._pool.memory)
-        worker = self._pool.deal()
+        filled = pack((batch.slot.lease().numpy(), batch.objects), self._engine.memory)
+        worker = self._engine.deal()
         with self._changed:
             self._due.append(batch.number)
             self._with[batch.number] = worker
@@ -323,7 +304,7 @@ class SampleRun:
             if not self._stopped:
                 self._made[done.number] = worker, done
                 if nbytes:  # what results take is known by now: no more of them at a time than there is room for
-                    fitting = max(self._pool.count + 1, self._spare_nbytes // nbytes)
+                    fitting = max(self._engine.count + 1, self._engine.spare_nbytes // nbytes)
                     self._most = min(self._most, fitting)
                 if self._due[0] == done.number:
                     self._changed.notify_all()
@@ -360,8 +341,8 @@ class SampleRun:
             made, self._made = self._made, {}
             self._changed.notify_all()
             self._room.notify_all()
-        self._pool.runs.pop(self._number, None)
-        self._pool.call_off(self._number)
+        self._engine.runs.pop(self._number, None)
+        self._engine.call_off(self._number)
         for one in made.values():
             if isinstance(one, tuple):
                 _give_back(*one)

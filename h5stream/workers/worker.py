@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch.utils.data._utils import worker as torch_worker
 
 from h5stream.engine.batches import ReadyBatch
-from h5stream.engine.running import closed
+from h5stream.engine.run import closed
 from h5stream.engine.slots import Slot
 from h5stream.errors import OptionError
 from h5stream.workers.memory import BorrowedMemory, Loan, Packed, SharedMemory, create_file, pack, unpack
@@ -223,7 +223,7 @@ def serve(end: int, parent: int, told: Told | None = None) -> NoReturn:
     ignore_signals()
     link, status = Connection(end), 0
     try:
-        work = _begun(link, told)
+        work = _Work(link, told)
     except BaseException as error:
         _send(link, Failure.of(error), [])
     else:
@@ -241,35 +241,24 @@ def serve(end: int, parent: int, told: Told | None = None) -> NoReturn:
     os._exit(status & 255)
 
 
-def _begun(link: Connection, told: Told | None) -> _Work:
-    """Learn what is to be done, and begin to."""
-    with socket.socket(fileno=os.dup(link.fileno())) as end:
-        _, (file, memory, slots), _, _ = socket.recv_fds(end, 1, 3)
-    log: queue.SimpleQueue[logging.LogRecord] = queue.SimpleQueue()
-    with os.fdopen(file, "rb") as reading:
-        main, level = pickle.load(reading)
-        ours = logging.getLogger("h5stream")
-        ours.setLevel(level)
-        ours.propagate, ours.handlers = False, [logging.handlers.QueueHandler(log)]
-        if main is not None:
-            import_main(main)
-        told = told or pickle.load(reading)
-    return _Work(link, told, SharedMemory(memory), BorrowedMemory(slots), log)
-
-
 class _Work:
     """Applies the user's functions to batches, one after the other."""
 
-    def __init__(
-        self,
-        link: Connection,
-        told: Told,
-        memory: SharedMemory,
-        incoming: BorrowedMemory,
-        log: queue.SimpleQueue[logging.LogRecord],
-    ) -> None:
-        self._link, self._told, self.memory, self._incoming, self._log = link, told, memory, incoming, log
-        self._board = np.frombuffer(incoming.borrow(told.called_off), dtype=np.int64)
+    def __init__(self, link: Connection, told: Told | None) -> None:
+        """Learn what is to be done, and begin to."""
+        with socket.socket(fileno=os.dup(link.fileno())) as end:
+            _, (file, memory, slots), _, _ = socket.recv_fds(end, 1, 3)
+        self._link, self._log = link, queue.SimpleQueue[logging.LogRecord]()
+        with os.fdopen(file, "rb") as reading:
+            main, level = pickle.load(reading)
+            ours = logging.getLogger("h5stream")
+            ours.setLevel(level)
+            ours.propagate, ours.handlers = False, [logging.handlers.QueueHandler(self._log)]
+            if main is not None:
+                import_main(main)
+            self._told = told = told or pickle.load(reading)
+        self.memory, self._incoming = SharedMemory(memory), BorrowedMemory(slots)
+        self._board = np.frombuffer(self._incoming.borrow(told.called_off), dtype=np.int64)
         threading.Thread(target=_end_with, args=(os.getppid(),), name="h5stream-watch", daemon=True).start()
         torch.set_num_threads(1)  # as many processes as processors
         seed = (told.seed + told.number) % 2**64

@@ -15,6 +15,7 @@ from h5stream.advice import cost
 from h5stream.advice.inspection import inspect_file
 
 MIB = 1 << 20
+LZF = {"compression": "lzf"}
 
 
 def write(path, **datasets):
@@ -45,15 +46,12 @@ def keys(found):
 GROUPED = {"g/x": (noise(500, 8), {"chunks": (50, 8), "compression": "gzip"}), "g/y": (np.arange(500), {})}
 
 
-def test_datasets_are_grouped_by_rows_with_those_of_the_sample_first(made):
+def test_datasets_are_grouped_by_rows_and_the_sample_is_of_the_root_or_of_the_most_rows(made):
     found = inspect_file(made(few=(np.arange(10), {}), **GROUPED, single=(np.float64(1), {})))
     assert [group.rows for group in found.groups] == [500, 10, None]
     assert (found.sample.chosen_by, found.sample.fields) == ("rows", ("g/x", "g/y"))
     single = found.groups[-1].datasets[0]
     assert (single.access, single.rows, single.row_nbytes) == ("refused", None, 0)
-
-
-def test_root_datasets_of_one_length_are_the_sample(made):
     found = inspect_file(made(x=(noise(100, 2), {}), y=(np.arange(100), {}), **GROUPED))
     assert (found.sample.chosen_by, found.sample.fields) == ("root", ("x", "y"))
 
@@ -67,10 +65,11 @@ def test_what_was_never_written_does_not_make_a_group_large_and_a_soft_link_may_
     assert inspect_file(path, fields=["deep/alias"]).sample.rows == 1000
 
 
-def test_a_compound_member_costs_what_its_dataset_costs(made):
+def test_a_compound_member_costs_what_its_dataset_costs_and_rows_without_elements_cost_nothing(made):
     table = np.zeros(1000, dtype=[("a", "f8"), ("b", "i4")])
     sample = inspect_file(made(t=(table, {"chunks": (100,), "compression": "gzip"})), fields=["t:a"]).sample
     assert (sample.row_nbytes, sample.needed_decoded_nbytes) == (8, 1000 * 12)
+    assert inspect_file(made(x=(np.zeros((40, 0)), {})), fields=["x"], batch_size=10).sample.row_nbytes == 0
 
 
 def test_a_file_without_rows_says_so(made):
@@ -83,14 +82,9 @@ def test_a_file_without_rows_says_so(made):
 # --- the arithmetic, by hand and by measurement -----------------------------------------------------------
 
 
-def test_contiguous_rows_cost_the_naive_loader_nothing_more(made):
-    sample = inspect_file(made(x=(noise(5000, 4), {})), batch_size=1000).sample
-    assert sample.naive.read_nbytes == 1000 * 16
-    assert sample.naive.read_amplification == 1
-    assert sample.naive.decode_amplification is None
-
-
-def test_values_of_variable_length_take_their_own_bytes_of_every_reader(made):
+def test_contiguous_rows_and_values_of_variable_length_take_their_own_bytes_of_every_reader(made):
+    naive = inspect_file(made(x=(noise(5000, 4), {})), batch_size=1000).sample.naive
+    assert (naive.read_nbytes, naive.read_amplification, naive.decode_amplification) == (1000 * 16, 1, None)
     sample = inspect_file(made(s=(["a" * 100, "b" * 300] * 50, {"dtype": h5py.string_dtype()}))).sample
     assert sample.needed_read_nbytes == 100 * (16 + 200)  # in the dataset 16 bytes say where each lies
     assert (sample.naive.read_amplification, sample.ours.read_amplification) == (1, 1)
@@ -175,10 +169,7 @@ def test_windows_blocks_and_memory_are_the_loaders(made):
 
 
 def test_nothing_is_said_where_nothing_is_wrong(made):
-    path = made(
-        x=(noise(40_000, 128), {"chunks": (2048, 128), "compression": "lzf"}),
-        y=(np.arange(40_000), {"chunks": (8192,)}),
-    )
+    path = made(x=(noise(40_000, 128), {"chunks": (2048, 128), **LZF}), y=(np.arange(40_000), {"chunks": (8192,)}))
     found = inspect_file(path, memory_budget=1 << 30)
     assert (found.advice, found.repack_command) == ((), "")
 
@@ -210,10 +201,8 @@ def test_each_poor_layout_is_named_with_its_command(tmp_path, key, monkeypatch):
 
 
 def test_unlike_chunks_that_straddle_blocks_are_counted(made):
-    path = made(
-        x=(noise(200_000, 16), {"chunks": (500, 16), "compression": "lzf"}),
-        y=(np.arange(200_000), {"chunks": (100_000,), "compression": "lzf"}),
-    )
+    y = np.arange(200_000), {"chunks": (100_000,), **LZF}
+    path = made(x=(noise(200_000, 16), {"chunks": (500, 16), **LZF}), y=y)
     found = inspect_file(path, batch_size=1000, memory_budget=8 * MIB, threads=1)
     advice = next(advice for advice in found.advice if advice.key == "straddling_chunks")
     y = next(cost for cost in found.sample.datasets if cost.path == "y")
@@ -223,22 +212,15 @@ def test_unlike_chunks_that_straddle_blocks_are_counted(made):
     assert f"{y.times_read:.2f} times" in advice.problem
 
 
-TINY = noise(30_000, 100), {"chunks": (20, 100)}
-ONE_EACH = noise(3000, 16), {"chunks": (1, 16), "compression": "gzip"}
-
-
 def test_unfiltered_tiny_chunks_are_repacked_without_a_filter(made):
-    found = inspect_file(made(x=TINY))
+    found = inspect_file(made(x=(noise(30_000, 100), {"chunks": (20, 100)})))
     assert keys(found) == {"tiny_chunks"}
     assert found.repack_command.endswith("--compress none")
 
 
-def test_small_fields_are_kept_and_cost_the_first_batch_only(made):
-    (advice,) = inspect_file(made(x=ONE_EACH)).advice
+def test_small_fields_cost_the_first_batch_only_and_strings_of_any_length_are_not_repacked(made):
+    (advice,) = inspect_file(made(x=(noise(3000, 16), {"chunks": (1, 16), "compression": "gzip"}))).advice
     assert (advice.key, advice.costs) == ("row_per_chunk", "first batch")
-
-
-def test_strings_of_any_length_are_named(made):
     (advice,) = inspect_file(made(s=(["a", "bb"] * 50, {"dtype": h5py.string_dtype()}))).advice
     assert (advice.key, advice.repack) == ("variable_length", False)
 
@@ -264,11 +246,6 @@ def test_a_filter_is_slow_by_its_measured_rate_and_not_by_its_name(made, rate, s
     monkeypatch.setattr(cost, "decode_rate", lambda *part, seconds: rate)
     path = made(x=(noise(2000, 256), {"chunks": (500, 256), "compression": "gzip", "compression_opts": 9}))
     assert keys(inspect_file(path, memory_budget=1 << 30)) == ({"slow_filter"} if slow else set())
-
-
-def test_rows_without_elements_cost_nothing(made):
-    path = made(x=(np.zeros((40, 0)), {}))
-    assert inspect_file(path, fields=["x"], batch_size=10).sample.row_nbytes == 0
 
 
 # --- the time to the first batch, predicted ----------------------------------------------------------
@@ -301,15 +278,3 @@ def test_inspect_names_the_first_window_that_the_loader_reads(made):
     assert found.window_rows == len(window.rows) < 200_000
     assert found.decoded_nbytes == pytest.approx(len(window.rows) * 1024, rel=0.02)
     assert found.seconds > 0
-
-
-@pytest.mark.parametrize("fits", [True, False])
-def test_an_automatic_window_begins_small_also_where_it_is_the_whole_file(tmp_path, fits):
-    path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", (300_000, 256), "f4", chunks=(512, 256), compression="gzip")
-    loader = H5StreamLoader(path, 1000, shuffle=True, seed=0, memory_budget=(2 << 30) if fits else (256 << 20))
-    assert (loader.window_size.window_rows == 300_000) == fits
-    first, second, *_ = (len(window.rows) for window in order_of(loader, 0).windows())
-    assert first <= 66_000
-    assert second <= 2 * first + 512  # a window goes on to a block's edge

@@ -52,14 +52,11 @@ def test_no_word_of_the_advice_is_lost_to_the_layout():
                 assert all(word in text for word in line.split()), line
 
 
-def test_without_a_gpu_it_says_what_more_numbers_would_give():
+def test_a_memory_serves_instead_of_a_name_and_without_either_it_says_what_more_numbers_would_give():
+    assert "batch_size=12288, num_workers=8" in suggest("--gpu-memory", "48")
     text = suggest("--batch-size", "512")
     assert "--gpu (a preset)" in text
     assert "half the training batch" in text
-
-
-def test_a_memory_serves_instead_of_a_name():
-    assert "batch_size=12288, num_workers=8" in suggest("--gpu-memory", "48")
 
 
 def test_a_file_gives_its_own_chunks_and_blocks(tmp_path):

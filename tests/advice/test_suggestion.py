@@ -7,43 +7,34 @@ import json
 import pkgutil
 import tempfile
 
-import h5py
 import numpy as np
 import pytest
 import torch
+from making import write_datasets
 
 import h5stream.advice
+from h5stream.advice import Suggestion
 from h5stream.advice.diagnose import diagnose
-from h5stream.advice.suggestion import Suggestion
 from h5stream.advice.tune import tune
-from h5stream.training.arithmetic import (
-    accumulation_for,
-    dataloader_memory,
-    gpu_memory,
-    learning_rate_for,
-    loader_memory,
-    what_to_try_first,
-)
+from h5stream.training import arithmetic, preset_for, validation_batch
 from h5stream.training.measured import find_batch_size
-from h5stream.training.presets import preset_for, validation_batch
 
 
 def tuning():
     with tempfile.TemporaryDirectory() as folder:
-        with h5py.File(f"{folder}/a.h5", "w") as made:
-            made["x"] = np.zeros((1000, 2), "f4")
-        return tune(f"{folder}/a.h5", batch_size=100, seconds=0.001)
+        path = write_datasets(f"{folder}/a.h5", x=np.zeros((1000, 2), "f4"))
+        return tune(path, batch_size=100, seconds=0.001)
 
 
 MADE = {
     "Preset": lambda: preset_for("RTX 3070"),
     "ValidationBatch": lambda: validation_batch(64),
-    "DataLoaderMemory": lambda: dataloader_memory(row_bytes=4, batch_size=4, workers=2),
-    "LoaderMemory": lambda: loader_memory(row_bytes=4, batch_size=4),
-    "GpuMemory": lambda: gpu_memory(100, optimizer="adam", batch_size=4, memory_gib=8),
-    "Accumulation": lambda: accumulation_for(100, 30, rows=1000),
-    "LearningRate": lambda: learning_rate_for(64, old_batch_size=32, old_lr=0.1),
-    "WhatToTryFirst": lambda: what_to_try_first(preset_for("RTX 3070").setting),
+    "DataLoaderMemory": lambda: arithmetic.dataloader_memory(row_bytes=4, batch_size=4, workers=2),
+    "LoaderMemory": lambda: arithmetic.loader_memory(row_bytes=4, batch_size=4),
+    "GpuMemory": lambda: arithmetic.gpu_memory(100, optimizer="adam", batch_size=4, memory_gib=8),
+    "Accumulation": lambda: arithmetic.accumulation_for(100, 30, rows=1000),
+    "LearningRate": lambda: arithmetic.learning_rate_for(64, old_batch_size=32, old_lr=0.1),
+    "WhatToTryFirst": lambda: arithmetic.what_to_try_first(preset_for("RTX 3070").setting),
     "BatchSearch": lambda: find_batch_size(lambda rows: None, 4),
     "Diagnosis": lambda: diagnose([torch.zeros(4)] * 3, lambda batch: None, seconds=0.001),
     "Tuning": tuning,

@@ -14,15 +14,10 @@ from h5stream.advice.inspection import inspect_file
 from h5stream.advice.listing import list_files
 from h5stream.advice.program import samples_from_text
 from h5stream.cli.app import app
-from h5stream.storage.given import paths_of
+from h5stream.storage.fields import paths_of
 
-KINDS = {
-    "windows": r"Sequences\(",
-    "objects": r"Objects\(|\{\}",
-    "boxes": r"Boxes\(",
-    "ragged": r"(Bounds|Lengths|Between)\(",
-}
-KINDS |= {"sparse": r"ragged=\"dense\"", "rows": ""}
+KINDS = {"windows": r"Sequences\(", "objects": r"Objects\(|\{\}", "boxes": r"Boxes\(", "sparse": r"ragged=\"dense\""}
+KINDS |= {"ragged": r"(Bounds|Lengths|Between)\(", "rows": ""}
 OTHERWISE = {
     "laminlabs/lamindb": ("half", "genes in another order in each file are put in one order by the program itself"),
     "aiqm/torchani": ("half", "species are there once for each group, as many as its molecules have atoms"),

@@ -9,8 +9,7 @@ import pytest
 from inner import rivals_are_forks
 from making import write_datasets
 
-from h5stream.baseline.measure import measure_naive
-from h5stream.baseline.rivals import RivalError
+from h5stream.baseline import RivalError, measure_naive
 
 
 def is_there(process):

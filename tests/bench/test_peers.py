@@ -11,11 +11,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 pytest.importorskip("bench.peers", reason="bench/ belongs to a checkout, not to an installed package")
 
-from bench.child import run_child  # noqa: E402
 from bench.peers.measure import Checker, checksum_of  # noqa: E402
 from bench.peers.on_hdf5 import Ours  # noqa: E402
 from bench.peers.registry import PEERS  # noqa: E402
 from bench.peers.source import sums_path, write_source  # noqa: E402
+from bench.programs import PROGRAMS, check  # noqa: E402
 
 ROWS = 1500
 # Workers that fork beside reader threads, and peers that warn of themselves: not what is tested here.
@@ -55,8 +55,31 @@ def test_the_checker_notices_a_wrong_byte_and_a_row_that_comes_twice(source):
         checker.add(x[49:], y[49:])
 
 
-def test_a_child_that_fails_or_hangs_becomes_a_line_of_text(tmp_path):
-    assert "No module named" in run_child(["bench.no_such_module"], 30).error
-    assert run_child(["bench.peers.measure", "measure", "h5stream", str(tmp_path / "a"), "b"], 0.01).error == (
-        "stopped after 0 s"
-    )
+# --- programs that are measured: both readers give equal samples -------------------------------------------------
+
+
+def written(name, stored, folder):
+    program = PROGRAMS[name]
+    program.write(folder / program.file, stored, 0, *program.tiny)
+    return program
+
+
+@pytest.mark.parametrize(("name", "stored"), [(name, one) for name in PROGRAMS for one in PROGRAMS[name].stored])
+@pytest.mark.filterwarnings("ignore")  # those of the programs
+def test_both_readers_give_each_sample_once_with_the_same_bytes(name, stored, tmp_path):
+    if absent := PROGRAMS[name].absent():
+        pytest.skip(f"needs {', '.join(absent)}")
+    assert check(written(name, stored, tmp_path), tmp_path, workers=0)["samples"] > 7
+
+
+def test_samples_that_differ_in_one_value_are_noticed(tmp_path, monkeypatch):
+    program = written("labram", "none", tmp_path)
+    opened = program.ours
+
+    def changed(batch):
+        batch[3, 2, 1] += 1
+        return batch
+
+    monkeypatch.setattr(program, "ours", lambda path, **how: opened(path, **how, batch_transform=changed))
+    with pytest.raises(AssertionError, match="samples are not theirs"):
+        check(program, tmp_path, workers=0)

@@ -1,10 +1,11 @@
-"""The pages, pictures and reasons that are made from results files are those of the results that are committed."""
+"""Benchmarks can be run, and the pages, pictures and reasons made from their results are those that are committed."""
 
 import json
 import sys
 import tomllib
 from pathlib import Path
 
+import forking
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,6 +45,13 @@ def test_every_written_reason_is_complete_and_names_a_part():
 def test_the_committed_pages_and_the_readme_are_those_of_the_committed_results(capsys):
     assert bench_pages.main(["--check"]) == 0, f"{capsys.readouterr().out}: run python tools/bench_pages.py"
     assert {"README.md", "benchmarks.md"} <= {path.name for path in bench_pages.pages()}
+
+
+def test_every_benchmark_is_imported():
+    names = sorted(path.stem for path in (ROOT / "bench").glob("*.py"))
+    code = "import importlib, sys; sys.path.insert(0, sys.argv[1])"
+    done = forking.run(f"{code}; [importlib.import_module(f'bench.{{name}}') for name in sys.argv[2:]]", ROOT, *names)
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def test_committed_results_are_json_with_machine_versions_and_date():

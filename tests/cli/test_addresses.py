@@ -4,6 +4,7 @@ import json
 
 import h5py
 import pytest
+from making import make_file
 from seeded import SeededLoader
 
 from h5stream import H5StreamLoader
@@ -73,8 +74,7 @@ def test_statistics_are_found_again_by_the_address(server, h5stream, here, monke
 
 
 def test_inspect_names_a_local_file_to_rewrite_an_object_to(server, h5stream):
-    with h5py.File("tiny.h5", "w") as file:
-        file.create_dataset("x", (4000, 8), "f4", chunks=(1, 8), compression="gzip")
+    make_file("tiny.h5", shape=(4000, 8), dtype="f4", chunks=(1, 8), compression="gzip")
     (found,) = json.loads(h5stream("inspect", f"{server.url}/tiny.h5", "--json").out)
     assert found["repack_command"].startswith(f"h5stream repack {server.url}/tiny.h5 tiny.repacked.h5 ")
     assert found["file_nbytes"] == (server.folder / "tiny.h5").stat().st_size
@@ -85,9 +85,8 @@ def test_inspect_names_a_local_file_to_rewrite_an_object_to(server, h5stream):
 def test_inspect_names_the_cache_where_epochs_request_data_again(server, h5stream):
     with h5py.File("large.h5", "w") as file:
         file.create_dataset("x", (4000, 1200), "f4", chunks=(100, 1200), compression="gzip")[0] = 1
-    assert (
-        "from the store again; H5Dataset(..., cache=)" in h5stream("inspect", f"{server.url}/large.h5", width=200).out
-    )
+    said = h5stream("inspect", f"{server.url}/large.h5", width=200).out
+    assert "from the store again; H5Dataset(..., cache=)" in said
 
 
 def test_public_buckets_are_read_without_credentials(server, h5stream, here, monkeypatch):

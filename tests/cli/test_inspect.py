@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 from forking import Forked
-from making import write_datasets
+from making import make_file, write_datasets
 from typer.testing import CliRunner
 
 from h5stream.cli.app import app
@@ -30,13 +30,9 @@ def path(tmp_path_factory):
     folder = tmp_path_factory.mktemp("inspect")
     rng = np.random.default_rng(0)
     with h5py.File(folder / "a.h5", "w") as file:
-        file.create_dataset(
-            "a_group_of_some/length_of_name/signal_to_noise_ratio",
-            data=rng.standard_normal((20_000, 160)).astype("f4"),
-            chunks=(2000, 20),
-            compression="lzf",
-            shuffle=True,
-        )
+        name = "a_group_of_some/length_of_name/signal_to_noise_ratio"
+        ratios, stored = rng.standard_normal((20_000, 160), "f4"), {"compression": "lzf", "shuffle": True}
+        file.create_dataset(name, data=ratios, chunks=(2000, 20), **stored)
         file["label"] = np.arange(20_000)
         file["names"] = ["abc"] * 300
         file.create_dataset("turned", (300,), dtype=h5py.vlen_dtype(">i4"))
@@ -54,15 +50,11 @@ def test_all_is_printed_whole_and_no_line_is_wider_than_the_terminal_but_the_com
     text = inspect("a.h5", width=width)
     lines = [line for line in text.splitlines() if not line.startswith("h5stream repack")]
     assert max(map(len, lines)) <= int(width)
+    assert "\nh5stream repack a.h5 a.repacked.h5 --chunk-bytes 1MiB --compress lz4\n" in text
     words = ["20,000 rows", "A shuffled batch of 8,192 rows", "row by row", "The shuffle", "Advice", "decoded"]
     for word in [*words, "direct", "shuffle + lzf" if int(width) > 100 else "shuffle+lzf", "length_of_name/"]:
         assert word in text
     assert "signal_to_noise_ratio: each row is cut into 8 chunks" in " ".join(text.split())
-
-
-def test_the_command_is_one_line_to_copy(path):
-    line = next(line for line in inspect(path, width="80").splitlines() if line.startswith("h5stream repack"))
-    assert line == f"h5stream repack {path} {path.removesuffix('.h5')}.repacked.h5 --chunk-bytes 1MiB --compress lz4"
 
 
 def test_long_listings_are_cut_unless_all_is_asked_for_and_reasons_are_given(path):
@@ -148,8 +140,7 @@ def test_advice_is_not_none_where_nothing_can_be_streamed(tmp_path):
 
 
 def test_no_block_has_more_rows_than_there_are_and_read_bytes_are_not_decoded_ones(here, h5stream):
-    with h5py.File("few.h5", "w") as file:
-        file.create_dataset("x", data=np.zeros((14, 8)), chunks=(1820, 8), maxshape=(None, 8), compression="gzip")
+    make_file("few.h5", data=np.zeros((14, 8)), chunks=(1820, 8), maxshape=(None, 8), compression="gzip")
     text = " ".join(h5stream("inspect", "few.h5").out.split())
     assert "all rows (1 block of 14 rows) fit one window" in text
     assert re.search(
@@ -185,27 +176,22 @@ def test_a_batch_of_sequences_is_counted(demos):
 
 @pytest.fixture
 def events(tmp_path):
-    hits, index = np.arange(100.0), np.arange(0, 101, 5)
-    return write_datasets(tmp_path / "events.h5", hits=hits, index=index, label=np.arange(20))
+    return write_datasets(tmp_path / "a.h5", hits=np.arange(100.0), index=np.arange(0, 101, 5), label=np.arange(20))
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        "{'x': Field('hits', lookup=Bounds('index'), ragged=Ragged('pad', crop=Crop(3, at='start'))), 'y': 'label'}",
-        "Field('hits', lookup=Bounds('index')), 'label'",
-        "['label', Field('hits', lookup=Bounds('index'), ragged=Ragged(crop=Crop(2)))]",
-    ],
-)
-def test_ragged_fields_are_counted(events, fields):
-    (found,) = json.loads(inspect(events, "--fields", fields, "--batch-size", "4", "--json"))
-    assert (found["samples"], found["batch_samples"]) == (20, 4)
-    assert found["ours"]["read_nbytes"] > 0
+RAGGED = [
+    "{'x': Field('hits', lookup=Bounds('index'), ragged=Ragged('pad', crop=Crop(3, at='start'))), 'y': 'label'}",
+    "Field('hits', lookup=Bounds('index')), 'label'",
+    "['label', Field('hits', lookup=Bounds('index'), ragged=Ragged(crop=Crop(2)))]",
+]
 
 
-def test_suggest_knows_samples_and_ragged_fields(events):
-    ragged = ["--fields", "{'x': Field('hits', lookup=Bounds('index')), 'y': 'label'}"]
-    for given in (ragged, ["--fields", "hits", "--samples", "Sequences(4)"]):
+def test_ragged_fields_are_counted_and_suggest_knows_them_and_samples(events):
+    for fields in RAGGED:
+        (found,) = json.loads(inspect(events, "--fields", fields, "--batch-size", "4", "--json"))
+        assert (found["samples"], found["batch_samples"]) == (20, 4)
+        assert found["ours"]["read_nbytes"] > 0
+    for given in (["--fields", RAGGED[0]], ["--fields", "hits", "--samples", "Sequences(4)"]):
         done = CliRunner().invoke(app, ["suggest", events, *given, "--batch-size", "4"], catch_exceptions=False)
         assert done.exit_code == 0
 

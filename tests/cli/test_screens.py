@@ -20,10 +20,10 @@ from rich.console import Console
 
 from h5stream._version import __version__
 from h5stream.advice.tune import Attempt
-from h5stream.baseline.measure import Measurement
+from h5stream.baseline import Measurement
+from h5stream.cli.advice import attempts_table
 from h5stream.cli.app import fail
 from h5stream.cli.bench import Report, print_end, print_row
-from h5stream.cli.tune import attempts_table
 from h5stream.monitor.progress import Bar
 
 COMMANDS = ["inspect", "doctor", "statistics", "bench", "diagnose", "tune", "suggest", "stage", "repack", "monitor"]
@@ -163,12 +163,8 @@ def test_what_is_piped_says_now_and_then_how_far_it_is(monkeypatch):
     with Bar(log, "writing", unit="rows") as bar:
         for done in range(1, 13):
             bar.show(done * 1000, 12_000)
-    lines = log.file.getvalue().splitlines()
-    assert lines == [
-        "writing: 3,000 of 12,000 rows, 500/s, 18 s left",
-        "writing: 6,000 of 12,000 rows, 500/s, 12 s left",
-        "writing: 9,000 of 12,000 rows, 500/s, 6 s left",
-        "writing: 12,000 of 12,000 rows, 500/s, 0 s left",
+    assert log.file.getvalue().splitlines() == [
+        f"writing: {3 * k},000 of 12,000 rows, 500/s, {24 - 6 * k} s left" for k in range(1, 5)
     ]
 
 
@@ -219,7 +215,7 @@ def test_the_shell_can_complete_commands():
     assert done.stdout.split() == ["inspect"]
 
 
-def test_a_rival_without_a_batch_is_no_bare_ratio(capsys):
+def test_a_rival_without_a_batch_is_no_bare_ratio_and_nothing_measured_is_said(capsys):
     ours = Measurement(
         name="h5stream, first epoch", rows=50_000, batches=10, nbytes=1, seconds=1.0, first_batch_s=0.1, peak_nbytes=1
     )
@@ -231,9 +227,6 @@ def test_a_rival_without_a_batch_is_no_bare_ratio(capsys):
     assert " 62 none " in text
     assert "finished no batch in 10 s" in text
     assert "x naive, at least: h5stream, first epoch 806." in text
-
-
-def test_interrupted_before_anything_was_measured(capsys):
     print_end(Console(width=80), Report(interrupted=True))
     assert "nothing was measured yet" in capsys.readouterr().out
 

@@ -33,11 +33,6 @@ def scatter(memory, places, rows, source, stride, segments):
             memory[place + into : place + into + count] = source[row * stride + first :][:count]
 
 
-def elements_of_planes(source, planes, count):
-    """Join byte planes to elements, one row of bytes for each."""
-    return np.stack([source[begin : begin + count] for begin in planes], axis=1)
-
-
 @pytest.mark.parametrize("width", [2, 4, 8])
 @pytest.mark.parametrize("shift", [0, 1, 2, 48])
 @pytest.mark.parametrize("elements", [1, 7, 16, 33, 200])
@@ -48,7 +43,7 @@ def test_planes_come_to_their_places_wherever_lines_begin(width, shift, elements
     planes = generator.permutation(width) * (chunk_rows * elements)
     memory, slots, batch, within, places = window(generator, count, elements * width, shift=shift)
     rows, expected = generator.integers(0, chunk_rows, count), memory.copy()
-    whole = elements_of_planes(source, planes, chunk_rows * elements).reshape(-1)
+    whole = np.stack([source[begin : begin + chunk_rows * elements] for begin in planes], axis=1).reshape(-1)
     segments = np.array([[elements // 2, 0, elements - elements // 2], [0, elements - elements // 2, elements // 2]])
     segments = segments[segments[:, 2] > 0]
     scatter(expected, places, rows, whole, elements * width, segments * width)
@@ -88,23 +83,14 @@ def test_any_bytes_are_copied_past_the_cache_and_none_beside_them(start, place, 
     assert np.array_equal(target, expected)
 
 
-@pytest.fixture
-def stored(tmp_path):
-    """Open a file of random bytes; give its descriptor and the bytes."""
-    data = np.random.default_rng(5).integers(0, 256, 200_000, dtype=np.uint8)
+def test_ranges_are_read_until_one_is_short(tmp_path):
+    data, target = np.random.default_rng(5).integers(0, 256, 200_000, dtype=np.uint8), np.zeros(30, np.uint8)
     (tmp_path / "bytes").write_bytes(data.tobytes())
-    descriptor = os.open(tmp_path / "bytes", os.O_RDONLY)
-    yield descriptor, data
-    os.close(descriptor)
-
-
-def test_ranges_are_read_until_one_is_short(stored):
-    descriptor, data = stored
-    target = np.zeros(30, np.uint8)
     offsets, nbytes = np.array([5, 100, 199_995, 0]), np.array([10, 5, 10, 5])
-    assert native.read_each(descriptor, offsets, nbytes, address_of(target)) == 2
-    assert target[:15].tolist() == [*data[5:15], *data[100:105]]
-    assert native.read_each(descriptor, offsets[:0], nbytes[:0], 0) == 0
+    with open(tmp_path / "bytes", "rb") as file:
+        assert native.read_each(file.fileno(), offsets, nbytes, address_of(target)) == 2
+        assert target[:15].tolist() == [*data[5:15], *data[100:105]]
+        assert native.read_each(file.fileno(), offsets[:0], nbytes[:0], 0) == 0
 
 
 LONGS, PLACES, BYTES, SUMS = np.zeros(3, np.int64), np.zeros(3, np.int32), np.zeros(9, np.uint8), np.zeros((1, 1))
@@ -130,7 +116,8 @@ WRONG = {
         ValueError,
     ),
     "offsets beyond": ("add_sparse", (np.zeros(3), PLACES, np.array([0, 2**60]), PLACES, 3, SUMS), ValueError),
-    "few counts": ("count_bytes", (np.zeros(1, np.uint8), np.zeros(255, np.int64)), ValueError),
+    "few counts": ("count_bytes", (BYTES, np.zeros(255, np.int64)), ValueError),
+    "counts that cannot be written to": ("count_bytes", (BYTES, np.frombuffer(bytes(2048), np.int64)), ValueError),
 }
 
 
@@ -139,13 +126,6 @@ def test_wrong_arguments_are_refused(what):
     name, arguments, error = WRONG[what]
     with pytest.raises(error, match="." if error is TypeError else name):
         getattr(native, name)(*arguments)
-
-
-def test_what_cannot_be_written_is_refused():
-    counts = np.zeros(256, np.int64)
-    counts.flags.writeable = False
-    with pytest.raises(ValueError, match="count_bytes: counts cannot be written to"):
-        native.count_bytes(np.zeros(1, np.uint8), counts)
 
 
 def test_all_of_them_are_described():

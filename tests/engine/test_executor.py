@@ -1,6 +1,7 @@
 """A pass over an order: races and ends at certain moments, which no loader shows unless it is held up there."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from inner import around, around_decoding, change_of, give_up_at_once, stream_all
@@ -10,7 +11,7 @@ from sample_files import gate, reader_threads
 from h5stream import H5StreamLoader
 from h5stream.engine.plan import Placement
 from h5stream.engine.run import Run
-from h5stream.engine.slots import SlotRing
+from h5stream.engine.slots import Slot, SlotRing, address_of
 from h5stream.engine.statistics import RunCounters
 from h5stream.errors import CorruptChunkError, LoaderClosedError
 
@@ -93,7 +94,7 @@ def test_a_reader_that_breaks_anywhere_is_an_error_and_not_a_hang(sample, monkey
 
 def test_a_slot_that_is_still_written_to_is_not_returned(sample, monkeypatch):
     returned = []
-    around(monkeypatch, SlotRing, "give_back", before=lambda *_: returned.append(True))
+    around(monkeypatch, Slot, "give_back", before=lambda *_: returned.append(True))
     loader = H5StreamLoader(sample.path, 50, num_workers=1)
     with gate(monkeypatch) as blocked:
         give_up_at_once(monkeypatch)
@@ -105,3 +106,26 @@ def test_a_slot_that_is_still_written_to_is_not_returned(sample, monkeypatch):
     while reader_threads():
         threading.Event().wait(0.01)
     assert returned
+
+
+# --- slots -------------------------------------------------------------------------------------------------------
+
+
+def test_slots_are_taken_and_let_go_of_in_any_thread_and_none_is_given_twice():
+    ring = SlotRing(8192)
+    with ThreadPoolExecutor(8) as pool:
+        batches = list(pool.map(lambda _: [ring.take().lease() for _ in range(100)], range(8)))
+        held = ring.held_nbytes // ring.slot_nbytes
+        assert len({tensor.data_ptr() for mine in batches for tensor in mine}) == 800
+        list(pool.map(list.clear, batches))
+    assert ring.free_slots == held
+    assert len({address_of(ring.take().memory) for _ in range(held)}) == held
+
+
+def test_what_a_user_kept_and_dropped_is_not_kept_for_ever():
+    ring = SlotRing(4096, most_slots=4)
+    kept = [ring.take().lease() for _ in range(100)]
+    kept.clear()
+    assert ring.free_slots == 100
+    ring.take()
+    assert ring.free_slots == 7

@@ -117,15 +117,6 @@ def test_time_goes_to_the_work_that_takes_it(tmp_path, monkeypatch):
     assert found.copy_busy == 0
 
 
-def test_shares_stay_shares_and_the_longest_wait_is_the_longest(tmp_path):
-    found = epoch(write(tmp_path / "a.h5", compression="gzip"))
-    busy = (found.read_busy, found.decode_busy, found.scatter_busy, found.h5py_busy, found.plan_busy, found.idle)
-    assert all(0 <= share <= 1 for share in (*busy, found.wait_share, found.starved_share))
-    assert 0 < found.wait_mean_s <= found.wait_max_s
-    assert found.wait_p95_s <= found.wait_max_s
-    assert 0 < found.first_batch_s <= found.elapsed_s <= found.running_s
-
-
 def test_the_transform_is_told_apart_from_the_wait(tmp_path):
     never = threading.Event()
     found = epoch(write(tmp_path / "a.h5"), batch_transform=lambda batch: (never.wait(0.01), batch)[1])

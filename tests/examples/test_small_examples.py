@@ -4,7 +4,6 @@ import difflib
 import importlib.util
 import re
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from making import write_datasets
 from object_server import ObjectServer
 
 from h5stream.monitor.export import read_log
@@ -125,11 +125,8 @@ def test_the_page_of_examples_names_each():
 
 
 def test_rare_classes_come_as_often_as_common_ones(tmp_path, capsys):
-    path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as f:
-        f["label"], f["w"] = np.arange(500) % 50 == 0, np.arange(500) < 100
-        f["label_number"] = (np.arange(500) % 50 == 0).astype(int)
-    example("imbalanced").main(path, "label_number", "w")
+    path = write_datasets(tmp_path / "a.h5", label=(np.arange(500) % 50 == 0).astype(int), w=np.arange(500) < 100)
+    example("imbalanced").main(path, "label", "w")
     plain, even, short, weighted = capsys.readouterr().out.splitlines()
     assert plain == "a plain epoch: {0: 490, 1: 10}"
     assert even == "an even one: {0: 250, 1: 250}"
@@ -137,25 +134,9 @@ def test_rare_classes_come_as_often_as_common_ones(tmp_path, capsys):
     assert weighted.startswith("one by weights: {0: 4")
 
 
-def write_images(path):
-    rng = np.random.default_rng(0)
-    with h5py.File(path, "w") as f:
-        f.create_dataset("image", data=rng.integers(0, 255, (100, 20, 24, 3), dtype="u1"), chunks=(10, 20, 24, 3))
-        f["label"] = np.arange(100) % 7
-    return str(path)
-
-
 def test_images_are_augmented(tmp_path, capsys):
-    example("image_augmentation").main(write_images(tmp_path / "images.h5"), 0)
+    images = np.random.default_rng(0).integers(0, 255, (100, 20, 24, 3), dtype="u1")
+    example("image_augmentation").main(write_datasets(tmp_path / "a.h5", image=images, label=np.arange(100) % 7), 0)
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("epoch 0: 4 batches")
     assert first.split("sum")[1] != second.split("sum")[1]
-
-
-@pytest.mark.slow
-def test_images_are_augmented_alike_in_processes(tmp_path, capsys):
-    path = write_images(tmp_path / "images.h5")
-    example("image_augmentation").main(path, 0)
-    command = [sys.executable, str(EXAMPLES / "image_augmentation.py"), path, "2"]
-    there = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-    assert there == capsys.readouterr().out

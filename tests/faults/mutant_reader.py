@@ -1,4 +1,4 @@
-"""Reads mutated copies of a file, each in a guarded child process, and says how each went: run by ``guarded.py``.
+"""Reads mutated copies of a file, each in a guarded child process, and says how each went: run by ``conftest.py``.
 
 Everything is imported once; then each line of standard input (JSON: the mutated file, the original, and how to read)
 is answered with one line. One child reads file after file while all goes well. A file that does not go well in it gets

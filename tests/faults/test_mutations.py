@@ -2,12 +2,10 @@
 
 hypothesis draws the mutants and shrinks what fails to the fewest changes; each is read in a child of its own with a
 limit on memory and time, see ``mutant_reader.py``. The default run always draws the same few hundred; ``-m slow`` draws
-thousands, others each time (``--hypothesis-seed=0`` repeats them). ``-s`` shows how many went which way.
+thousands, others each time (``--hypothesis-seed=0`` repeats them).
 """
 
-import collections
 import functools
-import sys
 
 import pytest
 from mutant_reader import BOTH_CRASHED, CRASH, EQUAL, ERROR, GOOD, HANG, WRONG
@@ -16,27 +14,13 @@ from seeds import FILTERS, INDEXES, write_seed
 
 
 @pytest.fixture(scope="module")
-def tables():
-    """Print how many mutants went which way, for each kind of test, at the end."""
-    tables = collections.defaultdict(collections.Counter)
-    yield tables
-    lines = []
-    for title, counts in {**tables, "all": sum(tables.values(), collections.Counter())}.items():
-        lines += [f"{title}: {counts.total():,} mutated files"]
-        lines += [f"  {outcome:<34} {n:>6,}" for outcome, n in counts.most_common()]
-    sys.stdout.write("\n".join(["", *lines, ""]))
-
-
-@pytest.fixture(scope="module")
 def seed_of(tmp_path_factory):
     return functools.cache(functools.partial(write_seed, tmp_path_factory.mktemp("seeds")))
 
 
 @pytest.fixture
-def check(request, reader, tables):
+def check(reader):
     """Give a function that reads a mutant of a seed and fails where that went as it must not."""
-    title = request.node.originalname.removeprefix("test_")
-    reader.counts = tables[title]
 
     def check(seed, where, mutant):
         outcome, detail = reader.outcome_of(mutant, seed)
@@ -113,7 +97,7 @@ def test_a_file_cut_off_at_any_structure_is_refused(check, seed_of, name):
 
 def test_the_harness_tells_an_undamaged_file_from_a_hang_a_crash_and_an_exit(reader, seed_of):
     """A check that cannot fail is a defect: what it must notice is shown to it."""
-    seed, reader.counts = seed_of("no filter"), collections.Counter()
+    seed = seed_of("no filter")
     assert reader.outcome_of(Mutant("no filter", (Put(0, b"\x89"),)), seed)[0] == EQUAL
     for how, outcome in {"crash": CRASH, "exit": CRASH, "hang": HANG, "wrong": WRONG}.items():
         assert reader.outcome(seed.path, how)[0] == outcome

@@ -31,12 +31,6 @@ def samples(count=40, **growth):
     ]
 
 
-def run(*acts, rounds=60):
-    """Play so many rounds, a minute's by a clock that moves a second a round."""
-    ticks = itertools.count()
-    return soak.soak((rounds + 1) / 60, 0, acts or soak.ACTS, lambda: float(next(ticks)))
-
-
 @pytest.mark.parametrize(
     ("name", "by", "words"),
     [
@@ -57,7 +51,8 @@ def test_rounds_do_what_they_are_for(monkeypatch):
     """Resumes go on in the middle of an epoch, and files are damaged where a checksum tells, of every kind."""
     monkeypatch.setattr(soak, "SAMPLES", 12)
     monkeypatch.setattr(soak, "PROCESS_SHARE", 0)
-    done, measured = run(rounds=32)
+    ticks = itertools.count()  # a minute's rounds by a clock that moves a second a round
+    done, measured = soak.soak(33 / 60, 0, soak.ACTS, lambda: float(next(ticks)))
     assert done.total() == 32
     kinds, acts = ({what.split()[k] for what in done} for k in (0, 1))
     assert kinds == set(soak.KINDS)

@@ -191,11 +191,8 @@ ANSWERS = {
     "nvmlGpmMigSampleGet": lambda card, instance, sample: sample.__setitem__(slice(None), [card, instance]),
 }
 # And of the driver.
-SYSTEM = {
-    "nvmlSystemGetDriverVersion": lambda fake: "570.86.15",
-    "nvmlSystemGetCudaDriverVersion": lambda fake: 12080,
-    "nvmlDeviceGetCount": lambda fake: len(fake.cards),
-}
+SYSTEM = {"nvmlSystemGetDriverVersion": lambda fake: "570.86.15", "nvmlDeviceGetCount": lambda fake: len(fake.cards)}
+SYSTEM |= {"nvmlSystemGetCudaDriverVersion": lambda fake: 12080}
 
 
 def _method(call, answer):

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 
 import pytest
+import torch
 
 from h5stream.monitor import SystemMonitor
 
@@ -12,6 +13,8 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(shutil.which("nvidia-smi") is None, reason="no nvidia-smi: no NVIDIA driver here"),
 ]
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU")
 
 QUERY = "uuid,name,memory.total,memory.used,power.draw,enforced.power.limit,temperature.gpu,clocks.mem"
 
@@ -45,19 +48,15 @@ def test_values_agree_with_nvidia_smi():
         assert 0 <= gpu.utilization_ratio <= 1
 
 
+@needs_cuda
 def test_cudas_order_is_followed_once_cuda_has_started():
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no GPU")
     torch.cuda.init()
     uuids = [str(torch.cuda.get_device_properties(i).uuid) for i in range(torch.cuda.device_count())]
     assert [gpu.uuid.partition("-")[2] for gpu in SystemMonitor().sample().gpus] == uuids
 
 
+@needs_cuda
 def test_memory_that_torch_takes_is_seen():
-    torch = pytest.importorskip("torch")
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no GPU")
     monitor = SystemMonitor()
     torch.zeros(1, device="cuda")
     before = monitor.sample().gpus[0].memory_used_bytes

@@ -11,8 +11,8 @@ import psutil
 import pytest
 from inner import processors
 
-from h5stream.monitor import host
-from h5stream.monitor.host import HostReader, ProcessReader
+from h5stream.monitor import system
+from h5stream.monitor.system import environment_of, host_samples, process_samples
 
 Times = namedtuple("Times", "user nice system idle iowait irq softirq steal guest guest_nice")
 
@@ -33,12 +33,12 @@ def machine(monkeypatch):
 
 
 def second_reading(machine, **changes):
-    reader = HostReader()
-    reader.read()
+    samples = host_samples()
+    next(samples)
     machine.now += 2.0
     for name, value in changes.items():
         setattr(machine, name, value)
-    return reader.read()
+    return next(samples)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_a_disk_that_was_taken_out_and_no_statistics_of_disks_give_no_rate(machi
     [(64, 40, 24), (16, 40, 0)],  # what is available may be the machine's, where the cgroup does not count its own
 )
 def test_memory_that_cannot_be_given_out_now_is_used(monkeypatch, total, available, used):
-    monkeypatch.setattr(host.allowance, "memory_total_bytes", lambda: total)
-    monkeypatch.setattr(host.allowance, "memory_available_bytes", lambda: available)
-    sample = HostReader().read()
+    monkeypatch.setattr(system.allowance, "memory_total_bytes", lambda: total)
+    monkeypatch.setattr(system.allowance, "memory_available_bytes", lambda: available)
+    sample = next(host_samples())
     assert (sample.ram_used_bytes, sample.ram_total_bytes) == (used, total)
 
 
@@ -113,16 +113,15 @@ class FakeProcess:
 def family(monkeypatch, machine):
     child = FakeProcess(8, cpu=1.0, rss=30)
     parent = FakeProcess(7, cpu=2.0, rss=100, children=[child])
-    monkeypatch.setattr(psutil, "Process", lambda pid: parent)
     processors(monkeypatch, 4)
-    return SimpleNamespace(parent=parent, child=child, reader=ProcessReader(7), machine=machine)
+    return SimpleNamespace(parent=parent, child=child, samples=process_samples(parent), machine=machine)
 
 
 def test_children_are_counted_in(family):
-    family.reader.read()
+    next(family.samples)
     family.machine.now += 2.0
     family.parent.cpu, family.child.cpu, family.parent.read, family.child.read = 2.5, 2.5, 3000, 1000
-    sample = family.reader.read()
+    sample = next(family.samples)
     assert sample.processes == 2
     assert sample.cpu_cores == 2.0
     assert sample.cpu_ratio == 0.5
@@ -131,48 +130,48 @@ def test_children_are_counted_in(family):
 
 
 def test_a_child_that_was_born_meanwhile_counts_from_its_birth_and_one_that_ends_is_left_out(family):
-    family.reader.read()
+    next(family.samples)
     family.machine.now += 2.0
     family.parent.kids.append(FakeProcess(9, cpu=0.5, read=600))
-    sample = family.reader.read()
+    sample = next(family.samples)
     assert (sample.processes, sample.cpu_cores, sample.disk_read_bytes_per_s) == (3, 0.5, 300.0)
     family.machine.now += 2.0
     family.child.alive = family.parent.kids.pop().alive = False
-    sample = family.reader.read()
+    sample = next(family.samples)
     assert (sample.processes, sample.children_memory_bytes, sample.cpu_cores) == (1, 0, 0.0)
 
 
 def test_looking_for_children_takes_little_of_the_time(family, monkeypatch):
     ticks = iter([10.0, 10.1, 11.0, 70.0, 70.0])  # the first look takes 0.1 s: the next comes after 50 s
     monkeypatch.setattr(time, "monotonic", lambda: next(ticks))
-    family.reader.read()
+    next(family.samples)
     family.parent.kids.append(FakeProcess(9))
-    assert family.reader.read().processes == 2
-    assert family.reader.read().processes == 3
+    assert next(family.samples).processes == 2
+    assert next(family.samples).processes == 3
 
 
 def test_counters_that_may_not_be_read_are_unknown(family):
     family.parent.private = family.child.private = True
-    family.reader.read()
+    next(family.samples)
     family.machine.now += 1.0
-    sample = family.reader.read()
+    sample = next(family.samples)
     assert sample.disk_read_bytes_per_s is None
     assert sample.cpu_cores == 0.0
-    assert family.reader.environment() == {}
+    assert environment_of(family.parent) == {}
 
 
 def test_a_process_that_ended_gives_nothing(family):
     family.parent.zombie = True
-    assert family.reader.read() is None
+    assert next(family.samples) is None
     family.parent.alive = False
-    assert family.reader.read() is None
+    assert next(family.samples) is None
 
 
 def test_a_real_child_is_found_and_its_end_is_noticed():
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
-        ours, theirs = ProcessReader(), ProcessReader(child.pid)
-        assert ours.read().processes >= 2
-        assert theirs.read().memory_bytes > 0
+        ours, theirs = (process_samples(psutil.Process(pid)) for pid in (None, child.pid))
+        assert next(ours).processes >= 2
+        assert next(theirs).memory_bytes > 0
         child.stdin.close()
         child.wait()
-        assert theirs.read() is None
+        assert next(theirs) is None

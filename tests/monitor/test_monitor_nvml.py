@@ -38,25 +38,18 @@ def test_every_value_comes_in_base_units(clock):
     reader.read()
     card.received, clock[0] = 5_001_000, 102.0
     (gpu,) = reader.read()
-    assert (gpu.uuid, gpu.name) == ("GPU-1", "Fake H100")
-    assert gpu.utilization_ratio == 0.85
-    assert gpu.sm_activity_ratio == 0.42
-    assert (gpu.memory_used_bytes, gpu.memory_total_bytes, gpu.memory_ratio) == (12 * GIB, 24 * GIB, 0.5)
-    assert gpu.pcie_receive_bytes_per_s == 2_500_000
-    assert (gpu.power_w, gpu.power_limit_w) == (350.5, 700.0)
-    assert gpu.temperature_c == 61
-    assert (gpu.sm_clock_hz, gpu.memory_clock_hz) == (1.98e9, 2.619e9)
-    assert gpu.throttle_reasons == ("sw_power_cap",)
-    assert gpu.unavailable is None
+    known = {"uuid": "GPU-1", "name": "Fake H100", "unavailable": None, "throttle_reasons": ("sw_power_cap",)}
+    known |= {"memory_used_bytes": 12 * GIB, "memory_total_bytes": 24 * GIB, "memory_ratio": 0.5}
+    known |= {"utilization_ratio": 0.85, "sm_activity_ratio": 0.42, "pcie_receive_bytes_per_s": 2_500_000}
+    known |= {"power_w": 350.5, "power_limit_w": 700.0, "temperature_c": 61}
+    known |= {"sm_clock_hz": 1.98e9, "memory_clock_hz": 2.619e9}
+    assert {name: getattr(gpu, name) for name in known} == known
 
 
+GPM = ("nvmlGpmQueryDeviceSupport", "nvmlGpmSampleAlloc", "nvmlGpmSampleGet", "nvmlGpmMetricsGet", "gpm metric")
 NOT_SUPPORTED = [
+    *((call, "sm_activity_ratio") for call in GPM),
     ("nvmlDeviceGetUtilizationRates", "utilization_ratio"),
-    ("nvmlGpmQueryDeviceSupport", "sm_activity_ratio"),
-    ("nvmlGpmSampleAlloc", "sm_activity_ratio"),
-    ("nvmlGpmSampleGet", "sm_activity_ratio"),
-    ("nvmlGpmMetricsGet", "sm_activity_ratio"),
-    ("gpm metric", "sm_activity_ratio"),
     ("nvmlDeviceGetPowerUsage", "power_w"),
     ("nvmlDeviceGetEnforcedPowerLimit", "power_limit_w"),
     ("nvmlDeviceGetClockInfo", "sm_clock_hz"),
@@ -77,15 +70,13 @@ def test_a_call_that_fails_makes_its_value_none_and_no_other(call, value):
     assert gpu.unavailable is None
 
 
+MEMORY = ("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo")
+CLOCKS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 NEW_AND_OLD = [
-    (("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo"), "memory_used_bytes", 12 * GIB + GIB // 2),
-    (("nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo"), "memory_total_bytes", 24 * GIB),
+    (MEMORY, "memory_used_bytes", 12 * GIB + GIB // 2),
+    (MEMORY, "memory_total_bytes", 24 * GIB),
     (("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"), "temperature_c", 61),
-    (
-        ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"),
-        "throttle_reasons",
-        ("sw_power_cap",),
-    ),
+    (CLOCKS, "throttle_reasons", ("sw_power_cap",)),
 ]
 
 
@@ -112,16 +103,9 @@ def test_a_lost_gpu_says_so_and_the_other_goes_on(code):
     assert reader.read()[0].utilization_ratio == 0.85, "it may come back"
 
 
-@for_each(
-    [
-        FakeNvml.NVML_ERROR_UNINITIALIZED,
-        FakeNvml.NVML_ERROR_DRIVER_NOT_LOADED,
-        FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND,
-        FakeNvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
-    ]
-)
-def test_a_driver_that_goes_away_is_told_with_its_reason(code):
-    fake = FakeNvml(Card("GPU-1"))
+@for_each(["UNINITIALIZED", "DRIVER_NOT_LOADED", "LIBRARY_NOT_FOUND", "LIB_RM_VERSION_MISMATCH"])
+def test_a_driver_that_goes_away_is_told_with_its_reason(name):
+    fake, code = FakeNvml(Card("GPU-1")), getattr(FakeNvml, f"NVML_ERROR_{name}")
     reader = reader_of(fake)
     fake.fail("*", code)
     with pytest.raises(DriverGone, match=f"went away: error {code}"):
@@ -269,7 +253,7 @@ LISTED = [
 
 @for_each(LISTED)
 def test_the_list_is_read_as_cuda_reads_it(devices, listed, expected):
-    assert list(seen(devices, listed).uuids) == expected
+    assert seen(devices, listed)[0] == expected
 
 
 CUDA_SAYS = [
@@ -282,7 +266,7 @@ CUDA_SAYS = [
 
 @for_each(CUDA_SAYS)
 def test_what_cuda_says_wins_over_the_environment(devices, listed, cuda, expected):
-    assert seen(devices, listed, cuda=cuda).uuids == expected
+    assert seen(devices, listed, cuda=cuda)[0] == list(expected)
 
 
 UNSURE = [
@@ -297,9 +281,9 @@ UNSURE = [
 
 @for_each(UNSURE)
 def test_unlike_cards_by_index_are_uncertain_until_cuda_has_started(devices, listed, order, cuda, unsure):
-    note = seen(devices, listed, cuda, order).note
+    note = seen(devices, listed, cuda, order)[1]
     assert ("known only after CUDA has started" in note) if unsure else note is None
 
 
 def test_a_list_that_shows_nothing_says_so():
-    assert seen([A, B], "7").note == "CUDA_VISIBLE_DEVICES='7' shows none of the 2 GPUs"
+    assert seen([A, B], "7")[1] == "CUDA_VISIBLE_DEVICES='7' shows none of the 2 GPUs"

@@ -68,7 +68,7 @@ def test_what_cannot_be_watched_is_refused(wrong, said):
         SystemMonitor(**wrong)
 
 
-def test_making_a_monitor_touches_nothing():
+def test_making_a_monitor_touches_nothing_and_a_sample_can_be_taken_without_a_background_thread():
     fake = FakeNvml(Card("GPU-1"))
     monitor = SystemMonitor(nvml=fake)
     assert not fake.calls
@@ -76,32 +76,31 @@ def test_making_a_monitor_touches_nothing():
     assert monitor.line() == "GPU: n/a | VRAM:n/a | CPU: n/a | RAM:n/a"
     assert monitor.history == ()
     assert monitor.summary().samples == 0
+    sample = monitor.sample()
+    assert sample.gpus[0].sm_activity_ratio == 0.42
+    assert sample.host.cpu_ratio is not None
+    assert monitor.history == (sample,)
+    assert fake.initialised == 0
 
 
-def test_samples_keep_coming_and_sinks_get_each_of_them_from_one_thread():
+def test_samples_keep_coming_and_sinks_get_each_of_them_from_one_thread_and_the_history_is_bounded():
     fake = FakeNvml(Card("GPU-1"))
     sink = Recorder()
-    with SystemMonitor(interval_s=0.1, nvml=fake, sinks=[sink]) as monitor:
-        sink.wait_for(3)
+    with SystemMonitor(interval_s=0.1, history=2, nvml=fake, sinks=[sink]) as monitor:
+        sink.wait_for(4)
         assert monitor.running
     assert sink.closed.is_set()
     assert len(fake.threads) == 1
     assert threading.get_ident() not in fake.threads
     assert (fake.initialised, fake.open_samples) == (0, 0)
-    assert list(monitor.history) == sink.samples
+    assert list(monitor.history) == sink.samples[-2:]
     first, second = sink.samples[:2]
     assert 0 < first.elapsed_s < second.elapsed_s
     assert second.interval_s == pytest.approx(second.elapsed_s - first.elapsed_s)
     assert 0 <= first.host.cpu_ratio <= 1, "the first sample has rates already"
     assert first.process.cpu_cores is not None
-
-
-def test_the_history_is_bounded():
-    sink = Recorder()
-    with SystemMonitor(interval_s=0.1, history=2, nvml=no_driver(), sinks=[sink]) as monitor:
-        sink.wait_for(4)
-    assert len(monitor.history) == 2
-    assert monitor.history[-1] is sink.samples[-1]
+    with pytest.raises(OptionError, match="make a new SystemMonitor"):  # its sinks are closed
+        monitor.start()
 
 
 def test_stop_and_start_may_be_repeated_and_the_history_goes_on():
@@ -116,24 +115,6 @@ def test_stop_and_start_may_be_repeated_and_the_history_goes_on():
         monitor.stop()
         monitor.stop()
     assert len(monitor.history) == 2
-
-
-def test_a_monitor_with_sinks_starts_only_once():
-    monitor = SystemMonitor(nvml=no_driver(), sinks=[Recorder()])
-    monitor.start()
-    monitor.stop()
-    with pytest.raises(OptionError, match="make a new SystemMonitor"):
-        monitor.start()
-
-
-def test_a_sample_can_be_taken_without_a_background_thread():
-    fake = FakeNvml(Card("GPU-1"))
-    monitor = SystemMonitor(nvml=fake)
-    sample = monitor.sample()
-    assert sample.gpus[0].sm_activity_ratio == 0.42
-    assert sample.host.cpu_ratio is not None
-    assert monitor.history == (sample,)
-    assert fake.initialised == 0
 
 
 def test_a_driver_that_disappears_ends_the_gpus_sampling_with_a_reason(caplog):
@@ -280,14 +261,12 @@ def test_stopping_from_within_the_thread_does_not_wait_for_itself():
 
 
 SCRIPTS = {
-    "a process that forgets to stop ends": """
+    "a process that forgets to stop ends, also where the driver hangs": """
         monitor = SystemMonitor(interval_s=0.1).start()
         monitor.sample()
-    """,
-    "a process whose driver hangs ends": """
         fake = FakeNvml(Card("GPU-1"))
         fake.gate = threading.Event()
-        monitor = SystemMonitor(nvml=fake).start()
+        other = SystemMonitor(nvml=fake).start()
         fake.reached.wait()
     """,
     "a forked child has the history and no thread": """

@@ -49,8 +49,6 @@ def in_words(tree: dict[str, Tree]) -> dict[str, Tree]:
             options["lookup"] = options.pop(name)
     if ragged:
         options["ragged"] = call("Ragged", *([options["ragged"]] if "ragged" in options else []), **ragged)
-    if "length" in options:
-        options["decode"] = call("tuple", options["decode"], options.pop("length"))
     if scaled:
         options["normalise"] = scaled
     return {**tree, "options": options}

@@ -92,12 +92,9 @@ class Draft:
         for place in self.places:
             self.seeds += 1
             rng = random.Random(state) if alike else self.rng
-            shape = shape_of(place)
-            node = {
-                **storage.stored(rng, shape, kind(place) if callable(kind) else kind, self.seeds, place.file["libver"]),
-                "path": place.name(field),
-                **fixed,
-            }
+            shape, stored = shape_of(place), kind(place) if callable(kind) else kind
+            node = storage.stored(rng, shape, stored, self.seeds, place.file["libver"])
+            node = {**node, "path": place.name(field), **fixed}
             if data is not None:
                 node = {**node, "data": data(place), "written": 1, "masked": False}
                 node.pop("fill", None)
@@ -134,11 +131,7 @@ class Draft:
 
     def unique(self, stem: str) -> str:
         """Return a name that no field has."""
-        return (
-            stem
-            if stem not in self.fields
-            else next(name for k in range(99) if (name := f"{stem}{k}") not in self.fields)
-        )
+        return next(name for name in (stem, *(f"{stem}{k}" for k in range(99))) if name not in self.fields)
 
     def lengths(self, most: int = 4, rows: int = 14, least: int = 1) -> list[int]:
         """Draw numbers of rows."""

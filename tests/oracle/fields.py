@@ -1,6 +1,7 @@
 """The fields of rows, drawn: each function adds the datasets that its field needs, and the field."""
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import imagecodecs
@@ -109,13 +110,10 @@ def sparse(draft: Draft) -> None:
     for place in draft.places:
         counts = [draft.rng.randint(0, 4) for _ in range(place.rows)]
         edges[place.file["name"] + place.path] = np.cumsum([0, *counts]).tolist()
-        place.file["nodes"].append({"path": place.name(name)})
-        place.file["nodes"].append(
-            {"path": place.name(name), "attr": "encoding-type", "type": "str", "shape": [], "data": "csr_matrix"}
-        )
-        place.file["nodes"].append(
-            {"path": place.name(name), "attr": "shape", "type": "<i8", "shape": [2], "data": [place.rows, width]}
-        )
+        path = {"path": place.name(name)}
+        kind = {"attr": "encoding-type", "type": "str", "shape": [], "data": "csr_matrix"}
+        shape = {"attr": "shape", "type": "<i8", "shape": [2], "data": [place.rows, width]}
+        place.file["nodes"] += [path, path | kind, path | shape]
 
     def of(place: Place) -> list[int]:
         return edges[place.file["name"] + place.path]
@@ -148,6 +146,11 @@ def images(draft: Draft) -> None:
     draft.fields[name] = call("Field", name, decode=draft.rng.choice(["png", "auto"]), **stepped_options(draft))
 
 
+def each_row(draft: Draft, name: str, kind: str, draw: Callable[[], Any]) -> None:
+    """Add a dataset that has a drawn value for each row."""
+    draft.add(name, lambda place: [place.rows], kind, lambda place: [draw() for _ in range(place.rows)])
+
+
 def rows_of(draft: Draft, name: str, there: int, is_elsewhere: bool = False) -> Any:
     """Draw which of so many rows samples have: an array, a function, or the name of a dataset that says it."""
     rng = draft.rng
@@ -155,12 +158,7 @@ def rows_of(draft: Draft, name: str, there: int, is_elsewhere: bool = False) -> 
         return [rng.randrange(there) for _ in range(draft.count)]
     if rng.random() < 0.3 and (is_elsewhere or len(draft.places) == 1):
         return call("Spread", there, rng.randint(1, 9))
-    draft.add(
-        f"{name}_rows",
-        lambda place: [place.rows],
-        rng.choice(["<i4", "<i8", "u1"]),
-        lambda place: [rng.randrange(there) for _ in range(place.rows)],
-    )
+    each_row(draft, f"{name}_rows", rng.choice(["<i4", "<i8", "u1"]), lambda: rng.randrange(there))
     return f"{name}_rows"
 
 
@@ -256,12 +254,7 @@ def named(draft: Draft) -> None:
     if draft.count is not None and rng.random() < 0.5:
         options["names"] = [rng.choice(keys) for _ in range(draft.count)]
     else:
-        draft.add(
-            f"{name}_names",
-            lambda place: [place.rows],
-            rng.choice(["str", "S5"]),
-            lambda place: [rng.choice(keys) for _ in range(place.rows)],
-        )
+        each_row(draft, f"{name}_names", rng.choice(["str", "S5"]), lambda: rng.choice(keys))
         options["names"] = f"{name}_names"
     if axes:
         options |= {"ragged": "arrays"} | ({"columns": call("tuple", 0, call("..."))} if rng.random() < 0.3 else {})
@@ -270,11 +263,10 @@ def named(draft: Draft) -> None:
     draft.fields[name] = call("Field", "o/{}", **options)
 
 
-def in_memory(draft: Draft) -> None:
+def values(draft: Draft) -> None:
     """Values that are no file's."""
     if draft.count is not None:
-        values = [draft.rng.randint(0, 99) for _ in range(draft.count)]
-        draft.fields[draft.unique("value")] = call("Values", values)
+        draft.fields[draft.unique("value")] = call("Values", [draft.rng.randint(0, 99) for _ in range(draft.count)])
 
 
 def numbered(draft: Draft) -> None:
@@ -292,20 +284,7 @@ def numbered(draft: Draft) -> None:
     draft.fields[name] = call("Field", f"{name}_{{}}{behind}", **options)
 
 
-OTHERS = [
-    numbered,
-    member,
-    attribute,
-    repeated,
-    varying,
-    sparse,
-    images,
-    looked_up,
-    stretches,
-    beside,
-    named,
-    in_memory,
-]
+OTHERS = [numbered, member, attribute, repeated, varying, sparse, images, looked_up, stretches, beside, named, values]
 
 
 def draw_fields(draft: Draft) -> None:

@@ -81,9 +81,8 @@ def unshuffled(reading: Reading, options: dict[str, Any]) -> None:
     with reading.loader() as loader:
         first, size = 0, reading.case["loader"]["batch_size"]
         for batch in loader:
-            numbers = (
-                None if reading.model.is_drawn else list(range(first, min(first + size, len(reading.model.samples))))
-            )
+            end = min(first + size, len(reading.model.samples))
+            numbers = None if reading.model.is_drawn else list(range(first, end))
             first += len(reading.check_batch(batch, numbers))
 
 
@@ -172,12 +171,9 @@ def drawn(reading: Reading, options: dict[str, Any]) -> None:
     """Samples that are drawn by weights, by classes, or as many as are said."""
     count = len(reading.model.samples)
     weights = np.random.default_rng(options["seed"]).integers(0, 3, count)
-    draw = {
-        "weights": Weighted(weights + (weights.sum() == 0), 30),
-        "balance": Balanced(weights),
-        "count": max(1, count // 2),
-        "bootstrap": Weighted(),
-    }[options["how"]]
+    weighted = Weighted(weights + (weights.sum() == 0), 30)
+    draws = {"weights": weighted, "balance": Balanced(weights), "count": max(1, count // 2), "bootstrap": Weighted()}
+    draw = draws[options["how"]]
     with reading.loader(shuffle=True, draw=draw) as loader:
         found = flat(numbers_in(loader, reading))
     dropped = reading.case["loader"].get("drop_last", False)
@@ -235,9 +231,8 @@ def remote(reading: Reading, options: dict[str, Any]) -> None:
         with reading.loader(dataset, shuffle=True) as loader:
             epochs.append([flat(numbers_in(loader, reading)) for _ in range(2)])
     for found in epochs:
-        if [[reading.like(number) for number in epoch] for epoch in found] != [
-            [reading.like(number) for number in epoch] for epoch in here
-        ]:
+        first, other = ([[reading.like(number) for number in epoch] for epoch in some] for some in (found, here))
+        if first != other:
             raise WrongError(f"another order than on the disk: {found} and {here}")
     for found in here:
         reading.check_once(found, dropped=reading.case["loader"].get("drop_last", False))
@@ -296,9 +291,8 @@ def transformed(reading: Reading, options: dict[str, Any]) -> None:
     ragged |= any(map(has_lists, samples))
     ragged |= any(isinstance(value, tuple) for value in reading.named(dataset[0]).values())
     ragged |= len({str(shape_of(sample)) for sample in samples}) > 1
-    how = {"sample_transform": same_samples, "sample_workers": options["workers"]} | (
-        {"collate_fn": list} if ragged else {}
-    )
+    how = {"sample_transform": same_samples, "sample_workers": options["workers"]}
+    how |= {"collate_fn": list} if ragged else {}
     found = []
     with reading.loader(dataset, shuffle=True, **how) as loader:
         for batch in loader:
@@ -338,9 +332,8 @@ def corrupt(reading: Reading, options: dict[str, Any]) -> None:
             told(error)
     with there.loader(dataset, shuffle=True, drop_last=False, on_error="skip") as loader:
         found = flat(numbers_in(loader, there))
-    given, needed, every = (
-        collections.Counter(there.like(number)[0] for number in some) for some in (found, sound, range(reading.count))
-    )
+    numbers = (found, sound, range(reading.count))
+    given, needed, every = (collections.Counter(there.like(number)[0] for number in some) for some in numbers)
     if needed - given or given - every or (given == every and len(sound) < reading.count):
         raise WrongError(f"{len(sound)} samples are sound, and of {reading.count} the loader gives {len(found)}")
 
@@ -361,25 +354,26 @@ def damaged(reading: Reading, options: dict[str, Any]) -> None:
     raise WrongError(f"{options['path']!r} is damaged, and there are {len(found)} samples")
 
 
-FORMS: dict[str, Form] = {
-    "items": items,
-    "sliced": sliced,
-    "listed": listed,
-    "pickled": pickled,
-    "shuffled": shuffled,
-    "unshuffled": unshuffled,
-    "single": single,
-    "stock": stock,
-    "ranked": ranked,
-    "resumed": resumed,
-    "chosen": chosen,
-    "repacked": repacked,
-    "drawn": drawn,
-    "joined": joined,
-    "staged": staged,
-    "remote": remote,
-    "sized": sized,
-    "transformed": transformed,
-    "corrupt": corrupt,
-    "damaged": damaged,
+FORMS: dict[str, tuple[Form, float]] = {
+    "items": (items, 3),
+    "sliced": (sliced, 3),
+    "listed": (listed, 3),
+    "pickled": (pickled, 1),
+    "shuffled": (shuffled, 4),
+    "unshuffled": (unshuffled, 2),
+    "single": (single, 1),
+    "stock": (stock, 1),
+    "ranked": (ranked, 1),
+    "resumed": (resumed, 1),
+    "chosen": (chosen, 1),
+    "repacked": (repacked, 0.5),
+    "drawn": (drawn, 1),
+    "joined": (joined, 0.5),
+    "staged": (staged, 0.5),
+    "remote": (remote, 1),
+    "sized": (sized, 0.7),
+    "transformed": (transformed, 0.7),
+    "corrupt": (corrupt, 0),
+    "damaged": (damaged, 0),
 }
+"""By its name each form, and how often it is drawn; of what is damaged, where that is drawn."""

@@ -10,6 +10,7 @@ import numpy as np
 from . import fields, storage
 from .calls import call
 from .draft import Draft, Place
+from .forms import FORMS
 
 
 def rows(draft: Draft) -> None:
@@ -101,8 +102,12 @@ def sequences(draft: Draft) -> None:
         draft.axis = rng.choice([1, -1])
         _along(draft, 3)
         options |= {"axis": draft.axis, "of": rng.choice(["rows", "files"])}
-        draft.samples = call("Sequences", rng.randint(1, 4), **options)
+        length = rng.randint(1, 4)
+        draft.samples = call("Sequences", length, **options)
         _axis_fields(draft)
+        if draft.seed % 2 and length % 2 == 0:
+            draft.add("coarse", lambda place: [-(-place.rows // 2)], rng.choice(storage.NUMBERS))
+            draft.fields["coarse"] = call("Field", "coarse", axis=0, scale=0.5)
         return
     if how == "groups":
         draft.use_groups(draft.lengths(5, 12), files=rng.choice([1, 1, 2]))
@@ -298,16 +303,14 @@ def _object_field(draft: Draft, path: str, name: str, alike: bool | None, is_lar
 
 def _leave_out(draft: Draft) -> None:
     """Take some datasets out of their objects."""
-    names = [f"/{name}" for name in draft.fields if name.startswith(("x", "image"))]
+    names = tuple(f"/{name}" for name in draft.fields if name.startswith(("x", "image")))
+
+    def stays(node: dict[str, Any]) -> bool:
+        is_one = "type" in node and "attr" not in node and node["path"].endswith(names)
+        return not is_one or draft.rng.random() > 0.15
+
     for file in draft.files:
-        file["nodes"] = [
-            node
-            for node in file["nodes"]
-            if "type" not in node
-            or "attr" in node
-            or not node["path"].endswith(tuple(names))
-            or draft.rng.random() > 0.15
-        ]
+        file["nodes"] = [*filter(stays, file["nodes"])]
 
 
 def boxes(draft: Draft) -> None:
@@ -318,7 +321,8 @@ def boxes(draft: Draft) -> None:
         draft.use_files(draft.lengths(2, 2))
     else:
         draft.use_groups(draft.lengths(3, 2))
-    shape = [rng.randint(1, 4) for _ in range(axes)]
+    unit = 2 if draft.seed % 5 == 0 else 1  # of what a field of another resolution has half as many
+    shape = [unit * rng.randint(1, 4 // unit) for _ in range(axes)]
     options: dict[str, Any] = {} if not draft.places[0].path else {"of": "g/*"}
     pad = rng.choice([None, "edge", "reflect", "zeros", 6])
     for place in draft.places:
@@ -326,21 +330,21 @@ def boxes(draft: Draft) -> None:
     if pad is not None:
         options["pad"] = pad
         if rng.random() < 0.8:
-            options["halo"] = call("tuple", *(rng.randint(0, 2) for _ in range(axes)))
+            options["halo"] = call("tuple", *(unit * rng.randint(0, 2 // unit) for _ in range(axes)))
     at = rng.choice(["grid", "grid", "random", "listed"])
     if at == "listed":
         found = []
         for _ in range(rng.randint(1, 12)):
             number = rng.randrange(len(draft.places))
             place = draft.places[number]
-            origin = [rng.randint(0, n - size) for n, size in zip(place.others, shape, strict=True)]
+            origin = [unit * rng.randint(0, (n - size) // unit) for n, size in zip(place.others, shape, strict=True)]
             found.append([number, *origin] if len(draft.places) > 1 else origin)
         options["at"] = found
         draft.count = len(found)
     elif at == "grid":
         options["at"] = "grid"
         if rng.random() < 0.6:
-            options["stride"] = call("tuple", *(rng.randint(1, 4) for _ in range(axes)))
+            options["stride"] = call("tuple", *(unit * rng.randint(1, 4 // unit) for _ in range(axes)))
     else:
         options["per_epoch"] = rng.randint(1, 20)
         if rng.random() < 0.5:
@@ -350,6 +354,10 @@ def boxes(draft: Draft) -> None:
         channels = [rng.randint(1, 3)] if rng.random() < 0.3 else []
         draft.add(f"v{k}", lambda place, channels=channels: [*channels, *place.others], rng.choice(storage.NUMBERS))
         draft.fields[f"v{k}"] = f"v{k}"
+    if unit > 1:
+        scales = [rng.choice([1, 0.5]) for _ in shape]
+        draft.add("other", lambda place: [int(n * k) for n, k in zip(place.others, scales, strict=True)], "<f4")
+        draft.fields["other"] = call("Field", "other", scale=call("tuple", *scales))
     if rng.random() < 0.2:
         fields.attribute(draft)
     if rng.random() < 0.7 and at != "random":
@@ -357,32 +365,25 @@ def boxes(draft: Draft) -> None:
 
 
 KINDS = {
-    "rows": (rows, 3.0),
-    "group_rows": (group_rows, 1.0),
-    "axis_rows": (axis_rows, 0.6),
-    "sequences": (sequences, 2.5),
-    "table": (table, 1.2),
-    "objects": (objects, 2.5),
-    "boxes": (boxes, 1.2),
+    "rows": (rows, "rows", 3.0),
+    "group_rows": (group_rows, "Rows", 1.0),
+    "axis_rows": (axis_rows, "Rows", 0.6),
+    "sequences": (sequences, "Sequences", 2.5),
+    "table": (table, "Table", 1.2),
+    "objects": (objects, "Objects", 2.5),
+    "boxes": (boxes, "Boxes", 1.2),
 }
-CALLED = {
-    "group_rows": "Rows",
-    "axis_rows": "Rows",
-    "sequences": "Sequences",
-    "table": "Table",
-    "objects": "Objects",
-    "boxes": "Boxes",
-    "rows": "rows",
-}
+"""By the kind of samples what draws them, what they are called in a case, and how often they are drawn."""
 
 
 def case_of(seed: int, kind: str | None = None) -> dict[str, Any]:
     """Draw the case of a seed, of one kind of samples or of any."""
     rng = random.Random(seed)
-    drawn = rng.choices(list(KINDS), [share for _, share in KINDS.values()])[0]
+    drawn = rng.choices(list(KINDS), [share for *_, share in KINDS.values()])[0]
     kind = kind or drawn
-    draft = Draft(rng, seed, CALLED[kind])
-    KINDS[kind][0](draft)
+    draw, called, _ = KINDS[kind]
+    draft = Draft(rng, seed, called)
+    draw(draft)
     if rng.random() < 0.4:
         draft.shuffle()
     source = list(dict.fromkeys(place.file["name"] for place in draft.places))
@@ -438,11 +439,8 @@ def matched(draft: Draft) -> list[Place]:
 
 def loader_of(rng: random.Random) -> dict[str, Any]:
     """Draw what a loader is told besides."""
-    found: dict[str, Any] = {
-        "batch_size": rng.choice([1, 3, 7, 16, 64]),
-        "num_workers": rng.choice([0, 1, 2]),
-        "seed": 0,
-    }
+    size, threads = rng.choice([1, 3, 7, 16, 64]), rng.choice([0, 1, 2])
+    found: dict[str, Any] = {"batch_size": size, "num_workers": threads, "seed": 0}
     if rng.random() < 0.3:
         found["window"] = rng.choice(["all", 5, 20])
     if rng.random() < 0.3:
@@ -456,27 +454,7 @@ def loader_of(rng: random.Random) -> dict[str, Any]:
 
 def forms_of(rng: random.Random) -> list[dict[str, Any]]:
     """Draw the ways in which samples are asked for."""
-    every = {
-        "items": 3,
-        "sliced": 3,
-        "listed": 3,
-        "pickled": 1,
-        "shuffled": 4,
-        "unshuffled": 2,
-        "single": 1,
-        "stock": 1,
-        "ranked": 1,
-        "resumed": 1,
-        "chosen": 1,
-        "repacked": 0.5,
-        "drawn": 1,
-        "joined": 0.5,
-        "staged": 0.5,
-        "remote": 1,
-        "sized": 0.7,
-        "transformed": 0.7,
-    }
-    names = rng.choices(list(every), list(every.values()), k=3)
+    names = rng.choices(list(FORMS), [share for _, share in FORMS.values()], k=3)
     return [form_of(rng, name) for name in dict.fromkeys(names)]
 
 

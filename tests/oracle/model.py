@@ -190,19 +190,17 @@ class Model:
             while row >= (count := len((part := next(parts)).read(f"{name}/indptr")) - 1):
                 row -= count
             return self._sparse(part, name, row, options)
+        parts = [sample.part]
         if "file" in options:
-            values = np.concatenate([part.read(name) for part in self.elsewhere(options)])
-        elif isinstance(rows, list) or (
-            is_call(rows) and isinstance(rows["args"][0], list)
-        ):  # arrays count through all
-            values = np.concatenate([part.read(name) for part in self.parts])
-        else:
-            values = sample.part.read(name)
+            parts = self.elsewhere(options)
+        elif isinstance(rows["args"][0] if is_call(rows) else rows, list):  # arrays count through all
+            parts = self.parts
+        values = np.concatenate([part.read(name) for part in parts])
+        values, _ = chosen(values, options.get("columns"), list(range(1, values.ndim)))
         if isinstance(rows, dict) and not is_call(rows, "Spread"):
             first, end = self._stretch(rows, sample, number)
-            return chosen(values, options.get("columns"), list(range(1, values.ndim)))[0][first:end]
-        row = self._row(rows, sample, number)
-        return chosen(values, options.get("columns"), list(range(1, values.ndim)))[0][row]
+            return values[first:end]
+        return values[self._row(rows, sample, number)]
 
     def _row(self, rows: Any, sample: Sample, number: int) -> int:
         if is_call(rows, "Spread"):
@@ -295,11 +293,8 @@ class Model:
         if isinstance(tree, str):
             return "@" not in tree
         options = tree["options"]
-        return (
-            is_call(tree, "Field")
-            and "@" not in tree["args"][0]
-            and not ({"repeat", "rows", "names", "scale"} & set(options) or options.get("axis") == "rows")
-        )
+        is_other = {"repeat", "rows", "names", "scale"} & set(options) or options.get("axis") == "rows"
+        return is_call(tree, "Field") and "@" not in tree["args"][0] and not is_other
 
     def is_sparse(self, part: Part, name: str) -> bool:
         """Tell whether a field is a group that holds a sparse matrix."""

@@ -65,7 +65,7 @@ def run_form(reading: Reading, form: dict[str, Any]) -> dict[str, Any]:
             warnings.filterwarnings("ignore", message=f".*{said}")
         warnings.filterwarnings("ignore", category=errors.SlowSamplerWarning)
         try:
-            FORMS[form["form"]](reading, form)
+            FORMS[form["form"]][0](reading, form)
         except WrongError as error:
             return {"status": "wrong", "said": str(error), **error.facts}
         except REFUSALS as error:

@@ -10,21 +10,10 @@ from .calls import text
 
 Case = dict[str, Any]
 
-SIMPLER = {
-    "written": 1,
-    "masked": False,
-    "fill": None,
-    "alloc": None,
-    "first": None,
-    "filters": [],
-    "maxshape": None,
-    "libver": ["earliest", "latest"],
-    "userblock": 0,
-    "track": False,
-    "beside": 0,
-    "style": "dict",
-    "streamed": 0,
-}
+SIMPLER: dict[str, Any] = dict.fromkeys(("fill", "alloc", "first", "maxshape"))
+SIMPLER |= dict.fromkeys(("userblock", "beside", "streamed"), 0)
+SIMPLER |= {"written": 1, "masked": False, "track": False, "filters": [], "style": "dict"}
+SIMPLER |= {"libver": ["earliest", "latest"]}
 
 
 def smaller(case: Case) -> Iterator[Case]:

@@ -112,8 +112,6 @@ def steps_of(tree: Any, length: int | None) -> list[int] | None:
     options = tree["options"] if isinstance(tree, dict) else {}
     if options.get("steps") is not None:
         return list(options["steps"])
-    if is_call(tree, "Padding") and tree["args"]:
-        return list(tree["args"][0])
     if length is None:
         return None
     scale = options.get("scale")
@@ -140,11 +138,7 @@ def anchors(first: int, end: int, options: dict[str, Any], least: int, most: int
     """Walk through a segment, row by row, and return those at which a sample begins."""
     limits = options["pad_rows"]["args"] if options.get("pad_rows") else (1 << 30, 1 << 30)
     before, after = (0, 0) if options.get("pad") is None else limits
-    fits = [
-        row
-        for row in range(first, end)
-        if max(0, first - (row + least)) <= before and max(0, row + most - (end - 1)) <= after
-    ]
+    fits = [row for row in range(first, end) if first - (row + least) <= before and row + most - (end - 1) <= after]
     chosen = fits[:: options.get("stride", 1)]
     if options.get("tail") == "shift" and fits and fits[-1] not in chosen:
         chosen.append(fits[-1])
@@ -235,28 +229,25 @@ def samples_of(model: Any) -> list[Sample]:
 
 def table_samples(model: Any, tree: Any) -> list[Sample]:
     """List the samples of a table."""
-    columns, axis = tree["options"], tree["options"].get("axis") or 0
+    columns = tree["options"]
     groups = parts_of(model.paths, list(dict.fromkeys(columns.get("group", []))))
     by_group = {part.path.lstrip("/"): part for part in groups}
     files, found = parts_of(model.paths, None), []
     model.parts = groups or files
-    counts = [row_count(model, part, axis) for part in files] if "group" not in columns else []
+    counts = [row_count(model, part, 0) for part in files] if "group" not in columns else []
     edges = np.cumsum([0, *counts])
-    names = [name for name in columns if name not in ("length", "pad", "axis", "group", "file")]
-    start = "start" if axis else "row"
-    for k in range(len(columns[start])):
+    names = [name for name in columns if name not in ("length", "pad", "group", "file")]
+    for k in range(len(columns["row"])):
         values = {name: columns[name][k] for name in names}
         if "group" in columns:
             part, base = by_group[columns["group"][k]], 0
         elif "file" in columns:
             part, base = files[columns["file"][k]], 0
         else:
-            number = min(int(np.searchsorted(edges, values[start], side="right")), len(files)) - 1
+            number = min(int(np.searchsorted(edges, values["row"], side="right")), len(files)) - 1
             part, base = files[number], int(edges[number])
-        if axis == 0:
-            values = {name: value - base for name, value in values.items()}
-        end = row_count(model, part, axis)
-        found.append(Sample(part, values[start], 0, end, values["row"] if axis and "row" in values else None, values))
+        values = {name: value - base for name, value in values.items()}
+        found.append(Sample(part, values["row"], 0, row_count(model, part, 0), None, values))
     return found
 
 
@@ -269,8 +260,5 @@ def box_samples(model: Any, tree: Any, parts: list[Part]) -> list[Sample]:
         return [Sample(parts[one[0]], origin=tuple(one[1:])) for one in found]
     multiples = model.multiples(axes)
     every = [box_origins(shape, tree, multiples) for shape in shapes]
-    return [
-        Sample(part, origin=origin, segment=k)
-        for k, (part, origins) in enumerate(zip(parts, every, strict=True))
-        for origin in origins
-    ]
+    volumes = enumerate(zip(parts, every, strict=True))
+    return [Sample(part, origin=origin, segment=k) for k, (part, origins) in volumes for origin in origins]

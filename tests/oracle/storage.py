@@ -14,37 +14,12 @@ NESTED = {
 }
 OFFSET = [{"bits": "<u2", "precision": 11, "offset": 2}, {"bits": ">i4", "precision": 20, "offset": 7}]
 """Integers that take some bits of their bytes, and not the lowest."""
-ODD = [
-    {"enum": "<i2"},
-    *OFFSET,
-    {"array": "<f4", "shape": [2, 3]},
-    COMPOUND,
-    NESTED,
-    "S5",
-    "str",
-    {"vlen": "<i4"},
-    "V8",
-    "M8[s]",
-    "g",
-    "<c16",
-]
+ODD = [{"enum": "<i2"}, *OFFSET, {"array": "<f4", "shape": [2, 3]}, COMPOUND, NESTED, "S5", "str", {"vlen": "<i4"}]
+ODD += ["V8", "M8[s]", "g", "<c16"]
 LIBVERS = [["earliest", "latest"], ["earliest", "v18"], ["v18", "latest"], ["v110", "latest"], ["latest", "latest"]]
-FILTERS: list[list[str]] = [
-    ["gzip"],
-    ["shuffle", "gzip"],
-    ["shuffle", "gzip", "fletcher32"],
-    ["fletcher32"],
-    ["shuffle"],
-    ["lzf"],
-    ["shuffle", "lzf"],
-    ["lz4"],
-    ["zstd"],
-    ["blosc"],
-    ["bitshuffle"],
-    ["szip"],
-    ["scaleoffset"],
-    ["nbit"],
-]
+FILTERS = [["gzip"], ["shuffle", "gzip"], ["shuffle", "gzip", "fletcher32"], ["fletcher32"], ["shuffle"]]
+FILTERS += [["lzf"], ["shuffle", "lzf"], ["lz4"], ["zstd"], ["blosc"], ["bitshuffle"], ["szip"]]
+FILTERS += [["scaleoffset"], ["nbit"]]
 
 
 def is_number(kind: Any) -> bool:
@@ -59,13 +34,8 @@ def drawn_type(rng: random.Random, odd: float = 0.2) -> Any:
 
 def drawn_file(rng: random.Random, name: str) -> dict[str, Any]:
     """Draw a file without anything in it."""
-    return {
-        "name": name,
-        "libver": rng.choice(LIBVERS),
-        "userblock": 512 if rng.random() < 0.1 else 0,
-        "track": rng.random() < 0.15,
-        "nodes": [],
-    }
+    libver, userblock, track = rng.choice(LIBVERS), 512 if rng.random() < 0.1 else 0, rng.random() < 0.15
+    return {"name": name, "libver": libver, "userblock": userblock, "track": track, "nodes": []}
 
 
 def drawn_group(rng: random.Random, path: str) -> dict[str, Any]:
@@ -105,17 +75,13 @@ def stored(rng: random.Random, shape: list[int], kind: Any, seed: int, libver: A
             fits = False
         node["filters"] = names if fits and not (varies and names != ["gzip"]) else ["gzip"]
     limits = rng.choice(["none", "none", "first", "other", "all", "several"])
-    node["maxshape"] = [
-        None if most is None else max(most, chunk)
-        for most, chunk in zip(drawn_limits(rng, shape, limits), node["chunks"], strict=True)
-    ]
+    along = zip(drawn_limits(rng, shape, limits), node["chunks"], strict=True)
+    node["maxshape"] = [None if most is None else max(most, chunk) for most, chunk in along]
     if not varies and rng.random() < 0.2:
         node |= {"alloc": rng.choice(["EARLY", "INCR", "LATE"]), "fill_time": rng.choice(["ALLOC", "IFSET", "NEVER"])}
     if plain and rng.random() < 0.2:  # what may grow was of another shape when it was made
-        node["first"] = [
-            n if most == n else rng.randint(1, most or 2 * n + 1)
-            for n, most in zip(shape, node["maxshape"], strict=True)
-        ]
+        grown = zip(shape, node["maxshape"], strict=True)
+        node["first"] = [n if most == n else rng.randint(1, most or 2 * n + 1) for n, most in grown]
     node["written"] = rng.choices([1, 0.5, 0], [8, 2 if plain else 0.5, 0.7])[0]
     raw = node.get("filters", []) and not {"scaleoffset", "nbit", "fletcher32"} & set(node["filters"])
     if plain and raw and rng.random() < 0.15:

@@ -8,12 +8,7 @@ import hdf5plugin
 import numpy as np
 from h5py import h5a, h5d, h5f, h5p, h5s, h5t, h5z
 
-PLUGINS = {
-    "lz4": hdf5plugin.LZ4(),
-    "zstd": hdf5plugin.Zstd(),
-    "blosc": hdf5plugin.Blosc(),
-    "bitshuffle": hdf5plugin.Bitshuffle(),
-}
+PLUGINS = {name.lower(): getattr(hdf5plugin, name)() for name in ("LZ4", "Zstd", "Blosc", "Bitshuffle")}
 INTEGERS = {False: h5z.SO_INT, True: h5z.SO_FLOAT_DSCALE}
 
 
@@ -21,7 +16,7 @@ def stored_type(kind):
     """Make an HDF5 type: of NumPy's text, "str", or a dict for what needs more words."""
     if kind == "str":
         return h5t.py_create(h5py.string_dtype(), logical=True)
-    if kind in ("M8[s]", "m8[ms]"):
+    if kind == "M8[s]":
         return h5t.py_create(h5py.opaque_dtype(np.dtype(kind)), logical=True)
     if isinstance(kind, str):
         return h5t.py_create(np.dtype(kind), logical=True)
@@ -104,7 +99,7 @@ def add_dataset(file, node, folder):
     """Write one dataset."""
     kind, shape, rng = stored_type(node["type"]), tuple(node["shape"]), np.random.default_rng(node.get("seed", 0))
     layout, chunks, maxshape = node.get("layout", "contiguous"), node.get("chunks"), node.get("maxshape")
-    dtype = h5py.opaque_dtype(np.dtype(node["type"])) if node["type"] in ("M8[s]", "m8[ms]") else kind.dtype
+    dtype = h5py.opaque_dtype(np.dtype(node["type"])) if node["type"] == "M8[s]" else kind.dtype
     creation = h5p.create(h5p.DATASET_CREATE)
     if chunks:
         creation.set_chunk(tuple(chunks))
@@ -121,13 +116,9 @@ def add_dataset(file, node, folder):
         creation.set_fill_value(np.asarray(node["fill"], dtype))
     links = h5p.create(h5p.LINK_CREATE)
     links.set_create_intermediate_group(True)
-    space = (
-        h5s.create(h5s.SCALAR)
-        if not shape
-        else h5s.create_simple(
-            tuple(node.get("first") or shape), maxshape and tuple(h5s.UNLIMITED if n is None else n for n in maxshape)
-        )
-    )
+    limits = maxshape and tuple(h5s.UNLIMITED if n is None else n for n in maxshape)
+    begun = tuple(node.get("first") or shape)
+    space = h5s.create_simple(begun, limits) if shape else h5s.create(h5s.SCALAR)
     base, inner = (dtype.base, dtype.shape) if dtype.subdtype else (dtype, ())
     if "data" in node:
         values = np.empty(shape, dtype=object) if dtype.kind == "O" else np.asarray(node["data"], dtype)
@@ -198,16 +189,9 @@ def add_attribute(file, node):
 
 
 def add_node(file, node, folder):
-    """Write what a node describes: a link, a group, an attribute or a dataset, or many with numbers in their names."""
-    if "times" in node:
-        for k in range(node["times"]):
-            for inner in node["nodes"]:
-                seed = inner.get("seed", 0) + 1000 * k
-                add_node(file, {**inner, "path": inner["path"].replace("{}", str(k)), "seed": seed}, folder)
-    elif "soft" in node:
+    """Write what a node describes: a link, a group, an attribute or a dataset."""
+    if "soft" in node:
         file[node["path"]] = h5py.SoftLink(node["soft"])
-    elif "hard" in node:
-        file[node["path"]] = file[node["hard"]]
     elif "external" in node:
         file[node["path"]] = h5py.ExternalLink(*node["external"])
     elif "attr" in node:

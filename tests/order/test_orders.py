@@ -9,16 +9,51 @@ import pytest
 from amounts import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from listing import batches_of, taken_in_turn
 
+from h5stream.compiled._native import shuffled_into
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks, listed_blocks, make_blocks
-from h5stream.order.epoch import EpochOrder, RegroupedOrder, order_after
-from h5stream.order.line import BatchLimit, OrderSettings, count_batches
-from h5stream.order.sized import cut_by_rows, most_samples
-from h5stream.order.weights import drawn_blocks
+from h5stream.order.epoch import EpochOrder, RegroupedOrder, forecast, order_after
+from h5stream.order.line import BatchLimit, OrderSettings, most_samples
+from h5stream.order.permutation import BUCKET, permutation
+from h5stream.order.weights import class_draws, distinct_draws, drawn_blocks, source_draws, weighted_draws
 
 GOLDEN = [16, 17, 6, 15, 11, 9, 10, 7, 8, 12, 1, 14, 5, 0, 2, 3, 4, 13, 19, 18]
+
+
+def batches_of(order, first_batch=0):
+    """List the rows of each batch from one on; each place is filled once, and none is left empty."""
+    found = [{} for _ in range(first_batch, order.batches)]
+    for window in order.windows(first_batch):
+        counts = [1] * len(window.rows) if window.counts is None else window.counts.tolist()
+        where = (window.rows.tolist(), counts, window.batch.tolist(), window.within.tolist())
+        for row, count, batch, within in zip(*where, strict=True):
+            assert count > 0
+            for k in range(count):
+                assert within + k not in found[batch - first_batch]
+                found[batch - first_batch][within + k] = row + k
+    return [[rows[k] for k in range(len(rows))] for rows in found]
+
+
+def taken_in_turn(blocks, chosen, worlds, until):
+    """Give the batches that some numbers of ranks take of an epoch in turn, and whether that was all of it.
+
+    `until` says after how many batches, of those from one to another, all but the last of them are stopped. It ends
+    before where so little is left that no equal number of batches exists.
+    """
+    taken, seen = (), []
+    for turn, world in enumerate(worlds, 1):
+        try:
+            ranks = [order_after(blocks, replace(chosen, rank=r, world_size=world), taken) for r in range(world)]
+        except OptionError:
+            return seen, False
+        assert len({(order.batches, first) for order, first in ranks}) == 1
+        batches, first = ranks[0][0].batches, ranks[0][1]
+        last = batches if turn == len(worlds) else until(first, batches)
+        seen += [rows for order, _ in ranks for rows in batches_of(order)[first:last]]
+        before = taken[:-1] if first else taken
+        taken = (*before, (world, last)) if last else before
+    return seen, True
 
 
 @dataclass(frozen=True)
@@ -135,22 +170,6 @@ def test_ranks_have_as_many_batches_of_the_sizes_that_they_say_from_any_batch_on
         assert case.chosen.drop_last or line == case.rows
 
 
-@examples(200)
-@given(cases(("plain",)), st.integers(1, 5))
-def test_windows_double_to_their_size_and_hold_whole_blocks_but_at_the_ends_of_a_ranks_run(case, world):
-    edges, places = case.blocks.edges, {row: k for k, row in enumerate(case.rows)}
-    for order in case.of_ranks(world):
-        longest, size = int(np.diff(edges).max()), case.chosen.first_window_rows
-        for rows in np.diff(order.window_edges)[:-1]:
-            assert size <= rows < size + longest
-            size = min(2 * size, case.chosen.window_rows)
-        for k in range(len(order.window_edges) - 1):
-            held = {places[int(row)] for row in order.outputs(k)[0]}
-            blocks = np.unique(np.searchsorted(edges, sorted(held), side="right") - 1)
-            cut = [block for block in blocks if not set(range(edges[block], edges[block + 1])) <= held]
-            assert len(cut) <= (0 if 0 < k < len(order.window_edges) - 2 else 2)
-
-
 # --- a function of its inputs ------------------------------------------------------------------------------------
 
 
@@ -162,11 +181,6 @@ def test_the_order_of_a_seed_never_changes():
     # Golden values: a checkpoint of last year must name the same rows.
     order = EpochOrder(make_blocks((0, 20), (3,)), chosen_of(8, 8, seed=7, epoch=2))
     assert [*itertools.chain(*batches_of(order))] == GOLDEN
-
-
-def test_what_cannot_be_shared_out_is_refused_with_the_numbers():
-    with pytest.raises(OptionError, match="the same number of batches"):
-        count_batches(5, 2, chosen_of(1, 4, world_size=2))
 
 
 def test_rows_beyond_32_bits_may_stand_anywhere_in_a_list():
@@ -182,27 +196,12 @@ def test_too_many_blocks_are_refused_before_they_are_made():
 # --- what other ranks left ---------------------------------------------------------------------------------------
 
 
-def test_a_rest_that_cannot_be_cut_names_the_way_out_and_one_too_small_for_full_batches_is_empty():
-    blocks, chosen = make_blocks((0, 100), (7,)), chosen_of(8, 30, first_window_rows=10, world_size=8, epoch=4)
-    with pytest.raises(OptionError, match=r"left of epoch 4 .* 8 ranks: 4 rows .* set_epoch\(5\)"):
-        order_after(blocks, chosen, ((2, 6),))
-    order, first_batch = order_after(blocks, replace(chosen, drop_last=True), ((2, 5),))
-    assert (order.batches, first_batch, list(order.windows())) == (0, 0, [])
-
-
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_what_other_ranks_left_of_an_epoch_is_read_a_few_batches_at_a_time_as_well(ranks):
     chosen = chosen_of(10, 1000, rank=ranks - 1, world_size=ranks)
     order, first = order_after(make_blocks((0, 1000), (50,)), chosen, ((5, 3),))
     assert batches_of(RegroupedOrder(order, 4), first) == batches_of(order)[first:]
     assert max(len(window.rows) for window in RegroupedOrder(order, 4).windows(first)) <= 40
-
-
-def test_all_rows_in_file_order_are_spans_and_not_a_number_for_each():
-    chosen = chosen_of(10, 1000, shuffle=False)
-    for at_once in (None, 7):
-        windows = list(RegroupedOrder(EpochOrder(make_blocks((0, 1000), (1000,)), chosen), at_once).windows())
-        assert sum(len(window.rows) for window in windows) == 100
 
 
 # --- batches by size ---------------------------------------------------------------------------------------------
@@ -230,10 +229,159 @@ def test_batches_of_like_lengths_waste_little_and_are_others_in_each_epoch():
     assert len(first & second) < 8
 
 
-@pytest.mark.parametrize(("most", "limit"), [(64, BatchLimit(rows=300)), (200, BatchLimit(rows=9000, padded=True))])
-def test_a_batch_has_as_many_samples_as_fit(most, limit):
-    lengths = np.random.default_rng(0).integers(0, 50, 1000)
-    for start, stop in itertools.pairwise(cut_by_rows(lengths, most, limit).tolist()):
-        one_more = lengths[start : stop + 1]
-        size = one_more.max() * len(one_more) if limit.padded else one_more.sum()
-        assert stop == 1000 or stop - start == most or size > limit.rows
+# --- what is expected of an order --------------------------------------------------------------------------------
+
+
+def measured(order):
+    """Return distinct blocks of a batch and of a window, and by how much batch means scatter less than they do."""
+    batches = [np.array(rows) for rows in batches_of(order)]
+    windows = [order.outputs(k)[0] for k in range(len(order.window_edges) - 1)]
+    held = [
+        [len(np.unique(np.searchsorted(order.blocks.edges, r, side="right"))) for r in s] for s in (batches, windows)
+    ]
+    size, total = len(batches[0]), order.rows
+    full = [rows.mean() for rows in batches if len(rows) == size]
+    expected = np.arange(total).var() / size * (total - size) / (total - 1)
+    return {
+        "blocks_per_batch": np.mean(held[0]),
+        "blocks_per_window": np.mean(held[1]),
+        "score": min(1.0, expected / np.var(full)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("rows", "block", "batch", "window", "first"),
+    [(50_000, 100, 500, 10_000, 5_000), (20_000, 10, 100, 1_000, 1_000), (30_000, 10, 256, 30_000, 640)],
+)
+def test_the_forecast_is_what_measuring_gives_on_average(rows, block, batch, window, first):
+    orders = [
+        EpochOrder(
+            make_blocks((0, rows), (block,)),
+            OrderSettings(batch_size=batch, window_rows=window, first_window_rows=first, seed=seed),
+        )
+        for seed in range(5)
+    ]
+    done, expected = [measured(o) for o in orders], [forecast(o) for o in orders]
+    for name, tolerance in (("blocks_per_batch", 0.06), ("blocks_per_window", 1e-9), ("score", 0.2)):
+        a = np.mean([q[name] for q in done])
+        b = np.mean([getattr(q, name) for q in expected])
+        assert a == pytest.approx(b, rel=tolerance), name
+
+
+# --- permutations ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"), [((0,), [0, 8, 7, 5, 4, 3, 2, 1, 6, 9]), ((1, 2, 3), [1, 4, 3, 6, 8, 7, 9, 5, 2, 0])]
+)
+def test_permutations_are_those_of_every_release_before(key, expected):
+    assert permutation(10, *key).tolist() == expected
+
+
+def test_another_key_is_another_permutation():
+    # A seed of 33 bits must not run into the epoch that follows it.
+    keys = [(0, 0), (0, 1), (1, 0), (1, 1), (2**32, 0), (2**32, 1), (1, 2**32), (2**40, 7)]
+    assert len({tuple(permutation(50, *key)) for key in keys}) == len(keys)
+
+
+def test_a_permutation_of_several_buckets_has_each_number_once_and_stays_the_same():
+    count = 2 * BUCKET + 12345
+    found = permutation(count, 3, 1)
+    assert np.array_equal(np.sort(found), np.arange(count))
+    assert found[[0, 1, 2, BUCKET, count - 1]].tolist() == [95191, 125389, 838185, 1835163, 377548]
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.int64])
+def test_small_buckets_are_shuffled_evenly(kind):
+    # All 24 permutations of 4, of two buckets: 6,000 draws are 250 of each with a standard deviation of 15.
+    counts = Counter()
+    for seed in range(6000):
+        numbers, state = np.empty(4, kind), np.random.SeedSequence(seed).generate_state(4, np.uint64)
+        shuffled_into(numbers, np.zeros(3, np.int64), state)
+        counts[tuple(numbers.tolist())] += 1
+    assert len(counts) == 24
+    assert max(abs(count - 250) for count in counts.values()) < 5 * 15
+
+
+# --- which samples an epoch takes and how often: distributions over 200 epochs and more --------------------------
+
+
+EPOCHS = 200
+
+
+def check_chi_square(seen, expected):
+    """Hold a sum of squares to what chance gives: neither too far from what is expected, nor suspiciously near."""
+    seen, expected = np.asarray(seen, float), np.asarray(expected, float)
+    assert seen[expected == 0].sum() == 0
+    some = expected > 0
+    freedom = some.sum() - 1
+    found = ((seen[some] - expected[some]) ** 2 / expected[some]).sum()
+    assert abs(found - freedom) < 4 * np.sqrt(2 * freedom), (found, freedom)
+
+
+def counts_of(draws, places, seed=0):
+    """Give how often each place came in each of 200 epochs."""
+    return np.stack([np.bincount(draws.places(seed, epoch), minlength=places) for epoch in range(EPOCHS)])
+
+
+@pytest.mark.parametrize("power", [0, 1, 8, 60])
+def test_counts_with_replacement_are_multinomial(power):
+    weights = np.random.default_rng(power).random(300) ** power
+    weights[7:20] = 0
+    draws = weighted_draws(weights * 1e-200, 2000)
+    seen = counts_of(draws, 300)
+    assert (seen.sum(axis=1) == 2000).all()
+    share = weights / weights.sum()
+    wanted = 2000 * EPOCHS * share
+    often = wanted >= 5
+    check_chi_square(np.append(seen.sum(axis=0)[often], seen.sum(axis=0)[~often].sum()),
+                     np.append(wanted[often], wanted[~often].sum()))  # fmt: skip
+    # Epochs are independent, and so are draws: the spread of each count is a binomial's.
+    spread = seen.var(axis=0, ddof=1)[often] / (2000 * share * (1 - share))[often]
+    assert abs(spread.mean() - 1) < 0.1
+
+
+def test_without_replacement_sets_are_as_likely_as_drawing_one_after_the_other():
+    weights = np.array([1.0, 2.0, 3.0, 0.0, 4.0, 0.5])
+    draws, wanted = distinct_draws(weights, 3), {}
+    for drawn in itertools.permutations([0, 1, 2, 4, 5], 3):
+        likely, left = 1.0, weights.sum()
+        for place in drawn:
+            likely *= weights[place] / left
+            left -= weights[place]
+        wanted[tuple(sorted(drawn))] = wanted.get(tuple(sorted(drawn)), 0) + likely
+    sets = [tuple(draws.places(1, epoch).tolist()) for epoch in range(4000)]
+    check_chi_square([sets.count(each) for each in wanted], [4000 * likely for likely in wanted.values()])
+
+
+def test_classes_come_as_often_as_said_and_their_samples_alike():
+    classes = np.random.default_rng(1).choice(3, 400, p=[0.9, 0.08, 0.02])
+    seen = counts_of(class_draws(classes, [90, 100, 110]), 400)
+    for number, count in enumerate([90, 100, 110]):
+        ours = seen[:, classes == number]
+        assert (ours.sum(axis=1) == count).all()
+        few, many = divmod(count, ours.shape[1])[0], -(-count // ours.shape[1])
+        assert set(np.unique(ours).tolist()) <= {few, many}
+        size, over = ours.shape[1], count % ours.shape[1]
+        # Without replacement counts stray less than a multinomial's, by (size - over) / (size - 1).
+        chosen = (ours - few).sum(axis=0)
+        expected = EPOCHS * over / size
+        found = ((chosen - expected) ** 2 / expected).sum() / ((size - over) / size)
+        assert abs(found - (size - 1)) < 4 * np.sqrt(2 * (size - 1))
+
+
+def test_which_blocks_of_a_source_an_epoch_takes_is_chance():
+    blocks = replace(make_blocks((0, 100), (10,)), strata=np.zeros(10, dtype=np.int64))
+    seen = sum(np.bincount(source_draws(blocks, [20]).places(seed, 0), minlength=100) for seed in range(1000))
+    assert (seen.reshape(10, 10) == seen[::10, None]).all()  # whole blocks
+    check_chi_square(seen[::10] / 0.8, np.full(10, 200) / 0.8)  # of 10 two are chosen, never the same one
+
+
+def test_copies_of_a_block_that_was_drawn_often_are_spread_over_the_epoch():
+    blocks = make_blocks((0, 100_000), (100,))
+    classes = (np.arange(100_000) < 1000).astype(int)  # 10 of 1,000 blocks
+    places = class_draws(classes, [50_000, 50_000]).places(0, 0)
+    drawn = drawn_blocks(blocks, places, shuffle=True, window_rows=20_000)
+    order = EpochOrder(drawn, OrderSettings(batch_size=100, window_rows=20_000, first_window_rows=20_000))
+    for window in order.windows():
+        assert 0.35 < (window.rows < 1000).mean() < 0.65

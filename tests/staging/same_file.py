@@ -9,11 +9,22 @@ def assert_same_tree(source, target, order=None, samples=0):
     """Compare all objects, links, attributes and data; `order` permutes the datasets of `samples` rows."""
     with h5py.File(source, "r") as a, h5py.File(target, "r") as b:
         assert a.userblock_size == b.userblock_size
-        walk(a, b, a, b, order, samples, {})
+        compare_objects(a, b, a, b, order, samples, {})
 
 
-def walk(a, b, root_a, root_b, order, samples, seen):
+def compare_objects(a, b, root_a, root_b, order, samples, seen):
+    assert type(a) is type(b)
+    address, its = (h5py.h5o.get_info(one.id).addr for one in (a, b))
+    if address in seen:  # one object under two names is one object in the copy as well
+        assert seen[address] == its
+        return
+    seen[address] = its
     compare_attributes(a, b, root_a, root_b)
+    if isinstance(a, h5py.Dataset):
+        moves = order is not None and a.shape and a.shape[0] == samples
+        compare_data(a, b, root_a, root_b, order if moves else None)
+    if not isinstance(a, h5py.Group):
+        return
     assert list(a) == list(b), a.name  # also the order of creation, where a group keeps it
     for name in a:
         left, right = a.get(name, getlink=True), b.get(name, getlink=True)
@@ -24,22 +35,6 @@ def walk(a, b, root_a, root_b, order, samples, seen):
             assert (left.filename, left.path) == (right.filename, right.path)
         else:
             compare_objects(a[name], b[name], root_a, root_b, order, samples, seen)
-
-
-def compare_objects(a, b, root_a, root_b, order, samples, seen):
-    assert type(a) is type(b)
-    address = h5py.h5o.get_info(a.id).addr
-    if address in seen:  # one object under two names is one object in the copy as well
-        assert seen[address] == h5py.h5o.get_info(b.id).addr
-        return
-    seen[address] = h5py.h5o.get_info(b.id).addr
-    if isinstance(a, h5py.Group):
-        walk(a, b, root_a, root_b, order, samples, seen)
-        return
-    compare_attributes(a, b, root_a, root_b)
-    if isinstance(a, h5py.Dataset):
-        moves = order is not None and a.shape and a.shape[0] == samples
-        compare_data(a, b, root_a, root_b, order if moves else None)
 
 
 def compare_attributes(a, b, root_a, root_b):

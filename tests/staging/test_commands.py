@@ -3,6 +3,7 @@
 import h5py
 import numpy as np
 import pytest
+from making import write_datasets
 from typer.testing import CliRunner
 
 from h5stream.cli.app import app
@@ -36,8 +37,7 @@ def test_a_round_trip(write, ram, left):
 
 def test_follow_is_passed_on(tmp_path, ram):
     for name, target in (("a.h5", "b.h5"), ("b.h5", "a.h5")):
-        with h5py.File(tmp_path / name, "w") as file:
-            file["x"] = h5py.ExternalLink(target, "/y")
+        write_datasets(tmp_path / name, x=h5py.ExternalLink(target, "/y"))
     assert "--follow" in run("stage", tmp_path / "a.h5", "--to", ram)
     assert "1 copied" in run("stage", tmp_path / "a.h5", "--to", ram, "--follow")
 
@@ -87,17 +87,13 @@ def test_it_says_what_compression_is_undone_before_it_writes(source, tmp_path):
 
 def test_every_option_reaches_repack(source, tmp_path):
     options = ["--contiguous", "--shuffle-rows", "5", "--fields", "x, y", "--no-measure"]
+    (tmp_path / "b.h5").write_bytes(b"precious")
+    with pytest.raises(StagingError, match="--overwrite"):
+        repack(source, tmp_path / "b.h5", *options)
+    options.append("--overwrite")
     output = repack(source, tmp_path / "b.h5", *options)
     assert "2 datasets rewritten, 2 of them shuffled" in output
     assert "rows/s" not in output
     assert_same_tree(source, tmp_path / "b.h5", order=permutation(10_000, 5), samples=10_000)
     with h5py.File(tmp_path / "b.h5") as file:
         assert file["x"].chunks is None
-
-
-def test_a_target_is_overwritten_only_when_asked(source, tmp_path):
-    (tmp_path / "b.h5").write_bytes(b"precious")
-    with pytest.raises(StagingError, match="--overwrite"):
-        repack(source, tmp_path / "b.h5")
-    repack(source, tmp_path / "b.h5", "--overwrite", "--no-measure")
-    assert_same_tree(source, tmp_path / "b.h5")

@@ -36,20 +36,14 @@ def values(path, name="y"):
         return file[name][:].tolist()
 
 
-def test_links_to_links_come_along_and_read_the_same(data, make, ram):
-    make("sub/c.h5", x=range(5))
-    make("sub/b.h5", "c.h5:/x")
-    result = stage(make("a.h5", "sub/b.h5:/y"), to=ram, follow=True)
+@pytest.mark.parametrize(
+    "links", [{"sub/c.h5": "", "sub/b.h5": "c.h5:/x", "a.h5": "sub/b.h5:/y"}, {"b.h5": "", "run/a.h5": "../b.h5:/x"}]
+)
+def test_links_to_links_and_names_that_go_up_keep_their_places_and_read_the_same(data, make, ram, links):
+    *_, main = (make(name, link) for name, link in links.items())
+    result = stage(main, to=ram, follow=True)
     shutil.rmtree(data)
-    assert {str(path.relative_to(ram)) for path in result.followed} == {"sub/b.h5", "sub/c.h5"}
-    assert values(result.paths[0]) == [0, 1, 2, 3, 4]
-
-
-def test_names_that_go_up_keep_their_places(data, make, ram):
-    make("common/b.h5")
-    result = stage(make("run/a.h5", "../common/b.h5:/x"), to=ram, follow=True)
-    shutil.rmtree(data)
-    assert result.paths == (ram / "run" / "a.h5",)
+    assert {str(path.relative_to(ram)) for path in (*result.paths, *result.followed)} == {*links}
     assert values(result.paths[0]) == [0, 1, 2]
 
 

@@ -2,25 +2,22 @@
 
 import errno
 import fcntl
+import gc
 import itertools
 import json
 import os
 import stat
 from itertools import pairwise
 
+import h5py
+import numpy as np
 import pytest
 import xxhash
 from inner import after_each_write, around, memory_available
+from seeded import SeededLoader as H5StreamLoader
+from torch.utils.data import Subset
 
-from h5stream.errors import (
-    NotEnoughSpaceError,
-    OptionError,
-    SourceChangedError,
-    SourceError,
-    SourceNotFoundError,
-    StagedFileDamagedError,
-    StagingError,
-)
+from h5stream import H5Dataset, errors
 from h5stream.filesystem import Mount, mount_of
 from h5stream.staging import copying, list_staged, remove_staged, run, stage, staged
 from h5stream.staging.folder import BLOCK_BYTES
@@ -39,15 +36,6 @@ def test_copies_have_the_bytes_the_mode_and_the_time_of_their_sources_in_the_ord
         assert path.stat().st_mtime_ns == source.stat().st_mtime_ns
         assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(source.stat().st_mode)
     assert result.bytes_copied == sum(sizes)
-
-
-def test_a_fresh_copy_is_reused(write, ram):
-    source = write("a.h5", 1000)
-    first = stage(source, to=ram)
-    before = first.paths[0].stat().st_ino
-    again = stage([source, source], to=ram)
-    assert (again.copied, again.reused, again.paths) == ((), first.paths, first.paths * 2)
-    assert first.paths[0].stat().st_ino == before
 
 
 STALE = {
@@ -94,8 +82,8 @@ def test_two_sources_of_one_name_get_two_folders(write, ram):
 def test_a_file_that_is_not_ours_keeps_its_name_also_where_it_appears_meanwhile(write, ram, monkeypatch, left):
     source, mine = write("a.h5", 100), ram / "a.h5"
     with monkeypatch.context() as patched:
-        around(patched, run, "give_name", before=lambda *_: mine.write_bytes(b"mine"))
-        with pytest.raises(StagingError, match="File exists"):
+        around(patched, run.filesystem, "give_name", before=lambda *_: mine.write_bytes(b"mine"))
+        with pytest.raises(errors.StagingError, match="File exists"):
             stage(source, to=ram)
     assert mine.read_bytes() == b"mine"
     assert left(ram) == ["a.h5"]
@@ -133,12 +121,12 @@ def test_a_source_in_the_folder_stays_where_it_is(ram, left):
 
 
 REFUSED = [
-    ({"files": "absent.h5"}, SourceNotFoundError, r"no such file: .*absent"),
-    ({"files": "."}, SourceError, "is a folder"),
-    ({"files": "pipe"}, SourceError, "is a pipe or a device"),
-    ({"to": "data/a.h5"}, StagingError, "is no folder"),
-    ({"threads": 0}, OptionError, "threads"),
-    ({"margin_bytes": -1}, OptionError, "margin_bytes"),
+    ({"files": "absent.h5"}, errors.SourceNotFoundError, r"no such file: .*absent"),
+    ({"files": "."}, errors.SourceError, "is a folder"),
+    ({"files": "pipe"}, errors.SourceError, "is a pipe or a device"),
+    ({"to": "data/a.h5"}, errors.StagingError, "is no folder"),
+    ({"threads": 0}, errors.OptionError, "threads"),
+    ({"margin_bytes": -1}, errors.OptionError, "margin_bytes"),
 ]
 
 
@@ -155,7 +143,7 @@ def test_what_cannot_be_staged_is_named_and_nothing_is_made(
 
 
 def test_a_read_only_target_is_named(write, small_tmpfs):
-    with pytest.raises(StagingError, match="Read-only file system"):
+    with pytest.raises(errors.StagingError, match="Read-only file system"):
         stage(write("a.h5", 1), to=small_tmpfs("1m", "ro"))
 
 
@@ -179,7 +167,7 @@ def test_a_source_that_changes_while_it_is_copied_is_an_error(write, ram, monkey
     source, other = write("a.h5", 4 * MIB), write("other.h5", 4 * MIB)
     os.utime(other, ns=(source.stat().st_atime_ns, source.stat().st_mtime_ns))
     pieces(monkeypatch, lambda: CHANGES[how](source, other))
-    with pytest.raises(SourceChangedError, match=r"a\.h5 (changed|was removed) while it was copied"):
+    with pytest.raises(errors.SourceChangedError, match=r"a\.h5 (changed|was removed) while it was copied"):
         stage(source, to=ram, threads=1)
     assert left(ram) == []
 
@@ -193,7 +181,7 @@ def test_bytes_that_do_not_read_back_are_an_error(write, ram, monkeypatch, left)
         return piece
 
     monkeypatch.setattr(copying, "read_back", damaged)
-    with pytest.raises(StagedFileDamagedError, match="is not what is read back"):
+    with pytest.raises(errors.StagedFileDamagedError, match="is not what is read back"):
         stage(write("a.h5", 1000), to=ram)
     assert left(ram) == []
 
@@ -209,11 +197,11 @@ def test_errors_of_the_system_name_the_file_or_the_folder(write, ram, monkeypatc
     source = write("a.h5", 1000)
     with monkeypatch.context() as patched:
         patched.setattr(copying, "_write", failing(errno.EIO, "Input/output error"))
-        with pytest.raises(StagingError, match=r"a\.h5 cannot be copied to .*Input/output error"):
+        with pytest.raises(errors.StagingError, match=r"a\.h5 cannot be copied to .*Input/output error"):
             stage(source, to=ram)
     assert left(ram) == []
     monkeypatch.setattr(fcntl, "flock", failing(errno.ENOLCK, "No locks available"))
-    with pytest.raises(StagingError, match=r"No locks available.*needs a folder that may be written and locked"):
+    with pytest.raises(errors.StagingError, match=r"No locks available.*needs a folder that may be written and locked"):
         stage(source, to=ram)
 
 
@@ -221,7 +209,7 @@ def test_what_is_bigger_than_the_tmpfs_is_refused_with_numbers(write, small_tmpf
     folder = small_tmpfs("8m")
     big, small = write("big.h5", 9 * MIB), write("small.h5", MIB)
     words = r"2 file\(s\) of 10\.0 MiB .*1 of 2 would fit: .*small\.h5"
-    with pytest.raises(NotEnoughSpaceError, match=words) as caught:
+    with pytest.raises(errors.NotEnoughSpaceError, match=words) as caught:
         stage([big, small], to=folder)
     assert (caught.value.needed, caught.value.errno) == (10 * MIB, errno.ENOSPC)
     assert 7 * MIB < caught.value.available <= 8 * MIB
@@ -240,23 +228,23 @@ def test_a_stale_copy_makes_room_for_the_new_one(write, small_tmpfs):
 def test_a_tmpfs_that_fills_up_keeps_nothing_of_ours(write, small_tmpfs, monkeypatch, left):
     full = small_tmpfs("64k")
     (full / "ballast").write_bytes(bytes(64 << 10))  # no room for the manifest
-    with pytest.raises(NotEnoughSpaceError):
+    with pytest.raises(errors.NotEnoughSpaceError):
         stage(write("a.h5", 0), to=full)
     assert left(full) == ["ballast"]
     folder = small_tmpfs("8m")
     pieces(monkeypatch, lambda: (folder / "ballast").write_bytes(bytes(6 * MIB)))
-    with pytest.raises(NotEnoughSpaceError, match=r"filled up while .*a\.h5"):
+    with pytest.raises(errors.NotEnoughSpaceError, match=r"filled up while .*a\.h5"):
         stage(write("a.h5", 5 * MIB), to=folder)
     assert left(folder) == ["ballast"]
 
 
 def test_memory_limits_a_tmpfs_and_leaves_a_margin(write, ram, monkeypatch, left):
     memory_available(monkeypatch, 300 * MIB)
-    with pytest.raises(NotEnoughSpaceError, match=r"available memory is 300 MiB less a margin of 256 MiB"):
+    with pytest.raises(errors.NotEnoughSpaceError, match=r"available memory is 300 MiB less a margin of 256 MiB"):
         stage(write("a.h5", 45 * MIB), to=ram)
     assert left(ram) == []
     assert stage(write("b.h5", 43 * MIB), to=ram).copied
-    with pytest.raises(NotEnoughSpaceError, match=r"less a margin of 299 MiB"):
+    with pytest.raises(errors.NotEnoughSpaceError, match=r"less a margin of 299 MiB"):
         stage(write("c.h5", 2 * MIB), to=ram, margin_bytes=299 * MIB)
 
 
@@ -285,7 +273,7 @@ def test_progress_ends_at_the_total_and_its_error_ends_the_call(write, ram, left
 def test_what_failed_half_way_keeps_the_whole_copies_only(write, ram, monkeypatch, left):
     first, second = write("first.h5", MIB), write("second.h5", 5 * MIB)
     pieces(monkeypatch, lambda: os.truncate(second, 6 * MIB), after=8)
-    with pytest.raises(SourceChangedError):
+    with pytest.raises(errors.SourceChangedError):
         stage([first, second], to=ram, threads=1)
     assert not (ram / "second.h5").exists()
     assert all(file.checksum for file in list_staged(ram))
@@ -301,15 +289,6 @@ def test_a_staged_block_takes_its_copies_away_and_leaves_what_stage_put_there(wr
     with staged([source, other], to=ram):
         pass
     assert [file.path for file in list_staged(ram)] == [ram / "a.h5"]
-
-
-def test_the_last_of_two_staged_blocks_takes_the_copy_away(write, ram, left):
-    source = write("a.h5", 100)
-    with staged(source, to=ram):
-        with pytest.raises(KeyboardInterrupt), staged(source, to=ram):
-            raise KeyboardInterrupt
-        assert (ram / "a.h5").exists()
-    assert left(ram) == []
 
 
 def test_who_wants_the_lock_waits_for_it_and_can_be_stopped_meanwhile(write, ram, left):
@@ -336,7 +315,7 @@ def test_a_part_that_was_exchanged_in_mid_copy_is_never_given_the_name(write, ra
         part.touch()
 
     pieces(monkeypatch, exchange)
-    with pytest.raises(StagingError, match=r"was removed from .* while it was made"):
+    with pytest.raises(errors.StagingError, match=r"was removed from .* while it was made"):
         stage(write("a.h5", 33 << 20), to=ram, threads=1)
     assert left(ram) == []
 
@@ -358,7 +337,6 @@ DISK, RAM, NETWORK = (Mount(kind=kind, point="/x") for kind in ("ext4", "tmpfs",
     ("source", "target", "resident", "words"),
     [
         (DISK, RAM, 0, ""),
-        (DISK, RAM, None, ""),
         (DISK, RAM, 950, "in the page cache already"),
         (RAM, RAM, 0, "in memory already"),
         (DISK, DISK, 0, "same file system"),
@@ -367,8 +345,8 @@ DISK, RAM, NETWORK = (Mount(kind=kind, point="/x") for kind in ("ext4", "tmpfs",
 )
 def test_little_gain_is_told_with_its_reason(tmp_path, ram, monkeypatch, source, target, resident, words):
     file, folder = tmp_path / "a.h5", tmp_path if source == target == DISK else ram
-    monkeypatch.setattr(run, "mount_of", lambda path: source if path == file else target)
-    monkeypatch.setattr(run, "resident_bytes", lambda path: resident)
+    monkeypatch.setattr(run.filesystem, "mount_of", lambda path: source if path == file else target)
+    monkeypatch.setattr(run.filesystem, "resident_bytes", lambda path: resident)
     text = run.little_gain(file, 1000, folder)
     assert words in text
     assert bool(words) == bool(text)
@@ -376,8 +354,106 @@ def test_little_gain_is_told_with_its_reason(tmp_path, ram, monkeypatch, source,
 
 def test_what_reads_from_the_page_cache_is_noticed_when_it_is_staged(write, small_tmpfs, monkeypatch):
     folder = small_tmpfs("8m")
-    monkeypatch.setattr(run, "resident_bytes", lambda path: path.stat().st_size)
+    monkeypatch.setattr(run.filesystem, "resident_bytes", lambda path: path.stat().st_size)
     sources = [write(f"{n}.h5", 1000) for n in range(10)]
     notices = stage(sources, to=folder).notices
     assert len(notices) == 4
     assert "7 more of 10 files likewise" in notices[-1]
+
+
+# --- a loader reads from a leased copy, and gives the lease back -------------------------------------------------
+
+
+ROWS = 2000
+
+
+@pytest.fixture
+def source(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in ("a.h5", "b.h5"):
+        with h5py.File(folder / name, "w") as file:
+            file["x"] = np.random.default_rng(len(name)).integers(0, 99, (ROWS, 30)).astype("f4")
+            file.create_dataset("y", data=np.arange(ROWS), chunks=(100,), compression="gzip")
+    return folder / "a.h5"
+
+
+def users(folder):
+    return [file.used_by for file in list_staged(folder)]
+
+
+def content(loader):
+    return [tuple(value.numpy().tobytes() for value in batch) for batch in loader]
+
+
+def load(source, **options):
+    return H5StreamLoader(source, 128, shuffle=True, fields=["x", "y"], **options)
+
+
+def test_the_lease_lasts_until_close_the_end_of_a_block_or_of_the_loader(source, ram):
+    one, two = load(source, stage_to=ram), load(source, stage_to=ram)
+    for loader in (one, two):
+        assert users(ram) == [(os.getpid(),)]
+        with pytest.raises(errors.StagedFileInUseError):
+            remove_staged(ram)
+        assert len(content(loader)) == len(loader)
+        loader.close()
+        loader.close()
+    assert users(ram) == [()]
+    with load(source, stage_to=ram) as loader:
+        next(iter(loader))
+    assert users(ram) == [()]
+    loader = load(source, stage_to=ram)
+    next(iter(loader))
+    assert users(ram) == [(os.getpid(),)]
+    del loader
+    gc.collect()
+    assert users(ram) == [()]
+    assert remove_staged(ram).removed == (ram / "a.h5",)
+
+
+def test_a_loader_that_fails_to_be_made_leases_nothing(source, ram):
+    with pytest.raises(errors.OptionError):
+        load(source, stage_to=ram, memory_budget=1)
+    gc.collect()
+    assert all(used == () for used in users(ram))
+    for wrong in ({"batch_size": -1}, {"seed": -1}):
+        with pytest.raises(errors.OptionError):
+            H5StreamLoader(source, fields=["x", "y"], stage_to=ram / "other", **wrong)
+    assert not (ram / "other").exists()
+
+
+def test_a_copy_is_reused_also_by_its_own_name_and_a_stale_one_replaced(source, ram):
+    load(source, stage_to=ram).close()
+    before = (ram / "a.h5").stat().st_ino
+    load(source, stage_to=ram).close()
+    assert (ram / "a.h5").stat().st_ino == before
+    with h5py.File(source, "a") as file:
+        file["x"][0] = -1
+    loader = load(source, stage_to=ram)
+    expected = content(load(source))
+    assert content(loader) == expected
+    assert (ram / "a.h5").stat().st_ino != before
+    assert content(load(ram / "a.h5", stage_to=ram)) == expected
+    assert len(list_staged(ram)) == 1
+
+
+@pytest.mark.parametrize("kind", ["pattern", "dataset", "subset"])
+def test_whatever_a_loader_takes_is_staged(source, ram, kind):
+    both = [str(source), str(source.with_name("b.h5"))]
+    given = {
+        "pattern": str(source.with_name("*.h5")),
+        "dataset": H5Dataset(both, ["x", "y"], rows=np.arange(0, 2 * ROWS, 3)),
+        "subset": Subset(H5Dataset(both, ["x", "y"]), list(range(500, 3000))),
+    }[kind]
+    fields = ["x", "y"] if kind == "pattern" else None
+    options = {"shuffle": True, "fields": fields, "seed": 3}
+    expected = [str(batch) for batch in H5StreamLoader(given, 300, **options)]
+    with H5StreamLoader(given, 300, stage_to=ram, **options) as loader:
+        assert [str(batch) for batch in loader] == expected
+        assert len(list_staged(ram)) == 2
+
+
+def test_what_is_no_folder_is_refused(source):
+    with pytest.raises(errors.OptionError, match="stage_to= takes a folder, not 7"):
+        load(source, stage_to=7)

@@ -3,6 +3,7 @@
 import re
 
 import h5py
+import hdf5plugin
 import numpy as np
 import pytest
 from forking import guards_are_forks
@@ -10,6 +11,7 @@ from making import damage_header, numbers
 from typer.testing import CliRunner
 
 from h5stream import H5Dataset
+from h5stream.advice import listing
 from h5stream.advice.listing import list_file, root_fields
 from h5stream.cli.app import app
 from h5stream.errors import FieldNotFoundError, SourceError
@@ -24,24 +26,17 @@ def path(tmp_path, request):
     return path
 
 
-def test_a_damaged_dataset_is_said_to_be_damaged(path):
-    damage_header(path, "x")
-    with pytest.raises(
-        SourceError, match=r"'x' is there, but libhdf5 cannot open it: Unable to .*It is damaged"
-    ) as error:
-        H5Dataset(path, "x")
-    assert error.value.file == str(path)
-    assert H5Dataset(path, "y")[:].tolist() == numbers(6, 2).tolist()
-
-
 @pytest.mark.parametrize(
     ("damaged", "name"),
-    [("x", "/x:member"), ("deep/z", "deep/z"), ("a:b", "a:b"), ("a:b", "a:b:c"), ("deep", "deep/z")],
+    [("x", "x"), ("x", "/x:member"), ("deep/z", "deep/z"), ("a:b", "a:b"), ("a:b", "a:b:c"), ("deep", "deep/z")],
 )
-def test_what_is_damaged_is_found_out_wherever_it_stands_in_a_name(path, damaged, name):
+def test_a_damaged_dataset_is_said_to_be_damaged_wherever_it_stands_in_a_name(path, damaged, name):
     damage_header(path, damaged)
-    with pytest.raises(SourceError, match=f"'{damaged.rpartition('/')[2]}' is there, but libhdf5 cannot open it"):
+    said = f"'{damaged.rpartition('/')[2]}' is there, but libhdf5 cannot open it: Unable to .*It is damaged"
+    with pytest.raises(SourceError, match=said) as error:
         H5Dataset(path, name)
+    assert error.value.file == str(path)
+    assert H5Dataset(path, "y")[:].tolist() == numbers(6, 2).tolist()
 
 
 def test_without_fields_a_damaged_dataset_is_not_left_out(path):
@@ -97,3 +92,63 @@ def test_a_user_defined_link_does_not_hide_what_else_there_is(with_own_link):
 def test_a_user_defined_link_is_named_as_what_it_is(with_own_link, name, allow_external):
     with pytest.raises(FieldNotFoundError, match=r"own' is a user-defined link \(class 100\), which only the program"):
         H5Dataset(with_own_link, name, allow_external=allow_external)
+
+
+# --- what a listing says of each kind of dataset -----------------------------------------------------------------
+
+
+EXPECTED = {
+    "contiguous": ("contiguous", "direct", "no filter"),
+    "chunked": ("chunked", "direct", "no filter"),
+    "gzip": ("chunked", "decoded", "shuffle + gzip-4"),
+    "plugin": ("chunked", "decoded", "lz4"),
+    "nbit": ("chunked", "h5py", "scaleoffset: only libhdf5 undoes it"),
+    "unwritten": ("chunked", "direct", "no filter"),
+    "empty": ("contiguous", "refused", "has zero rows in empty; there is nothing to stream"),
+    "scalar": ("contiguous", "refused", "is a single value, so it has no rows; a field's first axis are the samples"),
+    "strings": ("contiguous", "heap", "variable length"),
+    "group/deep": ("contiguous", "direct", "no filter"),
+}
+
+
+def test_each_kind_is_listed_with_how_it_is_read_and_why(tmp_path):
+    made = str(tmp_path / "kinds.h5")
+    x = np.random.default_rng(0).standard_normal((1000, 8)).astype("f4")
+    with h5py.File(made, "w") as file:
+        file["contiguous"] = x
+        file.create_dataset("chunked", data=x, chunks=(100, 8))
+        file.create_dataset("gzip", data=x, chunks=(100, 3), compression="gzip", shuffle=True)
+        file.create_dataset("plugin", data=x, chunks=(100, 8), **hdf5plugin.LZ4())
+        file.create_dataset("nbit", data=np.arange(1000), chunks=(100,), scaleoffset=12)
+        file.create_dataset("unwritten", (1000,), "f8", chunks=(100,))
+        file.create_dataset("empty", (0, 4), "f4")
+        file["scalar"] = 1.0
+        file["null"] = h5py.Empty("f4")
+        file["strings"] = ["a", "b"]
+        file["references"] = np.array([file["scalar"].ref], dtype=h5py.ref_dtype)
+        file["opaque"] = np.zeros(3, "V5")
+        file["group/deep"] = np.arange(3, dtype=">i2")
+    whole = list_file(made)
+    found = {entry.path: entry for entry in whole.entries}
+    assert whole.left_out == 0
+    for path, expected in EXPECTED.items():
+        assert (found[path].layout, found[path].access, found[path].reason) == expected, path
+    for path in ("null", "references", "opaque"):
+        assert found[path].access == "refused"
+        assert made not in found[path].reason
+    assert found["null"].shape is None
+    assert found["strings"].variable_length
+    assert found["group/deep"].dtype == "int16 big-endian"
+
+
+@pytest.mark.parametrize("most", [2000, 10])
+def test_datasets_that_are_not_looked_at_are_counted(tmp_path, most, monkeypatch):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for k in range(300):
+            file[f"s/{k}/x"], file[f"s/{k}/y/z"] = k, k
+        file["about"] = 3
+    if most == 10:
+        monkeypatch.setattr(listing, "MOST_COUNTED", 100)  # of more it is estimated
+    found = list_file(str(tmp_path / "a.h5"), most=most)
+    assert len(found.entries) < 100
+    assert len(found.entries) + found.left_out == 601

@@ -2,10 +2,11 @@
 
 import h5py
 import pytest
-from making import numbers, write_datasets
+from making import numbers, read_with_h5py, write_datasets
 
 from h5stream import H5Dataset
 from h5stream.errors import ExternalDataError
+from h5stream.storage.external import references
 
 VALUES = numbers(6)
 
@@ -58,34 +59,42 @@ def test_data_outside_the_opened_file_is_refused_and_read_when_that_is_allowed(p
     dataset = H5Dataset(path, name, allow_external=True)
     assert dataset[:].numpy().tobytes() == VALUES.tobytes()
     assert dataset.layout.datasets[0][0].access == ("h5py" if name.startswith(("virtual", "stored")) else "direct")
-    dataset.close()
 
 
 @pytest.mark.parametrize("name", ["own", "virtual of own"])
 def test_data_inside_the_opened_file_needs_no_leave(path, name):
-    dataset = H5Dataset(path, name)
-    assert dataset[:].numpy().tobytes() == VALUES.tobytes()
-    dataset.close()
+    assert H5Dataset(path, name)[:].numpy().tobytes() == VALUES.tobytes()
 
 
 def test_virtual_sources_among_the_opened_files_need_no_leave(path, tmp_path):
     with h5py.File(tmp_path / "secret.h5", "r+") as file:
         file["virtual"] = VALUES
-    dataset = H5Dataset([path, str(tmp_path / "secret.h5")], "virtual")
-    assert dataset[:].tolist() == [*VALUES.tolist(), *VALUES.tolist()]
-    dataset.close()
+    assert H5Dataset([path, tmp_path / "secret.h5"], "virtual")[:].tolist() == [*VALUES.tolist(), *VALUES.tolist()]
+
+
+def add_pattern(file, *source, blocks=1):
+    """Add a dataset ``x`` of blocks of six, each of the virtual source whose name has its number."""
+    unlimited = (h5py.h5s.UNLIMITED,)
+    space, whole = (h5py.h5s.create_simple((6 * blocks,), unlimited) for _ in range(2))
+    space.select_hyperslab((0,), unlimited, (6,), (6,))
+    layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    layout.set_virtual(space, *source, h5py.h5s.create_simple((6,)))
+    h5py.h5d.create(file.id, b"x", h5py.h5t.IEEE_F32LE, whole, layout)
 
 
 def test_a_pattern_of_virtual_sources_is_followed_to_each_of_them(tmp_path):
-    path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w", libver="latest") as file:
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
         file["part-0"] = VALUES
         file["part-1"] = h5py.ExternalLink("secret.h5", "/x")
-        layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
-        space = h5py.h5s.create_simple((6,), (h5py.h5s.UNLIMITED,))
-        space.select_hyperslab((0,), (h5py.h5s.UNLIMITED,), (6,), (6,))
-        source = h5py.h5s.create_simple((6,))
-        layout.set_virtual(space, b".", b"part-%b", source)
-        h5py.h5d.create(file.id, b"x", h5py.h5t.IEEE_F32LE, h5py.h5s.create_simple((6,), (h5py.h5s.UNLIMITED,)), layout)
+        add_pattern(file, b".", b"part-%b")
     with pytest.raises(ExternalDataError, match="'part-1' is an external link"):
-        H5Dataset(path, "x")
+        H5Dataset(tmp_path / "a.h5", "x")
+
+
+def test_a_pattern_of_file_names_is_counted_through(tmp_path):
+    for block in range(3):
+        write_datasets(tmp_path / f"part-{block}.h5", x=VALUES + block)
+    with h5py.File(tmp_path / "v.h5", "w", libver="latest") as file:
+        add_pattern(file, b"part-%b.h5", b"x", blocks=3)
+    assert [item.target for item in references(tmp_path / "v.h5")] == ["part-0.h5", "part-1.h5", "part-2.h5"]
+    assert read_with_h5py(tmp_path / "v.h5")[12:].tolist() == (VALUES + 2).tolist()

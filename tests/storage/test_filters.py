@@ -1,5 +1,6 @@
 """Filters: every one, in every order that HDF5 allows, with every mask; corrupt bytes are an error, never data."""
 
+import importlib
 import itertools
 import struct
 import zlib
@@ -9,12 +10,14 @@ import h5py
 import hdf5plugin
 import numpy as np
 import pytest
+from inner import around, no_decompressor
 from making import access_of, low_level, make_file, numbers, write
 from oracle import assert_like_h5py
 
-from h5stream import H5Dataset
+from h5stream import H5Dataset, H5StreamLoader
+from h5stream.compiled import _native as kernels
 from h5stream.errors import CorruptChunkError
-from h5stream.storage import plugins
+from h5stream.storage import filters, plugins
 
 STEPS = {
     "shuffle": lambda c: c.set_shuffle(),
@@ -128,13 +131,11 @@ def test_no_filter_of_hdf5plugin_is_left_out_of_these_tests():
     assert {32033} >= untested, "htj2k has no encoder options here; any other new filter needs a case"
 
 
-def add_unknown_filter(creation, number=400):
-    """Ask for a filter that nobody has, as optional, so that libhdf5 still makes the dataset."""
-    creation.set_filter(number, h5py.h5z.FLAG_OPTIONAL, (1, 2))
-
-
 def test_a_missing_filter_that_no_chunk_needs_is_no_obstacle(tmp_path):
-    path = low_level(tmp_path / "a.h5", (32, 4), chunks=(16, 4), prepare=add_unknown_filter, then=write(numbers(32, 4)))
+    def prepare(creation):  # as optional, so that libhdf5 still makes the dataset
+        creation.set_filter(400, h5py.h5z.FLAG_OPTIONAL, (1, 2))
+
+    path = low_level(tmp_path / "a.h5", (32, 4), chunks=(16, 4), prepare=prepare, then=write(numbers(32, 4)))
     assert_like_h5py(path, access="decoded")
 
 
@@ -144,3 +145,38 @@ def test_a_filter_parameter_that_gives_silent_garbage_is_noticed_when_the_file_i
     dataset = H5Dataset(path, "x")
     assert access_of(dataset) == ("h5py", "its first chunk, decoded here, is not what h5py reads")
     assert dataset[:].numpy().tobytes() == numbers(32, 4).tobytes()
+
+
+# --- small chunks, by libdeflate ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_small_chunks_are_h5pys_bytes_with_it_and_without(tmp_path, monkeypatch, shuffle, is_there):
+    """One row a chunk, with missing chunks and some that do not shrink."""
+    x, path, inflated = np.random.default_rng(0).integers(0, 2**62, (3000, 37)), tmp_path / "small.h5", []
+    x[::2] %= 7
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset("x", x.shape, x.dtype, chunks=(1, 37), compression="gzip", shuffle=shuffle)
+        data[:2900] = x[:2900]
+    x[2900:] = 0
+    if not is_there:
+        no_decompressor(monkeypatch)
+    elif filters.new_decompressor() is None:
+        pytest.skip("imagecodecs is not linked with a libdeflate that can be called by address")
+    around(monkeypatch, kernels, "inflate_each", before=lambda *given: inflated.append(len(given[3])))
+    rows = np.concatenate([batch.numpy() for batch in H5StreamLoader(path, 500, fields="x")])
+    assert (rows == x).all()
+    assert sum(inflated) == 2900 * is_there
+
+
+def test_what_cannot_be_found_is_not_used(monkeypatch):
+    def nothing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(importlib, "import_module", nothing)
+    filters.found_functions.cache_clear()
+    try:
+        assert filters.new_decompressor() is None
+    finally:
+        filters.found_functions.cache_clear()

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from making import make_file, numbers
 
 from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader, repack, stage
 from h5stream.errors import OptionError
@@ -57,13 +58,6 @@ def test_open_h5py_objects_stand_for_their_names(path, what, mode):
         source, fields = make(file, path)
         assert listed(H5Dataset(source, fields)[:]) == expected
         assert listed(next(iter(H5StreamLoader(source, 100, fields=fields)))) == expected
-
-
-def test_fields_by_default_have_the_names_that_they_would_be_asked_for_by(path):
-    with h5py.File(path) as file:
-        assert [field.name for field in H5Dataset(file).layout.fields] == ["x", "y"]
-        assert [field.name for field in H5Dataset(file["g"]).layout.fields] == ["g/x", "g/z"]
-        assert [field.name for field in H5Dataset(file["x"]).layout.fields] == ["x"]
 
 
 def test_datasets_of_several_files_are_one_sequence(path, tmp_path):
@@ -158,3 +152,53 @@ def test_staging_and_repacking_find_a_home_folder(path, tmp_path, monkeypatch):
     with H5StreamLoader("~/b.h5", 6, fields="x", stage_to="~/fast") as loader:
         assert [batch.tolist() for batch in loader] == [X]
     assert len(list_staged("~/fast")) == 1
+
+
+# --- which columns of a row, which is answered with the field where there are none -------------------------------
+
+
+def test_only_the_chunks_that_hold_the_columns_are_read(tmp_path):
+    path = make_file(tmp_path / "a.h5", data=numbers(40, 30), chunks=(10, 5), compression="gzip")
+    with H5StreamLoader(path, 40, fields=Field("x", columns=[29, 6]), keep="never") as loader:
+        list(loader)
+        assert loader.stats().chunks == 8
+
+
+@pytest.mark.parametrize(
+    ("shape", "columns", "why"),
+    [
+        ((50, 30), [0, -30], "names a column twice"),
+        ((50, 30), [-31], "columns=-31 is not there"),
+        ((6, 5, 4, 3), (..., 1, ...), "'...' may stand once"),
+        ((6, 5, 4, 3), (0, slice(2), 1, slice(1)), "names 4 axes, and rows have 3"),
+    ],
+)
+def test_columns_that_are_not_there_or_named_twice_are_refused_with_the_field(tmp_path, shape, columns, why):
+    path = make_file(tmp_path / "a.h5", data=numbers(*shape))
+    with pytest.raises(OptionError, match=rf"a\.h5': field 'x': .*{why}"):
+        H5Dataset(path, Field("x", columns=columns))
+
+
+@pytest.mark.parametrize("columns", [(0,), (2, 0), (np.int64(1), 0)], ids=str)
+def test_a_tuple_of_numbers_is_a_place_to_numpy_and_refused_with_both_readings(columns):
+    numbers = ", ".join(map(str, columns))
+    with pytest.raises(OptionError, match=rf"columns=\[{numbers}\] takes .* columns=\({numbers}, \.\.\.\)"):
+        Field("x", columns=columns)
+
+
+def test_columns_inside_a_member_are_refused_by_what_they_are(tmp_path):
+    path = make_file(tmp_path / "a.h5", data=np.zeros(20, [("v", "f4", (3,)), ("n", "i4")]))
+    with pytest.raises(OptionError, match="field 'x:v': columns= chooses among a dataset's axes, not inside a member"):
+        H5Dataset(path, Field("x:v", columns=[0]))
+    with pytest.raises(OptionError, match=r"field 'x:n': .*one number a row"):
+        H5Dataset(path, Field("x:n", columns=[0]))
+
+
+@pytest.mark.parametrize("made", [list, np.array, torch.tensor])
+def test_a_mask_takes_columns_and_is_of_all_of_them(tmp_path, made):
+    mask = made([True, False, True])
+    values = np.arange(30.0).reshape(10, 3)
+    path = make_file(tmp_path / "a.h5", data=values)
+    assert np.array_equal(H5Dataset(path, Field("x", columns=mask))[:], values[:, [0, 2]])
+    with pytest.raises(OptionError, match="a mask of 2 columns, and there are 3"):
+        H5Dataset(path, Field("x", columns=mask[:2]))

@@ -1,14 +1,17 @@
-"""Opening: names, defaults, and what is wrong with a file, each with a message that says the way out."""
+"""Opening: names, defaults, several files, and what is wrong with a file, with messages that say the way out."""
 
 import h5py
 import hdf5plugin
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from making import low_level, make_file, numbers, write_datasets
 
 from h5stream import H5Dataset
-from h5stream.errors import CorruptChunkError, FieldLengthError
+from h5stream.errors import CorruptChunkError, FieldLengthError, FieldNotFoundError
 from h5stream.storage import fallback
+from h5stream.storage.discovery import is_bookkeeping, nearest_names
 from h5stream.storage.source import FileIdentity
 
 
@@ -51,7 +54,6 @@ def test_a_broken_chunk_index_is_left_to_h5py(tmp_path):
     assert "its chunk index cannot be read" in dataset.layout.datasets[0][0].reason
     with pytest.raises(CorruptChunkError, match="h5py cannot read"):
         dataset[:]
-    dataset.close()
 
 
 def test_a_chunk_too_large_to_be_compared_is_left_to_h5py(tmp_path, monkeypatch):
@@ -69,3 +71,106 @@ def test_what_a_plugin_decoded_is_compared_before_its_memory_is_gone(tmp_path):
         decoded = fallback.decode_stored(part, FileIdentity.of(path), place=0)
         assert decoded.base is None
         assert decoded.tobytes() == file["x"][:1000].tobytes()
+
+
+# --- several files -----------------------------------------------------------------------------------------------
+
+
+VALUES = numbers(100, 6, dtype="<f4")
+
+
+@pytest.fixture
+def paths(tmp_path):
+    cuts = [(0, 13), (13, 14), (14, 60), (60, 100)]
+    return [make_file(tmp_path / f"part{k}.h5", data=VALUES[slice(*cut)]) for k, cut in enumerate(cuts)]
+
+
+def test_a_pattern_takes_files_by_name(paths, tmp_path):
+    assert H5Dataset(tmp_path / "part*.h5", "x")[:].numpy().tobytes() == VALUES.tobytes()
+    two = H5Dataset([str(tmp_path / "part[01].h5"), paths[3]], "x")
+    assert two[:].numpy().tobytes() == np.concatenate([VALUES[:14], VALUES[60:]]).tobytes()
+
+
+def test_a_file_whose_name_looks_like_a_pattern_is_that_file(tmp_path):
+    path = make_file(tmp_path / "run[1].h5", data=numbers(3))
+    assert len(H5Dataset(path, "x")) == 3
+
+
+@pytest.mark.parametrize(("dtype", "shape"), [("f8", (4, 6)), ("f4", (4, 5)), ("i4", (4, 6)), ("S4", (4, 6))])
+def test_files_whose_rows_differ_in_type_or_shape_are_refused_by_name(paths, tmp_path, dtype, shape):
+    other = make_file(tmp_path / "other.h5", data=np.zeros(shape, dtype))
+    with pytest.raises(FieldLengthError, match=r"other\.h5'.*'x' has rows of .* must agree"):
+        H5Dataset([paths[0], other], "x")
+
+
+def test_compounds_with_other_members_are_refused(tmp_path):
+    one = make_file(tmp_path / "1.h5", data=np.zeros(3, [("a", "i4"), ("b", "i4")]))
+    two = make_file(tmp_path / "2.h5", data=np.zeros(3, [("a", "i4"), ("c", "i4")]))
+    with pytest.raises(FieldLengthError, match="compound members"):
+        H5Dataset([one, two], "x")
+
+
+def test_a_field_that_one_file_lacks_names_that_file(paths, tmp_path):
+    other = make_file(tmp_path / "other.h5", name="y", data=numbers(3))
+    with pytest.raises(FieldNotFoundError, match=r"other\.h5' has no dataset 'x'. .*It has: y"):
+        H5Dataset([paths[0], other], "x")
+
+
+# --- names that are not there ------------------------------------------------------------------------------------
+
+
+NAMES = st.lists(st.text("abcXY_09", min_size=1, max_size=6), min_size=1, max_size=4)
+
+
+@pytest.fixture
+def path(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["X"] = np.zeros((4, 2), "f4")
+        file["obs"] = np.zeros(4, [("bulk_labels", "i1"), ("at", [("lat", "f4")])])
+        file["obsm"] = np.zeros(4, [("X_pca", "f4", (2,))])
+        file["uns/bulk_labels_colors"] = np.zeros(10, "S7")
+        file["cells/kind"] = np.zeros(4)
+        file["t/_i_table/index/sorted"] = np.zeros(9)
+        file["t/table"] = np.zeros(4, [("index", "i8")])
+    return str(tmp_path / "a.h5")
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [
+        ("obs/bulk_labels", "obs:bulk_labels"),
+        ("Obs:Bulk_Labels", "obs:bulk_labels"),
+        ("bulk_labels", "obs:bulk_labels"),
+        ("obs/at/lat", "obs:at:lat"),
+        ("obs:X_pca", "obsm:X_pca"),
+        ("/x", "X"),
+        ("cells:kind", "cells/kind"),
+    ],
+)
+def test_a_field_that_is_not_there_is_answered_with_the_one_that_is(path, asked, meant):
+    with pytest.raises(FieldNotFoundError, match=rf"Did you mean '{meant}'\?"):
+        H5Dataset(path, asked)
+    assert len(H5Dataset(path, meant)) == 4
+
+
+def test_nothing_is_suggested_where_nothing_is_near(path):
+    for asked in ("zzzz", "obs:qqqq"):
+        with pytest.raises(FieldNotFoundError) as caught:
+            H5Dataset(path, asked)
+        assert "Did you mean" not in str(caught.value)
+
+
+def test_what_pytables_keeps_for_itself_is_never_suggested(path):
+    with pytest.raises(FieldNotFoundError) as caught:
+        H5Dataset(path, "sorted")
+    assert "_i_table" not in str(caught.value)
+    assert is_bookkeeping("t/_i_table/index/sorted")
+    assert len(H5Dataset(path, "t/_i_table/index/sorted")) == 9  # whoever asks for it by its name gets it
+
+
+@given(NAMES, st.data())
+def test_separators_and_case_are_never_what_hides_a_name(parts, data):
+    there = "/".join(parts[:-1]) + (data.draw(st.sampled_from("/:")) if parts[1:] else "") + parts[-1]
+    asked = data.draw(st.sampled_from("/:.")).join(parts)
+    asked = data.draw(st.sampled_from([asked, asked.upper(), asked.lower()]))
+    assert nearest_names(asked, [there, "quite/else"]) == [there]

@@ -72,15 +72,6 @@ def test_a_subclass_of_dataloader_would_be_rebuilt_and_its_own_iteration_lost(fi
     assert len(next(iter(rebuilt))) == BATCH
 
 
-def test_our_sampler_under_a_stock_dataloader(files):
-    dataset = H5Dataset(files[0].path, ["x", "y"])
-    stock = DataLoader(dataset, batch_sampler=ChunkBatchSampler(dataset, BATCH), collate_fn=collate)
-    accelerator, model, optimizer, train = prepared(stock)
-    for _ in range(2):
-        fit(accelerator, model, optimizer, train)
-    assert_each_row_once_an_epoch(model.train_rows, ROWS, 2)
-
-
 def test_accelerates_own_sharding_of_our_sampler_gives_each_batch_to_one_process(files):
     dataset = H5Dataset(files[0].path, "y")
     from accelerate.data_loader import prepare_data_loader

@@ -66,15 +66,6 @@ def as_it_is(sample):
     return sample
 
 
-def listed(samples):
-    return list(samples)
-
-
-def slow(sample):
-    time.sleep(0.01)
-    return sample
-
-
 def noisy(batch):
     x = batch["x"] if isinstance(batch, dict) else batch[0]
     return x + torch.rand(x.shape), random.random()
@@ -109,10 +100,6 @@ class Unpicklable(Exception):  # noqa: N818
 
 def raising_what_stays(sample):
     raise Unpicklable(1, 2)
-
-
-def giving_what_stays(sample):
-    return threading.Lock()
 
 
 def hanging(at, folder, sample):

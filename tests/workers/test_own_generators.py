@@ -22,26 +22,6 @@ def by_numpy(_):
     return RNG.random()
 
 
-def inside(_):
-    return [PYTHONS.random() for _ in range(2)]
-
-
-def by_torch(_):
-    return torch.rand(2, generator=TORCHS)
-
-
-def of_another(sample):
-    return by_numpy(sample)
-
-
-def by_its_method(_):
-    return DRAW()
-
-
-def by_default(_, chance=np.random.RandomState(0)):  # noqa: B008
-    return chance.rand()
-
-
 class Pipeline:
     """One of albumentations, as far as random numbers go."""
 
@@ -56,10 +36,6 @@ class Pipeline:
 
 
 PIPELINE = Pipeline()
-
-
-def piped(sample):
-    return PIPELINE(image=sample)
 
 
 class Augment:
@@ -77,33 +53,16 @@ def closed_over():
 
 OWN = {
     "RNG": by_numpy,
-    "PYTHONS": inside,
-    "TORCHS": by_torch,
-    "by_numpy.RNG": of_another,
-    "DRAW": by_its_method,
-    "chance": by_default,
-    "PIPELINE.random_generator": piped,
+    "PYTHONS": lambda _: [PYTHONS.random() for _ in range(2)],
+    "TORCHS": lambda _: torch.rand(2, generator=TORCHS),
+    "by_numpy.RNG": lambda sample: by_numpy(sample),
+    "DRAW": lambda _: DRAW(),
+    "chance": lambda _, chance=np.random.RandomState(0): chance.rand(),  # noqa: B008
+    "PIPELINE.random_generator": lambda sample: PIPELINE(image=sample),
     "pipeline.random_generator": Augment(),
     "Generator": functools.partial(lambda generator, _: generator.random(), RNG),
+    "chance of a closure": closed_over(),
 }
-
-
-def seeded_numpy(_):
-    return np.random.default_rng(np.random.randint(2**32)).random()
-
-
-def seeded_pipeline(sample):
-    PIPELINE.set_random_seed(np.random.randint(2**32))
-    return PIPELINE(image=sample)
-
-
-def seeded_torch(_):
-    TORCHS.manual_seed(torch.initial_seed())
-    return torch.rand(2, generator=TORCHS)
-
-
-def of_the_modules(sample):
-    return rand() + random.random() + np.random.rand() + float(torch.rand(())) + len(sample)
 
 
 class SaysRng:
@@ -113,7 +72,15 @@ class SaysRng:
         return self.RNG
 
 
-FINE = [seeded_numpy, seeded_pipeline, seeded_torch, of_the_modules, SaysRng(), print, torch.nn.Dropout()]
+FINE = [
+    lambda _: np.random.default_rng(np.random.randint(2**32)).random(),
+    lambda sample: (PIPELINE.set_random_seed(np.random.randint(2**32)), PIPELINE(image=sample)),
+    lambda _: (TORCHS.manual_seed(torch.initial_seed()), torch.rand(2, generator=TORCHS)),
+    lambda sample: rand() + random.random() + np.random.rand() + float(torch.rand(())) + len(sample),
+    SaysRng(),
+    print,
+    torch.nn.Dropout(),
+]
 
 
 @pytest.fixture
@@ -126,13 +93,11 @@ def loader(sample, function, **given):
     return H5StreamLoader(sample.path, 10, fields="x", **given)
 
 
-@pytest.mark.parametrize("name", [*OWN, "chance of a closure"])
+@pytest.mark.parametrize("name", OWN)
 def test_a_generator_that_is_not_seeded_for_each_sample_is_warned_of_by_name(sample, name):
-    function = OWN.get(name) or closed_over()
-    with pytest.warns(
-        OwnGeneratorWarning, match=f"sample_transform= reaches '{name.split()[0]}'.*sample_workers=2"
-    ) as told:
-        loader(sample, function).close()
+    said = f"sample_transform= reaches '{name.split()[0]}'.*sample_workers=2"
+    with pytest.warns(OwnGeneratorWarning, match=said) as told:
+        loader(sample, OWN[name]).close()
     assert [one.filename for one in told] == [__file__], "it names the line that made the loader"
 
 

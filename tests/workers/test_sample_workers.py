@@ -5,9 +5,11 @@ import gc
 import json
 import os
 import random
+import resource
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 
 import applied
@@ -16,8 +18,8 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from alike import assert_same, eventually, same
 from applied import KINDS, write_kinds
+from forking import in_forked_child
 from inner import device_is, iterations_of, pinned_copies
 from making import corrupt_chunk, write_datasets
 from sample_files import write_sample
@@ -26,7 +28,7 @@ from torch.utils.data import DataLoader
 
 from h5stream import H5Dataset
 from h5stream.errors import CorruptChunkError, IsolatedProcessError, LoaderClosedError, LoaderTimeoutError, OptionError
-from h5stream.workers.sample_engine import SampleRun
+from h5stream.workers.memory import SharedMemory, create_file
 from tests.device.fake_backend import FakeBackend
 
 pytestmark = [
@@ -35,6 +37,36 @@ pytestmark = [
 ]
 FORK = {"multiprocessing_context": "fork"}
 WAYS = ["fork", *(pytest.param(method, marks=pytest.mark.slow) for method in ("spawn", "forkserver"))]
+
+
+def same(a, b):
+    """Tell whether two batches are alike: structure, types, shapes, strides and bytes."""
+    if isinstance(a, torch.Tensor):
+        alike = isinstance(b, torch.Tensor) and (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
+        return alike and torch.equal(a, b)
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b)
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
+    return bool(a == b)
+
+
+def assert_same(found, expected):
+    assert len(found) == len(expected)
+    for number, (a, b) in enumerate(zip(found, expected, strict=True)):
+        assert same(a, b), f"batch {number} differs"
+
+
+def eventually(holds, limit_s=30):
+    """Wait until something holds that another process brings about."""
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline, "it never came"
+        threading.Event().wait(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -270,7 +302,7 @@ def test_what_cannot_be_pickled_is_told_of(sample):
             next(iter(loader))
         assert "in raising_what_stays" in str(caught.value.__cause__)
     with (
-        rows(sample.path, applied.giving_what_stays, collate_fn=applied.listed) as loader,
+        rows(sample.path, lambda _: threading.Lock(), collate_fn=list) as loader,
         pytest.raises(OptionError, match=r"batch 0 cannot leave the process of sample_workers=1.*pickle"),
     ):
         next(iter(loader))
@@ -355,21 +387,6 @@ def test_a_worker_that_sleeps_for_ever_is_ended_by_the_timeout(tmp_path, sample)
         assert all(map(is_gone, pids))
 
 
-def test_a_source_that_brings_nothing_in_time_is_told_of_with_its_batch(sample, monkeypatch):
-    with rows(sample.path, applied.as_it_is, 2, timeout=0.5) as loader:
-        state = iter(loader)
-        for _ in range(3):
-            next(state)
-        saved = loader.state_dict()
-    never = threading.Event()
-    monkeypatch.setattr(SampleRun, "_give", lambda self, batch: never.wait())
-    with rows(sample.path, applied.as_it_is, 2, timeout=0.5) as loader:
-        loader.load_state_dict(saved)
-        with pytest.raises(LoaderTimeoutError, match=r"\(batch 3\); the source may hang"):
-            next(iter(loader))
-        never.set()
-
-
 @pytest.mark.parametrize("name", ["sample_transform", "collate_fn", "batch_transform", "worker_init_fn"])
 def test_a_lambda_is_refused_where_it_cannot_go_and_the_way_out_is_named(sample, name):
     given = {"sample_transform": applied.as_it_is, "multiprocessing_context": "spawn", name: lambda one: one}
@@ -379,7 +396,7 @@ def test_a_lambda_is_refused_where_it_cannot_go_and_the_way_out_is_named(sample,
 
 
 def test_leaving_the_loop_and_beginning_again_gives_whole_epochs(sample):
-    with rows(sample.path, applied.slow, 2) as loader:
+    with rows(sample.path, lambda one: (time.sleep(0.01), one)[1], 2) as loader:
         for _ in range(3):
             for _, y in loader:
                 assert y.tolist() == list(range(10))
@@ -527,3 +544,63 @@ def test_a_script_without_the_guard_that_its_functions_need_is_told_so(tmp_path,
     ran = run_script(tmp_path, sample, unguarded.replace("{WAY}", "sample_transform=same, sample_workers=1"))
     assert ran.returncode == 1
     assert "Put it under `if __name__ == '__main__':`" in ran.stderr
+
+
+# --- memory that two processes map: it goes back to the system, and only by who made it --------------------------
+
+
+NBYTES = 1 << 22
+
+
+@pytest.fixture
+def descriptor():
+    descriptor = create_file()
+    yield descriptor
+    os.close(descriptor)
+
+
+def pages_of(descriptor):
+    return os.fstat(descriptor).st_blocks * 512
+
+
+def test_pages_go_back_once_the_last_array_is_dropped(descriptor):
+    memory = SharedMemory(descriptor)
+    array = memory.allocate(NBYTES)
+    array[:] = 7
+    part = array[100:200]
+    assert pages_of(descriptor) >= NBYTES
+    del array
+    gc.collect()
+    assert part.sum() == 700
+    assert pages_of(descriptor) >= NBYTES, "a part of it still is looked at"
+    del part
+    gc.collect()
+    assert pages_of(descriptor) == 0
+
+
+def test_a_forked_child_that_drops_it_takes_nothing_from_its_parent(descriptor):
+    held = {"memory": SharedMemory(descriptor)}
+    held["array"] = held["memory"].allocate(NBYTES)
+    held["array"][:] = 5
+
+    def drop():
+        held.clear()
+        gc.collect()
+        return True
+
+    assert in_forked_child(drop)
+    assert np.all(held["array"] == 5)
+    assert pages_of(descriptor) >= NBYTES
+    held.clear()
+
+
+def test_where_addresses_are_limited_a_file_takes_a_part_of_them(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (16 * NBYTES, 16 * NBYTES))
+    descriptor = create_file()
+    memory = SharedMemory(descriptor)
+    kept = memory.allocate(NBYTES // 2)
+    with pytest.raises(MemoryError, match="no memory for 4,194,304 bytes of batches: 2,097,152 bytes are in use"):
+        memory.allocate(NBYTES)
+    del kept
+    assert len(memory.allocate(NBYTES // 2)) == NBYTES // 2
+    os.close(descriptor)

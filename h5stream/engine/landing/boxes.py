@@ -25,7 +25,7 @@ from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.engine.statistics import clock
 from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools, copying
 from h5stream.errors import CorruptChunkError, OptionError
-from h5stream.samples.space import Space, number_outside
+from h5stream.samples.space import number_outside
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
 from h5stream.storage.rowbox import ColumnPiece
@@ -39,39 +39,13 @@ PLAIN, EDGE, REFLECT = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Boxed:
-    """Boxes of one dataset."""
-
-    # (axes, most elements): the elements that a box takes along each axis of the dataset, counted from its origin
-    offsets: Ints
-    sizes: Ints  # sizes, follow: (axes,): how many these are, and whether each is the next of the one before
-    follow: Ints
-    mode: int  # what stands outside: `PLAIN`, `EDGE` or `REFLECT`
-    origins: Ints  # (n, axes): the origin of each box; may lie outside
-
-    def place(self, sources: Ints, strides: Ints, regions: Regions, element: int, *where: Any) -> None:
-        """Copy what lies in boxes of regions that are in memory; see `kernels.place_boxes`."""
-        kernels.place_boxes(
-            sources, strides, *regions, self.offsets, self.sizes, self.follow, self.mode, element, self.origins, *where
-        )
-
-    @property
-    def ends(self) -> tuple[Ints, Ints]:
-        """The first and the last element that each box takes along each axis."""
-        taken = np.arange(self.offsets.shape[1]) < self.sizes[:, None]
-        least = np.where(taken, self.offsets, np.iinfo(np.int64).max).min(axis=1)
-        most = np.where(taken, self.offsets, np.iinfo(np.int64).min).max(axis=1)
-        return self.origins + least, self.origins + most
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BoxTable(ChunkTable):
     """Some chunks of one dataset; the rows of `shared` are boxes, each as often as chunks touch it.
 
     Where nothing is decoded they may be of several datasets of one file, of which `part` is one.
     """
 
-    boxed: Boxed  # which boxes those are
+    boxes: tuple[BoxesOfParts, Ints]  # which those are, and the origin of each along each axis
     skipped: Ints  # (n,): for each chunk, the bytes at its beginning that are not read, since no box needs them
     # begin, chunk_shape, shape: (n, axes): its first element in its dataset, its elements along each axis, and those of
     # the dataset
@@ -121,7 +95,9 @@ class BoxTable(ChunkTable):
             strides[:, :-1] = 0
         end = np.minimum(begin + self.chunk_shape[some], shape)
         _, *where = destination.of(program.field, self.shared)
-        self.boxed.place(sources, strides, (begin, end, shape, self.low[some], self.high[some]), element, *where)
+        regions = begin, end, shape, self.low[some], self.high[some]
+        boxes, origins = self.boxes
+        boxes.place(sources, strides, regions, element, origins, *where)
 
 
 def boxes_of(
@@ -155,16 +131,15 @@ class BoxesOfParts:
         gaps_nbytes: Sequence[int],
     ) -> None:
         self._parts, self._fields, self._gaps, first = parts, layout_fields, gaps_nbytes, parts[0]
-        sizes = np.array([len(along.offsets) for along in first.along], dtype=np.int64)
-        offsets = np.zeros((len(first.along), int(sizes.max())), dtype=np.int64)
+        # Along each axis: how many elements a box takes, which, counted from its origin, and whether these follow.
+        self._sizes = np.array([len(along.offsets) for along in first.along], dtype=np.int64)
+        self._offsets = np.zeros((len(first.along), int(self._sizes.max())), dtype=np.int64)
         for axis, along in enumerate(first.along):
-            offsets[axis, : len(along.offsets)] = along.offsets
-        follow = np.array([(np.diff(along.offsets) == 1).all() for along in first.along], dtype=np.int64)
+            self._offsets[axis, : len(along.offsets)] = along.offsets
+        self._follow = np.array([(np.diff(along.offsets) == 1).all() for along in first.along], dtype=np.int64)
         own = layout_fields[first.targets[0].field].pad
         pad = pad if own is None else own
-        mode = {"edge": EDGE, "reflect": REFLECT}.get(str(pad), PLAIN)
-        self._boxed = Boxed(offsets=offsets, sizes=sizes, follow=follow, mode=mode, origins=offsets[:0])  # of no box
-        self._outside = number_outside(pad)
+        self._mode, self._outside = {"edge": EDGE, "reflect": REFLECT}.get(str(pad), PLAIN), number_outside(pad)
         self._shapes = np.array([part.shape for part in parts], dtype=np.int64)
         self._programs: dict[int, tuple[Program, ...]] = {}
         if first.access != VIA_H5PY:
@@ -178,43 +153,63 @@ class BoxesOfParts:
 
     def plan(self, placement: Placement, of: Ints, origins: Ints, task_nbytes: int) -> Iterator[Any]:
         """Cut boxes into tasks."""
-        if not self._boxed.sizes.all():  # the columns chosen are none
+        if not self._sizes.all():  # the columns chosen are none
             return
-        begins = np.zeros((len(origins), len(self._boxed.sizes)), dtype=np.int64)
+        begins = np.zeros((len(origins), len(self._sizes)), dtype=np.int64)
         for axis, along in enumerate(self._parts[0].along):
             begins[:, axis] = along.begins(origins)
-        boxed = replace(self._boxed, origins=begins)
         if self._outside is not None:
-            (first, last), shapes = boxed.ends, self._shapes[of]
+            (first, last), shapes = self._ends(begins), self._shapes[of]
             out = np.flatnonzero(((first < 0) | (last >= shapes)).any(axis=1))
             if len(out):
-                some = replace(boxed, origins=boxed.origins[out])
-                yield copying(placement[out], functools.partial(self._fill_outside, some, shapes[out]))
+                yield copying(placement[out], functools.partial(self._fill_outside, begins[out], shapes[out]))
         if self._parts[0].access == VIA_H5PY:
             for k, part in enumerate(of.tolist()):
-                one = replace(boxed, origins=boxed.origins[k : k + 1])
-                bring = functools.partial(self._through_h5py, self._parts[part], one)
+                bring = functools.partial(self._through_h5py, self._parts[part], begins[k : k + 1])
                 yield Task(shared=placement[k : k + 1], bring=bring)
             return
-        yield from self._plan_chunks(placement, boxed, of, task_nbytes)
+        yield from self._plan_chunks(placement, begins, of, task_nbytes)
 
-    def _fill_outside(self, boxed: Boxed, shapes: Ints, placement: Placement, destination: Destination) -> None:
+    def place(self, sources: Ints, strides: Ints, regions: Regions, element: int, origins: Ints, *where: Any) -> None:
+        """Copy what lies in boxes of regions that are in memory; see `kernels.place_boxes`."""
+        boxes = self._offsets, self._sizes, self._follow, self._mode
+        kernels.place_boxes(sources, strides, *regions, *boxes, element, origins, *where)
+
+    def _ends(self, origins: Ints) -> tuple[Ints, Ints]:
+        """Return the first and the last element that each box takes along each axis; they may lie outside."""
+        taken = np.arange(self._offsets.shape[1]) < self._sizes[:, None]
+        least = np.where(taken, self._offsets, np.iinfo(np.int64).max).min(axis=1)
+        most = np.where(taken, self._offsets, np.iinfo(np.int64).min).max(axis=1)
+        return origins + least, origins + most
+
+    def _spans(self, origins: Ints, shape: Ints) -> tuple[Ints, Ints]:
+        """Return the first element inside of a volume that each box needs along each axis, and where the last ends."""
+        first, last = self._ends(origins)
+        low, high = np.clip(first, 0, shape - 1), np.clip(last, 0, shape - 1)
+        if self._mode == REFLECT:
+            low = np.minimum(low, np.where(last >= shape, 2 * (shape - 1) - last, low))
+            high = np.maximum(high, np.where(first < 0, -first, high))
+            far = (first <= -shape) | (last >= 2 * shape - 1)  # mirrored more than once
+            low, high = np.where(far, 0, low), np.where(far, shape - 1, high)
+        return np.maximum(low, 0), np.minimum(high, shape - 1) + 1
+
+    def _fill_outside(self, origins: Ints, shapes: Ints, placement: Placement, destination: Destination) -> None:
         """Write the number that stands outside of volumes wherever boxes lead out of those."""
         for target in self._parts[0].targets:
             layout = self._fields[target.field]
-            inner = math.prod(layout.row_shape) // math.prod(boxed.sizes.tolist())
+            inner = math.prod(layout.row_shape) // math.prod(self._sizes.tolist())
             assert self._outside is not None
-            row = np.full(int(boxed.sizes[-1]) * inner, self._outside, dtype=layout.dtype).view(np.uint8)
+            row = np.full(int(self._sizes[-1]) * inner, self._outside, dtype=layout.dtype).view(np.uint8)
             _, *where = destination.of(target.field, placement)
-            element = row.nbytes // int(boxed.sizes[-1])
-            kernels.fill_outside(address_of(row), shapes, boxed.offsets, boxed.sizes, element, boxed.origins, *where)
+            element = row.nbytes // int(self._sizes[-1])
+            kernels.fill_outside(address_of(row), shapes, self._offsets, self._sizes, element, origins, *where)
 
     def _through_h5py(
-        self, part: DatasetPart, boxed: Boxed, placement: Placement, destination: Destination, tools: Tools
+        self, part: DatasetPart, origins: Ints, placement: Placement, destination: Destination, tools: Tools
     ) -> None:
         """Read one box through h5py, and copy it to its place."""
         shape = np.array([part.shape])
-        low, high = _spans(boxed, shape)
+        low, high = self._spans(origins, shape)
         since = clock()
         values = tools.h5py.box(part, tuple(low[0].tolist()), tuple((high - low)[0].tolist()))
         since = tools.tally.via_h5py(since, values.nbytes)
@@ -224,15 +219,15 @@ class BoxesOfParts:
             strides, (zero, one) = _strides(np.array([values.shape]), element), np.array([[0], [1]])
             _, *where = destination.of(target.field, placement)
             sources = np.array([address_of(dense.reshape(-1).view(np.uint8))])
-            boxed.place(sources, strides, (low, high, shape, zero, one), element, *where)
+            self.place(sources, strides, (low, high, shape, zero, one), element, origins, *where)
         tools.tally.scattered(since)
 
-    def _plan_chunks(self, placement: Placement, boxed: Boxed, of: Ints, task_nbytes: int) -> Iterator[Task]:
+    def _plan_chunks(self, placement: Placement, origins: Ints, of: Ints, task_nbytes: int) -> Iterator[Task]:
         shapes, chunk_shapes, grids = self._shapes[of], self._chunk_shapes[of], self._grids[of]
-        low, high = _spans(boxed, shapes)
+        low, high = self._spans(origins, shapes)
         where, box = _touched(low, high, chunk_shapes)
-        if not boxed.follow.all():
-            needed = self._needed(boxed, where * chunk_shapes[box], box, shapes, chunk_shapes)
+        if not self._follow.all():
+            needed = self._needed(origins, where * chunk_shapes[box], box, shapes, chunk_shapes)
             where, box = where[needed], box[needed]
         number = _numbers(where, grids[box])
         by_chunk = np.argsort(self._first_chunks[of[box]] + number, kind="stable")
@@ -248,14 +243,14 @@ class BoxesOfParts:
             self._leave_out(table, low[box], high[box])
         order = np.lexsort((table["offset"], self._owner[part[first]]))
         table, part = {name: values[order] for name, values in table.items()}, part[first][order]
-        shared, ours = placement[box], replace(boxed, origins=boxed.origins[box])
+        shared, ours = placement[box], (self, origins[box])
         for cut in self._cuts(table, part, min(task_nbytes, TASK_NBYTES)):
             of_task: dict[str, Any] = {name: values[cut] for name, values in table.items()}
             number_of_part = int(part[cut.start])
             one = self._parts[number_of_part]
             of_task["edges"] = group_edges(of_task["offset"], of_task["nbytes"], self._gaps[one.file])
             programs = self._programs_of(number_of_part)
-            yield BoxTable(part=one, programs=programs, shared=shared, boxed=ours, **of_task).task
+            yield BoxTable(part=one, programs=programs, shared=shared, boxes=ours, **of_task).task
 
     def _looked_up(self, part: Ints, number: Ints) -> dict[str, Ints]:
         """Find what to read for chunks, by their parts, ascending, and their numbers."""
@@ -285,13 +280,13 @@ class BoxesOfParts:
             self._programs[number] = programs_of(replace(self._parts[number], pieces=(element,)))
         return self._programs[number]
 
-    def _needed(self, boxed: Boxed, begins: Ints, box: Ints, shapes: Ints, chunk_shapes: Ints) -> NDArray[np.bool_]:
+    def _needed(self, origins: Ints, begins: Ints, box: Ints, shapes: Ints, chunk_shapes: Ints) -> NDArray[np.bool_]:
         """Tell which chunks hold an element that the box takes, where these do not follow one another."""
-        first, last = boxed.ends
+        first, last = self._ends(origins)
         needed = np.ones(len(box), dtype=bool)
-        for axis in np.flatnonzero(boxed.follow == 0).tolist():
-            taken = np.sort(boxed.offsets[axis, : boxed.sizes[axis]])
-            from_origin = begins[:, axis] - boxed.origins[box, axis]
+        for axis in np.flatnonzero(self._follow == 0).tolist():
+            taken = np.sort(self._offsets[axis, : self._sizes[axis]])
+            from_origin = begins[:, axis] - origins[box, axis]
             ends = from_origin + chunk_shapes[box, axis]
             inside = np.searchsorted(taken, from_origin) < np.searchsorted(taken, ends)
             leads_out = (first[box, axis] < 0) | (last[box, axis] >= shapes[box, axis])
@@ -310,18 +305,6 @@ class BoxesOfParts:
         table["skipped"] = np.where(stored, begin, 0)
         table["offset"] = np.where(stored, table["offset"] + begin, MISSING)
         table["nbytes"] = np.where(stored, end - begin, 0)
-
-
-def _spans(boxed: Boxed, shape: Ints) -> tuple[Ints, Ints]:
-    """Return the first element inside of a volume that each box needs along each axis, and the one behind the last."""
-    first, last = boxed.ends
-    low, high = np.clip(first, 0, shape - 1), np.clip(last, 0, shape - 1)
-    if boxed.mode == REFLECT:
-        low = np.minimum(low, np.where(last >= shape, 2 * (shape - 1) - last, low))
-        high = np.maximum(high, np.where(first < 0, -first, high))
-        far = (first <= -shape) | (last >= 2 * shape - 1)  # mirrored more than once
-        low, high = np.where(far, 0, low), np.where(far, shape - 1, high)
-    return np.maximum(low, 0), np.minimum(high, shape - 1) + 1
 
 
 def _touched(low: Ints, high: Ints, chunk_shape: Ints) -> tuple[Ints, Ints]:
@@ -366,10 +349,11 @@ class Acceptance:
     # Guarantees: immutable; any thread may ask. The user's function is called by that thread, and must allow it.
     """
 
-    def __init__(self, layout: SampleLayout, space: Space, plan: Plan, carry_out: Carry) -> None:
-        assert space.accept is not None
-        self._layout, self._space, self._rule = layout, space, space.accept
-        self._on, wanted = _asked(layout, space.accept.on)
+    def __init__(self, layout: SampleLayout, plan: Plan, carry_out: Carry) -> None:
+        assert layout.space is not None
+        assert layout.space.accept is not None
+        self._layout, self._space, self._rule = layout, layout.space, layout.space.accept
+        self._on, wanted = _asked(layout, self._rule.on)
         self._plan, self._carry_out, self._assembler = plan, carry_out, Assembler(layout)
         fields = [{target.field for target in parts[0].targets} for parts in layout.aligned]
         self._datasets = tuple(number for number, filled in enumerate(fields) if filled & wanted)

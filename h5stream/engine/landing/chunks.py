@@ -1,4 +1,4 @@
-"""Chunks that are read, decoded and copied to the batches: large ones one by one, small ones many at a time.
+"""Chunks that are read, decoded and copied to the batches, or read by h5py: large ones one by one, small ones together.
 
 Small chunks are decoded one behind the other, and one kernel call scatters the whole stack.
 """
@@ -6,6 +6,7 @@ Small chunks are decoded one behind the other, and one kernel call scatters the 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -19,13 +20,11 @@ from h5stream.compiled import _native as kernels
 from h5stream.engine.plan import Ints, Placement, cut_by
 from h5stream.engine.slots import address_of
 from h5stream.engine.statistics import clock
-from h5stream.engine.tasks import TASK_NBYTES, Bytes, Destination, Task, Tools
+from h5stream.engine.tasks import TASK_NBYTES, Bytes, Destination, Task, Tools, chunk_by_chunk
 from h5stream.errors import CorruptChunkError
-from h5stream.storage.codecs import DecodeError, NotAskedError, most_nbytes
-from h5stream.storage.elements import Leaf
-from h5stream.storage.filters import DecodeScratch
+from h5stream.storage.filters import DecodeError, DecodeScratch, NotAskedError, most_nbytes
 from h5stream.storage.index import MISSING, ChunkIndex
-from h5stream.storage.layout import DatasetPart, Target
+from h5stream.storage.layout import DatasetPart, FieldLayout, Target
 
 FUSE_ELEMENTS = 16
 """Shortest run of elements in a row for which unshuffling and scattering in one pass pays; below it the vector
@@ -47,70 +46,49 @@ STACK_READ_NBYTES = 512 * 1024
 """Bytes that are read before they are decoded, at most about: as much as a core's own cache holds."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
     """What is worked out once for a target of a dataset part."""
 
-    field: int  # the number of the field
-    leaf: Leaf  # where its bytes lie in a stored element
-    bytes_in_element: Ints  # bytes of the leaf inside a stored element, least significant first for a number
-    planes: Ints  # where the plane of each of those bytes begins in a shuffled chunk
-    segments: tuple[Ints, ...]  # for each piece, its stretches in elements
-    # all_segments, segment_edges: the stretches of all pieces in bytes, one after the other, and where each piece's
-    # begin
-    all_segments: Ints
-    segment_edges: Ints
-    strides: Ints  # for each piece, bytes of one row of a chunk, once it holds this leaf alone
-    fused: tuple[bool, ...]  # for each piece, whether unshuffle and scatter are done as one
-    fill_rows: tuple[Bytes, ...]  # for each piece, one row of the fill value
+    def __init__(self, part: DatasetPart, target: Target) -> None:
+        leaf = target.leaf
+        assert leaf is not None
+        self.field, self.leaf = target.field, leaf  # its number, and where its bytes lie in a stored element
+        # Bytes of the leaf in a stored element, least significant first for a number; the plane of each in a chunk.
+        self.bytes_in_element = leaf.places
+        self.planes = leaf.places * math.prod(part.chunk_index.chunk_shape)
+        # For each piece its stretches in elements; of all pieces those in bytes, and where each piece's begin.
+        self.segments = [piece.segments for piece in part.pieces]
+        self.all_segments = np.concatenate([np.ascontiguousarray(each * leaf.nbytes) for each in self.segments])
+        self.segment_edges = np.cumsum([0] + [len(each) for each in self.segments], dtype=np.int64)
+        # For each piece, bytes of one row of a chunk, once it holds this leaf alone.
+        self.strides = np.array([piece.row_elements * leaf.nbytes for piece in part.pieces], dtype=np.int64)
+        # For each piece, whether unshuffle and scatter are done as one, and one row of the fill value.
+        may_fuse = leaf.units == 1 and leaf.unit_nbytes in FUSED_NBYTES
+        self.fused = [may_fuse and int(each[:, 2].min()) >= FUSE_ELEMENTS for each in self.segments]
+        self.fill_rows = [np.tile(target.fill, piece.row_elements) for piece in part.pieces]
 
 
 def programs_of(part: DatasetPart) -> tuple[Program, ...]:
     """Return the programs of a part's targets."""
-    return tuple(_program(part, target) for target in part.targets)
+    return tuple(Program(part, target) for target in part.targets)
 
 
-def _program(part: DatasetPart, target: Target) -> Program:
-    leaf = target.leaf
-    assert leaf is not None
-    assert part.index is not None
-    bytes_in_element = leaf.places
-    may_fuse = leaf.units == 1 and leaf.unit_nbytes in FUSED_NBYTES
-    segments = tuple(piece.segments for piece in part.pieces)
-    in_bytes = tuple(np.ascontiguousarray(each * leaf.nbytes) for each in segments)
-    return Program(
-        field=target.field,
-        leaf=leaf,
-        bytes_in_element=bytes_in_element,
-        planes=bytes_in_element * math.prod(part.index.chunk_shape),
-        segments=segments,
-        all_segments=np.concatenate(in_bytes),
-        segment_edges=np.cumsum([0] + [len(each) for each in segments], dtype=np.int64),
-        strides=np.array([piece.row_elements * leaf.nbytes for piece in part.pieces], dtype=np.int64),
-        fused=tuple(may_fuse and int(each[:, 2].min()) >= FUSE_ELEMENTS for each in segments),
-        fill_rows=tuple(np.tile(target.fill, piece.row_elements) for piece in part.pieces),
-    )
-
-
-def dense_leaf(program: Program, data: Bytes, shuffled: int, scratch: DecodeScratch, out: Bytes | None = None) -> Bytes:
-    """Return a leaf's bytes of every element of a chunk, one after the other, in native byte order."""
-    leaf = program.leaf
+def dense_leaf(program: Program, data: Bytes, shuffled: int, scratch: DecodeScratch, chunks: int = 1) -> Bytes:
+    """Return a leaf's bytes of every element of chunks, one behind the other, in native byte order."""
+    leaf, nbytes = program.leaf, data.nbytes // chunks
     if shuffled and shuffled != leaf.stored_nbytes:  # its elements are not the dataset's own
-        count = data.nbytes // shuffled
+        planes = np.arange(shuffled, dtype=np.int64) * (nbytes // shuffled)
         unshuffled = scratch.buffer("unshuffled", data.nbytes)
-        kernels.gather_planes(data, np.arange(shuffled, dtype=np.int64) * count, count, unshuffled)
+        kernels.gather_planes_stack(data, planes, nbytes // shuffled, nbytes, chunks, unshuffled)
         data, shuffled = unshuffled, 0
     if not shuffled and leaf.is_whole:
-        if out is None:
-            return data
-        out[:] = data
-        return out
-    count = data.nbytes // leaf.stored_nbytes
-    dense = scratch.buffer("dense", leaf.nbytes * count) if out is None else out
+        return data
+    count = nbytes // leaf.stored_nbytes
+    dense = scratch.buffer("dense", leaf.nbytes * count * chunks)
     if shuffled:
-        kernels.gather_planes(data, program.planes, count, dense)
+        kernels.gather_planes_stack(data, program.planes, count, nbytes, chunks, dense)
     else:
-        kernels.gather_leaf(data, leaf.stored_nbytes, program.bytes_in_element, count, dense)
+        kernels.gather_leaf(data, leaf.stored_nbytes, program.bytes_in_element, count * chunks, dense)
     return dense
 
 
@@ -365,23 +343,9 @@ class Stack:
         task, chosen = self._task, np.array(held, dtype=np.int64)
         data = self._region[: len(held) * self._chunk_nbytes]
         for program in task.programs:
-            source = address_of(self._dense(program, data, len(held)))
+            source = address_of(dense_leaf(program, data, self._shuffled, self._tools.scratch, len(held)))
             stride = self._chunk_nbytes // program.leaf.stored_nbytes * program.leaf.nbytes
             task.place(program, source, stride, chosen, self._destination)
-
-    def _dense(self, program: Program, data: Bytes, chunks: int) -> Bytes:
-        leaf, shuffled, scratch = program.leaf, self._shuffled, self._tools.scratch
-        if not shuffled:
-            return dense_leaf(program, data, 0, scratch)
-        count = self._chunk_nbytes // shuffled
-        if shuffled == leaf.stored_nbytes:
-            out = scratch.buffer("dense", chunks * count * leaf.nbytes)
-            kernels.gather_planes_stack(data, program.planes, count, self._chunk_nbytes, chunks, out)
-            return out
-        planes = np.arange(shuffled, dtype=np.int64) * count
-        unshuffled = scratch.buffer("unshuffled", data.nbytes)
-        kernels.gather_planes_stack(data, planes, count, self._chunk_nbytes, chunks, unshuffled)
-        return dense_leaf(program, unshuffled, 0, scratch)
 
 
 def _inflatable(task: ChunkTable) -> tuple[NDArray[np.bool_], int] | None:
@@ -396,16 +360,9 @@ def _inflatable(task: ChunkTable) -> tuple[NDArray[np.bool_], int] | None:
 
 
 def plan_chunks(
-    part: DatasetPart, programs: tuple[Program, ...], gap_nbytes: int, placement: Placement, task_nbytes: int
+    part: DatasetPart, programs: tuple[Program, ...], most_gap: int, placement: Placement, task_nbytes: int
 ) -> Iterator[Task]:
     """Cut rows of a part, ascending, into tasks of about as many decoded bytes, in the order of the file's."""
-    return (table.task for table in chunk_tables(part, programs, gap_nbytes, placement, task_nbytes))
-
-
-def chunk_tables(
-    part: DatasetPart, programs: tuple[Program, ...], most_gap: int, placement: Placement, task_nbytes: int
-) -> Iterator[ChunkTable]:
-    """Cut rows into chunks that are read by one task each."""
     shared, edges, numbers = placement.in_chunks(part)
     # Every row of chunks crosses the same pieces: one column of this table each.
     count, across = len(part.pieces), np.array([each.number for each in part.pieces], dtype=np.int64)
@@ -423,7 +380,7 @@ def chunk_tables(
     for cut in cut_by(work, min(task_nbytes, TASK_NBYTES) if part.chunk_nbytes <= SMALL_CHUNK_NBYTES else task_nbytes):
         of_task: dict[str, Any] = {name: values[cut] for name, values in table.items()}
         of_task["edges"] = group_edges(of_task["offset"], of_task["nbytes"], most_gap)
-        yield ChunkTable(part=part, programs=programs, shared=shared, **of_task)
+        yield ChunkTable(part=part, programs=programs, shared=shared, **of_task).task
 
 
 def looked_up(index: ChunkIndex, number: Ints) -> dict[str, Ints]:
@@ -448,3 +405,40 @@ def group_edges(offset: Ints, nbytes: Ints, most_gap: int) -> Ints:
 def _gaps(offset: Ints, nbytes: Ints) -> Ints:
     """Return the bytes between each chunk and the next, -1 after one that has none in the file."""
     return np.where(offset[:-1] == MISSING, -1, offset[1:] - (offset[:-1] + nbytes[:-1]))
+
+
+# --- what h5stream cannot decode is read through h5py, under its lock -------------------------------------------
+
+
+def plan_through_h5py(
+    part: DatasetPart, fields: tuple[FieldLayout, ...], placement: Placement, task_nbytes: int
+) -> Iterator[Task]:
+    """Cut rows of a part that h5py reads, ascending, into tasks of whole chunks and about as many bytes."""
+
+    def read(placement: Placement, destination: Destination, tools: Tools) -> None:
+        """Read the rows of one chunk after the other, from the first that is wanted to the last, and scatter them."""
+        _, edges, _ = placement.in_chunks(part)
+        for low, high in itertools.pairwise(edges.tolist()):
+            if tools.stopped():
+                return
+            wanted = placement[low:high]
+            first, last = int(wanted.rows[0]), int(wanted.rows[-1])
+            since = clock()
+            rows = tools.h5py.rows(part, first - part.row_start, last - first + 1)
+            since = tools.tally.via_h5py(since, rows.nbytes)
+            for target in part.targets:
+                layout = fields[target.field]
+                if layout.dtype.kind == "O":
+                    destination.put(target.field, wanted, (rows[row - first] for row in wanted.rows.tolist()))
+                    continue
+                dense = np.ascontiguousarray(target.taken(rows), dtype=layout.dtype).reshape(-1).view(np.uint8)
+                there = replace(wanted, rows=wanted.rows - first)
+                destination.scatter_whole(target.field, there, dense, layout.placed_nbytes)
+            tools.tally.scattered(since)
+
+    placement = placement.each_row().ascending()
+    _, edges, _ = placement.in_chunks(part)
+    spans = placement.rows[edges[1:] - 1].astype(np.int64) - placement.rows[edges[:-1]] + 1
+    for cut in cut_by(np.maximum(1, spans * part.stored_row_nbytes), min(task_nbytes, TASK_NBYTES)):
+        some = placement[int(edges[cut.start]) : int(edges[cut.stop])]
+        yield Task(shared=some, bring=read, apart=functools.partial(chunk_by_chunk, part=part))

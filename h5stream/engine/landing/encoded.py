@@ -22,7 +22,7 @@ from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.engine.statistics import clock
 from h5stream.engine.tasks import Bytes, Destination, Task, Tools, Way, row_by_row
 from h5stream.errors import CorruptChunkError, FieldLengthError, H5StreamError
-from h5stream.storage.codecs import DecodeError
+from h5stream.storage.filters import DecodeError
 from h5stream.storage.images import OtherShapeError, decode_image
 from h5stream.storage.layout import DatasetPart, FieldLayout
 

@@ -58,7 +58,14 @@ class HeapRows:
             value = self._ask(int(rows[k]), tools)
             said = int(self._heap.length[rows[k]])
             if len(value) != said:
-                raise self._damaged(int(rows[k]), f"it has {len(value):,} items, and {said:,} are promised", tools)
+                path, row = tools.sources[self._part.file].identity.path, int(rows[k])
+                raise CorruptChunkError(
+                    f"{path!r}, dataset {self._part.path!r}: the value of row {row:,} is damaged: it has "
+                    f"{len(value):,} items, and {said:,} are promised. Copy the file again from its source.",
+                    file=path,
+                    field=self._part.path,
+                    chunk=(row,),
+                )
             native = np.ascontiguousarray(value, dtype=self._layout.dtype).view(np.uint8)
             ctypes.memmove(int(targets[k]), address_of(native), int(wanted[k]))
 
@@ -125,13 +132,3 @@ class HeapRows:
         value = tools.h5py.bytes_of(self._part, row) if self._part.objects else tools.h5py.rows(self._part, row, 1)[0]
         tools.tally.via_h5py(since, int(self._heap.row_nbytes))
         return value
-
-    def _damaged(self, row: int, why: str, tools: Tools) -> CorruptChunkError:
-        path = tools.sources[self._part.file].identity.path
-        return CorruptChunkError(
-            f"{path!r}, dataset {self._part.path!r}: the value of row {row:,} is damaged: {why}. "
-            "Copy the file again from its source.",
-            file=path,
-            field=self._part.path,
-            chunk=(row,),
-        )

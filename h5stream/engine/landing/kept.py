@@ -5,15 +5,18 @@ is decoded for the first time lands in memory whole, and from there in the batch
 of a dataset fits, its first rows are kept, of which each window has its share. Loaders of one process that read the
 same share what they decode: of the rows that one validates with, those chunks are there already that the training
 loader decoded.
+
+Fields that come from no dataset, and what stands where no stored row goes, are copied from memory as well.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +26,10 @@ from h5stream.dropped import Living
 from h5stream.engine.plan import Placement
 from h5stream.engine.slots import SlotFormat, address_of, map_memory, packed
 from h5stream.engine.statistics import clock
-from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools, Way
+from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools, Way, copying
+from h5stream.order.permutation import SAMPLES, words_of
 from h5stream.order.places import PIECE, Places, is_ascending, pieces, place_dtype
+from h5stream.samples.space import number_outside
 from h5stream.storage.layout import DECODED, VIA_H5PY, DatasetPart, SampleLayout
 from h5stream.storage.source import FilesIdentity
 
@@ -48,6 +53,9 @@ CACHED_NBYTES = 8 * 1024 * 1024
 """Rows of this many bytes are asked for ahead in any order, shorter ones where they are not ascending and all of them
 take more than a cache holds. Rows of 8 bytes, two threads, 256 MiB, nanoseconds: ascending 4.8 in place of 2.5, in
 random order 5.6 in place of 9.7; of 4 MiB in random order 2.6 in place of 1.4."""
+
+TASK_SAMPLES = 65_536
+"""Samples of one task that brings fields which come from no dataset."""
 
 
 # --- what is kept ---------------------------------------------------------------------------------------------
@@ -122,34 +130,16 @@ class Kept:
     says so when all of it is there. Memory is touched as it is filled.
     """
 
-    def __init__(self, layout: SampleLayout, rows: Mapping[int, int]) -> None:
+    def __init__(self, layout: SampleLayout, rows: Mapping[int, int], named: Hashable = None) -> None:
         self.rows, self.layout, self.process = rows, layout, os.getpid()
-        self.named: Hashable = None  # what of it others may share
+        self.named = named  # what of it others may share
         # Packed as one batch of all rows, so that the ordinary plan fills it.
         self._format = format_of(layout, rows)
         self._row_nbytes = tuple(field.placed_nbytes for field in layout.fields)
         self._memory = map_memory(self._format.nbytes)
-        self._whole: frozenset[int] = frozenset()
-        self.filled: dict[tuple[int, int], NDArray[np.bool_]] = {}
-        self._chunks = {number: self._chunks_of(number, layout.datasets[number]) for number in rows}
-
-    def _chunks_of(self, number: int, parts: tuple[DatasetPart, ...]) -> _Chunks:
-        counts = [max(0, _whole_chunks(part, self.rows[number])) if is_decoded(part) else 0 for part in parts]
-        edges = np.append(0, np.cumsum(counts))
-        filled = np.zeros(edges[-1], dtype=bool)
-        self.filled |= {
-            (number, k): filled[low:high]
-            for k, (part, (low, high)) in enumerate(zip(parts, itertools.pairwise(edges.tolist()), strict=True))
-            if is_decoded(part)
-        }
-        return _Chunks(
-            filled=filled,
-            first=edges[:-1],
-            count=np.array(counts),
-            chunk_rows=np.array([max(1, part.chunk_rows) for part in parts]),
-            row_start=np.array([part.row_start for part in parts]),
-            is_all=all(n * max(1, part.chunk_rows) >= part.rows for n, part in zip(counts, parts, strict=True)),
-        )
+        self.is_whole = False  # whether all of its rows were read
+        self._chunks = {number: _Chunks(layout.datasets[number], count) for number, count in rows.items()}
+        self._filled = {(n, k): there for n, each in self._chunks.items() for k, there in each.of_part.items()}
 
     @property
     def nbytes(self) -> int:
@@ -161,27 +151,20 @@ class Kept:
         """The memory as a batch that rows are brought to: its first, at the place of their number."""
         return Destination.of_batch(self._memory, self._format, self.layout.fields)
 
-    def read(
-        self,
-        plan: Callable[[Placement, int, Sequence[int]], Iterable[Task]],
-        land: Callable[[Iterable[Task], Destination], None],
-    ) -> None:
-        """Read all rows of its datasets, with what plans some of them and what carries tasks out."""
-        for number in self.rows:
-            # As spans of one part each: numbers of all rows may take more than the rows.
-            spans = [
-                (first, min(PIECE, part.row_start + part.rows - first))
-                for part in self.layout.datasets[number]
-                for first in range(part.row_start, part.row_start + part.rows, PIECE)
-            ]
-            first, counts = np.array(spans, dtype=np.int64).reshape(-1, 2).T
-            land(plan(_whole(first, counts, self.layout.rows_of(number)), TASK_NBYTES, [number]), self.destination)
-        self._whole = frozenset(self.rows)
+    def every_row(self, number: int) -> Placement:
+        """Return all rows of a dataset, as spans of one part each: their numbers may take more than the rows."""
+        spans = [
+            (first, min(PIECE, part.row_start + part.rows - first))
+            for part in self.layout.datasets[number]
+            for first in range(part.row_start, part.row_start + part.rows, PIECE)
+        ]
+        first, counts = np.array(spans, dtype=np.int64).reshape(-1, 2).T
+        return _whole(first, counts, self.layout.rows_of(number))
 
     def has(self, number: int, placement: Placement) -> bool:
         """Tell whether rows of a dataset, in any order, are all there; spans only where all of the dataset is."""
         chunks = self._chunks.get(number)
-        if chunks is None or number in self._whole:
+        if chunks is None or self.is_whole:
             return chunks is not None
         if chunks.is_all and chunks.filled.all():
             return True
@@ -216,6 +199,83 @@ class Kept:
         """Tell whether no cache holds the rows that come next."""
         return self.nbytes > CACHED_NBYTES and not is_ascending(placement.rows)
 
+    # --- how rows of datasets land, of which those of chunks that were decoded before are here ---
+
+    def way(self, number: int, place: int, way: Way) -> Way:
+        """Return how rows of a part of a dataset land: from here, or by its own way, and through here."""
+        key = number, place
+        return functools.partial(self._plan, key, way) if key in self._filled else way
+
+    def _plan(self, key: tuple[int, int], way: Way, placement: Placement, task_nbytes: int) -> Iterator[Task]:
+        """Cut rows of a part, ascending, into tasks of about as many bytes."""
+        part, filled = self.layout.datasets[key[0]][key[1]], self._filled[key]
+        placement = placement.cut_every(part.chunk_rows, part.row_start).ascending()
+        _, edges, chunks = placement.in_chunks(part)
+        kept = int(np.searchsorted(chunks, len(filled)))  # what lies behind is not kept
+        is_there = filled[chunks[:kept]]
+        # As they lie, not picked out: copies of the rows would take as much memory as the plan.
+        cuts = np.concatenate([[0], np.flatnonzero(np.diff(is_there)) + 1, [kept]]).tolist()
+        for low, high in itertools.pairwise(cuts):
+            if low == high:
+                continue
+            if is_there[low]:
+                yield from self.gathered(key[:1], placement[edges[low] : edges[high]], task_nbytes)
+            else:
+                yield from self._brought(part, filled, way, placement, chunks[low:high], edges[low : high + 1])
+        if kept < len(chunks):
+            yield from way(placement[edges[kept] :], task_nbytes)
+
+    def _brought(
+        self,
+        part: DatasetPart,
+        filled: NDArray[np.bool_],
+        way: Way,
+        placement: Placement,
+        chunks: NDArray[np.int64],
+        edges: NDArray[np.int64],
+    ) -> Iterator[Task]:
+        """Plan rows of chunks that are decoded into memory first, whole."""
+        fields = tuple(target.field for target in part.targets)
+
+        def apart(task: Task) -> Iterator[Task]:
+            """Return tasks that keep nothing: one for each chunk."""
+            for one in way(task.placement, TASK_NBYTES):
+                yield from one.apart(one)
+
+        at_once = max(1, TASK_NBYTES // max(1, part.chunk_rows * part.stored_row_nbytes))
+        for low in range(0, len(chunks), at_once):
+            some = chunks[low : low + at_once]
+            first = part.row_start + some * part.chunk_rows
+            counts = np.minimum(part.chunk_rows, part.row_start + part.rows - first)
+            tasks = tuple(way(_whole(first, counts, int(first[-1] + counts[-1])), TASK_NBYTES))
+            yield Task(
+                shared=placement[int(edges[low]) : int(edges[min(low + at_once, len(chunks))])],
+                bring=functools.partial(self._fill, tasks, filled, some, fields),
+                apart=apart,
+                keeps=True,
+            )
+
+    def _fill(
+        self,
+        tasks: tuple[Task, ...],
+        filled: NDArray[np.bool_],
+        chunks: NDArray[np.int64],
+        fields: tuple[int, ...],
+        placement: Placement,
+        destination: Destination,
+        tools: Tools,
+    ) -> None:
+        """Bring chunks to memory with the tasks that do so, and the wanted rows to their places."""
+        for task in tasks if not filled[chunks].all() else ():
+            task.land(self.destination, tools)
+        if tools.stopped():  # perhaps not all is there
+            return
+        since = clock()
+        filled[chunks] = True
+        if len(placement):
+            self.copy(fields, placement, destination)
+        tools.tally.scattered(since)
+
 
 def _whole(first: NDArray[np.int64], counts: NDArray[np.int64], rows: int) -> Placement:
     """Return spans of rows, each of which goes to the place of its number."""
@@ -240,8 +300,7 @@ def keeping_of(layout: SampleLayout, rows: Mapping[int, int]) -> Kept | None:
             return kept
     if not rows:
         return None
-    kept = Kept(layout, rows)
-    kept.named = named
+    kept = Kept(layout, rows, named)
     _SHARED.add(kept)
     return kept
 
@@ -264,23 +323,27 @@ def _named(layout: SampleLayout) -> Hashable:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Chunks:
     """Which chunks of a dataset are there, those of one part behind those of the other."""
 
-    filled: NDArray[np.bool_]  # whether each is
-    first: NDArray[np.int64]  # first, count: for each part, its first chunk in `filled`, and how many there is room for
-    count: NDArray[np.int64]
-    chunk_rows: NDArray[np.int64]  # chunk_rows, row_start: for each part, the rows of a chunk, and its first row
-    row_start: NDArray[np.int64]
-    is_all: bool  # whether there is room for all rows
+    def __init__(self, parts: tuple[DatasetPart, ...], rows: int) -> None:
+        counts = [max(0, _whole_chunks(part, rows)) if is_decoded(part) else 0 for part in parts]
+        edges = np.append(0, np.cumsum(counts))
+        self.filled = np.zeros(edges[-1], dtype=bool)
+        cuts = enumerate(zip(parts, itertools.pairwise(edges.tolist()), strict=True))
+        self.of_part = {k: self.filled[low:high] for k, (part, (low, high)) in cuts if is_decoded(part)}
+        # For each part its first chunk in `filled`, how many there is room for, the rows of each, and its first row.
+        self._first, self._count = edges[:-1], np.array(counts)
+        self._chunk_rows = np.array([max(1, part.chunk_rows) for part in parts])
+        self._row_start = np.array([part.row_start for part in parts])
+        self.is_all = all(n * max(1, part.chunk_rows) >= part.rows for n, part in zip(counts, parts, strict=True))
 
     def have(self, rows: Places) -> bool:
         """Tell whether the chunks of all these rows are there."""
         for some in pieces(len(rows)):
-            of = np.searchsorted(self.row_start, rows[some], side="right") - 1 if len(self.first) > 1 else 0
-            chunk = (rows[some] - self.row_start[of]) // self.chunk_rows[of]
-            if not ((chunk < self.count[of]).all() and self.filled[self.first[of] + chunk].all()):
+            of = np.searchsorted(self._row_start, rows[some], side="right") - 1 if len(self._first) > 1 else 0
+            chunk = (rows[some] - self._row_start[of]) // self._chunk_rows[of]
+            if not ((chunk < self._count[of]).all() and self.filled[self._first[of] + chunk].all()):
                 return False
         return True
 
@@ -291,71 +354,50 @@ def _whole_chunks(part: DatasetPart, rows: int) -> int:
     return -(-inside // part.chunk_rows) if inside == part.rows else inside // part.chunk_rows
 
 
-# --- how it lands ---------------------------------------------------------------------------------------------
+# --- fields that come from no dataset, and padding -------------------------------------------------------------
 
 
-class KeptRows:
-    """The rows of a dataset part, of which those of chunks that were decoded before are in memory."""
+def plan_columns(layout: SampleLayout, placement: Placement) -> Iterator[Task]:
+    """Cut samples into tasks that bring fields which come from no dataset: values in memory, numbers of samples."""
+    for some in placement.in_steps(TASK_SAMPLES) if layout.columns else ():
+        yield copying(some, functools.partial(_copy_columns, layout))
 
-    def __init__(self, way: Way, part: DatasetPart, key: tuple[int, int], kept: Kept) -> None:
-        self._way, self._part, self._key, self._kept = way, part, key, kept
 
-    def plan(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
-        """Cut rows of the part, ascending, into tasks of about as many bytes."""
-        part, filled = self._part, self._kept.filled[self._key]
-        placement = placement.cut_every(part.chunk_rows, part.row_start).ascending()
-        _, edges, chunks = placement.in_chunks(part)
-        kept = int(np.searchsorted(chunks, len(filled)))  # what lies behind is not kept
-        is_there = filled[chunks[:kept]]
-        # As they lie, not picked out: copies of the rows would take as much memory as the plan.
-        cuts = np.concatenate([[0], np.flatnonzero(np.diff(is_there)) + 1, [kept]]).tolist()
-        for low, high in itertools.pairwise(cuts):
-            if low == high:
-                continue
-            if is_there[low]:
-                yield from self._kept.gathered(self._key[:1], placement[edges[low] : edges[high]], task_nbytes)
-            else:
-                yield from self._filled(placement, chunks[low:high], edges[low : high + 1])
-        if kept < len(chunks):
-            yield from self._way(placement[edges[kept] :], task_nbytes)
+def _copy_columns(layout: SampleLayout, placement: Placement, destination: Destination) -> None:
+    """Put the values of samples in their places."""
+    placement = placement.each_row()
+    numbers = placement.rows.astype(np.int64)
+    rows = layout.anchors_of(numbers)
+    counted = replace(placement, rows=np.arange(len(placement), dtype=placement.rows.dtype))
+    for number, column in layout.columns:
+        field, values = layout.fields[number], column.of(numbers, rows)
+        if column.has_seeds:
+            values = np.stack([values, words_of(values, *placement.drawn, SAMPLES).view(np.int64)], axis=1)
+        if field.kind == "object":
+            destination.put(number, placement, values)
+            continue
+        dense = np.ascontiguousarray(values, dtype=field.dtype).reshape(-1).view(np.uint8)
+        destination.scatter_whole(number, counted, dense, field.row_nbytes)
 
-    def _filled(self, placement: Placement, chunks: NDArray[np.int64], edges: NDArray[np.int64]) -> Iterator[Task]:
-        """Plan rows of chunks that are decoded into memory first, whole."""
-        part = self._part
-        at_once = max(1, TASK_NBYTES // max(1, part.chunk_rows * part.stored_row_nbytes))
-        for low in range(0, len(chunks), at_once):
-            some = chunks[low : low + at_once]
-            first = part.row_start + some * part.chunk_rows
-            counts = np.minimum(part.chunk_rows, part.row_start + part.rows - first)
-            tasks = tuple(self._way(_whole(first, counts, int(first[-1] + counts[-1])), TASK_NBYTES))
-            yield Task(
-                shared=placement[int(edges[low]) : int(edges[min(low + at_once, len(chunks))])],
-                bring=functools.partial(self._fill, tasks, some),
-                apart=self._apart,
-                keeps=True,
-            )
 
-    def _apart(self, task: Task) -> Iterator[Task]:
-        """Return tasks that keep nothing: one for each chunk."""
-        for one in self._way(task.placement, TASK_NBYTES):
-            yield from one.apart(one)
+def padding(layout: SampleLayout, placement: Placement, fields: Sequence[int]) -> Task:
+    """Return the task that fills places of some fields that no stored row goes to."""
+    rows = [(number, _padding_row(layout, number)) for number in fields]
 
-    def _fill(
-        self,
-        tasks: tuple[Task, ...],
-        chunks: NDArray[np.int64],
-        placement: Placement,
-        destination: Destination,
-        tools: Tools,
-    ) -> None:
-        """Bring chunks to memory with the tasks that do so, and the wanted rows to their places."""
-        filled = self._kept.filled[self._key]
-        for task in tasks if not filled[chunks].all() else ():
-            task.land(self._kept.destination, tools)
-        if tools.stopped():  # perhaps not all is there
-            return
-        since = clock()
-        filled[chunks] = True
-        if len(placement):
-            self._kept.copy(tuple(target.field for target in self._part.targets), placement, destination)
-        tools.tally.scattered(since)
+    def fill(placement: Placement, destination: Destination) -> None:
+        for number, row in rows:
+            destination.scatter_whole(number, placement, row, 0)
+
+    return copying(placement, fill)
+
+
+def _padding_row(layout: SampleLayout, number: int) -> NDArray[np.uint8]:
+    """Return what stands outside of a segment, in each element of a row; nothing where that is no number."""
+    field = layout.fields[number]
+    value = number_outside(layout.pad_of(field))
+    if value is None:
+        return np.zeros(0, dtype=np.uint8)
+    count = math.prod(field.row_shape) // len(field.steps or (0,))
+    if field.kind != "array":
+        return np.zeros(count * field.dtype.itemsize, dtype=np.uint8)
+    return np.full(count, value, dtype=field.dtype).view(np.uint8)

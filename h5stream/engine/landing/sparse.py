@@ -10,30 +10,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from h5stream.compiled import _native as kernels
-from h5stream.engine.landing.unfiltered import EXTENT_NBYTES, Reach, reach_of, read_until_sound
+from h5stream.engine.landing.unfiltered import EXTENT_NBYTES, UnfilteredRows, read_until_sound
 from h5stream.engine.plan import Placement
 from h5stream.engine.ragged import Share, refuse_column
 from h5stream.engine.statistics import clock
 from h5stream.engine.tasks import Destination, Task, Tools, row_by_row
 from h5stream.samples.ragged import DENSE, Ragged
+from h5stream.storage.identity import ByteSource
 from h5stream.storage.layout import DIRECT, DatasetPart, Lookup, SampleLayout
-from h5stream.storage.source import ByteSource
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DensePart:
-    """The values and columns of one file."""
-
-    file: int  # file, row_start: the file, and the number of its first value
-    row_start: int
-    values: Reach  # values, columns: where they are
-    columns: Reach
 
 
 class DenseRows:
@@ -43,7 +32,11 @@ class DenseRows:
     """
 
     def __init__(
-        self, layout: SampleLayout, lookup: Lookup, datasets: tuple[int, int], parts: tuple[DensePart, ...]
+        self,
+        layout: SampleLayout,
+        lookup: Lookup,
+        datasets: tuple[int, int],
+        ways: Sequence[tuple[UnfilteredRows, ...]],
     ) -> None:
         self.datasets = datasets
         field = layout.datasets[datasets[0]][0].targets[0].field
@@ -57,8 +50,8 @@ class DenseRows:
         self.is_wanted = (self.places >= 0).astype(np.uint8)
         # In steps of 16, so that what lies behind the values, and behind their columns, is aligned too.
         self.room = -(-EXTENT_NBYTES // (self.dtype.itemsize + self.index.itemsize) // 16) * 16
-        self._wanted, self._parts = ragged.wanted, parts
-        self._starts = [part.row_start for part in parts]
+        self._wanted, self._parts = ragged.wanted, [*zip(layout.datasets[datasets[0]], ways, strict=True)]
+        self._starts = [part.row_start for part, _ in self._parts]
 
     def plan(self, samples: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut samples into tasks that read about as many bytes."""
@@ -69,15 +62,22 @@ class DenseRows:
         placement = Placement(rows=rows, batch=samples.batch, within=within, counts=counts, share=share).ascending()
         value_nbytes = self.dtype.itemsize + self.index.itemsize
         of = np.searchsorted(self._starts, placement.rows, side="right") - 1
-        for number, part in enumerate(self._parts):
+        for number, (part, ways) in enumerate(self._parts):
             ours = placement[of == number]
             for some in ours.in_steps(max(1, task_nbytes // value_nbytes)) if len(ours) else ():
-                yield Task(shared=some, bring=functools.partial(self._read, part), apart=row_by_row)
+                yield Task(shared=some, bring=functools.partial(self._read, part, ways), apart=row_by_row)
 
-    def _read(self, part: DensePart, placement: Placement, destination: Destination, tools: Tools) -> None:
+    def _read(
+        self,
+        part: DatasetPart,
+        ways: tuple[UnfilteredRows, ...],
+        placement: Placement,
+        destination: Destination,
+        tools: Tools,
+    ) -> None:
         """Read rows and lay them in their places."""
         began, counts = clock(), np.zeros(5, dtype=np.int64)
-        source = tools.sources[part.file]
+        source, (its_values, its_columns) = tools.sources[part.file], ways
 
         def read() -> bool:
             descriptor = source.descriptor()
@@ -87,10 +87,10 @@ class DenseRows:
             values, columns, row = np.split(room, np.cumsum([self.room * item, self.room * column]))
             wrong = kernels.read_dense(
                 descriptor.number,
-                part.values.offsets,
-                part.values.chunk_rows,
-                part.columns.offsets,
-                part.columns.chunk_rows,
+                its_values.offsets,
+                its_values.chunk_rows,
+                its_columns.offsets,
+                its_columns.chunk_rows,
                 part.row_start,
                 placement.rows,
                 placement.lengths,
@@ -131,10 +131,9 @@ def dense_rows(layout: SampleLayout, sources: Sequence[ByteSource]) -> list[Dens
             continue
         datasets = lookup.dataset, number_of[field + 1]
         pairs = zip(*(layout.datasets[number] for number in datasets), strict=True)
-        parts = [_dense_part(values, columns, sources) for values, columns in pairs]
-        whole = tuple(part for part in parts if part is not None)
-        if len(whole) == len(parts):
-            found.append(DenseRows(layout, lookup, datasets, whole))
+        ways = [_ways(values, columns, sources) for values, columns in pairs]
+        if all(ways):
+            found.append(DenseRows(layout, lookup, datasets, ways))
     return found
 
 
@@ -148,14 +147,13 @@ def _is_few(ragged: Ragged | None, layout: SampleLayout, lookup: Lookup, field: 
     return is_short and ragged.wanted * layout.fields[field].placed_nbytes <= lookup.mean_rows * value_nbytes
 
 
-def _dense_part(values: DatasetPart, columns: DatasetPart, sources: Sequence[ByteSource]) -> DensePart | None:
-    """Return a file's part; None where a kernel cannot read it as it lies."""
+def _ways(values: DatasetPart, columns: DatasetPart, sources: Sequence[ByteSource]) -> tuple[UnfilteredRows, ...]:
+    """Return how the values and columns of one file lie; nothing where a kernel cannot read them so."""
     are_alike = (values.file, values.row_start) == (columns.file, columns.row_start)
     if not are_alike or not sources[values.file].has_descriptor:
-        return None
+        return ()
     if any(part.access != DIRECT or part.heap is not None or not part.rows for part in (values, columns)):
-        return None
-    reaches = [reach_of(part) for part in (values, columns)]
-    if any(not reach.whole_rows or len(reach.numbers) or not len(reach.offsets) for reach in reaches):
-        return None
-    return DensePart(file=values.file, row_start=values.row_start, values=reaches[0], columns=reaches[1])
+        return ()
+    ways = UnfilteredRows(values), UnfilteredRows(columns)
+    are_whole = all(way.whole_rows and not len(way.numbers) and len(way.offsets) for way in ways)
+    return ways if are_whole else ()

@@ -11,18 +11,14 @@ have no descriptor that a kernel could read from; for them each read is planned,
 
 from __future__ import annotations
 
-import bisect
 import functools
 import itertools
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
 from h5stream.engine.plan import Ints, Placement
@@ -31,9 +27,10 @@ from h5stream.engine.statistics import clock
 from h5stream.engine.tasks import Destination, Task, Tools, chunk_by_chunk
 from h5stream.errors import SourceError
 from h5stream.storage.filters import DecodeScratch
+from h5stream.storage.identity import ByteSource
 from h5stream.storage.index import MISSING
-from h5stream.storage.layout import DatasetPart, SampleLayout, Target
-from h5stream.storage.source import LOCAL_GAP_NBYTES, ByteSource, FilesBytes
+from h5stream.storage.layout import DatasetPart, Target
+from h5stream.storage.source import LOCAL_GAP_NBYTES, FilesBytes
 
 EXTENT_NBYTES = 512 * 1024
 """Bytes of a row that are read at once, at most, unless one element has more; and scratch of a reader thread.
@@ -47,85 +44,6 @@ READ_COST_NBYTES = 8 * 1024
 
 ATTEMPTS = 10
 """Times that a task is carried out where reads fail and then succeed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
-    """What is read of each row of a part; see `kernels.read_rows`."""
-
-    stride: int  # bytes of a row in a chunk
-    gap_nbytes: int  # bytes that are read along rather than skipped
-    extents: Ints  # extents, runs: what is read at once, and what is wanted of it
-    runs: Ints
-    fields: tuple[int, ...]  # the field number of each target
-    fills: tuple[NDArray[np.uint8], ...]  # for each target, its fill value, laid out often
-    fill_places: Ints  # fill_places, fill_nbytes: their addresses and lengths
-    fill_nbytes: Ints
-    numbers: Ints  # numbers, offsets: the chunks
-    offsets: Ints
-    across: int  # chunks that a row crosses
-    row_nbytes: int  # bytes that are read of a row, if each is read by itself
-    scratch_nbytes: int  # bytes to read into
-    most_rows: int  # consecutive rows that fit in there
-    # rows from one of those chunks to the next: all of them where chunks lie one behind the other in the file
-    chunk_rows: int
-    # so many consecutive rows are read to their places without a copy; 0 where not all of each is wanted as it is
-    whole_rows: int
-
-    def nbytes_of(self, rows: int, stretches: int) -> int:
-        """Return the bytes that are read for so many rows, which lie in so many stretches without gaps."""
-        nbytes = self.extents[:, 2]
-        along = self.stride - nbytes <= self.gap_nbytes
-        return int(np.where(along, (rows - stretches) * self.stride + stretches * nbytes, rows * nbytes).sum())
-
-    def place(self, source: int, stride: int, extents: Ints, rows: Placement, destination: Destination) -> None:
-        """Put rows of which some extents were read to memory in their places; see `kernels.place_rows`."""
-        begin, to = np.array([source], dtype=np.int64), destination.of_each(self.fields, rows)
-        kernels.place_rows(begin, stride, extents, self.runs, self.fill_places, self.fill_nbytes, *to)
-
-
-def reach_of(part: DatasetPart, gap_nbytes: int = LOCAL_GAP_NBYTES) -> Reach:
-    """Work out what is read of each row of a part that nothing has to be decoded of."""
-    index = part.chunk_index
-    runs = np.concatenate([_runs(part, number, target) for number, target in enumerate(part.targets)])
-    by_place = np.lexsort((runs[:, 1], runs[:, 0]))
-    runs = runs[by_place]
-    piece, begins = runs[:, 0], runs[:, 1]
-    ends = begins + (runs[:, 4] - 1) * runs[:, 5] + runs[:, 3]
-    shift = piece * (int(ends.max(initial=0)) + 1)  # so that the farthest end so far is one of the same piece
-    farthest = np.maximum.accumulate(ends + shift) - shift
-    apart = (np.diff(piece) != 0) | (begins[1:] - farthest[:-1] > gap_nbytes)
-    apart |= np.diff(begins // EXTENT_NBYTES) != 0
-    edges = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(runs)]])
-    first, last = edges[:-1], edges[1:]
-    across = np.array([each.number for each in part.pieces], dtype=np.int64)[piece[first]]
-    nbytes = np.maximum.reduceat(ends, first) - begins[first]
-    stride = part.pieces[0].row_elements * part.stored_element_nbytes
-    room = max(EXTENT_NBYTES, int(nbytes.max()))
-    written = len(index.numbers) == index.chunks
-    one_behind_the_other = (
-        written and index.columns == 1 and bool((np.diff(index.offset) == part.chunk_rows * stride).all())
-    )
-    whole = len(runs) == 1 and runs[0, [1, 2, 3, 4, 6]].tolist() == [0, 0, stride, 1, 1]
-    fills = tuple(np.tile(target.fill, max(1, FILL_NBYTES // max(1, target.fill.nbytes))) for target in part.targets)
-    return Reach(
-        stride=stride,
-        gap_nbytes=gap_nbytes,
-        extents=np.ascontiguousarray(np.stack([across, begins[first], nbytes, first, last], axis=1)),
-        runs=np.ascontiguousarray(runs[:, 1:]),
-        fields=tuple(target.field for target in part.targets),
-        fills=fills,
-        fill_places=np.array([address_of(fill) for fill in fills], dtype=np.int64),
-        fill_nbytes=np.array([fill.nbytes for fill in fills], dtype=np.int64),
-        numbers=index.numbers[:0] if written else index.numbers,
-        offsets=index.offset[:1] if one_behind_the_other else index.offset,
-        across=index.columns,
-        row_nbytes=int(nbytes.sum()),
-        scratch_nbytes=room,
-        most_rows=(kernels.room_of_each(len(first), int(nbytes.max()), room) - int(nbytes.max())) // stride + 1,
-        chunk_rows=max(1, part.rows) if one_behind_the_other else part.chunk_rows,
-        whole_rows=-(-kernels.UNCOPIED_NBYTES // stride) if whole else 0,
-    )
 
 
 def _runs(part: DatasetPart, number: int, target: Target) -> Ints:
@@ -179,27 +97,73 @@ def read_until_sound(read: Callable[[], bool], source: ByteSource, tools: Tools,
     )
 
 
-class UnfilteredRows:
-    """Plans the rows of a dataset part that nothing has to be decoded of."""
+def _extents_of(part: DatasetPart, gap_nbytes: int) -> tuple[Ints, Ints]:
+    """Return what is read of a row at once, and what is wanted of it."""
+    runs = np.concatenate([_runs(part, number, target) for number, target in enumerate(part.targets)])
+    runs = runs[np.lexsort((runs[:, 1], runs[:, 0]))]
+    piece, begins = runs[:, 0], runs[:, 1]
+    ends = begins + (runs[:, 4] - 1) * runs[:, 5] + runs[:, 3]
+    shift = piece * (int(ends.max(initial=0)) + 1)  # so that the farthest end so far is one of the same piece
+    farthest = np.maximum.accumulate(ends + shift) - shift
+    apart = (np.diff(piece) != 0) | (begins[1:] - farthest[:-1] > gap_nbytes)
+    apart |= np.diff(begins // EXTENT_NBYTES) != 0
+    edges = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(runs)]])
+    first, last = edges[:-1], edges[1:]
+    across = np.array([each.number for each in part.pieces], dtype=np.int64)[piece[first]]
+    nbytes = np.maximum.reduceat(ends, first) - begins[first]
+    extents = np.stack([across, begins[first], nbytes, first, last], axis=1)
+    return np.ascontiguousarray(extents), np.ascontiguousarray(runs[:, 1:])
 
-    def __init__(self, part: DatasetPart, source: ByteSource) -> None:
-        self.part, self.reach = part, reach_of(part, source.gap_nbytes)
-        self._has_descriptor = source.has_descriptor
+
+class UnfilteredRows:
+    """The rows of a dataset part that nothing has to be decoded of: what is read of each, and what plans that.
+
+    `kernels.read_rows` says what `extents`, `runs` and the rest are.
+    """
+
+    def __init__(self, part: DatasetPart, gap_nbytes: int = LOCAL_GAP_NBYTES, has_descriptor: bool = True) -> None:
+        self.part, self._gap_nbytes, self._has_descriptor = part, gap_nbytes, has_descriptor
+        index, stride = part.chunk_index, part.pieces[0].row_elements * part.stored_element_nbytes
+        self.extents, self._runs = extents, runs = _extents_of(part, gap_nbytes)
+        nbytes = extents[:, 2]
+        # Bytes from one row to the next in a chunk, and those that are read of a row if each is read by itself.
+        self.stride, self.row_nbytes = stride, int(nbytes.sum())
+        self._fields = tuple(target.field for target in part.targets)
+        self._fills = [np.tile(t.fill, max(1, FILL_NBYTES // max(1, t.fill.nbytes))) for t in part.targets]
+        self._fill_places = np.array([address_of(fill) for fill in self._fills], dtype=np.int64)
+        self._fill_nbytes = np.array([fill.nbytes for fill in self._fills], dtype=np.int64)
+        written = len(index.numbers) == index.chunks
+        is_one = written and index.columns == 1 and bool((np.diff(index.offset) == part.chunk_rows * stride).all())
+        # The chunks, and the rows of each: all in one where they lie one behind the other in the file.
+        self.numbers, self._across = index.numbers[:0] if written else index.numbers, index.columns
+        self.offsets = index.offset[:1] if is_one else index.offset
+        self.chunk_rows = max(1, part.rows) if is_one else part.chunk_rows
+        # Bytes to read into, and consecutive rows that fit in there.
+        self._room = max(EXTENT_NBYTES, int(nbytes.max()))
+        inner = kernels.room_of_each(len(extents), int(nbytes.max()), self._room) - int(nbytes.max())
+        self._most_rows = inner // stride + 1
+        is_whole = len(runs) == 1 and runs[0, [0, 1, 2, 3, 5]].tolist() == [0, 0, stride, 1, 1]
+        # So many consecutive rows are read to their places without a copy; 0 where not all of each is wanted as it is.
+        self.whole_rows = -(-kernels.UNCOPIED_NBYTES // stride) if is_whole else 0
         # Where so few bytes of each row are wanted that rows are read one by one, there is nothing to keep together.
-        reads_along = self.reach.gap_nbytes + int(self.reach.extents[:, 2].min()) >= self.reach.stride
-        self._takes_spans = source.has_descriptor and reads_along
-        self._offsets: Any = memoryview(self.reach.offsets)  # type: ignore[arg-type]  # quicker to look into
+        self._takes_spans = has_descriptor and gap_nbytes + int(nbytes.min()) >= stride
+        self._offsets: Any = memoryview(self.offsets)  # type: ignore[arg-type]  # quicker to look into
         # Of a row that is one run of chunks that are all there: the chunk across it, its first byte, its bytes.
-        extents, runs = self.reach.extents, self.reach.runs
-        is_plain = len(runs) == 1 and runs[0, 3] == runs[0, 5] == 1 and not len(self.reach.numbers)
-        self._run = tuple(extents[0, :3].tolist()) if is_plain and len(self.reach.offsets) else None
+        is_plain = len(runs) == 1 and runs[0, 3] == runs[0, 5] == 1 and not len(self.numbers)
+        self._run = tuple(extents[0, :3].tolist()) if is_plain and len(self.offsets) else None
+
+    def nbytes_of(self, rows: int, stretches: int) -> int:
+        """Return the bytes that are read for so many rows, which lie in so many stretches without gaps."""
+        nbytes = self.extents[:, 2]
+        along = self.stride - nbytes <= self._gap_nbytes
+        return int(np.where(along, (rows - stretches) * self.stride + stretches * nbytes, rows * nbytes).sum())
 
     def __call__(self, placement: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut rows of the part, ascending, into tasks of about as many bytes."""
-        reach, placement = self.reach, self._cut(placement)
-        reads, skipped = kernels.count_reads(placement.rows, placement.lengths, reach.gap_nbytes // reach.stride)
-        more = skipped * reach.stride + reads * len(reach.extents) * READ_COST_NBYTES
-        cost = reach.row_nbytes + more // placement.total_rows
+        placement = self._cut(placement)
+        reads, skipped = kernels.count_reads(placement.rows, placement.lengths, self._gap_nbytes // self.stride)
+        more = skipped * self.stride + reads * len(self.extents) * READ_COST_NBYTES
+        cost = self.row_nbytes + more // placement.total_rows
         steps = max(1, task_nbytes // max(1, cost))
         if self._has_descriptor:
             yield from map(self._task, placement.in_steps(steps))
@@ -218,9 +182,8 @@ class UnfilteredRows:
         """Cut spans so that each lies in one chunk, and fits where it is read to unless that is its place."""
         if not self._takes_spans:
             return placement.each_row().ascending()
-        reach, first = self.reach, self.part.row_start
-        cut = placement.cut_every(reach.chunk_rows, first)
-        return cut if reach.whole_rows else cut.cut_every(reach.most_rows, first)
+        cut = placement.cut_every(self.chunk_rows, self.part.row_start)
+        return cut if self.whole_rows else cut.cut_every(self._most_rows, self.part.row_start)
 
     def _task(self, placement: Placement) -> Task:
         bring = self._read if self._has_descriptor else self._read_stretches
@@ -229,31 +192,31 @@ class UnfilteredRows:
     def _read(self, placement: Placement, destination: Destination, tools: Tools) -> None:
         """Read rows and put them in their places."""
         began, counts = clock(), np.zeros(5, dtype=np.int64)
-        source, to = tools.sources[self.part.file], destination.of_each(self.reach.fields, placement)
+        source, to = tools.sources[self.part.file], destination.of_each(self._fields, placement)
         read_until_sound(lambda: self._let_read(source, tools.scratch, counts, to), source, tools, counts)
         tools.tally.read_in_part(began, *counts[:3].tolist())
 
     def _let_read(self, source: ByteSource, scratch: DecodeScratch, counts: Ints, to: tuple[Any, ...]) -> bool:
         """Let a kernel read rows to where they go; tell whether all of it was read."""
-        reach, room, descriptor = self.reach, self.reach.scratch_nbytes, source.descriptor()
+        descriptor = source.descriptor()
         assert descriptor is not None  # else the rows were planned otherwise
         return bool(
             kernels.read_rows(
                 descriptor.number,
-                reach.numbers,
-                reach.offsets,
-                reach.across,
-                reach.chunk_rows,
+                self.numbers,
+                self.offsets,
+                self._across,
+                self.chunk_rows,
                 self.part.row_start,
-                reach.stride,
-                reach.extents,
-                reach.runs,
-                reach.fill_places,
-                reach.fill_nbytes,
-                address_of(scratch.buffer("read", room)),
-                room,
-                reach.gap_nbytes,
-                reach.whole_rows,
+                self.stride,
+                self.extents,
+                self._runs,
+                self._fill_places,
+                self._fill_nbytes,
+                address_of(scratch.buffer("read", self._room)),
+                self._room,
+                self._gap_nbytes,
+                self.whole_rows,
                 counts,
                 *to,
             )
@@ -261,16 +224,16 @@ class UnfilteredRows:
 
     def read(self, first: int, values: Sequence[Any], source: ByteSource, own: Any) -> bool:
         """Read consecutive rows to an array for each field of the layout; tell whether all of it was read."""
-        reach, value, done = self.reach, values[self.reach.fields[0]], 0
+        value, done = values[self._fields[0]], 0
         count, held = len(value), source.descriptor()
         assert held is not None  # else the rows were planned otherwise
-        chunk, inside = divmod(first - self.part.row_start, reach.chunk_rows)
-        if self._run is None or (count > 1 and not reach.whole_rows):
+        chunk, inside = divmod(first - self.part.row_start, self.chunk_rows)
+        if self._run is None or (count > 1 and not self.whole_rows):
             return self._read_spans(first, count, values, source, own.scratch)
         across, begin, nbytes = self._run
         while done < count:
-            some = min(count - done, reach.chunk_rows - inside)
-            at = self._offsets[chunk * reach.across + across] + inside * reach.stride + begin
+            some = min(count - done, self.chunk_rows - inside)
+            at = self._offsets[chunk * self._across + across] + inside * self.stride + begin
             if os.preadv(held.number, [value[done : done + some]], at) != some * nbytes:
                 return False
             chunk, inside, done = chunk + 1, 0, done + some
@@ -281,30 +244,30 @@ class UnfilteredRows:
     ) -> bool:
         rows, lengths, zero = np.array([first]), np.array([count]), np.zeros(1, dtype=np.int64)
         to: tuple[Any, ...] = (rows, lengths, zero, zero)
-        is_one = (first - self.part.row_start) % self.reach.chunk_rows + count <= self.reach.chunk_rows
-        if not (is_one and self._takes_spans and (self.reach.whole_rows or count <= self.reach.most_rows)):
+        is_one = (first - self.part.row_start) % self.chunk_rows + count <= self.chunk_rows
+        if not (is_one and self._takes_spans and (self.whole_rows or count <= self._most_rows)):
             cut = self._cut(Placement(rows=rows, counts=lengths, batch=zero, within=zero))
             cut = replace(cut, within=cut.rows - first)
             to = cut.rows, cut.lengths, cut.batch, cut.within
-        offsets = np.array([address_of(values[field]) for field in self.reach.fields])
-        row_nbytes = np.array([values[field].nbytes // count for field in self.reach.fields])
+        offsets = np.array([address_of(values[field]) for field in self._fields])
+        row_nbytes = np.array([values[field].nbytes // count for field in self._fields])
         return self._let_read(source, scratch, np.zeros(5, dtype=np.int64), (*to, zero, offsets, row_nbytes))
 
     def _read_stretches(self, placement: Placement, destination: Destination, tools: Tools) -> None:
         """Read of neighbours in a chunk together what is wanted at once, and put all of that in its places."""
-        part, reach, index, source = self.part, self.reach, self.part.chunk_index, tools.sources[self.part.file]
+        part, index, source = self.part, self.part.chunk_index, tools.sources[self.part.file]
         rows = placement.rows.astype(np.int64) - part.row_start
         chunk, inside = np.divmod(rows, part.chunk_rows)
-        for extent in reach.extents:
+        for extent in self.extents:
             across, begin, width = extent[:3].tolist()
-            apart = (np.diff(chunk) != 0) | (np.diff(rows) > (reach.gap_nbytes + width) // reach.stride)
+            apart = (np.diff(chunk) != 0) | (np.diff(rows) > (self._gap_nbytes + width) // self.stride)
             edges = np.concatenate([[0], np.flatnonzero(apart) + 1, [len(rows)]])
             low, high = edges[:-1], edges[1:]
             entry = index.find(chunk[low] * index.columns + across)
             there = entry != MISSING
-            nbytes = np.where(there, (rows[high - 1] - rows[low]) * reach.stride + width, 0)
+            nbytes = np.where(there, (rows[high - 1] - rows[low]) * self.stride + width, 0)
             places, room = np.cumsum(nbytes) - nbytes, tools.scratch.buffer("read", int(nbytes.sum()))
-            offsets, began = index.offset[entry[there]] + inside[low[there]] * reach.stride + begin, clock()
+            offsets, began = index.offset[entry[there]] + inside[low[there]] * self.stride + begin, clock()
             if tools.stopped():
                 return
             if isinstance(source, FilesBytes) and len(offsets):
@@ -317,61 +280,16 @@ class UnfilteredRows:
             began = clock()
             if (high - low == 1).all():  # as objects are: all of them at once
                 single, missing = placement[there], placement[~there]
-                groups = [(single, address_of(room) - begin, width), (missing, 0, width)]
-                groups = [(replace(p, rows=np.arange(len(p), dtype=p.rows.dtype)), *to) for p, *to in groups if len(p)]
+                groups = [
+                    (replace(some, rows=np.arange(len(some), dtype=some.rows.dtype)), where, width)
+                    for some, where in ((single, address_of(room) - begin), (missing, 0))
+                    if len(some)
+                ]
             else:
-                at = np.where(there, address_of(room) + places - begin - (rows[low] + part.row_start) * reach.stride, 0)
+                at = np.where(there, address_of(room) + places - begin - (rows[low] + part.row_start) * self.stride, 0)
                 cuts = zip(low.tolist(), high.tolist(), at.tolist(), strict=True)
-                groups = [(placement[first:last], where, reach.stride) for first, last, where in cuts]
+                groups = [(placement[first:last], where, self.stride) for first, last, where in cuts]
             for some, where, stride in groups:
-                reach.place(where, stride, extent[None], some, destination)
+                begins, to = np.array([where], dtype=np.int64), destination.of_each(self._fields, some)
+                kernels.place_rows(begins, stride, extent[None], self._runs, self._fill_places, self._fill_nbytes, *to)
             tools.tally.scattered(began)
-
-
-# --- single rows: a plan, a slot and a batch around one cost ten times what reading it does ---
-
-
-class OwnScratch(threading.local):
-    """Buffers of each thread."""
-
-    def __init__(self) -> None:
-        self.scratch = DecodeScratch()
-
-
-class SingleRows:
-    """Reads single rows, and consecutive ones, of data that need no decoding.
-
-    # Guarantees: immutable; any thread may read.
-    """
-
-    def __init__(
-        self,
-        layout: SampleLayout,
-        sources: Sequence[ByteSource],
-        rows_of: Callable[[int, int], UnfilteredRows] | None,
-        own: OwnScratch,
-    ) -> None:
-        self._layout, self._sources, self._own = layout, sources, own
-        self._forms = [(field.row_shape, field.dtype) for field in layout.fields]
-        are_simple = (field.kind == "array" and field.cast is field.normalise is None for field in layout.fields)
-        self._ways: list[list[UnfilteredRows]] = []  # by part, of each dataset
-        if rows_of is not None and all(are_simple) and all(part.pieces for parts in layout.datasets for part in parts):
-            places, datasets = range(len(layout.datasets[0])), range(len(layout.datasets))
-            self._ways = [[rows_of(dataset, place) for dataset in datasets] for place in places]
-            self._files = [[layout.files[n] for n in {way.part.file for way in ways}] for ways in self._ways]
-
-    def read(self, first: int, count: int = 0) -> list[torch.Tensor] | None:
-        """Read a row, or `count` of them, a tensor for each field; None where it is not that simple, or fails."""
-        place = bisect.bisect_right(self._layout.file_starts, first) - 1
-        if not self._ways or (count and first + count > self._layout.file_starts[place + 1]):
-            return None
-        values = [np.empty((count or 1, *shape), dtype) for shape, dtype in self._forms]
-        for way in self._ways[place]:
-            try:
-                if not way.read(first, values, self._sources[way.part.file], self._own):
-                    return None  # the ordinary way says why, or gets over it
-            except OSError:
-                return None
-        for identity in self._files[place]:
-            identity.check_unchanged()
-        return [torch.from_numpy(value if count else value.reshape(value.shape[1:])) for value in values]

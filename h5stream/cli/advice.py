@@ -1,9 +1,9 @@
-"""`h5stream tune` and `h5stream suggest`: settings that were measured on a file, and those that arithmetic suggests."""
+"""The commands that advise: is the machine well, what limits a loader, settings that are measured or worked out."""
 
 from __future__ import annotations
 
 import re
-import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,20 +11,150 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from h5stream.advice.suggestion import batch_rows
+from h5stream.advice import batch_rows
 from h5stream.cli import options
-from h5stream.cli.showing import advice, interrupted, line, print_json, safe_console, table
+from h5stream.cli.showing import SafeConsole, advice, interrupted, line, print_json, prose, table
 from h5stream.errors import OptionError
 from h5stream.monitor.progress import Bar
 from h5stream.units import counted
 
 if TYPE_CHECKING:
-    from h5stream.advice.suggestion import Suggestion
+    from h5stream.advice import Suggestion
+    from h5stream.advice.diagnose import Trial
     from h5stream.advice.tune import Attempt, Tuning
-    from h5stream.training.presets import Setting
+    from h5stream.engine.statistics import LoaderStatistics
+    from h5stream.loader import H5StreamLoader
+    from h5stream.training import Setting
+
+_NEXT = {"loader alone": "the step alone", "step alone": "both", "both": "half a batch"}  # behind each run
+
+
+def diagnose_command(
+    files: options.Files,
+    step_ms: Annotated[
+        float, typer.Option("--step-ms", metavar="MS", help="Milliseconds of a training step on a full batch.")
+    ],
+    fields: options.Fields = "",
+    batch_size: options.BatchSize = None,
+    threads: options.Threads = None,
+    window: options.Window = "auto",
+    memory_budget: options.MemoryBudget = None,
+    samples: options.Samples = "",
+    seconds: Annotated[float, typer.Option("--seconds", min=0.1, help="Time of each of the three runs.")] = 5.0,
+    anonymous: options.Anonymous = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Measure the loader alone, and with a training step of that length, and name what limits them.
+
+    The step is a pause, as for a GPU that computes by itself; `h5stream.diagnose` takes your own step.
+
+    Ctrl-C stops, and prints what was measured so far.
+    """
+    if not step_ms > 0:
+        raise OptionError(f"--step-ms {step_ms:g}: must be more than 0 milliseconds")
+    paths = options.files_of(files)
+    measured: dict[str, Trial] = {}
+    try:
+        with Bar(SafeConsole(stderr=True), "measuring", unit="s") as bar:
+            from h5stream.advice.diagnose import diagnose
+            from h5stream.loader import H5StreamLoader
+            from h5stream.structure import rows_of
+
+            bar.show(total=bar.elapsed_s + 3.2 * seconds, note="the loader alone")
+
+            def show(what: str, trial: Trial) -> None:
+                measured[what] = trial
+                left = 3 - len(measured) + 0.2  # the step may be tried on half a batch
+                bar.show(total=bar.elapsed_s + left * seconds, note=_NEXT[what])
+
+            given = options.loader_of(paths, fields, samples, batch_size, threads, window, memory_budget)
+            row_s = step_ms / 1e3 / given["batch_size"]
+            with H5StreamLoader(**given) as loader:
+                found = diagnose(
+                    loader, lambda batch: time.sleep(row_s * (rows_of(batch) or 0)), seconds=seconds, progress=show
+                )
+                settings = _settings(loader, found.statistics)
+    except KeyboardInterrupt:
+        _print_runs(measured, as_json)
+        raise
+    if as_json:
+        print_json(found.to_dict() | {"interrupted": False})
+        return
+    console = SafeConsole()
+    console.print(Text(f"{options.named(paths)}: {settings}", style="dim"))
+    console.print(advice(found))
+    if found.statistics is not None:
+        console.print(Text("the loader alone:", style="dim"))
+        console.print(Padding(Text(str(found.statistics), style="dim"), (0, 0, 0, 2), expand=False))
+
+
+def _print_runs(measured: dict[str, Trial], as_json: bool) -> None:
+    if as_json:
+        found = {name: {"batch_s": one.batch_s, "rows_per_s": one.rows_per_s} for name, one in measured.items()}
+        print_json({"measured": found, "interrupted": True})
+        return
+    console = SafeConsole()
+    for name, one in measured.items():
+        prose(console, f"{name}: {1e3 * one.batch_s:.2f} ms a batch, {one.rows_per_s:,.0f} rows/s")
+    interrupted(console, "there is no verdict" if measured else "nothing was measured")
+
+
+def _settings(loader: H5StreamLoader, found: LoaderStatistics | None) -> str:
+    """Say what is measured, and where a step on a full batch is none that will come; few data need no threads."""
+    threads = loader.num_workers if found is None else found.threads
+    rows, batch = len(loader.dataset), loader.batch_size or 0
+    short = f"; all {rows:,} rows are one batch, with a step as much shorter: try --batch-size {rows}"
+    return (
+        f"{counted(threads, 'thread')}, window {loader.window_size.window_rows:,} rows, "
+        f"batch {batch:,}, {loader.dataset.layout.row_nbytes:,} bytes a row{short if rows < batch else ''}"
+    )
+
+
+# --- a checklist of the machine and, if given, of files on it ---------------------------------------------
+
+
+_MARKS = {"pass": ("✓ pass", "green"), "warn": ("! warn", "yellow"), "fail": ("✗ fail", "bold red")}
+
+
+def doctor_command(
+    files: Annotated[
+        list[str] | None, options.files_argument("HDF5 files, addresses (s3://...), or patterns, to look at as well.")
+    ] = None,
+    anonymous: options.Anonymous = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Check this machine, and where the files are stored; exit with status 1 if something fails."""
+    paths = options.files_of(files or [])
+    from h5stream.advice.doctor import examine_file, examine_machine, worst
+
+    checks = examine_machine()
+    for path in paths:
+        checks += examine_file(path)
+    if as_json:
+        print_json({"worst": worst(checks), "checks": [asdict(check) for check in checks]})
+    else:
+        rows = []
+        for check in checks:
+            mark, colour = _MARKS[check.status]
+            found = Text(check.found)
+            if check.fix:
+                found.append(f"\n→ {check.fix}", style=colour)
+            rows.append((Text(mark, style=colour), Text(check.name, style="bold"), found))
+        columns = [Column("", no_wrap=True), Column("", no_wrap=True), Column("", overflow="fold")]
+        console = SafeConsole()
+        console.print(table(columns, rows, gap=2))
+        counts = [f"{sum(check.status == status for check in checks)} {status}" for status in _MARKS]
+        console.print(f"\n{', '.join(counts)}", highlight=False)
+    if worst(checks) == "fail":
+        raise typer.Exit(1)
+
+
+# --- tune ---------------------------------------------------------------------------------------------------
+
 
 _BAR = 20
 
@@ -49,11 +179,11 @@ def tune_command(
     paths = options.files_of(files)
     options.check_writable(plot, "--plot")
     options.check_writable(out, "--out")
-    from h5stream.monitor.screen import check_plot_path
+    from h5stream.monitor.export import check_plot_path
 
     if plot is not None:
         check_plot_path(plot)
-    errors = safe_console(stderr=True)
+    errors = SafeConsole(stderr=True)
     measured: list[Attempt] = []
     try:
         with Bar(errors, "measuring", unit="s") as bar:
@@ -72,12 +202,12 @@ def tune_command(
             given |= {"memory_budget": memory_budget, "device": device}
             tuning = tune(paths[0] if len(paths) == 1 else paths, **given, seconds=seconds, progress=show)
     except KeyboardInterrupt:
-        _print_interrupted(measured[1:], as_json)  # the first ran cold, and does not count
+        _print_attempts(measured[1:], as_json)  # the first ran cold, and does not count
         raise
     if as_json:
         print_json(tuning.to_dict() | {"interrupted": False})
     else:
-        console = safe_console()
+        console = SafeConsole()
         console.print(attempts_table(tuning.attempts, tuning.best, console.width))
         console.print(advice(tuning, with_arithmetic=False))
         console.print(Text(f"The batch size stays {tuning.profile.loader['batch_size']}.", style="dim"))
@@ -101,7 +231,7 @@ def _write(console: Console, tuning: Tuning, out: Path, files: list[str] | None,
     line(console, f"use it:  loader = H5StreamLoader.from_profile({words})  # shuffle=True is in it")
 
 
-def _print_interrupted(measured: list[Attempt], as_json: bool) -> None:
+def _print_attempts(measured: list[Attempt], as_json: bool) -> None:
     """Print the best run of each setting; which one is the best is not known yet."""
     best: dict[tuple[int, int], Attempt] = {}
     for attempt in sorted(measured, key=lambda attempt: -attempt.rows_per_s):
@@ -109,7 +239,7 @@ def _print_interrupted(measured: list[Attempt], as_json: bool) -> None:
     if as_json:
         print_json({"attempts": [asdict(attempt) for attempt in best.values()], "interrupted": True})
         return
-    console, until = safe_console(), "nothing was measured"
+    console, until = SafeConsole(), "nothing was measured"
     if best:
         console.print(attempts_table([*best.values()], None, console.width))
         until = f"these are the {len(measured)} runs until then, and none is recommended"
@@ -214,13 +344,12 @@ def suggest_command(
         raise OptionError(f"there is nothing to go by; give some of these: {', '.join(_NEEDED.values())}")
     data = _data_of(files or [], fields, samples, row_bytes, rows, chunk_bytes)
     from h5stream import allowance
-    from h5stream.training import arithmetic
-    from h5stream.training.presets import Setting, preset_for, validation_batch
+    from h5stream.training import Setting, arithmetic, preset_for, validation_batch
 
     cpus = allowance.cpus()
     preset = None if gpu is None and gpu_memory is None else preset_for(gpu, memory_gib=gpu_memory, cpus=cpus)
     # Without a GPU's preset: the default batch of these rows, and the DataLoader's default prefetch.
-    usual = batch_rows(data["rows"] or sys.maxsize, data["row_bytes"] or 1)
+    usual = batch_rows(data["rows"], data["row_bytes"] or 1)
     start = preset.setting if preset else Setting(usual, cpus, prefetch_factor=2)
     # No more workers than processors, unless the user has more: a preset's are not theirs.
     here = workers if workers is not None else min(start.workers, cpus)
@@ -258,7 +387,7 @@ def _print_suggestions(found: dict[str, Suggestion], batch_size: int | None, as_
     if as_json:
         print_json({name: value.to_dict() for name, value in found.items()})
         return
-    console = safe_console()
+    console = SafeConsole()
     for suggestion in found.values():
         console.print(advice(suggestion), Text())
     if more := [given for name, given in _NEEDED.items() if name not in found]:
@@ -276,7 +405,7 @@ def _data_of(
             raise OptionError(f"--fields {fields!r} names fields of FILE; name a file as well")
         return {"row_bytes": row_bytes, "rows": rows, "chunk_bytes": chunk_bytes or _CHUNK_NBYTES}
     paths = options.files_of(files)
-    from h5stream.order.chunks import block_rows
+    from h5stream.order.blocks import block_rows
     from h5stream.storage.opening import open_layout
 
     layout = open_layout(paths, **options.loader_options(fields, samples))
