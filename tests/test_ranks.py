@@ -1,6 +1,7 @@
 """Many ranks: real processes with gloo and DistributedDataParallel, and where ranks come from."""
 
 import contextlib
+import functools
 import json
 import os
 import socket
@@ -36,12 +37,18 @@ def free_port() -> int:
 LOOPBACK = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 
-def by_torchrun(processes, *arguments):
-    rendezvous = ("--master-addr", "127.0.0.1", "--master-port", free_port(), "--nproc-per-node", processes)
-    command = [sys.executable, "-m", "torch.distributed.run", *rendezvous, EXAMPLE, *arguments]
+def by_torchrun(processes, *arguments, nodes=1):
+    """Start a `torchrun` for each node; they meet on 127.0.0.1."""
+    rendezvous = ("--master-addr", "127.0.0.1", "--master-port", free_port())
+    parts = ("--nnodes", nodes, "--nproc-per-node", processes // nodes)
+    command = [sys.executable, "-m", "torch.distributed.run", *rendezvous, *parts]
     environment = {**os.environ, **LOOPBACK, "PYTHONPATH": str(REPOSITORY)}
     said = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return [subprocess.Popen([*map(str, command)], env=environment, **said)]
+    each = [[*map(str, (*command, "--node-rank", node, EXAMPLE, *arguments))] for node in range(nodes)]
+    return [subprocess.Popen(one, env=environment, **said) for one in each]
+
+
+by_two_nodes = functools.partial(by_torchrun, nodes=2)
 
 
 RUN = """
@@ -75,7 +82,9 @@ def assert_parted(ranks, epoch):
     assert all(rank["weights"] == ranks[0]["weights"] for rank in ranks)
 
 
-@pytest.mark.parametrize("start", [by_forks, pytest.param(by_torchrun, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "start", [by_forks, *(pytest.param(start, marks=pytest.mark.slow) for start in (by_torchrun, by_two_nodes))]
+)
 def test_four_processes_part_each_epoch_and_two_go_on_where_they_were_stopped(sample, tmp_path, start):
     steps = -(-ROWS // 4 // 64) + 3  # into the second epoch
     ranks = {}
