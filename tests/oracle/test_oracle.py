@@ -10,7 +10,7 @@ import pytest
 from .kinds import KINDS, case_of
 from .run import run
 
-SEEDS = {"rows": 70, "group_rows": 40, "axis_rows": 30, "sequences": 70, "table": 40, "objects": 70, "boxes": 60}
+SEEDS = {"rows": 45, "group_rows": 25, "axis_rows": 20, "sequences": 45, "table": 30, "objects": 45, "boxes": 40}
 MOST_REFUSED = {"rows": 0.2, "sequences": 0.45, "table": 0.45}
 
 
