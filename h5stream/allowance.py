@@ -1,7 +1,6 @@
 """What this process may really use: processors and memory, as the scheduler and the cgroup allow.
 
-``os.cpu_count()`` and the machine's total memory are what a container's neighbours share; a loader that
-believes them starts 64 threads on 2 processors. Everything here reads ``/proc`` and ``/sys`` at the call.
+``os.cpu_count()`` and the machine's total memory are what a container's neighbours share.
 """
 
 from __future__ import annotations
@@ -35,11 +34,7 @@ def cgroup_folders() -> list[Path]:
 
 
 def cpus() -> int:
-    """Return the number of processors that this process may use, at least 1.
-
-    The smaller of the affinity mask and the cgroup's quota (v2 ``cpu.max``, v1 ``cpu.cfs_quota_us``),
-    rounded up.
-    """
+    """Return how many processors the affinity mask and the cgroup's quota allow, rounded up, and at least 1."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for folder in cgroup_folders():
         quota, _, period = (_read_text(folder / "cpu.max") or "max").partition(" ")
@@ -65,19 +60,13 @@ def memory_total_bytes() -> int:
 
 
 def memory_available_bytes() -> int:
-    """Return the memory in bytes that can be taken now without swapping: the kernel's estimate, within the cgroup.
-
-    Source: ``MemAvailable`` of ``proc_meminfo(5)``; ``memory.max`` and ``memory.current`` of cgroup v2.
-    """
+    """Return the memory in bytes that can be taken now without swapping: the kernel's estimate, within the cgroup."""
     available = _meminfo_bytes("MemAvailable")
     return min((available, *(max(0, limit - used) for limit, used in _limits_and_uses() if used is not None)))
 
 
 def _limits_and_uses() -> Iterator[tuple[int, int | None]]:
-    """Yield the limit of each cgroup over this process, and what it uses: any of them may be the tightest.
-
-    Without page cache, which the kernel takes back when memory is short.
-    """
+    """Yield the limit of each cgroup over this process, of which any may be the tightest, and its use without cache."""
     names = [(folder, "memory.max", "memory.current", "") for folder in cgroup_folders()]
     names.append((_cgroup() / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"))  # v1
     for folder, limit_name, use_name, prefix in names:

@@ -15,7 +15,7 @@ from h5stream.dataset import H5Dataset
 from h5stream.engine.footprint import LimitedField, Sizing
 from h5stream.errors import OptionError, StateError
 from h5stream.order.blocks import Blocks, block_rows
-from h5stream.order.epoch import EpochOrder, Order, order_after
+from h5stream.order.epoch import EpochOrder, Order
 from h5stream.order.line import OrderSettings, Taken
 from h5stream.order.users import CheckedOrder, ListedOrder, Ranks
 from h5stream.order.weights import DrawnBlocks, PlannedDraws, digest, drawn_blocks
@@ -38,6 +38,8 @@ chunks always; since 2 large chunks that nothing has to be decoded of are cut, i
 what a pattern matches comes as h5py lists it: each gives another order."""
 _SHUFFLED_SO = 3
 """The format since which rows that lie as they did are shuffled as they are now."""
+
+_WAY = "Give the loader what it had then, or begin an epoch with set_epoch() instead of load_state_dict()"
 
 _MOST_RANKS = 1 << 20
 """Nobody trains on more, and a damaged state must not cost memory."""
@@ -106,10 +108,7 @@ def _kept(known: dict[Any, Any], key: Any, make: Callable[[], _Made]) -> _Made:
 
 
 class Cursor:
-    """The place of a loader in its orders.
-
-    # Guarantees: used by the thread that iterates.
-    """
+    """The place of a loader in its orders. # Guarantees: used by the thread that iterates."""
 
     def __init__(self, settings: Settings, dataset: H5Dataset, followed: Any) -> None:
         self._asked, self._dataset = settings, dataset
@@ -131,7 +130,7 @@ class Cursor:
             seed=settings.seed,
             limit=None if self._sized is None else self._sized.limit,
         )
-        self._orders: dict[tuple[OrderSettings, Taken], Any] = {}
+        self._orders: dict[tuple[OrderSettings, Taken], EpochOrder | CheckedOrder] = {}
         self._drawn: dict[tuple[int, int, int], Any] = {}
         self.position: tuple[Place, Progress | None] = Place(epoch=0), None
         """Where the next iteration begins and the newest one is; set to put back what a trial moved."""
@@ -146,8 +145,7 @@ class Cursor:
         (budget, most_budget), limited = settings.budget(), None
         if self._sized is not None and rows is not None:
             rows, most = self._sized.samples(rows, is_drawn=draws is not None)
-            limit = self._sized.limit
-            limited = LimitedField(number=self._sized.field, rows=limit.rows, samples=most, bucketed=limit.bucketed)
+            limited = LimitedField(number=self._sized.field, samples=most, limit=self._sized.limit)
         sizing = Sizing(
             layout=settings.seeded(dataset.layout),
             selected=dataset.rows,
@@ -223,48 +221,52 @@ class Cursor:
 
     def order(self, epoch: int) -> EpochOrder | CheckedOrder:
         """Return the order of a whole epoch that no sampler decides."""
-        ranks = self.ranks
-        if self._asked.order is not None:
-            return self._users_order(epoch, ranks)
-        return self._own_order(self._blocks_of(epoch), self._settings_of(epoch, ranks), ())
-
-    def _own_order(self, blocks: Blocks, settings: OrderSettings, taken: Taken) -> EpochOrder:
-        """Return an order of the loader's own; those that have to be cut are kept."""
-        if self._sized is None:
-            return EpochOrder(blocks, settings, taken)
-        return _kept(self._orders, (settings, taken), lambda: EpochOrder(blocks, settings, taken))
+        order, _ = self.order_of(Place(epoch=epoch, ranks=self.ranks))
+        assert not isinstance(order, ListedOrder)
+        return order
 
     def order_of(self, place: Place) -> tuple[EpochOrder | CheckedOrder | ListedOrder, int]:
         """Return the order of an iteration that begins at a place, and the batch to begin with."""
-        if self._asked.order is None and self._given is None:
-            settings = self._settings_of(place.epoch, place.ranks)
-            return order_after(self._blocks_of(place.epoch), settings, place.taken, self._own_order)
-        first_batch = place.taken[0][1] if place.taken else 0
-        if self._given is None:
-            return self._users_order(place.epoch, place.ranks), first_batch
-        order = ListedOrder(
-            self._given.batches(),
-            together=min(_LISTED_AT_ONCE, max(1, self.footprint.max_open_batches // 2)),
-            total_rows=self._dataset.layout.samples,
-            count=self._given.count,
-            most_rows=self._given.said_rows or self.sizing.batch_rows,
-            rows=self._given.rows,
-            checksum=place.checksum,
-            drawn=(self.seed, place.epoch),
-        )
-        return order, first_batch
+        settings = self._settings_of(place.epoch, place.ranks)
+        before, first_batch = self._taken_before(place)
+        if self._given is not None:
+            order = ListedOrder(
+                listed=self._given.batches(),
+                together=min(_LISTED_AT_ONCE, max(1, self.footprint.max_open_batches // 2)),
+                total_rows=self._dataset.layout.samples,
+                batches=self._given.count,
+                most_rows=self._given.said_rows or self.sizing.batch_rows,
+                rows=self._given.rows,
+                checksum=place.checksum,
+                drawn=(self.seed, place.epoch),
+            )
+            return order, first_batch
 
-    def _users_order(self, epoch: int, ranks: Ranks) -> CheckedOrder:
-        """Return what the user's function makes, checked; it is kept, since it is asked for its length as well."""
-        settings = self._settings_of(epoch, ranks)
-
-        def make() -> CheckedOrder:
-            assert self._asked.order is not None
-            blocks, drawn = self._blocks_of(epoch), (settings.seed, epoch)
-            order = self._asked.order(blocks, epoch, ranks)
+        def made() -> EpochOrder | CheckedOrder:
+            blocks = self._blocks_of(place.epoch)
+            if self._asked.order is None:
+                return EpochOrder(blocks, settings, before)
+            order, drawn = self._asked.order(blocks, place.epoch, place.ranks), (settings.seed, place.epoch)
             return CheckedOrder(order, blocks, settings.batch_size, self.footprint.window_rows, drawn)
 
-        return _kept(self._orders, (settings, ()), make)
+        # Those that a user's function makes, or that have to be cut, are asked for their length as well.
+        is_kept = self._asked.order is not None or self._sized is not None
+        found = _kept(self._orders, (settings, before), made) if is_kept else made()
+        if first_batch > found.batches:
+            raise OptionError(f"{first_batch:,} batches were taken, but there are {found.batches:,}")
+        return found, first_batch
+
+    def _taken_before(self, place: Place) -> tuple[Taken, int]:
+        """Return what other numbers of ranks took of an epoch, and how many batches as many as now."""
+        before, first_batch = place.taken, 0
+        if before and before[-1][0] == place.ranks.world_size:
+            before, first_batch = before[:-1], before[-1][1]
+        if before and (self._given is not None or self._asked.order is not None):
+            raise StateError(
+                f"the state is of {before[0][0]} ranks and there are now {place.ranks.world_size}: the rest of an "
+                "epoch of a sampler, or of a function as draw=, cannot be divided anew. Resume with as many as before"
+            )
+        return before, first_batch
 
     def _settings_of(self, epoch: int, ranks: Ranks) -> OrderSettings:
         is_drawn = isinstance(self._settings.seed, DrawnSeed)
@@ -295,12 +297,12 @@ class Cursor:
 
     def _order_of_places(self, epoch: int) -> Order:
         """Return the order of an epoch, of places in the dataset instead of the files' rows."""
-        if self._asked.order is not None:
-            return self._users_order(epoch, self.ranks).of_places()
-        ours, blocks = self._settings_of(epoch, self.ranks), self._blocks_of(epoch)
-        blocks = blocks.drawn if isinstance(blocks, DrawnBlocks) else blocks
-        rows = None if self._draws is None else self._draws.places(ours.seed, epoch)
-        return EpochOrder(replace(blocks, rows=rows), ours)
+        order = self.order(epoch)
+        if isinstance(order, CheckedOrder):
+            return order.of_places()
+        blocks = order.blocks.drawn if isinstance(order.blocks, DrawnBlocks) else order.blocks
+        rows = None if self._draws is None else self._draws.places(order.settings.seed, epoch)
+        return EpochOrder(replace(blocks, rows=rows), order.settings)
 
     # --- going on -----------------------------------------------------------------------------------------
 
@@ -362,28 +364,23 @@ class Cursor:
         before = self._settings
         try:
             self._settings = self._taken_over(fingerprint)
-            check_fingerprint(fingerprint, self._fingerprint())
+            now = self._fingerprint()
+            if fingerprint.get("order") != "shuffled" and not ("seed" in fingerprint and "seed" in now):
+                # An older version said the seed of a shuffle alone, or one of both draws nothing.
+                fingerprint, now = ({n: one[n] for n in one if n != "seed"} for one in (fingerprint, now))
+            check_same(fingerprint, now, "data or settings", _WAY)
+            begun = replace(place, ranks=self.ranks)
             if self._given is None and self._asked.order is None:
-                self.order_of(replace(place, ranks=self.ranks))
-            else:
-                place = self._checked_users(place, rank, self.ranks)
+                self.order_of(begun)
+            self._taken_before(begun)
             self.footprint = self.sizing.taken_over(self.footprint, self._settings)
         except BaseException:
             self._settings = before
             raise
-        self.position = place, None
+        # Another rank's sampler gives other indices, so its checksum says nothing here.
+        self.position = place if rank == begun.ranks.rank else replace(place, checksum=0), None
         if self._given is not None:
             self._given.set_epoch(place.epoch)
-
-    def _checked_users(self, place: Place, rank: int, ranks: Ranks) -> Place:
-        """Refuse to go on with other ranks in an order of the user's, which cannot be cut anew."""
-        if len(place.taken) > 1 or (place.taken and place.taken[0][0] != ranks.world_size):
-            raise StateError(
-                f"the state is of {place.taken[0][0]} ranks and there are now {ranks.world_size}: the rest of an epoch "
-                "of a sampler, or of a function as draw=, cannot be divided anew. Resume with as many ranks as before"
-            )
-        # Another rank's sampler gives other indices, so its checksum says nothing here.
-        return place if rank == ranks.rank else replace(place, checksum=0)
 
     def _fingerprint(self) -> dict[str, int | str]:
         if self._data is None:
@@ -434,10 +431,7 @@ def place_of(state: Any) -> tuple[Place, int, dict[str, int | str]]:
 def brought_up_to_date(
     state: dict[str, Any], place: Place, saved: dict[str, int | str], now: dict[str, int | str], by_pattern: bool
 ) -> dict[str, int | str]:
-    """Return the fingerprint of an older state as it would be written now, if it names the same rows.
-
-    With `by_pattern` a pattern says which groups or objects there are.
-    """
+    """Return the fingerprint of an older state as it would be written now, if it names the same rows."""
     if state["format"] == FORMAT:
         return saved
     listed = {name: now[name] for name in ("chunks", "block_rows", "samples") if by_pattern and name in now}
@@ -463,21 +457,10 @@ def brought_up_to_date(
     return saved
 
 
-def check_fingerprint(saved: dict[str, int | str], now: dict[str, int | str]) -> None:
-    """Refuse a state of other data or settings, and say what changed."""
-    if saved.get("order") != "shuffled" and not ("seed" in saved and "seed" in now):
-        # An older version said the seed of a shuffle alone, or one of both draws nothing.
-        saved, now = ({name: one[name] for name in one if name != "seed"} for one in (saved, now))
-    way = "Give the loader what it had then, or begin an epoch with set_epoch() instead of load_state_dict()"
-    check_same(saved, now, "data or settings", way)
-
-
 def data_fingerprint(dataset: H5Dataset, blocks: Blocks) -> dict[str, int | str]:
-    """Describe the data that an order is over, wherever the files lie.
+    """Describe the data that an order is over, wherever the files lie: a staged or moved copy is the same.
 
-    Not the paths, inodes and times, so that a staged or moved copy is the same data; but the files' sizes and the
-    place and stored size of every chunk, which data that were written anew hardly share once compressed. Bytes
-    that were changed in place are not noticed.
+    By the files' sizes, and the place and stored size of every chunk; bytes changed in place are not noticed.
     """
     layout, rows = dataset.layout, blocks.rows if dataset.layout.draws is None else dataset.chosen
     return {

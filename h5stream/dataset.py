@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from h5stream.order.blocks import Blocks, epoch_blocks, numbers, row_numbers, se
 from h5stream.order.epoch import Window
 from h5stream.order.places import Places, is_ascending, place_dtype
 from h5stream.order.splits import BY, codes_of, group_numbers, parts_of, repeated, warn_of_leaks
-from h5stream.order.weights import RandomStarts, SourceShares
+from h5stream.order.weights import SourceShares, random_samples, samples_of_segments
 from h5stream.samples.boxes import ROWS
 from h5stream.samples.kinds import Objects, Sequences
 from h5stream.storage.extents import SampleKind
@@ -49,18 +49,8 @@ Source: ``mallopt(3)``, M_MMAP_THRESHOLD, whose limit this is."""
 _VALUES_NBYTES, _VALUES_ROWS = 64 * 1024 * 1024, 1 << 20
 """What is read together of a field that a split goes by."""
 _CACHED_BLOCK_NBYTES = 8 * 1024 * 1024
-
-
-class _Known(NamedTuple):
-    """What makes a dataset of files that are open: their layout, which rows, whether it gives arrays, known blocks."""
-
-    layout: SampleLayout
-    rows: NDArray[np.int64] | None
-    numpy: bool
-    cache: BlockCache
-    asked: tuple[tuple[Asked, SampleKind | None], ...] = ()
-    """What was asked for, of each that was joined: for fields besides."""
-    shares: SourceShares | None = None
+_OPENED = ("layout", "chosen", "shares", "_numpy", "_cache", "_asked")
+"""The attributes that make a dataset of files that are open; the others follow from them."""
 
 
 class H5Dataset(Dataset[Any]):
@@ -106,6 +96,8 @@ class H5Dataset(Dataset[Any]):
     ----------
     layout : SampleLayout
         The fields and how their bytes are reached.
+    chosen : ndarray of int64 or None
+        The numbers of the samples that were chosen, of which an epoch may draw some; None for all.
     shares : SourceShares or None
         The share of each source in an epoch, if this is a `Mixture`.
 
@@ -130,6 +122,13 @@ class H5Dataset(Dataset[Any]):
     array([4., 6.])
     """
 
+    layout: SampleLayout
+    chosen: NDArray[np.int64] | None
+    shares: SourceShares | None
+    _numpy: bool
+    _cache: BlockCache
+    _asked: tuple[tuple[Asked, SampleKind | None], ...]  # of each that was joined: for fields besides
+
     def __init__(
         self,
         source: Source | Dataset[Any] | Sequence[Dataset[Any]],
@@ -143,28 +142,41 @@ class H5Dataset(Dataset[Any]):
         cache: str | os.PathLike[str] | None = None,
         cache_size: int | str | None = None,
     ) -> None:
-        made: Any = source
-        known: _Known
         of_files = {"storage_options": storage_options, "cache": cache, "cache_size": cache_size}
-        if isinstance(made, _Known):
-            known = made
-        elif (given := opened(source, fields, samples=samples, **of_files)) is not None:
-            known = given._known
+        if (given := opened(source, fields, samples=samples, **of_files)) is not None:
+            self._become(given, _numpy=numpy or given._numpy)
         else:
             with opened_with(storage_options, ObjectCache.of(cache, cache_size)):
                 asked = read_request(cast(Source, source), fields)
-                layout = open_layout(asked, samples=samples, allow_external=allow_external)
-            known = _Known(layout, None, numpy, BlockCache(), ((replace(asked, shape=layout.shape), samples),))
+                self.layout = open_layout(asked, samples=samples, allow_external=allow_external)
+            self._asked = ((replace(asked, shape=self.layout.shape), samples),)
+            self.chosen, self.shares, self._numpy, self._cache = None, None, numpy, BlockCache()
+            self._prepare()
         if rows is not None:
-            known = _dataset(known).subset(rows)._known
-        self._known: _Known = known._replace(numpy=numpy or known.numpy)
-        self.layout, self.shares = known.layout, known.shares
-        self._starts = None if self.layout.draws is None else RandomStarts(self.layout.space, known.rows)
-        self._seed_and_epoch = 0, 0
-        self._drawn = None if self._starts is None else self._starts.numbers(seed=0, epoch=0)
-        if self._known.numpy:
-            _check_numpy_has(self.layout)
+            self._become(self._but().subset(rows))
+
+    def _prepare(self) -> None:
+        """Make what follows from what was opened."""
+        H5Dataset.set_epoch(self, 0)
         self._reader, self._assembler = RowReader(self.layout), Assembler(self.layout)
+        for field in self.layout.fields if self._numpy else ():
+            try:
+                torch.empty(0, dtype=field.cast).numpy()
+            except TypeError:
+                raise OptionError(
+                    f"field {field.name!r}: numpy=True cannot give {field.cast}; leave dtype= or numpy= out"
+                ) from None
+
+    def _become(self, known: H5Dataset, **changes: Any) -> None:
+        """Take over what was opened as another dataset, but for some attributes."""
+        vars(self).update({name: vars(known)[name] for name in _OPENED} | changes)
+        self._prepare()
+
+    def _but(self, **changes: Any) -> H5Dataset:
+        """Return a dataset of the same open files that differs in some attributes; a plain one, also of a subclass."""
+        other = H5Dataset.__new__(H5Dataset)
+        other._become(self, **changes)
+        return other
 
     def __len__(self) -> int:
         chosen = self.rows
@@ -184,8 +196,7 @@ class H5Dataset(Dataset[Any]):
             The seed of the draws.
         """
         self._seed_and_epoch = seed, epoch
-        if self._starts is not None:
-            self._drawn = self._starts.numbers(seed=seed, epoch=epoch)
+        self._drawn = random_samples(self.layout.space, self.chosen, seed, epoch)
 
     def __repr__(self) -> str:
         names = ", ".join(self.layout.shape.keys)
@@ -305,7 +316,7 @@ class H5Dataset(Dataset[Any]):
         total = len(self)
         strata = None if stratify is None else codes_of(self._values(stratify, "stratify="), total, "stratify=")
         if isinstance(by, str) and by in BY:
-            are_objects = all(isinstance(samples, Objects) for _, samples in self._known.asked)
+            are_objects = all(isinstance(samples, Objects) for _, samples in self._asked)
             numbers = group_numbers(self.layout, self.rows, by, self.blocks, are_objects=are_objects)
             groups: Any = codes_of(numbers, total, "by=")
         elif by is not None:
@@ -366,7 +377,7 @@ class H5Dataset(Dataset[Any]):
     def _with_field(self, name: str | Field) -> SampleLayout:
         """Open the files again, with a field behind the others."""
         shapes = []
-        for asked, samples in self._known.asked:
+        for asked, samples in self._asked:
             assert asked.shape is not None
             field = (
                 Field(name, take=(0,) if isinstance(samples, Sequences) else None) if isinstance(name, str) else name
@@ -404,13 +415,13 @@ class H5Dataset(Dataset[Any]):
         if self.shares is not None:
             raise OptionError("fields= of a Mixture are those of its sources; name them there")
         shape = sample_shape(cast(Any, fields))
-        layout, asked = self._reopened([shape] * len(self._known.asked), "one of fields=")
-        return _dataset(self._known._replace(layout=layout, asked=asked, cache=BlockCache()))
+        layout, asked = self._reopened([shape] * len(self._asked), "one of fields=")
+        return self._but(layout=layout, _asked=asked, _cache=BlockCache())
 
     def _reopened(self, shapes: list[SampleShape], what: str) -> tuple[SampleLayout, Any]:
         """Return the layout of the same samples with other fields, and what was asked for it."""
         layouts, opened_as = [], []
-        for (asked, samples), shape in zip(self._known.asked, shapes, strict=True):
+        for (asked, samples), shape in zip(self._asked, shapes, strict=True):
             again = replace(asked, shape=shape)
             layouts.append(open_layout(again, samples=samples, allow_external=self.layout.allow_external))
             opened_as.append((replace(again, shape=layouts[-1].shape), samples))
@@ -423,11 +434,9 @@ class H5Dataset(Dataset[Any]):
         return found, tuple(opened_as)
 
     def _over_rows(self, places: NDArray[np.int64]) -> H5Dataset:
-        if self._starts is None:
-            rows = places if self.rows is None else self.rows[places]
-        else:
-            rows = self._starts.of_segments(places)
-        return _dataset(self._known._replace(rows=rows))
+        if self._drawn is not None:
+            return self._but(chosen=samples_of_segments(self.layout.space, self.chosen, places))
+        return self._but(chosen=places if self.chosen is None else self.chosen[places])
 
     @property
     def rows(self) -> NDArray[np.int64] | None:
@@ -440,13 +449,8 @@ class H5Dataset(Dataset[Any]):
     @property
     def is_of_pattern(self) -> bool:
         """Whether a pattern says which groups or objects samples are of."""
-        given = (getattr(samples, "of", None) for _, samples in self._known.asked)
+        given = (getattr(samples, "of", None) for _, samples in self._asked)
         return any(isinstance(of, str) and of not in (FILES, ROWS) for of in given)
-
-    @property
-    def chosen(self) -> NDArray[np.int64] | None:
-        """The numbers of the samples that were chosen, of which an epoch may draw some; None for all."""
-        return self._known.rows
 
     @property
     def is_in_file_order(self) -> bool:
@@ -482,8 +486,8 @@ class H5Dataset(Dataset[Any]):
             The rows and where each block of them begins.
         """
         rows = self.rows
-        if self._starts is not None and seed is not None:
-            rows = self._starts.numbers(seed=seed, epoch=epoch)
+        if self._drawn is not None and seed is not None:
+            rows = random_samples(self.layout.space, self.chosen, seed, epoch)
         blocks = epoch_blocks(self.layout, rows, shuffle=shuffle, is_drawn=rows is not self.rows)
         return self.shares.stratified(blocks) if shuffle and self.shares is not None else blocks
 
@@ -497,15 +501,12 @@ class H5Dataset(Dataset[Any]):
         """
         if type(index) is int:  # the common case, without arrays
             value = self._sample(index)
-            return as_numpy(value) if self._known.numpy else value
-        rows, inside = indexing.split(index, self._shape)
-        if indexing.is_one(rows):
-            value = self._sample(int(rows))
         else:
-            value = self._slice(rows) if isinstance(rows, slice) else None
-            value = self.read(numbers(rows, len(self), axis=0)) if value is None else value
-        value = indexing.inside(value, inside, taken=not indexing.is_one(rows)) if inside else value
-        return as_numpy(value) if self._known.numpy else value
+            rows, inside = indexing.split(index, self._shape)
+            is_one = indexing.is_one(rows)
+            value = self._sample(int(rows)) if is_one else self._several(rows)
+            value = indexing.inside(value, inside, taken=not is_one) if inside else value
+        return as_numpy(value) if self._numpy else value
 
     @property
     def _shape(self) -> tuple[int, ...] | None:
@@ -520,15 +521,16 @@ class H5Dataset(Dataset[Any]):
 
         The samples view one batch; `h5stream.collate` gives it back whole, without stacking.
         """
-        return Samples(self.read(np.asarray(indices, dtype=np.int64)), len(indices), self._known.numpy)
+        return Samples(self.read(np.asarray(indices, dtype=np.int64)), len(indices), self._numpy)
 
-    def _slice(self, rows: slice) -> Any:
-        """Read consecutive rows without a plan; None where that cannot be."""
-        first, stop, step = rows.indices(len(self))
-        if self.rows is not None or step != 1 or stop <= first:
-            return None
-        values = self._reader.single(first, stop - first)
-        return None if values is None else self.layout.assemble(values)
+    def _several(self, rows: Any) -> Any:
+        """Read rows as one batch; consecutive ones without a plan, where that can be."""
+        if isinstance(rows, slice) and self.rows is None:
+            first, stop, step = rows.indices(len(self))
+            values = self._reader.single(first, stop - first) if step == 1 and first < stop else None
+            if values is not None:
+                return self.layout.assemble(values)
+        return self.read(numbers(rows, len(self), axis=0))
 
     def read(self, rows: NDArray[np.int64]) -> Any:
         """Read rows as one batch of tensors, in the order given; rows may repeat.
@@ -579,14 +581,13 @@ class H5Dataset(Dataset[Any]):
 
     def _row_numbers(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         count = len(self)
-        if len(rows) and rows.min() >= 0 and rows.max() < count:
-            return rows if self.rows is None else self.rows[rows]
-        wrong = rows[(rows < -count) | (rows >= count)]
-        if len(wrong):
-            # IndexError, because iterating over a sequence ends with it.
-            raise IndexError(f"row {wrong[0]} is not there: the dataset has {count:,} rows, 0 to {count - 1:,}")
-        places = np.where(rows < 0, rows + count, rows)
-        return places if self.rows is None else self.rows[places]
+        if len(rows) and (rows.min() < 0 or rows.max() >= count):
+            wrong = rows[(rows < -count) | (rows >= count)]
+            if len(wrong):
+                # IndexError, because iterating over a sequence ends with it.
+                raise IndexError(f"row {wrong[0]} is not there: the dataset has {count:,} rows, 0 to {count - 1:,}")
+            rows = np.where(rows < 0, rows + count, rows)
+        return rows if self.rows is None else self.rows[rows]
 
     def _sample(self, index: int) -> Any:
         """Read one row; compressed blocks are kept for a while, for neighbours that are asked for next."""
@@ -601,13 +602,13 @@ class H5Dataset(Dataset[Any]):
         if part.access in (DIRECT, HEAP) or part.chunk_rows * self.layout.row_nbytes > _CACHED_BLOCK_NBYTES:
             return sample_of(self._read(np.array([row])), 0)
         first = part.row_start + (row - part.row_start) // part.chunk_rows * part.chunk_rows
-        block = self._known.cache.get((first, self._seed_and_epoch))
-        if block is None:
+        key = first, self._seed_and_epoch
+        if (block := self._cache.get(key)) is not None:
+            self._check_unchanged(np.array([row]))
+        else:
             last = min(first + part.chunk_rows, part.row_start + part.rows)
             block = self._read(np.arange(first, last, dtype=np.int64))
-            self._known.cache.put((first, self._seed_and_epoch), block)
-        else:
-            self._check_unchanged(np.array([row]))
+            self._cache.put(key, block)
         return with_tensors(sample_of(block, row - first), _copied)
 
 
@@ -619,17 +620,14 @@ def read_counted(dataset: H5Dataset, numbers: NDArray[np.int64], tally: Tally) -
 def values_of(
     dataset: H5Dataset, name: str | Field, what: str, *, of_first_step: bool = False
 ) -> tuple[FieldLayout, Iterator[tuple[int, Any]]]:
-    """Return a field, or a dataset beside the fields, and the value of each sample, of some at a time, by number.
-
-    They are an array, or a list of what is no number. All steps of a sequence have the same, or the first step counts.
-    """
+    """Return a field, or a dataset beside the fields, and the value of each sample, of some at a time, by number."""
     number = dataset.layout.field_named(name) if isinstance(name, str) else None
     layout = dataset.layout if number is not None else dataset._with_field(name)
     last = layout.entries[-1] if number is None else number
     if not isinstance(last, int):
         raise OptionError(f"{what} takes a field of one value a sample, and {name!r} has several members")
     layout = layout.only([last])
-    alone, field = _dataset(_Known(layout, dataset.chosen, False, BlockCache())), layout.fields[0]
+    alone, field = dataset._but(layout=layout, _numpy=False, _cache=BlockCache()), layout.fields[0]
     is_stepped = of_first_step and dataset.layout.segments is not None and field.steps is not None
     step = max(1, min(_VALUES_ROWS, _VALUES_NBYTES // max(1, layout.row_nbytes)))
 
@@ -657,35 +655,17 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: to
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
     # By NumPy, in this thread: torch copies with a team of threads, which a forked child waits for in vain.
-    copy, word = torch.empty(tensor.shape, dtype=tensor.dtype), _WORDS[tensor.element_size()]
-    copy.view(word).numpy()[...] = tensor.view(word).numpy()
-    return copy
-
-
-def _check_numpy_has(layout: SampleLayout) -> None:
-    for field in layout.fields:
-        try:
-            torch.empty(0, dtype=field.cast).numpy()
-        except TypeError:
-            raise OptionError(
-                f"field {field.name!r}: numpy=True cannot give {field.cast}; leave dtype= or numpy= out"
-            ) from None
-
-
-def _dataset(known: _Known) -> H5Dataset:
-    return H5Dataset(cast(Any, known))
+    words = tensor.view(_WORDS[tensor.element_size()]).numpy()
+    return torch.from_numpy(words.copy()).view(tensor.dtype)
 
 
 def of_copies(dataset: H5Dataset, layout: SampleLayout) -> H5Dataset:
     """Return the dataset of the same samples in byte for byte copies of its files, such as staged ones."""
-    return _dataset(dataset._known._replace(layout=layout, cache=BlockCache()))
+    return dataset._but(layout=layout, _cache=BlockCache())
 
 
 def opened(source: Any, fields: Fields = None, **of_files: Any) -> H5Dataset | None:
-    """Look for the dataset that `H5Dataset` objects are, alone, chosen from or joined; None for what names files.
-
-    What is given `of_files` is refused with others.
-    """
+    """Return the dataset that `H5Dataset` objects are, alone, chosen from or joined; None for what names files."""
     found = _found(source, fields)
     for name, value in of_files.items():
         if found is not None and value is not None:
@@ -731,8 +711,9 @@ def joined(sources: Sequence[Any], fields: Fields = None) -> H5Dataset:
         starts = np.cumsum([0] + [part.layout.samples for part in known])
         own = (np.arange(part.layout.samples) if part.chosen is None else part.chosen for part in known)
         chosen = np.concatenate([rows + start for rows, start in zip(own, starts, strict=False)])
-    asked = tuple(one for part in known for one in part._known.asked)
-    return _dataset(_Known(layout, chosen, all(part._known.numpy for part in known), BlockCache(), asked))
+    asked = tuple(one for part in known for one in part._asked)
+    is_numpy = all(part._numpy for part in known)
+    return known[0]._but(layout=layout, chosen=chosen, _asked=asked, _numpy=is_numpy, _cache=BlockCache())
 
 
 class Samples(list[Any]):

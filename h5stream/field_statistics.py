@@ -138,8 +138,8 @@ class FieldStatistics:
         dict
             By attribute; None for what is not known, and `counts` as pairs of a value and how often it comes.
         """
-        found = {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
         counts = None if self.counts is None else [[_plain(value), often] for value, often in self.counts.items()]
+        found = {name: _plain(value) for name, value in dataclasses.asdict(self).items()}
         return found | {"counts": counts, "shape": list(self.shape)}
 
 
@@ -150,22 +150,21 @@ def statistics_of(
     check_executor(executor)
     chosen = _chosen(layout, names)
     axes = _axes(layout, chosen, axis)
-    numbers = [number for entry in chosen.values() for number in _numbers_of(entry)]
-    places = [numbers.index(_numbers_of(entry)[0]) for entry in chosen.values()]
+    numbers = [number for some in chosen.values() for number in some]
     layout = _as_stored(layout.only(numbers))
     file = layout.files[0]  # beside whose catalogues they are kept; the others are part of what they are known by
-    first = file if isinstance(file, (FileIdentity, ObjectIdentity)) else None
-    kept = Catalogue(first, STATISTICS, f"{', '.join(chosen)[:80]}, {_digest((layout, rows, axes))}")
+    beside = file if isinstance(file, (FileIdentity, ObjectIdentity)) else None
+    kept = Catalogue(beside, STATISTICS, f"{', '.join(chosen)[:80]}, {_digest((layout, rows, axes))}")
     if kept.is_kept:
         try:
             return {name: _from_text(text) for name, text in zip(chosen, kept.names(STATISTICS), strict=True)}
         except (ValueError, KeyError, TypeError):
             kept.forget()
     blocks = shuffled_blocks(layout, rows)
-    kept_axes = [(n, axes[name]) for name, n in zip(chosen, places, strict=True)]
+    kept_axes = [(numbers.index(first), axes[name]) for name, (first, *_) in chosen.items()]
     watched = _merged(carried_out(_jobs(layout, rows, blocks, kept_axes), executor))
     found = {name: each.found(name, blocks.total_rows) for name, each in zip(chosen, watched, strict=True)}
-    kept.put_texts(STATISTICS, [_to_text(one) for one in found.values()])
+    kept.put(STATISTICS, [_to_text(one) for one in found.values()])
     kept.save(blocks.total_rows, 0)
     return found
 
@@ -173,21 +172,18 @@ def statistics_of(
 # --- which fields ---------------------------------------------------------------------------------------------
 
 
-def _chosen(layout: SampleLayout, names: Any) -> dict[str, Any]:
-    """Return the entries that are meant, by name; by default those of which anything can be said."""
-    every: dict[str, Any] = {}
-    for key, entry in zip(layout.shape.keys, layout.entries, strict=True):
-        every |= _entries(key, entry)
+def _chosen(layout: SampleLayout, names: Any) -> dict[str, list[int]]:
+    """Return the numbers of the fields that are meant, by name; by default those of which anything can be said."""
+    entries = zip(layout.shape.keys, layout.entries, strict=True)
+    every = {name: numbers for key, entry in entries for name, numbers in _entries(key, entry)}
     unfit = {}
-    for name, entry in every.items():
-        field = layout.fields[_numbers_of(entry)[0]]
-        if field.shapes is not None:
+    for name, (number, *_) in every.items():
+        if layout.fields[number].shapes is not None:
             unfit[name] = f"each sample of field {name!r} has a shape of its own"
-        elif field.dtype.kind == "c":
+        elif layout.fields[number].dtype.kind == "c":
             unfit[name] = f"field {name!r} is of complex numbers, which have no order"
-    if names is None:
-        return {name: entry for name, entry in every.items() if name not in unfit}
-    wanted = [names] if isinstance(names, str) else list(names)
+    fit = [name for name in every if name not in unfit]
+    wanted = fit if names is None else [names] if isinstance(names, str) else list(names)
     for name in wanted:
         if name not in every:
             raise FieldNotFoundError(
@@ -200,32 +196,28 @@ def _chosen(layout: SampleLayout, names: Any) -> dict[str, Any]:
     return {name: every[name] for name in wanted}
 
 
-def _entries(key: str, entry: Any) -> dict[str, Any]:
-    if not isinstance(entry, dict):
-        return {key: entry}
-    members = [_entries(f"{key}:{member}", inner) for member, inner in entry.items()]
-    return {name: one for some in members for name, one in some.items()}
+def _entries(key: str, entry: Any) -> Iterator[tuple[str, list[int]]]:
+    """Yield the numbers of an entry's fields, or of each member of a compound, by name."""
+    if isinstance(entry, dict):
+        for member, inner in entry.items():
+            yield from _entries(f"{key}:{member}", inner)
+    else:
+        yield key, [entry.values, entry.columns] if isinstance(entry, SparseEntry) else [entry]
 
 
-def _numbers_of(entry: Any) -> list[int]:
-    return [entry.values, entry.columns] if isinstance(entry, SparseEntry) else [entry]
-
-
-def _axes(layout: SampleLayout, chosen: Mapping[str, Any], axis: Any) -> dict[str, tuple[int, ...]]:
+def _axes(layout: SampleLayout, chosen: Mapping[str, list[int]], axis: Any) -> dict[str, tuple[int, ...]]:
     """Return the axes of a sample that are kept, for each field; refuse those that it has not."""
-    if isinstance(axis, Mapping) and (unknown := set(axis) - set(chosen)):
-        raise OptionError(f"statistics: axis= names {sorted(unknown)[0]!r}, and fields are {', '.join(chosen)}")
-    found = {}
-    for name, entry in chosen.items():
-        given = axis.get(name) if isinstance(axis, Mapping) else axis
-        found[name] = () if given is None else _checked_axes(name, layout.fields[_numbers_of(entry)[0]], given)
-        if given is not None and not found[name] and not isinstance(axis, Mapping) and len(chosen) == 1:
-            raise OptionError(f"statistics: samples of field {name!r} are single values and have no axis {axis!r}")
+    given = axis if isinstance(axis, Mapping) else dict.fromkeys(chosen, axis)
+    if unknown := set(given) - set(chosen):
+        raise OptionError(f"statistics: axis= names {min(unknown)!r}, and fields are {', '.join(chosen)}")
+    found = {name: _checked_axes(name, layout.fields[some[0]], given.get(name)) for name, some in chosen.items()}
+    if axis is not None and np.size(axis) and given is not axis and len(chosen) == 1 and not any(found.values()):
+        raise OptionError(f"statistics: samples of field {min(found)!r} are single values and have no axis {axis!r}")
     return found
 
 
 def _checked_axes(name: str, field: FieldLayout, given: Any) -> tuple[int, ...]:
-    axes = tuple(given) if isinstance(given, Sequence) else (given,)
+    axes = () if given is None else tuple(given) if isinstance(given, Sequence) else (given,)
     if not all(isinstance(each, (int, np.integer)) and not isinstance(each, bool) for each in axes):
         raise OptionError(f"statistics: axis= is a number, several, or a dict of them by field, not {given!r}")
     if field.is_listed:
@@ -234,7 +226,7 @@ def _checked_axes(name: str, field: FieldLayout, given: Any) -> tuple[int, ...]:
     many = field.kind == "ragged" and not dense
     shape = (field.ragged.wanted,) if dense and field.ragged is not None else field.row_shape
     dims = len(shape) + many
-    if dims == 0:
+    if dims == 0 or not axes:
         return ()  # labels, beside the field that is meant
     kept = sorted({int(each) + dims * (each < 0) for each in axes})
     if kept[0] < 0 or kept[-1] >= dims or (many and kept[0] == 0):
@@ -350,13 +342,14 @@ class _Watched:
     """A field whose values go by."""
 
     def __init__(self, field: FieldLayout, axes: tuple[int, ...]) -> None:
-        self._field, self._axes, self.shape = field, axes, tuple[int, ...]()
-        self._moments: Moments | None = None
-        self._kept: tuple[int, ...] = ()
+        self._name, self._axes = field.name, axes
+        self._moments: Moments | None = None  # once there was a value
+        self._kept: tuple[int, ...] = ()  # how long the axes are
         is_few = field.kind in ("bytes", "object") or field.dtype.kind in "biu" or not field.row_shape
         self._counts = ValueCounts() if is_few and field.kind != "ragged" else None
 
     def add(self, values: Any) -> None:
+        """Look at an array, or at a list of what is no number or of unlike shape."""
         if not isinstance(values, list):
             self._add_array(values)
             return
@@ -375,46 +368,41 @@ class _Watched:
         self._axes = tuple(axis - (values.ndim - 1) * (axis >= 0) for axis in self._axes)
         moved = np.moveaxis(values, self._axes, range(-len(self._axes), 0)) if self._axes else values
         kept = moved.shape[moved.ndim - len(self._axes) :]
-        if self._moments is None:
-            self._moments, self._kept = Moments(values.dtype, math.prod(kept)), kept
-            dims = range(min(self._axes, default=0), 0)
-            self.shape = tuple(values.shape[axis] if axis in self._axes else 1 for axis in dims)
-        self._check_alike(kept)
-        self._moments.add(moved.reshape(-1, math.prod(kept)))
+        self._moments_of(values.dtype, kept).add(moved.reshape(-1, math.prod(kept)))
 
-    def _check_alike(self, kept: tuple[int, ...]) -> None:
+    def _moments_of(self, dtype: np.dtype[Any], kept: tuple[int, ...]) -> Moments:
+        """Return the moments that values of this shape are added to; of another shape than before they are refused."""
+        if self._moments is None:
+            self._moments, self._kept = Moments(dtype, math.prod(kept)), kept
         if kept != self._kept:
             raise OptionError(
-                f"statistics: field {self._field.name!r} has samples of {self._kept} and of {kept} along "
-                f"axis={self._axes}; leave axis= out for it"
+                f"statistics: field {self._name!r} has samples of {self._kept} and of {kept} along axis={self._axes}; "
+                "leave axis= out for it"
             )
+        return self._moments
 
     def merge(self, other: _Watched) -> None:
         """Add what another one saw."""
         if self._counts is not None and other._counts is not None:
             self._counts.merge(other._counts)
         if self._moments is None:
-            self._moments, self.shape, self._kept = other._moments, other.shape, other._kept
+            self._moments, self._kept, self._axes = other._moments, other._kept, other._axes
         elif other._moments is not None:
-            self._check_alike(other._kept)
-            self._moments.merge(other._moments)
+            self._moments_of(np.dtype(bool), other._kept).merge(other._moments)
 
     def found(self, name: str, samples: int) -> FieldStatistics:
         """Return what was seen."""
-        known, counts = self._moments, None if self._counts is None else self._counts.counts
+        counts = None if self._counts is None else self._counts.counts
         few = None if counts is None else dict(sorted(counts.items(), key=_by_value))
-        if known is None:
-            nothing = dict.fromkeys(("mean", "std", "min", "max"), math.nan)
-            return FieldStatistics(name=name, samples=samples, count=0, nan=0, inf=0, counts=few, shape=(), **nothing)
-        assert known.least is not None
-        assert known.most is not None
-        least, most = known.least, known.most
-        if not known.is_whole:
-            least, most = (np.where(known.count > 0, each.astype(np.float64), np.nan) for each in (least, most))
+        known = self._moments or Moments(np.dtype(np.float64), 1)
         every = {name: getattr(known, name) for name in ("count", "nan", "inf", "mean", "std")}
-        every |= {"min": least, "max": most}
-        shaped = {key: value.reshape(self._kept) if self._axes else value[0].item() for key, value in every.items()}
-        return FieldStatistics(name=name, samples=samples, counts=few, shape=self.shape, **shaped)
+        for extreme, value in (("min", known.least), ("max", known.most)):
+            seen = np.full(1, np.nan) if value is None else value
+            every[extreme] = seen if known.is_whole else np.where(known.count > 0, seen.astype(np.float64), np.nan)
+        shaped = {key: value.reshape(self._kept) if self._kept else value[0].item() for key, value in every.items()}
+        lengths = dict(zip(self._axes, self._kept, strict=False))
+        shape = tuple(lengths.get(axis, 1) for axis in range(min(lengths, default=0), 0))
+        return FieldStatistics(name=name, samples=samples, counts=few, shape=shape, **shaped)
 
 
 def _by_value(item: tuple[Any, int]) -> Any:
@@ -427,8 +415,7 @@ def _by_value(item: tuple[Any, int]) -> Any:
 
 def _to_text(found: FieldStatistics) -> str:
     counts = None if found.counts is None else [*found.counts.items()]
-    every = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)} | {"counts": counts}
-    return json.dumps(every, default=_coded)
+    return json.dumps(dataclasses.asdict(found) | {"counts": counts}, default=_coded)
 
 
 def _from_text(text: str) -> FieldStatistics:

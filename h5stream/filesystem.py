@@ -1,13 +1,11 @@
-"""What the system says of the place where a file lies: its mount, its disk, what is cached of it, and what fits there.
-
-What decides whether copies fit (`check_fits`) is pure; what measures (`measure`) reads ``/proc`` and ``statvfs`` once.
-"""
+"""What the system says of the place where a file lies: its mount, its disk, what is cached of it, what fits."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import errno
+import fcntl
 import itertools
 import mmap
 import os
@@ -86,6 +84,15 @@ def give_name(part: Path, name: Path) -> None:
         part.unlink()
 
 
+def try_flock(descriptor: int, kind: int) -> bool:
+    """Try to lock a file; tell whether that was done, or somebody else has it locked."""
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def flush_folder(folder: Path) -> None:
     """Wait until the names in a folder are on its storage."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -96,13 +103,11 @@ def flush_folder(folder: Path) -> None:
 
 
 def resident_bytes(path: Path) -> int | None:
-    """Give about how many bytes of a file the page cache holds; None where the kernel does not tell.
+    """Return about how many bytes of a file the page cache holds; None where nobody tells.
 
-    Reads nothing of the file. Up to 64 MiB every page counts; of a larger file, 64 samples of 1 MiB at even
-    distances, because to ask about every page of a file in memory takes a twentieth of the time to copy it.
+    Up to 64 MiB every page counts; of a larger file 64 samples of 1 MiB, since to ask about all takes long.
 
-    Source: ``mincore(2)``. The kernel answers truthfully only to those who own the file or may write to it;
-    to others every page looks resident.
+    Source: ``mincore(2)``, which tells the truth only to those who own the file or may write to it.
     """
     try:
         with path.open("rb") as file:
@@ -181,61 +186,60 @@ LEAST_MEMORY_MARGIN = 256 << 20
 DISK_MARGIN_SHARE = 0.01
 
 
-class Space(NamedTuple):
-    """What a folder can take, at one moment."""
+def usable_bytes(folder: Path, margin_bytes: int | None = None, freed_bytes: int = 0) -> tuple[int, list[str]]:
+    """Return what a folder can take when so much is deleted there, and what limits that.
 
-    folder: str
-    filesystem: str  # its type, such as ``tmpfs`` or ``ext4``; empty where it is not known
-    limits: list[tuple[str, int, int]]  # what there is of it, in bytes, and how many of those are to stay free
-
-    @property
-    def usable_bytes(self) -> int:
-        """What copies may take: the tightest of the limits, margins taken off."""
-        return max(0, min([1 << 62, *(have - margin for _, have, margin in self.limits)]))
-
-
-def measure(folder: Path, margin_bytes: int | None = None, freed_bytes: int = 0) -> Space:
-    """Return what a folder can take when so much is deleted there; `margin_bytes` replaces both margins."""
+    What is to stay free of each limit is taken off; `margin_bytes` replaces the usual margins.
+    """
     place = existing_parent(folder)
     mount, facts, limits = mount_of(place), os.statvfs(place), []
     if facts.f_blocks:  # a ramfs has no limit
         # The size of a tmpfs is a limit that was set on purpose: it may be used up. Nearly full disks grow slow.
         margin = 0 if mount.in_memory else int(DISK_MARGIN_SHARE * facts.f_blocks * facts.f_frsize)
-        limits.append(("its free space", facts.f_bavail * facts.f_frsize, margin))
+        limits.append(
+            ("the free space" + f" ({mount.kind})" * bool(mount.kind), facts.f_bavail * facts.f_frsize, margin)
+        )
     if mount.in_memory:
         memory = allowance.memory_available_bytes()
         limits.append(("the available memory", memory, max(LEAST_MEMORY_MARGIN, int(MEMORY_MARGIN_SHARE * memory))))
-    return Space(
-        str(folder),
-        mount.kind,
-        [(what, have + freed_bytes, usual if margin_bytes is None else margin_bytes) for what, have, usual in limits],
-    )
+    least, said = 1 << 62, []
+    for what, have, usual in limits:
+        margin = usual if margin_bytes is None else margin_bytes
+        least = min(least, have + freed_bytes - margin)
+        less = f" less a margin of {text_of_bytes(margin)}" if margin else ""
+        said.append(f"{what} is {text_of_bytes(have + freed_bytes)}{less}")
+    return max(0, least), said
 
 
-def check_fits(space: Space, sizes: Sequence[tuple[str, int]], promised_bytes: int = 0) -> None:
+def check_fits(
+    folder: Path,
+    sizes: Sequence[tuple[str, int]],
+    *,
+    margin_bytes: int | None = None,
+    freed_bytes: int = 0,
+    promised_bytes: int = 0,
+) -> None:
     """Raise `NotEnoughSpaceError` where files do not fit, with what would, smallest first.
 
     Each file has a name and its bytes; what other processes are copying will still take `promised_bytes`.
     """
     taken = sorted((-(-size // mmap.PAGESIZE) * mmap.PAGESIZE, name) for name, size in sizes)
-    needed, usable = sum(size for size, _ in taken), max(0, space.usable_bytes - promised_bytes)
+    needed, (usable, limits) = sum(size for size, _ in taken), usable_bytes(folder, margin_bytes, freed_bytes)
+    usable = max(0, usable - promised_bytes)
     if needed <= usable:
         return
-    limits = [
-        f"{what} is {text_of_bytes(have)}" + f" less a margin of {text_of_bytes(margin)}" * bool(margin)
-        for what, have, margin in space.limits
-    ] + [f"{text_of_bytes(promised_bytes)} are promised to copies under way"] * bool(promised_bytes)
+    if promised_bytes:
+        limits.append(f"{text_of_bytes(promised_bytes)} are promised to copies under way")
     totals = itertools.accumulate(size for size, _ in taken)
     fitting = [name for (_, name), total in zip(taken, totals, strict=True) if total <= usable]
     names = ", ".join(fitting[:5]) + ", ..." * (len(fitting) > 5)
     fits = f"{len(fitting)} of {len(sizes)} would fit: {names}; or" if fitting else "None of them fits;"
     raise NotEnoughSpaceError(
-        f"{len(sizes)} file(s) of {text_of_bytes(needed)} ({needed} bytes) do not fit into {space.folder}"
-        f"{f' ({space.filesystem})' if space.filesystem else ''}, which can take {text_of_bytes(usable)} "
-        f"({usable} bytes): {'; '.join(limits)}. {fits} free space with `h5stream stage --remove`, or name another "
-        "folder",
+        f"{len(sizes)} file(s) of {text_of_bytes(needed)} ({needed} bytes) do not fit into {folder}, which can take "
+        f"{text_of_bytes(usable)} ({usable} bytes): {'; '.join(limits)}. {fits} free space with `h5stream stage "
+        "--remove`, or name another folder",
         file=sizes[0][0] if len(sizes) == 1 else "",
-        folder=space.folder,
+        folder=str(folder),
         needed=needed,
         available=usable,
     )

@@ -46,7 +46,17 @@ class Iterations:
         # Where epochs do not follow one another, as with `set_epoch(0)` each time, reading ahead is work for nothing.
         self._follows = self._expected in (None, start)
         self._expected = Place(epoch=start.epoch + 1, ranks=start.ranks)
-        run, progress = self._taken_ahead(start) or self._begun(start, self.cursor.footprint.max_open_batches)
+        most = self.cursor.footprint.max_open_batches
+        ahead = self._ahead.pop(start.epoch, None) if self._follows else None
+        if ahead is not None and ahead[1].start == start:
+            run, progress, stop = ahead
+            stop.detach()
+            run.allow(most)
+        else:
+            if ahead is not None:
+                ahead[-1]()
+            self.drop_ahead()
+            run, progress = self._begun(start, most)
         try:
             iterator = LoaderIterator(loader, self, run, progress)
         except BaseException:  # Ctrl-C
@@ -54,17 +64,6 @@ class Iterations:
             raise
         self.cursor.move_to(progress, iterator)
         return iterator
-
-    def _taken_ahead(self, start: Place) -> tuple[Run, Progress] | None:
-        """Take what was begun ahead, if it begins there; what begins elsewhere ends."""
-        ahead = self._ahead.get(start.epoch) if self._follows else None
-        if ahead is None or ahead[1].start != start or not self._ahead.pop(start.epoch, None):  # a thread was first
-            self.drop_ahead()
-            return None
-        run, progress, stop = ahead
-        stop.detach()
-        run.allow(self.cursor.footprint.max_open_batches)
-        return run, progress
 
     def _begun(self, start: Place, max_open_batches: int) -> tuple[Run, Progress]:
         order, first_batch = self.cursor.order_of(start)
@@ -76,10 +75,7 @@ class Iterations:
         return run, Progress(start=start, order=order, first_batch=first_batch, batch=first_batch)
 
     def read_ahead(self, epoch: int, taken: int) -> None:
-        """Read the first window of the epoch after `epoch` while `taken` batches of that are to be consumed.
-
-        No more than that: it is held until the iteration begins, which may be never.
-        """
+        """Read the first window of the epoch after `epoch`, no more, while `taken` batches of that are consumed."""
         size = self.cursor.footprint
         needed = min(size.first_batches, size.max_open_batches)
         if self._ahead or not self._follows or not self.engine.reads_ahead or taken + needed > size.max_open_batches:
@@ -141,7 +137,7 @@ class LoaderIterator:
         self._over = self._closed = False
         self._cut_short = functools.partial(iterations.drop_ahead, self._epoch + 1)
         # Dropping the iterator (`break`, an exception) must end its threads, so nothing here may refer to it.
-        self._finalizer = weakref.finalize(self, _stop, self._run.stop, self._cut_short)
+        self._finalizer = weakref.finalize(self, _stop, run.stop, self._cut_short)
 
     def __reduce__(self) -> NoReturn:
         raise NotImplementedError(

@@ -79,7 +79,7 @@ class Mixture(H5Dataset):
         names, shares = tuple(sources), _shares(tuple(sources), weights)
         kind = {"samples": samples, "allow_external": allow_external}
         datasets = [_opened(name, source, fields, **kind) for name, source in sources.items()]
-        known = joined(datasets)._known
+        known = joined(datasets)
         starts = tuple(np.cumsum([0] + [one.layout.samples for one in datasets[:-1]]).tolist())
         columns = tuple(
             (number, replace(column, starts=starts) if column.starts and not column.by_rows else column)
@@ -87,7 +87,7 @@ class Mixture(H5Dataset):
         )
         shared = SourceShares(names=names, starts=starts, shares=shares, stop=stop)
         layout = replace(known.layout, columns=columns)
-        super().__init__(known._replace(layout=layout, shares=shared))  # type: ignore[arg-type]
+        self._become(known, layout=layout, shares=shared)
 
     def __repr__(self) -> str:
         assert self.shares is not None
@@ -103,16 +103,14 @@ def _opened(name: str, source: Any, fields: Fields, **kind: Any) -> H5Dataset:
     if isinstance(dataset, H5Dataset) and hasattr(source, "window_size"):
         if source.is_drawn and dataset.shares is None:
             raise OptionError(
-                f"Mixture: source {name!r} is a loader whose draw= says what weights= do; give its dataset instead"
+                f"Mixture: source {name!r} is a loader whose draw= says what weights= do; give its dataset"
             )
         source = dataset
     known = opened(source, None)
     if known is None:
         known = H5Dataset(source, fields, **kind)
     elif fields is not None or kind["samples"] is not None:
-        raise OptionError(
-            f"Mixture: source {name!r} is a dataset, which says its own fields= and samples=; name them there"
-        )
+        raise OptionError(f"Mixture: source {name!r} is a dataset, which says its own fields= and samples=")
     if known.shares is not None:
         raise OptionError(f"Mixture: source {name!r} is a Mixture; name the sources of both in one, with shares of all")
     if known.layout.draws is not None:
@@ -126,7 +124,7 @@ def _shares(names: tuple[str, ...], weights: Any) -> tuple[float, ...]:
         unlike = sorted(set(names) ^ set(weights))
         if unlike:
             raise OptionError(
-                f"Mixture: weights= and sources have the same names, and {unlike[0]!r} is in one of them only"
+                f"Mixture: weights= and sources have the same names; {unlike[0]!r} is in one of them only"
             )
         weights = [weights[name] for name in names]
     try:

@@ -47,30 +47,21 @@ class Profile:
     def __post_init__(self) -> None:
         for key, value in self.loader.items():
             if key not in LOADER_KEYS:
-                raise OptionError(f"a profile sets {', '.join(LOADER_KEYS)}; not {key!r}")
+                raise OptionError(f"[loader] has {', '.join(LOADER_KEYS)}; not {key!r}")
             kinds = _TYPES.get(key, (int,))
             if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-                raise OptionError(f"a profile's {key} must be {_TYPE_NAMES.get(kinds, 'a number')}, not {value!r}")
-
-
-def profile_text(profile: Profile) -> str:
-    """Return a profile as TOML."""
-    data: dict[str, Any] = {"dataset": profile.dataset}
-    if profile.fields is not None:
-        data["fields"] = profile.fields
-    tables = {"data": data, "loader": profile.loader, "measured": profile.measured}
-    lines = ["# Written by `h5stream tune`; H5StreamLoader.from_profile(path) reads it."]
-    for name, table in tables.items():
-        if table:
-            values = (f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in table.items())
-            lines += ["", f"[{name}]", *values]
-    # JSON's strings and lists are TOML's as well, but for DEL, which TOML wants escaped; numbers are written alike.
-    return "\n".join(lines).replace("\x7f", "\\u007f") + "\n"
+                raise OptionError(f"[loader] {key} must be {_TYPE_NAMES.get(kinds, 'a number')}, not {value!r}")
 
 
 def write_profile(profile: Profile, path: str | Path) -> None:
     """Write a profile as TOML; a file that is there is replaced."""
-    Path(path).write_text(profile_text(profile), encoding="utf-8")
+    data = {"dataset": profile.dataset} | ({} if profile.fields is None else {"fields": profile.fields})
+    lines = ["# Written by `h5stream tune`; H5StreamLoader.from_profile(path) reads it."]
+    for name, table in (("data", data), ("loader", profile.loader), ("measured", profile.measured)):
+        values = [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in table.items()]
+        lines += ["", f"[{name}]", *values] if values else ()
+    # JSON's strings and lists are TOML's as well, but for DEL, which TOML wants escaped; numbers are written alike.
+    Path(path).write_text("\n".join(lines).replace("\x7f", "\\u007f") + "\n", encoding="utf-8")
 
 
 def read_profile(path: str | Path) -> Profile:
@@ -85,21 +76,19 @@ def read_profile(path: str | Path) -> Profile:
     if not isinstance(data, dict) or not isinstance(loader, dict):
         raise OptionError(f"profile {str(path)!r}: [data] and [loader] must be tables")
     fields = data.get("fields")
-    return Profile(
-        dataset=str(data.get("dataset", "")),
-        fields=tuple(fields) if isinstance(fields, list) else fields,
-        loader=loader,
-        measured=tables.get("measured", {}),
-    )
+    try:
+        return Profile(
+            dataset=str(data.get("dataset", "")),
+            fields=tuple(fields) if isinstance(fields, list) else fields,
+            loader=loader,
+            measured=tables.get("measured", {}),
+        )
+    except OptionError as error:
+        raise OptionError(f"profile {str(path)!r}: {error}") from None
 
 
 def arguments_from(path: str | Path, dataset: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a loader: a profile's, and before them those that were given.
-
-    A profile is tuned on shuffled epochs, so that one that does not say otherwise shuffles; with an order of the
-    user's own (`sampler`, `batch_sampler`) there is nothing to shuffle, and `batch_sampler` says how large batches are.
-    Without a dataset it is the file that was tuned for, with its fields.
-    """
+    """Return the arguments of a loader: a profile's, by default with its dataset; those that were given go before."""
     profile = read_profile(path)
     if dataset is None and not profile.dataset:
         raise OptionError(f"profile {str(path)!r} names no dataset; pass one")
@@ -107,7 +96,7 @@ def arguments_from(path: str | Path, dataset: Any, arguments: Mapping[str, Any])
     # A dataset object has its fields already, and refuses others.
     if profile.fields is not None and (dataset is None or isinstance(dataset, (str, Path))):
         chosen["fields"] = profile.fields if isinstance(profile.fields, str) else list(profile.fields)
-    settings = {"shuffle": True} | dict(profile.loader)
+    settings = {"shuffle": True} | dict(profile.loader)  # a profile is tuned on shuffled epochs
     if arguments.get("sampler") is not None or arguments.get("batch_sampler") is not None:
         del settings["shuffle"]
     if arguments.get("batch_sampler") is not None:

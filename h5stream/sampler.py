@@ -224,16 +224,15 @@ class ChunkBatchSampler(OrderSampler):
         epoch, batch, saved = (given.get(name) for name in ("epoch", "batch", "order"))
         if type(epoch) is not int or type(batch) is not int or min(epoch, batch) < 0 or not isinstance(saved, dict):
             raise StateError(f"load_state_dict takes what state_dict() gave, not {state_dict!r:.200}")
-        windows = {} if self._chose_window else {name: saved.get(name) for name in ("window_rows", "first_window_rows")}
-        if all(type(rows) is int and rows > 0 for rows in windows.values()):  # as the state had it, as a loader does
-            ours |= windows
-        if isinstance(self._settings.seed, DrawnSeed) and type(saved.get("seed")) is int:
-            ours["seed"] = saved["seed"]
+        adopted = [] if self._chose_window else ["window_rows", "first_window_rows"]  # as the state had it
+        adopted += ["seed"] * isinstance(self._settings.seed, DrawnSeed)
+        taken = {
+            name: saved[name] for name in adopted if type(saved.get(name)) is int and saved[name] >= (name != "seed")
+        }
         if batch == 0:  # nothing was taken: no row is lost or repeated by another permutation
             saved = saved | {"permutation": ours["permutation"]}
         way = "An older h5stream may have shuffled otherwise: finish the epoch with it, or begin one with set_epoch()"
-        check_same({name: saved.get(name) for name in ours}, ours, "rows or settings", way)
-        taken = {name: ours[name] for name in ("seed", "window_rows", "first_window_rows")}
+        check_same({name: saved.get(name) for name in ours}, ours | taken, "rows or settings", way)
         self._settings = replace(self._settings, **taken)
         self.epoch, self._first_batch, self._given = epoch, batch, None
 
@@ -291,10 +290,7 @@ _LARGE_CHUNK_NBYTES = 4 * 1024 * 1024
 def warn_of_weak_shuffle(
     layout: SampleLayout, order: EpochOrder, budget_for: Callable[[int], int] | None = None, stacklevel: int = 3
 ) -> None:
-    """Warn where a window of a shuffle holds too few blocks, with the figures and the ways out.
-
-    `budget_for` gives the memory budget that a window needs, 0 for none other than there is.
-    """
+    """Warn where a window of a shuffle holds too few blocks; `budget_for` a window is what it needs, 0 if it fits."""
     settings = order.settings
     if not settings.shuffle:
         return

@@ -32,43 +32,62 @@ DEFAULT_BATCH_ROWS = 8192
 """Large enough that nothing is done per row that could be done per batch."""
 
 
-class Settings(SimpleNamespace):
-    """The arguments of a loader by name; see `H5StreamLoader` for what each means. Never changed.
+_Number = int | float | np.integer | np.floating
+_FUNCTIONS = ("collate_fn", "worker_init_fn", "batch_transform", "sample_transform")
+_FLAGS = ("shuffle", "pin_memory", "drop_last", "persistent_workers", "in_order", "allow_external")
+_LISTED = "an iterable of row numbers, or of lists of them"
+_RULES: tuple[tuple[tuple[str, ...], Callable[[Any], object], str], ...] = (
+    (_FUNCTIONS, lambda v: v is None or callable(v), "a callable or None"),
+    (_FLAGS, lambda v: not isinstance(v, str), "True or False"),
+    (("on_error",), lambda v: v in ("raise", "skip"), "'raise' or 'skip'"),
+    (("keep",), lambda v: v in ("auto", "never"), "'auto' or 'never'"),
+    (("generator",), lambda v: isinstance(v, torch.Generator | None), "a torch.Generator"),
+    (("stage_to",), lambda v: isinstance(v, str | os.PathLike | None), "a folder"),
+    (
+        ("timeout",),
+        lambda v: isinstance(v, _Number) and type(v) is not bool and 0 <= v < math.inf,
+        "seconds, 0 or more",
+    ),
+    (("sampler", "batch_sampler"), lambda v: v is None or hasattr(v, "__iter__") or hasattr(v, "__getitem__"), _LISTED),
+)
+"""Arguments, what holds of each, and that in words."""
 
-    All are as they were given, but for numbers, which are plain ones, and `shuffle`, which is never None.
-    """
+_COUNTS = {
+    "batch_size": (1, "a positive whole number of rows"),
+    "num_workers": (0, "a non-negative number of reader threads"),
+    "sample_workers": (0, "a number of processes, 0 for none"),
+    "transform_workers": (0, "a number of processes"),
+    "prefetch_factor": (1, "a positive number of batches"),
+    "seed": (0, "a non-negative integer"),
+}
+"""The least that each number may be, and that in words."""
+
+
+class Settings(SimpleNamespace):
+    """The arguments of a loader by name, as given, but for numbers, which are plain, and `shuffle`, never None."""
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Settings:
         """Check all arguments; ``old`` has those of old names."""
         settings = cls(**{"allow_external": None, **with_new_names(given, stacklevel=3)})
         given = vars(settings)
-        for name in ("collate_fn", "worker_init_fn", "batch_transform", "sample_transform"):
-            if given[name] is not None and not callable(given[name]):
-                raise OptionError(f"{name}= takes a callable or None, not {given[name]!r}")
-        for name in ("shuffle", "pin_memory", "drop_last", "persistent_workers", "in_order", "allow_external"):
-            if isinstance(given[name], str):
-                raise OptionError(f"{name}= takes True or False, not {given[name]!r}")
+        for names, is_fit, rule in _RULES:
+            for name in names:
+                if not is_fit(given[name]):
+                    raise OptionError(f"{name}= takes {rule}, not {given[name]!r}")
         check_batch_transform(settings.batch_transform)
-        settings._check_order_is_decided_once()
-        settings._check_workers()
         check_window(settings.window)
         checked_ranks(settings.rank, settings.world_size, listed=settings.is_listed)
-        if settings.memory_budget is not None:
-            check_budget(settings.memory_budget)
-        for name, one, other in (("on_error", "raise", "skip"), ("keep", "auto", "never")):
-            if given[name] not in (one, other):
-                raise OptionError(f"{name}= takes {one!r} or {other!r}, not {given[name]!r}")
-        generator = settings.generator
-        if generator is not None and not isinstance(generator, torch.Generator):
-            raise OptionError(f"generator= takes a torch.Generator, not {generator!r}")
+        if (said := settings._contradiction()) is not None:
+            raise OptionError(said)
+        if settings.workers:
+            checked_method(settings.multiprocessing_context)
+        counts = {name: given[name] for name in _COUNTS if given[name] is not None}
         return settings.but(
-            batch_size=_count("batch_size", settings.batch_size, 1, "a positive whole number of rows"),
-            num_workers=_count("num_workers", settings.num_workers, 0, "a non-negative number of reader threads"),
-            sample_workers=_count("sample_workers", settings.sample_workers, 0, "a number of processes, 0 for none"),
-            transform_workers=_count("transform_workers", settings.transform_workers, 0, "a number of processes"),
-            seed=_count("seed", settings.seed, 0, "a non-negative integer"),
-            timeout=_checked_timeout(settings.timeout),
+            **{name: _count(name, value) for name, value in counts.items()},
+            memory_budget=None if settings.memory_budget is None else check_budget(settings.memory_budget),
+            # A plain number: a lock takes no other, and a clock added to a float32 loses its seconds.
+            timeout=settings.timeout if isinstance(settings.timeout, int) else float(settings.timeout),
             draw=_checked_draw(settings.draw),
             shuffle=settings.is_drawn if settings.shuffle is None else bool(settings.shuffle),
         )
@@ -77,56 +96,32 @@ class Settings(SimpleNamespace):
         """Return the same settings but for some."""
         return Settings(**vars(self) | changes)
 
-    def _check_order_is_decided_once(self) -> None:
-        """Refuse what contradicts itself, by the same rules as DataLoader, and what cuts batches twice."""
-        for name in ("sampler", "batch_sampler"):
-            given = getattr(self, name)
-            if given is not None and not hasattr(given, "__iter__") and not hasattr(given, "__getitem__"):
-                raise OptionError(f"{name}= takes an iterable of row numbers, or of lists of them, not {given!r}")
+    def _contradiction(self) -> str | None:
+        """Say what contradicts itself, by the same rules as DataLoader, cuts batches twice, or has nothing to do."""
         others = self.shuffle or self.sampler is not None or self.drop_last
-        if self.order is not None and (others or self.batch_sampler is not None):
-            raise OptionError(
-                "the function that draw= was given decides: leave out shuffle=, sampler=, batch_sampler= and drop_last="
-            )
-        if self.sampler is not None and self.shuffle:
-            raise OptionError("sampler= decides the order, so shuffle= must be left out")
-        if self.batch_sampler is not None and (others or self.batch_size not in (None, 1, DEFAULT_BATCH_ROWS)):
-            raise OptionError(
-                "batch_sampler= decides everything, so batch_size=, shuffle=, sampler= and drop_last= must be left out"
-            )
-        if self.batch_size is None and self.drop_last:
-            raise OptionError("batch_size=None gives single samples, so drop_last= must be left out")
-        if self.sized is not None and (self.is_listed or self.batch_size is None):
-            raise OptionError(
-                "draw=Sized(...) cuts batches itself, so batch_size=None (single samples), sampler= and batch_sampler= "
-                "must be left out"
-            )
         shuffles = self.is_drawn if self.shuffle is None else self.shuffle
+        if self.order is not None and (others or self.batch_sampler is not None):
+            return "a function as draw= decides the order: leave out shuffle=, sampler=, batch_sampler= and drop_last="
+        if self.sampler is not None and self.shuffle:
+            return "sampler= decides the order, so shuffle= must be left out"
+        if self.batch_sampler is not None and (others or self.batch_size not in (None, 1, DEFAULT_BATCH_ROWS)):
+            return "batch_sampler= decides everything, so batch_size=, shuffle=, sampler=, drop_last= must be left out"
+        if self.batch_size is None and self.drop_last:
+            return "batch_size=None gives single samples, so drop_last= must be left out"
+        if self.sized is not None and (self.is_listed or self.batch_size is None):
+            return "draw=Sized(...) cuts batches itself: leave out sampler=, batch_sampler= and batch_size=None"
         if self.sized is not None and self.sized.bucket and not shuffles:
-            raise OptionError(
-                "draw=Sized(..., bucket=True) puts samples of like lengths together: pass shuffle=True with it"
-            )
-
-    def _check_workers(self) -> None:
-        """Refuse workers that have nothing to do, and what cannot be done to single samples."""
+            return "draw=Sized(..., bucket=True) puts samples of like lengths together: pass shuffle=True with it"
         if self.sample_workers is not None and self.sample_transform is None and self.collate_fn is None:
-            raise OptionError(
-                "sample_workers= are processes for sample_transform= and collate_fn=, which were not given; "
-                "num_workers= are the threads that read"
-            )
+            return "sample_workers= apply sample_transform= or collate_fn=: give one; num_workers= are the threads"
         if self.transform_workers is not None and self.batch_transform is None:
-            raise OptionError(
-                "transform_workers= are processes for batch_transform=, which was not given; leave one out or give both"
-            )
+            return "transform_workers= are processes for batch_transform=; leave them out, or give both"
         if self.sample_workers is not None and self.transform_workers not in (None, self.sample_workers):
-            raise OptionError(
-                f"sample_workers={self.sample_workers} and transform_workers={self.transform_workers} are the same "
-                "processes; leave one of them out"
-            )
-        if self.workers:
-            checked_method(self.multiprocessing_context)
-            if not hasattr(os, "memfd_create"):
-                raise OptionError("sample_workers= and transform_workers= need memfd_create, which only Linux has")
+            both = f"sample_workers={self.sample_workers} and transform_workers={self.transform_workers}"
+            return f"{both} are the same processes; leave one of them out"
+        if self.workers and not hasattr(os, "memfd_create"):
+            return "sample_workers= and transform_workers= need memfd_create, which only Linux has"
+        return None
 
     # --- what follows from them -------------------------------------------------------------------------
 
@@ -210,15 +205,11 @@ class Settings(SimpleNamespace):
         return "shuffled" if self.shuffle else "file"
 
     def budget(self) -> tuple[int, int]:
-        """Return the bytes that a loader may take, and those that it may take where an automatic window needs more.
-
-        The latter are more only where no budget was given: half of the machine's memory.
-        """
+        """Return the bytes that a loader may take, and those that it may take where an automatic window needs more."""
+        if self.memory_budget is not None:
+            return self.memory_budget, self.memory_budget
         total = allowance.memory_total_bytes()
-        if self.memory_budget is None:
-            budget = check_budget(default_budget(total))
-            return budget, max(budget, total // 2)
-        return (budget := check_budget(self.memory_budget)), budget
+        return default_budget(total), max(default_budget(total), total // 2)
 
     def names_fields(self, layout: SampleLayout) -> str:
         """Return the fields to name, as code, where files were given and no fields; nothing where there is but one."""
@@ -241,10 +232,7 @@ class Settings(SimpleNamespace):
         return self.but(seed=drawn_seed(self.generator, needed=alone and self.draws_by_seed))
 
     def given_order(self, dataset: H5Dataset) -> GivenOrder | None:
-        """Return the order that a sampler decides; None where there is none.
-
-        A sampler's indices are places in the dataset, as in a Subset of torch.
-        """
+        """Return the order that a sampler decides, by places in the dataset; None where there is none."""
         if not self.is_listed:
             return None
         if dataset.layout.draws is not None:
@@ -276,25 +264,17 @@ class Settings(SimpleNamespace):
         return self.but(dataset=known, fields=None, samples=None, storage_options=None, allow_external=None)
 
     def staged(self, owner: object) -> tuple[H5Dataset, Callable[[], Any]]:
-        """Return the dataset over staged copies, and what gives their lease back: when called, or with `owner`'s end.
-
-        Without `stage_to` it stays where it is.
-        """
+        """Return the dataset, of staged copies if asked for, and what gives their lease back, as `owner`'s end does."""
         dataset: H5Dataset = self.dataset
         if self.stage_to is None:
             return dataset, lambda: None
-        if not isinstance(self.stage_to, str | os.PathLike):
-            raise OptionError(f"stage_to= takes a folder, not {self.stage_to!r}")
         from h5stream.staging import stage_layout  # here, since few loaders stage
 
         layout, release = stage_layout(dataset.layout, self.stage_to)
         return of_copies(dataset, layout), weakref.finalize(owner, release)
 
     def travelling(self, seed: int) -> dict[str, Any]:
-        """Return the arguments that make a loader like this one, of this seed, in another process.
-
-        Of settings that are `opened`: open h5py files do not travel, and a pattern could mean other files there.
-        """
+        """Return the arguments, of settings that are `opened`, that make a loader of this seed in another process."""
         method = checked_method(self.multiprocessing_context) if self.workers else None
         return vars(self) | {"multiprocessing_context": method, "generator": None, "seed": seed}
 
@@ -315,12 +295,11 @@ def qualified_name(function: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def _count(name: str, value: Any, least: int, rule: str) -> int | None:
-    if value is None:
-        return None
-    fields = isinstance(value, (list, tuple, dict)) or (isinstance(value, str) and not value.isdigit())
-    if fields and name == "batch_size":
-        raise OptionError(f"{name}= takes {rule}, not {value!r}; fields= is given by its name")
+def _count(name: str, value: Any) -> int:
+    least, rule = _COUNTS[name]
+    names_fields = isinstance(value, list | tuple | dict) or (isinstance(value, str) and not value.isdigit())
+    if name == "batch_size" and names_fields:
+        raise OptionError(f"batch_size= takes {rule}, not {value!r:.200}; fields= is given by its name")
     return checked_number(f"{name}=", value, least, rule)
 
 
@@ -328,11 +307,3 @@ def _checked_draw(draw: Any) -> Any:
     if isinstance(draw, Sized) or (callable(draw) and draw not in (Weighted, Balanced, Sized)):
         return draw
     return checked_drawn(draw, "draw=", "Weighted(...), Balanced(...), Sized(...), a function that makes orders")
-
-
-def _checked_timeout(timeout: Any) -> float:
-    number = isinstance(timeout, (int, float, np.integer, np.floating)) and not isinstance(timeout, bool)
-    if not number or not 0 <= timeout < math.inf:
-        raise OptionError(f"timeout= takes seconds, 0 or more, not {timeout!r}")
-    # A plain number: a lock takes no other, and a clock added to a float32 loses its seconds.
-    return timeout if isinstance(timeout, int) else float(timeout)

@@ -170,9 +170,7 @@ def samples_of(batch: Any, count: int) -> list[Any]:
     if isinstance(batch, RAGGED):
         return [batch.sample(k) for k in range(count)]
     if isinstance(batch, dict):
-        columns = [samples_of(value, count) for value in batch.values()]
-        keys = list(batch)
-        return [dict(zip(keys, values, strict=True)) for values in zip(*columns, strict=True)]
+        return [dict(zip(batch, values, strict=True)) for values in samples_of((*batch.values(),), count)]
     if isinstance(batch, tuple):
         return list(zip(*(samples_of(value, count) for value in batch), strict=True))
     return list(batch.unbind(0)) if isinstance(batch, torch.Tensor) else list(batch)
@@ -197,19 +195,16 @@ def copy_batch(batch: Any, static: Any) -> int:
     if isinstance(batch, torch.Tensor):
         fits = isinstance(static, torch.Tensor) and static.dtype == batch.dtype and static.ndim == batch.ndim
         if not fits or static.shape[1:] != batch.shape[1:] or len(static) < len(batch):
-            raise OptionError(
-                f"copy_into needs a {batch.dtype} tensor of at least {len(batch)} rows of {tuple(batch.shape[1:])}, "
-                f"not {getattr(static, 'dtype', type(static))} {[*getattr(static, 'shape', ())]}"
-            )
+            given = f"{getattr(static, 'dtype', type(static))} {[*getattr(static, 'shape', ())]}"
+            said = f"a {batch.dtype} tensor of at least {len(batch)} rows of {tuple(batch.shape[1:])}, not {given}"
+            raise OptionError(f"copy_into needs {said}")
         static[: len(batch)].copy_(batch, non_blocking=True)
         return len(batch)
     if isinstance(batch, dict) and isinstance(static, dict) and batch.keys() == static.keys():
         return min(copy_batch(batch[key], static[key]) for key in batch)
     if isinstance(batch, (tuple, list)) and isinstance(static, (tuple, list)) and len(batch) == len(static):
         return min(copy_batch(a, b) for a, b in zip(batch, static, strict=True))
-    raise OptionError(
-        f"copy_into needs tensors in the structure of a batch, {type(batch).__name__}, not {type(static)}"
-    )
+    raise OptionError(f"copy_into needs what a batch is, {type(batch).__name__}, not {type(static)}")
 
 
 def _rebuilt(like: Any, parts: list[Any]) -> Any:

@@ -24,12 +24,7 @@ _TEXT = re.compile(r"\s*(\d[\d_]*(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*", re.IGNORECASE
 
 
 def as_bytes(value: int | str, *, name: str) -> int:
-    """Return the number of bytes that a number or a text such as ``"4GiB"``, ``"512 MB"`` or ``"1.5G"`` means.
-
-    ``KiB``, ``MiB``, ``GiB``, ``TiB`` and their first letters alone are powers of 1024 (``"4G"`` is ``"4GiB"``);
-    ``KB``, ``MB``, ``GB`` and ``TB`` are powers of 1000. Upper and lower case are alike, and so is a space before the
-    unit. Parts of a byte are dropped. The error calls the option `name`, as the user knows it.
-    """
+    """Return the bytes that a number or a text such as ``"4GiB"`` means; `name` is the option's, for errors."""
     refused = OptionError(f'{name} takes bytes, as a whole number or as a text such as "4GiB", not {value!r}')
     if isinstance(value, str):
         found = _TEXT.fullmatch(value)

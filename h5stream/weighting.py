@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import reprlib
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -59,22 +59,20 @@ def epoch_draws(settings: Settings, dataset: H5Dataset, blocks: Blocks) -> Plann
         else:
             counts = _source_counts(shares, blocks, settings.shuffle, draw)
         return PlannedDraws(count=sum(counts), nbytes=64 * blocks.count, make=lambda: source_draws(blocks, counts))
-    count, nbytes, make = _weighted(draw, dataset) if isinstance(draw, Weighted) else _balanced(draw, dataset)
+    planned = _weighted(draw, dataset) if isinstance(draw, Weighted) else _balanced(draw, dataset)
+    if blocks.rows is dataset.rows or dataset.layout.draws is not None:
+        return planned
 
     def made() -> EpochDraws:
         samples = places_of(blocks, dataset)
-        return make(None if samples is None else np.argsort(samples).astype(place_dtype(len(samples))))
+        at: Places | None = None if samples is None else np.argsort(samples).astype(place_dtype(len(samples)))
+        return replace(planned.make(), at=at)
 
-    if blocks.rows is not dataset.rows and dataset.layout.draws is None:
-        nbytes += (24 + place_nbytes(len(dataset))) * len(dataset)  # what stays, and three numbers while it is found
-    return PlannedDraws(count=count, nbytes=nbytes, make=made)
-
-
-Planned = tuple[int, int, Callable[[Places | None], EpochDraws]]
-"""Samples of an epoch, bytes, and what makes the draws of the place of each sample, where that is not its number."""
+    added = (24 + place_nbytes(len(dataset))) * len(dataset)  # what stays, and three numbers while it is found
+    return replace(planned, nbytes=planned.nbytes + added, make=made)
 
 
-def _weighted(draw: Weighted, dataset: H5Dataset) -> Planned:
+def _weighted(draw: Weighted, dataset: H5Dataset) -> PlannedDraws:
     """Draw by weights, or all alike."""
     total = len(dataset)
     if draw.count is None and not draw.replacement and draw.weights is not None:
@@ -87,20 +85,22 @@ def _weighted(draw: Weighted, dataset: H5Dataset) -> Planned:
         _check_distinct(count, total, total)
         return _of_classes(lambda: np.zeros(total, dtype=np.uint16), [count], total)
 
-    def made(places: Places | None) -> EpochDraws:
+    def made() -> EpochDraws:
         weights = np.ones(total) if draw.weights is None else _checked_weights(dataset, draw.weights, total)
         if draw.replacement:
-            return weighted_draws(weights, count, places)
+            return weighted_draws(weights, count)
         _check_distinct(count, int(np.count_nonzero(weights)), total)
-        return distinct_draws(weights, count, places)
+        return distinct_draws(weights, count)
 
-    # Weights until each and guesses, and as it draws 64 bits for each; or weights, and as it draws keys and places.
-    return count, total * (8 + place_nbytes(total)) + 8 * max(total, count) if draw.replacement else 25 * total, made
+    # Weights until each, and as it draws 64 bits for each (and 4 bytes, as before, for windows to stay what they are);
+    # or weights, and as it draws keys and places.
+    nbytes = total * (8 + place_nbytes(total)) + 8 * max(total, count) if draw.replacement else 25 * total
+    return PlannedDraws(count=count, nbytes=nbytes, make=made)
 
 
-def _of_classes(numbers: Callable[[], NDArray[np.uint16]], counts: list[int], total: int) -> Planned:
+def _of_classes(classes: Callable[[], NDArray[np.uint16]], counts: list[int], total: int) -> PlannedDraws:
     nbytes = total * (3 + place_nbytes(total))  # classes, and as it draws a permutation and a flag
-    return sum(counts), nbytes, lambda places: class_draws(numbers(), counts, places)
+    return PlannedDraws(count=sum(counts), nbytes=nbytes, make=lambda: class_draws(classes(), counts))
 
 
 def _check_distinct(count: int, there: int, total: int) -> None:
@@ -183,7 +183,7 @@ def _as_floats(values: Any) -> NDArray[np.float64]:
 # --- classes ------------------------------------------------------------------------------------------------
 
 
-def _balanced(draw: Balanced, dataset: H5Dataset) -> Planned:
+def _balanced(draw: Balanced, dataset: H5Dataset) -> PlannedDraws:
     """Draw as many of each class, or as the shares say."""
     if draw.shares is not None and not isinstance(draw.shares, Mapping):
         raise OptionError(
@@ -191,53 +191,53 @@ def _balanced(draw: Balanced, dataset: H5Dataset) -> Planned:
         )
     name, total = repr(draw.by) if isinstance(draw.by, str) else "an array", len(dataset)
     # Fields are read twice, the first time for the sizes alone: by them the samples of an epoch are known.
-    pieces = _pieces_of(dataset, draw.by, name)
-    distinct, sizes = _classes(pieces(), name, total)
+    distinct, sizes = _classes(_class_values(dataset, draw.by, name), name, total)
     classes = distinct.tolist()
     shares = np.ones(len(classes))
     if draw.shares is not None:
-        known = _field_and_values(dataset, "Balanced", draw.by)[0].categories if isinstance(draw.by, str) else None
-        codes = {text: code for code, text in enumerate(known or ())}
+        field = _field_and_values(dataset, "Balanced", draw.by)[0] if isinstance(draw.by, str) else None
+        known = () if field is None else field.categories or ()
+        codes = {text: code for code, text in enumerate(known)}
         ratio = {codes.get(one, one): share for one, share in draw.shares.items()}
-        shares = _shares(ratio, classes, sizes, name, known or ())
+        shares = _shares(ratio, classes, sizes, name, known)
 
     def numbers() -> NDArray[np.uint16]:
         found = new_array(total, np.uint16)
-        for first, values in pieces():
+        for first, values in _class_values(dataset, draw.by, name):
             found[first : first + len(values)] = np.searchsorted(distinct, values)
         return found
 
     return _of_classes(numbers, _class_counts(classes, sizes, shares / shares.sum(), draw), total)
 
 
-def _pieces_of(dataset: H5Dataset, given: Any, name: str) -> Callable[[], Iterator[tuple[int, NDArray[Any]]]]:
-    """Return what gives the values of some samples at a time, each with the number of its first sample."""
-    total = len(dataset)
-
-    def checked(first: int, values: NDArray[Any], samples: int) -> tuple[int, NDArray[Any]]:
-        if values.shape != (samples,) or values.dtype.kind == "O":
-            raise OptionError(
-                f"Balanced: by= takes the name of a field, or one number or text a sample: {total:,} samples, values "
-                f"of shape {values.shape} and type {values.dtype}"
-            )
-        if values.dtype.kind == "f" and np.isnan(values).any():
-            wrong = first + np.flatnonzero(np.isnan(values))[0]
-            raise OptionError(f"Balanced({name}): sample {wrong:,} is NaN, which is no class")
-        return first, values
-
+def _class_values(dataset: H5Dataset, given: Any, name: str) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield what classes are made of, of some samples at a time, each with the number of its first sample."""
     if isinstance(given, str):
-        return lambda: (
-            checked(first, np.asarray(values), len(values))
-            for first, values in _field_and_values(dataset, "Balanced", given)[1]
+        for first, some in _field_and_values(dataset, "Balanced", given)[1]:
+            values = np.asarray(some)
+            _check_classes(values, len(some), name, first)
+            yield first, values
+    else:
+        every = as_array(given)
+        _check_classes(every, len(dataset), name, 0)
+        yield from ((first, every[first : first + _READ_ROWS]) for first in range(0, len(every), _READ_ROWS))
+
+
+def _check_classes(values: NDArray[Any], samples: int, name: str, first: int) -> None:
+    if values.shape != (samples,) or values.dtype.kind == "O":
+        raise OptionError(
+            f"Balanced: by= takes the name of a field, or one number or text a sample: {samples:,} samples, values "
+            f"of shape {values.shape} and type {values.dtype}"
         )
-    _, every = checked(0, as_array(given), total)
-    return lambda: ((first, every[first : first + _READ_ROWS]) for first in range(0, total, _READ_ROWS))
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        wrong = first + np.flatnonzero(np.isnan(values))[0]
+        raise OptionError(f"Balanced({name}): sample {wrong:,} is NaN, which is no class")
 
 
 def _classes(every: Iterator[tuple[int, NDArray[Any]]], name: str, total: int) -> tuple[NDArray[Any], Ints]:
     """Return the distinct values of a field, ascending, and how many samples have each."""
     most = min(_MOST_CLASSES, max(_CERTAINLY_CLASSES, total // 2))
-    counted: collections.Counter[Any] = collections.Counter()
+    counted = collections.Counter[Any]()
     for first, values in every:
         found, often = np.unique(values, return_counts=True)
         counted.update(dict(zip(found.tolist(), often.tolist(), strict=True)))
@@ -302,7 +302,7 @@ def _class_counts(classes: list[Any], sizes: Ints, shares: NDArray[np.float64], 
 # --- values of a field --------------------------------------------------------------------------------------
 
 
-def _field_and_values(dataset: H5Dataset, kind: str, given: str) -> tuple[FieldLayout, Iterator[tuple[int, Any]]]:
+def _field_and_values(dataset: H5Dataset, kind: str, given: str) -> tuple[FieldLayout, Iterable[tuple[int, Any]]]:
     is_delivered = dataset.layout.field_named(given) is not None
     return values_of(dataset, given if is_delivered else Field(given), f"{kind}({given!r})")
 

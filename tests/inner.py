@@ -135,7 +135,7 @@ def around_decoding(monkeypatch, before):
 
 def no_decompressor(monkeypatch):
     """Decode small chunks one by one, in Python."""
-    monkeypatch.setattr(filters, "new_decompressor", lambda: None)
+    monkeypatch.setattr(filters, "found_functions", lambda: None)
 
 
 def synchronized_by(monkeypatch, synchronize):

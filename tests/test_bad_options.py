@@ -62,6 +62,7 @@ def path(tmp_path_factory):
         ({"samples": Sequences}, r"samples= takes Sequences\(...\), .*not <class"),
         ({"fields": [Values(range(9))]}, "none of the fields 'values' says how many samples there are"),
         ({"batch_size": ["x", "y"]}, r"not \['x', 'y'\]; fields= is given by its name"),
+        ({"batch_size": 0}, "batch_size= takes a positive whole number of rows, not 0$"),
         ({"fields": []}, "fields= is empty; name at least one dataset"),
         ({"fields": ["x", 3]}, r"a field is a name or h5stream.Field\(...\), not 3"),
         ({"fields": Field("x", columns=[4])}, "columns=4 is not there: the rows have 4 columns, 0 to 3"),

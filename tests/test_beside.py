@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from oracle.compare import differs, parts_of, plain
 
-from h5stream import Bounds, Field, H5Dataset, Objects, Rows, Sequences, Table, errors
+from h5stream import Bounds, Field, H5Dataset, Objects, Rows, Table, errors
 from h5stream.storage import whereabouts
 
 KEYS = ["b", "a10", "a9", "c"]
@@ -14,12 +14,11 @@ STORED = {"chunks": True, "compression": "gzip"}
 
 @pytest.fixture
 def path(tmp_path):
-    """Write arrays of records beside their scores, windows of A beside those of B for each patient, and parameters."""
+    """Write arrays of records, windows of A beside those of B for each patient, and parameters."""
     rng = np.random.default_rng(0)
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for k, key in enumerate(KEYS):
-            for parent, kind in (("data_arrays", "<f4"), ("scoring_arrays", "<i2")):
-                file.create_dataset(f"{parent}/{key}", data=rng.integers(0, 99, (6 + k, 3)).astype(kind), **STORED)
+            file.create_dataset(f"data_arrays/{key}", data=rng.integers(0, 99, (6 + k, 3)), **STORED)
             file.create_dataset(f"same/{key}", data=rng.integers(0, 99, (5, 2)), **STORED)
             file.create_dataset(f"beside/same_{key}", data=rng.integers(0, 99, 7), **STORED)
             file[f"once/{key}"], file[f"group/{key}/x"] = k, np.arange(4) + 10 * k
@@ -30,15 +29,6 @@ def path(tmp_path):
                     data = rng.integers(0, 99, (4 + k, 2))
                     file.create_dataset(f"patient_{patient}/{name}/seg_{k}/ecg", data=data, **STORED)
     return tmp_path / "a.h5"
-
-
-def test_windows_of_arrays_lie_beside_their_scores(path):
-    with h5py.File(path) as file:
-        data, scores = file["data_arrays"], file["scoring_arrays"]
-        windows = [(key, slice(first, first + 4)) for key in data for first in range(len(data[key]) - 3)]
-        expected = [[each[key][inside] for each in (data, scores)] for key, inside in windows]
-    dataset = H5Dataset(path, [".", "/scoring_arrays/*"], samples=Sequences(4, of="data_arrays/*"))
-    assert not differs(plain([*dataset]), plain(expected))
 
 
 def test_segments_of_patients_lie_beside_one_another(path):

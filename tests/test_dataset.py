@@ -1,16 +1,14 @@
 """`H5Dataset`: every way to name rows, and what a stock DataLoader asks of it."""
 
 import copy
-import itertools
 
 import h5py
 import numpy as np
 import pytest
-import torch
 from inner import around
 from sample_files import write_sample
 
-from h5stream import H5Dataset, collate
+from h5stream import H5Dataset
 from h5stream.errors import OptionError
 
 
@@ -34,19 +32,6 @@ def test_a_row_that_is_not_there_is_an_index_error_that_says_what_there_is(datas
 def test_what_names_no_row_is_refused(dataset, index):
     with pytest.raises(OptionError, match=r"rows are named by integers|a mask needs one value a row: 100 rows"):
         dataset[index]
-
-
-def test_iteration_ends_at_the_last_row_and_getitems_gives_one_sample_for_each_index(sample, dataset):
-    assert [int(y) for _, y in dataset] == list(range(100))
-    assert [int(y) for _, y in itertools.islice(dataset, 3)] == [0, 1, 2]
-    samples = dataset.__getitems__([7, 3, 7])
-    assert [int(y) for _, y in samples] == [7, 3, 7]
-    assert samples[0][0].tolist() == sample.x[7].tolist()
-    assert [int(y) for _, y in dataset.__getitems__([torch.tensor(4), np.int64(-1)])] == [4, 99]
-
-
-def test_collate_stacks_samples_of_other_datasets():
-    assert collate([(torch.tensor(1), 2.0), (torch.tensor(3), 4.0)])[0].tolist() == [1, 3]
 
 
 def test_writing_into_a_sample_changes_no_later_one(tmp_path):

@@ -123,7 +123,7 @@ def test_tensors_name_rows_and_places_inside(both, tensor):
         ((0, 1.5), "places on axis 1 are named by integers, a slice or a mask, not 1.5"),
         (([0], [1]), "one list, array or mask, not several"),
         ((..., ...), "one '...'"),
-        ([[0, 1], [2, 3]], r"not an array of shape \(2, 2\); reshape"),
+        ([[0, 1], [2, 3]], r"of shape \(2, 2\); a list has one axis"),
         ([[0], [1, 2]], "inhomogeneous"),
     ],
 )

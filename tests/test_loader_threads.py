@@ -314,6 +314,14 @@ def test_worker_init_fn_gets_each_threads_number_before_it_reads_and_its_errors_
 
     with pytest.raises(BoomError):
         list(loader_of(sample, worker_init_fn=fail_in_the_third, num_workers=4))
+    complete = threading.Event()
+    iterator = iter(loader_of(sample, worker_init_fn=lambda n: n and (complete.wait(60), fail(n)), num_workers=2))
+    while not run_of(iterator).ready:
+        threading.Event().wait(0.01)
+    complete.set()
+    while "h5stream-reader-1" in [thread.name for thread in reader_threads()]:
+        threading.Event().wait(0.01)
+    next(iterator)  # complete batches come first
     iterator = iter(loader_of(sample, worker_init_fn=fail, num_workers=0))
     next(iterator)  # with zero workers there is no thread
     assert reader_threads() == []

@@ -236,6 +236,22 @@ def test_who_needs_what_another_fetches_waits_for_it_but_not_for_ever(tmp_path, 
     assert slow.asked == (1 if other == "goes on" else 2)
 
 
+def test_ranges_that_overlap_are_right_and_nothing_is_kept_behind_the_end(tmp_path):
+    data = np.random.default_rng(0).bytes((20 << 20) + 100)
+    identity = SimpleNamespace(path="s3://b/a", size=len(data), etag='"1"')
+    store, asked = SimpleNamespace(gap_nbytes=0), [(0, 12 << 20), (4 << 20, 1 << 20), (0, 12 << 20), (20 << 20, 100)]
+    store.read_many = lambda offsets, targets: [
+        into.__setitem__(slice(None), data[k : k + into.nbytes]) for k, into in zip(offsets, targets, strict=True)
+    ]
+    targets = [bytearray(nbytes) for _, nbytes in asked]
+    np.full(PAGE_NBYTES, 255, "u1")  # which leaves it in memory that is taken next
+    CachedBytes(identity, ObjectCache.of(tmp_path, None), lambda: store).read_many(
+        [offset for offset, _ in asked], [memoryview(one) for one in targets]
+    )
+    assert [data[offset : offset + nbytes] for offset, nbytes in asked] == targets
+    assert next(tmp_path.glob("*-1.pages")).read_bytes()[-PAGE_NBYTES:] == data[20 << 20 :] + bytes(PAGE_NBYTES - 100)
+
+
 @pytest.mark.parametrize("size", [1, 100_000, "0.5 MB"])
 def test_a_cache_that_is_too_small_stays_bounded_and_right(folder, server, tmp_path, caplog, size):
     local = H5Dataset(folder / "a.h5", "x")

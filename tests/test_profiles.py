@@ -61,12 +61,13 @@ def test_what_is_given_goes_before_what_is_written(file, tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[loader]\nnum_workers = true\n", "num_workers must be a number"),
-        ("[loader]\nbatch_size = 'many'\n", "batch_size must be a number"),
+        ("[loader]\nnum_workers = true\n", r"p\.toml': \[loader\] num_workers must be a number, not True"),
+        ("[loader]\nprefetch_factor = '2'\n", "prefetch_factor must be a number, not '2'"),
+        ("[loader]\nprefetch_factor = 0\n", "prefetch_factor= takes a positive number of batches, not 0"),
+        ("[loader]\nwindow_device = 1\n", "window_device must be text, not 1"),
+        ("[loader]\nshuffle = 'no'\n", "shuffle must be true or false, not 'no'"),
         ("[loader]\nspeed = 9\n", "not 'speed'"),
         ("[loader]\nseed = 1\n", "not 'seed'"),
-        ("[loader]\nshuffle = 1\n", "shuffle must be true or false, not 1"),
-        ("[loader]\nwindow_device = 1\n", "window_device must be text, not 1"),
         ("loader = 3\n", "must be tables"),
         ("[loader\n", "is not TOML"),
     ],
@@ -75,7 +76,7 @@ def test_a_wrong_profile_is_refused_by_name(tmp_path, text, message):
     path = tmp_path / "p.toml"
     path.write_text(text)
     with pytest.raises(OptionError, match=message):
-        arguments_from(path, "a.h5", {})
+        H5StreamLoader.from_profile(path, "a.h5")
 
 
 @pytest.mark.parametrize(

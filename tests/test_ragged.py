@@ -118,29 +118,6 @@ def data(request, tmp_path):
     return tmp_path / "a.h5", read
 
 
-def test_rows_that_samples_look_up_come_as_lists(data):
-    path, rows = data
-    edges = np.append(0, np.cumsum(COUNTS))
-    fields = {
-        "text": Field("text", lookup=Lengths("counts"), ragged="list"),
-        "first": Field("text", lookup=Lengths("counts"), ragged=Ragged("list", crop=Crop(2, at="start"))),
-        "score": Field("score", lookup=Lengths("counts"), ragged="list", dtype=torch.float64),
-        "n": SampleNumber(),
-    }
-    with H5StreamLoader(path, 7, shuffle=True, fields=fields) as loader:
-        found = []
-        for batch in loader:
-            assert isinstance(batch["text"], list)
-            for n, text, first, score in zip(*(batch[key] for key in ("n", "text", "first", "score")), strict=True):
-                mine = rows[edges[n] : edges[n + 1]]
-                assert plain(text) == plain(mine)
-                assert plain(first) == plain(mine[:2])
-                assert (score.dtype, score.tolist()) == (torch.float64, list(range(edges[n], edges[n + 1])))
-                found.append(int(n))
-    assert sorted(found) == list(range(len(COUNTS)))
-    assert plain(H5Dataset(path, fields)[3]["text"]) == plain(rows[edges[3] : edges[4]])
-
-
 def test_captions_of_each_image_come_as_lists(data):
     path, rows = data
     names = [f"{k}" for k in range(8)][::-1]

@@ -340,3 +340,6 @@ def test_a_samplers_state_keeps_its_automatic_window(tmp_path, monkeypatch):
     given = ChunkBatchSampler(dataset, 100, seed=3, window=777)
     with pytest.raises(StateError, match="window_rows was"):
         given.load_state_dict(state)
+    state["order"]["window_rows"] = 0
+    with pytest.raises(StateError, match="window_rows was 0"):
+        new.load_state_dict(state)

@@ -3,7 +3,7 @@
 import h5py
 import numpy as np
 import pytest
-from inner import batches_to_arrange, change_of, run_of
+from inner import batches_to_arrange, change_of, run_of, stream_all
 from making import corrupt_chunk
 
 from h5stream import Balanced, Field, H5Dataset, H5StreamLoader, SampleNumber, Sized, errors
@@ -41,6 +41,17 @@ def test_a_matrix_and_other_fields_stand_in_files_beside_each_other(tmp_path):
         rows = H5Dataset(tmp_path / name, {"x": x, "y": y})[:]
         assert np.array_equal(rows["x"], dense)
         assert np.array_equal(rows["y"], np.arange(9))
+
+
+def test_samples_without_values_at_the_very_end_are_rows_of_zeros(tmp_path, monkeypatch):
+    dense = np.repeat(np.arange(40) < 30, 4).reshape(40, 4).astype("f4")
+    stream_all(monkeypatch)
+    for name, some in (("a.h5", dense[:20]), ("b.h5", dense[20:])):
+        write(tmp_path / name, some)
+    dataset = H5Dataset([tmp_path / "a.h5", tmp_path / "b.h5"], Field("X", ragged="dense"))
+    with H5StreamLoader(dataset, 10, keep="never", window=10, num_workers=1) as loader:
+        for _ in range(3):  # also in memory that was used before
+            assert np.array_equal(np.concatenate([*loader]), dense)
 
 
 @pytest.mark.parametrize("kept_as", ["anndata", "h5sparse", "10x"])

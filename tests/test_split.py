@@ -1,6 +1,7 @@
 """A split is complete, disjoint, as large as asked, never tears a group, and is a function of seed and data alone."""
 
 import pickle
+import tracemalloc
 import warnings
 
 import h5py
@@ -13,7 +14,7 @@ from torch.utils.data import Subset
 
 from h5stream import Boxes, Ends, Field, H5Dataset, H5StreamLoader, Lengths, Objects, Rows, Sequences, Values
 from h5stream.errors import H5StreamError, LeakWarning, OptionError
-from h5stream.order.splits import part_sizes, split_by_groups, split_by_strata, split_plainly
+from h5stream.order.splits import part_sizes, parts_of, split_by_groups, split_by_strata, split_plainly
 
 counts = st.lists(st.integers(1, 40), min_size=2, max_size=5)
 labels = st.lists(st.integers(0, 6), min_size=10, max_size=200)
@@ -52,6 +53,37 @@ def test_no_group_is_torn_and_no_part_is_empty(values, sizes, seed, strata, data
     assert all(len({k for k, part in enumerate(parts) if (groups[part] == g).any()}) == 1 for g in range(groups.max()))
     if not strata and groups.max() + 1 > 20 * sizes:
         assert all(len(part) - size < np.bincount(groups).max() for part, size in zip(parts, wanted, strict=True))
+
+
+def test_a_plain_split_takes_little_memory_and_too_much_is_to_be_made_smaller():
+    tracemalloc.start()
+    parts_of((0.5, 0.5), 1_000_000, seed=3, groups=None, strata=None)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20_000_000
+    with pytest.raises(OptionError, match=r"add up to 1\.1, and must add up to 1\. Make them smaller"):
+        part_sizes((0.8, 0.3), 10)
+
+
+class Halved(H5Dataset):
+    def read(self, rows):
+        x, y = super().read(rows)
+        return x * self.half, y  # which is not there before `__init__` has ended
+
+    def __len__(self):
+        return int(super().__len__() * self.half)
+
+
+def test_what_a_subclass_does_with_samples_is_not_done_to_what_a_split_goes_by(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["x"], file["y"] = np.arange(12.0), np.arange(12) % 2
+    dataset = Halved(tmp_path / "a.h5", ["x", "y"], rows=slice(0, 10))
+    dataset.half = 1.0
+    assert [sorted(part[:][1].tolist()) for part in dataset.split(0.8, 0.2, stratify="y")] == [
+        [0] * 4 + [1] * 4,
+        [0, 1],
+    ]
+    assert len(H5Dataset([dataset, dataset])) == 20
 
 
 def test_the_same_seed_gives_the_same_parts_for_ever():

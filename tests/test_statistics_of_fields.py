@@ -263,6 +263,7 @@ def test_normalising_what_never_varies_divides_by_one(path):
     assert found["flat"].normalise()["std"].tolist() == [1, 1]
     assert found["none"].normalise() == {"mean": 0, "std": 1}
     assert found["image"].normalise()["mean"].shape == (3, 1, 1)
+    assert isinstance(H5Dataset(path, "image").statistics(axis=())["image"].mean, float)
 
 
 def test_a_corrupt_chunk_is_an_error_and_nothing_is_kept(path):

@@ -112,7 +112,7 @@ def test_another_number_of_ranks_is_refused(sample):
         loader.load_state_dict(state)
 
 
-DECIDES = "the function that draw= was given decides"
+DECIDES = "a function as draw= decides"
 
 
 @pytest.mark.parametrize(

@@ -361,8 +361,11 @@ def test_a_state_of_other_lengths_or_limits_is_refused(tokens):
         ({"draw": Sized(28)}, "sample [0-9]+ alone has 29 rows of 'token'.* rows=29.*subset"),
         ({"draw": Sized(90, "label")}, "no ragged field; those are 'token', 'word'"),
         ({"draw": Sized(bucket=True), "shuffle": False}, "pass shuffle=True"),
-        ({"draw": Sized(90), "shuffle": False, "sampler": [1, 2]}, "sampler= and batch_sampler= must be left out"),
-        ({"draw": Sized(90), "batch_size": None}, "single samples"),
+        (
+            {"draw": Sized(90), "shuffle": False, "sampler": [1, 2]},
+            "leave out sampler=, batch_sampler= and batch_size=None",
+        ),
+        ({"draw": Sized(90), "batch_size": None}, "cuts batches itself: leave out"),
         ({"draw": Sized(90), "fields": "label"}, "there is none"),
         ({"draw": Sized(2000), "drop_last": True, "world_size": 3, "rank": 0}, "do not fill one"),
     ],

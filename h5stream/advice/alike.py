@@ -17,7 +17,6 @@ from h5stream.advice.program import (
     MOST_FIELDS,
     Lines,
     Proposal,
-    Seen,
     Way,
     form_of,
     keyed,
@@ -55,82 +54,80 @@ class _Alike:
 
     def __init__(
         self,
-        seen: Seen,
+        seen: Listing,
         what: str,  # "datasets", "groups" or "files"
         where: str,  # what holds them
         things: Mapping[str, Inside],  # those looked at, and what each holds by its path inside; a dataset as "."
         pattern: str,  # how `Objects`, `Rows` and `Sequences` are told which they are; empty where lines find them
         count: int,  # of all
     ) -> None:
-        self.what, self.where, self.count, self.pattern = what, where or "The root", count, pattern
+        self.what, self.where, self.count = what, where or "The root", count
         self.things, self.every = things, [*things.values()]
         self.first = first = self.every[0]
         own, *others = (_attributes(seen, name, inside) for name, inside in things.items())
         self.attributes = [name for name in own if all(name in other for other in others)]
         self.before = () if pattern else _finding_lines(seen.path, things, self.attributes)
         self.of = quoted(pattern) if pattern else "names" if what == "datasets" else "groups"
-        # What they hold, by how many rows it has in each of them; and what has as many as most of the data has.
-        by_counts: dict[tuple[int | None, ...], list[str]] = defaultdict(list)
-        for name in (name for name, entry in first.items() if entry.shape):
-            by_counts[tuple(inside[name].rows for inside in self.every)].append(name)
-        self.by_counts = by_counts
-        nbytes = {name: sum(inside[name].raw_nbytes for inside in self.every) for name in first}
-        self.rows = max(by_counts.values(), key=lambda names: sum(nbytes[name] for name in names), default=[])
-        self.lengths = [inside[self.rows[0]].rows or 0 for inside in self.every] if self.rows else []
+        # How many rows each of what they hold has in each of them; and what has as many as most of the data has.
+        self.counts = {n: tuple(inside[n].rows or 0 for inside in self.every) for n, e in first.items() if e.shape}
+        nbytes = defaultdict[tuple[int, ...], int](int)
+        for name, counts in self.counts.items():
+            nbytes[counts] += sum(inside[name].raw_nbytes for inside in self.every)
+        self.lengths = max(nbytes, key=lambda counts: nbytes[counts], default=())
+        self.rows = [name for name, counts in self.counts.items() if counts == self.lengths]
         # What has a row more in each of them, or a row less.
-        more = {k: {(n or 0) - m for n, m in zip(k, self.lengths, strict=True)} for k in by_counts}
-        self.longer = [name for k, names in by_counts.items() if more[k] in ({1}, {-1}) for name in names]
-        self.once = [name for name in first if first[name].shape and name not in self.rows and not self.unlike(name)]
-        # Whether files are of years, and so a row follows the one before it.
+        more = {name: {n - m for n, m in zip(k, self.lengths, strict=True)} for name, k in self.counts.items()}
+        self.longer = [name for name, rows in more.items() if rows in ({1}, {-1})]
+        once = [name for name in first if first[name].shape and name not in self.rows and not self.unlike(name)]
+        self.once = {name: f'Field({quoted(name)}, take="all")' for name in once[:MOST_FIELDS]}
+        whole, longest = what == "datasets", max(self.lengths, default=0)
+        # Whether each holds many images, channels first, or says that it is a part.
+        picture = first["."].inner if whole and first["."].axes == 4 else ()
+        self.is_batches = picture[:1] in ((1,), (3,)) or (whole and all(map(_BATCH.search, things)))
+        # What each is if its rows follow one another: an episode, by the names of what they hold or their own, or a
+        # film, as files of years are.
+        named_so = not whole and longest > 1 and all(map(_EPISODE.match, things))
+        is_episode = named_so or sum(bool(_STEPS.search(name)) for name in (*self.rows, *self.longer)) > 1
         years = what == "files" and all(re.search(r"(19|20)\d\d", PurePath(name).name) for name in things)
-        self.is_series = years and len(first) == 1 and max(self.lengths) >= WINDOW
-        # Whether each is an episode, of which rows are steps: by the names of what they hold, or their own.
-        steps, whole = sum(bool(_STEPS.search(name)) for name in (*self.rows, *self.longer)), what == "datasets"
-        named_so = not whole and max(self.lengths, default=0) > 1 and all(map(_EPISODE.match, things))
-        self.is_episodes = steps > 1 or named_so
+        is_film = picture[-1:] in ((1,), (3,)) and self.unlike(".") == [0]
+        is_film = is_film or (years and len(first) == 1 and longest >= WINDOW)
+        self.steps = "an episode" if is_episode else "a film" if is_film else ""
         # Whether rows of each are samples by their names or types: steps of an episode, or compounds.
         held = any(first[name].members or _STEPS.search(name) for name in self.rows)
-        self.is_table = not whole and (held or self.is_episodes)
+        self.is_table = not whole and (held or is_episode)
         self.is_image = any(map(_is_image, first.values()))
         self.is_labelled = any(map(LABEL.search, self.attributes))
-        # Whether each holds many images, channels first, or says that it is a part; and whether it is a film.
-        pictures = [first["."].inner if whole and first["."].axes == 4 else ()]
-        is_part = whole and all(map(_BATCH.search, things))
-        self.is_batches = is_part or any(inner[:1] in ((1,), (3,)) for inner in pictures)
-        self.is_film = any(inner[-1:] in ((1,), (3,)) for inner in pictures) and self.unlike(".") == [0]
         self.nbytes = max(sum(entry.raw_nbytes for entry in inside.values()) for inside in self.every)  # of the largest
 
     def unlike(self, name: str) -> list[int]:
         return unlike_axes([inside[name] for inside in self.every])
 
-    def form(self, name: str, *, whole: bool = False) -> str:
-        """Write one of what they hold as a field, taken whole or row by row."""
-        axes = self.unlike(name)
-        return form_of(self.first[name], name, ragged="arrays" if any(axes) else "pad" if axes and whole else "")
-
     def forms(self, names: Iterable[str], *, whole: bool = False) -> dict[str, str]:
-        """Write some of what they hold as fields, as a dict of them."""
-        some = most_of({name: self.first[name] for name in names})
-        return {"x" if name == "." else name: self.form(name, whole=whole) for name in some}
+        """Write some of what they hold as fields, taken whole or row by row."""
+        some = {name: [inside[name] for inside in self.every] for name in most_of({n: self.first[n] for n in names})}
+        return {"x" if name == "." else name: _form_of(held, name, whole=whole) for name, held in some.items()}
 
-    def proposals(self, key: str, is_what: str, ways: Sequence[Way]) -> Iterator[Proposal]:
-        """Propose each way as the first one, and the others beside it."""
+    def proposal(self, key: str, is_what: str, ways: Sequence[Way]) -> Proposal:
         key, what = "dataset_a_sample" if self.what == "datasets" else key, f"{_holds(self)}: each is {is_what}"
         about = [entry for inside in self.every for entry in inside.values()]
         is_all = self.what == "files" or self.count <= MOST_TRIED
         some = {} if is_all else {self.of: [*self.things]}
-        for way in ways:
-            every = [way, *(other for other in ways if other is not way)]
-            yield Proposal(key, what, about, "", every, before=self.before, example=[*self.first.values()], some=some)
+        return Proposal(key, what, about, "", ways, before=self.before, example=[*self.first.values()], some=some)
 
 
-def _attributes(seen: Seen, name: str, inside: Inside) -> list[str]:
+def _attributes(seen: Listing, name: str, inside: Inside) -> list[str]:
     """Return the attributes of a thing that can be fields, and those inside it that look like labels."""
     if "." in inside:
-        return [f"@{one}" for one in inside["."].clues.attributes]
-    held = {f"{path}@{one}" for path, entry in inside.items() for one in entry.clues.attributes}
+        return [f"@{one}" for one in inside["."].attributes]
+    held = {f"{path}@{one}" for path, entry in inside.items() for one in entry.attributes}
     held |= {f"{group[len(name) + 1 :]}@{one}" for group in seen.below[name] for one in seen.groups[group].attributes}
     return [*(f"@{one}" for one in seen.groups[name].attributes), *sorted(filter(LABEL.search, held))]
+
+
+def _form_of(entries: Sequence[DatasetEntry], name: str, *, whole: bool = True) -> str:
+    """Write datasets that are alike as one field, taken whole or row by row."""
+    axes = unlike_axes(entries)
+    return form_of(entries[0], name, ragged="arrays" if any(axes) else "pad" if axes and whole else "")
 
 
 def unlike_axes(entries: Sequence[DatasetEntry]) -> list[int]:
@@ -144,8 +141,8 @@ def unlike_axes(entries: Sequence[DatasetEntry]) -> list[int]:
 
 def _proposals(alike: _Alike) -> Iterator[Proposal]:
     if not alike.is_batches and (axis := _stretch_axis(alike)) is not None:
-        yield from _as_stretches(alike, axis)
-    yield from _as_samples(alike) if _is_a_sample(alike) else _as_rows(alike)
+        yield _as_stretches(alike, axis)
+    yield from _as_samples(alike) if _is_a_sample(alike) else [_as_rows(alike)]
 
 
 def _stretch_axis(alike: _Alike) -> int | None:
@@ -174,7 +171,7 @@ def _is_a_sample(alike: _Alike) -> bool:
     """Tell whether each is a sample, and not rows of which each is one."""
     first, every = alike.first, alike.every
     if alike.is_image or alike.what == "datasets":
-        return not (alike.is_batches or alike.is_film)
+        return not (alike.is_batches or (alike.what == "datasets" and alike.steps))
     if alike.is_table:
         return False
     unlike = [name for name in first if alike.unlike(name)]
@@ -187,7 +184,7 @@ def _is_a_sample(alike: _Alike) -> bool:
         has_label = len(inside) > 1 and any(math.prod(entry.inner) == 1 for entry in inside)
         is_many = len(every) >= LEAST_ALIKE and alike.nbytes <= LONG_NBYTES
         return alike.is_labelled or (is_many and not (has_label and (inside[0].rows or 0) > LEAST_ALIKE))
-    lengths = sum(len(set(counts)) > 1 for counts in alike.by_counts)
+    lengths = sum(len(set(counts)) > 1 for counts in {*alike.counts.values()})
     is_one = len(unlike) == 1 and (alike.is_labelled or len(first) > 1)
     # A number beside a few rows is what they have together, as an energy of atoms.
     is_few = max(alike.lengths) < LONG_COUNT and any(entry.shape == () for entry in first.values())
@@ -204,7 +201,7 @@ def _as_samples(alike: _Alike) -> Iterator[Proposal]:
         _whole(alike, ()),
     ]
     for way in ways:
-        yield from alike.proposals("group_a_sample", "a sample of its own", [way])
+        yield alike.proposal("group_a_sample", "a sample of its own", [way])
 
 
 def _whole(alike: _Alike, attributes: Sequence[str], missing: str = "") -> Way:
@@ -219,7 +216,7 @@ def _whole(alike: _Alike, attributes: Sequence[str], missing: str = "") -> Way:
     return Way(fields, f"Objects({alike.of}{missing})", "; ".join(["takes each whole", *said]))
 
 
-def _as_stretches(alike: _Alike, axis: int) -> Iterator[Proposal]:
+def _as_stretches(alike: _Alike, axis: int) -> Proposal:
     shortest = min(alike.every, key=lambda inside: (inside[alike.rows[0]].shape or ())[axis])
     count = (shortest[alike.rows[0]].shape or ())[axis]
     length = stretch_length(count, sum(shortest[name].raw_nbytes for name in alike.rows) / count)
@@ -229,8 +226,8 @@ def _as_stretches(alike: _Alike, axis: int) -> Iterator[Proposal]:
     fields = {
         "x" if name == "." else name: quoted(name) for name in most_of({name: alike.first[name] for name in alike.rows})
     }
-    ways = [Way(fields | _taken_once(alike), samples, does), _whole(alike, ())]
-    yield from alike.proposals("group_a_recording", "a recording", ways)
+    ways = [Way(fields | alike.once, samples, does), _whole(alike, ())]
+    return alike.proposal("group_a_recording", "a recording", ways)
 
 
 def stretch_length(count: int, nbytes: float) -> int:
@@ -239,34 +236,27 @@ def stretch_length(count: int, nbytes: float) -> int:
     return int(digits[:2].ljust(len(digits), "0"))
 
 
-def _taken_once(alike: _Alike) -> dict[str, str]:
-    return {name: f'Field({quoted(name)}, take="all")' for name in alike.once[:MOST_FIELDS]}
-
-
-def _as_rows(alike: _Alike) -> Iterator[Proposal]:
+def _as_rows(alike: _Alike) -> Proposal:
     """Propose rows of all of them; of episodes and films, first windows of rows that follow one another."""
-    of, episodes = alike.of, alike.is_episodes or alike.is_film or alike.is_series
-    every_row = [*alike.rows, *(alike.longer if episodes else ())]
+    of, steps = alike.of, alike.steps
+    every_row = [*alike.rows, *(alike.longer if steps else ())]
     # The row behind is another sample's too.
-    now = [name for name in every_row if not (episodes and re.search(r"(^|/)next_", name))] or every_row
-    fields, once = alike.forms(now), {k: v for k, v in _taken_once(alike).items() if k not in every_row}
+    now = [name for name in every_row if not (steps and re.search(r"(^|/)next_", name))] or every_row
+    fields, once = alike.forms(now), {k: v for k, v in alike.once.items() if k not in every_row}
     said = {last_name(name): quoted(name) for name in alike.attributes if _SAYS.search(last_name(name))}
-    shortest = ', lengths="shortest"' if episodes and alike.longer else ""
+    shortest = ', lengths="shortest"' if steps and alike.longer else ""
     # Of images a sample of steps has one; rows of files follow one another anyway.
-    steps = {name: with_options(form, take="[0]" if "decode=" in form else "") for name, form in fields.items()}
+    each = {name: with_options(form, take="[0]" if "decode=" in form else "") for name, form in fields.items()}
     is_plain = alike.what == "files" and not any("ragged=" in form for form in fields.values())
     windows = Way(
-        {**steps, **once},
+        {**each, **once},
         f'Sequences({WINDOW}, of={of}, pad="edge"{shortest})',
         "takes rows that follow one another in one of them",
     )
     rows = Way({**fields, **once, **said}, "" if is_plain else f"Rows(of={of})", "takes each row of all of them")
-    ways = [windows, rows, _whole(alike, ())] if episodes else [rows, windows, _whole(alike, ())]
-    yield from alike.proposals(
-        "group_a_recording",
-        "an episode" if alike.is_episodes else "a film" if episodes else "a recording, or a part of one table",
-        ways,
-    )
+    ways = [windows, rows] if steps else [rows, windows]
+    is_what = steps or "a recording, or a part of one table"
+    return alike.proposal("group_a_recording", is_what, [*ways, _whole(alike, ())])
 
 
 def _holds(alike: _Alike) -> str:
@@ -278,7 +268,7 @@ def _holds(alike: _Alike) -> str:
     if not others and not entry.members:
         sizes = sorted((inside[path] for inside in alike.every), key=lambda one: one.raw_nbytes)
         shapes = list(dict.fromkeys(shape_text(one.shape or ()) for one in (sizes[0], sizes[-1])))
-        form = f"{entry.clues.image} images" if alike.is_image else f"{' to '.join(shapes)} {entry.dtype}"
+        form = f"{entry.image} images" if alike.is_image else f"{' to '.join(shapes)} {entry.dtype}"
         return f"{holds} ({form}, such as {example})" if path == "." else f"{holds} ({path}: {form}; such as {example})"
     lengths = sorted(alike.lengths)
     rows = " to ".join(f"{length:,}" for length in dict.fromkeys((lengths[0], lengths[-1])))
@@ -294,7 +284,7 @@ def _labels(attributes: Sequence[str]) -> list[str]:
 # --- datasets ----------------------------------------------------------------------------------------------
 
 
-def like_datasets(seen: Seen) -> Iterator[Proposal]:
+def like_datasets(seen: Listing) -> Iterator[Proposal]:
     """Find datasets that are a sample each: in one group, in several beside one another, or in pairs."""
     found: dict[tuple[str, ...], dict[str, Inside]] = defaultdict(dict)
     by_names: dict[tuple[str, frozenset[str]], dict[str, Inside]] = defaultdict(dict)
@@ -314,7 +304,7 @@ def like_datasets(seen: Seen) -> Iterator[Proposal]:
             yield from _side_by_side(seen, group, stems)
     taken: set[str] = set()
     for groups in by_names.values():
-        if len(groups) > 1 and numbered(groups) < MOST and not re.search(r"[{}]", "".join(groups)):
+        if len(groups) > 1 and not numbered(groups) and not re.search(r"[{}]", "".join(groups)):
             yield from _side_by_side(seen, "", {f"{group}/{{}}": alike for group, alike in groups.items()})
             taken.update(groups)
     for groups in found.values():
@@ -326,7 +316,7 @@ def _families(members: Mapping[str, DatasetEntry]) -> dict[tuple[str, ...], Insi
     found: dict[tuple[str, ...], Inside] = defaultdict(dict)
     for name, entry in members.items():
         if _is_image(entry):
-            found["image", entry.clues.image][name] = entry
+            found["image", entry.image][name] = entry
         elif entry.shape and entry.rows and not entry.variable_length and not entry.members:
             found[entry.dtype, str(entry.axes)][name] = entry
     return found
@@ -334,26 +324,28 @@ def _families(members: Mapping[str, DatasetEntry]) -> dict[tuple[str, ...], Insi
 
 def _is_image(entry: DatasetEntry) -> bool:
     """Tell whether a dataset is one image, as its bytes."""
-    return bool(entry.clues.image) and not entry.inner and not entry.variable_length
+    return bool(entry.image) and not entry.inner and not entry.variable_length
 
 
 def _are_samples(alike: Inside) -> bool:
-    entries, is_numbered = [*alike.values()], numbered(alike) >= MOST
+    entries, is_numbered = [*alike.values()], numbered(alike)
     first, lengths = entries[0], {entry.rows or 0 for entry in entries}
     # Equally long datasets of single numbers are columns, until there are more of them than rows.
-    if len(lengths) == 1 and all(e.axes == 1 for e in entries) and not first.clues.image and len(alike) <= max(lengths):
+    if len(lengths) == 1 and all(e.axes == 1 for e in entries) and not first.image and len(alike) <= max(lengths):
         return False
     are_pictures = is_numbered and first.axes == 4 and len({entry.inner for entry in entries}) > 1
     if are_pictures or all(map(_BATCH.search, alike)):
         return len(alike) >= LEAST_GROUPS
-    return len(alike) >= (LEAST_ALIKE if is_numbered or first.clues.image else 5 * LEAST_ALIKE)
+    return len(alike) >= (LEAST_ALIKE if is_numbered or first.image else 5 * LEAST_ALIKE)
 
 
-def _in_groups(seen: Seen, groups: Mapping[str, Inside]) -> Iterator[Proposal]:
+def _in_groups(seen: Listing, groups: Mapping[str, Inside]) -> Iterator[Proposal]:
     """Propose the datasets of one group, or of several beside one another whose names a pattern gives."""
     above = next(iter(groups), "").rpartition("/")[0]
     names, datasets = [group.rpartition("/")[2] for group in groups], {n for alike in groups.values() for n in alike}
-    levels = (names, seen.children(above)), (datasets, {name for group in groups for name in seen.by_group[group]})
+    start = f"{above}/" if above else ""
+    beside = {e.path[len(start) :].split("/")[0] for e in seen.entries if e.path.startswith(start)}
+    levels = (names, beside), (datasets, {name for group in groups for name in seen.by_group[group]})
     together = [(above, groups, pattern_of(above, *levels) if len(groups) > 1 else "")]
     if not together[0][2]:
         together = [(g, {g: alike}, pattern_of(g, (alike, seen.by_group[g]))) for g, alike in groups.items()]
@@ -379,15 +371,12 @@ def _stems(members: Mapping[str, DatasetEntry]) -> dict[str, Inside]:
     return most if len(most) > 1 and _are_samples(together) else {}
 
 
-def _side_by_side(seen: Seen, group: str, families: Mapping[str, Inside]) -> Iterator[Proposal]:
+def _side_by_side(seen: Listing, group: str, families: Mapping[str, Inside]) -> Iterator[Proposal]:
     """Make of datasets that are named alike, such as videos/0 and responses/0, the fields of one sample."""
     above, every = f"{group}/" if group else "", [*families.values()]
-    fields, count = dict[str, str](), len(every[0])
-    for template, alike in families.items():
-        entries = [*alike.values()]
-        axes = unlike_axes(entries)
-        form = form_of(entries[0], above + template, ragged="arrays" if any(axes) else "pad" if axes else "")
-        fields[_key_of(template)] = with_options(form, lookup="names")
+    forms = {template: _form_of([*alike.values()], above + template) for template, alike in families.items()}
+    fields = {_key_of(template): with_options(form, lookup="names") for template, form in forms.items()}
+    count = len(every[0])
     starts = [template.removesuffix("{}") for template in families]
     if starts[0].endswith("/"):
         count = seen.count(starts[0][:-1], count)
@@ -421,7 +410,7 @@ def _key_of(template: str) -> str:
     return last_name(template.replace("{}", "").strip("/_-")) or "x"
 
 
-def _stems_in_groups(seen: Seen, groups: Mapping[str, Mapping[str, Inside]]) -> Proposal:
+def _stems_in_groups(seen: Listing, groups: Mapping[str, Mapping[str, Inside]]) -> Proposal:
     """Make of a/lr0, a/hr0, b/lr0, b/hr0 the fields of one sample, with what each group has once."""
     first, stems = next(iter(groups.items()))
     starts = ["/" + stem.removesuffix("{}") for stem in stems]
@@ -449,7 +438,7 @@ def _stems_in_groups(seen: Seen, groups: Mapping[str, Mapping[str, Inside]]) -> 
 # --- groups ------------------------------------------------------------------------------------------------
 
 
-def like_groups(seen: Seen) -> Iterator[Proposal]:
+def like_groups(seen: Listing) -> Iterator[Proposal]:
     """Find groups that hold the same: a sample, an episode or a recording each, or parts of one table."""
     by_parent: dict[str, dict[str, Inside]] = defaultdict(lambda: defaultdict(dict))
     for entry in seen.entries:
@@ -462,7 +451,7 @@ def like_groups(seen: Seen) -> Iterator[Proposal]:
         inner = _groups_of(groups)
         alike = _hold_the_same(inner or groups)
         paths = [entry.path for inside in alike.values() for entry in inside.values()]
-        like_samples = numbered(alike) >= MOST or len(alike) >= MANY_GROUPS
+        like_samples = numbered(alike) or len(alike) >= MANY_GROUPS
         if len(alike) < LEAST_GROUPS or not like_samples or taken & set(paths):
             continue
         taken.update(paths)
@@ -482,7 +471,7 @@ def _groups_of(groups: Mapping[str, Inside]) -> dict[str, Inside]:
     for name, inside in groups.items():
         held = {path.split("/")[0] for path in inside if "/" in path}
         counts.append(len(held))
-        if any("/" not in path for path in inside) or numbered(held) < MOST:
+        if any("/" not in path for path in inside) or not numbered(held):
             return {}
         for path, entry in inside.items():
             child, _, rest = path.partition("/")
@@ -553,14 +542,11 @@ def _finding_lines(path: str, things: Mapping[str, Inside], attributes: Sequence
 
 def like_files(pattern: str, listings: Mapping[str, Listing], count: int) -> list[Proposal]:
     """Tell what files are that hold the same: a sample or a recording each, or parts of one table."""
-    inside = {
-        path: {entry.path: entry for entry in listing.entries if not entry.role} for path, listing in listings.items()
-    }
-    alike = _hold_the_same(inside)
+    alike = _hold_the_same({path: listing.without().by_path for path, listing in listings.items()})
     if len(alike) < max(2, MOST * len(listings)):
         return []
-    roots = {path: listings[path].groups[""] for path in alike if "" in listings[path].groups}
-    return [*_proposals(_Alike(Seen(pattern, (), roots), "files", "The pattern", alike, "files", count))]
+    roots = {path: listings[path].groups[""] for path in alike}
+    return [*_proposals(_Alike(Listing(pattern, groups=roots), "files", "The pattern", alike, "files", count))]
 
 
 def families_of(paths: Sequence[str]) -> dict[str, list[str]]:
@@ -579,23 +565,21 @@ def joined_files(families: Mapping[str, Sequence[str]], listings: Mapping[str, L
     some = {name: {path: listings[path] for path in paths if path in listings} for name, paths in families.items()}
     if len(families) < 2 or len(counts) > 1 or not all(some.values()):
         return
-    first = {name: next(iter(found.values())) for name, found in some.items()}
-    entries = {name: [e for e in listing.entries if not e.role] for name, listing in first.items()}
+    first = {name: next(iter(found.values())).without() for name, found in some.items()}
     if counts == {1}:
-        seen = {path: Seen(path, held, first[path].groups) for path, held in entries.items()}
-        yield from _joined_objects(seen)
-        yield from _joined_rows(seen)
+        yield from _joined_objects(first)
+        yield from _joined_rows(first)
         return
     found = {name: like_files(name, some[name], len(paths)) for name, paths in families.items()}
     parts = {name: each[0] for name, each in found.items() if each}
     samples = {part.samples_text for part in parts.values()}
     if len(parts) == len(families) and len(samples) == 1:
-        fields = {pattern: part.fields for pattern, part in parts.items()}
-        yield _joined(entries, fields, f"{counts.pop():,} files", samples.pop())
+        fields = {pattern: part.ways[0].fields for pattern, part in parts.items()}
+        yield _joined(first, fields, f"{counts.pop():,} files", samples.pop())
 
 
 def _joined(
-    entries: Mapping[str, Sequence[DatasetEntry]],
+    files: Mapping[str, Listing],
     fields: Mapping[str, Mapping[str, str]],
     what: str,
     samples: str = "",
@@ -609,31 +593,30 @@ def _joined(
         for name, form in forms.items():
             key = name if name not in together else f"{PurePath(path).stem.strip('*_-')}_{name}"
             together[key] = with_options(form, file=quoted(path), lookup=(lookup or {}).get(path, ""))
-    about = [e for held in entries.values() for e in held]
-    what = f"{named([*entries])} belong together: a sample has fields of each ({what})"
+    about = [e for listing in files.values() for e in listing.entries]
+    what = f"{named([*files])} belong together: a sample has fields of each ({what})"
     way_out = "file= says where a field lies that is not in the first of them"
     return Proposal("joined", what, about, way_out, [Way(together, samples)], path=lead, before=before)
 
 
-def _joined_rows(files: Mapping[str, Seen]) -> Iterator[Proposal]:
+def _joined_rows(files: Mapping[str, Listing]) -> Iterator[Proposal]:
     for lead, seen in files.items():
         for rows, own in seen.by_rows.items():
             fields, lookup = {lead: keyed(own)}, dict[str, str]()
             for path, other in files.items():
                 beside = other.by_rows.get(rows, [])
                 for index in own if path != lead and not beside else ():
-                    counts = index.clues.counts
+                    counts = index.counts
                     if counts and counts.least >= 0 and INDEX_NAME.search(index.path):
                         beside = [e for e in other.entries if e.axes > 1 and (e.rows or 0) > counts.most]
                         lookup[path] = quoted(index.path)
                 if path != lead and beside:
                     fields[path] = keyed(beside)
             if len(fields) == len(files) and rows > 1:
-                entries = {path: one.entries for path, one in files.items()}
-                yield _joined(entries, fields, f"{rows:,} rows", lookup=lookup)
+                yield _joined(files, fields, f"{rows:,} rows", lookup=lookup)
 
 
-def _joined_objects(files: Mapping[str, Seen]) -> Iterator[Proposal]:
+def _joined_objects(files: Mapping[str, Listing]) -> Iterator[Proposal]:
     """Find groups, or datasets, of equal names in several files."""
     found = {path: next(like_groups(seen), None) or next(like_datasets(seen), None) for path, seen in files.items()}
     parts = {
@@ -650,24 +633,23 @@ def _joined_objects(files: Mapping[str, Seen]) -> Iterator[Proposal]:
     letters = dict(zip(parts, "fghijklm", strict=False))
     opened = ", ".join(f"h5py.File({quoted(path)}) as {letter}" for path, letter in letters.items())
     before = (f"with {opened}:", f"    names = sorted({' & '.join(f'set({letter})' for letter in letters.values())})")
-    fields = {lead: parts[lead].fields}
+    fields = {lead: parts[lead].ways[0].fields}
     for path in others:
         fields[path] = {
             name: re.sub(r'"(\.|[^"]*)"', lambda text: '"{}"' if text[1] == "." else f'"{{}}/{text[1]}"', form, count=1)
-            for name, form in parts[path].fields.items()
+            for name, form in parts[path].ways[0].fields.items()
             if '"@' not in form
         }
-    entries, lookup = {path: seen.entries for path, seen in files.items()}, dict.fromkeys(others, "names")
-    yield _joined(entries, fields, "those of equal names", "Objects(names)", lookup, before)
+    yield _joined(files, fields, "those of equal names", "Objects(names)", dict.fromkeys(others, "names"), before)
 
 
 # --- names -------------------------------------------------------------------------------------------------
 
 
-def numbered(names: Iterable[str]) -> float:
-    """Return the share of names with a digit in them."""
-    every = list(names)
-    return sum(bool(re.search(r"\d", name)) for name in every) / max(1, len(every))
+def numbered(names: Iterable[str]) -> bool:
+    """Tell whether nearly all names have a digit in them."""
+    digits = [bool(re.search(r"\d", name)) for name in names]
+    return sum(digits) >= MOST * max(1, len(digits))
 
 
 def pattern_of(parent: str, *levels: tuple[Iterable[str], Iterable[str]]) -> str:
@@ -677,14 +659,13 @@ def pattern_of(parent: str, *levels: tuple[Iterable[str], Iterable[str]]) -> str
     """
     found = parent
     for names, siblings in levels:
-        wanted, every = sorted(names), set(siblings)
-        pairs = zip(wanted[0], wanted[-1], strict=False)
-        alike = "".join(one for one, _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
-        start = re.sub(r"\d+$", "", alike)
-        if every == set(wanted) and (len(start) == 1 or re.search(r"\d", start)):
+        wanted, every = set(names), set(siblings)
+        pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(min(wanted), max(wanted), strict=False))
+        start = re.sub(r"\d+$", "", "".join(one for one, _ in pairs))
+        if every == wanted and (len(start) == 1 or re.search(r"\d", start)):
             start = ""  # what these few share is no name
         found += f"/{start}*" if found else f"{start}*"
-        fits = {name for name in every if name.startswith(start)} == set(wanted)
+        fits = {name for name in every if name.startswith(start)} == wanted
         if not fits or re.search(r"[*?[]", f"{parent}{start}"):
             return ""
     return found

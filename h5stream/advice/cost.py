@@ -58,6 +58,24 @@ Ints = NDArray[np.int64]
 Runs = tuple[Ints, Ints]  # runs of rows: begins and ends, ascending
 
 
+class Taken(NamedTuple):
+    """What is fetched."""
+
+    chunks: float = 0.0
+    read_nbytes: float = 0.0  # from the file
+    decoded_nbytes: float = 0.0  # that filters give
+    gap_nbytes: float = 0.0  # of those read, what lies between chunks: cheaper than another system call
+
+    @classmethod
+    def sum(cls, every: Iterable[Taken]) -> Taken:
+        """Add up what several take."""
+        return cls(*map(sum, zip(*every, strict=True)))
+
+    def times(self, factor: float) -> Taken:
+        """Return so much of it."""
+        return Taken(*(factor * one for one in self))
+
+
 @dataclass(frozen=True, slots=True)
 class BatchCost:
     """What one batch costs, averaged over an epoch."""
@@ -69,10 +87,15 @@ class BatchCost:
     decode_amplification: float | None  # the same for decoded bytes. None where there is nothing to decode
 
     @classmethod
-    def of(cls, share: float, taken: Iterable[Sequence[float]], least: Sequence[float]) -> BatchCost:
-        """Return it for a share of the chunks, bytes read and bytes decoded; the least that would do is as large."""
-        chunks, read, decoded = (share * sum(each) for each in zip(*taken, strict=True))
-        return cls(chunks, read, decoded, *(n / m if m else None for n, m in zip((read, decoded), least, strict=True)))
+    def of(cls, taken: Taken, least: Taken) -> BatchCost:
+        """Return it for what is taken, beside the least that would do."""
+        return cls(
+            taken.chunks,
+            taken.read_nbytes,
+            taken.decoded_nbytes,
+            taken.read_nbytes / least.read_nbytes if least.read_nbytes else None,
+            taken.decoded_nbytes / least.decoded_nbytes if least.decoded_nbytes else None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +107,13 @@ class DatasetCost:
     times_read: float  # how often each stored chunk is fetched in an epoch: 1 is ideal
     read_nbytes: float  # from the file
     decoded_nbytes: float  # that filters give
-    gap_nbytes: float = 0.0  # of those read, what lies between chunks: cheaper than another system call
-    kept: bool = False  # whether it is small enough to be read once and kept in memory; later epochs then cost nothing
+    gap_nbytes: float  # of those read, what lies between chunks: cheaper than another system call
+    kept: bool  # whether it is small enough to be read once and kept in memory; later epochs then cost nothing
+
+    @property
+    def taken(self) -> Taken:
+        """All that is fetched of it."""
+        return Taken(self.chunks, self.read_nbytes, self.decoded_nbytes, self.gap_nbytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +140,14 @@ class FirstBatch:
     read_nbytes: float  # to read
     decoded_nbytes: float  # that filters give of them
     seconds: float  # about how long that takes
+
+
+class Stored(NamedTuple):
+    """A dataset, what an epoch takes of it, and bytes a second at which one thread undoes its filters."""
+
+    entry: DatasetEntry
+    cost: DatasetCost
+    rate: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,14 +192,6 @@ class Advice:
     repack: bool = False  # whether ``h5stream repack`` removes it
 
 
-class _Stored(NamedTuple):
-    """A dataset, what an epoch takes of it, and bytes a second at which one thread undoes its filters."""
-
-    entry: DatasetEntry
-    cost: DatasetCost
-    rate: float | None
-
-
 def cost_sample(
     dataset: H5Dataset,
     entries: Sequence[DatasetEntry],
@@ -179,12 +207,10 @@ def cost_sample(
     stored = _stored(dataset, entries, order, size.kept)
     every, share = [one.entry for one in stored], batch_rows / layout.rows
     heap = sum(part.rows * part.heap.row_nbytes for part, *_ in layout.datasets if part.heap is not None)
-    needed = heap + sum(e.stored_nbytes for e in every), sum(e.written_nbytes for e in every if e.filters)
-    naive, ours = [_naive(entry) for entry in every], [one.cost for one in stored]
-    naive_cost, our_cost = (
-        BatchCost.of(share, [(c.chunks, c.read_nbytes, c.decoded_nbytes) for c in costs], [share * n for n in needed])
-        for costs in ([*(cost for cost, _ in naive), DatasetCost("", 0, 1, heap, 0)], ours)
-    )
+    read, decoded = (sum(e.stored_nbytes for e in every), sum(e.written_nbytes for e in every if e.filters))
+    needed, naive = Taken(0, heap + read, decoded).times(share), [_naive(entry) for entry in every]
+    one_by_one = Taken.sum([Taken(read_nbytes=heap), *(taken for taken, _ in naive)])
+    together = Taken.sum(one.cost.taken for one in stored)
     shuffle, threads = _shuffle(order), min(size.threads, allowance.cpus() if layout.is_far else size.threads)
     sample = SampleCost(
         fields=fields,
@@ -194,11 +220,11 @@ def cost_sample(
         batch_size=batch_size,
         batch_rows=batch_rows,
         batch_nbytes=batch_rows * layout.row_nbytes,
-        needed_read_nbytes=share * needed[0],
-        needed_decoded_nbytes=share * needed[1],
-        naive=naive_cost,
-        ours=our_cost,
-        datasets=tuple(ours),
+        needed_read_nbytes=needed.read_nbytes,
+        needed_decoded_nbytes=needed.decoded_nbytes,
+        naive=BatchCost.of(one_by_one.times(share), needed),
+        ours=BatchCost.of(together.times(share), needed),
+        datasets=tuple(one.cost for one in stored),
         shuffle=shuffle,
         memory_nbytes=size.needed_nbytes,
         memory_budget=size.memory_budget,
@@ -208,11 +234,11 @@ def cost_sample(
         first_batch=_first_batch(stored, order, threads, layout),
         notice=size.notice,
         naive_words=_naive_words(every, [text for _, text in naive]),
-        our_words=tuple(_our_words(stored, order.batches, is_far=layout.is_far)),
+        our_words=tuple(_our_words([one.cost for one in stored], order.batches, is_far=layout.is_far)),
     )
     # A window of all rows is as good as it gets, however few blocks there are.
     is_few = size.window_rows < layout.rows and is_weak(shuffle.blocks_per_window, shuffle.blocks)
-    advice = _layout_advice(stored, shuffle, batch_rows, is_few)
+    advice = [*_layout_advice(stored, shuffle, batch_rows, is_few)]
     if size.memory_budget > memory_budget:
         may, least = text_of_bytes(memory_budget), text_of_bytes(size.memory_budget)
         problem = f"the loader may take {may} here and would refuse: it needs {least}"
@@ -242,21 +268,22 @@ def _windows(
 
 def _stored(
     dataset: H5Dataset, entries: Sequence[DatasetEntry], order: EpochOrder, kept: Collection[int]
-) -> list[_Stored]:
+) -> list[Stored]:
     """Return the datasets as they are stored, with what the first epoch takes of those that are `kept`, and others."""
-    layout, by_path, found = dataset.layout, {entry.path: entry for entry in entries}, []
+    layout, by_path, found = dataset.layout, {entry.path: entry for entry in entries}, list[Stored]()
     for number, (part, *_) in enumerate(layout.datasets):
-        source, windows, scale = layout.files[part.file], [_whole(layout.rows)], 1.0
+        source, whole = layout.files[part.file], (np.zeros(1, dtype=np.int64), np.array([part.rows]))
         entry = by_path.get(part.path) if part.file == 0 else None  # a soft link's may not be listed
         entry = entry or describe_dataset(source.path, part.path, allow_external=layout.allow_external)
-        if number not in kept:
-            windows, scale = _some_windows(order, part)
-        chunks, read, decoded, gaps = (scale * _planned(part, windows, entry)).tolist()
-        cost = DatasetCost(
-            entry.path, chunks, chunks / max(1, _chunks_of(part, entry)), read, decoded, gaps, kept=number in kept
-        )
-        rate = decode_rate(part, source, seconds=min(0.05, 1.0 / len(layout.datasets)))
-        found.append(_Stored(entry, cost, rate))
+        windows, scale = ([whole], 1.0) if number in kept else _some_windows(order, part)
+        chunks = _fetched(part, *whole, entry).chunks
+        if part.access == DIRECT and part.pieces:
+            taken = _read_in_part(part, windows, chunks)
+        else:
+            taken = Taken.sum(_fetched(part, begins, ends, entry) for begins, ends in windows)
+        fetched, read, decoded, gaps = taken.times(scale)
+        cost = DatasetCost(entry.path, fetched, fetched / max(1, chunks), read, decoded, gaps, number in kept)
+        found.append(Stored(entry, cost, decode_rate(part, source, seconds=min(0.05, 1.0 / len(layout.datasets)))))
     return found
 
 
@@ -274,8 +301,8 @@ def _shuffle(order: EpochOrder) -> Shuffle:
     )
 
 
-def _decode_rows_per_s(rows: int, stored: Sequence[_Stored], threads: int) -> float | None:
-    streamed = [(one.cost.decoded_nbytes, one.rate) for one in stored if one.rate and not one.cost.kept]
+def _decode_rows_per_s(rows: int, stored: Sequence[Stored], threads: int) -> float | None:
+    streamed = [(cost.decoded_nbytes, rate) for _, cost, rate in stored if rate and not cost.kept]
     # Where hardly anything was ever written, that says nothing about the rest.
     enough = sum(nbytes for nbytes, _ in streamed) >= max(1, rows)
     return threads * rows / sum(nbytes / rate for nbytes, rate in streamed) if enough else None
@@ -296,7 +323,7 @@ def store_rate(identity: SourceIdentity) -> tuple[float, float]:
     return wait_s, _RANGES * nbytes / max(seconds - wait_s, seconds / 10)
 
 
-def _first_batch(stored: Sequence[_Stored], order: EpochOrder, threads: int, layout: SampleLayout) -> FirstBatch:
+def _first_batch(stored: Sequence[Stored], order: EpochOrder, threads: int, layout: SampleLayout) -> FirstBatch:
     """Predict the time to the first batch; what is kept is read in whole first, by one thread."""
     window_rows = int(order.window_edges[1] - order.window_edges[0])
     read = decoded = seconds = 0.0
@@ -346,19 +373,18 @@ def _cached_share(entry: DatasetEntry) -> float:
     return min(1.0, held / entry.chunks) if entry.chunks else 0.0
 
 
-def _naive(entry: DatasetEntry) -> tuple[DatasetCost, str]:
+def _naive(entry: DatasetEntry) -> tuple[Taken, str]:
     """Estimate, and say, what single rows in random order take through h5py: each decodes its chunks, if not cached."""
-    chunks, across = (entry.rows or 0) * entry.chunks_across, entry.chunks_across
+    across = entry.chunks_across
+    chunks = (entry.rows or 0) * across
     if not entry.chunks or (not entry.filters and entry.chunk_nbytes > entry.cache_nbytes):
         why = "chunks without a filter and larger than h5py's cache" if entry.chunks else "not chunked"
         nbytes = entry.stored_nbytes if entry.variable_length else min(entry.stored_nbytes, entry.raw_nbytes)
-        cost = DatasetCost(entry.path, chunks, 1.0, nbytes, 0)
-        return cost, f"{why}, so a row is read by itself"
+        return Taken(chunks, nbytes), f"{why}, so a row is read by itself"
     # At least once each: the first time there is nothing in the cache. Chunks never written cost nothing.
     share = _cached_share(entry)
     times = max(1.0, chunks * (1 - share) / entry.chunks)
     fetched = times * (entry.chunks if entry.stored_chunks is None else entry.stored_chunks)
-    decoded = fetched * entry.chunk_nbytes if entry.filters else 0
     chunk, row, cache = map(text_of_bytes, (entry.chunk_nbytes, entry.row_nbytes, entry.cache_nbytes))
     pieces = f"{across:,} chunks of {chunk} are" if across > 1 else f"a chunk of {chunk} is"
     more = across * entry.chunk_nbytes / max(1, entry.row_nbytes)
@@ -367,14 +393,10 @@ def _naive(entry: DatasetEntry) -> tuple[DatasetCost, str]:
     if share in (0, 1):
         held = f"h5py's chunk cache ({cache}) holds {'all, so each is fetched once a worker' if share else 'none'}"
     words = f"{pieces} {'decoded' if entry.filters else 'read'} for one row of {row}{much}; {held}"
-    return DatasetCost(entry.path, fetched, times, times * entry.stored_nbytes, decoded), words
+    return Taken(fetched, times * entry.stored_nbytes, fetched * entry.chunk_nbytes * bool(entry.filters)), words
 
 
 # --- h5stream ---------------------------------------------------------------------------------------------
-
-
-def _whole(rows: int) -> Runs:
-    return np.zeros(1, dtype=np.int64), np.array([rows])
 
 
 def _some_windows(order: EpochOrder, part: DatasetPart) -> tuple[list[Runs], float]:
@@ -387,17 +409,10 @@ def _some_windows(order: EpochOrder, part: DatasetPart) -> tuple[list[Runs], flo
     return windows, order.rows / max(1, sum(int((ends - begins).sum()) for begins, ends in windows))
 
 
-def _planned(part: DatasetPart, windows: Sequence[Runs], entry: DatasetEntry) -> NDArray[np.float64]:
-    """Add up chunks, bytes read, bytes decoded and bytes of gaps over windows."""
+def _fetched(part: DatasetPart, begins: Ints, ends: Ints, entry: DatasetEntry) -> Taken:
+    """Return what one window takes: each chunk that holds any of its rows is fetched once."""
     if not part.pieces:  # rows without elements
-        return np.zeros(4)
-    if part.access == DIRECT:
-        return _read_in_part(part, windows, entry)
-    return sum((_fetched(part, begins, ends, entry) for begins, ends in windows), np.zeros(4))
-
-
-def _fetched(part: DatasetPart, begins: Ints, ends: Ints, entry: DatasetEntry) -> NDArray[np.float64]:
-    """Return the same for one window: each chunk that holds any of its rows is fetched once."""
+        return Taken()
     steps = np.zeros(-(-part.rows // part.chunk_rows) + 1, dtype=np.int64)
     np.add.at(steps, begins // part.chunk_rows, 1)
     np.add.at(steps, (ends - 1) // part.chunk_rows + 1, -1)
@@ -405,27 +420,23 @@ def _fetched(part: DatasetPart, begins: Ints, ends: Ints, entry: DatasetEntry) -
     if part.heap is not None:  # with what says where values lie, which was read when the file was opened
         rows = int((ends - begins).sum())
         said, decoded = (rows / part.rows * nbytes for nbytes in (entry.stored_nbytes, entry.raw_nbytes))
-        return np.array([holds.sum(), rows * part.heap.row_nbytes + said, decoded * bool(entry.filters), 0])
+        return Taken(int(holds.sum()), rows * part.heap.row_nbytes + said, decoded * bool(entry.filters))
     if index is None:
         # h5py decodes whole chunks; what they take in the file is known on average only.
         chunks, filtered = int(holds.sum()), bool(entry.filters)
         raw = chunks * part.chunk_nbytes if filtered else int((ends - begins).sum()) * part.stored_row_nbytes
         share = min(1.0, entry.stored_nbytes / max(1, entry.raw_nbytes))
-        return np.array([chunks, raw * share, raw * filtered, 0])
+        return Taken(chunks, raw * share, raw * filtered)
     columns = np.isin(np.arange(index.columns), [piece.number for piece in part.pieces])
     ours = np.flatnonzero(holds[index.numbers // index.columns] & columns[index.numbers % index.columns])
     ours = ours[np.argsort(index.offset[ours])]
     offset, nbytes = index.offset[ours], index.nbytes[ours]
     between = offset[1:] - offset[:-1] - nbytes[:-1]
-    gaps = between[between <= LOCAL_GAP_NBYTES].sum()
-    return np.array([len(ours), nbytes.sum() + gaps, len(ours) * part.chunk_nbytes, gaps])
+    gaps = int(between[between <= LOCAL_GAP_NBYTES].sum())
+    return Taken(len(ours), int(nbytes.sum()) + gaps, len(ours) * part.chunk_nbytes, gaps)
 
 
-def _chunks_of(part: DatasetPart, entry: DatasetEntry) -> float:
-    return float(_fetched(part, *_whole(part.rows), entry)[0]) if part.pieces else 0.0
-
-
-def _read_in_part(part: DatasetPart, windows: Sequence[Runs], entry: DatasetEntry) -> NDArray[np.float64]:
+def _read_in_part(part: DatasetPart, windows: Sequence[Runs], stored_chunks: float) -> Taken:
     """Count what is read where nothing is decoded: rows, not chunks; the latter as if rows of one came together."""
     way, rows, along, stretches = UnfilteredRows(part), 0, 0, 0
     for begins, ends in windows:
@@ -434,9 +445,9 @@ def _read_in_part(part: DatasetPart, windows: Sequence[Runs], entry: DatasetEntr
         rows, along = rows + int((ends - begins).sum()), along + int(near.sum())
         stretches += len(begins) - len(near)
     nbytes = way.nbytes_of(rows + along, stretches)
-    share = _chunks_of(part, entry) / max(1, len(part.pieces) * -(-part.rows // part.chunk_rows))
+    share = stored_chunks / max(1, len(part.pieces) * -(-part.rows // part.chunk_rows))
     chunks = len(part.pieces) * rows / part.chunk_rows
-    return share * np.array([chunks, nbytes, 0, max(0, nbytes - rows * way.row_nbytes)])
+    return Taken(chunks, nbytes, 0, max(0, nbytes - rows * way.row_nbytes)).times(share)
 
 
 # --- in words -------------------------------------------------------------------------------------------
@@ -454,14 +465,15 @@ def _naive_words(entries: Sequence[DatasetEntry], texts: Sequence[str]) -> tuple
     return (*lines, *([opened] if any(map(_cached_share, entries)) else []))
 
 
-def _our_words(stored: Sequence[_Stored], batches: int, *, is_far: bool) -> Iterator[str]:
+def _our_words(costs: Sequence[DatasetCost], batches: int, *, is_far: bool) -> Iterator[str]:
     """Say what h5stream does instead."""
-    if chunks := sum(one.cost.chunks for one in stored if not one.cost.kept):
+    streamed = [cost for cost in costs if not cost.kept]
+    if chunks := sum(cost.chunks for cost in streamed):
         each = f"{count_text(chunks)} fetched / {counted(batches, 'batch', 'batches')} = {count_text(chunks / batches)}"
         yield f"each chunk is fetched once for all its rows that a window holds: {each} a batch"
-    if kept := [one.cost.path for one in stored if one.cost.kept]:
+    if kept := [cost.path for cost in costs if cost.kept]:
         yield f"{names_text(kept)}: small, so read once and kept in memory; later epochs read nothing of it"
-    if is_far and (again := sum(one.cost.read_nbytes for one in stored if not one.cost.kept)):
+    if is_far and (again := sum(cost.read_nbytes for cost in streamed)):
         yield (
             f"later epochs request up to {text_of_bytes(again)} from the store again; H5Dataset(..., cache=) keeps it "
             "in a folder on a local disk"
@@ -490,11 +502,11 @@ RULES = {
 }
 
 
-def _broken(one: _Stored, block_rows: int, batch_rows: int) -> Iterator[tuple[str, str]]:
+def _broken(one: Stored, block_rows: int, batch_rows: int) -> Iterator[tuple[str, str]]:
     """Yield the rules that a dataset breaks, and what is wrong; chunks and filters are h5py's business."""
     entry, cost, rate = one
     chunk, rows, across = text_of_bytes(entry.chunk_nbytes), entry.chunk_rows or 0, entry.chunks_across
-    if entry.variable_length and not (entry.is_numbers_of_any_length or entry.clues.image):
+    if entry.variable_length and not (entry.is_numbers_of_any_length or entry.image):
         yield "variable_length", f"{entry.dtype}: values are looked up one by one, and a batch is a list, not a tensor"
         return
     if entry.variable_length or entry.access == VIA_H5PY:
@@ -522,28 +534,27 @@ def _broken(one: _Stored, block_rows: int, batch_rows: int) -> Iterator[tuple[st
         yield "slow_filter", f"{entry.filters} gives {text_of_bytes(rate)}/s a thread here (timed on its own chunks)"
 
 
-def _layout_advice(stored: Sequence[_Stored], shuffle: Shuffle, batch_rows: int, is_few: bool) -> list[Advice]:
+def _layout_advice(stored: Sequence[Stored], shuffle: Shuffle, batch_rows: int, is_few: bool) -> Iterator[Advice]:
     """Look for what costs more than it must, the largest dataset as the example; what costs every epoch comes first."""
-    together, found = defaultdict[tuple[str, bool], list[tuple[DatasetEntry, str]]](list), list[Advice]()
+    together = defaultdict[tuple[str, bool], list[tuple[DatasetEntry, str]]](list)
     for one in stored:
         for rule, problem in _broken(one, shuffle.block_rows, batch_rows):
             together[rule, one.cost.kept].append((one.entry, problem))
-    for rule, (way_out, repack) in RULES.items():
-        for kept in (False, True):
+    for kept in (False, True):
+        for rule, (way_out, repack) in RULES.items():
             if members := together[rule, kept]:
                 largest, problem = max(members, key=lambda member: member[0].raw_nbytes)
                 if len({problem for _, problem in members}) > 1:
                     problem = f"{largest.path}, for one: {problem}"
-                fields, costs = tuple(e.path for e, _ in members), ONCE if kept else EVERY_EPOCH
-                found.append(Advice(rule.split(",")[0], fields, problem, way_out, costs, repack))
-    if is_few:
-        leading = max((one.entry for one in stored), key=lambda entry: entry.row_nbytes)
-        chunks = f"chunks of {text_of_bytes(leading.chunk_nbytes or leading.row_nbytes)}"
-        held = f"a window holds {shuffle.blocks_per_window:,} of {shuffle.blocks:,} blocks ({chunks})"
-        problem = f"{held}, so the rows of a batch come from few stretches of the file"
-        way_out, is_huge = "a larger window= and memory_budget=, or smaller chunks", leading.chunk_nbytes > HUGE_NBYTES
-        found.append(Advice("few_blocks", (leading.path,), problem, way_out, repack=is_huge))
-    return sorted(found, key=lambda one: one.costs != EVERY_EPOCH)
+                fields, costs = tuple(entry.path for entry, _ in members), ONCE if kept else EVERY_EPOCH
+                yield Advice(rule.split(",")[0], fields, problem, way_out, costs, repack)
+        if is_few and not kept:
+            leading = max((one.entry for one in stored), key=lambda entry: entry.row_nbytes)
+            chunks = f"chunks of {text_of_bytes(leading.chunk_nbytes or leading.row_nbytes)}"
+            held = f"a window holds {shuffle.blocks_per_window:,} of {shuffle.blocks:,} blocks ({chunks})"
+            problem = f"{held}, so the rows of a batch come from few stretches of the file"
+            way_out = "a larger window= and memory_budget=, or smaller chunks"
+            yield Advice("few_blocks", (leading.path,), problem, way_out, repack=leading.chunk_nbytes > HUGE_NBYTES)
 
 
 def repack_command(path: str, advice: Sequence[Advice], paths: Collection[str], entries: Sequence[DatasetEntry]) -> str:
@@ -588,7 +599,7 @@ def cost_samples(
     some = np.random.default_rng(0).permutation(numbers)[:ALONE]
     pieces = min(len(numbers), 1 + len(numbers) * layout.row_nbytes // PIECE_NBYTES)
     alone, ours = (
-        BatchCost.of(batch_samples, [_counted(dataset, read)], (batch_nbytes, batch_nbytes))
+        BatchCost.of(_counted(dataset, read).times(batch_samples), Taken(0, batch_nbytes, batch_nbytes))
         for read in (np.array_split(some, len(some)), np.array_split(numbers, pieces))
     )
     names = layout.shape.keys or [field.name for field in layout.fields]
@@ -611,7 +622,7 @@ def cost_samples(
     )
 
 
-def _counted(dataset: H5Dataset, pieces: Sequence[Ints]) -> tuple[float, float, float]:
+def _counted(dataset: H5Dataset, pieces: Sequence[Ints]) -> Taken:
     """Read samples piece by piece; return the chunks that each takes, bytes that are read, and decoded."""
     tally, until, done = Tally(), time.monotonic() + SECONDS, 0
     # In an order of which every part is like the whole.
@@ -620,4 +631,4 @@ def _counted(dataset: H5Dataset, pieces: Sequence[Ints]) -> tuple[float, float, 
         done += len(pieces[k])
         if time.monotonic() > until:
             break
-    return tally.chunks / done, tally.read_bytes / done, (tally.decoded_bytes + tally.h5py_bytes) / done
+    return Taken(tally.chunks, tally.read_bytes, tally.decoded_bytes + tally.h5py_bytes).times(1 / done)

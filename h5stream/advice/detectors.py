@@ -14,13 +14,12 @@ from dataclasses import replace
 from pathlib import PurePath
 
 from h5stream.advice import alike
-from h5stream.advice.listing import INDEX, DatasetEntry, GroupEntry, Listing
+from h5stream.advice.listing import INDEX, DatasetEntry, Listing
 from h5stream.advice.program import (
     LABEL,
     MOST_FIELDS,
     Lines,
     Proposal,
-    Seen,
     Way,
     form_of,
     keyed,
@@ -55,15 +54,12 @@ def proposals_of(
     path: str, listing: Listing, files: Sequence[str] = (), *, allow_external: bool = False
 ) -> tuple[Proposal, ...]:
     """Find what is special about a file's datasets; programs name it as `path` does, and are tried on `files`."""
-    data = [entry for entry in listing.entries if not entry.role]
-    found, refused = list[Proposal](), dict[tuple[str, ...], Proposal]()
-    taken: set[str] = set()
+    found, refused, taken = list[Proposal](), dict[tuple[str, ...], Proposal](), set[str]()
     for detect in DETECTORS:
-        rest = [entry for entry in data if entry.path not in taken]
-        for proposal in detect(Seen(path, rest, listing.groups)):
+        for proposal in detect(replace(listing.without(taken), path=path)):
             if not taken.isdisjoint(proposal.datasets):
                 continue  # another way for what is taken
-            tried = replace(proposal, path=path, allow_external=allow_external).tried(files)
+            tried = proposal.tried(path, files, allow_external=allow_external)
             if tried.is_refused:
                 refused.setdefault(tried.datasets, tried)
             else:
@@ -81,19 +77,16 @@ def proposals_of_files(
     Of several families of them: fields of one sample.
     """
     (pattern, paths), *others = families.items()
+    files: Sequence[str] = [*listings]
     if others:
-        ways = ((one, paths if len(paths) > 1 else ()) for one in alike.joined_files(families, listings))
-        every = (replace(one, allow_external=allow_external).tried(some) for one, some in ways)
-        return next((one for one in every if not one.is_refused), None)
-    found, looked_at = alike.like_files(pattern, listings, len(paths)), [*listings]
-    if not found:
-        return None
-    kinds = proposals_of(pattern, next(iter(listings.values())), looked_at, allow_external=allow_external)
-    inside = printed_of([kind for kind in kinds if kind.key != "flat"], has_rows=False)
-    if inside is None or inside.before or inside.written:
-        tries = (replace(one, path=pattern, allow_external=allow_external).tried(looked_at) for one in found)
-        return next((one for one in tries if not one.is_refused), None)
-    return replace(inside, what=f"The pattern holds {len(paths):,} like files. Of the first: {inside.what}")
+        found, files = [*alike.joined_files(families, listings)], paths if len(paths) > 1 else []
+    elif found := alike.like_files(pattern, listings, len(paths)):
+        kinds = proposals_of(pattern, listings[files[0]], files, allow_external=allow_external)
+        inside = printed_of([kind for kind in kinds if kind.key != "flat"], has_rows=False)
+        if inside and inside.ways and not inside.before:
+            return replace(inside, what=f"The pattern holds {len(paths):,} like files. Of the first: {inside.what}")
+    tries = (one.tried(pattern, files, allow_external=allow_external) for one in found)
+    return next((one for one in tries if not one.is_refused), None)
 
 
 def printed_of(kinds: Sequence[Proposal], has_rows: bool) -> Proposal | None:
@@ -105,7 +98,7 @@ def printed_of(kinds: Sequence[Proposal], has_rows: bool) -> Proposal | None:
 # --- sparse matrices --------------------------------------------------------------------------------------
 
 
-def _sparse(seen: Seen) -> Iterator[Proposal]:
+def _sparse(seen: Listing) -> Iterator[Proposal]:
     found = {}
     for group, members in seen.by_group.items():
         parts = [members[name] for name in _SPARSE if name in members and members[name].axes == 1]
@@ -115,13 +108,13 @@ def _sparse(seen: Seen) -> Iterator[Proposal]:
         return
     main = max(found, key=lambda group: (group == "X", found[group][0].rows or 0))
     rows, about = (found[main][2].rows or 1) - 1, [e for parts in found.values() for e in parts]
-    entry = seen.groups.get(main, GroupEntry(links=3, looked_at=3, sparse="rows"))
+    entry = seen.groups[main]
     which = f"{named([*found])} {'is a sparse matrix' if len(found) == 1 else 'are sparse matrices'}"
     if entry.sparse != "rows":
         what, _, then = entry.sparse.partition(": ")
         turned = _turned_to_rows(seen.path, main) if "(CSC)" in entry.sparse else ()
         key, way_out = "sparse_columns" if turned else "sparse", then[:1].upper() + then[1:] or entry.sparse
-        yield Proposal(key, what if then else which, about, way_out, written=turned)
+        yield Proposal(key, what if then else which, about, way_out, lines=turned)
         return
     form = "packed" if entry.width > MOST_DENSE else "dense"
     fields = {"x": f'Field({quoted(main)}, ragged="{form}")', **_annotations(seen, rows, taken=set(found))}
@@ -133,7 +126,7 @@ def _sparse(seen: Seen) -> Iterator[Proposal]:
     yield Proposal("sparse", what, about, way_out, [Way(fields if len(fields) > 1 else {main: fields["x"]})])
 
 
-def _annotations(seen: Seen, rows: int, taken: Iterable[str] = ()) -> dict[str, str]:
+def _annotations(seen: Listing, rows: int, taken: Iterable[str] = ()) -> dict[str, str]:
     """Return what is known of each of so many rows beside a matrix: a label, or else whatever comes first."""
     found: dict[str, str] = {}
     for entry in seen.entries:
@@ -173,7 +166,7 @@ def _turned_to_rows(path: str, group: str) -> Lines:
     )
 
 
-def _anndata(seen: Seen) -> Iterator[Proposal]:
+def _anndata(seen: Listing) -> Iterator[Proposal]:
     matrix = seen.by_path.get("X")
     if matrix is None or matrix.axes != 2 or not matrix.rows:
         return
@@ -187,8 +180,8 @@ def _anndata(seen: Seen) -> Iterator[Proposal]:
 # --- one behind the other: episodes, and samples of unlike lengths --------------------------------------------
 
 
-def _episodes(seen: Seen) -> Iterator[Proposal]:
-    for rows, beside in seen.by_most_bytes:
+def _episodes(seen: Listing) -> Iterator[Proposal]:
+    for rows, beside in seen.by_rows.items():
         said, of = _episodes_said(seen, rows, beside)
         fields = [e for e in beside if e not in said and not re.search(r"(^|/)next_", e.path)][:MOST_FIELDS]
         if said and fields and rows >= alike.LEAST_ALIKE:
@@ -203,19 +196,19 @@ def _say(said: Sequence[DatasetEntry]) -> str:
     return f"{named([entry.path for entry in said])} {'says' if len(said) == 1 else 'say'}"
 
 
-def _episodes_said(seen: Seen, rows: int, beside: list[DatasetEntry]) -> tuple[list[DatasetEntry], str]:
+def _episodes_said(seen: Listing, rows: int, beside: list[DatasetEntry]) -> tuple[list[DatasetEntry], str]:
     """Return the datasets that say where episodes of so many rows end, and how `Sequences` is told."""
     flat = [entry for entry in beside if entry.axes == 1]
 
     def is_flag(entry: DatasetEntry) -> bool:
-        if (counts := entry.clues.counts) is None:
+        if (counts := entry.counts) is None:
             return entry.dtype.startswith("float")
         return counts.total < 0 or (counts.least >= 0 and counts.most <= 1 and 0 < counts.total < rows / 2)
 
     if flags := [entry for entry in flat if _FLAG.search(entry.path) and is_flag(entry)]:
         return flags, f"Ends({', '.join(quoted(entry.path) for entry in flags)})"
     for entry in flat:
-        counts = entry.clues.counts
+        counts = entry.counts
         if counts and _EPISODE_ID.search(entry.path) and 0 < counts.changes < rows / 2:
             return [entry], f"Ids({quoted(entry.path)})"
     for entry in seen.entries:
@@ -226,7 +219,7 @@ def _episodes_said(seen: Seen, rows: int, beside: list[DatasetEntry]) -> tuple[l
 
 def _says_rows(entry: DatasetEntry, rows: int) -> str:
     """Tell whether numbers are bounds or lengths of stretches of so many rows; empty if they are neither."""
-    counts, name = entry.clues.counts, entry.path.rsplit("/", 1)[-1]
+    counts, name = entry.counts, entry.path.rsplit("/", 1)[-1]
     if counts is None or (entry.rows or 0) < 2 or entry.rows == rows + 1 or counts.least < 0:
         return ""
     is_bound = counts.is_rising and counts.last == rows and (counts.first == 0 or _OFFSET.search(name))
@@ -235,7 +228,7 @@ def _says_rows(entry: DatasetEntry, rows: int) -> str:
     return "Lengths" if counts.total == rows and _LENGTH.search(name) and counts.most != rows else ""
 
 
-def _ragged(seen: Seen) -> Iterator[Proposal]:
+def _ragged(seen: Listing) -> Iterator[Proposal]:
     """Find samples of any number of rows, of which other datasets say which each has."""
     found: dict[int, list[tuple[str, list[DatasetEntry], list[DatasetEntry]]]] = defaultdict(list)
     for how, said, rows, count in (one for entry in seen.entries for one in _stretches_said(seen, entry)):
@@ -247,10 +240,8 @@ def _ragged(seen: Seen) -> Iterator[Proposal]:
     count = max(found, key=lambda n: sum(e.written_nbytes for _, _, flat in found[n] for e in flat))
     fields, about, told = dict[str, str](), list[DatasetEntry](), list[DatasetEntry]()
     for how, said, flat in sorted(found[count], key=lambda one: one[0]):  # bounds before lengths of the same
-        groups: dict[str, list[DatasetEntry]] = defaultdict(list)
-        for entry in flat:
-            groups[entry.group].append(entry)
-        largest = max(groups.values(), key=lambda group: sum(entry.written_nbytes for entry in group))
+        groups = ([*group.values()] for group in Listing(seen.path, flat).by_group.values())
+        largest = max(groups, key=lambda group: sum(entry.written_nbytes for entry in group))
         if chosen := [e for e in largest if e.path not in fields][:MOST_FIELDS]:
             told += said
             about += [*said, *chosen]
@@ -258,7 +249,7 @@ def _ragged(seen: Seen) -> Iterator[Proposal]:
     says = {e.path for _, said, _ in found[count] for e in said}
     beside = [e for e in seen.by_rows[count] if e.path not in says and not e.members][:MOST_FIELDS]
     every = {e.path: e for e in told}.values()
-    read = [f"    {_as_word(e)} = f[{quoted(e.path)}][:]" for e in every if e.clues.columns]
+    read = [f"    {_as_word(e)} = f[{quoted(e.path)}][:]" for e in every if e.columns]
     yield Proposal(
         "ragged",
         f"{_say(told)} which rows of {names_text([*fields])} each of {counted(count, 'sample')} has",
@@ -275,12 +266,12 @@ def _as_word(entry: DatasetEntry) -> str:
     return f"said_{re.sub(r'[^a-z0-9]', '_', last_name(entry.path).lower())}"
 
 
-def _stretches_said(seen: Seen, entry: DatasetEntry) -> Iterator[tuple[str, list[DatasetEntry], int, int]]:
+def _stretches_said(seen: Listing, entry: DatasetEntry) -> Iterator[tuple[str, list[DatasetEntry], int, int]]:
     """Return what `rows=` takes where a dataset says stretches of others: with what, of how many rows, and how many."""
-    counts, count = entry.clues.counts, entry.rows or 0
-    for k, column in enumerate(entry.clues.columns if _LENGTH.search(last_name(entry.path)) else ()):
+    counts, count = entry.counts, entry.rows or 0
+    for k, column in enumerate(entry.columns if _LENGTH.search(last_name(entry.path)) else ()):
         yield f"Lengths({_as_word(entry)}[:, {k}])", [entry], column.total, count
-    if len(edges := entry.clues.columns) == 2 and edges[0].first == 0 and edges[0].is_rising:
+    if len(edges := entry.columns) == 2 and edges[0].first == 0 and edges[0].is_rising:
         for rows, inclusive in ((edges[1].most, ""), (edges[1].most + 1, ", inclusive=True")):
             yield f"Between({_as_word(entry)}[:, 0], {_as_word(entry)}[:, 1]{inclusive})", [entry], rows, count
     if counts is None:
@@ -297,24 +288,24 @@ def _stretches_said(seen: Seen, entry: DatasetEntry) -> Iterator[tuple[str, list
             yield f"Bounds({quoted(entry.path)})", [entry], rows, count
     for first, last in _LAST.items():
         other = seen.by_group[group].get(name.replace(first, last)) if first in name else None
-        if other and other.clues.counts and other.rows == count and counts.least in (-1, 0):
-            most = other.clues.counts.most
+        if other and other.counts and other.rows == count and counts.least in (-1, 0):
+            most = other.counts.most
             for rows, inclusive in ((most, ""), (most + 1, ", inclusive=True")):
                 yield f"Between({quoted(entry.path)}, {quoted(other.path)}{inclusive})", [entry, other], rows, count
 
 
-def _named_objects(seen: Seen) -> Iterator[Proposal]:
+def _named_objects(seen: Listing) -> Iterator[Proposal]:
     """Find texts, one a row, that are the names of datasets of a group."""
-    texts = {entry.path: {_family(word) for word in entry.clues.words} for entry in seen.entries if entry.clues.words}
+    texts = {entry.path: {_family(word) for word in entry.words} for entry in seen.entries if entry.words}
     for group, members in seen.by_group.items():
-        there = {_family(name): entry for name, entry in members.items() if entry.shape or entry.clues.image}
+        there = {_family(name): entry for name, entry in members.items() if entry.shape or entry.image}
         for path, words in texts.items():
             if len(members) < alike.LEAST_GROUPS or path.rpartition("/")[0] == group or not words <= set(there):
                 continue
             count, first = seen.by_path[path].rows or 0, there[min(words)]
             same = [e for e in members.values() if e.dtype == first.dtype and e.axes == len(first.shape or ())]
             unlike = alike.unlike_axes(same)
-            if any(unlike) and not first.clues.image:
+            if any(unlike) and not first.image:
                 continue
             form = form_of(first, f"{group}/{{}}".lstrip("/"), ragged="pad" if unlike else "")
             key = re.sub(r"_?(ids?|names?)$", "", last_name(path)) or "x"
@@ -329,7 +320,7 @@ def _named_objects(seen: Seen) -> Iterator[Proposal]:
             return
 
 
-def _lookups(seen: Seen) -> Iterator[Proposal]:
+def _lookups(seen: Listing) -> Iterator[Proposal]:
     """Find rows that several samples share: a dataset says which, or there are so many samples for each."""
 
     def proposal(rows: int, shared: Sequence[DatasetEntry], how: str, said: str = "", before: Lines = ()) -> Proposal:
@@ -340,15 +331,17 @@ def _lookups(seen: Seen) -> Iterator[Proposal]:
         return Proposal("lookup", what, [*seen.by_rows[rows], *shared], ways=ways, before=before)
 
     for index in seen.entries:
-        counts, rows = index.clues.counts, index.rows or 0
+        counts, rows = index.counts, index.rows or 0
         shared = seen.by_rows.get(counts.most + 1, []) if counts and alike.INDEX_NAME.search(index.path) else []
         if counts and counts.least >= 0 and counts.most + 1 != rows and any(e.axes > 1 for e in shared):
             yield proposal(rows, shared, quoted(index.path), index.path)
     lead = max(seen.entries, key=lambda e: e.raw_nbytes, default=None)
-    for other in seen.entries if lead and lead.axes > 1 else ():
-        times, rest = divmod(lead.rows or 0, max(2, other.rows or 0)) if lead else (0, 0)
-        is_alike = lead and not rest and times > 1 and (lead.inner, lead.dtype) == (other.inner, other.dtype)
-        if lead and is_alike and (other.rows or 0) > 1 and _shares(lead.path, other.path):
+    if lead is None or lead.axes < 2:
+        return
+    for other in seen.entries:
+        times, rest = divmod(lead.rows or 0, max(2, other.rows or 0))
+        is_alike = not rest and times > 1 and (lead.inner, lead.dtype) == (other.inner, other.dtype)
+        if is_alike and (other.rows or 0) > 1 and _shares(lead.path, other.path):
             yield proposal(lead.rows or 0, [other], "rows", before=(f"rows = np.arange({lead.rows}) // {times}",))
 
 
@@ -358,7 +351,7 @@ def _shares(one: str, other: str) -> bool:
     return ends[0] == ends[1] and not any(_SPLIT.search(name) for name in (one, other))
 
 
-def _volumes(seen: Seen) -> Iterator[Proposal]:
+def _volumes(seen: Listing) -> Iterator[Proposal]:
     """Find volumes, an image and its labels, in chunks that were chosen to be cut along all axes; of any resolution."""
     cut = [e for e in seen.entries if e.axes == len(e.chunk_shape or ()) == 3 and all(e.shape or ())]
     for lead in sorted(cut, key=lambda e: -math.prod(e.shape or ())):
@@ -386,12 +379,12 @@ def _volumes(seen: Seen) -> Iterator[Proposal]:
         return
 
 
-def _places(seen: Seen) -> Iterator[Proposal]:
+def _places(seen: Listing) -> Iterator[Proposal]:
     """Find tables of the places of boxes in large images."""
-    tables = [e for e in seen.entries if e.clues.columns and _PLACES.search(e.path)]
+    tables = [e for e in seen.entries if e.columns and _PLACES.search(e.path)]
     for axes in (2, 3):
-        some = [e for e in tables if len(e.clues.columns) == axes]
-        most = [max(e.clues.columns[k].most for e in some) for k in range(axes)] if some else []
+        some = [e for e in tables if len(e.columns) == axes]
+        most = [max(e.columns[k].most for e in some) for k in range(axes)] if some else []
         large = [e for e in seen.entries if e.axes >= axes and min((e.shape or ())[-axes:]) >= 64 and e not in some]
         if not large or not some or any(e.rows == one.rows for e in large for one in some):
             continue
@@ -410,14 +403,14 @@ def _places(seen: Seen) -> Iterator[Proposal]:
         return
 
 
-def _recordings(seen: Seen) -> Iterator[Proposal]:
+def _recordings(seen: Listing) -> Iterator[Proposal]:
     """Find rows that are a recording each: simulations and films of many times, long signals."""
-    for rows, beside in seen.by_most_bytes:
+    for rows, beside in seen.by_rows.items():
         axis = _time_axis(max(beside, key=lambda e: e.raw_nbytes).shape or ())
         films = [e for e in beside if _time_axis(e.shape or ()) == axis]
         others = [e for e in beside if e not in films]
         counts = {(e.shape or ())[axis] for e in films if axis}
-        if len(counts) != 1 or any(e.axes > 1 or not e.clues.words for e in others):
+        if len(counts) != 1 or any(e.axes > 1 or not e.words for e in others):
             continue
         length = alike.stretch_length(min(counts), sum(e.raw_nbytes for e in films) / rows / min(counts))
         samples = f'Sequences({length}, stride={length}, of="rows", axis={axis})'
@@ -438,7 +431,7 @@ def _time_axis(shape: Sequence[int]) -> int:
     return -1 if is_film or (len(shape) in (2, 3) and shape[-1] >= LONG_ROW) else 0
 
 
-def _flat(seen: Seen) -> Iterator[Proposal]:
+def _flat(seen: Listing) -> Iterator[Proposal]:
     """Find one long sequence of numbers, such as tokens or a signal, of which a row is one number."""
     every = [entry for entry in seen.entries if (entry.rows or 0) > 1]
     if len(every) != 1 or len(every[0].shape or ()) != 1 or LABEL.search(last_name(every[0].path)):
@@ -459,7 +452,7 @@ def _family(name: str) -> str:
 # --- NWB, MATLAB, PyTables, single values -----------------------------------------------------------------
 
 
-def _nwb(seen: Seen) -> Iterator[Proposal]:
+def _nwb(seen: Listing) -> Iterator[Proposal]:
     series = {
         group: members
         for group, members in seen.by_group.items()
@@ -476,7 +469,7 @@ def _nwb(seen: Seen) -> Iterator[Proposal]:
     yield Proposal("nwb", f"It is Neurodata Without Borders (NWB); {what}", beside, ways=[way], rows=beside)
 
 
-def _matlab(seen: Seen) -> Iterator[Proposal]:
+def _matlab(seen: Listing) -> Iterator[Proposal]:
     arrays = [e for e in seen.entries if e.matlab_class and e.shape and len(e.shape) > 1 and max(e.shape) > 1]
     if not arrays:
         return
@@ -513,14 +506,14 @@ def _asides(path: str, listing: Listing) -> Iterator[Proposal]:
         way_out = "What they were to lead to is no sample: a pattern leaves them out, with a warning"
         yield Proposal("dead_links", what, (), way_out)
     entries = listing.entries
-    if entries and all(not entry.shape and not entry.clues.image for entry in entries):
+    if entries and all(not entry.shape and not entry.image for entry in entries):
         what = f"It holds single values only ({counted(len(entries), 'dataset')}), and no dataset with rows"
         reads = f"with h5py.File({quoted(path)}) as f:", f"    print(f[{quoted(entries[0].path)}][()])"
         way_out = "There is nothing to stream. Read them with h5py"
-        yield Proposal("single_values", what, entries, way_out, written=("import h5py", "", *reads))
+        yield Proposal("single_values", what, entries, way_out, lines=("import h5py", "", *reads))
 
 
 # In the order in which they look: formats that are known by name, things that are alike, rows of datasets.
 _KNOWN, _OF_MANY = (_sparse, _anndata, _nwb), (_named_objects, alike.like_datasets, alike.like_groups)
 _OF_ROWS = (_episodes, _ragged, _matlab, _volumes, _places, _recordings, _lookups, _flat)
-DETECTORS: tuple[Callable[[Seen], Iterator[Proposal]], ...] = (*_KNOWN, *_OF_MANY, *_OF_ROWS)
+DETECTORS: tuple[Callable[[Listing], Iterator[Proposal]], ...] = (*_KNOWN, *_OF_MANY, *_OF_ROWS)

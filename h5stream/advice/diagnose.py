@@ -1,21 +1,18 @@
 """`diagnose`: is it the data or the step? Three short runs, the limit by name, and the next knob.
 
-Which part limits a loader is named from its settings and statistics alone. Runs of `tune` are measured and compared
-here as well.
+Which part limits a loader is named from its settings and statistics alone; `track` and `tune` measure by `Trial` too.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-import itertools
 import math
 import operator
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
-from statistics import median
-from typing import Any, NamedTuple
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
 
 from h5stream import allowance
 from h5stream.advice import NOT_WAITING, WAITING, Suggestion, Turn, above_zero
@@ -78,21 +75,20 @@ class LoaderKnobs:
     @classmethod
     def of(cls, loader: Any) -> LoaderKnobs:
         """Read the settings of a loader; any object will do."""
-        batch_size, window = whole_number(getattr(loader, "batch_size", None)), getattr(loader, "window_size", None)
+        window, sampler = getattr(loader, "window_size", None), getattr(loader, "batch_sampler", None)
+        batch_size = whole_number(getattr(loader, "batch_size", None))
         if batch_size is None:
-            batch_size = whole_number(getattr(getattr(loader, "batch_sampler", None), "batch_size", None))
+            batch_size = whole_number(getattr(sampler, "batch_size", None))
         layout = getattr(getattr(loader, "dataset", None), "layout", None)
         parts = [parts[0] for parts in getattr(layout, "datasets", ())]
         decoded = [part for part in parts if part.access == DECODED]
         widest = max(decoded, key=lambda part: part.stored_row_nbytes, default=None)
-        names = {
-            key: getattr(function, "__name__", type(function).__name__)
-            for key in ("batch_transform", "collate_fn")
-            if (function := getattr(loader, key, None)) is not None
-        }
-        # A stock DataLoader always has a collate_fn: torch's own is nothing that its user could leave out.
-        if names.get("collate_fn") in ("default_collate", "default_convert"):
-            del names["collate_fn"]
+
+        def named(function: Any) -> str | None:
+            name = getattr(function, "__name__", type(function).__name__)
+            # A stock DataLoader always has a collate_fn: torch's own is nothing that its user could leave out.
+            return None if function is None or name in ("default_collate", "default_convert") else name
+
         return cls(
             batch_size=batch_size,
             num_workers=whole_number(getattr(loader, "num_workers", None)),
@@ -102,7 +98,8 @@ class LoaderKnobs:
             pin_memory=getattr(loader, "pin_memory", None),
             filters=widest.pipeline.describe() if widest is not None else "",
             via_h5py=next((f"{part.path}: {part.reason}" for part in parts if part.access == VIA_H5PY), ""),
-            **names,
+            batch_transform=named(getattr(loader, "batch_transform", None)),
+            collate_fn=named(getattr(loader, "collate_fn", None)),
         )
 
 
@@ -140,23 +137,6 @@ class Diagnosis(Suggestion):
     limit: Limit
     turns: tuple[Turn, ...]
     statistics: LoaderStatistics | None
-
-
-class _Runs(NamedTuple):
-    """What was measured, and of which loader."""
-
-    alone: Trial
-    ceiling: Trial
-    both: Trial
-    knobs: LoaderKnobs
-
-    @property
-    def waiting(self) -> float:
-        """Share of the loop's time spent waiting for data."""
-        if self.both.on_device:
-            # The host may wait while the device still has work queued, so only the device's own time counts.
-            return max(0.0, 1.0 - self.ceiling.batch_s / self.both.batch_s)
-        return self.both.waiting_share
 
 
 def diagnose(
@@ -207,53 +187,46 @@ def diagnose(
     """
     above_zero(seconds=seconds)
     with _epoch_put_back(loader):
-        batch = first_batch(loader)
-        alone = time_loop(loader, None, seconds)
-        progress("loader alone", alone)
-        ceiling = time_step(step, batch, seconds)
-        progress("step alone", ceiling)
+        with contextlib.closing(Trial().batches_of(loader)) as batches:
+            if (batch := next(batches, _END)) is _END:
+                raise OptionError("the loader gives no batch, so there is nothing to measure")
+        progress("loader alone", alone := time_loop(loader, None, seconds))
+        progress("step alone", ceiling := time_step(step, batch, seconds))
         with SystemMonitor(interval_s=max(MIN_INTERVAL_S, min(1.0, seconds / 10))) as monitor:
             both = time_loop(loader, step, seconds, step_s=ceiling.batch_s)
         progress("both", both)
-    runs = _Runs(alone, ceiling, both, LoaderKnobs.of(loader))
-    if runs.waiting >= NOT_WAITING:
-        limit = _data_limit(runs)
+    knobs, waiting = LoaderKnobs.of(loader), both.waiting_share
+    if both.on_device:  # the host may wait while the device still has work queued, so only the device's own time counts
+        waiting = max(0.0, 1.0 - ceiling.batch_s / both.batch_s)
+    # Rows at most that had been read, and were not taken, when the run was cut off: those of two windows.
+    left = -alone.batches % alone.epoch_batches if alone.epoch_batches else 0
+    ahead = min(2 * (knobs.window_rows or 0), left * (knobs.batch_size or 0))
+    if waiting < NOT_WAITING:
+        limit = _step_limit(step, ceiling, batch if probe_batch else None, knobs, seconds)
+    elif alone.statistics is not None:
+        limit = data_limit(alone.statistics, knobs, cpus=allowance.cpus(), rows_ahead=ahead)
     else:
-        limit = _step_limit(runs, step, batch if probe_batch else None, seconds)
-    return _verdict(runs, limit, gpu_ratio(monitor.summary()))
+        more = max(2 * (knobs.num_workers or 0), allowance.cpus())
+        turn = _turn("num_workers", knobs.num_workers, None, more, "more batches are made at a time")
+        limit = Limit(PYTHON, f"{1e3 * alone.batch_s:.1f} ms a batch; this loader keeps no statistics", (turn,))
+    return _verdict(alone, ceiling, both, waiting, limit, ahead, gpu_ratio(monitor.summary()))
 
 
 @contextlib.contextmanager
 def _epoch_put_back(loader: Any) -> Iterator[None]:
     """Leave the loader's count of epochs as it was: the next one is to be shuffled as it would have been."""
-    cursor = loader._cursor if isinstance(loader, H5StreamLoader) else None
-    position = cursor.position if cursor is not None else None
+    cursor: Any = loader._cursor if isinstance(loader, H5StreamLoader) else SimpleNamespace(position=None)
+    position = cursor.position
     try:
         yield
     finally:
-        if cursor is not None and position is not None:
-            cursor.position = position  # not `set_epoch`, which would move the user's own sampler
+        cursor.position = position  # not `set_epoch`, which would move the user's own sampler
 
 
-def _data_limit(runs: _Runs) -> Limit:
-    knobs, trial = runs.knobs, runs.alone if runs.alone.statistics is not None else runs.both
-    if trial.statistics is not None:
-        return data_limit(trial.statistics, knobs, cpus=allowance.cpus(), rows_ahead=_rows_ahead(trial, knobs))
-    more = str(max(2 * (knobs.num_workers or 0), allowance.cpus()))
-    turn = Turn("num_workers", told(knobs.num_workers, "{}"), more, "more batches are made at a time")
-    return Limit(PYTHON, f"{1e3 * runs.alone.batch_s:.1f} ms a batch; this loader keeps no statistics", (turn,))
-
-
-def _rows_ahead(trial: Trial, knobs: LoaderKnobs) -> int:
-    """Return how many rows at most had been read, and were not taken, when a run was cut off: those of two windows."""
-    left = -trial.batches % trial.epoch_batches if trial.epoch_batches else 0
-    return min(2 * (knobs.window_rows or 0), left * (knobs.batch_size or 0))
-
-
-def _step_limit(runs: _Runs, step: Step, batch: Any, seconds: float) -> Limit:
+def _step_limit(step: Step, ceiling: Trial, batch: Any, knobs: LoaderKnobs, seconds: float) -> Limit:
     """Tell a step that computes from one that is launched: half the rows should take half the time."""
-    rows, whole_s = 0 if batch is None else rows_of(batch) or 0, runs.ceiling.batch_s
-    plain = Limit(STEP, f"{1e3 * whole_s:.2f} ms a batch", step_turns(runs.knobs))
+    rows, whole_s = 0 if batch is None else rows_of(batch) or 0, ceiling.batch_s
+    plain = Limit(STEP, f"{1e3 * whole_s:.2f} ms a batch", _step_turns(knobs))
     half = first_rows(batch, rows // 2) if rows > 1 else None
     if half is None:
         return plain
@@ -267,11 +240,12 @@ def _step_limit(runs: _Runs, step: Step, batch: Any, seconds: float) -> Limit:
     if share < FIXED_SHARE:
         return replace(plain, measured=measured)
     measured += f": {share:.0%} of a step does not depend on the rows"
-    return Limit(BATCH_TOO_SMALL, measured, (larger_batch(runs.knobs, 2 / (2 - share)),))
+    return Limit(BATCH_TOO_SMALL, measured, (_larger_batch(knobs, 2 / (2 - share)),))
 
 
-def _verdict(runs: _Runs, limit: Limit, gpu_share: float | None) -> Diagnosis:
-    alone, ceiling, both, waiting = runs.alone, runs.ceiling, runs.both, runs.waiting
+def _verdict(
+    alone: Trial, ceiling: Trial, both: Trial, waiting: float, limit: Limit, ahead: int, gpu_share: float | None
+) -> Diagnosis:
     data_s, step_s, together_s = alone.batch_s, ceiling.batch_s, both.batch_s
     ceiling_share = min(1.0, step_s / together_s) if together_s else 0.0
     turns = limit.turns
@@ -279,21 +253,33 @@ def _verdict(runs: _Runs, limit: Limit, gpu_share: float | None) -> Diagnosis:
         gains = (turn.speedup and max(1.0, together_s / max(step_s, data_s / turn.speedup, 1e-9)) for turn in turns)
         turns = tuple(replace(turn, speedup=gain) for turn, gain in zip(turns, gains, strict=True))
     bound = "not" if waiting < NOT_WAITING else "strongly" if waiting > WAITING else "somewhat"
+    caveats, own_s, statistics = [], together_s * (1 - waiting), alone.statistics
+    if not both.on_device and own_s > 1.3 * step_s:
+        caveats.append(
+            f"the step takes {1e3 * own_s:.2f} ms beside the loader: both compute on the same processors "
+            "(fewer num_workers, or torch.set_num_threads)"
+        )
+    if statistics is not None and statistics.read_amplification is not None and ahead > statistics.rows / 10:
+        least = _least_amplification(statistics, ahead)
+        caveats.append(
+            f"the loader's amplification of {statistics.read_amplification:.2f} counts what it had read ahead when it "
+            f"was stopped, up to {ahead:,} rows beside {statistics.rows:,} taken: of the rows that were read it is "
+            f"{least:.2f} or more"
+        )
     return Diagnosis(
         title="Diagnosis",
         answer=f"{bound} input-bound ({waiting:.1%} waiting); the limit is {limit}",
         arithmetic=(
-            f"loader alone: {1e3 * data_s:.2f} ms a batch ({alone.rows_per_s:,.0f} rows/s, {alone.batches} batches)",
-            f"step alone, on a batch that is there: {1e3 * step_s:.2f} ms ({ceiling.rows_per_s:,.0f} rows/s): the "
-            "ceiling",
-            f"both: {1e3 * together_s:.2f} ms a batch ({both.rows_per_s:,.0f} rows/s), {waiting:.1%} of it waiting "
-            f"(under {NOT_WAITING:.0%}: not input-bound, over {WAITING:.0%}: strongly)",
-            f"the first batch came after {1e3 * both.first_s:.0f} ms: once an epoch, and its part is counted",
+            f"loader alone: {alone} ({alone.batches} batches)",
+            f"step alone, on a batch that is there: {ceiling}: the ceiling",
+            f"both: {both}, {waiting:.1%} of it waiting (under {NOT_WAITING:.0%}: not input-bound, over "
+            f"{WAITING:.0%}: strongly)",
+            f"the first batch came after {1e3 * (both.first_s or 0.0):.0f} ms: once an epoch, and its part is counted",
             f"the loop reaches {ceiling_share:.0%} of the ceiling (aim: {ACCELERATOR_AIM:.0%}); "
             f"GPU utilisation {percent(gpu_share)}",
             *(f"next: {turn}{f'; up to {turn.speedup:.1f} times faster' if turn.speedup else ''}" for turn in turns),
         ),
-        caveats=(*_caveats(runs),),
+        caveats=tuple(caveats),
         data_s=data_s,
         step_s=step_s,
         together_s=together_s,
@@ -302,48 +288,43 @@ def _verdict(runs: _Runs, limit: Limit, gpu_share: float | None) -> Diagnosis:
         gpu_ratio=gpu_share,
         limit=limit,
         turns=turns,
-        statistics=alone.statistics,
+        statistics=statistics,
     )
-
-
-def _caveats(runs: _Runs) -> Iterator[str]:
-    own_s = runs.both.batch_s * (1 - runs.waiting)
-    if not runs.both.on_device and own_s > 1.3 * runs.ceiling.batch_s:
-        yield (
-            f"the step takes {1e3 * own_s:.2f} ms beside the loader: both compute on the same processors "
-            "(fewer num_workers, or torch.set_num_threads)"
-        )
-    ahead, statistics = _rows_ahead(runs.alone, runs.knobs), runs.alone.statistics
-    if statistics is not None and statistics.read_amplification is not None and ahead > statistics.rows / 10:
-        yield (
-            f"the loader's amplification of {statistics.read_amplification:.2f} counts what it had read ahead when it "
-            f"was stopped, up to {ahead:,} rows beside {statistics.rows:,} taken: of the rows that were read it is "
-            f"{least_amplification(statistics, ahead):.2f} or more"
-        )
 
 
 # --- what limits, by its name -----------------------------------------------------------------------------------
 
 
-def least_amplification(statistics: LoaderStatistics, rows_ahead: int) -> float:
+def _least_amplification(statistics: LoaderStatistics, rows_ahead: int) -> float:
     """Return the bytes decoded for each byte used at the least: as if all rows that may be read ahead had been."""
-    taken = statistics.rows / (statistics.rows + rows_ahead) if rows_ahead else 1.0
-    return (statistics.read_amplification or 0.0) * taken
+    return (statistics.read_amplification or 0.0) * statistics.rows / max(1, statistics.rows + rows_ahead)
 
 
 def data_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int, rows_ahead: int = 0) -> Limit:
     """Name what limits a loader that is waited for, of which at most `rows_ahead` rows were read and not taken."""
+    batches, spent_s = max(1, statistics.batches), statistics.wait_s + statistics.transform_s
     if statistics.copy_busy > COPYING:
         rate = _rate(statistics.delivered_bytes, statistics.copy_s)
         turn = _turn("pin_memory", knobs.pin_memory)
         return Limit(COPY, f"{rate}; under way {statistics.copy_busy:.0%} of the time", (turn,))
-    if statistics.transform_s > statistics.wait_s:
-        has_functions = knobs.batch_transform is not None or knobs.collate_fn is not None
-        return _python(statistics, knobs) if has_functions else _batch_overhead(statistics, knobs)
-    if statistics.idle > IDLE:
-        starts = 2 * (statistics.first_batch_s or 0.0) > statistics.wait_s
-        return _start(statistics, knobs) if starts else _batch_overhead(statistics, knobs)
-    return _readers(statistics, knobs, cpus, least_amplification(statistics, rows_ahead))
+    functions = {"collate_fn": knobs.collate_fn, "batch_transform": knobs.batch_transform}
+    if statistics.transform_s > statistics.wait_s and any(functions.values()):
+        gain = spent_s / max(statistics.wait_s, 1e-9)
+        measured = (
+            f"{1e3 * statistics.transform_s / batches:.1f} ms a batch in batch_transform and collate_fn; "
+            f"{statistics.transform_s / spent_s:.0%} of the time to a batch"
+        )
+        return Limit(PYTHON, measured, tuple(_turn(knob, name, gain) for knob, name in functions.items() if name))
+    if statistics.transform_s <= statistics.wait_s:
+        if statistics.idle <= IDLE:
+            return _readers(statistics, knobs, cpus, rows_ahead)
+        if 2 * (statistics.first_batch_s or 0.0) > statistics.wait_s:
+            return _start(statistics, knobs)
+    measured = (
+        f"{1e6 * spent_s / batches:.0f} us to hand over a batch of {statistics.rows / batches:,.0f} rows; the readers "
+        f"idle {statistics.idle:.0%} of the time"
+    )
+    return Limit(BATCH_TOO_SMALL, measured, (_larger_batch(knobs, 2.0),))
 
 
 def loop_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int) -> Limit:
@@ -354,19 +335,17 @@ def loop_limit(statistics: LoaderStatistics, knobs: LoaderKnobs, *, cpus: int) -
     step_s = own_s / max(1, statistics.batches)
     measured = f"{1e3 * step_s:.1f} ms a batch, {statistics.wait_share:.0%} of the time waiting for data"
     if step_s < SMALL_STEP_S:
-        return Limit(BATCH_TOO_SMALL, measured, (larger_batch(knobs, None),))
-    return Limit(STEP, measured, step_turns(knobs))
+        return Limit(BATCH_TOO_SMALL, measured, (_larger_batch(knobs),))
+    return Limit(STEP, measured, _step_turns(knobs))
 
 
-def step_turns(knobs: LoaderKnobs) -> tuple[Turn, ...]:
-    """Return what to turn where the step is the limit."""
-    return (_turn("precision", "as it is"), larger_batch(knobs, None))
+def _step_turns(knobs: LoaderKnobs) -> tuple[Turn, ...]:
+    return (_turn("precision", "as it is"), _larger_batch(knobs))
 
 
-def larger_batch(knobs: LoaderKnobs, speedup: float | None) -> Turn:
+def _larger_batch(knobs: LoaderKnobs, speedup: float | None = None) -> Turn:
     """Return twice the batch as something to try; nothing here ever does it."""
-    twice = None if knobs.batch_size is None else 2 * knobs.batch_size
-    return _turn("batch_size", knobs.batch_size, speedup, twice)
+    return _turn("batch_size", knobs.batch_size, speedup, knobs.batch_size and 2 * knobs.batch_size)
 
 
 # What is tried of each knob, where the numbers do not say it, and why.
@@ -376,10 +355,7 @@ _TURNS = {
     "staging": ("h5stream stage FILE, on a local disk or tmpfs", "memory answers at once"),
     "order": ("shuffle=True without a sampler, or a larger window", "each chunk is then decoded once"),
     "filters": ("repack with lz4", f"a thread decodes {text_of_bytes(FAST_DECODE_BYTES_PER_S, '/s')} of it"),
-    "storage of the field": (
-        "repack it with an ordinary filter and type",
-        "threads do not help: h5py's lock lets one in at a time",
-    ),
+    "storage of the field": ("repack it with an ordinary filter and type", "h5py's lock lets one thread in at a time"),
     "collate_fn": ("leave it out; batch_transform= gets whole batches", "samples are taken apart one by one for it"),
     "batch_transform": (
         "work on whole tensors, or on the GPU inside the step",
@@ -391,10 +367,7 @@ _TURNS = {
         "True, and casts on the GPU rather than before the copy",
         "pinned memory is copied at the bus's rate, and fewer bytes sooner",
     ),
-    "epochs": (
-        "several of one loader, without sampler=",
-        "the first window of the next one is then read during the one before",
-    ),
+    "epochs": ("several of one loader, without sampler=", "their first windows are read during the epoch before"),
 }
 
 
@@ -413,59 +386,50 @@ def _without(share: float) -> float:
     return 1.0 / max(1.0 - share, 0.01)
 
 
-def _readers(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, torn: float) -> Limit:
-    """Name the part of the readers' work that takes longest, with its rate; `torn` bytes are decoded for one used."""
-    took = {
-        STORAGE: statistics.read_s,
-        DECODE: statistics.decode_s,
-        SCATTER: statistics.scatter_s,
-        H5PY: statistics.h5py_s,
-        PLANNING: statistics.plan_s,
+def _readers(statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, rows_ahead: int) -> Limit:
+    """Name the part of the readers' work that takes longest, with its rate."""
+    each, decoded = text_of_bytes(statistics.read_bytes / max(1, statistics.reads)), statistics.decode_bytes_per_s
+    work = {
+        STORAGE: (statistics.read_s, f"{text_of_bytes(statistics.read_bytes_per_s, '/s')} a thread in reads of {each}"),
+        DECODE: (
+            statistics.decode_s,
+            f"{text_of_bytes(decoded, '/s')} a thread ({knobs.filters or 'its filters'}, {statistics.threads} of them)",
+        ),
+        SCATTER: (statistics.scatter_s, f"{_rate(statistics.delivered_bytes, statistics.scatter_s)} a thread"),
+        H5PY: (statistics.h5py_s, f"{_rate(statistics.h5py_bytes, statistics.h5py_s)} under its lock"),
+        PLANNING: (statistics.plan_s, f"{1e9 * statistics.plan_s / max(1, statistics.rows):.0f} ns a row"),
     }
-    name = max(took, key=lambda part: took[part])
-    share, threads, turns = took[name] / max(1e-9, sum(took.values())), statistics.threads, list[Turn]()
+    name = max(work, key=lambda part: work[part][0])
+    share = work[name][0] / max(1e-9, sum(seconds for seconds, _ in work.values()))
+    turns = tuple(_reader_turns(name, share, statistics, knobs, cpus, rows_ahead))
+    return Limit(name, f"{work[name][1]}; {share:.0%} of the readers' work", turns)
+
+
+def _reader_turns(
+    name: str, share: float, statistics: LoaderStatistics, knobs: LoaderKnobs, cpus: int, rows_ahead: int
+) -> Iterator[Turn]:
+    threads, decoded = statistics.threads, statistics.decode_bytes_per_s
+    torn = _least_amplification(statistics, rows_ahead)
     if name == DECODE and torn > TORN:
-        turns.append(_turn("order", f"{torn:.1f} bytes decoded for each one used", torn))
+        yield _turn("order", f"{torn:.1f} bytes decoded for each one used", torn)
     # Unless the loader may have more threads already, and starts fewer.
     wanted = {STORAGE: 2 * threads, DECODE: cpus, SCATTER: cpus}.get(name, 0)
     if wanted > max(threads, knobs.num_workers or 0):
         why = "reads that wait can wait together" if name == STORAGE else f"{cpus} processors are allowed"
-        turns.append(_turn("num_workers", knobs.num_workers, wanted / threads, wanted, why))
+        yield _turn("num_workers", knobs.num_workers, wanted / threads, wanted, why)
     if name == STORAGE:
-        each = text_of_bytes(statistics.read_bytes / max(1, statistics.reads))
-        rate = f"{text_of_bytes(statistics.read_bytes_per_s, '/s')} a thread in reads of {each}"
-        turns.append(_turn("staging", "the files where they are", _without(share)))
-    elif name == DECODE:
-        decoded = statistics.decode_bytes_per_s
-        rate = f"{text_of_bytes(decoded, '/s')} a thread ({knobs.filters or 'its filters'}, {threads} of them)"
-        if decoded is not None and decoded < FAST_DECODE_BYTES_PER_S:
-            gain = _without(share * (1 - decoded / FAST_DECODE_BYTES_PER_S))
-            turns.append(_turn("filters", knobs.filters or "as written", gain))
+        yield _turn("staging", "the files where they are", _without(share))
+    elif name == DECODE and decoded is not None and decoded < FAST_DECODE_BYTES_PER_S:
+        gain = _without(share * (1 - decoded / FAST_DECODE_BYTES_PER_S))
+        yield _turn("filters", knobs.filters or "as written", gain)
     elif name == SCATTER:
-        rate = f"{_rate(statistics.delivered_bytes, statistics.scatter_s)} a thread"
-        turns.append(Turn("chunks", "as written", "repack with chunks of whole rows", "rows then move in one piece"))
+        yield Turn("chunks", "as written", "repack with chunks of whole rows", "rows then move in one piece")
     elif name == H5PY:
-        rate = f"{_rate(statistics.h5py_bytes, statistics.h5py_s)} under its lock"
-        turns.append(_turn("storage of the field", knobs.via_h5py or "read through h5py"))
-    else:
-        rate = f"{1e9 * statistics.plan_s / max(1, statistics.rows):.0f} ns a row"
-        chunk_rows, rows = statistics.rows / max(1, statistics.chunks), knobs.window_rows
-        turn = _turn("window", rows, None, None if rows is None else max(1, rows // 4))
-        if chunk_rows <= ROWS_OF_A_CHUNK:
-            turn = _turn("chunks", f"{chunk_rows:.0f} rows each")
-        turns.append(turn)
-    return Limit(name, f"{rate}; {share:.0%} of the readers' work", tuple(turns))
-
-
-def _python(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
-    spent_s = statistics.transform_s + statistics.wait_s
-    gain = spent_s / max(statistics.wait_s, 1e-9)
-    functions = {"collate_fn": knobs.collate_fn, "batch_transform": knobs.batch_transform}
-    measured = (
-        f"{1e3 * statistics.transform_s / max(1, statistics.batches):.1f} ms a batch in batch_transform and "
-        f"collate_fn; {statistics.transform_s / spent_s:.0%} of the time to a batch"
-    )
-    return Limit(PYTHON, measured, tuple(_turn(knob, name, gain) for knob, name in functions.items() if name))
+        yield _turn("storage of the field", knobs.via_h5py or "read through h5py")
+    elif name == PLANNING and (chunk_rows := statistics.rows / max(1, statistics.chunks)) <= ROWS_OF_A_CHUNK:
+        yield _turn("chunks", f"{chunk_rows:.0f} rows each")
+    elif name == PLANNING:
+        yield _turn("window", knobs.window_rows, None, knobs.window_rows and max(1, knobs.window_rows // 4))
 
 
 def _start(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
@@ -476,7 +440,7 @@ def _start(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
     first_rows = knobs.window_rows if knobs.first_window_rows is None else knobs.first_window_rows
     fewer = max(knobs.batch_size or 1, (first_rows or 0) // 4)
     if first_rows is not None and fewer < first_rows:
-        present = f"{NA if knobs.window_rows is None else knobs.window_rows}, the first {first_rows}"
+        present = f"{told(knobs.window_rows, '{}')}, the first {first_rows}"
         why = "batches come when the first window is read; fewer rows mix less"
         turns.append(_turn("window", present, speedup, fewer, why))
     if knobs.num_workers == 0:
@@ -486,48 +450,85 @@ def _start(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
     return Limit(START, measured, tuple(turns) or (_turn("epochs", "each starts anew", speedup),))
 
 
-def _batch_overhead(statistics: LoaderStatistics, knobs: LoaderKnobs) -> Limit:
-    spent_s, batches = statistics.wait_s + statistics.transform_s, max(1, statistics.batches)
-    measured = (
-        f"{1e6 * spent_s / batches:.0f} us to hand over a batch of {statistics.rows / batches:,.0f} rows; the readers "
-        f"idle {statistics.idle:.0%} of the time"
-    )
-    return Limit(BATCH_TOO_SMALL, measured, (larger_batch(knobs, 2.0),))
-
-
 # --- short measured runs: a loader alone, a step alone, both together -------------------------------------------
 
 
 SYNCHRONIZE_S = 0.25  # seconds of device work that may be queued: enough to hide the pause, and an end in sight
 MOST_STEPS = 1000  # steps of a trial: more would not make the mean better
-LEAST_GAIN = 0.03  # share by which a setting must be faster, however little its runs differ
-CHANCE = 0.01  # how likely an order of runs as clear as the one found may be where both settings are equally fast
 
 clock = time.perf_counter
 _END = object()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Trial:
-    """What a run did."""
+    """A run over a loader: its batches, their rows, and how long they were waited for.
 
-    batches: int
-    rows: int  # taken
-    elapsed_s: float  # seconds, to the end of the device's work
-    waited_s: float = 0.0  # seconds of them in ``next``
-    first_s: float = 0.0  # seconds of them until the first batch
+    # Guarantees: `batches_of` is run by the loop alone, which alone writes; `share` is called by one other thread, a
+    monitor's, and sees a wait that is still going on. No lock: each figure is one number.
+    """
+
+    batches: int = 0
+    rows: int = 0  # taken
+    largest: int | None = None  # rows of a batch; None while none told how many it has
+    epochs: int = 0  # that came to their end
     epoch_batches: int | None = None  # batches of an epoch; None where the loader does not tell
-    whole_epochs: bool = False  # whether at least one epoch was run to its end
+    elapsed_s: float = 0.0  # seconds, to the end of the device's work
+    waited_s: float = 0.0  # seconds of them in ``next``
+    first_s: float | None = None  # of the first wait
+    longest_s: float = 0.0  # and of the longest after it
     on_device: bool = False  # whether there was a device whose work was waited for
     statistics: LoaderStatistics | None = None  # the loader's own, of all epochs in the run together
+    _asked_s: float | None = None  # since when a batch is waited for
+    _seen: tuple[float, float] = field(default_factory=lambda: (0.0, clock()))  # seconds waited, and when, at `share`
+
+    def batches_of(self, loader: Any, arrived: Callable[[], None] = lambda: None) -> Generator[Any, None, None]:
+        """Yield the batches of an epoch; `arrived` is called when one was counted."""
+        self._asked_s = clock()
+        iterator = iter(loader)
+        try:
+            while (batch := next(iterator, _END)) is not _END:
+                waited_s = self._waited()
+                if self.first_s is None:
+                    self.first_s = waited_s
+                else:
+                    self.longest_s = max(self.longest_s, waited_s)
+                self.batches, rows = self.batches + 1, rows_of(batch)
+                if rows is not None:
+                    self.rows, self.largest = self.rows + rows, max(rows, self.largest or 0)
+                arrived()
+                # Handed over, not shared: a name of ours would keep the batch's memory while the loop runs.
+                held = [batch]
+                del batch
+                yield held.pop()
+                self._asked_s = clock()
+            self.epochs += 1
+        finally:
+            self._waited()
+            if callable(close := getattr(iterator, "close", None)):
+                close()
+
+    def _waited(self) -> float:
+        waited_s = 0.0 if self._asked_s is None else clock() - self._asked_s
+        self.waited_s, self._asked_s = self.waited_s + waited_s, None
+        return waited_s
+
+    def share(self) -> float:
+        """Return the share of the time since the last call that was spent waiting, 0 to 1."""
+        (before_s, at_s), now_s, asked_s = self._seen, clock(), self._asked_s
+        waited_s = self.waited_s + (0.0 if asked_s is None else now_s - asked_s)
+        self._seen = waited_s, now_s
+        # The wait may have ended between the two readings, and is then counted a moment early or late.
+        return min(1.0, max(0.0, (waited_s - before_s) / max(now_s - at_s, 1e-9)))
 
     @property
     def _start_s(self) -> float:
         # The first batch is waited for once an epoch: a run that ended within its first epoch counts only the part
         # of that wait which its batches are of the epoch's, and none of it where that is not known.
-        if self.whole_epochs or self.batches < 2:
+        if self.epochs or self.batches < 2:
             return 0.0
-        return self.first_s * (max(0.0, 1.0 - self.batches / self.epoch_batches) if self.epoch_batches else 1.0)
+        left = max(0.0, 1.0 - self.batches / self.epoch_batches) if self.epoch_batches else 1.0
+        return (self.first_s or 0.0) * left
 
     @property
     def batch_s(self) -> float:
@@ -545,131 +546,48 @@ class Trial:
         """Share of the time spent in ``next``, 0 to 1, by the same rule."""
         return min(1.0, max(0.0, (self.waited_s - self._start_s) / max(self.elapsed_s - self._start_s, 1e-9)))
 
-
-class Meter:
-    """Takes the batches of a loader, and counts them, their rows, and how long they were waited for.
-
-    It is over so many seconds after the first batch, and not before the second.
-
-    # Guarantees: `batches_of` is run by the loop alone, which alone writes; `share` is called by one other thread, a
-    monitor's, and sees a wait that is still going on. No lock: each figure is one number.
-    """
-
-    def __init__(self, seconds: float = math.inf) -> None:
-        self.batches = self.rows = self.epochs = 0  # epochs that came to their end
-        self.is_over = False
-        self.largest: int | None = None  # rows of a batch; None while none told how many it has
-        self.first_s: float | None = None  # seconds of the first wait
-        self.longest_s = self.total_s = 0.0  # of the others, and of all
-        self._seconds, self._ends_s = seconds, math.inf
-        self._asked_s: float | None = None
-        self._seen_s, self._seen_at_s = 0.0, clock()
-
-    def batches_of(self, loader: Any, arrived: Callable[[], None] = lambda: None) -> Generator[Any, None, None]:
-        """Yield the batches of an epoch; `arrived` is called when one was counted."""
-        self._asked_s = clock()
-        iterator = iter(loader)
-        try:
-            while (batch := next(iterator, _END)) is not _END:
-                waited_s = self._waited(self._asked_s)
-                if self.first_s is None:
-                    self.first_s, self._ends_s = waited_s, self._asked_s + waited_s + self._seconds
-                else:
-                    self.longest_s = max(self.longest_s, waited_s)
-                self._asked_s = None
-                self.batches, rows = self.batches + 1, rows_of(batch)
-                if rows is not None:
-                    self.rows, self.largest = self.rows + rows, max(rows, self.largest or 0)
-                arrived()
-                # Handed over, not shared: a name of ours would keep the batch's memory while the loop runs.
-                held = [batch]
-                del batch
-                yield held.pop()
-                self._asked_s = clock()
-                if self._asked_s >= self._ends_s and self.batches > 1:
-                    self.is_over = True
-                    return
-            self.epochs += 1
-        finally:
-            if self._asked_s is not None:
-                self.is_over |= self._asked_s + self._waited(self._asked_s) >= self._ends_s
-                self._asked_s = None
-            if callable(close := getattr(iterator, "close", None)):
-                close()
-
-    def _waited(self, asked_s: float) -> float:
-        waited_s = clock() - asked_s
-        self.total_s += waited_s
-        return waited_s
-
-    @property
-    def mean_s(self) -> float | None:
-        """Seconds of a wait after the first, on average; None before there is one."""
-        return (self.total_s - (self.first_s or 0.0)) / (self.batches - 1) if self.batches > 1 else None
-
-    def share(self) -> float:
-        """Return the share of the time since the last call that was spent waiting, 0 to 1."""
-        now_s, asked_s = clock(), self._asked_s
-        waited_s = self.total_s + (now_s - asked_s if asked_s is not None else 0.0)
-        passed_s, new_s = now_s - self._seen_at_s, waited_s - self._seen_s
-        self._seen_s, self._seen_at_s = waited_s, now_s
-        # The wait may have ended between the two readings, and is then counted a moment early or late.
-        return min(1.0, max(0.0, new_s / passed_s)) if passed_s > 0 else 0.0
-
-
-def first_batch(loader: Any) -> Any:
-    """Take one batch, and end that iteration; a loader that has none is an error."""
-    with contextlib.closing(Meter().batches_of(loader)) as batches:
-        for batch in batches:
-            return batch
-    raise OptionError("the loader gives no batch, so there is nothing to measure")
+    def __str__(self) -> str:
+        return f"{1e3 * self.batch_s:.2f} ms a batch, {self.rows_per_s:,.0f} rows/s"
 
 
 def time_step(step: Step, batch: Any, seconds: float) -> Trial:
     """Run a step again and again on one batch: the ceiling of the loop; the first call compiles and is not timed."""
+
+    def timed(count: int) -> Trial:
+        began_s = clock()
+        for _ in range(count):
+            step(batch)
+        on_device = synchronize()  # what is only queued is not done
+        rows = count * (rows_of(batch) or 0)
+        return Trial(batches=count, rows=rows, elapsed_s=clock() - began_s, epochs=1, on_device=on_device)
+
     step(batch)
     synchronize()
-    once_s = _timed(step, batch, 1)[0]
-    count = int(min(MOST_STEPS, max(2, seconds / max(once_s, 1e-9))))
-    elapsed_s, on_device = _timed(step, batch, count)
-    rows = count * (rows_of(batch) or 0)
-    return Trial(batches=count, rows=rows, elapsed_s=elapsed_s, whole_epochs=True, on_device=on_device)
-
-
-def _timed(step: Step, batch: Any, count: int) -> tuple[float, bool]:
-    began_s = clock()
-    for _ in range(count):
-        step(batch)
-    on_device = synchronize()  # what is only queued is not done
-    return clock() - began_s, on_device
+    return timed(int(min(MOST_STEPS, max(2, seconds / max(timed(1).elapsed_s, 1e-9)))))
 
 
 def time_loop(loader: Any, step: Step | None, seconds: float, *, step_s: float = 0.0) -> Trial:
     """Iterate over a loader, epoch after epoch, until so many seconds after its first batch; two at least."""
     stride = max(1, round(SYNCHRONIZE_S / step_s)) if step_s else 0
-    began_s, meter, kept, before = clock(), Meter(seconds), list[LoaderStatistics](), -1
-    while not meter.is_over and before < meter.batches:
-        before = meter.batches
-        with contextlib.closing(meter.batches_of(loader)) as batches:
+    trial, kept, before = Trial(epoch_batches=length_of(loader)), list[LoaderStatistics](), -1
+    began_s, ends_s = clock(), math.inf
+    while before < trial.batches and clock() < ends_s:
+        before = trial.batches
+        with contextlib.closing(trial.batches_of(loader)) as batches:
             for batch in batches:
+                if trial.batches == 1:
+                    ends_s = clock() + seconds
                 if step is not None:
                     step(batch)
-                    if stride and meter.batches % stride == 0:
+                    if stride and trial.batches % stride == 0:
                         synchronize()
+                if trial.batches > 1 and clock() >= ends_s:
+                    break
         if (found := statistics_of(loader)) is not None:
             kept.append(found)
-    on_device = synchronize() if step is not None else False
-    return Trial(
-        batches=meter.batches,
-        rows=meter.rows,
-        elapsed_s=clock() - began_s,
-        waited_s=meter.total_s,
-        first_s=meter.first_s or 0.0,
-        epoch_batches=length_of(loader),
-        whole_epochs=meter.epochs > 0,
-        on_device=on_device,
-        statistics=combined(kept) if kept else None,
-    )
+    trial.on_device = step is not None and synchronize()
+    trial.elapsed_s, trial.statistics = clock() - began_s, combined(kept) if kept else None
+    return trial
 
 
 def statistics_of(loader: Any) -> LoaderStatistics | None:
@@ -689,33 +607,3 @@ def gpu_ratio(machine: SystemSummary | None, device: int = 0) -> float | None:
     """Return the mean utilisation of a GPU; None where it is not known."""
     spread = machine.gpus[device].utilization_ratio if machine is not None and device < len(machine.gpus) else None
     return spread.mean if spread is not None else None
-
-
-class Comparison(NamedTuple):
-    """Runs of two settings that took turns."""
-
-    gain: float  # how many times faster the one is than the other: their median runs
-    spread: float  # share by which two runs of one setting typically differ: high where something else uses the machine
-    is_faster: bool  # whether beyond the noise: by more than runs of one setting differ, and not by chance
-
-
-def compare(ours: Sequence[float], theirs: Sequence[float]) -> Comparison:
-    """Compare the rates of two settings, run in turns, by the exact rank-sum test of Mann and Whitney."""
-    upsets = sum(theirs_run >= our_run for our_run in ours for theirs_run in theirs)
-    orders = _upsets_of_orders(len(ours), len(theirs))
-    gain = median(ours) / max(1e-9, median(theirs))
-    spread = max(spread_of(ours), spread_of(theirs))
-    chance = sum(one <= upsets for one in orders) / len(orders)
-    return Comparison(gain, spread, gain > 1.0 + max(LEAST_GAIN, spread) and chance <= CHANCE)
-
-
-def spread_of(runs: Sequence[float]) -> float:
-    """Return the share by which two runs of one setting typically differ: the median of all pairs of them."""
-    pairs = [1 - min(a, b) / max(a, b) for a, b in itertools.combinations(runs, 2) if max(a, b) > 0]
-    return median(pairs) if pairs else 0.0
-
-
-@functools.cache
-def _upsets_of_orders(ours: int, theirs: int) -> tuple[int, ...]:
-    orders = itertools.combinations(range(ours + theirs), ours)
-    return tuple(sum(place - k for k, place in enumerate(places)) for places in orders)

@@ -30,14 +30,6 @@ _NOT_ROWS = "its samples are not rows of its datasets, as said above"
 _NO_ROWS = "no dataset here has rows that can be streamed"
 
 
-@dataclass(frozen=True, slots=True)
-class RowGroup:
-    """Datasets with the same number of rows: candidates for the fields of one sample."""
-
-    rows: int | None  # None for single values and null dataspaces
-    datasets: tuple[DatasetEntry, ...]  # in the file's order
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
     """A file as a training loop sees it."""
@@ -45,7 +37,9 @@ class Inspection:
     file: str
     file_nbytes: int
     asked: Asked  # of a store, to look at it and to open its sample
-    groups: tuple[RowGroup, ...]  # its datasets by number of rows, those of the sample first, then most bytes first
+    entries: tuple[DatasetEntry, ...]  # its datasets, in the file's order
+    # these by number of rows, those of the sample first, then most bytes first; None for what has no rows
+    groups: dict[int | None, list[DatasetEntry]]
     left_out: int  # datasets that were not looked at
     sample: SampleCost | None  # what a batch costs
     no_sample: str  # why there is no sample; else empty
@@ -56,8 +50,11 @@ class Inspection:
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain containers for JSON, with the derived figures of datasets."""
+        plain = asdict(replace(self, kinds=(), entries=(), groups={}))
+        del plain["entries"]
+        groups = [{"rows": rows, "datasets": [entry.to_dict() for entry in held]} for rows, held in self.groups.items()]
         kinds = [kind.to_dict() for kind in self.kinds]
-        return asdict(replace(self, kinds=())) | {"asked": self.asked._asdict(), "kinds": kinds}
+        return plain | {"asked": self.asked._asdict(), "groups": groups, "kinds": kinds}
 
 
 def inspect_file(
@@ -74,7 +71,7 @@ def inspect_file(
     if batch_size is not None and batch_size < 1:
         raise OptionError(f"a batch has at least one row, not {batch_size}")
     before, listing = asked_of_stores(), listing or list_file(path, most=MOST_DATASETS, allow_external=allow_external)
-    entries, by_path = listing.entries, {entry.path: entry for entry in listing.entries}
+    entries, by_path = tuple(listing.entries), listing.by_path
     kinds = proposals_of(path, listing, allow_external=allow_external)
     # What only links lead to is not listed, and a field all the same.
     root = [] if fields else root_fields(path, allow_external=allow_external)
@@ -104,6 +101,7 @@ def inspect_file(
         file=path,
         file_nbytes=identity_of(path).size,
         asked=asked,
+        entries=entries,
         groups=_by_rows(entries, ours),
         left_out=listing.left_out,
         sample=sample,
@@ -171,22 +169,22 @@ def _choose_fields(
     inside = [name for name, e in usable.items() if e.rows in as_long and name not in apart and name not in at_root]
     if at_root and written(at_root) >= mostly and not apart.intersection(at_root) and not inside:
         return "root", tuple(at_root)
-    groups = [group.datasets for group in _by_rows(entry for name, entry in usable.items() if name not in apart)]
-    best = max(groups, key=lambda held: (sum(d.written_nbytes for d in held), held[0].rows or 0), default=())
+    groups = _by_rows(entry for name, entry in usable.items() if name not in apart)
+    best = max(groups.values(), key=lambda held: (sum(d.written_nbytes for d in held), held[0].rows or 0), default=[])
     if not best or written(d.path for d in best) < mostly:
         return "rows", ()  # what is left describes the samples
     keep = sorted(best, key=lambda d: -d.written_nbytes)[:MOST_FIELDS]
     return "rows", tuple(d.path for d in best if d in keep)
 
 
-def _by_rows(entries: Iterable[DatasetEntry], first: Set[str] = frozenset()) -> tuple[RowGroup, ...]:
-    """Return the groups of equally long datasets: those that hold one of `first`, then those with most bytes."""
-    groups: dict[int | None, list[DatasetEntry]] = defaultdict(list)
+def _by_rows(entries: Iterable[DatasetEntry], first: Set[str] = frozenset()) -> dict[int | None, list[DatasetEntry]]:
+    """Return equally long datasets by their length: those that hold one of `first`, then those with most bytes."""
+    groups = defaultdict[int | None, list[DatasetEntry]](list)
     for entry in entries:
         groups[entry.rows].append(entry)
 
-    def place(group: RowGroup) -> tuple[bool, bool, float]:
-        is_other = first.isdisjoint(d.path for d in group.datasets)
-        return is_other, not group.rows, -sum(d.written_nbytes for d in group.datasets)
+    def place(group: tuple[int | None, list[DatasetEntry]]) -> tuple[bool, bool, float]:
+        rows, held = group
+        return first.isdisjoint(d.path for d in held), not rows, -sum(d.written_nbytes for d in held)
 
-    return tuple(sorted((RowGroup(rows, tuple(held)) for rows, held in groups.items()), key=place))
+    return dict(sorted(groups.items(), key=place))

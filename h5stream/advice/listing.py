@@ -6,11 +6,12 @@ Of very many things that are named alike, some are looked at; all are counted.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import h5py
@@ -74,17 +75,6 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clues:
-    """Clues of what a dataset is for."""
-
-    attributes: tuple[str, ...] = ()  # those that can be fields
-    image: str = ""  # "jpeg", "png" or "webp" where its first values begin like that, "auto" where they differ
-    counts: Counts | None = None  # of a dataset of integers with one axis
-    columns: tuple[Counts, ...] = ()  # of each column of one with two or three
-    words: tuple[str, ...] = ()  # the first texts of a dataset of texts with one axis
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetEntry:
     """One dataset of a file; the defaults are those of one that cannot be opened."""
 
@@ -107,7 +97,12 @@ class DatasetEntry:
     members: tuple[dict[str, str], ...] = ()
     role: str = ""  # INDEX, DIMENSION or CELL where it is no data of its own
     matlab_class: str = ""  # the class that MATLAB gave it
-    clues: Clues = field(default_factory=Clues)
+    # Clues of what it is for.
+    attributes: tuple[str, ...] = ()  # those that can be fields
+    image: str = ""  # "jpeg", "png" or "webp" where its first values begin like that, "auto" where they differ
+    counts: Counts | None = None  # of a dataset of integers with one axis
+    columns: tuple[Counts, ...] = ()  # of each column of one with two or three
+    words: tuple[str, ...] = ()  # the first texts of a dataset of texts with one axis
     rows: int | None = None  # elements along axis 0; None where there is no such axis
     row_nbytes: int = 0  # of one row, without filters
     raw_nbytes: int = 0  # of all elements, without filters
@@ -116,6 +111,13 @@ class DatasetEntry:
     chunks: int = 0  # that the data takes, stored or not; 0 where it is not chunked
     chunks_across: int = 1  # chunks that one row lies in
     ratio: float | None = None  # how many times smaller the written data is in the file; None where nothing is stored
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain containers for JSON."""
+        plain = asdict(self)
+        return plain | {
+            "clues": {name: plain.pop(name) for name in ("attributes", "image", "counts", "columns", "words")}
+        }
 
     @property
     def inner(self) -> tuple[int, ...]:
@@ -133,6 +135,11 @@ class DatasetEntry:
         return self.path.rpartition("/")[0]
 
     @property
+    def name(self) -> str:
+        """Its name in that group."""
+        return self.path.rpartition("/")[2]
+
+    @property
     def is_numbers_of_any_length(self) -> bool:
         """Whether each value is a sequence of numbers, which ``ragged=`` takes."""
         return self.variable_length and re.match(r"sequence of (bool|float|u?int)\d*$", self.dtype) is not None
@@ -147,23 +154,64 @@ class DatasetEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupEntry:
-    """A group, and how many of the links in it were looked at."""
+    """A group, and how many of the links in it were looked at; one that is not known has none but those."""
 
-    links: int
-    looked_at: int
+    links: int = 0
+    looked_at: int = 0
     dead: tuple[str, ...] = ()  # links that lead nowhere
     attributes: tuple[str, ...] = ()  # those that can be fields
     sparse: str = ""  # "rows" for a sparse matrix that lies row by row; of others why they cannot be streamed
     width: int = 0  # columns of such a matrix
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True)
 class Listing:
-    """What a file holds."""
+    """What a file holds, or is left of that; also by path, group and number of rows."""
 
-    entries: tuple[DatasetEntry, ...]  # in the file's order
+    path: str
+    entries: Sequence[DatasetEntry] = ()  # in the file's order
+    groups: dict[str, GroupEntry] = field(
+        default_factory=functools.partial(defaultdict, GroupEntry)
+    )  # the root's is ""
     left_out: int = 0  # datasets that were not looked at
-    groups: dict[str, GroupEntry] = field(default_factory=dict)  # by path; the root's is empty
+
+    def without(self, taken: Collection[str] = ()) -> Listing:
+        """Return it without what is no data, and what is taken."""
+        return replace(self, entries=[e for e in self.entries if not e.role and e.path not in taken])
+
+    @functools.cached_property
+    def by_path(self) -> dict[str, DatasetEntry]:
+        """The datasets by path."""
+        return {entry.path: entry for entry in self.entries}
+
+    @functools.cached_property
+    def by_group(self) -> dict[str, dict[str, DatasetEntry]]:
+        """The datasets of each group by name."""
+        found = defaultdict[str, dict[str, DatasetEntry]](dict)
+        for entry in self.entries:
+            found[entry.group][entry.name] = entry
+        return found
+
+    @functools.cached_property
+    def by_rows(self) -> dict[int, list[DatasetEntry]]:
+        """The datasets of each length, those with most bytes first."""
+        found = defaultdict[int, list[DatasetEntry]](list)
+        for entry in self.entries:
+            found[entry.rows or 0].append(entry)
+        return defaultdict(list, sorted(found.items(), key=lambda item: -sum(e.raw_nbytes for e in item[1])))
+
+    @functools.cached_property
+    def below(self) -> dict[str, list[str]]:
+        """The groups inside each group, at any depth."""
+        found = defaultdict[str, list[str]](list)
+        for path in self.groups:
+            for depth in range(path.count("/")):
+                found[path.rsplit("/", depth + 1)[0]].append(path)
+        return found
+
+    def count(self, group: str, seen: int) -> int:
+        """Return how many of a group's links there are, of which some that are alike were seen."""
+        return seen + self.groups[group].links - self.groups[group].looked_at
 
 
 def list_file(
@@ -175,7 +223,7 @@ def list_file(
 ) -> Listing:
     """List the datasets and groups that hard links lead to: all, or at most so many, and of each group `some`."""
     identity_of(path)
-    groups, damaged = dict[str, GroupEntry](), dict[str, str]()
+    groups, damaged = defaultdict[str, GroupEntry](GroupEntry), dict[str, str]()
 
     def chosen(where: str, group: Any, names: list[str]) -> list[str]:
         wanted = names if most is None else some(names)
@@ -190,7 +238,7 @@ def list_file(
         left_out = max(0, _count(file, found, groups) - len(entries))
     why = "it is there, but libhdf5 cannot open it: "
     entries += [DatasetEntry(path=name, reason=f"{why}{said}") for name, said in damaged.items()]
-    return Listing(entries=tuple(entries), left_out=left_out, groups=groups)
+    return Listing(path, entries, groups, left_out)
 
 
 def list_files(paths: Sequence[str], *, allow_external: bool = False) -> dict[str, Listing]:
@@ -213,7 +261,7 @@ def root_fields(path: str, *, allow_external: bool = False) -> list[str]:
 
 
 def _count(file: Any, found: Sequence[str], groups: dict[str, GroupEntry]) -> int:
-    """Count the datasets of a file, of which some were found; of very many, from those that are alike."""
+    """Count the datasets of a file, of which some were found; of very many, as if the others were like those."""
     if all(group.links == group.looked_at for group in groups.values()):
         return len(found)
     seen = Counter[int]()
@@ -225,9 +273,9 @@ def _count(file: Any, found: Sequence[str], groups: dict[str, GroupEntry]) -> in
     with contextlib.suppress(*_UNREADABLE):
         if h5py.h5o.visit(file.id, see, info=True) is None:
             return seen[h5py.h5o.TYPE_DATASET]
-    above = {where: group.links / max(1, group.looked_at) for where, group in groups.items()}
-    ways = ([path[:k] for k, one in enumerate(path) if one == "/"] for path in found)
-    return round(sum(above.get("", 1.0) * math.prod(above.get(way, 1.0) for way in each) for each in ways))
+    times = {where: group.links / max(1, group.looked_at) for where, group in groups.items()}
+    above = (["", *(path[:k] for k, one in enumerate(path) if one == "/")] for path in found)
+    return round(sum(math.prod(times.get(group, 1.0) for group in each) for each in above))
 
 
 # --- groups, attributes -----------------------------------------------------------------------------------
@@ -285,14 +333,8 @@ def _attribute(dataset: Any, name: str) -> bytes:
 
 def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetEntry:
     counts: tuple[Counts, ...] = _or((), _counts, dataset)
-    clues = Clues(
-        attributes=_attributes(dataset),
-        image=_or("", _image, dataset),
-        counts=counts[0] if len(counts) == 1 else None,
-        columns=counts[1:] and counts,
-        words=_or((), _words, dataset),
-    )
-    access, reason, stored_chunks = _access(path, name, allow_external, clues.image)
+    image = _or("", _image, dataset)
+    access, reason, stored_chunks = _access(path, name, allow_external, image)
     creation = dataset.id.get_create_plist()
     cache_chunks, cache_nbytes, _ = dataset.id.get_access_plist().get_chunk_cache()
     dtype: Any = _or(None, lambda: plain_dtype(dataset.dtype))
@@ -316,7 +358,11 @@ def _entry(path: str, name: str, dataset: Any, allow_external: bool) -> DatasetE
         members=() if dtype is None else tuple(_members(name, dtype)),
         role=_role(dataset, name),
         matlab_class=_attribute(dataset, "MATLAB_class").decode("ascii", "replace"),
-        clues=clues,
+        attributes=_attributes(dataset),
+        image=image,
+        counts=counts[0] if len(counts) == 1 else None,
+        columns=counts[1:] and counts,
+        words=_or((), _words, dataset),
         rows=shape[0] if shape else None,
         row_nbytes=math.prod(shape[1:]) * nbytes if shape else 0,
         raw_nbytes=0 if shape is None else math.prod(shape) * nbytes,

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from h5stream import allowance
 from h5stream.advice import WAITING
-from h5stream.advice.diagnose import Limit, LoaderKnobs, Meter, gpu_ratio, length_of, loop_limit, statistics_of
+from h5stream.advice.diagnose import Limit, LoaderKnobs, Trial, clock, gpu_ratio, length_of, loop_limit, statistics_of
 from h5stream.device.facts import DeviceMemory, device_memory
 from h5stream.engine.statistics import LEAST_TOLD, LoaderStatistics
 from h5stream.errors import OptionError
@@ -227,77 +227,62 @@ class Tracked:
 
     def __iter__(self) -> Iterator[Any]:
         """Start an epoch; its summary is printed however it ends: exhausted, left with `break`, or by an exception."""
+        trial, memory = Trial(epoch_batches=length_of(self.loader)), list[DeviceMemory]()
+        stride = max(1, round(self.every * (trial.epoch_batches or 100)))
+        console, name = self.console or Console(stderr=True), self.description or "epoch"
+        began_at_s, began_s = time.time(), clock()
         with contextlib.ExitStack() as stack:
             monitor = self.monitor if isinstance(self.monitor, SystemMonitor) else None
             if monitor is None and self.monitor is not False:
                 monitor = stack.enter_context(SystemMonitor())
-            epoch = _Epoch(self, monitor)
+            if monitor is not None:
+                stack.callback(setattr, monitor, "data_wait", monitor.data_wait)
+                monitor.data_wait = trial.share
+            bar = Bar(console, name, unit="batches", total=trial.epoch_batches)
+            bar.start()
+
+            def show() -> None:
+                if trial.batches == 1 and (first := device_memory()) is not None:
+                    memory.append(first)
+                    bar.say(f"GPU memory at the first batch: {text_of_bytes(first.allocated_bytes)}")
+                is_due = trial.batches % stride == 0
+                if is_due or bar.is_due():
+                    elapsed_s = clock() - began_s
+                    many, unit = (trial.rows, "samples/s") if trial.rows else (trial.batches, "batches/s")
+                    rate = f"{many / elapsed_s if elapsed_s else 0:,.0f} {unit}"
+                    note = "" if monitor is None else monitor.line(memory[0].device if memory else 0)
+                    bar.show_batches(trial.batches, trial.epoch_batches, elapsed_s, rate, note if is_due else None)
+
             try:
-                yield from epoch.meter.batches_of(self.loader, epoch.show)
+                yield from trial.batches_of(self.loader, show)
             finally:
-                self.summary = epoch.end()
+                trial.elapsed_s = clock() - began_s
+                samples = [one for one in (monitor.history if monitor else ()) if one.time_s >= began_at_s]
+                machine = summarize(samples) if monitor else None
+                bar.stop()
+                self.summary = self._summary(trial, memory, machine)
+                if trial.batches:
+                    bar.say(str(self.summary), soft_wrap=bar.disable)
 
-
-class _Epoch:
-    """One pass: what is shown of it, and summed up."""
-
-    def __init__(self, of: Tracked, monitor: SystemMonitor | None) -> None:
-        self._loader, self._monitor, self._description = of.loader, monitor, of.description
-        self._total, self.meter = length_of(of.loader), Meter()
-        console = of.console or Console(stderr=True)
-        self._bar = Bar(console, of.description or "epoch", unit="batches", total=self._total)
-        self._bar.start()
-        self._stride = max(1, round(of.every * (self._total or 100)))
-        self._first_memory: DeviceMemory | None = None
-        self._device = 0
-        self._began_at_s, self._began_s = time.time(), time.perf_counter()
-        if monitor is not None:
-            self._before, monitor.data_wait = monitor.data_wait, self.meter.share
-
-    def show(self) -> None:
-        """Show how far it is; called with each batch."""
-        count, rows = self.meter.batches, self.meter.rows
-        if count == 1 and (memory := device_memory()) is not None:
-            self._first_memory, self._device = memory, memory.device
-            self._bar.say(f"GPU memory at the first batch: {text_of_bytes(memory.allocated_bytes)}")
-        note = None
-        if count % self._stride == 0:
-            note = self._monitor.line(self._device) if self._monitor is not None else ""
-        elif not self._bar.is_due():
-            return
-        elapsed_s = time.perf_counter() - self._began_s
-        many, unit = (rows, "samples/s") if rows else (count, "batches/s")
-        rate = f"{many / elapsed_s if elapsed_s else 0:,.0f} {unit}"
-        self._bar.show_batches(count, self._total, elapsed_s, rate, note)
-
-    def end(self) -> EpochSummary:
-        """Take the bar away, sum up, and print that."""
-        elapsed_s, machine = time.perf_counter() - self._began_s, None
-        if self._monitor is not None:
-            self._monitor.data_wait = self._before
-            machine = summarize([one for one in self._monitor.history if one.time_s >= self._began_at_s])
-        self._bar.stop()
-        knobs, meter, statistics = LoaderKnobs.of(self._loader), self.meter, statistics_of(self._loader)
-        summary = EpochSummary(
-            description=self._description,
-            batches=meter.batches,
-            expected_batches=self._total,
-            samples=None if meter.largest is None else meter.rows,
-            epoch_s=elapsed_s,
-            batch_size=meter.largest,
+    def _summary(self, trial: Trial, memory: list[DeviceMemory], machine: SystemSummary | None) -> EpochSummary:
+        knobs, statistics, waits = LoaderKnobs.of(self.loader), statistics_of(self.loader), trial.batches - 1
+        return EpochSummary(
+            description=self.description,
+            batches=trial.batches,
+            expected_batches=trial.epoch_batches,
+            samples=None if trial.largest is None else trial.rows,
+            epoch_s=trial.elapsed_s,
+            batch_size=trial.largest,
             expected_batch_size=knobs.batch_size,
-            wait_mean_s=meter.mean_s,
-            wait_max_s=None if meter.mean_s is None else meter.longest_s,
-            wait_first_s=meter.first_s,
-            waiting_share=min(1.0, meter.total_s / elapsed_s) if elapsed_s else 0.0,
+            wait_mean_s=(trial.waited_s - (trial.first_s or 0.0)) / waits if waits > 0 else None,
+            wait_max_s=trial.longest_s if waits > 0 else None,
+            wait_first_s=trial.first_s,
+            waiting_share=min(1.0, trial.waited_s / trial.elapsed_s) if trial.elapsed_s else 0.0,
             knobs=knobs,
-            first_memory=self._first_memory,
+            first_memory=memory[0] if memory else None,
             memory=device_memory(),
             machine=machine,
-            gpu_ratio=gpu_ratio(machine, self._device),
+            gpu_ratio=gpu_ratio(machine, memory[0].device if memory else 0),
             statistics=statistics,
             limit=loop_limit(statistics, knobs, cpus=allowance.cpus()) if statistics and statistics.batches else None,
         )
-        if summary.batches:
-            self._bar.say(str(summary), soft_wrap=self._bar.disable)
-        return summary

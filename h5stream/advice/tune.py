@@ -7,16 +7,18 @@ what two runs of one setting differ by. That nothing is, is a result.
 
 from __future__ import annotations
 
-import statistics
+import functools
+import itertools
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from h5stream import allowance
 from h5stream.advice import Suggestion, above_zero
-from h5stream.advice.diagnose import compare, spread_of, time_loop
+from h5stream.advice.diagnose import time_loop
 from h5stream.engine.footprint import WindowRows
 from h5stream.engine.statistics import LoaderStatistics
 from h5stream.errors import BudgetError, WeakShuffleWarning
@@ -29,12 +31,17 @@ from h5stream.storage.catalogue import real_path
 
 TRIAL_S = 1.5  # seconds of a trial after its first batch: some windows of an ordinary file
 ROUNDS = 2  # how often each setting runs, in turns; the better run counts, since a neighbour only ever slows one down
-TURNS = 5  # how often a proposed setting and the one that is there run in turns: the least that rules chance out
 AS_FAST = 0.97  # share of the best rate from which fewer threads are as good: two runs differ by as much
 NOISY = 0.15  # share by which runs of one setting may differ before the result is called uncertain
 WORTH_MIXING = 0.90  # share of the best rate that a larger window may cost: it mixes better
 READING = 0.5  # share of the readers' time spent reading from which more threads than processors are tried
 FACTORS = (1 / 8, 1 / 4, 1 / 2, 2, 4)  # windows that are tried, beside the loader's own
+
+TURNS = 5  # how often a proposed setting and the one that is there run in turns: the least that rules chance out
+LEAST_GAIN = 0.03  # share by which a setting must be faster, however little its runs differ
+# How many of the 25 pairs of such runs the slower one may win (the rank-sum test of Mann and Whitney): two of the 252
+# orders that are alike where both are equally fast have no more.
+MOST_UPSETS = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,49 +145,74 @@ def tune(
     above_zero(seconds=seconds)
     options = {"fields": fields, "samples": samples, "memory_budget": memory_budget, "device": device}
     bench, cpus = Bench(source, batch_size, options, seconds, progress), allowance.cpus()
-    duels, windows = 4 * TURNS, len(FACTORS)
-    bench.left = 2 + ROUNDS * (1 + len(thread_counts(cpus)) + windows) + duels
+    bench.left = 2 + ROUNDS * (1 + len(thread_counts(cpus)) + len(FACTORS)) + 4 * TURNS
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", WeakShuffleWarning)  # a caveat says it, once
         bench.measure("default", 0, "auto")  # the page cache and the kernels are cold for the first only
         bench.runs.clear()
-        default = bench.default = bench.best = bench.measure("default", 0, "auto")
-        bench.left -= ROUNDS * (windows - len(window_sizes(default, rows=bench.rows, batch_size=batch_size)))
-        best = search(bench.measure, default, cpus=cpus, rows=bench.rows, batch_size=batch_size)
-        bench.left = duels
+        default = best = bench.measure("default", 0, "auto")
+        bench.left -= ROUNDS * (len(FACTORS) - len(window_sizes(default, rows=bench.rows, batch_size=batch_size)))
+        fastest = search(bench.measure, default, cpus=cpus, rows=bench.rows, batch_size=batch_size)
+        bench.left, gain, spreads, said = 4 * TURNS, 1.0, [0.0], list[str]()
         # A larger window may have been proposed for its mixing alone; its threads may still be worth having.
-        bench.challenge(best) or bench.challenge(replace(best, window_rows=default.window_rows, blocks=default.blocks))
-    return _tuning(bench)
+        own_window = replace(fastest, window_rows=default.window_rows, blocks=default.blocks)
+        for proposed in {one.setting: one for one in (fastest, own_window) if one.setting != default.setting}.values():
+            settings = [(one.knob, *one.setting) for one in (proposed, default)]
+            runs = in_turns(functools.partial(bench.measure, keep=False), settings, TURNS)
+            ours, theirs = ([run.rows_per_s for run in each] for each in runs)
+            ratios = [our_run / max(1e-9, their_run) for our_run, their_run in zip(ours, theirs, strict=True)]
+            # The search's table may show something else.
+            said.append(
+                f"{TURNS} runs each in turns decide, not the search's best runs: {proposed} ran at "
+                f"{min(ratios):.2f} to {max(ratios):.2f} times the rate of {default}"
+            )
+            gain, spread = compare(ours, theirs)
+            spreads.append(spread)
+            if gain > 1.0:
+                best = proposed
+                break
+    return _tuning(bench, default, best, gain, max(spreads), said)
 
 
 def search(measure: Measure, default: Attempt, *, cpus: int, rows: int, batch_size: int) -> Attempt:
     """Vary the threads from the default's on, then the window: each changes what the other finds little."""
 
-    def in_turns(settings: list[tuple[str, int, int]]) -> list[Attempt]:
-        # Compared are as many runs of each: the best of more runs is better without being faster.
-        rounds = [[measure(*setting) for setting in settings] for _ in range(ROUNDS)]
-        return [max(runs, key=lambda attempt: attempt.rows_per_s) for runs in zip(*rounds, strict=True)]
-
     def fast(tried: list[Attempt], share: float) -> list[Attempt]:
-        least = share * max(attempt.rows_per_s for attempt in tried)
+        least = share * max(map(_rate, tried))
         return [attempt for attempt in tried if attempt.rows_per_s >= least]
 
     window = default.window_rows
     counts = [n for n in thread_counts(cpus) if n != default.threads]
-    tried = in_turns([("default", default.threads, window), *(("threads", n, window) for n in counts)])
+    # Compared are as many runs of each: the best of more runs is better without being faster.
+    settings = [("default", default.threads, window), *(("threads", n, window) for n in counts)]
+    tried = [max(runs, key=_rate) for runs in in_turns(measure, settings, ROUNDS)]
     widest = max(tried, key=lambda attempt: attempt.threads)
     while widest.statistics and widest.statistics.read_busy > READING and widest.threads < 8 * cpus:
         widest = measure("threads", 2 * widest.threads, window)
         tried.append(widest)
     chosen = min(fast(tried, AS_FAST), key=lambda attempt: attempt.threads)
     sizes = window_sizes(default, rows=rows, batch_size=batch_size)
-    windows = in_turns([(chosen.knob, chosen.threads, window), *(("window", chosen.threads, size) for size in sizes)])
+    settings = [(chosen.knob, chosen.threads, window), *(("window", chosen.threads, size) for size in sizes)]
+    windows = [max(runs, key=_rate) for runs in in_turns(measure, settings, ROUNDS)]
     return max(fast(windows, WORTH_MIXING), key=lambda attempt: attempt.window_rows)
+
+
+def in_turns(measure: Measure, settings: Sequence[tuple[str, int, int]], times: int) -> list[list[Attempt]]:
+    """Run settings in turns, each as often first as last, and return the runs of each."""
+    runs: list[list[Attempt]] = [[] for _ in settings]
+    for turn in range(times):
+        for setting, its in list(zip(settings, runs, strict=True))[:: 1 if turn % 2 else -1]:
+            its.append(measure(*setting))
+    return runs
+
+
+def _rate(attempt: Attempt) -> float:
+    return attempt.rows_per_s
 
 
 def thread_counts(cpus: int) -> tuple[int, ...]:
     """Return the numbers of threads to try: powers of two up to the processors, and those."""
-    return tuple(sorted({1 << k for k in range(cpus.bit_length()) if 1 << k <= cpus} | {cpus}))
+    return tuple(sorted({1 << k for k in range(cpus.bit_length())} | {cpus}))
 
 
 def window_sizes(default: Attempt, *, rows: int, batch_size: int) -> tuple[int, ...]:
@@ -191,8 +223,25 @@ def window_sizes(default: Attempt, *, rows: int, batch_size: int) -> tuple[int, 
     return tuple(sorted(size for size in wanted if size >= least and size != default.window_rows))
 
 
+def compare(ours: Sequence[float], theirs: Sequence[float]) -> tuple[float, float]:
+    """Compare the rates of two settings, run in turns; return how many times faster ours is, and the spread of runs.
+
+    The gain is 1.0 where it is not beyond the noise: not more than runs of one setting differ by, or by chance.
+    """
+    upsets = sum(theirs_run >= our_run for our_run in ours for theirs_run in theirs)
+    gain, spread = median(ours) / max(1e-9, median(theirs)), max(spread_of(ours), spread_of(theirs))
+    is_faster = gain > 1.0 + max(LEAST_GAIN, spread) and upsets <= MOST_UPSETS
+    return (gain if is_faster else 1.0), spread
+
+
+def spread_of(runs: Sequence[float]) -> float:
+    """Return the share by which two runs of one setting typically differ: the median of all pairs of them."""
+    pairs = [1 - min(a, b) / max(a, b) for a, b in itertools.combinations(runs, 2) if max(a, b) > 0]
+    return median(pairs) if pairs else 0.0
+
+
 class Bench:
-    """Runs settings on one file, keeps all runs, and the best: the loader's own until another beats the noise."""
+    """Runs settings on one file, and keeps all runs of the search."""
 
     def __init__(
         self, source: Any, batch_size: int, options: dict[str, Any], seconds: float, progress: Callable[[Attempt], None]
@@ -201,56 +250,28 @@ class Bench:
         self._seconds, self._progress = seconds, progress
         self.left = self.rows = self.row_nbytes = 0
         self.runs: dict[tuple[int, int], list[Attempt]] = {}
-        self.default = self.best = Attempt(knob="default", threads=0, window_rows=0, blocks=0)
-        self.gain, self.spreads, self.said = 1.0, [0.0], list[str]()
-        self._duels: set[tuple[int, int]] = set()
 
-    def measure(self, knob: str, threads: int, window: WindowRows) -> Attempt:
-        """Run one setting, and note it; 0 threads stands for the loader's own choice."""
+    def measure(self, knob: str, threads: int, window: WindowRows, keep: bool = True) -> Attempt:
+        """Run one setting; 0 threads stands for the loader's own choice."""
         try:
             attempt = self.run(knob, threads, window)
         except BudgetError as error:
             refused = f"needs {error.needed:,} bytes"
             attempt = Attempt(knob=knob, threads=threads, window_rows=int(window), blocks=0, refused=refused)
-        self.runs.setdefault(attempt.setting, []).append(attempt)
-        return self._told(attempt)
-
-    def _told(self, attempt: Attempt) -> Attempt:
+        if keep:
+            self.runs.setdefault(attempt.setting, []).append(attempt)
         self.left = max(0, self.left - 1)
         self._progress(replace(attempt, left=self.left))
         return attempt
 
-    def challenge(self, proposed: Attempt) -> bool:
-        """Run it against the setting to be recommended so far, in turns, unless that was done; tell if it is faster."""
-        if proposed.setting in self._duels | {self.default.setting}:
-            return False
-        self._duels.add(proposed.setting)
-        rates: dict[tuple[int, int], list[float]] = {proposed.setting: [], self.best.setting: []}
-        for turn in range(TURNS):
-            for attempt in (proposed, self.best) if turn % 2 else (self.best, proposed):
-                rates[attempt.setting].append(self._told(self.run(attempt.knob, *attempt.setting)).rows_per_s)
-        ours, theirs = rates.values()
-        ratios = [our_run / max(1e-9, their_run) for our_run, their_run in zip(ours, theirs, strict=True)]
-        # The search's table may show something else.
-        self.said.append(
-            f"{len(ratios)} runs each in turns decide, not the search's best runs: {proposed} ran at "
-            f"{min(ratios):.2f} to {max(ratios):.2f} times the rate of {self.best}"
-        )
-        found = compare(ours, theirs)
-        self.spreads.append(found.spread)
-        if found.is_faster:
-            self.best, self.gain = proposed, self.gain * found.gain
-        return found.is_faster
-
     def run(self, knob: str, threads: int, window: WindowRows) -> Attempt:
-        """Run a setting and note nothing."""
+        """Run one setting that fits."""
         given = self.options | {"num_workers": threads or None, "window": window}
         with H5StreamLoader(self.source, self.batch_size, shuffle=True, seed=0, **given) as loader:
             layout, rows = loader.dataset.layout, loader.window_size.window_rows
             self.options["memory_budget"] = loader.memory_budget
             self.rows, self.row_nbytes = len(loader.dataset), layout.row_nbytes
-            trial = time_loop(loader, None, self._seconds)
-            block_rows = longest_block(layout)
+            trial, block_rows = time_loop(loader, None, self._seconds), longest_block(layout)
             return Attempt(
                 knob=knob,
                 threads=loader.num_workers,
@@ -263,17 +284,19 @@ class Bench:
             )
 
 
-def _tuning(bench: Bench) -> Tuning:
-    every = {setting: max(runs, key=lambda run: run.rows_per_s) for setting, runs in bench.runs.items()}
-    default, best = (every.get(one.setting, one) for one in (bench.default, bench.best))
-    answer = f"{best}: {bench.gain:.2f} times the rate of the loader's own setting"
+def _tuning(bench: Bench, default: Attempt, best: Attempt, gain: float, spread: float, said: list[str]) -> Tuning:
+    every = {setting: max(runs, key=_rate) for setting, runs in bench.runs.items()}
+    default, best = (every.get(one.setting, one) for one in (default, best))
+    answer = f"{best}: {gain:.2f} times the rate of the loader's own setting"
     if best.setting == default.setting:
         answer = f"no setting is faster than the loader's own beyond the noise; keep {best}"
     names = bench.options["fields"]
     if isinstance(names, (list, tuple)):
         names = tuple(names) if all(isinstance(name, str) for name in names) else None
-    rates = ([run.rows_per_s for run in runs] for runs in bench.runs.values() if len(runs) > 1)
-    spread = max(statistics.median([spread_of(one) for one in rates] or [0.0]), *bench.spreads)
+    spreads = [spread_of([run.rows_per_s for run in runs]) for runs in bench.runs.values() if len(runs) > 1]
+    spread = max(spread, median(spreads or [0.0]))
+    given = {"shuffle": True, "batch_size": bench.batch_size, "memory_budget": bench.options["memory_budget"]}
+    rates = {"rows_per_s": round(best.rows_per_s, 1), "gain": round(gain, 3), "spread": round(spread, 3)}
     return Tuning(
         title="Tuning",
         answer=answer,
@@ -282,30 +305,17 @@ def _tuning(bench: Bench) -> Tuning:
             + (one.refused or f"{one.rows_per_s:,.0f} rows/s")
             for one in every.values()
         ),
-        caveats=(*bench.said, *_caveats(default, best, spread)),
+        caveats=(*said, *_caveats(default, best, spread)),
         default=default,
         best=best,
         attempts=tuple(every.values()),
-        gain=bench.gain,
+        gain=gain,
         spread=spread,
         profile=Profile(
             dataset=real_path(str(bench.source)) if isinstance(bench.source, (str, Path)) else "",
             fields=names if isinstance(names, (str, tuple)) else None,  # more than names is for the program to say
-            loader={
-                "shuffle": True,
-                "batch_size": bench.batch_size,
-                "num_workers": best.threads,
-                "window": best.window_rows,
-                "memory_budget": bench.options["memory_budget"],
-            },
-            measured={
-                "rows_per_s": round(best.rows_per_s, 1),
-                "gain": round(bench.gain, 3),
-                "spread": round(spread, 3),
-                "row_bytes": bench.row_nbytes,
-                "rows": bench.rows,
-                "cpus": allowance.cpus(),
-            },
+            loader=given | {"num_workers": best.threads, "window": best.window_rows},
+            measured=rates | {"row_bytes": bench.row_nbytes, "rows": bench.rows, "cpus": allowance.cpus()},
         ),
     )
 
@@ -330,17 +340,13 @@ def _caveats(default: Attempt, best: Attempt, spread: float) -> Iterator[str]:
 def save_tune_plot(tuning: Tuning, path: str | Path) -> None:
     """Draw rows a second over threads and over windows into an image file; needs matplotlib."""
     figure = figure_of_matplotlib()(figsize=(10, 4.2), dpi=120, layout="constrained")
-    axes = figure.subplots(1, 2, sharey=True)
+    axes, default, best = figure.subplots(1, 2, sharey=True), tuning.default, tuning.best
     ran = [attempt for attempt in tuning.attempts if not attempt.refused]
-    threads = [a for a in ran if a.knob in ("default", "threads")]
-    windows = [a for a in ran if a.threads == tuning.best.threads]
-    marks: dict[str, Any] = {}  # either may stand in one panel only; the legend has both
-    for place, (axis, shown, label, title) in enumerate(
-        (
-            (axes[0], threads, "reader threads", f"window of {tuning.default.window_rows:,} rows"),
-            (axes[1], windows, "window (rows)", f"{tuning.best.threads} thread(s)"),
-        )
-    ):
+    panels = (
+        ("reader threads", f"window of {default.window_rows:,} rows", [a for a in ran if a.knob != "window"]),
+        ("window (rows)", f"{best.threads} thread(s)", [a for a in ran if a.threads == best.threads]),
+    )
+    for place, (axis, (label, title, shown)) in enumerate(zip(axes, panels, strict=True)):
         axis.set_xscale("log", base=2)
         axis.set_xlabel(label)
         axis.set_title(title, fontsize=10)
@@ -350,16 +356,16 @@ def save_tune_plot(tuning: Tuning, path: str | Path) -> None:
         scales = ((1_000_000, "M"), (1_000, "k"), (1, ""))
         axis.set_xticks(places, [next(f"{n / by:.3g}{unit}" for by, unit in scales if n >= by) for n in places])
         axis.minorticks_off()
-        for one, name, marker, look in (
-            (tuning.default, "default", "s", {"color": "#999999", "markersize": 9}),
-            (tuning.best, "chosen", "*", {"color": RED, "markersize": 13}),
+        for one, name, marker, colour, size in (
+            (default, "default", "s", "#999999", 9),
+            (best, "chosen", "*", RED, 13),
         ):
             if one in shown:
-                at = [one.setting[place]], [one.rows_per_s / 1e6]
-                (marks[name],) = axis.plot(*at, marker, label=name, linestyle="none", zorder=3, **look)
+                at = one.setting[place], one.rows_per_s / 1e6
+                axis.scatter(*at, s=size**2, c=colour, marker=marker, label=name, zorder=3)
+        axis.legend(loc="lower right", frameon=False, fontsize=9)
     axes[0].set_ylabel("million rows/s")
     axes[0].set_ylim(0, 1.15 * max(a.rows_per_s for a in ran) / 1e6)
-    axes[0].legend(marks.values(), marks.keys(), loc="lower right", frameon=False, fontsize=9)
     name, batch = Path(tuning.profile.dataset).name, tuning.profile.loader["batch_size"]
     figure.suptitle(f"{name}, batches of {batch:,} rows: {tuning.answer}", fontsize=11, x=0.01, ha="left")
     figure.savefig(path)

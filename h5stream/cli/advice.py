@@ -5,19 +5,19 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
 from h5stream.advice import batch_rows
 from h5stream.cli import options
-from h5stream.cli.showing import SafeConsole, advice, interrupted, line, print_json, prose, table
+from h5stream.cli.showing import SafeConsole, advice, interrupted, line, print_json, table
 from h5stream.errors import OptionError
 from h5stream.monitor.progress import Bar
 from h5stream.units import counted
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from h5stream.advice import Suggestion
     from h5stream.advice.diagnose import Trial
     from h5stream.advice.tune import Attempt, Tuning
-    from h5stream.engine.statistics import LoaderStatistics
-    from h5stream.loader import H5StreamLoader
-    from h5stream.training import Setting
 
 _NEXT = {"loader alone": "the step alone", "step alone": "both", "both": "half a batch"}  # behind each run
 
@@ -77,41 +74,36 @@ def diagnose_command(
                 found = diagnose(
                     loader, lambda batch: time.sleep(row_s * (rows_of(batch) or 0)), seconds=seconds, progress=show
                 )
-                settings = _settings(loader, found.statistics)
     except KeyboardInterrupt:
-        _print_runs(measured, as_json)
+        if as_json:
+            runs = {name: {"batch_s": one.batch_s, "rows_per_s": one.rows_per_s} for name, one in measured.items()}
+            print_json({"measured": runs, "interrupted": True})
+        else:
+            _print_until("there is no verdict", [f"{name}: {trial}" for name, trial in measured.items()])
         raise
     if as_json:
         print_json(found.to_dict() | {"interrupted": False})
         return
-    console = SafeConsole()
-    console.print(Text(f"{options.named(paths)}: {settings}", style="dim"))
-    console.print(advice(found))
-    if found.statistics is not None:
-        console.print(Text("the loader alone:", style="dim"))
-        console.print(Padding(Text(str(found.statistics), style="dim"), (0, 0, 0, 2), expand=False))
-
-
-def _print_runs(measured: dict[str, Trial], as_json: bool) -> None:
-    if as_json:
-        found = {name: {"batch_s": one.batch_s, "rows_per_s": one.rows_per_s} for name, one in measured.items()}
-        print_json({"measured": found, "interrupted": True})
-        return
-    console = SafeConsole()
-    for name, one in measured.items():
-        prose(console, f"{name}: {1e3 * one.batch_s:.2f} ms a batch, {one.rows_per_s:,.0f} rows/s")
-    interrupted(console, "there is no verdict" if measured else "nothing was measured")
-
-
-def _settings(loader: H5StreamLoader, found: LoaderStatistics | None) -> str:
-    """Say what is measured, and where a step on a full batch is none that will come; few data need no threads."""
-    threads = loader.num_workers if found is None else found.threads
-    rows, batch = len(loader.dataset), loader.batch_size or 0
+    console, rows, alone = SafeConsole(), len(loader.dataset), found.statistics
     short = f"; all {rows:,} rows are one batch, with a step as much shorter: try --batch-size {rows}"
-    return (
-        f"{counted(threads, 'thread')}, window {loader.window_size.window_rows:,} rows, "
-        f"batch {batch:,}, {loader.dataset.layout.row_nbytes:,} bytes a row{short if rows < batch else ''}"
+    settings = (
+        f"{options.named(paths)}: {counted(alone.threads if alone else loader.num_workers, 'thread')}, window "
+        f"{loader.window_size.window_rows:,} rows, batch {given['batch_size']:,}, "
+        f"{loader.dataset.layout.row_nbytes:,} bytes a row{short * (rows < given['batch_size'])}"
     )
+    console.print(Text(settings, style="dim"))
+    console.print(advice(found))
+    if alone is not None:
+        indented = Padding(Text(str(alone), style="dim"), (0, 0, 0, 2), expand=False)
+        console.print(Text("the loader alone:", style="dim"), indented)
+
+
+def _print_until(said: str, found: Sequence[RenderableType]) -> None:
+    """Print what was measured until Ctrl-C, and say what it is worth."""
+    console = SafeConsole()
+    if found:
+        console.print(*found, sep="\n", markup=False, highlight=False)
+    interrupted(console, said if found else "nothing was measured")
 
 
 # --- a checklist of the machine and, if given, of files on it ---------------------------------------------
@@ -233,17 +225,13 @@ def _write(console: Console, tuning: Tuning, out: Path, files: list[str] | None,
 
 def _print_attempts(measured: list[Attempt], as_json: bool) -> None:
     """Print the best run of each setting; which one is the best is not known yet."""
-    best: dict[tuple[int, int], Attempt] = {}
-    for attempt in sorted(measured, key=lambda attempt: -attempt.rows_per_s):
-        best.setdefault(attempt.setting, attempt)
+    runs = sorted(measured, key=lambda run: run.rows_per_s)
+    best = sorted({run.setting: run for run in runs}.values(), key=lambda run: -run.rows_per_s)
     if as_json:
-        print_json({"attempts": [asdict(attempt) for attempt in best.values()], "interrupted": True})
+        print_json({"attempts": [asdict(attempt) for attempt in best], "interrupted": True})
         return
-    console, until = SafeConsole(), "nothing was measured"
-    if best:
-        console.print(attempts_table([*best.values()], None, console.width))
-        until = f"these are the {len(measured)} runs until then, and none is recommended"
-    interrupted(console, until)
+    until = f"these are the {len(measured)} runs until then, and none is recommended"
+    _print_until(until, [attempts_table(best, None, SafeConsole().width)] if best else [])
 
 
 _TITLES = ("varied", "threads", "window", "blocks", "rows/s", "1st batch")
@@ -357,8 +345,8 @@ def suggest_command(
     found: dict[str, Suggestion] = {} if preset is None else {"preset": preset}
     found["validation_batch"] = validation_batch(setting.batch_size, rule=validation)
     if data["row_bytes"] is not None:
-        queue = replace(setting, workers=start.workers if workers is None else workers)
-        found |= _host_memory(data, queue, threads or here, memory_budget)
+        queue = {"workers": start.workers if workers is None else workers, "prefetch_factor": setting.prefetch_factor}
+        found |= _host_memory(data, setting.batch_size, queue, threads or here, memory_budget)
     if parameters is not None:
         if preset is None:
             raise OptionError("--parameters needs --gpu or --gpu-memory: the memory that the model must fit")
@@ -419,17 +407,13 @@ def _data_of(
 
 
 def _host_memory(
-    data: dict[str, Any], setting: Setting, threads: int, memory_budget: int | None
+    data: dict[str, Any], batch_size: int, queue: dict[str, int], threads: int, memory_budget: int | None
 ) -> dict[str, Suggestion]:
     from h5stream import allowance
     from h5stream.training.arithmetic import dataloader_memory, loader_memory
 
-    stock = dataloader_memory(
-        row_bytes=data["row_bytes"],
-        batch_size=setting.batch_size,
-        workers=setting.workers,
-        prefetch_factor=setting.prefetch_factor,
-        available_bytes=allowance.memory_available_bytes(),
-    )
-    ours = loader_memory(batch_size=setting.batch_size, threads=threads, memory_budget=memory_budget, **data)
-    return {"loader_memory": ours, "dataloader_memory": stock}
+    both, available = {"row_bytes": data["row_bytes"], "batch_size": batch_size}, allowance.memory_available_bytes()
+    return {
+        "loader_memory": loader_memory(threads=threads, memory_budget=memory_budget, **data | both),
+        "dataloader_memory": dataloader_memory(available_bytes=available, **both, **queue),
+    }

@@ -48,7 +48,7 @@ class Report:
     """What is known so far, and is printed even if no more comes."""
 
     workers: int = 2
-    console: Console | None = None  # where rows are printed as they come
+    console: Console = field(default_factory=lambda: Console(quiet=True))  # where rows are printed as they come
     facts: dict[str, Any] = field(default_factory=dict)
     results: list[Measurement] = field(default_factory=list)
     naive_failed: str = ""
@@ -78,21 +78,19 @@ class Report:
             "memory_budget": loader.memory_budget,
             "notice": window.notice,
         }
-        if self.console is not None:
-            prose(
-                self.console,
-                f"{options.named(paths)}: {layout.samples:,} {'rows' if samples is None else 'samples'} of "
-                f"{text_of_bytes(layout.row_nbytes)}, {text_of_bytes(nbytes)} {where}; shuffled batches of "
-                f"{loader.batch_size:,} rows, {counted(loader.num_workers, 'thread')}, windows of "
-                f"{window.window_rows:,} rows",
-            )
-            notes(self.console, filter(None, [window.notice]), set())
+        prose(
+            self.console,
+            f"{options.named(paths)}: {layout.samples:,} {'rows' if samples is None else 'samples'} of "
+            f"{text_of_bytes(layout.row_nbytes)}, {text_of_bytes(nbytes)} {where}; shuffled batches of "
+            f"{loader.batch_size:,} rows, {counted(loader.num_workers, 'thread')}, windows of "
+            f"{window.window_rows:,} rows",
+        )
+        notes(self.console, filter(None, [window.notice]), set())
 
     def add(self, measured: Measurement) -> Measurement:
         """Take in, and print, what was measured."""
         self.results.append(measured)
-        if self.console is not None:
-            print_row(self.console, measured, header=len(self.results) == 1)
+        print_row(self.console, measured, header=len(self.results) == 1)
         return measured
 
     def to_dict(self) -> dict[str, Any]:
@@ -129,7 +127,7 @@ def bench_command(
 
     With --samples only h5stream is measured: the naive loader reads rows.
     """
-    report, errors = Report(workers, None if as_json else SafeConsole()), SafeConsole(stderr=True)
+    report, errors = Report(workers, SafeConsole(quiet=as_json)), SafeConsole(stderr=True)
 
     @contextlib.contextmanager
     def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -153,13 +151,13 @@ def bench_command(
             if files:
                 from h5stream.advice.program import loader_lines
 
-                if samples:
-                    names = options.listed_names(fields) or [] if not options.is_python(fields) else []
+                named: Any = names
+                if options.is_python(fields):
+                    named = {"": f"({fields})"}
+                elif samples:
+                    named = options.listed_names(fields) or []
                 report.lines = loader_lines(
-                    files[0] if len(files) == 1 else files,
-                    {"": f"({fields})"} if options.is_python(fields) else names,
-                    batch_size=given["batch_size"],
-                    samples=samples,
+                    files[0] if len(files) == 1 else files, named, batch_size=given["batch_size"], samples=samples
                 )
         except KeyboardInterrupt:
             report.interrupted = True
@@ -246,9 +244,8 @@ def print_end(console: Console, report: Report) -> None:
         prose(console, "The naive loader read not one row in its time.")
     if report.naive_failed:
         prose(console, f"note: {report.naive_failed}", style="yellow")
-    for name, words in _WORDS.items():
-        if name in [one.name for one in report.results]:
-            prose(console, f"{name}: {words.format(workers=report.workers)}.", style="dim")
+    for one in report.results:
+        prose(console, f"{one.name}: {_WORDS[one.name].format(workers=report.workers)}.", style="dim")
     if ours:
         stopped = "; ".join(one.name for one in report.results if one.stopped)
         said = "1st batch: time to it. memory: growth of resident memory, worker processes included."

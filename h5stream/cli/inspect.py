@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 from rich.text import Text
@@ -59,7 +59,7 @@ def inspect_command(
         show_samples(paths, samples, fields, as_json, batch_size=batch_size, **asked)
         return
     from h5stream.advice.listing import MOST_DATASETS, list_file
-    from h5stream.workers.processes import InChild
+    from h5stream.workers.processes import in_child
 
     names, most = options.listed_names(fields), None if everything else MOST_DATASETS
     found = []
@@ -69,8 +69,7 @@ def inspect_command(
         one_of_many = len(shown) < len(paths)
     for place, path in enumerate(shown):
         # A child goes through the file first, because libhdf5 crashes at some; meanwhile the rest is imported.
-        listing = InChild(f"listing {path!r}", list_file, path, most=most, allow_external=allow_external)
-        with listing:
+        with in_child(f"listing {path!r}", list_file, path, most=most, allow_external=allow_external) as listing:
             from h5stream.advice.inspection import inspect_file
             from h5stream.cli.inspect_view import print_all
 
@@ -79,7 +78,7 @@ def inspect_command(
                 fields=names,
                 batch_size=batch_size,
                 allow_external=allow_external,
-                listing=listing.result(),
+                listing=listing(),
                 **asked,
             )
         found.append(one)
@@ -95,20 +94,17 @@ def inspect_command(
 def show_files(pattern: str, paths: list[str], allow_external: bool) -> list[str]:
     """Show what files are that hold the same, or fields of one sample; return those to be shown one by one."""
     from h5stream.advice.listing import list_files
-    from h5stream.workers.processes import InChild
+    from h5stream.workers.processes import in_child
 
-    with InChild(f"listing {pattern or paths[0]!r}", list_files, paths, allow_external=allow_external) as listing:
+    with in_child(f"listing {pattern or paths[0]!r}", list_files, paths, allow_external=allow_external) as listing:
         from h5stream.advice.alike import families_of
         from h5stream.advice.detectors import proposals_of_files
         from h5stream.cli.inspect_view import print_files
 
-        families, listings = families_of(paths), listing.result()
-        kind = None
-        if len(families) > 1:
-            kind = proposals_of_files(families, listings, allow_external=allow_external)
-        if pattern and not kind:
-            families = {pattern: paths}
-            kind = proposals_of_files(families, listings, allow_external=allow_external)
+        families, listings = families_of(paths), listing()
+        ways = [families] * (len(families) > 1) + [{pattern: paths}] * bool(pattern)
+        kinds = ((some, proposals_of_files(some, listings, allow_external=allow_external)) for some in ways)
+        families, kind = next((found for found in kinds if found[1]), (families, None))
     if not kind:
         return paths
     print_files(SafeConsole(), pattern or ", ".join(families), len(paths), kind)
@@ -117,16 +113,13 @@ def show_files(pattern: str, paths: list[str], allow_external: bool) -> list[str
 
 def show_catalogue(paths: list[str], drop: bool, as_json: bool) -> None:
     """Show what is kept of the objects of some files, or drop it."""
-    from dataclasses import asdict
-
     from h5stream.cli.inspect_view import print_catalogue
     from h5stream.storage.catalogue import forget, kept_of
 
     found = {path: kept_of(path) for path in paths}
     dropped = {path: forget(path) if drop else 0 for path in paths}
     if as_json:
-        kept_of_each = {path: [asdict(one) for one in kept] for path, kept in found.items()}
-        print_json([{"file": path, "dropped": dropped[path], "kept": kept} for path, kept in kept_of_each.items()])
+        print_json([{"file": path, "dropped": dropped[path], "kept": kept} for path, kept in found.items()])
         return
     for path, kept in found.items():
         print_catalogue(SafeConsole(), path, kept, dropped[path] if drop else None)
@@ -134,8 +127,6 @@ def show_catalogue(paths: list[str], drop: bool, as_json: bool) -> None:
 
 def show_samples(paths: list[str], text: str, fields: str, as_json: bool, **asked: Any) -> None:
     """Show what a shuffled batch of samples costs; several files are one after the other, as a loader has them."""
-    from dataclasses import asdict
-
     from h5stream import H5Dataset, allowance
     from h5stream.advice.cost import cost_samples
     from h5stream.cli.inspect_view import print_samples
@@ -145,7 +136,7 @@ def show_samples(paths: list[str], text: str, fields: str, as_json: bool, **aske
     dataset = H5Dataset(paths, **options.loader_options(fields, text))
     cost = cost_samples(dataset, text or "Rows", **asked)
     if as_json:
-        print_json([asdict(cost)])
+        print_json([cost])
         return
     named = ", ".join(paths) if len(paths) < 4 else f"{paths[0]} ... {paths[-1]} ({len(paths):,} files)"
     print_samples(SafeConsole(), named, cost)
@@ -215,7 +206,7 @@ def _lines(found: list[FieldStatistics], width: int) -> Iterator[Text]:
         if (left := np.size(one.mean) - _MOST_LINES) > 0:
             yield Text(f"  and {left:,} more (--json)", style="dim")
         if one.counts:
-            yield from _counts(one, width)
+            yield from _counts(one.counts, width)
 
 
 def _rows(one: FieldStatistics) -> Iterator[tuple[str, list[str]]]:
@@ -236,15 +227,13 @@ def _number(value: Any) -> str:
     return f"{value:.1f}" if 1e3 <= abs(value) < 1e6 else f"{value:.4g}"  # not 1e+04 for 9999.5
 
 
-def _counts(one: FieldStatistics, width: int) -> Iterator[Text]:
+def _counts(counts: Mapping[Any, int], width: int) -> Iterator[Text]:
     """List the most frequent values and how often they come, broken between them."""
-    assert one.counts is not None
-    total = max(1, sum(one.counts.values()))
-    often = sorted(one.counts.items(), key=lambda item: -item[1])[:_MOST_COUNTS]
+    total, often = max(1, sum(counts.values())), sorted(counts.items(), key=lambda item: -item[1])[:_MOST_COUNTS]
     said = [f"{_value(value)}: {count:,} ({count / total:.1%})" for value, count in often]
-    said += [f"and {more} more"] if (more := len(one.counts) - len(often)) else []
+    said += [f"and {more} more"] if (more := len(counts) - len(often)) else []
     whole = ", ".join(text.replace(" ", "\xa0") for text in said)
-    first = f"  {counted(len(one.counts), 'value')}  "
+    first = f"  {counted(len(counts), 'value')}  "
     unbroken: dict[str, Any] = {"break_long_words": False, "break_on_hyphens": False}
     for line in textwrap.wrap(whole, width, initial_indent=first, subsequent_indent="    ", **unbroken):
         yield Text(line.replace("\xa0", " "), style="dim")

@@ -56,7 +56,7 @@ def _show(console: Console, part: Shown) -> None:
 def _datasets(found: Inspection, width: int, *, everything: bool) -> Shown:
     alike = {name for kind in found.kinds if kind.example for name in kind.datasets}
     alike -= {entry.path for kind in found.kinds for entry in kind.example}
-    groups = [(group.rows, list(group.datasets)) for group in found.groups]
+    groups = [*found.groups.items()]
     if not everything:
         own = [(rows, [e for e in entries if not e.role and e.path not in alike]) for rows, entries in groups]
         groups = sorted((one for one in own if one[1]), key=lambda one: not one[0])
@@ -90,7 +90,7 @@ def _datasets(found: Inspection, width: int, *, everything: bool) -> Shown:
     lengths = len(groups) - len(listed)
     left_out = {
         f" of {counted(lengths, 'other length')}": sum(len(members) for _, members in groups[len(listed) :]),
-        " without data of its own": sum(bool(entry.role) for group in found.groups for entry in group.datasets),
+        " without data of its own": sum(bool(entry.role) for entry in found.entries),
         " like one of these": len(alike),
         " not looked at": found.left_out,
     }
@@ -132,7 +132,7 @@ def _is_shown(entry: DatasetEntry) -> bool:
 def _reasons(found: Inspection) -> Shown:
     """Say why datasets with rows are refused, or read through h5py; those that are alike share a line."""
     by_reason: dict[tuple[str, str], list[str]] = {}
-    for entry in (entry for group in found.groups for entry in group.datasets):
+    for entry in found.entries:
         if _is_shown(entry) and entry.access in _ACCESS_STYLES and not entry.role:
             by_reason.setdefault((entry.access, entry.reason), []).append(entry.path)
     for (access, reason), paths in by_reason.items():
@@ -163,7 +163,7 @@ def _proposal(kind: Proposal, file: str) -> Shown:
     alone = re.fullmatch(r'"([\w./]+)"', kind.fields_text)
     fields = alone[1] if alone and kind.samples_text else shlex.quote(kind.fields_text)
     if len(fields) > 60:
-        fields = shlex.quote(fields_text(kind.fields, kind.samples_text, ",\n        "))
+        fields = shlex.quote(fields_text(kind.ways[0].fields, kind.samples_text, 0).replace("\n", "\n    "))
     words = [f"h5stream inspect {shlex.quote(file)} --batch-size {kind.batch_size}"]
     words += [f"--samples {shlex.quote(kind.samples_text)}"] if kind.samples_text else []
     yield from _code(" \\\n    ".join([*words, f"--fields {fields}"]).splitlines(), "bold")
@@ -185,11 +185,9 @@ def _to_stream_it(found: Inspection, sample: SampleCost) -> Shown:
     }
     yield Text(ways[sample.chosen_by])
     yield from _code(found.lines)
-    members = {e.path: e.members for group in found.groups for e in group.datasets}
-    compound = next((name for name in sample.fields if members.get(name)), None)
-    if compound is not None:
-        alone = members[compound][0]["name"]
-        yield Text(f"{compound} comes as a dict of its members; a member alone is a field too, such as {alone!r}.")
+    if entry := next((e for e in found.entries if e.members and e.path in sample.fields), None):
+        alone = entry.members[0]["name"]
+        yield Text(f"{entry.path} comes as a dict of its members; a member alone is a field too, such as {alone!r}.")
 
 
 # --- what a batch costs -----------------------------------------------------------------------------------
@@ -201,31 +199,28 @@ def _cost(sample: SampleCost, as_they_are: str) -> Shown:
     one, together = text_of_bytes(sample.row_nbytes), text_of_bytes(sample.batch_nbytes)
     size = f"of {one} make {together}" if sample.row_nbytes else "of no fixed size"
     yield Text(f"{counted(sample.batch_rows, 'row')}{fewer} {size}.")
-    readers = {"row by row, h5py": sample.naive, "h5stream": sample.ours}
-    yield _readers("average, first epoch", readers, (sample.needed_read_nbytes, sample.needed_decoded_nbytes))
+    needed = BatchCost(0, sample.needed_read_nbytes, sample.needed_decoded_nbytes, None, None)
+    readers = {"needed": needed, "row by row, h5py": sample.naive, "h5stream": sample.ours}
+    yield _readers("average, first epoch", readers)
     yield labelled([("row by row", sample.naive_words), ("h5stream", [*_our_words(sample)])])
 
 
-def _readers(
-    title: str, readers: dict[str, BatchCost], needed: Sequence[float] = (), decoded: str = "decoded"
-) -> RenderableType:
-    """Return a table of what a batch costs several readers, beside what it needs where that is known."""
-    least, costs = [text_of_bytes(nbytes) for nbytes in needed], readers.values()
+def _readers(title: str, readers: dict[str, BatchCost], decoded: str = "decoded") -> RenderableType:
+    """Return a table of what a batch costs several readers."""
+    costs = readers.values()
     rows = [
-        ["read from the file", *least[:1], *(_amplified(c.read_nbytes, c.read_amplification) for c in costs)],
-        [decoded, *least[1:], *(_amplified(c.decoded_nbytes, c.decode_amplification) for c in costs)],
-        ["chunks, or runs of rows", *([""] if needed else []), *(count_text(c.chunks) for c in costs)],
+        ["read from the file", *(_amplified(c.read_nbytes, c.read_amplification) for c in costs)],
+        [decoded, *(_amplified(c.decoded_nbytes, c.decode_amplification) for c in costs)],
+        ["chunks, or runs of rows", *(count_text(c.chunks) if c.chunks else "" for c in costs)],
     ]
-    titles = [*(["needed"] if needed else []), *readers]
-    columns = [Column(title), *(Column(one, justify="right") for one in titles)]
-    return table(columns, rows if not needed or needed[1] else rows[::2], gap=2, header_style="dim")
+    columns = [Column(title), *(Column(one, justify="right") for one in readers)]
+    return table(columns, rows if any(c.decoded_nbytes for c in costs) else rows[::2], gap=2, header_style="dim")
 
 
 def _amplified(nbytes: float, amplification: float | None) -> str:
     if amplification is None:
         return text_of_bytes(nbytes)
-    times = f"{amplification:,.0f}x" if amplification >= 99.95 else f"{amplification:.1f}x"
-    return f"{text_of_bytes(nbytes)}  {times:>7}"
+    return f"{text_of_bytes(nbytes)}  {f'{amplification:,.{int(amplification < 99.95)}f}x':>7}"
 
 
 def _our_words(sample: SampleCost) -> Iterator[str]:
@@ -293,7 +288,7 @@ def _advice(found: Inspection) -> Shown:
 
 def print_all(console: Console, found: Inspection, *, everything: bool, one_of_many: bool = False) -> None:
     """Print everything that was found about a file; of one of many that are alike, what is in it."""
-    count = sum(len(group.datasets) for group in found.groups) + found.left_out
+    count = len(found.entries) + found.left_out
     facts = f"{text_of_bytes(found.file_nbytes)}, {counted(count, 'dataset')}"
     if found.asked.requests:
         facts += f", opened with {counted(found.asked.requests, 'request')}, {text_of_bytes(found.asked.nbytes)}"
@@ -330,19 +325,17 @@ def print_samples(console: Console, file: str, cost: SamplesCost) -> None:
     short += f"; {cost.asked:,} objects were asked of HDF5" if cost.asked else ""
     readers = {"one sample at a time": cost.alone, "h5stream": cost.ours}
     size, window = text_of_bytes(cost.batch_nbytes), f"{cost.window_samples:,} samples"
-    sample: list[RenderableType] = [
+    shown: list[RenderableType] = [
         _heading("A sample"),
         Text(f"{cost.text}: {cost.samples:,} of {text_of_bytes(cost.sample_nbytes)}{short}."),
         table(["", ""], ((f"  {printable(name)}", shape) for name, shape in cost.shapes.items()), gap=2),
-    ]
-    batch: list[RenderableType] = [
+        Text(),
         _heading(f"A shuffled batch of {cost.batch_samples:,}"),
         Text(f"It holds {size}; {window} are shuffled with one another."),
         _readers("average, counted", readers, decoded="decoded, or as it lies there"),
         Text("x: for each byte that the batch holds; what samples share is counted once.", style="dim"),
     ]
-    _show(console, iter(sample))
-    _show(console, iter(batch))
+    _show(console, iter(shown))
 
 
 def print_catalogue(console: Console, path: str, kept: Sequence[Kept], dropped: int | None) -> None:

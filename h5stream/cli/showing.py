@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -104,7 +105,11 @@ def advice(found: Suggestion, *, with_arithmetic: bool = True) -> Group:
 
 def print_json(value: Any) -> None:
     """Print JSON, not through rich, which would break long lines."""
-    typer.echo(json.dumps(value, indent=2, default=str))
+    typer.echo(json.dumps(value, indent=2, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
 def table(

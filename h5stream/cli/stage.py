@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Column
 from rich.text import Text
 
@@ -21,7 +19,7 @@ from h5stream.repacking import Recipe
 from h5stream.units import counted, text_of_bytes
 
 if TYPE_CHECKING:
-    from h5stream.repacking.repack import RepackProgress, RepackResult
+    from h5stream.repacking.repack import RepackProgress
     from h5stream.staging import StagedFile, StagingProgress
 
 _SHOWN = 5
@@ -70,43 +68,40 @@ def repack_command(
     recipe = recipe_of(fields, chunk_bytes, compress=compress, contiguous=contiguous, shuffle_rows=shuffle_rows)
     from h5stream.repacking.repack import carry_out, plan_repack
 
-    plan = plan_repack(given[0], target, recipe, overwrite=overwrite)
-    if not as_json:
-        notes(SafeConsole(), plan.notices, set())
+    plan, console, seen = (
+        plan_repack(given[0], target, recipe, overwrite=overwrite),
+        SafeConsole(quiet=as_json),
+        set[str](),
+    )
+    notes(console, plan.notices, seen)
     with Bar(SafeConsole(stderr=True), "repacking") as bar:
 
         def show(now: RepackProgress) -> None:
             bar.show(now.bytes_done, now.bytes_total, f"{now.step} {now.dataset}")
 
         result = carry_out(plan, target, overwrite, show)
-    rates = None
-    if not as_json:
-        _print_repacked(SafeConsole(), result, plan.notices)
-    if measure and result.samples:
-        from h5stream.baseline.measure import fresh_rates
-
-        rates = fresh_rates([str(result.source), str(result.target)], result.samples)
-        if not as_json:
-            prose(
-                SafeConsole(),
-                f"{text_of_bytes(result.bytes_before)} -> {text_of_bytes(result.bytes_after)}, {rates[0]:,.0f} -> "
-                f"{rates[1]:,.0f} rows/s ({rates[1] / rates[0]:.1f} x), opened anew and shuffled: "
-                f"{', '.join(_some(result.samples))}",
-            )
-    if as_json:
-        print_json(asdict(result) | {"rows_per_s": rates})
-
-
-def _print_repacked(console: Console, result: RepackResult, said: tuple[str, ...]) -> None:
     for text in _some([f"copied as it is: {path} ({why})" for path, why in result.copied]):
         line(console, f"  {text}")
-    notes(console, _some([notice for notice in result.notices if notice not in said]), set())
+    notes(console, _some([notice for notice in result.notices if notice not in seen]), seen)
     shuffled = f", {len(result.shuffled)} of them shuffled" if result.shuffled else ""
     prose(
         console,
         f"{counted(len(result.rewritten), 'dataset')} rewritten{shuffled}, {len(result.copied)} copied as they are; "
         f"all verified against {result.source} in {result.seconds:.1f} s",
     )
+    rates = None
+    if measure and result.samples:
+        from h5stream.baseline.measure import fresh_rates
+
+        rates = fresh_rates([str(result.source), str(result.target)], result.samples)
+        prose(
+            console,
+            f"{text_of_bytes(result.bytes_before)} -> {text_of_bytes(result.bytes_after)}, {rates[0]:,.0f} -> "
+            f"{rates[1]:,.0f} rows/s ({rates[1] / rates[0]:.1f} x), opened anew and shuffled: "
+            f"{', '.join(_some(result.samples))}",
+        )
+    if as_json:
+        print_json(asdict(result) | {"rows_per_s": rates})
 
 
 def _some(texts: Sequence[str]) -> list[str]:
@@ -199,10 +194,8 @@ def _chosen(
 def _stage(files: list[str], as_json: bool, **asked: Any) -> None:
     from h5stream.staging import stage
 
-    console, errors = SafeConsole(), SafeConsole(stderr=True)
-    begin = time.monotonic()
+    console, errors, seen = SafeConsole(quiet=as_json), SafeConsole(stderr=True), set[str]()
     with Bar(errors, "staging") as bar:
-        seen: set[str] = set()
 
         def show(now: StagingProgress) -> None:
             notes(errors, now.notices, seen)
@@ -212,10 +205,9 @@ def _stage(files: list[str], as_json: bool, **asked: Any) -> None:
         # No lease: it would end with this command, which is about to end.
         result = stage(files, lease=False, progress=show, **asked)
         notes(errors, result.notices, seen)
+        seconds = max(bar.elapsed_s, 1e-6)
     if as_json:
         print_json(asdict(result))
-        return
-    seconds = max(time.monotonic() - begin, 1e-6)
     for path in (*result.paths, *result.followed):
         line(console, f"  {path}{'' if path in result.copied else '  (was there)'}")
     rate = f" in {seconds:.1f} s, {text_of_bytes(result.bytes_copied / seconds)}/s" if result.copied else ""
@@ -227,11 +219,12 @@ def _stage(files: list[str], as_json: bool, **asked: Any) -> None:
 def _list(folder: Path, as_json: bool) -> None:
     from h5stream.staging import list_staged
 
-    console, files = SafeConsole(), list_staged(folder)
+    console, files = SafeConsole(quiet=as_json), list_staged(folder)
     if as_json:
         print_json([asdict(file) for file in files])
     elif not files:
         line(console, f"nothing is staged in {folder}")
+        return
     elif console.is_terminal:
         # What is short as a table, and what is long (paths, a checksum) below it in lines that can be copied.
         titles = ("copy", "size", "state", "used by")
@@ -244,8 +237,7 @@ def _list(folder: Path, as_json: bool) -> None:
     else:
         for file in files:
             typer.echo("\t".join(_cells(file)))
-    if files and not as_json:
-        line(console, f"{counted(len(files), 'file')}, {text_of_bytes(sum(file.size_bytes for file in files))}")
+    line(console, f"{counted(len(files), 'file')}, {text_of_bytes(sum(file.size_bytes for file in files))}")
 
 
 def _cells(file: StagedFile) -> tuple[str, ...]:
@@ -261,29 +253,25 @@ def _verify(folder: Path, threads: int | None, as_json: bool) -> None:
 
     if not list_staged(folder):
         raise StagingError(f"--verify {str(folder)!r}: nothing is staged there, so nothing could be verified")
-    console = SafeConsole()
+    console = SafeConsole(quiet=as_json)
     with Bar(SafeConsole(stderr=True), "verifying") as bar:
         results = verify_staged(folder, threads=threads, progress=lambda done, total: bar.show(done, total))
     bad = [result for result in results if not result.ok]
     if as_json:
         print_json([asdict(result) | {"ok": result.ok} for result in results])
-    else:
-        for result in bad:
-            line(console, f"DAMAGED {result.path}: {result.problem}")
-        prose(console, f"As they were staged: {len(results) - len(bad)} of {counted(len(results), 'file')}")
-        if bad:
-            prose(console, "Stage the damaged ones again after: h5stream stage --remove DIR FILES")
+    for result in bad:
+        line(console, f"DAMAGED {result.path}: {result.problem}")
+    prose(console, f"As they were staged: {len(results) - len(bad)} of {counted(len(results), 'file')}")
     if bad:
+        prose(console, "Stage the damaged ones again after: h5stream stage --remove DIR FILES")
         raise typer.Exit(1)
 
 
 def _remove(folder: Path, files: list[str] | None, force: bool, as_json: bool) -> None:
     from h5stream.staging import remove_staged
 
-    console = SafeConsole()
-    result = remove_staged(folder, files or None, force=force)
+    console, result = SafeConsole(quiet=as_json), remove_staged(folder, files or None, force=force)
     if as_json:
         print_json(asdict(result))
-        return
     notes(console, result.notices, set())
     prose(console, f"{counted(len(result.removed), 'file')} removed, {text_of_bytes(result.bytes_freed)} freed")

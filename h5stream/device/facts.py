@@ -36,10 +36,9 @@ def cuda_facts() -> CudaFacts:
 
 
 def started_cuda_uuids() -> tuple[str, ...]:
-    """Return the UUIDs of the devices in CUDA's order, without prefix, if CUDA has started in this process.
+    """Return the UUIDs of the devices in CUDA's order, without prefix; none where CUDA was not started here.
 
-    Empty otherwise: neither torch is imported nor CUDA started for the answer, because a process that has
-    started CUDA can no longer fork workers that use it.
+    It is not started for the answer: a process that has started CUDA can no longer fork workers that use it.
     """
     cuda = _started_cuda()
     return () if cuda is None else tuple(str(cuda.get_device_properties(k).uuid) for k in range(cuda.device_count()))
@@ -84,7 +83,7 @@ def device_memory() -> DeviceMemory | None:
 def synchronize() -> bool:
     """Wait for all work that was queued on the current device; tell whether there is a device.
 
-    A step that ends in Python has only been queued on a GPU. Whoever measures it waits here first.
+    A step that ends in Python has only been queued on a GPU: whoever measures it waits here first.
     """
     cuda = _started_cuda()
     if cuda is None:

@@ -1,4 +1,1 @@
-"""Bytes become batches: plans, kernels, slots, and the threads that carry them out.
-
-The only home of loader threads.
-"""
+"""Bytes become batches: plans, kernels, slots, and the only threads that load."""

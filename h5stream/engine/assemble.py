@@ -221,11 +221,7 @@ def _change_of(field: FieldLayout, dtype: torch.dtype | None) -> Change | None:
 
 
 def _apart(packed: torch.Tensor, start: int, nbytes: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> torch.Tensor:
-    """Return a field with a storage of its own: over the slot, or a copy where that is little beside what that keeps.
-
-    By way of NumPy, whose arrays become storages of their own length. Of torch, a slice of a storage does the same in
-    ten times as long.
-    """
+    """Return a field with a storage of its own, by way of NumPy, since torch takes long: over the slot, or a copy."""
     values: NDArray[Any] = np.ndarray(shape, dtype, packed.numpy(), start)
     keeps = packed.nbytes / nbytes
     copied = keeps >= COPIED_SHARE or (nbytes <= COPIED_NBYTES and keeps >= 4)

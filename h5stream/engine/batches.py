@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.engine.ragged import RaggedCounts, RaggedLists, RaggedMemory, RaggedRows, lend
+from h5stream.engine.ragged import RaggedCounts, RaggedMemory, RaggedRows, lend
 from h5stream.engine.slots import Slot, SlotFormat, SlotRing, address_of
 from h5stream.engine.statistics import RunCounters
 from h5stream.engine.tasks import Destination, Task, Tools
@@ -33,9 +34,7 @@ def objects_for(fields: Sequence[FieldLayout], rows: int, take: Take | None = No
     """Return what does not live in a slot of a batch of so many rows, by field number, still empty."""
     take = RaggedMemory().take if take is None else take
     found = {
-        number: (RaggedLists if one.is_listed else RaggedRows)(field=one, of=RaggedCounts(rows), take=take)
-        if one.kind == "ragged"
-        else [None] * rows
+        number: RaggedRows(field=one, of=RaggedCounts(rows), take=take) if one.kind == "ragged" else [None] * rows
         for number, one in enumerate(fields)
         if one.kind in ("object", "ragged")
     }
@@ -78,11 +77,6 @@ class ReadyBatch:
         shared = max(1, sum(rows.shared_nbytes for rows in ragged))
         return -(-sum(rows.copied_nbytes for rows in ragged) // shared)
 
-    def drop(self, within: Places, error: CorruptChunkError) -> None:
-        """Note places that stay empty, and why."""
-        self.dropped += (within,)
-        self.corrupt = error
-
     def close_gaps(self, slot_format: SlotFormat, row_nbytes: Sequence[int]) -> int:
         """Move the rows over the places that stayed empty, and give how many those were."""
         if not self.dropped:
@@ -106,10 +100,7 @@ class ReadyBatch:
         return gone
 
     def nothing_left(self, world_size: int) -> CorruptChunkError:
-        """Return the error for a batch that one of several ranks cannot leave out: the others would wait for it.
-
-        An empty batch in its place would be worse: a mean over no rows is NaN, which every rank would then average in.
-        """
+        """Return the error for a batch that one of several ranks cannot leave out: the others would wait for it."""
         assert self.corrupt is not None
         error = CorruptChunkError(
             f"nothing is left of batch {self.number}, and one of {world_size} ranks cannot leave a batch out, because "
@@ -140,10 +131,6 @@ class PlannedWindow:
     def numbers(self) -> range:
         """The batches that it has a share in."""
         return range(self.first_batch, self.first_batch + len(self.rows_of_batch))
-
-    def rows_for(self, batch: int) -> int:
-        """Return the rows that it brings to a batch."""
-        return int(self.rows_of_batch[batch - self.first_batch]) if batch in self.numbers else 0
 
     def first_failure(
         self, task: Task, error: H5StreamError, tools: Tools, skipping: RunCounters | None
@@ -204,19 +191,17 @@ class OpenBatches:
 
     def __init__(
         self,
-        fields: Sequence[FieldLayout],
         order: Order,
+        first_batch: int,
         slots: SlotRing,
         slot_format: SlotFormat,
-        first_batch: int,
-        ragged_memory: RaggedMemory,
+        fields: Sequence[FieldLayout],
+        take: Take,
     ) -> None:
         self._order, self._slots, self._format = order, slots, slot_format
         self._row_nbytes = tuple(f.row_nbytes for f in fields)
         self._placed_nbytes = tuple(f.placed_nbytes for f in fields)
-        self._fields = fields
-        self._take = ragged_memory.take
-        self.arranged = 0
+        self._fields, self._take, self.arranged = fields, take, 0
         self._has_ragged = any(f.kind == "ragged" for f in fields)
         self._has_objects = self._has_ragged or any(f.kind == "object" for f in fields)
         self._open: dict[int, ReadyBatch] = {}
@@ -260,7 +245,8 @@ class OpenBatches:
         """Count what a window has brought, and tell its batches which of their places stay empty."""
         for numbers, within, error in window.dropped:
             for number in np.unique(numbers).tolist():
-                window.batches[number].drop(within[numbers == number], error)
+                batch = window.batches[number]
+                batch.dropped, batch.corrupt = (*batch.dropped, within[numbers == number]), error
         for batch, brought in zip(window.batches, window.rows_of_batch.tolist(), strict=True):
             batch.missing -= brought
             self.ready += batch.missing == 0
@@ -283,11 +269,9 @@ class OpenBatches:
         return self._has_ragged and bool(self._open)
 
     def to_arrange(self, room: int) -> ReadyBatch | None:
-        """Return one of the next batches whose ragged rows are to be arranged.
+        """Return one of the next batches to be arranged, which then counts as more of them, if there is room.
 
-        What that takes counts as other open batches, of which there may be so many more. What takes more is arranged
-        when it is handed over, so that few such batches are in memory. Of a batch that failed not all rows came: what
-        stands in their place would be a second error, which says something else.
+        Of a batch that failed not all rows came: what stands in their place would be a second, other error.
         """
         number, end = self.next, min(self._error_at, default=self.next + ARRANGED_AHEAD)
         while self._has_ragged and number < min(end, self.next + ARRANGED_AHEAD):
@@ -317,12 +301,10 @@ class OpenBatches:
 
     def first_lacking(self, active: Iterable[PlannedWindow]) -> int:
         """Return the first batch that lacks rows which none of the windows under way brings."""
-        windows = list(active)
-        lacking = (
-            number
-            for number, batch in self._open.items()
-            if batch.missing > sum(window.rows_for(number) for window in windows)
-        )
+        coming: Counter[int] = Counter()
+        for window in active:
+            coming.update(dict(zip(window.numbers, window.rows_of_batch.tolist(), strict=True)))
+        lacking = (number for number, batch in self._open.items() if batch.missing > coming[number])
         return min(lacking, default=max(self._open, default=self.next - 1) + 1)
 
     def check_ended(self) -> None:

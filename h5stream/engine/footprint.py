@@ -24,7 +24,7 @@ from h5stream.engine.tasks import TASK_NBYTES
 from h5stream.errors import BudgetError, OptionError
 from h5stream.order.blocks import block_rows, longest_block
 from h5stream.order.epoch import EpochOrder, Order, RegroupedOrder
-from h5stream.order.line import POOL_BATCHES, OrderSettings
+from h5stream.order.line import POOL_BATCHES, BatchLimit, OrderSettings
 from h5stream.order.places import place_nbytes
 from h5stream.order.weights import PlannedDraws
 from h5stream.samples.ragged import DENSE
@@ -42,8 +42,7 @@ DEFAULT_BUDGET = 2 * 1024**3
 at the moment must not matter: it would choose the window, and with it the order of the rows."""
 
 SCRATCH_SHARE = 4
-"""An automatic window leaves scratch one part in so many of the budget (and one thread's scratch at least), however
-many threads there are: their number must not choose the window."""
+"""An automatic window leaves scratch one part in so many of the budget, however many threads there are."""
 
 LEAST_SCRATCH_SHARE = 16
 """That part where the window is known, so that a column more beside the data, or a little less memory, leaves it."""
@@ -51,39 +50,24 @@ LEAST_SCRATCH_SHARE = 16
 AT_ONCE_NBYTES = 8 * 1024 * 1024
 """Bytes of batches that are read together where rows cost the same wherever they lie, if that is more."""
 
-CHUNK_PLAN_NBYTES = 160
-"""Bytes that the plan takes for each chunk of a window while it is made: eight numbers, sorted into another eight,
-and what they are sorted and cut by. Half of it stays."""
+# What Python and NumPy take, in bytes.
 
-BLOCK_NBYTES = 72
-"""Bytes that an order takes for each block of the data: its edge, its place on the lines of two epochs, and what these
-are made of."""
-
-OBJECT_NBYTES = 72
-"""Bytes of a value of variable length, at the least: what Python takes to know of one."""
-
-OPEN_NBYTES = 640
-"""Bytes that Python takes to know of a batch that is filled or waits: the batch, its slot, arrays of its memory."""
+CHUNK_PLAN_NBYTES = 160  # for each chunk of a window that is planned: eight numbers, twice as they are sorted
+SPAN_PLAN_NBYTES = 64  # for each span that is planned
+BLOCK_NBYTES = 72  # for each block of the data, in the lines of two epochs
+OBJECT_NBYTES = 72  # for a value of variable length, at the least
+OPEN_NBYTES = 640  # for a batch that is filled or waits: the batch, its slot, arrays of its memory
+SAMPLER_ROW_NBYTES = 48  # for each row of a sampler's window: which, where it goes, and both sorted by batch
+CUT_NBYTES = 40  # for each sample of a line that is cut by their lengths, most of it for a moment
 
 SAMPLER_NBYTES = 1024 * 1024 * 1024
-"""Bytes that a window of a sampler may take, which has no slots and no budget of its own. Not by the machine: the
-window chooses the order."""
-
-SAMPLER_ROW_NBYTES = 48
-"""Bytes that it takes for each row: which row, where it goes, and both sorted by batch."""
+"""Bytes that a sampler's window may take. Not by the machine: the window chooses the order."""
 
 RAGGED_WAYS_OUT = (
     ". A few long samples make all batches large: Field(..., ragged=Ragged(crop=Crop(...))) cuts them, "
     "draw=Sized(rows) puts fewer of them in a batch"
 )
 """What else helps where samples are of unlike lengths."""
-
-SPAN_PLAN_NBYTES = 64
-"""What a span takes while it is planned: first row, length, sample and place in 64 bits, sorted, then in 32."""
-
-CUT_NBYTES = 40
-"""What it takes to cut a line by the lengths of samples, for each of them: lengths, their sums, what they are sorted
-by; most of it for a moment."""
 
 DRAWN_SAMPLES = 4096
 """Samples by which it is guessed how many rows a function looks up."""
@@ -92,47 +76,39 @@ DRAWN_EPOCHS = 2
 """Epochs whose drawn samples are held: the one under way, and the one that is read ahead."""
 
 LEAST_WINDOW_SHARE = 4
-"""An automatic window is one part in so many of what the budget has room for, at least, where less would let all
-decoded rows stay in memory. From there on an epoch costs copies alone; a window of a quarter still mixes well."""
+"""Where less window lets all decoded rows stay in memory, this part of it is enough: it still mixes well."""
 
 MOST_GATHERED_NBYTES = 32 * 1024 * 1024
 GATHERED_SHARE = 8
 """Bytes of batches that are gathered at a time from decoded rows that stay in memory, at most, and one part in how many
-of those: twice as much is open. Epochs of 512 MiB in batches of 8 MiB took 55 to 70 ms with one of them at a time, 42
-to 49 with 32 MiB, little less with 64, and 28 to 33 with windows of the whole file, which hold as much once more."""
+of those. Epochs of 512 MiB in batches of 8 MiB took 55 to 70 ms with one at a time, 42 to 49 with 32 MiB."""
 
 LEAST_READ_NBYTES = 256
-"""Bytes of a row for each read that it takes, at least, for rows to be read one by one: shorter reads cost their
-system call, half a microsecond, and little else."""
+"""Bytes of a row for each read that it takes, at least, for rows to be read one by one."""
 
 LEAST_OPEN = 8
 """Batches that must fit where their size is not known, so that reading ahead is worth its name."""
 
-# How many rows an automatic window has: by the data alone, so that whoever streams it again gets the same order.
+# How many rows windows have: by the data alone, so that whoever streams it again gets the same order.
 
 AUTO_BLOCKS = 1024
-"""Blocks of an automatic window, at least: what matters for learning is the number of distinct blocks in it."""
-
 AUTO_BATCHES = 4
-"""Batches of an automatic window, at least."""
+"""Blocks and batches of an automatic window, at least: for learning the number of distinct blocks in it matters."""
 
 AUTO_NBYTES = 256 * 1024 * 1024
 AUTO_ROWS = 1024 * 1024
-"""An automatic window takes this much where its blocks are small. 1,024 blocks of 32 or 128 rows, 3 or 12 % of a
+"""An automatic window takes this much where its blocks are small: 1,024 blocks of 32 or 128 rows, 3 or 12 % of a
 sorted file, left a loss that ten seeds could tell from a full shuffle's (docs/shuffling-results.md)."""
 
 FIRST_BLOCKS = 64
-"""Blocks of an epoch's first window, at least; later windows double. At 1 MiB a block it is read in under 0.1 s."""
-
 FIRST_NBYTES = 64 * 1024 * 1024
 FIRST_ROWS = 1024 * 1024
-"""An epoch's first window is this large where blocks are small: as quickly read, and better mixed."""
+"""The same of an epoch's first window, which is read in under 0.1 s; later ones double."""
 
 FILE_ORDER_NBYTES = 32 * 1024 * 1024
-"""Bytes of a window that is not shuffled, at least: enough tasks to go round, and nothing is gained by more."""
-
 SEAM_SHARE = 4
-"""Such a window is this many times as long as the longest chunk that its edges cut, and that is decoded twice so."""
+"""Bytes of a window that is not shuffled, at least; and how many times as long it is as the longest chunk that its
+edges cut, and that is decoded twice so."""
 
 
 def check_window(window: object) -> None:
@@ -238,10 +214,7 @@ class Shape:
         return -(-nbytes // PAGE_NBYTES) * PAGE_NBYTES + outside
 
     def held_nbytes(self, batch_size: int, window_rows: int) -> int:
-        """Return the bytes of what the training loop holds, of windows of so many rows, padding included.
-
-        That is the largest batch of a window, and the next, which it is given before it drops that one.
-        """
+        """Return the bytes of what the training loop holds: the largest batch of a window, and the next one, padded."""
         largest = sum(one.largest(batch_size, window_rows // batch_size) - one.of(batch_size) for one in self.ragged)
         return 2 * (self.batch_nbytes(batch_size) + largest + sum(one.padded(batch_size) for one in self.ragged))
 
@@ -258,11 +231,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """How much is read together, what stays in memory, and what that takes: a candidate, or the one that was chosen.
-
-    Windows are read whole, and shuffled on their way into the batches' slots; unless a few batches are gathered at a
-    time, since rows cost the same wherever they lie.
-    """
+    """How much is read together, what stays in memory, and what that takes: a candidate, or the one that was chosen."""
 
     window_rows: int
     first_window_rows: int  # of an epoch's first window
@@ -334,8 +303,8 @@ def size_window(
     The number of threads has no say in an automatic window, which is part of the order: those that do not fit are left
     out. Without `shuffle` a window is a few batches at most. `most_rows` are those of an automatic window, once known.
     """
-    ways = _windows(shape, batch_size, window, memory_budget, shuffle, most_rows)
-    return first_that_fits(_fitted(shape, one, batch_size, memory_budget, threads) for one in ways)
+    ways = _ways(shape, batch_size, window, memory_budget, shuffle, most_rows)
+    return first_that_fits(_fitted(shape, way, batch_size, memory_budget, threads) for way in ways)
 
 
 def first_that_fits(sizes: Iterable[Footprint]) -> Footprint:
@@ -347,10 +316,7 @@ def first_that_fits(sizes: Iterable[Footprint]) -> Footprint:
 
 
 def least_that_fits(sized: Callable[[int], Footprint], budget: int, most: int = sys.maxsize) -> Footprint:
-    """Return what a budget has room for, or the least budget that would do; what needs more than the `most` as it is.
-
-    With more memory more may be kept, so what does not fit is asked for again.
-    """
+    """Return what a budget has room for, or the least one that would do; what needs more than `most` as it is."""
     while not (size := sized(budget)).fits and size.needed_nbytes <= most:
         budget = size.needed_nbytes
     return size
@@ -362,13 +328,12 @@ class _Windows(NamedTuple):
     rows: int  # of a window
     first: int  # rows of the first window
     held: int  # rows of a window, with what it shares with the next
-    plan_nbytes: int
     slots: tuple[int, int]  # the least and the most
     is_auto: bool = False  # whether a part of the budget is left to scratch
     gathers: bool = False  # a few batches at a time
 
 
-def _windows(
+def _ways(
     shape: Shape, batch_size: int, window: int | str, memory_budget: int, shuffle: bool, most_rows: int | None
 ) -> Iterator[_Windows]:
     """Yield the ways to read an epoch, the best first."""
@@ -391,7 +356,7 @@ def _windows(
         # A batch of each may go on in the next window; and no more than the end of one epoch and the next one.
         most = min(math.ceil(together / batch_size) + 4, 2 * math.ceil(shape.rows / batch_size))
         least = shape.batches_of(held, batch_size)
-        return _Windows(rows, first, held, shape.plan_nbytes(held), (least, max(least, most)), window == "auto")
+        return _Windows(rows, first, held, (least, max(least, most)), is_auto=window == "auto")
 
     if window == "auto":
         if shape.two_nbytes(rows, batch_size) > room(SCRATCH_SHARE if most_rows is None else LEAST_SCRATCH_SHARE):
@@ -405,33 +370,34 @@ def _windows(
     if window == "all" and shape.anywhere:
         # What is read in file order is faster by half; this is for what does not fit so.
         most = 2 * max(AUTO_BATCHES, AT_ONCE_NBYTES // (shape.batch_nbytes(batch_size) + OPEN_NBYTES))
-        yield _Windows(rows, rows, rows, math.ceil(rows * 3 * shape.place_nbytes), (2, most), gathers=True)
+        yield _Windows(rows, rows, rows, (2, most), gathers=True)
 
 
 def _fitted(shape: Shape, windows: _Windows, batch_size: int, memory_budget: int, threads: int) -> Footprint:
     """Return what is taken by as many slots and threads as the budget has room for; the least where it has none."""
     scratch, slot = shape.scratch_nbytes, shape.batch_nbytes(batch_size) + OPEN_NBYTES
-    fixed = shape.fixed_nbytes + shape.held_nbytes(batch_size, windows.held) + windows.plan_nbytes
-    least, most = windows.slots
+    held, (least, most) = windows.held, windows.slots
+    plan = math.ceil(held * 3 * shape.place_nbytes) if windows.gathers else shape.plan_nbytes(held)
+    fixed = shape.fixed_nbytes + shape.held_nbytes(batch_size, held) + plan
     left = max(0, memory_budget - fixed - least * slot - scratch)
     threads = min(threads, 1 + left // scratch)
     threads = threads_in(scratch, threads, memory_budget) if threads and windows.is_auto else threads
     all_scratch = max(1, threads) * scratch
     batches = min(least + (left - all_scratch + scratch) // slot, most)
-    batches = batches // 2 * 2 if windows.gathers else batches
+    at_once = batches // 2 if windows.gathers else 0
     return Footprint(
         window_rows=windows.rows,
         first_window_rows=windows.first,
         wished_rows=windows.rows,
-        first_batches=batches // 2 if windows.gathers else windows.first // batch_size + 2,
-        max_open_batches=batches,
+        first_batches=at_once or windows.first // batch_size + 2,
+        max_open_batches=2 * at_once or batches,
         memory_budget=memory_budget,
-        needed_nbytes=fixed + all_scratch + batches * slot,
+        needed_nbytes=fixed + all_scratch + (2 * at_once or batches) * slot,
         threads=threads,
         batch_nbytes=slot,
-        plan_nbytes=windows.plan_nbytes,
+        plan_nbytes=plan,
         scratch_nbytes=all_scratch,
-        batches_at_once=batches // 2 if windows.gathers else 0,
+        batches_at_once=at_once,
     )
 
 
@@ -441,10 +407,7 @@ def threads_in(scratch_nbytes: int, threads: int, memory_budget: int) -> int:
 
 
 def _most_rows(shape: Shape, wished: int, batch_size: int, room: int) -> int:
-    """Return the rows of a window of which two fit, in whole blocks, because a window ends at a block's edge.
-
-    They are a batch at least, or all: a smaller window fills as many batches.
-    """
+    """Return the rows of a window of which two fit, in whole blocks, because a window ends at a block's edge."""
     sizes = range(batch_size, wished + 1, batch_size)
     rows = max(1, bisect.bisect_right(sizes, room, key=lambda rows: shape.two_nbytes(rows, batch_size))) * batch_size
     return wished if rows >= wished else max(min(shape.block_rows, wished), rows // shape.block_rows * shape.block_rows)
@@ -465,11 +428,7 @@ def size_order(shape: Shape, *, batch_size: int, window: int | str, shuffle: boo
 
 
 def scratch_nbytes(layout: SampleLayout) -> int:
-    """Return the bytes of scratch that one reader thread may need.
-
-    A read of one task, the last chunk of which may be large, two decode buffers, one unshuffled copy, one of a member.
-    What need not be decoded is read by pieces of a task's size.
-    """
+    """Return the scratch of a reader thread: a read, the last chunk of which may be large, and three decoded chunks."""
     largest_stored = largest_chunk = largest_dataset = 0
     for parts in layout.datasets:
         for part in parts:
@@ -493,9 +452,8 @@ class LimitedField:
     """The ragged field by whose rows batches are cut."""
 
     number: int
-    rows: int | None  # of a batch, at most; None where only samples of like lengths come together
     samples: int  # of a batch, at most
-    bucketed: bool  # whether samples of like lengths come together
+    limit: BatchLimit  # how they are cut
 
 
 def shape_of(
@@ -546,12 +504,12 @@ def _ragged_bytes(layout: SampleLayout, limited: LimitedField | None) -> Iterato
         if one.draw is not None:
             drawn = nbytes[one.draw.of(np.linspace(0, layout.samples - 1, DRAWN_SAMPLES).astype(np.int64), 0, 0)]
             found = replace(found, mean=float(drawn.mean()), deviation=float(drawn.std()))
-        if limited is not None and limited.bucketed:
+        if limited is not None and limited.limit.bucketed:
             ascending = np.sort(nbytes)  # as many of the longest as are sorted with one another
             some = [-(-len(nbytes) >> power) for power in range(POOL_BATCHES.bit_length())]
             found = replace(found, longest=tuple(float(ascending[len(nbytes) - few :].mean()) for few in some))
-        if limited is not None and limited.rows is not None and one.counts is layout.ragged[limited.number].counts:
-            found = replace(found, limit=limited.rows * field.placed_nbytes)
+        if limited is not None and limited.limit.rows and one.counts is layout.ragged[limited.number].counts:
+            found = replace(found, limit=limited.limit.rows * field.placed_nbytes)
         yield found
     for field in layout.fields:
         if field.kind == "object" and field.images is not None:
@@ -640,11 +598,7 @@ def _rows_anywhere(datasets: Iterable[tuple[DatasetPart, ...]]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """What the size of windows depends on.
-
-    An automatic window is the one of the default budget: it is part of the order, which the data and the size of a
-    batch decide alone. Only a budget that has no room for it makes it smaller.
-    """
+    """What the size of windows depends on; an automatic one is that of the default budget, unless this has no room."""
 
     layout: SampleLayout
     batch_rows: int  # of most batches, where they are cut by `limited`
@@ -659,9 +613,8 @@ class Sizing:
     keep: bool = True  # whether rows may stay in memory once they are decoded
     draws: PlannedDraws | None = None  # what draws the samples of an epoch, if it does not take each once
     plain: SampleLayout | None = None  # the fields as the user opened them, without what is added or copied
-    shapes: dict[tuple[int, ...], Shape] = dataclasses.field(
-        default_factory=dict, repr=False
-    )  # of each choice of kept datasets
+    # of each choice of kept datasets
+    shapes: dict[tuple[int, ...], Shape] = dataclasses.field(default_factory=dict, repr=False)
 
     @property
     def _keeps_rows(self) -> bool:
@@ -694,11 +647,7 @@ class Sizing:
         return size
 
     def fitting(self, window: int | str) -> Footprint:
-        """Return windows that the budget has room for; a `BudgetError` names the number that would do.
-
-        A batch that `DataLoader` would take must not fail for a budget that nobody chose: there an automatic window
-        takes what it needs at least.
-        """
+        """Return windows that the budget has room for; a `BudgetError` names the number that would do."""
 
         def sized(budget: int) -> Footprint:
             threads = self.threads
@@ -730,10 +679,7 @@ class Sizing:
         )
 
     def with_room(self, window: int | str) -> Sizing:
-        """Return the sizing where nobody says how large batches are: for the largest that the budget has room for.
-
-        Slots are mapped, and what no row is written to takes no memory: room costs nothing but the budget's account.
-        """
+        """Return the sizing for the largest batches that there is room for: what is not written to takes no memory."""
         sizing = replace(self, most_budget=self.memory_budget)
         while sizing.batch_rows > 1:
             with contextlib.suppress(BudgetError):
@@ -815,11 +761,7 @@ class Sizing:
         return first_that_fits(ways())
 
     def _keeping(self, size: Footprint, window: int | str = 0, most_rows: int | None = None) -> Iterator[Footprint]:
-        """Yield windows with the decoded rows that stay in memory beside them, the best first.
-
-        That is all rows, gathered from there; all beside an automatic window that is not much smaller; as many as fit;
-        none.
-        """
+        """Yield windows with decoded rows that stay: all, gathered; all, beside a smaller window; some; none."""
         budget, layout = size.memory_budget, self.layout
         if self.shuffle and not self.whole_windows and (gathered := self._gathered(size)) is not None:
             yield gathered

@@ -99,13 +99,10 @@ class Moments:
             some, total = count > 0, self.count + count
             self._base = np.where(self.count > 0, self._base, base)
             mean = (base - self._base) + mean
-            apart = mean - self._mean
-            merged = self._mean + apart * (count / total)
-            self._spread = np.where(
-                some, self._spread + spread + apart**2 * (self.count * (count / total)), self._spread
-            )
-            self._mean = np.where(some, np.where(self.count > 0, merged, mean), self._mean)
-            self.count = total
+            apart, share = mean - self._mean, count / total
+            merged = np.where(self.count > 0, self._mean + apart * share, mean)
+            self._spread = np.where(some, self._spread + spread + apart**2 * (self.count * share), self._spread)
+            self._mean, self.count = np.where(some, merged, self._mean), total
 
     def _add_whole(self, rows: NDArray[Any]) -> None:
         lanes = rows.shape[1]
@@ -115,10 +112,10 @@ class Moments:
         else:
             sums, squares = np.zeros((3, lanes), np.int64), np.zeros((5, lanes), np.int64)
             add_integers(rows, sums, squares)
-        for place, limb in enumerate(sums):
-            self._sum = self._sum + (self._of_channels(limb).astype(object) << (_BITS * place))
-        for place, limb in enumerate(squares):
-            self._squares = self._squares + (self._of_channels(limb).astype(object) << (_BITS * place))
+        self._sum, self._squares = (
+            so_far + sum(self._of_channels(limb).astype(object) << (_BITS * place) for place, limb in enumerate(limbs))
+            for so_far, limbs in ((self._sum, sums), (self._squares, squares))
+        )
         self.count += len(rows) * (lanes // self.channels)
 
     def _see(self, least: NDArray[Any], most: NDArray[Any]) -> None:

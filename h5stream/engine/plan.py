@@ -101,12 +101,15 @@ class Placement:
         return self if is_ascending(self.rows) else self[np.argsort(self.rows, kind="stable")]
 
     def of_parts(self, parts: tuple[DatasetPart, ...]) -> Iterator[tuple[int, Placement]]:
-        """Return the number of each part that rows lie in, and those rows; they must be ascending."""
+        """Return the number of each part that rows lie in, and those rows; they must be ascending.
+
+        Samples without rows may lie behind the last row: they are of the last part.
+        """
         if len(parts) == 1:
             yield 0, self
             return
-        edges = sought(self.rows, [part.row_start for part in parts] + [parts[-1].row_start + parts[-1].rows])
-        for number, (low, high) in enumerate(itertools.pairwise(edges.tolist())):
+        edges = [*sought(self.rows, [part.row_start for part in parts]).tolist(), len(self)]
+        for number, (low, high) in enumerate(itertools.pairwise(edges)):
             if high > low:
                 yield number, self[low:high]
 

@@ -8,6 +8,7 @@ as it is.
 from __future__ import annotations
 
 import bisect
+import functools
 import itertools
 import operator
 import threading
@@ -19,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
-from h5stream.compiled._native import begins_of_stretches, lay_stretches, order_by_place
 from h5stream.dropped import Lent
 from h5stream.engine.slots import FIELD_ALIGNMENT, Memory, address_of, map_memory
 from h5stream.errors import SourceError
@@ -79,11 +79,11 @@ class Share:
         places, lengths, begins = np.empty_like(within), np.empty(len(order), np.int64), np.empty(len(order), np.int64)
         offsets = np.zeros(len(order) + batches, dtype=np.int64)
         if batches:
-            lay_stretches(order, batch, within, counts, edges, places, lengths, starts, offsets)
+            kernels.lay_stretches(order, batch, within, counts, edges, places, lengths, starts, offsets)
         if is_padded:
             starts = _padded_starts(edges, lengths, starts)
         if batches:
-            begins_of_stretches(order, batch, edges, starts, begins)
+            kernels.begins_of_stretches(order, batch, edges, starts, begins)
         share = cls(
             fields=tuple(fields),
             edges=edges,
@@ -110,7 +110,7 @@ class Share:
 def order_of_places(batch: Places, within: Places) -> Places:
     """Return the order by batch and place, of which no two samples have the same."""
     order = np.empty(len(batch), dtype=np.int32)
-    if len(batch) and not order_by_place(batch, within, order):
+    if len(batch) and not kernels.order_by_place(batch, within, order):
         return np.argsort(batch * (int(within.max()) + np.int64(1)) + within)
     return order
 
@@ -129,51 +129,38 @@ def _padded_starts(edges: Ints, counts: Ints, starts: Ints) -> Ints:
     return np.append(placed[batch] + inside, placed[-1])
 
 
-def _plainly(nbytes: int) -> Memory:
-    return np.empty(nbytes, dtype=np.uint8)
-
-
-@dataclass(slots=True)
 class RaggedCounts:
     """How many rows each sample of a batch has: share by share while they come, then one behind the other."""
 
-    samples: int  # samples of the batch
-    # places of samples, ascending, and the rows of each. Tuples of arrays, which a garbage collection leaves out: one
-    # that looks at all that a window brings, and then at all of torch, takes a tenth of a second
-    shares: tuple[tuple[Places, Ints], ...] = ()
-    _lengths: Ints | None = None
-    _offsets: Ints | None = None
-    _longest: int | None = None
+    def __init__(self, samples: int) -> None:
+        self.samples = samples  # of the batch
+        # Places of samples, ascending, and the rows of each. Tuples of arrays, which a garbage collection leaves out:
+        # one that looks at all that a window brings, and then at all of torch, takes a tenth of a second.
+        self.shares: tuple[tuple[Places, Ints], ...] = ()
 
     def add(self, places: Places, counts: Ints, offsets: Ints) -> None:
         """Add a share, with where its samples begin one behind the other."""
         self.shares += ((places, counts),)
         if len(places) == self.samples:
-            self._lengths, self._offsets = counts, offsets  # places ascend, so these are all of them in turn
+            self.lengths, self.offsets = counts, offsets  # places ascend, so these are all of them in turn
 
-    @property
+    @functools.cached_property
     def lengths(self) -> Ints:
         """The rows of each sample, once all shares are there."""
-        if self._lengths is None:
-            self._lengths = np.zeros(self.samples, dtype=np.int64)
-            for places, counts in self.shares:
-                self._lengths[places] = counts
-        return self._lengths
+        lengths = np.zeros(self.samples, dtype=np.int64)
+        for places, counts in self.shares:
+            lengths[places] = counts
+        return lengths
 
-    @property
+    @functools.cached_property
     def longest(self) -> int:
         """The most rows of any sample."""
-        if self._longest is None:
-            self._longest = int(self.lengths.max(initial=0))
-        return self._longest
+        return int(self.lengths.max(initial=0))
 
-    @property
+    @functools.cached_property
     def offsets(self) -> Ints:
         """Where the rows of each sample begin, and where the last end."""
-        if self._offsets is None:
-            self._offsets = np.zeros(self.samples + 1, dtype=np.int64)
-            np.cumsum(self.lengths, out=self._offsets[1:])
-        return self._offsets
+        return np.append(0, np.cumsum(self.lengths))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -201,8 +188,8 @@ class RaggedRows:
 
     @property
     def row_nbytes(self) -> int:
-        """Bytes of a row."""
-        return self.field.placed_nbytes
+        """Bytes of a row; of what has no fixed length the shares are arrays of objects, of which it is one."""
+        return 1 if self.field.dtype.kind == "O" else self.field.placed_nbytes
 
     @property
     def shared_nbytes(self) -> int:
@@ -214,7 +201,7 @@ class RaggedRows:
         """Bytes of the rows as the batch has them, where they have to be copied for that; else 0."""
         if self._is_sparse:
             return self.of.samples * self.how.wanted * self.row_nbytes
-        return 0 if self._is_together else self._filled_nbytes
+        return 0 if self._is_together or self.field.is_listed else self._filled_nbytes
 
     @property
     def _filled_nbytes(self) -> int:
@@ -237,19 +224,33 @@ class RaggedRows:
         return left
 
     def arrange(self) -> Any:
-        """Return the bytes of the rows as the batch has them; done once."""
+        """Return the bytes of the rows as the batch has them, or the rows of each sample as lists; done once."""
         if self.memory is None:
-            # Places ascend, so the samples of one share are all of them in turn.
-            together = self.shares[0] if self._is_together else self._arranged()
-            if self.how.width:
-                self._check_columns(together)
-            self.memory = self._dense(together) if self._is_sparse else together
+            self.memory = self._lists() if self.field.is_listed else self._laid()
             self.shares = ()
-            if self.how.form == "pad" and len(self.memory):
-                filler = np.full(FILLER_ITEMS, self.how.pad_value).astype(self.field.dtype).view(np.uint8)
-                used, stride = self.of.lengths * self.row_nbytes, len(self.memory) // self.of.samples
-                kernels.fill_behind(address_of(self.memory), stride, used, address_of(filler), len(filler))
         return self.memory
+
+    def _lists(self) -> list[Any]:
+        found: list[Any] = [[] for _ in range(self.of.samples)]
+        is_plain, row_shape = self.field.dtype.kind != "O", self.field.row_shape
+        for (places, counts), share in zip(self.of.shares, self.shares, strict=True):
+            edges = np.append(0, np.cumsum(counts)).tolist()
+            rows = share.view(self.field.dtype).reshape(edges[-1], *row_shape) if is_plain else share
+            for place, (low, high) in zip(places.tolist(), itertools.pairwise(edges), strict=True):
+                found[place] = rows[low:high].tolist()
+        return found
+
+    def _laid(self) -> Memory:
+        # Places ascend, so the samples of one share are all of them in turn.
+        memory = self.shares[0] if self._is_together else self._arranged()
+        if self.how.width:
+            self._check_columns(memory)
+        memory = self._dense(memory) if self._is_sparse else memory
+        if self.how.form == "pad" and len(memory):
+            filler = np.full(FILLER_ITEMS, self.how.pad_value).astype(self.field.dtype).view(np.uint8)
+            used, stride = self.of.lengths * self.row_nbytes, len(memory) // self.of.samples
+            kernels.fill_behind(address_of(memory), stride, used, address_of(filler), len(filler))
+        return memory
 
     @property
     def _is_sparse(self) -> bool:
@@ -268,10 +269,7 @@ class RaggedRows:
         return memory
 
     def _check_columns(self, memory: Memory) -> None:
-        """Refuse columns that a matrix does not have: torch would read and write beyond its memory.
-
-        Once for each sample: the files are looked at for changes after each window.
-        """
+        """Refuse, once for each sample, columns that a matrix does not have: torch would leave its memory."""
         if self.sound is not None and all(self.sound[numbers].all() for numbers in self.numbers):
             return
         columns = memory.view(f"i{self.row_nbytes}")
@@ -303,38 +301,6 @@ class RaggedRows:
         return memory
 
 
-@dataclass(slots=True, kw_only=True)
-class RaggedLists(RaggedRows):
-    """The rows of a ragged field that come as lists: texts, or values of variable length.
-
-    The shares of what has no fixed length are arrays of objects.
-    """
-
-    @property
-    def row_nbytes(self) -> int:
-        """Places of a row in a share."""
-        return 1 if self.field.dtype.kind == "O" else self.field.placed_nbytes
-
-    @property
-    def copied_nbytes(self) -> int:
-        """0: they are not laid out before the batch is handed over."""
-        return 0
-
-    def arrange(self) -> Any:
-        """Return the rows of each sample; done once."""
-        if self.memory is None:
-            found: list[Any] = [[] for _ in range(self.of.samples)]
-            field = self.field
-            for (places, counts), share in zip(self.of.shares, self.shares, strict=True):
-                edges = np.append(0, np.cumsum(counts)).tolist()
-                is_plain = field.dtype.kind != "O"
-                rows = share.view(field.dtype).reshape(edges[-1], *field.row_shape) if is_plain else share
-                for place, (low, high) in zip(places.tolist(), itertools.pairwise(edges), strict=True):
-                    found[place] = rows[low:high].tolist()
-            self.memory, self.shares = found, ()
-        return self.memory
-
-
 def refuse_column(column: int, width: int, where: str) -> NoReturn:
     """Say that a sparse matrix has a value in a column that it does not have."""
     raise SourceError(
@@ -347,7 +313,7 @@ def lend(
     every: Iterable[Share | None],
     objects: Sequence[dict[int, Any]],
     row_nbytes: Sequence[int],
-    take: Callable[[int], Memory] = _plainly,
+    take: Callable[[int], Memory],
 ) -> dict[int, Any]:
     """Return the memory of the shares that tasks of a window bring, and add it to its batches."""
     found: dict[int, Any] = {}

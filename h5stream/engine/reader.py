@@ -67,10 +67,7 @@ def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSourc
 
 
 def _by_their_rows(layout: SampleLayout, lookups: Iterable[Lookup]) -> list[tuple[list[Lookup], bool, bool]]:
-    """Return ragged datasets of which samples have the same rows, which are planned together.
-
-    With whether they are of variable length, and whether they are padded.
-    """
+    """Return ragged datasets by samples with the same rows; whether those are values; whether they are padded."""
     found: dict[tuple[int, bool, bool, bool], list[Lookup]] = {}
     for one in lookups:
         if one.counts is not None:
@@ -128,8 +125,7 @@ class RowReader:
         self._boxes: dict[int, list[tuple[NDArray[np.int64], BoxesOfParts]]] = {}
         asks = layout.space is not None and layout.space.accept is not None
         self._acceptance = Acceptance(layout, self._plan_boxes, self._carry_out) if asks else None
-        self._ways: list[list[Way | None]] = []
-        self._forget_ways()
+        self._ways: dict[tuple[int, int], Way] = {}
         is_plain = not (layout.space or layout.columns or layout.lookups or any(f.images for f in layout.fields))
         self._unfiltered = is_plain and all(
             part.access == DIRECT and self.sources[part.file].has_descriptor
@@ -213,7 +209,8 @@ class RowReader:
         for dataset in datasets:
             if dataset not in self._boxes:
                 gaps = [source.gap_nbytes for source in self.sources]
-                self._boxes[dataset] = boxes_of(self.layout.datasets[dataset], self.layout.fields, pad, gaps)
+                boxes_like = functools.partial(BoxesOfParts, fields=self.layout.fields, pad=pad, gaps=gaps)
+                self._boxes[dataset] = boxes_of(self.layout.datasets[dataset], boxes_like)
             for volumes, boxes in self._boxes[dataset]:
                 place = np.minimum(np.searchsorted(volumes, of), len(volumes) - 1)
                 ours = np.flatnonzero(volumes[place] == of)
@@ -235,21 +232,16 @@ class RowReader:
                 yield from self._way(dataset, part)(ours, task_nbytes)
 
     def _way(self, dataset: int, part: int) -> Way:
-        way = self._ways[dataset][part]
-        if way is None:
+        if (way := self._ways.get((dataset, part))) is None:
             one = self.layout.datasets[dataset][part]
             way = way_of(one, self.layout.fields, self.sources[one.file])
             if self._keeping is not None:
                 way = self._keeping.way(dataset, part, way)
-            self._ways[dataset][part] = way
+            self._ways[dataset, part] = way
         return way
 
     def filling(self, order: Order, first_batch: int) -> Iterator[Task] | None:
-        """Return what decodes all that stays in memory, window by window; None where batches do not wait for that.
-
-        Where all rows stay, the batches of a window are gathered a few at a time, and the first of them needs almost
-        all of its chunks.
-        """
+        """Return what decodes all that stays in memory, window by window; None where batches do not wait for that."""
         if not self.kept_rows or not isinstance(order, RegroupedOrder) or not order.is_gathered:
             return None
         return self._fill_tasks(order.whole.rows_of_windows(first_batch))
@@ -297,20 +289,14 @@ class RowReader:
         """Keep rows from now on, if any are to be kept; called where nothing is planned."""
         if self.kept_rows is not None and self._keeping is None:
             self._keeping = keeping_of(self.layout, self.kept_rows)
-            self._forget_ways()
+            self._ways = {}
 
     def trim(self, *, decoded: bool = True) -> None:
         """Let go of memory that is for later use, with `decoded` rows; what is planned goes on with what it has."""
         self.ragged_memory.trim()
         if decoded and self._keeping is not None:
             self._keeping = None
-            self._forget_ways()
-
-    def _forget_ways(self) -> None:
-        self._ways = [[None] * len(parts) for parts in self.layout.datasets]
-
-    def _unfiltered_rows(self, dataset: int, part: int) -> UnfilteredRows:
-        return cast(UnfilteredRows, self._way(dataset, part))
+            self._ways = {}
 
     def tools(self, tally: Tally | None = None, stopped: Callable[[], bool] = lambda: False) -> Tools:
         """Return what the calling thread carries tasks out with; parameters are those of `Tools`."""
@@ -327,11 +313,19 @@ class RowReader:
         tasks = self._in_turn(placement) if self._unfiltered else self.plan(placement, TASK_NBYTES)
         self._carry_out(tasks, destination, tally)
 
+    def _in_turn(self, placement: Placement) -> Iterator[Task]:
+        """Return one task for each part: one thread alone has nothing of smaller ones."""
+        for dataset in self._datasets:
+            for part, ours in placement.of_parts(self.layout.datasets[dataset]):
+                yield cast(UnfilteredRows, self._way(dataset, part)).task(ours)
+
     def _carry_out(self, tasks: Iterable[Task], destination: Destination, tally: Tally | None = None) -> None:
         if self._ragged or self._dense:
             tasks = list(tasks)
             shares = (task.shared.share for task in tasks)
-            destination = replace(destination, ragged=lend(shares, destination.objects, destination.row_nbytes))
+            destination = replace(
+                destination, ragged=lend(shares, destination.objects, destination.row_nbytes, RaggedMemory().take)
+            )
         self._land(tasks, destination, tally)
 
     def _land(self, tasks: Iterable[Task], destination: Destination, tally: Tally | None = None) -> None:
@@ -358,12 +352,6 @@ class RowReader:
                 for future in begun:
                     future.cancel()
 
-    def _in_turn(self, placement: Placement) -> Iterator[Task]:
-        """Return one task for each part: one thread alone has nothing of smaller ones."""
-        for dataset in self._datasets:
-            for part, ours in placement.of_parts(self.layout.datasets[dataset]):
-                yield self._unfiltered_rows(dataset, part).task(ours)
-
     # --- single rows: a plan, a slot and a batch around one cost ten times what reading it does ---
 
     def _ways_singly(self) -> list[tuple[list[UnfilteredRows], list[SourceIdentity]]]:
@@ -372,7 +360,7 @@ class RowReader:
         are_simple = all(field.kind == "array" and field.cast is field.normalise is None for field in fields)
         if not (self._unfiltered and are_simple and all(part.pieces for parts in datasets for part in parts)):
             return []
-        every = ([self._unfiltered_rows(n, k) for n in range(len(datasets))] for k in range(len(datasets[0])))
+        every = ([cast(UnfilteredRows, self._way(n, k)) for n in range(len(datasets))] for k in range(len(datasets[0])))
         return [(ways, [self.layout.files[file] for file in {way.part.file for way in ways}]) for ways in every]
 
     def single(self, first: int, count: int = 0) -> list[torch.Tensor] | None:

@@ -27,8 +27,7 @@ STOP_S = 1.0
 """Seconds that ending an epoch waits for its threads; one held up longer, by a file system that hangs, ends later."""
 
 EXIT_S = 10.0
-"""Seconds that the interpreter's exit waits for reader threads at most: one that is ended inside a decoder would take
-the process down. A thread that a file system holds up longer is left behind."""
+"""Seconds that the interpreter's exit waits for reader threads at most, which would take it down inside a decoder."""
 
 
 class Run:
@@ -66,9 +65,8 @@ class Run:
         self._to_decode = reader.filling(order, first_batch) if threads else None
         self._decoding, self._choosing = 0, threading.Lock()
         self._active: list[PlannedWindow] = []
-        self._open = OpenBatches(
-            reader.layout.fields, order, engine.slots, engine.slot_format, first_batch, reader.ragged_memory
-        )
+        fields, take = reader.layout.fields, reader.ragged_memory.take
+        self._open = OpenBatches(order, first_batch, engine.slots, engine.slot_format, fields, take)
         self._stopped = False
         self.left_out: set[int] = set()  # batches of which nothing was left, as far as they were passed over
         ready_limit = max_open_batches if threads else 1
@@ -78,7 +76,6 @@ class Run:
             threading.Thread(target=self._work, args=(k,), name=f"h5stream-reader-{k}", daemon=True)
             for k in range(threads)
         ]
-        _register()
         _running.add(self)
         try:
             for thread in self._threads:
@@ -216,7 +213,7 @@ class Run:
         if self._on_thread_start is not None:
             try:
                 self._on_thread_start(number)
-            except BaseException as error:
+            except BaseException as error:  # complete batches come first
                 self._fail_planning(error)
                 return
         tally = self.counters.tally()
@@ -366,10 +363,7 @@ class Run:
                 self._changed.notify_all()
 
     def _decode_ahead(self, tally: Tally) -> None:
-        """Decode something that stays in memory before a batch needs it.
-
-        What cannot be had is read again for the first batch that needs it, which reports what is wrong.
-        """
+        """Decode something that stays in memory before a batch needs it, which reports what is wrong with it."""
         task = None
         with contextlib.suppress(Exception):
             with self._choosing:
@@ -511,12 +505,7 @@ def check_process(pid: int) -> None:
 _running: Living[Run] = Living()
 
 
-@functools.cache
-def _register() -> None:
-    """Have what runs then stopped before the interpreter ends: once, since CPython's list keeps a place for ever."""
-
-    def stop_all() -> None:
-        for run in _running:
-            run.stop(EXIT_S)
-
-    atexit.register(stop_all)
+@atexit.register
+def _stop_all() -> None:
+    for run in _running:
+        run.stop(EXIT_S)

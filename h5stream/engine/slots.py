@@ -58,10 +58,7 @@ class SlotFormat:
 
 
 def packed_closer(memory: Memory, fields: Sequence[FieldLayout], slot_format: SlotFormat, rows: int) -> SlotFormat:
-    """Move the fields of a batch together that takes less than half of its slot, and return how it is packed then.
-
-    What is copied whole would be mostly nothing else.
-    """
+    """Move the fields of a batch together that takes less than half of its slot, and return how it is packed then."""
     if 2 * rows > slot_format.rows:
         return slot_format
     closer = SlotFormat.for_rows(fields, rows)

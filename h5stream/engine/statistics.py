@@ -6,9 +6,8 @@ Counting costs two readings of the clock a chunk (for small chunks: a read), and
 from __future__ import annotations
 
 import collections
-import operator
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -277,6 +276,10 @@ class Tally:
     # Guarantees: written by one thread; any other may read, and sees whole numbers, though not all of one moment.
     """
 
+    rows: int = 0
+    batches: int = 0
+    wait_ns: int = 0
+    transform_ns: int = 0
     read_bytes: int = 0
     reads: int = 0
     decoded_bytes: int = 0
@@ -335,7 +338,6 @@ class Tally:
 
 
 _NAMES = tuple(field.name for field in fields(Tally))
-_counts: Callable[[Tally], tuple[int, ...]] = operator.attrgetter(*_NAMES)
 
 
 class RunCounters:
@@ -353,8 +355,8 @@ class RunCounters:
         self._first: int | None = None
         self._ended: int | None = None
         self._tallies: list[Tally] = []
-        self._rows = self._batches = self._asks = self._starved = self._ready = 0
-        self._wait_ns = self._longest_ns = self._transform_ns = 0
+        self._own = self.tally()  # the consumer's
+        self._asks = self._starved = self._ready = self._longest_ns = 0
         self._waits: collections.deque[int] = collections.deque(maxlen=NEWEST_WAITS)
         self.skipped_rows = 0
         self._skipped_chunks: dict[str, None] = {}
@@ -400,20 +402,20 @@ class RunCounters:
 
     def gave(self, rows: int) -> None:
         """Count a batch that is handed over."""
-        self._rows += rows
-        self._batches += 1
+        self._own.rows += rows
+        self._own.batches += 1
 
     def waited(self, since: int) -> None:
         """Count the wait for a batch since a moment."""
         waited = clock() - since
-        self._wait_ns += waited
+        self._own.wait_ns += waited
         self._longest_ns = max(self._longest_ns, waited)
         self._waits.append(waited)
 
     def finished(self, since: int) -> None:
         """Count the time since a moment as making a batch out of a filled slot."""
         ended = clock()
-        self._transform_ns += ended - since
+        self._own.transform_ns += ended - since
         if self._first is None:
             self._first = ended
 
@@ -424,20 +426,18 @@ class RunCounters:
         # Copying a deque runs no Python code, so that no thread can change it meanwhile.
         waits = sorted(self._waits.copy())
         asks, asked = max(1, self._asks), self._asked or asked_of_stores(self._asked_before)
-        counts = zip(*map(_counts, [Tally(), *self._tallies]), strict=True)
-        totals: dict[str, Any] = dict(zip(_NAMES, map(sum, counts), strict=True))
+        total = Tally()
+        for tally in self._tallies.copy():
+            total.add(tally)
+        counted = {name: getattr(total, name) for name in _NAMES}
         return LoaderStatistics(
-            rows=self._rows,
-            batches=self._batches,
             elapsed_s=(now - began) * 1e-9,
             first_batch_s=None if self._first is None else (self._first - began) * 1e-9,
-            wait_s=self._wait_ns * 1e-9,
             wait_p95_s=waits[(95 * len(waits) - 1) // 100] * 1e-9 if waits else 0.0,
             wait_max_s=self._longest_ns * 1e-9,
-            transform_s=self._transform_ns * 1e-9,
-            delivered_bytes=self._rows * self._row_nbytes,
-            **{n: total for n, total in totals.items() if not n.endswith("_ns")},
-            **{f"{n[:-3]}_s": total * 1e-9 for n, total in totals.items() if n.endswith("_ns")},
+            delivered_bytes=total.rows * self._row_nbytes,
+            **{name: count for name, count in counted.items() if not name.endswith("_ns")},
+            **{f"{name[:-3]}_s": count * 1e-9 for name, count in counted.items() if name.endswith("_ns")},
             requests=asked.requests,
             requested_bytes=asked.nbytes,
             threads=self._threads,

@@ -1,7 +1,4 @@
-"""What a reader thread carries out: a task, what it is given for that, and where its rows go.
-
-The ways in which rows land are files of `h5stream.engine.landing`.
-"""
+"""What a reader thread carries out: a task, what it is given for that, and where its rows go."""
 
 from __future__ import annotations
 
@@ -14,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
-from h5stream.engine.plan import Placement, cut_by
+from h5stream.engine.plan import Placement
 from h5stream.engine.slots import SlotFormat, address_of
 from h5stream.engine.statistics import Tally, clock
 from h5stream.storage.fallback import H5pyReader
 from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.identity import ByteSource
 from h5stream.storage.layout import DatasetPart, FieldLayout
+from h5stream.storage.source import FilesBytes
 
 Bytes = NDArray[np.uint8]
 
@@ -114,22 +112,20 @@ class Tools:
     tally: Tally
     stopped: Callable[[], bool]
 
-    def read(self, file: int, offsets: Sequence[int], nbytes: Sequence[int]) -> Iterator[Bytes]:
-        """Return the bytes of one range of a file after the other, each good until the next; fewer if it is to stop."""
-        source = self.sources[file]
-        # A local file is read range by range, so that what is decoded is in cache; what is far, all at once.
-        steps = [slice(k, k + 1) for k in range(len(nbytes))]
-        if not source.has_descriptor and nbytes:
-            steps = [*cut_by(np.array(nbytes), TASK_NBYTES)]
-        for some in steps:
-            if self.stopped():
-                return
-            edges = [0, *itertools.accumulate(nbytes[some])]
-            data, began = self.scratch.buffer("read", edges[-1]), clock()
-            targets = [data[low:high] for low, high in itertools.pairwise(edges)]
-            source.read_many(offsets[some], [target.data for target in targets])
-            self.tally.read(began, data.nbytes, len(targets))
-            yield from targets
+    def read(self, file: int, offsets: NDArray[np.int64], nbytes: NDArray[np.int64]) -> tuple[Bytes, NDArray[np.int64]]:
+        """Read ranges of a file to scratch, one behind the other; gives the bytes, and where each begins there."""
+        source, began, places, count = self.sources[file], clock(), np.cumsum(nbytes) - nbytes, len(nbytes)
+        data, held = self.scratch.buffer("read", int(nbytes.sum())), source.descriptor()
+        if not count:
+            return data, places
+        if isinstance(source, FilesBytes):
+            source.read_each(offsets, nbytes, address_of(data) + places)
+        elif held is None or count == 1 or kernels.read_each(held.number, offsets, nbytes, address_of(data)) < count:
+            # In the ordinary way, which also says what is wrong, or gets over it.
+            ends = zip(places.tolist(), (places + nbytes).tolist(), strict=True)
+            source.read_many(offsets.tolist(), [data[low:high].data for low, high in ends])
+        self.tally.read(began, data.nbytes, count)
+        return data, places
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

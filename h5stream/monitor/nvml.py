@@ -60,10 +60,6 @@ class DriverGone(Exception):  # noqa: N818 - an event, not an error: machines wi
     """The driver is absent, or went away while it was in use; the message says why."""
 
 
-class _DeviceLostError(Exception):
-    """One device is out; the others are not."""
-
-
 def installed_nvml() -> Any:
     """Return nvidia-ml-py's module; loading it touches no driver."""
     import pynvml
@@ -78,8 +74,7 @@ class Device:
     uuid: str  # ``GPU-...`` or ``MIG-...``
     name: str  # of the product
     parent_uuid: str | None = None  # the card of a MIG instance; None for a card
-    gpu_instance_id: int | None = None  # NVML's numbers of a MIG instance
-    compute_instance_id: int | None = None
+    gpu_instance_id: int | None = None  # NVML's number of a MIG instance
     pci_bus_id: str | None = None  # as in ``/sys/bus/pci/devices``; a MIG instance has its card's
     handle: Any = None
     card: Any = None  # the handle of the whole card; the same as `handle` unless this is a MIG instance
@@ -88,12 +83,7 @@ class Device:
 
 
 class NvmlReader:
-    """Reads devices through NVML, by default nvidia-ml-py's; `DriverGone` if there is no driver that starts.
-
-    `devices` are every card in NVML's order, each followed by its MIG instances; `watched` are those that are read.
-
-    For machines without a GPU there is ``tests/monitor/fake_nvml.py``, which has every name that is used here.
-    """
+    """Reads devices through NVML, by default nvidia-ml-py's; `DriverGone` if there is no driver that starts."""
 
     def __init__(self, api: Any = None) -> None:
         self._api = api or installed_nvml()
@@ -104,7 +94,8 @@ class NvmlReader:
         self._gone, self._lost = (
             [getattr(self._api, f"NVML_ERROR_{one}") for one in names] for names in (_GONE, _LOST)
         )
-        self.devices, self.watched = list(self._enumerate()), list[Device]()
+        self.devices = list(self._enumerate())  # every card in NVML's order, each followed by its MIG instances
+        self.watched: list[Device] = []  # those that are read
 
     def close(self) -> None:
         """Free what NVML lent and shut it down; harmless after the driver has gone, and what it lent with it."""
@@ -115,35 +106,33 @@ class NvmlReader:
 
     def read(self) -> tuple[GpuSample, ...]:
         """Read every watched device; after a `DriverGone` this reader is of no use, but for `close`."""
-        return tuple(self._read_device(device) for device in self.watched)
+        return tuple(map(self._read_device, self.watched))
 
     def ask(self, function: str, *arguments: Any) -> Any:
         """Return what NVML's `function` gives; None where it fails, driver and library permitting."""
-        with contextlib.suppress(_DeviceLostError):
+        with contextlib.suppress(self._api.NVMLError):
             return self._try(getattr(self._api, function), *arguments)
 
     def _enumerate(self) -> Iterator[Device]:
-        for index in range(self.ask("nvmlDeviceGetCount") or 0):
-            card = self.ask("nvmlDeviceGetHandleByIndex", index)
-            uuid = None if card is None else self.ask("nvmlDeviceGetUUID", card)
-            if uuid is None:
+        ask = self.ask
+        for index in range(ask("nvmlDeviceGetCount") or 0):
+            card = ask("nvmlDeviceGetHandleByIndex", index)
+            if card is None or (uuid := ask("nvmlDeviceGetUUID", card)) is None:
                 continue  # A card that is already lost has neither; the others count.
-            name, pci = self.ask("nvmlDeviceGetName", card) or "unnamed GPU", self.ask("nvmlDeviceGetPciInfo", card)
+            name, pci = ask("nvmlDeviceGetName", card) or "unnamed GPU", ask("nvmlDeviceGetPciInfo", card)
             # The kernel's ``0000:17:00.0`` for NVML's ``00000000:17:00.0``.
             bus = None if pci is None else pci.busId.lower()[-12:]
             yield Device(uuid=uuid, name=name, pci_bus_id=bus, handle=card, card=card)
-            mode = self.ask("nvmlDeviceGetMigMode", card)
-            for place in range((mode and mode[0] and self.ask("nvmlDeviceGetMaxMigDeviceCount", card)) or 0):
-                handle = self.ask("nvmlDeviceGetMigDeviceHandleByIndex", card, place)
-                instance = None if handle is None else self.ask("nvmlDeviceGetUUID", handle)
-                if instance is None:
+            mode = ask("nvmlDeviceGetMigMode", card)
+            for place in range((mode and mode[0] and ask("nvmlDeviceGetMaxMigDeviceCount", card)) or 0):
+                handle = ask("nvmlDeviceGetMigDeviceHandleByIndex", card, place)
+                if handle is None or (instance := ask("nvmlDeviceGetUUID", handle)) is None:
                     continue  # The instances' numbers have gaps.
                 yield Device(
                     uuid=instance,
-                    name=self.ask("nvmlDeviceGetName", handle) or name,
+                    name=ask("nvmlDeviceGetName", handle) or name,
                     parent_uuid=uuid,
-                    gpu_instance_id=self.ask("nvmlDeviceGetGpuInstanceId", handle),
-                    compute_instance_id=self.ask("nvmlDeviceGetComputeInstanceId", handle),
+                    gpu_instance_id=ask("nvmlDeviceGetGpuInstanceId", handle),
                     pci_bus_id=bus,
                     handle=handle,
                     card=card,
@@ -152,7 +141,7 @@ class NvmlReader:
     def _read_device(self, device: Device) -> GpuSample:
         try:
             return GpuSample(uuid=device.uuid, name=device.name, **self._values(device))
-        except _DeviceLostError as error:
+        except self._api.NVMLError as error:
             return GpuSample(uuid=device.uuid, name=device.name, unavailable=str(error))
 
     def _values(self, device: Device) -> dict[str, Any]:
@@ -171,10 +160,7 @@ class NvmlReader:
         return function and self._try(function, handle, *constants)
 
     def _gpm(self, device: Device) -> tuple[float | None, float | None] | None:
-        """Return the share of busy multiprocessors, and PCIe bytes a second, since the last reading; None at first.
-
-        That is what NVML's GPM counts (Hopper and later) between two samples.
-        """
+        """Return the share of busy multiprocessors, and PCIe bytes a second, since the last reading; None at first."""
         api, is_first = self._api, not device.samples
         if not api.nvmlGpmQueryDeviceSupport(device.card).isSupportedDevice:
             return None
@@ -222,15 +208,15 @@ class NvmlReader:
         return int(value.value.ullVal) if wide else None
 
     def _try(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Return what `call` gives; None if it cannot."""
+        """Return what `call` gives; None if it cannot; what NVML raised of a lost device."""
         try:
             return call(*arguments)
         except self._api.NVMLError as error:
             value = getattr(error, "value", -1)
             if value in self._gone:
                 raise DriverGone(f"the NVIDIA driver went away: {error}") from None
-            if value in self._lost:
-                raise _DeviceLostError(str(error)) from None
+            if value in self._lost:  # this device is out; the others are not
+                raise
             return None
 
 
@@ -267,45 +253,34 @@ _UNSURE = (
 def visible_devices(
     devices: Sequence[Device], environment: Mapping[str, str], cuda_uuids: Sequence[str] = ()
 ) -> tuple[list[str], str | None]:
-    """Return the devices that a process sees, in CUDA's order, of those in NVML's; CUDA's own word wins.
-
-    And what is uncertain about the order, or why none is seen.
-    """
-    cards = [device for device in devices if device.parent_uuid is None]
-    parts = {card.uuid: [one.uuid for one in devices if one.parent_uuid == card.uuid] or [card.uuid] for card in cards}
+    """Return the devices that a process sees, in CUDA's order, and what is uncertain about it, or why none is seen."""
+    cards = [one.uuid for one in devices if one.parent_uuid is None]
+    parts = {card: [one.uuid for one in devices if one.parent_uuid == card] or [card] for card in cards}
     # A card in MIG mode shows its first instance.
     shown = {one.uuid: parts.get(one.uuid, [one.uuid])[0] for one in devices}
     listed = environment.get("CUDA_VISIBLE_DEVICES")
     tokens = None if listed is None else [token.strip() for token in listed.split(",")]
     if cuda_uuids and not (tokens and tokens[0].startswith("MIG-")):
-        bare = {_bare(uuid): first for uuid, first in shown.items()}
-        if all(_bare(uuid) in bare for uuid in cuda_uuids):
-            return [bare[_bare(uuid)] for uuid in cuda_uuids], None
-    uuids = [uuid for card in cards for uuid in parts[card.uuid]]
+        bare = {uuid.partition("-")[2]: first for uuid, first in shown.items()}
+        if all(uuid in bare for uuid in cuda_uuids):
+            return [bare[uuid] for uuid in cuda_uuids], None
+    uuids = [uuid for card in cards for uuid in parts[card]]
     if tokens is not None:
         # As CUDA does: up to the first that names nothing, or is a MIG instance; twice the same makes the list void.
-        found = itertools.takewhile(bool, (_named(token, devices, cards) for token in tokens))
+        found = itertools.takewhile(bool, (_named(token, [*shown], cards) for token in tokens))
         uuids = [shown[one] for one in found]
         uuids = uuids[: next((k for k, uuid in enumerate(uuids, 1) if uuid.startswith("MIG-")), None)]
         if not uuids or len(set(uuids)) < len(uuids):
             return [], f"CUDA_VISIBLE_DEVICES={','.join(tokens)!r} shows none of the {len(cards)} GPUs"
     by_index = tokens is None or any(token.isdecimal() for token in tokens)
-    unlike = len({card.name for card in cards}) > 1
+    unlike = len({one.name for one in devices if one.parent_uuid is None}) > 1
     unsure = by_index and unlike and environment.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
     return uuids, _UNSURE if unsure else None
 
 
-def _bare(uuid: str) -> str:
-    return uuid.removeprefix("GPU-").removeprefix("MIG-")
-
-
-def _named(token: str, devices: Sequence[Device], cards: Sequence[Device]) -> str:
-    """Return the device that an entry names: a beginning of a UUID, an index, or a name of drivers before 470."""
-    if token.startswith("MIG-GPU-"):  # ``MIG-GPU-<uuid>/<GPU instance>/<compute instance>``
-        names = [(f"MIG-{one.parent_uuid}/{one.gpu_instance_id}/{one.compute_instance_id}", one) for one in devices]
-        found = [one for name, one in names if name == token]
-    elif token.startswith(("GPU-", "MIG-")):
-        found = [one for one in devices if one.uuid.lower().startswith(token.lower())]
-    else:
+def _named(token: str, uuids: Sequence[str], cards: Sequence[str]) -> str:
+    """Return the device that an entry names, by the beginning of its UUID or the index of a card; else nothing."""
+    found = [uuid for uuid in uuids if uuid.lower().startswith(token.lower())]
+    if not token.startswith(("GPU-", "MIG-")):
         found = list(cards[int(token) :][:1]) if token.isdecimal() else []
-    return found[0].uuid if len(found) == 1 else ""
+    return found[0] if len(found) == 1 else ""

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import logging
 import os
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, Self
 
 import psutil
@@ -148,136 +148,82 @@ def environment_of(process: Any) -> dict[str, str]:
         return {}
 
 
+# --- devices, and everything together ---------------------------------------------------------------------------
+
+_Devices = Sequence[int | str] | None  # positions in CUDA's order, or beginnings of UUIDs; None for all
+
+
+def gpu_samples(
+    watched: Any, devices: _Devices, nvml: Any
+) -> Generator[tuple[tuple[GpuSample, ...], str | None, str | None]]:
+    """Yield what the devices of a process do, why there are none, and what is uncertain about which is which."""
+    is_own = watched.pid == os.getpid()  # torch can be asked for CUDA's order of this process alone
+    environment = os.environ if is_own else environment_of(watched)
+    gpus: tuple[GpuSample, ...] = ()
+    try:
+        with contextlib.closing(NvmlReader(nvml)) as reader:
+            started: tuple[str, ...] = ()
+            reason, note = _choose(reader, devices, environment, started)
+            while True:
+                if is_own and not started and (started := started_cuda_uuids()):
+                    reason, note = _choose(reader, devices, environment, started)
+                gpus = reader.read()
+                yield gpus, reason, note
+    except DriverGone as gone:  # After that the devices stay without values.
+        reason = str(gone)
+    if gpus:  # No driver at all is an ordinary case; one that goes away is not.
+        _log.warning("GPU sampling ended: %s", reason)
+    gpus = tuple(GpuSample(uuid=one.uuid, name=one.name, unavailable=reason) for one in gpus)
+    while True:
+        yield gpus, reason, None
+
+
+def _choose(
+    reader: NvmlReader, devices: _Devices, environment: Mapping[str, str], started: Sequence[str]
+) -> tuple[str | None, str | None]:
+    """Let the reader watch the devices that are asked for; return why there are none, and what is uncertain."""
+    uuids, note = visible_devices(reader.devices, environment, started)
+    every, missed = [one.uuid for one in reader.devices], ""
+    if devices is not None:  # one that does not exist is left out
+        placed: dict[int | str, str] = dict(enumerate(uuids))
+        starts = (str(placed.get(one, one)).lower() for one in devices)
+        uuids = [*dict.fromkeys(uuid for start in starts for uuid in every if uuid.lower().startswith(start))]
+        missed = f", and devices={list(devices)!r} names none of them"
+    reader.watched = [one for uuid in uuids for one in reader.devices if one.uuid == uuid]
+    return None if uuids else note or f"the driver lists {len(every)} devices{missed}", note
+
+
+def system_samples(
+    pid: int | None, devices: _Devices, nvml: Any, data_wait: Callable[[], float | None]
+) -> Generator[tuple[SystemSample, str | None]]:
+    """Yield what everything does, with what reading that cost, and what is uncertain about which GPU is which."""
+    watched = psutil.Process(pid)
+    host, process = host_samples(), process_samples(watched)
+    began_s = before_s = time.monotonic()
+    with contextlib.closing(gpu_samples(watched, devices, nvml)) as of_gpus:
+        while True:
+            wall_s, cpu_s = time.monotonic(), time.thread_time()
+            gpus, reason, note = next(of_gpus)
+            of_host, of_process, waited = next(host), next(process), data_wait()
+            yield (
+                SystemSample(
+                    time_s=time.time(),
+                    elapsed_s=wall_s - began_s,
+                    interval_s=wall_s - before_s,
+                    cost_cpu_s=time.thread_time() - cpu_s,
+                    cost_wall_s=time.monotonic() - wall_s,
+                    gpus=gpus,
+                    gpu_reason=reason,
+                    host=of_host,
+                    process=of_process,
+                    data_wait_ratio=waited,
+                ),
+                note,
+            )
+            before_s = wall_s
+
+
 # --- the thread, and who asks it ------------------------------------------------------------------------------
-
-
-@dataclass(eq=False, kw_only=True)
-class _Run:
-    """One life of the sampling thread; it does not know its monitor, so a forgotten one can be collected.
-
-    # Guarantees: `data_wait` is one reference, replaced by any thread and called by the sampling one, which alone owns
-    what reads the machine.
-    """
-
-    pid: int | None
-    devices: Sequence[int | str] | None  # positions in CUDA's order, or beginnings of UUIDs
-    nvml: Any
-    interval_s: float
-    samples: deque[SystemSample]
-    sinks: list[Sink]
-    data_wait: Callable[[], float | None] | None
-    failure: str | None = None
-    note: str | None = None
-    taken_s: float = field(default_factory=time.monotonic)
-    lock: Any = field(default_factory=threading.Lock)
-    stopping: threading.Event = field(default_factory=threading.Event)
-    first: threading.Event = field(default_factory=threading.Event)  # with the first sample, or when there will be none
-
-    def __post_init__(self) -> None:
-        self._is_own = self.pid in (None, os.getpid())  # torch can be asked for CUDA's order of this process alone
-        self._cuda_uuids: tuple[str, ...] = ()
-        self._gpus: tuple[GpuSample, ...] = ()
-        self._reason: str | None = None
-        self._nvml: NvmlReader | None = None
-        self._opened = contextlib.ExitStack()
-        self._has_driver = True  # until the driver says otherwise
-
-    def begin(self) -> threading.Thread:
-        thread = threading.Thread(target=self._loop, name="h5stream-monitor", daemon=True)
-        thread.start()
-        return thread
-
-    def _loop(self) -> None:
-        try:
-            self._sample_until_stopped()
-        except Exception as error:
-            self.failure = f"{type(error).__name__}: {error}"
-            _log.warning("sampling ended: %s", self.failure)
-        finally:
-            self._opened.close()
-            self.first.set()
-            for sink in self.sinks:
-                self._guarded(sink, sink.close)
-
-    def _sample_until_stopped(self) -> None:
-        self._watched = psutil.Process(os.getpid() if self.pid is None else self.pid)
-        self._process, self._host = process_samples(self._watched), host_samples()
-        self._started_s = self._last_s = time.monotonic()
-        self._read()  # Rates need a first reading; its values are not shown.
-        # The first sample comes as soon as a rate means anything, the others in the rhythm asked for.
-        due_s = time.monotonic() + min(self.interval_s, FIRST_SAMPLE_S)
-        while not self.stopping.wait(max(0.0, due_s - time.monotonic())):
-            sample = self._read()
-            with self.lock:
-                self.samples.append(sample)
-                self.taken_s = time.monotonic()
-            self.first.set()
-            for sink in list(self.sinks):
-                self._guarded(sink, sink.write, sample)
-            # Late samples are skipped, never made up for in a burst.
-            due_s = max(due_s + self.interval_s, time.monotonic())
-
-    def _guarded(self, sink: Sink, call: Callable[..., None], *arguments: SystemSample) -> None:
-        try:
-            call(*arguments)
-        except Exception as error:
-            _log.warning("%s gets no more samples: %s: %s", type(sink).__name__, type(error).__name__, error)
-            self.sinks = [other for other in self.sinks if other is not sink]
-
-    def _read(self) -> SystemSample:
-        """Read everything once: devices, machine, process, data wait, and what the reading itself cost."""
-        wall_s, cpu_s = time.monotonic(), time.thread_time()
-        try:
-            self._read_gpus()
-        except DriverGone as gone:  # After that the devices stay without values.
-            self._reason, self._has_driver = str(gone), False
-            self._opened.close()
-            self._gpus = tuple(GpuSample(uuid=one.uuid, name=one.name, unavailable=str(gone)) for one in self._gpus)
-            if self._gpus:  # No driver at all is an ordinary case; one that goes away is not.
-                _log.warning("GPU sampling ended: %s", gone)
-        host, process = next(self._host), next(self._process)
-        waited = None if (source := self.data_wait) is None else source()
-        interval_s, self._last_s = wall_s - self._last_s, wall_s
-        return SystemSample(
-            time_s=time.time(),
-            elapsed_s=wall_s - self._started_s,
-            interval_s=interval_s,
-            cost_cpu_s=time.thread_time() - cpu_s,
-            cost_wall_s=time.monotonic() - wall_s,
-            gpus=self._gpus,
-            gpu_reason=self._reason,
-            host=host,
-            process=process,
-            data_wait_ratio=waited,
-        )
-
-    def _read_gpus(self) -> None:
-        if not self._has_driver:
-            return
-        if self._nvml is None:
-            self._nvml = self._opened.enter_context(contextlib.closing(NvmlReader(self.nvml)))
-            self._choose(self._nvml)
-        if self._is_own and not self._cuda_uuids and (started := started_cuda_uuids()):
-            self._cuda_uuids = started
-            self._choose(self._nvml)
-        self._gpus = self._nvml.read()
-
-    def _choose(self, reader: NvmlReader) -> None:
-        environment = os.environ if self._is_own else environment_of(self._watched)
-        uuids, self.note = visible_devices(reader.devices, environment, self._cuda_uuids)
-        nothing = "there is a driver, but it lists no GPU"
-        if self.devices is not None:  # one that does not exist is left out
-            found: list[str] = []
-            for one in self.devices:
-                if isinstance(one, int):
-                    found += uuids[one:][:1] if one >= 0 else ()
-                else:
-                    found += [name.uuid for name in reader.devices if name.uuid.lower().startswith(one.lower())]
-            uuids = [*dict.fromkeys(found)]
-            if count := len(reader.devices):
-                nothing = f"devices={list(self.devices)!r} names none of the {count} devices that NVML lists"
-        self._reason = None if uuids else self.note or nothing
-        reader.watched = [one for uuid in uuids for one in reader.devices if one.uuid == uuid]
 
 
 class SystemMonitor(ShownAsText):
@@ -304,6 +250,15 @@ class SystemMonitor(ShownAsText):
     nvml : module, optional
         Stands in for nvidia-ml-py, for tests.
 
+    Attributes
+    ----------
+    data_wait : callable or None
+        Where the share of time spent waiting for data comes from; may be set while the monitor runs.
+    failure : str or None
+        Why the sampling ended by itself, or None.
+    note : str or None
+        What is uncertain about which GPU is which, or None.
+
     Raises
     ------
     OptionError
@@ -318,6 +273,9 @@ class SystemMonitor(ShownAsText):
     >>> monitor.line().startswith("GPU: ")
     True
     """
+
+    failure: str | None = None
+    note: str | None = None
 
     def __init__(
         self,
@@ -336,13 +294,18 @@ class SystemMonitor(ShownAsText):
             raise OptionError(f"history={history!r}: must keep at least 1 sample")
         if pid is not None and not psutil.pid_exists(pid):
             raise OptionError(f"pid={pid!r}: there is no such process")
-        self.interval_s = float(interval_s)
-        self._sinks = tuple(sinks)
-        self._given: dict[str, Any] = {"pid": pid, "devices": devices, "nvml": nvml, "interval_s": self.interval_s}
-        self._run = _Run(**self._given, samples=deque(maxlen=history), sinks=[*self._sinks], data_wait=data_wait)
-        self._thread: threading.Thread | None = None
-        self._owner = os.getpid()
+        self.interval_s, self.data_wait = float(interval_s), data_wait
+        self._sinks, self._machine = tuple(sinks), (pid, devices, nvml)
+        self._samples: deque[SystemSample] = deque(maxlen=history)
+        self._begin_anew()
         _monitors.add(self)
+
+    def _begin_anew(self) -> None:
+        """Forget a thread that has ended, or that a fork left behind, and locks that it may hold."""
+        self._lock, self._stopping = threading.Lock(), threading.Event()
+        self._first = threading.Event()  # with the first sample, or when there will be none
+        self._taken_s = time.monotonic()
+        self._thread: threading.Thread | None = None
 
     def start(self) -> Self:
         """Begin to sample in the background; does nothing if it does so already.
@@ -359,13 +322,16 @@ class SystemMonitor(ShownAsText):
         """
         if self.running:
             return self
-        if self._sinks and self._run.stopping.is_set():
+        if self._sinks and self._stopping.is_set():
             raise OptionError("the monitor's sinks were closed when it stopped: make a new SystemMonitor")
-        self._run = self._next_run(self.history, self._sinks)
-        self._owner = os.getpid()
-        self._thread = self._run.begin()
-        # The thread knows the run and not the monitor, so this fires when the last user forgets the monitor.
-        weakref.finalize(self, self._run.stopping.set)
+        self._begin_anew()
+        self.failure = self.note = None
+        # The thread has no reference to the monitor, so this fires when the last user forgets the monitor.
+        weakref.finalize(self, self._stopping.set)
+        samples = system_samples(*self._machine, functools.partial(_data_wait, weakref.ref(self)))
+        life = weakref.ref(self), samples, self.interval_s, self._stopping, self._first, self._sinks
+        self._thread = threading.Thread(target=_sample, args=life, name="h5stream-monitor", daemon=True)
+        self._thread.start()
         return self
 
     def stop(self, timeout_s: float = 2.0) -> None:
@@ -377,9 +343,9 @@ class SystemMonitor(ShownAsText):
             How long to wait for the thread. It ends at once unless the driver hangs; then it is left
             behind, and the log says so.
         """
-        self._run.stopping.set()
+        self._stopping.set()
         thread, self._thread = self._thread, None
-        if thread is None or self._owner != os.getpid() or thread is threading.current_thread():
+        if thread is None or thread is threading.current_thread():
             return
         thread.join(timeout_s)
         if thread.is_alive():
@@ -394,32 +360,13 @@ class SystemMonitor(ShownAsText):
     @property
     def running(self) -> bool:
         """Whether samples are being taken in the background, in this process."""
-        return self._owner == os.getpid() and self._thread is not None and self._thread.is_alive()
-
-    @property
-    def data_wait(self) -> Callable[[], float | None] | None:
-        """Where the share of time spent waiting for data comes from; may be set while the monitor runs."""
-        return self._run.data_wait
-
-    @data_wait.setter
-    def data_wait(self, source: Callable[[], float | None] | None) -> None:
-        self._run.data_wait = source
-
-    @property
-    def failure(self) -> str | None:
-        """Why the sampling ended by itself, or None."""
-        return self._run.failure
-
-    @property
-    def note(self) -> str | None:
-        """What is uncertain about which GPU is which, or None."""
-        return self._run.note
+        return self._thread is not None and self._thread.is_alive()
 
     @property
     def history(self) -> tuple[SystemSample, ...]:
         """The samples so far, oldest first; never more than the monitor was told to keep."""
-        with self._run.lock:
-            return tuple(self._run.samples)
+        with self._lock:
+            return tuple(self._samples)
 
     def sample(self) -> SystemSample:
         """Take the newest sample.
@@ -434,17 +381,16 @@ class SystemMonitor(ShownAsText):
             for more than a few seconds.
         """
         if self.running:
-            self._run.first.wait(self._patience_s)
+            self._first.wait(self._patience_s)
             return self._newest()
-        once = self._next_run((), ())
-        thread = once.begin()  # of its own, so that a hanging driver does not hang the caller
-        once.first.wait(self._patience_s)
-        once.stopping.set()
-        thread.join(self._patience_s)
-        with once.lock, self._run.lock:
-            taken, self._run.note = list(once.samples)[:1], once.note
-            self._run.samples += taken
-        return taken[0] if taken else _blank(once.failure or f"no answer within {self._patience_s:g} s")
+        once = SystemMonitor(interval_s=self.interval_s, data_wait=self.data_wait)
+        once._machine = self._machine
+        once.start()._first.wait(self._patience_s)  # in a thread, so that a hanging driver does not hang the caller
+        once.stop(self._patience_s)
+        if taken := once.history:
+            self._take(taken[0], once.note)
+            return taken[0]
+        return _blank(once.failure or f"no answer within {self._patience_s:g} s")
 
     def line(self, device: int = 0) -> str:
         """Write the newest sample as a line for a progress bar, at once.
@@ -481,15 +427,15 @@ class SystemMonitor(ShownAsText):
     def _patience_s(self) -> float:
         return 5 * self.interval_s + 2.0
 
-    def _next_run(self, kept: Iterable[SystemSample], sinks: Iterable[Sink]) -> _Run:
-        before = self._run
-        samples = deque(kept, before.samples.maxlen)
-        return _Run(**self._given, samples=samples, sinks=[*sinks], data_wait=before.data_wait)
+    def _take(self, sample: SystemSample, note: str | None) -> None:
+        with self._lock:
+            self._samples.append(sample)
+            self._taken_s, self.note = time.monotonic(), note
 
     def _newest(self) -> SystemSample:
-        with self._run.lock:
-            newest = self._run.samples[-1] if self._run.samples else None
-            age_s = time.monotonic() - self._run.taken_s
+        with self._lock:
+            newest = self._samples[-1] if self._samples else None
+            age_s = time.monotonic() - self._taken_s
         if newest is None or self.failure is not None:
             return _blank(self.failure or "no sample yet")
         if self.running and age_s > self._patience_s:
@@ -498,10 +444,57 @@ class SystemMonitor(ShownAsText):
         return newest
 
     def _after_fork(self) -> None:
-        """Forget the parent's thread, which does not exist here, and locks that it may have held."""
         self._sinks = ()  # Files and event writers stay the parent's.
-        self._run = self._next_run(self._run.samples, ())
-        self._thread, self._owner = None, os.getpid()
+        self._begin_anew()
+
+
+def _data_wait(of: weakref.ref[SystemMonitor]) -> float | None:
+    monitor = of()
+    return None if monitor is None or monitor.data_wait is None else monitor.data_wait()
+
+
+def _sample(
+    of: weakref.ref[SystemMonitor],
+    readings: Generator[tuple[SystemSample, str | None]],
+    interval_s: float,
+    stopping: threading.Event,
+    first: threading.Event,
+    sinks: Sequence[Sink],
+) -> None:
+    """Be the thread of a monitor, which it refers to for moments only, so that a forgotten one can be collected."""
+    try:
+        with contextlib.closing(readings) as samples:
+            next(samples)  # Rates need a first reading; its values are not shown.
+            # The first sample comes as soon as a rate means anything, the others in the rhythm asked for.
+            due_s = time.monotonic() + min(interval_s, FIRST_SAMPLE_S)
+            while not stopping.wait(max(0.0, due_s - time.monotonic())):
+                sample, note = next(samples)
+                if (monitor := of()) is not None and monitor._stopping is stopping:  # it was not started anew
+                    monitor._take(sample, note)
+                del monitor
+                first.set()
+                sinks = [sink for sink in sinks if _is_told(sink, sink.write, sample)]
+                # Late samples are skipped, never made up for in a burst.
+                due_s = max(due_s + interval_s, time.monotonic())
+    except Exception as error:
+        failure = f"{type(error).__name__}: {error}"
+        _log.warning("sampling ended: %s", failure)
+        if (monitor := of()) is not None and monitor._stopping is stopping:
+            monitor.failure = failure
+        del monitor
+    finally:
+        first.set()
+        for sink in sinks:
+            _is_told(sink, sink.close)
+
+
+def _is_told(sink: Sink, call: Callable[..., None], *arguments: SystemSample) -> bool:
+    try:
+        call(*arguments)
+    except Exception as error:
+        _log.warning("%s gets no more samples: %s: %s", type(sink).__name__, type(error).__name__, error)
+        return False
+    return True
 
 
 def _blank(reason: str) -> SystemSample:

@@ -1,7 +1,4 @@
-"""Rows become blocks: runs of consecutive rows that are read together, by the chunks of a layout.
-
-All of it depends on the layout alone, so that all ranks and threads cut alike.
-"""
+"""Rows become blocks: runs of consecutive rows that are read together, by the layout alone, so alike on all ranks."""
 
 from __future__ import annotations
 
@@ -139,9 +136,9 @@ def blocks_by(keys: Ints, rows: Ints | None = None, begins: Ints | None = None) 
     return Blocks(edges=np.concatenate([[0], edges, [len(keys)]]), rows=rows)
 
 
-def block_numbers(file_starts: tuple[int, ...], block_rows: tuple[int, ...], rows: Ints) -> Ints:
+def block_numbers(file_starts: tuple[int, ...], block_rows: Any, rows: Ints) -> Ints:
     """Return the number of the block that each of some rows lies in; see `make_blocks`."""
-    starts, sizes = np.array(file_starts[:-1]), np.array(block_rows)
+    starts, sizes = np.array(file_starts[:-1]), np.asarray(block_rows)
     counts = -(-np.diff(file_starts) // sizes)
     file = np.searchsorted(starts, rows, side="right") - 1
     numbers: Ints = (np.cumsum(counts) - counts)[file] + (rows - starts[file]) // sizes[file]
@@ -176,23 +173,16 @@ def numbers(index: Any, count: int, *, axis: int) -> Ints:
         return np.arange(*index.indices(count), dtype=np.int64)
     try:
         chosen = np.asarray(index)
-    except ValueError as error:
+    except ValueError as error:  # lists of unlike lengths
         raise OptionError(f"{what} named by integers, a slice or a mask, not {index!r}: {error}") from None
     if chosen.dtype == bool:
         if chosen.shape != (count,):
-            unit = "a row" if axis == 0 else f"a place on axis {axis}"
-            raise OptionError(
-                f"a mask needs one value {unit}: {count:,} {'rows' if axis == 0 else 'places'}, shape {chosen.shape}"
-            )
+            unit, units = ("row", "rows") if axis == 0 else (f"place on axis {axis}", "places")
+            raise OptionError(f"a mask needs one value a {unit}: {count:,} {units}, shape {chosen.shape}")
         return np.flatnonzero(chosen)
-    if not np.issubdtype(chosen.dtype, np.integer) and chosen.shape != (0,):
-        raise OptionError(
-            f"{what} named by integers, a slice or a mask, not {chosen.dtype if chosen.ndim else repr(index)}"
-        )
-    if chosen.ndim != 1:
-        raise OptionError(
-            f"{what} named by integers, a slice, a mask or one list, not an array of shape {chosen.shape}; reshape(-1)"
-        )
+    if chosen.ndim != 1 or (len(chosen) and not np.issubdtype(chosen.dtype, np.integer)):
+        said = f"{chosen.dtype} of shape {chosen.shape}" if chosen.ndim else repr(index)
+        raise OptionError(f"{what} named by integers, a slice or a mask, not {said}; a list has one axis: reshape(-1)")
     return chosen.astype(np.int64)
 
 
@@ -233,10 +223,7 @@ def shuffled_blocks(layout: SampleLayout, rows: Ints | None) -> Blocks:
 
 
 def epoch_blocks(layout: SampleLayout, rows: Ints | None, *, shuffle: bool, is_drawn: bool) -> Blocks:
-    """Cut the samples of an epoch into blocks; without a shuffle they keep the order in which they are listed.
-
-    Those that are drawn for it come as they lie.
-    """
+    """Cut the samples of an epoch into blocks; without a shuffle they come as listed, if they are drawn as they lie."""
     if shuffle:
         return shuffled_blocks(layout, rows)
     space = layout.space
@@ -253,10 +240,7 @@ def longest_block(layout: SampleLayout) -> int:
 
 
 def block_rows(layout: SampleLayout) -> tuple[int, ...]:
-    """Return the rows of a block, for each file: those of a chunk of the leading dataset, or of a part of one.
-
-    A chunk is cut where nothing that is streamed has to be decoded; a part of a chunk would be decoded whole.
-    """
+    """Return the rows of a block, for each file: of a chunk of the lead, or a part of one if nothing is decoded."""
     if layout.has_boxes:
         return (1,) * len(layout.leading)
     sizes = []
@@ -270,10 +254,7 @@ def block_rows(layout: SampleLayout) -> tuple[int, ...]:
 
 
 def _cut_rows(part: DatasetPart) -> int:
-    """Return the rows of a chunk, or of a part of a large one that nothing has to be decoded of.
-
-    A window then mixes rows of as many places as with small chunks; so many bytes are read at the rate of a longer run.
-    """
+    """Return the rows of a chunk, or of a part of a large one that is not decoded: as fast, and it mixes better."""
     cut = part.access in (DIRECT, HEAP) and part.chunk_nbytes > WHOLE_NBYTES
     return max(1, -(-part.chunk_rows // (-(-part.chunk_nbytes // BLOCK_NBYTES) if cut else 1)))
 
@@ -305,7 +286,6 @@ def looked_up_chunks(layout: SampleLayout) -> Ints | None:
     if lead is None or (mean_nbytes := _mean_nbytes(layout, lead)) <= layout.leading[0].stored_row_nbytes:
         return None
     parts, rows = layout.datasets[lead.dataset], lead.rows
-    starts = np.array([part.row_start for part in parts])
     chunk_rows = np.array([part.chunk_rows if part.heap is None else _cut_rows(part) for part in parts])
     if layout.ragged and all(part.access == DIRECT for parts in layout.datasets for part in parts):
         # Nothing is decoded: blocks of as many bytes of samples as a chunk has, the other fields' with them.
@@ -315,12 +295,11 @@ def looked_up_chunks(layout: SampleLayout) -> Ints | None:
         # Samples of many rows go over the edges of chunks, and what is cut at a block's edge is decoded twice.
         sizes = [max(1, part.chunk_nbytes) for part in parts]
         chunk_rows *= np.array([max(1, BLOCK_NBYTES // n, min(4, 4 * WHOLE_NBYTES // n)) for n in sizes])
-    chunks = -(-np.array([part.rows for part in parts]) // chunk_rows)
-    part = np.searchsorted(starts, rows, side="right") - 1
+    starts = (*(part.row_start for part in parts), parts[-1].row_start + parts[-1].rows)
     if any(one.object_edges is not None for one in parts):
-        return _blocks_of_objects(parts, part, rows - starts[part])
-    found: Ints = (np.cumsum(chunks) - chunks)[part] + (rows - starts[part]) // chunk_rows[part]
-    return found
+        part = np.searchsorted(starts, rows, side="right") - 1
+        return _blocks_of_objects(parts, part, rows - np.array(starts)[part])
+    return block_numbers(starts, chunk_rows, rows)
 
 
 def _mean_nbytes(layout: SampleLayout, one: Lookup) -> float:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
-from h5stream.order.line import Line, OrderSettings, Taken, even_share, sized_share
+from h5stream.order.line import Line, OrderSettings, Run, Taken, even_share, sized_share
 from h5stream.order.places import Places, narrowed, new_array, place_dtype
 
 FEW_BLOCKS = 100
@@ -159,9 +159,9 @@ class EpochOrder:
     """
 
     def __init__(self, blocks: Blocks, settings: OrderSettings, taken: Taken = ()) -> None:
-        self.blocks, self.settings = blocks, settings
+        self.blocks, self.settings, self._line = blocks, settings, Line(blocks, settings)
         share_of = even_share if settings.limit is None else sized_share
-        self._runs, self._stretches, self.cut = share_of(Line(blocks, settings), settings, taken)
+        self._runs, self._stretches, self.cut = share_of(self._line, settings, taken)
         self._is_plain = settings.limit is None and not taken
         self.drawn = settings.seed, settings.epoch  # of which what is drawn for each sample is a function
         self.batches, self.rows = self.cut.batches, self.cut.rows  # batches: the same on every rank
@@ -170,7 +170,7 @@ class EpochOrder:
     def first_row(self) -> int | None:
         """The first row, where all rows come as the files have them."""
         is_in_file_order = self._is_plain and not self.settings.shuffle and self.blocks.rows is None
-        return self._runs[self.settings.rank].start if is_in_file_order else None
+        return int(self._stretches[0, 0]) if is_in_file_order else None
 
     def batch_size_of(self, batch: int) -> int:
         """Return the rows of a batch."""
@@ -178,16 +178,18 @@ class EpochOrder:
 
     @functools.cached_property
     def _windows(self) -> NDArray[np.int64]:
-        """For each window the rank whose run it is of, its number there, and the output places there that are ours."""
+        """For each window where in the line it starts and stops, and where what of it is ours does."""
         found = [np.zeros((0, 4), dtype=np.int64)]
-        for rank, start, stop in self._stretches.tolist():
-            edges = self._runs[rank].window_edges
-            first = int(np.searchsorted(edges, start, side="right")) - 1
-            after = int(np.searchsorted(edges, stop, side="left"))
-            ours = np.clip(edges[first : after + 1], start, stop)
-            ranks, numbers = np.full(after - first, rank), np.arange(first, after)
-            found.append(np.stack([ranks, numbers, ours[:-1], ours[1:]], axis=1))
+        for start, stop in self._stretches.tolist():
+            edges = self._run_at(start).windows
+            edges = edges[np.searchsorted(edges, start, side="right") - 1 : np.searchsorted(edges, stop) + 1]
+            ours = np.clip(edges, start, stop)
+            found.append(np.stack([edges[:-1], edges[1:], ours[:-1], ours[1:]], axis=1))
         return np.concatenate(found)
+
+    def _run_at(self, place: int) -> Run:
+        """Return the run that a place of the line is in."""
+        return self._runs[bisect.bisect_right(self._runs, place, key=lambda run: run.start) - 1]
 
     @functools.cached_property
     def window_edges(self) -> NDArray[np.int64]:
@@ -196,25 +198,24 @@ class EpochOrder:
 
     def window_ranges(self, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the blocks of a window of a whole epoch, as begins and ends of runs of rows in file order."""
-        return self._runs[self.settings.rank].window_ranges(window)
+        return self._line.ranges(*self._windows[window, :2].tolist())
 
     def rows_of_windows(self, first_batch: int = 0) -> Iterator[Places]:
         """Return the rows of each window, ascending: those that are shuffled with one another."""
         for number, _, _ in self.windows_from(first_batch):
-            rank, own, begin, end = self._windows[number].tolist()
-            rows = self._runs[rank].rows_of_window(own)
-            yield rows if len(rows) == end - begin else self.outputs(number)[0]
+            start, stop, begin, end = self._windows[number].tolist()
+            yield self._line.rows(start, stop) if stop - start == end - begin else self.outputs(number)[0]
 
     def outputs(self, window: int) -> tuple[Places, Places]:
         """Return a window's rows, ascending, and the output place of each."""
-        rank, number, begin, end = self._windows[window].tolist()
-        outputs, keep = self._runs[rank].outputs_of_window(number), None  # first: more is needed on the way to it
-        if len(outputs) > end - begin:
-            keep = (outputs >= begin) & (outputs < end)
+        start, stop, begin, end = self._windows[window].tolist()
+        outputs, keep = self._run_at(start).outputs(start, stop), None  # first: more is needed on the way to it
+        if stop - start > end - begin:
+            keep = (outputs >= begin - start) & (outputs < end - start)
             outputs = outputs[keep]
-        if shift := int(self.window_edges[window]) - begin:
-            outputs += shift
-        rows = self._runs[rank].rows_of_window(number)
+        outputs = outputs.astype(place_dtype(max(self.rows, stop - start)), copy=False)
+        outputs += int(self.window_edges[window]) - (begin - start)
+        rows = self._line.rows(start, stop)
         return rows if keep is None else rows[keep], outputs
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
@@ -239,11 +240,9 @@ class EpochOrder:
 
 
 class RegroupedOrder:
-    """The batches of an epoch, or of what is left of one, in windows of a few batches each.
+    """The batches of an epoch, or of what is left of one, in windows of a few batches each, for rows read one by one.
 
-    A window of the epoch's order holds all rows that are shuffled with one another, for an exact global shuffle
-    all there are. Who reads rows one by one need not hold it: the permutation, eight bytes a row, is enough. Rows in
-    file order come as spans instead, one where a batch or a block begins, and cost nothing for each row.
+    Rows in file order come as spans, one where a batch or a block begins, and cost nothing for each row.
     """
 
     def __init__(self, order: EpochOrder, batches_at_once: int | None = None) -> None:
@@ -278,7 +277,7 @@ class RegroupedOrder:
         in_turn[outputs - base] = rows
         del rows, outputs
         for low, high in self._steps(begin, stop):
-            batch, within = order.cut.of_run(low, high, place_dtype(max(high, self.batches)))
+            batch, within = order.cut.locate(np.arange(low, high, dtype=place_dtype(max(high, self.batches))))
             yield Window(rows=in_turn[low - base : high - base], batch=batch, within=within, drawn=order.drawn)
 
     def _in_spans(self, start: int, stop: int) -> Window:
@@ -290,19 +289,6 @@ class RegroupedOrder:
         batch, within = cut.locate(edges[:-1])
         rows, counts = narrowed(edges[:-1] + base), narrowed(np.diff(edges))
         return Window(rows=rows, batch=batch, within=within, counts=counts, drawn=order.drawn)
-
-
-def order_after(
-    blocks: Blocks, settings: OrderSettings, taken: Taken, order_of: Callable[..., EpochOrder] = EpochOrder
-) -> tuple[EpochOrder, int]:
-    """Return the order of an epoch of which some was taken, and the batch to go on with; `order_of` makes orders."""
-    before, first_batch = taken, 0
-    if taken and taken[-1][0] == settings.world_size:
-        before, first_batch = taken[:-1], taken[-1][1]
-    order = order_of(blocks, settings, before)
-    if first_batch > order.batches:
-        raise OptionError(f"{first_batch:,} batches were taken, but there are {order.batches:,}")
-    return order, first_batch
 
 
 # --- how well an order mixes: what a batch and a window hold, against a full shuffle ---------------------
@@ -332,11 +318,9 @@ def distinct(blocks: int, drawn: int) -> float:
 
 
 def forecast(order: EpochOrder) -> Quality:
-    """Return what an order's quality is on average, from the blocks alone: no row is permuted.
+    """Return what an order's quality is on average, from the blocks alone, which hold no selection of rows.
 
-    The blocks of each window are known; within a window rows are drawn without replacement. So the variance of
-    batch means is that of the windows' means plus that of a sample of the window. The blocks must hold no
-    selection of rows.
+    The variance of batch means is that of the windows' means plus that of a sample of a window without replacement.
     """
     batch, windows = order.settings.batch_size, []
     for number in range(len(order.window_edges) - 1):

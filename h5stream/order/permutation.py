@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from h5stream.compiled._native import shuffled_into
 from h5stream.order.places import Places, new_array, place_dtype
+from h5stream.samples.space import mixed
 
 VERSION = 2
 """Of the permutations: states that name rows by another are of no use inside of an epoch. 1 sorted random keys."""
@@ -71,16 +72,10 @@ def fractions_of(numbers: Places, *key: int) -> NDArray[np.float64]:
 
 
 def words_of(numbers: NDArray[np.integer[Any]], *key: int) -> NDArray[np.uint64]:
-    """Give each of some numbers a random 64-bit number, as a function of it and of `key` alone; no two have the same.
-
-    SplitMix64's mixing, whose every step is a bijection. Source: prng.di.unimi.it/splitmix64.c.
-    """
+    """Give each of some numbers random 64 bits, as a function of it and of `key` alone; no two have the same."""
     words = (numbers.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     words += _seed(key).generate_state(1, np.uint64)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        words = (words ^ (words >> np.uint64(shift))) * np.uint64(factor)
-    words ^= words >> np.uint64(31)
-    return words
+    return mixed(words)
 
 
 def permutation(count: int, *key: int) -> Places:

@@ -31,30 +31,24 @@ LARGE_SHARE = 10
 
 
 def part_sizes(shares: Sequence[Any], total: int) -> list[int]:
-    """Return the samples of each part.
-
-    The parts of fractions end where the sum of the fractions so far falls, rounded to the nearest whole sample, halves
-    up; one share stands for two parts, it and the rest.
-    """
-    kinds = [np.asarray(share).dtype.kind if np.ndim(share) == 0 else "O" for share in shares]
-    if not shares or not (set(kinds) <= {"f"} or set(kinds) <= {"i", "u"}):
+    """Return the samples of each part; those of fractions end where their sum falls, rounded to the nearest sample."""
+    kinds = {np.asarray(share).dtype.kind if np.ndim(share) == 0 else "O" for share in shares}
+    if not (kinds == {"f"} or kinds in ({"i"}, {"u"}, {"i", "u"})) or not all(0 <= share < np.inf for share in shares):
         raise OptionError(
-            f"split takes fractions, such as 0.8, 0.1, 0.1, or numbers of samples, such as 900, 100, not {shares!r}"
+            "split takes fractions, such as 0.8, 0.1, 0.1, or numbers of samples, such as 900, 100, of 0 or more, not "
+            f"{shares!r}"
         )
-    if not all(np.isfinite(share) and share >= 0 for share in shares):
-        raise OptionError(f"split takes shares of 0 or more, not {shares!r}")
-    wanted = [Fraction(repr(float(share))) if kinds[0] == "f" else Fraction(int(share)) for share in shares]
-    every = Fraction(1 if kinds[0] == "f" else total)
+    are_parts = kinds == {"f"}
+    wanted = [Fraction(repr(float(share))) if are_parts else Fraction(int(share)) for share in shares]
+    every = Fraction(1 if are_parts else total)
     if len(wanted) == 1:
         wanted.append(every - wanted[0])
-    slack = Fraction(1, 1_000_000) if kinds[0] == "f" else 0
-    if min(wanted) < 0 or abs(sum(wanted) - every) > slack:
-        named = " + ".join(str(share) for share in shares)
+    if min(wanted) < 0 or abs(sum(wanted) - every) > (Fraction(1, 1_000_000) if are_parts else 0):
         is_more = sum(wanted) > every
+        way = "Make them smaller" if is_more else "Name what is left as a part too, or take subset() first"
         raise OptionError(
-            f"split({', '.join(map(str, shares))}): the parts {named} add up to {float(sum(wanted)):g}, and must add "
-            f"up to {float(every):g}. "
-            + ("Make them smaller" if is_more else "Name what is left as a part too, or take subset() first")
+            f"split({', '.join(map(str, shares))}): the parts add up to {float(sum(wanted)):g}, and must add up to "
+            f"{float(every):g}. {way}"
         )
     ends = [int(sum(wanted[: k + 1]) / every * total + Fraction(1, 2)) for k in range(len(wanted))]
     sizes = [stop - first for first, stop in itertools.pairwise([0, *ends[:-1], total])]
@@ -76,9 +70,7 @@ def split_plainly(sizes: Sequence[int], seed: int) -> list[Ints]:
 def split_by_strata(sizes: Sequence[int], strata: Ints, seed: int) -> list[Ints]:
     """Deal out the samples of each stratum by chance, so that every part has its share of each, to within a sample.
 
-    What a stratum's shares leave over once they are rounded down goes to the parts that still lack most, one sample
-    each. Source: Gale (1957) and Ryser (1957): so rows and columns of a table of zeros and ones come out right whenever
-    they can.
+    What is left over goes to the parts that still lack most, one sample each. Source: Gale (1957) and Ryser (1957).
     """
     total, counts = len(strata), np.bincount(strata)
     given = counts[:, None] * np.array(sizes, dtype=object) // total
@@ -94,12 +86,9 @@ def split_by_strata(sizes: Sequence[int], strata: Ints, seed: int) -> list[Ints]
 
 
 def split_by_groups(sizes: Sequence[int], groups: Ints, strata: Ints | None, seed: int) -> list[Ints]:
-    """Deal out whole groups: each to the part that lacks most of what the group has.
+    """Deal out whole groups, large ones first, the others by chance: each to the part that lacks most of what it has.
 
-    Large groups come first, the largest of all at first, the others by chance; a part that is empty takes one of the
-    last groups. So without strata a part has more than its share by less than one group. With them what a part lacks of
-    a stratum counts by the stratum's size, which is what scikit-learn's ``StratifiedGroupKFold`` weighs too; that one
-    has parts of one size only.
+    A part that is empty takes one of the last groups. What a part lacks of a stratum counts by the stratum's size.
     """
     count, parts = int(groups.max()) + 1, len(sizes)
     if count < parts:
@@ -137,10 +126,7 @@ def parts_of(shares: Sequence[Any], total: int, *, seed: int, groups: Ints | Non
 
 
 def group_numbers(layout: SampleLayout, rows: Ints | None, by: str, blocks: Blocks, *, are_objects: bool) -> Ints:
-    """Return a number for the segment, the file or the block of each of some samples, alike where that is the same.
-
-    `are_objects` says that each sample is one whole, and so a segment of its own.
-    """
+    """Return a number for the segment (of its own if samples are objects), file or block of each of some samples."""
     if by == "block":
         block = np.repeat(np.arange(blocks.count), np.diff(blocks.edges))
         if blocks.rows is None:

@@ -6,7 +6,7 @@ import itertools
 import reprlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -39,77 +39,65 @@ OrderFactory = Callable[[Blocks, int, Ranks], Order]
 """Makes the order of an epoch on a rank, of the blocks, the number of the epoch, and the ranks."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class CheckedOrder:
     """An order of the user's, each window of which is checked as it comes and put into the files' row numbers."""
 
-    def __init__(
-        self, order: Any, blocks: Blocks, batch_rows: int, window_rows: int, drawn: tuple[int, int] = (0, 0)
-    ) -> None:
-        missing = [name for name in ("batches", "batch_size_of", "windows") if not hasattr(order, name)]
+    order: Any
+    blocks: Blocks
+    batch_rows: int  # of a batch, at most
+    window_rows: int  # in memory together, at most
+    drawn: tuple[int, int] = (0, 0)
+
+    def __post_init__(self) -> None:
+        missing = [name for name in ("batches", "batch_size_of", "windows") if not hasattr(self.order, name)]
         if missing:
             raise OptionError(
-                f"draw= gave {order!r:.100}, which has no {', '.join(missing)}: return an h5stream.order.Order"
+                f"draw= gave {self.order!r:.100}, which has no {', '.join(missing)}: return an h5stream.order.Order"
             )
-        if whole_number(order.batches) is None or order.batches < 0:
-            raise OptionError(f"draw= gave an order with batches={order.batches!r}: it says how many, 0 or more")
-        self._order, self._blocks, self._drawn = order, blocks, drawn
-        self._batch_rows, self._window_rows = batch_rows, window_rows  # of a batch, and in memory together, at most
+        if whole_number(self.order.batches) is None or self.order.batches < 0:
+            raise OptionError(f"draw= gave an order with batches={self.order.batches!r}: it says how many, 0 or more")
 
     @property
     def batches(self) -> int:
         """How many batches."""
-        return int(self._order.batches)
+        return int(self.order.batches)
 
     def of_places(self) -> CheckedOrder:
         """Return the same order of the rows' places, whatever rows of the files these are."""
-        return CheckedOrder(self._order, replace(self._blocks, rows=None), self._batch_rows, self._window_rows)
+        return replace(self, blocks=replace(self.blocks, rows=None))
 
     def batch_size_of(self, batch: int) -> int:
         """Return the rows of a batch."""
-        size = self._order.batch_size_of(batch)
-        if whole_number(size) is None or not 1 <= size <= self._batch_rows:
+        size = self.order.batch_size_of(batch)
+        if whole_number(size) is None or not 1 <= size <= self.batch_rows:
             raise OptionError(
-                f"draw= says that batch {batch} has {size!r} rows; a batch has 1 to batch_size={self._batch_rows}"
+                f"draw= says that batch {batch} has {size!r} rows; a batch has 1 to batch_size={self.batch_rows}"
             )
         return int(size)
 
     def windows(self, first_batch: int = 0) -> Iterator[Window]:
-        """Return the windows as the engine wants them, without the rows of batches before `first_batch`.
-
-        Each place of each batch is given once, and every batch is complete in the end.
-        """
-        filled: dict[int, NDArray[np.bool_]] = {}  # which places, of batches from the first on that is not complete
-        complete = first_batch
-        for given in self._order.windows(first_batch):
+        """Return windows of batches from one on, each of whose places is given once, and all are filled in the end."""
+        complete, filled = first_batch, np.zeros(0, dtype=np.int64)  # places of batches that are not complete
+        for given in self.order.windows(first_batch):
             rows, batch, within = self._checked(given, first_batch)
             if not len(rows):
                 continue
-            by_batch = np.argsort(batch, kind="stable")
-            numbers, starts = np.unique(batch[by_batch], return_index=True)
-            for number, places in zip(numbers.tolist(), np.split(within[by_batch], starts[1:]), strict=True):
-                self._fill(filled, complete, number, places)
-            while complete in filled and filled[complete].all():
-                del filled[complete]
-                complete += 1
+            filled = np.sort(np.append(filled, batch * self.batch_rows + within))
+            twice = filled[1:][filled[1:] == filled[:-1]]
+            if len(twice) or batch.min() < complete:
+                number = twice[0] // self.batch_rows if len(twice) else batch.min()
+                raise OptionError(f"draw= gave two rows for one place of batch {number}; each place has one")
+            while (have := self._rows_of(filled, complete)) and have == self.batch_size_of(complete):
+                filled, complete = filled[have:], complete + 1
             yield self._of_files(rows, batch, within)
         if complete < self.batches:
-            size, have = self.batch_size_of(complete), int(np.count_nonzero(filled.get(complete, ())))
+            size, have = self.batch_size_of(complete), self._rows_of(filled, complete)
             raise OptionError(f"draw= says that batch {complete} has {size} rows, but its windows gave {have} of them")
 
-    def _fill(self, filled: dict[int, NDArray[np.bool_]], complete: int, number: int, places: NDArray[Any]) -> None:
-        """Note the places of a batch that a window fills."""
-        size = self.batch_size_of(number)
-        wrong = places[(places < 0) | (places >= size)]
-        if len(wrong):
-            raise OptionError(
-                f"draw= says that batch {number} has {size} rows, and gave it a row at place {wrong[0]}; places are 0 "
-                f"to {size - 1}"
-            )
-        ours = filled.setdefault(number, np.zeros(size, dtype=np.bool_))
-        before = int(np.count_nonzero(ours))
-        ours[places] = True
-        if number < complete or int(np.count_nonzero(ours)) - before != len(places):
-            raise OptionError(f"draw= gave two rows for one place of batch {number}; each place has one")
+    def _rows_of(self, filled: NDArray[np.int64], batch: int) -> int:
+        """Return how many of the places that are filled are of a batch, the first of theirs."""
+        return int(np.searchsorted(filled, (batch + 1) * self.batch_rows))
 
     def _checked(self, window: Any, first_batch: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Return what of a window was not taken before: rows, batches and places in these."""
@@ -120,26 +108,34 @@ class CheckedOrder:
             raise OptionError(
                 f"draw= gave a window of {len(rows)} rows, {len(batch)} batches and {len(within)} places, not as many"
             )
-        _check_range(rows, self._blocks.total_rows, "row", "rows")
+        _check_range(rows, self.blocks.total_rows, "row", "rows")
         _check_range(batch, self.batches, "a row of batch", "batches")
         keep = batch >= first_batch
-        if not keep.all():
-            rows, batch, within = rows[keep], batch[keep], within[keep]
-        batches, most = int(np.ptp(batch)) + 1 if len(batch) else 0, -(-self._window_rows // self._batch_rows) + 1
-        if len(rows) > self._window_rows or batches > most:
+        rows, batch, within = rows[keep], batch[keep], within[keep]
+        batches, most = int(np.ptp(batch)) + 1 if len(batch) else 0, -(-self.window_rows // self.batch_rows) + 1
+        if len(rows) > self.window_rows or batches > most:
             raise OptionError(
                 f"draw= gave a window of {len(rows):,} rows of {batches:,} batches, and there is room for "
-                f"{self._window_rows:,} rows of {most:,}: give smaller windows, or the rows of the "
+                f"{self.window_rows:,} rows of {most:,}: give smaller windows, or the rows of the "
                 "largest as window=, or more memory_budget="
+            )
+        numbers, of = np.unique(batch, return_inverse=True)
+        sizes = np.array([self.batch_size_of(number) for number in numbers.tolist()], dtype=np.int64)
+        wrong = np.flatnonzero((within < 0) | (within >= sizes[of]))
+        if len(wrong):
+            number, size = batch[wrong[0]], sizes[of[wrong[0]]]
+            raise OptionError(
+                f"draw= says that batch {number} has {size} rows, and gave it a row at place {within[wrong[0]]}; "
+                f"places are 0 to {size - 1}"
             )
         return rows, batch, within
 
     def _of_files(self, places: NDArray[Any], batch: NDArray[Any], within: NDArray[Any]) -> Window:
-        rows = narrowed(self._blocks.rows_at(places))
+        rows = narrowed(self.blocks.rows_at(places))
         if not is_ascending(rows):
             by_row = np.argsort(rows, kind="stable")
             rows, batch, within = rows[by_row], batch[by_row], within[by_row]
-        return Window(rows=rows, batch=batch, within=within, drawn=self._drawn)
+        return Window(rows=rows, batch=batch, within=within, drawn=self.drawn)
 
 
 def _numbers(window: Window, name: str) -> NDArray[Any]:
@@ -318,6 +314,7 @@ def _check_drawn(draw: Weighted | Balanced) -> None:
 
 
 Rows = Sequence[int] | NDArray[np.int64]
+_Listed = tuple[NDArray[np.int64], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,27 +356,20 @@ class GivenOrder:
             move(epoch)
 
 
+@dataclass(kw_only=True, eq=False)
 class ListedOrder:
     """Batches of given rows; consecutive batches are read together."""
 
-    def __init__(
-        self,
-        batches: Iterable[Rows],
-        *,
-        together: int,
-        total_rows: int,
-        count: int | None = None,
-        most_rows: int | None = None,
-        rows: NDArray[np.int64] | None = None,
-        checksum: int = 0,
-        drawn: tuple[int, int] = (0, 0),
-    ) -> None:
-        self._batches, self._together, self._most_rows, self._drawn = batches, together, most_rows, drawn
-        self._rows, self._total_rows = rows, total_rows if rows is None else len(rows)
-        self.batches = count  # how many, where the sampler could tell
-        self._expected, self._checksum = checksum, 0
-        self._sizes: dict[int, int] = {}
-        self._checksums: dict[int, int] = {}
+    listed: Iterable[Rows]
+    together: int  # batches of a window
+    total_rows: int  # that may be named, without `rows`
+    batches: int | None = None  # how many, where the sampler could tell
+    most_rows: int | None = None  # of a batch
+    rows: NDArray[np.int64] | None = None  # the file's row for each that is named
+    checksum: int = 0  # of the indices of batches that were taken before; 0 for any
+    drawn: tuple[int, int] = (0, 0)
+    _sizes: dict[int, int] = field(default_factory=dict)
+    _checksums: dict[int, int] = field(default_factory=dict)
 
     def batch_size_of(self, batch: int) -> int:
         """Return the rows of a batch that a window has named."""
@@ -395,26 +385,23 @@ class ListedOrder:
         The first is asked for in the calling thread, the user's: there most samplers draw from torch's generator. What
         goes wrong is kept for whoever takes the windows.
         """
-        batches, begun, failure = iter(self._batches), [], None
+        batches, begun, failure = self._from(first_batch), [], None
         try:
-            self._skip(batches, first_batch)
-            begun = [next(batches)]
-        except StopIteration:
-            batches = iter(())
+            begun = [*itertools.islice(batches, 1)]
         except Exception as error:
-            batches, failure = iter(()), error
+            failure = error
         return self._windows(itertools.chain(begun, batches), first_batch, failure)
 
-    def _windows(self, batches: Iterator[Rows], number: int, failure: Exception | None) -> Iterator[Window]:
-        held: list[NDArray[np.int64]] = []
+    def _windows(self, batches: Iterator[_Listed], number: int, failure: Exception | None) -> Iterator[Window]:
+        held: list[_Listed] = []
         while failure is None:
             try:
-                held.append(self._checked(next(batches)))
+                held.append(next(batches))
             except StopIteration:
                 break
             except Exception as error:  # the batches before it are good
                 failure = error
-            if len(held) == self._together:
+            if len(held) == self.together:
                 yield self._window(held, number)
                 number, held = number + len(held), []
         if held:
@@ -422,20 +409,19 @@ class ListedOrder:
         if failure is not None:
             raise failure
 
-    def _skip(self, batches: Iterator[Rows], count: int) -> None:
-        self._checksum = 0
-        for batch in itertools.islice(batches, count):
-            self._add_to_checksum(self._checked(batch))
-        if self._expected not in (0, self._checksum):
+    def _from(self, first_batch: int) -> Iterator[_Listed]:
+        """Yield the rows of batches from one on, each with the checksum of all indices so far."""
+        batches, checksum = map(self._checked, self.listed), 0
+        for rows in itertools.islice(batches, first_batch):
+            checksum = _checksum(rows, checksum)
+        if self.checksum not in (0, checksum):
             raise StateError(
-                f"the sampler gives other indices than when the state was saved, {count:,} batches into its epoch; "
-                "rows would be repeated and others left out. Give it the same seed (generator=), or a set_epoch"
+                f"the sampler gives other indices than when the state was saved, {first_batch:,} batches into its "
+                "epoch; rows would be repeated and others left out. Give it the same seed (generator=), or a set_epoch"
             )
-
-    def _add_to_checksum(self, rows: NDArray[np.int64]) -> int:
-        # Never 0, which stands for any.
-        self._checksum = zlib.crc32(rows.tobytes(), self._checksum) or 1
-        return self._checksum
+        for rows in batches:
+            checksum = _checksum(rows, checksum)
+            yield rows, checksum
 
     def _checked(self, batch: Rows) -> NDArray[np.int64]:
         try:
@@ -449,20 +435,23 @@ class ListedOrder:
             raise OptionError("the sampler gave an empty batch; every batch needs at least one row")
         if not np.issubdtype(given.dtype, np.integer):
             raise OptionError(f"the sampler gave {given[0]!r}; rows are named by integers")
-        if self._most_rows is not None and len(given) > self._most_rows:
+        if self.most_rows is not None and len(given) > self.most_rows:
             raise OptionError(
-                f"the sampler gave a batch of {len(given):,} rows, but there is room for {self._most_rows:,}; "
+                f"the sampler gave a batch of {len(given):,} rows, but there is room for {self.most_rows:,}; "
                 "let its attribute batch_size say how many rows a batch has at most, or raise memory_budget="
             )
-        rows = given.astype(np.int64)
-        wrong = rows[(rows < -self._total_rows) | (rows >= self._total_rows)]
+        rows, total = given.astype(np.int64), self.total_rows if self.rows is None else len(self.rows)
+        wrong = rows[(rows < -total) | (rows >= total)]
         if len(wrong):
-            raise OptionError(f"the sampler gave row {wrong[0]}, but there are {self._total_rows:,} rows")
-        rows = np.where(rows < 0, rows + self._total_rows, rows)
-        return rows if self._rows is None else self._rows[rows]
+            raise OptionError(f"the sampler gave row {wrong[0]}, but there are {total:,} rows")
+        rows[rows < 0] += total
+        return rows if self.rows is None else self.rows[rows]
 
-    def _window(self, held: list[NDArray[np.int64]], number: int) -> Window:
-        for k, rows in enumerate(held, number):
-            self._sizes[k] = len(rows)
-            self._checksums[k + 1] = self._add_to_checksum(rows)
-        return replace(Window.of_batches(number, held), drawn=self._drawn)
+    def _window(self, held: list[_Listed], number: int) -> Window:
+        for k, (rows, checksum) in enumerate(held, number):
+            self._sizes[k], self._checksums[k + 1] = len(rows), checksum
+        return replace(Window.of_batches(number, [rows for rows, _ in held]), drawn=self.drawn)
+
+
+def _checksum(rows: NDArray[np.int64], before: int) -> int:
+    return zlib.crc32(rows.tobytes(), before) or 1  # never 0, which stands for any

@@ -25,9 +25,6 @@ from h5stream.samples.space import Ints, Space
 TURNS_A_WINDOW = 16
 """Turns of a source that a window holds, at least: what it has of the source strays by less than one of them."""
 
-_STEPS = 4
-"""Steps from a guess to the place that was drawn, before the few that are left are searched for."""
-
 
 def digest(*parts: Any) -> str:
     """Return a digest of bytes and arrays, for a state."""
@@ -71,11 +68,8 @@ class PlannedDraws:
     make: Callable[[], EpochDraws]  # makes it
 
 
-def weighted_draws(weights: NDArray[np.float64], count: int, at: Places | None = None) -> EpochDraws:
-    """Draw one after the other, each sample as likely as its weight says: counts are multinomial.
-
-    Inverts the cumulated weights by a table of guesses (Chen and Asau 1974), so that it costs about as much as sorting.
-    """
+def weighted_draws(weights: NDArray[np.float64], count: int) -> EpochDraws:
+    """Draw one after the other, each sample as likely as its weight says: counts are multinomial."""
     places, before = len(weights), 0.0
     until = np.divide(weights, weights.max(), out=new_array(places, np.float64))
     for piece in pieces(places):
@@ -85,33 +79,20 @@ def weighted_draws(weights: NDArray[np.float64], count: int, at: Places | None =
     until *= places / until[-1]
     # Whatever rounding did: every draw finds a place, and one of some weight.
     until[np.searchsorted(until, until[-1]) :] = np.inf
-    # For each whole number the first place that lies beyond it.
-    guesses = new_array(places, place_dtype(places))
-    for piece in pieces(places):
-        guesses[piece] = np.searchsorted(until, np.arange(piece.start, piece.stop), side="right")
 
     def drawn(seed: int, epoch: int) -> Places:
         every = _fractions(count, seed, epoch, places)
-        every.sort()
+        every.sort()  # so that finding costs less than this did
         taken: Places = new_array(count, place_dtype(places))
         for piece in pieces(count):
-            some, found = every[piece], taken[piece]
-            found[:] = guesses[some.astype(np.int64)]
-            late = np.flatnonzero(until[found] <= some)
-            for _ in range(_STEPS):
-                found[late] += 1
-                late = late[until[found[late]] <= some[late]]
-            found[late] = np.searchsorted(until, some[late], side="right")
+            taken[piece] = np.searchsorted(until, every[piece], side="right")
         return taken
 
-    return EpochDraws(kind="WeightedDraws", count=count, told=[until], drawn=drawn, at=at)
+    return EpochDraws(kind="WeightedDraws", count=count, told=[until], drawn=drawn)
 
 
-def distinct_draws(weights: NDArray[np.float64], count: int, at: Places | None = None) -> EpochDraws:
-    """Draw one after the other of those that are left, each as likely as its weight says: none comes twice.
-
-    The smallest of exponential variates divided by weights are just that (Efraimidis and Spirakis 2006).
-    """
+def distinct_draws(weights: NDArray[np.float64], count: int) -> EpochDraws:
+    """Draw by weights of those that are left: the least exponential variates by weight (Efraimidis, Spirakis 2006)."""
     weights = weights / weights.max()
 
     def drawn(seed: int, epoch: int) -> Places:
@@ -126,7 +107,7 @@ def distinct_draws(weights: NDArray[np.float64], count: int, at: Places | None =
         found.sort()
         return found
 
-    return EpochDraws(kind="DistinctDraws", count=count, told=[weights], drawn=drawn, at=at)
+    return EpochDraws(kind="DistinctDraws", count=count, told=[weights], drawn=drawn)
 
 
 def _fractions(count: int, seed: int, epoch: int, size: int) -> NDArray[np.float64]:
@@ -136,7 +117,7 @@ def _fractions(count: int, seed: int, epoch: int, size: int) -> NDArray[np.float
     return np.multiply(words, size * 2.0**-53, out=words.view(np.float64), casting="unsafe")
 
 
-def class_draws(classes: NDArray[np.integer[Any]], counts: Sequence[int], at: Places | None = None) -> EpochDraws:
+def class_draws(classes: NDArray[np.integer[Any]], counts: Sequence[int]) -> EpochDraws:
     """Draw a stated number of each class, of which each sample comes as often as any other, but for one."""
     wanted, sizes, total = np.array(counts, dtype=np.int64), np.zeros(len(counts), dtype=np.int64), len(classes)
     classes = classes.astype(np.uint16, copy=False)  # which sort in one pass over them
@@ -162,14 +143,13 @@ def class_draws(classes: NDArray[np.integer[Any]], counts: Sequence[int], at: Pl
         del shuffled
         return _repeated(lambda some: times[classes[some]] + once_more[some], total, sum(counts))
 
-    return EpochDraws(kind="ClassDraws", count=sum(counts), told=[wanted, classes], drawn=drawn, at=at)
+    return EpochDraws(kind="ClassDraws", count=sum(counts), told=[wanted, classes], drawn=drawn)
 
 
 def source_draws(blocks: Blocks, counts: Sequence[int]) -> EpochDraws:
-    """Draw a stated number of each source: whole blocks of it, in passes that go on from epoch to epoch.
+    """Draw a stated number of each source, an endless line of passes that take its blocks in another order each.
 
-    Each source is an endless line of passes, in each of which its blocks come in another order; an epoch takes up
-    where the last one stopped. So no sample is left behind, and a small part of a source is a few whole blocks.
+    An epoch takes up where the last one stopped, so no sample is left behind.
     """
     assert blocks.strata is not None
     all_edges, sizes = blocks.edges, np.diff(blocks.edges)
@@ -280,10 +260,7 @@ def drawn_blocks(blocks: Blocks, places: Places, *, shuffle: bool, window_rows: 
 
 
 class DrawnBlocks:
-    """Blocks that are drawn when they are first looked at: where a reader plans, and not where batches are consumed.
-
-    # Guarantees: any thread may look; two at a time draw the same.
-    """
+    """Blocks that are drawn when a reader first looks at them. # Guarantees: any thread may; two draw the same."""
 
     def __init__(self, total_rows: int, draw: Callable[[], Blocks]) -> None:
         self.total_rows, self._draw = total_rows, draw
@@ -313,50 +290,45 @@ def interleaved(blocks: NDArray[np.integer[Any]], sizes: Ints, strata: Ints) -> 
 # --- Samples that are drawn of all possible ones ---------------------------------------------------------
 
 
-class RandomStarts:
-    """Draws samples for each epoch.
+def random_samples(space: Space | None, rows: Ints | None, seed: int, epoch: int) -> Ints | None:
+    """Return the numbers of an epoch's samples, ascending, as often as they are drawn; None where it takes all."""
+    if space is None or space.draws is None:
+        return None
+    (first, counts), draws = _segments(space, rows), space.draws
+    number = len(first) if draws.per_epoch is None else draws.per_epoch
+    words = random_words(number, seed, epoch, DRAWS)
+    if draws.by == "rows":
+        places = below(words, int(counts.sum()))
+    else:  # each segment as often as any other, but for one
+        rounds, rest = divmod(number, len(first))
+        chosen = permutation(len(first), seed, epoch, DRAWS)[:rest].astype(np.int64)
+        segment = np.concatenate([np.tile(np.arange(len(first)), rounds), chosen])
+        places = first[segment] + below(words, counts[segment])
+    places = np.sort(places)
+    return places if rows is None else rows[places]
 
-    # Guarantees: immutable; any thread may draw.
-    """
 
-    def __init__(self, space: Space | None, rows: Ints | None = None) -> None:
-        assert space is not None
-        assert space.draws is not None
-        self._draws, self._rows = space.draws, rows
-        if rows is None:
-            self._first, self._counts = space.segments
-            return
-        segment = np.searchsorted(space.segments[0], rows, side="right")
-        self._first = np.flatnonzero(np.diff(segment, prepend=-1))
-        self._counts = np.diff(np.append(self._first, len(rows)))
+def samples_of_segments(space: Space | None, rows: Ints | None, segments: Ints) -> Ints:
+    """Return the numbers of all samples of some segments, these counted among those that samples are drawn of."""
+    assert space is not None
+    assert space.draws is not None
+    if space.draws.per_epoch is not None:
+        raise OptionError(
+            "with per_epoch= there are none to choose from; name what they are drawn of: Sequences(..., of=[...]), or "
+            "Boxes"
+        )
+    first, counts = _segments(space, rows)
+    places = np.concatenate([np.arange(first[k], first[k] + counts[k]) for k in np.unique(segments).tolist()])
+    return places if rows is None else rows[places]
 
-    def __len__(self) -> int:
-        return len(self._first) if self._draws.per_epoch is None else self._draws.per_epoch
 
-    def of_segments(self, segments: Ints) -> Ints:
-        """Return the numbers of all samples of some segments, these counted among those that samples are drawn of."""
-        if self._draws.per_epoch is not None:
-            raise OptionError(
-                "with per_epoch= there are none to choose from; name what they are drawn of: Sequences(..., of=[...]), "
-                "or Boxes"
-            )
-        ranges = [np.arange(self._first[k], self._first[k] + self._counts[k]) for k in np.unique(segments).tolist()]
-        places = np.concatenate(ranges)
-        return places if self._rows is None else self._rows[places]
-
-    def numbers(self, seed: int, epoch: int) -> Ints:
-        """Return the numbers of the samples of an epoch, ascending; one that is drawn twice comes twice."""
-        words = random_words(len(self), seed, epoch, DRAWS)
-        if self._draws.by == "rows":
-            places = below(words, int(self._counts.sum()))
-        else:  # each segment as often as any other, but for one
-            segments = np.arange(len(self._first))
-            rounds, rest = divmod(len(self), len(segments))
-            chosen = permutation(len(segments), seed, epoch, DRAWS)[:rest].astype(np.int64)
-            segment = np.concatenate([np.tile(segments, rounds), chosen])
-            places = self._first[segment] + below(words, self._counts[segment])
-        places = np.sort(places)
-        return places if self._rows is None else self._rows[places]
+def _segments(space: Space, rows: Ints | None) -> tuple[Ints, Ints]:
+    """Return the place of the first sample of each segment, and how many it has, among some samples."""
+    if rows is None:
+        return space.segments
+    segment = np.searchsorted(space.segments[0], rows, side="right")
+    first = np.flatnonzero(np.diff(segment, prepend=-1))
+    return first, np.diff(np.append(first, len(rows)))
 
 
 def below(words: NDArray[np.uint64], counts: Any) -> Ints:

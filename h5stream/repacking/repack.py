@@ -37,7 +37,7 @@ from h5stream.engine.run import Engine
 from h5stream.engine.slots import Slot, SlotFormat, SlotRing
 from h5stream.errors import OptionError, StagingError
 from h5stream.executors import Job, carried_out, check_executor
-from h5stream.filesystem import check_fits, explained, flush_folder, give_name, measure, unfinished
+from h5stream.filesystem import check_fits, explained, flush_folder, give_name, unfinished, usable_bytes
 from h5stream.order.users import ListedOrder
 from h5stream.repacking import Recipe, survey
 from h5stream.storage.fields import checked_path
@@ -236,7 +236,7 @@ def plan_repack(source: PathLike, target: PathLike, recipe: Recipe, *, overwrite
     old, new = absolute(checked_path(source)), _absolute(target)
     check_target(old, new, overwrite=overwrite)
     plan = survey.plan_rewrite(old, recipe)
-    check_fits(measure(new.parent), [(plan.source, plan.estimated_nbytes)])
+    check_fits(new.parent, [(plan.source, plan.estimated_nbytes)])
     return plan
 
 
@@ -306,7 +306,7 @@ def rewrite(plan: survey.RewritePlan, target: Path, progress: RepackProgressCall
     """Write the new file over `target`, which exists, and verify it against the source, which must not change."""
     with contextlib.ExitStack() as meanwhile:
         # An object is read twice, dataset by dataset: it lies beside the new file, where there is room.
-        if is_address(plan.source) and 3 * identity_of(plan.source).size < measure(target.parent).usable_bytes:
+        if is_address(plan.source) and 3 * identity_of(plan.source).size < usable_bytes(target.parent)[0]:
             meanwhile.enter_context(fetched_ahead(plan.source, str(target.with_suffix(".object"))))
             plan = survey.plan_rewrite(plan.source, plan.recipe)
         return _rewrite(plan, target, progress)
@@ -380,10 +380,10 @@ def _decoded(
     spans = [(start, min(start + chunk_rows, dataset.rows)) for start in range(0, dataset.rows, chunk_rows)]
     run = engine.begin(
         ListedOrder(
-            (np.arange(*span, dtype=np.int64) if order is None else order[slice(*span)] for span in spans),
+            listed=(np.arange(*span, dtype=np.int64) if order is None else order[slice(*span)] for span in spans),
             together=together,
             total_rows=dataset.rows,
-            count=len(spans),
+            batches=len(spans),
         ),
         0,
         # A shuffle fills its memory with one window; else the next one is decoded while this one is written.

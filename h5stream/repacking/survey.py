@@ -38,7 +38,7 @@ from h5stream.storage.fallback import fill_element, read_raw_box
 from h5stream.storage.field_reader import read_fields
 from h5stream.storage.fields import sample_shape
 from h5stream.storage.filters import DEFLATE, LZ4, SHUFFLE, Filter
-from h5stream.storage.handles import open_file
+from h5stream.storage.handles import DAMAGE, open_file
 from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout, Target
 from h5stream.storage.parts import Files, OpenFile, open_hdf5
 from h5stream.storage.plugins import Bytes
@@ -64,8 +64,6 @@ class RawDataset:
     nbytes: int  # of all rows, decoded
     layout: SampleLayout | None = None  # one field: its stored rows; None where only libhdf5 can read it
     reason: str = ""  # why there is no layout
-    # one element, as stored: what unwritten chunks read as, or what stands beyond the data in the last chunk
-    fill: NDArray[np.uint8]
     borrowed: bool = False  # whether its rows are those of other datasets or files
     rewritten: bool = False  # whether it gets new chunks
     shuffled: bool = False  # whether its rows move
@@ -75,6 +73,11 @@ class RawDataset:
         """How it lies in the file, where it has a layout."""
         assert self.layout is not None
         return self.layout.datasets[0][0]
+
+    @property
+    def fill(self) -> NDArray[np.uint8]:
+        """One element, as stored: what unwritten chunks read as, and what stands beyond the data in the last chunk."""
+        return self.part.targets[0].fill
 
     @property
     def is_sparse(self) -> bool:
@@ -137,10 +140,7 @@ def address_of_object(thing: Any) -> int:
 
 
 def plan_rewrite(source: str, recipe: Recipe) -> RewritePlan:
-    """Look at a file, and decide what becomes of each of its datasets, those that hard links lead to, each once.
-
-    It is an error if a field is not there, or it is not clear which rows a shuffle is about.
-    """
+    """Look at a file, and decide what becomes of each of its datasets, those that hard links lead to, each once."""
     guard, rows = Guard.for_paths((source,), allow_external=False), 0
     with open_hdf5(source) as file, contextlib.ExitStack() as linked:
         opened = OpenFile(file, 0, Files((source,)), guard, linked)
@@ -177,47 +177,52 @@ def plan_rewrite(source: str, recipe: Recipe) -> RewritePlan:
 def _raw(opened: OpenFile, name: str, dataset: Any) -> RawDataset:
     rows, *inner = dataset.shape or (0,)
     count = int(dataset.id.get_type().get_size())
-    row_nbytes = math.prod(inner) * count
-    raw = RawDataset(
+    layout, reason = _layout_of(opened, name, dataset, count)
+    return RawDataset(
         path=name,
         address=address_of_object(dataset.id),
         shape=dataset.shape or (),
         rows=rows,
         stored_nbytes=int(dataset.id.get_storage_size()),
         element_nbytes=count,
-        row_nbytes=row_nbytes,
-        nbytes=rows * row_nbytes,
-        fill=np.zeros(0, dtype=np.uint8),
+        row_nbytes=math.prod(inner) * count,
+        nbytes=rows * math.prod(inner) * count,
+        layout=layout,
+        reason=reason,
         borrowed=dataset.is_virtual or dataset.external is not None,
     )
+
+
+def _layout_of(opened: OpenFile, name: str, dataset: Any, count: int) -> tuple[SampleLayout | None, str]:
+    """Return the layout of a dataset's stored rows, of elements of so many bytes; None, and why, without one."""
     if not dataset.shape or 0 in dataset.shape:
-        return replace(raw, reason="it has no rows")
+        return None, "it has no rows"
     shape = sample_shape(name)
     try:
         found = read_fields(opened, shape)
     except H5StreamError as error:
-        return replace(raw, reason=str(error).split(": ", 1)[-1])
+        return None, str(error).split(": ", 1)[-1]
     part = found.parts[0]
     if part.index is None:
-        return replace(raw, reason=part.reason)
+        return None, part.reason
     if part.stored_row_nbytes > MOST_ROW_NBYTES:
-        return replace(raw, reason=f"a row of {part.stored_row_nbytes:,} bytes is more than a chunk should hold")
-    fill, byte = _fill(dataset, part), np.dtype(np.uint8)
-    unit, units = (count, 1) if count in _WORDS else (1, count)
+        return None, f"a row of {part.stored_row_nbytes:,} bytes is more than a chunk should hold"
+    byte, (unit, units) = np.dtype(np.uint8), (count, 1) if count in _WORDS else (1, count)
     leaf = Leaf(
         stored_nbytes=count, offsets=(0,), unit_nbytes=unit, units=units, swapped=False, dtype=byte, shape=(count,)
     )
-    target = Target(field=0, member=(), leaf=leaf, fill=fill)
+    target = Target(field=0, member=(), leaf=leaf, fill=_fill(dataset, part))
+    row_shape = (math.prod(dataset.shape[1:]) * count,)
     layout = SampleLayout(
         files=tuple(opened.files.identities),
         file_starts=(0, found.rows),
-        fields=(FieldLayout(name=name, kind="array", dtype=byte, row_shape=(raw.row_nbytes,)),),
+        fields=(FieldLayout(name=name, kind="array", dtype=byte, row_shape=row_shape),),
         datasets=((replace(part, targets=(target,)),),),
         shape=shape,
         entries=(0,),
         allow_external=False,
     )
-    return replace(raw, layout=layout, fill=fill)
+    return layout, ""
 
 
 def _fill(dataset: Any, part: DatasetPart) -> NDArray[np.uint8]:
@@ -232,17 +237,27 @@ def _fill(dataset: Any, part: DatasetPart) -> NDArray[np.uint8]:
 # --- a file written anew from another one: the same tree, some datasets in other chunks ----------------------
 
 
-_FAILURES = (OSError, RuntimeError, ValueError, TypeError, KeyError, NotImplementedError)
-
-
 @contextlib.contextmanager
 def rebuilding(plan: RewritePlan, target: str) -> Iterator[NewFile]:
     """Make a new file with the tree of another; the datasets to be rewritten are there, and empty."""
+    access = h5p.create(h5p.FILE_ACCESS)
+    access.set_file_locking(False, True)
     # Alone: libhdf5 2.0 writes behind its buffer where it copies what scaleoffset packed and a reader has unpacked.
-    with open_file(plan.source, alone=True) as old, _created(old, target) as new:
-        rebuilt = NewFile(plan, old, new)
-        rebuilt.copy_tree()
-        yield rebuilt
+    with open_file(plan.source, alone=True) as old:
+        creation = _ordered_as(old["/"].id, old.id.get_create_plist())
+        new = h5py.File(h5f.create(os.fsencode(target), h5f.ACC_TRUNC, fcpl=creation, fapl=access))
+        try:
+            rebuilt = NewFile(plan, old, new)
+            rebuilt.copy_tree()
+            yield rebuilt
+            new.flush()
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.truncate(target, 0)
+            with contextlib.suppress(OSError, RuntimeError):
+                new.close()
+            raise
+        new.close()
         user_block = old.userblock_size
     with open(target, "r+b") as file:
         if user_block:  # what stands before the HDF5 data
@@ -265,20 +280,13 @@ class NewFile:
         self._rewritten = {each.address: each for each in plan.rewritten}
         self.notices: list[str] = []  # what could not be kept, for people
         # address of each object in the source -> its path in the target, if it has one there
-        self._places: dict[int, bytes] = {}
-        self._attributes: list[tuple[Any, bytes, bytes]] = []
-        self._with_references: list[tuple[Any, bytes]] = []
+        self.places: dict[int, bytes] = {}
 
     # --- rows -------------------------------------------------------------------------------------------
 
-    @property
-    def places(self) -> dict[int, str]:
-        """Where each dataset that could be kept lies in the new file, by its address in the old one."""
-        return {key: place.decode("utf-8", "surrogateescape").lstrip("/") for key, place in self._places.items()}
-
     def opened(self, dataset: RawDataset) -> Any:
         """Open a dataset in the new file."""
-        return h5d.open(self._target.id, self._places[dataset.address])
+        return h5d.open(self._target.id, self.places[dataset.address])
 
     def permute_rows(self, dataset: RawDataset, order: NDArray[np.int64]) -> None:
         """Put the rows of a dataset that was copied as it is into another order, through h5py, in memory."""
@@ -315,30 +323,35 @@ class NewFile:
     def copy_tree(self) -> None:
         """Copy everything but the rows that are rewritten, and translate the references at the end."""
         root = self._source["/"].id
-        self._places[address_of_object(root)] = b"/"
+        self.places[address_of_object(root)] = b"/"
         self._group(root, self._target["/"].id, b"")
-        for owner, place, name in self._attributes:
-            with self._trying(f"attribute {_text(name)!r} of {_text(place)}"):
-                self._attribute(owner, place, name)
-        for dataset, place in self._with_references:
+        for place in list(self.places.values()):
+            with self._trying(f"attributes of {_text(place)}"):  # all of them, where the list of them is damaged
+                self._annotate(place)
+
+    def _annotate(self, place: bytes) -> None:
+        """Copy the attributes of an object that was copied, and translate its references."""
+        old, new = (h5o.open(file.id, place) for file in (self._source, self._target))
+        if isinstance(old, h5d.DatasetID) and holds_reference(old.get_type()):
             with self._trying(f"references in {_text(place)}"):
-                source = h5py.Dataset(dataset)
-                values = self._translated(np.asarray(source[()], dtype=source.dtype))
-                h5d.open(self._target.id, place).write(h5s.ALL, h5s.ALL, values)
+                source = h5py.Dataset(old)
+                new.write(h5s.ALL, h5s.ALL, self._translated(np.asarray(source[()], dtype=source.dtype)))
+        for name in _attributes_of(old):
+            with self._trying(f"attribute {_text(name)!r} of {_text(place)}"):
+                self._copy_attribute(old, new, name)
 
     @contextlib.contextmanager
     def _trying(self, what: str, where: bytes = b"") -> Iterator[None]:
         """Note what fails, and that nothing lies at its place."""
         try:
             yield
-        except _FAILURES as error:
+        except DAMAGE as error:
             if is_full(error):
                 raise
             self.notices.append(f"{what} could not be kept: {error}")
-            self._places = {key: place for key, place in self._places.items() if place != where}
+            self.places = {key: place for key, place in self.places.items() if place != where}
 
     def _group(self, source: Any, target: Any, place: bytes) -> None:
-        self._note_attributes(source, place or b"/")
         for name in source:  # in the order in which they were made, where that is tracked
             where = place + b"/" + name
             kind = source.links.get_info(name).type
@@ -355,10 +368,10 @@ class NewFile:
     def _object(self, source: Any, target: Any, name: bytes, place: bytes) -> None:
         thing = h5o.open(source, name)
         address = address_of_object(thing)
-        if address in self._places:
-            h5o.link(h5o.open(self._target.id, self._places[address]), target, name)
+        if address in self.places:
+            h5o.link(h5o.open(self._target.id, self.places[address]), target, name)
             return
-        self._places[address] = place
+        self.places[address] = place
         if isinstance(thing, h5g.GroupID):
             # The list that an open group gives also names where its links lie in its own file: HDF5 2.0 then looks for
             # them there in the new one ("wrong fractal heap header signature").
@@ -371,32 +384,17 @@ class NewFile:
             how = h5p.create(h5p.OBJECT_COPY)
             how.set_copy_object(h5o.COPY_WITHOUT_ATTR_FLAG)  # they follow, with their references translated
             h5o.copy(source, name, target, name, copypl=how)
-        self._note_attributes(thing, place)
-        if isinstance(thing, h5d.DatasetID):
-            if holds_reference(thing.get_type()):
-                self._with_references.append((thing, place))
-            if thing.get_type().committed():
-                self.notices.append(f"{_text(place)} no longer shares its named type; it has the type itself")
+        if isinstance(thing, h5d.DatasetID) and thing.get_type().committed():
+            self.notices.append(f"{_text(place)} no longer shares its named type; it has the type itself")
 
-    # --- attributes -------------------------------------------------------------------------------------
-
-    def _note_attributes(self, owner: Any, place: bytes) -> None:
-        names, order = list[bytes](), 0
-        if isinstance(owner, (h5g.GroupID, h5d.DatasetID)):
-            order = owner.get_create_plist().get_attr_creation_order()
-        made = order & h5p.CRT_ORDER_TRACKED  # in the order in which they were, else by name
-        h5a.iterate(owner, names.append, index_type=h5py.h5.INDEX_CRT_ORDER if made else h5py.h5.INDEX_NAME)
-        self._attributes += [(owner, place, name) for name in names]
-
-    def _attribute(self, owner: Any, place: bytes, name: bytes) -> None:
-        attribute = h5a.open(owner, name)
+    def _copy_attribute(self, old: Any, new: Any, name: bytes) -> None:
+        attribute = h5a.open(old, name)
         stored, space = attribute.get_type(), attribute.get_space()
-        twin = h5a.create(h5o.open(self._target.id, place), name, stored.copy(), space)
+        twin = h5a.create(new, name, stored.copy(), space)
         if space.get_simple_extent_type() == h5s.NULL or space.get_simple_extent_npoints() == 0:
             return
-        shape = space.get_simple_extent_dims()
         if is_fixed(stored):
-            raw = np.zeros(shape, dtype=f"V{stored.get_size()}")
+            raw = np.zeros(space.get_simple_extent_dims(), dtype=f"V{stored.get_size()}")
             attribute.read(raw, mtype=stored)
             twin.write(raw, mtype=stored)
             return
@@ -407,12 +405,10 @@ class NewFile:
             if not same(values, _read(twin)):
                 raise ValueError("h5py does not read back what it wrote")
 
-    # --- references -------------------------------------------------------------------------------------
-
     def _translated(self, value: Any) -> Any:
         """Return a value or an array in which every reference leads to the same object of the new file."""
         if isinstance(value, h5r.Reference) and value:
-            place = self._places.get(address_of_object(h5r.dereference(value, self._source.id)))
+            place = self.places.get(address_of_object(h5r.dereference(value, self._source.id)))
             if place is None:
                 self.notices.append("a reference to an object without a name was left empty")
                 return type(value)()
@@ -426,6 +422,15 @@ class NewFile:
         for where in value.dtype.names or (np.ndindex(value.shape) if value.dtype.kind == "O" else ()):
             out[where] = self._translated(value[where])
         return out
+
+
+def _attributes_of(thing: Any) -> list[bytes]:
+    """Return the names of an object's attributes, in the order in which they were made where it is tracked."""
+    names, order = list[bytes](), 0
+    if isinstance(thing, (h5g.GroupID, h5d.DatasetID)):
+        order = thing.get_create_plist().get_attr_creation_order() & h5p.CRT_ORDER_TRACKED
+    h5a.iterate(thing, names.append, index_type=h5py.h5.INDEX_CRT_ORDER if order else h5py.h5.INDEX_NAME)
+    return names
 
 
 def _read(attribute: Any) -> Any:
@@ -451,23 +456,6 @@ def write_rows(target: Any, dataset: RawDataset, first_row: int, data: Bytes) ->
     space.select_hyperslab((first_row,) + (0,) * (len(count) - 1), count)
     rows = data.view(f"V{dataset.element_nbytes}").reshape(count)
     target.write(h5s.create_simple(count), space, rows, target.get_type())
-
-
-@contextlib.contextmanager
-def _created(old: Any, target: str) -> Iterator[Any]:
-    creation, access = _ordered_as(old["/"].id, old.id.get_create_plist()), h5p.create(h5p.FILE_ACCESS)
-    access.set_file_locking(False, True)
-    file = h5py.File(h5f.create(os.fsencode(target), h5f.ACC_TRUNC, fcpl=creation, fapl=access))
-    try:
-        yield file
-        file.flush()
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.truncate(target, 0)
-        with contextlib.suppress(OSError, RuntimeError):
-            file.close()
-        raise
-    file.close()
 
 
 # --- Chunks are compressed outside HDF5's lock, by many threads, into the bytes that HDF5's filters would store.
@@ -499,11 +487,7 @@ def filters_for(compress: str, element_nbytes: int) -> tuple[Filter, ...]:
 
 
 def encode(filters: tuple[Filter, ...], chunk: Bytes) -> tuple[Bytes, int]:
-    """Return the bytes to store and the filter mask that goes with them.
-
-    A chunk that does not get smaller is stored as it is, with every filter's bit set. Any thread may call, and the GIL
-    is not held while it compresses.
-    """
+    """Return the bytes to store and the filter mask, which has every bit set where a chunk does not get smaller."""
     data = chunk
     for each in filters:
         if each.id == SHUFFLE:  # a chunk holds whole elements only
@@ -526,7 +510,7 @@ Tell = Callable[[int], None]
 def verify(
     plan: RewritePlan,
     target: Path,
-    places: dict[int, str],
+    places: dict[int, bytes],
     order: NDArray[np.int64] | None,
     tell: Callable[[RawDataset, int], None],
 ) -> list[str]:
@@ -541,7 +525,7 @@ def verify(
                 both = old[dataset.path], new[places[dataset.address]]
                 moved = order if dataset.shuffled else None
                 problem = difference(*both, dataset, moved, functools.partial(tell, dataset))
-            except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
+            except DAMAGE as error:
                 if dataset.rewritten or isinstance(error, H5StreamError):
                     raise
                 # Libhdf5 copies stored chunks without decoding them, also those of filters that are not there.

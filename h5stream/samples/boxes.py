@@ -107,7 +107,7 @@ class Boxes:
                     raise OptionError(f"Boxes: {name}= has {len(found)} axes, and shape= {len(self.shape)}")
         object.__setattr__(self, "of", checked_of("Boxes", self.of))
         if self.of is not None and not isinstance(self.of, (str, list)):
-            raise OptionError("Boxes: of= names groups that hold volumes; where rows end segments says nothing of them")
+            raise OptionError("Boxes: of= names groups that hold volumes, and rows end no segments of these")
         if self.pad != "reflect":
             checked_pad("Boxes", self.pad)
         kind = self.at if isinstance(self.at, str) else "places"
@@ -118,15 +118,14 @@ class Boxes:
         is_random = kind == RANDOM
         if is_random != (self.per_epoch is not None) or (is_random and integer(self.per_epoch, "per_epoch") < 1):
             raise OptionError(
-                "Boxes: per_epoch= says how many random boxes an epoch has, at least 1; it belongs to at='random', "
-                f"and here at={kind!r} and per_epoch={self.per_epoch!r}. "
-                "Pass per_epoch=1000 with at='random', or at='grid' alone for boxes that lie side by side"
+                "Boxes: per_epoch= is a number of boxes, at least 1, and belongs to at='random'; here at="
+                f"{kind!r} and per_epoch={self.per_epoch!r}. Pass per_epoch=1000 with at='random', or at='grid' alone"
             )
         if self.stride is not None and kind != GRID:
             raise OptionError("Boxes: stride= belongs to at='grid'")
         if (self.accept is not None and not (is_random and callable(self.accept))) or integer(self.tries, "tries") < 1:
             raise OptionError(
-                "Boxes: accept= is a function, for at='random', and tries= at least 1; boxes of a grid are chosen with "
+                "Boxes: accept= is a function, for at='random', and tries= at least 1; choose boxes of a grid with "
                 "H5Dataset(...).subset(indices)"
             )
         if self.accept is None and self.accept_on is not None:
@@ -162,13 +161,11 @@ def box_space(boxes: Boxes, volumes: Ints, names: Sequence[str], multiples: Sequ
     else:
         stride, short = boxes.stride or boxes.shape, np.flatnonzero((last < room).any(axis=1))
         if any(step % one for step, one in zip(stride, each, strict=True)):
-            raise OptionError(
-                f"Boxes: with fields of another scale= the stride is a multiple of {each}, and not {stride}"
-            )
+            raise OptionError(f"Boxes: with fields of another scale= the stride is a multiple of {each}, not {stride}")
         if len(short):
             raise OptionError(
-                f"Boxes: with fields of another scale= the last box of a grid begins at multiples of {each}, and in "
-                f"{names[short[0]]} it would at {tuple(room[short[0]].tolist())}; take at='random', or list the boxes"
+                f"Boxes: with fields of another scale= the last box of a grid begins at multiples of {each}, not at "
+                f"{tuple(room[short[0]].tolist())} as in {names[short[0]]}; take at='random', or list the boxes"
             )
     counts = -(-last // np.array(stride, dtype=np.int64)) + 1
     grid = Grid(first=np.zeros_like(volumes), last=last, counts=counts, stride=stride)
@@ -180,10 +177,10 @@ def _listed(boxes: Boxes, volumes: Ints, multiples: tuple[int, ...]) -> Space:
     if places.shape[1] == axes and len(volumes) == 1:
         places = np.pad(places, ((0, 0), (1, 0)))
     if places.shape[1] != axes + 1:
+        needed = "its first element" if len(volumes) == 1 else "the volume's number, and the first element"
         raise OptionError(
             f"Boxes: at= has {places.shape[1]} numbers for each box, and a box of {axes} axes in {len(volumes):,} "
-            f"volumes needs {axes + (len(volumes) > 1)}: "
-            + ("the volume's number, and the first element" if len(volumes) > 1 else "its first element")
+            f"volumes needs {axes + (len(volumes) > 1)}: {needed}"
         )
     of, origins = (np.ascontiguousarray(each) for each in (places[:, 0], places[:, 1:]))
     wrong = np.flatnonzero((of < 0) | (of >= len(volumes)))
@@ -194,12 +191,10 @@ def _listed(boxes: Boxes, volumes: Ints, multiples: tuple[int, ...]) -> Space:
     if len(outside):
         k = outside[0]
         begin, volume = (tuple(each[k].tolist()) for each in (origins, volumes[of]))
+        rule = "leads out of" if boxes.pad is None else "has nothing of"
         raise OptionError(
-            f"Boxes: at= has {begin} at {k:,}, from where a box of {boxes.shape} leads out of a volume of {volume}; so "
-            f"it is with {len(outside):,} of {len(of):,}. pad= fills in"
-            if boxes.pad is None
-            else f"Boxes: at= has {begin} at {k:,}, a box that lies wholly outside of its volume of {volume}; there is "
-            "nothing in it"
+            f"Boxes: at= has {begin} at {k:,}, from where a box of {boxes.shape} {rule} a volume of {volume}; so it is "
+            f"with {len(outside):,} of {len(of):,}. pad= fills in what lies partly outside"
         )
     if (origins % multiples).any():
         raise OptionError(f"Boxes: with fields of another scale= at= has multiples of {multiples}, to begin with them")
@@ -210,8 +205,7 @@ def _places(given: Any) -> Ints:
     found = as_array(given)
     if found.ndim != 2 or not len(found) or found.dtype.kind not in "iu":
         raise OptionError(
-            "Boxes: at= takes 'random', 'grid' or an array with a row of whole numbers for each box, not "
-            f"{found.dtype} {found.shape}"
+            f"Boxes: at= takes 'random', 'grid' or a row of whole numbers for each box, not {found.dtype} {found.shape}"
         )
     return found.astype(np.int64)
 
@@ -248,8 +242,7 @@ def along_axis(samples: Any, is_scaled: bool = False) -> AlongAxis | None:
     has_rows, is_point = samples.of == ROWS, isinstance(samples, Rows)
     if is_scaled and isinstance(samples.of, Said):
         raise OptionError(
-            f"Take(scale=) of a field counts in whole files or groups, and of={type(samples.of).__name__}(...) cuts "
-            "rows into segments; segments of groups or files take scale="
+            f"Take(scale=) counts in whole files or groups; of={type(samples.of).__name__}(...) cuts rows into segments"
         )
     if samples.axis == 0 and not has_rows and not is_scaled:
         return None

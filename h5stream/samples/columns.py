@@ -181,8 +181,7 @@ class DrawnRows:
         if found.shape != samples.shape or found.dtype.kind not in "iu":
             raise OptionError(
                 f"field {self.name!r}: the function of lookup= was asked for {len(samples):,} samples and gave "
-                f"{found.dtype} {found.shape}; it takes (samples, epoch, seed), samples as an array, and returns an "
-                "array of a row number for each"
+                f"{found.dtype} {found.shape}; it takes (samples, epoch, seed), and returns an array of row numbers"
             )
         wrong = np.flatnonzero((found < 0) | (found >= self.rows))
         if len(wrong):
@@ -198,20 +197,16 @@ class DrawnRows:
         some = np.unique(np.linspace(0, samples - 1, ASKED).astype(np.int64))
         if (self.of(some, 0, 0) != self.of(some[::-1].copy(), 0, 0)[::-1]).any():
             raise OptionError(
-                f"field {self.name!r}: the function of lookup= gave the same samples other rows when it was asked "
-                "again, in another order. Threads and ranks ask it for any samples, so a row may depend on the "
-                "sample's number, the epoch and the seed alone: h5stream.order.fractions(samples, epoch, seed) gives "
-                "each sample a random fraction"
+                f"field {self.name!r}: the function of lookup= gave the same samples other rows when asked again, in "
+                "another order. A row depends on the sample's number, the epoch and the seed alone, as what "
+                "h5stream.order.fractions(samples, epoch, seed) gives"
             )
 
 
 def asked_of_each(
     draws: Sequence[DrawnRows], starts: Sequence[int], firsts: Sequence[int], samples: Ints, epoch: int, seed: int
 ) -> Ints:
-    """Ask the function of each of several datasets that are read as one for its own samples.
-
-    `starts` are the first sample of each, and `firsts` the first row of what each looks up.
-    """
+    """Ask the function of each of several datasets, by its first sample and the first row that it looks up."""
     of, found = np.searchsorted(starts, samples, side="right") - 1, np.empty_like(samples)
     for k in np.unique(of).tolist():
         ours = of == k

@@ -1,7 +1,6 @@
 """Kinds of samples that lie along rows: sequences, rows of groups, whole objects.
 
-A sequence is known by its *anchor*, a row; each field takes the rows ``anchor + step`` for its own steps. So an epoch
-over sequences is an epoch over anchors: which rows those are is worked out here, and an order knows no more.
+A sequence is known by its *anchor*, a row; each field takes the rows ``anchor + step`` for its own steps.
 """
 
 from __future__ import annotations
@@ -105,10 +104,7 @@ class Sequences:
         if self.of == "rows" and self.axis == 0:
             raise OptionError("Sequences: of='rows' makes each row of axis 0 a segment, so axis= is another, such as 1")
         if self.axis != 0 and isinstance(self.of, Said):
-            raise OptionError(
-                f"Sequences: {type(self.of).__name__} says where segments of rows end, so it needs axis=0; along axis "
-                f"{self.axis} a segment is a file, a group or, with of='rows', a row"
-            )
+            raise OptionError(f"Sequences: {type(self.of).__name__} says where segments of rows end, and needs axis=0")
         if isinstance(self.stride, Iterable):
             raise OptionError(
                 f"Sequences: stride= is one number, the rows from a sample to the next, not {self.stride!r}. Rows "
@@ -124,9 +120,7 @@ class Sequences:
         checked_pad("Sequences", self.pad)
         one_of("Sequences", "tail", self.tail, get_args(Tail))
         if self.tail == "shift" and self.pad is not None:
-            raise OptionError(
-                "Sequences: tail='shift' moves the last sequence back so that nothing is padded; leave pad= out"
-            )
+            raise OptionError("Sequences: tail='shift' pads nothing, it moves the last sequence back; leave pad= out")
         if self.pad_rows is not None:
             if self.pad is None:
                 raise OptionError("Sequences: pad_rows= says how much may be padded, so it needs pad=")
@@ -139,8 +133,8 @@ class Sequences:
                 raise OptionError("Sequences: draw= says how per_epoch= samples are drawn; say how many")
         elif self.starts != "random" or integer(self.per_epoch, "per_epoch") < 1:
             raise OptionError(
-                f"Sequences: per_epoch= is a number of random starts, at least 1, with starts='random', and not "
-                f"{self.per_epoch!r} with starts={self.starts!r}"
+                "Sequences: per_epoch= is a number of random starts, at least 1, for starts='random', not "
+                f"{self.per_epoch!r} for {self.starts!r}"
             )
 
     @property
@@ -236,9 +230,7 @@ class Rows:
 def checked_steps(steps: Any) -> tuple[int, ...]:
     """Turn what a user gave as ``steps=`` into a tuple."""
     if isinstance(steps, (str, bytes)) or not isinstance(steps, Iterable):
-        raise OptionError(
-            f"take= (steps=) takes a range or list of integers, such as range(-1, 15) or [0], not {steps!r}"
-        )
+        raise OptionError(f"take= (steps=) takes a range or list of integers, range(-1, 15) or [0], not {steps!r}")
     found = tuple(integer(step, "a step") for step in steps)
     if not found:
         raise OptionError("steps= is empty; a field has one row at least, steps=[0]")

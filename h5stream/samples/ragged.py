@@ -190,8 +190,7 @@ def _numbers(name: str, key: str, given: Any) -> Any:
         raise OptionError(f"Field({name!r}): {key!r} of normalise= is to be finite everywhere, and is not: {given!r}")
     if (key == "std" and not (found > 0).all()) or (key == "factor" and found == 0):
         raise OptionError(
-            f"Field({name!r}): 'std' of normalise= divides and must be above 0 everywhere, and 'factor' is other than "
-            f"0, not {given!r}; FieldStatistics.normalise() gives 1 where nothing varies"
+            f"Field({name!r}): 'std' of normalise= is above 0 everywhere, and 'factor' is other than 0, not {given!r}"
         )
     return _tuples(found.tolist())
 

@@ -27,35 +27,41 @@ def as_array(values: Any) -> NDArray[Any]:
 
 
 class _Said:
-    """What datasets say, by their paths, or arrays in memory."""
+    """What datasets say, by their paths, or arrays in memory: all fields are that but `inclusive`."""
 
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        names = [one.name for one in dataclasses.fields(self) if one.name != "inclusive"]  # type: ignore[arg-type]
-        for name, value in zip(names, _said(type(self), [getattr(self, name) for name in names]), strict=True):
+        for name, value in zip(self._given(), _said(type(self), self.names), strict=True):
             object.__setattr__(self, name, value)
+
+    def _given(self) -> list[str]:
+        return [one.name for one in dataclasses.fields(self) if one.name != "inclusive"]  # type: ignore[arg-type]
+
+    @property
+    def names(self) -> tuple[Any, ...]:
+        """The datasets, or the arrays, that say it."""
+        return tuple(getattr(self, name) for name in self._given())
 
 
 def _said(kind: type, given: Sequence[Any]) -> tuple[Any, ...]:
     """Return the paths of datasets, or the arrays, that were given to a kind; refuse what is neither."""
     if given and all(isinstance(one, str) and one for one in given):
         return tuple(given)
-    holds = {"Ends": "flags", "Ids": "values"}.get(kind.__name__, "whole numbers")
-    found = [*map(as_array, given)]
+    if not given:
+        raise OptionError(f"{kind.__name__} takes names of fields, such as Ends('terminals', 'timeouts'), or arrays")
+    holds, found = {"Ends": "flags", "Ids": "values"}.get(kind.__name__, "whole numbers"), [*map(as_array, given)]
     for one, array in zip(given, found, strict=True):
         if array.ndim != 1 or (array.dtype.kind not in "biuf" and kind is not Ids):
             raise OptionError(
                 f"{kind.__name__} takes the path of a dataset, or an array of {holds} with one axis, and not "
                 f"{reprlib.repr(one)}"
             )
-    if not found:
-        raise OptionError(f"{kind.__name__} takes names of fields, such as Ends('terminals', 'timeouts'), or arrays")
     return tuple(whole_numbers(one, kind.__name__) if holds == "whole numbers" else one for one in found)
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Ends:
+class Ends(_Said):
     """Segments that end where a field says so, as ``terminals`` and ``timeouts`` of a replay buffer do.
 
     Parameters
@@ -80,6 +86,11 @@ class Ends:
     def __init__(self, *fields: Any) -> None:
         object.__setattr__(self, "fields", _said(Ends, fields))
 
+    @property
+    def names(self) -> tuple[Any, ...]:
+        """The fields."""
+        return self.fields
+
 
 @dataclass(frozen=True, slots=True)
 class Ids(_Said):
@@ -92,11 +103,6 @@ class Ids(_Said):
     """
 
     field: Any
-
-    @property
-    def fields(self) -> tuple[Any, ...]:
-        """The field that is read."""
-        return (self.field,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +155,6 @@ class Between(_Said):
     _: KW_ONLY
     inclusive: bool = False
 
-    @property
-    def names(self) -> tuple[Any, ...]:
-        """The datasets, or the arrays, that say it."""
-        return (self.first, self.last)
-
 
 Said = Ends | Ids | Lengths | Bounds
 Stretches = Bounds | Lengths | Between
@@ -161,14 +162,12 @@ Stretches = Bounds | Lengths | Between
 
 def names_of(said: Said | Stretches) -> tuple[Any, ...]:
     """Return the datasets, or the arrays, that say which rows belong together."""
-    if isinstance(said, (Ends, Ids)):
-        return said.fields
-    return said.names if isinstance(said, Between) else (said.name,)
+    return said.names
 
 
 def in_memory(said: Any) -> bool:
     """Tell whether it is arrays, and not datasets, that say which rows belong together."""
-    return isinstance(said, Said | Stretches) and not isinstance(names_of(said)[0], str)
+    return isinstance(said, _Said) and not isinstance(said.names[0], str)
 
 
 def called(name: Any) -> str:
@@ -178,7 +177,7 @@ def called(name: Any) -> str:
 
 def edges_over(said: Said, files: Edges) -> Edges:
     """Return the edges of segments that arrays say for the rows of all files, each of which ends a segment, too."""
-    edges = edges_of(said, [*names_of(said)], int(files[-1]))
+    edges = edges_of(said, [*said.names], int(files[-1]))
     return np.sort(np.append(edges, np.setdiff1d(files, edges)))
 
 
@@ -186,7 +185,7 @@ def edges_of(said: Said, values: list[NDArray[Any]], rows: int) -> Edges:
     """Return the edges of segments, from the values of what says where they end."""
     if isinstance(said, Ends):
         ends = np.zeros(rows, dtype=bool)
-        for name, flags in zip(said.fields, values, strict=True):
+        for name, flags in zip(said.names, values, strict=True):
             ends |= _one_a_row(flags, name, rows) != 0
         return _covering(np.flatnonzero(ends) + 1, rows)
     if isinstance(said, Ids):
@@ -196,10 +195,10 @@ def edges_of(said: Said, values: list[NDArray[Any]], rows: int) -> Edges:
     numbers = whole_numbers(values[0], name)
     if isinstance(said, Bounds):
         if len(numbers) and (numbers.min() < 0 or numbers.max() > rows or (np.diff(numbers) < 0).any()):
-            few = f"{numbers[:6].tolist()} and {len(numbers) - 6:,} more" if len(numbers) > 7 else str(numbers.tolist())
             raise OptionError(
-                f"Bounds({name}): bounds are ascending row numbers from 0 to {rows:,}, and these are "
-                f"{few}; Lengths takes numbers of rows, Ids numbers that are alike within a segment"
+                f"Bounds({name}): bounds are ascending row numbers from 0 to {rows:,}, and not "
+                f"{reprlib.repr(numbers.tolist())}; Lengths takes numbers of rows, Ids numbers that are alike within a "
+                "segment"
             )
         return _covering(numbers, rows)
     if len(numbers) and numbers.min() < 0:
@@ -220,8 +219,7 @@ def _covering(edges: Edges, rows: int) -> Edges:
 def _one_a_row(values: NDArray[Any], name: str, rows: int) -> NDArray[Any]:
     if values.shape[:1] != (rows,) or values.size != rows:
         raise OptionError(
-            f"field {called(name)} says where segments end, so it needs one value for each of {rows:,} rows; its "
-            f"shape is {values.shape}"
+            f"field {called(name)} says where segments end, by one value for each of {rows:,} rows, not {values.shape}"
         )
     return values.reshape(rows)
 
@@ -239,13 +237,13 @@ def renamed(said: Stretches, new: Callable[[str], str]) -> Stretches:
     """Return what says which rows belong together, with other paths of its datasets."""
     if in_memory(said):
         return said
-    names = [*map(new, names_of(said))]
+    names = [*map(new, said.names)]
     return replace(said, first=names[0], last=names[1]) if isinstance(said, Between) else replace(said, name=names[0])
 
 
 def stretches_of(said: Stretches, values: Sequence[NDArray[Any]], samples: int, rows: int) -> tuple[Ints, Ints]:
     """Return the first row of each sample, and how many it has."""
-    names = [called(name) for name in names_of(said)]
+    names = [called(name) for name in said.names]
     found = [whole_numbers(each, name) for name, each in zip(names, values, strict=True)]
     for name, numbers in zip(names, found, strict=True):
         if len(numbers) != samples and not isinstance(said, Bounds):
@@ -263,8 +261,8 @@ def stretches_of(said: Stretches, values: Sequence[NDArray[Any]], samples: int, 
         one = wrong[0]
         raise OptionError(
             f"{' and '.join(names)}: sample {one:,} is said to have rows {first[one]:,} to "
-            f"{first[one] + count[one]:,} (exclusive), and there are {rows:,} rows; {len(wrong):,} of {samples:,} "
-            "samples go backwards or beyond the end. Check that these numbers belong to this dataset"
+            f"{first[one] + count[one]:,} (exclusive), and there are {rows:,}; {len(wrong):,} of {samples:,} go "
+            "backwards or beyond the end. Check that these numbers belong to this dataset"
         )
     return first, count
 
@@ -280,8 +278,7 @@ def _all_bounds(said: Bounds, bounds: Ints, samples: int, rows: int) -> Ints:
         bounds = np.append(bounds, rows) if samples and bounds[0] == 0 else np.append(0, bounds)
     if len(bounds) != samples + 1:
         raise OptionError(
-            f"{called(said.name)} has {len(bounds):,} bounds, and {samples:,} samples need {samples + 1:,}: where each "
-            "begins, and where the last ends"
+            f"{called(said.name)} has {len(bounds):,} bounds, and {samples:,} samples need {samples + 1:,}"
         )
     return bounds
 

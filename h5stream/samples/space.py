@@ -200,11 +200,9 @@ class Space:
         return self.starts.of(numbers)
 
     def drawn_again(self, numbers: Ints, trial: int) -> Ints:
-        """Return the boxes that are tried in place of some that were refused, as a function of their numbers alone.
-
-        They are of the same volume, or of any, as the first were drawn.
-        """
-        words = _mixed(numbers.astype(np.uint64), trial)
+        """Return the boxes that are tried in place of some, by their numbers alone: of the same volume, or of any."""
+        words = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        words = mixed(words + np.uint64((trial + 1) * 0xD1342543DE82EF95 % (1 << 64)))
         if self.draws is not None and self.draws.by == "rows":
             return (words % np.uint64(self.samples)).astype(np.int64)
         first, counts = self.segments
@@ -255,9 +253,8 @@ def _joined_starts(spaces: Sequence[Space], first: Sequence[int]) -> Grid | List
     return replace(one, first=begins, last=ends, counts=counts)
 
 
-def _mixed(numbers: NDArray[np.uint64], trial: int) -> NDArray[np.uint64]:
-    """Return 64 bits for each number and trial that look random. Source: the finalizer of SplitMix64."""
-    bits = numbers * np.uint64(0x9E3779B97F4A7C15) + np.uint64((trial + 1) * 0xD1342543DE82EF95 % (1 << 64))
+def mixed(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return 64 bits for each 64 that look random. Source: the finalizer of SplitMix64, a bijection."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
     return bits ^ (bits >> np.uint64(31))
@@ -272,8 +269,7 @@ def steps_of(given: Any, samples: Any, name: str) -> Steps | None:
     """Return the steps of a field: its own, or those of a kind of samples that has some; None where it gives a row."""
     if samples is None and given is not None:
         raise OptionError(
-            f"field {name!r} has steps in take=, which need samples=Sequences(...), for it says what a segment is, or "
-            "Table"
+            f"field {name!r} has steps in take=, and needs samples=Sequences(...), or Table, to say a segment"
         )
     if given is not None:
         return tuple(given)

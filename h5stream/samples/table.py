@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -66,9 +67,7 @@ class Table:
         needed = ROW if axis is None else START
         if needed not in self.columns:
             raise OptionError(
-                f"Table needs a column {needed!r}: "
-                + ("the row" if axis is None else f"the index along axis {axis}")
-                + " that each sample begins at, in its group or file; its columns are "
+                f"Table needs a column {needed!r}, where each sample begins in its group or file; its columns are "
                 f"{', '.join(map(repr, self.columns)) or 'none'}"
             )
         for name in (ROW, START):
@@ -108,17 +107,13 @@ def file_numbers(table: Table, paths: Sequence[str]) -> NDArray[np.int64] | None
         wrong = np.flatnonzero((given < 0) | (given >= len(paths)))
         if len(wrong):
             raise OptionError(
-                f"Table: 'file' is {given[wrong[0]]} at {wrong[0]:,}, and {len(paths)} files are opened, 0 to "
-                f"{len(paths) - 1}"
+                f"Table: 'file' is {given[wrong[0]]} at {wrong[0]:,}, and {len(paths)} files are opened, from 0 on"
             )
         return given
     known = {path: number for number, path in enumerate(paths)}
     missing = next((path for path in given if path not in known), None)
     if missing is not None:
-        raise OptionError(
-            f"Table: 'file' names {missing!r}, which is not among the files that are opened: "
-            f"{', '.join(map(repr, paths[:4]))}" + (f" and {len(paths) - 4} more" if len(paths) > 4 else "")
-        )
+        raise OptionError(f"Table: 'file' names {missing!r}, which is not among the files: {reprlib.repr([*paths])}")
     return np.array([known[path] for path in given])
 
 
@@ -187,15 +182,14 @@ def check_begins(table: Table, name: str, numbers: Ints, least: Ints, most: Ints
     wrong = np.flatnonzero((numbers < least) | (numbers > most))
     if len(wrong):
         k = int(wrong[0])
+        there = (
+            "pad='edge' or 'zeros' fills in"
+            if 0 <= numbers[k] < elements[k]
+            else "steps= may lead out of it, with pad="
+        )
         raise OptionError(
             f"Table: {name!r} is {table.columns[name][k]} at sample {k:,}, where {elements[k]:,} are there and a "
-            f"sample may begin at {least[k]:,} to {most[k]:,}; so it is for {len(wrong):,} of {len(table):,} samples. "
-            + (
-                "pad='edge' or 'zeros' fills in"
-                if 0 <= numbers[k] < elements[k]
-                else "A sample begins at one that is there, counted from 0 in its group or file; steps= may lead "
-                "out of it, with pad="
-            )
+            f"sample may begin at {least[k]:,} to {most[k]:,}; so it is for {len(wrong):,} of {len(table):,}. {there}"
         )
 
 

@@ -30,7 +30,7 @@ from h5stream.staging.folder import Checksum, Entry, Files, StagingFolder, is_of
 from h5stream.staging.run import ProgressCallback, StagedFiles, StagingProgress, StagingRun
 from h5stream.storage.fields import paths_of
 from h5stream.storage.remote import ObjectIdentity, opened_with, opening
-from h5stream.storage.source import FileIdentity
+from h5stream.storage.source import FileIdentity, FilesIdentity
 from h5stream.storage.stores import SCHEMES, is_address
 from h5stream.units import counted
 
@@ -56,7 +56,6 @@ __all__ = [
 
 PathLike = str | os.PathLike[str]
 Paths = PathLike | Iterable[PathLike]
-Known = Mapping[str, ObjectIdentity] | None
 
 
 def stage(
@@ -187,9 +186,7 @@ def staged(
         result.release()
 
 
-def _stage(
-    files: Paths, to: PathLike, follow: bool, repack: Mapping[str, Any] | None, known: Known = None, **asked: Any
-) -> StagedFiles:
+def _stage(files: Paths, to: PathLike, follow: bool, repack: Mapping[str, Any] | None, **asked: Any) -> StagedFiles:
     check_executor(asked.get("executor"))
     for name, least in (("threads", 1), ("margin_bytes", 0)):
         if (value := asked.get(name)) is not None and value < least:
@@ -208,10 +205,10 @@ def _stage(
             f"follow=True (--follow) also copies the files that a file needs, which cannot be done for objects in "
             f"stores, such as {from_stores[0]!r}; leave follow= out, and name all objects"
         )
-    opening().identities([path for path in from_stores if path not in (known or {})])  # all at once
+    opening().identities(from_stores)  # all at once
     threads = asked.pop("threads", None) or (OBJECT_THREADS if from_stores else default_threads())
     recipe = None if repack is None else Recipe.of(**repack)
-    return StagingRun(folder=folder, recipe=recipe, threads=threads, **asked).run(paths, follow, known or {})
+    return StagingRun(folder=folder, recipe=recipe, threads=threads, **asked).run(paths, follow)
 
 
 def _several(files: Paths) -> Iterable[PathLike]:
@@ -229,15 +226,18 @@ def stage_layout(layout: SampleLayout, to: PathLike) -> tuple[SampleLayout, Call
     # What links lead to is among the files. Other files that those need come along only where they may be outside.
     follow = layout.allow_external and any(part.leads_on for parts in layout.datasets for part in parts)
     # Of objects in stores it is those that the layout was made of that are copied, or that lie there already.
-    known = {one.path: one for one in every if isinstance(one, ObjectIdentity)}
-    staged = _stage([one.path for one in every], to, follow, None, known, hold=True, keep=True)
+    with opened_with(None, known=[one for one in every if isinstance(one, ObjectIdentity)]):
+        staged = _stage([one.path for one in every], to, follow, None, hold=True, keep=True)
     for notice in staged.notices:
         _log.info("%s", notice)
     try:
         for one in every:
             one.check_unchanged()
         made = iter([FileIdentity.of(str(path)) for path in staged.paths])
-        copies = tuple(identity.over([next(made) for _ in identity.file_sizes]) for identity in layout.files)
+        copies = tuple(
+            FilesIdentity.of([next(made) for _ in one.each()]) if isinstance(one, FilesIdentity) else next(made)
+            for one in layout.files
+        )
     except BaseException:
         staged.release()
         raise

@@ -29,7 +29,7 @@ from h5stream import allowance
 from h5stream.errors import SourceChangedError, SourceNotFoundError, StagedFileDamagedError, StagingError
 from h5stream.executors import TICK_S
 from h5stream.filesystem import explained
-from h5stream.staging.folder import BLOCK_BYTES, Checksum, Entry, Source, StagingFolder
+from h5stream.staging.folder import BLOCK_BYTES, Checksum, Entry, Source, StagingFolder, open_no_link
 from h5stream.storage.identity import ByteSource
 from h5stream.storage.remote import ObjectBytes, ObjectIdentity
 from h5stream.storage.stores import stop_asked
@@ -189,7 +189,7 @@ def read_back(target: int, space: memoryview, at: int) -> memoryview:
 def open_part(job: CopyJob) -> FileIO:
     """Open the unfinished copy, if it is still the file that was claimed."""
     with contextlib.suppress(FileNotFoundError):
-        part = FileIO(job.part, "r+", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW))
+        part = FileIO(job.part, "r+", opener=open_no_link)
         if os.fstat(part.fileno()).st_ino == job.entry.copy_inode:
             return part
         part.close()

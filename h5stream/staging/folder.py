@@ -36,11 +36,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, replace
+from io import FileIO
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from h5stream.errors import ManifestError, StagingError
-from h5stream.filesystem import explained
+from h5stream.filesystem import explained, try_flock
 from h5stream.storage.remote import ObjectIdentity
 from h5stream.storage.source import FileIdentity
 
@@ -90,10 +91,6 @@ class StagingFolder:
         # The name itself may hold folders, or be too long to take a suffix; its hash is not.
         digest = hashlib.blake2b(os.fsencode(name), digest_size=8).hexdigest()
         return self.control / f"{entry.owner}.{digest}.part"
-
-    def session_path(self, session: str) -> Path:
-        """Return the path of the file whose lock says that a session is alive."""
-        return self.control / f"{session}.session"
 
     @contextlib.contextmanager
     def locked(self, tick: Callable[[], None] = lambda: None) -> Iterator[Files]:
@@ -170,7 +167,7 @@ class StagingFolder:
                     # Another process may have tidied up meanwhile; the next try makes the folder again.
                     _locks[key] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
                 # With the last staged file its lock is removed as well; one without a name is worth nothing.
-                locked = key in _locks and _try_flock(_locks[key], fcntl.LOCK_EX) and is_same(_locks[key], path)
+                locked = key in _locks and try_flock(_locks[key], fcntl.LOCK_EX) and is_same(_locks[key], path)
         finally:
             if not locked:
                 _unlock(key)
@@ -181,7 +178,7 @@ class StagingFolder:
     def begin_session(self, session: str) -> None:
         """Take the lock of a session, until `end_session` or the end of the process; only under the folder's lock."""
         # What no entry names is swept away, also while its session only waits for others.
-        path = self.session_path(session)
+        path = self.control / f"{session}.session"
         if session not in _locks or not is_same(_locks[session], path):
             _unlock(session)
             self._try_lock(path, session)
@@ -190,20 +187,17 @@ class StagingFolder:
         """Let go of the lock of a session, if this process holds it."""
         if session in _locks:
             with contextlib.suppress(OSError):
-                self.session_path(session).unlink()
+                (self.control / f"{session}.session").unlink()
             _unlock(session)
 
     def is_alive(self, session: str) -> bool:
         """Say whether the process of a session runs, in this container or another."""
         try:
-            descriptor = os.open(self.session_path(session), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            file = FileIO(self.control / f"{session}.session", opener=open_no_link)
         except OSError:
             return False
-        try:
-            with explained(self.path, "written"):
-                return not _try_flock(descriptor, fcntl.LOCK_SH)
-        finally:
-            os.close(descriptor)
+        with file, explained(self.path, "written"):
+            return not try_flock(file.fileno(), fcntl.LOCK_SH)
 
     def alive_among(self, entries: Iterable[Entry]) -> set[str]:
         """Return those sessions of some copies whose processes still run."""
@@ -243,11 +237,8 @@ class StagingFolder:
 
     def _leads_nowhere_else(self, name: str) -> bool:
         """Say whether what there is of a name's folders is plain: a symbolic link could lead out of the folder."""
-        return all(stat.S_ISDIR(each.lstat().st_mode) for each in self._folders_above(name) if os.path.lexists(each))
-
-    def _folders_above(self, name: str) -> list[Path]:
-        """Return the folders between a copy and the staging folder, the innermost first."""
-        return [self.path / parent for parent in Path(name).parents][:-1]
+        above = [self.path / parent for parent in Path(name).parents]
+        return all(stat.S_ISDIR(each.lstat().st_mode) for each in above[:-1] if os.path.lexists(each))
 
     def make_part(self, name: str, entry: Entry) -> int:
         """Make the empty file that a copy begins as, and return its inode."""
@@ -261,9 +252,9 @@ class StagingFolder:
         if self.is_intact(name, entry) is None or not self._leads_nowhere_else(name):
             return False
         (self.path / name).unlink()
-        for parent in self._folders_above(name):
-            with contextlib.suppress(OSError):  # not empty: another's
-                parent.rmdir()
+        with contextlib.suppress(OSError):  # not empty: another's
+            for parent in list(Path(name).parents)[:-1]:  # the innermost first
+                (self.path / parent).rmdir()
         return True
 
     def drop_unfinished(self, name: str, entry: Entry) -> None:
@@ -299,14 +290,6 @@ def _remove_unfinished(part: Path) -> None:
     part.unlink(missing_ok=True)
 
 
-def _try_flock(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def _unlock(key: str) -> None:
     with _locks_lock:
         descriptor = _locks.pop(key, None)
@@ -314,6 +297,11 @@ def _unlock(key: str) -> None:
             with contextlib.suppress(OSError):  # said, because a child that is just being forked has it open as well
                 fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
+
+
+def open_no_link(path: str, flags: int) -> int:
+    """Open a file, but not through a symbolic link."""
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC)
 
 
 def is_ours(facts: os.stat_result) -> bool:
@@ -395,9 +383,8 @@ Source = FileIdentity | ObjectIdentity
 
 def state_of(source: Source) -> dict[str, Any]:
     """Return what an entry holds of a source."""
-    if isinstance(source, ObjectIdentity):
-        return {"source": source.path, "size_bytes": source.size, "mtime_ns": 0, "etag": source.etag}
-    return {"source": source.path, "size_bytes": source.size, "mtime_ns": source.mtime_ns, "etag": ""}
+    state = {"source": source.path, "size_bytes": source.size}
+    return state | {name: getattr(source, name, nothing) for name, nothing in (("mtime_ns", 0), ("etag", ""))}
 
 
 def is_of(entry: Entry, source: Source, recipe: str) -> bool:
@@ -412,15 +399,17 @@ _FIELDS = tuple(field.name for field in fields(Entry))
 
 def to_json(files: Mapping[str, Entry]) -> str:
     """Return the manifest's text, a line for each file."""
+    lines = []
+    for name, entry in sorted(files.items()):
+        listed = {key: getattr(entry, key) for key in _FIELDS if key != "etag" or entry.etag}  # 0.2 does not know it
+        listed |= {
+            "state": "whole" if entry.whole else "copying",
+            "checksum": entry.checksum and asdict(entry.checksum),
+        }
+        lines.append(f"{json.dumps(name)}: {json.dumps(listed)}")
     # json's own `indent` is ten times as slow, and a manifest is written with every batch of finished copies.
-    listing = ",\n".join(f"{json.dumps(name)}: {json.dumps(_listed(entry))}" for name, entry in sorted(files.items()))
+    listing = ",\n".join(lines)
     return f'{{"format": "{FORMAT}", "version": {VERSION}, "files": {{\n{listing}\n}}}}\n'
-
-
-def _listed(entry: Entry) -> dict[str, Any]:
-    flat = {name: getattr(entry, name) for name in _FIELDS if name != "etag" or entry.etag}  # 0.2 does not know it
-    checksum = asdict(entry.checksum) if entry.checksum else None
-    return {**flat, "state": "whole" if entry.whole else "copying", "checksum": checksum}
 
 
 def from_json(text: str, *, where: str) -> Files:

@@ -22,14 +22,14 @@ import itertools
 import os
 import posixpath
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from h5stream import filesystem
-from h5stream.errors import H5StreamError, NotHDF5Error, SourceError, UnfollowableReferenceError
+from h5stream.errors import H5StreamError, SourceError, UnfollowableReferenceError
 from h5stream.executors import TICK_S, Job, carried_out
 from h5stream.repacking import Recipe
 from h5stream.staging.copying import CopyJob, ParallelCopy, finish, gone, open_part
@@ -167,8 +167,8 @@ class StagingRun:
         self._recipe = "" if self.recipe is None else self.recipe.to_text()
         self._plan = functools.cache(functools.partial(_plan_of, recipe=self.recipe or Recipe()))
 
-    def run(self, paths: Sequence[str], follow: bool, known: Mapping[str, ObjectIdentity]) -> StagedFiles:
-        """Bring everything to the folder; of some objects in stores it is `known` what they must be."""
+    def run(self, paths: Sequence[str], follow: bool) -> StagedFiles:
+        """Bring everything to the folder."""
         groups: dict[str, Group] = {}
         for path in dict.fromkeys(paths):
             inside, where = os.path.realpath(self.folder.path), os.path.realpath(path)
@@ -176,7 +176,7 @@ class StagingRun:
             if there and not is_address(path) and os.path.isfile(path):
                 self._notices.append(f"{path} lies in the folder already")
             else:
-                groups[path], notices = gather(path, follow=follow, known=known.get(path))
+                groups[path], notices = gather(path, follow=follow)
                 self._notices += notices
         if self.recipe is not None:  # before the folder is locked, as it may mean to read a long index
             whole = [entry for entry in self.folder.load().values() if entry.whole]
@@ -289,7 +289,9 @@ class StagingRun:
         begun = ((name, entry) for name, entry in there.items() if not entry.whole)
         promised = sum(entry.bytes_of_copy - self.folder.copied_bytes(name, entry) for name, entry in begun)
         sizes = [(source.path, claim.files[name].bytes_of_copy) for name, source in claim.to_copy.items()]
-        filesystem.check_fits(filesystem.measure(self.folder.path, self.margin_bytes, freed), sizes, promised)
+        filesystem.check_fits(
+            self.folder.path, sizes, margin_bytes=self.margin_bytes, freed_bytes=freed, promised_bytes=promised
+        )
 
     # --- copies -----------------------------------------------------------------------------------------
 
@@ -403,11 +405,11 @@ class Group(NamedTuple):
     members: dict[str, Source]  # by their places there, the one that was asked for first
 
 
-def gather(path: str, *, follow: bool, known: ObjectIdentity | None = None) -> tuple[Group, list[str]]:
+def gather(path: str, *, follow: bool) -> tuple[Group, list[str]]:
     """Return the group of a file: itself, and with `follow` every file that it needs, directly or not; and what to say.
 
     A needed file that is named by an absolute path, or would not be found beside the copy, is an error. Of an object in
-    a store, whose identity may be `known`, nothing else can come along.
+    a store nothing else can come along.
     """
     if is_address(path):
         root, name = posixpath.split(path)
@@ -415,38 +417,29 @@ def gather(path: str, *, follow: bool, known: ObjectIdentity | None = None) -> t
             raise SourceError(
                 f"{path!r} names a folder of a store, and no object; name objects, or a pattern", file=path
             )
-        return Group(root, {name: known or ObjectIdentity.of(path)}), []
+        return Group(root, {name: ObjectIdentity.of(path)}), []
     main = Path(os.path.abspath(path))
     stat_of(str(main))
-    places, notices = _closure(main) if follow else ([main], list(_what_stays_behind(main)))
+    places, notices = [main], dict[str, None]()
+    if follow:
+        places = _closure(main, notices)
+    else:
+        try:
+            if needs := sorted({f"{item.target} ({item.kind})" for item in references(main)}):
+                said = f"{main} needs other files, which are not staged: {names_text(needs)}"
+                notices[f"{said}. --follow (follow=True) brings them along"] = None
+        except H5StreamError as error:
+            notices[f"it is not known which files {main} needs: {error}"] = None
     root = os.path.commonpath([place.parent for place in places])
     members = {os.path.relpath(place, root): FileIdentity.of(os.path.realpath(place)) for place in places}
-    return Group(root, dict[str, Source](members)), notices
+    return Group(root, dict[str, Source](members)), list(notices)
 
 
-def _needs(path: Path) -> tuple[Reference, ...]:
-    try:
-        return references(path)
-    except NotHDF5Error:  # any file can be staged, and external storage is raw bytes
-        return ()
-
-
-def _what_stays_behind(main: Path) -> Iterator[str]:
-    try:
-        needs = sorted({f"{item.target} ({item.kind})" for item in _needs(main)})
-    except H5StreamError as error:
-        yield f"it is not known which files {main} needs: {error}"
-        return
-    if needs:
-        said = f"{main} needs other files, which are not staged: {names_text(needs)}"
-        yield f"{said}. --follow (follow=True) brings them along"
-
-
-def _closure(main: Path) -> tuple[list[Path], list[str]]:
-    """Return the files reached from one, itself first, as places in the layout; and what to say."""
-    found, notices, waiting = {main: None}, dict[str, None](), [main]
+def _closure(main: Path, notices: dict[str, None]) -> list[Path]:
+    """Return the files reached from one, itself first, as places in the layout; and note what to say."""
+    found, waiting = {main: None}, [main]
     while waiting:
-        for item in _needs(waiting.pop()):
+        for item in references(waiting.pop()):
             if item.kind == "external storage":  # the one kind of name that is not looked up beside the file
                 notices[
                     f"{item.file} has external storage, which HDF5 looks for in the working directory: set "
@@ -458,15 +451,16 @@ def _closure(main: Path) -> tuple[list[Path], list[str]]:
             elif place not in found:
                 found[place] = None
                 waiting.append(place)
-    return list(found), list(notices)
+    return list(found)
 
 
 def _place_beside(item: Reference) -> Path | None:
     """Return where a needed file stands beside its user; None if it is not there. Refuse what a copy would not find."""
     place, there = Path(os.path.normpath(item.file.parent / item.target)), item.resolve() is not None
-    if item.absolute and there:
+    is_absolute = os.path.isabs(item.target)
+    if is_absolute and there:
         problem = "is named by an absolute path, so that a copy would still read the original"
-    elif not item.absolute and not there and Path(item.target).is_file():
+    elif not is_absolute and not there and Path(item.target).is_file():
         problem = "is read from the working directory, so that it has no place beside the copy"
     elif there and not place.is_file():
         problem = "is reached through a symbolic link that it does not lie beside, and a copy would not find it"
@@ -533,26 +527,24 @@ def _gain_notices(jobs: Sequence[CopyJob], folder: Path) -> list[str]:
     """Return why staging gains little, for at most `_MOST_SAMPLES` files at even distances."""
     sources = [job.source for job in jobs if not is_address(job.source.path)]  # from a store, much is gained
     sampled = sources[:: -(-len(sources) // _MOST_SAMPLES) or 1]
-    lines = [line for one in sampled if (line := little_gain(Path(one.path), one.size, folder))]
+    lines = [f"staging {one.path} {why}" for one in sampled if (why := _little_gain(Path(one.path), one.size, folder))]
     if len(lines) > _MOST_NOTICES:
         among = f"{len(sampled)} files" if len(sampled) == len(sources) else f"{len(sampled)} files looked at"
         lines[_MOST_NOTICES:] = [f"... and {len(lines) - _MOST_NOTICES} more of {among} likewise"]
     return lines
 
 
-def little_gain(path: Path, nbytes: int, folder: Path) -> str:
+def _little_gain(path: Path, nbytes: int, folder: Path) -> str:
     """Return why staging a file to a folder gains little; empty if it may gain."""
-    source, target = filesystem.mount_of(path), filesystem.mount_of(folder)
+    source, target, resident = filesystem.mount_of(path), filesystem.mount_of(folder), filesystem.resident_bytes(path)
+    beside = [filesystem.existing_parent(one).stat().st_dev for one in (path, folder)]
     if source.in_memory:
-        return f"staging {path} gains nothing: it lies in memory already ({source.kind})"
-    if filesystem.existing_parent(path).stat().st_dev == filesystem.existing_parent(folder).stat().st_dev:
-        return f"staging {path} gains little: the folder is on the same file system and no faster"
+        return f"gains nothing: it lies in memory already ({source.kind})"
+    if beside[0] == beside[1]:
+        return "gains little: the folder is on the same file system and no faster"
     if target.on_network:
-        return f"staging {path} may gain nothing: the folder is on the network ({target.kind})"
-    resident = filesystem.resident_bytes(path) or 0
-    if resident > RESIDENT_SHARE * nbytes:
-        return (
-            f"staging {path} gains little as long as memory is plenty: {text_of_bytes(resident)} of its "
-            f"{text_of_bytes(nbytes)} are in the page cache already"
-        )
+        return f"may gain nothing: the folder is on the network ({target.kind})"
+    if resident is not None and resident > RESIDENT_SHARE * nbytes:
+        cached = f"{text_of_bytes(resident)} of its {text_of_bytes(nbytes)}"
+        return f"gains little as long as memory is plenty: {cached} are in the page cache already"
     return ""

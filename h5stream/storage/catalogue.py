@@ -14,7 +14,6 @@ import os
 import tempfile
 import time
 import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,9 +31,11 @@ SWITCH = "H5STREAM_CATALOGUE"
 MOST_NBYTES = 2 << 30
 """Bytes that the folder may hold; those that were not used for longest go first."""
 
-_VERSION = 5
+_VERSION = 6
 """Since 2 objects come in h5py's order; since 3 one table says where they lie; since 4 those left out are counted."""
 _HEADER = "header.json"
+_SAID: dict[str, Any] = {"of": str, "fields": str, "objects": int, "asked": int, "made": float}
+"""What the header says for people, and of which types."""
 _SETTLED_NS = 2_000_000_000
 """A file that was changed less than this ago may change again within one tick of its clock."""
 _DAMAGE = (OSError, ValueError, KeyError, TypeError, EOFError, MemoryError, zipfile.BadZipFile, NotImplementedError)
@@ -94,34 +95,26 @@ class Catalogue:
             raise ValueError(key)
         return Names(text, edges)
 
-    def put_texts(self, key: str, texts: Sequence[Any]) -> None:
-        """Note a list of texts, or of bytes; where it has other things, nothing will be kept."""
-        are_bytes = False
-        if not isinstance(texts, Names):
-            are_bytes = all(isinstance(text, bytes) for text in texts)
-            if not are_bytes and not all(isinstance(text, str) for text in texts):
-                self._path = None
-                return
-            texts = Names.of(text.decode("utf-8", "surrogateescape") if are_bytes else text for text in texts)
-        self.arrays |= {f"{key} text": texts.text, f"{key} edges": texts.edges}
-        self.arrays[f"{key} is bytes"] = np.array([are_bytes])
-
     def put(self, key: str, values: Any) -> None:
-        """Note an array, or a list of texts."""
+        """Note an array, or a list of texts or of bytes; where it has other things, nothing will be kept."""
         if isinstance(values, np.ndarray):
             self.arrays[key] = values.reshape(-1)
+            return
+        kinds = {str} if isinstance(values, Names) else {*map(type, values)}
+        if kinds <= {str} or kinds == {bytes}:
+            texts = (one.decode("utf-8", "surrogateescape") for one in values) if kinds == {bytes} else values
+            names = values if isinstance(values, Names) else Names.of(texts)
+            self.arrays |= {f"{key} text": names.text, f"{key} edges": names.edges}
+            self.arrays[f"{key} is bytes"] = np.array([kinds == {bytes}])
         else:
-            self.put_texts(key, values)
+            self._path = None
 
     def values(self, key: str, count: int, shape: tuple[int, ...]) -> Any:
         """Return an array of so many values of a shape, or a list of texts, as it was noted; else raises ValueError."""
-        kept: Any
-        if f"{key} text" not in self.arrays:
-            kept = self.arrays[key].copy().reshape(count, *shape)
-        elif self.arrays[f"{key} is bytes"][0]:
-            kept = [name.encode("utf-8", "surrogateescape") for name in self.names(key)]
-        else:
-            kept = [*self.names(key)]
+        are_texts = f"{key} text" in self.arrays
+        kept: Any = [*self.names(key)] if are_texts else self.arrays[key].copy().reshape(count, *shape)
+        if are_texts and self.arrays[f"{key} is bytes"][0]:
+            kept = [name.encode("utf-8", "surrogateescape") for name in kept]
         if len(kept) != count:
             raise ValueError(key)
         return kept
@@ -169,17 +162,9 @@ def kept_of(path: str) -> list[Kept]:
         with contextlib.suppress(*_DAMAGE):
             with zipfile.ZipFile(one) as archive:
                 about = json.loads(archive.read(_HEADER))
-            kept = Kept(
-                path=str(one),
-                of=str(about["of"]),
-                fields=str(about["fields"]),
-                objects=int(about["objects"]),
-                asked=int(about["asked"]),
-                nbytes=one.stat().st_size,
-                made=float(about["made"]),
-                is_current=about["version"] == _VERSION and {key: about.get(key) for key in now} == now,
-            )
-            found.append(kept)
+            said = {key: kind(about[key]) for key, kind in _SAID.items()}
+            is_current = about["version"] == _VERSION and {key: about.get(key) for key in now} == now
+            found.append(Kept(path=str(one), nbytes=one.stat().st_size, is_current=is_current, **said))
     return found
 
 

@@ -44,9 +44,14 @@ _FEW_LENGTHS = 3
 _NOT_THERE = "component not found|doesn't exist|message type not found|can't open file|external file|too many links"
 """How libhdf5 says that a link leads to an object, or to a file, that is not there."""
 
+_LINKS = (h5l.TYPE_HARD, h5l.TYPE_SOFT, h5l.TYPE_EXTERNAL)
+
 _DEEPEST = 1000
 """Groups inside groups that are looked into: libhdf5 itself recurses, and no real file nests like that."""
 
+
+Chosen = Callable[[str, Any, list[str]], list[str]]
+"""Chooses of the names in a group, by its path and itself, those to look at."""
 
 MANY_ALIKE, SOME_ALIKE = 200, 32
 """Names in a group that differ in their digits alone: of more than so many, so many are looked at."""
@@ -59,9 +64,7 @@ def refusal(
     return kind(f"{path!r}{why}", field=name, file=path, **facts)
 
 
-def datasets_of(
-    file: Any, damaged: dict[str, str] | None = None, chosen: Callable[[str, Any, list[str]], list[str]] | None = None
-) -> dict[str, Any]:
+def datasets_of(file: Any, damaged: dict[str, str] | None = None, chosen: Chosen | None = None) -> dict[str, Any]:
     """List all datasets of an open file that hard links lead to, by path; names that are not UTF-8 are left out."""
     damaged = {} if damaged is None else damaged
     found: dict[str, Any] = {}
@@ -102,9 +105,7 @@ def _address(thing: Any) -> tuple[int, int]:
     return int(info.fileno), int(info.addr)
 
 
-def _hard_linked(
-    group: Any, above: str, damaged: dict[str, str], chosen: Callable[[str, Any, list[str]], list[str]] | None
-) -> Iterator[tuple[str, Any]]:
+def _hard_linked(group: Any, above: str, damaged: dict[str, str], chosen: Chosen | None) -> Iterator[tuple[str, Any]]:
     """Yield what hard links of a group lead to, by path; a damaged object must not hide the others."""
     names: list[str] = []
     try:
@@ -148,19 +149,24 @@ def default_fields(file: Any, path: str, guard: Guard) -> list[str]:
     if len(lengths) == 1 and None not in lengths:
         return list(at_root)
     where = "at its root" if file.name == "/" else f"in {file.name.strip('/')!r}"
-    listing = _by_length(file)
-    if not listing:
+    groups: dict[int, list[str]] = defaultdict(list)
+    for name, thing in datasets_of(file, chosen=lambda _path, _group, names: some_of(names)).items():
+        if thing.shape and not is_bookkeeping(name):
+            groups[thing.shape[0]].append(name)
+    # Many lengths are those of objects, of which a few show what they look like.
+    most = _LISTED if len(groups) <= _FEW_LENGTHS else _FEW_LENGTHS
+    every = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+    if not every:
         raise FieldLengthError(f"{path!r} has no dataset with rows {where}, nor in a group; name others", file=path)
     what, ways = f"datasets of unlike length {where}", "fields=[...]"
     if not at_root:
         what, ways = f"no datasets {where}", f"{ways}; samples=Rows(of=...) takes the rows of groups that are alike"
-    single = [name for name, thing in at_root.items() if not thing.shape]
-    singles = f" Without rows, single values: {', '.join(single[:_LISTED])}." if single else ""
-    raise FieldLengthError(
-        f"{path!r} has {what}, so name the fields: {ways}. It has, by length: {listing}.{singles} "
-        "`h5stream inspect FILE` says what fits together",
-        file=path,
-    )
+    single = _first([name for name, thing in at_root.items() if not thing.shape])
+    singles = f" Without rows, single values: {single}." if single else ""
+    lines = [f"{rows:,} rows: {_first(names, most)}" for rows, names in every]
+    listing = "; ".join(lines if len(lines) <= _LISTED else [*lines[:_FEW_LENGTHS], "and others"])
+    said = f"{path!r} has {what}, so name the fields: {ways}. It has, by length: {listing}.{singles}"
+    raise FieldLengthError(f"{said} `h5stream inspect FILE` says what fits together", file=path)
 
 
 def _datasets_in(group: Any, path: str, guard: Guard) -> tuple[dict[Any, Any], list[ExternalDataError]]:
@@ -197,7 +203,7 @@ def is_hard_link(group: Any, name: str | bytes) -> bool:
 def behind(group: Any, name: str | bytes, path: str, way_out: str = "name other fields: fields=[...]") -> Any:
     """Return what a link of a group leads to; None where that is not there, or only the link's own program knows it."""
     kind = _link_type(group, name)
-    if kind not in (h5l.TYPE_HARD, h5l.TYPE_SOFT, h5l.TYPE_EXTERNAL):
+    if kind not in _LINKS:
         return None
     try:
         return group[name]
@@ -243,18 +249,9 @@ def dataset_at(file: Any, name: str, path: str, what: str = "dataset") -> Any:
     return opened
 
 
-def _by_length(file: Any) -> str:
-    groups: dict[int, list[str]] = defaultdict(list)
-    for name, thing in datasets_of(file, chosen=lambda _path, _group, names: some_of(names)).items():
-        if thing.shape and not is_bookkeeping(name):
-            groups[thing.shape[0]].append(name)
-    most = _LISTED if len(groups) <= _FEW_LENGTHS else _FEW_LENGTHS
-    lines = [
-        f"{rows:,} rows: {', '.join(names[:most])}{' ...' if len(names) > most else ''}"
-        for rows, names in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
-    ]
-    # So many lengths are those of objects, of which a few show what they look like.
-    return "; ".join(lines if len(lines) <= _LISTED else [*lines[:_FEW_LENGTHS], "and others"])
+def _first(names: Sequence[str], most: int = _LISTED) -> str:
+    """List names, some of many."""
+    return ", ".join(names[:most]) + " ..." * (len(names) > most)
 
 
 class Thing(NamedTuple):
@@ -308,8 +305,7 @@ def _not_found(file: Any, name: str, path: str) -> H5StreamError:
                 return refusal(path, name, why, FieldNotFoundError)
     # The nearest names first, so that a cut list still has them.
     hint = " That is a group; name a dataset in it." if inside else did_you_mean(name, _with_members(there))
-    shown = ", ".join(list(inside or there)[:_LISTED]) + (" ..." if len(inside or there) > _LISTED else "")
-    listing = f" It has: {shown}." if there else " It has no datasets."
+    listing = f" It has: {_first(list(inside or there))}." if there else " It has no datasets."
     return refusal(path, name, f" has no dataset {name!r}.{hint}{listing}", FieldNotFoundError)
 
 
@@ -329,11 +325,9 @@ def why_not_opened(file: Any, name: str, path: str) -> str:
         if stem is None:
             return ""
         kind = _link_type(group, stem)
-        if kind not in (h5l.TYPE_HARD, h5l.TYPE_SOFT, h5l.TYPE_EXTERNAL):
-            return (
-                f"{way + stem!r} is a user-defined link (class {kind}), which only the program that made it can "
-                "follow; copy what it leads to into the file"
-            )
+        if kind not in _LINKS:
+            said = f"{way + stem!r} is a user-defined link (class {kind}), which only the program that made it can"
+            return f"{said} follow; copy what it leads to into the file"
         group = behind(group, stem, path)
         if not isinstance(group, h5py.Group):
             return ""
@@ -433,8 +427,8 @@ def _read(read: Callable[[], Any], opened: Any, name: str, path: str) -> Any:
     except (TypeError, ValueError, NotImplementedError) as error:
         raise refusal(path, name, f": h5py cannot read {name!r}: {error}") from error
     except (OSError, RuntimeError, KeyError) as error:
-        said = what_libhdf5_said(error)
-        raise SourceError(f"{path!r}: {name!r} is there, but libhdf5 cannot read it: {said}", file=path) from error
+        said = f"{path!r}: {name!r} is there, but libhdf5 cannot read it: {what_libhdf5_said(error)}"
+        raise SourceError(said, file=path) from error
 
 
 def check_has_numpy_type(opened: Any, name: str, path: str) -> None:
@@ -488,16 +482,8 @@ def categories_of(thing: Any) -> tuple[str, ...] | None:
 # --- what may have been meant by a name that a file does not have: names in and names out
 
 
-MOST_NAMED = 3
-"""Names that one suggestion holds at most."""
-
-_ALIKE, _PATHS_ALIKE = 0.5, 0.65
-"""`difflib`'s ratio from which a name counts as a misspelling of its neighbour, and a whole path of another."""
-
 _MOST_COMPARED = 20_000
 """Names that are compared letter by letter; beyond, only whole parts of them are."""
-
-_SEPARATORS = str.maketrans(":.\\", "///")
 
 
 def nearest_names(name: str, there: Iterable[str]) -> list[str]:
@@ -510,17 +496,13 @@ def nearest_names(name: str, there: Iterable[str]) -> list[str]:
     for part in (str, _leaf):
         for case in (str, str.casefold):
             if same := [known for known, key in keys.items() if case(part(key)) == case(part(asked))]:
-                return same[:MOST_NAMED]
-    if len(keys) > _MOST_COMPARED:
-        return []
+                return same[:3]
     # What lies in the same group or compound is compared by its last name alone: all else is equal anyway.
-    folded = asked.casefold()
-    beside: dict[str, str] = {}
-    elsewhere: dict[str, str] = {}
-    for known, key in ((known, key.casefold()) for known, key in keys.items()):
-        is_beside = key.rpartition("/")[0] == folded.rpartition("/")[0]
-        (beside if is_beside else elsewhere).setdefault(_leaf(key) if is_beside else key, known)
-    for written, spelled, cutoff in ((_leaf(folded), beside, _ALIKE), (folded, elsewhere, _PATHS_ALIKE)):
+    folded = {key.casefold(): known for known, key in keys.items()} if len(keys) <= _MOST_COMPARED else {}
+    group, leaf = asked.casefold().rpartition("/")[::2]
+    beside = {_leaf(key): known for key, known in folded.items() if key.rpartition("/")[0] == group}
+    elsewhere = {key: known for key, known in folded.items() if key.rpartition("/")[0] != group}
+    for written, spelled, cutoff in ((leaf, beside, 0.5), (asked.casefold(), elsewhere, 0.65)):
         if near := difflib.get_close_matches(written, spelled, n=1, cutoff=cutoff):
             return [spelled[near[0]]]
     return []
@@ -528,14 +510,12 @@ def nearest_names(name: str, there: Iterable[str]) -> list[str]:
 
 def did_you_mean(name: str, there: Iterable[str]) -> str:
     """Ask for the nearest names in a sentence, beginning with a space; empty where none is near."""
-    near = [repr(known) for known in nearest_names(name, there)]
-    if not near:
-        return ""
-    return f" Did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?"
+    near = " or ".join(map(repr, nearest_names(name, there)))
+    return f" Did you mean {near}?" if near else ""
 
 
 def _key(name: str) -> str:
-    return name.strip("/").translate(_SEPARATORS)
+    return re.sub(r"[:.\\]", "/", name.strip("/"))
 
 
 def _leaf(key: str) -> str:

@@ -45,9 +45,7 @@ class Leaf:
     @property
     def places(self) -> NDArray[np.int64]:
         """Where the leaf's bytes lie in a stored element, in the order of a batch: native, units one after another."""
-        within = np.arange(self.unit_nbytes, dtype=np.int64)
-        if self.swapped:
-            within = within[::-1]
+        within = np.arange(self.unit_nbytes, dtype=np.int64)[:: -1 if self.swapped else 1]
         begins = np.array(self.offsets)[:, None] + np.arange(self.units) * self.unit_nbytes
         return (begins[..., None] + within).reshape(-1)
 
@@ -117,11 +115,12 @@ def plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
         return dtype if base is dtype.subdtype[0] else np.dtype((base, dtype.subdtype[1]))
     if dtype.fields is None or dtype.names is None:
         return dtype
-    given = [(name, dtype.fields[name][0], dtype.fields[name][1]) for name in dtype.names]
-    members = sorted(((name, plain_dtype(inner), offset) for name, inner, offset in given), key=lambda m: (m[2], m[0]))
-    if all(a[0] == b[0] and a[1] is b[1] for a, b in zip(given, members, strict=True)):
+    offset_of = {name: dtype.fields[name][1] for name in dtype.names}
+    names = sorted(dtype.names, key=lambda name: (offset_of[name], name))
+    formats = [plain_dtype(dtype[name]) for name in names]
+    if (*names,) == dtype.names and all(a is dtype[name] for name, a in zip(names, formats, strict=True)):
         return dtype
-    names, formats, offsets = zip(*members, strict=True)
+    offsets = [offset_of[name] for name in names]
     return np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": dtype.itemsize})
 
 
@@ -177,12 +176,10 @@ def _same_layout(stored: Any, numpy_like: Any) -> bool:
         }
         members = ((stored.get_member_offset(i), stored.get_member_type(i)) for i in range(count))
         return count == len(twins) and all(at in twins and _same_layout(one, twins[at]) for at, one in members)
-    if kind == h5py.h5t.ARRAY:
-        same_shape = stored.get_array_dims() == numpy_like.get_array_dims()
-        return same_shape and _same_layout(stored.get_super(), numpy_like.get_super())
-    if kind == h5py.h5t.ENUM:
-        # Member names do not matter to the bytes, the integers below them do.
-        return _same_layout(stored.get_super(), numpy_like.get_super())
+    if kind in (h5py.h5t.ARRAY, h5py.h5t.ENUM):
+        # Member names of an enum do not matter to the bytes, the integers below them do.
+        is_like = kind == h5py.h5t.ENUM or stored.get_array_dims() == numpy_like.get_array_dims()
+        return is_like and _same_layout(stored.get_super(), numpy_like.get_super())
     if kind == h5py.h5t.STRING:
         # A space-padded string is converted by libhdf5; `ends_at_nul` deals with the others.
         return not stored.is_variable_str() and stored.get_strpad() in (h5py.h5t.STR_NULLTERM, h5py.h5t.STR_NULLPAD)
@@ -259,14 +256,10 @@ def same(a: Any, b: Any) -> bool:
         return type(a) is type(b) and len(a) == len(b) and all(same(x, y) for x, y in zip(a, b, strict=True))
     if isinstance(a, np.void) and a.dtype.names is not None:
         return all(same(a[name], b[name]) for name in a.dtype.names)
-    if isinstance(a, np.ndarray):
-        if a.shape != b.shape:
-            return False
-        if a.dtype.kind == "O" or a.dtype.names is not None:
-            return all(same(x, y) for x, y in zip(a.reshape(-1), b.reshape(-1), strict=True))
-        return bool(a.tobytes() == b.tobytes())
-    if isinstance(a, np.generic):
-        return bool(a.tobytes() == b.tobytes())
+    if isinstance(a, np.ndarray) and (a.dtype.kind == "O" or a.dtype.names is not None):
+        return a.shape == b.shape and all(same(x, y) for x, y in zip(a.reshape(-1), b.reshape(-1), strict=True))
+    if isinstance(a, (np.ndarray, np.generic)):
+        return a.shape == b.shape and bool(a.tobytes() == b.tobytes())
     return bool(a == b)
 
 

@@ -7,19 +7,20 @@ through any of the three.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import h5py
 
-from h5stream.errors import ExternalDataError, NotHDF5Error, TruncatedFileError
+from h5stream.errors import ExternalDataError, TruncatedFileError
 from h5stream.storage.handles import DAMAGE, open_file
-from h5stream.storage.source import absolute, no_such_file
+from h5stream.storage.source import absolute
 from h5stream.storage.stores import is_address
 
 _MOST_LINKS = 32
@@ -57,10 +58,7 @@ class Guard:
         return _walked(file, "/", name, links_left, leave)
 
     def check_file(self, link: str, target: str, path: str) -> None:
-        """Refuse the file that libhdf5 found behind a link, if it is not one of the opened ones.
-
-        `check_links` looks beside the file; libhdf5 also where the environment says.
-        """
+        """Refuse the file that libhdf5 found behind a link, perhaps where the environment says, unless it is opened."""
         if not self.allow_external and not any(os.path.samefile(target, one) for one in self.opened):
             _refuse_link(path, link, target)
 
@@ -181,8 +179,7 @@ LINK, VIRTUAL, STORAGE = "external link", "virtual dataset source", "external st
 """How a file names another one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reference:
+class Reference(NamedTuple):
     """One file that another one needs."""
 
     kind: str  # how it is named: `LINK`, `VIRTUAL` or `STORAGE`
@@ -190,34 +187,25 @@ class Reference:
     place: str  # the link or dataset that needs it, as a path inside the file
     target: str  # the name as it stands there, block numbers of a virtual dataset filled in
 
-    @property
-    def absolute(self) -> bool:
-        """Whether the name is an absolute path, which leads to the same file from wherever it is read."""
-        return Path(self.target).is_absolute()
-
     def resolve(self) -> Path | None:
         """Return the file that the name leads to, as HDF5 would find it, but for the working directory; or None.
 
         Source: H5Lcreate_external and H5Pset_virtual of the HDF5 reference manual.
         """
-        folders = (self.file.parent, self.file.resolve().parent)
-        candidates = [Path(self.target)] if self.absolute else [folder / self.target for folder in folders]
+        candidates = (folder / self.target for folder in (self.file.parent, self.file.resolve().parent))
         return next((path for path in candidates if path.is_file()), None)
 
 
-def references(path: str | os.PathLike[str]) -> tuple[Reference, ...]:
+def references(path: Path) -> tuple[Reference, ...]:
     """Return the files that an HDF5 file needs, each name once for each kind, in the order of its objects."""
-    file = Path(os.path.abspath(path))
-    if not file.is_file():
-        raise no_such_file(str(file))
-    if not h5py.is_hdf5(file):
-        raise NotHDF5Error(f"{file} is not an HDF5 file", file=str(file))
-    found: list[Reference] = []
+    file, found = Path(os.path.abspath(path)), list[Reference]()
+    if not h5py.is_hdf5(file):  # any file can be staged, and external storage is raw bytes
+        return ()
 
     def of_link(name: bytes, info: h5py.h5l.LinkInfo) -> None:
         if info.type == h5py.h5l.TYPE_EXTERNAL:
             target, _ = opened.id.links.get_val(name)
-            found.append(_reference(LINK, file, name, os.fsdecode(target)))
+            found.append(Reference(LINK, file, _place(name), os.fsdecode(target)))
 
     def of_object(name: bytes, info: h5py.h5o.ObjInfo) -> None:
         if info.type == h5py.h5o.TYPE_DATASET:
@@ -253,11 +241,13 @@ def files_behind(dataset: h5py.Dataset, path: str, seen: dict[str, None] | None 
 
 def _of_dataset(creation: h5py.h5p.PropDCID, file: Path, name: bytes) -> Iterator[Reference]:
     for kind, target, _ in _leads(creation):
-        if kind == STORAGE:
-            yield _reference(kind, file, name, target)
-        elif target != ".":  # the file itself
-            for filled in _fill_in(target, file):
-                yield _reference(kind, file, name, filled)
+        if target != "." or kind == STORAGE:  # "." is the file itself
+            for filled in _fill_in(target, file) if kind == VIRTUAL else (target,):
+                yield Reference(kind, file, _place(name), filled)
+
+
+def _place(name: bytes) -> str:
+    return "/" + name.decode("utf-8", "surrogateescape").lstrip("/")
 
 
 def _leads(creation: h5py.h5p.PropDCID) -> Iterator[tuple[str, str, str]]:
@@ -269,20 +259,13 @@ def _leads(creation: h5py.h5p.PropDCID) -> Iterator[tuple[str, str, str]]:
             yield VIRTUAL, creation.get_virtual_filename(number), creation.get_virtual_dsetname(number)
 
 
-def _reference(kind: str, file: Path, name: bytes, target: str) -> Reference:
-    place = "/" + name.decode("utf-8", "surrogateescape").lstrip("/")
-    return Reference(kind=kind, file=file, place=place, target=target)
-
-
-def _fill_in(pattern: str, file: Path) -> Iterator[str]:
-    """Yield the names that a pattern stands for: ``%b`` counts blocks from 0 until a file is missing."""
-    literal = pattern.replace("%%", "%")
+def _fill_in(pattern: str, file: Path) -> Iterable[str]:
+    """Return the names that a pattern stands for: ``%b`` counts blocks from 0 until a file is missing."""
     if not _BLOCK_NUMBER.search(pattern):
-        yield literal
-        return
-    for block in range(_MOST_BLOCKS):
-        name = _BLOCK_NUMBER.sub(lambda match: f"{block:{match[1]}d}", pattern).replace("%%", "%")  # noqa: B023
-        here = Reference(kind=VIRTUAL, file=file, place="", target=name)
-        if here.resolve() is None:
-            return
-        yield name
+        return [pattern.replace("%%", "%")]
+
+    def name_of(block: int) -> str:
+        return _BLOCK_NUMBER.sub(lambda match: f"{block:{match[1]}d}", pattern).replace("%%", "%")
+
+    names = map(name_of, range(_MOST_BLOCKS))
+    return itertools.takewhile(lambda name: Reference(VIRTUAL, file, "", name).resolve(), names)

@@ -10,7 +10,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import h5py
 import hdf5plugin  # noqa: F401  registers its filters with libhdf5
@@ -80,42 +80,34 @@ class H5pyReader:
 
     def rows(self, part: DatasetPart, first: int, count: int) -> NDArray[Any]:
         """Read `count` rows from row `first` of a dataset part, converted to its dtype, columns taken."""
-        data = self._read(part, (first,), lambda dataset: in_stored_byte_order(dataset[first : first + count]))
-        rows: NDArray[Any] = columns_of(data, part.columns)
-        return rows
+        return columns_of(self.box(part, (first,), (count,)), part.columns)
 
     def bytes_of(self, part: DatasetPart, row: int) -> NDArray[np.uint8]:
         """Read the bytes of an object."""
-        one = replace(part, path=part.objects[row])
 
         def read(dataset: Any) -> NDArray[np.uint8]:
             if dataset.nbytes > MOST_NBYTES:
                 raise ValueError(f"it claims {dataset.nbytes:,} bytes")
             return np.frombuffer(dataset[()].tobytes(), dtype=np.uint8)
 
-        found: NDArray[np.uint8] = self._read(one, (0,), read)
-        return found
+        return cast(NDArray[np.uint8], self._read(replace(part, path=part.objects[row]), (0,), read))
 
     def box(self, part: DatasetPart, start: tuple[int, ...], count: tuple[int, ...]) -> NDArray[Any]:
         """Read a box of a dataset part, converted to its dtype."""
         where = tuple(slice(first, first + some) for first, some in zip(start, count, strict=True))
-        box: NDArray[Any] = self._read(part, start, lambda dataset: in_stored_byte_order(dataset[where]))
-        return box
+        return cast(NDArray[Any], self._read(part, start, lambda dataset: in_stored_byte_order(dataset[where])))
 
     def chunk(self, part: DatasetPart, number: int) -> NDArray[np.uint8]:
         """Read one chunk as its raw stored elements, padded with zeros beyond the data."""
-        index = part.chunk_index
+        index, files = part.chunk_index, self._layout.files[part.file]
         if part.objects:
             own, inner = part.in_object(number)
-            files = self._layout.files[part.file]
             if not isinstance(files, FilesIdentity):
                 return self.chunk(own, inner)
             one = files.at(int(index.offset[index.find(np.array([number]))[0]]))[0]
-            reader = H5pyReader(replace(self._layout, files=(one,)))  # what is read of one of many is not kept open
-            try:
+            # What is read of one of many is not kept open.
+            with contextlib.closing(H5pyReader(replace(self._layout, files=(one,)))) as reader:
                 return reader.chunk(replace(own, file=0), inner)
-            finally:
-                reader.close()
         start = index.coordinates(number)
         count = chunk_box(index.shape, index.chunk_shape, start)
         box = self._read(part, start, lambda dataset: read_raw_box(dataset, start, count))
@@ -142,9 +134,8 @@ class H5pyReader:
                 if said is None:
                     raise CorruptChunkError(f"{what}: {error}", file=path, field=part.path, chunk=start) from error
                 if first:
-                    raise SourceError(
-                        f"{what}: {first}; then, with the file opened afresh: {said[1]}", file=path
-                    ) from error
+                    said_twice = f"{first}; then, with the file opened afresh: {said[1]}"
+                    raise SourceError(f"{what}: {said_twice}", file=path) from error
                 first = said[1]
                 _log.warning("%s: %s; trying once more with the file opened afresh", what, first)
                 with self._lock:  # while it is open, libhdf5 would share it
@@ -234,27 +225,23 @@ def why_not_decoded_here(dataset: Any, part: DatasetPart, identity: SourceIdenti
         ObjectFile(identity).hold(ranges)
     if _differs(dataset, part, identity):
         return "its first chunk, decoded here, is not what h5py reads"
-    if dataset.chunks is not None and _lies_elsewhere(dataset, part.index, identity):
+    if dataset.chunks is not None and _lies_elsewhere(dataset, part.chunk_index, identity):
         return "its chunks do not lie where libhdf5's list of them says"
     return ""
 
 
-def _lies_elsewhere(dataset: Any, index: ChunkIndex | None, identity: SourceIdentity) -> bool:
+def _lies_elsewhere(dataset: Any, index: ChunkIndex, identity: SourceIdentity) -> bool:
     """Tell whether chunks are not where the index says: the last and some others, as they are stored.
 
     Libhdf5 looks each up, which is another way than the one by which it lists them. A chunk that either side cannot
     read is not a difference.
     """
-    assert index is not None
     for place in _looked_up(index):
         nbytes = int(index.nbytes[place])
         with contextlib.suppress(OSError, RuntimeError, H5StreamError):
-            stored = bytes_at(identity, int(index.offset[place]), nbytes)
-            start = index.coordinates(int(index.numbers[place]))
-            try:
-                found = read_stored_chunk(dataset, start, nbytes)
-            except ValueError:  # it is larger
-                found = None
+            stored, found = bytes_at(identity, int(index.offset[place]), nbytes), None
+            with contextlib.suppress(ValueError):  # it is larger
+                found = read_stored_chunk(dataset, index.coordinates(int(index.numbers[place])), nbytes)
             if found != (int(index.filter_mask[place]), stored):
                 return True
     return False

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import h5py
 import numpy as np
-from numpy.typing import NDArray
 
-from h5stream.errors import CorruptChunkError, FieldLengthError, FieldNotFoundError, H5StreamError, OptionError
+from h5stream.errors import (
+    CorruptChunkError,
+    FieldLengthError,
+    FieldNotFoundError,
+    H5StreamError,
+    OptionError,
+    UnsupportedFieldError,
+)
 from h5stream.samples.columns import Given, Padding, Values
 from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.ragged import DENSE, STACKED, Ragged, changed
@@ -25,11 +32,9 @@ from h5stream.storage.discovery import (
     categories_of,
     check_has_numpy_type,
     did_you_mean,
-    find_dataset,
     is_attribute,
     is_matrix,
     is_there,
-    once_of,
     refusal,
     region_rows,
     shape_of,
@@ -52,22 +57,8 @@ from h5stream.storage.templates import NOWHERE
 from h5stream.storage.units import EachBytes, Lying, ObjectsOfFile, UnlikeError, asked_of, find, inside_of
 from h5stream.storage.whereabouts import RawFile
 
-
-class _Taken(NamedTuple):
-    """What a sample takes of a dataset: the shape of it, and the steps where it is rows."""
-
-    asked: Field
-    thing: Thing
-    shape: tuple[int, ...]
-    steps: Steps | None = None
-
-
-class _Described(NamedTuple):
-    """What a dataset gives to a batch: the number of its field, or a dict of numbers, and what fills which."""
-
-    entry: Any
-    layouts: list[FieldLayout]
-    targets: list[Target]
+Described = tuple[Any, list[FieldLayout], list[Target]]
+"""What a dataset gives to a batch: the number of its field, or a dict of numbers; the fields, and what fills which."""
 
 
 @dataclass(slots=True)
@@ -81,15 +72,12 @@ class _Found:
     looked_up: dict[Key, LookedUp]
     fields: list[FieldLayout] = field(default_factory=list)
     once: list[tuple[int, Any]] = field(default_factory=list)
-    # how many rows each field says there are, and what looked up objects say where none does
-    lengths: dict[str, int] = field(default_factory=dict)
-    named: dict[str, int] = field(default_factory=dict)
+    lengths: dict[str, int] = field(default_factory=dict)  # how many rows each field says there are
+    named: dict[str, int] = field(default_factory=dict)  # and what looked up objects say where none does
     # ragged fields, what datasets say of their rows, and where those of this part begin
     stretches: list[tuple[LookedUp, Stretches, list[Any], int]] = field(default_factory=list)
-    # of the first field whose rows are objects with numbers in their names: its name, and these
-    numbers: tuple[str, list[int]] | None = None
-    # a dataset that says which rows samples have: its file, the path of that, and its name
-    said_in: tuple[Any, str, str] | None = None
+    numbers: tuple[str, list[int]] | None = None  # the first field with {} in its name, and the numbers of its objects
+    said_in: tuple[OpenFile, str] | None = None  # a dataset that says which rows samples have: its file, its name
     # datasets of which samples take rows of their own, once for all fields that they fill
     read: dict[Any, tuple[Place, Field, tuple[Along, ...], list[Target]]] = field(default_factory=dict)
     parts: list[DatasetPart] = field(default_factory=list)  # objects that are bytes
@@ -98,7 +86,7 @@ class _Found:
 
     @property
     def path(self) -> str:
-        return self.opened.identity.path
+        return self.opened.path
 
     @property
     def are_objects(self) -> bool:
@@ -114,10 +102,15 @@ class _Found:
         samples = self.samples
         return isinstance(samples, Sequences) and samples.lengths == "shortest" and self.extents is None
 
-    def add(self, **layout: Any) -> int:
-        """Add what a field is in a batch; return its number."""
-        self.fields.append(FieldLayout(**layout))
+    def add(self, *field: Any, **layout: Any) -> int:
+        """Add a field that comes from no dataset; return its number."""
+        self.fields.append(_field(*field, **layout))
         return len(self.fields) - 1
+
+
+def _field(name: str, dtype: Any, row_shape: tuple[int, ...] = (), **layout: Any) -> FieldLayout:
+    kind = "object" if dtype is object else "array"
+    return FieldLayout(name=name, kind=kind, dtype=np.dtype(dtype), row_shape=row_shape, **layout)
 
 
 def read_fields(
@@ -131,7 +124,7 @@ def read_fields(
     """Find all fields of a sample; of many groups, names say nothing of the one that they are found in."""
     extents = Extents.among(samples, shape.fields)
     found = _Found(opened, row_start, samples, extents, {} if looked_up is None else looked_up)
-    entries = tuple(_add(found, place, one) for place, one in enumerate(shape.fields))
+    entries = tuple(_add(found, (place, ""), one) for place, one in enumerate(shape.fields))
     rows = _rows(found, shape)
     along = found.extents.elements if found.extents else {}
     places = along[0][0] if len(along) == 1 else rows  # or along the axis that samples lie along
@@ -155,24 +148,18 @@ def read_fields(
 
 def _rows(found: _Found, shape: SampleShape) -> int:
     """Return the rows that fields agree in, or what is looked up says of them where no field has rows."""
-    lengths = found.lengths
-    if not lengths and found.stretches:
-        known, said, values, _ = found.stretches[0]
-        lengths = {known.name: len(values[0]) - isinstance(said, Bounds)}
-    lengths = lengths or found.named or ({"the object": 1} if found.are_objects and found.once else {})
+    lengths = found.lengths or found.named or ({"the object": 1} if found.are_objects and found.once else {})
     if not lengths:
+        said = f"none of the fields {', '.join(map(repr, shape.keys))} says how many samples there are"
         raise OptionError(
-            f"{found.path!r}: none of the fields {', '.join(map(repr, shape.keys))} says how many samples "
-            f"there are; name at least one dataset with an axis of rows{_in_all_files(found)}"
+            f"{found.path!r}: {said}; name at least one dataset with an axis of rows{_in_all_files(found)}"
         )
     if len(set(lengths.values())) > 1 and not found.cuts:
         listing = ", ".join(f"{name!r} has {rows:,}" for name, rows in lengths.items())
-        raise FieldLengthError(
-            f"{found.path!r}: the fields of a sample must agree in rows, but {listing}; name fields of one length; "
-            "Field(..., take='all') is what a file or a group has once, and Sequences(..., lengths='shortest') leaves "
-            "out rows that some lack. `h5stream inspect FILE` says what fits together",
-            file=found.path,
-        )
+        said = f"{found.path!r}: the fields of a sample must agree in rows, but {listing}; name fields of one length; "
+        said += "Field(..., take='all') is what a file or a group has once, and Sequences(..., lengths='shortest') "
+        said += "leaves out rows that some lack. `h5stream inspect FILE` says what fits together"
+        raise FieldLengthError(said, file=found.path)
     return min(lengths.values())
 
 
@@ -180,20 +167,17 @@ def _in_all_files(found: _Found, named: tuple[str, ...] = ()) -> str:
     """Say how what is in memory is looked up in several files, where these are the source."""
     if named or found.opened.files.named == 1:
         return ""
-    return (
-        ". What lookup= has in memory is looked up in the first file of the source: give that alone, and all files as "
-        "Field(..., file=[...]), or a list of an H5Dataset for each file"
-    )
+    said = ". What lookup= has in memory is looked up in the first file of the source: give that alone, and all files"
+    return f"{said} as Field(..., file=[...]), or a list of an H5Dataset for each file"
 
 
 def _rows_alone(found: _Found, rows: int) -> Iterator[DatasetPart]:
     """Yield what says which rows samples have as a dataset of no field, where nothing else has a row a sample."""
     bearer = min(found.bearers, key=lambda one: one[0])[1] if found.bearers else None
     if found.said_in is not None:
-        file, path, name = found.said_in
-        thing = find_dataset(file, name, path, found.opened.guard)
-        place = found.opened.place(thing.dataset, thing.path, path if path != found.path else "")
-        bearer = part_of(found.opened, place, thing.path)
+        there, name = found.said_in
+        thing = there.find(name)
+        bearer = part_of(there, there.place(thing), thing.path)
     elif bearer is None and found.are_objects:  # single values alone
         why, here = "nothing is read of it", found.opened.number
         bearer = DatasetPart(
@@ -206,27 +190,27 @@ def _rows_alone(found: _Found, rows: int) -> Iterator[DatasetPart]:
 # --- entries: what the user asked for, by what it is
 
 
-def _add(found: _Found, place: int, asked: Field | Given) -> Any:
+def _add(found: _Found, key: Key, asked: Field | Given) -> Any:
     """Add what one entry of a sample holds; return the number of its field, or a dict of numbers."""
     if not isinstance(asked, Field):
         return _add_column(found, asked)
     group = _group_named(found, asked)
     if is_matrix(group):
-        return _add_matrix(found, place, asked, group)
+        return _add_matrix(found, key, asked, group)
     if (categories := categories_of(group)) is not None:
-        entry = _add(found, place, changed(asked, name=f"{asked.name}/codes"))
+        entry = _add(found, key, changed(asked, name=f"{asked.name}/codes"))
         found.fields[entry] = replace(found.fields[entry], name=asked.name, categories=categories)
         return entry
     if asked.lookup is not None:
-        return (_add_objects if asked.names_objects else _add_looked_up)(found, (place, ""), asked)
+        return (_add_objects if asked.names_objects else _add_looked_up)(found, key, asked)
     if asked.is_numbered and not is_there(found.opened.file, asked.name, found.path):
-        return _add_numbered(found, place, asked)
+        return _add_numbered(found, key, asked)
     if asked.decode and found.are_objects:
         return _add_bytes_of_object(found, asked)
     if asked.has_own_shape:
-        return _add_arrays(found, place, asked)
+        return _add_arrays(found, key, asked)
     if asked.ragged is not None and not asked.decode:
-        return _add_ragged(found, place, asked)
+        return _add_ragged(found, key, asked)
     if asked.repeat or is_attribute(found.opened.file, asked.name, found.path):
         return _add_once(found, asked)
     return _add_rows(found, asked)
@@ -234,134 +218,132 @@ def _add(found: _Found, place: int, asked: Field | Given) -> Any:
 
 def _add_rows(found: _Found, asked: Field) -> Any:
     """Add a field of which each sample takes its own row, or several, or a part of a volume."""
-    ((file, path),) = _sources(found, asked)
-    if found.extents is not None and found.extents.has_once(file.get(asked.name)):
+    (there,) = _sources(found, asked)
+    if found.extents is not None and found.extents.has_once(there.file.get(asked.name)):
         return _add_once(found, asked)
-    thing = _thing(found, file, asked.name, path)
-    name = asked.name if not asked.file else f"{asked.name} of {path}"
+    thing = _thing(there, asked.name)
+    name = asked.name if not asked.file else f"{asked.name} of {there.path}"
     found.lengths[name] = thing.dataset.shape[0] if found.extents is None else 1
-    where, at = found.opened.place(thing.dataset, thing.path, asked.file and path), _at(found, asked)
+    where, at = there.place(thing), _at(found, asked)
     along: tuple[Along, ...] = ()
+    steps, columns = None, ""
     if found.extents is None:
-        taken = _rows_taken(found, thing, asked)
+        (shape, steps), columns = _rows_taken(found, thing, asked), repr(asked.columns)
     else:
-        along, sizes = found.extents.take(thing.dataset.shape, asked, path)
-        taken = _Taken(asked, thing, sizes)
-    new = _described(found, taken)
-    found.fields += new.layouts
-    columns = repr(asked.columns) if found.extents is None else ""
-    key = (where.number, thing.path, columns, taken.steps, at, asked.take.pad, along, asked.decode, asked.length)
-    found.read.setdefault(key, (where, asked, along, []))[-1].extend(new.targets)
-    return new.entry
+        along, shape = found.extents.take(thing.dataset.shape, asked, there.path)
+    entry, layouts, targets = _described(found, asked, thing, shape, steps)
+    found.fields += layouts
+    key = (where.number, thing.path, columns, steps, at, asked.take.pad, along, asked.decode, asked.length)
+    found.read.setdefault(key, (where, asked, along, []))[-1].extend(targets)
+    return entry
 
 
-def _add_numbered(found: _Found, place: int, asked: Field) -> Any:
+def _add_numbered(found: _Found, key: Key, asked: Field) -> Any:
     """Add a field whose rows are objects with numbers in their names."""
-    ((file, path),) = _sources(found, asked)
-    numbers, names = _numbered(found, asked, file, path)
+    (there,) = _sources(found, asked)
+    numbers, names = _numbered(asked, there)
     known, found.lengths[asked.name] = None, 1 if found.are_objects else len(names)
     if found.are_objects and asked.ragged is not None and not (asked.decode or asked.has_own_shape):
-        known = _known(found, (place, ""), asked)
+        known = _known(found, key, asked)
     elif found.extents is not None or asked.repeat or asked.take.axis not in (None, 0) or asked.take.scale:
-        why = "{} in a name makes objects the rows along axis 0, of Sequences, Rows(of=) or Table,"
-        raise OptionError(f"{found.path!r}: field {asked.name!r}: {why} and with ragged= for Objects")
+        why = ": {} in a name makes objects the rows along axis 0, of Sequences, Rows(of=) or Table, and with ragged="
+        raise _refused(there, asked, f"{why} for Objects", OptionError)
     elif asked.ragged is not None and not asked.decode:
         raise not_ragged(asked.name)
     other, others = found.numbers or ("", numbers)
     if known is None and any(a != b for a, b in zip(others, numbers, strict=False)):
-        why = f": objects of {asked.name!r} have other numbers than those of {other!r}; name fields of the same numbers"
-        raise refusal(path, asked.name, why, FieldLengthError)
+        why = f": its objects have other numbers than those of {other!r}; name fields of the same numbers"
+        raise _refused(there, asked, why, FieldLengthError)
     found.numbers = found.numbers or (asked.name, numbers)
-    new, part = _rows_of_objects(found, asked, file, path, names, found.row_start if known is None else known.rows)
-    found.fields += new.layouts
+    start = found.row_start if known is None else known.rows
+    (entry, layouts, _), part = _rows_of_objects(found, asked, there, names, start)
+    found.fields += layouts
     if known is None:
         found.parts.append(part)
     else:
-        known.add_part(part, new.entry, new.layouts, path)
+        known.add_part(part, entry, layouts, there.path)
         known.add_rows(np.array([part.row_start]), np.array([part.rows]))
         found.bearers.append((1, part))
-    return new.entry
+    return entry
 
 
-def _numbered(found: _Found, asked: Field, file: Any, path: str) -> tuple[list[int], list[str]]:
+def _numbered(asked: Field, there: OpenFile) -> tuple[list[int], list[str]]:
     """Return the numbers of objects that a name with {} in it names, ascending, and their paths."""
     before, _, behind = asked.name.partition(":")[0].strip("/").partition("{}")
     (above, _, stem), (tail, _, below) = before.rpartition("/"), behind.partition("/")
-    found.opened.guard.check_links(file, above, path)
-    group, like = file.get(above or "/"), re.compile(rf"{re.escape(stem)}(\d+){re.escape(tail)}", re.ASCII)
+    there.guard.check_links(there.file, above, there.path)
+    group, like = there.file.get(above or "/"), re.compile(rf"{re.escape(stem)}(\d+){re.escape(tail)}", re.ASCII)
     every = [like.fullmatch(name) for name in group] if isinstance(group, h5py.Group) else []
     pairs = sorted((int(one[1]), one[0]) for one in every if one)
     if not pairs:
         why = f": nothing has a name such as {asked.name.replace('{}', '0')!r}; {{}} stands for a whole number."
-        raise refusal(path, asked.name, why, FieldNotFoundError)
+        raise _refused(there, asked, why, FieldNotFoundError)
     names = [inside_of(inside_of(above, name), below) for _, name in pairs]
     return [number for number, _ in pairs], names
 
 
 def _rows_of_objects(
-    found: _Found, asked: Field, file: Any, path: str, names: list[str], start: int
-) -> tuple[_Described, DatasetPart]:
+    found: _Found, asked: Field, there: OpenFile, names: list[str], start: int
+) -> tuple[Described, DatasetPart]:
     """Return objects of one shape as rows of a dataset, and what it gives to a batch."""
-    opened, member = found.opened, asked.name.partition(":")[1:]
-    first = find_dataset(file, "".join((names[0], *member)), path, opened.guard)
+    member = asked.name.partition(":")[1:]
+    first = there.find("".join((names[0], *member)))
     if not first.dataset.shape and not asked.decode:
         why = f": {names[0]!r} is a single value, not a row; Objects(...) takes such, else write them as one dataset"
-        raise refusal(path, asked.name, why)
+        raise _refused(there, asked, why)
 
-    def described(thing: Thing) -> tuple[_Described, DatasetPart]:
+    def described(thing: Thing) -> tuple[Described, DatasetPart]:
         steps = None if asked.ragged is not None else steps_of(asked.take.steps, found.sequences, asked.name)
-        along, shape = Extents.of(Objects("*")).take(thing.dataset.shape, changed(asked, take=Take()), path)
-        new = _described(found, _Taken(asked, thing, shape if steps is None else (len(steps), *shape), steps))
-        place = opened.place(thing.dataset, thing.path, asked.file and path)
-        return new, part_of(opened, place, thing.path, None, along, new.targets, row_start=start)
+        along, shape = Extents.of(Objects("*")).take(thing.dataset.shape, changed(asked, take=Take()), there.path)
+        new = _described(found, asked, thing, shape if steps is None else (len(steps), *shape), steps)
+        return new, part_of(there, there.place(thing), thing.path, None, along, new[-1], row_start=start)
 
-    with RawFile(file, opened.guard) as raw:
+    with RawFile(there.file, there.guard) as raw:
         members = ObjectsOfFile(raw, Names.of(names, raw.addresses(names)))
         if asked.decode:
-            return _images(found, asked, members, path, start)
+            return _images(found, asked, members, there, start)
         new, part = described(first)
         if part.access not in (DIRECT, DECODED):
             why = f", {part.reason}: rows that are objects are of numbers that h5stream reads without libhdf5"
-            raise _unread(found, asked.name, why, part)
+            raise _unread(there, asked, why, part)
         try:
-            lying = Lying("", len(names), asked_of(file, names[0]))
+            lying = Lying("", len(names), asked_of(there.file, names[0]))
             which = find(members, [lying])
             part = row_of_each(members, which, lying, replace(part, path=names[0], objects=members.names))
         except UnlikeError as error:
             why = f": {str(error)!r} is not stored as {names[0]!r} is, and objects that are rows are stored alike"
-            raise refusal(path, asked.name, why) from None
+            raise _refused(there, asked, why) from None
         lacking = np.bincount(part.chunk_index.numbers // part.chunk_index.columns, minlength=len(names))
         for row in np.flatnonzero(lacking < part.chunk_index.columns)[:1].tolist():
-            one = find_dataset(file, "".join((names[row], *member)), path, opened.guard)
+            one = there.find("".join((names[row], *member)))
             part = replace(part, targets=described(one)[1].targets)
     return new, part
 
 
-def _add_arrays(found: _Found, place: int, asked: Field) -> Any:
+def _add_arrays(found: _Found, key: Key, asked: Field) -> Any:
     """Add a field of which each sample has a shape of its own, and the shape that those of this part have."""
     kind = None if found.extents is None else found.extents.kind
     takes_points = kind is not None and kind.is_point and isinstance(found.samples, Rows)
     if not found.are_objects and not takes_points:
         raise OptionError(f"Field({asked.name!r}, ragged='arrays') is for samples=Objects(...), or Rows(of=...)")
-    entry = _add(found, place, changed(asked, ragged=None))
+    entry = _add(found, key, changed(asked, ragged=None))
     if not isinstance(entry, int) or found.fields[entry].kind != "array" or any(n == entry for n, _ in found.once):
         raise _no_array(found, asked)
-    shape, number = np.array(found.fields[entry].row_shape, dtype=np.int64), len(found.fields)
-    found.fields.append(_shape_of(found.fields[entry]))
-    found.fields[entry] = replace(found.fields[entry], shapes=number)
-    found.once.append((number, shape))
+    one = found.fields[entry]
+    found.fields[entry] = replace(one, shapes=len(found.fields))
+    found.once.append((len(found.fields), np.array(one.row_shape, dtype=np.int64)))
+    found.fields.append(_shape_of(one))
     return entry
 
 
 def _shape_of(one: FieldLayout) -> FieldLayout:
     """Return the field that says which shape a sample has of a field of which each has its own."""
-    axes = (len(one.row_shape),)
-    return FieldLayout(name=f"shape of {one.name}", kind="array", dtype=np.dtype(np.int64), row_shape=axes)
+    return _field(f"shape of {one.name}", np.int64, (len(one.row_shape),))
 
 
 def _no_array(found: _Found, asked: Field) -> H5StreamError:
     why = "takes numbers along axes, and no compounds, strings or single values; name a member, or leave it out"
-    return refusal(found.path, asked.name, f": field {asked.name!r}: ragged='arrays' {why}")
+    return _refused(found.opened, asked, f": ragged='arrays' {why}")
 
 
 def _add_column(found: _Found, given: Given) -> int:
@@ -371,16 +353,16 @@ def _add_column(found: _Found, given: Given) -> int:
             raise OptionError("Padding() tells what was padded of a sequence, so it needs samples=Sequences(...)")
         steps = steps_of(given.steps, found.sequences, "Padding()")
         assert steps is not None
-        return found.add(name=given.name, kind="array", dtype=np.dtype(bool), row_shape=(len(steps),))
+        return found.add(given.name, bool, (len(steps),))
     if not isinstance(given, Values):
-        return found.add(name=given.name, kind="array", dtype=np.dtype(np.int64), row_shape=())
+        return found.add(given.name, np.int64)
     return _add_value(found, given.name, given.values, given.dtype, alone=False)
 
 
 def _add_once(found: _Found, asked: Field) -> int:
     """Add a field that the whole part has once: an attribute, or a dataset without an axis of rows."""
     check_options("once", asked, found.samples, found.path)
-    value = as_samples_have_it(once_of(found.opened.file, asked.name, found.path, found.opened.guard))
+    value = as_samples_have_it(found.opened.once(asked.name))
     number = _add_value(found, asked.name, value, asked.dtype)
     found.once.append((number, value))
     return number
@@ -389,12 +371,12 @@ def _add_once(found: _Found, asked: Field) -> int:
 def _add_value(found: _Found, name: str, value: Any, cast: Any, *, alone: bool = True) -> int:
     """Add a field of values in memory: one alone that all samples have, or one for each."""
     if not isinstance(value, np.ndarray):
-        return found.add(name=name, kind="object", dtype=np.dtype(object), row_shape=(), cast=cast)
+        return found.add(name, object, cast=cast)
     shape, dtype = value.shape if alone else value.shape[1:], elements.held_dtype(value.dtype)
-    return found.add(name=name, kind="array", dtype=dtype, row_shape=shape, cast=cast, unit=_unit(value.dtype))
+    return found.add(name, dtype, shape, cast=cast, unit=_unit(value.dtype))
 
 
-def _add_matrix(found: _Found, place: int, asked: Field, group: Any) -> SparseEntry:
+def _add_matrix(found: _Found, key: Key, asked: Field, group: Any) -> SparseEntry:
     """Add a sparse matrix: its values, and the column of each."""
     check_options("sparse", asked, found.samples, found.path)
     name, why = asked.name.strip("/"), ""
@@ -402,23 +384,20 @@ def _add_matrix(found: _Found, place: int, asked: Field, group: Any) -> SparseEn
     if found.are_objects:
         why = "whose rows are samples: samples=Rows(of=...) takes those of many groups"
     elif form not in ("packed", DENSE) or (asked.columns is not None and form != DENSE):
-        why = (
-            f"so write Field({asked.name!r}, ragged='dense'), rows of which columns= takes some, or ragged='packed', "
-            "the values that are stored, with their columns"
-        )
+        why = f"so write Field({asked.name!r}, ragged='dense'), rows of which columns= takes some, or ragged='packed'"
     if why:
-        raise refusal(found.path, asked.name, f": {asked.name!r} is a sparse matrix, {why}")
+        raise _refused(found.opened, asked, f" is a sparse matrix, {why}")
     width = shape_of(group, name, found.path)[1]
     places = columns_wanted(asked, width) if form == DENSE else None
     plain = changed(asked, columns=None, normalise=None)
     values = changed(plain, name=f"{name}/data", ragged=changed(Ragged(form or "packed"), places=places))
-    number = _add_looked_up(found, (place, "data"), values, f"{name}/indptr")
+    number = _add_looked_up(found, (key[0], "data"), values, f"{name}/indptr")
     indices = changed(plain, name=f"{name}/indices", dtype=None, ragged=changed(Ragged(), width=width))
-    columns = _add_looked_up(found, (place, "indices"), indices, f"{name}/indptr")
+    columns = _add_looked_up(found, (key[0], "indices"), indices, f"{name}/indptr")
     found.fields[number] = replace(found.fields[number], name=asked.name)
     if found.fields[columns].dtype.kind not in "iu" or not isinstance(number, int):
         why = f"whose columns are {found.fields[columns].dtype}, and not whole numbers"
-        raise refusal(found.path, asked.name, f": {asked.name!r} is a sparse matrix {why}")
+        raise _refused(found.opened, asked, f" is a sparse matrix {why}")
     return SparseEntry(values=number, columns=columns, width=width, is_dense=form == DENSE)
 
 
@@ -433,25 +412,28 @@ def _add_looked_up(found: _Found, key: Key, asked: Field, indptr: str = "") -> A
     said = asked.lookup
     is_named = said is None or isinstance(said, str) or (isinstance(said, Stretches) and not in_memory(said))
     known = _known(found, key, asked, given=None if is_named else said)
-    layouts, is_first = known.layouts, not known.parts
+    is_first = not known.parts
     before = 0 if asked.file else sum(len(one) for one, *_ in known.tables) if indptr else known.rows
     if asked.ragged is not None and not (indptr or asked.decode or isinstance(said, Stretches)):
         raise not_ragged(asked.name)
     if not asked.file or said is None or is_first:
-        for file, path in _sources(found, asked):
+        for there in _sources(found, asked):
             first = known.rows
-            layouts = _add_part(found, known, asked, file, path)
+            _add_part(found, known, asked, there)
             if indptr:
-                edges = np.asarray(once_of(file, indptr, path, found.opened.guard))
-                known.add_stretches(Bounds(indptr), [edges], len(edges) - 1, first, repr(path))
+                edges = np.asarray(there.once(indptr))
+                known.add_stretches(Bounds(indptr), [edges], len(edges) - 1, first, repr(there.path))
                 if said is None:
-                    found.lengths[asked.name], found.said_in = len(edges) - 1, found.said_in or (file, path, indptr)
-    found.fields += layouts
+                    found.lengths[asked.name], found.said_in = len(edges) - 1, found.said_in or (there, indptr)
+    found.fields += known.layouts
     if isinstance(said, str):
-        known.add_chosen(_once(found, said), before, found.path)
+        known.add_chosen(found.opened.once(said), before, found.path)
     elif isinstance(said, Stretches) and is_named:
-        found.stretches.append((known, *_stretches(found, known, asked), before))
-        found.said_in = found.said_in or (found.opened.file, found.path, names_of(said)[0])
+        which, values = _stretches(found, known, asked)
+        if not found.stretches:  # it says of this part alone what others say of all
+            found.named = {known.name: len(values[0]) - isinstance(which, Bounds)}
+        found.stretches.append((known, which, values, before))
+        found.said_in = found.said_in or (found.opened, names_of(said)[0])
     elif said is not None and not callable(said) and is_first:
         # Of more files than one they do not say which has how many samples.
         found.named = found.named or {known.name: known.count}
@@ -461,23 +443,24 @@ def _add_looked_up(found: _Found, key: Key, asked: Field, indptr: str = "") -> A
 
 def _stretches(found: _Found, known: LookedUp, asked: Field) -> tuple[Stretches, list[Any]]:
     """Return what says which rows samples have, and its values; references to regions say where these begin and end."""
-    names, (file, path) = names_of(asked.lookup), (found.opened.file, found.path)
-    if isinstance(asked.lookup, Bounds) and not is_attribute(file, names[0], path):
-        thing = find_dataset(file, names[0], path, found.opened.guard)
+    names, opened = names_of(asked.lookup), found.opened
+    if isinstance(asked.lookup, Bounds) and not is_attribute(opened.file, names[0], opened.path):
+        thing = opened.find(names[0])
         if h5py.check_ref_dtype(_inner_dtype(thing)) is h5py.RegionReference:
-            of = None if asked.file else thing_at(file, known.parts[-1].path, path)
-            return Between(*names * 2), [*region_rows(thing, of, asked.name, path)]
-    return asked.lookup, [_once(found, name) for name in names]
+            of = None if asked.file else thing_at(opened.file, known.parts[-1].path, opened.path)
+            return Between(*names * 2), [*region_rows(thing, of, asked.name, opened.path)]
+    return asked.lookup, [np.asarray(opened.once(name)) for name in names]
 
 
-def _add_ragged(found: _Found, place: int, asked: Field) -> Any:
+def _add_ragged(found: _Found, key: Key, asked: Field) -> Any:
     """Add a ragged field whose rows are the items of values of variable length, or all those of an object's dataset."""
     check_options("objects" if found.are_objects else "values", asked, found.samples, found.path)
-    known = _known(found, (place, ""), asked)
-    thing = _thing(found, found.opened.file, asked.name, found.path)
+    known, opened = _known(found, key, asked), found.opened
+    thing = _thing(opened, asked.name)
     if not found.are_objects and elements.vlen_base(thing.dataset.dtype) is None:
         raise not_ragged(asked.name)
-    found.fields += _add_part(found, known, asked, found.opened.file, found.path, thing)
+    _add_part(found, known, asked, opened, thing)
+    found.fields += known.layouts
     part = known.parts[-1]
     if found.are_objects:
         known.add_rows(np.array([part.row_start]), np.array([part.rows]))
@@ -486,7 +469,7 @@ def _add_ragged(found: _Found, place: int, asked: Field) -> Any:
         if part.heap is None or len(thing.dataset.shape) > 1:
             why = part.reason if part.heap is None else f"a row has {thing.dataset.shape[1:]} values"
             takes = "ragged= takes one value a row, of numbers, that h5stream reads without libhdf5"
-            raise _unread(found, asked.name, f", {why}: {takes}; without it each sample is a list", part)
+            raise _unread(opened, asked, f", {why}: {takes}; without it each sample is a list", part)
         known.add_values(part)
         found.bearers.append((0, part))
     found.lengths[asked.name] = 1 if found.are_objects else part.rows
@@ -495,13 +478,14 @@ def _add_ragged(found: _Found, place: int, asked: Field) -> Any:
 
 def _add_bytes_of_object(found: _Found, asked: Field) -> int:
     """Add an image whose bytes are a dataset of the object."""
-    _, name, _ = find_dataset(found.opened.file, asked.name, found.path, found.opened.guard)
-    with RawFile(found.opened.file, found.opened.guard) as raw:
-        new, part = _images(found, asked, ObjectsOfFile(raw, [name]), found.path, found.row_start)
+    opened = found.opened
+    with RawFile(opened.file, opened.guard) as raw:
+        members = ObjectsOfFile(raw, [opened.find(asked.name).path])
+        (entry, layouts, _), part = _images(found, asked, members, opened, found.row_start)
     found.parts.append(part)
-    found.fields += new.layouts
+    found.fields += layouts
     found.lengths[asked.name] = 1
-    return int(new.entry)
+    return int(entry)
 
 
 def _add_objects(found: _Found, key: Key, asked: Field) -> Any:
@@ -509,7 +493,7 @@ def _add_objects(found: _Found, key: Key, asked: Field) -> Any:
     known, names = _known(found, key, asked), asked.lookup
     known.is_given = not isinstance(names, str)
     if isinstance(names, str):
-        values = _once(found, names).reshape(-1)
+        values = np.asarray(found.opened.once(names)).reshape(-1)
         names = [one.decode() if isinstance(one, bytes) else str(one) for one in values.tolist()]
         if found.extents is None:
             found.lengths[asked.lookup] = len(names)
@@ -517,14 +501,13 @@ def _add_objects(found: _Found, key: Key, asked: Field) -> Any:
         found.fields += known.layouts
         return known.entry
     unknown = [name for name in dict.fromkeys(names) if name not in known.objects]
-    for file, path in _sources(found, asked):
-        unknown = _add_some(found, known, asked, file, path, unknown)
+    for there in _sources(found, asked):
+        unknown = _add_some(found, known, asked, there, unknown)
     if unknown:
-        raise _unknown(found, asked, unknown, len(set(names)), (file, path))
+        raise _unknown(found, asked, unknown, len(set(names)), there)
     if not known.parts:
         why = "so that nothing says what the field holds; leave out this file, or begin with one that has samples"
-        why = f": lookup= of field {asked.name!r} names no object, {why}"
-        raise refusal(found.path, asked.name, why, FieldLengthError)
+        raise _refused(found.opened, asked, f": lookup= names no object, {why}", FieldLengthError)
     found.fields += known.layouts
     found.bearers.append((1, known.parts[0]))
     rows = np.array([known.objects[name] for name in names], dtype=np.int64).reshape(-1, 2)
@@ -536,27 +519,26 @@ def _add_objects(found: _Found, key: Key, asked: Field) -> Any:
     return known.entry
 
 
-def _add_some(found: _Found, known: LookedUp, asked: Field, file: Any, path: str, names: list[str]) -> list[str]:
+def _add_some(found: _Found, known: LookedUp, asked: Field, there: OpenFile, names: list[str]) -> list[str]:
     """Add the rows of objects that a file has; return the names of those that it has not."""
 
     def describe(k: int) -> DatasetPart:
-        thing = _thing(found, file, members.names[k], path)
-        _add_part(found, known, asked, file, path, thing)
+        _add_part(found, known, asked, there, _thing(there, members.names[k]))
         return replace(known.parts.pop(), row_start=0)
 
-    with RawFile(file, found.opened.guard) as raw:
+    with RawFile(there.file, there.guard) as raw:
         paths = [asked.name.replace("{}", name).strip("/") for name in names]
         addresses = raw.addresses(paths)
-        there = np.flatnonzero(addresses != NOWHERE)
-        members = ObjectsOfFile(raw, Names.of((paths[k] for k in there.tolist()), addresses[there]))
-        named = [names[k] for k in there.tolist()]
+        there_are = np.flatnonzero(addresses != NOWHERE)
+        members = ObjectsOfFile(raw, Names.of((paths[k] for k in there_are.tolist()), addresses[there_are]))
+        named = [names[k] for k in there_are.tolist()]
         if named and asked.decode:
-            new, part = _images(found, asked, members, path, known.rows)
+            (entry, layouts, _), part = _images(found, asked, members, there, known.rows)
             known.objects |= {name: (known.rows + row, 1) for row, name in enumerate(named)}
-            known.add_part(part, new.entry, new.layouts, path)
+            known.add_part(part, entry, layouts, there.path)
         elif asked.has_own_shape:
             for name, inside in zip(named, members.names, strict=True):
-                known.objects[name] = _add_array(found, known, asked, file, path, inside), 1
+                known.objects[name] = _add_array(found, known, asked, there, inside), 1
         elif named:
             lying = Lying("", len(named))
             parts, begins = rows_of_each(members, find(members, [lying]), lying, describe, known.rows)
@@ -565,39 +547,37 @@ def _add_some(found: _Found, known: LookedUp, asked: Field, file: Any, path: str
     return [name for name, address in zip(names, addresses.tolist(), strict=True) if address == NOWHERE]
 
 
-def _add_array(found: _Found, known: LookedUp, asked: Field, file: Any, path: str, name: str) -> int:
+def _add_array(found: _Found, known: LookedUp, asked: Field, there: OpenFile, name: str) -> int:
     """Add an object of a shape of its own as a row of what is looked up; return its number."""
-    thing, plain = _thing(found, file, name, path), changed(asked, ragged=None)
-    along, shape = Extents.of(Objects("*")).take(thing.dataset.shape, changed(plain, name=name), path)
-    new = _described(found, _Taken(plain, thing, (1,) * len(shape)))
-    if not isinstance(new.entry, int) or new.layouts[0].kind != "array":
+    thing, plain = _thing(there, name), changed(asked, ragged=None)
+    along, shape = Extents.of(Objects("*")).take(thing.dataset.shape, changed(plain, name=name), there.path)
+    entry, layouts, targets = _described(found, plain, thing, (1,) * len(shape))
+    if not isinstance(entry, int) or layouts[0].kind != "array":
         raise _no_array(found, asked)
     if known.shapes and len(shape) != len(known.shapes[0]):
         why = f": {name!r} has {len(shape)} axes, and another object {len(known.shapes[0])}; ragged='arrays' takes one"
-        raise refusal(path, asked.name, why, FieldLengthError)
-    where = found.opened.place(thing.dataset, thing.path, asked.file and path)
-    part = part_of(found.opened, where, name, None, along, new.targets, row_start=known.rows)
-    elements = int(np.prod(part.shape, dtype=object))
-    whole = ColumnPiece(number=0, row_elements=elements, segments=np.array([[0, 0, elements]]))
-    layouts = [replace(new.layouts[0], shapes=new.entry + 1), _shape_of(new.layouts[0])]
-    known.add_part(replace(part, rows=1, chunk_rows=1, pieces=(whole,)), new.entry, layouts, path)
+        raise _refused(there, asked, why, FieldLengthError)
+    part = part_of(there, there.place(thing), name, None, along, targets, row_start=known.rows)
+    count = int(np.prod(part.shape, dtype=object))
+    whole = ColumnPiece(number=0, row_elements=count, segments=np.array([[0, 0, count]]))
+    layouts = [replace(layouts[0], shapes=entry + 1), _shape_of(layouts[0])]
+    known.add_part(replace(part, rows=1, chunk_rows=1, pieces=(whole,)), entry, layouts, there.path)
     known.shapes.append(shape)
     return len(known.shapes) - 1
 
 
-def _unknown(found: _Found, asked: Field, unknown: list[str], count: int, last: tuple[Any, str]) -> H5StreamError:
+def _unknown(found: _Found, asked: Field, unknown: list[str], count: int, last: OpenFile) -> H5StreamError:
     """Return the error for names of which there is no object; one that is damaged is told here."""
-    (file, path), missing = last, asked.name.replace("{}", unknown[0])
-    why_not_opened(file, missing.strip("/"), path)  # says so if it is there, and damaged
+    missing = asked.name.replace("{}", unknown[0])
+    why_not_opened(last.file, missing.strip("/"), last.path)  # says so if it is there, and damaged
     above, _, below = asked.name.rpartition("{}")
-    beside = file.get(above.rpartition("/")[0] or "/") if not below else None
+    beside = last.file.get(above.rpartition("/")[0] or "/") if not below else None
     hint = did_you_mean(unknown[0].strip(), beside) if isinstance(beside, h5py.Group) else ""
     why = (
         f": there is no {missing!r}, which lookup= has.{hint} {len(unknown):,} of {count:,} names are of nothing that "
-        f"is there{_in_all_files(found, asked.file)}. Leave out samples without an object: H5Dataset(...).subset("
-        "indices), or rows= of it"
     )
-    return refusal(path, asked.name, why, FieldNotFoundError)
+    why += f"is there{_in_all_files(found, asked.file)}. Leave out samples without an object: H5Dataset(...).subset()"
+    return refusal(last.path, asked.name, why, FieldNotFoundError)
 
 
 def _known(found: _Found, key: Key, asked: Field, **said: Any) -> LookedUp:
@@ -606,69 +586,60 @@ def _known(found: _Found, key: Key, asked: Field, **said: Any) -> LookedUp:
     return found.looked_up.setdefault(key, LookedUp(name=asked.name, crop=crop, **said))
 
 
-def _add_part(
-    found: _Found, known: LookedUp, asked: Field, file: Any, path: str, thing: Thing | None = None
-) -> list[FieldLayout]:
-    """Add a file's share of a dataset that is looked up; return what it gives to a batch."""
-    thing = thing or _thing(found, file, asked.name, path)
-    new = _described(found, _rows_taken(found, thing, asked))
-    if asked.ragged is not None and isinstance(new.entry, dict):
-        why = f": field {asked.name!r} is a compound, and each member of a ragged one is a field of its own: "
-        member = f"{asked.name}:{next(iter(new.entry))}"
-        raise refusal(path, asked.name, f"{why}Field({member!r}, lookup=...), or members=[...] for one matrix")
-    where = found.opened.place(thing.dataset, thing.path, asked.file and path)
-    part = _part(found, where, asked, (), new.targets, start=known.rows)
-    known.add_part(part, new.entry, new.layouts, path)
-    return new.layouts
+def _add_part(found: _Found, known: LookedUp, asked: Field, there: OpenFile, thing: Thing | None = None) -> None:
+    """Add a file's share of a dataset that is looked up."""
+    thing = thing or _thing(there, asked.name)
+    entry, layouts, targets = _described(found, asked, thing, *_rows_taken(found, thing, asked))
+    if asked.ragged is not None and isinstance(entry, dict):
+        why = f"each member of a ragged one is a field of its own, {f'{asked.name}:{next(iter(entry))}'!r}"
+        raise _refused(there, asked, f" is a compound, and {why}, or members=[...] makes one matrix")
+    part = _part(found, there.place(thing), asked, (), targets, start=known.rows)
+    known.add_part(part, entry, layouts, there.path)
 
 
 # --- where things are
 
 
-def _sources(found: _Found, asked: Field) -> Iterator[tuple[Any, str]]:
-    """Yield the files that a field is in, open, with their paths: this one, or others of its own.
+def _sources(found: _Found, asked: Field) -> Iterator[OpenFile]:
+    """Yield the files that a field is in: this one, or others of its own.
 
     What is looked up may be in any of these, and all else is in the one that stands beside this file.
     """
     paths, named = asked.file, found.opened.files.named
     if not paths:
-        yield found.opened.file, found.path
+        yield found.opened
     elif asked.lookup is None:
         if len(paths) != named:
-            said = f"Field({asked.name!r}, file=): {len(paths)} files stand beside {named}"
-            raise OptionError(f"{said}; name one for each file of the source, or look rows up with lookup=")
+            said = f"{len(paths)} files stand beside {named}; name one for each, or look rows up with lookup="
+            raise OptionError(f"Field({asked.name!r}, file=): {said}")
         paths = (paths[found.opened.number],)
     for path in paths:
-        yield found.opened.opened(path), path
+        yield found.opened.beside(path)
 
 
-def _thing(found: _Found, file: Any, name: str, path: str) -> Thing:
+def _thing(there: OpenFile, name: str) -> Thing:
     """Find a dataset that has an axis of rows."""
-    thing = find_dataset(file, name, path, found.opened.guard)
-    check_has_numpy_type(thing.dataset, name, path)
+    thing = there.find(name)
+    check_has_numpy_type(thing.dataset, name, there.path)
     if not thing.dataset.shape:
         what = "empty (a null dataspace)" if thing.dataset.shape is None else "a single value"
-        raise refusal(path, name, f": {name!r} is {what}, so it has no rows; a field's first axis are the samples")
+        why = f": {name!r} is {what}, so it has no rows; a field's first axis are the samples"
+        raise refusal(there.path, name, why)
     return thing
 
 
 def _group_named(found: _Found, asked: Field) -> Any:
     """Return the group that a name leads to in its file; None for anything else."""
-    name, guard = asked.name.strip("/"), found.opened.guard
+    name = asked.name.strip("/")
     if not name or asked.names_objects or isinstance(asked.lookup, Stretches):
         return None
-    file, path = next(_sources(found, asked))
+    there = next(_sources(found, asked))
     with contextlib.suppress(*DAMAGE):
         # Asked for its kind alone (`get(getclass=True)`), a damaged object crashes libhdf5, which opening refuses.
-        if isinstance(group := file[name], h5py.Group):
-            guard.check_links(file, name, path)
+        if isinstance(group := there.file[name], h5py.Group):
+            there.guard.check_links(there.file, name, there.path)
             return group
     return None
-
-
-def _once(found: _Found, name: str) -> NDArray[Any]:
-    """Return what the file, or the group, has once under a name, or a whole dataset of numbers."""
-    return np.asarray(once_of(found.opened.file, name, found.path, found.opened.guard))
 
 
 def _at(found: _Found, asked: Field) -> str:
@@ -676,10 +647,9 @@ def _at(found: _Found, asked: Field) -> str:
     columns = found.samples.columns if isinstance(found.samples, Table) else {}
     if asked.take.at and not isinstance(columns.get(asked.take.at), np.ndarray):
         numbers = [name for name, values in columns.items() if isinstance(values, np.ndarray)]
-        raise OptionError(
-            f"Field({asked.name!r}, take=Take(at={asked.take.at!r})): at= names a column of row numbers of Table(...), "
-            + (f"which has {', '.join(map(repr, numbers))}" if columns else "and there is no Table")
-        )
+        there = f"which has {', '.join(map(repr, numbers))}" if columns else "and there is no Table"
+        why = f"(at={asked.take.at!r}): at= names a column of row numbers of Table(...), {there}"
+        raise OptionError(f"Field({asked.name!r}, take=Take{why})")
     return asked.take.at
 
 
@@ -696,41 +666,38 @@ def _part(
     of_bytes = targets[0].leaf is not None
     if part.heap is None and (not of_bytes or (part.access == VIA_H5PY and part.dtype_text != "uint8")):
         why = f": decode= takes bytes that h5stream reads without libhdf5, not these: {part.reason}"
-        raise _unread(found, asked.name, why, part)
+        raise _unread(found.opened, asked, why, part)
     if not (of_bytes and asked.length):
         return part
-    lengths = _once(found, asked.length).reshape(-1)
+    lengths = np.asarray(found.opened.once(asked.length)).reshape(-1)
     most = int(np.prod(part.shape[1:])) * part.stored_element_nbytes
     if lengths.dtype.kind not in "iu" or len(lengths) != part.rows or ((lengths < 0) | (lengths > most)).any():
-        raise OptionError(
-            f"{found.path!r}: field {asked.name!r}: {asked.length!r} of decode= has {len(lengths):,} values of "
-            f"{lengths.dtype}, and it takes a number of bytes from 0 to {most:,} for each of {part.rows:,} rows"
+        why = f": {asked.length!r} of decode= has {len(lengths):,} values of {lengths.dtype}, and it takes a number of "
+        raise _refused(
+            found.opened, asked, f"{why}bytes from 0 to {most:,} for each of {part.rows:,} rows", OptionError
         )
     return replace(part, lengths=lengths.astype(np.int64))
 
 
 def _images(
-    found: _Found, asked: Field, members: ObjectsOfFile, path: str, start: int
-) -> tuple[_Described, DatasetPart]:
+    found: _Found, asked: Field, members: ObjectsOfFile, there: OpenFile, start: int
+) -> tuple[Described, DatasetPart]:
     """Return objects that are images as rows, of this part or of what is looked up, and what they give to a batch."""
-    new, each = _image(found, asked, None), EachBytes("", len(members), found.opened.guard)
-    number = found.opened.files.number_of(path) if asked.file else found.opened.number
+    new, each = _image(found, asked, None), EachBytes("", len(members.names), there.guard)
     try:
         which = find(members, [each])
     except UnlikeError as error:
         why = f": {str(error)!r} lies in another file, and decode= takes objects that lie in the file itself"
         raise refusal(found.path, str(error), why) from None
-    return new, bytes_of_each(members, which, each, file=number, row_start=start, targets=new.targets)
+    return new, bytes_of_each(members, which, each, file=there.number, row_start=start, targets=new[-1])
 
 
-def _rows_taken(found: _Found, thing: Thing, asked: Field) -> _Taken:
-    """Return what a sample that is a row, or several, takes."""
+def _rows_taken(found: _Found, thing: Thing, asked: Field) -> tuple[tuple[int, ...], Steps | None]:
+    """Return the shape of what a sample that is a row, or several, takes, and its steps where it is several."""
     steps = None if asked.lookup is not None else steps_of(asked.take.steps, found.sequences, asked.name)
     if asked.take.axis not in (None, 0) or asked.take.scale:
-        raise OptionError(
-            f"Field({asked.name!r}): a sample is a row of axis 0 here, or several. Take(axis=) and Take(scale=) are "
-            "for samples along another axis, Sequences(axis=1), and for Boxes"
-        )
+        why = "a sample is a row of axis 0 here, or several; Take(axis=) and Take(scale=) are for other samples"
+        raise OptionError(f"Field({asked.name!r}): {why}, such as Sequences(axis=1) and Boxes")
     shape = thing.dataset.shape[1:]
     try:
         row_shape = selected_shape(shape, asked.columns)
@@ -738,50 +705,67 @@ def _rows_taken(found: _Found, thing: Thing, asked: Field) -> _Taken:
         inner = _inner_dtype(thing)
         inside = not shape and (inner.subdtype or inner.fields)
         why = "columns= chooses among a dataset's axes, not inside a member; take it whole and index the batch"
-        raise OptionError(f"{found.path!r}: field {asked.name!r}: {why if inside else error}") from None
-    return _Taken(asked, thing, row_shape if steps is None else (len(steps), *row_shape), steps)
+        raise _refused(found.opened, asked, f": {why if inside else error}", OptionError) from None
+    return row_shape if steps is None else (len(steps), *row_shape), steps
 
 
 # --- what a dataset gives to a batch
 
 
-def _described(found: _Found, taken: _Taken) -> _Described:
-    """Return the field of a dataset, or one for each member of a compound."""
-    asked, dtype = taken.asked, _inner_dtype(taken.thing)
+def _described(
+    found: _Found, asked: Field, thing: Thing, shape: tuple[int, ...], steps: Steps | None = None
+) -> Described:
+    """Return the field of a dataset, or one for each member of a compound, of which samples take a shape."""
+    layouts, targets, whole = list[FieldLayout](), list[Target](), _inner_dtype(thing)
     if asked.decode:
-        return _image(found, asked, _bytes_of_image(found, taken, dtype), taken.steps)
+        return _image(found, asked, _bytes_of_image(found, asked, thing, whole), steps)
     if asked.members:
-        _check_members(found, asked, dtype)
-        dtype = np.dtype((dtype.fields[asked.members[0]][0], (len(asked.members),)))
-    new = _Described(None, [], [])
-    return new._replace(entry=_entry_of(found, taken, dtype, new))
+        _check_members(found, asked, whole)
+        whole = np.dtype((whole.fields[asked.members[0]][0], (len(asked.members),)))
+
+    first = len(found.fields)
+    for number, (member, dtype) in enumerate(_leaves_of(whole, thing.member), first):
+        layout, leaf = _layout(found, asked, thing._replace(member=member), dtype, shape, steps)
+        layouts.append(layout)
+        targets.append(_target(number, leaf, member, asked.members))
+    return _entry_of(whole, itertools.count(first)), layouts, targets
 
 
-def _entry_of(found: _Found, taken: _Taken, dtype: Any, new: _Described) -> Any:
-    """Add the field of a type to those that are new, or one for each member; return its number, or theirs by name."""
-    member, stacked = taken.thing.member, taken.asked.members
-    if dtype.fields is not None and not stacked:
-        inner = ((name, taken._replace(thing=taken.thing._replace(member=(*member, name)))) for name in dtype.names)
-        return {name: _entry_of(found, one, dtype[name], new) for name, one in inner}
-    layout, leaf = _layout(found, taken, dtype)
-    number, fill = len(found.fields) + len(new.layouts), np.zeros(leaf.nbytes if leaf else 0, np.uint8)
-    new.layouts.append(layout)
-    new.targets.append(Target(field=number, member=member, leaf=leaf, fill=fill, stacked=stacked))
-    return number
+def _leaves_of(dtype: Any, member: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the members of a compound that are no compounds, with their types; any other type itself."""
+    if dtype.fields is None:
+        yield member, dtype
+    for name in dtype.names or ():
+        yield from _leaves_of(dtype[name], (*member, name))
 
 
-def _layout(found: _Found, taken: _Taken, dtype: np.dtype[Any]) -> tuple[FieldLayout, elements.Leaf | None]:
+def _entry_of(dtype: Any, numbers: Iterator[int]) -> Any:
+    """Return the number of a type's field, or of a compound a dict of those of its members."""
+    return next(numbers) if dtype.fields is None else {name: _entry_of(dtype[name], numbers) for name in dtype.names}
+
+
+def _target(
+    number: int, leaf: elements.Leaf | None, member: tuple[str, ...] = (), stacked: tuple[str, ...] = ()
+) -> Target:
+    """Return a field to be filled, with zeros for what was never written, as far as is known."""
+    fill = np.zeros(leaf.nbytes if leaf else 0, np.uint8)
+    return Target(field=number, member=member, leaf=leaf, fill=fill, stacked=stacked)
+
+
+def _layout(
+    found: _Found, asked: Field, thing: Thing, dtype: np.dtype[Any], shape: tuple[int, ...], steps: Steps | None
+) -> tuple[FieldLayout, elements.Leaf | None]:
     """Return the field of elements of one type that is no compound, and where its bytes lie in an element."""
-    asked, (dataset, path, member), is_ragged = taken.asked, taken.thing, taken.asked.ragged is not None
+    (dataset, path, member), ragged = thing, asked.ragged
     name = ":".join((path, *member)) if member else asked.name
-    is_value = is_ragged and asked.lookup is None and not found.are_objects
+    is_value = ragged is not None and asked.lookup is None and not found.are_objects
     items = elements.vlen_base(dtype) if is_value else None
     dtype, stored = (dtype, elements.plain_dtype(dataset.dtype)) if items is None else (items, items)
     base, inner_shape = dtype.subdtype or (dtype, ())
     kind = {"O": "object", "S": "bytes"}.get(base.kind, "array")
-    are_lists = is_ragged and asked.ragged is not None and asked.ragged.form in ("list", STACKED)
-    kind = "ragged" if is_ragged and base.kind != "V" and (are_lists or base.kind not in "OS") else kind
-    why = _why_refused(asked, dtype, kind, member, taken.steps is None)
+    if ragged is not None and base.kind != "V" and (ragged.form in ("list", STACKED) or base.kind not in "OS"):
+        kind = "ragged"
+    why = _why_refused(asked, dtype, kind, member, steps is None)
     if found.extents is not None and kind not in ("array", "ragged") and asked.lookup is None:
         why = why or "samples that are parts of volumes are of numbers"
     if why:
@@ -790,12 +774,12 @@ def _layout(found: _Found, taken: _Taken, dtype: np.dtype[Any]) -> tuple[FieldLa
         name=name,
         kind=kind,
         dtype=np.dtype(object) if base.kind == "O" else elements.held_dtype(base),
-        row_shape=(*taken.shape, *inner_shape),
-        steps=taken.steps,
+        row_shape=(*shape, *inner_shape),
+        steps=steps,
         at=asked.take.at,
         pad=asked.take.pad,
         cast=asked.dtype,
-        ragged=asked.ragged,
+        ragged=ragged,
         unit=_unit(base),
         cut_at_nul=base.kind == "S" and elements.ends_at_nul(dataset.id.get_type(), member),
     )
@@ -813,44 +797,33 @@ def _why_refused(asked: Field, dtype: np.dtype[Any], kind: str, member: tuple[st
     if kind in ("object", "ragged") and not is_one:
         return "values of variable length make no tensor of several rows; leave it out, or store it with a fixed length"
     if asked.ragged is not None and asked.ragged.form == DENSE and asked.ragged.places is None:
-        return "ragged='dense' is for sparse matrices, groups of data, indices and indptr"
+        return "ragged='dense' is for sparse matrices"
     if asked.ragged is None or kind == "ragged":
         return ""
     return "ragged rows are of numbers, or with ragged='list' of texts"
 
 
-def _bytes_of_image(found: _Found, taken: _Taken, dtype: np.dtype[Any]) -> elements.Leaf | None:
+def _bytes_of_image(found: _Found, asked: Field, thing: Thing, dtype: np.dtype[Any]) -> elements.Leaf | None:
     """Return where an image lies in a row of bytes; None for a value of variable length."""
-    asked, (dataset, _, member) = taken.asked, taken.thing
-    rows, leaf = dataset.shape[1:], elements.bytes_leaf(dtype)
-    if found.extents is None and not rows and (elements.vlen_base(dtype) == np.uint8 or elements.is_text(dtype)):
+    shape, leaf = thing.dataset.shape, elements.bytes_leaf(dtype)
+    rows, are_rows = shape[1:], found.extents is None
+    if are_rows and not rows and (elements.vlen_base(dtype) == np.uint8 or elements.is_text(dtype)):
         if asked.length:
             why = "a length in decode= is for rows of bytes that are filled up, not for values of variable length"
-            raise OptionError(f"{found.path!r}: field {asked.name!r}: {why}; leave it out")
+            raise _refused(found.opened, asked, f": {why}; leave it out", OptionError)
         return None
-    if member or len(rows) != (dtype.itemsize == 1) or leaf is None or found.extents is not None:
+    if thing.member or len(rows) != (dtype.itemsize == 1) or leaf is None or not are_rows:
         why = "decode= takes images as values of variable length (of uint8), or as rows of bytes"
-        raise refusal(found.path, asked.name, f": field {asked.name!r} is {dtype} {dataset.shape}: {why}")
+        raise _refused(found.opened, asked, f" is {dtype} {shape}: {why}")
     return leaf
 
 
-def _image(found: _Found, asked: Field, leaf: elements.Leaf | None, steps: Steps | None = None) -> _Described:
+def _image(found: _Found, asked: Field, leaf: elements.Leaf | None, steps: Steps | None = None) -> Described:
     """Return a field of images; of what size they are is found out once all files are open."""
     check_options("images", asked, found.samples, found.path)
-    number, take = len(found.fields), asked.take
-    layout = FieldLayout(
-        name=asked.name,
-        kind="object",
-        dtype=np.dtype(object),
-        row_shape=(),
-        steps=steps,
-        at=take.at,
-        pad=take.pad,
-        ragged=asked.ragged,
-        images=Images(format=asked.decode),
-    )
-    fill = np.zeros(leaf.nbytes if leaf else 0, np.uint8)
-    return _Described(number, [layout], [Target(field=number, member=(), leaf=leaf, fill=fill)])
+    said: dict[str, Any] = {"steps": steps, "at": asked.take.at, "pad": asked.take.pad, "ragged": asked.ragged}
+    layout = _field(asked.name, object, images=Images(format=asked.decode), **said)
+    return len(found.fields), [layout], [_target(len(found.fields), leaf)]
 
 
 def _check_members(found: _Found, asked: Field, dtype: np.dtype[Any]) -> None:
@@ -858,21 +831,21 @@ def _check_members(found: _Found, asked: Field, dtype: np.dtype[Any]) -> None:
     known = dtype.names or ()
     if lacking := next((name for name in asked.members if name not in known), ""):
         there = f"it has {', '.join(map(repr, known))}" if known else f"its elements are {dtype}, no compounds"
-        why = f"has no member {lacking!r}, which members= names; {there}{did_you_mean(lacking, list(known))}"
-        raise refusal(found.path, asked.name, f": field {asked.name!r} {why}", FieldNotFoundError)
+        why = f" has no member {lacking!r}, which members= names; {there}{did_you_mean(lacking, list(known))}"
+        raise _refused(found.opened, asked, why, FieldNotFoundError)
     kinds = {name: dtype[name] for name in asked.members}
     first = kinds[asked.members[0]]
     if any(kind != first for kind in kinds.values()) or first.kind not in "biufc":
         listing = ", ".join(f"{name!r} is {kind}" for name, kind in kinds.items())
         why = f": members= makes one tensor of numbers of one type, but {listing}; make a field for each type"
-        raise refusal(found.path, asked.name, why)
+        raise _refused(found.opened, asked, why)
 
 
 def _inner_dtype(thing: Thing) -> Any:
     """Return the type of a member of a dataset's elements."""
     dtype: Any = elements.plain_dtype(thing.dataset.dtype)
     for part in thing.member:
-        dtype = dtype.fields[part][0]
+        dtype = dtype[part]
     return dtype
 
 
@@ -881,8 +854,13 @@ def _unit(dtype: np.dtype[Any]) -> str:
     return str(dtype.newbyteorder("=")) if dtype.kind in "mM" else ""
 
 
-def _unread(found: _Found, name: str, why: str, part: DatasetPart) -> H5StreamError:
+def _refused(there: OpenFile, asked: Field, why: str, kind: Any = UnsupportedFieldError, **facts: Any) -> H5StreamError:
+    """Return the error for a field that cannot be had of a file."""
+    return refusal(there.path, asked.name, f": field {asked.name!r}{why}", kind, **facts)
+
+
+def _unread(there: OpenFile, asked: Field, why: str, part: DatasetPart) -> H5StreamError:
     """Return the error for a field that cannot be had since a chunk is damaged, or else for what is said."""
     if part.damaged is None:
-        return refusal(found.path, name, f": field {name!r}{why}")
-    return refusal(found.path, name, f": field {name!r}: {part.reason}", CorruptChunkError, chunk=part.damaged)
+        return _refused(there, asked, why)
+    return _refused(there, asked, f": {part.reason}", CorruptChunkError, chunk=part.damaged)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import EllipsisType
-from typing import Any, Literal, NamedTuple, TypedDict, Unpack
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, Unpack, cast, get_type_hints
 
 import h5py
 import numpy as np
@@ -40,7 +40,7 @@ from h5stream.samples.ragged import (
     changed,
     normalisation,
 )
-from h5stream.samples.segments import Stretches, renamed
+from h5stream.samples.segments import Stretches, as_array, renamed
 from h5stream.samples.table import ROW, Table
 from h5stream.storage.discovery import did_you_mean
 from h5stream.storage.images import FORMATS, Format
@@ -50,42 +50,27 @@ from h5stream.storage.stores import is_address, parts_of
 
 
 class OldField(TypedDict, total=False):
-    """The arguments of `Field` under the names that they had before 0.3."""
+    """The arguments of `Field` under the names that they had before 0.3, and what to write."""
 
-    steps: Any
-    at: str
-    pad: Pad
-    axis: int | Literal["rows"] | None
-    scale: Any
-    repeat: bool
-    rows: Any
-    names: Any
-    max_length: int | None
-    crop: Crop | None
-    pad_value: float
-    length: str
-    mean: Any
-    std: Any
-    factor: float | None
-    nan: float | None
+    steps: Annotated[Any, "take=STEPS, or take=Take(STEPS, ...)"]
+    at: Annotated[str, "take=Take(at=...)"]
+    pad: Annotated[Pad, "take=Take(pad=...)"]
+    axis: Annotated[int | Literal["rows"] | None, "take=Take(axis=...)"]
+    scale: Annotated[Any, "take=Take(scale=...)"]
+    repeat: Annotated[bool, "take='all'"]
+    rows: Annotated[Any, "lookup=..."]
+    names: Annotated[Any, "lookup=..."]
+    max_length: Annotated[int | None, "ragged=Ragged(FORM, crop=Crop(ROWS, at='start'))"]
+    crop: Annotated[Crop | None, "ragged=Ragged(FORM, crop=Crop(...))"]
+    pad_value: Annotated[float, "ragged=Ragged('pad', pad_value=...)"]
+    length: Annotated[str, "decode=(FORMAT, LENGTH)"]
+    mean: Annotated[Any, "normalise={'mean': ...}"]
+    std: Annotated[Any, "normalise={'std': ...}"]
+    factor: Annotated[float | None, "normalise={'factor': ...}"]
+    nan: Annotated[float | None, "normalise={'nan': ...}"]
 
 
 _TOOK = ("steps", "at", "axis", "scale", "pad")
-_SCALED = ("mean", "std", "factor", "nan")
-_OLD = {
-    **dict.fromkeys(_TOOK, "take=Take({0}=...)"),
-    "steps": "take=STEPS, or take=Take(STEPS, ...)",
-    "repeat": "take='all'",
-    **dict.fromkeys(("rows", "names"), "lookup=..."),
-    "max_length": "ragged=Ragged(FORM, crop=Crop(ROWS, at='start'))",
-    "crop": "ragged=Ragged(FORM, crop=Crop(...))",
-    "pad_value": "ragged=Ragged('pad', pad_value=...)",
-    "length": "decode=(FORMAT, LENGTH)",
-    **dict.fromkeys(_SCALED, "normalise={{'{0}': ...}}"),
-}
-"""Each argument of `Field` of an old name, and what to write."""
-
-_OLD_CLASHES = (("repeat", _TOOK), ("rows", ("names",)), ("max_length", ("crop",)))
 
 
 def _scales(scale: Any) -> tuple[Fraction, ...]:
@@ -297,9 +282,10 @@ class Field:
             raise OptionError(f"Field({name!r}): members= takes names of members of a compound, not {members!r}")
         object.__setattr__(self, "ragged", self._form(ragged))
         given = given_to(self)
-        for option, refused, words in _CLASHES:
+        for option, what, refused, way_out in _CLASHES:
             if option in given and not given.isdisjoint(refused):
-                raise OptionError(words.format(self))
+                said = f"{option} takes {what}, without {', '.join(refused)}{way_out}"
+                raise OptionError(f"Field({name!r}): {said}")
 
     def __repr__(self) -> str:
         said = {
@@ -317,15 +303,17 @@ class Field:
 
     def _form(self, ragged: Form | Ragged | None) -> Ragged | None:
         """Say how rows come in a batch of which samples have any number; None where each sample is one."""
-        if self.decode and not isinstance(ragged, Ragged):
-            return Ragged("list") if ragged else None
-        if self.names_objects:
-            return ragged if isinstance(ragged, Ragged) else Ragged(ragged or STACKED)
-        if self.lookup is None or not isinstance(self.lookup, Stretches):
-            if self.lookup is not None and getattr(ragged, "crop", None):
-                raise not_ragged(self.name)
-            return ragged if ragged is None or isinstance(ragged, Ragged) else Ragged(ragged)
-        return ragged if isinstance(ragged, Ragged) else Ragged(ragged or "packed")
+        if isinstance(ragged, Ragged) or (ragged is None and self.decode):
+            form = ragged
+        elif self.decode:
+            form = Ragged("list")
+        else:
+            default = STACKED if self.names_objects else "packed" if isinstance(self.lookup, Stretches) else None
+            form = Ragged(ragged or default) if ragged is not None or default else None  # type: ignore[arg-type]
+        is_one = self.lookup is not None and not self.names_objects and not isinstance(self.lookup, Stretches)
+        if form is not None and form.crop is not None and is_one:
+            raise not_ragged(self.name)
+        return form
 
     @property
     def is_looked_up(self) -> bool:
@@ -411,10 +399,8 @@ def beside(field: Field, of: str | Sequence[str], root: str) -> Field:
     text = "".join("([^/]*)" if one == "*" else fnmatch.translate(one)[4:-3] for one in pieces)
     known = re.compile((re.escape(f"{root}/") if root else "") + text if isinstance(of, str) else f"(?:.*/)?{text}")
     if field.name.count("*") > known.groups:
-        raise OptionError(
-            f"Field({field.name!r}): a * of its name stands for what that of of= stood for, and {reprlib.repr(of)} has "
-            f"{known.groups}; with names in a list there is one, the last step of each"
-        )
+        said = f"a * of its name stands for what that of of= stood for, and {reprlib.repr(of)} has {known.groups}"
+        raise OptionError(f"Field({field.name!r}): {said}; with names in a list there is one, the last step of each")
     steps, last = re.split("[:@]", field.name)[0].split("/"), pattern.rpartition("/")[2]
     path = "/".join("*" if step == last else step for step in steps)
     is_all = last == "*" or ("*" in last and path.count("*") == path.split("/").count("*"))
@@ -435,20 +421,21 @@ def columns_wanted(field: Field, width: int) -> NDArray[np.int32]:
 
 def _lookup(name: str, given: Any) -> Any:
     """Check what says which row, which rows or which object each sample has."""
-    is_named, why = given is not None and "{}" in name, ""
-    if is_named and (callable(given) or isinstance(given, Stretches)):
-        why = "a function as lookup= gives rows of one dataset, as Bounds(...) does, and {} in the name takes names"
-    elif is_named and name.count("{}") != 1:
-        why = "lookup= takes one {} in the name, such as 'images/{}'"
-    if given is None or callable(given) or isinstance(given, (str, Stretches)):
-        pass
+    if given is None or (isinstance(given, str) and "{}" not in name):
+        return given
+    is_named, why = "{}" in name, ""
+    if callable(given) or isinstance(given, Stretches):
+        if is_named:
+            why = "a function as lookup= gives rows of one dataset, as Bounds(...) does, and {} takes names"
     elif is_named:
-        given = [one.decode() if isinstance(one, bytes) else one for one in given]
+        given = given if isinstance(given, str) else [one.decode() if isinstance(one, bytes) else one for one in given]
         wrong = [one for one in given if not isinstance(one, str) or not one]
-        if wrong or not given:
+        if name.count("{}") != 1:
+            why = "lookup= takes one {} in the name, such as 'images/{}'"
+        elif wrong or not given:
             why = f"lookup= takes a name for each sample, or a dataset of names, not {wrong[0] if wrong else 'none'!r}"
     else:
-        given = np.asarray(given.detach().cpu() if hasattr(given, "detach") else given)
+        given = as_array(given)
         if given.ndim != 1 or (given.size and given.dtype.kind not in "iu"):
             why = f"lookup= takes a dataset's name or one row number for each sample, not {given.dtype} {given.shape}. "
             why += "Names of objects need {} in the field's name: 'images/{}'"
@@ -461,30 +448,29 @@ def _lookup(name: str, given: Any) -> Any:
 
 def _with_new_names(given: dict[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
     """Return options of a field with those of old names under their new ones, and warn for each of these."""
+    known = {name: hint.__metadata__[0] for name, hint in get_type_hints(OldField, include_extras=True).items()}
     for name in old:
-        if name not in _OLD:
+        if name not in known:
             raise TypeError(f"Field has no argument {name}=.{did_you_mean(name, given)}")
-        warnings.warn(
-            f"Field({name}=) will be removed in 0.4: write {_OLD[name].format(name)}", DeprecationWarning, stacklevel=3
-        )
-    said = {name: value for name, value in old.items() if is_given(value)}
-    for name, others in _OLD_CLASHES:
-        if name in said and (wrong := said.keys() & others):
-            raise OptionError(f"Field: {name}= and {min(wrong)}= do not go together; give one of them")
-    took = {key: said[key] for key in _TOOK if key in said}
-    form = {key: said[key] for key in ("crop", "pad_value") if said.get(key)}
-    if "max_length" in said:
-        form["crop"] = Crop(said["max_length"], at="start")
+        said = f"Field({name}=) will be removed in 0.4: write {known[name]}"
+        warnings.warn(said, DeprecationWarning, stacklevel=3)
+    used = {name: value for name, value in old.items() if is_given(value)}
+    for name, others in (("repeat", _TOOK), ("rows", ("names",)), ("max_length", ("crop",))):
+        if name in used and (clash := used.keys() & others):
+            raise OptionError(f"Field: {name}= and {min(clash)}= do not go together; give one of them")
+    took = {key: used[key] for key in _TOOK if key in used}
+    form = {key: used[key] for key in ("crop", "pad_value") if used.get(key)}
+    if "max_length" in used:
+        form["crop"] = Crop(used["max_length"], at="start")
     meant = {
-        "take": "all" if "repeat" in said else Take(**took) if took else None,
-        "lookup": said.get("rows", said.get("names")),
-        "normalise": {key: said[key] for key in _SCALED if key in said} or None,
+        "take": "all" if "repeat" in used else Take(**took) if took else None,
+        "lookup": used.get("rows", used.get("names")),
+        "normalise": {key: used[key] for key in ("mean", "std", "factor", "nan") if key in used} or None,
     }
-    for key, value in meant.items():
-        if value is not None and given[key] is not None:
-            raise OptionError(f"Field: {key}= was given, and so was an old name of it; leave out the old one")
+    if wrong := [key for key, value in meant.items() if value is not None and given[key] is not None]:
+        raise OptionError(f"Field: {wrong[0]}= was given, and so was an old name of it; leave out the old one")
     meant["ragged"] = Ragged(given["ragged"] or "packed", **form) if form else None
-    meant["decode"] = (given["decode"], said["length"]) if "length" in said else None
+    meant["decode"] = (given["decode"], used["length"]) if "length" in used else None
     return {key: value if meant[key] is None else meant[key] for key, value in given.items()}
 
 
@@ -500,10 +486,9 @@ def _decode(name: str, decode: Any, length: str, ragged: str | Ragged | None) ->
 
 def not_ragged(name: str) -> OptionError:
     """Return the error for options of ragged fields that a field has which is none."""
-    return OptionError(
-        f"Field({name!r}): ragged= is for samples of unlike numbers of rows, which lookup=Bounds(...), Lengths(...) "
-        "or Between(...) say, for whole objects, samples=Objects(...), and for numbers of variable length"
-    )
+    said = "which lookup=Bounds(...), Lengths(...) or Between(...) say, for whole objects, samples=Objects(...), and"
+    said = f"samples of unlike lengths, {said} for numbers of variable length"
+    return OptionError(f"Field({name!r}): ragged= is for {said}")
 
 
 def _columns(columns: Any) -> Columns:
@@ -512,10 +497,8 @@ def _columns(columns: Any) -> Columns:
         return columns if columns is None else _of_axis(columns)
     if columns and all(isinstance(each, (int, np.integer)) for each in columns):
         numbers = ", ".join(map(str, columns))
-        raise OptionError(
-            f"columns={columns!r} is a tuple of numbers, which is a place in a row to NumPy: columns=[{numbers}] takes "
-            f"these columns, and columns=({numbers}, ...) what x[i, {numbers}] is"
-        )
+        said = f"columns=[{numbers}] takes these columns, and columns=({numbers}, ...) what x[i, {numbers}] is"
+        raise OptionError(f"columns={columns!r} is a tuple of numbers, which may mean two things: {said}")
     return tuple(_of_axis(each, is_one=True) for each in columns)
 
 
@@ -531,10 +514,8 @@ def _of_axis(given: Any, *, is_one: bool = False) -> Any:
             return operator.index(given)
         if not any(isinstance(one, (bool, np.bool_)) for one in given):
             return [operator.index(one) for one in given]
-    raise OptionError(
-        f"columns= takes a slice or column numbers, not {reprlib.repr(given)}; one column is [3], or (3, ...) "
-        "without its axis, and a tuple has an index for each axis of a row"
-    )
+    said = "one column is [3], or (3, ...) without its axis, and a tuple has an index for each axis of a row"
+    raise OptionError(f"columns= takes a slice or column numbers, not {reprlib.repr(given)}; {said}")
 
 
 # Open h5py objects stand for their names wherever one is taken; h5py has no types to say so.
@@ -567,28 +548,22 @@ class SampleShape:
 
 def sample_shape(fields: FieldLike | Sequence[FieldLike] | Mapping[str, FieldLike]) -> SampleShape:
     """Read what the user gave as ``fields``."""
-    kind, given = "tuple", fields
+    kind, given = "tuple", cast(Any, fields)
     if isinstance(fields, (str, Field, *FROM_NO_FILE)) or named_by(fields) is not None:
-        kind, given = "one", [fields]  # type: ignore[list-item]
+        kind, given = "one", [fields]
     elif isinstance(fields, Mapping):
         kind, given = "dict", [*fields.values()]
     elif isinstance(fields, (set, frozenset)):
         raise OptionError(f"fields= is a set, {fields!r}, which has no order; name them in a list: fields=[...]")
     elif not isinstance(fields, Iterable):
         raise OptionError(f"fields= takes a name, a Field, a sequence or a mapping of them, not {fields!r}")
-    entries = tuple(_as_field(one) for one in given)  # type: ignore[union-attr]
+    entries = tuple(Field(one) if isinstance(one, str) or named_by(one) else one for one in given)
+    if wrong := [one for one in entries if not isinstance(one, (Field, *FROM_NO_FILE))]:
+        raise OptionError(f"a field is a name or h5stream.Field(...), not {wrong[0]!r}")
     if not entries:
         raise OptionError("fields= is empty; name at least one dataset, or leave it out for all at the file's root")
     keys = tuple(map(str, fields)) if isinstance(fields, Mapping) else tuple(one.name for one in entries)
     return SampleShape(kind=kind, keys=keys, fields=entries)
-
-
-def _as_field(given: Any) -> Field | Given:
-    if isinstance(given, (Field, *FROM_NO_FILE)):
-        return given
-    if isinstance(given, str) or named_by(given) is not None:
-        return Field(given)
-    raise OptionError(f"a field is a name or h5stream.Field(...), not {given!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -607,8 +582,7 @@ def read_request(source: Source, fields: Fields) -> Asked:
     paths = [path for one, known in zip(given, named, strict=True) for path in paths_of(one, known)]
     if not paths:
         raise SourceNotFoundError("no file was named: the source is empty")
-    places = {known[1:] if known else ("", False) for known in named}
-    (name, is_dataset), *others = sorted(places)
+    (name, is_dataset), *others = {known[1:] if known else ("", False) for known in named}
     if others or (is_dataset and len(set(paths)) < len(paths)):
         said = "several h5py objects are a source if they lie at one place, each in a file of its own"
         raise OptionError(f"{said}; for fields of one file give the file, and fields=[...]")
@@ -616,12 +590,11 @@ def read_request(source: Source, fields: Fields) -> Asked:
         raise OptionError(f"the source is the dataset {name!r}, so it is the field; leave out fields=, or give a file")
     if is_dataset:
         return Asked(paths=tuple(paths), group="", shape=sample_shape(name))
-    if fields is None:
-        return Asked(paths=tuple(paths), group=name, shape=None)
-    shape = sample_shape(fields)
-    for of in (field for field in shape.fields if isinstance(field, Field) and field._file):
-        if not any(os.path.exists(path) and os.path.samefile(of._file, path) for path in paths):
-            said = f"the field {of.name!r} is a dataset of {of._file!r}, which is not among the files that are opened"
+    shape = None if fields is None else sample_shape(fields)
+    for one in shape.fields if shape else ():
+        of = one._file if isinstance(one, Field) else ""
+        if of and not any(os.path.exists(path) and os.path.samefile(of, path) for path in paths):
+            said = f"the field {one.name!r} is a dataset of {of!r}, which is not among the files that are opened"
             raise OptionError(f"{said}; all fields come from the source")
     return Asked(paths=tuple(paths), group=name, shape=shape)
 
@@ -632,11 +605,7 @@ def read_request(source: Source, fields: Fields) -> Asked:
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _SCHEMES = ("s3", "gs", "az", "https", "hf")
 
-_WRITE_THEM = (
-    "h5stream reads files. For arrays in memory take torch.utils.data.DataLoader over a TensorDataset, or write them "
-    "to a file first: with h5py.File('data.h5', 'w') as f: f['x'] = array"
-)
-
+_WRITE_THEM = "For arrays in memory take torch's DataLoader over a TensorDataset, or write them to a file first"
 
 Named = tuple[str, str, bool]
 """Of an open h5py object its file, its path in there, empty for the file itself, and whether it is a dataset."""
@@ -687,29 +656,24 @@ def checked_path(given: Any) -> str:
     if isinstance(given, str | bytes | os.PathLike):
         path = os.fsdecode(given)
         if is_address(path):
-            return _checked_address(path)
+            inside = f"{path.rstrip('/')}/" if path.rpartition("://")[2] else f"{path}bucket/"
+            if not parts_of(path)[1] or path.endswith("/"):
+                others = "" if path.startswith("http") else f", or a pattern such as '{inside}*.h5'"
+                said = f"{path!r} is a bucket or a folder, not an object; name one, such as '{inside}a.h5'"
+                raise OptionError(said + others)
+            return path
         address = _ADDRESS.match(path)
         if address and not os.path.exists(path):
             others = f"s3://, gs://, az://, https:// and hf:// are.{did_you_mean(address[1], _SCHEMES)}"
-            raise OptionError(
-                f"{path!r} is an address that h5stream does not read: "
-                + ("leave out 'file://'" if address[1] == "file" else others)
-            )
+            way_out = "leave out 'file://'" if address[1] == "file" else others
+            raise OptionError(f"{path!r} is an address that h5stream does not read: {way_out}")
         return os.path.expanduser(path) if path.startswith("~") and not os.path.exists(path) else path
+    kind = f"{type(given).__module__.split('.')[0]}.{type(given).__name__}"
     if _is_array(given):
-        raise OptionError(f"a source is a path, not {_kind(given)}. {_WRITE_THEM}")
+        raise OptionError(f"a source is a path, not {kind}. {_WRITE_THEM}")
     if callable(getattr(given, "read", None)):
-        raise OptionError(f"a source is a path, not an open stream ({_kind(given)}); give the path of the file")
+        raise OptionError(f"a source is a path, not an open stream ({kind}); give the path of the file")
     raise OptionError(f"a source is a path, a pattern or several of them, not {repr(given)[:200]}")
-
-
-def _checked_address(address: str) -> str:
-    """Return the address of an object; refuse that of a bucket or a folder, of which a store has no object."""
-    if (key := parts_of(address)[1]) and not key.endswith("/"):
-        return address
-    inside = f"{address.rstrip('/')}/" if address.rpartition("://")[2] else f"{address}bucket/"
-    several = "" if address.startswith("http") else f", or a pattern such as '{inside}*.h5'"
-    raise OptionError(f"{address!r} is a bucket or a folder, not an object; name one, such as '{inside}a.h5'{several}")
 
 
 def several(source: Any) -> list[Any]:
@@ -726,53 +690,38 @@ def _is_array(given: Any) -> bool:
     return hasattr(given, "__array__") or hasattr(given, "__array_interface__")
 
 
-def _kind(given: Any) -> str:
-    return f"{type(given).__module__.split('.')[0]}.{type(given).__name__}"
-
-
 # --- which options go together, with which kind of field, and with which samples
 
-_COMMON = ("dtype=", "normalise=")
 _RAGGED = ("ragged=", "Ragged(crop=)", "Ragged(pad_value=)")
-_PLACED = ("Take(steps=)", "Take(at=)", "Take(axis=)", "Take(scale=)", "Take(pad=)")
+_PLACED = tuple(f"Take({name}=)" for name in _TOOK)
+_ARRAYS = f"ragged={ARRAYS!r}"
+_EACH = (_ARRAYS, "a part of an axis", "lookup= of rows")
+"""What says more of another option than that it is given."""
 
 _TAKEN: dict[str, tuple[str, tuple[str, ...]]] = {
-    "sparse": ("rows of a sparse matrix", (*_COMMON, "columns=", "ragged=", "file=", "lookup=")),
-    "values": ("values of variable length with ragged=", (*_COMMON, *_RAGGED)),
+    "sparse": ("rows of a sparse matrix", ("dtype=", "normalise=", "columns=", "ragged=", "file=", "lookup=")),
+    "values": ("values of variable length with ragged=", ("dtype=", "normalise=", *_RAGGED)),
     "images": (
         "encoded images",
         ("normalise=", "decode=", "ragged=", "file=", "lookup=", "Take(steps=)", "Take(at=)", "Take(pad=)"),
     ),
-    "objects": ("whole objects with ragged=", (*_COMMON, "columns=", "members=", *_RAGGED)),
-    "once": ("what is there once, an attribute or a single value", (*_COMMON, "take='all'")),
+    "objects": ("whole objects with ragged=", ("dtype=", "normalise=", "columns=", "members=", *_RAGGED)),
+    "once": ("an attribute or a single value", ("dtype=", "normalise=", "take='all'")),
 }
 """Kinds of field: what each is called, and the options that it takes; all others are refused."""
 
-_CLASHES: tuple[tuple[str, tuple[str, ...], str], ...] = (
+_CLASHES: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+    ("decode=", "whole images", ("columns=", "members=", "take='all'", "dtype="), "; cut or cast in sample_transform="),
+    ("lookup=", "something else for each sample", ("take='all'", *_PLACED), ""),
+    ("take='all'", "the whole dataset", ("columns=", "members="), ""),
     (
-        "decode=",
-        ("columns=", "members=", "take='all'", "dtype="),
-        "Field({0.name!r}, decode={0.decode!r}) takes whole images as they are, without columns=, members=, take='all' "
-        "and dtype=; cut or cast them in sample_transform=",
-    ),
-    (
-        "lookup=",
-        ("take='all'", *_PLACED),
-        "Field({0.name!r}): lookup= looks something up for each sample, without take=",
-    ),
-    (
-        "take='all'",
-        ("columns=", "members="),
-        "Field({0.name!r}): take='all' takes the whole dataset, without columns= and members=",
-    ),
-    (
-        ARRAYS,
+        _ARRAYS,
+        "whole arrays, or one place of some axes, columns=(0, ...)",
         ("lookup= of rows", "take='all'", "Ragged(crop=)", "a part of an axis", *_PLACED),
-        "Field({0.name!r}, ragged='arrays') takes whole arrays, or one place of some axes, columns=(0, ...), without "
-        "lookup= of rows, a crop and take=",
+        "",
     ),
 )
-"""An option, those that do not go with it, and the words in which that is said."""
+"""An option, what it takes, those that do not go with it, and the way out."""
 
 
 def is_given(value: Any) -> bool:
@@ -782,41 +731,30 @@ def is_given(value: Any) -> bool:
 
 def given_to(field: Field) -> set[str]:
     """Return which options a field was given."""
-    ragged, take = field.ragged, field.take
-    taken = field.columns if isinstance(field.columns, tuple) else (field.columns,)
-    given = {
-        "columns=": field.columns,
-        "a part of an axis": any(isinstance(one, (slice, list)) for one in taken),
-        "members=": field.members,
-        "dtype=": field.dtype,
-        "take='all'": field.repeat,
-        **{f"Take({name}=)": getattr(take, name) for name in _TOOK},
-        "file=": field.file,
-        "lookup=": field.lookup,
+    ragged, columns = field.ragged, field.columns
+    given = {f"{name}=": getattr(field, name) for name in ("columns", "members", "dtype", "file", "lookup", "ragged")}
+    given |= {"decode=": field.decode, "normalise=": field.normalise, "take='all'": field.repeat}
+    given |= {f"Take({name}=)": getattr(field.take, name) for name in _TOOK}
+    given |= {
+        "a part of an axis": any(
+            isinstance(one, (slice, list)) for one in (columns if isinstance(columns, tuple) else [columns])
+        ),
         "lookup= of rows": field.lookup is not None and not field.names_objects,
-        "ragged=": ragged,
-        ARRAYS: field.has_own_shape,
+        _ARRAYS: field.has_own_shape,
         "Ragged(crop=)": ragged and ragged.crop,
         "Ragged(pad_value=)": ragged is not None and ragged.pad_value != 0,
-        "decode=": field.decode,
-        "normalise=": field.normalise,
     }
     return {name for name, value in given.items() if is_given(value)}
 
 
 def check_options(kind: str, field: Field, samples: Any, path: str) -> None:
     """Refuse options that a kind of field does not take, and samples of several rows of what is one row."""
-    what, taken = _TAKEN[kind]
-    wrong = sorted(given_to(field) - {*taken, ARRAYS, "a part of an axis", "lookup= of rows"})
-    if wrong:
-        raise OptionError(
-            f"{path!r}: field {field.name!r}: {', '.join(wrong)} is not for {what}, which take{'s' * (kind == 'once')} "
-            f"{', '.join(taken)}; leave it out, and change the batch in batch_transform="
-        )
+    (what, taken), where = _TAKEN[kind], f"{path!r}: field {field.name!r}"
+    if wrong := sorted(given_to(field) - {*taken, *_EACH}):
+        said = f"{', '.join(wrong)} is not for {what}, but {', '.join(taken)} are"
+        raise OptionError(f"{where}: {said}; leave it out, and change the batch in batch_transform=")
     is_one = samples is None or field.is_looked_up or isinstance(samples, (Objects, Rows))
     is_one = is_one or (isinstance(samples, Table) and samples.length is None and samples.axis is None)
     if kind in ("sparse", "values") and not is_one:
-        raise OptionError(
-            f"{path!r}: field {field.name!r}: a sample of {type(samples).__name__}(...) has several rows, and {what} "
-            "come one a sample; samples of one row have them, such as Table(row=...) without length="
-        )
+        said = f"a sample of {type(samples).__name__}(...) has several rows, and {what} come one a sample"
+        raise OptionError(f"{where}: {said}; samples of one row have them, such as Table(row=...) without length=")

@@ -17,7 +17,7 @@ import weakref
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import imagecodecs
 import numpy as np
@@ -63,9 +63,15 @@ class DecodeScratch:
         self.plugins = (PluginBuffer(), PluginBuffer())
 
     @functools.cached_property
-    def decompressor(self) -> Decompressor | None:
-        """The thread's own libdeflate; None where it cannot be called by address."""
-        return new_decompressor()
+    def inflater(self) -> tuple[int, int] | None:
+        """The addresses of what inflates, and of the thread's own decompressor; None where libdeflate is not found."""
+        if (found := found_functions()) is None:
+            return None
+        allocate, free, inflate = found
+        if not (decompressor := allocate()):
+            raise MemoryError("libdeflate has no memory for a decompressor")
+        weakref.finalize(self, free, decompressor).atexit = False
+        return ctypes.cast(inflate, ctypes.c_void_p).value or 0, decompressor
 
     def buffer(self, role: str, nbytes: int) -> Bytes:
         """Return `nbytes` of memory that keeps its content until the role is asked for again."""
@@ -113,16 +119,16 @@ class Pipeline:
         steps, shuffled = self._compiled(filter_mask, raw_nbytes)
         data = stored
         for step in steps:
-            data = self._undo(step, data, scratch, out)
+            data = step(data, scratch, out)
         if data.nbytes != raw_nbytes:
             kind = NotAskedError if data.nbytes < raw_nbytes else DecodeError
             raise kind(f"it decodes to {data.nbytes} bytes where {raw_nbytes} are promised")
-        if out is not None and (not steps or not steps[-1].fills_out):
+        if out is not None and data is not out:
             out[:] = data
             data = out
         return data, shuffled
 
-    def _compiled(self, filter_mask: int, raw_nbytes: int) -> tuple[tuple[_Step, ...], int]:
+    def _compiled(self, filter_mask: int, raw_nbytes: int) -> tuple[tuple[Step, ...], int]:
         """Work out the steps once for each filter mask; files with small chunks have millions of them."""
         key = (filter_mask, raw_nbytes)
         compiled = self._cache.get(key)
@@ -130,65 +136,52 @@ class Pipeline:
             compiled = self._cache[key] = _compile(self.filters, filter_mask, raw_nbytes)
         return compiled
 
-    def _undo(self, step: _Step, data: Bytes, scratch: DecodeScratch, out: Bytes | None) -> Bytes:
-        code, values = step.filter.id, step.filter.values
-        try:
-            if step.function is not None:
-                into = out if out is not None and step.fills_out else scratch.buffer(f"step{step.turn}", step.nbytes)
-                undone = step.function(values, data, into)
-            else:
-                most, buffer = step.most_nbytes, scratch.plugins[step.turn]
-                behind = check_claims(code, values, data, most)
-                undone = buffer.decode(step.plugin, step.values, data, most_nbytes=most, behind_nbytes=behind)
-        except (RuntimeError, ValueError, TypeError) as error:  # imagecodecs' errors are RuntimeErrors
-            kind = NotAskedError if code >= FIRST_PLUGIN and code != LZF else DecodeError
-            raise kind(f"{step.name}: {error}") from error
-        if step.exact and undone.nbytes != step.nbytes:
-            kind = NotAskedError if undone.nbytes < step.nbytes else DecodeError
-            raise kind(f"{step.name} gave {undone.nbytes} bytes where {step.nbytes} are promised")
-        return undone
+
+Step = Callable[[Bytes, DecodeScratch, Bytes | None], Bytes]
+"""Undoes one filter, with a thread's buffers; the last one may give its bytes in the memory that is meant for them."""
 
 
-class _Step(NamedTuple):
-    """One filter to undo, worked out: who does it, into which buffer, and how many bytes it must give."""
-
-    filter: Filter
-    name: str
-    function: Callable[[tuple[int, ...], Bytes, Bytes], Bytes] | None
-    plugin: Any  # the C function, where there is no function of ours
-    values: Any  # the filter's parameters, as C has them
-    turn: int
-    nbytes: int  # what it gives: exactly, or at most
-    exact: bool
-    most_nbytes: int
-    fills_out: bool = False
-
-
-def _compile(filters: tuple[Filter, ...], filter_mask: int, raw_nbytes: int) -> tuple[tuple[_Step, ...], int]:
-    steps: list[_Step] = []
-    shuffled = turn = 0
+def _compile(filters: tuple[Filter, ...], filter_mask: int, raw_nbytes: int) -> tuple[tuple[Step, ...], int]:
     applied = [one for i, one in enumerate(filters) if not filter_mask >> i & 1]
+    shuffled, turn, steps = 0, 0, list[Step]()
+    if applied and applied[0].id == SHUFFLE and raw_nbytes % element_nbytes_of(applied[0].values) == 0:
+        shuffled = element_nbytes_of(applied.pop(0).values)
     while applied:
         current = applied.pop()
-        if current.id == SHUFFLE and not applied and raw_nbytes % element_nbytes_of(current.values) == 0:
-            shuffled = element_nbytes_of(current.values)
-            break
         steps.append(_step(current, applied, turn, raw_nbytes))
         turn ^= current.id != FLETCHER32  # which only looks, and leaves the data where it is
-    if steps and steps[-1].function is not None and steps[-1].exact and steps[-1].filter.id != FLETCHER32:
-        steps[-1] = steps[-1]._replace(fills_out=steps[-1].nbytes == raw_nbytes)
     return tuple(steps), shuffled if shuffled > 1 else 0
 
 
-def _step(current: Filter, earlier: list[Filter], turn: int, raw_nbytes: int) -> _Step:
-    name, function, most = KNOWN_NAMES.get(current.id) or current.name, UNDO.get(current.id), most_nbytes(raw_nbytes)
-    plugin = None if function is not None else plugin_function(current.id)
-    if function is None and plugin is None:
+def _step(current: Filter, earlier: list[Filter], turn: int, raw_nbytes: int) -> Step:
+    """Return what undoes one filter, before those that were applied earlier, into the buffer whose turn it is."""
+    name, most = KNOWN_NAMES.get(current.id) or current.name, most_nbytes(raw_nbytes)
+    undo = UNDO.get(current.id)
+    plugin = plugin_function(current.id) if undo is None else None
+    if undo is None and plugin is None:
         raise DecodeError(f"filter {current.id} ({name}) is not available")
-    values = (ctypes.c_uint * len(current.values))(*current.values)
-    exact = all(one.id in (SHUFFLE, FLETCHER32) for one in earlier)
-    nbytes = raw_nbytes + 4 * sum(one.id == FLETCHER32 for one in earlier) if exact else most
-    return _Step(current, name, function, plugin, values, turn, nbytes, exact, most)
+    values, c_values = current.values, (ctypes.c_uint * len(current.values))(*current.values)
+    is_exact = all(one.id in (SHUFFLE, FLETCHER32) for one in earlier)
+    nbytes = raw_nbytes + 4 * sum(one.id == FLETCHER32 for one in earlier) if is_exact else most
+    failed = NotAskedError if current.id >= FIRST_PLUGIN and current.id != LZF else DecodeError
+    fills_out = undo is not None and not earlier and current.id != FLETCHER32
+
+    def step(data: Bytes, scratch: DecodeScratch, out: Bytes | None) -> Bytes:
+        try:
+            if undo is not None:
+                into = out if fills_out and out is not None else scratch.buffer(f"step{turn}", nbytes)
+                undone = undo(values, data, into)
+            else:
+                behind = check_claims(current.id, values, data, most)
+                undone = scratch.plugins[turn].decode(plugin, c_values, data, most_nbytes=most, behind_nbytes=behind)
+        except (RuntimeError, ValueError, TypeError) as error:  # imagecodecs' errors are RuntimeErrors
+            raise failed(f"{name}: {error}") from error
+        if is_exact and undone.nbytes != nbytes:
+            kind = NotAskedError if undone.nbytes < nbytes else DecodeError
+            raise kind(f"{name} gave {undone.nbytes} bytes where {nbytes} are promised")
+        return out if fills_out and out is not None else undone
+
+    return step
 
 
 def pipeline_of(creation: Any) -> Pipeline:
@@ -297,10 +290,7 @@ def unshuffle(data: Bytes, element_nbytes: int, out: Bytes) -> Bytes:
 
     Source: ``H5Zshuffle.c``: the bytes that do not fill an element are copied unchanged.
     """
-    count = data.nbytes // element_nbytes if element_nbytes > 1 else 0
-    if count <= 1 and element_nbytes <= 1:
-        out[:] = data
-        return out
+    count = data.nbytes // element_nbytes
     whole = count * element_nbytes
     out[:whole].reshape(count, element_nbytes)[:] = data[:whole].reshape(element_nbytes, count).T
     out[whole:] = data[whole:]
@@ -350,36 +340,9 @@ Memory of its own would not reach the batch.
 # output is filled exactly; it returns 0 then.
 
 
-_SELF_TEST = bytes(range(64)) * 4
-
-
-class Decompressor:
-    """A libdeflate decompressor, and the function that takes it.
-
-    # Guarantees: belongs to one thread; its memory is freed when it is dropped.
-    """
-
-    def __init__(self, allocate: Any, free: Any, inflate: Any) -> None:
-        self.address = int(allocate() or 0)  # the decompressor
-        if not self.address:
-            raise MemoryError("libdeflate has no memory for a decompressor")
-        # `int (*)(decompressor, in, in_nbytes, out, out_nbytes, NULL)`; 0 says that `out_nbytes` bytes were written
-        self.function = ctypes.cast(inflate, ctypes.c_void_p).value or 0
-        weakref.finalize(self, free, self.address).atexit = False
-
-
-def new_decompressor() -> Decompressor | None:
-    """Make a decompressor for the calling thread; None where libdeflate cannot be called by address."""
-    found = found_functions()
-    return None if found is None else Decompressor(*found)
-
-
 @functools.cache
 def found_functions() -> tuple[Any, Any, Any] | None:
-    """Find libdeflate behind imagecodecs' module: what makes a decompressor, frees one, and inflates with it.
-
-    A symbol is looked up in what the module is linked with, too.
-    """
+    """Find libdeflate, which imagecodecs is linked with: what makes a decompressor, frees one, and inflates with it."""
     try:
         library = ctypes.CDLL(str(importlib.import_module("imagecodecs._deflate").__file__))
         allocate, free = library.libdeflate_alloc_decompressor, library.libdeflate_free_decompressor
@@ -394,11 +357,11 @@ def found_functions() -> tuple[Any, Any, Any] | None:
 
 def _works(allocate: Any, free: Any, inflate: Any) -> bool:
     """Inflate something known, so that a library with other ideas of its arguments is not used."""
-    packed, out = zlib.compress(_SELF_TEST), ctypes.create_string_buffer(len(_SELF_TEST))
-    decompressor = allocate()
+    known = bytes(range(64)) * 4
+    packed, out, decompressor = zlib.compress(known), ctypes.create_string_buffer(len(known)), allocate()
     if not decompressor:
         return False
-    status = inflate(decompressor, packed, len(packed), out, len(_SELF_TEST), None)
-    short = inflate(decompressor, packed, len(packed), out, len(_SELF_TEST) - 1, None)
+    status = inflate(decompressor, packed, len(packed), out, len(known), None)
+    short = inflate(decompressor, packed, len(packed), out, len(known) - 1, None)
     free(decompressor)
-    return bool(status == 0 and short != 0 and out.raw == _SELF_TEST)
+    return bool(status == 0 and short != 0 and out.raw == known)

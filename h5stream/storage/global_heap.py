@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from dataclasses import dataclass
 from typing import Any
@@ -38,20 +39,24 @@ ROOM_NBYTES = 512 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class HeapValues:
-    """Where the values of a dataset lie, one after the other, whatever shape its rows have."""
+    """Where the values of a dataset lie, one after the other, whatever shape its rows have.
+
+    Things that are bytes, such as images, are such values too: theirs lie in the open, each by itself.
+    """
 
     superblock: Superblock  # of the file
     base: np.dtype[Any]  # one item of a value, as it is stored; a byte of text
     is_text: bool  # whether values are strings
-    address: Ints  # of each value's collection, as an offset into the file; `NOWHERE` for an empty one, or `DOUBTFUL`
-    index: NDArray[np.uint32]  # index, length: its number there, and its items; 1 where that is in doubt
-    length: NDArray[np.uint32]
+    # of each value's collection, as an offset into the file, or of itself; `NOWHERE` for an empty one, or `DOUBTFUL`
+    address: Ints
+    index: NDArray[np.uint32] | None  # its number there; none where values lie in the open
+    length: NDArray[np.uint32]  # its items; 1 where that is in doubt
     row_nbytes: float  # bytes of a row, on average
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        return self.address.nbytes + self.index.nbytes + self.length.nbytes
+        return sum(each.nbytes for each in (self.address, self.index, self.length) if each is not None)
 
     def nbytes_of(self, chosen: Any) -> Ints:
         """Return the bytes of some values."""
@@ -65,16 +70,20 @@ class HeapValues:
 
     @property
     def room_nbytes(self) -> int:
-        """Bytes to read into: enough for the collection of the largest value."""
+        """Bytes to read into, for the collection of the largest value; what lies in the open needs none."""
+        if self.index is None:
+            return 1
         largest = int(self.length.max(initial=0)) * self.base.itemsize
         return max(ROOM_NBYTES, 2 * HEADER_NBYTES + -(-largest // 8) * 8)
 
     def read(
         self, source: ByteSource, chosen: Ints, targets: Ints, wanted: Ints, room: Bytes
     ) -> tuple[NDArray[np.bool_], tuple[int, int]]:
-        """Copy some values to memory, without the GIL."""
+        """Read some values to memory, without the GIL; tells which could not be, and bytes and ranges that were."""
         order = np.argsort(self.address[chosen], kind="stable")
         ours, file = chosen[order], self.superblock
+        if self.index is None:
+            return self._read_each(source, self.address[chosen], targets, wanted, order)
         address, size, held = self.address[ours], file.file_nbytes, source.descriptor()
         if held is None:
             held, address, size = self._fetched(source, address, self.nbytes_of(ours))
@@ -86,6 +95,16 @@ class HeapValues:
         found = np.zeros_like(failed)
         found[order] = failed
         return found, counts
+
+    def _read_each(
+        self, source: ByteSource, address: Ints, targets: Ints, wanted: Ints, order: Ints
+    ) -> tuple[NDArray[np.bool_], tuple[int, int]]:
+        """Read values that lie in the open, each to where it goes."""
+        some = order[(address[order] >= 0) & (wanted[order] > 0)]
+        known = zip(wanted[some].tolist(), targets[some].tolist(), strict=True)
+        memory: list[Any] = [(ctypes.c_uint8 * nbytes).from_address(at) for nbytes, at in known]
+        source.read_many(address[some].tolist(), [memoryview(one).cast("B") for one in memory])
+        return (address < 0) & (address != NOWHERE), (int(wanted[some].sum()), len(some))
 
     def _fetched(self, source: ByteSource, address: Ints, nbytes: Ints) -> tuple[Descriptor, Ints, int]:
         """Fetch the collections at ascending addresses into a file of memory; gives where each lies there, too.
@@ -128,16 +147,12 @@ class HeapValues:
 def values_of(raw: Bytes, superblock: Superblock, base: Any, rows: int, *, is_text: bool) -> HeapValues:
     """Take apart what a dataset stores of its values: items, address of a collection, number there."""
     wide = superblock.offset_nbytes
-    each = raw.reshape(-1, 8 + wide)
-    length, index = np.empty((2, len(each)), dtype=np.uint32)
-    address = np.empty(len(each), dtype=np.int64)
-    for first in range(0, len(each), TAKEN_APART):
+    stored = raw.reshape(-1).view([("length", "<u4"), ("address", f"<u{wide}"), ("index", "<u4")])
+    length, index = stored["length"].copy(), stored["index"].copy()
+    address = stored["address"].astype(np.int64)  # one of 2**63 and more is negative
+    for first in range(0, len(address), TAKEN_APART):
         some = slice(first, first + TAKEN_APART)
-        length[some] = np.ascontiguousarray(each[some, :4]).view("<u4").reshape(-1)
-        index[some] = np.ascontiguousarray(each[some, 4 + wide :]).view("<u4").reshape(-1)
-        full = np.zeros((len(each[some]), 8), dtype=np.uint8)
-        full[:, :wide] = each[some, 4 : 4 + wide]
-        found = full.view("<i8").reshape(-1)
+        found = address[some]
         left = superblock.file_nbytes - superblock.base_address - found
         nbytes = length[some].astype(np.int64) * base.itemsize
         doubtful, empty = (found < 0) | (left < HEADER_NBYTES) | (nbytes > left), found == 0

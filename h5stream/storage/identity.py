@@ -1,8 +1,4 @@
-"""What bytes are read from, wherever they are: an identity, which tells whether they are still the same, and a source.
-
-A layout knows its files by their identities, and an identity opens its source: what reads asks `SourceIdentity.open`
-and nothing else.
-"""
+"""What bytes are read from: an identity, which tells whether they are still the same, and the source that it opens."""
 
 from __future__ import annotations
 
@@ -36,10 +32,6 @@ class SourceIdentity:
     def each(self) -> Sequence[SourceIdentity]:
         """Return every file that it stands for."""
         return [self]
-
-    def over(self, copies: Sequence[SourceIdentity]) -> SourceIdentity:
-        """Return the same of copies of all of them."""
-        return copies[0]
 
     def check_unchanged(self) -> None:
         """Raise `SourceChangedError` if the path no longer leads to the same bytes; reads may tell that themselves."""

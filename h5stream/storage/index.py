@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import h5py
@@ -24,7 +24,7 @@ READ_TOGETHER_NBYTES = 256 * 1024
 
 Small enough that a window holds many blocks, large enough that a read costs more than its system call."""
 
-_MOST_OFFSET = int(np.iinfo(np.int64).max)
+MOST_OFFSET = int(np.iinfo(np.int64).max)
 
 _NOT_THERE = ("not allocated", "address isn't defined")
 """What libhdf5 says, by version, of a chunk that was never written."""
@@ -41,10 +41,8 @@ class ChunkIndex:
     A chunk's number is its place in the grid of chunks, last axis fastest. Contiguous data have blocks of rows.
     """
 
-    # shape, chunk_shape, grid: elements along each axis, of the data and of a chunk; chunks along each axis
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # shape, chunk_shape: elements along each axis, of the data and of a chunk
     chunk_shape: tuple[int, ...]
-    grid: tuple[int, ...]
     numbers: NDArray[np.int64]  # numbers of the chunks that are stored, ascending
     offset: NDArray[np.int64]  # offset, nbytes: file offset and stored size of each of them, in bytes
     nbytes: NDArray[np.int64]
@@ -52,6 +50,11 @@ class ChunkIndex:
     # whether any chunk may reach beyond the data, because it is the last of several datasets that lie one behind the
     # other
     has_gaps: bool = False
+    grid: tuple[int, ...] = field(init=False)  # chunks along each axis
+
+    def __post_init__(self) -> None:
+        grid = tuple(-(-n // c) if c else 1 for n, c in zip(self.shape, self.chunk_shape, strict=True))
+        object.__setattr__(self, "grid", grid)
 
     @property
     def chunks(self) -> int:
@@ -100,7 +103,6 @@ def cut_extent(shape: tuple[int, ...], offset: int | None, element_nbytes: int) 
     return ChunkIndex(
         shape=shape,
         chunk_shape=(together, *shape[1:]),
-        grid=(count, *(1,) * (len(shape) - 1)),
         numbers=numbers,
         offset=(offset or 0) + numbers * (together * row_nbytes),
         nbytes=np.minimum(together, rows - numbers * together) * row_nbytes,
@@ -112,13 +114,12 @@ def build_index(dataset: Any, *, file_size: int, element_nbytes: int | None = No
     """Read the chunk index of an h5py dataset that is chunked or contiguous; addresses count from the user block."""
     if dataset.chunks is not None:
         index = _chunked_index(dataset, file_size)
-        check_inside(index, dataset, file_size)
+        check_inside(dataset, index.offset, index.nbytes, file_size)
         return index
     element_nbytes = element_nbytes or dataset.id.get_type().get_size()
-    begin, nbytes = offset_of(dataset.id), math.prod(dataset.shape) * element_nbytes
-    if begin is not None and not 0 <= begin <= file_size - nbytes:
-        why = f"its data are said to lie at bytes {begin} to {begin + nbytes}, but the file has {file_size} bytes"
-        _refuse(dataset, why, TruncatedFileError)
+    begin, nbytes = offset_of(dataset.id), min(math.prod(dataset.shape) * element_nbytes, MOST_OFFSET)
+    if begin is not None:
+        check_inside(dataset, np.array([begin]), np.array([nbytes]), file_size)
     return cut_extent(dataset.shape, begin, element_nbytes)
 
 
@@ -151,7 +152,6 @@ def _chunked_index(dataset: Any, file_size: int) -> ChunkIndex:
     return ChunkIndex(
         shape=dataset.shape,
         chunk_shape=dataset.chunks,
-        grid=grid,
         numbers=numbers[keep],
         offset=table[keep, -2],
         nbytes=table[keep, -1],
@@ -229,8 +229,8 @@ def read_stored_chunk(dataset: Any, start: tuple[int, ...], nbytes: int) -> tupl
 def offset_of(dataset: Any) -> int | None:
     """Return where contiguous data of a `h5py.h5d.DatasetID` begin; None where they were never written."""
     where: int | None = dataset.get_offset()
-    if where is not None and where > _MOST_OFFSET:  # damaged: beyond the end of every file
-        return _MOST_OFFSET
+    if where is not None and where > MOST_OFFSET:  # damaged: beyond the end of every file
+        return MOST_OFFSET
     # Libhdf5 adds the user block, of 512 bytes, 1024, ..., also to the address that stands for none.
     if where is not None and where & (where + 1) == 0 and where > 0:
         return None if h5py.h5i.get_file_id(dataset).get_create_plist().get_userblock() == where + 1 else where
@@ -238,16 +238,15 @@ def offset_of(dataset: Any) -> int | None:
 
 
 def found_chunks(dataset: Any) -> NDArray[np.int64]:
-    """Return number, offset, bytes and filter mask of each chunk that libhdf5 finds, of a `h5py.h5d.DatasetID`.
+    """Return number, offset, bytes and filter mask of the chunks that libhdf5 finds, of a `h5py.h5d.DatasetID`.
 
     A damaged tree lists chunks that it does not lead to: they are fill value to h5py.
     """
     whole = h5py.Dataset(dataset)
     index = _chunked_index(whole, h5py.h5i.get_file_id(dataset).get_filesize())
-    columns = np.stack([index.numbers, index.offset, index.nbytes, index.filter_mask.astype(np.int64)], axis=1)
     there = [_is_found(whole, index.coordinates(number)) for number in index.numbers.tolist()]
-    found: NDArray[np.int64] = columns[np.array(there, dtype=bool)]
-    return found
+    columns = np.array([index.numbers, index.offset, index.nbytes, index.filter_mask], np.int64)
+    return columns.compress(there, axis=1)
 
 
 def fill_of(dataset: Any) -> tuple[int, int, bytes]:
@@ -277,9 +276,9 @@ def _is_stored(dataset: Any, start: tuple[int, ...], nbytes: int) -> bool:
         return True
 
 
-def _refuse(dataset: Any, why: str, kind: type[SourceError] = SourceError) -> NoReturn:
+def _refuse(dataset: Any, why: str) -> NoReturn:
     file = h5py.h5f.get_name(dataset.file.id).decode(errors="replace")
-    raise kind(f"{file!r}, dataset {dataset.name!r}: {why}. Copy it again from its source.", file=file)
+    raise SourceError(f"{file!r}, dataset {dataset.name!r}: {why}. Copy it again from its source.", file=file)
 
 
 def beyond_end(offset: NDArray[np.int64], nbytes: NDArray[np.int64], file_size: Any) -> NDArray[np.int64]:
@@ -287,12 +286,16 @@ def beyond_end(offset: NDArray[np.int64], nbytes: NDArray[np.int64], file_size: 
     return np.flatnonzero((offset < 0) | (nbytes < 0) | (offset > file_size - nbytes))
 
 
-def check_inside(index: ChunkIndex, dataset: Any, file_size: int) -> None:
-    """Refuse an index that leads out of the file."""
-    beyond = beyond_end(index.offset, index.nbytes, file_size)
-    if len(beyond) == 0:
-        return
-    number, first, nbytes = (int(each[beyond[0]]) for each in (index.numbers, index.offset, index.nbytes))
-    why = f"chunk {index.coordinates(number)} is said to lie at bytes {first} to {first + nbytes}, but the file has "
-    why += f"{file_size} bytes ({len(beyond)} of {len(index.numbers)} chunks lie beyond its end)"
-    _refuse(dataset, why, TruncatedFileError)
+def check_inside(dataset: Any, offset: NDArray[np.int64], nbytes: NDArray[np.int64], file_size: int) -> None:
+    """Refuse what is said to lie outside of its file."""
+    beyond = beyond_end(offset, nbytes, file_size)
+    for k in beyond[:1].tolist():
+        file = h5py.h5f.get_name(dataset.file.id).decode(errors="replace")
+        said = f" ({len(beyond)} of {len(offset)} chunks lie beyond its end)" * (dataset.chunks is not None)
+        refuse_beyond(file, dataset.name, int(offset[k]), int(nbytes[k]), file_size, said)
+
+
+def refuse_beyond(file: str, name: str, offset: int, nbytes: int, file_size: int, said: str = "") -> NoReturn:
+    """Refuse a dataset of which something is said to lie outside of its file."""
+    why = f"{file!r}, dataset {name!r}: its data are said to lie at bytes {offset} to {offset + nbytes}, but the file "
+    raise TruncatedFileError(f"{why}has {file_size} bytes{said}. Copy it again from its source.", file=file)

@@ -53,23 +53,16 @@ def check_alike(files: Sequence[FileParts], paths: Sequence[str], labels: Sequen
 def _difference(a: FieldLayout, b: FieldLayout, first: str, where: str, *, is_once: bool) -> str:
     """Say in what a field differs from that of the first file; nothing where it does not."""
     if (a.kind, a.dtype, a.unit, a.row_shape, a.cast) != (b.kind, b.dtype, b.unit, b.row_shape, b.cast):
-        said, other = (
-            f"{one.unit or one.dtype} {one.row_shape}{'' if one.cast is None else f' cast to {one.cast}'}"
-            for one in (b, a)
-        )
-        way_out = (
-            ". What is there once is of one shape and type in all: leave it out, and take it from memory, padded, "
-        )
-        way_out += "Values(...), or look it up in batch_transform= by SampleNumber()"
+        casts = ("" if one.cast is None else f" cast to {one.cast}" for one in (b, a))
+        said, other = (f"{o.unit or o.dtype} {o.row_shape}{cast}" for o, cast in zip((b, a), casts, strict=True))
+        way_out = ". What is there once is of one shape in all: take it from memory, Values(...), or by SampleNumber()"
         return (
             f"field {b.name!r} has rows of {said}{where}, but {a.name!r} in {first} has rows of {other}; what is read "
             f"as one must agree{way_out if is_once else _hint(a, b)}"
         )
     if a.categories != b.categories:
-        return (
-            f"the categories of {b.name!r} are not those of {first}, so a code would mean one thing here and another "
-            f"there; name {b.name + '/codes'!r} to take them as numbers"
-        )
+        said = f"the categories of {b.name!r} are not those of {first}, so a code would not mean the same"
+        return f"{said}; name {b.name + '/codes'!r} to take them as numbers"
     ours, theirs = (np.asarray(None if one.ragged is None else one.ragged.places) for one in (a, b))
     is_like = a.ragged == b.ragged and np.array_equal(ours, theirs)
     agreed = (
@@ -96,29 +89,24 @@ def _hint(a: FieldLayout, b: FieldLayout) -> str:
     )
 
 
-def with_room_for_all(files: list[FileParts], labels: Sequence[str]) -> list[FileParts]:
+def with_room_for_all(files: Sequence[FileParts], labels: Sequence[str]) -> list[FileParts]:
     """Give fields of which each file's samples have a shape of their own room for the largest along each axis."""
+    files = list(files)
     for number, field in enumerate(files[0].fields):
         if field.shapes is None:
             continue
         shapes = [file.fields[number].row_shape for file in files]
         unlike = next((k for k, shape in enumerate(shapes) if len(shape) != len(shapes[0])), None)
         if unlike is not None:
-            raise FieldLengthError(
-                f"field {field.name!r} has {len(shapes[unlike])} axes in {labels[unlike]}, and {len(shapes[0])} in "
-                f"{labels[0]}; ragged='arrays' takes arrays of as many axes, of any length each",
-                field=field.name,
-            )
+            said = f"{len(shapes[unlike])} axes in {labels[unlike]}, and {len(shapes[0])} in {labels[0]}"
+            why = f"field {field.name!r} has {said}; ragged='arrays' takes arrays of as many axes, of any length each"
+            raise FieldLengthError(why, field=field.name)
         room = tuple(max(sizes) for sizes in zip(*shapes, strict=True))
-        files = [_with_room(file, number, room) for file in files]
+        for k, file in enumerate(files):
+            fields = (replace(one, row_shape=room) if n == number else one for n, one in enumerate(file.fields))
+            parts = (_roomy(one, room) if any(t.field == number for t in one.targets) else one for one in file.parts)
+            files[k] = replace(file, fields=tuple(fields), parts=tuple(parts))
     return files
-
-
-def _with_room(file: FileParts, number: int, room: tuple[int, ...]) -> FileParts:
-    fields = list(file.fields)
-    fields[number] = replace(fields[number], row_shape=room)
-    parts = (_roomy(one, room) if any(t.field == number for t in one.targets) else one for one in file.parts)
-    return replace(file, fields=tuple(fields), parts=tuple(parts))
 
 
 def _roomy(part: DatasetPart, room: tuple[int, ...]) -> DatasetPart:
@@ -135,8 +123,7 @@ def with_named_shapes(layout: SampleLayout, looked_up: Iterable[LookedUp]) -> Sa
             room = tuple(shapes.max(axis=0).tolist())
             fields[known.entry] = replace(fields[known.entry], row_shape=room)
             datasets[lookup.dataset] = tuple(_roomy(part, room) for part in datasets[lookup.dataset])
-            column = known.entry + 1, Column(shapes[lookup.rows])
-            columns = (*layout.columns, column)
+            columns = (*layout.columns, (known.entry + 1, Column(shapes[lookup.rows])))
             layout = replace(layout, fields=tuple(fields), datasets=tuple(datasets), columns=columns)
     return layout
 
@@ -146,27 +133,19 @@ def with_like_strings(files: list[FileParts]) -> list[FileParts]:
 
     A batch mixes rows of several files, so its strings can only be treated alike.
     """
-    flags = [{file.fields[i].cut_at_nul for file in files} for i in range(len(files[0].fields))]
-    unlike = {i for i, seen in enumerate(flags) if len(seen) > 1}
-    return [_with_strings_cut(file, unlike) for file in files] if unlike else files
-
-
-def _with_strings_cut(file: FileParts, unlike: set[int]) -> FileParts:
-    fields = [replace(f, cut_at_nul=f.cut_at_nul and i not in unlike) for i, f in enumerate(file.fields)]
-    parts = list(file.parts)
-    for place, part in enumerate(parts):
-        is_cut = any(t.field in unlike and file.fields[t.field].cut_at_nul for t in part.targets)
-        if is_cut and part.index is not None:
-            row_shape = part.index.shape[1:]
-            parts[place] = replace(
-                part,
-                access=VIA_H5PY,
-                reason="its strings end at a NUL, those of the other files do not",
-                index=None,
-                pieces=column_pieces(row_shape, row_shape, part.columns),
-                targets=tuple(replace(target, leaf=None) for target in part.targets),
-            )
-    return replace(file, fields=tuple(fields), parts=tuple(parts))
+    every = zip(*(file.fields for file in files), strict=True)
+    unlike = {n for n, fields in enumerate(every) if len({one.cut_at_nul for one in fields}) > 1}
+    why = "its strings end at a NUL, those of the other files do not"
+    for k, file in enumerate(files if unlike else ()):
+        cut, parts = {n for n in unlike if file.fields[n].cut_at_nul}, list(file.parts)
+        for place, part in enumerate(parts):
+            if part.index is not None and any(target.field in cut for target in part.targets):
+                row_shape, targets = part.shape[1:], tuple(replace(target, leaf=None) for target in part.targets)
+                pieces = column_pieces(row_shape, row_shape, part.columns)
+                parts[place] = replace(part, access=VIA_H5PY, reason=why, index=None, pieces=pieces, targets=targets)
+        fields = tuple(replace(one, cut_at_nul=False) if n in cut else one for n, one in enumerate(file.fields))
+        files[k] = replace(file, fields=fields, parts=tuple(parts))
+    return files
 
 
 # --- whole layouts, one behind the other
@@ -181,10 +160,8 @@ def joined_layout(layouts: Sequence[SampleLayout]) -> SampleLayout:
     for number, other in enumerate(layouts[1:], 1):
         _check_structure(first, other, number)
     if len({_beside(layout) for layout in layouts}) > 1:
-        raise OptionError(
-            "datasets that are read as one must have the same kinds of fields: one that is looked up (lookup=), in "
-            "memory (Values) or an attribute in one of them must be so in all"
-        )
+        why = "one that is looked up (lookup=), in memory (Values) or an attribute in one of them must be so in all"
+        raise OptionError(f"datasets that are read as one must have the same kinds of fields: {why}")
     moved = [_moved(layout, [files.setdefault(one, len(files)) for one in layout.files]) for layout in layouts]
     firsts = [_part_of(layout, 0, 0) for layout in layouts]
     paths = [layout.files[layout.datasets[0][0].file].path for layout in layouts]
@@ -287,18 +264,12 @@ def _joined_space(layouts: Sequence[SampleLayout]) -> Space | None:
         return None
     first, why = spaces[0], ""
     if len(spaces) < len(layouts) or len({_form_of(layout) for layout in layouts}) > 1:
-        why = (
-            "datasets that are read as one must have samples= of one kind, padded alike, along like axes, with one "
-            "stride= and one accept=, and like columns of a Table; objects that are stored in different ways are of "
-            "one H5Dataset: give that all files"
-        )
+        why = "must have samples= of one kind, padded alike, along like axes, with one stride= and one accept=, and "
+        why += "like columns of a Table; for objects that are stored in different ways"
     elif any(space.draws != first.draws for space in spaces) or (first.draws and first.draws.per_epoch is not None):
-        why = (
-            "datasets that are read as one take one random start of each segment, or all starts; for per_epoch= give "
-            "one H5Dataset all files"
-        )
+        why = "take one random start of each segment, or all starts; for per_epoch="
     if why:
-        raise OptionError(why)
+        raise OptionError(f"datasets that are read as one {why} give one H5Dataset all files")
     return joined_space(spaces, np.cumsum([0] + [layout.rows for layout in layouts[:-1]]).tolist())
 
 
@@ -312,12 +283,10 @@ def _form_of(layout: SampleLayout) -> Any:
 
 
 def _check_structure(first: SampleLayout, other: SampleLayout, number: int) -> None:
+    """Refuse datasets that give samples of unlike structure."""
     ours, theirs = first.shape, other.shape
     unlike_keys = ours.kind == "dict" and ours.keys != theirs.keys
-    one, another = (
-        repr(layout.files[0].path) + (f" and {len(layout.files) - 1} more" if len(layout.files) > 1 else "")
-        for layout in (first, other)
-    )
+    one, another = repr(first.files[0].path), repr(other.files[0].path)
     if ours.kind != theirs.kind or len(ours.keys) != len(theirs.keys) or unlike_keys:
         raise OptionError(
             f"datasets that are read as one must give samples of one structure: number {number} ({another}) gives "

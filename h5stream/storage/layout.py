@@ -197,13 +197,13 @@ class DatasetPart:
         index = self.chunk_index
         row, inner = divmod(number, index.columns)
         if self.object_edges is None:
-            own = replace(index, shape=self.shape[1:], chunk_shape=index.chunk_shape[1:], grid=index.grid[1:])
+            own = replace(index, shape=self.shape[1:], chunk_shape=index.chunk_shape[1:])
             path = self.objects[row] + self.path[len(self.objects[0]) :]
             return replace(self, path=path, objects=(), shape=own.shape, index=own), inner
         assert self.object_rows is not None
         k = int(np.searchsorted(self.object_edges, row * self.chunk_rows, side="right")) - 1
         first, shape = int(self.object_edges[k]) // self.chunk_rows, (int(self.object_rows[k]), *self.shape[1:])
-        own = replace(index, shape=shape, grid=(-(-shape[0] // self.chunk_rows), *index.grid[1:]), has_gaps=False)
+        own = replace(index, shape=shape, has_gaps=False)
         part = replace(
             self, path=self.objects[k], objects=(), object_edges=None, object_rows=None, shape=shape, index=own
         )

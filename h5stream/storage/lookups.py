@@ -132,17 +132,15 @@ class LookedUp:
         self.layouts = self.layouts or list(layouts)
         if [replace(one, name="") for one in layouts] != [replace(one, name="") for one in self.layouts]:
             said = (", ".join(f"{one.dtype} {one.row_shape}" for one in each) for each in (layouts, self.layouts))
-            why = f": field {self.name!r} has rows of {', and before of '.join(said)}; they must agree in all but "
-            why += "their number; ragged='arrays' takes arrays of any shapes"
-            raise refusal(path, self.name, why, FieldLengthError)
+            why = f": field {self.name!r} has rows of {', and before of '.join(said)}; they must agree in all but"
+            raise refusal(path, self.name, f"{why} number; ragged='arrays' takes any shapes", FieldLengthError)
 
     def add_chosen(self, values: NDArray[Any], first: int, path: str) -> None:
         """Take the rows that a dataset names for those of a part, counted from row `first` of what is looked up."""
         flat = np.asarray(values)
         flat = flat.reshape(len(flat), -1)[:, 0] if flat.ndim > 1 and flat.size == len(flat) else flat
         if flat.ndim != 1 or flat.dtype.kind not in "iu":
-            what = f"what looks {self.name!r} up is one whole number a row"
-            raise OptionError(f"{path!r}: {what}, and it holds {flat.dtype} {flat.shape}")
+            raise self._refused(repr(path), f"lookup= takes one whole number a row, not {flat.dtype} {flat.shape}")
         self.chosen.append(flat.astype(np.int64) + first)
 
     def add_stretches(self, said: Stretches, values: Sequence[Any], samples: int, first: int, where: str) -> None:
@@ -150,17 +148,15 @@ class LookedUp:
         try:
             begins, counts = stretches_of(said, values, samples, self.rows - first)
         except OptionError as error:
-            raise OptionError(f"{where}: field {self.name!r}: {error}") from None
+            raise self._refused(where, str(error)) from None
         self.add_rows(begins + first, counts)
 
     def add_values(self, part: DatasetPart) -> None:
         """Take a part whose rows are values of variable length, each the row of a sample."""
         assert part.heap is not None
         if self.crop is not None and self.crop.at != "start":
-            raise OptionError(
-                f"Field({self.name!r}): of values of variable length a crop takes the first items, at='start', not "
-                f"{self.crop.at!r}; crop the batch in batch_transform="
-            )
+            said = f"of values of variable length a crop takes the first items, at='start', not {self.crop.at!r}"
+            raise OptionError(f"Field({self.name!r}): {said}; crop the batch in batch_transform=")
         self.add_rows(np.arange(part.row_start, part.row_start + part.rows), part.heap.length.astype(np.int64))
 
     def add_rows(self, first: NDArray[np.int64], counts: NDArray[np.int64]) -> None:
@@ -170,26 +166,27 @@ class LookedUp:
 
     def lookup(self, dataset: int, rows: int, space: Space | None, paths: str) -> Lookup:
         """Give which rows samples have of a dataset; errors name the paths."""
-        is_of_samples = space is not None and (self.is_given or self.given is not None)
-        count = space.samples if space is not None and is_of_samples else rows
+        of_samples = space is not None and (self.is_given or self.given is not None)
+        count = space.samples if space is not None and of_samples else rows
         if isinstance(self.given, Stretches):
             self.add_stretches(self.given, names_of(self.given), count, 0, paths)
             self._check_in_one(paths)
         known: list[Any] = [np.concatenate(each) for each in zip(*self.tables, strict=True)]
         first, counts, spare = known or [None] * 3
+        among = self.rows if first is None else len(first)
         if callable(self.given):
-            draw = DrawnRows(name=self.name, function=self.given, rows=self.rows if first is None else len(first))
+            draw = DrawnRows(name=self.name, function=self.given, rows=among)
             draw.check(count)
-            nothing = np.zeros(0, dtype=np.int64)
-            return Lookup(dataset=dataset, rows=nothing if first is None else first, counts=counts, draw=draw)
+            rows_of = np.zeros(0, dtype=np.int64) if first is None else first
+            return Lookup(dataset=dataset, rows=rows_of, counts=counts, draw=draw)
         given = self.given if isinstance(self.given, np.ndarray) else None
         chosen = np.concatenate(self.chosen) if self.chosen else given
         anchors: Any = slice(None)
-        if space is not None and not is_of_samples:
+        if space is not None and not of_samples:
             said: Any = first if chosen is None else chosen
             anchors, count = _entries(space, count, len(said))
         if chosen is not None:
-            self._check(chosen, count, self.rows if first is None else len(first), paths)
+            self._check(chosen, count, among, paths)
             anchors = chosen[anchors]
         if first is None:
             return Lookup(dataset=dataset, rows=anchors)
@@ -200,49 +197,41 @@ class LookedUp:
             return found
         return replace(found, spare=spare[anchors], length=self.crop.length)
 
+    def _refused(self, paths: str, why: str) -> OptionError:
+        return OptionError(f"{paths}: field {self.name!r}: {why}")
+
     def _check_in_one(self, paths: str) -> None:
         """Refuse samples whose rows are of several files, or groups."""
         first, counts, spare = self.tables[0]
-        counts = counts + spare
-        starts = np.array([part.row_start for part in self.parts])
-        last = np.searchsorted(starts, first + np.maximum(counts, 1), side="left")
-        wrong = np.flatnonzero((np.searchsorted(starts, first, side="right") != last) & (counts > 0))
-        if len(wrong):
-            k = int(wrong[0])
-            raise OptionError(
-                f"{paths}: field {self.name!r}: sample {k:,} is said to have rows {first[k]:,} to "
-                f"{first[k] + counts[k]:,} (exclusive), which are of several files or groups, that begin at {starts}"
-            )
+        ends, starts = first + counts + spare, np.array([part.row_start for part in self.parts])
+        last = np.searchsorted(starts, np.maximum(ends, first + 1), side="left")
+        for k in np.flatnonzero((np.searchsorted(starts, first, side="right") != last) & (ends > first))[:1].tolist():
+            said = f"sample {k:,} is said to have rows {first[k]:,} to {ends[k]:,} (exclusive), which are of several"
+            raise self._refused(paths, f"{said} files or groups, that begin at {starts}")
 
     def _check_stacked(self, count: int, paths: str) -> None:
         """Refuse too few names, and objects of unlike lengths where each sample has as many rows."""
         if self.objects and (named := sum(len(first) for first, *_ in self.tables)) != count:
-            raise OptionError(
-                f"{paths}: field {self.name!r}: lookup= has {named:,} names, and needs one for each of {count:,}"
-            )
+            raise self._refused(paths, f"lookup= has {named:,} names, and needs one for each of {count:,}")
         ragged = self.layouts[0].ragged if self.layouts else None
         lengths = {rows for _, rows in self.objects.values()}
         if ragged is not None and ragged.form == STACKED and len(lengths) > 1:
-            raise FieldLengthError(
-                f"{paths}: field {self.name!r}: objects of lookup= have different lengths, {min(lengths):,} to "
-                f"{max(lengths):,} rows; ragged='packed', 'pad', 'nested' or 'list' says how they come in a batch",
-                field=self.name,
-            )
+            said = f"objects of lookup= have different lengths, {min(lengths):,} to {max(lengths):,} rows; "
+            said += "ragged='packed', 'pad', 'nested' or 'list' says how they come in a batch"
+            raise FieldLengthError(str(self._refused(paths, said)), field=self.name)
 
     def _check(self, used: NDArray[np.int64], count: int, rows: int, paths: str) -> None:
         """Refuse too few row numbers, and such as are not there."""
         if len(used) != count:
-            raise OptionError(
-                f"{paths}: field {self.name!r}: lookup= has {len(used):,} numbers, and needs one for each of "
-                f"{count:,}; Bounds(...) takes where samples begin and end, and Field(..., file=) another file"
-            )
+            said = f"lookup= has {len(used):,} numbers, and needs one for each of {count:,}; Bounds(...) takes where"
+            raise self._refused(paths, f"{said} samples begin and end, and Field(..., file=) another file")
         wrong = np.flatnonzero((used < 0) | (used >= rows))
         if len(wrong):
-            raise OptionError(
-                f"{paths}: field {self.name!r}: lookup= names row {used[wrong[0]]} at {wrong[0]:,}, and there are rows "
-                f"0 to {rows - 1:,}; {len(wrong):,} of {count:,} are not there. Negative numbers do not count "
-                "from the end; give samples without one a row of their own, or leave them out of the file"
+            said = f"lookup= names row {used[wrong[0]]} at {wrong[0]:,}, and there are rows 0 to {rows - 1:,}; "
+            said += (
+                f"{len(wrong):,} of {count:,} are not there. Negative numbers do not count from the end; give samples "
             )
+            raise self._refused(paths, f"{said}without one a row of their own, or leave them out of the file")
 
 
 def _entries(space: Space, rows: int, entries: int) -> tuple[NDArray[np.int64], int]:

@@ -34,6 +34,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
+from h5stream.filesystem import try_flock
 from h5stream.storage.identity import ByteSource
 from h5stream.units import as_bytes, text_of_bytes
 
@@ -96,19 +97,28 @@ class ObjectCache:
             _given_up.add(self.folder)
             _log.warning("cache=%r cannot be written (%s): nothing more is kept there", self.folder, error.strerror)
 
-    def opened(self, name: str) -> int | None:
-        """Open a file to be written, unless that cannot be."""
-        if self.folder in _given_up:
-            return None
+    @contextlib.contextmanager
+    def opened(self, name: str, *, to_write: bool) -> Iterator[int | None]:
+        """Open a file meanwhile, if that can be; its locks end with it, also if a child is forked meanwhile."""
+        file, flags = None, os.O_RDWR | os.O_CREAT if to_write else os.O_RDONLY
+        if not (to_write and self.folder in _given_up):
+            try:
+                file = os.open(os.path.join(self.folder, name), flags | os.O_CLOEXEC, 0o666)
+            except OSError as error:
+                if to_write:
+                    self.give_up(error)
         try:
-            return os.open(os.path.join(self.folder, name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            self.give_up(error)
-            return None
+            yield file
+        finally:
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    fcntl.flock(file, fcntl.LOCK_UN)
+                    _lock_pages(file, fcntl.F_UNLCK, 0, 0)
+                os.close(file)
 
     def has_room(self, nbytes: int) -> bool:
         """Count bytes that are about to be written; what was used longest ago makes room for them."""
-        with _open_meanwhile(self.opened("used")) as counter:
+        with self.opened("used", to_write=True) as counter:
             if counter is None or not _locked(counter):
                 return False
             found = os.pread(counter, 8, 0)
@@ -129,13 +139,16 @@ class ObjectCache:
 
     def _count(self, nbytes: int) -> int:
         """Count what the files take, and delete some where there is no room for bytes beside them."""
-        files = [one for one in os.scandir(self.folder) if one.name.endswith(_END)]
-        found = sorted((stat.st_mtime, stat.st_blocks * 512, one.path) for one in files if (stat := _stat(one)))
+        found = []
+        for one in os.scandir(self.folder):
+            with contextlib.suppress(OSError):
+                if one.name.endswith(_END):
+                    found.append(((stat := one.stat()).st_mtime, stat.st_blocks * 512, one.path))
         used, disk = sum(size for _, size, _ in found), os.statvfs(self.folder)
         most = (disk.f_bavail * disk.f_frsize + used) // 10 if self.most_nbytes is None else self.most_nbytes
         _limits[self] = most
         if used + nbytes > most:
-            for _, size, path in found:
+            for _, size, path in sorted(found):
                 if used + nbytes <= most - most // 16:
                     break
                 with contextlib.suppress(FileNotFoundError):
@@ -169,7 +182,7 @@ class CachedBytes(ByteSource):
         """Tell whether bytes of one file are in the cache, as far as the object has them."""
         number, first = divmod(offset // PAGE_NBYTES, _PIECE_PAGES)
         last = first + (min(nbytes, self.identity.size - offset) - 1) // PAGE_NBYTES
-        with _open_meanwhile(self._opened(number)) as file:
+        with self._cache.opened(self._file(number), to_write=False) as file:
             return file is not None and bool(_sums(file)[first : last + 1].all())
 
     def read_many(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
@@ -198,11 +211,6 @@ class CachedBytes(ByteSource):
             while low < len(order) and stops[order[low]] <= end:
                 low += 1
 
-    def _opened(self, number: int) -> int | None:
-        with contextlib.suppress(OSError):
-            return os.open(os.path.join(self._cache.folder, self._file(number)), os.O_RDONLY | os.O_CLOEXEC)
-        return None
-
     def _file(self, number: int) -> str:
         return f"{self._name}-{number:x}{_END}"
 
@@ -210,15 +218,15 @@ class CachedBytes(ByteSource):
         """Bring pages of one file, ascending, to a row each."""
         number, left = int(pages[0]) // _PIECE_PAGES, np.arange(len(pages))
         inside = pages - number * _PIECE_PAGES
-        with _open_meanwhile(self._opened(number)) as file:
+        with self._cache.opened(self._file(number), to_write=False) as file:
             left = left if file is None else _look(file, inside, rows, left)
         until = time.monotonic() + _WAIT_S
         while len(left):
-            with _open_meanwhile(self._cache.opened(self._file(number))) as file:
+            with self._cache.opened(self._file(number), to_write=True) as file:
                 alone = file is None or time.monotonic() > until
                 ours = np.zeros(len(left), bool)
                 for some, low, high in self._stretches(inside[left], _sums(file)):
-                    ours[some] = alone or _claimed(file, low, high)
+                    ours[some] = alone or _lock_pages(file, fcntl.F_WRLCK, low, high - low)
                 mine = left[ours]
                 if file is not None and len(mine):  # another may have brought them since
                     mine = _look(file, inside, rows, mine)
@@ -333,12 +341,12 @@ def _sums(file: int | None) -> NDArray[np.uint64]:
     return np.frombuffer(found.ljust(_SUMS_NBYTES, b"\0"), np.uint64)
 
 
-def _claimed(file: int | None, low: int, high: int) -> bool:
-    """Tell whether nobody else fetches pages of a file, and let others know that they are fetched here."""
+def _lock_pages(file: int | None, kind: int, low: int, count: int) -> bool:
+    """Let others know that pages are fetched here, or are not any more; tell whether nobody else fetches them."""
     if file is None:
         return True
     try:  # a lock on bytes that belongs to what was opened
-        fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, low, high - low, 0))
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, low, count, 0))
     except OSError as error:  # any other means that there are no locks
         return error.errno not in (errno.EAGAIN, errno.EACCES)
     return True
@@ -347,35 +355,11 @@ def _claimed(file: int | None, low: int, high: int) -> bool:
 def _locked(file: int) -> bool:
     """Lock a file, which whoever has it does for moments; tell whether that was done."""
     until = time.monotonic() + _WAIT_S
-    while time.monotonic() < until:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(_POLL_S)
-        else:
-            return True
-    return False
-
-
-@contextlib.contextmanager
-def _open_meanwhile(file: int | None) -> Iterator[int | None]:
-    """Close a file afterwards, and let go of its locks, which a child forked meanwhile would else go on holding."""
-    try:
-        yield file
-    finally:
-        if file is not None:
-            with contextlib.suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_UN)
-                fcntl.fcntl(file, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0))
-            os.close(file)
+    while not (locked := try_flock(file, fcntl.LOCK_EX)) and time.monotonic() < until:
+        time.sleep(_POLL_S)
+    return locked
 
 
 def _write(file: int, data: Any, offset: int) -> None:
     if os.pwrite(file, data, offset) < memoryview(data).nbytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def _stat(entry: os.DirEntry[str]) -> os.stat_result | None:
-    with contextlib.suppress(OSError):
-        return entry.stat()
-    return None

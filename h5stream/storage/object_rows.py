@@ -7,23 +7,18 @@ their last chunk there are gaps, in which no sample has rows.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from h5stream.storage.global_heap import DOUBTFUL, HeapValues
-from h5stream.storage.headers import Chunks
-from h5stream.storage.identity import ByteSource
 from h5stream.storage.index import ChunkIndex, cut_extent
 from h5stream.storage.layout import BLOCK_NBYTES, DECODED, DIRECT, HEAP, DatasetPart, Target
 from h5stream.storage.names import Ints, Names
 from h5stream.storage.rowbox import ColumnPiece, column_pieces
-from h5stream.storage.templates import NOWHERE
 from h5stream.storage.units import EachBytes, Lying, Members, ObjectsOfFile, UnlikeError, inside_of, placed
 
 
@@ -33,25 +28,21 @@ def row_of_each(members: Members, which: Ints, lying: Lying, part: DatasetPart) 
     index = part.chunk_index
     owner, number, _, nbytes, mask = lying.chunks
     offset = placed(members, lying.chunks, which, lying.path)
-    across = index.chunks if lying.like.is_chunked else 1
-    if (number >= across).any():
+    if (number >= (index.chunks if any(lying.like.side) else 1)).any():
         raise ValueError(lying.path)
-    number = owner * index.chunks + number
-    if not lying.like.is_chunked:  # what lies together is cut as the first is
-        cuts, side = np.arange(index.chunks), index.chunk_shape[0]
-        row_nbytes = part.stored_element_nbytes * int(np.prod(index.shape[1:], dtype=object))
-        sizes = np.minimum(side, index.shape[0] - cuts * side) * row_nbytes
-        number, offset = ((a[:, None] + b).reshape(-1) for a, b in ((number, cuts), (offset, cuts * side * row_nbytes)))
-        nbytes, mask = np.tile(sizes, len(owner)), np.zeros_like(number)
+    if not any(lying.like.side):  # what lies together is cut as the first is
+        whole = cut_extent(index.shape, 0, part.stored_element_nbytes)
+        offset = (offset[:, None] + whole.offset).reshape(-1)
+        number, nbytes = (np.tile(each, len(owner)) for each in (whole.numbers, whole.nbytes))
+        owner, mask = (np.repeat(each, whole.chunks) for each in (owner, mask))
     elif part.access == DIRECT and (nbytes != part.chunk_nbytes).any():
         raise UnlikeError(lying.path)
     found = ChunkIndex(
         shape=(len(which), *index.shape),
         chunk_shape=(1, *index.chunk_shape),
-        grid=(len(which), *index.grid),
-        numbers=number,
+        numbers=owner * index.chunks + number,
         offset=offset,
-        nbytes=nbytes,
+        nbytes=nbytes.copy(),
         filter_mask=mask.astype(np.uint32),
     )
     wanted = tuple(list(along.offsets) for along in part.along)
@@ -76,14 +67,12 @@ def rows_of_each(
     `describe` opens one of them, with every check.
     """
     first, parts = np.zeros(len(which), np.int64), list[DatasetPart]()
-    owner, *columns = lying.chunks
-    stored, shapes = np.bincount(owner, minlength=len(which)), lying.shapes
-    ends = np.cumsum(stored)
+    stored = np.bincount(lying.chunks[0], minlength=len(which))
     for kind in np.unique(lying.kind[lying.kind >= 0]).tolist():
         alike = np.flatnonzero(lying.kind == kind)
         template = describe(int(which[alike[0]]))
-        cuts = [*_cuts(template, shapes, alike, lying)] if template.access in (DIRECT, DECODED) else []
-        lacking = (k for cut, some in cuts for k in some[stored[some] < cut.chunks_of(lying.rows[some])])
+        cuts = [*_cuts(template, lying, alike)] if template.access in (DIRECT, DECODED) else []
+        lacking = (k for side, some in cuts for k in some[stored[some] < _counted(template, side, lying.rows[some])])
         if (one := next(lacking, None)) is not None:
             # The value that stands for what was never written is known of such a one alone.
             template = describe(int(which[one]))
@@ -95,158 +84,103 @@ def rows_of_each(
                 parts.append(replace(describe(int(which[k])), row_start=begin))
                 begin += int(lying.rows[k])
             continue
-        for cut, some in cuts:
-            count = stored[some]
-            at = np.arange(count.sum()) + np.repeat(ends[some] - np.cumsum(count), count)
-            chunks: Chunks = (np.repeat(np.arange(len(some)), count), *(each[at] for each in columns))
-            chunks = (*chunks[:2], placed(members, chunks, which[some], lying.path), *chunks[3:])
-            names = Names.of(inside_of(members.names[k], lying.path) for k in which[some].tolist())
-            part, first[some] = _together(template, lying.rows[some], chunks, names, cut)
+        for side, some in cuts:
+            part, first[some] = _together(members, which[some], lying, template, side, some)
             first[some] += begin
             parts.append(replace(part, row_start=begin, file=part.file if members.file is None else members.file))
             begin += part.rows
     return parts, first
 
 
-class _Cut(NamedTuple):
-    """How some are cut into chunks, or into one each."""
-
-    shape: tuple[int, ...]
-    across: tuple[int, ...]  # chunks along each axis but the first
-    is_chunked: bool
-
-    def chunks_of(self, rows: Ints) -> Ints:
-        """Return how many chunks things of so many rows have."""
-        count: Ints = -(-rows // self.shape[0]) * math.prod(self.across)
-        return count
-
-
-def _cuts(
-    template: DatasetPart, shapes: list[tuple[int, ...]], alike: Ints, lying: Lying
-) -> Iterator[tuple[_Cut, Ints]]:
-    """Yield those of one kind whose chunks have one shape."""
-    numbers, index = lying.table["shape"][alike], template.chunk_index
+def _cuts(template: DatasetPart, lying: Lying, alike: Ints) -> Iterator[tuple[tuple[int, ...], Ints]]:
+    """Yield the shape of a chunk, and those of one kind that are cut so; what is not chunked is one chunk each."""
+    numbers, shapes = lying.table["shape"][alike], lying.shapes
     order = np.argsort(numbers, kind="stable")
     found, low = np.unique(numbers[order], return_index=True)
     for number, some in zip(found.tolist(), np.split(alike[order], low[1:]), strict=True):
-        shape = shapes[number]
-        if any(shape):
-            across = tuple(-(-n // side) for n, side in zip(template.shape[1:], shape[1:], strict=True))
-            yield _Cut(shape, across, is_chunked=True), some
-        else:
-            whole = max(1, int(lying.rows[some].max())), *index.chunk_shape[1:]
-            yield _Cut(whole, index.grid[1:], is_chunked=False), some
+        whole = max(1, int(lying.rows[some].max())), *template.chunk_index.chunk_shape[1:]
+        yield shapes[number] if any(shapes[number]) else whole, some
 
 
-def _together(template: DatasetPart, rows: Ints, chunks: Chunks, names: Names, cut: _Cut) -> tuple[DatasetPart, Ints]:
+def _counted(template: DatasetPart, side: tuple[int, ...], rows: Ints) -> Ints:
+    """Return how many chunks things of so many rows have."""
+    across = (-(-n // length) if length else 1 for n, length in zip(template.shape[1:], side[1:], strict=True))
+    count: Ints = -(-rows // side[0]) * math.prod(across)
+    return count
+
+
+def _together(
+    members: Members, which: Ints, lying: Lying, template: DatasetPart, side: tuple[int, ...], some: Ints
+) -> tuple[DatasetPart, Ints]:
     """Put those of one kind one behind the other, as they lie in the file; gives where each begins, too."""
-    owner, number, offset, nbytes, mask = chunks
-    side, columns = cut.shape[0], math.prod(cut.across)
+    chunks, rows = lying.chunks_of(some), lying.rows[some]
+    owner, number, _, nbytes, mask = chunks
+    offset = placed(members, chunks, which, lying.path)
+    if (number >= _counted(template, side, rows)[owner]).any():
+        raise ValueError(template.path)
+    if not any(lying.shapes[lying.table["shape"][some[0]]]):
+        nbytes = rows[owner] * (template.stored_element_nbytes * math.prod(template.shape[1:]))
     begins = np.full(len(rows), np.iinfo(np.int64).max)
     np.minimum.at(begins, owner, offset)
     by_offset = np.argsort(begins, kind="stable")
-    rank = np.empty_like(by_offset)
-    rank[by_offset] = np.arange(len(by_offset))
-    edges = np.append(0, np.cumsum(-(-rows[by_offset] // side)))
-    if (number >= cut.chunks_of(rows)[owner]).any():
-        raise ValueError(template.path)
-    if not cut.is_chunked:
-        nbytes = rows[owner] * (template.stored_element_nbytes * int(np.prod(template.shape[1:], dtype=object)))
-    number = edges[rank[owner]] * columns + number
+    rank = np.argsort(by_offset)
+    edges = np.append(0, np.cumsum(-(-rows[by_offset] // side[0])))
+    shape = (int(edges[-1]) * side[0], *template.shape[1:])
+    number = edges[rank[owner]] * int(_counted(template, side, np.array(1))) + number
     order = np.argsort(number, kind="stable")
     found = ChunkIndex(
-        shape=(int(edges[-1]) * side, *template.shape[1:]),
-        chunk_shape=cut.shape,
-        grid=(int(edges[-1]), *cut.across),
+        shape=shape,
+        chunk_shape=side,
         numbers=number[order],
         offset=offset[order],
         nbytes=nbytes[order],
         filter_mask=mask[order].astype(np.uint32),
         has_gaps=True,
     )
+    names = Names.of(inside_of(members.names[k], lying.path) for k in which.tolist())
     part = replace(
-        template,
-        rows=found.shape[0],
-        chunk_rows=side,
-        index=found,
-        pieces=_pieces(template, found.chunk_shape),
-        shape=found.shape,
+        _with_index(template, found),
+        rows=shape[0],
         objects=names.taken(by_offset) if len(names) else names,
-        object_edges=edges * side,
+        object_edges=edges * side[0],
         object_rows=rows[by_offset],
     )
-    return part, edges[:-1][rank] * side
+    return part, edges[:-1][rank] * side[0]
 
 
-def _pieces(template: DatasetPart, chunk_shape: tuple[int, ...]) -> tuple[ColumnPiece, ...]:
-    """Return the chunks across a row that hold something asked for, in chunks of another shape than the template's."""
-    if chunk_shape[1:] == template.grid_shape[1:]:
-        return template.pieces
-    return column_pieces(template.shape[1:], chunk_shape[1:], template.columns)
+def _with_index(template: DatasetPart, index: ChunkIndex) -> DatasetPart:
+    """Return a part that is stored as another is, in chunks of another number, and perhaps of another shape."""
+    pieces = template.pieces
+    if index.chunk_shape[1:] != template.grid_shape[1:]:
+        pieces = column_pieces(template.shape[1:], index.chunk_shape[1:], template.columns)
+    return replace(template, chunk_rows=index.chunk_shape[0], index=index, pieces=pieces, shape=index.shape)
 
 
 def part_alike(template: DatasetPart, lying: Lying, k: int, chunks: slice, **said: Any) -> DatasetPart | None:
     """Return one of many as a part of its own, by that of another of its kind; None where something was not written."""
-    number, offset, nbytes, mask = (each[chunks] for each in lying.chunks[1:])
+    number, offset, nbytes, mask = lying.chunks[1:, chunks].copy()
     side, shape = lying.shapes[lying.table["shape"][k]], (int(lying.rows[k]), *template.shape[1:])
     if not len(number):
         return None
-    if not any(side):
-        index = cut_extent(shape, int(offset[0]), template.stored_element_nbytes)
-    else:
-        grid = tuple(-(-n // each) for n, each in zip(shape, side, strict=True))
+    if any(side):
         index = ChunkIndex(
             shape=shape,
             chunk_shape=side,
-            grid=grid,
             numbers=number,
             offset=offset,
             nbytes=nbytes,
             filter_mask=mask.astype(np.uint32),
         )
-        if len(number) < math.prod(grid):
-            return None
-    return replace(
-        template,
-        chunk_rows=index.chunk_shape[0],
-        index=index,
-        pieces=_pieces(template, index.chunk_shape),
-        shape=shape,
-        **said,
-    )
-
-
-class ObjectValues(HeapValues):
-    """Where things lie that are bytes; what is filtered, and so has no bytes of its own there, is `DOUBTFUL`.
-
-    They are values of variable length whose bytes lie in the open instead of in a heap, so they land as such values do.
-    """
-
-    __slots__ = ()
-
-    @property
-    def room_nbytes(self) -> int:
-        """Bytes to read into: none, since each object is read to where it goes."""
-        return 1
-
-    def read(
-        self, source: ByteSource, chosen: Ints, targets: Ints, wanted: Ints, room: Any
-    ) -> tuple[NDArray[np.bool_], tuple[int, int]]:
-        """Read some objects to memory; see `HeapValues.read`."""
-        address = self.address[chosen]
-        order = np.argsort(address, kind="stable")
-        some = order[(address[order] >= 0) & (wanted[order] > 0)]
-        known = zip(wanted[some].tolist(), targets[some].tolist(), strict=True)
-        memory: list[Any] = [(ctypes.c_uint8 * nbytes).from_address(at) for nbytes, at in known]
-        source.read_many(address[some].tolist(), [memoryview(one).cast("B") for one in memory])
-        return (address < 0) & (address != NOWHERE), (int(wanted[some].sum()), len(some))
+    else:
+        index = cut_extent(shape, int(offset[0]), template.stored_element_nbytes)
+    return replace(_with_index(template, index), **said) if len(index.numbers) == index.chunks else None
 
 
 def bytes_of_each(
     members: ObjectsOfFile, which: Ints, found: EachBytes, *, file: int, row_start: int, targets: Sequence[Target]
 ) -> DatasetPart:
     """Return objects of a file that are bytes as rows."""
-    superblock, where, nbytes = members.within.superblock, found.table["where"], found.table["bytes"]
+    superblock, where, nbytes = members.within.superblock, found.table["where"], found.table["nbytes"]
     doubtful = (where >= 0) & ((nbytes < 0) | (nbytes > superblock.file_nbytes - where) | (nbytes >= 1 << 32))
     where, nbytes = np.where(doubtful, DOUBTFUL, where), np.where(doubtful, 1, nbytes)
     names = Names.of(inside_of(members.names[k], found.path) for k in which.tolist())
@@ -265,12 +199,12 @@ def bytes_of_each(
         dtype_text="bytes",
         shape=(len(names),),
         objects=names,
-        heap=ObjectValues(
+        heap=HeapValues(
             superblock=superblock,
             base=np.dtype(np.uint8),
             is_text=False,
             address=where,
-            index=np.zeros(len(names), dtype=np.uint32),
+            index=None,
             length=nbytes.astype(np.uint32),
             row_nbytes=row_nbytes,
         ),

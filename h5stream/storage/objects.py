@@ -10,7 +10,7 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -48,6 +48,14 @@ from h5stream.storage.whereabouts import RawFile
 
 Described = tuple[FileParts, dict[Key, LookedUp]]
 """What one holds, and by their places its ragged fields."""
+
+
+class _Wanted(NamedTuple):
+    """Things, the fields that are wanted of each, and what opens one of them with every check."""
+
+    members: Members
+    shape: SampleShape
+    describe: Callable[[int, SampleShape], Described]
 
 
 def attributes_of(shape: SampleShape) -> tuple[str, ...]:
@@ -92,9 +100,9 @@ def objects_of(
         inside = shape.inside(names[k])
         return read_fields(opened, inside, names[k], samples=samples, row_start=row_start, looked_up=own), own
 
-    found = _together(members, shape, describe, opened.guard, row_start, looked_up)
+    found = _together(_Wanted(members, shape, describe), row_start, looked_up)
     if len(names) >= whereabouts.MANY and not raw.catalogue.is_kept:
-        raw.catalogue.put_texts("names", names)
+        raw.catalogue.put("names", names)
     return found
 
 
@@ -120,27 +128,20 @@ def files_of(
                 if part.file != k:
                     raise UnlikeError(members.paths[k])
                 if part.path:
-                    members.check(k, file, part.path)
+                    members.has(k, file, part.path)
         return found, own
 
-    return _together(members, shape, describe, guard, 0, looked_up)
+    return _together(_Wanted(members, shape, describe), 0, looked_up)
 
 
-def _together(
-    members: Members,
-    shape: SampleShape,
-    describe: Callable[[int, SampleShape], Described],
-    guard: Guard,
-    row_start: int,
-    looked_up: dict[Key, LookedUp],
-) -> FileParts:
-    """Return all that have all fields as rows; `describe` opens one of them with every check."""
-    first, own = _first_of(members, shape, guard, describe)
-    columns, ragged = _columns(members, first, own, shape, guard)
+def _together(wanted: _Wanted, row_start: int, looked_up: dict[Key, LookedUp]) -> FileParts:
+    """Return all that have all fields as rows."""
+    members, (first, own) = wanted.members, _first_of(wanted)
+    columns, ragged = _columns(wanted, first, own)
     which = find(members, [*columns.values(), *ragged.values()])
     names, rows = members.names, which
-    if len(which) < len(members) or not isinstance(names, Names):
-        names = Names.of(members.names[k] for k in which.tolist())
+    if len(which) < len(names) or not isinstance(names, Names):
+        names = Names.of(names[k] for k in which.tolist())
     order = _by_address(first, columns) if isinstance(members, ObjectsOfFile) else None
     if order is not None:
         rows, names = which[order], names.taken(order)
@@ -152,41 +153,43 @@ def _together(
         part = replace(part, row_start=row_start, file=part.file if members.file is None else members.file)
         column = columns.get(("part", number))
         if isinstance(column, Lying):
-            asked = column.asked if len(members) >= whereabouts.MANY else 0
             is_beside = column.path.startswith("/")
-            objects = Names.of(inside_of(name, column.path) for name in names) if is_beside else names
-            part = replace(part, path=inside_of(names[0], column.path), objects=objects, asked=asked)
+            part = replace(
+                part,
+                path=inside_of(names[0], column.path),
+                objects=Names.of(inside_of(name, column.path) for name in names) if is_beside else names,
+                asked=column.asked if len(members.names) >= whereabouts.MANY else 0,
+            )
             part = row_of_each(members, rows, column, part)
-            parts.append(replace(part, targets=_targets(members, rows, part, column.path, number, shape, describe)))
+            part = replace(part, targets=_targets(wanted, rows, part, column.path, number))
         elif isinstance(column, EachBytes):
             assert isinstance(members, ObjectsOfFile)
-            where = {"file": part.file, "row_start": row_start}
-            parts.append(bytes_of_each(members, rows, column, **where, targets=part.targets))
+            part = bytes_of_each(members, rows, column, file=part.file, row_start=row_start, targets=part.targets)
         else:  # nothing is read of it
-            parts.append(replace(part, rows=len(which), objects=names))
+            part = replace(part, rows=len(which), objects=names)
+        parts.append(part)
     for key, lying in ragged.items():
         known = looked_up.setdefault(key, LookedUp(name=own[key].name, crop=own[key].crop))
         known.entry, known.is_given = own[key].entry, True
-        only = replace(shape, kind="dict", keys=(shape.keys[key[0]],), fields=(shape.fields[key[0]],))
-        _add_rows(members, which, lying, known, only, describe)
-    values = tuple((number, cast(Once, columns["once", number]).values) for number, _ in first.once)
-    anchors = None if order is None else np.argsort(order)
-    first = replace(first, rows=len(which), left_out=len(members) - len(which), parts=tuple(parts), once=values)
-    return replace(first, are_objects=True, anchors=anchors)
+        _add_rows(wanted, which, lying, known, key[0])
+    return replace(
+        first,
+        rows=len(which),
+        left_out=len(members.names) - len(which),
+        parts=tuple(parts),
+        once=tuple((number, cast(Once, columns["once", number]).values) for number, _ in first.once),
+        are_objects=True,
+        anchors=None if order is None else np.argsort(order),
+    )
 
 
-def _add_rows(
-    members: Members,
-    which: Ints,
-    lying: Lying,
-    known: LookedUp,
-    only: SampleShape,
-    describe: Callable[[int, SampleShape], Described],
-) -> None:
-    """Add the rows that each has of a ragged field; `describe` opens one for that field only."""
+def _add_rows(wanted: _Wanted, which: Ints, lying: Lying, known: LookedUp, number: int) -> None:
+    """Add the rows that each has of the ragged field of a number."""
+    members, shape = wanted.members, wanted.shape
+    only = replace(shape, kind="dict", keys=(shape.keys[number],), fields=(shape.fields[number],))
 
     def described(k: int) -> DatasetPart:
-        (one,) = describe(k, only)[1].values()
+        (one,) = wanted.describe(k, only)[1].values()
         with members.opened(k) as (file, name):
             known.check_alike(one.layouts, f"{file.filename}:{name}" if name else file.filename)
         return replace(one.parts[0].with_fields({one.entry: known.entry}), row_start=0)
@@ -196,25 +199,23 @@ def _add_rows(
     known.add_rows(begins, lying.rows)
 
 
-def _first_of(
-    members: Members, shape: SampleShape, guard: Guard, describe: Callable[[int, SampleShape], Described]
-) -> Described:
+def _first_of(wanted: _Wanted) -> Described:
     """Open the first that has all fields."""
-    lacking: FieldNotFoundError | None = None
-    for k in range(len(members)):
+    (members, shape, describe), lacking = wanted, None
+    for k in range(len(members.names)):
         members.first = k
-        with members.opened(members.first) as (file, name):
-            if lacking and lacks(file, name, shape, file.filename, guard):
+        with members.opened(k) as (file, name):
+            if lacking and lacks(file, name, shape, file.filename, members.guard):
                 continue
         try:
-            return describe(members.first, shape)
+            return describe(k, shape)
         except FieldNotFoundError as error:
             lacking = lacking or error
             if members.missing == "error":
                 break
     assert lacking is not None
     if members.missing == "skip":
-        raise FieldNotFoundError(f"each of {len(members):,} objects lacks a field: {lacking}", field="")
+        raise FieldNotFoundError(f"each of {len(members.names):,} objects lacks a field: {lacking}", field="")
     raise lacking
 
 
@@ -229,10 +230,11 @@ def lacks(file: Any, group: str, shape: SampleShape, path: str, guard: Guard) ->
 
 
 def _columns(
-    members: Members, first: FileParts, own: dict[Key, LookedUp], shape: SampleShape, guard: Guard
+    wanted: _Wanted, first: FileParts, own: dict[Key, LookedUp]
 ) -> tuple[dict[tuple[str, int], Column], dict[Key, Lying]]:
     """Return what is looked for in each: by numbers of parts and of values, and of ragged fields by their places."""
-    columns, count = dict[tuple[str, int], Column](), len(members)
+    members, shape, _ = wanted
+    columns, count, guard = dict[tuple[str, int], Column](), len(members.names), members.guard
     named = {entry: f for entry, f in zip(first.entries, shape.fields, strict=True) if type(entry) is int}
     with members.opened(members.first) as (file, name):
         ragged = {key: Lying(_path_in(name, known.parts[0], shape), count) for key, known in own.items()}
@@ -258,15 +260,14 @@ def groups_alike(
 
     It returns None for a group of which anything is unlike, or not known: that is opened like any dataset.
     """
-    members, columns = ObjectsOfFile(raw, names), list[Lying]()
+    members, columns, alike = ObjectsOfFile(raw, names), list[Lying](), np.zeros(len(names), dtype=bool)
     members.first = number
     simple = (part.index is not None and part.file == opened.number and part.lengths is None for part in first.parts)
     with contextlib.suppress(UnlikeError, H5StreamError):
         if all(simple) and not first.once and not any(part.along or not part.targets for part in first.parts):
             columns = [Lying(_path_in(names[number], part, None), len(names)) for part in first.parts]
             from_bytes(members, columns)
-    known = [column.known & (column.kind == column.kind[number]) for column in columns]
-    alike = np.logical_and.reduce(known) if columns else np.zeros(len(names), dtype=bool)
+            alike = np.logical_and.reduce([one.known & (one.kind == one.kind[number]) for one in columns])
     edges = [np.searchsorted(column.chunks[0], np.arange(len(names) + 1)).tolist() for column in columns]
 
     def of(k: int, row_start: int) -> FileParts | None:
@@ -295,30 +296,25 @@ def _path_in(name: str, part: DatasetPart, shape: SampleShape | None) -> str:
     return part.path[len(name) :].strip("/")
 
 
-def _targets(
-    members: Members,
-    which: Ints,
-    part: DatasetPart,
-    path: str,
-    number: int,
-    shape: SampleShape,
-    describe: Callable[[int, SampleShape], Described],
-) -> tuple[Target, ...]:
+def _targets(wanted: _Wanted, which: Ints, part: DatasetPart, path: str, number: int) -> tuple[Target, ...]:
     """Return what a part fills, with the value of what was never written, by one of which something was not."""
+    members, shape, describe = wanted
     index = part.chunk_index
-    for row in np.flatnonzero(np.bincount(index.numbers // index.columns, minlength=len(which)) < index.columns):
+    lacking = np.flatnonzero(np.bincount(index.numbers // index.columns, minlength=len(which)) < index.columns)
+    for row in lacking.tolist():
         with contextlib.suppress(FieldNotFoundError):
-            lacking = describe(int(which[row]), shape)[0].parts[number]
-            if lacking.access != part.access:  # h5py has to read it
-                raise UnlikeError(lacking.path)
-            return lacking.targets
-        with members.opened(members.first) as (file, name):
-            element = np.frombuffer(fill_of(file[inside_of(name, path)].id)[2], np.uint8)
-        return tuple(
-            target if target.leaf is None or not len(element) else replace(target, fill=element[target.leaf.places])
-            for target in part.targets
-        )
-    return part.targets
+            one = describe(int(which[row]), shape)[0].parts[number]
+            if one.access != part.access:  # h5py has to read it
+                raise UnlikeError(one.path)
+            return one.targets
+    if not len(lacking):
+        return part.targets
+    with members.opened(members.first) as (file, name):
+        element = np.frombuffer(fill_of(file[inside_of(name, path)].id)[2], np.uint8)
+    return tuple(
+        target if target.leaf is None or not len(element) else replace(target, fill=element[target.leaf.places])
+        for target in part.targets
+    )
 
 
 def _by_address(first: FileParts, columns: dict[tuple[str, int], Column]) -> Ints | None:
@@ -326,7 +322,7 @@ def _by_address(first: FileParts, columns: dict[tuple[str, int], Column]) -> Int
     nbytes = (math.prod(one.shape) * one.stored_element_nbytes for one in first.parts)
     sizes = [one.heap.row_nbytes if one.heap else size for one, size in zip(first.parts, nbytes, strict=True)]
     lead = columns.get(("part", int(np.argmax(sizes))))
-    if not isinstance(lead, Lying) or not len(lead.chunks[0]):
+    if not isinstance(lead, Lying) or not lead.chunks.size:
         return None
     owner, _, offset, *_ = lead.chunks
     begins = offset[np.minimum(np.searchsorted(owner, np.arange(len(lead.rows))), len(owner) - 1)]

@@ -42,16 +42,15 @@ from h5stream.storage.remote import opening
 from h5stream.storage.source import FilesIdentity
 from h5stream.storage.whereabouts import FILES, RawFile, edges_in, groups_of
 
+_KINDS = "Sequences(...), Rows(...), Objects(...), Table(...) or Boxes(...)"
+
 
 def open_layout(
     source: Source | Asked, fields: Fields = None, *, samples: SampleKind | None = None, allow_external: bool = False
 ) -> SampleLayout:
     """Open files, find the fields in each, and give the layout of a sample."""
     if samples is not None and not isinstance(samples, SampleKind):
-        raise OptionError(
-            f"samples= takes Sequences(...), Rows(...), Objects(...), Table(...) or Boxes(...), not {samples!r}; "
-            "Sequences(16, of='data/*') are 16 rows that stay inside a group"
-        )
+        raise OptionError(f"samples= takes {_KINDS}, such as Sequences(16, of='data/*'), not {samples!r}")
     asked = source if isinstance(source, Asked) else read_request(source, fields)
     every = Files(asked.paths)
     parts = _parts_of(asked, every, samples, allow_external)
@@ -90,8 +89,8 @@ def _normalised(layout: SampleLayout) -> SampleLayout:
         wanted = asked.normalise if isinstance(asked, Field) else None
         for number in _numbers_in(entry) if wanted is not None else ():
             assert wanted is not None
-            field = fields[number]
-            is_dense, is_image = field.ragged is not None and field.ragged.form == DENSE, field.images is not None
+            field, is_image = fields[number], fields[number].images is not None
+            is_dense = field.ragged is not None and field.ragged.form == DENSE
             shape = (field.ragged.wanted,) if is_dense and field.ragged is not None else field.row_shape
             why = "" if is_image and field.kind == "object" else wanted.misfit(shape)
             if (field.is_listed and not is_image) or field.dtype.kind == "c":
@@ -148,12 +147,9 @@ def _parts_of(asked: Asked, every: Files, samples: SampleKind | None, allow_exte
         if (found := _together(asked, every, samples, guard)) is not None:
             return found
         if encoded := next((one for one in fields if one.decode), None):
-            raise UnsupportedFieldError(
-                f"{_named(asked.paths)}: Field({encoded.name!r}, decode={encoded.decode!r}): images of objects are "
-                "read where objects of one file have each field, stored alike and in that file itself, and not beside "
-                "lookup= or Objects('files')",
-                field=encoded.name,
-            )
+            why = "images of objects are read where objects of one file have each field, stored alike and in that file"
+            why = f": Field({encoded.name!r}, decode=): {why} itself, and not beside lookup= or Objects('files')"
+            raise UnsupportedFieldError(f"{_named(asked.paths)}{why}", field=encoded.name)
     return _one_by_one(asked, every, samples, guard)
 
 
@@ -174,7 +170,7 @@ def _one_by_one(asked: Asked, every: Files, samples: SampleKind | None, guard: G
     for number, path in enumerate(asked.paths):
         with open_hdf5(path) as file, contextlib.ExitStack() as linked:
             opened, alike = OpenFile(file, number, every, guard, linked), None
-            groups = [*_groups(file, asked, samples, number, guard)]
+            groups = _groups(file, asked, samples, number, guard)
             for k, (group, name) in enumerate(groups):
                 part = None if alike is None else alike(k, found.rows)
                 try:
@@ -283,35 +279,29 @@ def _in_words(asked: Asked, samples: Objects) -> tuple[str, str, str]:
 
 def _of_each_group(error: FieldNotFoundError, samples: SampleKind | None) -> FieldNotFoundError:
     """Say that a field is needed in every group, where a pattern or a list named them."""
-    of, are_objects = getattr(samples, "of", None), isinstance(samples, Objects)
+    of = getattr(samples, "of", None)
     if not isinstance(of, (str, list)) or of in (FILES, ROWS):
         return error
-    said = _said_of(samples).format(repr(of) if isinstance(of, str) else "[...]")
-    what = f"Each group that {said} {'matches' if isinstance(of, str) else 'names'}"
+    said = f"{_said_of(samples).format(repr(of))} matches" if isinstance(of, str) else "the list names"
     way_out = "a narrower pattern, or a list of names, leaves others out"
-    if are_objects:
+    if isinstance(samples, Objects):
         way_out = (
             "Objects(..., missing='skip') leaves others out, and 'fill' fills datasets of objects that are stored "
         )
         way_out += "alike, no attributes or single values"
-    why = f"{error} {what} needs the field; {way_out}. In fields= its name begins inside the group."
+    why = f"{error} Each group that {said} needs the field; {way_out}. In fields= its name begins inside the group."
     return FieldNotFoundError(why, field=error.field, file=error.file)
 
 
-def _groups(
-    file: Any, asked: Asked, samples: SampleKind | None, number: int, guard: Guard
-) -> Iterator[tuple[str, str]]:
+def _groups(file: Any, asked: Asked, samples: SampleKind | None, number: int, guard: Guard) -> list[tuple[str, str]]:
     """Return the groups of a file that hold rows: their paths, and the names that a table has for them."""
-    path, root = asked.paths[number], asked.group
-    kind = _kind_of(asked)
+    where = asked.paths[number], guard, _kind_of(asked)
     named = groups_in(samples, number, asked.paths) if isinstance(samples, Table) else None
     if named is not None:
-        said = "samples=Table(group={})"
-        yield from zip(groups_of(file, root, named, path, guard, kind, said) if named else [], named, strict=True)
-        return
+        paths = groups_of(file, asked.group, named, *where, "samples=Table(group={})") if named else []
+        return [*zip(paths, named, strict=True)]
     of = None if samples is None or isinstance(samples, Table) or samples.of == ROWS else samples.of
-    for group in groups_of(file, root, of, path, guard, kind, _said_of(samples)):
-        yield group, ""
+    return [(group, "") for group in groups_of(file, asked.group, of, *where, _said_of(samples))]
 
 
 def _said_of(samples: SampleKind | None) -> str:
@@ -335,10 +325,8 @@ def _columns(layout: SampleLayout, files: list[FileParts], samples: SampleKind |
             yield number, Column(steps=steps_of(given.steps, samples, "Padding()") or (), space=layout.space)
         elif isinstance(given, Values):
             if len(given.values) != layout.samples:
-                raise FieldLengthError(
-                    f"{given.name!r} in memory has {len(given.values):,} values, and there are {layout.samples:,} "
-                    "samples: it needs one for each, also for those that rows= of H5Dataset leaves out"
-                )
+                said = f"{len(given.values):,} values, and there are {layout.samples:,} samples: it needs one for each"
+                raise FieldLengthError(f"{given.name!r} in memory has {said}, also for those that rows= leaves out")
             yield number, Column(given.values)
     are_objects = files[0].are_objects
     for place, (number, first) in enumerate(files[0].once):
@@ -381,24 +369,25 @@ def _space(
 
 def _check_padding(layout: SampleLayout) -> None:
     """Refuse a number for padding that the type of a field cannot hold, and padding of what is not padded."""
-    for one in layout.fields:
-        ragged = one.ragged if one.kind == "ragged" and not one.is_listed else None
-        if ragged is not None and not _holds(one.dtype, ragged.pad_value):
+
+    def check(one: FieldLayout, option: str, number: float) -> None:
+        if not _holds(one.dtype, number):
+            said = f"{option}={number:g} does not fit into field {one.name!r}, which is stored as {one.dtype}"
             raise OptionError(
-                f"Field({one.name!r}): pad_value={ragged.pad_value!r} does not fit into {one.dtype}, which it is "
-                "stored as (dtype= casts what was padded); take a number that does, and the lengths for a mask"
+                f"{said} (dtype= casts what was padded); take another, or lengths or Padding() for a mask"
             )
+
+    for one in layout.fields:
+        if one.ragged is not None and one.kind == "ragged" and not one.is_listed:
+            check(one, "pad_value", one.ragged.pad_value)
     for parts in layout.aligned:
         for one in (layout.fields[target.field] for target in parts[0].targets):
             if one.pad is not None and (layout.space is None or layout.space.pad is None):
                 said = f"field {one.name!r} has Take(pad={one.pad!r}), and nothing is padded"
                 raise OptionError(f"{said}: samples= says with pad= that it is")
             number = number_outside(layout.pad_of(one)) if one.steps is not None or parts[0].along else None
-            if number and one.kind == "array" and not _holds(one.dtype, number):
-                raise OptionError(
-                    f"pad={number:g} does not fit into field {one.name!r}, which is stored as {one.dtype} (dtype= "
-                    "casts what was padded); take a number that does, take=Take(pad=), or Padding() for a mask"
-                )
+            if number and one.kind == "array":
+                check(one, "pad", number)
 
 
 def _holds(dtype: np.dtype[Any], number: float) -> bool:
@@ -445,22 +434,23 @@ def _with_image_sizes(layout: SampleLayout) -> SampleLayout:
 def _sized(field: FieldLayout, parts: tuple[DatasetPart, ...], layout: SampleLayout, reader: H5pyReader) -> FieldLayout:
     assert field.images is not None
     found, why, form = list[NDArray[Any]](), "there are none", field.images.format
+    path, named = layout.files[parts[0].file].path, f": field {field.name!r}: "
     for data in _some(parts, layout, reader):
         try:
             found.append(decode_image(data, form))
         except DecodeError as error:
             why = str(error)
     if not found:
-        said = f": field {field.name!r}: of the values that were looked at none is an image that decode={form!r} takes"
-        raise refusal(layout.files[parts[0].file].path, field.name, f"{said}: {why}")
+        said = f"of the values that were looked at none is an image that decode={form!r} takes: {why}"
+        raise refusal(path, field.name, named + said)
     nbytes = [image.nbytes for image in found]
     images = Images(format=form, mean_nbytes=float(np.mean(nbytes)), most_nbytes=max(nbytes))
     if field.ragged is None and len({(image.shape, image.dtype) for image in found}) == 1:
         steps = () if field.steps is None else (len(field.steps),)
         return replace(field, kind="array", row_shape=(*steps, *found[0].shape), dtype=found[0].dtype, images=images)
     if field.steps is not None:
-        said = f": field {field.name!r}: images of unlike sizes, or with ragged='list', make no tensor of several rows"
-        raise refusal(layout.files[parts[0].file].path, field.name, f"{said}; samples of one row have them as a list")
+        said = "images of unlike sizes, or with ragged='list', make no tensor of several rows; samples of one row have "
+        raise refusal(path, field.name, f"{named}{said}them as a list")
     return replace(field, images=images)
 
 

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import h5py
@@ -24,7 +24,7 @@ from h5stream.errors import (
 )
 from h5stream.samples.space import Along
 from h5stream.storage import elements, filters
-from h5stream.storage.discovery import refusal
+from h5stream.storage.discovery import Thing, find_dataset, once_of, refusal
 from h5stream.storage.external import Guard, files_behind, without_soft_links
 from h5stream.storage.fallback import compact_offset, decode_stored, fill_element, why_not_decoded_here
 from h5stream.storage.filters import NBIT, SCALEOFFSET, DecodeError
@@ -55,7 +55,15 @@ def open_hdf5(path: str) -> Iterator[Any]:
         raise no_such_file(path) from None
     except OSError as error:
         check_reads(path)
-        raise _explain_open_failure(path, error) from None
+        if isinstance(error, PermissionError) or error.errno in (errno.EACCES, errno.EPERM):
+            raise not_permitted(path) from None
+        if "truncated file" in str(error):
+            said = f"{path!r} is truncated: {error}. Copy it again from its source."
+            raise TruncatedFileError(said, file=path) from None
+        if "signature not found" in str(error):
+            what = f"it has no HDF5 signature ({identity_of(path).size} bytes)"
+            raise NotHDF5Error(f"{path!r} is not an HDF5 file: {what}.", file=path) from None
+        raise SourceError(f"libhdf5 cannot open {path!r}: {error}", file=path) from None
     with file:
         try:
             yield file
@@ -69,18 +77,6 @@ def open_hdf5(path: str) -> Iterator[Any]:
         except (RuntimeError, OSError, KeyError, UnicodeError) as error:  # what h5py makes of libhdf5's failures
             check_reads(path)
             raise SourceError(f"libhdf5 cannot read the structure of {path!r}: {error}", file=path) from error
-
-
-def _explain_open_failure(path: str, error: OSError) -> SourceError:
-    text = str(error)
-    if isinstance(error, PermissionError) or error.errno in (errno.EACCES, errno.EPERM):
-        return not_permitted(path)
-    if "truncated file" in text:
-        return TruncatedFileError(f"{path!r} is truncated: {text}. Copy it again from its source.", file=path)
-    if "signature not found" in text:
-        what = f"it has no HDF5 signature ({identity_of(path).size} bytes)"
-        return NotHDF5Error(f"{path!r} is not an HDF5 file: {what}.", file=path)
-    return SourceError(f"libhdf5 cannot open {path!r}: {text}", file=path)
 
 
 class Files:
@@ -107,8 +103,7 @@ def _inode(path: str) -> Any:
     return stat.st_dev, stat.st_ino
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(NamedTuple):
     """Where a dataset is: in which file, and under which path there, behind all links."""
 
     number: int
@@ -124,45 +119,39 @@ class OpenFile:
     def __init__(self, file: Any, number: int, files: Files, guard: Guard, linked: contextlib.ExitStack) -> None:
         self.file, self.number, self.files, self.guard = file, number, files, guard
         self.identity = files.identities[number]
+        self.path = self.identity.path
         self._linked = linked
 
-    def opened(self, path: str) -> Any:
+    def beside(self, path: str) -> OpenFile:
         """Open another file, which is closed with this one."""
-        self.files.number_of(path)  # the file as it was before it was opened
-        return self._linked.enter_context(open_hdf5(path))
+        number = self.files.number_of(path)  # the file as it was before it was opened
+        return OpenFile(self._linked.enter_context(open_hdf5(path)), number, self.files, self.guard, self._linked)
 
-    def place(self, dataset: Any, path: str, file: Any = "") -> Place:
-        """Follow the links to a dataset, so that it is read as if its own file had been named; `file` is that here."""
-        if file:
-            number = self.files.number_of(file)
-            return Place(number=number, identity=self.files.identities[number], dataset=dataset, path=path)
-        here = Place(number=self.number, identity=self.identity, dataset=dataset, path=path)
-        if dataset.file.filename == self.file.filename:
+    def find(self, name: str) -> Thing:
+        """Find a field's dataset."""
+        return find_dataset(self.file, name, self.path, self.guard)
+
+    def once(self, name: str) -> Any:
+        """Return what the file, or a group of it, has once under a name, or a whole dataset."""
+        return once_of(self.file, name, self.path, self.guard)
+
+    def place(self, thing: Thing) -> Place:
+        """Follow the links to a dataset, so that it is read as if its own file had been named."""
+        here = Place(self.number, self.identity, thing.dataset, thing.path)
+        if thing.dataset.file.filename == self.file.filename:
             return here
         # libhdf5 knows a path in the other file only for what was not reached over a soft link in this one.
-        found = self.file[without_soft_links(self.file, path)]
+        found = self.file[without_soft_links(self.file, thing.path)]
         target, name = absolute(os.fsdecode(found.file.filename)), found.name
-        self.guard.check_file(path, target, self.identity.path)
-        number = self.files.number_of(target)  # the file as it was before it was opened by its own name
-        file = self._linked.enter_context(open_hdf5(target))
-        there = file.get(name) if name else None
+        self.guard.check_file(thing.path, target, self.path)
+        other = self.beside(target)
+        there = other.file.get(name) if name else None
         if not isinstance(there, h5py.Dataset) or h5o.get_info(there.id).addr != h5o.get_info(found.id).addr:
-            return replace(here, unresolved="it lies in another file, behind an external link")
-        identity = self.files.identities[number]
-        return Place(number=number, identity=identity, dataset=there, path=name.strip("/"))
+            return here._replace(unresolved="it lies in another file, behind an external link")
+        return Place(other.number, other.identity, there, name.strip("/"))
 
 
 # --- parts: how a dataset is stored
-
-
-class _Asked(NamedTuple):
-    """What a part is wanted of, and for."""
-
-    place: Place
-    name: str
-    columns: Columns
-    targets: Sequence[Target]
-    pipeline: filters.Pipeline
 
 
 def part_of(
@@ -177,8 +166,11 @@ def part_of(
 ) -> DatasetPart:
     """Describe a dataset, for the fields that it fills; what samples take along its axes is no selection of columns."""
     opened.guard.check_data(place.dataset, name, place.identity.path)
-    pipeline = filters.pipeline_of(place.dataset.id.get_create_plist())
-    part = replace(_part(_Asked(place, name, None if along else columns, targets, pipeline)), row_start=row_start)
+    part = _through_h5py(place, None if along else columns, targets, row_start)
+    described = _of_heap if part.reason == VARIABLE_LENGTH else _of_chunks
+    part = described(part, place, name, targets)
+    if not part.pieces:  # of rows that h5py reads, or values in a heap
+        part = replace(part, pieces=column_pieces(part.shape[1:], part.shape[1:], part.columns))
     if part.leads_on:
         found = files_behind(place.dataset, place.identity.path)
         part = replace(part, behind=tuple(opened.files.number_of(path) for path in found[:WATCHED_FILES]))
@@ -189,65 +181,89 @@ def part_of(
     return part
 
 
-def _part(asked: _Asked) -> DatasetPart:
-    place, targets = asked.place, asked.targets
-    reason = _why_h5py(asked)
-    if reason == VARIABLE_LENGTH:
-        return _heap_part(asked)
-    index, why_no_index = _read_index(asked, reason)
-    if reason or why_no_index:
-        return _described(asked, None, reason or why_no_index)
-    assert index is not None
+def _through_h5py(place: Place, columns: Columns, targets: Sequence[Target], row_start: int) -> DatasetPart:
+    """Describe a dataset as h5py reads it; its reason is empty where h5stream may read it itself."""
+    dataset, row_shape = place.dataset, place.dataset.shape[1:]
+    pipeline = filters.pipeline_of(dataset.id.get_create_plist())
+    row_nbytes = dataset.dtype.itemsize * int(np.prod(row_shape, dtype=object))
+    chunk_rows = int(dataset.chunks[0]) if dataset.chunks else rows_together(row_nbytes, dataset.shape[0])
+    return DatasetPart(
+        file=place.number,
+        path=place.path,
+        rows=dataset.shape[0],
+        row_start=row_start,
+        access=VIA_H5PY,
+        reason=_why_h5py(place, pipeline, targets),
+        chunk_rows=max(1, chunk_rows),
+        pipeline=pipeline,
+        columns=columns,
+        pieces=(),
+        targets=tuple(replace(t, leaf=None) for t in targets),
+        stored_element_nbytes=dataset.id.get_type().get_size(),
+        dtype_text=str(elements.plain_dtype(dataset.dtype)),
+        shape=tuple(dataset.shape),
+    )
+
+
+def _why_h5py(place: Place, pipeline: filters.Pipeline, targets: Sequence[Target]) -> str:
+    """Say why a dataset is read through h5py, as far as its type and its way of storing say; empty where it is not."""
+    dataset, dtype = place.dataset, place.dataset.dtype
+    opaque = dtype.kind == "V" and dtype.fields is None and dtype.subdtype is None  # bytes, whatever they are called
+    undone = [f for f in pipeline.filters if f.id in (NBIT, SCALEOFFSET)]
+    if dataset.is_virtual:
+        return IS_VIRTUAL
+    if dataset.id.get_create_plist().get_external_count():
+        return IN_EXTERNAL_FILES
+    if place.unresolved or dtype.kind == "O" or opaque:
+        return place.unresolved or (VARIABLE_LENGTH if dtype.kind == "O" else "")
+    if any(t.leaf is None for t in targets):
+        return f"{dtype}: libhdf5 converts it"
+    if not elements.is_stored_as(dataset.id.get_type(), dtype):
+        return "its stored type is not a NumPy type; libhdf5 converts it"
+    return f"{filters.KNOWN_NAMES[undone[0].id]}: only libhdf5 undoes it" if undone else ""
+
+
+def _of_chunks(part: DatasetPart, place: Place, name: str, targets: Sequence[Target]) -> DatasetPart:
+    """Describe how the chunks of a dataset are read; as h5py reads it where these cannot be relied on."""
+    index, why = _read_index(part, place, name)
+    if index is None or part.reason:
+        return replace(part, reason=part.reason or why)
     try:
         element = fill_element(place.dataset, index)
     except (OSError, RuntimeError) as error:  # nothing was written, and no fill value defined
-        return _described(asked, None, f"what its missing chunks hold cannot be read: {error}")
+        return replace(part, reason=f"what its missing chunks hold cannot be read: {error}")
     if element is not None:
         targets = [replace(t, fill=element[t.leaf.places]) for t in targets if t.leaf]
-    part = _described(asked._replace(targets=targets), index, "")
-    reason = why_not_decoded_here(place.dataset, part, place.identity)
-    return _described(asked, None, reason) if reason else part
+    found = _with_index(part, index, targets)
+    why = why_not_decoded_here(place.dataset, found, place.identity)
+    return replace(part, reason=why) if why else found
 
 
-def _heap_part(asked: _Asked) -> DatasetPart:
-    """Describe a dataset of values of variable length, having read where each lies."""
-    place, dataset, through_h5py = asked.place, asked.place.dataset, _described(asked, None, VARIABLE_LENGTH)
-    base, is_text = base_of(dataset)
-    is_compact = dataset.id.get_create_plist().get_layout() == h5py.h5d.COMPACT
-    if base is None or is_compact or dataset.size > MOST_VALUES:
-        return through_h5py
-    superblock = superblock_of(dataset.file, place.identity.size)
-    element_nbytes = superblock.offset_nbytes + 8
-    index, why_not = _read_index(asked, "", element_nbytes)
-    if index is None:
-        return replace(through_h5py, reason=f"{VARIABLE_LENGTH}; {why_not}")
-    stored = _described(asked._replace(columns=None, targets=()), index, "")
-    stored = replace(stored, stored_element_nbytes=element_nbytes)
-    if stored.chunk_nbytes > COMPARED_NBYTES:
-        return through_h5py
-    try:
-        raw = _all_elements(place, stored)
-    except (H5StreamError, DecodeError) as error:
-        reason = f"{VARIABLE_LENGTH}; where its values lie cannot be read: {error}"
-        damaged = error.chunk if isinstance(error, CorruptChunkError) else None
-        return replace(through_h5py, reason=reason, damaged=damaged)
-    if raw is None:
-        return replace(through_h5py, reason=f"{VARIABLE_LENGTH}; with a fill value of its own")
-    rows = dataset.shape[0]
-    heap = values_of(raw, superblock, base, rows, is_text=is_text)
-    together = min(through_h5py.chunk_rows, rows) if dataset.chunks else rows_together(int(heap.row_nbytes), rows)
-    return replace(through_h5py, access=HEAP, heap=heap, chunk_rows=max(1, together), targets=tuple(asked.targets))
+def _with_index(part: DatasetPart, index: ChunkIndex, targets: Sequence[Target]) -> DatasetPart:
+    """Return a part whose chunks are read by their index."""
+    is_filtered = bool(part.pipeline.filters)
+    # Members that are put together, element by element, are as good as a filter.
+    is_scattered = len(part.shape) > 1 and any(t.leaf is not None and len(t.leaf.offsets) > 1 for t in targets)
+    return replace(
+        part,
+        access=DECODED if is_filtered or is_scattered else DIRECT,
+        reason=part.pipeline.describe() if is_filtered else "no filter",
+        chunk_rows=max(1, index.chunk_shape[0]),
+        index=index,
+        pieces=column_pieces(part.shape[1:], index.chunk_shape[1:], part.columns),
+        targets=tuple(targets),
+    )
 
 
-def _read_index(asked: _Asked, reason: str, element_nbytes: int = 0) -> tuple[ChunkIndex | None, str]:
+def _read_index(part: DatasetPart, place: Place, name: str, element_nbytes: int = 0) -> tuple[ChunkIndex | None, str]:
     """Read the chunk index, of elements of so many stored bytes, if it is needed; else, or if it cannot be, say why."""
-    dataset, identity = asked.place.dataset, asked.place.identity
+    dataset, identity = place.dataset, place.identity
     # Even where h5py reads, only the index tells whether a filter that is missing was applied to any chunk.
-    lacking = dataset.chunks is not None and not all(h5py.h5z.filter_avail(f.id) for f in asked.pipeline.filters)
-    if reason and not lacking:
-        return None, reason
+    lacking = dataset.chunks is not None and not all(h5py.h5z.filter_avail(f.id) for f in part.pipeline.filters)
+    if part.reason and not (lacking or element_nbytes):
+        return None, part.reason
     try:
-        element_nbytes = element_nbytes or dataset.id.get_type().get_size()
+        element_nbytes = element_nbytes or part.stored_element_nbytes
         if dataset.id.get_create_plist().get_layout() == h5py.h5d.COMPACT:
             if (offset := compact_offset(dataset, identity)) is None:
                 return None, "compact: its bytes lie in the object header"
@@ -258,66 +274,47 @@ def _read_index(asked: _Asked, reason: str, element_nbytes: int = 0) -> tuple[Ch
         raise
     except INDEX_UNREADABLE as error:
         return None, f"its chunk index cannot be read: {error}"
-    for place, f in enumerate(asked.pipeline.filters):  # those that stored chunks need and are not decoded here
-        if f.decodable or not ((index.filter_mask >> np.uint32(place)) & 1 == 0).any():
+    for bit, f in enumerate(part.pipeline.filters):  # those that stored chunks need and are not decoded here
+        if f.decodable or not ((index.filter_mask >> np.uint32(bit)) & 1 == 0).any():
             continue
         if h5py.h5z.filter_avail(f.id):
             return None, f"filter {f.id} ({f.name}): only a plugin of this machine's libhdf5 undoes it"
         label = filters.KNOWN_NAMES.get(f.id, f.name or "unnamed")
-        why = f": field {asked.name!r} needs HDF5 filter {f.id} ({label}), which is not available. Get a plugin for it "
+        why = f": field {name!r} needs HDF5 filter {f.id} ({label}), which is not available. Get a plugin for it "
         why += "(The HDF Group lists registered filters) and name its folder in HDF5_PLUGIN_PATH before Python starts."
-        raise refusal(identity.path, asked.name, why, MissingFilterError, filter_id=f.id)
+        raise refusal(identity.path, name, why, MissingFilterError, filter_id=f.id)
     return index, ""
 
 
-def _described(asked: _Asked, index: ChunkIndex | None, reason: str) -> DatasetPart:
-    dataset, targets, pipeline = asked.place.dataset, asked.targets, asked.pipeline
-    if index is not None:
-        chunk_rows, chunk_row_shape = index.chunk_shape[0], index.chunk_shape[1:]
-        # Members that are put together, element by element, are as good as a filter.
-        scattered = dataset.ndim > 1 and any(t.leaf is not None and len(t.leaf.offsets) > 1 for t in targets)
-        access = DECODED if pipeline.filters or scattered else DIRECT
-    else:
-        chunk_row_shape = dataset.shape[1:]
-        row_nbytes = dataset.dtype.itemsize * int(np.prod(chunk_row_shape, dtype=object))
-        chunk_rows = int(dataset.chunks[0]) if dataset.chunks else rows_together(row_nbytes, dataset.shape[0])
-        access, targets = VIA_H5PY, [replace(t, leaf=None) for t in targets]
-    return DatasetPart(
-        file=asked.place.number,
-        path=asked.place.path,
-        rows=dataset.shape[0],
-        row_start=0,
-        access=access,
-        reason=reason or (pipeline.describe() if pipeline.filters else "no filter"),
-        chunk_rows=max(1, chunk_rows),
-        index=index,
-        pipeline=pipeline,
-        columns=asked.columns,
-        pieces=column_pieces(dataset.shape[1:], chunk_row_shape, asked.columns),
-        targets=tuple(targets),
-        stored_element_nbytes=dataset.id.get_type().get_size(),
-        dtype_text=str(elements.plain_dtype(dataset.dtype)),
-        shape=tuple(dataset.shape),
-    )
+# --- values of variable length, where their heap can be read without libhdf5
 
 
-def _why_h5py(asked: _Asked) -> str:
-    """Say why a dataset is read through h5py, as far as its type and its way of storing say; empty where it is not."""
-    dataset, creation = asked.place.dataset, asked.place.dataset.id.get_create_plist()
-    dtype = dataset.dtype
-    opaque = dtype.kind == "V" and dtype.fields is None and dtype.subdtype is None  # bytes, whatever they are called
-    undone = [f for f in asked.pipeline.filters if f.id in (NBIT, SCALEOFFSET)]
-    if dataset.is_virtual:
-        return IS_VIRTUAL
-    if creation.get_external_count():
-        return IN_EXTERNAL_FILES
-    if asked.place.unresolved or dtype.kind == "O" or opaque:
-        return asked.place.unresolved or (VARIABLE_LENGTH if dtype.kind == "O" else "")
-    if any(t.leaf is None for t in asked.targets):
-        return f"{dtype}: libhdf5 converts it"
-    if not elements.is_stored_as(dataset.id.get_type(), dtype):
-        return "its stored type is not a NumPy type; libhdf5 converts it"
-    return f"{filters.KNOWN_NAMES[undone[0].id]}: only libhdf5 undoes it" if undone else ""
+def _of_heap(part: DatasetPart, place: Place, name: str, targets: Sequence[Target]) -> DatasetPart:
+    """Describe a dataset of values of variable length, having read where each lies; else as h5py reads it."""
+    dataset, rows = place.dataset, place.dataset.shape[0]
+    base, is_text = base_of(dataset)
+    is_compact = dataset.id.get_create_plist().get_layout() == h5py.h5d.COMPACT
+    if base is None or is_compact or dataset.size > MOST_VALUES:
+        return part
+    superblock = superblock_of(dataset.file, place.identity.size)
+    element_nbytes = superblock.offset_nbytes + 8
+    index, why = _read_index(part, place, name, element_nbytes)
+    if index is None:
+        return replace(part, reason=f"{VARIABLE_LENGTH}; {why}")
+    stored = _with_index(replace(part, columns=None, stored_element_nbytes=element_nbytes), index, ())
+    if stored.chunk_nbytes > COMPARED_NBYTES:
+        return part
+    try:
+        raw = _all_elements(place, stored)
+    except (H5StreamError, DecodeError) as error:
+        reason = f"{VARIABLE_LENGTH}; where its values lie cannot be read: {error}"
+        damaged = error.chunk if isinstance(error, CorruptChunkError) else None
+        return replace(part, reason=reason, damaged=damaged)
+    if raw is None:
+        return replace(part, reason=f"{VARIABLE_LENGTH}; with a fill value of its own")
+    heap = values_of(raw, superblock, base, rows, is_text=is_text)
+    together = min(part.chunk_rows, rows) if dataset.chunks else rows_together(int(heap.row_nbytes), rows)
+    return replace(part, access=HEAP, heap=heap, chunk_rows=max(1, together), targets=tuple(targets))
 
 
 def _all_elements(place: Place, stored: DatasetPart) -> NDArray[np.uint8] | None:

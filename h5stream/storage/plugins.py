@@ -13,8 +13,8 @@ import ctypes
 import functools
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import h5py
 import hdf5plugin
@@ -27,27 +27,24 @@ _REVERSE = 0x0100  # H5Z_FLAG_REVERSE: decode
 _ZEROED_NBYTES = 4096
 """A length that is read behind the end is then zero, which every codec refuses."""
 
+_Numbers, _Length, _Buffer = (ctypes.POINTER(kind) for kind in (ctypes.c_uint, ctypes.c_size_t, ctypes.c_void_p))
 _FilterFunction = ctypes.CFUNCTYPE(
+    # flags, number of cd_values, cd_values, valid bytes in the buffer; allocated bytes and the buffer, in and out
     ctypes.c_size_t,
-    ctypes.c_uint,  # flags
-    ctypes.c_size_t,  # number of cd_values
-    ctypes.POINTER(ctypes.c_uint),  # cd_values
-    ctypes.c_size_t,  # valid bytes in the buffer
-    ctypes.POINTER(ctypes.c_size_t),  # allocated bytes of the buffer, in and out
-    ctypes.POINTER(ctypes.c_void_p),  # the buffer, in and out
+    ctypes.c_uint,
+    ctypes.c_size_t,
+    _Numbers,
+    ctypes.c_size_t,
+    _Length,
+    _Buffer,
 )
 
 
 class _FilterClass(ctypes.Structure):
     _fields_ = (
-        ("version", ctypes.c_int),
-        ("id", ctypes.c_int),
-        ("encoder_present", ctypes.c_uint),
-        ("decoder_present", ctypes.c_uint),
+        *((name, ctypes.c_int) for name in ("version", "id", "encoder_present", "decoder_present")),
         ("name", ctypes.c_char_p),
-        ("can_apply", ctypes.c_void_p),
-        ("set_local", ctypes.c_void_p),
-        ("filter", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("can_apply", "set_local", "filter")),
     )
 
 
@@ -263,33 +260,16 @@ FILTER_NAMES |= {number: name for name, number in hdf5plugin.FILTERS.items()}
 """Filters of libhdf5 and h5py themselves, and those that come with hdf5plugin, by number."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilterFact:
-    """A registered filter."""
-
-    filter_id: int  # HDF5's number for it
-    name: str  # short name
-    available: bool  # whether this libhdf5 can decode it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageVersions:
+class StorageVersions(NamedTuple):
     """Versions of what reads HDF5 here."""
 
     hdf5: str  # hdf5, h5py, hdf5plugin: versions of the C library and of the two packages
     h5py: str
     hdf5plugin: str
-    filters: tuple[FilterFact, ...]  # the filters of libhdf5, h5py and hdf5plugin, by number
+    filters: dict[int, tuple[str, bool]]  # of all three: name, and whether this libhdf5 can decode it
 
 
 def storage_versions() -> StorageVersions:
     """Return the versions, and ask libhdf5 for every filter."""
-    return StorageVersions(
-        hdf5=h5py.version.hdf5_version,
-        h5py=h5py.version.version,
-        hdf5plugin=hdf5plugin.version,
-        filters=tuple(
-            FilterFact(filter_id=number, name=name, available=bool(h5py.h5z.filter_avail(number)))
-            for number, name in sorted(FILTER_NAMES.items())
-        ),
-    )
+    filters = {number: (name, bool(h5py.h5z.filter_avail(number))) for number, name in sorted(FILTER_NAMES.items())}
+    return StorageVersions(h5py.version.hdf5_version, h5py.version.version, hdf5plugin.version, filters)

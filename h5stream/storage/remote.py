@@ -64,9 +64,11 @@ class Opening:
     # Guarantees: belongs to one thread.
     """
 
-    def __init__(self, options: Any = None, cache: ObjectCache | None = None) -> None:
+    def __init__(
+        self, options: Any = None, cache: ObjectCache | None = None, known: Iterable[ObjectIdentity] = ()
+    ) -> None:
         self.options, self.cache = options, cache
-        self._known: dict[str, ObjectIdentity] = {}
+        self._known = {one.path: one for one in known}
         self._next: Iterator[ObjectIdentity] = iter(())
         self._coming: dict[str, concurrent.futures.Future[memoryview]] = {}
 
@@ -108,9 +110,12 @@ _opening: contextvars.ContextVar[Opening | None] = contextvars.ContextVar("openi
 
 
 @contextlib.contextmanager
-def opened_with(options: Any, cache: ObjectCache | None = None) -> Iterator[None]:
-    """Open the stores of addresses with some options, or take a store object, and keep what is read, meanwhile."""
-    opening = Opening(options, cache)
+def opened_with(options: Any, cache: ObjectCache | None = None, known: Iterable[ObjectIdentity] = ()) -> Iterator[None]:
+    """Open the stores of addresses with some options, or take a store object, and keep what is read, meanwhile.
+
+    Of some objects it is `known` what they are, or must be.
+    """
+    opening = Opening(options, cache, known)
     token = _opening.set(opening)
     try:
         yield
@@ -235,14 +240,27 @@ class ObjectBytes(ByteSource):
         read_sources([(self, offsets, targets)])
 
     def together(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> Iterator[list[tuple[int, memoryview]]]:
-        """Return groups of ranges, each of which one request brings."""
-        pairs = (pair for pair in zip(offsets, targets, strict=True) if pair[1].nbytes)
-        return _close_together(sorted(pairs, key=itemgetter(0)), self._joins_nbytes)
+        """Cut ranges into groups, each of which one request brings."""
+        group: list[tuple[int, memoryview]] = []
+        begin = end = 0
+        for offset, target in sorted(zip(offsets, targets, strict=True), key=itemgetter(0)):
+            stop = offset + target.nbytes
+            if group and (offset - end > self._joins_nbytes or stop - begin > REQUEST_NBYTES):
+                yield group
+                group = []
+            if stop > offset:
+                begin, end = (begin, max(end, stop)) if group else (offset, stop)
+                group.append((offset, target))
+        if group:
+            yield group
 
     async def fetched(self, group: list[tuple[int, memoryview]]) -> memoryview:
         """Return the bytes from the first of some ranges to the end of the last."""
         begin, end = group[0][0], max(offset + target.nbytes for offset, target in group)
-        asked = self._asked(begin, end - begin)
+        count_request(end - begin)
+        asked: dict[str, Any] = {"range": (begin, end)}
+        if self.identity.etag.startswith(('"', "W/")):
+            asked["if_match"] = self.identity.etag
         with told(self.identity.path, "reading"):
             async with requests().room:
                 found = await the_library().get_async(self._store, self._path, options=asked)
@@ -252,13 +270,6 @@ class ObjectBytes(ByteSource):
         if data.nbytes != end - begin:
             raise self.identity.ends_early(begin, end - begin, data.nbytes)
         return data
-
-    def _asked(self, offset: int, nbytes: int) -> dict[str, Any]:
-        count_request(nbytes)
-        asked: dict[str, Any] = {"range": (offset, offset + nbytes)}
-        if self.identity.etag.startswith(('"', "W/")):
-            asked["if_match"] = self.identity.etag
-        return asked
 
 
 def read_sources(wanted: Iterable[tuple[Any, Sequence[int], Sequence[memoryview]]]) -> None:
@@ -297,20 +308,6 @@ def read_once(source: ByteSource, offsets: Sequence[int], targets: Sequence[memo
         source.close()
 
 
-def _close_together(wanted: Iterable[tuple[int, memoryview]], most_gap: int) -> Iterator[list[tuple[int, memoryview]]]:
-    """Cut ascending ranges into groups, each of which one request brings."""
-    group: list[tuple[int, memoryview]] = []
-    begin = end = 0
-    for offset, target in wanted:
-        if group and (offset - end > most_gap or offset + target.nbytes - begin > REQUEST_NBYTES):
-            yield group
-            group = []
-        begin, end = (begin, max(end, offset + target.nbytes)) if group else (offset, offset + target.nbytes)
-        group.append((offset, target))
-    if group:
-        yield group
-
-
 @contextlib.contextmanager
 def fetched_ahead(address: str, folder: str) -> Iterator[None]:
     """Fetch an object from its beginning on into a folder, ahead of who reads all of it, in small pieces, meanwhile.
@@ -346,7 +343,8 @@ _blocks_lock = threading.Lock()
 _blocks = collections.OrderedDict[tuple[str, str, int], bytes]()
 
 
-def _held_block(key: tuple[str, str, int]) -> bytes | None:
+def _held_block(identity: ObjectIdentity, number: int) -> bytes | None:
+    key = identity.path, identity.etag, number
     with _blocks_lock:
         if key in _blocks:
             _blocks.move_to_end(key)
@@ -435,22 +433,18 @@ class ObjectFile(io.RawIOBase, ByteSource):
 
     def _blocks_of(self, numbers: range) -> list[bytes]:
         """Return some blocks that follow one another."""
-        held = [self.held(number) for number in numbers]
-        if all(held):
-            return held  # type: ignore[return-value]
-        begin = next(number for number, block in zip(numbers, held, strict=True) if not block)
-        self._ahead = min(2 * self._ahead, _MOST_BLOCKS) if begin == self._next else 1
-        if isinstance(self._source, CachedBytes) and self._source.holds(begin * BLOCK_NBYTES, BLOCK_NBYTES):
-            self._ahead = 1
-        fetched = self.fetch(range(begin, max(numbers.stop, begin + self._ahead)))
-        self._next = begin + len(fetched)
-        return [block or fetched[number] for number, block in zip(numbers, held, strict=True)]
+        held = {number: block for number in numbers if (block := _held_block(self.identity, number))}
+        begin = next((number for number in numbers if number not in held), None)
+        if begin is not None:
+            self._ahead = min(2 * self._ahead, _MOST_BLOCKS) if begin == self._next else 1
+            if isinstance(self._source, CachedBytes) and self._source.holds(begin * BLOCK_NBYTES, BLOCK_NBYTES):
+                self._ahead = 1
+            fetched = self._fetch(range(begin, max(numbers.stop, begin + self._ahead)))
+            self._next = begin + len(fetched)
+            held = fetched | held
+        return [held[number] for number in numbers]
 
-    def held(self, number: int) -> bytes | None:
-        """Return a block, if it is held."""
-        return _held_block((self.identity.path, self.identity.etag, number))
-
-    def fetch(self, numbers: Iterable[int]) -> dict[int, bytes]:
+    def _fetch(self, numbers: Iterable[int]) -> dict[int, bytes]:
         """Fetch blocks and hold them; what would lie behind the end is left out."""
         size = self.identity.size
         begins = {number: number * BLOCK_NBYTES for number in numbers if number * BLOCK_NBYTES < size}
@@ -465,7 +459,7 @@ class ObjectFile(io.RawIOBase, ByteSource):
         """Fetch the blocks of some ranges, each an offset and bytes, at once: they are about to be read one by one."""
         edges = ((offset // BLOCK_NBYTES, -(-(offset + nbytes) // BLOCK_NBYTES)) for offset, nbytes in ranges)
         numbers = {number for low, high in edges for number in range(low, high)}
-        self.fetch(sorted(number for number in numbers if self.held(number) is None))
+        self._fetch(sorted(number for number in numbers if _held_block(self.identity, number) is None))
 
     def _read(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
         check_reads(self.identity.path)
@@ -487,7 +481,7 @@ class ObjectFile(io.RawIOBase, ByteSource):
     def _peeked(self, offset: int, nbytes: int) -> memoryview:
         """Return bytes as far as they are held."""
         first, last = offset // BLOCK_NBYTES, (offset + nbytes - 1) // BLOCK_NBYTES
-        held = b"".join(self.held(number) or b"" for number in range(first, last + 1))
+        held = b"".join(_held_block(self.identity, number) or b"" for number in range(first, last + 1))
         return memoryview(held)[offset - first * BLOCK_NBYTES :][:nbytes]
 
 
@@ -496,11 +490,7 @@ _HELD_RANGES = 256
 
 
 def _below(node: memoryview, size: int) -> list[tuple[int, int]]:
-    """Return where the nodes right below one of an index lie, and their bytes; none where there is nothing below.
-
-    It is an index of a group or of chunks as libhdf5 writes them unless asked for newer ones. Nothing depends on it but
-    what is fetched early.
-    """
+    """Return where the nodes right below one of an older index lie, and their bytes: what is better fetched early."""
     if bytes(node[:4]) != b"TREE" or node.nbytes < _TREE_NBYTES:
         return []
     is_of_chunks, level, used = node[4], node[5], int.from_bytes(node[6:8], "little")

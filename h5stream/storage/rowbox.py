@@ -73,10 +73,8 @@ def axes_taken(row_shape: tuple[int, ...], columns: Columns) -> list[tuple[NDArr
         raise OptionError("columns= needs rows with columns, but this field has one number a row; leave it out")
     named = sum(part is not Ellipsis for part in parts)
     if named > len(row_shape) or len(parts) - named > 1:
-        raise OptionError(
-            f"columns={columns!r} names {named} axes, and rows have {len(row_shape)}, of shape {row_shape}; '...' may "
-            "stand once, for all that are not named"
-        )
+        said = f"names {named} axes, and rows have {len(row_shape)}, of shape {row_shape}"
+        raise OptionError(f"columns={columns!r} {said}; '...' may stand once, for all that are not named")
     rest = [slice(None)] * (len(row_shape) - named)
     at = parts.index(Ellipsis) if len(parts) > named else len(parts)
     every = [*parts[:at], *rest, *parts[at + 1 :]]
@@ -97,10 +95,8 @@ def _column_numbers(count: int, columns: slice | list[int]) -> NDArray[np.int64]
         raise OptionError(f"columns={wrong[0]} is not there: the rows have {count} columns, 0 to {count - 1}")
     chosen = chosen % count if count else chosen
     if len(np.unique(chosen)) != len(chosen):
-        raise OptionError(
-            "columns= names a column twice; name each once and index the batch. Integers of a tuple that ends with ... "
-            "are one of each axis: (0, 0, ...)"
-        )
+        said = "name each once and index the batch, or one of each axis: (0, 0, ...)"
+        raise OptionError(f"columns= names a column twice; {said}")
     return chosen
 
 
@@ -117,33 +113,23 @@ def column_pieces(
         return (ColumnPiece(number=0, row_elements=elements, segments=np.array([[0, 0, elements]])),)
     pieces = math.prod(-(-n // c) for n, c in zip(row_shape, chunk_row_shape, strict=True))
     if pieces > _MAX_PIECES or elements > _MAX_CUT_ELEMENTS:
-        raise OptionError(
-            f"a row of {elements:,} elements lies in {pieces:,} chunks, more than the {_MAX_PIECES:,} chunks and "
-            f"{_MAX_CUT_ELEMENTS:,} elements that are followed; store the data in chunks that reach further across rows"
-        )
-    return _cut(row_shape, chunk_row_shape, _places_in_batch_row(row_shape, columns))
-
-
-def _places_in_batch_row(row_shape: tuple[int, ...], columns: Columns) -> NDArray[np.int64]:
-    """Return for each element of the stored row its place in the batch's row, -1 where it is not wanted."""
+        most = f"more than the {_MAX_PIECES:,} chunks and {_MAX_CUT_ELEMENTS:,} elements that are followed"
+        said = f"a row of {elements:,} elements lies in {pieces:,} chunks, {most}"
+        raise OptionError(f"{said}; store the data in chunks that reach further across rows")
     if columns is None:
-        return np.arange(math.prod(row_shape), dtype=np.int64).reshape(row_shape)
+        return _cut(chunk_row_shape, np.arange(elements, dtype=np.int64).reshape(row_shape))
     taken = [numbers for numbers, _ in axes_taken(row_shape, columns)]
-    places = np.full(row_shape, -1, dtype=np.int64)
     lengths = [len(numbers) for numbers in taken]
-    places[np.ix_(*taken)] = np.arange(math.prod(lengths), dtype=np.int64).reshape(lengths)
-    return places
+    places = np.full(row_shape, -1, dtype=np.int64)  # of each element in the batch's row; -1 where it is not wanted
+    places[np.ix_(*taken)] = np.arange(math.prod(lengths)).reshape(lengths)
+    return _cut(chunk_row_shape, places)
 
 
-def _cut(
-    row_shape: tuple[int, ...], chunk_row_shape: tuple[int, ...], places: NDArray[np.int64]
-) -> tuple[ColumnPiece, ...]:
-    grid = tuple(-(-n // c) for n, c in zip(row_shape, chunk_row_shape, strict=True))
-    pieces = []
-    for number in range(math.prod(grid)):
-        where = np.unravel_index(number, grid)
-        starts = [int(i) * c for i, c in zip(where, chunk_row_shape, strict=True)]
-        box = places[tuple(slice(s, s + c) for s, c in zip(starts, chunk_row_shape, strict=True))]
+def _cut(chunk_row_shape: tuple[int, ...], places: NDArray[np.int64]) -> tuple[ColumnPiece, ...]:
+    """Cut the places of a row's elements along its chunks; those without any that is wanted are left out."""
+    pieces, grid = [], (-(-n // c) for n, c in zip(places.shape, chunk_row_shape, strict=True))
+    for number, where in enumerate(np.ndindex(*grid)):
+        box = places[tuple(slice(i * c, (i + 1) * c) for i, c in zip(where, chunk_row_shape, strict=True))]
         if not (box >= 0).any():
             continue
         whole = box
@@ -158,7 +144,6 @@ def _runs(places: NDArray[np.int64]) -> NDArray[np.int64]:
     """Collect runs in which both sides go up by one."""
     wanted = np.flatnonzero(places >= 0)
     target = places[wanted]
-    breaks = np.flatnonzero((np.diff(wanted) != 1) | (np.diff(target) != 1)) + 1
-    first = np.concatenate([[0], breaks])
-    last = np.concatenate([breaks, [len(wanted)]])
-    return np.stack([wanted[first], target[first], last - first], axis=1).astype(np.int64)
+    first = np.append(0, np.flatnonzero((np.diff(wanted) != 1) | (np.diff(target) != 1)) + 1)
+    lengths = np.diff(first, append=len(wanted))
+    return np.stack([wanted[first], target[first], lengths], axis=1).astype(np.int64)

@@ -12,7 +12,7 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from stat import S_ISDIR, S_ISREG
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from h5stream.compiled._native import read_files
-from h5stream.errors import H5StreamError, SourceChangedError, SourceError, SourceNotFoundError
+from h5stream.errors import SourceChangedError, SourceError, SourceNotFoundError
 from h5stream.storage.handles import flush_written
 from h5stream.storage.identity import ByteSource, Descriptor, SourceIdentity
 from h5stream.storage.names import Ints, Names
@@ -192,9 +192,16 @@ class FileBytes(ByteSource):
 
     def _open(self, failed: Descriptor | None = None) -> Descriptor:
         """Open the file, for everyone who reads from now on, also in place of a descriptor that has failed."""
+        path = self.identity.path
         with self._lock:
             if self._held is None or self._held is failed:
-                self._held = Descriptor(self._opened())
+                self.identity.check_unchanged()
+                try:
+                    self._held = Descriptor(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+                except PermissionError:
+                    raise not_permitted(path) from None
+                except OSError as error:
+                    raise SourceError(f"{path!r} cannot be opened: {error.strerror}", file=path) from error
                 _opened_in_turn.append(weakref.ref(self))
                 while len(_opened_in_turn) > MOST_OPEN:  # the next read of the one that is closed opens it again
                     first = _opened_in_turn.popleft()()
@@ -202,52 +209,36 @@ class FileBytes(ByteSource):
                         first.close()
             return self._held
 
-    def _opened(self) -> int:
-        self.identity.check_unchanged()
-        try:
-            return os.open(self.identity.path, os.O_RDONLY | os.O_CLOEXEC)
-        except PermissionError:
-            raise not_permitted(self.identity.path) from None
-        except OSError as error:
-            what = f"{self.identity.path!r} cannot be opened: {error.strerror}"
-            raise SourceError(what, file=self.identity.path) from error
-
     def read_many(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
         """Fill each target with the bytes that start at its offset; raises what `read_into` does."""
         for offset, target in zip(offsets, targets, strict=True):
             self.read_into(offset, target)
 
     def read_into(self, offset: int, target: memoryview) -> None:
-        """Fill `target` with the bytes that start at `offset`."""
+        """Fill `target` with the bytes that start at `offset`; try twice: network storage gets over an error so."""
         held = self.descriptor()  # held until the read is over, also if `close` is called meanwhile
-        try:
-            self._fill(held.number, offset, target)
-        except H5StreamError:
-            raise
-        except OSError as error:
-            self._read_again(held, offset, target, error)
+        if (error := self._filled(held.number, offset, target)) is None:
+            return
+        what = f"reading {target.nbytes} bytes at byte {offset} of {self.identity.path!r} failed: {error.strerror}"
+        _log.warning("%s; trying once more with the file opened afresh", what)
+        held = self._open(held)
+        if (error := self._filled(held.number, offset, target)) is not None:
+            what = f"{what}; so it did once more with the file opened afresh"
+            raise SourceError(what, file=self.identity.path) from error
 
-    def _fill(self, fd: int, offset: int, target: memoryview) -> None:
+    def _filled(self, fd: int, offset: int, target: memoryview) -> OSError | None:
+        """Fill `target`; return the error of the system, if there was one."""
         done, wanted = 0, target.nbytes
         while done < wanted:
-            count = os.preadv(fd, [target[done:] if done else target], offset + done)
+            try:
+                count = os.preadv(fd, [target[done:] if done else target], offset + done)
+            except OSError as error:
+                return error
             if count == 0:
                 self.identity.check_unchanged()
                 raise self.identity.ends_early(offset, wanted, done)
             done += count
-
-    def _read_again(self, held: Descriptor, offset: int, target: memoryview, first: OSError) -> None:
-        """Read once more through a fresh descriptor: network storage gets over an error or a stale handle so."""
-        what = f"reading {target.nbytes} bytes at byte {offset} of {self.identity.path!r} failed: {first.strerror}"
-        _log.warning("%s; trying once more with the file opened afresh", what)
-        fresh = self._open(held)
-        try:
-            self._fill(fresh.number, offset, target)
-        except H5StreamError:
-            raise
-        except OSError as error:
-            what = f"{what}; so it did once more with the file opened afresh"
-            raise SourceError(what, file=self.identity.path) from error
+        return None
 
 
 # --- Many files as one source of bytes: their bytes lie one behind the other, with gaps that no read goes over.
@@ -313,7 +304,7 @@ class FilesIdentity(SourceIdentity):
 
     def for_structure(self) -> ByteSource:
         """Return the bytes for who reads many small pieces of their structure."""
-        return _Beginnings(self) if self.far else self.open()
+        return FarFilesBytes(self, holds_beginnings=True) if self.far else self.open()
 
     def place(self, offsets: Any) -> tuple[Ints, Ints]:
         """Return the numbers of the files that bytes lie in, and where they lie there."""
@@ -328,10 +319,6 @@ class FilesIdentity(SourceIdentity):
     def each(self) -> list[FileIdentity | ObjectIdentity]:
         """Return every file."""
         return [self.file(number) for number in range(len(self.starts))]
-
-    def over(self, copies: Sequence[SourceIdentity]) -> FilesIdentity:
-        """Return the same of copies."""
-        return FilesIdentity.of(copies)
 
 
 class FilesBytes(ByteSource):
@@ -366,44 +353,42 @@ class FilesBytes(ByteSource):
 
 
 class FarFilesBytes(ByteSource):
-    """Ranges of many files of which some or all are objects in stores; those of one read are asked for at once."""
+    """Ranges of many files of which some or all are objects in stores; those of one read are asked for at once.
+
+    For who reads their structure the beginning of each file is held, where most of it lies.
+    """
 
     gap_nbytes = GAP_NBYTES
 
-    def read_many(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
-        """Fill each target with the bytes that start at its offset."""
-        of_each = dict[int, tuple[list[int], list[memoryview]]]()
-        which, inside = self.identity.place(np.array(offsets, np.int64))
-        for number, offset, target in zip(which.tolist(), inside.tolist(), targets, strict=True):
-            own = of_each.setdefault(number, ([], []))
-            own[0].append(offset)
-            own[1].append(target)
-        read_sources([(self.identity.file(number).open(), *own) for number, own in of_each.items()])
-
-
-class _Beginnings(FarFilesBytes):
-    """The bytes of many files for who reads their structure: the beginning of each is held, where most of it lies."""
-
-    def __init__(self, identity: FilesIdentity) -> None:
+    def __init__(self, identity: FilesIdentity, *, holds_beginnings: bool = False) -> None:
         super().__init__(identity)
-        self._nbytes = min(BLOCK_NBYTES, max(_LEAST_NBYTES, HELD_NBYTES // len(identity.sizes)))
+        some = min(BLOCK_NBYTES, max(_LEAST_NBYTES, HELD_NBYTES // len(identity.sizes)))
+        self._nbytes = np.minimum(identity.sizes, some * holds_beginnings)
         self._held = dict[int, memoryview]()
 
     def read_many(self, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
         """Fill each target with the bytes that start at its offset; beginnings that are not held come at once."""
-        which, inside = self.identity.place(np.array(offsets, np.int64))
-        missing = np.array([k for k in np.unique(which).tolist() if k not in self._held], np.int64)
-        begins = [memoryview(bytearray(nbytes)) for nbytes in np.minimum(self.identity.sizes[missing], self._nbytes)]
-        super().read_many(self.identity.starts[missing].tolist(), begins)
-        self._held.update(zip(missing.tolist(), begins, strict=True))
-        further = list[tuple[int, memoryview]]()
-        for k, at, offset, target in zip(which.tolist(), inside.tolist(), offsets, targets, strict=True):
-            found = self._held[k][at:][: target.nbytes]
+        which, inside = (each.tolist() for each in self.identity.place(np.array(offsets, np.int64)))
+        missing = [number for number in dict.fromkeys(which) if number not in self._held and self._nbytes[number]]
+        begins = [memoryview(bytearray(nbytes)) for nbytes in self._nbytes[missing].tolist()]
+        self._read([(number, 0, begin) for number, begin in zip(missing, begins, strict=True)])
+        self._held.update(zip(missing, begins, strict=True))
+        further = list[tuple[int, int, memoryview]]()
+        for number, offset, target in zip(which, inside, targets, strict=True):
+            found = self._held.get(number, memoryview(b""))[offset:][: target.nbytes]
             if found.nbytes == target.nbytes:
                 target[:] = found
             else:
-                further.append((offset, target))
-        super().read_many([offset for offset, _ in further], [target for _, target in further])
+                further.append((number, offset, target))
+        self._read(further)
+
+    def _read(self, wanted: Iterable[tuple[int, int, memoryview]]) -> None:
+        of_each = dict[int, tuple[list[int], list[memoryview]]]()
+        for number, offset, target in wanted:
+            own = of_each.setdefault(number, ([], []))
+            own[0].append(offset)
+            own[1].append(target)
+        read_sources([(self.identity.file(number).open(), *own) for number, own in of_each.items()])
 
 
 _LEAST_NBYTES = 2048

@@ -85,13 +85,7 @@ stores: dict[str, Any] = {}
 
 
 def is_address(path: str) -> bool:
-    """Tell whether a path is the address of an object in a store.
-
-    Examples
-    --------
-    >>> is_address("s3://bucket/a.h5"), is_address("/data/a.h5")
-    (True, False)
-    """
+    """Tell whether a path is the address of an object in a store, such as ``s3://bucket/a.h5``."""
     return _ADDRESS.match(path) is not None
 
 
@@ -270,7 +264,6 @@ class _Loop:
             gc.callbacks.append(_collect_without_waiting)
         self._thread = threading.Thread(target=self._loop.run_forever, name="h5stream-requests", daemon=True)
         self._thread.start()
-        atexit.register(self._end)
 
     def run(self, work: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         """Return what some coroutines return that run beside one another."""
@@ -288,7 +281,7 @@ class _Loop:
             raise found from None
         return found
 
-    def _end(self) -> None:
+    def end(self) -> None:
         """Cancel what is under way before Python ends: a thread of obstore that calls it later ends the process."""
 
         async def cancel() -> None:
@@ -349,6 +342,13 @@ def _collect_without_waiting(phase: str, _: Mapping[str, int]) -> None:
 
 _starting = threading.Lock()
 _started: list[_Loop] = []
+
+
+@atexit.register
+def _end_all() -> None:
+    """End requests behind the readers, who begin some: `h5stream.engine.run` stops them, and is imported later."""
+    for loop in _started:
+        loop.end()
 
 
 def requests() -> _Loop:

@@ -4,7 +4,7 @@ The header of a first object is walked through, message by message. What comes o
 of these are the same in all that are alike, and where the numbers lie that may differ: lengths along the axes, of
 the data and of a chunk, where data and a chunk index begin, values of attributes. The headers of others are read as
 bytes, many at once, and what equals the template needs nothing more: nothing of theirs is interpreted. What no template
-fits is asked of libhdf5, and so is some of what one does.
+fits is asked of libhdf5, and so is the first that each one fits: a header that was misunderstood is found out so.
 
 # Guarantees: nothing is read but inside of the file, and a number is taken only from inside of what was read.
 
@@ -33,28 +33,33 @@ Ints = NDArray[np.int64]
 NOWHERE, BEYOND = -1, -2
 """An address that stands for none, and one that cannot be right."""
 
-GROUP, CONTIGUOUS, COMPACT, CHUNKED = 0, 1, 2, 3
-"""What an object is, by its header."""
+GROUP, COMPACT, CONTIGUOUS, CHUNKED = -1, 0, 1, 2
+"""What an object is, by its header: no dataset, or a dataset's layout as libhdf5 numbers it."""
 
 BTREE_1, SINGLE, IMPLICIT, FIXED_ARRAY, EXTENSIBLE_ARRAY, BTREE_2 = range(6)
 """Kinds of chunk index, numbered as in libhdf5's ``H5D_chunk_index_t``."""
 
-MOST_AXES = 8
+_INDEX_NBYTES = {BTREE_1: 0, SINGLE: 0, IMPLICIT: 0, FIXED_ARRAY: 1, EXTENSIBLE_ARRAY: 5, BTREE_2: 6}
+"""By kind of chunk index, the bytes that a layout says of it before its address."""
+
 _MOST_NBYTES = 1 << 16
 """The longest header, or block of one, that is looked at; h5py's usual ones take 272 bytes."""
 _MOST_BLOCKS = 16
+_MOST_AXES = 32
 _READ_NBYTES, _ROOM_NBYTES = 1 << 20, 4 << 20
 """Bytes that are read at once, for blocks that lie within them, and that are asked for together."""
 _GAP_NBYTES = 4096
 """Bytes between two blocks that are read along."""
-_MOST_ELEMENTS = 1 << 60
-MOST_CHUNK_NBYTES = 1 << 40
 
-_SPACE, _LINK_INFO, _TYPE, _OLD_FILL, _FILL, _LINK, _LAYOUT, _PIPELINE = 0x01, 0x02, 0x03, 0x04, 0x05, 0x06, 0x08, 0x0B
-_NIL, _GROUP_INFO, _ATTRIBUTE, _COMMENT, _OLD_TIME, _CONTINUATION = 0x00, 0x0A, 0x0C, 0x0D, 0x0E, 0x10
-_SYMBOL_TABLE, _TIME, _ATTRIBUTE_INFO, _REFERENCES = 0x11, 0x12, 0x15, 0x16
-_SHARED, _KNOWN_FLAGS = 2, 0x47
-"""Flags of messages: constant, shared, never to be shared, may be shared."""
+_NIL, _SPACE, _LINK_INFO, _TYPE, _OLD_FILL, _FILL, _LINK, _LAYOUT, _GROUP_INFO = 0, 1, 2, 3, 4, 5, 6, 8, 10
+_PIPELINE, _ATTRIBUTE, _COMMENT, _OLD_TIME, _CONTINUATION, _SYMBOL_TABLE, _TIME = 11, 12, 13, 14, 16, 17, 18
+_ATTRIBUTE_INFO, _REFERENCES = 21, 22
+_OF_GROUPS = frozenset({_SYMBOL_TABLE, _LINK_INFO, _LINK})
+_OF_DATASETS = frozenset({_SPACE, _TYPE, _OLD_FILL, _FILL, _LAYOUT, _PIPELINE})
+_VARYING_FROM = {_NIL: 0, _OLD_TIME: 0, _TIME: 0, _LINK_INFO: 2, _ATTRIBUTE_INFO: 2}
+"""By kind of message, the bytes of it that are the same; the others only matter to what is not looked at here."""
+_IS_SHARED = 2
+"""The flag of a message that lies elsewhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,125 +108,109 @@ def _runs(numbers: Ints) -> Iterator[tuple[int, int]]:
 
 
 class Place(NamedTuple):
-    """Where a number lies: in which block, behind so many bytes, of how many."""
+    """Where a number lies among the bytes of all blocks, and how many bytes it takes."""
 
-    block: int
     at: int
     nbytes: int
 
 
 class Block(NamedTuple):
-    """Bytes that lie together, and the number that says where; None for where the object itself lies."""
+    """Bytes that lie together in the file."""
 
-    where: Place | None
-    data: Bytes
-    same: Bools
-    is_checked: bool
+    pointer: int  # where among all bytes the address stands that leads here; -1 for where the object itself lies
+    begin: int  # where these begin among all
+    nbytes: int
+    is_checked: bool  # whether they end with a checksum
 
 
 @dataclass(slots=True, kw_only=True)
 class Template:
     """What objects that are alike have in common, and where the rest lies. A group has neither type nor layout."""
 
+    data: bytearray = field(default_factory=bytearray)  # the bytes of all blocks, each filled up to words of 8
+    same: bytearray = field(default_factory=bytearray)  # 255 for those that all have in common, 0 for the others
     blocks: list[Block] = field(default_factory=list)
     layout: int = GROUP
-    rank: int = -1
+    rank: int = 0
     dims: list[Place] = field(default_factory=list)
-    address: Place | None = None
+    sides: list[Place] = field(default_factory=list)  # of a chunk
+    address: Place | None = None  # of data, or of a chunk index; the data themselves where they are compact
     nbytes: Place | None = None
     mask: Place | None = None
     index: int = -1
     element_nbytes: int = 0
     filters: int = 0
-    sides: list[Place] = field(default_factory=list)  # of a chunk; those of another may be others
-    messages: dict[int, bytes] = field(default_factory=dict)
-    # of attributes: where the value lies, and the bytes of its datatype and dataspace
-    values: dict[bytes, tuple[Place, bytes] | None] = field(default_factory=dict)
-    has_other_attributes: bool = False
+    # by names of attributes: where the value lies, and what says its type and shape; by "" those of data not in chunks
+    values: dict[str, tuple[Place, bytes]] = field(default_factory=dict)
     links: dict[bytes, Place] = field(default_factory=dict)
-    tables: tuple[Place, Place] | None = None
-
-    @property
-    def kind(self) -> tuple[Any, ...]:
-        """All that objects of one kind have in common: how they are stored, but for the shape of chunks."""
-        said = (self.messages.get(kind, b"") for kind in (_TYPE, _OLD_FILL, _FILL, _PIPELINE))
-        return self.layout, self.rank, self.index, *said
 
 
 class UnknownError(Exception):
     """What is not understood: libhdf5 is asked."""
 
 
-def template_of(raw: Raw, address: int, wanted: Sequence[bytes] = ()) -> Template | None:
-    """Walk through the header at an address, for the values of some attributes too; None if it is not understood."""
+def template_of(raw: Raw, address: int, wanted: Sequence[str] = (), link: bytes = b"") -> Template | None:
+    """Walk through the header at an address, for the values of some attributes or for a link; None if it is odd."""
     with contextlib.suppress(UnknownError, OSError):
-        return _Walk(raw, wanted).header(address)
-    return None
-
-
-def lookup_of(raw: Raw, address: int, name: bytes) -> tuple[Template, Place] | None:
-    """Walk through a group to one of its links; give where the address lies that it leads to, or None."""
-    with contextlib.suppress(UnknownError, OSError):
-        walk = _Walk(raw, ())
-        found = walk.header(address)
-        if found.tables is not None:
-            walk.symbols(name)
-        if name in found.links:
-            return found, found.links[name]
+        walk = _Walk(raw, address, wanted)
+        if link:
+            walk.symbols(link)
+        return walk.found
     return None
 
 
 class _Walk:
-    """A way through the blocks of one object."""
+    """A way through the blocks of one object, whose bytes come one behind the other."""
 
-    def __init__(self, raw: Raw, wanted: Sequence[bytes]) -> None:
+    def __init__(self, raw: Raw, address: int, wanted: Sequence[str]) -> None:
         self._raw, self._wide, self._long, self._base = raw, raw.wide, raw.long, int(raw.origin[0])
-        self._wanted, self._found = wanted, Template()
-        self._queue: list[tuple[Place, int, int]] = []
-        self._layout_at = (0, 0, 0)
+        self._wanted, self.found = wanted, Template()
+        self._messages: dict[int, Place] = {}  # by kind
+        self._further: list[tuple[int, int, int]] = []  # blocks: pointer, where, bytes
+        self._header(address + self._base)
+        self._describe()
 
     # --- bytes ---------------------------------------------------------------------------------------------------
 
-    def _read(self, where: Place | None, address: int, nbytes: int, *, is_checked: bool = False) -> int:
-        """Read a block; give its number."""
-        blocks = self._found.blocks
-        self._check(holds=0 < nbytes <= _MOST_NBYTES and len(blocks) < _MOST_BLOCKS)
-        data = np.frombuffer(self._there(address, nbytes), dtype=np.uint8)
-        same = np.ones(nbytes, dtype=bool)
+    def _block(self, pointer: int, where: int, nbytes: int, *, is_checked: bool = False) -> int:
+        """Read a block; give where it begins among all bytes."""
+        found, begin = self.found, len(self.found.data)
+        self._check(holds=0 < nbytes <= _MOST_NBYTES and len(found.blocks) < _MOST_BLOCKS)
+        data, is_there = self._raw.read(np.array([where]), nbytes)
+        self._check(holds=bool(is_there[0] and (not is_checked or is_sound(data, nbytes)[0])))
+        found.blocks.append(Block(pointer, begin, nbytes, is_checked))
+        found.data += data.tobytes()
+        found.same += b"\xff" * nbytes + bytes(data.shape[1] - nbytes)
         if is_checked:
-            same[-4:] = False
-            if checksums(data[None, :-4])[0] != int.from_bytes(data[-4:].tobytes(), "little"):
-                raise UnknownError
-        blocks.append(Block(where, data, same, is_checked))
-        return len(blocks) - 1
+            self._varying(begin + nbytes - 4, 4)
+        return begin
 
-    def _there(self, where: int, nbytes: int) -> bytes:
-        """Read some bytes, all of which must be there."""
+    def _ahead(self, where: int, nbytes: int) -> bytes:
+        """Return bytes of a block that says itself how long it is."""
         data, is_there = self._raw.read(np.array([where]), nbytes)
         self._check(holds=bool(is_there[0]))
-        return data[0, :nbytes].tobytes()
+        return data.tobytes()
 
-    def _bytes(self, block: int, at: int, nbytes: int) -> bytes:
-        if not 0 <= at <= at + nbytes <= len(self._found.blocks[block].data):
-            raise UnknownError
-        return self._found.blocks[block].data[at : at + nbytes].tobytes()
+    def _bytes(self, at: int, nbytes: int) -> bytes:
+        self._check(holds=at + nbytes <= len(self.found.data))
+        return bytes(self.found.data[at : at + nbytes])
 
-    def _number(self, block: int, at: int, nbytes: int) -> int:
-        return int.from_bytes(self._bytes(block, at, nbytes), "little")
+    def _number(self, at: int, nbytes: int) -> int:
+        return int.from_bytes(self._bytes(at, nbytes), "little")
 
-    def _varying(self, block: int, at: int, nbytes: int) -> Place:
+    def _varying(self, at: int, nbytes: int) -> Place:
         """Let some bytes be others in others."""
-        self._bytes(block, at, nbytes)
-        self._found.blocks[block].same[at : at + nbytes] = False
-        return Place(block, at, nbytes)
+        self._check(holds=0 <= nbytes <= len(self.found.data) - at)
+        self.found.same[at : at + nbytes] = bytes(nbytes)
+        return Place(at, nbytes)
 
-    def _address(self, block: int, at: int) -> tuple[Place, int]:
+    def _address(self, at: int) -> int:
         """Let an address be another in others; give it as an offset in the file, or `NOWHERE`."""
-        value, place = self._number(block, at, self._wide), self._varying(block, at, self._wide)
+        value, _ = self._number(at, self._wide), self._varying(at, self._wide)
         if value == (1 << 8 * self._wide) - 1:
-            return place, NOWHERE
+            return NOWHERE
         self._check(holds=value < int(self._raw.end[0]) - self._base)
-        return place, value + self._base
+        return value + self._base
 
     def _check(self, *, holds: bool) -> None:
         if not holds:
@@ -229,287 +218,207 @@ class _Walk:
 
     # --- headers -------------------------------------------------------------------------------------------------
 
-    def header(self, address: int) -> Template:
+    def _header(self, where: int) -> None:
         """Walk through a header with all its blocks."""
-        where, found = address + self._base, self._found
-        head = self._there(where, 32)
-        if head[0] == 1:
-            end, count = 16 + int.from_bytes(head[8:12], "little"), int.from_bytes(head[2:4], "little")
-            block = self._read(None, where, end)
-            seen = self._messages(block, 16, end, 1, 0)
-        else:
-            flags = head[5]
-            self._check(holds=head[:5] == b"OHDR\x02" and flags < 0x40)
-            begin, count = 6 + (16 if flags & 0x20 else 0) + (4 if flags & 0x10 else 0), -1
-            width = 1 << (flags & 3)
-            end = begin + width + int.from_bytes(head[begin : begin + width], "little")
-            block = self._read(None, where, end + 4, is_checked=True)
-            if flags & 0x20:
-                self._varying(block, 6, 16)
-            seen = self._messages(block, begin + width, end, 2, flags)
-        while self._queue:
-            place, at, nbytes = self._queue.pop(0)
-            block = self._read(place, at, nbytes, is_checked=count < 0)
-            if count < 0:
-                self._check(holds=self._bytes(block, 0, 4) == b"OCHK")
-                self._messages(block, 4, nbytes - 4, 2, flags)
-            else:
-                seen += self._messages(block, 0, nbytes, 1, 0)
-        self._check(holds=count in (-1, seen) and (count < 0 or not found.has_other_attributes))
-        self._describe()
-        return found
+        head = self._ahead(where, 32)
+        flags, is_new = head[5], head[:5] == b"OHDR\2"
+        self._check(holds=is_new or head[0] == 1)
+        begin, size_at, width, each, ahead = 16, 8, 4, 8, 0
+        if is_new:
+            size_at, width = 6 + (16 if flags & 0x20 else 0) + (4 if flags & 0x10 else 0), 1 << (flags & 3)
+            begin, each, ahead = size_at + width, 6 if flags & 4 else 4, 4
+        end = begin + int.from_bytes(head[size_at : size_at + width], "little")
+        self._block(-1, where, end + ahead, is_checked=is_new)
+        if is_new and flags & 0x20:
+            self._varying(6, 16)
+        self._through(begin, end, each, is_new=is_new)
+        for pointer, place, nbytes in self._further:  # grows meanwhile
+            begin = self._block(pointer, place, nbytes, is_checked=is_new)
+            self._through(begin + ahead, begin + nbytes - ahead, each, is_new=is_new)
 
-    def _messages(self, block: int, at: int, end: int, version: int, flags: int) -> int:
-        """Walk through the messages of one block; give how many there are."""
-        head, seen = 8 if version == 1 else 6 if flags & 4 else 4, 0
+    def _through(self, at: int, end: int, head: int, *, is_new: bool) -> None:
+        """Walk through the messages of one block."""
+        width = 1 if is_new else 2
         while end - at >= head:
-            if version == 1:
-                kind, nbytes, how = self._number(block, at, 2), self._number(block, at + 2, 2), at + 4
-                self._check(holds=nbytes % 8 == 0)
-            else:
-                kind, nbytes, how = self._number(block, at, 1), self._number(block, at + 1, 2), at + 3
-            self._check(holds=nbytes <= end - at - head)
-            self._message(block, kind, self._number(block, how, 1), at + head, nbytes)
-            at, seen = at + head + nbytes, seen + 1
-        self._check(holds=version == 2 or at == end)
-        return seen
+            kind, nbytes, flags = self._number(at, width), self._number(at + width, 2), self._number(at + width + 2, 1)
+            self._check(holds=nbytes <= end - at - head and not flags & _IS_SHARED)
+            self._message(kind, at + head, nbytes)
+            at += head + nbytes
 
-    def _message(self, block: int, kind: int, flags: int, at: int, nbytes: int) -> None:
-        shared, found, end = bool(flags & _SHARED), self._found, at + nbytes
-        self._check(holds=not flags & ~_KNOWN_FLAGS)
-        if kind in (_NIL, _OLD_TIME, _TIME):
-            self._varying(block, at, nbytes)
+    def _message(self, kind: int, at: int, nbytes: int) -> None:
+        """Say which bytes of a message vary, and what lies in it."""
+        if kind in _OF_DATASETS | _OF_GROUPS:
+            self._check(holds=kind == _LINK or kind not in self._messages)
+            self._messages[kind] = Place(at, nbytes)
+        if kind in _VARYING_FROM:
+            self._varying(at + _VARYING_FROM[kind], nbytes - _VARYING_FROM[kind])
         elif kind == _ATTRIBUTE:
-            self._attribute(block, at, nbytes, shared=shared)
+            self._attribute(at, at + nbytes)
         elif kind == _CONTINUATION:
-            place, where = self._address(block, at)
-            self._check(holds=not shared and nbytes >= self._wide + self._long)
-            self._queue.append((place, where, self._number(block, at + self._wide, self._long)))
-        elif kind in (_SYMBOL_TABLE, _LINK_INFO, _LINK, _ATTRIBUTE_INFO):
-            self._check(holds=not shared)
-            self._of_group(block, kind, at, end)
-        elif kind in (_GROUP_INFO, _COMMENT, _REFERENCES):
-            pass
-        else:
-            self._check(holds=kind in _OF_DATASETS and not shared and kind not in found.messages)
-            if kind == _SPACE:
-                self._space(block, at, nbytes)
-            elif kind == _LAYOUT:
-                self._layout_at = block, at, nbytes
-            found.messages[kind] = self._bytes(block, at, nbytes)
-
-    def _of_group(self, block: int, kind: int, at: int, end: int) -> None:
-        """Note what a message says of a group's links, or that an object has attributes outside of its header."""
-        found = self._found
-        if kind == _SYMBOL_TABLE:
-            self._check(holds=found.tables is None)
-            found.tables = self._address(block, at)[0], self._address(block, at + self._wide)[0]
+            self._further.append((at, self._address(at), self._number(at + self._wide, self._long)))
         elif kind == _LINK:
-            self._link(block, at, end)
+            self._link(at)
+        elif kind == _SYMBOL_TABLE:
+            self._varying(at, 2 * self._wide)
         else:
-            flags = self._number(block, at + 1, 1)
-            self._check(holds=self._number(block, at, 1) == 0 and flags < 4)
-            heap = at + 2 + (0 if not flags & 1 else 8 if kind == _LINK_INFO else 2)
-            self._varying(block, at + 2, heap - at - 2)
-            for k in range(3 if flags & 2 else 2):
-                _, where = self._address(block, heap + k * self._wide)
-                found.has_other_attributes |= kind == _ATTRIBUTE_INFO and k == 0 and where != NOWHERE
-        if kind != _ATTRIBUTE_INFO:
-            found.messages[kind] = b""
+            self._check(holds=kind in _OF_DATASETS or kind in (_GROUP_INFO, _COMMENT, _REFERENCES))
 
-    def _link(self, block: int, at: int, end: int) -> None:
+    def _link(self, at: int) -> None:
         """Note where a hard link leads that lies in the header of its group."""
-        version, flags = self._number(block, at, 1), self._number(block, at + 1, 1)
-        self._check(holds=version == 1 and flags < 0x20)
-        at += 2
-        is_hard = not flags & 8 or self._number(block, at, 1) == 0
+        flags, at = self._number(at + 1, 1), at + 2
+        is_hard = not flags & 8 or self._number(at, 1) == 0
         at += (1 if flags & 8 else 0) + (8 if flags & 4 else 0) + (1 if flags & 0x10 else 0)
         width = 1 << (flags & 3)
-        nbytes = self._number(block, at, width)
-        name = self._bytes(block, at + width, nbytes)
+        nbytes = self._number(at, width)
+        name, at = self._bytes(at + width, nbytes), at + width + nbytes
         if is_hard:
-            self._check(holds=at + width + nbytes + self._wide <= end and name not in self._found.links)
-            self._found.links[name] = self._address(block, at + width + nbytes)[0]
+            self._check(holds=name not in self.found.links)
+            self.found.links[name] = self._varying(at, self._wide)
 
-    def _extent(self, block: int, at: int, nbytes: int) -> tuple[int, int, int, bool]:
-        """Return a dataspace's rank, where its lengths begin, its elements, and whether largest lengths follow."""
-        version, rank, flags = (self._number(block, at + k, 1) for k in range(3))
-        head = 8 if version == 1 else 4
-        self._check(holds=version in (1, 2) and flags < 2 and head + rank * self._long * (1 + flags) <= nbytes)
-        if version == 2:
-            what = self._number(block, at + 3, 1)
-            if what == 2 and rank == 0:
-                return -1, at, 0, False
-            self._check(holds=what == min(rank, 1))
-        sides = [self._number(block, at + head + k * self._long, self._long) for k in range(rank)]
-        count = math.prod(sides)
-        self._check(holds=count <= _MOST_ELEMENTS and max(sides, default=0) <= _MOST_ELEMENTS)
-        return rank, at + head, count, bool(flags)
+    def _lengths(self, at: int) -> tuple[int, int, int]:
+        """Return where the lengths of a dataspace begin, how many there are, and 1 if the largest lengths follow."""
+        version, rank, flags, what = self._bytes(at, 4)
+        self._check(holds=version in (1, 2) and flags < 2 and rank <= _MOST_AXES and (version == 1 or what < 2))
+        return at + (8 if version == 1 else 4), rank, flags
 
-    def _space(self, block: int, at: int, nbytes: int) -> None:
-        """Let the lengths along the axes, and the largest ones, be others."""
-        found, long = self._found, self._long
-        found.rank, first, _, has_most = self._extent(block, at, nbytes)
-        self._check(holds=found.rank <= MOST_AXES)
-        found.dims = [Place(block, first + k * long, long) for k in range(found.rank)]
-        self._varying(block, first, max(found.rank, 0) * long * (1 + has_most))
-
-    def _attribute(self, block: int, at: int, nbytes: int, *, shared: bool) -> None:
+    def _attribute(self, at: int, end: int) -> None:
         """Let the value of an attribute be another, and note where it lies if it is wanted."""
-        version, flags = self._number(block, at, 1), self._number(block, at + 1, 1)
-        self._check(holds=version in (1, 2, 3) and not shared)
-        counts = [self._number(block, at + k, 2) for k in (2, 4, 6)]
-        name_at = at + (9 if version == 3 else 8)
-        padded = [-(-count // 8) * 8 if version == 1 else count for count in counts]
-        type_at = name_at + padded[0]
-        space_at = type_at + padded[1]
-        value_at = space_at + padded[2]
-        self._check(holds=value_at <= at + nbytes)
-        name, null, rest = self._bytes(block, name_at, counts[0]).partition(b"\0")
-        self._check(holds=null == b"\0" and not rest)
-        self._varying(block, value_at, at + nbytes - value_at)
-        if name not in self._wanted:
+        version, flags = self._bytes(at, 2)
+        self._check(holds=version in (1, 2, 3))
+        unit, first = 8 if version == 1 else 1, at + (9 if version == 3 else 8)
+        sizes = (-(-self._number(at + k, 2) // unit) * unit for k in (2, 4, 6))
+        name_at, type_at, space_at, value_at = itertools.accumulate(sizes, initial=first)
+        self._varying(value_at, end - value_at)
+        name = self._bytes(name_at, type_at - name_at).partition(b"\0")[0].decode("utf-8", "surrogateescape")
+        if name not in self._wanted or (version > 1 and flags):
             return
-        if (version > 1 and flags) or name in self._found.values:
-            self._found.values[name] = None
+        if self._bytes(space_at, 4)[::3] == b"\2\2":  # without a value: libhdf5 is asked for those
             return
-        _, _, count, _ = self._extent(block, space_at, counts[2])
-        value_nbytes = count * _element_nbytes(self._bytes(block, type_at, counts[1]))
-        self._check(holds=value_at + value_nbytes <= at + nbytes)
-        kind = self._bytes(block, type_at, counts[1]) + b" " + self._bytes(block, space_at, counts[2])
-        self._found.values[name] = Place(block, value_at, value_nbytes), kind
+        lengths_at, rank, _ = self._lengths(space_at)
+        count = math.prod(self._number(lengths_at + k * self._long, self._long) for k in range(rank))
+        nbytes = count * self._number(type_at + 4, 4)
+        self._check(holds=value_at + nbytes <= end)
+        self.found.values.setdefault(name, (Place(value_at, nbytes), self._bytes(type_at, value_at - type_at)))
 
     # --- datasets ------------------------------------------------------------------------------------------------
 
     def _describe(self) -> None:
         """Say what the messages make: a group, or a dataset and how it is stored."""
-        found = self._found
-        is_group = {_SYMBOL_TABLE, _LINK_INFO, _LINK} & found.messages.keys()
-        of_dataset = {_SPACE, _TYPE, _LAYOUT} & found.messages.keys()
-        if is_group:
-            self._check(holds=not of_dataset and not {_SYMBOL_TABLE, _LINK_INFO} <= found.messages.keys())
+        found, said, long = self.found, self._messages, self._long
+        if kinds := said.keys() & _OF_GROUPS:
+            self._check(holds=not {_SPACE, _TYPE, _LAYOUT} & said.keys() and not {_SYMBOL_TABLE, _LINK_INFO} <= kinds)
             return
-        self._check(holds=len(of_dataset) == 3)
-        kind, fill, pipeline = (found.messages.get(each, b"") for each in (_TYPE, _FILL, _PIPELINE))
-        self._check(holds=not fill or (len(fill) > 1 and 1 <= fill[0] <= 3))
-        self._check(holds=not pipeline or (len(pipeline) > 1 and 1 <= pipeline[0] <= 2 and pipeline[1] <= 32))
-        found.element_nbytes, found.filters = _element_nbytes(kind), pipeline[1] if pipeline else 0
-        block, at, nbytes = self._layout_at
-        version, how = self._number(block, at, 1), self._number(block, at + 1, 1)
-        self._check(holds=found.element_nbytes > 0 and version in (3, 4, 5) and how < 3)
-        if how == 0:
-            size = self._number(block, at + 2, 2)
-            found.layout, found.nbytes = COMPACT, Place(block, at + 2, 2)
-            self._check(holds=4 + size <= nbytes and not found.filters)
-            found.address = self._varying(block, at + 4, size)
-        elif how == 1:
-            self._check(holds=not found.filters)
-            found.layout, found.address = CONTIGUOUS, self._address(block, at + 2)[0]
-            found.nbytes = self._varying(block, at + 2 + self._wide, self._long)
+        self._check(holds={_SPACE, _TYPE, _LAYOUT} <= said.keys())
+        first, found.rank, has_most = self._lengths(said[_SPACE].at)
+        self._varying(first, found.rank * long * (1 + has_most))
+        found.dims = [Place(first + k * long, long) for k in range(found.rank)]
+        found.element_nbytes = self._number(said[_TYPE].at + 4, 4)
+        found.filters = self._number(said[_PIPELINE].at + 1, 1) if _PIPELINE in said else 0
+        at, nbytes = said[_LAYOUT]
+        version, found.layout = self._bytes(at, 2)
+        self._check(holds=found.element_nbytes > 0 and version in (3, 4, 5))
+        if found.layout == COMPACT:
+            found.nbytes = Place(at + 2, 2)
+            self._check(holds=4 + self._number(at + 2, 2) <= nbytes)
+            found.address = self._varying(at + 4, self._number(at + 2, 2))
+        elif found.layout == CONTIGUOUS:
+            found.address = self._varying(at + 2, self._wide)
+            found.nbytes = self._varying(at + 2 + self._wide, long)
         else:
-            self._check(holds=found.rank > 0)
-            found.layout = CHUNKED
-            self._chunks(block, at, nbytes, version)
+            self._check(holds=found.layout == CHUNKED and found.rank > 0)
+            self._chunks(at, version)
+        if found.layout != CHUNKED and found.address is not None:
+            found.values[""] = found.address, self._bytes(*said[_TYPE]) + bytes([found.rank])
 
-    def _chunks(self, block: int, at: int, nbytes: int, version: int) -> None:
+    def _chunks(self, at: int, version: int) -> None:
         """Note what is said of chunks and their index; edge chunks that are not filtered are left to libhdf5."""
-        found = self._found
+        found, flags, after = self.found, 0, at + 3
         if version == 3:
-            flags, rank, width, sides_at = 0, self._number(block, at + 2, 1), 4, at + 3 + self._wide
-            found.index, after = BTREE_1, at + 3
+            found.index, rank, width, sides_at = BTREE_1, self._number(at + 2, 1), 4, at + 3 + self._wide
         else:
-            flags, rank, width, sides_at = *(self._number(block, at + k, 1) for k in (2, 3, 4)), at + 5
+            (flags, rank, width), sides_at = self._bytes(at + 2, 3), at + 5
             after = sides_at + width * rank + 1
-            found.index = self._number(block, after - 1, 1)
+            found.index = self._number(after - 1, 1)
         self._check(holds=rank == found.rank + 1 and 1 <= width <= 8 and (version == 3) == (found.index == BTREE_1))
-        # The bytes of an element stand behind the sides.
-        self._check(holds=self._number(block, sides_at + found.rank * width, width) == found.element_nbytes)
-        found.sides = [self._varying(block, sides_at + k * width, width) for k in range(found.rank)]
-        if found.index == SINGLE and found.filters:
-            self._check(holds=flags == 2)
-            found.nbytes = self._varying(block, after, self._long)
-            found.mask = self._varying(block, after + self._long, 4)
+        found.sides = [self._varying(sides_at + k * width, width) for k in range(found.rank)]
+        is_filtered_one = found.index == SINGLE and found.filters > 0
+        self._check(holds=flags == 2 * is_filtered_one and found.index in _INDEX_NBYTES)
+        if is_filtered_one:
+            found.nbytes, found.mask = self._varying(after, self._long), self._varying(after + self._long, 4)
             after += self._long + 4
-        else:
-            self._check(holds=flags == 0 and found.index in _INDEX_NBYTES)
-            after += _INDEX_NBYTES[found.index]
-        self._check(holds=after + self._wide <= at + nbytes)
-        found.address = self._address(block, after)[0]
+        found.address = self._varying(after + _INDEX_NBYTES[found.index], self._wide)
 
     # --- groups --------------------------------------------------------------------------------------------------
 
     def symbols(self, name: bytes) -> None:
         """Walk through the table of a group of the old kind to the link of a name: names, tree, and one leaf."""
-        found, wide = self._found, self._wide
-        assert found.tables is not None
-        tree, heap = found.tables
-        block = self._read(heap, self._address(*heap[:2])[1], 8 + 2 * self._long + wide)
-        self._check(holds=self._bytes(block, 0, 5) == b"HEAP\0")
-        place, where = self._address(block, 8 + 2 * self._long)
-        names = self._read(place, where, self._number(block, 8, self._long))
-        place, where = tree, self._address(*tree[:2])[1]
-        for _ in range(MOST_AXES):
-            head = self._there(where, 8)
-            self._check(holds=head[:5] in (b"TREE\0", b"SNOD\1"))
-            count = int.from_bytes(head[6:8], "little")
-            if head[:4] == b"SNOD":
-                self._leaf(self._read(place, where, 8 + count * (2 * wide + 24)), names, count)
+        if _SYMBOL_TABLE not in self._messages:
+            return
+        wide, long = self._wide, self._long
+        pointer = self._messages[_SYMBOL_TABLE].at
+        head = self._block(pointer + wide, self._address(pointer + wide), 8 + 2 * long + wide)
+        names_at = head + 8 + 2 * long
+        names = self._block(names_at, self._address(names_at), self._number(head + 8, long))
+        for _ in range(_MOST_BLOCKS):
+            where = self._address(pointer)
+            sign = self._ahead(where, 8)
+            count = int.from_bytes(sign[6:8], "little")
+            if sign[:4] == b"SNOD":
+                self._leaf(self._block(pointer, where, 8 + count * (2 * wide + 24)), names, count)
                 return
-            begin, each = 8 + 2 * wide, self._long + wide
-            block = self._read(place, where, begin + count * each + self._long)
-            self._varying(block, 8, 2 * wide)
-            children = [self._address(block, begin + k * each + self._long) for k in range(count)]
-            ends = [self._text(names, self._number(block, begin + (k + 1) * each, self._long)) for k in range(count)]
-            chosen = next((k for k, end in enumerate(ends) if name <= end), -1)
-            self._check(holds=chosen >= 0)
-            place, where = children[chosen]
-        raise UnknownError
+            self._check(holds=sign[:5] == b"TREE\0")
+            first, each = 8 + 2 * wide, long + wide
+            begin = self._block(pointer, where, first + count * each + long)
+            self._varying(begin + 8, 2 * wide)
+            pointers = range(begin + first + long, begin + first + long + count * each, each)
+            for one in pointers:
+                self._varying(one, wide)
+            ends = (self._text(names, self._number(one + wide, long)) for one in pointers)
+            pointer = next((one for one, end in zip(pointers, ends, strict=True) if name <= end), -1)
+            self._check(holds=pointer >= 0)
 
     def _text(self, names: int, at: int) -> bytes:
-        data = self._found.blocks[names].data.tobytes()
-        self._check(holds=at < len(data))
-        return data[at : data.index(0, at) if 0 in data[at:] else len(data)]
+        self._check(holds=names + at < len(self.found.data))
+        return bytes(self.found.data[names + at :]).partition(b"\0")[0]
 
-    def _leaf(self, block: int, names: int, count: int) -> None:
-        for k in range(count):
-            at = 8 + k * (2 * self._wide + 24)
-            kind = self._number(block, at + 2 * self._wide, 4)
-            link = self._address(block, at + self._wide)[0]
-            self._varying(block, at + 2 * self._wide + 8, 16)
-            if kind < 2:  # no soft link
-                self._found.links[self._text(names, self._number(block, at, self._wide))] = link
-
-
-def _element_nbytes(kind: bytes) -> int:
-    """Return the bytes of an element, by the message that says its type."""
-    if len(kind) < 8 or not 1 <= kind[0] >> 4 <= 5 or kind[0] & 15 > 11:
-        raise UnknownError
-    return int.from_bytes(kind[4:8], "little")
-
-
-_INDEX_NBYTES = {BTREE_1: 0, SINGLE: 0, IMPLICIT: 0, FIXED_ARRAY: 1, EXTENSIBLE_ARRAY: 5, BTREE_2: 6}
-"""By kind of chunk index, the bytes that a layout says of it before its address."""
-
-_OF_DATASETS = frozenset({_SPACE, _TYPE, _OLD_FILL, _FILL, _LAYOUT, _PIPELINE})
+    def _leaf(self, begin: int, names: int, count: int) -> None:
+        wide, each = self._wide, 2 * self._wide + 24
+        for at in range(begin + 8, begin + 8 + count * each, each):
+            link = self._varying(at + wide, wide)
+            self._varying(at + 2 * wide + 8, 16)
+            if self._number(at + 2 * wide, 4) < 2:  # no soft link
+                self.found.links[self._text(names, self._number(at, wide))] = link
 
 
 # --- many ---------------------------------------------------------------------------------------------------------
 
 
 class Matched(NamedTuple):
-    """Which of some objects a template fits, and of each where its blocks begin and their bytes."""
+    """Which of some objects a template fits, where the blocks of each begin, and their bytes."""
 
+    template: Template
+    raw: Raw
     fits: Bools
     begins: list[Ints]
-    data: list[Bytes]
+    data: Bytes
 
     def number(self, place: Place) -> Ints:
         """Return a number of each; one of 2**63 and more is negative."""
-        return numbers_in(self.data[place.block], place.at, place.nbytes)
+        return numbers_in(self.data, *place)
 
-    def address(self, place: Place, raw: Raw) -> Ints:
+    def numbers(self, places: Sequence[Place], count: int) -> Ints:
+        """Return several numbers of each; so many zeros where there are no places."""
+        every = [self.number(place) for place in places] or [np.zeros(len(self.fits), np.int64)] * count
+        return np.array(every, dtype=np.int64).reshape(count, len(self.fits)).T
+
+    def address(self, place: Place) -> Ints:
         """Return an address of each as a place in all bytes; `NOWHERE` or `BEYOND` where it is none."""
-        return places_in(self.data[place.block], place.at, raw)
+        return places_in(self.data, place.at, self.raw)
+
+    def where(self, place: Place) -> Ints:
+        """Return where a number itself lies of each."""
+        number = sum(block.begin <= place.at for block in self.template.blocks) - 1
+        return self.begins[number] + (place.at - self.template.blocks[number].begin)
 
 
 def numbers_in(data: Bytes, at: int, nbytes: int) -> Ints:
@@ -529,26 +438,21 @@ def places_in(data: Bytes, at: int, raw: Raw) -> Ints:
 
 def match(template: Template, raw: Raw, addresses: Ints) -> Matched:
     """Compare objects at some addresses with a template."""
-    fits, found = np.ones(len(addresses), dtype=bool), Matched(np.ones(len(addresses), dtype=bool), [], [])
+    data, fits = np.zeros((len(addresses), len(template.data)), np.uint8), np.ones(len(addresses), dtype=bool)
+    begins = list[Ints]()
     for block in template.blocks:
-        where = addresses + raw.origin if block.where is None else found.address(block.where, raw)
-        data, is_there = raw.read(where, len(block.data))
-        fits &= is_there & ~_differ(data, block)
-        if block.is_checked:
-            said = np.ascontiguousarray(data[:, len(block.data) - 4 : len(block.data)]).view("<u4")[:, 0]
-            fits &= checksums(data[:, : len(block.data) - 4]) == said
-        found.begins.append(where)
-        found.data.append(data)
-    return found._replace(fits=fits)
+        begins.append(addresses + raw.origin if block.pointer < 0 else places_in(data, block.pointer, raw))
+        some, is_there = raw.read(begins[-1], block.nbytes)
+        fits &= is_there if not block.is_checked else is_there & is_sound(some, block.nbytes)
+        data[:, block.begin : block.begin + some.shape[1]] = some
+    same = np.frombuffer(template.same, np.uint64)
+    fits &= ((data.view(np.uint64) & same) == (np.frombuffer(template.data, np.uint64) & same)).all(axis=1)
+    return Matched(template, raw, fits, begins, data)
 
 
-def _differ(data: Bytes, block: Block) -> Bools:
-    """Tell which rows are unlike a block, in bytes that are to be the same; rows are filled up to words of 8 bytes."""
-    room = data.shape[1] - len(block.data)
-    same = np.pad(np.where(block.same, 255, 0).astype(np.uint8), (0, room)).view(np.uint64)
-    wanted = np.pad(block.data, (0, room)).view(np.uint64) & same
-    found: Bools = ((data.view(np.uint64) & same) != wanted).any(axis=1)
-    return found
+def is_sound(data: Bytes, nbytes: int) -> Bools:
+    """Tell which rows end, behind so many bytes, with the checksum of those before."""
+    return np.asarray(checksums(data[:, : nbytes - 4]) == numbers_in(data, nbytes - 4, 4))
 
 
 def checksums(data: Bytes) -> NDArray[np.uint32]:
@@ -571,10 +475,6 @@ def checksums(data: Bytes) -> NDArray[np.uint32]:
             break
         for by in (4, 6, 8, 16, 19, 4):  # a, b, c take turns
             a, b, c = b, c + b, (a - c) ^ turned(c, by)
-    c = (c ^ b) - turned(b, 14)
-    a = (a ^ c) - turned(c, 11)
-    b = (b ^ a) - turned(a, 25)
-    c = (c ^ b) - turned(b, 16)
-    a = (a ^ c) - turned(c, 4)
-    b = (b ^ a) - turned(a, 14)
-    return (c ^ b) - turned(b, 24)  # type: ignore[no-any-return]
+    for by in (14, 11, 25, 16, 4, 14, 24):  # and so they do here
+        a, b, c = b, (c ^ b) - turned(b, by), a
+    return b

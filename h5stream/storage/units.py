@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import h5py
 import numpy as np
 
-from h5stream.errors import FieldLengthError, FieldNotFoundError, TruncatedFileError
+from h5stream.errors import FieldLengthError, FieldNotFoundError
 from h5stream.storage import elements
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.discovery import dataset_at, is_attribute, is_there, once_of, refusal, thing_at
@@ -25,12 +25,20 @@ from h5stream.storage.external import Guard, without_soft_links
 from h5stream.storage.fallback import compact_offset
 from h5stream.storage.global_heap import DOUBTFUL
 from h5stream.storage.handles import DAMAGE
-from h5stream.storage.headers import ASK, Chunks, Headers, chunks_of, looked_up, read_headers
-from h5stream.storage.index import INDEX_UNREADABLE, beyond_end, fill_of, found_chunks, offset_of
+from h5stream.storage.headers import ASK, Alike, Chunks, chunks_of, looked_up, read_headers
+from h5stream.storage.index import (
+    INDEX_UNREADABLE,
+    MOST_OFFSET,
+    beyond_end,
+    fill_of,
+    found_chunks,
+    offset_of,
+    refuse_beyond,
+)
 from h5stream.storage.names import Ints, Names
 from h5stream.storage.parts import open_hdf5
 from h5stream.storage.source import FilesIdentity, identity_of
-from h5stream.storage.templates import CHUNKED, COMPACT, CONTIGUOUS, NOWHERE, Bools, Raw, checksums, numbers_in
+from h5stream.storage.templates import CHUNKED, COMPACT, CONTIGUOUS, NOWHERE, Bools, Raw, is_sound, numbers_in
 from h5stream.storage.whereabouts import RawFile, checked
 
 
@@ -38,67 +46,54 @@ class UnlikeError(Exception):
     """Things that are stored in another way than the first: they are read one by one."""
 
 
-class _Many:
-    """Many things that are alike inside; each has its number."""
+class ObjectsOfFile:
+    """Objects of one file; each has its number."""
 
     file: int | None = None  # the number of the source that all lie in, where it is not that of the first
     first = 0  # the one that all have to be like
 
-    def __init__(self, names: Sequence[str], catalogue: Catalogue, missing: str) -> None:
-        self.names, self.catalogue = names, catalogue  # where each lies in its file
-        self.missing = missing  # what becomes of one that lacks something, as `Objects` says it
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def lacks(self, file: Any, path: str) -> bool:
-        """Tell whether one has nothing under a path."""
-        return not is_there(file, path, file.filename)
-
-
-class ObjectsOfFile(_Many):
-    """Objects of one file; `addresses` says by paths inside of them where headers lie, "" for those of their own."""
-
     def __init__(self, within: RawFile, names: Sequence[str], missing: str = "error") -> None:
-        super().__init__(names, within.catalogue, missing)
-        self.within, self.raw = within, within.raw
+        self.within, self.raw, self.catalogue, self.guard = within, within.raw, within.catalogue, within.guard
+        self.names, self.missing = names, missing  # what becomes of one that lacks something, as `Objects` says it
         known = names.addresses if isinstance(names, Names) else None
         self._addresses = {} if known is None else {"": known}
 
-    def at(self, path: str) -> Ints:
+    def _at(self, path: str) -> Ints:
         """Return where headers lie under a path inside of each; `NOWHERE` for what is not in this file."""
         if path not in self._addresses:
-            is_beside = path.startswith("/")
-            names = [inside_of(name, path) for name in self.names] if is_beside else self.names
-            found = self.within.inside(names, path) if path and not is_beside else self.within.addresses(names)
-            self._addresses[path] = found
+            is_inside = path and not path.startswith("/")
+            names = self.names if is_inside else [inside_of(name, path) for name in self.names]
+            self._addresses[path] = self.within.inside(names, path) if is_inside else self.within.addresses(names)
         return self._addresses[path]
 
-    def headers(self, path: str, attributes: Sequence[str]) -> Headers:
+    def headers(self, path: str, attributes: Sequence[str]) -> list[Alike]:
         """Read what lies under a path inside of each, and some attributes of it."""
-        return self.within.headers(self.at(path), attributes)
+        return self.within.headers(self._at(path), attributes)
 
     def opened(self, k: int) -> contextlib.AbstractContextManager[tuple[Any, str]]:
         """Return the file, which stays open, and the name of one."""
         return contextlib.nullcontext((self.within.file, self.names[k]))
 
-    def check(self, k: int, file: Any, path: str) -> None:
-        """Refuse what is there, and in another file."""
-        if self.at(path)[k] == NOWHERE and is_there(file, inside_of(self.names[k], path), file.filename):
+    def has(self, k: int, file: Any, path: str) -> bool:
+        """Tell whether one has something under a path; what lies in another file is `UnlikeError`."""
+        if self._at(path)[k] != NOWHERE:
+            return True
+        if is_there(file, inside_of(self.names[k], path), file.filename):
             raise UnlikeError(self.names[k])
+        return False
 
     def room(self, which: Ints) -> tuple[Any, Any]:
         """Return the bytes of the file of each, and where these begin in all bytes."""
         return self.within.superblock.file_nbytes, 0
 
 
-class FilesEach(_Many):
-    """Files of which each is a sample."""
+class FilesEach:
+    """Files of which each is a sample; see `ObjectsOfFile`."""
 
-    file = 0
+    file = first = 0
 
     def __init__(self, identity: FilesIdentity, catalogue: Catalogue, missing: str, guard: Guard) -> None:
-        super().__init__(Names.of([""] * len(identity.paths)), catalogue, missing)
+        self.names, self.catalogue, self.missing = Names.of([""] * len(identity.paths)), catalogue, missing
         self.identity, self.paths, self.guard = identity, [*identity.paths], guard
         ends = identity.starts + identity.sizes
         self.raw = Raw(source=identity.for_structure(), wide=8, long=8, origin=identity.starts, end=ends)
@@ -107,7 +102,7 @@ class FilesEach(_Many):
     def _roots(self) -> Ints:
         return roots_of(self.raw)
 
-    def headers(self, path: str, attributes: Sequence[str]) -> Headers:
+    def headers(self, path: str, attributes: Sequence[str]) -> list[Alike]:
         """Read what lies under a path in each, beginning at their root groups."""
         return read_headers(self.raw, looked_up(self.raw, self._roots, path), attributes)
 
@@ -117,20 +112,16 @@ class FilesEach(_Many):
         with open_hdf5(self.paths[k]) as file:
             yield file, ""
 
-    def lacks(self, file: Any, path: str) -> bool:
-        """Tell whether one has nothing under a path; refuse an external link that must not, or cannot, be followed."""
+    def has(self, k: int, file: Any, path: str) -> bool:
+        """Tell whether one has something under a path; what other than hard links lead to is `UnlikeError`."""
         self.guard.check_links(file, path, file.filename)
-        return super().lacks(file, path)
-
-    def check(self, k: int, file: Any, path: str) -> None:
-        """Refuse what other than hard links lead to: an external one has its bytes in another file."""
-        if self.lacks(file, path):
-            why = f": there is no dataset {path!r}. Objects(..., missing='skip') leaves out files that lack a field"
-            raise refusal(file.filename, path, why, FieldNotFoundError)
+        if not is_there(file, path, file.filename):
+            return False
         found = thing_at(file, path or "/", file.filename)
         is_elsewhere = found is not None and found.file.filename != file.filename
         if is_elsewhere or without_soft_links(file, path).strip("/") != path:
             raise UnlikeError(path)
+        return True
 
     def room(self, which: Ints) -> tuple[Any, Any]:
         """Return the bytes of files, and where these begin one behind the other."""
@@ -144,12 +135,10 @@ def placed(members: Members, chunks: Chunks, which: Ints, path: str) -> Ints:
     """Return where chunks begin in all bytes; refuse such as lie outside of their file."""
     owner, _, offset, nbytes, _ = chunks
     file_nbytes, start = members.room(which[owner])
-    beyond = beyond_end(offset, nbytes, file_nbytes)
-    if len(beyond):
-        with members.opened(int(which[owner[beyond[0]]])) as (opened, name):
-            file, name = opened.filename, inside_of(name, path)
-        why = f"{file!r}: bytes of {name!r} are said to lie beyond the file's end. Copy it again from its source."
-        raise TruncatedFileError(why, file=file)
+    for k in beyond_end(offset, nbytes, file_nbytes)[:1].tolist():
+        with members.opened(int(which[owner[k]])) as (file, name):
+            size = int(np.broadcast_to(file_nbytes, len(offset))[k])
+            refuse_beyond(file.filename, inside_of(name, path), int(offset[k]), int(nbytes[k]), size)
     return np.asarray(offset + start)
 
 
@@ -165,23 +154,18 @@ def roots_of(raw: Raw) -> Ints:
 
     Source: the HDF5 File Format Specification, version 3.0, "Disk Format: Level 0A".
     """
-    heads, _ = raw.read(raw.origin, _HEAD_NBYTES)
-    usual = (heads[:, :16] == np.frombuffer(_OLD, np.uint8)).all(axis=1) & (heads[:, 20:24] == 0).all(axis=1)
-    newer = (heads[:, :8] == np.frombuffer(_OLD[:8], np.uint8)).all(axis=1) & np.isin(heads[:, 8], (2, 3))
-    newer &= (heads[:, 9:12] == [8, 8, 0]).all(axis=1)  # wide addresses and lengths; not being written
-    newer &= checksums(heads[:, :44]) == numbers_in(heads, 44, 4)
+    heads, _ = raw.read(raw.origin, 96)
+    oldest = np.frombuffer(b"\x89HDF\r\n\x1a\n" + bytes(5) + bytes([8, 8, 0]), np.uint8)
+    old = (heads[:, :16] == oldest).all(axis=1) & (heads[:, 20:24] == 0).all(axis=1)
+    new = (heads[:, :8] == oldest[:8]).all(axis=1) & np.isin(heads[:, 8], (2, 3)) & is_sound(heads, 48)
+    new &= (heads[:, 9:12] == [8, 8, 0]).all(axis=1)  # wide addresses and lengths; not being written
     # The second of an old one is information of a driver.
     places = (24, 12), (48, 20), (40, 28), (64, 36)
     base, extension, end, root = (
-        np.where(newer, numbers_in(heads, new, 8), numbers_in(heads, old, 8)) for old, new in places
+        np.where(new, numbers_in(heads, newer, 8), numbers_in(heads, older, 8)) for older, newer in places
     )
-    usual = (usual | newer) & (base == 0) & (extension == -1) & (end >= 0) & (end <= raw.end - raw.origin)
+    usual = (old | new) & (base == 0) & (extension == -1) & (end >= 0) & (end <= raw.end - raw.origin)
     return np.where(usual, root, ASK)
-
-
-_HEAD_NBYTES = 96
-_OLD = b"\x89HDF\r\n\x1a\n" + bytes(5) + bytes([8, 8, 0])
-"""A superblock of version 0 with addresses and lengths of 8 bytes."""
 
 
 # --- What is looked for in all of them --------------------------------------------------------------------------------
@@ -194,12 +178,18 @@ class _Column:
     """
 
     attribute = ""  # the attribute there that is looked for; empty for what lies there itself
-    table: dict[str, Any]  # arrays, or lists, of what was found, with one place for each
 
-    def __init__(self, path: str, count: int) -> None:
+    def __init__(self, path: str, count: int, **found: Any) -> None:
         self.path, self.label = path, path  # the label is what it is called in the catalogue
         self.known = np.zeros(count, dtype=bool)  # of which it was found
-        self.kind = np.full(count, -1)  # a number for all that are stored alike; -1 for none
+        # arrays, or lists, of what was found, with one place for each; the kind numbers those that are stored alike
+        self.table: dict[str, Any] = {"kind": np.full(count, -1), **found}
+
+    @property
+    def kind(self) -> Ints:
+        """A number for all that are stored alike; -1 for none."""
+        kind: Ints = self.table["kind"]
+        return kind
 
     def lack(self, k: int) -> bool:
         """Take it that one has none; tells whether that can be."""
@@ -220,17 +210,20 @@ class _Column:
         """Keep some, in an order."""
         for name, each in self.table.items():
             self.table[name] = each[which] if isinstance(each, np.ndarray) else [each[k] for k in which.tolist()]
-        self.kind, self.known = self.kind[which], self.known[which]
 
     def save(self, catalogue: Catalogue) -> None:
         """Note what was found in the catalogue."""
         for name, each in self.table.items():
-            catalogue.put(f"{self.label} {name}".rstrip(), each)
+            catalogue.put(self._key(name), each)
 
     def load(self, catalogue: Catalogue, count: int) -> None:
         """Take what the catalogue has; raises ValueError for what cannot be."""
         for name, each in self.table.items():
-            self.table[name] = catalogue.values(f"{self.label} {name}".rstrip(), count, np.shape(each)[1:])
+            self.table[name] = catalogue.values(self._key(name), count, np.shape(each)[1:])
+
+    def _key(self, name: str) -> str:
+        """Return what an entry of the table is called in the catalogue; no path has two slashes."""
+        return f"{self.label}//{name}" if name else self.label
 
 
 def find(members: Members, columns: Sequence[Column]) -> Ints:
@@ -238,7 +231,7 @@ def find(members: Members, columns: Sequence[Column]) -> Ints:
 
     Raises ValueError where the catalogue has what libhdf5 does not say.
     """
-    catalogue, count = members.catalogue, len(members)
+    catalogue, count = members.catalogue, len(members.names)
     if catalogue.is_kept:
         which = catalogue.arrays["which"].astype(np.int64)
         if not len(which) or (np.diff(which) <= 0).any() or not 0 <= which[0] <= which[-1] < count:
@@ -286,13 +279,11 @@ def _ask(members: Members, columns: Sequence[Column], k: int) -> bool:
         for column in columns:
             if column.known[k]:
                 continue
-            if not column.attribute:
-                if members.missing != "error" and members.lacks(file, inside_of(name, column.path)):
-                    if members.missing == "skip":
-                        return False
-                    if column.lack(k):
-                        continue
-                members.check(k, file, column.path)
+            if not column.attribute and not members.has(k, file, column.path):
+                if members.missing == "skip":
+                    return False
+                if members.missing == "fill" and column.lack(k):
+                    continue
             try:
                 column.ask(k, file, name)
             except FieldNotFoundError:
@@ -306,39 +297,22 @@ def _ask(members: Members, columns: Sequence[Column], k: int) -> bool:
 
 
 class StoredAs(NamedTuple):
-    """What libhdf5 says of one dataset: all but its rows that others of its kind have too, and where its chunks lie."""
+    """What libhdf5 says of one dataset: how it is stored, and where its chunks lie."""
 
     name: str
-    kind: Any
-    fill: tuple[int, int, bytes]
     shape: tuple[int, ...]
-    chunks: Ints  # (chunks, 4): number, offset, bytes, filter mask
+    side: tuple[int, ...]  # the shape of its chunks; zeros where there are none
+    alike: Any  # what others of its kind have too, whatever their rows and chunks: all but the next
+    fill: tuple[int, int, bytes]
+    chunks: Ints  # (4, chunks): number, offset, bytes, filter mask
     type: Any
-
-    @property
-    def is_chunked(self) -> bool:
-        """Whether it is stored in chunks."""
-        return bool(self.kind[0] == h5py.h5d.CHUNKED)
-
-    @property
-    def side(self) -> tuple[int, ...]:
-        """The shape of its chunks; zeros where there are none."""
-        return self.kind[-1] if self.is_chunked else (0,) * len(self.shape)
-
-    @property
-    def alike(self) -> Any:
-        """What others of its kind have too, whatever their chunks."""
-        return (self.kind[:-1] if self.is_chunked else self.kind), self.fill
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all of it was written."""
-        sides = zip(self.shape, self.side, strict=True) if self.is_chunked else ()
-        return bool(len(self.chunks) == math.prod(-(-n // c) for n, c in sides))
 
     def differs(self, other: StoredAs) -> bool:
         """Tell whether another is stored otherwise, or stands for another value where it was never written."""
-        return (other.kind, other.shape) != (self.kind, self.shape) or (other.fill != self.fill and not other.is_whole)
+        sides = zip(other.shape, other.side, strict=True)
+        is_whole = other.chunks.shape[1] == math.prod(-(-n // c) if c else 1 for n, c in sides)
+        is_same = (other.alike, other.side, other.shape) == (self.alike, self.side, self.shape)
+        return not is_same or (other.fill != self.fill and not is_whole)
 
     def check(self, other: StoredAs, name: str, path: str) -> None:
         """Refuse another of another shape or type; one that is only stored otherwise is `UnlikeError`."""
@@ -360,35 +334,34 @@ def asked_of(file: Any, name: str) -> StoredAs:
         why = f": {name!r} is {'empty' if shape is None else 'a single value'}, and has no rows for ragged= or lookup="
         why += "; numbers in memory are a field too, Values([f[name][()] for ...])"
         raise refusal(path, name, why, FieldLengthError)
-    layout, fill, chunks = creation.get_layout(), fill_of(opened), np.zeros((0, 4), np.int64)
-    pipeline = tuple(creation.get_filter(k) for k in range(creation.get_nfilters()))
-    kind: tuple[Any, ...] = (layout, stored.encode(), shape[1:], pipeline)
-    if layout == h5py.h5d.CHUNKED:
-        with contextlib.suppress(*INDEX_UNREADABLE):
-            return StoredAs(name, (*kind, creation.get_chunk()), fill, shape, found_chunks(opened), stored)
-    where, is_plain = None, layout == h5py.h5d.CONTIGUOUS and not creation.get_external_count()
-    if is_plain:
+    layout, side, where = creation.get_layout(), (0,) * len(shape), None
+    alike: Any = layout, stored.encode(), shape[1:], *(creation.get_filter(k) for k in range(creation.get_nfilters()))
+    chunks, is_known = np.zeros((4, 0), np.int64), layout == CONTIGUOUS and not creation.get_external_count()
+    if is_known:
         where = offset_of(opened)
-    elif layout == h5py.h5d.COMPACT and 0 not in shape:
+    elif layout == COMPACT and 0 not in shape:
         where = compact_offset(h5py.Dataset(opened), identity_of(path))
+    elif layout == CHUNKED:
+        with contextlib.suppress(*INDEX_UNREADABLE):
+            side, chunks, is_known = creation.get_chunk(), found_chunks(opened), True
     if where is not None:
-        chunks = np.array([[0, where, opened.get_storage_size(), 0]], dtype=np.int64)
-    elif not is_plain:  # it is a kind of its own, which is read as it is described
-        return StoredAs(name, f"{path}:{name}", fill, shape, chunks, stored)
-    return StoredAs(name, kind, fill, shape, chunks, stored)
+        nbytes = min(opened.get_storage_size(), MOST_OFFSET)  # a damaged file may say more
+        chunks = np.array([[0], [where], [nbytes], [0]], dtype=np.int64)
+    elif not is_known:  # it is a kind of its own, which is read as it is described
+        alike = f"{path}:{name}"
+    return StoredAs(name, shape, side, alike, fill_of(opened), chunks, stored)
 
 
 class Lying(_Column):
     """Where one dataset of each lies; where they are to be alike in all their axes, `like` is what the first is."""
 
     def __init__(self, path: str, count: int, like: StoredAs | None = None) -> None:
-        super().__init__(path, count)
+        super().__init__(path, count, rows=np.zeros(count, np.int64), shape=np.zeros(count, np.int64))
         self.like, self.asked = like, 0
-        self.table = {"rows": np.zeros(count, dtype=np.int64), "kind": self.kind, "shape": np.zeros(count, np.int64)}
-        self._pieces: list[Chunks] = [(np.zeros(0, np.int64),) * 5]
+        self._pieces: list[Chunks] = [np.zeros((5, 0), np.int64)]
         self._shapes: dict[tuple[int, ...], int] = {}  # of chunks, by their numbers
-        self._numbers: dict[Any, int] = {}  # of kinds, by their headers, or by what libhdf5 says
-        self._said: dict[int, Any] = {}  # what libhdf5 says of each
+        self._kinds: dict[Any, int] = {}  # by what libhdf5 says of them
+        self._numbers = itertools.count()
 
     @property
     def rows(self) -> Ints:
@@ -405,26 +378,43 @@ class Lying(_Column):
     def chunks(self) -> Chunks:
         """Where chunks lie, in the order of what they belong to and of their numbers."""
         if len(self._pieces) > 1:
-            columns = [np.concatenate(each) for each in zip(*self._pieces, strict=True)]
-            order = np.lexsort((columns[1], columns[0]))
-            self._pieces = [tuple(each[order] for each in columns)]  # type: ignore[list-item]
+            chunks = np.concatenate(self._pieces, axis=1)
+            self._pieces = [chunks.take(np.lexsort((chunks[1], chunks[0])), axis=1)]
         return self._pieces[0]
 
-    def take(self, members: Members, headers: Headers) -> None:
-        """Take those that are understood, and agree in their axes with the first."""
-        dims = headers.dims[:, 0 if self.like else 1 :]
-        usual = (headers.kind >= 0) & (headers.rank == headers.rank[members.first]) & (headers.rank > 0)
-        usual &= (dims == dims[members.first]).all(axis=1)
-        if self.like:
-            usual &= (headers.chunk == headers.chunk[members.first]).all(axis=1)
-        for kind in np.unique(headers.kind[usual]).tolist():
-            some, chunks = _owned_chunks(members, headers, np.flatnonzero(usual & (headers.kind == kind)))
-            self.known[some], self.rows[some] = True, headers.dims[some, 0]
-            self.kind[some] = self._numbers.setdefault(headers.kinds[kind].kind, len(self._numbers))
-            shapes, of_each = _shapes_of(headers.chunk[some, : headers.kinds[kind].rank])
-            numbers = [self._shapes.setdefault(one, len(self._shapes)) for one in map(tuple, shapes.tolist())]
-            self.table["shape"][some] = np.array(numbers, np.int64)[of_each]
+    def chunks_of(self, which: Ints) -> Chunks:
+        """Return the chunks of some, in their order; what they belong to are the places there."""
+        begins, ends = (np.searchsorted(self.chunks[0], which, side) for side in ("left", "right"))
+        counts = ends - begins
+        at = np.arange(counts.sum()) + np.repeat(begins - (np.cumsum(counts) - counts), counts)
+        found: Chunks = self.chunks.take(at, axis=1)
+        found[0] = np.repeat(np.arange(len(which)), counts)
+        return found
+
+    def take(self, members: Members, headers: list[Alike]) -> None:
+        """Take those that are understood, and agree in their axes with the first, or with the first that are alike."""
+        for alike in headers:
+            rank = alike.template.rank
+            if not rank or (self.like and len(self.like.shape) != rank):
+                continue
+            usual = (alike.dims[:, 1:] == alike.dims[0, 1:]).all(axis=1)
+            if self.like:
+                usual = (alike.dims == self.like.shape).all(axis=1) & (alike.sides == self.like.side).all(axis=1)
+            some = alike.of(usual)
+            understood, chunks = chunks_of(members.raw.of(some.which), some)
+            chunks[0] = some.which[chunks[0]]
+            chunks[2] -= members.room(chunks[0])[1]
             self._pieces.append(chunks)
+            which, sides = some.which[understood], some.sides[understood]
+            self.known[which], self.rows[which] = True, some.dims[understood, 0]
+            self.kind[which] = next(self._numbers)
+            self.table["shape"][which] = self._numbered(sides)
+
+    def _numbered(self, sides: Ints) -> Ints:
+        """Return the numbers of shapes of chunks; objects are alike their neighbours."""
+        begins = np.flatnonzero(np.append(True, (sides[1:] != sides[:-1]).any(axis=1))[: len(sides)])
+        numbers = [self._shapes.setdefault(tuple(one), len(self._shapes)) for one in sides[begins].tolist()]
+        return np.repeat(np.array(numbers, np.int64), np.diff(begins, append=len(sides)))
 
     def ask(self, k: int, file: Any, name: str) -> None:
         """Ask for one; refuse one that is unlike the first."""
@@ -433,10 +423,9 @@ class Lying(_Column):
         if self.like is not None:
             self.like.check(asked, name, file.filename)
         self.known[k], self.rows[k], self.asked = True, asked.shape[0], self.asked + 1
-        self.kind[k] = self._numbers.setdefault(asked.alike, len(self._numbers))
+        self.kind[k] = self._kinds.setdefault((asked.alike, asked.fill), next(self._numbers))
         self.table["shape"][k] = self._shapes.setdefault(asked.side, len(self._shapes))
-        self._said.setdefault(int(self.kind[k]), asked.alike)
-        self._pieces.append((np.full(len(asked.chunks), k), *asked.chunks.T))
+        self._pieces.append(np.insert(asked.chunks, 0, k, axis=0))
 
     def lack(self, k: int) -> bool:
         """Take it that one has no rows, or what stands for them."""
@@ -449,41 +438,31 @@ class Lying(_Column):
         if number < 0:
             return not is_there(file, name, file.filename)
         asked = asked_of(file, name)
-        owner, *columns = self.chunks
-        ours = slice(*np.searchsorted(owner, [k, k + 1]).tolist())
-        found = np.stack([each[ours] for each in columns], axis=1)
         is_alike = asked.shape[0] == self.rows[k] and self._shapes.get(asked.side) == self.table["shape"][k]
-        if not is_alike or not np.array_equal(found, asked.chunks):
+        if not is_alike or not np.array_equal(self.chunks_of(np.array([k]))[1:], asked.chunks):
             return False
         if self.like is not None and self.like.differs(asked):
             return False
-        said = asked.alike
-        if number not in self._said:  # the first of its kind
-            other = self._numbers.setdefault(said, number)
-            self._said[number] = self._said[other] = said
-            self.kind[self.kind == number] = other
-        return bool(self._said[number] == said)
+        said = asked.alike, asked.fill
+        if number not in self._kinds.values():  # the first of its kind
+            kind = self._kinds.setdefault(said, number)
+            self.kind[self.kind == number] = kind
+            number = kind
+        return self._kinds.get(said) == number
 
     def doubt(self, k: int) -> Bools:
         """Forget all of a kind."""
         chunks, some = self.chunks, super().doubt(k)
-        left = ~some[chunks[0]]
-        self._pieces = [tuple(each[left] for each in chunks)]  # type: ignore[list-item]
+        self._pieces = [chunks.compress(~some[chunks[0]], axis=1)]
         return some
 
     def only(self, which: Ints) -> None:
         """Keep some, in an order."""
-        owner, *columns = self.chunks
-        counts = np.bincount(owner, minlength=len(self.kind))
-        begins, counts = (np.cumsum(counts) - counts)[which], counts[which]
-        at = np.repeat(begins - (np.cumsum(counts) - counts), counts) + np.arange(counts.sum())
-        owner = np.repeat(np.arange(len(which)), counts)
-        self._pieces = [(owner, *(each[at] for each in columns))]
+        self._pieces = [self.chunks_of(which)]
         super().only(which)
 
     def save(self, catalogue: Catalogue) -> None:
         """Note all."""
-        self.table["kind"] = self.kind
         super().save(catalogue)
         catalogue.arrays |= {f"{self.path} {name}": values for name, values in zip(_KEPT, self.chunks, strict=True)}
         catalogue.arrays[f"{self.path} asked"] = np.array([self.asked])
@@ -492,52 +471,20 @@ class Lying(_Column):
     def load(self, catalogue: Catalogue, count: int) -> None:
         """Take all; what it says of chunks has to fit the rows."""
         super().load(catalogue, count)
-        chunks = [catalogue.arrays[f"{self.path} {name}"].astype(np.int64, copy=False) for name in _KEPT]
-        owner, number, _, nbytes, _ = chunks
-        next_one = np.diff(owner) > 0
-        next_of_it = (owner[1:] == owner[:-1]) & (number[1:] > number[:-1])
-        is_sound = len({len(each) for each in chunks}) == 1 and (next_one | next_of_it).all() and (self.rows >= 0).all()
-        if not is_sound or (number < 0).any() or (nbytes < 0).any():
-            raise ValueError(self.path)
-        if len(owner) and not 0 <= owner[0] <= owner[-1] < count:
-            raise ValueError(self.path)
-        self.kind, self.known = self.table["kind"].astype(np.int64), np.ones(count, dtype=bool)
-        if self.like is not None and (self.rows[self.kind >= 0] != self.like.shape[0]).any():
-            raise ValueError(self.path)
         shapes = catalogue.arrays[f"{self.path} shapes"]
         self._shapes = {tuple(one): k for k, one in enumerate(shapes[1:].reshape(int(shapes[0]), -1).tolist())}
-        if not 0 <= self.table["shape"].min() <= self.table["shape"].max() < len(self._shapes) == shapes[0]:
-            raise ValueError(self.path)
+        self._pieces = [np.array([catalogue.arrays[f"{self.path} {name}"] for name in _KEPT], np.int64)]
         self.asked = int(catalogue.arrays[f"{self.path} asked"][0])
-        self._pieces = [tuple(chunks)]  # type: ignore[list-item]
+        owner, number, _, nbytes, _ = self._pieces[0]
+        numbers, step = self.table["shape"], np.diff(owner)
+        is_sound = ((step > 0) | ((step == 0) & (np.diff(number) > 0))).all() and (self.rows >= 0).all()
+        is_sound &= ((owner >= 0) & (owner < count) & (number >= 0) & (nbytes >= 0)).all()
+        is_sound &= ((numbers >= 0) & (numbers < len(self._shapes))).all() and len(self._shapes) == shapes[0]
+        if not is_sound or (self.like and (self.rows[self.kind >= 0] != self.like.shape[0]).any()):
+            raise ValueError(self.path)
 
 
 _KEPT = ("owner", "number", "offset", "nbytes", "filter mask")
-
-
-def _shapes_of(chunks: Ints) -> tuple[Ints, Ints]:
-    """Return the shapes that chunks have, and which of them each has; objects are alike their neighbours."""
-    begins = np.flatnonzero(np.append(True, (chunks[1:] != chunks[:-1]).any(axis=1))[: len(chunks)])
-    shapes, of_run = np.unique(chunks[begins], axis=0, return_inverse=True)
-    return shapes, np.repeat(of_run.reshape(-1), np.diff(begins, append=len(chunks)))
-
-
-def _owned_chunks(members: Members, headers: Headers, which: Ints) -> tuple[Ints, Chunks]:
-    """Return which of some of one kind are understood, and where their chunks lie."""
-    layout = headers.layout[which[0]] if len(which) else -1
-    if layout == CONTIGUOUS:
-        dims, element_nbytes = headers.dims[which], headers.kinds[headers.kind[which[0]]].element_nbytes
-        is_whole = headers.nbytes[which] == dims.prod(axis=1, where=dims > 0) * element_nbytes
-        which = which[is_whole | (headers.address[which] == NOWHERE)]
-        owner = which[headers.address[which] != NOWHERE]
-        zeros = np.zeros_like(owner)
-        offset = headers.address[owner] - members.room(owner)[1]
-        return which, (owner, zeros, offset, headers.nbytes[owner], zeros)
-    if layout != CHUNKED:
-        none = which[:0]
-        return none, (none, none, none, none, none)
-    understood, (owner, number, offset, nbytes, mask) = chunks_of(members.raw, headers, which)
-    return which[understood], (owner, number, offset - members.room(owner)[1], nbytes, mask)
 
 
 # --- Values: what each has once ---------------------------------------------------------------------------------------
@@ -550,35 +497,37 @@ class Once(_Column):
         first = given.inside(name).name
         self._is_attribute = is_attribute(file, first, file.filename)
         owner, _, attribute = given.name.rpartition("@") if self._is_attribute else (given.name, "", "")
-        super().__init__(given.beside or owner.strip("/."), count)
+        is_array = isinstance(value, np.ndarray)
+        found = np.empty((count, *value.shape), value.dtype) if is_array else [None] * count
+        super().__init__(given.beside or owner.strip("/."), count, **{"": found})
         self.attribute, self.label = attribute, f"value {given.name}"
         self._given, self._first, self._guard = given, value, guard
-        is_array = isinstance(value, np.ndarray)
         self._stored = _stored_type(file, first, self._is_attribute) if is_array else None
-        self.table = {"": np.empty((count, *value.shape), value.dtype) if is_array else [None] * count}
 
     @property
     def values(self) -> Any:
         """The value of each."""
         return self.table[""]
 
-    def take(self, members: Members, headers: Headers) -> None:
-        """Read the values of those that are like the first one's."""
-        if self._stored is None or not self._first.size:
+    def take(self, members: Members, headers: list[Alike]) -> None:
+        """Read the values of those whose type and shape are the first one's."""
+        first = next((alike for alike in headers if members.first in alike.which), None)
+        if self._stored is None or not self._first.size or first is None or self.attribute not in first.values:
             return
-        found = headers.attributes[self.attribute] if self.attribute else headers
-        nbytes, first = self._stored.base.itemsize * self._first.size, members.first
-        there = (found.kind == found.kind[first]) & (found.kind >= 0) & (found.address >= 0)
-        if not self.attribute:
-            there &= (headers.layout == CONTIGUOUS) | (headers.layout == COMPACT)
-            there &= (headers.rank == headers.rank[first]) & (headers.dims == headers.dims[first]).all(axis=1)
-        if not there[first] or found.nbytes[first] != nbytes:
-            return
-        some = np.flatnonzero(there)
-        data, is_read = members.raw.of(some).read(found.address[some], nbytes)
-        which, data = some[is_read], np.ascontiguousarray(data[is_read, :nbytes])
-        self.values[which] = data.view(self._stored.base).reshape(len(which), *self._first.shape)
-        self.known[which], self.kind[which] = True, 0
+        nbytes, (place, said) = self._stored.base.itemsize * self._first.size, first.template.values[self.attribute]
+        for number, alike in enumerate(headers if place.nbytes == nbytes or not self.attribute else ()):
+            where = alike.values.get(self.attribute)
+            if where is None or alike.template.values[self.attribute][1] != said:
+                continue
+            is_like = where >= 0
+            if not self.attribute:
+                dims = first.dims[first.which == members.first]
+                is_like &= (alike.dims == dims).all(axis=1) & (alike.nbytes == nbytes)
+            some = alike.which[is_like]
+            data, is_read = members.raw.of(some).read(where[is_like], nbytes)
+            which, data = some[is_read], np.ascontiguousarray(data[is_read, :nbytes])
+            self.values[which] = data.view(self._stored.base).reshape(len(which), *self._first.shape)
+            self.known[which], self.kind[which] = True, number
 
     def _asked(self, file: Any, name: str) -> Any:
         name = self._given.inside(name).name
@@ -630,18 +579,19 @@ class EachBytes(_Column):
     """Where objects that are bytes lie, and how many they are; `DOUBTFUL` where only libhdf5 can read them."""
 
     def __init__(self, path: str, count: int, guard: Guard) -> None:
-        super().__init__(path, count)
-        self._guard, self.table = guard, {"where": np.full(count, DOUBTFUL), "bytes": np.ones(count, np.int64)}
+        super().__init__(path, count, where=np.full(count, DOUBTFUL), nbytes=np.ones(count, np.int64))
+        self.label, self._guard = f"bytes {path}", guard
 
     def _note(self, which: Any, where: Any, nbytes: Any, kind: int) -> None:
-        self.table["where"][which], self.table["bytes"][which] = where, nbytes
+        self.table["where"][which], self.table["nbytes"][which] = where, nbytes
         self.known[which], self.kind[which] = True, kind
 
-    def take(self, members: Members, headers: Headers) -> None:
-        """Take those that are understood, stored like the first."""
-        usual = (headers.kind == headers.kind[members.first]) & (headers.kind >= 0) & (headers.layout == CONTIGUOUS)
-        some = np.flatnonzero(usual & (headers.address >= 0))
-        self._note(some, headers.address[some], headers.nbytes[some], 0)
+    def take(self, members: Members, headers: list[Alike]) -> None:
+        """Take those that are understood, and lie together."""
+        for number, alike in enumerate(headers):
+            if alike.template.layout == CONTIGUOUS:
+                some = alike.of(alike.address >= 0)
+                self._note(some.which, some.address, some.nbytes, number)
 
     def ask(self, k: int, file: Any, name: str) -> None:
         """Ask for one; refuse what is no bytes."""
@@ -659,14 +609,14 @@ class EachBytes(_Column):
         self._guard.check_data(h5py.Dataset(opened), name, path)
         creation, nbytes = opened.get_create_plist(), dtype.itemsize * math.prod(shape)
         is_plain = dtype.kind != "u" or elements.is_stored_as(opened.get_type(), dtype)
-        if not is_plain or creation.get_layout() != h5py.h5d.CONTIGUOUS or creation.get_external_count():
+        if not is_plain or creation.get_layout() != CONTIGUOUS or creation.get_external_count():
             return DOUBTFUL, 1
         where = offset_of(opened)
         return (NOWHERE, 0) if where is None else (where, nbytes)
 
     def agrees(self, k: int, file: Any, name: str) -> bool:
         """Tell whether one lies where it was found."""
-        found = int(self.table["where"][k]), int(self.table["bytes"][k])
+        found = int(self.table["where"][k]), int(self.table["nbytes"][k])
         return self._asked(file, inside_of(name, self.path)) == found
 
 

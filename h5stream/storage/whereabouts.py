@@ -24,7 +24,7 @@ from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.discovery import behind, dataset_at, did_you_mean, is_hard_link, once_of, refusal, thing_at
 from h5stream.storage.external import Guard
 from h5stream.storage.handles import DAMAGE
-from h5stream.storage.headers import ASK, Headers, looked_up, raw_of, read_headers, superblock_of
+from h5stream.storage.headers import ASK, Alike, looked_up, raw_of, read_headers, superblock_of
 from h5stream.storage.names import Names
 from h5stream.storage.source import identity_of
 from h5stream.storage.templates import GROUP, NOWHERE, Ints
@@ -70,18 +70,16 @@ class RawFile(contextlib.AbstractContextManager["RawFile"]):
         self.superblock = superblock_of(file, identity.size)
         self.raw = raw_of(self._source, self.superblock)
         self.fileno = h5py.h5o.get_info(file.id).fileno
-        self._read: tuple[Ints | None, tuple[str, ...], Headers | None] = (None, (), None)
+        self._read: tuple[Ints | None, set[str], list[Alike]] = (None, set(), [])
 
     def __exit__(self, *_: object) -> None:
         self._source.close()  # h5py's file stays open
 
-    def headers(self, addresses: Ints, attributes: Sequence[str] = ()) -> Headers:
+    def headers(self, addresses: Ints, attributes: Sequence[str] = ()) -> list[Alike]:
         """Read some headers; see `read_headers`. What was read last is not read again."""
-        known, names, headers = self._read
-        if headers is None or known is not addresses or not set(attributes) <= set(names):
-            headers = read_headers(self.raw, addresses, attributes)
-            self._read = addresses, tuple(attributes), headers
-        return headers
+        if self._read[0] is not addresses or not self._read[1].issuperset(attributes):
+            self._read = addresses, set(attributes), read_headers(self.raw, addresses, attributes)
+        return self._read[2]
 
     def addresses(self, names: Sequence[str]) -> Ints:
         """Return where the headers of some objects lie, by their paths; `NOWHERE` for what is not in this file."""
@@ -117,15 +115,16 @@ class RawFile(contextlib.AbstractContextManager["RawFile"]):
             info = h5py.h5o.get_info(self.file.id, path.encode("utf-8", "surrogateescape"))
         except DAMAGE:
             return NOWHERE
-        is_here = info.fileno == self.fileno
-        return int(info.addr) if is_here and info.addr <= MOST_ADDRESS else NOWHERE
+        return int(info.addr) if info.fileno == self.fileno and info.addr <= MOST_ADDRESS else NOWHERE
 
     def _address(self, group: Any, above: str, name: str) -> int:
         try:
             info = group.links.get_info(name.encode("utf-8", "surrogateescape"))
         except (KeyError, RuntimeError):
             return NOWHERE
-        return address_of(info) if info.type == h5py.h5l.TYPE_HARD else self.behind(f"{above}/{name}")
+        if info.type != h5py.h5l.TYPE_HARD:
+            return self.behind(f"{above}/{name}")
+        return int(info.u) if info.u <= MOST_ADDRESS else NOWHERE  # one that no file has
 
 
 def links_of(group: Any) -> Names:
@@ -146,11 +145,6 @@ def links_of(group: Any) -> Names:
     found = np.frombuffer(addresses, dtype=np.uint64)
     where = np.where(found > MOST_ADDRESS, NOWHERE, found.astype(np.int64))
     return Names(np.frombuffer(text, dtype=np.uint8), np.frombuffer(edges, dtype=np.int64), where)
-
-
-def address_of(info: Any) -> int:
-    """Return the address that a hard link leads to; `NOWHERE` for one that no file has."""
-    return int(info.u) if info.u <= MOST_ADDRESS else NOWHERE
 
 
 # --- groups by pattern: those that hold segments, or rows that are read one behind the other
@@ -272,8 +266,9 @@ def _linked(group: Any, levels: list[str], above: str, path: str, raw: RawFile, 
 def _known(names: Names, kind: Any, raw: RawFile) -> NDArray[np.bool_]:
     """Tell what is of a kind, by its header."""
     assert names.addresses is not None
-    headers = raw.headers(names.addresses, raw.attributes)
-    known: NDArray[np.bool_] = headers.understood & ((headers.layout == GROUP) == (kind is h5py.Group))
+    known = np.zeros(len(names), dtype=bool)
+    for alike in raw.headers(names.addresses, raw.attributes):
+        known[alike.which] = (alike.template.layout == GROUP) == (kind is h5py.Group)
     return known
 
 

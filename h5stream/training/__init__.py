@@ -44,9 +44,6 @@ if not TYPE_CHECKING:  # so that a type checker finds names that are not there
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-_SOURCE = "a place to start, no measurement: docs/gpu.md, How large a batch"
-
-
 @dataclass(frozen=True, slots=True)
 class Setting:
     """What a training script would pass to its loader."""
@@ -147,12 +144,21 @@ def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus:
     name = find_card(gpu, or_none=memory_gib is not None) if gpu else None
     memory, known = memory_of(name, gpu or "", memory_gib)
     of, setting = _DOCUMENTED.get(name or "", (0.0, None))
-    documented = memory == of
-    if setting is None or not documented:
+    underused = _UNDERUSED.get(name or "") if memory == of else None
+    if setting is not None and memory == of:
+        per_gib = setting.batch_size / memory
+        lines = [
+            f"the table's row of the {name} with {memory:g} GiB: {setting}",
+            *([f"if it stays underused: {underused}"] if underused else []),
+            f"{setting.batch_size} rows / {memory:g} GiB = {per_gib:.0f} rows/GiB: {1024 / per_gib:.1f} MiB a row",
+        ]
+    else:
         # The RTX 3090's preset, scaled; below 24 GiB the loader's settings are the 16 GiB card's.
         fit = int(memory * _ROWS_PER_GIB)
         rows = max(fit // _ROUND_ROWS * _ROUND_ROWS, min(fit, _ROUND_ROWS), 1)
-        setting = Setting(rows, 8 if memory >= 24 else 6, 12)
+        setting, each = Setting(rows, 8 if memory >= 24 else 6, 12), f"{_ROWS_PER_GIB:g} rows/GiB (4 MiB a row)"
+        scaled = f"{memory:g} GiB x {each} = {memory * _ROWS_PER_GIB:,.0f}, in steps of {_ROUND_ROWS}: {rows}"
+        lines = [f"{memory:g} GiB: {known}", scaled]
     observations = (_OBSERVED[name],) if name in _OBSERVED else ()
     caveats = [f"a larger model takes a smaller batch on this card: {seen}" for seen in observations]
     if name == "RTX 5090":
@@ -166,50 +172,31 @@ def preset_for(gpu: str | None = None, *, memory_gib: float | None = None, cpus:
     return GpuPreset(
         title=f"Where to start on {name or 'a GPU'} ({memory:g} GiB)",
         answer=str(setting),
-        arithmetic=_arithmetic(name, setting, documented, memory, known),
+        arithmetic=tuple(lines),
         caveats=(*caveats, "a start for small rows and a small model: find_batch_size() measures yours"),
-        sources=(_SOURCE,),
+        sources=("a place to start, no measurement: docs/gpu.md, How large a batch",),
         gpu=name,
         memory_gib=memory,
         setting=setting,
-        underused=_UNDERUSED.get(name) if documented else None,
-        documented=documented,
+        underused=underused,
+        documented=memory == of,
         observations=observations,
-    )
-
-
-def _arithmetic(name: str, setting: Setting, documented: bool, memory_gib: float, known: str) -> tuple[str, ...]:
-    if not documented:
-        return (
-            f"{memory_gib:g} GiB: {known}",
-            f"{memory_gib:g} GiB x {_ROWS_PER_GIB:g} rows/GiB (4 MiB a row) = "
-            f"{memory_gib * _ROWS_PER_GIB:,.0f}, in steps of {_ROUND_ROWS}: {setting.batch_size}",
-        )
-    per_gib = setting.batch_size / memory_gib
-    return (
-        f"the table's row of the {name} with {memory_gib:g} GiB: {setting}",
-        *([f"if it stays underused: {_UNDERUSED[name]}"] if name in _UNDERUSED else []),
-        f"{setting.batch_size} rows / {memory_gib:g} GiB = {per_gib:.0f} rows/GiB: {1024 / per_gib:.1f} MiB a row",
     )
 
 
 def validation_batch(batch_size: int, *, rule: str = "half") -> Suggestion:
     """Return a validation batch: half the batch where host memory is the limit, twice where GPU memory is."""
-    at_least(1, batch_size=batch_size)
-    if rule not in ("half", "twice"):
-        raise OptionError(f"rule must be 'half' or 'twice', not {rule!r}")
-    half, twice = max(1, batch_size // 2), batch_size * 2
-    chosen = half if rule == "half" else twice
+    sizes = {"half": max(1, batch_size // 2), "twice": batch_size * 2}
     return Suggestion(
         title="Validation batch",
-        answer=f"{chosen} ({rule} the training batch)",
+        answer=f"{sizes[rule]} ({rule} the training batch)",
         arithmetic=(
-            f"half:  {batch_size} / 2 = {half}, where the second loader's slots in host memory are the limit",
-            f"twice: {batch_size} x 2 = {twice}, where GPU memory is: no gradients, no kept activations",
+            f"half:  {batch_size} / 2 = {sizes['half']}, where the second loader's slots in host memory are the limit",
+            f"twice: {batch_size} x 2 = {sizes['twice']}, where GPU memory is: no gradients, no kept activations",
         ),
         caveats=("a mean of batch means weighs a smaller last batch too much: sum over rows, then divide",),
         sources=("PyTorch's documentation of torch.no_grad: nothing is kept for a backward pass",),
-        figures={"training_batch_size": batch_size, "half": half, "twice": twice, "rule": rule, "batch_size": chosen},
+        figures={"training_batch_size": batch_size, **sizes, "rule": rule, "batch_size": sizes[rule]},
     )
 
 

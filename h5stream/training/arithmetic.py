@@ -10,6 +10,7 @@ import difflib
 import math
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from h5stream.advice import NOT_WAITING, WAITING, Suggestion, Turn, above_zero, at_least
 from h5stream.engine import footprint
@@ -36,6 +37,15 @@ WORKER_BYTES = 512 << 20
 _MANY_ROWS = 1 << 30  # more than a window has, and still numbers of 32 bits
 
 
+def _memory(
+    title: str, answer: str, parts: list[tuple[str, str, int]], lines: Sequence[str] = (), **more: Any
+) -> Suggestion:
+    """Return a suggestion of memory, each part of which is a name, how it follows, and bytes."""
+    said = [f"{name}: {how} = {text_of_bytes(nbytes)}" for name, how, nbytes in parts]
+    figures = {f"{name}_bytes": nbytes for name, _, nbytes in parts} | more.pop("figures")
+    return Suggestion(title=title, answer=answer, arithmetic=(*lines, *said), figures=figures, **more)
+
+
 def gpu_memory(
     parameters: int,
     *,
@@ -46,75 +56,63 @@ def gpu_memory(
     row_bytes: int = 0,
 ) -> Suggestion:
     """Return what a training step takes of a GPU's memory, part by part, and the batch that would fit."""
-    # Parameters stand for one square matrix, which matters to factored optimizers alone. The peak takes the larger of
-    # activations and the optimizer's temporaries, as large as the parameters (``foreach``).
-    at_least(0, row_bytes=row_bytes, activation_bytes_per_row=activation_bytes_per_row)
-    at_least(1, parameters=parameters, batch_size=batch_size)
-    above_zero(memory_gib=memory_gib)
-    capacity, side, weights = int(memory_gib * (1 << 30)), int(parameters**0.5), ELEMENT_BYTES * parameters
-    parts = {
-        "weight_bytes": weights,
-        "gradient_bytes": weights,
-        "optimizer_bytes": optimizer_state_bytes(optimizer, [(side, side), (parameters - side * side,)]),
-        "context_bytes": CONTEXT_BYTES,
-        "safety_bytes": int(capacity * SAFETY_SHARE),
-    }
-    room, on_device = capacity - sum(parts.values()), BATCHES_ON_DEVICE * row_bytes
-    kept = int(activation_bytes_per_row * batch_size)
-    parts |= {"activation_bytes": kept, "batch_bytes": batch_size * on_device, "step_bytes": weights}
-    total = capacity - room + parts["batch_bytes"] + max(kept, weights)
+    capacity, weights, name = int(memory_gib * (1 << 30)), ELEMENT_BYTES * parameters, find_optimizer(optimizer)
+    on_device, kept, (state, states) = BATCHES_ON_DEVICE * row_bytes, activation_bytes_per_row, OPTIMIZERS[name]
+    parts = [
+        ("weight", f"{parameters:,} parameters x {ELEMENT_BYTES} B", weights),
+        ("gradient", "as much", weights),
+        ("optimizer", f"{name} keeps {states}, {state:.3g} B each", math.ceil(parameters * state)),
+        ("context", "that of CUDA, with its libraries", CONTEXT_BYTES),
+        ("safety", f"{SAFETY_SHARE:.0%} of the card", int(capacity * SAFETY_SHARE)),
+    ]
+    room = capacity - sum(nbytes for _, _, nbytes in parts)
+    # The peak takes the larger of activations and the optimizer's temporaries, as large as the weights (``foreach``).
+    step = [
+        ("batch", f"{BATCHES_ON_DEVICE} x {batch_size} rows x {row_bytes} B", batch_size * on_device),
+        ("activation", f"{batch_size} rows x {text_of_bytes(kept)}", int(kept * batch_size)),
+        ("step", "temporaries of the optimizer; the larger of them and of activations counts", weights),
+    ]
+    total = capacity - room + step[0][2] + max(step[1][2], weights)
     # Solve ``batches + max(activations, step) <= room`` for the rows; None where rows cost nothing.
-    per_row, largest = activation_bytes_per_row + on_device, None
-    if per_row > 0:
+    largest = None
+    if kept + on_device > 0:
         by_step = (room - weights) / on_device if on_device else math.inf if room >= weights else 0
-        largest = max(0, int(min(room / per_row, by_step)))
-    text, name = {part: text_of_bytes(nbytes) for part, nbytes in parts.items()}, find_optimizer(optimizer)
-    rows = "" if largest is None else f"; {largest} rows would fit"
+        largest = max(0, int(min(room / (kept + on_device), by_step)))
     verdict = "fits" if total <= capacity else f"{text_of_bytes(total - capacity)} too much"
+    rows = "" if largest is None else f"; {largest} rows would fit"
     caveat = "workspaces and the backward pass's temporaries are in the safety; find_batch_size() measures"
     if not kept:
         caveat = "activations are not in here: measure_activations(model, batch) on a small batch gives them"
-    return Suggestion(
-        title="GPU memory",
-        answer=f"{text_of_bytes(total)} of {text_of_bytes(capacity)}: {verdict}{rows}",
-        arithmetic=(
-            f"weights: {parameters:,} parameters = {text['weight_bytes']}, and as much for their gradients",
-            f"optimizer, {name}: keeps {OPTIMIZERS[name][1]} = {text['optimizer_bytes']}",
-            f"activations: {batch_size} rows x {text_of_bytes(activation_bytes_per_row)} = {text['activation_bytes']}",
-            f"optimizer step's temporaries: {text['step_bytes']}; the larger of the two counts: "
-            f"{text_of_bytes(max(kept, weights))}",
-            f"batches: {BATCHES_ON_DEVICE} x {batch_size} rows x {row_bytes} B = {text['batch_bytes']}",
-            f"CUDA context {text['context_bytes']}, safety {SAFETY_SHARE:.0%} of the card {text['safety_bytes']}",
-            f"together {text_of_bytes(total)} of {text_of_bytes(capacity)}",
-        ),
+    figures = {"total_bytes": total, "capacity_bytes": capacity, "largest_batch_size": largest}
+    return _memory(
+        "GPU memory",
+        f"{text_of_bytes(total)} of {text_of_bytes(capacity)}: {verdict}{rows}",
+        parts + step,
         caveats=(caveat,),
-        figures=parts
-        | {"total_bytes": total, "capacity_bytes": capacity, "largest_batch_size": largest, "fits": total <= capacity},
+        figures=figures | {"fits": total <= capacity},
     )
 
 
-# --- What an optimizer keeps for each parameter, in bytes -----------------------------------------
+# --- What an optimizer keeps for each parameter ---------------------------------------------------
 
 
-_BLOCK_VALUES = 256  # that share a float32 scale, in bitsandbytes
-
-
-# State tensors as large as the parameter (or, with 8 bits, as many values), what they are, and their form: in the
-# parameter's own type, "8bit", or "factored" into rows and columns.
+# Bytes for each float32 parameter, and what they are, without step counters (4 bytes a tensor, by default on the host).
+# 8-bit states have a float32 scale for 256 values: https://arxiv.org/abs/2110.02861 and bitsandbytes' defaults.
+# Adafactor, without first moment, has a row and a column for each matrix: https://arxiv.org/abs/1804.04235, section 3.
 _KEEP = {
-    "sgd": (0, "nothing", "full"),
-    "momentum, lion": (1, "momentum", "full"),
-    "rmsprop": (1, "square average", "full"),
-    "adagrad": (1, "sum of squares", "full"),
-    "adadelta": (2, "square average and step average", "full"),
-    "adam, adamw, nadam, radam, lamb": (2, "first and second moment", "full"),
-    "adamax": (2, "first moment and largest norm", "full"),
-    "amsgrad": (3, "both moments and the largest second moment", "full"),
-    "adam8bit, adamw8bit": (2, "both moments, 8 bits a value", "8bit"),
-    "lion8bit": (1, "momentum, 8 bits a value", "8bit"),
-    "adafactor": (1, "second moment as rows and columns", "factored"),
+    "sgd": (0, "nothing"),
+    "momentum, lion": (4, "momentum"),
+    "rmsprop": (4, "square average"),
+    "adagrad": (4, "sum of squares"),
+    "adadelta": (8, "square average and step average"),
+    "adam, adamw, nadam, radam, lamb": (8, "first and second moment"),
+    "adamax": (8, "first moment and largest norm"),
+    "amsgrad": (12, "both moments and the largest second moment"),
+    "adam8bit, adamw8bit": (2 + 2 * 4 / 256, "both moments, 8 bits a value"),
+    "lion8bit": (1 + 4 / 256, "momentum, 8 bits a value"),
+    "adafactor": (0, "second moment as rows and columns, next to nothing"),
 }
-OPTIMIZERS = {name: kind for names, kind in _KEEP.items() for name in names.split(", ")}
+OPTIMIZERS = {name: kept for names, kept in _KEEP.items() for name in names.split(", ")}
 _ALIASES = {"sgdmomentum": "momentum", "sgdm": "momentum", "nesterov": "momentum"}
 
 
@@ -126,28 +124,8 @@ def find_optimizer(name: str) -> str:
     key = _ALIASES.get(key, key)
     if key not in OPTIMIZERS:
         near = difflib.get_close_matches(key, OPTIMIZERS, n=1, cutoff=0.3)
-        names = ", ".join([*near, *(known for known in OPTIMIZERS if known not in near)])
-        raise OptionError(f"no optimizer is known as {name!r}; known: {names}")
+        raise OptionError(f"no optimizer is known as {name!r}; known: {', '.join(dict.fromkeys([*near, *OPTIMIZERS]))}")
     return key
-
-
-def optimizer_state_bytes(optimizer: str, shapes: Sequence[tuple[int, ...]]) -> int:
-    """Return the bytes of state that an optimizer keeps for float32 parameters of these shapes.
-
-    The step counters (4 bytes a tensor, by default on the host) are left out. 8-bit states:
-    https://arxiv.org/abs/2110.02861 and bitsandbytes' defaults. Adafactor: https://arxiv.org/abs/1804.04235,
-    section 3, without first moment: a row and a column for every matrix, a full state for vectors.
-    """
-    (copies, _, form), total = OPTIMIZERS[find_optimizer(optimizer)], 0
-    for shape in shapes:
-        values = math.prod(shape)
-        if form == "8bit":
-            total += values + 4 * math.ceil(values / _BLOCK_VALUES)
-        elif form == "factored" and len(shape) >= 2:
-            total += 4 * math.prod(shape[:-2]) * (shape[-2] + shape[-1])
-        else:
-            total += 4 * values
-    return copies * total
 
 
 # --- What a setting holds in the host's memory: for a stock `DataLoader`, and for h5stream's one budget ---
@@ -157,35 +135,26 @@ def dataloader_memory(
     *, row_bytes: int, batch_size: int, workers: int, prefetch_factor: int = 2, available_bytes: int | None = None
 ) -> Suggestion:
     """Return the host memory that a stock `DataLoader` fills with a setting, rows being of all fields, decoded."""
-    at_least(1, row_bytes=row_bytes, batch_size=batch_size, prefetch_factor=prefetch_factor)
-    at_least(0, workers=workers, available_bytes=available_bytes)
-    batch, count = row_bytes * batch_size, workers * prefetch_factor
-    parts = {
-        "batch_bytes": batch,
-        "queued_bytes": count * batch,
+    batch, count, making = row_bytes * batch_size, workers * prefetch_factor, max(workers, 1)
+    of = f"x {text_of_bytes(batch)}"
+    parts = [
+        ("batch", f"the one in use, {batch_size} rows x {row_bytes} B", batch),
+        ("queued", f"{workers} workers x {prefetch_factor} batches = {count} batches {of}", count * batch),
         # Without workers the training process itself makes its one batch, and holds its rows meanwhile.
-        "collating_bytes": max(workers, 1) * batch,
-        "worker_bytes": workers * WORKER_BYTES,
-    }
-    total, text = sum(parts.values()), {name: text_of_bytes(nbytes) for name, nbytes in parts.items()}
-    fits: tuple[str, ...] = ()
+        ("collating", f"rows on their way into a batch, {making} {of}", making * batch),
+        ("worker", f"{workers} processes x {text_of_bytes(WORKER_BYTES)}", workers * WORKER_BYTES),
+    ]
+    total, fits = sum(nbytes for _, _, nbytes in parts), tuple[str, ...]()
     if available_bytes is not None:
         share = f"{text_of_bytes(total)} of {text_of_bytes(available_bytes)} that can be taken here now"
         fits = (f"{'more than there is' if total > available_bytes else 'fits'}: {share}",)
-    return Suggestion(
-        title="Host memory, stock DataLoader",
-        answer=f"{text['queued_bytes']} queued, about {text_of_bytes(total)} in all",
-        arithmetic=(
-            f"batch: {batch_size} rows x {row_bytes} B = {text['batch_bytes']}",
-            f"queued: {workers} workers x {prefetch_factor} batches = {count} batches x {text['batch_bytes']} = "
-            f"{text['queued_bytes']}",
-            f"rows on their way into a batch: {max(workers, 1)} x {text['batch_bytes']} = {text['collating_bytes']}",
-            f"worker processes: {workers} x {text_of_bytes(WORKER_BYTES)} = {text['worker_bytes']}",
-            f"and the batch in use: {text['batch_bytes']}; together {text_of_bytes(total)}",
-        ),
+    return _memory(
+        "Host memory, stock DataLoader",
+        f"{text_of_bytes(count * batch)} queued, about {text_of_bytes(total)} in all",
+        parts,
         caveats=fits,
         sources=("DataLoader keeps at most prefetch_factor x num_workers batches outstanding (torch docs)",),
-        figures=parts | {"queued_batches": count, "total_bytes": total, "available_bytes": available_bytes},
+        figures={"queued_batches": count, "total_bytes": total, "available_bytes": available_bytes},
     )
 
 
@@ -201,49 +170,36 @@ def loader_memory(
 ) -> Suggestion:
     """Return the host memory that `H5StreamLoader` plans with, and what a budget does to its window."""
     at_least(1, row_bytes=row_bytes, batch_size=batch_size, chunk_bytes=chunk_bytes)
-    at_least(0, threads=threads)
-    above_zero(block_rows=block_rows, rows=rows, memory_budget=memory_budget)
     budget, shape = memory_budget or footprint.DEFAULT_BUDGET, _shape_of(row_bytes, chunk_bytes, rows, block_rows)
     asked, size, smallest = _sizes(shape, min(batch_size, shape.rows), threads, budget)
     held = shape.held_nbytes(min(batch_size, shape.rows), size.window_rows)
-    slots, is_capped = size.max_open_batches * size.batch_nbytes, size.window_rows < asked
     caveat, over = f"the least that would do, with a weaker shuffle: {text_of_bytes(smallest)}", ""
     if smallest > budget:
         over = f": over the budget, {text_of_bytes(smallest)} would do"
         caveat = f"memory_budget={budget} is too small; memory_budget={smallest} would do"
-    elif is_capped:
+    elif size.window_rows < asked:
         ours, wished = (math.ceil(count / shape.block_rows) for count in (size.window_rows, asked))
         caveat = f"the shuffle mixes {ours} blocks at a time instead of {wished}"
-    return Suggestion(
-        title="Host memory, h5stream",
-        answer=f"{text_of_bytes(size.needed_nbytes)}, window of {size.window_rows} rows{over}",
-        arithmetic=(
-            f"block: {text_of_bytes(chunk_bytes)} chunk / {row_bytes} B = {shape.block_rows} rows"
-            if block_rows is None
-            else f"block: {shape.block_rows} rows, those of a chunk ({text_of_bytes(chunk_bytes)})",
-            _window_line(asked, size.window_rows, batch_size, shape),
-            f"slots: {size.max_open_batches} batches x {text_of_bytes(size.batch_nbytes)} = {text_of_bytes(slots)} "
-            f"(one window is read while one is consumed), and {text_of_bytes(held)} that the "
-            "training loop holds as it goes from one batch to the next",
-            f"plans: {shape.plan_row_nbytes:.0f} B a row of two windows = {text_of_bytes(size.plan_nbytes)}",
-            f"scratch: {max(size.threads, 1)} threads x {text_of_bytes(shape.scratch_nbytes)} = "
-            f"{text_of_bytes(size.scratch_nbytes)}",
-        ),
+    block = f"{shape.block_rows} rows, those of a chunk ({text_of_bytes(chunk_bytes)})"
+    if block_rows is None:
+        block = f"{text_of_bytes(chunk_bytes)} chunk / {row_bytes} B = {shape.block_rows} rows"
+    open_batches = f"{size.max_open_batches} batches x {text_of_bytes(size.batch_nbytes)}"
+    readers = f"{max(size.threads, 1)} threads x {text_of_bytes(shape.scratch_nbytes)}"
+    figures = {"batch_bytes": size.batch_nbytes, "window_rows": size.window_rows, "total_bytes": size.needed_nbytes}
+    verdict = {"capped": size.window_rows < asked, "smallest_budget_bytes": smallest, "fits": smallest <= budget}
+    return _memory(
+        "Host memory, h5stream",
+        f"{text_of_bytes(size.needed_nbytes)}, window of {size.window_rows} rows{over}",
+        [
+            ("window", f"one is read while one is consumed: {open_batches}", size.max_open_batches * size.batch_nbytes),
+            ("leased", "what the training loop holds as it goes from one batch to the next", held),
+            ("plan", f"{shape.plan_row_nbytes:.0f} B a row of two windows", size.plan_nbytes),
+            ("scratch", readers, size.scratch_nbytes),
+        ],
+        (f"block: {block}", _window_line(asked, size.window_rows, batch_size, shape)),
         caveats=(caveat,),
         sources=("h5stream's design: one budget over slots, windows, plans and scratch; loader.stats() measures",),
-        figures={
-            "batch_bytes": size.batch_nbytes,
-            "window_rows": size.window_rows,
-            "window_bytes": slots,
-            "leased_bytes": held,
-            "plan_bytes": size.plan_nbytes,
-            "scratch_bytes": size.scratch_nbytes,
-            "total_bytes": size.needed_nbytes,
-            "threads": size.threads,
-            "capped": is_capped,
-            "smallest_budget_bytes": smallest,
-            "fits": smallest <= budget,
-        },
+        figures=figures | {"threads": size.threads} | verdict,
     )
 
 
@@ -276,15 +232,11 @@ def _sizes(shape: footprint.Shape, batch_rows: int, threads: int, budget: int) -
 
 def _window_line(asked: int, rows: int, batch_size: int, shape: footprint.Shape) -> str:
     wished = shape.wished_rows("auto", batch_size)
-    line = f"window: all {wished} rows"
-    if wished < shape.rows:
-        line = (
-            f"window: max({footprint.AUTO_BATCHES} x {batch_size}, {footprint.AUTO_BLOCKS} x {shape.block_rows}, "
-            f"{text_of_bytes(footprint.AUTO_NBYTES)} of at most {footprint.AUTO_ROWS} rows) = {wished} rows"
-        )
-    if asked < wished:
-        line += f", of which two fit {text_of_bytes(footprint.DEFAULT_BUDGET)}: {asked}"
-    return line if rows == asked else f"{line}, cut to {rows} by the budget"
+    most = f"the most of {footprint.AUTO_BATCHES} batches, {footprint.AUTO_BLOCKS} blocks and "
+    most += f"{text_of_bytes(footprint.AUTO_NBYTES)} of at most {footprint.AUTO_ROWS} rows, {wished} rows"
+    line = f"rows of a window: {most if wished < shape.rows else f'all {wished} rows'}"
+    line += f", of which two fit {text_of_bytes(footprint.DEFAULT_BUDGET)}: {asked}" * (asked < wished)
+    return line + f", cut to {rows} by the budget" * (rows != asked)
 
 
 # --- a learning rate for another batch ----------------------------------------------------------------------
@@ -307,19 +259,17 @@ def learning_rate_for(
     new_batch_size: int, *, old_batch_size: int, old_lr: float, optimizer: str = "adamw", rows: int | None = None
 ) -> Suggestion:
     """Return the learning rate for a new batch of an optimizer step by both rules, and the warm-up."""
-    at_least(1, new_batch_size=new_batch_size, old_batch_size=old_batch_size, rows=rows)
     above_zero(old_lr=old_lr)
     plain = find_optimizer(optimizer) in _STEP_BY_GRADIENT
     linear, root = old_lr * (ratio := new_batch_size / old_batch_size), old_lr * math.sqrt(ratio)
     rule, rate = ("linear", linear) if plain else ("sqrt", root)
     epoch = rows and math.ceil(rows / new_batch_size)
+    steps: int | None = _ADAM_STEPS
+    warmup = f"2 / (1 - 0.999) = {steps} steps, whatever the batch"
     if plain:
         steps = epoch and _WARMUP_EPOCHS * epoch
         end = f" = {steps} steps" if steps else " steps; give the rows"
-        warmup = f"warm-up: {_WARMUP_EPOCHS} epochs x ceil({rows or 'rows'} / {new_batch_size}){end}"
-    else:
-        steps = _ADAM_STEPS
-        warmup = f"warm-up: 2 / (1 - 0.999) = {steps} steps, whatever the batch"
+        warmup = f"{_WARMUP_EPOCHS} epochs x ceil({rows or 'rows'} / {new_batch_size}){end}"
     caveats = ["a start, not a law: check the loss of the first epoch against the old batch"]
     if plain and new_batch_size > 8192:
         caveats.append("over 8192 rows Goyal et al. lost accuracy with this rule, on ImageNet")
@@ -329,6 +279,8 @@ def learning_rate_for(
         caveats.append(f"the warm-up is {steps / epoch:.1f} epochs of {epoch} steps")
     # Goyal et al. ramp up from the old rate; Adam's ramp begins at 0. A smaller batch starts where it ends.
     start = min(old_lr, rate) if plain else 0.0
+    asked = {"old_batch_size": old_batch_size, "new_batch_size": new_batch_size, "old_lr": old_lr}
+    found = {"linear": linear, "sqrt": root, "rule": rule, "lr": rate, "warmup_steps": steps, "warmup_start": start}
     return Suggestion(
         title=f"Learning rate for a batch of {new_batch_size}",
         answer=f"{rate:.3g} ({rule} rule)" + ("" if steps is None else f", {steps} warm-up steps from {start:.3g}"),
@@ -336,21 +288,11 @@ def learning_rate_for(
             f"ratio: {new_batch_size} / {old_batch_size} = {ratio:.4g}",
             f"linear: {old_lr:g} x {ratio:.4g} = {linear:.4g}  (SGD)",
             f"sqrt:   {old_lr:g} x sqrt({ratio:.4g}) = {root:.4g}  (Adam and its kin)",
-            warmup,
+            f"warm-up: {warmup}",
         ),
         caveats=tuple(caveats),
         sources=_SOURCES,
-        figures={
-            "old_batch_size": old_batch_size,
-            "new_batch_size": new_batch_size,
-            "old_lr": old_lr,
-            "linear": linear,
-            "sqrt": root,
-            "rule": rule,
-            "lr": rate,
-            "warmup_steps": steps,
-            "warmup_start": start,
-        },
+        figures=asked | found,
     )
 
 
@@ -359,25 +301,18 @@ def learning_rate_for(
 
 def accumulation_for(target_batch_size: int, batch_size: int, *, rows: int | None = None) -> Suggestion:
     """Return how many batches to accumulate for a target batch, and the weight of each one's mean loss."""
-    at_least(1, target_batch_size=target_batch_size, batch_size=batch_size, rows=rows)
     target, steps = target_batch_size, math.ceil(target_batch_size / batch_size)
     last = target - (steps - 1) * batch_size
     microbatches = (batch_size,) * (steps - 1) + (last,)
     even = max(size for size in range(1, min(batch_size, target) + 1) if target % size == 0)
     last_step = None if rows is None else (rows % target or min(target, rows))
-    lines, caveats = [f"batches: ceil({target} / {batch_size}) = {steps}"], []
-    answer = f"{steps} batches of {batch_size}"
+    answer, caveats = f"{steps} batches of {batch_size}", list[str]()
+    weighed = f"weight of each mean loss: {batch_size}/{target} = {batch_size / target:.4f}"
     if steps == 1:
         answer = f"no accumulation: one batch of {last} does it"
-    elif last == batch_size:
-        lines.append(f"weight of each mean loss: 1/{steps} = {1 / steps:.4f}")
-    else:
+    elif last != batch_size:
         answer = f"{steps - 1} x {batch_size} and a last batch of {last}"
-        lines += [
-            f"the last one: {target} - {steps - 1} x {batch_size} = {last} rows",
-            f"weights of the mean losses: {batch_size}/{target} = {batch_size / target:.4f}, the last "
-            f"{last}/{target} = {last / target:.4f} (1/{steps} = {1 / steps:.4f} would be wrong)",
-        ]
+        weighed += f", the last {last}/{target} = {last / target:.4f} (1/{steps} = {1 / steps:.4f} would be wrong)"
         caveats.append(
             f"even alternatives: batches of {even} ({target // even} of them), or full batches and an "
             f"optimizer step of {steps * batch_size} rows a rank"
@@ -386,21 +321,15 @@ def accumulation_for(target_batch_size: int, batch_size: int, *, rows: int | Non
         caveats.append(f"an epoch's last optimizer step has {last_step} rows: weigh by those, or drop it")
     if steps > 1:
         caveats.append("batch normalisation and in-batch contrastive losses still see one batch at a time")
+    weights = tuple(count / target for count in microbatches)
+    figures = {"target_batch_size": target, "batch_size": batch_size, "steps": steps, "microbatch_rows": microbatches}
+    sizes = {"even_batch_size": even, "effective_batch_size": steps * batch_size, "last_step_rows": last_step}
     return Suggestion(
         title=f"Gradient accumulation for a batch of {target}",
         answer=answer,
-        arithmetic=tuple(lines),
+        arithmetic=(f"batches: ceil({target} / {batch_size}) = {steps}", *[weighed] * (steps > 1)),
         caveats=tuple(caveats),
-        figures={
-            "target_batch_size": target,
-            "batch_size": batch_size,
-            "steps": steps,
-            "microbatch_rows": microbatches,
-            "weights": tuple(count / target for count in microbatches),
-            "even_batch_size": even,
-            "effective_batch_size": steps * batch_size,
-            "last_step_rows": last_step,
-        },
+        figures=figures | {"weights": weights} | sizes,
     )
 
 
@@ -416,22 +345,10 @@ _FASTER_PRECISION = {
 
 # Why a knob is turned, and when to stop; in the usual order.
 _KNOBS = {
-    "batch_size": (
-        "more work for each launch and each copy",
-        "when rows/s no longer rise or memory ends (find_batch_size)",
-    ),
-    "num_workers": (
-        "threads that read and decode; by default all processors that are allowed",
-        "when the processors are busy or the wait is under 5 %",
-    ),
-    "memory_budget": (
-        "rows that fit stay decoded in memory, so that later epochs neither read nor decode them (keep=)",
-        "when stats() says that nothing is read any more, or memory ends",
-    ),
-    "precision": (
-        "faster matrix products and smaller activations",
-        "if the loss departs from the one in fp32",
-    ),
+    "batch_size": ("more work for each launch and copy", "when rows/s no longer rise or memory ends (find_batch_size)"),
+    "num_workers": ("threads that read and decode", "when the processors are busy or the wait is under 5 %"),
+    "memory_budget": ("rows that fit stay decoded in memory (keep=)", "when stats() says that nothing more is read"),
+    "precision": ("faster matrix products and smaller activations", "if the loss departs from the one in fp32"),
 }
 
 
@@ -444,29 +361,29 @@ def what_to_try_first(
     cpus: int | None = None,
 ) -> Suggestion:
     """Return the settings in the order to try them, which the share of time spent waiting for data decides."""
-    at_least(1, cpus=cpus)
     if waiting_share is not None and not 0 <= waiting_share <= 1:
         raise OptionError(f"waiting_share must be between 0 and 1, not {waiting_share}")
     if precision not in _FASTER_PRECISION:
         raise OptionError(f"precision must be one of {', '.join(_FASTER_PRECISION)}, not {precision!r}")
-    batch, workers, memory, faster = _KNOBS
-    order, share = [*_KNOBS], f"{waiting_share or 0:.0%} of the step waits for data"
+    tried = (
+        (str(setting.batch_size), _next_batch(setting.batch_size, preset)),
+        (str(setting.workers), _next_workers(setting.workers, preset, cpus)),
+        ("the default", "all decoded rows and 2GiB"),
+        (precision, _FASTER_PRECISION[precision]),
+    )
+    batch, workers, memory, faster = turns = tuple(
+        Turn(knob, *now, why, stop=stop) for (knob, (why, stop)), now in zip(_KNOBS.items(), tried, strict=True)
+    )
+    share = f"{waiting_share or 0:.0%} of the step waits for data"
     if waiting_share is None:
         reason = "nothing measured: batch first; `h5stream diagnose` measures the wait and may reverse it"
     elif waiting_share > WAITING:
-        order, reason = [workers, memory, batch, faster], f"{share} (over {WAITING:.0%}): feed it first"
+        turns, reason = (workers, memory, batch, faster), f"{share} (over {WAITING:.0%}): feed it first"
     elif waiting_share < NOT_WAITING:
-        order = [batch, faster, workers, memory]
+        turns = (batch, faster, workers, memory)
         reason = f"{share} (under {NOT_WAITING:.0%}): the loader is not the limit"
     else:
         reason = f"{share}: neither side is clearly the limit"
-    tried = {
-        batch: (str(setting.batch_size), _next_batch(setting.batch_size, preset)),
-        workers: (str(setting.workers), _next_workers(setting.workers, preset, cpus)),
-        memory: ("the default", "all decoded rows and 2GiB"),
-        faster: (precision, _FASTER_PRECISION[precision]),
-    }
-    turns = tuple(Turn(knob, *tried[knob], _KNOBS[knob][0], stop=_KNOBS[knob][1]) for knob in order)
     lines = [
         line
         for place, turn in enumerate(turns, 1)
@@ -474,7 +391,7 @@ def what_to_try_first(
     ]
     return Suggestion(
         title="What to try first",
-        answer=", then ".join(order) + " (one at a time)",
+        answer=", then ".join(turn.knob for turn in turns) + " (one at a time)",
         arithmetic=(reason, *lines),
         caveats=("a larger batch changes training, not only its speed: see the learning rate",),
         sources=("docs/troubleshooting.md, Low GPU utilization; `h5stream diagnose` measures the wait",),
@@ -485,12 +402,10 @@ def what_to_try_first(
 def _next_batch(now: int, preset: GpuPreset | None) -> str:
     if preset is None:
         return f"{2 * now} (double)"
-    if now < preset.setting.batch_size:
-        return f"{preset.setting.batch_size} (the preset)"
-    if preset.underused is not None and now < preset.underused.batch_size:
-        return f"{preset.underused.batch_size} (the preset of an underused {preset.gpu})"
+    known = [(preset.setting, "the preset"), (preset.underused, f"the preset of an underused {preset.gpu}")]
+    larger = [f"{one.batch_size} ({which})" for one, which in known if one and one.batch_size > now]
     # As from 8192 to 10240, the one step beyond a preset that the table has.
-    return f"{now + max(1, now // 4)} (a quarter more than now)"
+    return larger[0] if larger else f"{now + max(1, now // 4)} (a quarter more than now)"
 
 
 def _next_workers(now: int, preset: GpuPreset | None, cpus: int | None) -> str:

@@ -178,7 +178,7 @@ MESSAGE_NBYTES = 16 * 1024
 class Packed(NamedTuple):
     """A structure on its way."""
 
-    stream: bytes  # the structure, pickled; empty if that is long, and the last of the loans
+    stream: bytes  # pickled; empty if that is long, and the last of the loans
     loans: list[Loan]  # its buffers
 
 

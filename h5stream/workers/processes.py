@@ -1,9 +1,7 @@
 """Processes that work for this one: how they are started, how their errors travel, and what ends with them.
 
-The only home of `subprocess`. `start` starts a worker, and a `Failure` is what goes wrong in one. A file from elsewhere
-is looked at `InChild` first: libhdf5 can be made to crash by what a file holds, and no exception tells of that (a
-datatype that refers to itself uses up the stack when its dataset is opened). What ends that process would have ended
-this one.
+The only home of `subprocess`. A file from elsewhere is looked at `in_child` first: libhdf5 can be made to crash by what
+a file holds (a datatype that refers to itself uses up the stack), which would end this process.
 """
 
 from __future__ import annotations
@@ -18,9 +16,9 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from h5stream.errors import IsolatedProcessError, OptionError
 
@@ -115,7 +113,7 @@ def ignore_signals() -> None:
 
 
 def checked_method(context: Any) -> str:
-    """Return the name of a way to start processes, of that or of a context of multiprocessing; "spawn" for None.
+    """Return the name of a way to start processes, or of a context's; "spawn" unless said.
 
     Not a fork by default: reader threads are alive, and what they hold locked would stay so in the child.
     """
@@ -197,13 +195,6 @@ EXITS = (
 """Why a process that works for another one exits, and the way out."""
 
 
-class ChildTraceback(Exception):  # noqa: N818  it is the cause of an error, and none by itself
-    """The traceback of an error in the child; the `__cause__` of what is raised in the parent."""
-
-    def __str__(self) -> str:
-        return f'\n"""\n{self.args[0]}"""'
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
     """An error, in a form that always travels."""
@@ -226,10 +217,7 @@ class Failure:
         return cls(error=data, said=said, where=where)
 
     def raised_here(self) -> Exception:
-        """Return the error for the parent to raise: of the same type, where it can be pickled and is an `Exception`.
-
-        Another one, such as a `SystemExit`, would end the parent too, in silence.
-        """
+        """Return the error for the parent to raise, of the same type unless that would end the parent too."""
         error: object = None
         if self.error is not None:
             with contextlib.suppress(Exception):
@@ -238,7 +226,7 @@ class Failure:
             error = IsolatedProcessError(f"in the child process, and not to be pickled: {self.said}")
         if not isinstance(error, Exception):
             error = IsolatedProcessError(f"a child process of h5stream was ended by {self.said}; {EXITS}")
-        error.__cause__ = ChildTraceback(self.where)
+        error.__cause__ = RuntimeError(f"in the child process:\n{self.where}")
         return error
 
 
@@ -271,40 +259,22 @@ def signal_name(number: int) -> str:
 # --- A call that a child carries out, since what it looks at may end the process.
 
 
-class InChild(Generic[_T]):
-    """A call that another process carries out: a new interpreter, which imports what the call needs and no more.
+@contextlib.contextmanager
+def in_child(what: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Iterator[Callable[[], _T]]:
+    """Let a new interpreter carry out a call until the block ends, and give what waits for the result."""
+    request = pickle.dumps((function, args, kwargs), protocol=5)
+    program = "from h5stream.workers.processes import answer\nanswer()"
+    child = interpreter(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdin is not None
+    assert child.stdout is not None
+    answered = child.stdout
 
-    As a context manager, it ends the child at the end, whatever it is doing.
-
-    # Guarantees: used by one thread.
-    """
-
-    def __init__(self, what: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> None:
-        self._what = what
-        request = pickle.dumps((function, args, kwargs), protocol=5)
-        program = "from h5stream.workers.processes import answer\nanswer()"
-        self._child = interpreter(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert self._child.stdin is not None
-        with contextlib.suppress(BrokenPipeError), self._child.stdin as told:  # its death is told by `result`
-            told.write(request)
-
-    def __enter__(self) -> InChild[_T]:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        assert self._child.stdout is not None
-        self._child.kill()
-        self._child.stdout.close()
-        self._child.wait()
-
-    def result(self) -> _T:
-        """Wait for the child and give what the function gave there."""
-        assert self._child.stdout is not None
-        data, status = self._child.stdout.read(), self._child.wait()
+    def result() -> _T:
+        data, status = answered.read(), child.wait()
         if status != 0 or not data:
             how = f"ended by {signal_name(-status)}" if status < 0 else f"gone with status {status}"
             raise IsolatedProcessError(
-                f"{self._what}: the process that tried was {how}. What the file holds makes libhdf5 crash: it is "
+                f"{what}: the process that tried was {how}. What the file holds makes libhdf5 crash: it is "
                 "damaged, or made to do that. Copy it again from its source, and do not open it in a process that you "
                 "need",
                 exitcode=status,
@@ -313,6 +283,15 @@ class InChild(Generic[_T]):
         if failure is not None:
             raise failure.raised_here()
         return value  # type: ignore[no-any-return]
+
+    try:
+        with contextlib.suppress(BrokenPipeError), child.stdin as told:  # its death is told by `result`
+            told.write(request)
+        yield result
+    finally:
+        child.kill()
+        answered.close()
+        child.wait()
 
 
 def answer() -> None:

@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 import numpy as np
@@ -32,8 +33,7 @@ AHEAD = 2
 class SampleEngine(Engine):
     """An engine, the workers that its batches go through, and the memory that they go to them in.
 
-    # Guarantees: as of `Engine`. What feeds workers calls `deal`, under `_dealing`; what they say comes in a thread for
-    each. They end with this object, with `close`, and with the process.
+    # Guarantees: as of `Engine`. Workers end with this object, with `close`, and with the process.
 
     `reader`, `slot_format` and the `options` are those of `Engine`; slots lie in memory that workers map.
     """
@@ -68,14 +68,12 @@ class SampleEngine(Engine):
             Told, count=count, seed=seed, functions=functions, on_start=on_start, whose=whose
         )
         self.numbers = itertools.count(1)
-        self._dealing = threading.Lock()
         super().__init__(reader, slot_format, self._beginning(slot_format), **options)
 
     def _beginning(self, slot_format: SlotFormat) -> Callable[[], SlotRing]:
         """Begin without workers, and with memory that none maps yet; return what makes slots in that."""
-        self._workers: list[Worker] = []
+        self.workers: list[Worker] = []
         self._end: Callable[[], object] = lambda: None
-        self.runs: dict[int, SampleRun] = {}
         self._descriptor = create_file()
         self.memory = SharedMemory(self._descriptor)
         weakref.finalize(self.memory, os.close, self._descriptor)
@@ -91,7 +89,7 @@ class SampleEngine(Engine):
     @property
     def _is_whole(self) -> bool:
         """Whether none of the workers is gone."""
-        return all(worker.usable for worker in self._workers)
+        return all(worker.usable for worker in self.workers)
 
     @property
     def reads_ahead(self) -> bool:
@@ -101,11 +99,11 @@ class SampleEngine(Engine):
     @property
     def pids(self) -> list[int]:
         """The workers' processes."""
-        return [worker.pid for worker in self._workers]
+        return [worker.pid for worker in self.workers]
 
     def begin(self, order: Order, first_batch: int, *, max_open_batches: int, world_size: int = 1) -> Any:
         """Begin a pass, a `SampleRun`; workers that are not there are started, before the threads that read."""
-        if len(self._workers) < self.count or not self._is_whole:
+        if len(self.workers) < self.count or not self._is_whole:
             self._start()
         run = super().begin(order, first_batch, max_open_batches=max_open_batches, world_size=world_size)
         return SampleRun(run, self, first_batch, max_open_batches)
@@ -113,25 +111,11 @@ class SampleEngine(Engine):
     def _start(self) -> None:
         self._end_workers()
         self._board[:] = 0
-        self._end = weakref.finalize(self, _end_all, self._workers, self._board)
-        main, hear = main_module(self._pickled), functools.partial(_hear, weakref.ref(self))
+        self._end = weakref.finalize(self, _end_all, self.workers, self._board)
+        main = main_module(self._pickled)
         for number in range(self.count):
             told = self._told(number=number, called_off=self.memory.lend(self._board.view(np.uint8)), main=main)
-            self._workers.append(Worker(told, self._descriptor, self._method, hear))
-
-    def deal(self) -> Worker:
-        """Choose the worker that has least to do, and count a batch for it."""
-        with self._dealing:
-            worker = min(self._workers, key=lambda worker: worker.given)
-            worker.given += 1
-            return worker
-
-    def heard(self, worker: Worker, done: Done) -> SampleRun | None:
-        """Take in that a worker is done with a batch; return the pass that waits for it."""
-        self.memory.come_back(done.returned)
-        with self._dealing:
-            worker.given -= 1
-        return self.runs.get(done.run)
+            self.workers.append(Worker(told, self._descriptor, self._method, self.memory.come_back))
 
     def call_off(self, run: int) -> None:
         """Let workers know that a pass is over."""
@@ -145,7 +129,7 @@ class SampleEngine(Engine):
     def _end_workers(self) -> None:
         """End the workers; in a forked process, only forget them."""
         self._end()
-        self._workers, self._end = [], lambda: None
+        self.workers, self._end = [], lambda: None
 
     def close(self) -> None:
         """Let go of slots, files and processes."""
@@ -163,22 +147,15 @@ def _end_all(workers: list[Worker], board: np.ndarray[tuple[int], np.dtype[np.in
         worker.end()
 
 
-def _hear(engine_ref: weakref.ref[SampleEngine], worker: Worker, message: Done | BaseException) -> None:
-    """Hand what a worker says to its pass, and its end to all of them."""
-    engine = engine_ref()
-    if isinstance(message, BaseException):
-        for run in [] if engine is None else list(engine.runs.values()):
-            run.lose(worker, message)
-    elif engine is not None and (waiting := engine.heard(worker, message)) is not None:
-        waiting.hear(worker, message)
-    else:
-        _give_back(worker, message)
-
-
-def _give_back(worker: Worker, done: Done) -> None:
+def _give_back(worker: Worker, made: Future[Done]) -> None:
     """Let a worker have back what it made of a batch that nobody wants."""
-    if done.made is not None:
-        worker.memory.give_back(done.made.loans)
+    if made.exception() is None and (packed := made.result().made) is not None:
+        worker.memory.give_back(packed.loans)
+
+
+def _hear(run_ref: weakref.ref[SampleRun], made: Future[Done]) -> None:
+    if (run := run_ref()) is not None:
+        run.hear(made)
 
 
 _EMPTY = Slot(np.empty(0, dtype=np.uint8))
@@ -190,7 +167,8 @@ class SampleRun:
     # Guarantees: a thread of its own takes what is filled and gives it to workers, and ends with the pass. It, the
     consumer, and the threads that hear the workers share what is below `_changed`, under it; the feeder waits for
     `_room`, which has the same lock: a thread woken for nothing takes a processor from the workers. A filled batch
-    counts as open until its worker is done with it, so that both together stay within the budget.
+    counts as open until its worker is done with it, so that both together stay within the budget. What is
+    under way knows of this by a weak reference, so that a function that takes long keeps no engine alive.
     """
 
     def __init__(self, run: Run, engine: SampleEngine, first_batch: int, max_open_batches: int) -> None:
@@ -200,12 +178,11 @@ class SampleRun:
         self._number = next(engine.numbers)
         lock = threading.RLock()
         self._changed, self._room = threading.Condition(lock), threading.Condition(lock)
-        self._due: collections.deque[int] = collections.deque()
-        self._with: dict[int, Worker] = {}
-        self._made: dict[int, tuple[Worker, Done] | BaseException] = {}
+        # Batches that are not handed over yet: the number of each, who makes it, and what comes of it.
+        self._due: collections.deque[tuple[int, Worker, Future[Done]]] = collections.deque()
         self._ended = self._stopped = False
         self._error: BaseException | None = None
-        engine.runs[self._number] = self
+        self._hearing = functools.partial(_hear, weakref.ref(self))
         self._feeder = threading.Thread(target=self._feed, name="h5stream-feeder", daemon=True)
         self._feeder.start()
 
@@ -221,11 +198,10 @@ class SampleRun:
                 batch = self._next()
                 self.counters.waited(since)
                 return batch
-            due = self._due[0] if self._due else self._coming
-            worker = self._with.get(due)
+            number, worker = self._due[0][:2] if self._due else (self._coming, None)
         if worker is not None:
             worker.end()  # it may do what it does for ever
-        raise timed_out(due, timeout_s, is_read=worker is not None)
+        raise timed_out(number, timeout_s, is_read=worker is not None)
 
     def next_if_ready(self) -> ReadyBatch | None:
         """Return the next batch if that needs no waiting; None at the end as well."""
@@ -236,11 +212,11 @@ class SampleRun:
     def ready(self) -> int:
         """Batches that are made and wait."""
         with self._changed:
-            return sum(1 for _ in itertools.takewhile(self._made.__contains__, self._due))
+            return sum(1 for _ in itertools.takewhile(lambda one: one[2].done(), self._due))
 
     def _is_decided(self) -> bool:
         """Tell whether the next batch, an error or the end has come; called under the lock."""
-        return self._stopped or (self._due[0] in self._made if self._due else self._ended)
+        return self._stopped or (self._due[0][2].done() if self._due else self._ended)
 
     def _next(self) -> ReadyBatch | None:
         if self._stopped:
@@ -249,18 +225,15 @@ class SampleRun:
             if self._error is not None:
                 raise self._error
             return None
-        made = self._made[self._due[0]]
-        if isinstance(made, BaseException):
-            raise made
-        worker, done = made
+        number, worker, made = self._due[0]
+        done = made.result()
         if done.failure is not None:
             raise done.failure.raised_here()
         assert done.made is not None
-        del self._made[self._due.popleft()]
-        self._coming = done.number + 1
+        self._due.popleft()
+        self._coming = number + 1
         self._room.notify()
-        value = unpack(done.made, worker.memory)
-        return ReadyBatch(done.number, done.rows, _EMPTY, {}, missing=0, value=value)
+        return ReadyBatch(number, done.rows, _EMPTY, {}, value=unpack(done.made, worker.memory))
 
     # --- other threads ------------------------------------------------------------------------------------
 
@@ -282,44 +255,32 @@ class SampleRun:
 
     def _give(self, batch: ReadyBatch) -> None:
         filled = pack((batch.slot.lease().numpy(), batch.objects), self._engine.memory)
-        worker = self._engine.deal()
+        worker = min(self._engine.workers, key=lambda worker: (worker.gone is not None, len(worker.due)))
+        made = worker.post(Job(self._number, batch.number, batch.rows, filled))
         with self._changed:
-            self._due.append(batch.number)
-            self._with[batch.number] = worker
+            is_late = self._stopped
+            if not is_late:
+                self._due.append((batch.number, worker, made))
+        # Not before it is known to be due: it may be made already.
+        made.add_done_callback(functools.partial(_give_back, worker) if is_late else self._hearing)
         self._count_passed_on()
-        worker.post(Job(self._number, batch.number, batch.rows, filled))
-        if worker.gone is not None:  # perhaps before it could know of this batch
-            self.lose(worker, worker.gone)
 
     def _count_passed_on(self) -> None:
         with self._changed:
-            passed_on = len(self._with)
+            passed_on = sum(not made.done() for _, _, made in self._due)
         self._run.allow(self._max_open, passed_on)
 
-    def hear(self, worker: Worker, done: Done) -> None:
-        """Take in what came of a batch; what comes after `stop` is given back."""
-        nbytes = 0 if done.made is None else sum(loan.nbytes for loan in done.made.loans)
+    def hear(self, made: Future[Done]) -> None:
+        """Take in what came of a batch, or that its worker is gone."""
+        packed = None if made.exception() is not None else made.result().made
         with self._changed:
-            self._with.pop(done.number, None)
-            if not self._stopped:
-                self._made[done.number] = worker, done
-                if nbytes:  # what results take is known by now: no more of them at a time than there is room for
-                    fitting = max(self._engine.count + 1, self._engine.spare_nbytes // nbytes)
-                    self._most = min(self._most, fitting)
-                if self._due[0] == done.number:
-                    self._changed.notify_all()
-            is_late = self._stopped
-        if is_late:
-            _give_back(worker, done)
+            if packed is not None and (nbytes := sum(loan.nbytes for loan in packed.loans)):
+                # What results take is known by now: no more of them at a time than there is room for.
+                fitting = max(self._engine.count + 1, self._engine.spare_nbytes // nbytes)
+                self._most = min(self._most, fitting)
+            if self._due and self._due[0][2] is made:
+                self._changed.notify_all()
         self._count_passed_on()
-
-    def lose(self, worker: Worker, error: BaseException) -> None:
-        """Take in that a worker is gone: what it had will not come."""
-        with self._changed:
-            for number in [number for number, one in self._with.items() if one is worker]:
-                del self._with[number]
-                self._made[number] = error
-            self._changed.notify_all()
 
     def left_to_hand_over(self) -> int | None:
         """Return the batches that are open once nothing is left to read; None before that."""
@@ -338,14 +299,12 @@ class SampleRun:
             return
         with self._changed:
             self._stopped = True
-            made, self._made = self._made, {}
+            due, self._due = self._due, collections.deque()
             self._changed.notify_all()
             self._room.notify_all()
-        self._engine.runs.pop(self._number, None)
         self._engine.call_off(self._number)
-        for one in made.values():
-            if isinstance(one, tuple):
-                _give_back(*one)
+        for _, worker, made in due:
+            made.add_done_callback(functools.partial(_give_back, worker))
         self._run.stop()
         if self._feeder is not threading.current_thread():
             self._feeder.join(STOP_S)

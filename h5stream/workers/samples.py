@@ -1,9 +1,8 @@
 """Python for each sample: what is done to a filled batch, here or in a process that takes such batches from its parent.
 
-A batch is taken apart into samples, the user's function gets each, and what it gives is collated: into memory that both
-processes map, where another process does it. Before each sample the generators of random numbers are seeded by what
-`h5stream.samples.columns.Column` has for it, so that which process does it, and when, makes no difference. Generators
-of the functions' own no one seeds: each worker has a copy of them, in the same state more often than not.
+A batch is taken apart into samples, the user's function gets each, and what it gives is collated. Before each sample
+the generators of random numbers are seeded by what `h5stream.samples.columns.Column` has for it, so that it makes no
+difference which process does it. Generators of the functions' own no one seeds: each worker has a copy of them.
 """
 
 from __future__ import annotations

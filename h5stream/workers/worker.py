@@ -5,6 +5,7 @@ What they say to each other are pickles on a socket, each short: the bytes of ba
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 import logging.handlers
@@ -16,7 +17,8 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, NoReturn
@@ -52,23 +54,21 @@ PARENT_LOOK_S = 1.0
 
 
 class Job(NamedTuple):
-    """A batch for a worker: of which pass, which batch, how many samples, and its slot and objects."""
+    """A batch for a worker."""
 
-    run: int
+    run: int  # of which pass, which batch, how many samples
     number: int
     rows: int
-    filled: Packed
+    filled: Packed  # its slot and objects
 
 
 class Done(NamedTuple):
-    """What came of a batch: it, or an error, or neither where it was called off; and which loans ended there."""
+    """What came of a batch: it, or an error, or neither where it was called off."""
 
-    run: int
-    number: int
     rows: int
     made: Packed | None
     failure: Failure | None
-    returned: list[int]
+    returned: Sequence[int]  # the loans that ended there
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,12 +123,15 @@ class Worker:
 
     # Guarantees: a thread reads, and ends with the process. `post` and `end` may be called by any thread, `end` twice,
     and in a forked child, where it lets go of descriptors and leaves the process alone. What was borrowed of `memory`
-    outlives the process.
+    outlives the process. Jobs are done in the order in which they were posted; `_sending` keeps that of `due`.
+
+    `come_back` is told which loans ended there.
     """
 
-    def __init__(self, told: Told, slots: int, method: str, hear: Callable[[Worker, Any], None]) -> None:
+    def __init__(self, told: Told, slots: int, method: str, come_back: Callable[[Sequence[int]], None]) -> None:
         check_main_guard(told.whose)
-        self._owner_pid, self._hear, self._whose, self.given = os.getpid(), hear, told.whose, 0
+        self._owner_pid, self._come_back, self._whose = os.getpid(), come_back, told.whose
+        self.due: collections.deque[Future[Done]] = collections.deque()
         file = create_file()
         try:
             self.memory = BorrowedMemory(file)
@@ -175,10 +178,16 @@ class Worker:
         """Whether it is there, as far as is known, and can be talked to."""
         return not self._ended and self.gone is None and self._process.poll() is None
 
-    def post(self, job: Job) -> None:
-        """Give it a batch, and say which loans ended; nothing to a process that is gone."""
+    def post(self, job: Job) -> Future[Done]:
+        """Give it a batch, and say which loans ended; return what will come of it."""
+        made = Future[Done]()
         with self._sending:
-            _send(self._link, job, self.memory.returned())
+            if (gone := self.gone) is None:
+                self.due.append(made)
+                _send(self._link, job, self.memory.returned())
+        if gone is not None:
+            made.set_exception(gone)
+        return made
 
     def _listen(self) -> None:
         for message, log in _received(self._link, LOOK_S, lambda: self._process.poll() is None):
@@ -186,14 +195,18 @@ class Worker:
                 if (ours := logging.getLogger(record.name)).isEnabledFor(record.levelno):
                     ours.handle(record)
             if isinstance(message, Failure):  # it could not begin
-                self.gone = message.raised_here()
+                gone: BaseException = message.raised_here()
+                see_out(self._process)
                 break
-            self._hear(self, message)
-        exitcode = see_out(self._process)
-        if self.gone is None:
-            who = f"the child process {self.pid} of {self._whose}"
-            self.gone = closed() if self._ended else death(who, exitcode, "Iterate again to start others")
-        self._hear(self, self.gone)
+            self._come_back(message.returned)
+            self.due.popleft().set_result(message)
+        else:
+            who, exitcode = f"the child process {self.pid} of {self._whose}", see_out(self._process)
+            gone = closed() if self._ended else death(who, exitcode, "Iterate again to start others")
+        with self._sending:
+            self.gone = gone
+        while self.due:
+            self.due.popleft().set_exception(gone)
 
     def end(self) -> None:
         """End the process, and wait until it is gone."""
@@ -278,7 +291,7 @@ class _Work:
         except Exception as error:
             failure = Failure.of(error)
         # Behind the user's functions, so that what they did not keep is told of.
-        done = Done(job.run, job.number, job.rows, made, failure, self._incoming.returned())
+        done = Done(job.rows, made, failure, self._incoming.returned())
         _send(self._link, done, [self._log.get() for _ in range(self._log.qsize())])
 
     def _made(self, job: Job) -> Packed:

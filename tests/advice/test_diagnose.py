@@ -3,6 +3,7 @@
 All of it is told by a clock of the test's own; what loaders measure of themselves is written down by the test.
 """
 
+import re
 import threading
 
 import numpy as np
@@ -156,7 +157,8 @@ def test_a_run_that_is_cut_off_says_that_it_had_read_ahead(tmp_path):
     path = make_file(tmp_path / "a.h5", data=np.zeros((100_000, 64), "f4"), chunks=(1000, 64), compression="gzip")
     with H5StreamLoader(path, 10, shuffle=True, fields="x", window=20_000) as loader:
         found = diagnose(loader, lambda batch: batch.sum(), seconds=0.05, probe_batch=False)
-    assert any("had read ahead when it was stopped" in caveat for caveat in found.caveats)
+    (caveat,) = (caveat for caveat in found.caveats if "had read ahead when it was stopped" in caveat)
+    assert re.search(r"taken: of the rows that were read it is \d+\.\d\d or more$", caveat)
 
 
 WAITED = {"batches": 10, "elapsed_s": 1.0, "wait_s": 1.0, "running_s": 1.0}
@@ -181,6 +183,8 @@ LIMITS = [
     (WAITED | {"scatter_s": 0.9, "threads": 1}, {"num_workers": 1}, "scatter", {"num_workers": "4", "chunks": None}),
     (WAITED | {"read_s": 0.9, "threads": 1}, {"num_workers": 2}, "storage", {"staging": None}),
     (WAITED | {"read_s": 0.9, "threads": 2}, {"num_workers": 2}, "storage", {"num_workers": "4", "staging": None}),
+    (WAITED | {"h5py_s": 0.9}, {}, "h5py", {"storage of the field": None}),
+    (WAITED | {"copy_s": 0.9}, {}, "copy", {"pin_memory": None}),
 ]
 
 
@@ -231,7 +235,7 @@ def test_work_that_is_only_queued_is_waited_for_and_a_device_that_waits_is_told_
     assert found.step_s == pytest.approx(0.02, rel=0.05)  # not the time that the call takes
     assert found.limit.name == "step"
     assert found.waiting_share < 0.05
-    found = diagnose(Transforming(clock, 0.06), device.step, seconds=1.0)
+    found = diagnose(Transforming(clock, 0.06), device.step, seconds=2.0)
     assert found.limit.name == "Python"
     assert found.waiting_share == pytest.approx(2 / 3, abs=0.02)
     assert found.ceiling_share == pytest.approx(1 / 3, abs=0.02)

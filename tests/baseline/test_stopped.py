@@ -1,6 +1,9 @@
 """The naive loader is stopped inside a batch, with its workers, and its rows count until then."""
 
+import os
+import signal
 import threading
+import time
 
 import h5py
 import numpy as np
@@ -9,7 +12,7 @@ import pytest
 from inner import rivals_are_forks
 from making import write_datasets
 
-from h5stream.baseline import RivalError, measure_naive
+from h5stream.baseline import NaiveDataset, RivalError, measure_naive
 
 
 def is_there(process):
@@ -51,3 +54,16 @@ def test_what_it_cannot_read_is_told(tmp_path, monkeypatch):
     write_datasets(tmp_path / "a.h5", x=np.zeros((100, 3), "f4"))
     with pytest.raises(RivalError, match="the naive loader failed: KeyError"):
         measure_naive([str(tmp_path / "a.h5")], ["nothing"], batch_size=64, workers=0, seconds=60, row_nbytes=12)
+
+
+def test_a_row_that_never_comes_ends_with_the_time_and_what_ends_the_rival_is_told(tmp_path, monkeypatch):
+    rivals_are_forks(monkeypatch)
+    how = {"batch_size": 64, "workers": 0, "row_nbytes": 4, "seconds": 0.3}
+    path = write_datasets(tmp_path / "a.h5", x=np.zeros(100, "f4"))
+    monkeypatch.setattr(NaiveDataset, "__getitem__", lambda *_: time.sleep(600))
+    assert measure_naive([path], ["x"], **how).stopped
+    with pytest.raises(ZeroDivisionError):  # of what is told how far it is
+        measure_naive([path], ["x"], progress=lambda rows: 1 // rows, **how)
+    monkeypatch.setattr(NaiveDataset, "__getitem__", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(RivalError, match="its process ended with status -9"):
+        measure_naive([path], ["x"], **how)

@@ -190,7 +190,10 @@ def test_ctrl_c_prints_what_was_measured(words, where, call, said, as_json, here
         found = json.loads(ended.out)
         assert found["interrupted"] is True
         assert bool(found.get("measured") or found.get("attempts")) == (call > 1)
+        rates = [one["rows_per_s"] for one in found.get("attempts", ())]
+        assert rates == sorted(rates, reverse=True)
     else:
+        assert ended.out[0] != "\n"
         assert "Interrupted" in ended.out
         assert said in " ".join(ended.out.split())
 
@@ -316,7 +319,7 @@ def test_stage_has_no_good_news_of_a_folder_that_is_not_there(option, here, h5st
         (["inspect", "a1.h5", "--samples", "Sequences(0)"], "length must be at least 1"),
         (["inspect", "a1.h5", "--fields", "Field('x', lookup=open('x'))"], "open is none of Field"),
         (["inspect", "a1.h5", "--fields", "[x for x in 'ab']"], "malformed node"),
-        (["inspect", "a1.h5", "--fields", "{**{}}"], "is not that"),
+        (["inspect", "a1.h5", "--fields", "{**{}}"], "** is not read here"),
         (["inspect", "a1.h5", "--fields", "Field('x', dtype=torch.load)"], "torch.load is no dtype"),
         (["inspect", "a1.h5", "--fields", "Field('x', ragged='pad').__class__"], "is not that"),
         (["inspect", "a1.h5", "--fields", "Field" + "(" * 9000], "is not that"),

@@ -123,6 +123,12 @@ def test_what_pytables_keeps_for_itself_is_no_sample_and_not_listed(tables):
     assert "what PyTables keeps to find rows of its tables" in " ".join(text.split())
 
 
+def test_a_compound_is_named_that_comes_as_a_dict(tmp_path):
+    made = write_datasets(tmp_path / "t.h5", x=np.zeros((50, 3), "f4"), two=np.zeros(50, [("a", "i1"), ("b", "f4")]))
+    text = " ".join(inspect(made, width="80").split())
+    assert "two comes as a dict of its members; a member alone is a field too, such as 'two:a'." in text
+
+
 def test_a_name_as_people_guess_it_is_answered_with_the_right_one(tables):
     for guess, right in (("obs/bulk_labels", "obs:bulk_labels"), ("x", "X"), ("lat", "obs:at:lat")):
         with pytest.raises(FieldNotFoundError, match=rf"Did you mean '{right}'\?"):
@@ -211,24 +217,20 @@ def test_many_files_are_named_by_the_first_and_the_last_and_objects_left_out_by_
 
 # Runs in a child: some of these files are broken, and libhdf5 might take the process with it.
 _EVERY_FILE = '''
-import json, sys, warnings
+import contextlib, json, sys, warnings
 from typer.testing import CliRunner
 from h5stream.cli.app import app
 from h5stream.errors import H5StreamError
 from h5stream.workers import processes
 
 
-class Here(processes.InChild):
+@contextlib.contextmanager
+def here(what, function, *args, **kwargs):
     """Without the child that goes first: hundreds of them take minutes, and workers/test_guard.py has them."""
-
-    def __init__(self, what, function, *args, **kwargs):
-        self.result = lambda: function(*args, **kwargs)
-
-    def __exit__(self, *exception):
-        pass
+    yield lambda: function(*args, **kwargs)
 
 
-processes.InChild = Here
+processes.in_child = here
 warnings.simplefilter("error")
 for path, *views in json.load(sys.stdin):
     print(path, flush=True)

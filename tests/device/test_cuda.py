@@ -249,21 +249,6 @@ def test_where_torch_is_not_imported_it_stays_so():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_torch_is_asked_about_the_current_device(monkeypatch):
-    waited = []
-    cuda = SimpleNamespace(
-        is_initialized=lambda: True,
-        current_device=lambda: 1,
-        memory_allocated=lambda device: 100 + device,
-        max_memory_allocated=lambda device: 200 + device,
-        synchronize=lambda: waited.append(1),
-    )
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
-    assert device_memory() == DeviceMemory(device=1, allocated_bytes=101, peak_bytes=201)
-    assert synchronize() is True
-    assert waited == [1]
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 def test_a_tensor_on_the_device_shows():

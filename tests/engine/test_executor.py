@@ -1,7 +1,8 @@
 """A pass over an order: races and ends at certain moments, which no loader shows unless it is held up there."""
 
+import subprocess
+import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from inner import around, around_decoding, change_of, give_up_at_once, stream_all
@@ -11,7 +12,7 @@ from sample_files import gate, reader_threads
 from h5stream import H5StreamLoader
 from h5stream.engine.plan import Placement
 from h5stream.engine.run import Run
-from h5stream.engine.slots import Slot, SlotRing, address_of
+from h5stream.engine.slots import Slot, SlotRing
 from h5stream.engine.statistics import RunCounters
 from h5stream.errors import CorruptChunkError, LoaderClosedError
 
@@ -108,20 +109,6 @@ def test_a_slot_that_is_still_written_to_is_not_returned(sample, monkeypatch):
     assert returned
 
 
-# --- slots -------------------------------------------------------------------------------------------------------
-
-
-def test_slots_are_taken_and_let_go_of_in_any_thread_and_none_is_given_twice():
-    ring = SlotRing(8192)
-    with ThreadPoolExecutor(8) as pool:
-        batches = list(pool.map(lambda _: [ring.take().lease() for _ in range(100)], range(8)))
-        held = ring.held_nbytes // ring.slot_nbytes
-        assert len({tensor.data_ptr() for mine in batches for tensor in mine}) == 800
-        list(pool.map(list.clear, batches))
-    assert ring.free_slots == held
-    assert len({address_of(ring.take().memory) for _ in range(held)}) == held
-
-
 def test_what_a_user_kept_and_dropped_is_not_kept_for_ever():
     ring = SlotRing(4096, most_slots=4)
     kept = [ring.take().lease() for _ in range(100)]
@@ -129,3 +116,10 @@ def test_what_a_user_kept_and_dropped_is_not_kept_for_ever():
     assert ring.free_slots == 100
     ring.take()
     assert ring.free_slots == 7
+
+
+def test_readers_are_stopped_before_the_requests_that_they_wait_for():
+    code = "from h5stream.engine import run; from h5stream.storage import stores; one = lambda: None; "
+    code += "one.stop, one.end = lambda _: print('readers'), lambda: print('requests'); run._running.add(one)"
+    found = subprocess.check_output([sys.executable, "-c", f"{code}; stores._started.append(one)"], text=True)
+    assert found.split() == ["readers", "requests"]

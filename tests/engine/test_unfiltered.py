@@ -163,11 +163,6 @@ def test_a_stretch_is_read_at_once_where_its_chunks_lie_one_behind_the_other(tmp
 
 def test_spans_of_a_chunk_with_more_rows_than_their_numbers_can_count_are_left_whole():
     """A chunk may have 2^31 rows, and more, of a dataset that has few."""
-    spans = Placement(
-        rows=np.array([7, 90], np.int32),
-        batch=np.zeros(2, np.int32),
-        within=np.array([0, 5], np.int32),
-        counts=np.array([5, 9], np.int32),
-    )
-    for rows in (2**31 - 1, 2**31, 2**40):
-        assert spans.cut_every(rows) is spans
+    ints = [np.array(each, np.int32) for each in ([7, 90], [0, 0], [0, 5], [5, 9])]
+    spans = Placement(**dict(zip(("rows", "batch", "within", "counts"), ints, strict=True)))
+    assert all(spans.cut_every(rows) is spans for rows in (2**31 - 1, 2**31, 2**40))

@@ -92,7 +92,7 @@ ALLOCATIONS = {
     "plan": (Placement, "in_chunks"),
     "destination": (batches, "Destination"),
     "kept": (kept, "map_memory"),
-    "small chunks": (chunks.Stack, "scatter"),
+    "small chunks": (chunks.ChunkTable, "_scatter_stack"),
     "batch": (Assembler, "batch"),
 }
 

@@ -42,7 +42,6 @@ class Card:
 class Instance:
     uuid: str
     gi: int
-    ci: int = 0
     memory: tuple[int, int] = (1 * GIB, 10 * GIB)
     parent: Card | None = None
     failures: dict[str, int] = field(default_factory=dict)
@@ -177,7 +176,6 @@ ANSWERS = {
     "nvmlDeviceGetMaxMigDeviceCount": lambda card: 7,
     "nvmlDeviceGetMigDeviceHandleByIndex": instance_of,
     "nvmlDeviceGetGpuInstanceId": lambda instance: instance.gi,
-    "nvmlDeviceGetComputeInstanceId": lambda instance: instance.ci,
     "nvmlDeviceGetUtilizationRates": utilization,
     "nvmlDeviceGetPowerUsage": lambda card: card.power_mw,
     "nvmlDeviceGetEnforcedPowerLimit": lambda card: card.limit_mw,

@@ -80,10 +80,10 @@ def test_the_end_of_the_watched_process_ends_it():
 
 
 def test_a_sampling_that_fails_is_an_error(monkeypatch):
-    def broken(self):
+    def broken():
         raise ZeroDivisionError("boo")
 
-    monkeypatch.setattr("h5stream.monitor.system._Run._read", broken)
+    monkeypatch.setattr("h5stream.monitor.system.host_samples", broken)
     result = run()
     assert (result.exit_code, result.stderr) == (2, "monitor: ZeroDivisionError: boo\n")
 

@@ -141,15 +141,6 @@ def test_a_child_that_was_born_meanwhile_counts_from_its_birth_and_one_that_ends
     assert (sample.processes, sample.children_memory_bytes, sample.cpu_cores) == (1, 0, 0.0)
 
 
-def test_looking_for_children_takes_little_of_the_time(family, monkeypatch):
-    ticks = iter([10.0, 10.1, 11.0, 70.0, 70.0])  # the first look takes 0.1 s: the next comes after 50 s
-    monkeypatch.setattr(time, "monotonic", lambda: next(ticks))
-    next(family.samples)
-    family.parent.kids.append(FakeProcess(9))
-    assert next(family.samples).processes == 2
-    assert next(family.samples).processes == 3
-
-
 def test_counters_that_may_not_be_read_are_unknown(family):
     family.parent.private = family.child.private = True
     next(family.samples)

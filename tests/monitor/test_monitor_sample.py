@@ -7,7 +7,6 @@ import sys
 from unittest import mock
 
 import pytest
-from each import for_each
 
 from h5stream.errors import MissingExtraError, OptionError
 from h5stream.monitor import (
@@ -33,31 +32,6 @@ def test_every_number_of_a_sample_is_a_figure():
     every = numbers(SystemSample) | numbers(GpuSample, "gpu.")
     every |= numbers(HostSample, "host.") | numbers(ProcessSample, "process.")
     assert {figure.path for figure in FIGURES if figure.text} - {"cost_ratio"} == every
-
-
-def test_a_sample_flattens_with_none_for_what_is_not_known():
-    sample = SystemSample(time_s=1.0, gpus=(GpuSample(uuid="GPU-1", name="A", throttle_reasons=("a", "b")),))
-    flat = dict(export.flatten(sample))
-    assert len(flat) == len([*export.flatten(sample)]), "names are unique"
-    assert flat["process_cpu_cores"] is None
-    assert flat["gpu0_utilization_ratio"] is None
-    assert flat["gpu0_throttle_reasons"] == "a+b"
-    bare = SystemSample(time_s=0, gpus=(GpuSample(uuid="", name=""),))
-    assert dict(export.flatten(bare))["gpu0_throttle_reasons"] is None
-
-
-RATIOS = [
-    (GpuSample(uuid="", name="", memory_used_bytes=0, memory_total_bytes=4).memory_ratio, 0.0),
-    (GpuSample(uuid="", name="", memory_used_bytes=1).memory_ratio, None),
-    (HostSample(ram_total_bytes=4).ram_ratio, None),
-    (SystemSample(time_s=0).cost_ratio, None),
-    (SystemSample(time_s=0, gpus=(GpuSample(uuid="GPU-1", name="A"),)).gpu(-1), None),
-]
-
-
-@for_each(RATIOS)
-def test_ratios_are_from_0_to_1_and_what_does_not_exist_is_none(found, wanted):
-    assert found == wanted
 
 
 GIB = 2**30

@@ -215,7 +215,7 @@ def test_only_the_devices_that_are_asked_for_are_watched():
     assert uuids("GPU-c", 0) == ["GPU-cc", "GPU-aa"]
     assert uuids(1, "GPU-b", -1) == ["GPU-bb"]
     reason = SystemMonitor(nvml=fake(), devices=[7]).sample().gpu_reason
-    assert reason == "devices=[7] names none of the 3 devices that NVML lists"
+    assert reason == "the driver lists 3 devices, and devices=[7] names none of them"
 
 
 def test_two_gpus_are_followed_in_cudas_order_once_cuda_has_started(monkeypatch):
@@ -275,7 +275,7 @@ SCRIPTS = {
         held, forked = threading.Event(), threading.Event()
 
         def hold():  # as the monitor's own thread may at that moment
-            with monitor._run.lock:
+            with monitor._lock:
                 held.set()
                 forked.wait()
 

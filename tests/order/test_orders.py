@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from h5stream.compiled._native import shuffled_into
 from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks, listed_blocks, make_blocks
-from h5stream.order.epoch import EpochOrder, RegroupedOrder, forecast, order_after
-from h5stream.order.line import BatchLimit, OrderSettings, most_samples
+from h5stream.order.epoch import EpochOrder, RegroupedOrder, forecast
+from h5stream.order.line import BatchLimit, OrderSettings, cut_by_rows, most_samples
 from h5stream.order.permutation import BUCKET, permutation
 from h5stream.order.weights import class_draws, distinct_draws, drawn_blocks, source_draws, weighted_draws
 
@@ -44,14 +44,14 @@ def taken_in_turn(blocks, chosen, worlds, until):
     taken, seen = (), []
     for turn, world in enumerate(worlds, 1):
         try:
-            ranks = [order_after(blocks, replace(chosen, rank=r, world_size=world), taken) for r in range(world)]
+            before, first = (taken[:-1], taken[-1][1]) if taken and taken[-1][0] == world else (taken, 0)
+            ranks = [EpochOrder(blocks, replace(chosen, rank=r, world_size=world), before) for r in range(world)]
         except OptionError:
             return seen, False
-        assert len({(order.batches, first) for order, first in ranks}) == 1
-        batches, first = ranks[0][0].batches, ranks[0][1]
+        assert len({order.batches for order in ranks}) == 1
+        batches = ranks[0].batches
         last = batches if turn == len(worlds) else until(first, batches)
-        seen += [rows for order, _ in ranks for rows in batches_of(order)[first:last]]
-        before = taken[:-1] if first else taken
+        seen += [rows for order in ranks for rows in batches_of(RegroupedOrder(order, turn), first)[: last - first]]
         taken = (*before, (world, last)) if last else before
     return seen, True
 
@@ -183,6 +183,28 @@ def test_the_order_of_a_seed_never_changes():
     assert [*itertools.chain(*batches_of(order))] == GOLDEN
 
 
+def test_places_in_a_window_may_need_more_bits_than_those_of_what_is_left(monkeypatch):
+    monkeypatch.setattr("h5stream.order.epoch.place_dtype", lambda n: np.int8 if n <= 127 else np.int64)
+    settings = OrderSettings(batch_size=50, window_rows=400, first_window_rows=400, world_size=2)
+    blocks = make_blocks((0, 300), (300,))
+    orders = [EpochOrder(blocks, replace(settings, rank=rank), taken=((1, 2),)) for rank in (0, 1)]
+    assert [len(np.unique(batch)) for order in orders for batch in batches_of(order)] == [50, 50] * 2
+
+
+def test_batches_of_padded_samples_look_at_few_lengths_that_do_not_fit():
+    looked = []
+
+    class Lengths(np.ndarray):
+        def __getitem__(self, index):
+            looked.append(index.stop - index.start if isinstance(index, slice) else 1)
+            return super().__getitem__(index)
+
+    lengths = np.where(np.arange(10_000) % 4, 500, 0).view(Lengths)
+    edges = cut_by_rows(lengths, 5_000, BatchLimit(rows=1000, padded=True))
+    assert max(np.diff(edges)) == 2
+    assert max(looked) <= 64
+
+
 def test_rows_beyond_32_bits_may_stand_anywhere_in_a_list():
     rows = np.array([5, 2**31 + 7, 2**40, 3])
     assert listed_blocks(rows, 2).rows_at(np.arange(4)).tolist() == rows.tolist()
@@ -191,17 +213,6 @@ def test_rows_beyond_32_bits_may_stand_anywhere_in_a_list():
 def test_too_many_blocks_are_refused_before_they_are_made():
     with pytest.raises(OptionError, match="make 1,000,000,000 blocks"):
         make_blocks((0, 10**9), (1,))
-
-
-# --- what other ranks left ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_what_other_ranks_left_of_an_epoch_is_read_a_few_batches_at_a_time_as_well(ranks):
-    chosen = chosen_of(10, 1000, rank=ranks - 1, world_size=ranks)
-    order, first = order_after(make_blocks((0, 1000), (50,)), chosen, ((5, 3),))
-    assert batches_of(RegroupedOrder(order, 4), first) == batches_of(order)[first:]
-    assert max(len(window.rows) for window in RegroupedOrder(order, 4).windows(first)) <= 40
 
 
 # --- batches by size ---------------------------------------------------------------------------------------------

@@ -325,7 +325,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(plain, small_tm
 
 @pytest.mark.parametrize("options", [{}, {"compress": "lz4"}, {"contiguous": True}])
 def test_a_disk_that_fills_up_leaves_nothing(plain, small_tmpfs, monkeypatch, options):
-    monkeypatch.setattr("h5stream.repacking.repack.check_fits", lambda *_: None)
+    monkeypatch.setattr("h5stream.repacking.repack.check_fits", lambda *_, **__: None)
     ram = small_tmpfs("64k")
     with pytest.raises(errors.NotEnoughSpaceError, match="filled up"):
         repack(plain, ram / "b.h5", **options)
@@ -489,6 +489,17 @@ SMALL = 2 << 20
 
 # Where h5py itself cannot read what a file holds, there is no oracle.
 UNREADABLE = (OSError, RuntimeError, TypeError, ValueError)
+
+
+@pytest.mark.parametrize("block", [b"BTLF", b"FHDB"], ids=["index of names", "heap"])
+def test_damaged_attributes_of_an_object_are_left_out_and_said(tmp_path, block):
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        file["x"] = np.arange(9)
+        file["x"].attrs.update({f"a{k}": k for k in range(20)})
+    (tmp_path / "a.h5").write_bytes((tmp_path / "a.h5").read_bytes().replace(block, b"XXXX"))
+    (notice,) = repack(tmp_path / "a.h5", tmp_path / "b.h5").notices
+    assert notice.startswith("attributes of /x could not be kept")
+
 
 OPTIONS = [{}, {"compress": "lz4", "chunk_nbytes": 8192}]
 

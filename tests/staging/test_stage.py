@@ -255,6 +255,11 @@ def test_memory_does_not_limit_a_disk(write, tmp_path, monkeypatch):
     assert stage(write("a.h5", 1000), to=tmp_path / "disk", margin_bytes=0).copied
 
 
+def test_a_mount_that_is_not_known_has_no_kind(tmp_path, monkeypatch):
+    monkeypatch.setattr(run.filesystem, "mount_of", lambda path: Mount("", "/"))
+    assert run.filesystem.usable_bytes(tmp_path)[1][0].startswith("the free space is")
+
+
 def test_progress_ends_at_the_total_and_its_error_ends_the_call(write, ram, left):
     told, sources = [], [write("a.h5", 3 * MIB), write("b.h5", 0)]
 
@@ -330,26 +335,13 @@ def test_the_checksum_can_be_made_by_anybody_with_xxhash(write, ram):
     assert recorded["digest"] == xxhash.xxh3_128_hexdigest(b"".join(digests))
 
 
-DISK, RAM, NETWORK = (Mount(kind=kind, point="/x") for kind in ("ext4", "tmpfs", "nfs4"))
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "resident", "words"),
-    [
-        (DISK, RAM, 0, ""),
-        (DISK, RAM, 950, "in the page cache already"),
-        (RAM, RAM, 0, "in memory already"),
-        (DISK, DISK, 0, "same file system"),
-        (DISK, NETWORK, 0, "on the network"),
-    ],
-)
-def test_little_gain_is_told_with_its_reason(tmp_path, ram, monkeypatch, source, target, resident, words):
-    file, folder = tmp_path / "a.h5", tmp_path if source == target == DISK else ram
-    monkeypatch.setattr(run.filesystem, "mount_of", lambda path: source if path == file else target)
-    monkeypatch.setattr(run.filesystem, "resident_bytes", lambda path: resident)
-    text = run.little_gain(file, 1000, folder)
-    assert words in text
-    assert bool(words) == bool(text)
+def test_a_source_in_memory_and_a_folder_on_the_network_are_told_to_gain_little(write, ram, tmp_path, monkeypatch):
+    (ram / "a.h5").write_bytes(b"x")
+    assert "in memory already (tmpfs)" in stage(ram / "a.h5", to=ram / "fast").notices[0]
+    source = write("b.h5", 100)
+    monkeypatch.setattr(run.filesystem, "mount_of", lambda path: Mount("ext4" if path == source else "nfs4", "/"))
+    assert "is on the network (nfs4)" in stage(source, to=ram).notices[0]
+    assert "on the same file system and no faster" in stage(source, to=tmp_path / "beside").notices[0]
 
 
 def test_what_reads_from_the_page_cache_is_noticed_when_it_is_staged(write, small_tmpfs, monkeypatch):

@@ -106,13 +106,6 @@ def test_an_object_that_changes_while_it_is_copied_is_an_error(server, ram, left
     assert threads() == []
 
 
-@pytest.mark.parametrize("fault", [503, 429, "short"])
-def test_a_store_that_fails_now_and_then_is_asked_again(server, ram, fault):
-    address, draw = put(server, "a.bin", 20 * MIB), random.Random(1)
-    server.fault = lambda *_: fault if draw.random() < 0.2 else None
-    assert content(stage(address, to=ram)) == [(server.folder / "a.bin").read_bytes()]
-
-
 @pytest.mark.parametrize(
     ("fault", "said"),
     [(403, "does not let .* be read"), (404, "changed .* it was removed"), (503, "503"), ("short", "failed: ")],

@@ -266,31 +266,6 @@ def test_a_forked_child_keeps_no_lease_of_its_killed_parent(child, write, ram):
     os.kill(grandchild, signal.SIGKILL)
 
 
-def test_a_forked_child_keeps_no_copy_of_its_killed_parent_in_the_making(child, write, ram):
-    script = """
-    pause_after(3)
-    children = []
-    def fork_once(now):
-        if now.bytes_done and not children:
-            children.append(os.fork())
-            if children == [0]:
-                import signal
-                say("forked", pid=os.getpid())
-                signal.pause()
-    stage(sys.argv[1], to=sys.argv[2], threads=1, progress=fork_once)
-    """
-    source = write("a.h5", 4 * MIB)
-    parent = child(script, source, ram)
-    parent.hear("half")
-    grandchild = parent.hear("forked")["pid"]
-    assert [file.state for file in list_staged(ram)] == [StagedState.COPYING]
-    parent.kill(signal.SIGKILL)
-    parent.process.wait()
-    assert [file.state for file in list_staged(ram)] == [StagedState.UNFINISHED]
-    assert len(stage(source, to=ram).copied) == 1
-    os.kill(grandchild, signal.SIGKILL)
-
-
 def test_a_lease_on_many_files_takes_one_descriptor(child, write, ram):
     script = """
     import resource

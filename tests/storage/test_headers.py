@@ -62,12 +62,3 @@ def test_objects_of_a_named_type_are_what_h5py_reads(tmp_path):
         for k in range(5):
             file.create_dataset(f"data/{k}", data=np.full(3, k, "f4"), dtype=file["named"])
     assert H5Dataset(tmp_path / "a.h5", ".", samples=Objects("data/*"))[:].tolist() == [[k] * 3 for k in range(5)]
-
-
-def test_objects_of_so_many_chunks_that_their_trees_have_several_levels_are_what_h5py_reads(tmp_path):
-    expected = [np.arange(rows, dtype="i2") for k in range(9) for rows in (100 + 10 * k, 40 + 2 * k)]
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k, values in enumerate(expected):
-            file.create_dataset(f"data/{k:02}", data=values, chunks=(2,), compression="gzip")
-    batch = H5Dataset(tmp_path / "a.h5", Field(".", ragged="list"), samples=Objects("data/*"))[:]
-    assert all(np.array_equal(ours, theirs) for ours, theirs in zip(batch, expected, strict=True))

@@ -1,18 +1,13 @@
 """Opening: names, defaults, several files, and what is wrong with a file, with messages that say the way out."""
 
 import h5py
-import hdf5plugin
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from making import low_level, make_file, numbers, write_datasets
 
 from h5stream import H5Dataset
 from h5stream.errors import CorruptChunkError, FieldLengthError, FieldNotFoundError
-from h5stream.storage import fallback
-from h5stream.storage.discovery import is_bookkeeping, nearest_names
-from h5stream.storage.source import FileIdentity
+from h5stream.storage.discovery import is_bookkeeping
 
 
 def test_without_fields_a_root_without_datasets_lists_what_there_is(tmp_path):
@@ -64,15 +59,6 @@ def test_a_chunk_too_large_to_be_compared_is_left_to_h5py(tmp_path, monkeypatch)
     assert (dataset[::7].numpy() == numbers(1000, 10)[::7]).all()
 
 
-def test_what_a_plugin_decoded_is_compared_before_its_memory_is_gone(tmp_path):
-    path = make_file(tmp_path / "a.h5", data=numbers(5000, 10), chunks=(1000, 10), **hdf5plugin.Blosc())
-    part = H5Dataset(path, "x").layout.datasets[0][0]
-    with h5py.File(path) as file:
-        decoded = fallback.decode_stored(part, FileIdentity.of(path), place=0)
-        assert decoded.base is None
-        assert decoded.tobytes() == file["x"][:1000].tobytes()
-
-
 # --- several files -----------------------------------------------------------------------------------------------
 
 
@@ -119,9 +105,6 @@ def test_a_field_that_one_file_lacks_names_that_file(paths, tmp_path):
 # --- names that are not there ------------------------------------------------------------------------------------
 
 
-NAMES = st.lists(st.text("abcXY_09", min_size=1, max_size=6), min_size=1, max_size=4)
-
-
 @pytest.fixture
 def path(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
@@ -166,11 +149,3 @@ def test_what_pytables_keeps_for_itself_is_never_suggested(path):
     assert "_i_table" not in str(caught.value)
     assert is_bookkeeping("t/_i_table/index/sorted")
     assert len(H5Dataset(path, "t/_i_table/index/sorted")) == 9  # whoever asks for it by its name gets it
-
-
-@given(NAMES, st.data())
-def test_separators_and_case_are_never_what_hides_a_name(parts, data):
-    there = "/".join(parts[:-1]) + (data.draw(st.sampled_from("/:")) if parts[1:] else "") + parts[-1]
-    asked = data.draw(st.sampled_from("/:.")).join(parts)
-    asked = data.draw(st.sampled_from([asked, asked.upper(), asked.lower()]))
-    assert nearest_names(asked, [there, "quite/else"]) == [there]

@@ -23,7 +23,6 @@ from h5stream.training.arithmetic import (
     gpu_memory,
     learning_rate_for,
     loader_memory,
-    optimizer_state_bytes,
     what_to_try_first,
 )
 
@@ -39,7 +38,6 @@ TORCH = {
     "radam": lambda p: torch.optim.RAdam(p),
     "adamax": lambda p: torch.optim.Adamax(p),
     "amsgrad": lambda p: torch.optim.Adam(p, amsgrad=True),
-    "adafactor": lambda p: torch.optim.Adafactor(p),
 }
 
 
@@ -65,11 +63,7 @@ def test_optimizer_states_are_what_torch_keeps(name):
     optimizer = TORCH[name](net.parameters())
     net(torch.ones(4, 3, 8, 8)).sum().backward()
     optimizer.step()
-    assert optimizer_state_bytes(name, [tuple(p.shape) for p in net.parameters()]) == real_state_bytes(optimizer)
-
-
-def test_eight_bit_states_take_two_bytes_and_a_scale_a_block():
-    assert optimizer_state_bytes("adamw8bit", [(1 << 20,)]) == 2 * ((1 << 20) + 4 * 4096)
+    assert OPTIMIZERS[name][0] * sum(p.numel() for p in net.parameters()) == real_state_bytes(optimizer)
 
 
 OPTIMIZERS_AS_WRITTEN = [
@@ -123,16 +117,7 @@ def test_the_peak_takes_the_larger_of_activations_and_the_steps_temporaries():
     assert large["total_bytes"] - small["total_bytes"] == (1 << 30) - 4 * 10**8
 
 
-def test_without_activations_it_says_what_is_missing():
-    need = gpu_memory(10**6, optimizer="sgd", batch_size=8, memory_gib=8)
-    assert "activations are not in here" in need.caveats[0]
-
-
 # --- host memory: the DataLoader's queue, and the loader's one budget --------------------------------------------
-
-
-def test_twelve_workers_take_about_six_gigabytes_by_themselves():
-    assert dataloader_memory(row_bytes=1, batch_size=1, workers=12).figures["worker_bytes"] == 6 << 30
 
 
 def test_too_little_memory_is_said():
@@ -152,12 +137,6 @@ def test_the_window_is_the_most_of_four_batches_1024_blocks_and_256_mib():
         assert rows(1 << 13, 12_000, 1 << 13, **budget) == 4 * 12_000
         assert rows(8, 64, 8, **budget) == 1 << 20
         assert 500 * 1024 < rows(1024, 8192, 1 << 20, **budget) < 1024 * 1024  # of which two fit 2 GiB
-
-
-def test_more_threads_cost_their_scratch_and_no_queue():
-    one, eight = (loader_memory(row_bytes=1024, batch_size=8192, threads=threads) for threads in (1, 8))
-    assert eight.figures["scratch_bytes"] == 8 * one.figures["scratch_bytes"]
-    assert eight.figures["window_rows"] == one.figures["window_rows"]
 
 
 @pytest.mark.parametrize(("rows", "budget"), [(20_000, None), (20_000, 24 << 20), (300_000, 96 << 20)])
@@ -182,13 +161,6 @@ def test_a_capped_window_says_what_it_does_to_the_shuffle():
     memory = loader_memory(row_bytes=1024, batch_size=8192, memory_budget=512 << 20)
     assert memory.figures["capped"]
     assert any("blocks at a time instead of 736" in caveat for caveat in memory.caveats)
-
-
-@pytest.mark.parametrize("bad", [{"row_bytes": 0}, {"batch_size": 0}, {"workers": -1}, {"prefetch_factor": 0}])
-def test_a_number_that_cannot_be_is_refused_by_name(bad):
-    good = {"row_bytes": 1, "batch_size": 1, "workers": 1, "prefetch_factor": 1}
-    with pytest.raises(OptionError, match=f"{next(iter(bad))} must be at least"):
-        dataloader_memory(**good | bad)
 
 
 # --- learning rates, accumulation and what to try first ----------------------------------------------------------
@@ -276,11 +248,8 @@ def test_the_next_value_is_the_presets_where_there_is_one(now, gpu, batch, worke
 
 
 REFUSED = [
-    *(lambda bad=bad: learning_rate_for(64, **{"old_batch_size": 32, "old_lr": 0.1} | bad)
-      for bad in ({"old_lr": 0}, {"old_lr": math.nan}, {"old_batch_size": 0})),
-    *(lambda bad=bad: accumulation_for(*bad) for bad in ((0, 1), (1, 0))),
-    *(lambda bad=bad: gpu_memory(10, **{"optimizer": "sgd", "batch_size": 1, "memory_gib": 8.0} | bad)
-      for bad in ({"memory_gib": 0}, {"batch_size": 0}, {"row_bytes": -1})),
+    *(lambda bad=bad: learning_rate_for(64, old_batch_size=32, old_lr=bad) for bad in (0, math.nan)),
+    lambda: loader_memory(row_bytes=0, batch_size=1),
     *(lambda bad=bad: what_to_try_first(setting(), **bad)
       for bad in ({"waiting_share": 1.1}, {"waiting_share": -0.1}, {"precision": "int8"})),
     *(lambda bad=bad: preset_for(**bad)
@@ -386,5 +355,3 @@ def test_the_validation_batch_follows_either_note_and_no_other():
     }
     assert [*found.values()] == [4096, 1, 192, 160]
     assert {"half", "twice"} <= set(str(validation_batch(8192)).replace(":", " ").split())
-    with pytest.raises(OptionError, match="rule must be 'half' or 'twice', not 'same'"):
-        validation_batch(8, rule="same")

@@ -152,6 +152,19 @@ def test_model_and_optimizer_are_put_back_where_they_are_named():
     assert found.caveats == ()
 
 
+def test_a_state_that_cannot_be_pickled_is_put_back_and_of_a_view_no_more_than_its_values_is_held():
+    class Owner:
+        state = {"view": torch.arange(10**6)[:3], "function": lambda: 0}  # noqa: RUF012
+
+        def state_dict(self):
+            return self.state
+
+        def load_state_dict(self, state):
+            assert (state["view"].untyped_storage().nbytes(), state["function"]()) == (24, 0)
+
+    assert find_batch_size(full_at(40), 16, restore=[Owner()]).largest <= 40
+
+
 def test_what_is_not_named_is_left_as_the_step_left_it_and_that_is_said():
     model = torch.nn.Linear(3, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

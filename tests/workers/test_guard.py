@@ -12,7 +12,7 @@ import pytest
 from forking import end_now
 
 from h5stream.errors import IsolatedProcessError
-from h5stream.workers.processes import InChild
+from h5stream.workers.processes import in_child
 
 
 @pytest.fixture
@@ -46,14 +46,14 @@ def test_inspect_says_that_a_file_makes_libhdf5_crash_and_fails(crashing):
 
 def test_a_child_that_is_not_waited_for_is_ended():
     before = psutil.Process().children()
-    with InChild("reading", input):
+    with in_child("reading", input):
         (child,) = set(psutil.Process().children()) - set(before)
     assert not child.is_running()
 
 
 def test_what_the_function_prints_does_not_come_between(capfd):
-    with InChild("printing", print, "said") as call:
-        assert call.result() is None
+    with in_child("printing", print, "said") as call:
+        assert call() is None
     assert "said" in capfd.readouterr().err
 
 
@@ -61,5 +61,8 @@ def test_what_the_function_prints_does_not_come_between(capfd):
     ("function", "argument", "said"), [(os.abort, (), "ended by SIGABRT"), (end_now, (7,), "gone with status 7")]
 )
 def test_how_a_child_ended_is_told(function, argument, said):
-    with InChild("ending", function, *argument) as call, pytest.raises(IsolatedProcessError, match=f"ending: .*{said}"):
-        call.result()
+    with (
+        in_child("ending", function, *argument) as call,
+        pytest.raises(IsolatedProcessError, match=f"ending: .*{said}"),
+    ):
+        call()

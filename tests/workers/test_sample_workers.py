@@ -324,6 +324,18 @@ def test_a_killed_worker_is_an_error_and_the_next_iteration_has_others(tmp_path,
     assert all(map(is_gone, before))
 
 
+def test_a_worker_that_died_with_nothing_to_do_is_given_nothing_more(sample):
+    with rows(sample.path, applied.as_it_is, 2) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        dead, other = workers = iterations_of(loader).engine.workers
+        eventually(lambda: iterator._run.ready == 4 and not any(worker.due for worker in workers))
+        os.kill(dead.pid, signal.SIGKILL)
+        eventually(lambda: dead.gone is not None)
+        assert len(list(iterator)) == 19
+        assert other.usable
+
+
 KILLED = """
 import functools, sys, torch
 sys.path[:0] = [{FOLDER!r}]
@@ -481,7 +493,7 @@ def test_starting_and_stopping_leaves_nothing_behind(tmp_path, rounds):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"sample_workers": 2}, "sample_workers= are processes for sample_transform= and collate_fn=, which were not"),
+        ({"sample_workers": 2}, "sample_workers= apply sample_transform= or collate_fn=: give one"),
         ({"sample_transform": 5}, "sample_transform= takes a callable or None, not 5"),
         ({"sample_transform": print, "sample_workers": -1}, "sample_workers= takes a number of processes"),
         (
@@ -563,21 +575,6 @@ def pages_of(descriptor):
     return os.fstat(descriptor).st_blocks * 512
 
 
-def test_pages_go_back_once_the_last_array_is_dropped(descriptor):
-    memory = SharedMemory(descriptor)
-    array = memory.allocate(NBYTES)
-    array[:] = 7
-    part = array[100:200]
-    assert pages_of(descriptor) >= NBYTES
-    del array
-    gc.collect()
-    assert part.sum() == 700
-    assert pages_of(descriptor) >= NBYTES, "a part of it still is looked at"
-    del part
-    gc.collect()
-    assert pages_of(descriptor) == 0
-
-
 def test_a_forked_child_that_drops_it_takes_nothing_from_its_parent(descriptor):
     held = {"memory": SharedMemory(descriptor)}
     held["array"] = held["memory"].allocate(NBYTES)
@@ -596,11 +593,10 @@ def test_a_forked_child_that_drops_it_takes_nothing_from_its_parent(descriptor):
 
 def test_where_addresses_are_limited_a_file_takes_a_part_of_them(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (16 * NBYTES, 16 * NBYTES))
-    descriptor = create_file()
-    memory = SharedMemory(descriptor)
+    memory = SharedMemory(limited := create_file())
     kept = memory.allocate(NBYTES // 2)
     with pytest.raises(MemoryError, match="no memory for 4,194,304 bytes of batches: 2,097,152 bytes are in use"):
         memory.allocate(NBYTES)
     del kept
     assert len(memory.allocate(NBYTES // 2)) == NBYTES // 2
-    os.close(descriptor)
+    os.close(limited)

@@ -1,7 +1,4 @@
-"""Boxes of volumes: of each chunk, what lies in some boxes is copied to its place in each of them.
-
-Which boxes a function of the user's rejects, and which take their places, is worked out before a window is read.
-"""
+"""Boxes of volumes: of each chunk, what lies in some boxes is copied to its place in each of them."""
 
 from __future__ import annotations
 
@@ -40,10 +37,7 @@ PLAIN, EDGE, REFLECT = 0, 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxTable(ChunkTable):
-    """Some chunks of one dataset; the rows of `shared` are boxes, each as often as chunks touch it.
-
-    Where nothing is decoded they may be of several datasets of one file, of which `part` is one.
-    """
+    """Some chunks of one dataset, or, undecoded, of several in a file; the rows of `shared` are boxes."""
 
     boxes: tuple[BoxesOfParts, Ints]  # which those are, and the origin of each along each axis
     skipped: Ints  # (n,): for each chunk, the bytes at its beginning that are not read, since no box needs them
@@ -59,15 +53,15 @@ class BoxTable(ChunkTable):
             ChunkTable.land(self, shared, destination, tools)
             return
         self.fill_missing(destination, tools)
-        for start, stop, group in self.groups(tools):
+        for start, stop, data, at in self.read(tools):
             since = clock()
             if all(program.leaf.is_whole for program in self.programs):
-                at = self.offset[start:stop] - self.offset[start] - self.skipped[start:stop]
+                sources = address_of(data) + at - self.skipped[start:stop]
                 for program in self.programs:
-                    self._place(slice(start, stop), program, address_of(group) + at, destination)
+                    self._place(slice(start, stop), program, sources, destination)
             else:
-                for k in range(start, stop):
-                    self.scatter(k, self.bytes_of(k, start, group), 0, destination, tools)
+                for k, begin in zip(range(start, stop), at.tolist(), strict=True):
+                    self.scatter(k, data[begin : begin + int(self.nbytes[k])], 0, destination, tools)
             since = tools.tally.decoded(since, int(self.nbytes[start:stop].sum()))
             tools.tally.scattered(since)
 
@@ -101,20 +95,14 @@ class BoxTable(ChunkTable):
 
 
 def boxes_of(
-    parts: Sequence[DatasetPart],
-    layout_fields: tuple[FieldLayout, ...],
-    pad: str | float | None,
-    gaps_nbytes: Sequence[int],
+    parts: Sequence[DatasetPart], boxes: Callable[[Sequence[DatasetPart]], BoxesOfParts]
 ) -> list[tuple[Ints, BoxesOfParts]]:
     """Return what plans the boxes of a dataset, for the parts of it that are alike, by their numbers."""
     alike: dict[Any, list[int]] = {}
     for number, part in enumerate(parts):
         targets = tuple((target.leaf, target.fill.tobytes()) for target in part.targets)
         alike.setdefault((part.along, part.access, part.stored_element_nbytes, targets), []).append(number)
-    return [
-        (np.array(numbers), BoxesOfParts([parts[n] for n in numbers], layout_fields, pad, gaps_nbytes))
-        for numbers in alike.values()
-    ]
+    return [(np.array(numbers), boxes([parts[n] for n in numbers])) for numbers in alike.values()]
 
 
 class BoxesOfParts:
@@ -124,20 +112,18 @@ class BoxesOfParts:
     """
 
     def __init__(
-        self,
-        parts: Sequence[DatasetPart],
-        layout_fields: tuple[FieldLayout, ...],
-        pad: str | float | None,
-        gaps_nbytes: Sequence[int],
+        self, parts: Sequence[DatasetPart], fields: Sequence[FieldLayout], pad: str | float | None, gaps: Sequence[int]
     ) -> None:
-        self._parts, self._fields, self._gaps, first = parts, layout_fields, gaps_nbytes, parts[0]
+        self._parts, self._fields, self._gaps, first = parts, fields, gaps, parts[0]
         # Along each axis: how many elements a box takes, which, counted from its origin, and whether these follow.
         self._sizes = np.array([len(along.offsets) for along in first.along], dtype=np.int64)
         self._offsets = np.zeros((len(first.along), int(self._sizes.max())), dtype=np.int64)
         for axis, along in enumerate(first.along):
             self._offsets[axis, : len(along.offsets)] = along.offsets
         self._follow = np.array([(np.diff(along.offsets) == 1).all() for along in first.along], dtype=np.int64)
-        own = layout_fields[first.targets[0].field].pad
+        self._least = np.array([min(along.offsets, default=0) for along in first.along], dtype=np.int64)
+        self._most = np.array([max(along.offsets, default=0) for along in first.along], dtype=np.int64)
+        own = fields[first.targets[0].field].pad
         pad = pad if own is None else own
         self._mode, self._outside = {"edge": EDGE, "reflect": REFLECT}.get(str(pad), PLAIN), number_outside(pad)
         self._shapes = np.array([part.shape for part in parts], dtype=np.int64)
@@ -155,9 +141,8 @@ class BoxesOfParts:
         """Cut boxes into tasks."""
         if not self._sizes.all():  # the columns chosen are none
             return
-        begins = np.zeros((len(origins), len(self._sizes)), dtype=np.int64)
-        for axis, along in enumerate(self._parts[0].along):
-            begins[:, axis] = along.begins(origins)
+        zeros = np.zeros(len(origins), dtype=np.int64)
+        begins = np.stack([zeros + along.begins(origins) for along in self._parts[0].along], axis=1)
         if self._outside is not None:
             (first, last), shapes = self._ends(begins), self._shapes[of]
             out = np.flatnonzero(((first < 0) | (last >= shapes)).any(axis=1))
@@ -177,10 +162,7 @@ class BoxesOfParts:
 
     def _ends(self, origins: Ints) -> tuple[Ints, Ints]:
         """Return the first and the last element that each box takes along each axis; they may lie outside."""
-        taken = np.arange(self._offsets.shape[1]) < self._sizes[:, None]
-        least = np.where(taken, self._offsets, np.iinfo(np.int64).max).min(axis=1)
-        most = np.where(taken, self._offsets, np.iinfo(np.int64).min).max(axis=1)
-        return origins + least, origins + most
+        return origins + self._least, origins + self._most
 
     def _spans(self, origins: Ints, shape: Ints) -> tuple[Ints, Ints]:
         """Return the first element inside of a volume that each box needs along each axis, and where the last ends."""
@@ -229,7 +211,7 @@ class BoxesOfParts:
         if not self._follow.all():
             needed = self._needed(origins, where * chunk_shapes[box], box, shapes, chunk_shapes)
             where, box = where[needed], box[needed]
-        number = _numbers(where, grids[box])
+        number = (where * _strides(grids[box], 1)).sum(axis=1)
         by_chunk = np.argsort(self._first_chunks[of[box]] + number, kind="stable")
         number, where, box = number[by_chunk], where[by_chunk], box[by_chunk]
         part = of[box]
@@ -254,11 +236,7 @@ class BoxesOfParts:
 
     def _looked_up(self, part: Ints, number: Ints) -> dict[str, Ints]:
         """Find what to read for chunks, by their parts, ascending, and their numbers."""
-        edges = [*np.flatnonzero(np.diff(part, prepend=-1)).tolist(), len(part)]
-        found = []
-        for begin, end in itertools.pairwise(edges):
-            index = self._parts[int(part[begin])].chunk_index
-            found.append(looked_up(index, number[begin:end]))
+        found = [looked_up(self._parts[int(part[alike][0])].chunk_index, number[alike]) for alike in _alike(part)]
         return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
 
     def _cuts(self, table: dict[str, Ints], part: Ints, most_nbytes: int) -> Iterator[slice]:
@@ -266,10 +244,9 @@ class BoxesOfParts:
         owner, work = self._owner[part], table["nbytes"]
         if self._parts[0].access != DIRECT:
             work = np.maximum(work, self._chunk_shapes[part].prod(axis=1) * self._parts[0].stored_element_nbytes)
-        edges = [*np.flatnonzero(np.diff(owner, prepend=-1)).tolist(), len(owner)]
-        for begin, end in itertools.pairwise(edges):
-            for cut in cut_by(work[begin:end], most_nbytes):
-                yield slice(begin + cut.start, begin + cut.stop)
+        for alike in _alike(owner):
+            for cut in cut_by(work[alike], most_nbytes):
+                yield slice(alike.start + cut.start, alike.start + cut.stop)
 
     def _programs_of(self, number: int) -> tuple[Program, ...]:
         """Return the programs of a part; where nothing is decoded all parts have the same."""
@@ -307,6 +284,12 @@ class BoxesOfParts:
         table["nbytes"] = np.where(stored, end - begin, 0)
 
 
+def _alike(numbers: Ints) -> Iterator[slice]:
+    """Return stretches of the same number."""
+    edges = [*np.flatnonzero(np.diff(numbers, prepend=-1)).tolist(), len(numbers)]
+    return itertools.starmap(slice, itertools.pairwise(edges))
+
+
 def _touched(low: Ints, high: Ints, chunk_shape: Ints) -> tuple[Ints, Ints]:
     """Return the place in its dataset's grid of each chunk that each box touches, and that box."""
     first, counts = low // chunk_shape, (high - 1) // chunk_shape - low // chunk_shape + 1
@@ -317,14 +300,6 @@ def _touched(low: Ints, high: Ints, chunk_shape: Ints) -> tuple[Ints, Ints]:
     for axis in reversed(range(low.shape[1])):
         left, where[:, axis] = np.divmod(left, counts[box, axis])
     return first[box] + where, box
-
-
-def _numbers(where: Ints, grid: Ints) -> Ints:
-    """Return the numbers of chunks by their places in the grids of their datasets."""
-    numbers = where[:, 0].copy()
-    for axis in range(1, where.shape[1]):
-        numbers = numbers * grid[:, axis] + where[:, axis]
-    return numbers
 
 
 def _strides(shapes: Ints, element_nbytes: int) -> Ints:
@@ -365,14 +340,13 @@ class Acceptance:
         found, pending = numbers.copy(), np.arange(len(numbers))
         at_once = max(1, TRIED_NBYTES // max(1, self._nbytes))
         for trial in range(self._rule.tries):
-            refused = []
+            refused = [pending[:0]]
             for first in range(0, len(pending), at_once):
                 if stopped():
                     return found
                 some = pending[first : first + at_once]
                 refused.append(some[~self._accepts(found[some])])
-            pending = np.concatenate(refused) if refused else pending[:0]
-            if not len(pending):
+            if not len(pending := np.concatenate(refused)):
                 return found
             found[pending] = self._space.drawn_again(numbers[pending], trial)
         raise OptionError(
@@ -408,17 +382,14 @@ class Acceptance:
 
 def _asked(layout: SampleLayout, on: str | int | None) -> tuple[Any, set[int]]:
     """Return where the entry that a function looks at is in a batch, None for all of it, and the fields in there."""
-    keys, is_tuple = list(layout.shape.keys), layout.shape.kind == "tuple"
     if on is None:
         return None, set(range(len(layout.fields)))
+    keys, is_tuple = list(layout.shape.keys), layout.shape.kind == "tuple"
     places: dict[Any, int] = {} if layout.shape.kind == "one" else {key: number for number, key in enumerate(keys)}
-    if is_tuple:
-        places.update(zip(range(len(keys)), range(len(keys)), strict=True))
+    places |= {number: number for number in range(len(keys))} if is_tuple else {}
     if on not in places:
-        raise OptionError(
-            f"Boxes: accept_on={on!r} is no field of a sample; "
-            + (f"it has {', '.join(map(repr, places))}" if places else "a sample is one tensor, so leave it out")
-        )
+        has = f"it has {', '.join(map(repr, places))}" if places else "a sample is one tensor, so leave it out"
+        raise OptionError(f"Boxes: accept_on={on!r} is no field of a sample; {has}")
     return places[on] if is_tuple else on, _fields_in(layout.entries[places[on]])
 
 

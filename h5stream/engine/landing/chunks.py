@@ -9,7 +9,7 @@ import contextlib
 import functools
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -119,11 +119,6 @@ class ChunkTable:
         """Return the rows of one chunk."""
         return self.shared[int(self.low[k]) : int(self.high[k])]
 
-    def ranges(self) -> tuple[Ints, Ints]:
-        """Return the offset and the bytes of each group of chunks, with what lies between them."""
-        begins, ends = self.edges[:-1], self.edges[1:] - 1
-        return self.offset[begins], self.offset[ends] + self.nbytes[ends] - self.offset[begins]
-
     def apart(self, _: Task) -> Iterator[Task]:
         """Return one task for each chunk."""
         values = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "edges"}
@@ -138,35 +133,96 @@ class ChunkTable:
         if self.part.chunk_nbytes <= SMALL_CHUNK_NBYTES:
             self._land_stacked(destination, tools)
             return
-        for start, stop, group in self.groups(tools):
-            for k in range(start, stop):
+        for start, stop, data, at in self.read(tools):
+            for k, begin in zip(range(start, stop), at.tolist(), strict=True):
                 since = clock()
-                data, shuffled = self.decode(k, self.bytes_of(k, start, group), tools)
-                since = tools.tally.decoded(since, data.nbytes)
-                self.scatter(k, data, shuffled, destination, tools)
+                chunk, shuffled = self.decode(k, data[begin : begin + int(self.nbytes[k])], tools)
+                since = tools.tally.decoded(since, chunk.nbytes)
+                self.scatter(k, chunk, shuffled, destination, tools)
                 tools.tally.scattered(since)
 
     def _land_stacked(self, destination: Destination, tools: Tools) -> None:
-        stack, tally = Stack(self, destination, tools), tools.tally
+        """Decode all chunks one behind the other, and scatter them with one call a field."""
+        tally, shuffled = tools.tally, 0
+        held: list[int] = []
+        stack = tools.scratch.buffer("stack", len(self.number) * self.part.chunk_nbytes)
+        easy, left_shuffled = self._inflatable(tools.scratch)
         began, before_ns, chunks = clock(), tally.read_ns, 0
-        for start, stop, data, at in _read_together(self, tools):
+        for start, stop, data, at in self.read(tools):
             chunks += stop - start
-            stack.take(start, stop, data, at)
+            some, left = easy[start:stop], np.arange(start, stop)
+            if held and shuffled != left_shuffled and some.any():
+                self._scatter_stack(held, stack, shuffled, destination, tools)
+                held = []
+            top = stack[len(held) * self.part.chunk_nbytes :]
+            if self._inflate(left[some], data, at[some], top, tools.scratch):
+                held += left[some].tolist()
+                left, shuffled = left[~some], left_shuffled
+            for k in left.tolist():
+                begin, top = int(at[k - start]), stack[len(held) * self.part.chunk_nbytes :][: self.part.chunk_nbytes]
+                decoded, own_shuffled = self.decode(k, data[begin : begin + int(self.nbytes[k])], tools, top)
+                if held and own_shuffled != shuffled:
+                    self.scatter(k, decoded, own_shuffled, destination, tools)
+                    continue
+                if decoded is not top:
+                    top[:] = decoded
+                shuffled = own_shuffled
+                held.append(k)
         # What was not reading was decoding: the clock is not read for every small chunk.
         since = tally.decoded(began, chunks * self.part.chunk_nbytes, chunks, tally.read_ns - before_ns)
-        stack.scatter()
+        if held:
+            self._scatter_stack(held, stack, shuffled, destination, tools)
         tally.scattered(since)
 
-    def groups(self, tools: Tools) -> Iterator[tuple[int, int, Bytes]]:
-        """Return what is read together: first chunk, last (exclusive), and their bytes with the gaps between them."""
-        stored = tools.read(self.part.file, *(each.tolist() for each in self.ranges()))
-        for (start, stop), group in zip(itertools.pairwise(self.edges.tolist()), stored, strict=False):
-            yield start, stop, group
+    def _inflatable(self, scratch: DecodeScratch) -> tuple[NDArray[np.bool_], int]:
+        """Tell which chunks need inflating and nothing else, and the shuffle that is then still to be undone."""
+        part, index = self.part, self.part.chunk_index
+        alone, shuffled = part.pipeline.only_inflates(part.chunk_nbytes)
+        if not alone or not len(index.numbers) or scratch.inflater is None:
+            return np.zeros(len(self.number), dtype=np.bool_), 0
+        # One that is as long as a decoded chunk may be an edge chunk that was left unfiltered.
+        plausible = (self.nbytes != part.chunk_nbytes) & (self.nbytes <= most_nbytes(part.chunk_nbytes))
+        return plausible & (self.entry != MISSING) & (index.filter_mask[self.entry] == 0), shuffled
 
-    def bytes_of(self, k: int, start: int, group: Bytes) -> Bytes:
-        """Return the stored bytes of chunk `k` of a group that begins with chunk `start`."""
-        at = int(self.offset[k]) - int(self.offset[start])
-        return group[at : at + int(self.nbytes[k])]
+    def _inflate(self, chosen: Ints, data: Bytes, at: Ints, top: Bytes, scratch: DecodeScratch) -> bool:
+        """Inflate some chunks; what does not inflate is found out one by one."""
+        inflater = scratch.inflater if len(chosen) else None
+        return inflater is not None and len(chosen) == kernels.inflate_each(
+            *inflater,
+            address_of(data),
+            at,
+            self.nbytes[chosen],
+            address_of(top),
+            self.part.chunk_nbytes,
+        )
+
+    def _scatter_stack(
+        self, held: list[int], stack: Bytes, shuffled: int, destination: Destination, tools: Tools
+    ) -> None:
+        chosen, nbytes = np.array(held, dtype=np.int64), self.part.chunk_nbytes
+        for program in self.programs:
+            dense = dense_leaf(program, stack[: len(held) * nbytes], shuffled, tools.scratch, len(held))
+            stride = nbytes // program.leaf.stored_nbytes * program.leaf.nbytes
+            self.place(program, address_of(dense), stride, chosen, destination)
+
+    def read(self, tools: Tools) -> Iterator[tuple[int, int, Bytes, Ints]]:
+        """Return what is read at once: the first chunk, the last (exclusive), bytes, and where each begins in them.
+
+        Of a local file it is no more than a core's cache holds, or one group of chunks. Ends early if it is to stop.
+        """
+        begins, ends, first = self.edges[:-1], self.edges[1:] - 1, int(self.edges[0])
+        offsets = self.offset[begins]
+        nbytes = self.offset[ends] + self.nbytes[ends] - offsets
+        group = np.repeat(np.arange(len(ends)), ends + 1 - begins)
+        inside = self.offset[first:] - offsets[group]
+        most = STACK_READ_NBYTES if tools.sources[self.part.file].has_descriptor else TASK_NBYTES
+        for some in cut_by(nbytes, most) if len(ends) else ():
+            if tools.stopped():
+                return
+            data, places = tools.read(self.part.file, offsets[some], nbytes[some])
+            start, stop = int(self.edges[some.start]), int(self.edges[some.stop])
+            ours = slice(start - first, stop - first)
+            yield start, stop, data, inside[ours] + places[group[ours] - some.start]
 
     def decode(self, k: int, stored: Bytes, tools: Tools, out: Bytes | None = None) -> tuple[Bytes, int]:
         """Decode chunk `k`; return its bytes, and the element size of a byte shuffle still to be undone, or 0."""
@@ -248,115 +304,6 @@ class ChunkTable:
                 fill = address_of(program.fill_rows[piece])
                 destination.scatter(program.field, rows, fill, 0, program.segments[piece] * program.leaf.nbytes)
         tools.tally.scattered(since)
-
-
-def _read_together(task: ChunkTable, tools: Tools) -> Iterator[tuple[int, int, Bytes, Ints]]:
-    """Return what was read of a task: the first of some chunks, the last (exclusive), and where each begins in it.
-
-    Of a local file many ranges are read by one call.
-    """
-    source, (offsets, nbytes) = tools.sources[task.part.file], task.ranges()
-    group = np.repeat(np.arange(len(offsets)), np.diff(task.edges))
-    inside, first = task.offset[int(task.edges[0]) :] - offsets[group], int(task.edges[0])
-    if not source.has_descriptor:
-        for start, stop, data in task.groups(tools):
-            yield start, stop, data, inside[start - first : stop - first]
-        return
-    for some in cut_by(nbytes, STACK_READ_NBYTES) if len(offsets) else ():
-        if tools.stopped():
-            return
-        began, places = clock(), np.cumsum(nbytes[some]) - nbytes[some]
-        data = tools.scratch.buffer("read", int(nbytes[some].sum()))
-        held, count = source.descriptor(), len(places)
-        assert held is not None
-        if count == 1 or kernels.read_each(held.number, offsets[some], nbytes[some], address_of(data)) < count:
-            # In the ordinary way, which also says what is wrong, or gets over it.
-            ends = zip(places.tolist(), (places + nbytes[some]).tolist(), strict=True)
-            source.read_many(offsets[some].tolist(), [data[low:high].data for low, high in ends])
-        tools.tally.read(began, data.nbytes, count)
-        start, stop = int(task.edges[some.start]), int(task.edges[some.stop])
-        ours = slice(start - first, stop - first)
-        yield start, stop, data, inside[ours] + places[group[ours] - some.start]
-
-
-class Stack:
-    """Decoded chunks of one task, one behind the other, until they are scattered with one call a field."""
-
-    def __init__(self, task: ChunkTable, destination: Destination, tools: Tools) -> None:
-        self._task, self._destination, self._tools = task, destination, tools
-        self._chunk_nbytes = task.part.chunk_nbytes
-        self._region = tools.scratch.buffer("stack", len(task.number) * self._chunk_nbytes)
-        self._held: list[int] = []
-        self._shuffled = 0
-        self._inflatable, self._address = _inflatable(task), address_of(self._region)
-        self._all_easy = self._inflatable is not None and bool(self._inflatable[0].all())
-        self._nbytes = task.nbytes.tolist()
-
-    def take(self, start: int, stop: int, data: Bytes, at: Ints) -> None:
-        """Decode the chunks `start` to `stop`, each of which begins somewhere in what was read."""
-        for k in self._not_inflated(start, stop, data, at):
-            begin, end = int(at[k - start]), len(self._held) * self._chunk_nbytes
-            top = self._region[end : end + self._chunk_nbytes]
-            decoded, shuffled = self._task.decode(k, data[begin : begin + self._nbytes[k]], self._tools, top)
-            if self._held and shuffled != self._shuffled:
-                self._task.scatter(k, decoded, shuffled, self._destination, self._tools)
-                continue
-            if decoded is not top:
-                top[:] = decoded
-            self._shuffled = shuffled
-            self._held.append(k)
-
-    def _not_inflated(self, start: int, stop: int, data: Bytes, at: Ints) -> Sequence[int]:
-        """Inflate those of the chunks `start` to `stop` that need nothing else, with one call; give the others.
-
-        Also given are all chunks if one of them does not inflate: what is wrong with it is found out one by one.
-        """
-        all_of_them = range(start, stop)
-        decompressor = self._tools.scratch.decompressor if self._inflatable is not None else None
-        if self._inflatable is None or decompressor is None:
-            return all_of_them
-        easy, shuffled = self._inflatable
-        chosen: Any = slice(None) if self._all_easy else np.flatnonzero(easy[start:stop])
-        at = at[chosen]
-        if self._held and shuffled != self._shuffled:
-            self.scatter()
-        right = kernels.inflate_each(
-            decompressor.function,
-            decompressor.address,
-            address_of(data),
-            at,
-            self._task.nbytes[start:stop][chosen],
-            self._address + len(self._held) * self._chunk_nbytes,
-            self._chunk_nbytes,
-        )
-        if right < len(at):
-            return all_of_them
-        self._shuffled = shuffled
-        self._held += all_of_them if self._all_easy else (chosen + start).tolist()
-        return () if self._all_easy else [k for k in all_of_them if not easy[k]]
-
-    def scatter(self) -> None:
-        """Scatter what is held."""
-        held, self._held = self._held, []
-        if not held:
-            return
-        task, chosen = self._task, np.array(held, dtype=np.int64)
-        data = self._region[: len(held) * self._chunk_nbytes]
-        for program in task.programs:
-            source = address_of(dense_leaf(program, data, self._shuffled, self._tools.scratch, len(held)))
-            stride = self._chunk_nbytes // program.leaf.stored_nbytes * program.leaf.nbytes
-            task.place(program, source, stride, chosen, self._destination)
-
-
-def _inflatable(task: ChunkTable) -> tuple[NDArray[np.bool_], int] | None:
-    """Tell which chunks of a task need inflating and nothing else, and the shuffle that is then still to be undone."""
-    part, index = task.part, task.part.chunk_index
-    alone, shuffled = part.pipeline.only_inflates(part.chunk_nbytes)
-    if not alone or not len(index.numbers):
-        return None
-    # One that is as long as a decoded chunk may be an edge chunk that was left unfiltered.
-    plausible = (task.nbytes != part.chunk_nbytes) & (task.nbytes <= most_nbytes(part.chunk_nbytes))
-    return plausible & (task.entry != MISSING) & (index.filter_mask[task.entry] == 0), shuffled
 
 
 def plan_chunks(

@@ -1,12 +1,8 @@
 """Rows that stay in memory as batches hold them: small datasets, and what fits of the others once it is decoded.
 
 Small datasets, such as labels, are read once: their chunks rarely line up with the blocks. Of the others a chunk that
-is decoded for the first time lands in memory whole, and from there in the batches that want some of it. Where not all
-of a dataset fits, its first rows are kept, of which each window has its share. Loaders of one process that read the
-same share what they decode: of the rows that one validates with, those chunks are there already that the training
-loader decoded.
-
-Fields that come from no dataset, and what stands where no stored row goes, are copied from memory as well.
+is decoded for the first time lands in memory whole, and from there in the batches that want some of it; where not all
+of a dataset fits, that is its first rows, of which each window has its share. Loaders of one process share it.
 """
 
 from __future__ import annotations
@@ -15,7 +11,7 @@ import functools
 import itertools
 import math
 import os
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -28,25 +24,22 @@ from h5stream.engine.slots import SlotFormat, address_of, map_memory, packed
 from h5stream.engine.statistics import clock
 from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools, Way, copying
 from h5stream.order.permutation import SAMPLES, words_of
-from h5stream.order.places import PIECE, Places, is_ascending, pieces, place_dtype
+from h5stream.order.places import Places, is_ascending, pieces, place_dtype
 from h5stream.samples.space import number_outside
 from h5stream.storage.layout import DECODED, VIA_H5PY, DatasetPart, SampleLayout
 from h5stream.storage.source import FilesIdentity
 
 KEEP_NBYTES = 16 * 1024 * 1024
-"""Largest dataset that is read once, in bytes as the batches hold it: two million int64 labels, or a small file in
-whole."""
-
 KEEP_SHARE = 8
-"""Such datasets take at most one part in this many of the memory budget."""
+"""Largest dataset that is read once, in bytes as batches hold it; all take at most one part in so many of the budget.
+"""
 
 LEAST_SHARE = 8
 """A dataset is kept in part only if one part in so many of it fits."""
 
 GATHERED_NBYTES = 4 * 1024 * 1024
 """Bytes of batches that are gathered at a time where all data is in memory: enough to share the cost of a window, few
-enough to come at once. Batches of 256 rows of 1 KiB: 161 us each over an epoch with 1 MiB, 112 with 2, 108 with 4; the
-first comes after 1.3, 1.3 and 1.9 ms, and those behind it after 140, 90 and 70 us."""
+enough to come at once (batches of 256 rows of 1 KiB: 161 us each with 1 MiB, 108 with 4)."""
 
 ASKED_FOR_NBYTES = 16
 CACHED_NBYTES = 8 * 1024 * 1024
@@ -90,10 +83,7 @@ def rows_to_keep(layout: SampleLayout, numbers: tuple[int, ...], nbytes: int) ->
 
 
 def _sizes(layout: SampleLayout, without: tuple[str, ...]) -> list[tuple[int, int, int]]:
-    """Return the bytes of each dataset as batches hold it, and of a row; ascending, without some kinds of fields.
-
-    Neither boxes nor Python objects are kept.
-    """
+    """Return the bytes of each dataset that may be kept, and of a row; ascending, without some kinds of fields."""
     sizes = []
     for number, parts in enumerate(layout.datasets):
         fields = [layout.fields[target.field] for target in parts[0].targets]
@@ -152,12 +142,8 @@ class Kept:
         return Destination.of_batch(self._memory, self._format, self.layout.fields)
 
     def every_row(self, number: int) -> Placement:
-        """Return all rows of a dataset, as spans of one part each: their numbers may take more than the rows."""
-        spans = [
-            (first, min(PIECE, part.row_start + part.rows - first))
-            for part in self.layout.datasets[number]
-            for first in range(part.row_start, part.row_start + part.rows, PIECE)
-        ]
+        """Return all rows of a dataset, as a span of each part."""
+        spans = [(part.row_start, part.rows) for part in self.layout.datasets[number] if part.rows]
         first, counts = np.array(spans, dtype=np.int64).reshape(-1, 2).T
         return _whole(first, counts, self.layout.rows_of(number))
 
@@ -250,31 +236,28 @@ class Kept:
             tasks = tuple(way(_whole(first, counts, int(first[-1] + counts[-1])), TASK_NBYTES))
             yield Task(
                 shared=placement[int(edges[low]) : int(edges[min(low + at_once, len(chunks))])],
-                bring=functools.partial(self._fill, tasks, filled, some, fields),
+                bring=self._filling(tasks, filled, some, fields),
                 apart=apart,
                 keeps=True,
             )
 
-    def _fill(
-        self,
-        tasks: tuple[Task, ...],
-        filled: NDArray[np.bool_],
-        chunks: NDArray[np.int64],
-        fields: tuple[int, ...],
-        placement: Placement,
-        destination: Destination,
-        tools: Tools,
-    ) -> None:
-        """Bring chunks to memory with the tasks that do so, and the wanted rows to their places."""
-        for task in tasks if not filled[chunks].all() else ():
-            task.land(self.destination, tools)
-        if tools.stopped():  # perhaps not all is there
-            return
-        since = clock()
-        filled[chunks] = True
-        if len(placement):
-            self.copy(fields, placement, destination)
-        tools.tally.scattered(since)
+    def _filling(
+        self, tasks: tuple[Task, ...], filled: NDArray[np.bool_], chunks: NDArray[np.int64], fields: tuple[int, ...]
+    ) -> Callable[[Placement, Destination, Tools], None]:
+        """Return what brings chunks to memory with the tasks that do so, and the wanted rows to their places."""
+
+        def fill(placement: Placement, destination: Destination, tools: Tools) -> None:
+            for task in tasks if not filled[chunks].all() else ():
+                task.land(self.destination, tools)
+            if tools.stopped():  # perhaps not all is there
+                return
+            since = clock()
+            filled[chunks] = True
+            if len(placement):
+                self.copy(fields, placement, destination)
+            tools.tally.scattered(since)
+
+        return fill
 
 
 def _whole(first: NDArray[np.int64], counts: NDArray[np.int64], rows: int) -> Placement:
@@ -328,22 +311,22 @@ class _Chunks:
 
     def __init__(self, parts: tuple[DatasetPart, ...], rows: int) -> None:
         counts = [max(0, _whole_chunks(part, rows)) if is_decoded(part) else 0 for part in parts]
-        edges = np.append(0, np.cumsum(counts))
-        self.filled = np.zeros(edges[-1], dtype=bool)
-        cuts = enumerate(zip(parts, itertools.pairwise(edges.tolist()), strict=True))
+        # Of each part where its chunks begin in `filled`, its first row, and the rows of a chunk.
+        self._edges = np.append(0, np.cumsum(counts))
+        self._starts = np.array([part.row_start for part in parts])
+        self._lengths = np.array([max(1, part.chunk_rows) for part in parts])
+        self.filled = np.zeros(self._edges[-1], dtype=np.bool_)
+        cuts = enumerate(zip(parts, itertools.pairwise(self._edges.tolist()), strict=True))
         self.of_part = {k: self.filled[low:high] for k, (part, (low, high)) in cuts if is_decoded(part)}
-        # For each part its first chunk in `filled`, how many there is room for, the rows of each, and its first row.
-        self._first, self._count = edges[:-1], np.array(counts)
-        self._chunk_rows = np.array([max(1, part.chunk_rows) for part in parts])
-        self._row_start = np.array([part.row_start for part in parts])
-        self.is_all = all(n * max(1, part.chunk_rows) >= part.rows for n, part in zip(counts, parts, strict=True))
+        # Whether there is room for all of them.
+        self.is_all = bool((np.array(counts) * self._lengths >= [part.rows for part in parts]).all())
 
     def have(self, rows: Places) -> bool:
         """Tell whether the chunks of all these rows are there."""
         for some in pieces(len(rows)):
-            of = np.searchsorted(self._row_start, rows[some], side="right") - 1 if len(self._first) > 1 else 0
-            chunk = (rows[some] - self._row_start[of]) // self._chunk_rows[of]
-            if not ((chunk < self._count[of]).all() and self.filled[self._first[of] + chunk].all()):
+            of = np.searchsorted(self._starts, rows[some], side="right") - 1 if len(self._starts) > 1 else 0
+            chunk = self._edges[of] + (rows[some] - self._starts[of]) // self._lengths[of]
+            if not ((chunk < self._edges[of + 1]).all() and self.filled[chunk].all()):
                 return False
         return True
 

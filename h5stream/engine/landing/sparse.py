@@ -24,6 +24,9 @@ from h5stream.samples.ragged import DENSE, Ragged
 from h5stream.storage.identity import ByteSource
 from h5stream.storage.layout import DIRECT, DatasetPart, Lookup, SampleLayout
 
+Ways = tuple[UnfilteredRows, ...]
+"""How the values and the columns of one file lie."""
+
 
 class DenseRows:
     """A sparse matrix whose rows are laid dense where they are read.
@@ -31,13 +34,7 @@ class DenseRows:
     # Guarantees: immutable; any thread may plan.
     """
 
-    def __init__(
-        self,
-        layout: SampleLayout,
-        lookup: Lookup,
-        datasets: tuple[int, int],
-        ways: Sequence[tuple[UnfilteredRows, ...]],
-    ) -> None:
+    def __init__(self, layout: SampleLayout, lookup: Lookup, datasets: tuple[int, int], ways: Sequence[Ways]) -> None:
         self.datasets = datasets
         field = layout.datasets[datasets[0]][0].targets[0].field
         ragged = layout.fields[field].ragged
@@ -51,7 +48,6 @@ class DenseRows:
         # In steps of 16, so that what lies behind the values, and behind their columns, is aligned too.
         self.room = -(-EXTENT_NBYTES // (self.dtype.itemsize + self.index.itemsize) // 16) * 16
         self._wanted, self._parts = ragged.wanted, [*zip(layout.datasets[datasets[0]], ways, strict=True)]
-        self._starts = [part.row_start for part, _ in self._parts]
 
     def plan(self, samples: Placement, task_nbytes: int) -> Iterator[Task]:
         """Cut samples into tasks that read about as many bytes."""
@@ -61,30 +57,22 @@ class DenseRows:
         share, within = Share.of([self.field], samples.batch, samples.within, np.full(len(rows), self._wanted))
         placement = Placement(rows=rows, batch=samples.batch, within=within, counts=counts, share=share).ascending()
         value_nbytes = self.dtype.itemsize + self.index.itemsize
-        of = np.searchsorted(self._starts, placement.rows, side="right") - 1
-        for number, (part, ways) in enumerate(self._parts):
-            ours = placement[of == number]
-            for some in ours.in_steps(max(1, task_nbytes // value_nbytes)) if len(ours) else ():
-                yield Task(shared=some, bring=functools.partial(self._read, part, ways), apart=row_by_row)
+        for number, ours in placement.of_parts(tuple(part for part, _ in self._parts)):
+            for some in ours.in_steps(max(1, task_nbytes // value_nbytes)):
+                yield Task(shared=some, bring=functools.partial(self._read, *self._parts[number]), apart=row_by_row)
 
     def _read(
-        self,
-        part: DatasetPart,
-        ways: tuple[UnfilteredRows, ...],
-        placement: Placement,
-        destination: Destination,
-        tools: Tools,
+        self, part: DatasetPart, ways: Ways, placement: Placement, destination: Destination, tools: Tools
     ) -> None:
         """Read rows and lay them in their places."""
         began, counts = clock(), np.zeros(5, dtype=np.int64)
         source, (its_values, its_columns) = tools.sources[part.file], ways
+        edges = np.cumsum([self.room * self.dtype.itemsize, self.room * self.index.itemsize, self.row_nbytes])
+        values, columns, row = np.split(tools.scratch.buffer("read", int(edges[-1])), edges[:-1])
 
         def read() -> bool:
             descriptor = source.descriptor()
             assert descriptor is not None  # else the rows were planned otherwise
-            item, column = self.dtype.itemsize, self.index.itemsize
-            room = tools.scratch.buffer("read", self.room * (item + column) + self.row_nbytes)
-            values, columns, row = np.split(room, np.cumsum([self.room * item, self.room * column]))
             wrong = kernels.read_dense(
                 descriptor.number,
                 its_values.offsets,
@@ -118,10 +106,7 @@ def _native(layout: SampleLayout, field: int) -> np.dtype[Any]:
 
 
 def dense_rows(layout: SampleLayout, sources: Sequence[ByteSource]) -> list[DenseRows]:
-    """Find the sparse matrices whose rows are laid dense where they are read.
-
-    Those are plain arrays in local files, of which a dense row takes no more bytes than what is stored of it.
-    """
+    """Find the sparse matrices whose rows are laid dense where they are read."""
     number_of = {target.field: n for n, parts in enumerate(layout.datasets) for target in parts[0].targets}
     found = []
     for lookup in layout.lookups:
@@ -147,7 +132,7 @@ def _is_few(ragged: Ragged | None, layout: SampleLayout, lookup: Lookup, field: 
     return is_short and ragged.wanted * layout.fields[field].placed_nbytes <= lookup.mean_rows * value_nbytes
 
 
-def _ways(values: DatasetPart, columns: DatasetPart, sources: Sequence[ByteSource]) -> tuple[UnfilteredRows, ...]:
+def _ways(values: DatasetPart, columns: DatasetPart, sources: Sequence[ByteSource]) -> Ways:
     """Return how the values and columns of one file lie; nothing where a kernel cannot read them so."""
     are_alike = (values.file, values.row_start) == (columns.file, columns.row_start)
     if not are_alike or not sources[values.file].has_descriptor:

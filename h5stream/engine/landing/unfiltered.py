@@ -30,7 +30,7 @@ from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.identity import ByteSource
 from h5stream.storage.index import MISSING
 from h5stream.storage.layout import DatasetPart, Target
-from h5stream.storage.source import LOCAL_GAP_NBYTES, FilesBytes
+from h5stream.storage.source import LOCAL_GAP_NBYTES
 
 EXTENT_NBYTES = 512 * 1024
 """Bytes of a row that are read at once, at most, unless one element has more; and scratch of a reader thread.
@@ -116,10 +116,7 @@ def _extents_of(part: DatasetPart, gap_nbytes: int) -> tuple[Ints, Ints]:
 
 
 class UnfilteredRows:
-    """The rows of a dataset part that nothing has to be decoded of: what is read of each, and what plans that.
-
-    `kernels.read_rows` says what `extents`, `runs` and the rest are.
-    """
+    """What is read of rows that nothing is decoded of, as `kernels.read_rows` says, and what plans that."""
 
     def __init__(self, part: DatasetPart, gap_nbytes: int = LOCAL_GAP_NBYTES, has_descriptor: bool = True) -> None:
         self.part, self._gap_nbytes, self._has_descriptor = part, gap_nbytes, has_descriptor
@@ -255,7 +252,7 @@ class UnfilteredRows:
 
     def _read_stretches(self, placement: Placement, destination: Destination, tools: Tools) -> None:
         """Read of neighbours in a chunk together what is wanted at once, and put all of that in its places."""
-        part, index, source = self.part, self.part.chunk_index, tools.sources[self.part.file]
+        part, index = self.part, self.part.chunk_index
         rows = placement.rows.astype(np.int64) - part.row_start
         chunk, inside = np.divmod(rows, part.chunk_rows)
         for extent in self.extents:
@@ -265,17 +262,10 @@ class UnfilteredRows:
             low, high = edges[:-1], edges[1:]
             entry = index.find(chunk[low] * index.columns + across)
             there = entry != MISSING
-            nbytes = np.where(there, (rows[high - 1] - rows[low]) * self.stride + width, 0)
-            places, room = np.cumsum(nbytes) - nbytes, tools.scratch.buffer("read", int(nbytes.sum()))
-            offsets, began = index.offset[entry[there]] + inside[low[there]] * self.stride + begin, clock()
+            offsets = index.offset[entry[there]] + inside[low[there]] * self.stride + begin
             if tools.stopped():
                 return
-            if isinstance(source, FilesBytes) and len(offsets):
-                source.read_each(offsets, nbytes[there], address_of(room) + places[there])
-            elif len(offsets):
-                ends = zip(places[there].tolist(), (places + nbytes)[there].tolist(), strict=True)
-                source.read_many(offsets.tolist(), [room[first:last].data for first, last in ends])
-            tools.tally.read(began, room.nbytes, len(offsets))
+            room, places = tools.read(part.file, offsets, ((rows[high - 1] - rows[low]) * self.stride + width)[there])
             tools.tally.used(room.nbytes, len(offsets))
             began = clock()
             if (high - low == 1).all():  # as objects are: all of them at once
@@ -286,7 +276,8 @@ class UnfilteredRows:
                     if len(some)
                 ]
             else:
-                at = np.where(there, address_of(room) + places - begin - (rows[low] + part.row_start) * self.stride, 0)
+                at = np.zeros(len(low), dtype=np.int64)
+                at[there] = address_of(room) + places - begin - (rows[low[there]] + part.row_start) * self.stride
                 cuts = zip(low.tolist(), high.tolist(), at.tolist(), strict=True)
                 groups = [(placement[first:last], where, self.stride) for first, last, where in cuts]
             for some, where, stride in groups:
