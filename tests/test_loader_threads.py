@@ -319,7 +319,7 @@ def test_worker_init_fn_gets_each_threads_number_before_it_reads_and_its_errors_
     while not run_of(iterator).ready:
         threading.Event().wait(0.01)
     complete.set()
-    while "h5stream-reader-1" in [thread.name for thread in reader_threads()]:
+    while "h5stream-reader-1" in reader_threads():
         threading.Event().wait(0.01)
     next(iterator)  # complete batches come first
     iterator = iter(loader_of(sample, worker_init_fn=fail, num_workers=0))
