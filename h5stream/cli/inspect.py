@@ -58,8 +58,12 @@ def inspect_command(
         batch_size = 8192 if batch_size is None else batch_size
         show_samples(paths, samples, fields, as_json, batch_size=batch_size, **asked)
         return
+    from h5stream.workers.processes import in_child, ready_children
+
+    ready_children("h5stream.advice.listing")  # which import while this process does
+    from h5stream.advice.inspection import inspect_file
     from h5stream.advice.listing import MOST_DATASETS, list_file
-    from h5stream.workers.processes import in_child
+    from h5stream.cli.inspect_view import print_all
 
     names, most = options.listed_names(fields), None if everything else MOST_DATASETS
     found = []
@@ -68,19 +72,11 @@ def inspect_command(
         shown = show_files(pattern, paths, allow_external)
         one_of_many = len(shown) < len(paths)
     for place, path in enumerate(shown):
-        # A child goes through the file first, because libhdf5 crashes at some; meanwhile the rest is imported.
-        with in_child(f"listing {path!r}", list_file, path, most=most, allow_external=allow_external) as listing:
-            from h5stream.advice.inspection import inspect_file
-            from h5stream.cli.inspect_view import print_all
-
-            one = inspect_file(
-                path,
-                fields=names,
-                batch_size=batch_size,
-                allow_external=allow_external,
-                listing=listing(),
-                **asked,
-            )
+        # A child goes through the file first, because libhdf5 crashes at some.
+        listing = in_child(f"listing {path!r}", list_file, path, most=most, allow_external=allow_external)
+        one = inspect_file(
+            path, fields=names, batch_size=batch_size, allow_external=allow_external, listing=listing, **asked
+        )
         found.append(one)
         if not as_json:
             console = SafeConsole()
@@ -93,18 +89,17 @@ def inspect_command(
 
 def show_files(pattern: str, paths: list[str], allow_external: bool) -> list[str]:
     """Show what files are that hold the same, or fields of one sample; return those to be shown one by one."""
+    from h5stream.advice.alike import families_of
+    from h5stream.advice.detectors import proposals_of_files
     from h5stream.advice.listing import list_files
+    from h5stream.cli.inspect_view import print_files
     from h5stream.workers.processes import in_child
 
-    with in_child(f"listing {pattern or paths[0]!r}", list_files, paths, allow_external=allow_external) as listing:
-        from h5stream.advice.alike import families_of
-        from h5stream.advice.detectors import proposals_of_files
-        from h5stream.cli.inspect_view import print_files
-
-        families, listings = families_of(paths), listing()
-        ways = [families] * (len(families) > 1) + [{pattern: paths}] * bool(pattern)
-        kinds = ((some, proposals_of_files(some, listings, allow_external=allow_external)) for some in ways)
-        families, kind = next((found for found in kinds if found[1]), (families, None))
+    families = families_of(paths)
+    listings = in_child(f"listing {pattern or paths[0]!r}", list_files, paths, allow_external=allow_external)
+    ways = [families] * (len(families) > 1) + [{pattern: paths}] * bool(pattern)
+    kinds = ((some, proposals_of_files(some, listings, allow_external=allow_external)) for some in ways)
+    families, kind = next((found for found in kinds if found[1]), (families, None))
     if not kind:
         return paths
     print_files(SafeConsole(), pattern or ", ".join(families), len(paths), kind)

@@ -16,8 +16,9 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from typing import Any, ParamSpec, TypeVar
 
 from h5stream.errors import IsolatedProcessError, OptionError
@@ -259,51 +260,46 @@ def signal_name(number: int) -> str:
 # --- A call that a child carries out, since what it looks at may end the process.
 
 
-@contextlib.contextmanager
-def in_child(what: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Iterator[Callable[[], _T]]:
-    """Let a new interpreter carry out a call until the block ends, and give what waits for the result."""
-    request = pickle.dumps((function, args, kwargs), protocol=5)
-    program = "from h5stream.workers.processes import answer\nanswer()"
-    child = interpreter(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert child.stdin is not None
-    assert child.stdout is not None
-    answered = child.stdout
+def ready_children(module: str) -> None:
+    """Let the process that `in_child` forks begin to import a module, once for all calls."""
+    multiprocessing.set_forkserver_preload([module])
+    forkserver.ensure_running()
 
-    def result() -> _T:
-        data, status = answered.read(), child.wait()
-        if status != 0 or not data:
-            how = f"ended by {signal_name(-status)}" if status < 0 else f"gone with status {status}"
-            raise IsolatedProcessError(
-                f"{what}: the process that tried was {how}. What the file holds makes libhdf5 crash: it is "
-                "damaged, or made to do that. Copy it again from its source, and do not open it in a process that you "
-                "need",
-                exitcode=status,
-            )
-        failure, value = pickle.loads(data)
-        if failure is not None:
-            raise failure.raised_here()
-        return value  # type: ignore[no-any-return]
 
+def in_child(what: str, function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Return what a call returns that another process carries out."""
+    context = multiprocessing.get_context("forkserver")
+    ours, theirs = context.Pipe(duplex=False)
+    child = context.Process(target=_answer, args=(theirs, dict(os.environ), function, args, kwargs))
+    with theirs:
+        child.start()
     try:
-        with contextlib.suppress(BrokenPipeError), child.stdin as told:  # its death is told by `result`
-            told.write(request)
-        yield result
+        with ours:
+            failure, value = ours.recv()
+    except EOFError:
+        child.join()
+        status = child.exitcode or 0
+        how = f"ended by {signal_name(-status)}" if status < 0 else f"gone with status {status}"
+        raise IsolatedProcessError(
+            f"{what}: the process that tried was {how}. What the file holds makes libhdf5 crash: it is damaged, or "
+            "made to do that. Copy it again from its source, and do not open it in a process that you need",
+            exitcode=status,
+        ) from None
     finally:
         child.kill()
-        answered.close()
-        child.wait()
+        child.join()
+    if failure is not None:
+        raise failure.raised_here()
+    return value  # type: ignore[no-any-return]
 
 
-def answer() -> None:
-    """Carry out the call that the parent wrote to standard input, and write what came of it: the child's program."""
+def _answer(told: Any, environment: dict[str, str], function: Callable[..., Any], args: Any, kwargs: Any) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the parent decides, and ends this process
-    # What libraries print goes where errors go.
-    with os.fdopen(os.dup(1), "wb") as told:
-        os.dup2(2, 1)
-        try:
-            function, args, kwargs = pickle.load(sys.stdin.buffer)
-            came: tuple[Failure | None, Any] = (None, function(*args, **kwargs))
-        except Exception as error:
-            came = (Failure.of(error), None)
-        pickle.dump(came, told, protocol=5)
+    os.dup2(2, 1)  # what libraries print goes where errors go
+    os.environ |= environment
+    try:
+        came: tuple[Failure | None, Any] = (None, function(*args, **kwargs))
+    except Exception as error:
+        came = (Failure.of(error), None)
+    told.send(came)

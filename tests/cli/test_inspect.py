@@ -216,21 +216,12 @@ def test_many_files_are_named_by_the_first_and_the_last_and_objects_left_out_by_
 # --- real files -----------------------------------------------------------------------------------------------
 
 # Runs in a child: some of these files are broken, and libhdf5 might take the process with it.
-_EVERY_FILE = '''
-import contextlib, json, sys, warnings
+_EVERY_FILE = """
+import json, sys, warnings
 from typer.testing import CliRunner
 from h5stream.cli.app import app
 from h5stream.errors import H5StreamError
-from h5stream.workers import processes
 
-
-@contextlib.contextmanager
-def here(what, function, *args, **kwargs):
-    """Without the child that goes first: hundreds of them take minutes, and workers/test_guard.py has them."""
-    yield lambda: function(*args, **kwargs)
-
-
-processes.in_child = here
 warnings.simplefilter("error")
 for path, *views in json.load(sys.stdin):
     print(path, flush=True)
@@ -238,7 +229,7 @@ for path, *views in json.load(sys.stdin):
         result = CliRunner().invoke(app, ["inspect", path, *options], env={"COLUMNS": "80"})
         if result.exception is not None and not isinstance(result.exception, H5StreamError):
             raise result.exception
-'''
+"""
 
 
 @pytest.mark.corpus
