@@ -277,7 +277,7 @@ _NEEDED = {
 def _gib(text: str | float) -> float:
     """Return a card's memory in GiB: a plain number is that already, and the makers' "24 GB" are 24 GiB."""
     plain = re.fullmatch(r"\s*(\d+(?:\.\d*)?)\s*(?:GB|GiB|G)?\s*", str(text), re.IGNORECASE)
-    return float(plain[1]) if plain else options.some_size(str(text)) / (1 << 30)
+    return float(plain[1]) if plain and float(plain[1]) else options.some_size(str(text)) / (1 << 30)
 
 
 def suggest_command(
@@ -334,6 +334,7 @@ def suggest_command(
     from h5stream import allowance
     from h5stream.training import Setting, arithmetic, preset_for, validation_batch
 
+    arithmetic.find_optimizer(optimizer)  # a wrong name is told where nothing needs it, too
     cpus = allowance.cpus()
     preset = None if gpu is None and gpu_memory is None else preset_for(gpu, memory_gib=gpu_memory, cpus=cpus)
     # Without a GPU's preset: the default batch of these rows, and the DataLoader's default prefetch.
