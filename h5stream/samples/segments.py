@@ -279,7 +279,7 @@ def _all_bounds(said: Bounds, bounds: Ints, samples: int, rows: int) -> Ints:
     if len(bounds) != samples + 1:
         raise OptionError(
             f"{called(said.name)} has {len(bounds):,} bounds, and {samples:,} samples need {samples + 1:,}: where each "
-            "begins, and where the last ends; pairs of both, read from the file, go as Between(pairs[:, 0], pairs[:, 1])"
+            "begins, and where the last ends; pairs of both, read from the file, are Between(pairs[:, 0], pairs[:, 1])"
         )
     return bounds
 
