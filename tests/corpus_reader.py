@@ -20,6 +20,7 @@ import hdf5plugin  # noqa: F401
 import numpy as np
 from forking import Standing
 from oracle import expected, same, take
+from oracle.spaces import in_stored_byte_order
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.errors import H5StreamError, UnsupportedFieldError
@@ -59,12 +60,7 @@ def read_with_h5py(path: str, name: str):
     """Give the whole dataset and None, or None and why h5py cannot read it."""
     try:
         with h5py.File(path, "r", locking=False) as file:
-            value, base = file[name][()], h5py.check_vlen_dtype(file[name].dtype)
-        if isinstance(base, np.dtype) and base.byteorder == ">" and isinstance(value, np.ndarray):
-            # h5py 3.16 turns these round: its "parallel" begins with 0x70000000, not with 112.
-            for place in np.ndindex(value.shape):
-                value[place] = value[place].byteswap()
-        return value, None
+            return in_stored_byte_order(file[name]), None
     except Exception as error:
         return None, f"{type(error).__name__}: {error}"
 

@@ -3,6 +3,7 @@
 What a loader gives can be asked of it; how it came by it (that a window was read ahead, that a child hung up) cannot.
 """
 
+import threading
 import warnings
 
 import torch.distributed as dist
@@ -71,6 +72,20 @@ def around(monkeypatch, owner, name, *, before=None, after=None):
         return result
 
     monkeypatch.setattr(owner, name, wrapped)
+
+
+def fail_in_call(monkeypatch, owner, name, number, error):
+    """Raise an error in a function's call of a number, the first of which is 0; give a list that grows with each."""
+    calls, lock = [], threading.Lock()
+
+    def count(*_, **__):
+        with lock:
+            calls.append(name)
+            if len(calls) == number + 1:
+                raise error
+
+    around(monkeypatch, owner, name, before=count)
+    return calls
 
 
 def stream_all(monkeypatch):

@@ -3,6 +3,7 @@
 `LAYOUTS` has for each program what its files hold, and a text: the kind of samples (after an @ the axis that they lie
 along), how many there are, and the fields. Files are dicts of paths; a shape stands for numbers, and `path@name` is an
 attribute. Where a list beside the files chooses samples, or cuts them, what counts is what the files say alone.
+`GALLERY` has such texts of programs whose files examples/gallery writes.
 """
 
 import h5py
@@ -44,12 +45,6 @@ def chunked(*shape, chunks, dtype="f4"):
     return {"shape": shape, "chunks": chunks, "dtype": dtype}
 
 
-def vlen(dtype, *values):
-    found = np.empty(len(values), object)
-    found[:] = values
-    return {"data": found, "dtype": h5py.vlen_dtype(dtype)}
-
-
 def jpegs(count):
     some = [IMAGES[k % 12] for k in range(count)]
     return np.stack([np.frombuffer(one.ljust(max(map(len, some)), b"\0"), "u1") for one in some])
@@ -80,15 +75,8 @@ def pixels(k):
 
 HITS = RNG.integers(1, 9, 40)
 ENDS = HITS.cumsum()
-JETS = np.zeros(100, [("pt", "f4"), ("eta", "f4"), ("flavour", "i4")])
-TRACKS = np.zeros((100, 40), [("valid", "?"), ("d0", "f4")])
 SPLIT = np.array([(b"train", b"features", 0, 80), (b"test", b"features", 80, 100)], "S8, S8, i8, i8")
 FRAMES = {"": lambda k: u(20 + k % 7, 12, 16, 3)}
-MOLECULE = {"atomic_numbers": lambda k: i(3 + k % 9), "properties/energy": 1.5, "cell": np.eye(3)}
-MOLECULE |= dict.fromkeys(("positions", "properties/forces"), lambda k: (3 + k % 9, 3))
-GRAPH = {"x": lambda k: (9 + k % 9, 4), "y": lambda k: i(9 + k % 9), "edges": lambda k: i(5 + k % 7, 2)}
-SHARD = {name: i(30, width) for name, width in (("input_ids", 64), ("input_mask", 64), ("segment_ids", 64))}
-SHARD |= {"masked_lm_positions": i(30, 8), "masked_lm_ids": i(30, 8), "next_sentence_labels": i(30)}
 PLUME = {f"wind_{w}/source_{s}/{name}_{t}": (size, size) for w in range(2) for s in range(3) for t in range(6)
          for name, size in (("LR", 8), ("HR", 32))}  # fmt: skip
 PLUME |= {f"wind_{w}/source_{s}/{name}": (size,) for w in range(2) for s in range(3)
@@ -99,7 +87,6 @@ TRACE |= {f"@{phase}_sample": 400.0 for phase in ("p_arrival", "s_arrival", "cod
 CONFORMERS = {"coordinates": lambda k: (20 + 3 * k, 3 + 2 * k, 3), "energies": lambda k: (20 + 3 * k,)}
 CONFORMERS |= {"species": lambda k: i(3 + 2 * k)}
 SONG = {"dac_rvq": lambda k: i(9, 560 + 4 * k), "clap": (512,), "metadata/genre": "jazz"}
-QUESTIONS = {"questions": i(60, 46), "programs": i(60, 27), "answers": i(60), "image_idxs": np.arange(60) // 10}
 WATER = {"event_hits_index": ENDS - HITS, "hit_pmt": i(ENDS[-1]), "hit_time": (ENDS[-1],), "hit_charge": (ENDS[-1],)}
 CAPTIONS = {"labels": i(ENDS[-1], 16), "label_start_ix": ENDS - HITS + 1, "label_end_ix": ENDS}
 BOXES = {"boxes_1024": i(ENDS[-1], 4), "labels": i(ENDS[-1], 1)}
@@ -110,9 +97,6 @@ RELATIONS |= {f"img_to_{end}_rel": np.where(np.arange(40) < 33, np.arange(40) * 
 DEMO = {"actions": lambda k: (steps(k), 7), "rewards": lambda k: (steps(k),), "dones": lambda k: i(steps(k), most=2)}
 DEMO |= {f"{when}/robot0_eef_pos": lambda k: (steps(k), 3) for when in ("obs", "next_obs")}
 DEMO |= {"obs/agentview_image": lambda k: u(steps(k), 16, 16, 3), "@num_samples": steps}
-BUFFER = {"observations": (200, 17), "actions": (200, 6), "rewards": (200,), "terminals": np.arange(200) % 50 == 49}
-ARM = {"observations/images/top": u(30, 16, 16, 3), "observations/qpos": (30, 14), "action": (30, 14), "@sim": True}
-MIXED = {name: lambda k: (4040 + k,) for name in ("mix", "s1", "s2")}
 
 
 def scan(k):
@@ -126,7 +110,6 @@ SPOKEN = {"mel": (60, 100, 40), "f0": (60, 100), "mel_lengths": 40 + i(60, most=
 SCANNED = {"images": u(100, 16, 16, 3), "labels": i(100), "is_train": i(100, most=2).astype(bool)}
 SPOTS = {"img": u(60, 32, 32, 3), "barcode": texts(60), "coords": i(60, 2)}
 BRAIN = {"eeg": lambda k: (16, 2000 + 300 * k), "@rsFreq": 200, "@chOrder": texts(16)}
-TRAJECTORY = {"obs": lambda k: (steps(k) + 1, 42), "actions": lambda k: (steps(k), 8)}
 
 LAYOUTS = {
     "ajbrock/BigGAN-PyTorch": ({"imgs": u(100, 3, 16, 16), "labels": i(100)}, "rows 100 imgs labels"),
@@ -134,16 +117,11 @@ LAYOUTS = {
     "burning-phoenix/go_morphology": (EMBEDDED, "rows 200 embeddings"),
     "cmw1017/ALMLDL": (PARTED, "rows 80 train/data train/label"),
     "EMPIRIC2/EMPIRIC_TC": ({"train_genesis": (80, 8, 8, 4), "test_genesis": (20, 8, 8, 4)}, "rows 80 train_genesis"),
-    "erikwijmans/Pointnet2_PyTorch": (
-        files("ply_data_all_{}.h5", 3, {"data": (15, 128, 9), "label": u(15, 128)}),
-        "rows 45 data label",
-    ),
     "HannesStark/audioImprovement": ({"data": (40, 2, 900)}, "rows 40 data"),
     "mila-iqia/fuel": (
         {"features": u(100, 1, 12, 12), "targets": u(100, 1), "@split": SPLIT},
         "rows 100 features targets",
     ),
-    "NVIDIA/DeepLearningExamples": (files("shard_{}.hdf5", 2, SHARD), "rows 60 " + " ".join(SHARD)),
     "ssneakyrat/project-MLSSR": (SPOKEN, "rows 60 mel f0 mel_lengths"),
     "tritolol/WUP-CD": (
         {"s2/before": (50, 4, 16, 16), "s2/after": (50, 4, 16, 16), "label/mask": u(50, 16, 16)},
@@ -154,11 +132,6 @@ LAYOUTS = {
         "rows 93 patches",
     ),
     "facebookresearch/fastMRI": (files("scan{}.h5", 3, scan), "rows 18 kspace reconstruction_rss @max"),
-    "umami-hep/salt": ({"jets": JETS, "tracks": TRACKS}, "rows 100 jets tracks"),
-    "constantinpape/torch-em": (
-        {"raw": chunked(20, 70, 70, chunks=(9, 32, 32)), "labels": chunked(20, 70, 70, chunks=(9, 32, 32), dtype="u1")},
-        "boxes ? raw labels",
-    ),
     "funkey/gunpowder": (
         {
             "volumes/raw": chunked(30, 96, 96, chunks=(8, 32, 32), dtype="u1"),
@@ -180,19 +153,7 @@ LAYOUTS = {
         files("step_{:03}.h5", 12, each("0", 1, dict.fromkeys("rpTuvwEM", (8, 8, 8)))),
         "objects 12 0/r 0/p 0/T 0/u 0/v 0/w 0/E 0/M",
     ),
-    "HiLab-git/SSL4MIS": (
-        files("patient_{:03}.h5", 12, lambda k: {"image": pixels(k), "label": u(*pixels(k))}),
-        "objects 12 image label",
-    ),
-    "iarai/Landslide4Sense-2022": (
-        files("img/image_{}.h5", 12, {"img": (16, 16, 14)}) | files("mask/mask_{}.h5", 12, {"mask": u(16, 16)}),
-        "objects 12 img mask",
-    ),
     "nasaharvest/cropharvest": (files("{}_togo.h5", 30, {"array": (12, 18)}), "objects 30 array"),
-    "pulp-bio/BioFoundation": (
-        each("data_group_{}", 5, {"X": lambda k: (12 - k, 22, 128), "y": lambda k: i(12 - k)}),
-        "rows 50 X y",
-    ),
     "yunzed/FSRCNN-pytorch": (
         each("lr{}", 9, {"": (16, 1, 8, 8)}) | each("hr{}", 9, {"": (16, 1, 24, 24)}),
         "rows 144 lr{} hr{}",
@@ -202,14 +163,6 @@ LAYOUTS = {
     "seisbench/seisbench": (each("data/bucket{}", 4, {"": lambda k: (12, 3, 600 + 40 * k)}), "rows 48 ."),
     "GuangyanS/path-to-scan": (SCANNED, "rows 100 images labels"),
     "WenjieDu/PyPOTS": ({"X": (60, 48, 7), "X_ori": (60, 48, 7), "y": i(60)}, "rows 60 X X_ori y"),
-    "paul007pl/MVP_Benchmark": (
-        {"incomplete_pcds": (78, 128, 3), "complete_pcds": (3, 128, 3), "labels": i(78)},
-        "rows 78 incomplete_pcds complete_pcds labels",
-    ),
-    "facebookresearch/clevr-iep": (
-        {"questions.h5": QUESTIONS, "features.h5": {"features": (6, 32, 7, 7)}},
-        "rows 60 questions programs answers features",
-    ),
     "Dylan0803/swin-ir_-gdm": (PLUME, "objects 36 LR_ HR_ source_info velocity"),
     "Iseeu233/deepAMPNet": (each("AMP_{}", 20, {"": lambda k: (9 + k, 64)}), "objects 20 ."),
     "Ohyeon5/SQM_discreteness": (
@@ -217,53 +170,19 @@ LAYOUTS = {
         "objects 12 images label label_id",
     ),
     "SaoYan/DnCNN-PyTorch": (each("{}", 40, {"": (1, 20, 20)}), "objects 40 ."),
-    "Dana-Farber-AIOS/pathml": (
-        each(
-            "tiles/({0}, 0)", 20, {"array": u(32, 32, 3), "masks/nuclei": u(32, 32), "labels/@tumour": lambda k: k % 3}
-        ),
-        "objects 20 array masks/nuclei labels@tumour",
-    ),
     "smousavi05/EQTransformer": (
         each("data/B{:03}.TA_EV", 20, TRACE),
         "objects 20 . @p_arrival_sample @s_arrival_sample @coda_end_sample @snr_db",
     ),
-    "hoanganh0106/mixdata": (each("mixtures/{}", 12, MIXED), "windows ? mix s1 s2"),
     "IMCC-DFDC/HDF5-DATASET": (each("dfdc_{}", 12, {**FRAMES, "@len": lambda k: 20 + k % 7}), "windows ? ."),
     "navbrainlab/Brain-decoding-": (each("trial_{}", 20, {"": lambda k: (16, 900 + 7 * k)}), "windows@1 ? ."),
     "lucainiaoge/discodiff": (files("song_{}.h5", 3, each("chunk_{}", 4, SONG)), "windows@1 ? dac_rvq clap"),
-    "exatrkx/NuGraph": (
-        each("dataset/r{}_sr0_evt7", 20, GRAPH) | {"samples/train": texts(16, "r{}_sr0_evt7")},
-        "objects 20 x y edges",
-    ),
     "john-hewitt/structural-probes": (each("{}", 20, {"": lambda k: (3, 4 + k, 64)}), "objects 20 ."),
-    "sinzlab/neuralpredictors": (
-        each("videos/{}", 12, {"": u(30, 9, 16)}) | each("responses/{}", 12, {"": (30, 50)}) | {"tiers": texts(12)},
-        "objects 12 videos/{} responses/{}",
-    ),
-    "ACEsuit/mace": (
-        {**each("config_batch_0/config_{}", 10, MOLECULE), **each("config_batch_1/config_{}", 10, MOLECULE)},
-        "objects 20 atomic_numbers positions properties/energy properties/forces cell",
-    ),
     "vturrisi/solo-learn": (
         {f"n{k % 3:08}/{k}.JPEG": np.frombuffer(IMAGES[k % 12], "u1") for k in range(30)},
         "objects 30 .",
     ),
-    "Speedarion/CompressedFaceAntiSpoofing": (
-        {
-            "colour.h5": each("face_{:03}", 22, {"array": u(3, 16, 16)}),
-            "infrared.h5": {k: v for k, v in each("face_{:03}", 24, {"array": u(1, 16, 16)}).items() if k > "face_002"},
-        },
-        "objects 20 array {}/array",
-    ),
-    "kkoutini/PaSST": (
-        {"mp3": vlen("u1", *map(u, range(400, 1140, 37))), "target": u(20, 66), "audio_name": texts(20, "Y{}.mp3")},
-        "rows 20 mp3 target audio_name",
-    ),
     "catskillsresearch/broad-3-catskills": (SPOTS, "rows 60 img barcode coords"),
-    "jacknewsom/cheap-reco": (
-        {name: vlen("f4", *(np.ones(n) for n in HITS)) for name in ("voxels_x", "voxels_y", "voxels_z", "energies")},
-        "rows 40 voxels_x voxels_y voxels_z energies",
-    ),
     "WatChMaL/WatChMaL": (
         WATER | {"labels": i(40), "root_files": texts(40)},
         "ragged 40 hit_pmt hit_time hit_charge labels",
@@ -276,22 +195,10 @@ LAYOUTS = {
         "windows ? actions obs/agentview_image obs/robot0_eef_pos rewards",
     ),
     "camlab-ethz/poseidon": ({"velocity": (6, 21, 3, 16, 16)}, "windows@1 ? velocity"),
-    "haosulab/ManiSkill": (each("traj_{}", 5, TRAJECTORY), "windows ? obs actions"),
     "NVlabs/FourCastNet": (
         {f"{year}.h5": {"fields": chunked(40, 6, 18, 36, chunks=(1, 1, 18, 36))} for year in (1979, 1980, 1981)},
         "windows ? fields",
     ),
-    "rail-berkeley/d4rl": (BUFFER | {"timeouts": np.zeros(200, bool)}, "windows ? observations actions rewards"),
-    "soyuz43/my-model": ({"tokens": i(5000)}, "windows ? tokens"),
-    "PolymathicAI/multiple_physics_pretraining": (
-        files(
-            "ns_{}.h5",
-            2,
-            lambda k: {"velocity": (4 - k, 20, 16, 16, 2), "particles": (4 - k, 20, 16, 16, 1), "buo_y": 0.5},
-        ),
-        "windows@1 ? velocity particles",
-    ),
-    "tonyzhaozh/act": (files("episode_{}.hdf5", 5, ARM), "windows ? observations/images/top observations/qpos action"),
     "amazon-science/earth-forecasting-transformer": (
         {f"SEVIR_VIL_{year}.h5": {"vil": u(6, 24, 24, 49), "id": texts(6)} for year in (2018, 2019)},
         "windows@-1 ? vil",
@@ -301,6 +208,30 @@ LAYOUTS = {
         "rows 110 observations/images/cam_high action",
     ),
     "pytorch/vision": ({"train_x.h5": {"x": u(60, 16, 16, 3)}, "train_y.h5": {"y": u(60, 1, 1, 1)}}, "rows 60 x y"),
+}
+
+
+GALLERY = {
+    "Indoor3D": "rows 30 data label",
+    "BertShards": "rows 60 input_ids input_mask segment_ids masked_lm_positions masked_lm_ids next_sentence_labels",
+    "Salt": "rows 100 jets tracks",
+    "BioFoundation": "rows 55 X y",
+    "MVPBenchmark": "rows 78 incomplete_pcds complete_pcds labels",
+    "ClevrIep": "rows 60 questions programs answers features",
+    "PaSST": "rows 20 mp3 target audio_name",
+    "CheapReco": "rows 40 voxels_x voxels_y voxels_z energies",
+    "TorchEM": "boxes ? raw labels",
+    "Ssl4Mis": "objects 8 image label",
+    "Landslide4Sense": "objects 12 img mask",
+    "PathML": "objects 10 array masks/nuclei labels@tumour",
+    "NuGraph": "objects 30 x y edges",
+    "NeuralPredictors": "objects 12 videos/{} responses/{}",
+    "Mace": "objects 30 atomic_numbers positions properties/energy properties/forces cell",
+    "Wmca": "objects 20 array {}/array",
+    "MixData": "windows ? mix s1 s2",
+    "ManiSkill": "windows ? obs actions",
+    "MultiplePhysicsPretraining": "windows@1 ? velocity particles",
+    "Act": "windows ? observations/images/top observations/qpos action",
 }
 
 

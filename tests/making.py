@@ -40,7 +40,6 @@ def low_level(
     maxshape=None,
     libver=(h5py.h5f.LIBVER_LATEST, h5py.h5f.LIBVER_LATEST),
     prepare=lambda creation: None,
-    file_creation=None,
     then=lambda dataset: None,
 ):
     """Make a dataset ``x`` by low-level calls.
@@ -49,7 +48,7 @@ def low_level(
     """
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     access.set_libver_bounds(*libver)
-    file = h5py.h5f.create(str(path).encode(), h5py.h5f.ACC_TRUNC, fcpl=file_creation, fapl=access)
+    file = h5py.h5f.create(str(path).encode(), h5py.h5f.ACC_TRUNC, fapl=access)
     creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     if chunks:
         creation.set_chunk(chunks)
@@ -131,9 +130,32 @@ def damage_header(path, *names):
     path.write_bytes(content)
 
 
+def vlen(dtype, values):
+    """Give what makes a dataset of values of variable length."""
+    arrays = np.fromiter((np.asarray(value, dtype) for value in values), object)
+    return {"data": arrays, "dtype": h5py.vlen_dtype(dtype)}
+
+
+def sparse_group(file, name, dense, **options):
+    """Write a matrix row by row, as AnnData does; give its group."""
+    rows, columns = np.nonzero(dense)
+    group = file.create_group(name)
+    group.create_dataset("data", data=dense[rows, columns], **options)
+    group.create_dataset("indices", data=columns.astype("i4"), **options)
+    group["indptr"] = np.append(0, np.bincount(rows, minlength=len(dense)).cumsum())
+    group.attrs["encoding-type"], group.attrs["shape"] = "csr_matrix", dense.shape
+    return group
+
+
 def write_datasets(path, **datasets):
-    """Write some datasets, whose names have two underscores for a slash, to a new file; give the path."""
+    """Write some datasets, whose names have two underscores for a slash, to a new file; give the path.
+
+    A dict is what `create_dataset` takes.
+    """
     with h5py.File(path, "w") as file:
         for name, values in datasets.items():
-            file[name.replace("__", "/")] = values
+            if isinstance(values, dict):
+                file.create_dataset(name.replace("__", "/"), **values)
+            else:
+                file[name.replace("__", "/")] = values
     return str(path)

@@ -2,12 +2,15 @@
 
 import contextlib
 import gc
+import os
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import SimpleNamespace
 
-import h5py
 import numpy as np
+from making import write_datasets
 
 from h5stream.compiled import _native as kernels
 from h5stream.iteration import Iterations
@@ -31,10 +34,7 @@ def write_sample(folder, name="sample.h5", rows=1000, columns=4, chunk_rows=32, 
     x = (np.arange(first, first + rows)[:, None] + np.arange(columns) / 8).astype("f4")
     y = np.arange(rows, dtype="i8")
     storage = storage or {"compression": "gzip", "shuffle": True}
-    path = str(folder / name)
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", data=x, chunks=(chunk_rows, columns), **storage)
-        file.create_dataset("y", data=y)
+    path = write_datasets(folder / name, x={"data": x, "chunks": (chunk_rows, columns), **storage}, y=y)
     return Sample(path, x, y)
 
 
@@ -46,6 +46,23 @@ def one_epoch_at_a_time(monkeypatch) -> None:
 def reader_threads() -> list[str]:
     gc.collect()
     return [thread.name for thread in threading.enumerate() if "h5stream-reader" in thread.name]
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def in_thread(work, *arguments):
+    """Run `work` in a thread of its own; give its future."""
+    return ThreadPoolExecutor(1, "consumer").submit(work, *arguments)
+
+
+def eventually(holds, limit_s=30):
+    """Wait until something holds that another thread or process brings about."""
+    deadline = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < deadline, "it never came"
+        threading.Event().wait(0.01)
 
 
 @contextlib.contextmanager

@@ -1,10 +1,9 @@
 """Samples along another axis than the first: what is told of those that do not fit; the oracle has the others."""
 
-import h5py
 import numpy as np
 import pytest
 from amounts import crossed
-from making import make_file
+from making import make_file, write_datasets
 
 from h5stream import Ends, Field, H5Dataset, H5StreamLoader, Rows, Sequences, Table, Take
 from h5stream.errors import FieldLengthError, OptionError, UnsupportedFieldError
@@ -31,11 +30,8 @@ def test_a_choice_of_no_columns_gives_samples_without_elements(tmp_path, stored,
 
 @pytest.fixture
 def recording(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["short"], file["y"] = np.zeros((3, 10)), np.zeros((3, 9)), np.zeros(10)
-        file["third"], file["text"] = np.zeros(3), np.zeros((3, 10), "S2")
-        file["empty"] = np.zeros((3, 0))
-    return tmp_path / "a.h5"
+    held = {"x": np.zeros((3, 10)), "short": np.zeros((3, 9)), "y": np.zeros(10), "third": np.zeros(3)}
+    return write_datasets(tmp_path / "a.h5", **held, text=np.zeros((3, 10), "S2"), empty=np.zeros((3, 0)))
 
 
 @pytest.mark.parametrize(
@@ -72,9 +68,5 @@ def test_what_does_not_fit_together_is_told(recording, fields, samples, kind, sa
 
 
 def test_segments_that_are_too_short_are_counted(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k, length in enumerate((10, 3, 2, 7)):
-            file[f"{k}/x"] = np.zeros((2, length))
-            file[f"{k}/y"] = np.zeros(length)
+    write_datasets(tmp_path / "a.h5", **{f"{k}/x": np.zeros((2, n)) for k, n in enumerate((10, 3, 2, 7))})
     assert "2 segment(s)" in repr(H5Dataset(tmp_path / "a.h5", "x", samples=Sequences(4, of="*", axis=1)))
-    assert "2 segment(s)" in repr(H5Dataset(tmp_path / "a.h5", "y", samples=Sequences(4, of="*")))

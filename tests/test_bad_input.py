@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 
 import h5py
 import numpy as np
@@ -157,43 +158,30 @@ def test_a_corrupt_chunk_is_named_at_the_batch_that_needed_it(tmp_path, either_w
 # --- files that change --------------------------------------------------------------------------------------
 
 
-def touch(path):
-    os.utime(path, ns=(1, 1))
-
-
 def rewrite(path):
     with h5py.File(path, "r+") as file:
         file["x"][...] = 0
 
 
-def replace(path):
-    with open(path, "rb") as file, open(path + ".new", "wb") as new:
-        new.write(file.read())
-    os.replace(path + ".new", path)
-
-
-def shorten(path):
-    os.truncate(path, os.path.getsize(path) // 2)
-
-
-def append(path):
-    with open(path, "ab") as file:
-        file.write(b"\0" * 512)
-
-
-CHANGES = {touch: "modification time", rewrite: "modification time", replace: "another inode"}
-CHANGES |= {append: "its size went from", shorten: "its size went from", os.remove: "vanished while it was being read"}
+CHANGES = {
+    "touched": (lambda path: os.utime(path, ns=(1, 1)), "modification time"),
+    "rewritten": (rewrite, "modification time"),
+    "replaced": (lambda path: os.replace(shutil.copy(path, path + ".new"), path), "another inode"),
+    "appended to": (lambda path: os.truncate(path, os.path.getsize(path) + 512), "its size went from"),
+    "shortened": (lambda path: os.truncate(path, os.path.getsize(path) // 2), "its size went from"),
+    "removed": (os.remove, "vanished while it was being read"),
+}
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_a_file_that_changes_while_it_is_read_is_named(tmp_path, either_way, change, num_workers):
+@pytest.mark.parametrize(("change", "said"), CHANGES.values(), ids=CHANGES)
+def test_a_file_that_changes_while_it_is_read_is_named(tmp_path, either_way, change, said, num_workers):
     sample = write_sample(tmp_path, rows=4000)
     iterator = iter(H5StreamLoader(sample.path, 50, fields=["x", "y"], num_workers=num_workers, window=100))
     x, y = next(iterator)
     assert sample.matches(x, y)
     change(sample.path)
-    with pytest.raises(errors.SourceChangedError, match=CHANGES[change]) as caught:
+    with pytest.raises(errors.SourceChangedError, match=said) as caught:
         list(iterator)
     assert caught.value.file == sample.path
     assert reader_threads() == []

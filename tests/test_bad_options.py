@@ -2,11 +2,12 @@
 
 import functools
 
-import h5py
 import numpy as np
 import pytest
 import torch
+from making import write_datasets
 from sample_files import write_sample
+from test_users_order import Listed
 from torch.utils.data import TensorDataset
 
 from h5stream import (
@@ -24,13 +25,15 @@ from h5stream import (
     Values,
     Weighted,
 )
-from h5stream.errors import BudgetError, OptionError, SourceNotFoundError
-from h5stream.order import Window
+from h5stream.errors import OptionError, SourceNotFoundError
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     return write_sample(tmp_path_factory.mktemp("options")).path
+
+
+TWICE = {"sample_transform": len, "batch_transform": len, "sample_workers": 2}
 
 
 @pytest.mark.parametrize(
@@ -51,6 +54,11 @@ def path(tmp_path_factory):
         ({"batch_transform": 3}, "batch_transform= takes a callable or None, not 3"),
         ({"collate_fn": "x"}, "collate_fn= takes a callable or None, not 'x'"),
         ({"worker_init_fn": []}, r"worker_init_fn= takes a callable or None, not \[\]"),
+        ({"sample_workers": 2}, "sample_workers= apply sample_transform= or collate_fn=: give one"),
+        ({"sample_transform": 5}, "sample_transform= takes a callable or None, not 5"),
+        ({"sample_transform": len, "sample_workers": -1}, "sample_workers= takes a number of processes"),
+        ({**TWICE, "transform_workers": 3}, "sample_workers=2 and transform_workers=3 are the same processes"),
+        ({**TWICE, "multiprocessing_context": "thread"}, "multiprocessing_context= takes 'spawn', 'forkserver' or 'fo"),
         ({"sampler": [0], "shuffle": True}, "sampler= decides the order, so shuffle= must be left out"),
         ({"sampler": [0], "world_size": 2}, "world_size=2 must be left out; shard in the sampler"),
         ({"batch_sampler": [[0]], "shuffle": True}, "batch_sampler= decides everything, so batch_size=, shuffle="),
@@ -66,7 +74,6 @@ def path(tmp_path_factory):
         ({"fields": []}, "fields= is empty; name at least one dataset"),
         ({"fields": ["x", 3]}, r"a field is a name or h5stream.Field\(...\), not 3"),
         ({"fields": Field("x", columns=[4])}, "columns=4 is not there: the rows have 4 columns, 0 to 3"),
-        ({"fields": Field("x", columns=[1, 1])}, "columns= names a column twice"),
         ({"fields": Field("y", columns=[0])}, "this field has one number a row; leave it out"),
         ({"fields": Field("x", dtype="float32")}, "field 'x': dtype= takes a torch dtype, not 'float32'"),
     ],
@@ -123,12 +130,6 @@ def test_a_sampler_that_names_no_rows_or_batches_is_refused(path, given, message
 def test_an_epoch_is_a_non_negative_integer(path, epoch):
     with pytest.raises(OptionError, match="set_epoch takes a non-negative integer, not"):
         H5StreamLoader(path).set_epoch(epoch)
-
-
-def test_an_epoch_cannot_be_larger_than_memory_allows(path):
-    said = r"memory_budget=1 bytes is too small .* Pass memory_budget=\d+ or more, a smaller"
-    with pytest.raises(BudgetError, match=said):
-        H5StreamLoader(path, memory_budget=1)
 
 
 def test_the_batch_sampler_checks_its_arguments(path):
@@ -236,21 +237,8 @@ def test_names_of_objects_are_a_lookup_and_a_misspelt_word_is_told():
         Field("x", lokup="y")
 
 
-class BackToFront:
-    """The rows from the last to the first, five in a batch."""
-
-    batches = 4
-
-    def batch_size_of(self, batch):
-        return 5
-
-    def windows(self, first_batch=0):
-        for batch in range(first_batch, 4):
-            yield Window.of_batches(batch, [np.arange(19, -1, -1)[5 * batch :][:5]])
-
-
 def back_to_front(blocks, epoch, ranks):
-    return BackToFront()
+    return Listed(np.arange(19, -1, -1), 5)
 
 
 WEIGHTS = np.arange(20) % 3
@@ -272,12 +260,9 @@ OF_OLD = [
 
 @pytest.fixture(scope="module")
 def ragged(tmp_path_factory):
-    path = tmp_path_factory.mktemp("old") / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["y"], file["label"] = np.arange(20), np.arange(20) // 16
-        file["bounds"] = np.append(0, np.cumsum(np.arange(20) % 4))
-        file["token"] = np.arange(int(file["bounds"][-1]))
-    return path
+    bounds = np.append(0, np.cumsum(np.arange(20) % 4))
+    held = {"y": np.arange(20), "label": np.arange(20) // 16, "bounds": bounds, "token": np.arange(bounds[-1])}
+    return write_datasets(tmp_path_factory.mktemp("old") / "a.h5", **held)
 
 
 @pytest.mark.parametrize(("old", "draw"), OF_OLD, ids=[str([*old]) for old, _ in OF_OLD])
@@ -304,10 +289,8 @@ def test_what_has_been_merged_into_draw_still_means_the_same_and_reads_the_same_
         ({"order": back_to_front, "samples_per_epoch": 3}, "decides alone how often samples come"),
         ({"order": 3}, "order= takes a function"),
         ({"balance": {"y": {}, "x": {}}}, "the shares of one field"),
-        ({"balance": {"y": 3}}, "Balanced: shares= takes the share of each"),
         ({"max_batch_rows": {"token": 9, "y": 9}}, "Sized: rows= takes a positive number"),
         ({"max_batch_rows": {"token": 9}, "bucket": "y"}, "name one field in both"),
-        ({"bucket": 3}, "Sized: bucket= takes True or False"),
     ],
 )
 def test_what_contradicts_itself_under_old_names_is_refused(ragged, old, says):

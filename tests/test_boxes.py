@@ -2,7 +2,6 @@
 
 import threading
 
-import h5py
 import numpy as np
 import pytest
 from making import corrupt_chunk, make_file, read_with_h5py, write_datasets
@@ -23,9 +22,8 @@ def paths(tmp_path_factory):
     rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("volumes")
     paths = [str(folder / f"{k}.h5") for k in range(2)]
     for path, shape in zip(paths, ((20, 24, 30), (16, 40, 17)), strict=True):
-        with h5py.File(path, "w") as file:
-            file.create_dataset("raw", data=rng.random(shape, "f4"), **STORED)
-            file.create_dataset("label", data=rng.integers(0, 5, shape), **STORED)
+        raw, label = rng.random(shape, "f4"), rng.integers(0, 5, shape)
+        write_datasets(path, raw={"data": raw, **STORED}, label={"data": label, **STORED})
     return paths
 
 

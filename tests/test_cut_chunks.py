@@ -6,7 +6,7 @@ import h5py
 import numpy as np
 import pytest
 from inner import stream_all
-from making import make_file, numbers
+from making import make_file, numbers, write_datasets
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
 from h5stream.errors import StateError
@@ -19,10 +19,7 @@ IMAGENET = {"shape": (PICTURES, 3, 128, 128), "dtype": "u1", "chunks": (500, 3, 
 
 def write(path, **datasets):
     """Write datasets of which nothing is stored: their rows are the fill value, and take no space."""
-    with h5py.File(path, "w") as file:
-        for name, options in datasets.items():
-            file.create_dataset(name, **{"dtype": "f4", **options})
-    return str(path)
+    return write_datasets(path, **{name: {"dtype": "f4", **options} for name, options in datasets.items()})
 
 
 def classes_in_batches(loader, batches=400):

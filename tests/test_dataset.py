@@ -2,10 +2,10 @@
 
 import copy
 
-import h5py
 import numpy as np
 import pytest
 from inner import around
+from making import vlen, write_datasets
 from sample_files import write_sample
 
 from h5stream import H5Dataset
@@ -35,12 +35,10 @@ def test_what_names_no_row_is_refused(dataset, index):
 
 
 def test_writing_into_a_sample_changes_no_later_one(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        names = np.array([[b"a", b"b"]] * 6)
-        file.create_dataset("names", data=names, chunks=(3, 2), compression="gzip")
-        ragged = file.create_dataset("ragged", (6,), dtype=h5py.vlen_dtype("i4"))
-        ragged[:], file["y"] = [np.arange(k) for k in range(6)], np.arange(6)
-    dataset = H5Dataset(tmp_path / "a.h5", ["names", "ragged", "y"])
+    names = {"data": np.array([[b"a", b"b"]] * 6), "chunks": (3, 2), "compression": "gzip"}
+    ragged = vlen("i4", map(np.arange, range(6)))
+    path = write_datasets(tmp_path / "a.h5", names=names, ragged=ragged, y=np.arange(6))
+    dataset = H5Dataset(path, ["names", "ragged", "y"])
     for _ in range(2):
         names, ragged, y = dataset[4]
         assert (names, ragged.tolist(), int(y)) == ([b"a", b"b"], [0, 1, 2, 3], 4)
@@ -58,22 +56,6 @@ def test_neighbours_are_served_from_one_decoded_block(dataset, monkeypatch):
     for sample in dataset.subset(np.arange(32)):
         assert len(sample) == 2
     assert reads == [16, 16, 16]  # the second block was there still, and the first comes once
-
-
-def test_rows_select_and_keep_the_files_order(sample):
-    dataset = H5Dataset(sample.path, "y", rows=[9, -1, 4])
-    assert len(dataset) == 3
-    assert dataset[:].tolist() == [4, 9, 99]
-    assert [int(dataset[k]) for k in (-1, 0)] == [99, 4]
-    assert "3 rows of y" in repr(dataset)
-
-
-def test_a_subset_of_a_subset_counts_within(dataset):
-    odd = dataset.subset(np.arange(100) % 2 == 1)
-    assert len(odd) == 50
-    assert odd.subset([0, 49])[:][1].tolist() == [1, 99]
-    assert len(dataset) == 100
-    assert odd.layout is dataset.layout
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,12 @@ import numpy as np
 import pytest
 import torch
 from forking import SERVED
+from making import sparse_group
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Mixture, SampleNumber, Sized, errors
 from h5stream.order import fractions
 
 CELLS, GENES = 300, 20
-
-
-def sparse_group(file, name, dense, options):
-    rows, columns = np.nonzero(dense)
-    group = file.create_group(name)
-    group.create_dataset("data", data=dense[rows, columns], **options)
-    group.create_dataset("indices", data=columns.astype("i4"), **options)
-    group["indptr"] = np.append(0, np.bincount(rows, minlength=len(dense)).cumsum())
-    group.attrs["encoding-type"], group.attrs["shape"] = "csr_matrix", dense.shape
 
 
 def control_of(samples, epoch, seed, kinds, perturbed):
@@ -42,7 +34,7 @@ def cells(tmp_path):
     kinds, perturbed = rng.integers(0, 3, CELLS), rng.random(CELLS) < 0.7
     with h5py.File(tmp_path / "cells.h5ad", "w") as file:
         file.create_dataset("dense", data=counts, chunks=(16, GENES), compression="gzip")
-        sparse_group(file, "X", counts, {"chunks": (16,), "compression": "gzip"})
+        sparse_group(file, "X", counts, chunks=(16,), compression="gzip")
         file["pick"], file["kind"] = rng.integers(0, CELLS, CELLS), kinds
     return tmp_path / "cells.h5ad", counts, functools.partial(control_of, kinds=kinds, perturbed=perturbed)
 
@@ -99,7 +91,7 @@ def test_datasets_that_are_read_as_one_ask_each_its_own(cells, tmp_path):
     path, counts, function = cells
     with h5py.File(tmp_path / "other.h5ad", "w") as file:
         file["dense"], file["kind"] = -counts[:50], np.zeros(50, dtype=int)
-        sparse_group(file, "X", -counts[:50], {})
+        sparse_group(file, "X", -counts[:50])
     both = [H5Dataset(path, fields_of(function)), H5Dataset(tmp_path / "other.h5ad", fields_of(backwards))]
     every = np.concatenate([counts, -counts[:50]])
 

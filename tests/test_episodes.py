@@ -7,6 +7,7 @@ import re
 import h5py
 import numpy as np
 import pytest
+from inner import around
 
 from h5stream import Field, H5Dataset, Objects, Rows, Sequences, errors
 from h5stream.storage import field_reader, whereabouts
@@ -44,13 +45,8 @@ def made(request, tmp_path_factory):
 @pytest.fixture
 def described(monkeypatch):
     """Return the datasets that are opened with every check, by name."""
-    seen, part_of = [], field_reader.part_of
-
-    def noted(opened, place, name, *rest, **options):
-        seen.append(name)
-        return part_of(opened, place, name, *rest, **options)
-
-    monkeypatch.setattr(field_reader, "part_of", noted)
+    seen = []
+    around(monkeypatch, field_reader, "part_of", before=lambda opened, place, name, *_, **__: seen.append(name))
     return seen
 
 

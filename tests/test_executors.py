@@ -8,10 +8,10 @@ import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
-import h5py
 import numpy as np
 import pytest
 from forking import SERVED
+from making import write_datasets
 
 from h5stream import H5Dataset, Sequences, repack, stage
 from h5stream import field_statistics as statistics
@@ -26,9 +26,8 @@ def paths(tmp_path, monkeypatch):
     monkeypatch.setattr(statistics, "JOB_NBYTES", 10_000)
     rng = np.random.default_rng(0)
     for name in "abc":
-        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
-            file.create_dataset("x", data=rng.normal(size=(600, 5)).astype("f4"), chunks=(50, 5), compression="gzip")
-            file["y"] = rng.integers(0, 7, 600)
+        x = {"data": rng.normal(size=(600, 5)).astype("f4"), "chunks": (50, 5), "compression": "gzip"}
+        write_datasets(tmp_path / f"{name}.h5", x=x, y=rng.integers(0, 7, 600))
     return [tmp_path / f"{name}.h5" for name in "abc"]
 
 

@@ -12,24 +12,23 @@ import torch
 from amounts import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
+from making import vlen, write_datasets
+from sample_files import in_thread
 from torch.utils.data import DataLoader
 
 from h5stream import Field, H5Dataset, H5StreamLoader, collate, indexing
-from h5stream.errors import H5StreamError, OptionError
+from h5stream.errors import OptionError
 
 SHAPES = {"flat": (7,), "table": (7, 5), "box": (6, 3, 4)}
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("indexing") / "a.h5"
-    with h5py.File(path, "w") as file:
-        for name, shape in SHAPES.items():
-            values = np.arange(np.prod(shape), dtype="i4").reshape(shape)
-            file.create_dataset(name, data=values, chunks=tuple(min(2, n) for n in shape), compression="gzip")
-        file["names"] = np.array([[b"a", b"b"], [b"c", b"d"]])
-        file["pair"] = np.zeros(7, [("x", "f4"), ("y", "i8")])
-    return str(path)
+    held = {"names": np.array([[b"a", b"b"], [b"c", b"d"]]), "pair": np.zeros(7, [("x", "f4"), ("y", "i8")])}
+    for name, shape in SHAPES.items():
+        values, chunks = np.arange(np.prod(shape), dtype="i4").reshape(shape), tuple(min(2, n) for n in shape)
+        held[name] = {"data": values, "chunks": chunks, "compression": "gzip"}
+    return write_datasets(tmp_path_factory.mktemp("indexing") / "a.h5", **held)
 
 
 numbers = st.integers(-9, 9)
@@ -162,9 +161,8 @@ def test_numpy_gives_what_h5py_gave_and_loaders_give_tensors(path):
 def test_numpy_gives_strings_members_and_ragged_rows_and_no_cast_that_it_has_not(path, tmp_path):
     assert H5Dataset(path, "names", numpy=True)[1] == [b"c", b"d"]
     assert isinstance(H5Dataset(path, "pair", numpy=True)[1]["y"], np.int64)
-    with h5py.File(tmp_path / "r.h5", "w") as file:
-        file.create_dataset("r", (3,), h5py.vlen_dtype("i4"))[:] = [np.arange(k) for k in range(3)]
-    ragged = H5Dataset(tmp_path / "r.h5", "r", numpy=True)
+    path_of_ragged = write_datasets(tmp_path / "r.h5", r=vlen("i4", map(np.arange, range(3))))
+    ragged = H5Dataset(path_of_ragged, "r", numpy=True)
     assert ragged[2].dtype == np.int32
     assert [row.tolist() for row in ragged[:]] == [[], [0], [0, 1]]
     with pytest.raises(OptionError, match=r"numpy=True cannot give torch.bfloat16"):
@@ -173,11 +171,9 @@ def test_numpy_gives_strings_members_and_ragged_rows_and_no_cast_that_it_has_not
 
 @pytest.fixture(scope="module")
 def blocky(tmp_path_factory):
+    made = {"shape": (64, 65536), "dtype": "f4", "chunks": (16, 65536), "compression": "gzip"}
     path = tmp_path_factory.mktemp("cache") / "a.h5"
-    with h5py.File(path, "w") as file:
-        for k in range(40):
-            file.create_dataset(f"x{k}", (64, 65536), "f4", chunks=(16, 65536), compression="gzip", fillvalue=k)
-    return str(path)
+    return write_datasets(path, **{f"x{k}": {**made, "fillvalue": k} for k in range(40)})
 
 
 def held_nbytes():
@@ -231,22 +227,12 @@ def test_a_child_forked_while_the_cache_is_in_use_goes_on(blocky):
 
 
 def test_threads_share_the_cache(blocky):
-    datasets, wrong = [H5Dataset(blocky, f"x{k}") for k in range(8)], []
+    datasets = [H5Dataset(blocky, f"x{k}") for k in range(8)]
 
-    def read(seed):
-        generator = np.random.default_rng(seed)
-        for _ in range(30):
-            k, row = generator.integers(8), generator.integers(64)
-            try:
-                if datasets[k][int(row)][3] != k:
-                    wrong.append((k, row))
-            except H5StreamError as error:
-                wrong.append(error)
+    def read(generator):
+        asked = generator.integers([8, 64], size=(30, 2)).tolist()
+        return [(k, row) for k, row in asked if datasets[k][row][3] != k]
 
-    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    reading = [in_thread(read, np.random.default_rng(seed)) for seed in range(4)]
+    assert [one.result(60) for one in reading] == [[]] * 4
     assert held_nbytes() <= indexing.LIMIT_NBYTES

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from inner import stream_all
 from making import corrupt_chunk
-from sample_files import write_sample
+from sample_files import eventually, write_sample
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.errors import CorruptChunkError
@@ -59,19 +59,12 @@ def test_each_chunk_is_decoded_once(tmp_path):
     assert decoded(make(sample.path, fields="x", keep="never")) == [4000 * 16] * 3
 
 
-def wait_until(is_so, seconds=20):
-    until = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
 def test_what_stays_is_decoded_while_a_slow_loop_holds_a_batch(tmp_path):
     sample = write_sample(tmp_path, rows=200_000, columns=64)
     loader = make(sample.path, fields="x", window=40_000, memory_budget=128 << 20)
     batches = iter(loader)
     next(batches)
-    wait_until(lambda: loader.stats().decoded_bytes == 200_000 * 256)  # of five windows, one of which was asked for
+    eventually(lambda: loader.stats().decoded_bytes == 200_000 * 256)  # of five windows, one of which was asked for
     assert loader.window_size.max_open_batches < len(loader) // 3
     assert len(list(batches)) == len(loader) - 1
     assert loader.stats().decoded_bytes == 200_000 * 256

@@ -2,13 +2,12 @@
 
 import gc
 import itertools
-import os
 import threading
 import weakref
 
 import pytest
 from inner import ahead_of, around, iterations_of, run_of, stream_all
-from sample_files import gate, reader_threads, write_sample
+from sample_files import eventually, gate, in_thread, open_descriptors, reader_threads, write_sample
 
 from h5stream import H5StreamLoader, Sequences, Weighted
 from h5stream.engine.reader import RowReader
@@ -33,31 +32,6 @@ KEPT = pytest.param({}, id="kept")
 def loader_of(sample, **options):
     given = {"batch_size": 50, "shuffle": True, "fields": ["x", "y"], "num_workers": 2, "window": 100, "seed": 0}
     return H5StreamLoader(sample.path, **{**given, **options})
-
-
-def open_descriptors():
-    return len(os.listdir("/proc/self/fd"))
-
-
-def in_thread(work):
-    """Run `work` in a thread; give a function that waits for it and gives what it returned or raised."""
-    result = []
-
-    def run():
-        try:
-            result.append(work())
-        except BaseException as error:
-            result.append(error)
-
-    thread = threading.Thread(target=run, name="consumer")
-    thread.start()
-
-    def wait():
-        thread.join(60)
-        assert not thread.is_alive(), "the consumer hangs"
-        return result[0]
-
-    return wait
 
 
 def says_that_it_waits(iterator, monkeypatch):
@@ -157,9 +131,9 @@ def test_close_by_another_thread_wakes_all_who_wait(sample, monkeypatch):
         waits = [in_thread(lambda: next(iterator)) for _ in range(4)]
         assert waiting.wait(60)
         closing = in_thread(loader.close)
-        found = [wait() for wait in waits]
+        found = [wait.exception(60) for wait in waits]
         blocked.open()
-        assert closing() is None
+        assert closing.result(60) is None
     assert all(isinstance(error, LoaderClosedError) for error in found)
     assert all("after 0 of 80 batches" in str(error) for error in found)
     assert reader_threads() == []
@@ -177,8 +151,7 @@ def test_threads_that_share_an_iterator_get_each_batch_once_and_all_see_the_end(
     for _ in range(3):
         iterator = iter(loader)
         waits = [in_thread(lambda batches=iterator: [y.tolist() for _, y in batches]) for _ in range(4)]
-        found = [wait() for wait in waits]
-        assert all(isinstance(batches, list) for batches in found), found
+        found = [wait.result(60) for wait in waits]
         assert sum(map(len, found)) == len(loader)
         assert sorted(row for batches in found for batch in batches for row in batch) == list(range(4000))
         assert next(iterator, None) is None
@@ -316,11 +289,9 @@ def test_worker_init_fn_gets_each_threads_number_before_it_reads_and_its_errors_
         list(loader_of(sample, worker_init_fn=fail_in_the_third, num_workers=4))
     complete = threading.Event()
     iterator = iter(loader_of(sample, worker_init_fn=lambda n: n and (complete.wait(60), fail(n)), num_workers=2))
-    while not run_of(iterator).ready:
-        threading.Event().wait(0.01)
+    eventually(lambda: run_of(iterator).ready)
     complete.set()
-    while "h5stream-reader-1" in reader_threads():
-        threading.Event().wait(0.01)
+    eventually(lambda: "h5stream-reader-1" not in reader_threads())
     next(iterator)  # complete batches come first
     iterator = iter(loader_of(sample, worker_init_fn=fail, num_workers=0))
     next(iterator)  # with zero workers there is no thread

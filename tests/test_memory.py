@@ -11,6 +11,7 @@ import torch
 from amounts import crossed
 from forking import run
 from inner import default_budget, iterations_of
+from making import write_datasets
 from sample_files import reader_threads
 
 from bench import memory
@@ -192,10 +193,8 @@ def loader_of(path, *arguments, **options):
 
 @pytest.fixture
 def wide(tmp_path):
-    with h5py.File(tmp_path / "wide.h5", "w") as file:
-        file.create_dataset("x", data=np.zeros((20_000, 784), "u1"), chunks=(100, 784))
-        file["y"] = np.arange(20_000)
-    return tmp_path / "wide.h5"
+    x = {"data": np.zeros((20_000, 784), "u1"), "chunks": (100, 784)}
+    return write_datasets(tmp_path / "wide.h5", x=x, y=np.arange(20_000))
 
 
 def test_loaders_without_a_budget_share_one_as_they_take_turns(wide, monkeypatch):

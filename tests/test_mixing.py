@@ -3,10 +3,9 @@
 import re
 import warnings
 
-import h5py
 import numpy as np
 import pytest
-from making import make_file
+from making import make_file, write_datasets
 from torch.utils.data import Subset
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
@@ -21,13 +20,10 @@ BUDGET = 3_000_000
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     """A file sorted by class, each a chunk of its own, that has to be decoded."""
-    path = tmp_path_factory.mktemp("sorted") / "a.h5"
     labels = np.repeat(np.arange(CLASSES), ROWS_A_CLASS)
-    with h5py.File(path, "w") as file:
-        pictures = np.random.default_rng(0).integers(0, 255, (ROWS, 500), "u1")
-        file.create_dataset("imgs", data=pictures, chunks=(ROWS_A_CLASS, 500), compression="lzf")
-        file["labels"] = labels
-    return str(path)
+    pictures = np.random.default_rng(0).integers(0, 255, (ROWS, 500), "u1")
+    imgs = {"data": pictures, "chunks": (ROWS_A_CLASS, 500), "compression": "lzf"}
+    return write_datasets(tmp_path_factory.mktemp("sorted") / "a.h5", imgs=imgs, labels=labels)
 
 
 def warned(action):

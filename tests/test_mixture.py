@@ -1,9 +1,9 @@
 """Mixtures: several sources in stated shares; an epoch goes on where the last one stopped."""
 
-import h5py
 import numpy as np
 import pytest
 import torch
+from making import write_datasets
 
 from h5stream import (
     Balanced,
@@ -30,13 +30,10 @@ def paths(tmp_path_factory):
     """Write a file for each source, whose values say which and which row."""
     folder, paths = tmp_path_factory.mktemp("mixture"), {}
     for number, (name, rows) in enumerate(SIZES.items()):
-        paths[name] = str(folder / f"{name}.h5")
-        with h5py.File(paths[name], "w") as file:
-            x = 10_000 * number + np.arange(rows)
-            file.create_dataset("x", data=np.stack([x, -x], axis=1), chunks=(CHUNKS[name], 2), compression="gzip")
-            file["wide"] = np.zeros((rows, number + 1))
-            for k in range(rows // 20):
-                file[f"demos/d{k:02}/x"] = 10_000 * number + 100 * k + np.arange(5 + k % 3)
+        first = 10_000 * number + np.arange(rows)
+        held = {f"demos/d{k:02}/x": first[0] + 100 * k + np.arange(5 + k % 3) for k in range(rows // 20)}
+        x = {"data": np.stack([first, -first], axis=1), "chunks": (CHUNKS[name], 2), "compression": "gzip"}
+        paths[name] = write_datasets(folder / f"{name}.h5", x=x, wide=np.zeros((rows, number + 1)), **held)
     return paths
 
 

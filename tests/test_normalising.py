@@ -7,6 +7,7 @@ import imagecodecs
 import numpy as np
 import pytest
 import torch
+from making import vlen
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Objects
 from h5stream.engine.assemble import Change
@@ -34,9 +35,7 @@ def path(tmp_path):
         f["image"] = rng.integers(0, 256, (300, 3, 5, 6), dtype="u1")
         f["text"], f["wave"] = np.array([b"ab"] * 300), np.zeros(300, "c8")
         f["all"] = np.ones(300, [("a", "f4"), ("b", "f4")])
-        vlen = f.create_dataset("vlen", 300, h5py.vlen_dtype("f4"))
-        for k in range(300):
-            vlen[k] = np.full(k % 3, k)
+        f.create_dataset("vlen", **vlen("f4", [np.full(k % 3, k) for k in range(300)]))
     return str(tmp_path / "a.h5")
 
 
@@ -45,10 +44,8 @@ def test_objects_compounds_lists_and_images_are_normalised(tmp_path, path):
         for k in range(9):
             f[f"data/{k}"] = np.full((2, 3), k)
             f[f"data/{k}"].attrs["level"] = k
-        images = f.create_dataset("jpeg", 9, h5py.vlen_dtype("u1"))
-        for k in range(9):
-            encoded = imagecodecs.png_encode(np.full((4 + k % 2, 5, 3), 51, "u1"))
-            images[k] = np.frombuffer(encoded, "u1")
+        images = [imagecodecs.png_encode(np.full((4 + k % 2, 5, 3), 51, "u1")) for k in range(9)]
+        f.create_dataset("jpeg", **vlen("u1", [np.frombuffer(image, "u1") for image in images]))
     source = tmp_path / "o.h5"
     objects = H5Dataset(
         source,

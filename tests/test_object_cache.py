@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from forking import SERVED, in_forked_child
 from object_server import ObjectServer
+from sample_files import in_thread
 
 from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects
 from h5stream.errors import OptionError, SourceChangedError
@@ -218,20 +219,16 @@ def test_who_needs_what_another_fetches_waits_for_it_but_not_for_ever(tmp_path, 
     monkeypatch.setattr(object_cache, "time", SimpleNamespace(sleep=sleep, time=time.time, monotonic=time.monotonic))
     if other == "never comes back":
         monkeypatch.setattr(object_cache, "_WAIT_S", 0.1)
-    first, second = (
-        threading.Thread(target=source.read_many, args=((1000,), (memoryview(room),)))
-        for source, room in zip(sources, memory, strict=True)
-    )
-    first.start()
+    first = in_thread(sources[0].read_many, (1000,), (memoryview(memory[0]),))
     assert slow.begun.wait(60)
-    second.start()
+    second = in_thread(sources[1].read_many, (1000,), (memoryview(memory[1]),))
     assert waiting.wait(60)
     if other == "never comes back":
-        second.join(60)
+        second.result(60)
         assert memory[1] == b"x" * 50_000
     slow.go_on.set()
-    first.join(60)
-    second.join(60)
+    first.result(60)
+    second.result(60)
     assert memory == [b"x" * 50_000] * 2
     assert slow.asked == (1 if other == "goes on" else 2)
 

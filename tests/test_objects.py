@@ -61,18 +61,14 @@ def test_what_is_no_object_is_told(tmp_path, fields, samples, says):
 
 
 def test_links_that_lead_nowhere_are_counted(tmp_path, caplog):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(4):
-            file[f"data/t{k}"] = np.full(3, k)
-        file["data/t4"], file["data/t5"] = h5py.SoftLink("/lost"), h5py.SoftLink("/gone")
+    links = {"data/t4": h5py.SoftLink("/lost"), "data/t5": h5py.SoftLink("/gone")}
+    write_datasets(tmp_path / "a.h5", **{f"data/t{k}": np.full(3, k) for k in range(4)}, **links)
     assert len(H5Dataset(tmp_path / "a.h5", ".", samples=Objects("data/*"))) == 4
     assert "2 link(s) that the pattern matches lead nowhere and are left out, such as 'data/t4'" in caplog.text
 
 
 def test_a_member_that_an_object_lacks_is_told_with_the_nearest(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(3):
-            file[f"data/{k}/image"] = np.full(3, k)
+    write_datasets(tmp_path / "a.h5", **{f"data/{k}/image": np.full(3, k) for k in range(3)})
     with pytest.raises(errors.FieldNotFoundError, match=r"Did you mean 'data/0/image'.*its name begins inside the"):
         H5Dataset(tmp_path / "a.h5", "imgae", samples=Objects("data/*"))
     with pytest.raises(errors.FieldNotFoundError, match="Did you mean 'data/1'"):
@@ -81,10 +77,8 @@ def test_a_member_that_an_object_lacks_is_told_with_the_nearest(tmp_path):
 
 def test_external_links_are_refused_among_objects(tmp_path):
     write_datasets(tmp_path / "b.h5", x=np.full(3, 7))
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(3):
-            file[f"data/t{k}"] = np.full(3, k)
-        file["data/t3"], file["over"] = h5py.SoftLink("/over"), h5py.ExternalLink("b.h5", "x")
+    links = {"data/t3": h5py.SoftLink("/over"), "over": h5py.ExternalLink("b.h5", "x")}
+    write_datasets(tmp_path / "a.h5", **{f"data/t{k}": np.full(3, k) for k in range(3)}, **links)
     for of in ("data/*", [f"data/t{k}" for k in range(4)]):
         with pytest.raises(errors.ExternalDataError, match=r"external link to 'b\.h5'"):
             H5Dataset(tmp_path / "a.h5", ".", samples=Objects(of))
@@ -207,56 +201,35 @@ def test_statistics_leave_them_out_and_say_so(path):
 
 
 def test_an_array_that_holds_nothing_is_told_with_the_way_out(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["0/x"], file["1/x"] = np.zeros((2, 3)), np.zeros((0, 3))
+    write_datasets(tmp_path / "a.h5", **{"0/x": np.zeros((2, 3)), "1/x": np.zeros((0, 3))})
     with pytest.raises(errors.FieldLengthError, match=r"'1/x'.*\(0, 3\), without elements; .*Objects\(\[\.\.\.\]"):
         H5Dataset(tmp_path / "a.h5", Field("x", ragged="arrays"), samples=Objects("*"))
     kept = H5Dataset(tmp_path / "a.h5", Field("x", ragged="arrays"), samples=Objects(["0"]))
     assert kept[0].shape == (2, 3)
 
 
-class PairedDataset:
-    """Pairs of proteins, each with an embedding of its own length, as D-SCRIPT reads them."""
-
-    def __init__(self, path, first, second, labels):
-        with h5py.File(path) as file:
-            self.embeddings = {name: file[f"e/{name}"][()] for name in {*first, *second}}
-        self.first, self.second, self.labels = first, second, labels
-
-    def __len__(self):
-        return len(self.labels)
-
-    def __getitem__(self, k):
-        return self.embeddings[self.first[k]], self.embeddings[self.second[k]], self.labels[k]
-
-
 @pytest.mark.parametrize("stored", [{}, {"compression": "gzip", "shuffle": True, "chunks": (1, 2, 2)}], ids=str)
 def test_pairs_name_objects_of_any_shape(tmp_path, stored):
+    """Pairs of proteins, each with an embedding of its own length, as D-SCRIPT reads them."""
     rng, names = np.random.default_rng(0), [f"P{k}" for k in range(9)]
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k, name in enumerate(names):
-            file.create_dataset(f"e/{name}", data=rng.random((1, 3 + k, 5 - k % 2), "f4"), **stored)
+    held = {name: rng.random((1, 3 + k, 5 - k % 2), "f4") for k, name in enumerate(names)}
+    write_datasets(tmp_path / "a.h5", **{f"e/{name}": {"data": values, **stored} for name, values in held.items()})
     first, second = (rng.choice(names, 40).tolist() for _ in range(2))
-    theirs = PairedDataset(tmp_path / "a.h5", first, second, list(range(40)))
-    fields = {
-        "a": Field("e/{}", lookup=first, ragged="arrays"),
-        "b": Field("e/{}", lookup=second, ragged="arrays", columns=(0, ...)),
-        "n": Values(range(40)),
-    }
+    other = Field("e/{}", lookup=second, ragged="arrays", columns=(0, ...))
+    fields = {"a": Field("e/{}", lookup=first, ragged="arrays"), "b": other, "n": Values(range(40))}
     found = []
     with H5StreamLoader(tmp_path / "a.h5", 7, shuffle=True, fields=fields) as batches:
         for batch in batches:
             for n, a, b in zip(batch["n"].tolist(), batch["a"], batch["b"], strict=True):
-                assert np.array_equal(a.numpy(), theirs[n][0])
-                assert np.array_equal(b.numpy(), theirs[n][1][0])
+                assert np.array_equal(a.numpy(), held[first[n]])
+                assert np.array_equal(b.numpy(), held[second[n]][0])
                 found.append(n)
-    assert sorted(found) == theirs.labels
+    assert sorted(found) == list(range(40))
 
 
 def test_objects_that_are_named_have_as_many_axes(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["a"], file["b"], file["c"], file["t"] = np.zeros((2, 3)), np.zeros(3), np.zeros((2, 3), "i4"), ["x"]
-        file["d"] = np.zeros((0, 3))
+    held = {"a": np.zeros((2, 3)), "b": np.zeros(3), "c": np.zeros((2, 3), "i4"), "t": ["x"], "d": np.zeros((0, 3))}
+    write_datasets(tmp_path / "a.h5", **held)
     for names, kind, says in [
         (["a", "b"], errors.FieldLengthError, "'b' has 1 axes, and another object 2"),
         (["a", "c"], errors.FieldLengthError, "must agree"),
@@ -344,9 +317,8 @@ def test_frames_are_rows_of_whatever_takes_rows(walks):
 
 def test_frames_of_other_files_and_encoded_ones_are_rows(walks, tmp_path):
     images = np.random.default_rng(0).integers(0, 255, (30, 8, 6, 3), "u1")
-    with h5py.File(tmp_path / "frames.h5", "w") as file:
-        for t, image in enumerate(images):
-            file[f"rgb_{t}"], file[f"flow_{t}"] = np.frombuffer(imagecodecs.png_encode(image), "u1"), np.full((2, 2), t)
+    held = {f"rgb_{t}": np.frombuffer(imagecodecs.png_encode(image), "u1") for t, image in enumerate(images)}
+    write_datasets(tmp_path / "frames.h5", **held, **{f"flow_{t}": np.full((2, 2), t) for t in range(30)})
     fields = {"image": Field("rgb_{}", decode="png"), "flow": "flow_{}"}
     batch = H5Dataset(tmp_path / "frames.h5", fields)[:]
     assert np.array_equal(batch["image"].numpy(), images)

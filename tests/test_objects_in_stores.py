@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import replace
 
 import h5py
@@ -18,9 +17,10 @@ import numpy as np
 import pytest
 import torch
 from forking import SERVED, in_forked_child
-from making import make_file, write_datasets
+from making import make_file, vlen, write_datasets
 from object_server import ObjectServer
 from real_servers import HTTP, s3, web
+from sample_files import eventually, in_thread
 from torch.utils.data import DataLoader
 
 from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects, Sequences, errors, repack
@@ -41,9 +41,7 @@ def folder(tmp_path_factory):
         x = rng.integers(0, 99, (ROWS, 32)).astype("f4")
         file.create_dataset("x", data=x, chunks=(128, 32), compression="gzip", shuffle=True)
         file["y"], file["offsets"] = np.arange(ROWS), np.arange(0, ROWS + 1, 10)
-        file.create_dataset("v", ROWS // 10, h5py.vlen_dtype("i2"))
-        for k in range(ROWS // 10):
-            file["v"][k] = np.arange(k % 9)
+        file.create_dataset("v", **vlen("i2", [np.arange(k % 9) for k in range(ROWS // 10)]))
         file.create_dataset("volume", data=rng.integers(0, 9, (20, 24, 24)), chunks=(8, 8, 8), compression="gzip")
         for k in range(40):
             file[f"o/{k}"] = np.full((3, 2), k, "f4")
@@ -129,11 +127,8 @@ def test_an_epoch_asks_for_stretches_and_not_for_chunks(server):
 @pytest.mark.parametrize("decode", ["", "png"])
 def test_what_several_samples_have_is_asked_for_once(server, decode):
     frames = np.random.default_rng(0).integers(0, 255, (300, 40, 50), "u1")
-    with h5py.File(server.folder / "frames.h5", "w") as file:
-        file.create_dataset("x", data=frames, chunks=(1, 40, 50))
-        v = file.create_dataset("v", 300, h5py.vlen_dtype("u1"))
-        for k, frame in enumerate(frames):
-            v[k] = np.frombuffer(imagecodecs.png_encode(frame), "u1")
+    v = vlen("u1", [np.frombuffer(imagecodecs.png_encode(frame), "u1") for frame in frames])
+    write_datasets(server.folder / "frames.h5", x={"data": frames, "chunks": (1, 40, 50)}, v=v)
     field = Field("v" if decode else "x", take=range(0, 12, 3), decode=decode)
     dataset = H5Dataset(f"{server.url}/frames.h5", {"x": field, "at": Field("x", take=[0])}, samples=Sequences())
     with H5StreamLoader(dataset, 32, True, keep="never", window="all", num_workers=4) as loader:
@@ -282,21 +277,14 @@ def test_a_store_that_is_not_there_yet_is_asked_again(folder, monkeypatch):
     monkeypatch.setitem(stores._RETRIES["backoff"], "max_backoff", datetime.timedelta(seconds=0.5))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    refused, asked = stores.asked_of_stores(), []
-
-    def read():
-        asked.append(H5Dataset(f"http://127.0.0.1:{port}/a.h5", "y")[7])
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    while not stores.asked_of_stores(refused).requests:
-        thread.join(0.01)
-    thread.join(0.4)  # longer than the first few of the growing steps
-    assert thread.is_alive()
+    refused = stores.asked_of_stores()
+    asked = in_thread(lambda: H5Dataset(f"http://127.0.0.1:{port}/a.h5", "y")[7])
+    eventually(lambda: stores.asked_of_stores(refused).requests)
+    with pytest.raises(TimeoutError):
+        asked.result(0.4)  # longer than the first few of the growing steps
     server = ObjectServer(folder, port)
-    thread.join(60)
+    assert int(asked.result(60)) == 7
     server.close()
-    assert [int(one) for one in asked] == [7]
 
 
 def test_a_forked_child_is_told_how_to_start_workers(server):
@@ -324,9 +312,7 @@ def test_what_leads_out_of_an_object_is_refused(tmp_path):
 
 
 def test_small_objects_are_fetched_many_at_a_time(server):
-    with h5py.File(server.folder / "small.h5", "w") as file:
-        for k in range(1500):
-            file[f"d/{k}"] = np.full((3, 40), k, "f4")
+    write_datasets(server.folder / "small.h5", **{f"d/{k}": np.full((3, 40), k, "f4") for k in range(1500)})
     dataset = H5Dataset(f"{server.url}/small.h5", ".", samples=Objects("d/*"))
     assert len(server.asked) < 40
     server.asked.clear()
@@ -360,18 +346,10 @@ def test_a_loader_that_is_closed_while_a_store_stalls_waits_for_nothing(server):
     loader = H5StreamLoader(H5Dataset(f"{server.url}/a.h5", "x"), 256, keep="never")
     server.fault = lambda *_: stalled.set() or "stall"
     batches = iter(loader)
-
-    def consume():
-        with pytest.raises(errors.LoaderClosedError):
-            next(batches)
-
-    thread = threading.Thread(target=consume)
-    thread.start()
+    waiting = in_thread(lambda: next(batches))
     assert stalled.wait(30)
-    began = time.monotonic()
-    loader.close()
-    thread.join()
-    assert time.monotonic() - began < 5  # and not the 30 s after which a request is given up
+    in_thread(loader.close).result(5)  # and not after the 30 s that a request may take
+    assert isinstance(waiting.exception(5), errors.LoaderClosedError)
     assert readers() <= before
 
 
@@ -425,9 +403,7 @@ def test_options_that_open_no_store_are_refused(monkeypatch, options, said):
 
 @pytest.mark.parametrize("fault", [None, 503])
 def test_what_is_rewritten_is_fetched_ahead_and_nothing_is_left_of_it(server, tmp_path, fault):
-    with h5py.File(server.folder / "many.h5", "w") as file:
-        for k in range(300):
-            file[f"d/{k}"] = np.full((3, 1000), k, "f4")
+    write_datasets(server.folder / "many.h5", **{f"d/{k}": np.full((3, 1000), k, "f4") for k in range(300)})
     url, options = f"{server.url}/many.h5", {"retry_config": SOON, **HTTP}
 
     def rewrite():

@@ -1,11 +1,10 @@
 """Each option of a field beside each kind of field and of samples: the values that it asks for, or words."""
 
-import io
-
 import h5py
+import imagecodecs
 import numpy as np
 import pytest
-from PIL import Image
+from making import sparse_group, vlen
 
 from h5stream import Bounds, Boxes, Crop, Field, H5Dataset, H5StreamError, Objects, Ragged, Rows, Sequences, Table, Take
 
@@ -16,17 +15,13 @@ COUNT = 6
 def path(tmp_path_factory):
     path = tmp_path_factory.mktemp("pairs") / "a.h5"
     with h5py.File(path, "w") as file:
-        matrix = file.create_group("sparse")
-        matrix.attrs["encoding-type"], matrix.attrs["shape"] = "csr_matrix", [COUNT, 2]
-        matrix["data"], matrix["indices"] = np.arange(COUNT) + 1.0, np.zeros(COUNT, "i4")
-        matrix["indptr"] = np.arange(COUNT + 1)
+        sparse_group(file, "sparse", np.outer(np.arange(COUNT) + 1.0, [1, 0]))
         file["bounds"], file["flat"] = np.arange(COUNT + 1), np.arange(COUNT)
         file["plain"], file["one"], file.attrs["own"] = np.arange(COUNT), 7, [7, 8]
-        values = file.create_dataset("values", (COUNT,), h5py.vlen_dtype("i4"))
-        images = file.create_dataset("images", (COUNT,), h5py.vlen_dtype("u1"))
+        file.create_dataset("values", **vlen("i4", [[k] for k in range(COUNT)]))
+        images = [imagecodecs.png_encode(np.full((2, 2), k, "u1")) for k in range(COUNT)]
+        file.create_dataset("images", **vlen("u1", [np.frombuffer(image, "u1") for image in images]))
         for k in range(COUNT):
-            Image.fromarray(np.full((2, 2), k, "u1")).save(out := io.BytesIO(), "PNG")
-            values[k], images[k] = [k], np.frombuffer(out.getvalue(), "u1")
             for name in ("x", "label"):
                 file[f"objects/{k}/{name}"] = np.full(3, k)
             file[f"objects/{k}"].attrs["mark"] = k

@@ -4,6 +4,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from making import write_datasets
 from torch.utils.data import ConcatDataset, Subset
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Mixture, Sequences, errors
@@ -13,12 +14,11 @@ ROWS = 100
 
 @pytest.fixture
 def path(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=np.arange(3.0 * ROWS).reshape(ROWS, 3), chunks=(7, 3), compression="gzip")
-        file["y"], file["short"] = np.arange(ROWS), np.arange(ROWS - 1)
-        for name in ("a", "b"):
-            file[f"demos/{name}/x"], file[f"demos/{name}/y"] = np.arange(20), -np.arange(20)
-    return str(tmp_path / "a.h5")
+    x = {"data": np.arange(3.0 * ROWS).reshape(ROWS, 3), "chunks": (7, 3), "compression": "gzip"}
+    held = {"y": np.arange(ROWS), "short": np.arange(ROWS - 1)}
+    for name in "ab":
+        held |= {f"demos/{name}/x": np.arange(20), f"demos/{name}/y": -np.arange(20)}
+    return write_datasets(tmp_path / "a.h5", x=x, **held)
 
 
 KINDS = {

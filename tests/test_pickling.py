@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from forking import SERVED
+from making import write_datasets
 from torch.utils.data import Subset
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
@@ -17,11 +18,8 @@ ROWS = 60
 
 @pytest.fixture
 def path(tmp_path):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", data=np.arange(ROWS), chunks=(7,))
-        file["texts"] = [f"{n}" for n in range(ROWS)]
-    return str(path)
+    x = {"data": np.arange(ROWS), "chunks": (7,)}
+    return write_datasets(tmp_path / "a.h5", x=x, texts=[f"{n}" for n in range(ROWS)])
 
 
 def double(x):

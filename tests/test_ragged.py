@@ -4,10 +4,10 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from making import write_datasets
 
 from h5stream import (
     Bounds,
-    Crop,
     Field,
     H5Dataset,
     H5StreamLoader,
@@ -26,7 +26,6 @@ from h5stream import (
         (lambda: Field("hit", ragged="packed"), "lookup=Bounds"),
         (lambda: Field("hit", lookup=Bounds("bounds"), ragged="padded"), "'packed', 'nested'"),
         (lambda: Field("hit", lookup=Bounds("bounds"), ragged=Ragged(pad_value=1)), "is for .pad."),
-        (lambda: Field("hit", lookup=Bounds("bounds"), ragged=Ragged(crop=Crop(0, at="start"))), "a row or more"),
         (lambda: Field("hit", lookup=Bounds("doubtful")), "where they begin or where they end"),
         (lambda: Field("hit", lookup=Bounds("half")), "whole numbers of rows, and has 0.5"),
         (lambda: Field("hit", lookup=Bounds("bound")), "Did you mean"),
@@ -42,20 +41,16 @@ from h5stream import (
     ],
 )
 def test_what_is_said_wrongly_is_told(tmp_path, field, says):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["hit"], file["time"], file["label"], file["bounds"] = np.zeros((6, 3)), range(6), range(4), [0, 2, 2, 5, 6]
-        file["beyond"], file["backwards"], file["half"] = [2, 0, 3, 9], [0, 3, 2, 5, 6], [0.5] * 4
-        file["doubtful"], file["small"] = [0, 2, 5, 6], np.zeros(6, "u1")
-        file["text"] = ["a", "b", "c", "d", "e", "f"]
-        file["pair"] = np.zeros(6, [("a", "f4"), ("b", "i4")])
+    held = {"hit": np.zeros((6, 3)), "time": range(6), "label": range(4), "bounds": [0, 2, 2, 5, 6]}
+    held |= {"beyond": [2, 0, 3, 9], "backwards": [0, 3, 2, 5, 6], "half": [0.5] * 4, "doubtful": [0, 2, 5, 6]}
+    held |= {"small": np.zeros(6, "u1"), "text": [*"abcdef"], "pair": np.zeros(6, [("a", "f4"), ("b", "i4")])}
+    write_datasets(tmp_path / "a.h5", **held)
     with pytest.raises(errors.H5StreamError, match=says):
         H5Dataset(tmp_path / "a.h5", [field(), "label"])
 
 
 def test_rows_of_unlike_form_are_named(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(5):
-            file[f"s{k}"] = np.zeros((k + 1, 4 if k == 3 else 3))
+    write_datasets(tmp_path / "a.h5", **{f"s{k}": np.zeros((k + 1, 4 if k == 3 else 3)) for k in range(5)})
     with pytest.raises(errors.FieldLengthError, match="s3"):
         H5Dataset(tmp_path / "a.h5", {"x": Field(".", ragged="packed")}, samples=Objects("*"))
 
@@ -63,16 +58,13 @@ def test_rows_of_unlike_form_are_named(tmp_path):
 @pytest.mark.parametrize("made", ["value", "empty", "compound"])
 def test_objects_that_have_no_rows_of_numbers_are_told(tmp_path, made):
     things = {"value": 3.0, "empty": h5py.Empty("f4"), "compound": np.zeros(3, [("a", "f4"), ("b", "i4")])}
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["v/0"], file["v/1"] = np.zeros(3, "f4"), things[made]
+    write_datasets(tmp_path / "a.h5", v__0=np.zeros(3, "f4"), v__1=things[made])
     with pytest.raises(errors.H5StreamError, match=r"single value|is empty|compound|must agree"):
         H5Dataset(tmp_path / "a.h5", {"x": Field(".", ragged="list")}, samples=Objects("v/*"))
 
 
 def test_one_long_sample_that_makes_batches_too_large_is_told_the_ways_out(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(40):
-            file[f"t{k}"] = np.zeros(4 if k else 400_000)
+    write_datasets(tmp_path / "a.h5", **{f"t{k}": np.zeros(4 if k else 400_000) for k in range(40)})
     with pytest.raises(errors.BudgetError, match=r"Ragged.*Crop.*draw=Sized"):
         H5StreamLoader(
             tmp_path / "a.h5", 32, samples=Objects("t*"), fields=Field(".", ragged="pad"), memory_budget=1 << 24

@@ -6,6 +6,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from making import sparse_group
 
 from h5stream import Bounds, Boxes, Field, H5Dataset, Objects, Sequences
 from h5stream.errors import OptionError
@@ -105,9 +106,7 @@ def test_it_reads_addresses_and_parts_of_a_split(folder):
 
 def test_what_no_column_holds_is_refused(folder, tmp_path):
     with h5py.File(tmp_path / "sparse.h5", "w") as file:
-        group = file.create_group("X")
-        group.attrs.update({"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [3, 4]})
-        group["data"], group["indices"], group["indptr"] = np.ones(3, "f4"), np.arange(3), np.arange(4)
+        sparse_group(file, "X", np.eye(3, 4, dtype="f4"))
     with pytest.raises(OptionError, match="ragged='dense'"):
         read_hdf5(tmp_path / "sparse.h5", Field("X", ragged="packed"))
     assert read_hdf5(tmp_path / "sparse.h5", Field("X", ragged="dense")).take(1)[0]["X"].tolist() == [1, 0, 0, 0]

@@ -10,6 +10,7 @@ import pytest
 import torch
 from amounts import crossed
 from inner import around_reads, stream_all
+from making import write_datasets
 from sample_files import write_sample
 from torch.utils.data import RandomSampler
 
@@ -65,10 +66,10 @@ def test_before_and_after_are_the_uninterrupted_run(sample, window, options):
             assert [taken + rows(later), rows(later)] == whole[1:]
 
 
-def test_set_epoch_to_the_epoch_of_the_state_does_not_lose_the_place(sample):
-    taken, state = stopped_after(make(sample), 4)
+def test_set_epoch_to_the_epoch_of_the_state_does_not_lose_the_place_and_threads_and_devices_may_differ(sample):
+    taken, state = stopped_after(make(sample, num_workers=2), 4)
     whole = rows(make(sample))
-    same, other = make(sample), make(sample)
+    same, other = make(sample, num_workers=0, device="cpu", memory_budget=1 << 30), make(sample)
     for loader in (same, other):
         loader.load_state_dict(state)
     same.set_epoch(0)
@@ -175,8 +176,7 @@ def test_other_data_are_refused_by_name(sample, tmp_path):
     ids=repr,
 )
 def test_samples_that_begin_elsewhere_are_others(tmp_path, one, other):
-    with h5py.File(tmp_path / "x.h5", "w") as file:
-        file["a"], file["b"] = np.zeros((2, 100, 9), "f4")
+    write_datasets(tmp_path / "x.h5", **dict.fromkeys("ab", np.zeros((100, 9), "f4")))
 
     def loader(samples):
         fields = "." if getattr(samples, "of", None) else "a"
@@ -193,19 +193,11 @@ def test_samples_that_begin_elsewhere_are_others(tmp_path, one, other):
 
 def test_data_that_were_written_anew_are_noticed_by_their_chunks(sample, tmp_path):
     _, state = stopped_after(make(sample), 3)
-    with h5py.File(tmp_path / "again.h5", "w") as file:
-        x = np.random.default_rng(0).random(sample.x.shape, dtype="f4")
-        file.create_dataset("x", data=x, chunks=(32, 4), compression="gzip", shuffle=True)
-        file.create_dataset("y", data=sample.y)
+    data = np.random.default_rng(0).random(sample.x.shape, dtype="f4")
+    x = {"data": data, "chunks": (32, 4), "compression": "gzip", "shuffle": True}
+    write_datasets(tmp_path / "again.h5", x=x, y=sample.y)
     with pytest.raises(StateError, match="chunks was"):
         make(tmp_path / "again.h5").load_state_dict(state)
-
-
-def test_threads_and_devices_may_differ(sample):
-    taken, state = stopped_after(make(sample, num_workers=2), 6)
-    later = make(sample, num_workers=0, device="cpu", memory_budget=1 << 30)
-    later.load_state_dict(state)
-    assert taken + rows(later) == rows(make(sample))
 
 
 def test_an_automatic_window_is_that_of_the_state_though_less_memory_is_free_now(tmp_path, monkeypatch):

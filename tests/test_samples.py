@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from making import read_with_h5py
+from making import read_with_h5py, write_datasets
 
 from h5stream import (
     Between,
@@ -28,35 +28,24 @@ from h5stream import (
 )
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory):
-    """Demonstrations of unlike lengths, each a group: actions, and what each has once."""
-    path = tmp_path_factory.mktemp("demos") / "demos.h5"
-    with h5py.File(path, "w") as file:
-        for k, rows in enumerate((9, 1, 23, 4, 40, 17)):
-            group = file.create_group(f"data/demo_{k}")
-            group["actions"], group["goal"], group.attrs["success"] = np.zeros((rows, 7)), np.zeros(3), k % 2
-    return str(path)
-
-
 @pytest.mark.parametrize(
     ("fields", "samples", "kind", "says"),
     [
-        ("actions", Sequences(4, of="demos/*"), errors.FieldNotFoundError, "matches no group.*'data/\\*' matches"),
-        ("actions", Sequences(4, of=["data/demo_9"]), errors.FieldNotFoundError, "Did you mean 'data/demo_5'"),
-        ("actions", Sequences(99, of="data/*"), errors.OptionError, "span 99 rows.*longest of 6 segments has 40"),
-        (Field("data/demo_0/actions", take=[0]), None, errors.OptionError, "needs? samples=Sequences"),
-        ("actions", Sequences(of="data/*"), errors.OptionError, "needs take=STEPS, or Sequences a length"),
-        (["actions", Padding()], Rows(of="data/*"), errors.OptionError, "needs? samples=Sequences"),
-        (["actions", Values([1, 2])], Rows(of="data/*"), errors.FieldLengthError, "2 values, and there are 94 samples"),
+        ("x", Sequences(4, of="demos/*"), errors.FieldNotFoundError, "matches no group.*'data/\\*' matches"),
+        ("x", Sequences(4, of=["data/demo_9"]), errors.FieldNotFoundError, "Did you mean 'data/demo_2'"),
+        ("x", Sequences(99, of="data/*"), errors.OptionError, "span 99 rows.*longest of 3 segments has 9"),
+        (Field("data/demo_0/x", take=[0]), None, errors.OptionError, "needs? samples=Sequences"),
+        ("x", Sequences(of="data/*"), errors.OptionError, "needs take=STEPS, or Sequences a length"),
+        (["x", Padding()], Rows(of="data/*"), errors.OptionError, "needs? samples=Sequences"),
+        (["x", Values([1, 2])], Rows(of="data/*"), errors.FieldLengthError, "2 values, and there are 19 samples"),
         ([Values([1, 2]), SampleNumber()], Rows(of="data/*"), errors.OptionError, "name at least one dataset"),
-        (["actions", "@sucess"], Rows(of="data/*"), errors.FieldNotFoundError, "Did you mean 'success'"),
-        (["actions", "goal"], Rows(of="data/*"), errors.FieldLengthError, "must agree in rows.*take='all'"),
+        (["x", "@sucess"], Rows(of="data/*"), errors.FieldNotFoundError, "Did you mean 'success'"),
+        (["x", "goal"], Rows(of="data/*"), errors.FieldLengthError, "must agree in rows.*take='all'"),
     ],
 )
-def test_bad_input_is_told_with_the_way_out(path, fields, samples, kind, says):
+def test_bad_input_is_told_with_the_way_out(given, fields, samples, kind, says):
     with pytest.raises(kind, match=says):
-        H5StreamLoader(path, 4, fields=fields, samples=samples)
+        H5StreamLoader(given, 4, fields=fields, samples=samples)
 
 
 def test_what_is_there_once_in_unlike_shapes_is_refused_with_the_way_out(tmp_path):
@@ -71,9 +60,7 @@ def test_what_is_there_once_in_unlike_shapes_is_refused_with_the_way_out(tmp_pat
 def test_a_member_of_a_table_that_is_a_segment_is_a_field(tmp_path):
     kind = [("image", "u1", (2, 2)), ("label", "i4")]
     tables = [np.frombuffer(np.random.default_rng(k).bytes(8 * (5 + k)), kind) for k in range(3)]
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k, table in enumerate(tables):
-            file[f"run_{k}"] = table
+    write_datasets(tmp_path / "a.h5", **{f"run_{k}": table for k, table in enumerate(tables)})
     fields = {"image": ".:image", "label": ".:label"}
     dataset = H5Dataset(tmp_path / "a.h5", fields, samples=Sequences(4, of="run_*"))
     windows = [table[k : k + 4] for table in tables for k in range(len(table) - 3)]
@@ -142,18 +129,14 @@ def test_what_says_no_samples_is_refused_at_once(make, says):
     ids=str,
 )
 def test_segments_that_are_said_wrongly_are_told(tmp_path, of, values, says):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["said"] = np.arange(6), values
+    write_datasets(tmp_path / "a.h5", x=np.arange(6), said=values)
     with pytest.raises(errors.OptionError, match=rf"a\.h5': .*{says}"):
         H5Dataset(tmp_path / "a.h5", "x", samples=Sequences(2, of=of))
 
 
 def test_a_mask_of_names_is_looked_up_in_the_group_that_is_given(tmp_path):
-    path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as file:
-        for k, rows in enumerate((5, 9, 3, 12)):
-            file[f"data/demo_{k}/actions"] = 100 * k + np.arange(rows)
-        file["mask/train"] = [b"demo_3", b"demo_0"]
+    held = {f"data/demo_{k}/actions": 100 * k + np.arange(rows) for k, rows in enumerate((5, 9, 3, 12))}
+    path = write_datasets(tmp_path / "a.h5", **held, mask__train=[b"demo_3", b"demo_0"])
     with h5py.File(path) as file:
         train = H5Dataset(file["data"], "actions", samples=Sequences(3, of=file["mask/train"]))
         said = r"no group 'demo_3'.*mean 'data/demo_3'.*given: H5Dataset\(file\['data'\], \.\.\.\)"
@@ -196,6 +179,7 @@ def given(tmp_path):
         for k, rows in enumerate((6, 9, 4)):
             file[f"data/demo_{k}/done"] = np.arange(rows, dtype="u1")
             file[f"data/demo_{k}/x"] = np.arange(rows, dtype="f4")
+            file[f"data/demo_{k}/goal"], file[f"data/demo_{k}"].attrs["success"] = np.zeros(3), k % 2
             file[f"eeg/{k}/signal"] = np.zeros((3, 20 + k))
             file[f"events/{k}"] = np.zeros((rows, 2))
         file["mask/train"] = np.array([b"data/demo_2", b"data/demo_0"])
@@ -290,11 +274,11 @@ LENGTHS = {"a/left": 9, "a/right": 3, "b": 23}
 def paths(tmp_path_factory):
     folder, found = tmp_path_factory.mktemp("table"), []
     for number in range(2):
-        found.append(str(folder / f"{number}.h5"))
-        with h5py.File(found[-1], "w") as file:
-            for k, (group, rows) in enumerate(LENGTHS.items()):
-                values = 100_000 * number + 1000 * k + 10 * np.arange(rows)[:, None] + np.arange(2)
-                file.create_dataset(f"{group}/x", data=values, chunks=(3, 2), compression="gzip")
+        held = {}
+        for k, (group, rows) in enumerate(LENGTHS.items()):
+            values = 100_000 * number + 1000 * k + 10 * np.arange(rows)[:, None] + np.arange(2)
+            held[f"{group}/x"] = {"data": values, "chunks": (3, 2), "compression": "gzip"}
+        found.append(write_datasets(folder / f"{number}.h5", **held))
     return found
 
 
@@ -364,12 +348,11 @@ LONG_ENOUGH = [k for k, rows in enumerate(ROWS_OF_GROUPS) if rows >= STEPS]
 @pytest.fixture(scope="module")
 def groups(tmp_path_factory):
     """Groups whose rows say which group and which row of it they are."""
-    groups = tmp_path_factory.mktemp("starts") / "demos.h5"
-    with h5py.File(groups, "w") as file:
-        for k, rows in enumerate(ROWS_OF_GROUPS):
-            values = 1000 * k + np.arange(rows)
-            file.create_dataset(f"data/demo_{k}/x", data=values, chunks=(min(5, rows),), compression="gzip")
-    return str(groups)
+    held = {}
+    for k, rows in enumerate(ROWS_OF_GROUPS):
+        values, chunks = 1000 * k + np.arange(rows), (min(5, rows),)
+        held[f"data/demo_{k}/x"] = {"data": values, "chunks": chunks, "compression": "gzip"}
+    return write_datasets(tmp_path_factory.mktemp("starts") / "demos.h5", **held)
 
 
 def random(**options):

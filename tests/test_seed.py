@@ -4,11 +4,11 @@ import copy
 import json
 import pickle
 
-import h5py
 import numpy as np
 import pytest
 import torch
 from inner import in_group
+from making import write_datasets
 from torch.utils.data import RandomSampler
 
 from h5stream import (
@@ -30,12 +30,8 @@ ROWS, BATCH = 400, 16
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("seeds") / "a.h5"
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", data=np.arange(ROWS), chunks=(10,))
-        file.create_dataset("rows", data=np.arange(9 * ROWS), chunks=(90,))
-        file["bounds"] = 9 * np.arange(ROWS + 1)
-    return str(path)
+    x, rows = {"data": np.arange(ROWS), "chunks": (10,)}, {"data": np.arange(9 * ROWS), "chunks": (90,)}
+    return write_datasets(tmp_path_factory.mktemp("seeds") / "a.h5", x=x, rows=rows, bounds=9 * np.arange(ROWS + 1))
 
 
 def plus_noise(x):

@@ -4,25 +4,21 @@ import h5py
 import numpy as np
 import pytest
 from inner import batches_to_arrange, change_of, run_of, stream_all
-from making import corrupt_chunk
+from making import corrupt_chunk, sparse_group, write_datasets
 
 from h5stream import Balanced, Field, H5Dataset, H5StreamLoader, SampleNumber, Sized, errors
 
 
 def write(path, dense, *, options=None, named="X", kept_as="anndata"):
     """Write a matrix row by row, as AnnData, h5sparse or 10x do."""
-    rows, columns = np.nonzero(dense)
     options = {**(options or {}), "maxshape": (None,)} if options else {}
     with h5py.File(path, "a") as file:
-        group = file.create_group(named)
-        group.create_dataset("data", data=dense[rows, columns], **options)
-        group.create_dataset("indices", data=columns.astype("i4"), **options)
-        group["indptr"] = np.append(0, np.bincount(rows, minlength=len(dense)).cumsum())
-        if kept_as == "anndata":
-            group.attrs["encoding-type"], group.attrs["shape"] = "csr_matrix", dense.shape
-        elif kept_as == "h5sparse":
+        group = sparse_group(file, named, dense, **options)
+        if kept_as != "anndata":
+            group.attrs.clear()
+        if kept_as == "h5sparse":
             group.attrs["h5sparse_format"], group.attrs["h5sparse_shape"] = b"csr", dense.shape
-        else:
+        elif kept_as == "10x":
             group["shape"] = np.array(dense.shape[::-1])  # genes, barcodes
 
 
@@ -34,8 +30,7 @@ def some_matrix(rows, width):
 def test_a_matrix_and_other_fields_stand_in_files_beside_each_other(tmp_path):
     dense = some_matrix(9, 5)
     write(tmp_path / "a.h5", dense)
-    with h5py.File(tmp_path / "b.h5", "w") as file:
-        file["y"] = np.arange(9)
+    write_datasets(tmp_path / "b.h5", y=np.arange(9))
     beside = Field("X", file=tmp_path / "a.h5", ragged="dense"), Field("y", file=tmp_path / "b.h5")
     for name, x, y in (("a.h5", Field("X", ragged="dense"), beside[1]), ("b.h5", beside[0], "y")):
         rows = H5Dataset(tmp_path / name, {"x": x, "y": y})[:]

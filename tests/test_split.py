@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from making import read_with_h5py
+from making import read_with_h5py, write_datasets
 from torch.utils.data import Subset
 
 from h5stream import Boxes, Ends, Field, H5Dataset, H5StreamLoader, Lengths, Objects, Rows, Sequences, Values
@@ -75,9 +75,8 @@ class Halved(H5Dataset):
 
 
 def test_what_a_subclass_does_with_samples_is_not_done_to_what_a_split_goes_by(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"], file["y"] = np.arange(12.0), np.arange(12) % 2
-    dataset = Halved(tmp_path / "a.h5", ["x", "y"], rows=slice(0, 10))
+    path = write_datasets(tmp_path / "a.h5", x=np.arange(12.0), y=np.arange(12) % 2)
+    dataset = Halved(path, ["x", "y"], rows=slice(0, 10))
     dataset.half = 1.0
     assert [sorted(part[:][1].tolist()) for part in dataset.split(0.8, 0.2, stratify="y")] == [
         [0] * 4 + [1] * 4,
@@ -100,15 +99,11 @@ def test_the_same_seed_gives_the_same_parts_for_ever():
 @pytest.fixture
 def path(tmp_path):
     rng = np.random.default_rng(0)
-    with h5py.File(tmp_path / "a.h5", "w") as f:
-        f.create_dataset("x", data=np.arange(2000, dtype="f4").reshape(500, 4), chunks=(50, 4), compression="gzip")
-        f["label"] = rng.integers(0, 3, 500)
-        f["patient"] = np.sort(rng.integers(0, 40, 500))
-        f["name"] = np.array([b"p%d" % k for k in f["patient"][()]])
-        f.create_dataset("text", data=[f"p{k}" for k in f["patient"][()]], dtype=h5py.string_dtype())
-        f["score"] = rng.random(500)
-        f["pair"] = rng.integers(0, 3, (500, 2))
-    return str(tmp_path / "a.h5")
+    x = {"data": np.arange(2000, dtype="f4").reshape(500, 4), "chunks": (50, 4), "compression": "gzip"}
+    held = {"label": rng.integers(0, 3, 500), "patient": np.sort(rng.integers(0, 40, 500))}
+    held |= {"score": rng.random(500), "pair": rng.integers(0, 3, (500, 2))}
+    held["text"] = [f"p{k}" for k in held["patient"]]
+    return write_datasets(tmp_path / "a.h5", x=x, name=np.array(held["text"], "S"), **held)
 
 
 @pytest.mark.parametrize("by", ["patient", "name", "text", "array", "field"])

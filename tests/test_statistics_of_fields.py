@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from making import corrupt_chunk, read_with_h5py
+from making import corrupt_chunk, read_with_h5py, vlen
 
 from h5stream import Field, H5Dataset, Lengths, Objects, Ragged, Values
 from h5stream.engine.moments import MOST_VALUES, Moments
@@ -177,9 +177,7 @@ def test_objects_of_unlike_lengths_have_statistics(tmp_path):
         for k, wave in enumerate(waves):
             f[f"data/{k:02}"] = wave
             f[f"data/{k:02}"].attrs["label"] = k % 2
-        vlen = f.create_dataset("vlen", 20, h5py.vlen_dtype("f4"))
-        for k in range(20):
-            vlen[k] = np.arange(k)
+        f.create_dataset("vlen", **vlen("f4", map(np.arange, range(20))))
     dataset = H5Dataset(tmp_path / "o.h5", {"x": Field(".", ragged="list"), "y": "@label"}, samples=Objects("data/*"))
     found = dataset.statistics(axis={"x": -1})
     same(found["x"], np.concatenate(waves), [1])

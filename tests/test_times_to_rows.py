@@ -1,9 +1,10 @@
 """Stretches that arrays in memory say: events between two times, segments by flags, regions that a file refers to."""
 
+import itertools
+
 import h5py
 import numpy as np
 import pytest
-import torch
 from making import write_datasets
 from test_gallery import flat
 
@@ -26,28 +27,17 @@ def recordings(tmp_path):
                 )
                 file.create_dataset(f"events/{name}", data=data.astype(dtype), chunks=(333,), compression="gzip")
             file["t_offset"] = 40_000 + k
-            file["ms_to_idx"] = np.searchsorted(times, 1000 * np.arange(90))
         found.append((path, 40_000 + k + np.sort(rng.integers(-50, 90_050, 12))))
     return found
 
 
-class DsecEvents(torch.utils.data.Dataset):
-    """Events between frames, as DSEC's EventSlicer finds them: a window by milliseconds, and the times in it."""
-
-    def __init__(self, path, frames):
-        self.file, self.frames = h5py.File(path), frames
-
-    def __len__(self):
-        return len(self.frames) - 1
-
-    def __getitem__(self, k):
-        offset, ms_to_idx = int(self.file["t_offset"][()]), self.file["ms_to_idx"]
-        begin, end = self.frames[k] - offset, self.frames[k + 1] - offset
-        first = int(ms_to_idx[begin // 1000]) if begin >= 0 else 0
-        last = int(ms_to_idx[-(-end // 1000)]) if 0 <= -(-end // 1000) < len(ms_to_idx) else len(self.file["events/t"])
-        times = np.asarray(self.file["events/t"][first : last if end > 0 else 0])
-        inside = slice(first + np.searchsorted(times, begin), first + np.searchsorted(times, end))
-        return {name: self.file[f"events/{name}"][inside] for name in EVENTS}
+def between_frames(path, frames):
+    """Give the events between frames, as DSEC's EventSlicer finds them."""
+    with h5py.File(path) as file:
+        held = {name: file[f"events/{name}"][:] for name in EVENTS}
+        times = held["t"] + int(file["t_offset"][()])
+    inside = [(begin <= times) & (times < end) for begin, end in itertools.pairwise(frames)]
+    return [{name: values[where] for name, values in held.items()} for where in inside]
 
 
 def dsec(path, frames):
@@ -58,7 +48,7 @@ def dsec(path, frames):
 
 @pytest.mark.parametrize("shuffle", [False, True])
 def test_events_between_frames_are_those_of_dsec(recordings, shuffle):
-    theirs = [sample for path, frames in recordings for sample in DsecEvents(path, frames)]
+    theirs = [sample for one in recordings for sample in between_frames(*one)]
     ours = flat(H5StreamLoader([dsec(*one) for one in recordings], 4, shuffle=shuffle))
     assert len(ours) == len(theirs) == 22
 
@@ -144,26 +134,14 @@ def images(tmp_path):
     return path
 
 
-class SpineReader(torch.utils.data.Dataset):
-    """What spine's HDF5Reader does: each product by the region that its event refers to."""
-
-    def __init__(self, path):
-        self.file = h5py.File(path)
-
-    def __len__(self):
-        return len(self.file["events"])
-
-    def __getitem__(self, k):
-        event = self.file["events"][k]
-        rows = {name: self.file[name] for name in ("points", "labels")}
-        return {
-            name: one[event[name]].reshape(-1, *one.shape[1:]) if event[name] else one[:0] for name, one in rows.items()
-        }
-
-
 def test_images_by_region_references_are_those_of_spine(images):
-    theirs = SpineReader(images)
     fields = {name: Field(name, lookup=Bounds(f"events:{name}"), ragged="list") for name in ("points", "labels")}
+    with h5py.File(images) as file:
+        regions = [{name: (file[name], event[name]) for name in fields} for event in file["events"][:]]
+        theirs = [
+            {name: rows[at].reshape(-1, *rows.shape[1:]) if at else rows[:0] for name, (rows, at) in event.items()}
+            for event in regions
+        ]
     for shuffle, number in ((False, {}), (True, {"number": "events:number"})):
         with H5StreamLoader(images, 6, fields=fields | number, shuffle=shuffle) as loader:
             ours = flat(loader)

@@ -5,7 +5,7 @@ import os
 import h5py
 import numpy as np
 import pytest
-from making import corrupt_chunk
+from making import corrupt_chunk, vlen, write_datasets
 
 from h5stream import Field, H5Dataset, H5StreamLoader, Ragged, errors
 from tools import fuzz_files
@@ -75,15 +75,12 @@ def test_what_is_said_wrongly_is_told(tmp_path, field, says):
 
 @pytest.mark.parametrize("field", [Field("v", ragged="packed"), Field("v", decode="png")])
 def test_a_damaged_chunk_of_places_is_named_where_no_value_can_be_had(tmp_path, field):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        values = np.empty(60, object)
-        values[:] = [np.arange(k % 7, dtype="u1") for k in range(60)]
-        file.create_dataset("v", data=values, dtype=h5py.vlen_dtype("u1"), chunks=(20,), compression="gzip")
+    v = {**vlen("u1", [np.arange(k % 7) for k in range(60)]), "chunks": (20,), "compression": "gzip"}
+    path = write_datasets(tmp_path / "a.h5", v=v)
     corrupt_chunk(path, 1, "v")
     with pytest.raises(errors.CorruptChunkError, match=r"'v': .*chunk \(20,\) at byte \d+: gzip") as found:
         H5Dataset(path, field)
-    assert (found.value.file, found.value.field, found.value.chunk) == (str(path), "v", (20,))
+    assert (found.value.file, found.value.field, found.value.chunk) == (path, "v", (20,))
 
 
 @pytest.mark.parametrize("seed", [7400, pytest.param(None, id="anew", marks=pytest.mark.slow)])

@@ -8,7 +8,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from making import read_with_h5py
+from making import read_with_h5py, write_datasets
 from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
@@ -40,23 +40,17 @@ CHUNK = 20
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     """A file with samples of every kind; every value says where it stands."""
-    path = str(tmp_path_factory.mktemp("weights") / "a.h5")
-    draw = np.random.default_rng(0)
-    with h5py.File(path, "w") as file:
-        options = {"compression": "gzip"}
-        file.create_dataset("x", data=np.arange(3.0 * ROWS).reshape(ROWS, 3), chunks=(CHUNK, 3), **options)
-        file["w"] = draw.random(ROWS) ** 3 * (np.arange(ROWS) % 7 != 0)
-        file["label"] = (np.arange(ROWS) % 50 == 0).astype("i8")
-        file["name"] = np.array(["cat", "dog", "eel"], dtype=object)[draw.choice(3, ROWS, p=[0.9, 0.07, 0.03])]
-        file["noise"] = draw.random(ROWS)
-        file["nan"] = np.append(np.zeros(ROWS - 1), np.nan)
-        for k in range(40):
-            rows = 5 + k % 7
-            file.create_dataset(f"demos/d{k:02}/x", data=1000 * k + np.arange(rows), chunks=(4,), **options)
-        lengths = draw.integers(1, 9, 100)
-        file["ends"] = np.append(0, np.cumsum(lengths))
-        file.create_dataset("tokens", data=np.arange(lengths.sum()), chunks=(16,), **options)
-    return path
+    draw, stored = np.random.default_rng(0), {"compression": "gzip"}
+    held = {"x": {"data": np.arange(3.0 * ROWS).reshape(ROWS, 3), "chunks": (CHUNK, 3), **stored}}
+    held["w"] = draw.random(ROWS) ** 3 * (np.arange(ROWS) % 7 != 0)
+    held["label"] = (np.arange(ROWS) % 50 == 0).astype("i8")
+    held["name"] = np.array(["cat", "dog", "eel"], dtype=object)[draw.choice(3, ROWS, p=[0.9, 0.07, 0.03])]
+    held |= {"noise": draw.random(ROWS), "nan": np.append(np.zeros(ROWS - 1), np.nan)}
+    for k in range(40):
+        held[f"demos/d{k:02}/x"] = {"data": 1000 * k + np.arange(5 + k % 7), "chunks": (4,), **stored}
+    held["ends"] = np.append(0, np.cumsum(draw.integers(1, 9, 100)))
+    held["tokens"] = {"data": np.arange(held["ends"][-1]), "chunks": (16,), **stored}
+    return write_datasets(tmp_path_factory.mktemp("weights") / "a.h5", **held)
 
 
 def test_weights_of_a_field_need_not_be_delivered(path):
@@ -315,18 +309,14 @@ TOKEN_COUNTS = np.random.default_rng(1).integers(0, 30, 150)
 
 
 def write_tokens(tokens, counts, **stored):
-    bounds = np.append(0, np.cumsum(counts))
-    with h5py.File(tokens, "w") as file:
-        file.create_dataset("token", data=np.arange(bounds[-1]), **stored)
-        file["bounds"], file["label"], file["word"] = bounds, np.arange(len(counts)), np.arange(2 * len(counts))
-        file["words"] = np.full(len(counts), 2)
+    bounds, count = np.append(0, np.cumsum(counts)), len(counts)
+    held = {"bounds": bounds, "label": np.arange(count), "word": np.arange(2 * count), "words": np.full(count, 2)}
+    return write_datasets(tokens, token={"data": np.arange(bounds[-1]), **stored}, **held)
 
 
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory):
-    tokens = tmp_path_factory.mktemp("sized") / "a.h5"
-    write_tokens(tokens, TOKEN_COUNTS, chunks=37, compression="gzip")
-    return tokens
+    return write_tokens(tmp_path_factory.mktemp("sized") / "a.h5", TOKEN_COUNTS, chunks=37, compression="gzip")
 
 
 TOKENS = {

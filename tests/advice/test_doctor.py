@@ -11,13 +11,12 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
+from commands import invoke
 from each import for_each
 from making import write_datasets
-from typer.testing import CliRunner
 
 from h5stream.advice import doctor
 from h5stream.advice.doctor import Check, judged
-from h5stream.cli.app import app
 from h5stream.device.facts import CudaFacts, pin_error, started_cuda_uuids
 from h5stream.filesystem import Mount, mount_of, resident_bytes
 from h5stream.monitor.nvml import Device, DriverFacts
@@ -300,7 +299,7 @@ def test_pinned_memory_that_is_refused_is_told_in_one_line(monkeypatch):
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["doctor", *map(str, arguments)], catch_exceptions=False)
+    return invoke("doctor", *arguments)
 
 
 def test_a_warning_shows_its_fix_and_only_a_failure_exits_with_1(tmp_path, monkeypatch):

@@ -8,6 +8,7 @@ import hdf5plugin
 import numpy as np
 import pytest
 from inner import around_decoding, order_of, stream_all
+from making import write_datasets
 from recording import record_reads
 
 from h5stream import H5StreamLoader
@@ -20,10 +21,7 @@ LZF = {"compression": "lzf"}
 
 def write(path, **datasets):
     """Write datasets given as (array, options of create_dataset)."""
-    with h5py.File(path, "w") as file:
-        for name, (array, options) in datasets.items():
-            file.create_dataset(name, data=array, **options)
-    return str(path)
+    return write_datasets(path, **{name: {"data": array, **options} for name, (array, options) in datasets.items()})
 
 
 @pytest.fixture

@@ -8,21 +8,27 @@ import h5py
 import numpy as np
 import pytest
 import torch
+from commands import printed
+from forking import guards_are_forks
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from h5stream.advice.detectors import printed_of
 from h5stream.advice.inspection import inspect_file
 from h5stream.advice.program import WIDTH, loader_lines, quoted
-from h5stream.cli.app import app
 
 pytest.importorskip("imagecodecs")
 import imagecodecs
-from layouts import cells, chunked, each, files, i, sparse, texts, vlen, write
+from layouts import cells, chunked, each, files, i, sparse, texts, write
+from making import vlen
 
 RNG = np.random.default_rng(0)
 TEXT = h5py.string_dtype()
+
+
+@pytest.fixture(autouse=True)
+def quick_guard(monkeypatch):
+    guards_are_forks(monkeypatch)
 
 
 def image(k, kind="jpeg"):
@@ -67,7 +73,7 @@ NAMED = {
 KINDS = {
     None: {
         "vlen text": ({"t": {"data": ["a", "bc"] * 9, "dtype": TEXT}}, 'fields="t"'),
-        "jpeg, vlen": ({"image": vlen("u1", *JPEGS), "label": np.arange(12)}, 'Field("image", decode="jpeg")'),
+        "jpeg, vlen": ({"image": vlen("u1", JPEGS), "label": np.arange(12)}, 'Field("image", decode="jpeg")'),
         "jpeg, opaque": ({"image": PADDED.view(f"V{PADDED.itemsize}"), "label": np.arange(12)}, 'decode="jpeg"'),
         "pytables, fixed": (PANDAS_FIXED, '"frame/block0_values"'),
         "train and info": ({"train/x": (20, 3), "train/y": np.arange(20), "info": np.arange(3)}, 'fields="info"'),
@@ -181,9 +187,7 @@ def test_a_layout_is_recognised_and_its_lines_run(name, tmp_path, monkeypatch):
         return
     # The command that counts what it costs runs as it is printed.
     options = ["--fields", kind.fields_text, *(["--samples", kind.samples_text] if kind.samples_text else [])]
-    done = CliRunner().invoke(app, ["inspect", found.file, *options, "--batch-size", "4"])
-    assert done.exit_code == 0, done.exception
-    assert "A shuffled batch of 4" in done.stdout
+    assert "A shuffled batch of 4" in printed("inspect", found.file, *options, "--batch-size", "4")
 
 
 @pytest.mark.parametrize(("first", "second"), [("v{}/", "r{0}/"), ("v{}", "r{}"), ("x[/", "y*/")])
@@ -214,9 +218,9 @@ def test_what_the_loader_refuses_is_said_and_not_printed(tmp_path):
     assert kind.way_out.startswith("It cannot be streamed as it is: ")
     assert "'traj_005'" in kind.way_out
     assert (kind.lines, kind.fields_text, found.lines) == ((), "", ())
-    shown = CliRunner().invoke(app, ["inspect", found.file])
-    assert shown.exit_code == 0
-    assert "H5StreamLoader(" not in shown.stdout
+    shown = printed("inspect", found.file)
+    assert "H5StreamLoader(" not in shown
+    assert "Advice" not in shown
 
 
 def test_a_matrix_of_columns_written_row_by_row_is_the_same(tmp_path, monkeypatch):
@@ -342,7 +346,7 @@ def test_indexes_of_pytables_and_dimensions_of_netcdf_without_values_are_no_samp
 def test_files_that_hold_the_same_are_recognised(given, tmp_path, monkeypatch):
     write(tmp_path, files("in/{}.hdf5", 40, lambda k: {"wave": (20 + k,), "@speaker": f"s{k}"}))
     monkeypatch.chdir(tmp_path)
-    shown = CliRunner().invoke(app, ["inspect", f"in{given}"]).stdout
+    shown = printed("inspect", f"in{given}", width=80)
     assert "40 files" in shown.splitlines()[0]
     assert "The pattern holds 40 like files" in shown
     assert shown.count("from h5stream import") == 1

@@ -2,12 +2,10 @@
 
 import json
 
-import h5py
 import numpy as np
+from commands import printed
 from inner import processors
-from typer.testing import CliRunner
-
-from h5stream.cli.app import app
+from making import write_datasets
 
 EVERYTHING = [
     *("--gpu", "NVIDIA GeForce RTX 4090", "--row-bytes", "1024", "--batch-size", "8192"),
@@ -16,10 +14,8 @@ EVERYTHING = [
 ]
 
 
-def suggest(*options, width="100"):
-    result = CliRunner().invoke(app, ["suggest", *options], env={"COLUMNS": width}, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
+def suggest(*options, **how):
+    return printed("suggest", *options, **how)
 
 
 def test_the_issues_command_prints_preset_queue_and_order():
@@ -60,10 +56,8 @@ def test_a_memory_serves_instead_of_a_name_and_without_either_it_says_what_more_
 
 
 def test_a_file_gives_its_own_chunks_and_blocks(tmp_path):
-    path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", (2000, 3, 8, 8), "u1", chunks=(500, 1, 4, 4), compression="gzip")
-        file["y"] = np.arange(2000)
+    x = {"shape": (2000, 3, 8, 8), "dtype": "u1", "chunks": (500, 1, 4, 4), "compression": "gzip"}
+    path = write_datasets(tmp_path / "a.h5", x=x, y=np.arange(2000))
     assert "block: 500 rows, those of a chunk (7.81 KiB)" in suggest(path)
     assert "block: 64.0 KiB chunk / 200 B = 327 rows" in suggest(path, "--chunk-bytes", "64KiB")
 

@@ -4,16 +4,17 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from commands import printed
+from forking import guards_are_forks
 
 pytest.importorskip("imagecodecs")
-from layouts import LAYOUTS, write
+from layouts import GALLERY, LAYOUTS, write
 
+from examples.gallery import PROGRAMS
 from h5stream.advice.detectors import printed_of, proposals_of_files
 from h5stream.advice.inspection import inspect_file
 from h5stream.advice.listing import list_files
 from h5stream.advice.program import samples_from_text
-from h5stream.cli.app import app
 from h5stream.storage.fields import paths_of
 
 KINDS = {"windows": r"Sequences\(", "objects": r"Objects\(|\{\}", "boxes": r"Boxes\(", "sparse": r"ragged=\"dense\""}
@@ -67,11 +68,20 @@ def judged(wanted, lines, said):
     return ("half" if lost or wrong else "right"), " ".join([*lost, wrong])
 
 
-@pytest.mark.parametrize("program", LAYOUTS)
+def written(program):
+    """Write the files of a program; give their names, and what it reads of them."""
+    if program in LAYOUTS:
+        held, wanted = LAYOUTS[program]
+        return write(Path(), held), wanted
+    PROGRAMS[program].make(Path())
+    return sorted(str(path) for path in Path().rglob("*.h*5*")), GALLERY[program]
+
+
+@pytest.mark.parametrize("program", [*LAYOUTS, *GALLERY])
 def test_what_is_printed_for_a_layout_is_what_its_program_reads(program, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    held, wanted = LAYOUTS[program]
-    lines, said = proposed(patterns_of(write(Path(), held)))
+    names, wanted = written(program)
+    lines, said = proposed(patterns_of(names))
     verdict, why = judged(wanted, lines, said)
     for way in re.findall(r"samples=(\w+\(.*?\)) ", said):
         assert re.search("names|places", way) or samples_from_text(way)
@@ -80,8 +90,9 @@ def test_what_is_printed_for_a_layout_is_what_its_program_reads(program, tmp_pat
 
 def test_files_that_hold_fields_of_one_sample_are_shown_together(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    guards_are_forks(monkeypatch)
     write(Path(), LAYOUTS["pytorch/vision"][0])
     for given in (["train_x.h5", "train_y.h5"], ["."]):
-        shown = CliRunner().invoke(app, ["inspect", *given], catch_exceptions=False).stdout
+        shown = printed("inspect", *given, width=80)
         assert 'Field("y", file="' in shown.split("Each of them:")[0]
         assert "train_y.h5  " in shown.split("Each of them:")[1]

@@ -2,15 +2,14 @@
 
 import os
 import signal
-import threading
 import time
 
-import h5py
 import numpy as np
 import psutil
 import pytest
 from inner import rivals_are_forks
-from making import write_datasets
+from making import make_file, write_datasets
+from sample_files import eventually
 
 from h5stream.baseline import NaiveDataset, RivalError, measure_naive
 
@@ -24,8 +23,8 @@ def is_there(process):
 
 
 def test_it_is_stopped_inside_a_batch_and_no_process_is_left(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:  # Each row has a part in each of 256 chunks.
-        file.create_dataset("x", data=np.zeros((20_000, 256), "u1"), chunks=(20_000, 1), compression="gzip")
+    # Each row has a part in each of 256 chunks.
+    make_file(tmp_path / "a.h5", data=np.zeros((20_000, 256), "u1"), chunks=(20_000, 1), compression="gzip")
     before, began = set(psutil.Process().children(recursive=True)), set()
 
     def look(rows):
@@ -36,8 +35,7 @@ def test_it_is_stopped_inside_a_batch_and_no_process_is_left(tmp_path):
     assert (found.batches, found.first_batch_s, found.stopped) == (0, None, True)
     assert found.rows > 0
     assert began
-    while any(is_there(process) for process in began):  # a killed one goes when the system comes to it
-        threading.Event().wait(0.01)
+    eventually(lambda: not any(map(is_there, began)))  # a killed one goes when the system comes to it
 
 
 def test_a_whole_epoch_of_several_files_is_counted_row_by_row(tmp_path, monkeypatch):

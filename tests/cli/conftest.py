@@ -6,9 +6,9 @@ import sys
 from dataclasses import dataclass
 
 import forking
-import h5py
 import numpy as np
 import pytest
+from making import write_datasets
 
 from h5stream.cli.app import main
 
@@ -50,9 +50,8 @@ def h5stream(monkeypatch, capsys):
 def content():
     """Give the bytes of a good file."""
     rng, bytes_of_it = np.random.default_rng(0), io.BytesIO()
-    with h5py.File(bytes_of_it, "w") as file:
-        file.create_dataset("x", data=rng.random((4000, 16), dtype="f4"), chunks=(200, 16), compression="gzip")
-        file["y"] = np.arange(4000) % 10
+    x = {"data": rng.random((4000, 16), dtype="f4"), "chunks": (200, 16), "compression": "gzip"}
+    write_datasets(bytes_of_it, x=x, y=np.arange(4000) % 10)
     return bytes_of_it.getvalue()
 
 

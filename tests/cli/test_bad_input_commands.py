@@ -3,7 +3,6 @@
 import contextlib
 import importlib
 import io
-import itertools
 import json
 import os
 import re
@@ -15,7 +14,7 @@ from pathlib import Path
 import forking
 import pytest
 from amounts import crossed
-from inner import rivals_are_forks
+from inner import fail_in_call, rivals_are_forks
 
 READING = {name: [name, "{}"] for name in ("inspect", "doctor", "bench", "tune", "suggest")}
 READING |= {"diagnose": ["diagnose", "{}", "--step-ms", "1"], "repack": ["repack", "{}", "out.h5"]}
@@ -155,19 +154,6 @@ main()
     assert h5stream(*line.split()).status == 0
 
 
-def interrupted_in(monkeypatch, name, call):
-    """Let Ctrl-C come in the so-manieth call of a function."""
-    module, function = name.rsplit(".", 1)
-    real, calls = getattr(importlib.import_module(module), function), itertools.count(1)
-
-    def interrupted(*given, **options):
-        if next(calls) == call:
-            raise KeyboardInterrupt
-        return real(*given, **options)
-
-    monkeypatch.setattr(name, interrupted)
-
-
 TUNE = ["tune", "a1.h5", "--seconds", "0.05", "--batch-size", "100"]
 DIAGNOSE = ["diagnose", "a1.h5", "--step-ms", "1", "--seconds", "0.1", "--batch-size", "100"]
 
@@ -176,20 +162,20 @@ DIAGNOSE = ["diagnose", "a1.h5", "--step-ms", "1", "--seconds", "0.1", "--batch-
 @pytest.mark.parametrize(
     ("words", "where", "call", "said"),
     [
-        (TUNE, "h5stream.advice.tune.time_loop", 1, "nothing was measured"),
-        (TUNE, "h5stream.advice.tune.time_loop", 5, "these are the 3 runs until then"),
-        (DIAGNOSE, "h5stream.advice.diagnose.time_loop", 1, "nothing was measured"),
-        (DIAGNOSE, "h5stream.advice.diagnose.time_loop", 2, "step alone: "),
+        (TUNE, "h5stream.advice.tune", 0, "nothing was measured"),
+        (TUNE, "h5stream.advice.tune", 4, "these are the 3 runs until then"),
+        (DIAGNOSE, "h5stream.advice.diagnose", 0, "nothing was measured"),
+        (DIAGNOSE, "h5stream.advice.diagnose", 1, "step alone: "),
     ],
 )
 def test_ctrl_c_prints_what_was_measured(words, where, call, said, as_json, here, h5stream, monkeypatch):
-    interrupted_in(monkeypatch, where, call)
+    fail_in_call(monkeypatch, importlib.import_module(where), "time_loop", call, KeyboardInterrupt)
     ended = h5stream(*words, *["--json"] * as_json)
     assert ended.status == 130
     if as_json:
         found = json.loads(ended.out)
         assert found["interrupted"] is True
-        assert bool(found.get("measured") or found.get("attempts")) == (call > 1)
+        assert bool(found.get("measured") or found.get("attempts")) == (call > 0)
         rates = [one["rows_per_s"] for one in found.get("attempts", ())]
         assert rates == sorted(rates, reverse=True)
     else:
@@ -298,10 +284,8 @@ def test_stage_has_no_good_news_of_a_folder_that_is_not_there(option, here, h5st
         (["suggest", "--fields", "x"], "name a file as well"),
         (["suggest", "--gpu-memory", "big"], "--gpu-memory"),
         (["suggest"], "nothing to go by; give some of these: --gpu (a preset), FILE"),
-        (["suggest", "--gpu", "RTX 490"], "nearest: RTX 4090"),
         (["suggest", "--lr", "0.1"], "--lr needs --lr-batch"),
         (["suggest", "--parameters", "100"], "--parameters needs --gpu"),
-        (["suggest", "--precision", "int8"], "precision must be one of"),
         (["stage"], "exactly one of"),
         (["stage", "--list", "x", "--verify", "x"], "given: --list, --verify"),
         (["stage", "--to", "x"], "needs FILES"),
@@ -316,7 +300,6 @@ def test_stage_has_no_good_news_of_a_folder_that_is_not_there(option, here, h5st
         (["inspect", "a1.h5", "--samples", "Sequences("], "is not that"),
         (["inspect", "a1.h5", "--samples", "Sequences(16, of=open('x'))"], "open is none of"),
         (["inspect", "a1.h5", "--samples", "3"], "takes one of Sequences"),
-        (["inspect", "a1.h5", "--samples", "Sequences(0)"], "length must be at least 1"),
         (["inspect", "a1.h5", "--fields", "Field('x', lookup=open('x'))"], "open is none of Field"),
         (["inspect", "a1.h5", "--fields", "[x for x in 'ab']"], "malformed node"),
         (["inspect", "a1.h5", "--fields", "{**{}}"], "** is not read here"),

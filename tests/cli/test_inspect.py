@@ -8,40 +8,29 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from commands import printed
 from forking import Forked
 from making import make_file, write_datasets
-from typer.testing import CliRunner
-
-from h5stream.cli.app import app
-from h5stream.errors import FieldNotFoundError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CORPUS = Path(os.environ.get("H5STREAM_CORPUS", REPOSITORY.parent / "shared" / "corpus"))
 
 
-def inspect(*options, width="100"):
-    result = CliRunner().invoke(app, ["inspect", *options], env={"COLUMNS": width}, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.output
+def inspect(*options, **how):
+    return printed("inspect", *options, **how)
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("inspect")
-    rng = np.random.default_rng(0)
-    with h5py.File(folder / "a.h5", "w") as file:
-        name = "a_group_of_some/length_of_name/signal_to_noise_ratio"
-        ratios, stored = rng.standard_normal((20_000, 160), "f4"), {"compression": "lzf", "shuffle": True}
-        file.create_dataset(name, data=ratios, chunks=(2000, 20), **stored)
-        file["label"] = np.arange(20_000)
-        file["names"] = ["abc"] * 300
-        file.create_dataset("turned", (300,), dtype=h5py.vlen_dtype(">i4"))
-        file["version"] = 3
-        for k in range(20):
-            file[f"many/{k}"] = np.arange(30)
-            file[f"lengths/{'abcdefghijklmnopqrst'[k]}"] = np.arange(100 + k)
-            file[f"alike/{k}"] = np.arange(100 + k)
-    return str(folder / "a.h5")
+    ratios = np.random.default_rng(0).standard_normal((20_000, 160), "f4")
+    held = {"label": np.arange(20_000), "names": ["abc"] * 300, "version": 3}
+    held["turned"] = {"shape": (300,), "dtype": h5py.vlen_dtype(">i4")}
+    held["a_group_of_some/length_of_name/signal_to_noise_ratio"] = {
+        "data": ratios, "chunks": (2000, 20), "compression": "lzf", "shuffle": True
+    }  # fmt: skip
+    for k, letter in enumerate("abcdefghijklmnopqrst"):
+        held |= {f"many/{k}": np.arange(30), f"lengths/{letter}": np.arange(100 + k), f"alike/{k}": np.arange(100 + k)}
+    return write_datasets(tmp_path_factory.mktemp("inspect") / "a.h5", **held)
 
 
 @pytest.mark.parametrize("width", ["80", "120"])
@@ -129,22 +118,6 @@ def test_a_compound_is_named_that_comes_as_a_dict(tmp_path):
     assert "two comes as a dict of its members; a member alone is a field too, such as 'two:a'." in text
 
 
-def test_a_name_as_people_guess_it_is_answered_with_the_right_one(tables):
-    for guess, right in (("obs/bulk_labels", "obs:bulk_labels"), ("x", "X"), ("lat", "obs:at:lat")):
-        with pytest.raises(FieldNotFoundError, match=rf"Did you mean '{right}'\?"):
-            CliRunner().invoke(app, ["inspect", tables, "--fields", guess], catch_exceptions=False)
-
-
-def test_advice_is_not_none_where_nothing_can_be_streamed(tmp_path):
-    with h5py.File(tmp_path / "csr.h5", "w") as file:
-        file["X/indptr"], file["X/indices"], file["X/data"] = [0, 1, 2], [0, 1], [1.0, 2.0]
-        file["X"].attrs["shape"] = [2, 2]
-    text = " ".join(inspect(str(tmp_path / "csr.h5"), width="80").split())
-    assert "Advice" not in text
-    assert "X is a sparse matrix" in text
-    assert 'Field("X", ragged="dense")' in text
-
-
 def test_no_block_has_more_rows_than_there_are_and_read_bytes_are_not_decoded_ones(here, h5stream):
     make_file("few.h5", data=np.zeros((14, 8)), chunks=(1820, 8), maxshape=(None, 8), compression="gzip")
     text = " ".join(h5stream("inspect", "few.h5").out.split())
@@ -159,11 +132,10 @@ def test_no_block_has_more_rows_than_there_are_and_read_bytes_are_not_decoded_on
 
 @pytest.fixture
 def demos(tmp_path):
-    with h5py.File(tmp_path / "demos.h5", "w") as file:
-        for k, rows in enumerate((40, 3, 25)):
-            values = np.random.default_rng(k).random((rows, 8))
-            file.create_dataset(f"data/{k}/x", data=values, chunks=(10, 8), maxshape=(None, 8), compression="gzip")
-    return str(tmp_path / "demos.h5")
+    held, stored = {}, {"chunks": (10, 8), "maxshape": (None, 8), "compression": "gzip"}
+    for k, rows in enumerate((40, 3, 25)):
+        held[f"data/{k}/x"] = {"data": np.random.default_rng(k).random((rows, 8)), **stored}
+    return write_datasets(tmp_path / "demos.h5", **held)
 
 
 def test_a_batch_of_sequences_is_counted(demos):
@@ -198,8 +170,7 @@ def test_ragged_fields_are_counted_and_suggest_knows_them_and_samples(events):
         assert (found["samples"], found["batch_samples"]) == (20, 4)
         assert found["ours"]["read_nbytes"] > 0
     for given in (["--fields", RAGGED[0]], ["--fields", "hits", "--samples", "Sequences(4)"]):
-        done = CliRunner().invoke(app, ["suggest", events, *given, "--batch-size", "4"], catch_exceptions=False)
-        assert done.exit_code == 0
+        printed("suggest", events, *given, "--batch-size", "4")
 
 
 def test_many_files_are_named_by_the_first_and_the_last_and_objects_left_out_by_why(tmp_path):

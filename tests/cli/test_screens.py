@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from forking import Forked
 from inner import rivals_are_forks
-from making import write_datasets
+from making import make_file, write_datasets
 from rich.console import Console
 
 from h5stream._version import __version__
@@ -209,11 +209,15 @@ def test_version_and_module_are_two_more_doors():
         assert done.stdout == f"h5stream {__version__}\n"
 
 
-HEAVY = [("h5stream.cli.app", {"torch", "h5py", "xxhash", "psutil"}), ("h5stream.monitor", {"torch", "pynvml"})]
+HEAVY = [
+    ("h5stream", {"torch", "h5py", "numpy"}),
+    ("h5stream.cli.app", {"torch", "h5py", "xxhash", "psutil"}),
+    ("h5stream.monitor", {"torch", "pynvml"}),
+]
 
 
 @pytest.mark.parametrize(("door", "heavy"), HEAVY)
-def test_the_commands_and_the_monitor_begin_without_what_takes_long_to_import(door, heavy):
+def test_the_package_the_commands_and_the_monitor_begin_without_what_takes_long_to_import(door, heavy):
     program = f"import sys, {door}; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
@@ -242,8 +246,8 @@ def test_a_rival_without_a_batch_is_no_bare_ratio_and_nothing_measured_is_said(c
 
 
 def test_ctrl_c_prints_what_was_measured_until_then(here):
-    with h5py.File("slow.h5", "w") as file:  # Each row has a part in each of 256 chunks: minutes, row by row.
-        file.create_dataset("x", data=np.zeros((20_000, 256), "u1"), chunks=(20_000, 1), compression="gzip")
+    # Each row has a part in each of 256 chunks: minutes, row by row.
+    make_file("slow.h5", data=np.zeros((20_000, 256), "u1"), chunks=(20_000, 1), compression="gzip")
     with Forked("from h5stream.cli.app import main; main()", "bench", "slow.h5", "--seconds", "200") as child:
         said = []
         for line in child.stdout:

@@ -1,10 +1,9 @@
 """One number of bytes bounds what a loader holds, and a refusal names the number that would do."""
 
-import h5py
 import numpy as np
 import pytest
 from inner import memory_available, processors
-from making import make_file
+from making import make_file, write_datasets
 
 from h5stream import H5StreamLoader
 from h5stream.engine import footprint
@@ -35,10 +34,8 @@ def test_a_window_that_a_budget_has_no_room_for_is_smaller_and_that_is_said(tmp_
 @pytest.mark.parametrize("num_workers", [0, 3])
 def test_the_number_that_a_loader_names_does(tmp_path, small_tasks, window, num_workers):
     # Kept datasets grow with the budget: the number must do with what it brings along, too.
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=np.zeros((5000, 64), "f4"), chunks=(1000, 64), compression="gzip")
-        for k in range(20):
-            file[f"y{k}"] = np.arange(5000)
+    x = {"data": np.zeros((5000, 64), "f4"), "chunks": (1000, 64), "compression": "gzip"}
+    write_datasets(tmp_path / "a.h5", x=x, **{f"y{k}": np.arange(5000) for k in range(20)})
 
     def make(memory_budget):
         return H5StreamLoader(

@@ -7,14 +7,14 @@ import threading
 import pytest
 from inner import around, around_decoding, change_of, give_up_at_once, stream_all
 from making import corrupt_chunk, make_file, numbers
-from sample_files import gate, reader_threads
+from sample_files import eventually, gate, in_thread, reader_threads
 
 from h5stream import H5StreamLoader
 from h5stream.engine.plan import Placement
 from h5stream.engine.run import Run
 from h5stream.engine.slots import Slot, SlotRing
 from h5stream.engine.statistics import RunCounters
-from h5stream.errors import CorruptChunkError, LoaderClosedError
+from h5stream.errors import CorruptChunkError
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
@@ -56,7 +56,7 @@ def test_a_window_is_not_handed_over_before_its_errors_are_known(tmp_path, monke
 
 
 def test_no_memory_for_a_window_wakes_a_consumer_that_waits_already(sample, monkeypatch):
-    entered, got = [], []
+    entered = []
 
     def fail_once_the_consumer_waits(run, window):
         before = len(entered)
@@ -67,20 +67,8 @@ def test_no_memory_for_a_window_wakes_a_consumer_that_waits_already(sample, monk
 
     around(monkeypatch, Run, "_wait", before=lambda run, *_: entered.append(run))
     monkeypatch.setattr(Run, "_admit", fail_once_the_consumer_waits)
-    loader = H5StreamLoader(sample.path, 50, num_workers=1)
-
-    def consume():
-        try:
-            next(iter(loader))
-        except (MemoryError, LoaderClosedError) as error:
-            got.append(type(error))
-
-    consumer = threading.Thread(target=consume)
-    consumer.start()
-    consumer.join(10)
-    loader.close()
-    consumer.join()
-    assert got == [MemoryError]
+    with H5StreamLoader(sample.path, 50, num_workers=1) as loader:
+        assert isinstance(in_thread(lambda: next(iter(loader))).exception(10), MemoryError)
 
 
 @pytest.mark.parametrize("name", ["Run._may_admit", "OpenBatches.complete", "Run._plan_next"])
@@ -104,8 +92,7 @@ def test_a_slot_that_is_still_written_to_is_not_returned(sample, monkeypatch):
         loader.close()
         assert iterator.is_closed
         assert not returned
-    while reader_threads():
-        threading.Event().wait(0.01)
+    eventually(lambda: not reader_threads())
     assert returned
 
 

@@ -3,13 +3,13 @@
 import threading
 from dataclasses import replace
 
-import h5py
 import numpy as np
 import pytest
 from amounts import crossed
 from inner import around, around_reads, run_of, stream_all
+from making import make_file
 from recording import record_reads
-from sample_files import one_epoch_at_a_time
+from sample_files import eventually, one_epoch_at_a_time
 
 from h5stream import H5StreamLoader
 from h5stream.engine.statistics import LoaderStatistics, combined
@@ -26,10 +26,8 @@ def reads(monkeypatch):
 
 
 def write(path, *, chunks=(256, WIDTH), dtype="f4", **filters):
-    with h5py.File(path, "w") as file:
-        rows = np.random.default_rng(0).integers(0, 9, (ROWS, WIDTH)).astype(dtype)
-        file.create_dataset("x", data=rows, chunks=chunks, **filters)
-    return str(path)
+    rows = np.random.default_rng(0).integers(0, 9, (ROWS, WIDTH)).astype(dtype)
+    return make_file(path, "x", None, data=rows, chunks=chunks, **filters)
 
 
 def epoch(path, reads=None, **options):
@@ -94,9 +92,8 @@ def test_rows_through_h5py_are_counted_apart(tmp_path, monkeypatch):
 
 def test_chunks_that_were_never_written_cost_nothing_to_read(tmp_path, monkeypatch):
     stream_all(monkeypatch)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", (ROWS, WIDTH), "f4", chunks=(256, WIDTH), compression="gzip")
-    found = epoch(str(tmp_path / "a.h5"))
+    made = {"shape": (ROWS, WIDTH), "dtype": "f4", "chunks": (256, WIDTH), "compression": "gzip"}
+    found = epoch(make_file(tmp_path / "a.h5", "x", None, **made))
     assert (found.rows, found.read_bytes, found.decoded_bytes) == (ROWS, 0, 0)
     assert found.scatter_s > 0
 
@@ -150,8 +147,7 @@ def test_batches_that_were_ready_are_counted_when_asked_for(tmp_path):
     with H5StreamLoader(write(tmp_path / "a.h5"), 512) as loader:
         iterator = iter(loader)
         next(iterator)
-        while run_of(iterator).left_to_hand_over() is None:
-            threading.Event().wait(0.001)
+        eventually(lambda: run_of(iterator).left_to_hand_over() is not None)
         for _ in iterator:
             pass
         found = loader.stats()

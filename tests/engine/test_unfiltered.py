@@ -20,12 +20,8 @@ def nothing_is_kept(monkeypatch):
 
 
 def write(path, rows=4000, columns=20, chunks=None, **more):
-    with h5py.File(path, "w") as file:
-        x = np.arange(rows * columns, dtype="f4").reshape(rows, columns)
-        file.create_dataset("x", data=x, chunks=chunks)
-        for name, data in more.items():
-            file[name] = data
-    return str(path), x
+    x = np.arange(rows * columns, dtype="f4").reshape(rows, columns)
+    return write_datasets(path, x={"data": x, "chunks": chunks}, **more), x
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import runpy
 import sys
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 import torch
@@ -33,10 +32,8 @@ def file(tmp_path):
 
 def write(path, rows):
     rng = np.random.default_rng(0)
-    with h5py.File(path, "w") as f:
-        f.create_dataset("x", data=rng.random((rows, 6), dtype="f4"), chunks=(128, 6), compression="gzip")
-        f.create_dataset("y", data=np.arange(rows) % 10)
-    return path
+    x = {"data": rng.random((rows, 6), dtype="f4"), "chunks": (128, 6), "compression": "gzip"}
+    return write_datasets(path, x=x, y=np.arange(rows) % 10)
 
 
 def test_the_swap_gives_the_same_sum_and_changes_the_loop_by_nothing(file, capsys):

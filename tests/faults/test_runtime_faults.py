@@ -18,7 +18,7 @@ import psutil
 import pytest
 import torch
 from amounts import crossed
-from inner import change_of, give_up_at_once, open_batches, run_of, stream_all
+from inner import change_of, fail_in_call, give_up_at_once, open_batches, run_of, stream_all
 from sample_files import gate, one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
@@ -105,18 +105,8 @@ def test_no_memory_at_any_allocation_is_an_error_after_which_the_loader_works(
         stream_all(monkeypatch)
     sample = write_sample(tmp_path)
     loader = H5StreamLoader(sample.path, 50, True, num_workers=num_workers, window=100)
-    owner, name = ALLOCATIONS[site]
-    real, lock, calls = getattr(owner, name), threading.Lock(), []
-
-    def fail_once(*args, **kwargs):
-        with lock:
-            calls.append(name)
-            if len(calls) == at + 1:
-                raise MemoryError(site)
-        return real(*args, **kwargs)
-
     with monkeypatch.context() as patch:
-        patch.setattr(owner, name, fail_once)
+        calls = fail_in_call(patch, *ALLOCATIONS[site], at, MemoryError(site))
         one_epoch_at_a_time(patch)  # an error there is the next epoch's
         iterator = iter(loader)
         try:

@@ -2,15 +2,13 @@
 
 import logging
 import re
-import threading
 
-import h5py
 import numpy as np
 import pytest
 import torch
 from inner import run_of, stream_all
-from making import corrupt_chunk
-from sample_files import one_epoch_at_a_time, reader_threads, write_sample
+from making import corrupt_chunk, write_datasets
+from sample_files import eventually, one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
 from h5stream.errors import CorruptChunkError, OptionError, SourceChangedError
@@ -67,8 +65,7 @@ def test_readers_go_on_when_all_that_filled_their_room_is_passed_over(sample, nu
     loader = H5StreamLoader(sample.path, 32, num_workers=num_workers, on_error="skip", window=32, timeout=30)
     iterator = iter(loader)
     run = run_of(iterator)
-    while run.ready < loader.window_size.max_open_batches:
-        threading.Event().wait(0.01)
+    eventually(lambda: run.ready >= loader.window_size.max_open_batches)
     # They wait for room; nothing of what they hold will be handed over.
     assert [batch["y"].tolist() for batch in iterator] == [list(range(960, 992)), list(range(992, 1000))]
 
@@ -118,11 +115,9 @@ def test_a_state_counts_the_batches_that_were_left_out(sample, listed, num_worke
 
 
 def test_a_row_that_two_fields_lack_is_counted_once(tmp_path, either_way):
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        for name in "ab":
-            file.create_dataset(name, data=np.arange(300.0).reshape(100, 3), chunks=(10, 3), compression="gzip")
-        file.create_dataset("text", data=[f"row {k}" for k in range(100)], chunks=(10,))
+    numbers = {"data": np.arange(300.0).reshape(100, 3), "chunks": (10, 3), "compression": "gzip"}
+    text = {"data": [f"row {k}" for k in range(100)], "chunks": (10,)}
+    path = write_datasets(tmp_path / "a.h5", a=numbers, b=numbers, text=text)
     corrupt(path, 20, name="a")
     corrupt(path, 20, 30, name="b")
     loader = H5StreamLoader(path, 15, on_error="skip", fields=["a", "b", "text"])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from inner import read_in_python, stream_all
-from sample_files import reader_threads
+from sample_files import open_descriptors, reader_threads
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.errors import SourceChangedError, SourceError
@@ -33,10 +33,6 @@ class FailingReads:
         if fails:
             raise OSError(self._error, os.strerror(self._error))
         return self._real(fd, buffers, offset)
-
-
-def open_descriptors():
-    return len(os.listdir("/proc/self/fd"))
 
 
 @pytest.mark.parametrize("num_workers", [0, 3])

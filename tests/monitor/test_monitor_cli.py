@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import invoke
 from fake_nvml import GIB, Card, FakeNvml
-from typer.testing import CliRunner
 
 from h5stream.cli import monitor as command
-from h5stream.cli.app import app
 from h5stream.errors import MissingExtraError, OptionError
 from h5stream.monitor import nvml
 from h5stream.monitor.export import read_log, sample_from_json
@@ -29,7 +28,7 @@ def fake(monkeypatch):
 
 
 def run(*arguments):
-    return CliRunner().invoke(app, ["monitor", *arguments], catch_exceptions=False)
+    return invoke("monitor", *arguments)
 
 
 def test_once_prints_a_line_for_each_gpu_or_all_of_them_as_json():

@@ -4,8 +4,8 @@ import gc
 import logging
 import math
 import subprocess
+import textwrap
 import threading
-from pathlib import Path
 
 import forking
 import pytest
@@ -13,8 +13,6 @@ from fake_nvml import Card, FakeNvml
 
 from h5stream.errors import OptionError
 from h5stream.monitor import SystemMonitor, system
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 class Recorder:
@@ -318,13 +316,7 @@ SCRIPTS = {
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_in_a_process_of_its_own(name):
-    lines = "\n".join(line[8:] for line in SCRIPTS[name].splitlines())
-    script = (
-        "import os, sys, threading\n"
-        f"sys.path[:0] = [{str(ROOT)!r}, {str(Path(__file__).parent)!r}]\n"
-        "from fake_nvml import Card, FakeNvml\n"
-        "from h5stream.monitor import SystemMonitor\n" + lines
-    )
-    done = forking.run(script, whole_end=True)
+    names = "import os, threading\nfrom fake_nvml import Card, FakeNvml\nfrom h5stream.monitor import SystemMonitor\n"
+    done = forking.run(names + textwrap.dedent(SCRIPTS[name]), whole_end=True)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr

@@ -210,11 +210,6 @@ def test_rows_beyond_32_bits_may_stand_anywhere_in_a_list():
     assert listed_blocks(rows, 2).rows_at(np.arange(4)).tolist() == rows.tolist()
 
 
-def test_too_many_blocks_are_refused_before_they_are_made():
-    with pytest.raises(OptionError, match="make 1,000,000,000 blocks"):
-        make_blocks((0, 10**9), (1,))
-
-
 # --- batches by size ---------------------------------------------------------------------------------------------
 
 

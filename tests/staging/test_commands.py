@@ -3,66 +3,56 @@
 import h5py
 import numpy as np
 import pytest
+from commands import printed
 from making import write_datasets
-from typer.testing import CliRunner
 
-from h5stream.cli.app import app
 from h5stream.errors import StagingError
 from h5stream.order.permutation import permutation
 from tests.staging.same_file import assert_same_tree
 
 
-def run(command, *arguments, status=0):
-    result = CliRunner().invoke(app, [command, *map(str, arguments)], catch_exceptions=False)
-    assert result.exit_code == status, result.output
-    return result.output
-
-
 def test_a_round_trip(write, ram, left):
     sources = [write("a.h5", 1 << 20), write("b.h5", 0)]
-    output = run("stage", *sources, "--to", ram)
+    output = printed("stage", *sources, "--to", ram)
     assert f"  {ram}/a.h5\n" in output
     assert "2 copied (1.00 MiB" in output
     assert f"h5stream stage --remove {ram}" in output
-    assert "0 copied (0 B), 2 reused" in run("stage", *sources, "--to", ram)
-    listing = run("stage", "--list", ram)
+    assert "0 copied (0 B), 2 reused" in printed("stage", *sources, "--to", ram)
+    listing = printed("stage", "--list", ram)
     assert f"{ram}/a.h5\t1.00 MiB\tfresh\t-\t" in listing
     assert "2 files, 1.00 MiB" in listing
-    assert "As they were staged: 2 of 2 files" in run("stage", "--verify", ram)
-    assert "1 file removed, 1.00 MiB freed" in run("stage", "--remove", ram, ram / "a.h5")
-    assert "1 file removed, 0 B freed" in run("stage", "--remove", ram)
+    assert "As they were staged: 2 of 2 files" in printed("stage", "--verify", ram)
+    assert "1 file removed, 1.00 MiB freed" in printed("stage", "--remove", ram, ram / "a.h5")
+    assert "1 file removed, 0 B freed" in printed("stage", "--remove", ram)
     assert left(ram) == []
-    assert "nothing is staged" in run("stage", "--list", ram)
+    assert "nothing is staged" in printed("stage", "--list", ram)
 
 
 def test_follow_is_passed_on(tmp_path, ram):
     for name, target in (("a.h5", "b.h5"), ("b.h5", "a.h5")):
         write_datasets(tmp_path / name, x=h5py.ExternalLink(target, "/y"))
-    assert "--follow" in run("stage", tmp_path / "a.h5", "--to", ram)
-    assert "1 copied" in run("stage", tmp_path / "a.h5", "--to", ram, "--follow")
+    assert "--follow" in printed("stage", tmp_path / "a.h5", "--to", ram)
+    assert "1 copied" in printed("stage", tmp_path / "a.h5", "--to", ram, "--follow")
 
 
 def test_what_is_damaged_was_not_staged_or_has_line_breaks_is_named(write, ram):
-    run("stage", write("a\nb.h5", 1000), "--to", ram)
-    assert "a\N{REPLACEMENT CHARACTER}b.h5\t1000 B" in run("stage", "--list", ram)
+    printed("stage", write("a\nb.h5", 1000), "--to", ram)
+    assert "a\N{REPLACEMENT CHARACTER}b.h5\t1000 B" in printed("stage", "--list", ram)
     (ram / "a\nb.h5").write_bytes(bytes(1000))
-    assert f"DAMAGED {ram}/a" in run("stage", "--verify", ram, status=1)
+    assert f"DAMAGED {ram}/a" in printed("stage", "--verify", ram, status=1)
     (ram / "mine").write_bytes(b"")
     with pytest.raises(StagingError, match="not in the manifest"):
-        run("stage", "--remove", ram, "mine")
+        printed("stage", "--remove", ram, "mine")
 
 
 @pytest.fixture
 def source(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=np.arange(40_000).reshape(10_000, 4), chunks=(1, 4), compression="gzip")
-        file["y"] = np.arange(10_000)
-        file["words"] = ["a", "b"]
-    return tmp_path / "a.h5"
+    x = {"data": np.arange(40_000).reshape(10_000, 4), "chunks": (1, 4), "compression": "gzip"}
+    return write_datasets(tmp_path / "a.h5", x=x, y=np.arange(10_000), words=["a", "b"])
 
 
 def repack(*arguments):
-    return " ".join(run("repack", *arguments).split())
+    return " ".join(printed("repack", *arguments).split())
 
 
 def test_it_says_what_it_did_and_what_it_gained(source, tmp_path):

@@ -13,12 +13,11 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
+from commands import printed
 from inner import memory_available
 from making import corrupt_chunk, make_file, write_datasets
-from typer.testing import CliRunner
 
 from h5stream import H5StreamLoader, errors, repack, stage, staged
-from h5stream.cli.app import app
 from h5stream.order.permutation import permutation
 from h5stream.repacking import survey
 from h5stream.staging import StagedState, list_staged, verify_staged
@@ -39,9 +38,8 @@ def numbers(rows, columns=24, dtype="f4"):
 def content():
     """Give the bytes of a file of many small chunks."""
     bytes_of_it = io.BytesIO()
-    with h5py.File(bytes_of_it, "w") as file:
-        file.create_dataset("x", data=numbers(5000), chunks=(7, 5), compression="gzip")
-        file.create_dataset("y", data=np.arange(5000), chunks=(300,))
+    x = {"data": numbers(5000), "chunks": (7, 5), "compression": "gzip"}
+    write_datasets(bytes_of_it, x=x, y={"data": np.arange(5000), "chunks": (300,)})
     return bytes_of_it.getvalue()
 
 
@@ -200,9 +198,7 @@ def test_links_scales_references_and_attributes_are_kept(tmp_path, folder):
 
 
 def test_of_many_datasets_few_are_open_at_once(tmp_path, folder):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(60):
-            file[f"o/{k}"] = np.arange(4)
+    write_datasets(tmp_path / "a.h5", **{f"o/{k}": np.arange(4) for k in range(60)})
     counts = []
 
     def counted(*_):
@@ -395,8 +391,7 @@ with h5py.File(sys.argv[2]) as file:
 
 
 def test_what_a_reader_has_unpacked_is_copied_as_it_is_stored(child, tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=np.arange(65536.0).reshape(64, 1024) % 5, chunks=(8, 1024), scaleoffset=2)
+    make_file(tmp_path / "a.h5", data=np.arange(65536.0).reshape(64, 1024) % 5, chunks=(8, 1024), scaleoffset=2)
     reader = child(BESIDE_A_READER, tmp_path / "a.h5", tmp_path / "b.h5")
     reader.hear("right")
     assert reader.end() == 0
@@ -412,10 +407,9 @@ LZ4 = {"compress": "lz4", "chunk_nbytes": 1 << 15}
 def source(tmp_path):
     path = tmp_path / "data" / "a.h5"
     path.parent.mkdir()
-    with h5py.File(path, "w") as file:
-        values = np.random.default_rng(0).integers(0, 50, (4000, 25)).astype("f4")
-        file.create_dataset("x", data=values, chunks=(3, 25), compression="gzip")
-        file["y"] = np.arange(4000)
+    values = np.random.default_rng(0).integers(0, 50, (4000, 25)).astype("f4")
+    x = {"data": values, "chunks": (3, 25), "compression": "gzip"}
+    write_datasets(path, x=x, y=np.arange(4000))
     return path
 
 
@@ -464,13 +458,12 @@ def test_what_cannot_be_repacked_is_refused(write, source, ram, left):
 
 
 def test_the_command_shares_its_options_with_repack(source, ram):
-    command = ["stage", str(source), "--to", str(ram), "--repack", "--compress", "zstd", "--chunk-bytes", "0.5MiB"]
-    run = CliRunner().invoke(app, command, catch_exceptions=False)
-    assert "1 repacked" in run.output
-    assert "fresh, repacked" in CliRunner().invoke(app, ["stage", "--list", str(ram)]).output
-    for wrong in (command[:4] + command[5:], ["stage", "--list", str(ram), "--repack"]):
+    command = ["stage", source, "--to", ram, "--repack", "--compress", "zstd", "--chunk-bytes", "0.5MiB"]
+    assert "1 repacked" in printed(*command)
+    assert "fresh, repacked" in printed("stage", "--list", ram)
+    for wrong in (command[:4] + command[5:], ["stage", "--list", ram, "--repack"]):
         with pytest.raises(errors.OptionError, match="--repack"):
-            CliRunner().invoke(app, wrong, catch_exceptions=False)
+            printed(*wrong)
 
 
 def test_plain_staging_needs_no_torch(source, ram):

@@ -9,7 +9,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from making import make_file, numbers
+from making import make_file, numbers, write_datasets
 
 from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader, repack, stage
 from h5stream.errors import OptionError
@@ -18,14 +18,8 @@ from h5stream.staging import list_staged
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    path = tmp_path_factory.mktemp("given") / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["x"] = np.arange(6)
-        file["y"] = np.arange(6) * 2.0
-        file["g/x"] = np.arange(4)
-        file["g/z"] = np.arange(4) * 3.0
-        file["gs"] = h5py.SoftLink("/g")
-    return str(path)
+    held = {"x": np.arange(6), "y": np.arange(6) * 2.0, "g/x": np.arange(4), "g/z": np.arange(4) * 3.0}
+    return write_datasets(tmp_path_factory.mktemp("given") / "a.h5", **held, gs=h5py.SoftLink("/g"))
 
 
 def listed(batch):
@@ -140,6 +134,7 @@ def test_a_subset_takes_whatever_names_rows(path, what):
     assert H5Dataset(path, "x").subset(CHOSEN[what])[:].tolist() == [1, 3, 5]
     assert H5Dataset(path, "x", rows=CHOSEN[what])[:].tolist() == [1, 3, 5]
     twice = H5Dataset(path, "x", rows=slice(3, 6)).subset(slice(1, None))
+    assert "2 rows of x" in repr(twice)
     assert [row for batch in H5StreamLoader(twice, 1) for row in batch.tolist()] == [4, 5]
     assert len(ChunkBatchSampler(H5Dataset(path, "x").subset(CHOSEN[what]), 2)) == 2
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 from forking import in_forked_child
 from inner import around
+from making import write_datasets
 
 from h5stream import H5Dataset, H5StreamLoader, repack, stage
 from h5stream.advice.listing import list_file
@@ -90,10 +91,8 @@ def test_a_file_written_anew_is_read_as_it_is_while_older_handles_live(tmp_path,
         kept = H5StreamLoader(dataset, 50)
         next(running := iter(kept))
         kept = running if held == "iterator" else kept
-    with h5py.File(path, "w") as file:  # other shapes, chunks and names at the places of the old ones
-        file.create_dataset("x", data=X[::-1].T, chunks=(1, 40))
-        file["texts"] = TEXTS[:3]
-        file["z"] = np.arange(3)
+    # Other shapes, chunks and names at the places of the old ones.
+    write_datasets(path, x={"data": X[::-1].T, "chunks": (1, 40)}, texts=TEXTS[:3], z=np.arange(3))
     anew = H5Dataset(path)
     assert anew.layout.shape.keys == ("texts", "x", "z")
     assert np.array_equal(anew[:]["x"], X[::-1].T)
@@ -234,8 +233,7 @@ def write_source(folder, kind, values):
         (folder / "source.raw").write_bytes(values.tobytes())
         return
     (folder / "source.h5").unlink(missing_ok=True)
-    with h5py.File(folder / "source.h5", "w") as file:
-        file.create_dataset("x", data=values, chunks=(len(values) // 2,))
+    write_datasets(folder / "source.h5", x={"data": values, "chunks": (len(values) // 2,)})
 
 
 @pytest.mark.parametrize("kind", ["virtual", "two levels", "external storage"])

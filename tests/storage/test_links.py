@@ -13,7 +13,7 @@ import pytest
 from amounts import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from making import numbers
+from making import numbers, write_datasets
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.errors import ExternalDataError, FieldNotFoundError, OptionError, SourceChangedError
@@ -24,13 +24,10 @@ VALUES = numbers(40, 6)
 def linked_file(folder, target="labels.h5"):
     """Make a file of pictures whose labels lie in another one."""
     folder.mkdir(exist_ok=True)
-    with h5py.File(folder / "labels.h5", "w") as file:
-        file.create_dataset("group/y", data=VALUES[:, 0], chunks=(7,), compression="gzip")
-        file["soft"] = h5py.SoftLink("/group/y")
-    with h5py.File(folder / "a.h5", "w") as file:
-        file.create_dataset("x", data=VALUES, chunks=(9, 6))
-        file["y"] = h5py.ExternalLink(target, "/soft")
-    return str(folder / "a.h5")
+    y = {"data": VALUES[:, 0], "chunks": (7,), "compression": "gzip"}
+    write_datasets(folder / "labels.h5", group__y=y, soft=h5py.SoftLink("/group/y"))
+    x = {"data": VALUES, "chunks": (9, 6)}
+    return write_datasets(folder / "a.h5", x=x, y=h5py.ExternalLink(target, "/soft"))
 
 
 # --- any links -----------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import h5py
 import numpy as np
 import pytest
 from h5py import h5a, h5d, h5s, h5t
-from making import damage_header
+from making import damage_header, write_datasets
 
 from h5stream import Field, H5Dataset, Objects
 from h5stream.errors import FieldLengthError, H5StreamError, SourceError, UnsupportedFieldError
@@ -22,9 +22,7 @@ def equal(found, expected):
 @pytest.mark.parametrize("stored", ["i4", "S4"])
 def test_objects_of_undefined_fill_values(tmp_path, stored):
     path, expected = tmp_path / "a.h5", [np.arange(3 + k).astype(stored) for k in range(3)]
-    with h5py.File(path, "w") as file:
-        for k, values in enumerate(expected):
-            file.create_dataset(f"o/{k}", data=values)
+    write_datasets(path, **{f"o/{k}": values for k, values in enumerate(expected)})
     path.write_bytes(path.read_bytes().replace(b"\2\2\2\1\0\0\0\0", b"\2\2\2\0\0\0\0\0"))
     with h5py.File(path) as file:
         assert file["o/0"].id.get_create_plist().fill_value_defined() == h5d.FILL_VALUE_UNDEFINED

@@ -107,15 +107,10 @@ def test_a_field_that_one_file_lacks_names_that_file(paths, tmp_path):
 
 @pytest.fixture
 def path(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["X"] = np.zeros((4, 2), "f4")
-        file["obs"] = np.zeros(4, [("bulk_labels", "i1"), ("at", [("lat", "f4")])])
-        file["obsm"] = np.zeros(4, [("X_pca", "f4", (2,))])
-        file["uns/bulk_labels_colors"] = np.zeros(10, "S7")
-        file["cells/kind"] = np.zeros(4)
-        file["t/_i_table/index/sorted"] = np.zeros(9)
-        file["t/table"] = np.zeros(4, [("index", "i8")])
-    return str(tmp_path / "a.h5")
+    obs, obsm = [("bulk_labels", "i1"), ("at", [("lat", "f4")])], [("X_pca", "f4", (2,))]
+    held = {"X": np.zeros((4, 2), "f4"), "obs": np.zeros(4, obs), "obsm": np.zeros(4, obsm), "cells/kind": np.zeros(4)}
+    held |= {"uns/bulk_labels_colors": np.zeros(10, "S7"), "t/_i_table/index/sorted": np.zeros(9)}
+    return write_datasets(tmp_path / "a.h5", **held, t__table=np.zeros(4, [("index", "i8")]))
 
 
 @pytest.mark.parametrize(
@@ -125,6 +120,7 @@ def path(tmp_path):
         ("Obs:Bulk_Labels", "obs:bulk_labels"),
         ("bulk_labels", "obs:bulk_labels"),
         ("obs/at/lat", "obs:at:lat"),
+        ("lat", "obs:at:lat"),
         ("obs:X_pca", "obsm:X_pca"),
         ("/x", "X"),
         ("cells:kind", "cells/kind"),

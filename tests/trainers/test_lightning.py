@@ -6,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import h5py
 import numpy as np
 import pytest
 import torch
+from making import write_datasets
 from recorded import HELD_OUT, ROWS, Noted, assert_each_row_once_an_epoch, assert_two_epochs, loaders_of
 
 lightning = pytest.importorskip("lightning.pytorch", reason="needs lightning: pip install h5stream[trainers]")
@@ -114,7 +114,5 @@ def test_the_example_learns_and_goes_on_from_its_checkpoint(tmp_path):
 def write_labelled(path, rows):
     rng = np.random.default_rng(rows)
     x = rng.standard_normal((rows, 8), dtype=np.float32)
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", data=x, chunks=(64, 8), compression="gzip")
-        file["y"] = (x[:, 0] > 0).astype("i8")
-    return path
+    stored = {"data": x, "chunks": (64, 8), "compression": "gzip"}
+    return write_datasets(path, x=stored, y=(x[:, 0] > 0).astype("i8"))

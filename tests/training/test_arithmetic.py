@@ -280,13 +280,6 @@ def test_the_documented_presets_are_kept_to_the_letter(name, memory, setting):
     assert (preset.documented, preset.memory_gib, preset.setting) == (True, memory, setting)
 
 
-def test_an_underused_5090_goes_to_10240_rows_and_12_workers():
-    underused = preset_for("RTX 5090").underused
-    assert (underused.batch_size, underused.workers) == (10240, 12)
-    assert preset_for("RTX 4090").underused is None
-    assert any("32 GiB" in caveat for caveat in preset_for("RTX 5090").caveats)
-
-
 SCALED = [
     ("RTX 3070", 8, 2048),
     ("A100", 40, 10240),
@@ -343,6 +336,7 @@ def test_a_memory_given_by_hand_counts_before_the_name_and_serves_where_no_table
     assert preset_for(memory_gib=24).setting == preset.setting
     assert preset_for("RTX 4090", memory_gib=48).setting.batch_size == 12288
     assert preset_for("A100 80GB", memory_gib=40).memory_gib == 40
+    assert any("32 GiB" in caveat for caveat in preset_for("RTX 5090").caveats)
     # A memory that the card is not sold with is not believed.
     several = "the card is sold with 96 or 144 GiB; give --gpu-memory to choose"
     assert memory_of("GH200", "NVIDIA GH200 480GB") == (96, several)

@@ -22,7 +22,7 @@ from applied import KINDS, write_kinds
 from forking import in_forked_child
 from inner import device_is, iterations_of, pinned_copies
 from making import corrupt_chunk, write_datasets
-from sample_files import write_sample
+from sample_files import eventually, in_thread, write_sample
 from seeded import SeededLoader as H5StreamLoader
 from torch.utils.data import DataLoader
 
@@ -59,14 +59,6 @@ def assert_same(found, expected):
     assert len(found) == len(expected)
     for number, (a, b) in enumerate(zip(found, expected, strict=True)):
         assert same(a, b), f"batch {number} differs"
-
-
-def eventually(holds, limit_s=30):
-    """Wait until something holds that another process brings about."""
-    deadline = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < deadline, "it never came"
-        threading.Event().wait(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -338,7 +330,6 @@ def test_a_worker_that_died_with_nothing_to_do_is_given_nothing_more(sample):
 
 KILLED = """
 import functools, sys, torch
-sys.path[:0] = [{FOLDER!r}]
 import applied
 from h5stream import H5StreamLoader
 
@@ -350,7 +341,7 @@ next(iterator)
 
 
 def test_workers_end_when_their_parent_is_killed_whatever_they_do(tmp_path, sample):
-    parent = forking.Forked(KILLED.replace("{FOLDER!r}", repr(str(Path(__file__).parent))), sample.path, tmp_path)
+    parent = forking.Forked(KILLED, sample.path, tmp_path)
     eventually(lambda: any(tmp_path.glob("[0-9]*")))
     workers = psutil.Process(parent.pid).children()
     assert len(workers) == 2
@@ -419,20 +410,11 @@ def test_leaving_the_loop_and_beginning_again_gives_whole_epochs(sample):
 
 def test_closing_while_another_thread_waits_ends_its_wait(tmp_path, sample):
     loader = rows(sample.path, functools.partial(applied.hanging, 0, str(tmp_path)))
-    iterator, found = iter(loader), []
-
-    def wait():
-        try:
-            next(iterator)
-        except LoaderClosedError as error:
-            found.append(error)
-
-    thread = threading.Thread(target=wait)
-    thread.start()
+    iterator = iter(loader)
+    waiting = in_thread(lambda: next(iterator))
     eventually(lambda: any(tmp_path.glob("[0-9]*")))
     loader.close()
-    thread.join(20)
-    assert len(found) == 1
+    assert isinstance(waiting.exception(20), LoaderClosedError)
 
 
 def test_ctrl_c_ends_the_wait_and_leaves_nothing(tmp_path, sample):
@@ -485,30 +467,6 @@ def test_starting_and_stopping_leaves_nothing_behind(tmp_path, rounds):
     # What other tests left may go meanwhile.
     eventually(lambda: all(now <= then for now, then in zip(left_open(), before, strict=True)))
     assert mapped() <= maps
-
-
-# --- what is asked for ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"sample_workers": 2}, "sample_workers= apply sample_transform= or collate_fn=: give one"),
-        ({"sample_transform": 5}, "sample_transform= takes a callable or None, not 5"),
-        ({"sample_transform": print, "sample_workers": -1}, "sample_workers= takes a number of processes"),
-        (
-            {"sample_transform": print, "batch_transform": print, "sample_workers": 2, "transform_workers": 3},
-            "sample_workers=2 and transform_workers=3 are the same processes",
-        ),
-        (
-            {"sample_transform": print, "sample_workers": 1, "multiprocessing_context": "thread"},
-            "multiprocessing_context= takes 'spawn', 'forkserver' or 'fork'",
-        ),
-    ],
-)
-def test_wrong_arguments_are_refused_at_once(sample, given, said):
-    with pytest.raises(OptionError, match=said):
-        H5StreamLoader(sample.path, **given)
 
 
 EXITING = """
