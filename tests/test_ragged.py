@@ -154,3 +154,12 @@ def test_texts_of_rows_without_any_come_as_lists(tmp_path):
     assert [len(sample["one"]) for sample in dataset] == [3, 1, 0, 2, 2]
     for sample in dataset:
         assert sample["none"] == [[] for _ in sample["one"]]
+
+
+@pytest.mark.parametrize("form", ["packed", "list", "pad"])
+def test_the_last_object_may_have_no_rows(tmp_path, form):
+    path = write_datasets(tmp_path / "a.h5", **{"o/0": np.arange(3), "o/1": np.zeros(0, "i8")})
+    dataset = H5Dataset(path, {"x": Field(".", ragged=form), "k": SampleNumber()}, samples=Objects("o/*"))
+    with H5StreamLoader(dataset, 2, shuffle=True) as loader:
+        (batch,) = loader
+    assert sorted(batch["k"].tolist()) == [0, 1]

@@ -297,7 +297,7 @@ def looked_up_chunks(layout: SampleLayout) -> Ints | None:
         chunk_rows *= np.array([max(1, BLOCK_NBYTES // n, min(4, 4 * WHOLE_NBYTES // n)) for n in sizes])
     starts = (*(part.row_start for part in parts), parts[-1].row_start + parts[-1].rows)
     if any(one.object_edges is not None for one in parts):
-        part = np.searchsorted(starts, rows, side="right") - 1
+        part = np.searchsorted(starts[:-1], rows, side="right") - 1  # an empty object may begin where the last ends
         return _blocks_of_objects(parts, part, rows - np.array(starts)[part])
     return block_numbers(starts, chunk_rows, rows)
 
