@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
@@ -38,9 +39,12 @@ from h5stream.storage.layout import DIRECT, HEAP, FieldLayout, SampleLayout
 from h5stream.storage.object_cache import ObjectCache
 from h5stream.storage.opening import open_layout
 from h5stream.storage.remote import opened_with
+from h5stream.storage.stores import is_address
 from h5stream.storage.whereabouts import FILES
 from h5stream.structure import as_numpy, sample_of, samples_of, with_tensors
 from h5stream.units import checked_number
+
+_log = logging.getLogger("h5stream")
 
 REUSED_NBYTES = 32 * 1024 * 1024
 """The C library gives memory of fewer bytes again once it is freed; mapping it afresh costs more than reading into it.
@@ -149,6 +153,8 @@ class H5Dataset(Dataset[Any]):
             with opened_with(storage_options, ObjectCache.of(cache, cache_size)):
                 asked = read_request(cast(Source, source), fields)
                 self.layout = open_layout(asked, samples=samples, allow_external=allow_external)
+            if cache is not None and not any(is_address(file.path) for file in self.layout.files):
+                _log.warning("cache= keeps what is read of stores, and no file of this dataset is in one: leave it out")
             self._asked = ((replace(asked, shape=self.layout.shape), samples),)
             self.chosen, self.shares, self._numpy, self._cache = None, None, numpy, BlockCache()
             self._prepare()

@@ -362,6 +362,31 @@ def test_the_loader_takes_what_opens_the_stores_and_leaves_it_behind(folder):
         H5StreamLoader(loader.dataset, storage_options=store)
 
 
+def test_statistics_count_the_requests_of_each_epoch_and_those_before(server, tmp_path):
+    for k in range(30):
+        write_datasets(server.folder / f"{k}.h5", x=np.full(8, k, "f4"), y=np.full(1, k))
+    files, found = [f"{server.url}/{k}.h5" for k in range(30)], []
+    for cache in (None, tmp_path / "cache"):
+        dataset = H5Dataset(files, ["x", "y"], samples=Objects("files"), cache=cache)
+        with H5StreamLoader(dataset, 10, keep="never") as loader:
+            found += [(len(list(loader)), loader.stats().requests) for _ in range(2)]
+            said = loader.stats()
+    assert found == [(3, 60), (3, 30), (3, 0), (3, 0)]  # the small field stays; the next epoch is read ahead
+    assert said.process_requests > 90
+    assert (said.cached_bytes > 30 * 4000, " from the cache; " in str(said)) == (True, True)
+
+
+def test_that_a_cache_keeps_nothing_or_too_little_is_said(server, tmp_path, caplog):
+    make_file(server.folder / "large.h5", data=np.ones((64, 1 << 20), "u1"), chunks=(1, 1 << 20))
+    H5Dataset(server.folder / "large.h5", cache=tmp_path)
+    dataset = H5Dataset(f"{server.url}/large.h5", cache=tmp_path, cache_size="20MB")
+    assert len(epoch(dataset, keep="never")) == 1
+    server.has_tags = False
+    H5Dataset(f"{server.url}/large.h5", cache=tmp_path)
+    for said in ("no file of this dataset is in one", "is fetched again each time", f"nothing of {server.url}"):
+        assert caplog.text.count(said) == 1
+
+
 def test_each_rank_fetches_its_own_part(server):
     with h5py.File(server.folder / "large.h5", "w") as file:
         rows = np.random.default_rng(0).random((6000, 1024), "f4")
@@ -391,6 +416,12 @@ def test_options_are_those_of_the_dataset_that_was_given_them(folder):
     [
         ("anon", "takes a dict of options"),
         ({"endpoint": "127.0.0.1:9000"}, "write https://127.0.0.1:9000"),
+        ({"allow_http": True}, r"allow_http belongs in client_options: .*{'client_options': {'allow_http': True}}"),
+        ({"config": {"aws_timeout": "3s"}}, "timeout belongs in client_options"),
+        ({"regoin": "here"}, r"no 'regoin' there; write: storage_options={'region': \.\.\.}"),
+        ({"retry_config": {"backoff": {"bse": 3}}}, r"{'retry_config': {'backoff': {'base': \.\.\.}}}"),
+        ({"retry_config": {"retry_timeout": "soon"}}, "'retry_timeout' takes a duration: seconds, text such as '120s'"),
+        ({"secret_access_key": b"hidden"}, "takes text, or True or False, not bytes"),
         (None, "AWS_ENDPOINT_URL='127.0.0.1:9000' is no address"),
     ],
 )
@@ -399,6 +430,20 @@ def test_options_that_open_no_store_are_refused(monkeypatch, options, said):
         monkeypatch.setenv("AWS_ENDPOINT_URL", "127.0.0.1:9000")
     with pytest.raises(errors.OptionError, match=said):
         H5Dataset("s3://no-such-bucket/a.h5", "y", storage_options=options)
+
+
+@pytest.mark.parametrize("name", ["store.from_url", "head_async"])
+def test_a_panic_of_what_connects_is_an_error(monkeypatch, name):
+    panic = type("PanicException", (BaseException,), {})("what it says")
+    monkeypatch.setattr(f"obstore.{name}", lambda *_, **__: (_ for _ in ()).throw(panic))
+    with pytest.raises(errors.H5StreamError, match="what it says"):
+        H5Dataset(f"https://{name}.invalid/a.h5")
+
+
+def test_retries_are_the_defaults_where_nothing_else_is_said():
+    word = stores.word_of("https://retries.invalid", {"retry_config": {"retry_timeout": "5s 500ms", "backoff": {}}})
+    found = stores.stores[word].retry_config
+    assert (found["max_retries"], found["retry_timeout"].total_seconds(), found["backoff"]["base"]) == (100, 5.5, 3)
 
 
 @pytest.mark.parametrize("fault", [None, 503])
@@ -429,7 +474,11 @@ def test_what_is_rewritten_is_fetched_ahead_and_nothing_is_left_of_it(server, tm
     [
         ("https://no-such-host.invalid/a.h5", {"retry_config": SOON}, "error sending request: failed to lookup"),
         ("http://127.0.0.1:9/a.h5", {"retry_config": SOON, **HTTP}, "error sending request: .*refused"),
-        ("s3://bucket/a.h5", {"endpoint": "http://127.0.0.1:9", "region": "here"}, "'allow_http': True"),
+        (
+            "s3://bucket/a.h5",
+            {"endpoint": "http://127.0.0.1:9", "region": "here"},
+            "AWS_ALLOW_HTTP=.*'allow_http': True",
+        ),
     ],
 )
 def test_a_store_that_is_not_reached_is_told_with_the_reason(address, options, said):
@@ -442,4 +491,21 @@ def test_that_a_store_is_silent_is_said_before_the_error(monkeypatch, caplog):
     monkeypatch.setattr(remote, "_SILENT_S", 0.05)
     with pytest.raises(errors.SourceError):
         H5Dataset("http://127.0.0.1:9/a.h5", storage_options={"retry_config": SOON, **HTTP})
-    assert "http://127.0.0.1:9 has not answered" in caplog.text
+    assert "http://127.0.0.1:9 has not answered for 0 s (connection refused: is the port right?)" in caplog.text
+    assert "asked again until 3 s have passed" in caplog.text
+
+
+def test_a_refusal_names_the_variables_and_what_is_not_there_the_bucket(server, monkeypatch):
+    keys = {"access_key_id": "key", "secret_access_key": "hidden", "region": "here"}
+    options = {"endpoint": server.url, **keys, **HTTP, "retry_config": SOON}
+    (server.folder / "bucket/days").mkdir(parents=True)
+    (server.folder / "bucket/days/a.h5").touch()
+    with pytest.raises(errors.SourceNotFoundError, match=r"there is no bucket 'buckett', or no object 'b\.h5' in it"):
+        H5Dataset("s3://buckett/b.h5", storage_options=options)
+    with pytest.raises(errors.SourceNotFoundError, match=r"objects lie below it: s3://bucket/days/\*\.h5"):
+        H5Dataset("s3://bucket/days", storage_options=options)
+    server.fault = lambda *_: 403
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "hidden")
+    with pytest.raises(errors.SourceError, match=r"AWS_ACCESS_KEY_ID is set, but .*'Credentials'") as caught:
+        H5Dataset("s3://bucket/days/a.h5", storage_options=options)
+    assert "hidden" not in str(caught.value)

@@ -6,6 +6,7 @@ Everything is a value; `h5stream.cli.inspect` prints it, and `Inspection.to_dict
 from __future__ import annotations
 
 import functools
+import operator
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 from concurrent.futures import Executor
@@ -70,7 +71,9 @@ def inspect_file(
     """Look at a file, or at what another process listed of it, and say what its shuffled batches cost."""
     if batch_size is not None and batch_size < 1:
         raise OptionError(f"a batch has at least one row, not {batch_size}")
-    before, listing = asked_of_stores(), listing or list_file(path, most=MOST_DATASETS, allow_external=allow_external)
+    if listing is None:
+        listing = list_file(path, most=MOST_DATASETS, allow_external=allow_external)
+    before = Asked(*map(operator.sub, asked_of_stores(), listing.asked))  # another process may have listed it
     entries, by_path = tuple(listing.entries), listing.by_path
     kinds = proposals_of(path, listing, allow_external=allow_external)
     # What only links lead to is not listed, and a field all the same.

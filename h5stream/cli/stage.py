@@ -87,7 +87,7 @@ def repack_command(
     prose(
         console,
         f"{counted(len(result.rewritten), 'dataset')} rewritten{shuffled}, {len(result.copied)} copied as they are; "
-        f"all verified against {result.source} in {result.seconds:.1f} s",
+        f"all verified against {result.source} in {result.seconds:.1f} s{_plugin(compress)}",
     )
     rates = None
     if measure and result.samples:
@@ -102,6 +102,11 @@ def repack_command(
         )
     if as_json:
         print_json(asdict(result) | {"rows_per_s": rates})
+
+
+def _plugin(compress: str) -> str:
+    """Say what h5py needs for what it cannot decompress by itself."""
+    return f"; plain h5py reads {compress} after import hdf5plugin" * (compress in ("lz4", "zstd"))
 
 
 def _some(texts: Sequence[str]) -> list[str]:

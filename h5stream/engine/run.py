@@ -21,7 +21,7 @@ from h5stream.engine.statistics import RunCounters, Tally, clock
 from h5stream.engine.tasks import COPIED_TASK_NBYTES, NOWHERE, Task, Tools
 from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import Order, RegroupedOrder, Window
-from h5stream.storage.stores import stop_asked
+from h5stream.storage.stores import asked_by, is_address, stop_asked
 
 STOP_S = 1.0
 """Seconds that ending an epoch waits for its threads; one held up longer, by a file system that hangs, ends later."""
@@ -70,7 +70,10 @@ class Run:
         self._stopped = False
         self.left_out: set[int] = set()  # batches of which nothing was left, as far as they were passed over
         ready_limit = max_open_batches if threads else 1
-        self.counters = RunCounters(threads=threads, ready_limit=ready_limit, row_nbytes=self._row_nbytes)
+        from_stores = any(is_address(file.path) for file in reader.layout.files[:1])
+        self.counters = RunCounters(
+            threads=threads, ready_limit=ready_limit, row_nbytes=self._row_nbytes, from_stores=from_stores
+        )
         self._tally = None if threads else self.counters.tally()  # the consumer's
         self._threads = [
             threading.Thread(target=self._work, args=(k,), name=f"h5stream-reader-{k}", daemon=True)
@@ -226,11 +229,12 @@ class Run:
 
     def _carry_out(self, job: Callable[[Tally], None], tally: Tally) -> None:
         """Do a job, whose reads end once the run is stopped."""
-        token = stop_asked.set(self._is_stopped)
+        tokens = stop_asked.set(self._is_stopped), asked_by.set(self.counters.of_stores)
         try:
             job(tally)
         finally:
-            stop_asked.reset(token)
+            stop_asked.reset(tokens[0])
+            asked_by.reset(tokens[1])
 
     def _wait_for_job(self) -> Callable[[Tally], None] | None:
         """Return what to do next, as soon as there is something; None once nothing more will come."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from h5stream.storage.stores import Asked, asked_of_stores
+from h5stream.storage.stores import NOTHING, asked_of_stores
 from h5stream.units import ShownAsText, text_of_bytes
 
 LEAST_TOLD = 0.01
@@ -48,8 +48,13 @@ class LoaderStatistics(ShownAsText):
     decoded_bytes, chunks : int
         Bytes and number of the chunks that were decoded; where nothing has to be, of the reads that were used.
     requests, requested_bytes : int
-        Requests that this process made of object stores meanwhile, this loader's or not, and bytes that it asked for.
+        Requests for this epoch's rows that this process made of object stores, and bytes that it asked for.
         Few bytes a request: small chunks that lie scattered; `stage_to` copies whole objects.
+    cached_bytes : int
+        Bytes for this epoch's rows that the folder of ``H5Dataset(cache=)`` had, in pages of 4 KiB.
+    process_requests, process_bytes : int
+        Requests and their bytes since this process began, also those that opened the files; 0 where the loader reads
+        local files.
     h5py_bytes : int
         Bytes of rows that came through h5py, under its lock. High: `h5stream inspect` says why.
     memory_bytes : int
@@ -102,6 +107,9 @@ class LoaderStatistics(ShownAsText):
     chunks: int = 0
     requests: int = 0
     requested_bytes: int = 0
+    cached_bytes: int = 0
+    process_requests: int = 0
+    process_bytes: int = 0
     h5py_bytes: int = 0
     memory_bytes: int = 0
     threads: int = 1
@@ -213,6 +221,9 @@ class LoaderStatistics(ShownAsText):
         transformed = self.transform_s / self.elapsed_s if self.elapsed_s else 0.0
         transform = f"tensors, batch_transform and collate_fn: {self.transform_s:.2f} s, {transformed:.0%} of the time"
         asked = f"object stores: {self.requests:,} requests for {text_of_bytes(self.requested_bytes)}"
+        asked += f", {text_of_bytes(self.cached_bytes)} from the cache" * bool(self.cached_bytes)
+        since = f"{self.process_requests:,} for {text_of_bytes(self.process_bytes)}"
+        asked += f"; {since} since the process began, to open files as well" * bool(self.process_requests)
         skipped = f"{self.skipped_rows:,} rows skipped: {len(self.skipped_chunks)} corrupt chunk(s)"
         return "\n".join(
             (
@@ -229,14 +240,14 @@ class LoaderStatistics(ShownAsText):
                 f"idle {self.idle:.0%}; copy {self.copy_busy:.0%}",
                 f"ready when asked: {self.ready_mean:.1f} of at most {self.ready_limit}; "
                 f"{self.starved_share:.0%} of the batches were not",
-                *([asked] if self.requests else []),
+                *([asked] if self.requests or self.process_requests else []),
                 *([transform] if transformed >= LEAST_TOLD else []),
                 *([skipped] if self.skipped_rows else []),
             )
         )
 
 
-_HIGHEST = ("wait_p95_s", "wait_max_s", "threads", "ready_limit")
+_HIGHEST = ("wait_p95_s", "wait_max_s", "threads", "ready_limit", "process_requests", "process_bytes")
 _OF_BATCHES = ("ready_mean", "starved_share")
 
 
@@ -347,10 +358,10 @@ class RunCounters:
     # reader once; `snapshot` by anyone at any time. Nothing here takes a lock.
     """
 
-    def __init__(self, *, threads: int, ready_limit: int, row_nbytes: int) -> None:
+    def __init__(self, *, threads: int, ready_limit: int, row_nbytes: int, from_stores: bool = False) -> None:
         self._threads, self._ready_limit, self._row_nbytes = max(1, threads), ready_limit, row_nbytes
-        self._created, self._asked_before = clock(), asked_of_stores()
-        self._asked: Asked | None = None  # until the end
+        self._from_stores = from_stores
+        self._created, self.of_stores = clock(), [NOTHING]
         self._began: int | None = None
         self._first: int | None = None
         self._ended: int | None = None
@@ -390,7 +401,7 @@ class RunCounters:
     def end(self) -> None:
         """Note that the iteration is over; only the first call counts."""
         if self._ended is None:
-            self._ended, self._asked = clock(), asked_of_stores(self._asked_before)
+            self._ended = clock()
 
     def asked(self, ready: int) -> int:
         """Note how many batches are ready when one is asked for, and return the moment."""
@@ -425,7 +436,8 @@ class RunCounters:
         began = now if self._began is None else self._began
         # Copying a deque runs no Python code, so that no thread can change it meanwhile.
         waits = sorted(self._waits.copy())
-        asks, asked = max(1, self._asks), self._asked or asked_of_stores(self._asked_before)
+        asks, (asked,) = max(1, self._asks), self.of_stores
+        in_all = asked_of_stores() if self._from_stores else NOTHING
         total = Tally()
         for tally in self._tallies.copy():
             total.add(tally)
@@ -440,6 +452,9 @@ class RunCounters:
             **{f"{name[:-3]}_s": count * 1e-9 for name, count in counted.items() if name.endswith("_ns")},
             requests=asked.requests,
             requested_bytes=asked.nbytes,
+            cached_bytes=asked.cached_nbytes,
+            process_requests=in_all.requests,
+            process_bytes=in_all.nbytes,
             threads=self._threads,
             running_s=0.0 if self._began is None else (now - self._created) * 1e-9,
             ready_mean=self._ready / asks,

@@ -19,6 +19,7 @@ import functools
 import glob
 import math
 import os
+import re
 import shutil
 import time
 import uuid
@@ -43,7 +44,7 @@ from h5stream.repacking import Recipe, survey
 from h5stream.storage.fields import checked_path
 from h5stream.storage.remote import fetched_ahead, opened_with
 from h5stream.storage.source import absolute, identity_of
-from h5stream.storage.stores import is_address
+from h5stream.storage.stores import SCHEMES, is_address
 
 PathLike = str | os.PathLike[str]
 
@@ -254,8 +255,8 @@ def carry_out(
 
 
 def _absolute(path: PathLike) -> Path:
-    if is_address(str(path)):
-        raise StagingError(f"stores are only read, and {path} is in one: name a file on a disk, and copy that there")
+    if re.match(rf"{SCHEMES}:/", str(path)):  # a Path has lost a slash
+        raise StagingError(f"repack writes local files only, and {path} is in a store: name one, and copy it there")
     return Path(os.path.abspath(os.path.expanduser(path)))
 
 

@@ -664,7 +664,8 @@ def checked_path(given: Any) -> str:
             return path
         address = _ADDRESS.match(path)
         if address and not os.path.exists(path):
-            others = f"s3://, gs://, az://, https:// and hf:// are.{did_you_mean(address[1], _SCHEMES)}"
+            near = re.sub(r"'(\w+)'", r"'\1://'", did_you_mean(address[1], _SCHEMES))
+            others = f"s3://, gs://, az://, https:// and hf:// are.{near}"
             way_out = "leave out 'file://'" if address[1] == "file" else others
             raise OptionError(f"{path!r} is an address that h5stream does not read: {way_out}")
         return os.path.expanduser(path) if path.startswith("~") and not os.path.exists(path) else path

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from h5stream.errors import OptionError
 from h5stream.filesystem import try_flock
 from h5stream.storage.identity import ByteSource
+from h5stream.storage.stores import Asked, count_asked
 from h5stream.units import as_bytes, text_of_bytes
 
 _log = logging.getLogger("h5stream")
@@ -61,6 +62,8 @@ _given_up: set[str] = set()
 """The folders that this process could not write to."""
 _too_small: set[ObjectCache] = set()
 """The caches of which it was said that they had no room."""
+_BEGAN = time.time()
+"""When this process began, about."""
 _limits: dict[ObjectCache, int] = {}
 """Bytes that the caches may take which this process has counted."""
 
@@ -148,9 +151,17 @@ class ObjectCache:
         most = (disk.f_bavail * disk.f_frsize + used) // 10 if self.most_nbytes is None else self.most_nbytes
         _limits[self] = most
         if used + nbytes > most:
-            for _, size, path in sorted(found):
+            for last_used, size, path in sorted(found):
                 if used + nbytes <= most - most // 16:
                     break
+                if last_used >= _BEGAN and self not in _too_small:
+                    _too_small.add(self)
+                    _log.warning(
+                        "cache=%r is full (%s), and what this run has read makes room for what follows: an epoch that "
+                        "does not fit is fetched again each time; give a larger cache_size=",
+                        self.folder,
+                        text_of_bytes(most),
+                    )
                 with contextlib.suppress(FileNotFoundError):
                     os.truncate(path, 0)  # who has it open holds no bytes on the disk
                     os.unlink(path)
@@ -216,7 +227,7 @@ class CachedBytes(ByteSource):
 
     def _gather(self, pages: Ints, rows: Bytes) -> None:
         """Bring pages of one file, ascending, to a row each."""
-        number, left = int(pages[0]) // _PIECE_PAGES, np.arange(len(pages))
+        number, left, fetched = int(pages[0]) // _PIECE_PAGES, np.arange(len(pages)), 0
         inside = pages - number * _PIECE_PAGES
         with self._cache.opened(self._file(number), to_write=False) as file:
             left = left if file is None else _look(file, inside, rows, left)
@@ -231,10 +242,12 @@ class CachedBytes(ByteSource):
                 if file is not None and len(mine):  # another may have brought them since
                     mine = _look(file, inside, rows, mine)
                 self._fetch(file, number, inside, rows, mine)
+            fetched += len(mine)
             until = time.monotonic() + _WAIT_S if ours.any() else until
             left = left[~ours]
             if len(left):
                 time.sleep(_POLL_S)
+        count_asked(Asked(cached_nbytes=(len(pages) - fetched) * PAGE_NBYTES))
 
     def _stretches(self, inside: Ints, sums: NDArray[np.uint64]) -> Iterator[tuple[slice, int, int]]:
         """Cut missing pages into what is asked for at once: which of them, the first, the last (exclusive).

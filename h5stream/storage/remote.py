@@ -14,14 +14,16 @@ import io
 import logging
 import re
 import shutil
+import socket
 import threading
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
+from urllib.parse import urlsplit
 
-from h5stream.errors import OptionError, SourceError
+from h5stream.errors import OptionError, SourceError, SourceNotFoundError
 from h5stream.storage.identity import ByteSource, SourceIdentity
 from h5stream.storage.object_cache import CachedBytes, ObjectCache
 from h5stream.storage.stores import count_request, parts_of, requests, stop_asked, stores, the_library, told, word_of
@@ -56,6 +58,8 @@ _named: dict[str, str] = {}
 """The word of the store that an address was last opened with."""
 _caches: dict[str, ObjectCache | None] = {}
 """The cache that an address was last opened with."""
+_uncached: set[str] = set()
+"""The stores of which it was said that nothing is kept."""
 
 
 class Opening:
@@ -174,7 +178,10 @@ async def _identity(address: str) -> ObjectIdentity:
     found, cache = await _now(address, word), _caches.get(address)
     # Nobody knows whether one without an ETag, or with a weak one, is the same the next time; a store in memory counts
     # them anew in each process.
-    if not found.etag.startswith('"') or isinstance(stores[word], the_library().store.MemoryStore):
+    if cache and (not found.etag.startswith('"') or isinstance(stores[word], the_library().store.MemoryStore)):
+        if base not in _uncached:
+            _uncached.add(base)
+            _log.warning("cache= keeps nothing of %s: it gives no ETags that tell one version from another", base)
         cache = None
     return replace(found, cache=cache)
 
@@ -193,10 +200,13 @@ async def _now(address: str, word: str) -> ObjectIdentity:
     store = stores[word if word in stores else word_of(base, None)]
     count_request()
     async with requests().room:
-        silent = asyncio.get_running_loop().call_later(_SILENT_S, _say_silent, base)
+        loop = asyncio.get_running_loop()
+        silent = loop.call_later(_SILENT_S, loop.run_in_executor, None, _say_silent, base, store)
         try:
             with told(address, "asking for"):
                 found = await the_library().head_async(store, path)
+        except SourceNotFoundError as error:
+            raise await _with_what_lies_below(error, base, store, path) from None
         finally:
             silent.cancel()
     changed = found.get("last_modified")  # 1970 where a web server does not say
@@ -204,15 +214,40 @@ async def _now(address: str, word: str) -> ObjectIdentity:
     return ObjectIdentity(path=address, size=int(found["size"]), etag=etag, store=word)
 
 
+async def _with_what_lies_below(error: SourceNotFoundError, base: str, store: Any, path: str) -> SourceNotFoundError:
+    """Return the error of an object that is not there; if it is a folder, it names a pattern for what lies in it."""
+    with contextlib.suppress(Exception):  # a web server has no list, and a store may show it to others only
+        count_request()
+        async for some in the_library().list(store, prefix=path, chunk_size=50):
+            folder, _, name = some[0]["path"].rpartition("/")
+            below = f"objects lie below it: {base}/{folder}/*{name[name.rfind('.') :] if '.' in name else ''}"
+            return SourceNotFoundError(f"there is no object {error.file!r}; {below}", file=error.file)
+    return error
+
+
 _SILENT_S = 5.0
 _silent: set[str] = set()
 
 
-def _say_silent(base: str) -> None:
-    """Say once of a store that it does not answer: who waits may have mistyped its name."""
-    if base not in _silent:
-        _silent.add(base)
-        _log.warning("%s has not answered for %.0f s; it is asked again for a while", base, _SILENT_S)
+def _say_silent(base: str, store: Any) -> None:
+    """Say once of a store that it does not answer, with the reason: who waits may have mistyped its name."""
+    if base in _silent:
+        return
+    _silent.add(base)
+    place, why = urlsplit(getattr(store, "url", None) or getattr(store, "config", {}).get("endpoint", "")), ""
+    try:
+        if place.hostname:
+            port = place.port or (443 if place.scheme == "https" else 80)
+            socket.create_connection((place.hostname, port), _SILENT_S).close()
+    except ConnectionRefusedError:
+        why = " (connection refused: is the port right?)"
+    except socket.gaierror:
+        why = " (host not found: is its name right?)"
+    except (OSError, ValueError) as error:
+        why = f" ({error})"
+    until = (getattr(store, "retry_config", None) or {}).get("retry_timeout")
+    lasts = f"until {until.total_seconds():.0f} s have passed" if until else "for a while"
+    _log.warning("%s has not answered for %.0f s%s; it is asked again %s", base, _SILENT_S, why, lasts)
 
 
 class ObjectBytes(ByteSource):

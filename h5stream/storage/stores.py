@@ -12,8 +12,10 @@ import atexit
 import concurrent.futures
 import contextlib
 import contextvars
+import difflib
 import gc
 import hashlib
+import operator
 import os
 import re
 import secrets
@@ -37,7 +39,7 @@ SCHEMES = "(?:s3a?|gs|gcs|az|azure|abfss?|adl|https?|hf|memory)"
 _ADDRESS = re.compile(rf"({SCHEMES})://([^/?#]*)/?(.*)", re.DOTALL)
 _HUB = re.compile(r"datasets/([^/]+/[^/@]+)(?:@([^/]+))?/(.+)")
 
-_RETRIES = {
+_RETRIES: dict[str, Any] = {
     "max_retries": 100,  # the steps are drawn, so that their number says little of how long they last
     "retry_timeout": timedelta(seconds=40),  # a request that says nothing takes 30 s of it, and is repeated once
     "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 3},
@@ -50,6 +52,43 @@ _CLIENT = {
 """How long a request may take, how often it is repeated where a store says that it is busy, and how long a connection
 stays open that nobody uses."""
 
+_DURATION_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(
+    r"\s*(\d+(?:\.\d+)?)\s*([num]s(?:ec)?|s(?:ec(?:ond)?s?)?|m(?:in(?:ute)?s?)?|h(?:(?:ou)?rs?)?|d(?:ays?)?)?\s*", re.I
+)
+
+_PLACES = {
+    name: place
+    for place, names in {
+        "client_options": "allow_http allow_invalid_certificates connect_timeout default_content_type default_headers "
+        "http1_only http2_keep_alive_interval http2_keep_alive_timeout http2_keep_alive_while_idle http2_only "
+        "pool_idle_timeout pool_max_idle_per_host proxy_ca_certificate proxy_excludes proxy_url randomize_addresses "
+        "read_timeout root_certificate timeout user_agent",
+        "retry_config": "backoff max_retries retry_timeout",
+        "backoff": "base init_backoff max_backoff",
+    }.items()
+    for name in names.split()
+}
+"""The dicts that options of obstore's stand in, whatever the store."""
+_OF_STORES = {
+    "AWS": "access_key_id bucket default_region endpoint imdsv1_fallback metadata_endpoint region request_payer "
+    "role_arn role_session_name s3_express secret_access_key session_token skip_signature sts_endpoint "
+    "unsigned_payload virtual_hosted_style_request web_identity_token_file",
+    "GOOGLE": "application_credentials base_url bearer_token service_account service_account_key skip_signature",
+    "AZURE": "account_key account_name authority_host client_id client_secret endpoint federated_token_file "
+    "msi_endpoint sas_key skip_signature tenant_id token use_azure_cli use_emulator use_fabric_endpoint",
+}
+"""Options that reading needs of the stores themselves; obstore knows more, and other names of these."""
+_SAID_ELSEWHERE = {
+    "anon": "skip_signature",
+    "anonymous": "skip_signature",
+    "no_sign_request": "skip_signature",
+    "key": "access_key_id",
+    "secret": "secret_access_key",
+    "use_ssl": "allow_http",
+}
+"""What other libraries call options."""
+
 _STOP_S = 0.1
 """How often who waits for a request looks whether it is to stop."""
 
@@ -58,26 +97,35 @@ stop_asked: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar(
 
 
 class Asked(NamedTuple):
-    """What was asked of stores."""
+    """What was asked of stores, and what a cache had."""
 
     requests: int = 0
     nbytes: int = 0
+    cached_nbytes: int = 0
 
 
-_NOTHING = Asked()
-_asked_lock, _asked = threading.Lock(), [_NOTHING]
+NOTHING = Asked()
+_asked_lock, _asked = threading.Lock(), [NOTHING]
+
+asked_by: contextvars.ContextVar[list[Asked]] = contextvars.ContextVar("asked_by", default=[NOTHING])  # noqa: B039
+"""Where it is counted what a thread asks, and others on its behalf; by default where nobody looks."""
 
 
-def asked_of_stores(before: Asked = _NOTHING) -> Asked:
+def asked_of_stores(before: Asked = NOTHING) -> Asked:
     """Return what this process has asked of stores, or what it has since."""
-    now = _asked[0]
-    return Asked(now.requests - before.requests, now.nbytes - before.nbytes)
+    return Asked(*map(operator.sub, _asked[0], before))
+
+
+def count_asked(more: Asked) -> None:
+    """Count what was asked, also for whom it was."""
+    with _asked_lock:
+        for total in (_asked, asked_by.get()):
+            total[0] = Asked(*map(operator.add, total[0], more))
 
 
 def count_request(nbytes: int = 0) -> None:
     """Count a request for so many bytes."""
-    with _asked_lock:
-        _asked[0] = Asked(_asked[0].requests + 1, _asked[0].nbytes + nbytes)
+    count_asked(Asked(1, nbytes))
 
 
 stores: dict[str, Any] = {}
@@ -89,10 +137,15 @@ def is_address(path: str) -> bool:
     return _ADDRESS.match(path) is not None
 
 
+def _whose(path: str) -> str:
+    """Return what the variables begin with that the store of an address is opened by; empty where there are none."""
+    kinds = {"s3": "AWS", "gs": "GOOGLE", "gc": "GOOGLE", "az": "AZURE", "ab": "AZURE", "ad": "AZURE"}
+    return kinds.get(path[:2], "") if is_address(path) else ""
+
+
 def is_unsigned(path: str) -> bool:
     """Tell whether the environment says that the store of an address is asked without credentials (`--anonymous`)."""
-    whose = {"s3": "AWS", "gs": "GOOGLE", "gc": "GOOGLE", "az": "AZURE", "ab": "AZURE", "ad": "AZURE"}.get(path[:2])
-    return is_address(path) and os.environ.get(f"{whose}_SKIP_SIGNATURE", "").lower() in ("true", "1")
+    return os.environ.get(f"{_whose(path)}_SKIP_SIGNATURE", "").lower() in ("true", "1")
 
 
 def parts_of(address: str) -> tuple[str, str]:
@@ -156,19 +209,87 @@ def word_of(base: str, options: Any) -> str:
         return word
     word = base if not options else f"{base} {_digest(options)}"
     if word not in stores:
-        given = dict(options or {})
+        given = _checked(base, options or {})
         _check_endpoint(base, given)
         client = {**_CLIENT, **given.pop("client_options", {})}
+        retries = {**_RETRIES, **given.pop("retry_config", {})}
+        retries["backoff"] = {**_RETRIES["backoff"], **retries["backoff"]}
         try:
             url = f"{base}/" if base.startswith(("http", "memory")) else base
             if base.startswith("http://") or os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("true", "1"):
                 client["allow_http"] = True
-            stores[word] = the_library().store.from_url(
-                url, client_options=client, retry_config=given.pop("retry_config", _RETRIES), **given
-            )
-        except Exception as error:
-            raise OptionError(f"storage_options= does not open {base!r}: {_without_keys(error)}") from None
+            stores[word] = the_library().store.from_url(url, client_options=client, retry_config=retries, **given)
+        except BaseException as error:
+            if not (isinstance(error, Exception) or _is_panic(error)):
+                raise
+            if (unknown := re.match(r"(?:Configuration key: '|Invalid key: )(\w+)", str(error))) is not None:
+                raise _no_such_option(base, unknown[1]) from None
+            raise OptionError(f"storage_options= does not open {base!r}: {_without_keys(error, base)}") from None
     return word
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Tell whether obstore came upon what it did not expect, which is no `Exception`."""
+    return type(error).__name__ in ("PanicException", "RustPanic")
+
+
+def _plain(name: Any) -> str:
+    """Return an option's name as it is written without the store's."""
+    return re.sub("^(aws|google|azure)_(storage_)?", "", str(name).lower())
+
+
+def _checked(base: str, given: Any, place: str = "") -> dict[str, Any]:
+    """Return options with durations as such; refuse those that obstore would panic at or not heed."""
+    if not isinstance(given, Mapping):
+        raise OptionError(f"storage_options= takes a dict for {place!r}, not {type(given).__name__}")
+    found = dict(given)
+    for name, value in given.items():
+        if place in ("retry_config", "backoff") and _PLACES.get(name) != place:
+            raise _no_such_option(base, name, value)
+        if name in ("client_options", "retry_config", "backoff"):
+            found[name] = _checked(base, value, name)
+        elif name == "config" and not place:
+            found[name] = _checked(base, value)
+        elif not place and (_plain(name) in _PLACES or base.startswith(("http", "memory"))):
+            raise _no_such_option(base, name, value)
+        elif not place and name != "credential_provider" and not isinstance(value, (str, bool)):
+            said = f"storage_options={{{name!r}: ...}} takes text, or True or False"
+            raise OptionError(f"{said}, not {type(value).__name__}")
+        elif name.endswith("timeout") or name in ("init_backoff", "max_backoff"):
+            found[name] = _duration(name, value)
+    return found
+
+
+def _duration(name: str, value: Any) -> timedelta:
+    """Return a duration that is given as one, in seconds, or as text."""
+    if isinstance(value, timedelta):
+        return value
+    text, seconds, at = str(value), 0.0, 0
+    while not isinstance(value, bool) and (found := _DURATION.match(text, at)):
+        unit = (found[2] or "s").lower()
+        seconds += float(found[1]) * _DURATION_UNITS[unit[: 2 if unit[1:2] == "s" else 1]]
+        at = found.end()
+    if not at or at < len(text):
+        said = f"{name!r} takes a duration: seconds, text such as '120s' or '2min', or a timedelta"
+        raise OptionError(f"{said}; not {value!r}")
+    return timedelta(seconds=seconds)
+
+
+def _no_such_option(base: str, name: str, value: Any = None) -> OptionError:
+    """Return the error of an option that the store does not have, with the one that is meant, and where it goes."""
+    own, plain = _OF_STORES.get(_whose(base), ""), _plain(name)
+    places, meant = dict.fromkeys(own.split(), "") | _PLACES, _SAID_ELSEWHERE.get(plain, plain)
+    said = f"storage_options= for {base!r} has no {name!r} there"
+    if "profile" in plain:
+        way_out = 'eval "$(aws configure export-credentials --profile NAME --format env)" sets what is read instead'
+        return OptionError(f"{said}: profiles are not read; {way_out}")
+    if not (near := difflib.get_close_matches(meant, places, n=1, cutoff=0.7)):
+        return OptionError(f"{said}: it has {', '.join([*own.split(), 'client_options', 'retry_config'])}")
+    written, place = f"{{{near[0]!r}: {value if isinstance(value, bool) else '...'}}}", places[near[0]]
+    belongs = f"{near[0]} belongs in {place}" if place else "write"
+    while place:
+        written, place = f"{{{place!r}: {written}}}", _PLACES.get(place, "")
+    return OptionError(f"{said}; {belongs}: storage_options={written}")
 
 
 def _check_endpoint(base: str, given: Mapping[str, Any]) -> None:
@@ -189,20 +310,42 @@ def _digest(options: Mapping[str, Any]) -> str:
     return hashlib.blake2b(repr(sorted(options.items(), key=str)).encode(), key=_KEY, digest_size=8).hexdigest()
 
 
-def _without_keys(error: BaseException) -> str:
+_CREDENTIALS = {
+    "AWS": ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
+    "GOOGLE": ("GOOGLE_APPLICATION_CREDENTIALS",),
+    "AZURE": ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY"),
+}
+"""The variables that hold credentials."""
+
+
+def _rights(address: str) -> str:
+    """Say what a store's refusal may mean, and where its credentials come from."""
+    if not (names := _CREDENTIALS.get(_whose(address), ())):
+        return "a token goes in storage_options={'client_options': {'default_headers': {'authorization': ...}}}"
+    there = [name for name in names if os.environ.get(name)]
+    said = f"{there[0]} is set, but wrong or without rights here" if there else f"{' and '.join(names)} are not set"
+    said = f"{said}, or the object does not exist and you may not list"
+    return f"{said}; see 'Credentials' in docs/buckets.md, and storage_options="
+
+
+def _without_keys(error: BaseException, address: str = "") -> str:
     """Return what an error says, without what may be a key: queries, and what stands before an @."""
     said = re.sub(r"\?[^\s\"')]*", "?...", str(error))
     said = re.sub(r"//[^/@\s]*@", "//...@", said)
     said = re.sub(r'failed to parse "[^"]*"', "failed to parse a value", said)
-    if "169.254.169.254" in said or "metadata.google" in said:  # where a machine of a cloud is asked for its own
-        return "there are no credentials; for a public bucket storage_options={'skip_signature': True} (--anonymous)"
+    asked_the_machine = "169.254.169.254" in said or "metadata.google" in said  # of a cloud, for its own
+    if asked_the_machine or "Account must be specified" in said:
+        names = " and ".join(_CREDENTIALS.get(_whose(address), ()))
+        said = f"there are no credentials: set {names}" if names else "there are no credentials"
+        return f"{said}; for a public bucket storage_options={{'skip_signature': True}} (--anonymous)"
     if "Range request not supported" in said:
         return "the server sends whole files alone, and no parts of them; download it, and name the copy"
     if (found := re.search("<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", said, re.DOTALL)) is not None:
         return f"{found[1]}: {found[2]}"[:300]
     first = said.splitlines()[0][:300] if said else type(error).__name__
     if first.endswith("builder error"):
-        return f"{first}; an endpoint without TLS takes storage_options={{'client_options': {{'allow_http': True}}}}"
+        how = "AWS_ALLOW_HTTP=true, or storage_options={'client_options': {'allow_http': True}}"
+        return f"{first}; an endpoint without TLS takes {how}"
     if first.endswith("error sending request") and (why := re.search(r'(?:error|message): "([^"]+)"', said)):
         return f"{first}: {why[1]}"
     return first
@@ -215,20 +358,23 @@ def told(address: str, what: str) -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, found.NotFoundError):
-        raise SourceNotFoundError(f"there is no object {address!r}", file=address) from None
+        base, path = parts_of(address)
+        bucket = base.rpartition("/")[2].partition("@")[0]
+        which = f": there is no bucket {bucket!r}, or no object {path!r} in it" if _whose(address) else ""
+        raise SourceNotFoundError(f"there is no object {address!r}{which}", file=address) from None
     except (found.PermissionDeniedError, found.UnauthenticatedError) as error:
         raise SourceError(
-            f"the store does not let {address!r} be read ({_without_keys(error)}): storage_options= takes credentials, "
-            "which by default come from the environment",
+            f"the store does not let {address!r} be read ({_without_keys(error, address)}): {_rights(address)}",
             file=address,
         ) from None
     except found.PreconditionError:
         said = f"{address!r} changed while it was being read (another ETag). Open it again once its writer is done."
         raise SourceChangedError(said, file=address) from None
-    except (found.BaseError, OSError, ValueError) as error:
-        if isinstance(error, SourceError):
+    except BaseException as error:
+        known = found.BaseError, OSError, ValueError
+        if isinstance(error, SourceError) or not (isinstance(error, known) or _is_panic(error)):
             raise
-        raise SourceError(f"{what} {address!r} failed: {_without_keys(error)}", file=address) from None
+        raise SourceError(f"{what} {address!r} failed: {_without_keys(error, address)}", file=address) from None
 
 
 class _CalledLoop(asyncio.SelectorEventLoop):

@@ -35,7 +35,7 @@ COMMANDS = {
     "tune": (["a1.h5", "--seconds", "0.05", "--batch-size", "200", "--out", "p.toml"], ["Tuning: ", "p.toml"]),
     "suggest": (["a1.h5", "--batch-size", "200"], ["window of 4000 rows"]),
     "stage": (["a1.h5", "a2.h5", "--to", "fast"], ["/fast/a1.h5", "/fast/a2.h5", "2 copied ("]),
-    "repack": (["a1.h5", "b.h5", "--chunk-bytes", "64k"], ["all verified against", "rows/s ("]),
+    "repack": (["a1.h5", "b.h5", "--compress", "lz4"], ["all verified against", "rows/s (", "hdf5plugin"]),
 }
 
 
@@ -114,6 +114,8 @@ def test_stores_are_only_read(server, h5stream):
     ended = h5stream("stage", f"{server.url}/a1.h5", "--to", "s3://bucket/copies", width=200)
     assert ended.status == 2
     assert "stores are only read" in ended.err
+    ended = h5stream("repack", f"{server.url}/a1.h5", "s3://bucket/b.h5", width=200)
+    assert "name a local file" in ended.err
     ended = h5stream("stage", f"{server.url}/a1.h5", "--to", "fast", "--follow", width=200)
     assert ended.status == 2
     assert "cannot be done for objects in stores" in ended.err
