@@ -67,7 +67,7 @@ def main():
         print(
             f"rank {dist.get_rank()} of {dist.get_world_size()}: epoch {epoch}, {steps} steps, {chunks} chunks decoded"
         )
-    if options.checkpoint and dist.get_rank() == 0:  # every rank's state is the same
+    if options.checkpoint and dist.get_rank() == 0:  # the state of any rank will do
         torch.save({"model": model.state_dict(), "loader": loader.state_dict()}, options.checkpoint)
     if options.record:
         weights = [p.tolist() for p in model.parameters()]

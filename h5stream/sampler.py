@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, replace
@@ -247,8 +250,35 @@ def check_same(saved: Mapping[str, Any], now: Mapping[str, Any], of: str, way: s
     """Refuse a state of something else, and say what changed."""
     changed = tuple(name for name in {**now, **saved} if saved.get(name) != now.get(name))
     if changed:
-        pairs = (f"{n} was {saved.get(n, 'absent')!s:.200} and is now {now.get(n, 'absent')}" for n in changed)
-        raise StateError(f"the state is of other {of}: {', '.join(pairs)}. {way}", changed=changed)
+        # What follows from the order goes without saying where the order is another.
+        told = [name for name in changed if "order" not in changed or name not in _OF_ORDER] or changed
+        said = ", ".join(_told(name, saved.get(name), now.get(name)) for name in told)
+        raise StateError(f"the state is of other {of}: {said}. {way}", changed=changed)
+
+
+_OF_ORDER = {"window", "first_window", "seed"}
+_DIGEST = r"(, )?(from )?\b[0-9a-f]{16}\b"
+# What differs, where the numbers of it are a digest, or were not given.
+_MEANT = {
+    "chunks": "the stored chunks of the fields",
+    "selection": "the chosen rows",
+    "block_rows": "the numbers of rows in a chunk",
+    "samples_drawn": "what draw= takes",
+    "samples": "what samples= makes of the rows",
+}
+
+
+def _told(name: str, before: Any, now: Any) -> str:
+    """Say what changed as a user names it, without digests."""
+    if name == "order" and {before, now} == {"shuffled", "file"}:
+        return f"shuffle was {before == 'shuffled'} and is now {now == 'shuffled'}"
+    if name == "drop_last":
+        before, now = bool(before), bool(now)
+    texts = [str(x) if isinstance(x, int) else re.sub(_DIGEST, "", str(x)) for x in (before, now)]
+    if None in (before, now) or "" in texts or texts[0] == texts[1]:
+        return f"{_MEANT.get(name, name)} differ{'' if name in ('chunks', 'selection', 'block_rows') else 's'}"
+    shown = _MEANT[name] if name == "samples_drawn" else name
+    return f"{shown} was {texts[0]:.200} and is now {texts[1]}"
 
 
 def places_of(blocks: Blocks, dataset: H5Dataset) -> NDArray[np.int64] | None:
@@ -305,7 +335,9 @@ def warn_of_weak_shuffle(
     with_budget = f" with memory_budget={needed}" if needed else ""
     way = f"The way out: window={rows} or more{with_budget} (it is {settings.window_rows:,} rows)"
     if lead.pipeline.filters and lead.chunk_nbytes >= _LARGE_CHUNK_NBYTES:
-        copy = "a copy with smaller chunks (h5stream repack FILE NEW --chunk-bytes 1MiB)"
+        old = layout.files[0].path
+        new = os.path.splitext(os.path.basename(old))[0] + ".repacked.h5"
+        copy = f"a copy with smaller chunks (h5stream repack {shlex.quote(old)} {shlex.quote(new)} --chunk-bytes 1MiB)"
         way = f"{way.replace('The way', 'Ways', 1)}, or {copy}"
     warnings.warn(
         f"the shuffle is weak: a window holds {held:,} of the {total:,} blocks of this data (a block is {block_rows:,} "
@@ -313,7 +345,7 @@ def warn_of_weak_shuffle(
         f"{distinct(held, drawn):,.0f} of them, where a full shuffle has {distinct(total, drawn):,.0f}. In a file that "
         "is sorted, by class or by recording, a batch then sees few kinds of rows, and training suffers. "
         f"{way}. If the file's rows are in random order already, nothing is wrong: "
-        'warnings.simplefilter("ignore", h5stream.errors.WeakShuffleWarning)',
+        'import warnings, h5stream; warnings.simplefilter("ignore", h5stream.errors.WeakShuffleWarning)',
         WeakShuffleWarning,
         stacklevel=stacklevel,
     )

@@ -83,7 +83,7 @@ def test_a_missing_field_or_member_suggests_the_nearest(tmp_path):
 def test_fields_of_unlike_length_are_listed_with_their_lengths_and_zero_rows_are_refused(tmp_path):
     write_datasets(tmp_path / "a.h5", x=np.zeros((30, 2)), y=np.zeros(29))
     path = tmp_path / "a.h5"
-    look = "`h5stream inspect FILE` says what fits"
+    look = f"`h5stream inspect {path}` (prints|says) what"
     said = f"must agree in rows, but .*'x' has 30.*'y' has 29.*{look}"
     refused(errors.FieldLengthError, said, source=path, fields=["x", "y"])
     refused(errors.FieldLengthError, f"unlike length.*name the fields.*29 rows: y; 30 rows: x.*{look}", source=path)

@@ -166,5 +166,5 @@ def test_what_is_wrong_is_said(paths, name):
 
 def test_a_state_of_other_shares_is_refused(paths):
     state = H5StreamLoader(Mixture(paths, [1, 1, 1], fields=FIELDS), 16).state_dict()
-    with pytest.raises(errors.StateError, match="samples_drawn was"):
+    with pytest.raises(errors.StateError, match="what draw= takes"):
         H5StreamLoader(Mixture(paths, [1, 1, 2], fields=FIELDS), 16).load_state_dict(state)

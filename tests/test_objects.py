@@ -315,6 +315,17 @@ def test_frames_are_rows_of_whatever_takes_rows(walks):
     assert all(np.array_equal(ours, theirs) for ours, theirs in zip(whole, frames, strict=True))
 
 
+def test_an_attribute_that_is_no_number_is_shown_with_the_way_out(walks):
+    with h5py.File(walks, "a") as file:
+        for k, value in enumerate((1.5, "")):
+            file[f"o/{k}"] = np.arange(3)
+            file[f"o/{k}"].attrs["p"] = value
+    with pytest.raises(
+        errors.FieldLengthError, match=r"is text \(''\).* first object is float64 .*Objects\(\[.*Values"
+    ):
+        H5Dataset(walks, [".", "@p"], samples=Objects("o/*"))
+
+
 def test_frames_of_other_files_and_encoded_ones_are_rows(walks, tmp_path):
     images = np.random.default_rng(0).integers(0, 255, (30, 8, 6, 3), "u1")
     held = {f"rgb_{t}": np.frombuffer(imagecodecs.png_encode(image), "u1") for t, image in enumerate(images)}

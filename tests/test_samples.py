@@ -104,6 +104,7 @@ def test_a_member_of_a_table_that_is_a_segment_is_a_field(tmp_path):
         (lambda: Table("index.csv"), "takes columns by name|needs a column"),
         (lambda: Table(5), "takes columns by name|needs a column"),
         (lambda: Bounds([[0, 5]]), "Bounds takes the path of a dataset, or an array of whole numbers with one axis"),
+        (lambda: Between("bounds"), r"first and last.*'bounds'.* write Between\(pairs\[:, 0\], pairs"),
         (lambda: Between("first", [5]), "Between takes the path of a dataset, or an array.* not 'first'"),
         (lambda: Lengths([1.5]), "has 1.5"),
         (lambda: Ends("done", [0, 1]), "Ends takes .* flags"),

@@ -102,7 +102,7 @@ def test_batches_by_size_of_what_was_drawn(path, sizes):
 )
 def test_a_state_of_other_weights_is_refused(path, changed):
     state = H5StreamLoader(path, 16, fields="x", draw=Weighted(np.arange(ROWS) + 1, 400)).state_dict()
-    with pytest.raises(errors.StateError, match="samples_drawn was"):
+    with pytest.raises(errors.StateError, match="what draw= takes"):
         H5StreamLoader(path, 16, fields="x", draw=changed).load_state_dict(state)
 
 

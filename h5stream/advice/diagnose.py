@@ -352,7 +352,7 @@ def _larger_batch(knobs: LoaderKnobs, speedup: float | None = None) -> Turn:
 _TURNS = {
     "precision": ("bf16 autocast, or torch.compile", "the loader has batches ready; only a faster step helps"),
     "batch_size": ("", "more work for each launch and each hand-over; yours to decide, it changes training"),
-    "staging": ("h5stream stage FILE, on a local disk or tmpfs", "memory answers at once"),
+    "staging": ('stage_to="/dev/shm/h5stream", or a folder on a local disk', "memory answers at once"),
     "order": ("shuffle=True without a sampler, or a larger window", "each chunk is then decoded once"),
     "filters": ("repack with lz4", f"a thread decodes {text_of_bytes(FAST_DECODE_BYTES_PER_S, '/s')} of it"),
     "storage of the field": ("repack it with an ordinary filter and type", "h5py's lock lets one thread in at a time"),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import multiprocessing
 import os
 import re
 import resource
+import shlex
 import shutil
 import time
 from collections.abc import Iterable, Iterator
@@ -35,6 +37,7 @@ MIN_TORCH = (2, 6)  # as in pyproject.toml
 PINNED_TRIAL_BYTES = 64 << 20  # eight slots of 8192 rows of 256 float32
 LEAST_MEMORY_BYTES = 2 << 30  # torch, CUDA and a window of the default size
 LEAST_TMPFS_BYTES = 1 << 30  # Docker gives /dev/shm 64 MiB, which the first worker's queue overruns
+_CACHED = 0.9  # the share of a file in the page cache from which it is read from there
 LEAST_OPEN_FILES = 4096  # worker queues pass tensors as open files; 1024 is torch's best-known stumbling block
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 # A thread inflates 1.3 GB/s and gzip halves the bytes: below this rate storage keeps even one thread waiting.
@@ -258,11 +261,29 @@ def check_structure(path: str) -> Check:
     return judged("structure", f"{seen + left_out:,} dataset(s)" + f", the first {seen:,} looked at" * (left_out > 0))
 
 
+def _staged(path: str) -> str:
+    """Return the command that copies a file to the RAM disk of this machine with most room; words without any room."""
+    places, size = tmpfs_places(), 0
+    folder = max(places, key=lambda place: places[place], default="")
+    with contextlib.suppress(H5StreamError):  # which another check tells
+        size = identity_of(path).size
+    if not folder or size > places[folder] // 2:
+        return "copy it to a faster disk (h5stream stage -h)"
+    target = shlex.quote(f"{folder}/h5stream")
+    return f"h5stream stage {shlex.quote(path)} --to {target}{' --anonymous' * is_unsigned(path)}"
+
+
+def _is_cached(path: str) -> bool:
+    """Tell whether nearly all of a file is in the page cache, so that its disk is not asked."""
+    resident = resident_bytes(Path(path))
+    return resident is not None and resident > _CACHED * os.stat(path).st_size
+
+
 def check_filesystem(path: str) -> Check:
     """Judge the filesystem under a file."""
     mount = mount_of(Path(path))
     found = f"{mount.kind or 'unknown'}, mounted at {mount.point}" + ": every read crosses a network" * mount.on_network
-    return judged("filesystem", found, f"h5stream stage {path}" * mount.on_network)
+    return judged("filesystem", found, _staged(path) * (mount.on_network and not _is_cached(path)))
 
 
 def check_residency(path: str) -> Check:
@@ -282,16 +303,16 @@ def check_read_rate(path: str) -> Check:
         direct and not mount_of(Path(path)).in_memory
     )  # there direct reads are taken too, and there is only the cache
     how = "past the page cache" if direct else "through the page cache, as this filesystem cannot do without"
-    fix = f"h5stream stage {path}, or a faster disk: decoding will wait for it"
+    fix = f"{_staged(path)}: decoding will wait for this disk, unless the file is in memory"
     found = f"{text_of_bytes(rate)}/s over {text_of_bytes(nbytes)}, {how}"
-    return judged("read rate", found, fix * (direct and rate < SLOW_BYTES_PER_S))
+    return judged("read rate", found, fix * (direct and rate < SLOW_BYTES_PER_S and not _is_cached(path)))
 
 
 def check_store(path: str) -> Check:
     """Measure how fast some ranges come; on which disk an object lies, and what is in memory there, is not known."""
     wait_s, rate = store_rate(ObjectIdentity.of(path))
     came = f"{1e3 * wait_s:.0f} ms to the first byte, {text_of_bytes(rate)}/s over some ranges together"
-    fix = f"h5stream stage {path} --to DIR{' --anonymous' * is_unsigned(path)}, where an epoch waits for it"
+    fix = f"{_staged(path)}: where an epoch waits for it"
     return judged("store", f"every read crosses a network: {came}; which disk it lies on is not known", fix)
 
 

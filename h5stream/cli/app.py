@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Callable
@@ -71,6 +73,7 @@ _WORKFLOW: dict[str, dict[str, tuple[Callable[..., None], str, str]]] = {
     },
     "Watch": {"monitor": (monitor_command, "", "GPU, processors, memory and disks, live.")},
 }
+_COMMANDS = {name: command for panel in _WORKFLOW.values() for name, command in panel.items()}
 for _panel, _commands in _WORKFLOW.items():
     for _name, (_command, _, _short) in _commands.items():
         app.command(_name, short_help=_short, rich_help_panel=_panel)(_command)
@@ -116,7 +119,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (H5StreamError, OSError) as error:
-        fail(str(error))
+        fail(_as_typed(str(error)) if isinstance(error, H5StreamError) else str(error))
     except _UsageError as error:
         context = getattr(error, "ctx", None)
         fail(error.format_message() + (f" (see {context.command_path} -h)" if context is not None else ""))
@@ -124,6 +127,20 @@ def main() -> None:
         sys.exit(130)
     else:
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _as_typed(message: str) -> str:
+    """Say with the options of the command what an error says with the arguments of Python."""
+    command = next((one for name, (one, *_) in _COMMANDS.items() if name in sys.argv[1:2]), None)
+    options = inspect.signature(command).parameters if command else {}
+    message = message.replace("samples=Rows(of=...) takes", "--samples \"Rows(of='data/*')\" takes")
+    if "samples" not in options:
+        message = re.sub(r"; --samples [^.`]*(?=\. )", "", message)
+    message = message.replace("fields=[...]", "--fields a,b") if "fields" in options else message
+    for name in ("memory_budget", "window", "batch_size"):
+        if name in options:
+            message = re.sub(rf"\b{name}=(?=\d)", f"--{name.replace('_', '-')} ", message)
+    return message
 
 
 def fail(message: str) -> None:

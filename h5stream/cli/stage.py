@@ -19,7 +19,7 @@ from h5stream.repacking import Recipe
 from h5stream.units import counted, text_of_bytes
 
 if TYPE_CHECKING:
-    from h5stream.repacking.repack import RepackProgress
+    from h5stream.repacking.repack import RepackProgress, RepackResult
     from h5stream.staging import StagedFile, StagingProgress
 
 _SHOWN = 5
@@ -28,11 +28,19 @@ DEFAULT = Recipe()
 ChunkBytes = Annotated[
     int, options.nbytes("--chunk-bytes", "Decoded size of a chunk; else 1MiB.", options.size, show_default=False)
 ]
-Compress = Annotated[str, typer.Option("--compress", help="none, lz4, zstd or gzip.")]
+Compress = Annotated[str, typer.Option("--compress", help="none (also of what is compressed now), lz4, zstd or gzip.")]
 Contiguous = Annotated[bool, options.flag("--contiguous", "No chunks: cannot grow or be compressed.")]
-ShuffleRows = Annotated[int | None, options.number("--shuffle-rows", "Shuffle the samples once, for good.", "SEED", 0)]
+ShuffleRows = Annotated[
+    int | None,
+    options.number("--shuffle-rows", "Shuffle the samples once, for good: all datasets of their length.", "SEED", 0),
+]
 RepackFields = Annotated[
-    str, typer.Option("--fields", help="Rewrite only these datasets, with commas between; copy the others.")
+    str,
+    typer.Option(
+        "--fields",
+        help="Rewrite only these datasets, with commas between. Others are copied; --shuffle-rows also shuffles those "
+        "of the same length.",
+    ),
 ]
 
 
@@ -89,17 +97,10 @@ def repack_command(
         f"{counted(len(result.rewritten), 'dataset')} rewritten{shuffled}, {len(result.copied)} copied as they are; "
         f"all verified against {result.source} in {result.seconds:.1f} s{_plugin(compress)}",
     )
-    rates = None
-    if measure and result.samples:
-        from h5stream.baseline.measure import fresh_rates
-
-        rates = fresh_rates([str(result.source), str(result.target)], result.samples)
-        prose(
-            console,
-            f"{text_of_bytes(result.bytes_before)} -> {text_of_bytes(result.bytes_after)}, {rates[0]:,.0f} -> "
-            f"{rates[1]:,.0f} rows/s ({rates[1] / rates[0]:.1f} x), opened anew and shuffled: "
-            f"{', '.join(_some(result.samples))}",
-        )
+    larger = ", larger" * (result.bytes_after > result.bytes_before)
+    sizes = f"{text_of_bytes(result.bytes_before)} -> {text_of_bytes(result.bytes_after)}{larger}"
+    prose(console, f"{plan.filters or 'filters as they were'}, {sizes}")
+    rates = _compared(console, result) if measure and result.samples else None
     if as_json:
         print_json(asdict(result) | {"rows_per_s": rates})
 
@@ -107,6 +108,18 @@ def repack_command(
 def _plugin(compress: str) -> str:
     """Say what h5py needs for what it cannot decompress by itself."""
     return f"; plain h5py reads {compress} after import hdf5plugin" * (compress in ("lz4", "zstd"))
+
+
+def _compared(console: SafeConsole, result: RepackResult) -> list[float]:
+    """Measure both files, and print how they compare."""
+    from h5stream.baseline.measure import fresh_rates
+
+    before, after = rates = fresh_rates([str(result.source), str(result.target)], result.samples)
+    ratio, fields = f"{after / before:.1f} x", ", ".join(_some(result.samples))
+    prose(console, f"{before:,.0f} -> {after:,.0f} rows/s ({ratio}), opened anew and shuffled: {fields}")
+    if round(after / before, 1) < 1:
+        prose(console, f"slower: {ratio}; keep the old file", style="yellow")
+    return rates
 
 
 def _some(texts: Sequence[str]) -> list[str]:

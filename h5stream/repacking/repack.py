@@ -145,7 +145,8 @@ def repack(
         The file to read, which may be the address of an object in a store, and the file to write. Or a list of files,
         and a folder in which each of them keeps its name.
     fields : str or sequence of str, optional
-        The datasets to rewrite, by path; by default all that can be rewritten. The others are copied as they are.
+        The datasets to rewrite, by path; by default all that can be rewritten. The others are copied as they are,
+        but `shuffle_rows` also shuffles those of the same length.
     chunk_nbytes : int
         Decoded bytes of a chunk, as nearly as whole rows allow. Default 1 MiB.
     compress : {"none", "lz4", "zstd", "gzip"}
@@ -157,7 +158,8 @@ def repack(
         Seed of one offline shuffle, for files whose neighbouring rows resemble each other. Row ``i`` of the
         copy is row ``permutation(rows, seed)[i]`` of the source (`h5stream.order.permutation`), in *every*
         dataset whose first axis is as long as that of `fields`, or of the default fields without them:
-        `RepackResult.shuffled` lists them.
+        `RepackResult.shuffled` lists them. Datasets of another length keep their rows, so what looks as if it points
+        to the shuffled rows (bounds, lengths, region references) is refused.
     overwrite : bool
         Replace a target that exists.
     progress : callable, optional
@@ -176,7 +178,7 @@ def repack(
     Raises
     ------
     OptionError
-        If options contradict each other, or the target is the source.
+        If options contradict each other, the target is the source, or a dataset points to rows that would be shuffled.
     SourceError, FieldError
         If the source cannot be opened, changes meanwhile, or has no such field.
     NotEnoughSpaceError

@@ -47,6 +47,7 @@ from h5stream.units import text_of_bytes
 
 MOST_ROW_NBYTES = 1 << 30  # HDF5's chunks end at 4 GiB, and a row must fit into one
 WORTH_SAYING = 1.1  # growth of the file from which it is said that its compression is undone
+_MOST_POINTERS_NBYTES = 1 << 28  # of a dataset that is looked at for numbers of rows
 _WORDS = (2, 4, 8)  # bytes of an element that is one unit
 
 
@@ -95,11 +96,22 @@ class RewritePlan:
     recipe: Recipe
     datasets: tuple[RawDataset, ...]
     sample_rows: int  # length of a shuffled dataset; 0 without a shuffle
+    may_point: tuple[str, ...] = ()  # datasets that may hold numbers of shuffled rows, as far as their values tell
 
     @property
     def rewritten(self) -> list[RawDataset]:
         """The datasets that get new chunks."""
         return [each for each in self.datasets if each.rewritten]
+
+    @property
+    def filters(self) -> str:
+        """Which filters change, such as ``"gzip-4 -> none"``; empty where none does."""
+        changes = dict[str, None]()
+        for each in self.rewritten:
+            now = " + ".join(one.name for one in filters_for(self.recipe.compress, each.element_nbytes)) or "none"
+            before = each.part.pipeline.describe() if each.part.pipeline.filters else "none"
+            changes |= {f"{before} -> {now}": None} if before != now else {}
+        return ", ".join(changes)
 
     @property
     def estimated_nbytes(self) -> int:
@@ -110,13 +122,14 @@ class RewritePlan:
     @property
     def notices(self) -> tuple[str, ...]:
         """What should be known before anything is written."""
-        pointers = [each.path for each in self.datasets if self.sample_rows and each.rows == self.sample_rows + 1]
         filtered = [each for each in self.rewritten if each.part.pipeline.filters and not each.is_sparse]
         undone = {each.part.pipeline.describe(): None for each in filtered if each.stored_nbytes < each.nbytes}
         now, then, notices = self.source_nbytes, self.estimated_nbytes, []
-        if pointers:  # the rows that they point to do not move
-            one_more = "has one row more than the samples (row pointers?) and was not shuffled"
-            notices.append(f"{', '.join(pointers)} {one_more}")
+        if self.may_point:
+            notices.append(
+                f"{', '.join(self.may_point)}: whole numbers of 0 to {self.sample_rows:,}, which do not change; if "
+                "they are numbers of rows that are shuffled, they are wrong in the new file"
+            )
         if undone and not self.recipe.contiguous and then > WORTH_SAYING * now:  # made for reading, not for size
             notices.append(
                 f"{', '.join(undone)} is undone and not replaced: {text_of_bytes(now)} become about "
@@ -171,7 +184,64 @@ def plan_rewrite(source: str, recipe: Recipe) -> RewritePlan:
         # What can be rewritten must be, where its rows move: chunk by chunk is the only way that fits memory.
         rewritten = each.layout is not None and (moves or each.address in chosen)
         decided.append(replace(each, rewritten=rewritten, shuffled=moves))
-    return RewritePlan(source=source, source_nbytes=size, recipe=recipe, datasets=tuple(decided), sample_rows=rows)
+    doubtful = _check_pointers(source, decided, rows) if rows else ()
+    return RewritePlan(
+        source=source,
+        source_nbytes=size,
+        recipe=recipe,
+        datasets=tuple(decided),
+        sample_rows=rows,
+        may_point=doubtful,
+    )
+
+
+def _check_pointers(source: str, datasets: list[RawDataset], rows: int) -> tuple[str, ...]:
+    """Refuse to shuffle rows that other datasets point to; return those of which the values do not tell for sure."""
+    doubtful, lengths = list[str](), {each.rows for each in datasets if not each.shuffled} - {0}
+    moved = [each.path for each in datasets if each.shuffled]
+    with open_file(source) as file:
+        for each in datasets:
+            dataset = file[each.path]
+            if h5py.check_ref_dtype(dataset.dtype) is h5py.RegionReference:
+                is_pointer, what = True, "holds region references"
+            elif not each.nbytes or each.nbytes > _MOST_POINTERS_NBYTES or len(each.shape) > 2:
+                continue
+            else:
+                with contextlib.suppress(*DAMAGE):  # which is told where it is read
+                    is_pointer, what = _points(dataset[()], rows, lengths if each.shuffled else {rows}, each.shuffled)
+            if is_pointer:
+                raise OptionError(
+                    f"{source!r}: shuffle_rows= (--shuffle-rows) moves the {rows:,} rows of {', '.join(moved[:5])}, "
+                    f"and {each.path!r} {what}: it would then lead to other rows. Leave shuffle_rows= out, and let the "
+                    f"loader shuffle (shuffle=True), which keeps them together; or, if {each.path!r} means something "
+                    "else, shuffle a copy of the file without it"
+                )
+            doubtful += [each.path] if what else []
+    return tuple(doubtful)
+
+
+def _points(values: NDArray[Any], rows: int, lengths: set[int], shuffled: bool) -> tuple[bool, str]:
+    """Tell whether values point to so many rows, and what they look like; empty where they do not.
+
+    Values may also count rows of something with one of the `lengths`: only that is asked where they are shuffled.
+    """
+    columns = [values[name] for name in values.dtype.names] if values.dtype.names else [values]
+    for column in (one for one in columns if one.dtype.kind in "iu"):
+        if column.ndim == 1 and int(column.sum()) in lengths and int(column.min()) >= 0:
+            return True, f"adds up to {int(column.sum()):,}, as the lengths of runs of such rows do"
+        if shuffled:
+            continue
+        long = column if column.ndim == 1 or len(column) >= column.shape[1] else column.T
+        long = long[(long.reshape(len(long), -1) >= 0).all(axis=1)].astype(np.int64)  # -1 stands for no rows
+        if len(long) < 2:
+            continue
+        steps, first, last = np.diff(long, axis=0), int(long.min()), int(long.max())
+        ascends, step = bool((steps >= 0).all()), int(steps.max())
+        if ascends and last > first and (len(long) == rows + 1 or (first <= step and 0 <= rows - last <= step)):
+            return True, f"holds whole numbers that ascend from {first:,} to {last:,}, as numbers of such rows do"
+        if last <= rows and (ascends or last >= rows // 2):
+            return False, "may point"
+    return False, ""
 
 
 def _raw(opened: OpenFile, name: str, dataset: Any) -> RawDataset:

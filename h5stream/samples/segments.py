@@ -144,6 +144,11 @@ class Between(_Said):
     inclusive : bool, keyword-only
         Whether the last row belongs to the sample.
 
+    Raises
+    ------
+    OptionError
+        If `last` is missing, or something is given that is neither a path nor such an array.
+
     Examples
     --------
     >>> Between("img_to_first_box", "img_to_last_box", inclusive=True).names
@@ -151,9 +156,17 @@ class Between(_Said):
     """
 
     first: Any
-    last: Any
+    last: Any = None
     _: KW_ONLY
     inclusive: bool = False
+
+    def __post_init__(self) -> None:
+        if self.last is None:
+            raise OptionError(
+                f"Between takes two, first and last, and has only {reprlib.repr(self.first)}. Of a dataset of pairs, "
+                "(n, 2), write Between(pairs[:, 0], pairs[:, 1]) with pairs = file[NAME][:]"
+            )
+        _Said.__post_init__(self)
 
 
 Said = Ends | Ids | Lengths | Bounds

@@ -8,6 +8,7 @@ import logging
 import math
 import posixpath
 import re
+import shlex
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -166,7 +167,7 @@ def default_fields(file: Any, path: str, guard: Guard) -> list[str]:
     lines = [f"{rows:,} rows: {_first(names, most)}" for rows, names in every]
     listing = "; ".join(lines if len(lines) <= _LISTED else [*lines[:_FEW_LENGTHS], "and others"])
     said = f"{path!r} has {what}, so name the fields: {ways}. It has, by length: {listing}.{singles}"
-    raise FieldLengthError(f"{said} `h5stream inspect FILE` says what fits together", file=path)
+    raise FieldLengthError(f"{said} `h5stream inspect {shlex.quote(path)}` prints what to write", file=path)
 
 
 def _datasets_in(group: Any, path: str, guard: Guard) -> tuple[dict[Any, Any], list[ExternalDataError]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -158,7 +159,7 @@ def _rows(found: _Found, shape: SampleShape) -> int:
         listing = ", ".join(f"{name!r} has {rows:,}" for name, rows in lengths.items())
         said = f"{found.path!r}: the fields of a sample must agree in rows, but {listing}; name fields of one length; "
         said += "Field(..., take='all') is what a file or a group has once, and Sequences(..., lengths='shortest') "
-        said += "leaves out rows that some lack. `h5stream inspect FILE` says what fits together"
+        said += f"leaves out rows that some lack. `h5stream inspect {shlex.quote(found.path)}` says what fits together"
         raise FieldLengthError(said, file=found.path)
     return min(lengths.values())
 

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import itertools
 import math
+import reprlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -325,6 +326,14 @@ class StoredAs(NamedTuple):
             raise UnlikeError(name)
 
 
+def _shown(value: Any) -> str:
+    """Return the type of a value, and the value where it is short."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {value.shape}"
+    kind = "text" if isinstance(value, (str, bytes)) else "empty" if isinstance(value, h5py.Empty) else "a list"
+    return kind if isinstance(value, h5py.Empty) else f"{kind} ({reprlib.repr(value)})"
+
+
 def asked_of(file: Any, name: str) -> StoredAs:
     """Ask libhdf5 how a dataset is stored, and where its chunks lie."""
     path = file.filename
@@ -535,8 +544,12 @@ class Once(_Column):
         is_array = isinstance(first, np.ndarray)
         if kind_of(one) == kind_of(first) and not (is_array and (one.shape, one.dtype) != (first.shape, first.dtype)):
             return one
-        said = (f"{v.dtype} {v.shape}" if isinstance(v, np.ndarray) else kind_of(v) for v in (one, first))
-        why = f": {name!r} is {', and that of the first object '.join(said)}, but objects must be alike"
+        why = (
+            f": {name!r} is {_shown(one)}, and that of the first object is {_shown(first)}, but objects must be alike. "
+        )
+        why += (
+            "Objects([...]) takes only those that you name, and Values([...]) values of your own, one for each object"
+        )
         raise refusal(file.filename, name, why, FieldLengthError)
 
     def ask(self, k: int, file: Any, name: str) -> None:

@@ -220,6 +220,18 @@ def test_a_slow_disk_is_told(rate, size, direct, status, part):
     assert part in check.found
 
 
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_slow_disk_is_told_with_a_command_that_runs_unless_the_file_is_in_memory(path, monkeypatch, cached):
+    monkeypatch.setattr(doctor, "mount_of", lambda path: Mount(kind="nfs4", point="/"))
+    monkeypatch.setattr(doctor, "read_trial", lambda path: (1e6, 64 << 20, True))
+    monkeypatch.setattr(doctor, "resident_bytes", lambda path: path.stat().st_size * cached)
+    monkeypatch.setattr(doctor, "tmpfs_places", lambda: {str(path.parent): GIB})
+    checks = [check for check in doctor.examine_file(path) if check.name in ("filesystem", "read rate")]
+    assert {verdict(check) for check in checks} == {"pass" if cached else "warn"}
+    command = f"h5stream stage {path} --to {path.parent}/h5stream"
+    assert all(cached or check.fix.split(":")[0] == command for check in checks)
+
+
 def test_a_read_error_and_a_file_that_was_cut_off_are_failures(path, monkeypatch):
     def broken(*given):
         raise OSError(5, "Input/output error")

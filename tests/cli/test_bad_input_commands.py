@@ -12,9 +12,12 @@ import sys
 from pathlib import Path
 
 import forking
+import h5py
+import numpy as np
 import pytest
 from amounts import crossed
 from inner import fail_in_call, rivals_are_forks
+from making import write_datasets
 
 READING = {name: [name, "{}"] for name in ("inspect", "doctor", "bench", "tune", "suggest")}
 READING |= {"diagnose": ["diagnose", "{}", "--step-ms", "1"], "repack": ["repack", "{}", "out.h5"]}
@@ -281,6 +284,9 @@ def test_stage_has_no_good_news_of_a_folder_that_is_not_there(option, here, h5st
         (["diagnose", "a1.h5", "--step-ms", "0"], "must be more than 0 milliseconds"),
         (["repack", "a*.h5", "b.h5"], "stage FILES --to DIR --repack"),
         (["repack", "a1.h5", "b.h5", "--fields", "Field('x')"], "--fields takes names separated by commas"),
+        *(([one, "pair.h5"], "name the fields: --fields a,b. It has") for one in ("bench", "tune", "statistics")),
+        (["bench", "groups.h5"], "--fields a,b; --samples \"Rows(of='data/*')\" takes the rows of groups"),
+        (["repack", "pair.h5", "b.h5", "--shuffle-rows", "1"], "--fields a,b. It has"),
         (["suggest", "--fields", "x"], "name a file as well"),
         (["suggest", "--gpu-memory", "big"], "--gpu-memory"),
         (["suggest"], "nothing to go by; give some of these: --gpu (a preset), FILE"),
@@ -309,6 +315,9 @@ def test_stage_has_no_good_news_of_a_folder_that_is_not_there(option, here, h5st
     ],
 )
 def test_a_wrong_word_is_named(words, said, here, h5stream):
+    write_datasets(here / "pair.h5", x=np.arange(10), y=np.arange(11))
+    with h5py.File(here / "groups.h5", "w") as file:
+        file["data/a/x"], file["data/b/x"] = np.arange(10), np.arange(11)
     assert_is_one_clear_line(h5stream(*words), said)
 
 

@@ -114,17 +114,35 @@ def test_a_shuffle_permutes_every_dataset_of_the_samples_and_no_other(tmp_path, 
         file["y"] = np.arange(rows)
         file["deep/obs"] = pair
         file.create_dataset("deep/words", data=[f"word {i}" for i in range(rows)], dtype=h5py.string_dtype())
-        file["deep/pointers"] = np.arange(rows + 1)
         file["other"] = np.arange(70)
         file["one"] = 4
     order, options = permutation(rows, 7), {"fields": ["x", "y"], "shuffle_rows": 7, "chunk_nbytes": 4096}
     result, target = rewritten(tmp_path / "a.h5", folder, order=order, samples=rows, **options)
     assert sorted(result.shuffled) == ["deep/obs", "deep/words", "x", "y"]
-    pointers, undone = result.notices
-    assert pointers == "deep/pointers has one row more than the samples (row pointers?) and was not shuffled"
+    doubtful, undone = result.notices
+    assert "other: whole numbers of 0 to 2,000" in doubtful
     assert "gzip-4 is undone and not replaced" in undone
     with h5py.File(target) as file:
         assert file["y"][:].tolist() == order.tolist() != list(range(rows))
+
+
+EDGES = np.arange(0, 903, 3)
+PAIRS = np.stack([EDGES[:-1], EDGES[1:]], axis=1)
+POINTERS = {"pairs": PAIRS, "columns": PAIRS.T, "indptr": EDGES, "begin": EDGES[:-1], "lengths": np.arange(25) * 3}
+POINTERS["members"] = np.rec.fromarrays([*PAIRS.T], names="begin,end")
+
+
+@pytest.mark.parametrize("name", [*POINTERS, "regions"])
+def test_rows_that_another_dataset_points_to_are_not_shuffled(tmp_path, folder, name):
+    write_datasets(tmp_path / "a.h5", values=numbers(900))
+    with h5py.File(tmp_path / "a.h5", "r+") as file:
+        if name in POINTERS:
+            file["p"] = POINTERS[name]
+        else:
+            file.create_dataset("p", data=[file["values"].regionref[3:9]], dtype=h5py.regionref_dtype)
+    with pytest.raises(errors.OptionError, match=r"moves the 900 rows of values, and 'p' .*let the loader shuffle"):
+        repack(tmp_path / "a.h5", folder / "b.h5", fields="values", shuffle_rows=7)
+    assert list(folder.iterdir()) == []
 
 
 def test_a_shuffle_that_does_not_fit_memory_reads_the_source_several_times(plain, folder, monkeypatch):
