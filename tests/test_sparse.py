@@ -57,6 +57,7 @@ def test_whoever_wrote_it(tmp_path, kept_as):
     with H5StreamLoader(tmp_path / "a.h5", 16, shuffle=True, fields=fields) as loader:
         for batch in loader:
             assert np.array_equal(batch["x"].numpy(), dense[batch["n"].numpy()])
+        assert loader.dataset.layout.row_nbytes == dense[0].nbytes + 8  # as batches hold it, with the number
 
 
 def test_categories_are_codes_and_what_they_stand_for(tmp_path):

@@ -27,9 +27,10 @@ from h5stream.engine.statistics import Tally
 from h5stream.errors import H5StreamError
 from h5stream.order.epoch import EpochOrder, forecast, is_weak
 from h5stream.order.line import OrderSettings
+from h5stream.samples.ragged import DENSE, STACKED
 from h5stream.storage.filters import DecodeError, DecodeScratch
 from h5stream.storage.identity import SourceIdentity
-from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, SampleLayout
+from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
 from h5stream.storage.source import LOCAL_GAP_NBYTES
 from h5stream.storage.stores import CONCURRENCY, is_address, is_unsigned
 from h5stream.units import count_text, counted, names_text, text_of_bytes
@@ -603,7 +604,8 @@ def cost_samples(
         for read in (np.array_split(some, len(some)), np.array_split(numbers, pieces))
     )
     names = layout.shape.keys or [field.name for field in layout.fields]
-    flat = len(names) == len(layout.fields)
+    given = [field for k, field in enumerate(layout.fields) if k not in layout.laid_dense]
+    flat = len(names) == len(given)
     return SamplesCost(
         text=text,
         samples=len(dataset),
@@ -613,13 +615,17 @@ def cost_samples(
         batch_samples=batch_samples,
         batch_nbytes=batch_nbytes,
         window_samples=int(windows.max()),
-        shapes={
-            str(names[k] if flat else field.name): f"{' x '.join(map(str, field.row_shape)) or '1'} {field.dtype}"
-            for k, field in enumerate(layout.fields)
-        },
+        shapes={str(names[k] if flat else field.name): _shape_text(field) for k, field in enumerate(given)},
         alone=alone,
         ours=ours,
     )
+
+
+def _shape_text(field: FieldLayout) -> str:
+    """Return the shape and type of what a sample has of a field."""
+    dense = [field.ragged.wanted] if field.ragged is not None and field.ragged.form == DENSE else []
+    several = ["n"] if field.kind == "ragged" and not dense and field.ragged and field.ragged.form != STACKED else []
+    return f"{' x '.join(map(str, (*several, *dense, *field.row_shape))) or '1'} {field.dtype}"
 
 
 def _counted(dataset: H5Dataset, pieces: Sequence[Ints]) -> Taken:

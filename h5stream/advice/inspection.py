@@ -88,7 +88,7 @@ def inspect_file(
         if names:
             dataset = H5Dataset(path, [*map(fields_from_text, forms.values())], allow_external=allow_external)
             asked = asked_of_stores(before)
-            size = batch_size or batch_rows(None, dataset.layout.row_nbytes)
+            size = batch_size or batch_rows(len(dataset), dataset.layout.row_nbytes)
             sample, advice = cost_sample(dataset, entries, names, chosen_by, size, budget, threads)
     except H5StreamError as error:
         if fields:

@@ -215,7 +215,7 @@ def _watched(process: Any, told: Any, seconds: float, progress: Callable[[], Non
             return float(told.ended_s - started)
         if process.exitcode is not None:
             ended = f"its process ended with status {process.exitcode}"
-            raise RivalError(f"the naive loader failed: {told.failed.decode('utf-8', 'ignore') or ended}")
+            raise RivalError(f"naive not measured: {told.failed.decode('utf-8', 'ignore') or ended}")
         if started and now - started >= seconds:
             return float(now - started)
         if not started and now - asked >= START_S:
@@ -238,9 +238,19 @@ def _work(given: tuple[Any, ...], told: Any, rows: Any, pids: Any) -> None:
             told.first_s = told.first_s or time.perf_counter()
         told.ended_s = time.perf_counter()
     except Exception as error:
-        lines = str(error).strip().splitlines() or [""]
-        told.failed = f"{type(error).__name__}: {lines[-1]}".encode()[:299]
+        told.failed = _why(error).encode()[:299]
         raise SystemExit(1) from None
+
+
+def _why(error: Exception) -> str:
+    """Say why torch's loader failed; a worker's error comes with its traceback, whose last line names its type."""
+    text = (str(error).strip().splitlines() or [""])[-1]
+    if "not resizable" in text or "stack expects each tensor to be equal size" in text:
+        return "torch cannot stack arrays of different shapes"
+    if "can't convert np.ndarray" in text:
+        return "torch has no tensors of such values, as texts or compounds are"
+    name = type(error).__name__
+    return text if text.startswith(f"{name}: ") else f"{name}: {text}"
 
 
 def status_nbytes(pid: int, key: str) -> int:

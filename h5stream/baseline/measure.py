@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import functools
 import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,12 @@ from h5stream.baseline import Measurement, Progress, status_nbytes
 from h5stream.dataset import H5Dataset
 from h5stream.loader import H5StreamLoader
 from h5stream.repacking.survey import row_sums as raw_sums
+from h5stream.samples.ragged import STACKED
 from h5stream.storage.handles import open_file
+from h5stream.storage.images import decode_image
+from h5stream.storage.layout import DatasetPart, FieldLayout, Lookup, SampleLayout, SparseEntry, Target
 from h5stream.storage.rowbox import columns_of
-from h5stream.structure import RAGGED, leaves, rows_of, tensors_of
+from h5stream.structure import RAGGED, SparseRows, leaves, rows_of, tensors_of
 
 _SLAB_NBYTES = 32 * 1024 * 1024
 
@@ -75,57 +80,192 @@ def measure_epoch(
 
 def check_epoch(
     loader: H5StreamLoader, *, seconds: float = math.inf, progress: Progress = lambda rows: None
-) -> tuple[int, str]:
+) -> tuple[int, str, dict[str, str]]:
     """Stream an epoch again, or what comes in time, and compare a sum of each row's bytes with h5py's.
 
-    Return how many rows were compared in every field, and what is wrong; else nothing.
+    Return how many rows were compared, what is wrong, else nothing, and of fields that were not compared why.
     """
     layout, total = loader.dataset.layout, loader.dataset.layout.rows
+    entries, unlike = entries_of(layout), not_checked(layout)
+    left_out = {layout.fields[_number_of(entries[place])].name: why for place, why in unlike.items()}
     # Of a long file only the pages of rows that came are ever touched.
     seen = np.zeros(total, dtype=np.uint8)
-    sums = np.zeros((len(layout.fields), total), dtype=np.uint64)
+    sums = np.zeros((len(entries), total), dtype=np.uint64)
     until = time.perf_counter() + seconds
     done, stopped, order = 0, False, iter(loader.batch_sampler)
     for batch in batches_of(loader):
         rows = next(order, None)
         if rows is None:
-            return 0, "more batches came than the epoch has"
+            return 0, "more batches came than the epoch has", left_out
         np.add.at(seen, rows, 1)
-        for field, leaf in enumerate(leaves(batch)):
-            sums[field, rows] = row_sums(leaf)
+        for place, leaf in enumerate(leaves(batch)):
+            if place not in unlike:
+                sums[place, rows] = row_sums(leaf)
         done += len(rows)
         progress(done)
         if stopped := time.perf_counter() >= until:
             break
     wrong = np.flatnonzero(seen > 1 if stopped else seen != 1)
     if len(wrong):
-        return 0, f"{len(wrong)} rows did not come exactly once, the first is row {wrong[0]}"
-    return _compare_with_h5py(loader, sums, seen.astype(bool), seconds)
+        return 0, f"{len(wrong)} rows did not come exactly once, the first is row {wrong[0]}", left_out
+    if len(unlike) == len(entries):
+        return done, "", left_out
+    return *_compare_with_h5py(layout, sums, seen.astype(bool), seconds, unlike), left_out
+
+
+def entries_of(layout: SampleLayout) -> list[int | SparseEntry]:
+    """List what a batch holds, as `leaves` does: numbers of fields, and sparse matrices."""
+
+    def flat(entry: Any) -> list[Any]:
+        return [one for inner in entry.values() for one in flat(inner)] if isinstance(entry, dict) else [entry]
+
+    return [one for entry in layout.entries for one in flat(entry)]
+
+
+def _number_of(entry: int | SparseEntry) -> int:
+    return entry.values if isinstance(entry, SparseEntry) else entry
+
+
+def not_checked(layout: SampleLayout) -> dict[int, str]:
+    """Say by their places in a batch why h5py cannot tell what some fields hold; others can be compared."""
+    lookups, found = {one.dataset: one for one in layout.lookups}, dict[int, str]()
+    filled = {target.field: n for n, parts in enumerate(layout.datasets) for target in parts[0].targets}
+    for place, entry in enumerate(entries_of(layout)):
+        number = _number_of(entry)
+        field, dataset = layout.fields[number], filled.get(number)
+        lookup = None if dataset is None else lookups.get(dataset)
+        if dataset is None:
+            found[place] = "comes from no dataset of rows"
+        elif field.normalise is not None:
+            found[place] = "is normalised, h5py has its numbers as they are stored"
+        elif any(len(part.objects) or part.along for part in layout.datasets[dataset]):
+            found[place] = "is made of many objects, of which each is a row or several"
+        elif lookup is not None and (lookup.draw is not None or lookup.spare is not None):
+            found[place] = "takes other rows in each epoch"
+        elif field.steps is not None:
+            found[place] = "takes several rows for each sample"
+    return found
+
+
+def rows_alone(layout: SampleLayout) -> tuple[list[str], str]:
+    """Return the paths and members that give each field row by row through h5py, or why there are none."""
+    filled = {t.field: (n, parts, t) for n, parts in enumerate(layout.datasets) for t in parts[0].targets}
+    names, unlike, mains = list[str](), not_checked(layout), len(layout.aligned)
+    for place, entry in enumerate(entries_of(layout)):
+        n, parts, target = filled.get(entry, (mains, (), None)) if isinstance(entry, int) else (mains, (), None)
+        field, elsewhere = layout.fields[_number_of(entry)].name, any(part.file != k for k, part in enumerate(parts))
+        decoded = target is not None and layout.fields[target.field].images is not None
+        if target is None or n >= mains or decoded or elsewhere or target.stacked or place in unlike:
+            return [], f"field {field!r} is more than a row of one dataset beside the others"
+        names.append(":".join((parts[0].path, *target.member)))
+    return names, ""
 
 
 def _compare_with_h5py(
-    loader: H5StreamLoader, sums: NDArray[np.uint64], seen: NDArray[np.bool_], seconds: float
+    layout: SampleLayout, sums: NDArray[np.uint64], seen: NDArray[np.bool_], seconds: float, unlike: Container[int]
 ) -> tuple[int, str]:
-    layout, compared, until = loader.dataset.layout, 0, time.perf_counter() + seconds
+    compared, until = 0, time.perf_counter() + seconds
+    places = [(k, entry) for k, entry in enumerate(entries_of(layout)) if k not in unlike]
+    wanted = {number for _, entry in places for number in _numbers_of(entry)}
     for number, start in enumerate(layout.file_starts[:-1]):
-        parts = [parts[number] for parts in layout.datasets]
-        # Stretches of whole chunks of the field with the most bytes.
+        parts = [parts[number] for parts in layout.aligned]
+        # Stretches of whole chunks of the field with the most bytes, but where a row is more than what is stored there.
         lead, row_nbytes = max(parts, key=lambda part: part.stored_row_nbytes), sum(p.stored_row_nbytes for p in parts)
-        step = max(1, _SLAB_NBYTES // max(1, row_nbytes) // lead.chunk_rows) * lead.chunk_rows
+        is_plain = not layout.lookups and not any(field.images for field in layout.fields)
+        chunk_rows, row_nbytes = lead.chunk_rows if is_plain else 1, max(1, row_nbytes, layout.row_nbytes)
+        step = max(1, _SLAB_NBYTES // row_nbytes // chunk_rows) * chunk_rows
         with contextlib.ExitStack() as opened:
-            files = {path: opened.enter_context(open_file(path)) for path in {layout.files[p.file].path for p in parts}}
+            files = functools.cache(lambda number, to=opened: to.enter_context(open_file(layout.files[number].path)))
             for first in range(0, lead.rows, step):
                 rows = slice(start + first, start + min(first + step, lead.rows))
-                came = seen[rows]
-                for target, part in ((one, its) for its in parts for one in its.targets if came.any()):
-                    path, name = layout.files[part.file].path, layout.fields[target.field].name
-                    read = columns_of(files[path][part.path][first : rows.stop - start], part.columns)
-                    if (row_sums(target.taken(read)) != sums[target.field, rows])[came].any():
+                came = np.flatnonzero(seen[rows])
+                found = dict[int, Any]()
+                for part in parts if len(came) else ():
+                    if targets := [target for target in part.targets if target.field in wanted]:
+                        read = _read(files(part.file), part, first, rows.stop - start)[came]
+                        found |= {target.field: target.taken(read) for target in targets}
+                for one in layout.lookups if len(came) else ():
+                    if targets := [t for t in layout.datasets[one.dataset][0].targets if t.field in wanted]:
+                        each = list(_looked_up(layout, files, one, rows.start + came))
+                        joined = each if one.counts is not None else np.concatenate(each)
+                        found |= {t.field: _taken(t, joined) for t in targets}
+                for place, entry in places if len(came) else ():
+                    if (row_sums(_as_batch(layout, entry, found)) != sums[place, rows][came]).any():
+                        path, name = layout.files[lead.file].path, layout.fields[_number_of(entry)].name
                         return compared, f"field {name!r}: rows from {rows.start} on differ from h5py's in {path!r}"
-                compared += int(np.count_nonzero(came))
+                compared += len(came)
                 if time.perf_counter() >= until:
                     return compared, ""
     return compared, ""
+
+
+def _numbers_of(entry: int | SparseEntry) -> tuple[int, ...]:
+    return (entry.values, entry.columns) if isinstance(entry, SparseEntry) else (entry,)
+
+
+def _taken(target: Target, values: Any) -> Any:
+    return [target.taken(one) for one in values] if isinstance(values, list) else target.taken(values)
+
+
+def _read(file: Any, part: DatasetPart, first: int, stop: int) -> NDArray[Any]:
+    """Read rows through h5py; of those that are filled up to one length, the bytes that are meant."""
+    read = columns_of(file[part.path][first:stop], part.columns)
+    if part.lengths is None:
+        return read
+    found = np.empty(len(read), dtype=object)
+    for k, length in enumerate(part.lengths[first:stop].tolist()):
+        found[k] = np.ascontiguousarray(read[k : k + 1]).reshape(-1).view(np.uint8)[:length]
+    return found
+
+
+def _looked_up(
+    layout: SampleLayout, files: Callable[[int], Any], one: Lookup, samples: NDArray[np.int64]
+) -> Iterator[NDArray[Any]]:
+    """Yield the rows that each sample looks up; of values of variable length their items."""
+    parts = layout.datasets[one.dataset]
+    starts = [part.row_start for part in parts]
+    counts = itertools.repeat(1) if one.counts is None else one.counts[samples].tolist()
+    for row, count in zip(one.rows[samples].tolist(), counts, strict=False):
+        part = parts[max(0, bisect.bisect_right(starts, row) - 1)]
+        first, are_items = row - part.row_start, part.heap is not None and one.counts is not None
+        read = _read(files(part.file), part, first, first + (1 if are_items else count))
+        yield read[0][:count] if are_items else read
+
+
+def _as_batch(layout: SampleLayout, entry: int | SparseEntry, found: dict[int, Any]) -> Any:
+    """Return what h5py read as a batch holds it."""
+    field = layout.fields[_number_of(entry)]
+    if isinstance(entry, SparseEntry):
+        values, columns = found[entry.values], found[entry.columns]
+        if not entry.is_dense:
+            none, columns = torch.empty(0), _cast(columns, layout.fields[entry.columns])
+            pairs = zip(_cast(values, field), columns, strict=True)
+            return [SparseRows(torch.as_tensor(a), torch.as_tensor(b), none, entry.width) for a, b in pairs]
+        dense = np.zeros((len(values), entry.width), dtype=field.dtype)
+        for row, some, where in zip(dense, values, columns, strict=True):
+            np.add.at(row, where, some)
+        assert field.ragged is not None
+        assert field.ragged.places is not None
+        kept = np.flatnonzero(field.ragged.places >= 0)
+        values = np.zeros((len(dense), field.ragged.wanted), dtype=field.dtype)
+        values[:, field.ragged.places[kept]] = dense[:, kept]
+        return _cast(values, field)
+    values = found[entry]
+    if field.images is not None:
+        stored = (np.frombuffer(_bytes(value, cut=False), dtype=np.uint8) for value in values)
+        values = [decode_image(one, field.images.format) for one in stored]
+    if isinstance(values, list) and (field.kind == "array" or (field.ragged and field.ragged.form == STACKED)):
+        values = np.stack(values)
+    return _cast(values, field)
+
+
+def _cast(values: Any, field: FieldLayout) -> Any:
+    if isinstance(values, list):
+        return [_cast(one, field) for one in values]
+    if field.is_listed or values.dtype.kind not in "biufcmM":
+        return values
+    native = np.ascontiguousarray(values.astype(field.dtype))
+    return native if field.cast is None else torch.from_numpy(native).to(field.cast)
 
 
 def row_sums(values: Any) -> NDArray[np.uint64]:
@@ -133,14 +273,33 @@ def row_sums(values: Any) -> NDArray[np.uint64]:
     if isinstance(values, RAGGED):
         values = [values.sample(k) for k in range(rows_of(values) or 0)]
     elif isinstance(values, torch.Tensor):
-        values = list(values.unbind()) if values.is_nested else values.numpy()
-    if isinstance(values, list) or values.dtype.kind in "OS":
-        every = (value if isinstance(value, bytes) else np.ascontiguousarray(value).tobytes() for value in values)
+        if values.is_nested:
+            values = list(values.unbind())
+        else:  # as bytes, for NumPy has not all of torch's types
+            values = values.contiguous().view(len(values), -1).view(torch.uint8).numpy() if values.numel() else values
+    if isinstance(values, list) or (isinstance(values, np.ndarray) and values.dtype.kind in "OS"):
+        every = map(_bytes, values)
         return np.array([hash((raw, len(raw))) & 0xFFFFFFFFFFFFFFFF for raw in every], dtype=np.uint64)
-    if not values.size:
+    if not math.prod(values.shape):
         return np.zeros(len(values), dtype=np.uint64)
     array = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("="))
     return raw_sums(array.reshape(len(array), -1).view(np.uint8))
+
+
+def _bytes(value: Any, *, cut: bool = True) -> bytes:
+    """Return the bytes of what one row holds, whoever gives it; of texts without the zeros that fill them up."""
+    if isinstance(value, SparseRows):
+        return _bytes(value.values) + _bytes(value.columns)
+    if isinstance(value, str | bytes):
+        raw = value.encode() if isinstance(value, str) else value
+        return raw.rstrip(b"\0") if cut else raw
+    if isinstance(value, torch.Tensor):
+        return value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b""
+    if isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.dtype.kind in "OS"):
+        every = [_bytes(one) for one in value]
+        return b"".join(b"%d:%b" % (len(one), one) for one in every)
+    array = np.ascontiguousarray(value)
+    return array.astype(array.dtype.newbyteorder("=")).tobytes()
 
 
 def fresh_rates(paths: Sequence[str], fields: Sequence[str], *, rounds: int = 5, seconds: float = 3.0) -> list[float]:

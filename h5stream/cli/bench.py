@@ -49,10 +49,12 @@ class Report:
 
     workers: int = 2
     console: Console = field(default_factory=lambda: Console(quiet=True))  # where rows are printed as they come
+    unit: str = "rows"  # what a sample is called
     facts: dict[str, Any] = field(default_factory=dict)
     results: list[Measurement] = field(default_factory=list)
     naive_failed: str = ""
     checked: bool = False
+    not_checked: dict[str, str] = field(default_factory=dict)  # fields that h5py cannot give as they are, and why
     checked_rows: int = 0  # that were compared with h5py
     problem: str = ""  # what is wrong with them
     lines: Sequence[str] = ()
@@ -63,6 +65,7 @@ class Report:
         from h5stream.storage.source import FileIdentity, identity_of
 
         paths, layout, samples, window = given["dataset"], loader.dataset.layout, given["samples"], loader.window_size
+        self.unit = "rows" if samples is None else "samples"
         identities = [identity_of(path) for path in paths]
         nbytes = sum(one.size for one in identities)
         where = "on disk" if isinstance(identities[0], FileIdentity) else "in a store"
@@ -80,23 +83,23 @@ class Report:
         }
         prose(
             self.console,
-            f"{options.named(paths)}: {layout.samples:,} {'rows' if samples is None else 'samples'} of "
-            f"{text_of_bytes(layout.row_nbytes)}, {text_of_bytes(nbytes)} {where}; shuffled batches of "
-            f"{loader.batch_size:,} rows, {counted(loader.num_workers, 'thread')}, windows of "
-            f"{window.window_rows:,} rows",
+            f"{options.named(paths)}: {layout.samples:,} {self.unit} of "
+            f"{text_of_bytes(layout.row_nbytes)} in a batch, {text_of_bytes(nbytes)} {where}; shuffled batches of "
+            f"{loader.batch_size:,} {self.unit}, {counted(loader.num_workers, 'thread')}, windows of "
+            f"{window.window_rows:,} {self.unit}",
         )
         notes(self.console, filter(None, [window.notice]), set())
 
     def add(self, measured: Measurement) -> Measurement:
         """Take in, and print, what was measured."""
         self.results.append(measured)
-        print_row(self.console, measured, header=len(self.results) == 1)
+        print_row(self.console, measured, self.unit, header=len(self.results) == 1)
         return measured
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON has it."""
         results = [asdict(one) | {"rows_per_s": one.rows_per_s} for one in self.results]
-        names = ("naive_failed", "checked", "checked_rows", "problem", "lines", "interrupted")
+        names = ("naive_failed", "checked", "checked_rows", "not_checked", "problem", "lines", "interrupted")
         return self.facts | {"results": results} | {name: getattr(self, name) for name in names}
 
 
@@ -132,7 +135,7 @@ def bench_command(
     @contextlib.contextmanager
     def progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
         note = f"(stops after {seconds:.0f} s)" if title == "naive" else ""
-        with Bar(errors, title, unit="rows") as bar:
+        with Bar(errors, title, unit=report.unit) as bar:
             yield lambda done: bar.show(done, total, note)
 
     with (
@@ -199,24 +202,29 @@ def _measure(report: Report, given: dict[str, Any], seconds: float, check: bool,
             return names
         how: dict[str, Any] = {"workers": report.workers, "row_nbytes": layout.row_nbytes, "starts": layout.file_starts}
         how["batch_size"] = given["batch_size"]
+        alone, why = measure.rows_alone(layout)
+        report.naive_failed = f"naive not measured: {why}" if why else ""
         try:
             with progress("naive", layout.rows) as show:
-                naive = measure_naive(given["dataset"], names, seconds=seconds, progress=show, **how)
-            report.add(naive)
+                if alone:
+                    report.add(measure_naive(given["dataset"], alone, seconds=seconds, progress=show, **how))
         except RivalError as error:
             report.naive_failed = str(error)
         if check:
             with progress("comparing with h5py", len(loader.dataset)) as show:
-                report.checked_rows, report.problem = measure.check_epoch(loader, seconds=seconds, progress=show)
+                compared = measure.check_epoch(loader, seconds=seconds, progress=show)
+                report.checked_rows, report.problem, report.not_checked = compared
                 report.checked = True
     return names
 
 
-def print_row(console: Console, measured: Measurement, *, header: bool) -> None:
+def print_row(console: Console, measured: Measurement, unit: str = "rows", *, header: bool) -> None:
     """Print what was measured of one loader, below the names of the columns if that is the first."""
     wide, first = max(9, min(24, console.width - sum(_WIDTHS.values()) - len(_WIDTHS))), measured.first_batch_s
     columns = [
-        Column(name if header else "", width=width, justify="right" if k else "left", overflow="fold")
+        Column(
+            name.replace("rows", unit) if header else "", width=width, justify="right" if k else "left", overflow="fold"
+        )
         for k, (name, width) in enumerate([("loader", wide), *_WIDTHS.items()])
     ]
     row = (
@@ -255,7 +263,10 @@ def print_end(console: Console, report: Report) -> None:
     elif report.checked:
         rows, total = report.checked_rows, report.facts["rows"]
         each = "each" if rows == total else f"{rows:,}, as many as there was time for,"
-        prose(console, f"Checked: {each} of {total:,} rows came once, with h5py's bytes.", style="green")
+        others = " in the other fields" if report.not_checked else ""
+        prose(console, f"Checked: {each} of {total:,} rows came once, with h5py's bytes{others}.", style="green")
+        for name, why in report.not_checked.items():
+            prose(console, f"not checked: {name!r} {why}", style="yellow")
     for one_line in ["To stream it:", *(f"    {one}" for one in report.lines)] if report.lines else ():
         line(console, one_line.rstrip())
     if report.interrupted:

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 def inspect_command(
     files: options.Files,
     fields: options.Fields = "",
-    batch_size: Annotated[
-        int | None, options.number("--batch-size", "Rows of a batch; by default 8,192, if 64 MiB hold them.", "ROWS")
-    ] = None,
+    batch_size: options.BatchSize = None,
     threads: options.Threads = None,
     memory_budget: options.MemoryBudget = None,
     samples: options.Samples = "",
@@ -55,7 +53,6 @@ def inspect_command(
         return
     asked: dict[str, Any] = {"memory_budget": memory_budget, "threads": threads}
     if samples or options.is_python(fields):
-        batch_size = 8192 if batch_size is None else batch_size
         show_samples(paths, samples, fields, as_json, batch_size=batch_size, **asked)
         return
     from h5stream.workers.processes import in_child, ready_children
@@ -123,12 +120,14 @@ def show_catalogue(paths: list[str], drop: bool, as_json: bool) -> None:
 def show_samples(paths: list[str], text: str, fields: str, as_json: bool, **asked: Any) -> None:
     """Show what a shuffled batch of samples costs; several files are one after the other, as a loader has them."""
     from h5stream import H5Dataset, allowance
+    from h5stream.advice import batch_rows
     from h5stream.advice.cost import cost_samples
     from h5stream.cli.inspect_view import print_samples
     from h5stream.engine.footprint import default_budget
 
     asked["memory_budget"] = asked["memory_budget"] or default_budget(allowance.memory_total_bytes())
     dataset = H5Dataset(paths, **options.loader_options(fields, text))
+    asked["batch_size"] = asked["batch_size"] or batch_rows(len(dataset), dataset.layout.row_nbytes)
     cost = cost_samples(dataset, text or "Rows", **asked)
     if as_json:
         print_json([cost])

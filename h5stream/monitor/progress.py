@@ -37,7 +37,7 @@ class Bar(Progress):
     """A progress bar with rate and time left on a terminal; elsewhere a plain line every few seconds.
 
     It goes to the errors' console where the standard output is for results. What is counted is a `unit`: ``"bytes"``,
-    ``"rows"``, ``"batches"``, or ``"s"``, whose total is foretold and which pass by themselves.
+    ``"rows"``, ``"samples"``, ``"batches"``, or ``"s"``, whose total is foretold and which pass by themselves.
 
     # Guarantees: of batches it is drawn by the thread that shows them, and by no other: when one arrives and the last
     drawing is `REFRESH_S` old. A note stands below, and lines are printed when the caller says so.
@@ -47,7 +47,10 @@ class Bar(Progress):
         self._title, self._unit, self._note = title, unit, ""
         self._begin = self._last = time.monotonic()
         columns: dict[str, tuple[ProgressColumn, ...]] = {
-            "rows": (BarColumn(20), MofNCompleteColumn(), TextColumn("rows"), TimeRemainingColumn()),
+            **{
+                one: (BarColumn(20), MofNCompleteColumn(), TextColumn(one), TimeRemainingColumn())
+                for one in ("rows", "samples")
+            },
             "bytes": (BarColumn(20), DownloadColumn(True), TransferSpeedColumn(), TimeRemainingColumn()),
             "batches": (BarColumn(None), MofNCompleteColumn(), TextColumn("{task.fields[rate]}")),
             "s": (BarColumn(20), TextColumn("{task.elapsed:.0f} of about {task.total:.0f} s")),
@@ -115,6 +118,6 @@ class Bar(Progress):
             return f"{now - self._begin:.0f} of about {total:.0f} s"
         rate = done / max(now - self._begin, 1e-6)
         left = f", {(total - done) / rate:.0f} s left" if rate > 0 else ""
-        if self._unit == "rows":
-            return f"{done:,} of {total:,} rows, {rate:,.0f}/s{left}"
+        if self._unit in ("rows", "samples"):
+            return f"{done:,} of {total:,} {self._unit}, {rate:,.0f}/s{left}"
         return f"{text_of_bytes(done)} of {text_of_bytes(total)}, {text_of_bytes(rate)}/s{left}"

@@ -94,6 +94,11 @@ class FieldLayout:
         return 0 if self.kind in ("object", "ragged") else math.prod(self.row_shape) * self.dtype.itemsize
 
     @property
+    def dense_nbytes(self) -> int:
+        """Bytes of one row of a sparse matrix that comes dense; 0 for all else."""
+        return 0 if self.ragged is None else self.ragged.wanted * self.dtype.itemsize
+
+    @property
     def placed_nbytes(self) -> int:
         """Bytes of one stored row in a batch: those of a sample, or its share of a sample of several."""
         if self.kind == "ragged":
@@ -401,8 +406,20 @@ class SampleLayout:
         """Bytes that one sample takes in a batch; on average, where samples have unlike numbers of rows."""
         listed = sum(self.datasets[n][0].stored_row_nbytes for n, _ in self.listed)
         listed += sum(round(f.images.mean_nbytes) for f in self.fields if f.images and f.kind == "object")
-        ragged = sum(round(one.mean_rows * self.fields[number].placed_nbytes) for number, one in self.ragged.items())
-        return listed + ragged + sum(field.row_nbytes for field in self.fields)
+        matrices = [entry for entry in self.entries if isinstance(entry, SparseEntry) and entry.is_dense]
+        dense = sum(self.fields[one.values].dense_nbytes for one in matrices)
+        left_out = {one.values for one in matrices} | self.laid_dense
+        ragged = sum(
+            round(one.mean_rows * self.fields[number].placed_nbytes)
+            for number, one in self.ragged.items()
+            if number not in left_out
+        )
+        return listed + ragged + dense + sum(field.row_nbytes for field in self.fields)
+
+    @property
+    def laid_dense(self) -> set[int]:
+        """The numbers of fields that say where the values of a dense matrix go, which no batch holds."""
+        return {entry.columns for entry in self.entries if isinstance(entry, SparseEntry) and entry.is_dense}
 
     @property
     def listed(self) -> tuple[tuple[int, FieldLayout], ...]:

@@ -65,7 +65,9 @@ def test_what_was_never_written_does_not_make_a_group_large_and_a_soft_link_may_
 
 def test_a_compound_member_costs_what_its_dataset_costs_and_rows_without_elements_cost_nothing(made):
     table = np.zeros(1000, dtype=[("a", "f8"), ("b", "i4")])
-    sample = inspect_file(made(t=(table, {"chunks": (100,), "compression": "gzip"})), fields=["t:a"]).sample
+    sample = inspect_file(
+        made(t=(table, {"chunks": (100,), "compression": "gzip"})), fields=["t:a"], batch_size=1000
+    ).sample
     assert (sample.row_nbytes, sample.needed_decoded_nbytes) == (8, 1000 * 12)
     assert "holds all, so each is fetched once a worker" in sample.naive_words[0]
     assert inspect_file(made(x=(np.zeros((40, 0)), {})), fields=["x"], batch_size=10).sample.row_nbytes == 0
@@ -77,7 +79,7 @@ def test_a_compound_member_costs_what_its_dataset_costs_and_rows_without_element
 def test_contiguous_rows_and_values_of_variable_length_take_their_own_bytes_of_every_reader(made):
     naive = inspect_file(made(x=(noise(5000, 4), {})), batch_size=1000).sample.naive
     assert (naive.read_nbytes, naive.read_amplification, naive.decode_amplification) == (1000 * 16, 1, None)
-    sample = inspect_file(made(s=(["a" * 100, "b" * 300] * 50, {"dtype": h5py.string_dtype()}))).sample
+    sample = inspect_file(made(s=(["a" * 100, "b" * 300] * 50, {"dtype": h5py.string_dtype()})), batch_size=100).sample
     assert sample.needed_read_nbytes == 100 * (16 + 200)  # in the dataset 16 bytes say where each lies
     assert (sample.naive.read_amplification, sample.ours.read_amplification) == (1, 1)
 

@@ -49,9 +49,11 @@ def test_a_whole_epoch_of_several_files_is_counted_row_by_row(tmp_path, monkeypa
 
 def test_what_it_cannot_read_is_told(tmp_path, monkeypatch):
     rivals_are_forks(monkeypatch)
-    write_datasets(tmp_path / "a.h5", x=np.zeros((100, 3), "f4"))
-    with pytest.raises(RivalError, match="the naive loader failed: KeyError"):
-        measure_naive([str(tmp_path / "a.h5")], ["nothing"], batch_size=64, workers=0, seconds=60, row_nbytes=12)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("v", 9, h5py.vlen_dtype("i4"))[:3] = [np.arange(k) for k in (1, 2, 3)]
+    for name, why in (("nothing", "KeyError"), ("v", "torch cannot stack arrays of different shapes")):
+        with pytest.raises(RivalError, match=f"^naive not measured: {why}"):
+            measure_naive([str(tmp_path / "a.h5")], [name], batch_size=64, workers=2, seconds=60, row_nbytes=12)
 
 
 def test_a_row_that_never_comes_ends_with_the_time_and_what_ends_the_rival_is_told(tmp_path, monkeypatch):

@@ -40,7 +40,7 @@ def test_all_is_printed_whole_and_no_line_is_wider_than_the_terminal_but_the_com
     lines = [line for line in text.splitlines() if not line.startswith("h5stream repack")]
     assert max(map(len, lines)) <= int(width)
     assert "\nh5stream repack a.h5 a.repacked.h5 --chunk-bytes 1MiB --compress lz4\n" in text
-    words = ["20,000 rows", "A shuffled batch of 8,192 rows", "row by row", "The shuffle", "Advice", "decoded"]
+    words = ["20,000 rows", "A shuffled batch of 1,024 rows", "row by row", "The shuffle", "Advice", "decoded"]
     for word in [*words, "direct", "shuffle + lzf" if int(width) > 100 else "shuffle+lzf", "length_of_name/"]:
         assert word in text
     assert "signal_to_noise_ratio: each row is cut into 8 chunks" in " ".join(text.split())

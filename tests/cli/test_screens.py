@@ -155,6 +155,9 @@ def test_a_short_file_has_the_same_small_batch_in_all_commands(screens):
     assert f"batch {usual}, " in screens("diagnose", "a?.h5", "--step-ms", "1", "--seconds", "0.1").out
     tuned = json.loads(screens("tune", "a?.h5", "--seconds", "0.02", "--json").out)
     assert tuned["profile"]["loader"]["batch_size"] == usual
+    (found,) = json.loads(screens("inspect", "a1.h5", "--json").out)
+    alone = json.loads(screens("bench", "a1.h5", "--seconds", "0.1", "--no-check", "--json").out)["batch_size"]
+    assert found["sample"]["batch_size"] == alone
 
 
 def test_sizes_are_taken_as_texts(screens):
