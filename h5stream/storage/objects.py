@@ -301,9 +301,12 @@ def _targets(wanted: _Wanted, which: Ints, part: DatasetPart, path: str, number:
     members, shape, describe = wanted
     index = part.chunk_index
     lacking = np.flatnonzero(np.bincount(index.numbers // index.columns, minlength=len(which)) < index.columns)
-    for row in lacking.tolist():
+    for k in which[lacking].tolist():
+        with members.opened(k) as (file, _):
+            if not members.has(k, file, path):  # the error of what is not there goes through the whole file
+                continue
         with contextlib.suppress(FieldNotFoundError):
-            one = describe(int(which[row]), shape)[0].parts[number]
+            one = describe(k, shape)[0].parts[number]
             if one.access != part.access:  # h5py has to read it
                 raise UnlikeError(one.path)
             return one.targets

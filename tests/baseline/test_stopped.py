@@ -4,6 +4,7 @@ import os
 import signal
 import time
 
+import h5py
 import numpy as np
 import psutil
 import pytest
