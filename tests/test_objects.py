@@ -9,7 +9,6 @@ import pytest
 from making import write_datasets
 
 from h5stream import Crop, Field, H5Dataset, H5StreamLoader, Lengths, Objects, Ragged, Rows, Sequences, Values, errors
-from h5stream.storage import discovery
 
 
 def test_objects_that_lack_a_field_are_told_or_left_out(tmp_path):
@@ -226,17 +225,6 @@ def test_pairs_name_objects_of_any_shape(tmp_path, stored):
                 assert np.array_equal(b.numpy(), held[second[n]][0])
                 found.append(n)
     assert sorted(found) == list(range(40))
-
-
-def test_what_objects_lack_is_not_looked_for_in_the_whole_file(tmp_path, monkeypatch):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(90):
-            file[f"d/{k}/n"] = k
-            if k % 3 == 0:
-                file.create_dataset(f"d/{k}/x", (4,), "i4", chunks=(2,))[k % 2 :] = k
-    monkeypatch.delattr(discovery, "datasets_of")
-    dataset = H5Dataset(tmp_path / "a.h5", [Field("x", ragged="list"), "n"], samples=Objects("d/*", missing="fill"))
-    assert all(len(x) == 4 * (n % 3 == 0) for x, n in (dataset[k] for k in range(90)))
 
 
 def test_objects_that_are_named_have_as_many_axes(tmp_path):
