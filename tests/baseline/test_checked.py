@@ -4,7 +4,8 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from layouts import IMAGES, cells, jpegs, vlen, write
+from layouts import IMAGES, cells, jpegs, write
+from making import vlen
 
 from h5stream import Bounds, Crop, Field, H5StreamLoader, Ragged, SampleNumber, Values
 from h5stream.baseline.measure import check_epoch
@@ -12,8 +13,8 @@ from h5stream.baseline.measure import check_epoch
 TABLE, ENCODED = [("a", "f4"), ("b", "f4"), ("name", "S4")], [np.frombuffer(one, "u1") for one in IMAGES]
 TEXTS = {"data": [[f"{k}", "é" * k] for k in range(12)], "dtype": h5py.string_dtype()}
 HELD = {"x": np.random.default_rng(0).random((12, 5), "f4"), "y": np.arange(12.0).astype(">f8"), "x@scale": 2.5}
-HELD |= {"table": np.ones(12, TABLE), "texts": TEXTS, "v": vlen("i4", *map(np.arange, range(12)))}
-HELD |= {"i": vlen("u1", *ENCODED), "filled": jpegs(12), "lengths": [*map(len, IMAGES)], "on": np.arange(12) > 5}
+HELD |= {"table": np.ones(12, TABLE), "texts": TEXTS, "v": vlen("i4", map(np.arange, range(12)))}
+HELD |= {"i": vlen("u1", ENCODED), "filled": jpegs(12), "lengths": [*map(len, IMAGES)], "on": np.arange(12) > 5}
 HELD |= {"long": np.arange(36) / 7, "offsets": np.arange(0, 37, 3), "pick": np.arange(12)[::-1], "once": np.arange(4)}
 HELD |= cells(12, 9) | {f"frame_{k}": np.full((2, 2), k) for k in range(12)}
 
