@@ -9,6 +9,7 @@ import pytest
 from making import write_datasets
 
 from h5stream import Crop, Field, H5Dataset, H5StreamLoader, Lengths, Objects, Ragged, Rows, Sequences, Values, errors
+from h5stream.storage import discovery
 
 
 def test_objects_that_lack_a_field_are_told_or_left_out(tmp_path):
@@ -225,6 +226,14 @@ def test_pairs_name_objects_of_any_shape(tmp_path, stored):
                 assert np.array_equal(b.numpy(), held[second[n]][0])
                 found.append(n)
     assert sorted(found) == list(range(40))
+
+
+def test_what_objects_lack_is_not_looked_for_in_the_whole_file(tmp_path, monkeypatch):
+    held = {f"d/{k}/x": np.full(3, k) for k in range(90) if k % 4 != 1}
+    path = write_datasets(tmp_path / "a.h5", **held, **{f"d/{k}/n": k for k in range(90)})
+    monkeypatch.delattr(discovery, "datasets_of")
+    dataset = H5Dataset(path, ["x", "n"], samples=Objects("d/*", missing="fill"))
+    assert all(x.tolist() == [n * (n % 4 != 1)] * 3 for x, n in (dataset[k] for k in range(90)))
 
 
 def test_objects_that_are_named_have_as_many_axes(tmp_path):
