@@ -67,7 +67,7 @@ class Program:
         if loader == THEIRS:
             return self.theirs(folder, shuffle, workers)  # type: ignore[attr-defined, no-any-return]
         shuffle &= loader != IN_ORDER
-        return self.ours(folder / self.file, batch_size=self.batch, shuffle=shuffle, keep="never")  # type: ignore
+        return self.ours(folder / self.file, batch_size=self.batch, shuffle=shuffle, keep="never")  # type: ignore[attr-defined, no-any-return]
 
     def stock(self, samples: Any, shuffle: bool, workers: int, **more: Any) -> Any:
         """Put a dataset under a ``DataLoader`` whose workers stay between epochs."""

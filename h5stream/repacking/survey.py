@@ -201,12 +201,10 @@ def _check_pointers(source: str, datasets: list[RawDataset], rows: int) -> tuple
     moved = [each.path for each in datasets if each.shuffled]
     with open_file(source) as file:
         for each in datasets:
-            dataset = file[each.path]
+            dataset, is_pointer, what = file[each.path], False, ""
             if h5py.check_ref_dtype(dataset.dtype) is h5py.RegionReference:
                 is_pointer, what = True, "holds region references"
-            elif not each.nbytes or each.nbytes > _MOST_POINTERS_NBYTES or len(each.shape) > 2:
-                continue
-            else:
+            elif dataset.dtype.kind in "iuV" and 0 < each.nbytes <= _MOST_POINTERS_NBYTES and len(each.shape) <= 2:
                 with contextlib.suppress(*DAMAGE):  # which is told where it is read
                     is_pointer, what = _points(dataset[()], rows, lengths if each.shuffled else {rows}, each.shuffled)
             if is_pointer:

@@ -37,8 +37,8 @@ last checkpoint, say, which needs batches), and the others end with it."""
 def interpreter(program: str, **options: Any) -> subprocess.Popen[bytes]:
     """Start a new interpreter that finds the modules that this one finds; not a fork.
 
-    Not through `multiprocessing`, whose children import the parent's script whether they need it or not, leave a
-    resource tracker running, and are refused to the daemonic workers of others.
+    For workers, which a user's script starts: children of `multiprocessing` import that script whether they need it or
+    not, leave a resource tracker running, and are refused to the daemonic workers of others.
     """
     path = [p for p in sys.path if isinstance(p, str)]
     flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]

@@ -145,6 +145,14 @@ def test_rows_that_another_dataset_points_to_are_not_shuffled(tmp_path, folder, 
     assert list(folder.iterdir()) == []
 
 
+def test_a_dataset_that_cannot_be_read_is_no_pointer(tmp_path, folder):
+    p = {"data": np.arange(40)[::-1], "chunks": (10,), "compression": "gzip", "fletcher32": True}
+    corrupt_chunk(write_datasets(tmp_path / "a.h5", a=p, values=numbers(900)), 1, "a")
+    done = repack(tmp_path / "a.h5", folder / "b.h5", fields="values", shuffle_rows=7)
+    assert done.shuffled == ("values",)
+    assert any("a was copied as it is and not compared" in notice for notice in done.notices)
+
+
 def test_a_shuffle_that_does_not_fit_memory_reads_the_source_several_times(plain, folder, monkeypatch):
     memory_available(monkeypatch, 600_000)
     options = {"fields": "x", "shuffle_rows": 1, "chunk_nbytes": 1 << 14}
