@@ -155,12 +155,6 @@ def test_ctrl_c_cancels_what_has_not_begun():
     assert ran == [0]
 
 
-def test_a_wait_calls_back():
-    hold = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        assert list(carried_out([Job("a.h5", hold.wait, (30,))], pool, tick=hold.set)) == [True]
-
-
 def test_what_cannot_be_is_refused_before_anything_is_written(paths, tmp_path):
     new = tmp_path / "new"
     with pytest.raises(StagingError, match="there is no folder"):

@@ -42,15 +42,6 @@ def decoded(loader):
     return found
 
 
-def test_samples_are_those_that_are_decoded_anew(tmp_path):
-    path = write_sample(tmp_path, rows=1003).path
-    kept, fresh = make(path), make(path, keep="never")
-    assert kept.window_size.kept_rows
-    assert not fresh.window_size.kept_rows
-    assert kept.window_size.window_rows == fresh.window_size.window_rows  # the order does not depend on it
-    assert epochs(kept) == epochs(fresh)
-
-
 def test_each_chunk_is_decoded_once(tmp_path):
     sample = write_sample(tmp_path, rows=4000)
     loader = make(sample.path, fields="x")

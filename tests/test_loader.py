@@ -22,15 +22,6 @@ def shuffled(sample, **options):
     return H5StreamLoader(sample.path, **{"batch_size": 64, "shuffle": True, "fields": ["x", "y"], **options})
 
 
-LENGTHS = [(64, False, 16), (64, True, 15), (1000, True, 1), (10**12, False, 1)]
-
-
-@pytest.mark.parametrize(("batch_size", "drop_last", "batches"), LENGTHS)
-def test_length_is_the_number_of_batches_that_come(sample, batch_size, drop_last, batches):
-    loader = shuffled(sample, batch_size=batch_size, drop_last=drop_last)
-    assert len(loader) == batches == len(list(loader)) == len(iter(loader))
-
-
 def test_attributes_say_what_was_given(sample):
     dataset = H5Dataset(sample.path, "x")
     loader = H5StreamLoader(dataset, 10, drop_last=True, num_workers=1, timeout=3, pin_memory=True)

@@ -8,27 +8,13 @@ import numpy as np
 import pytest
 from making import write_datasets
 
-from h5stream import Crop, Field, H5Dataset, H5StreamLoader, Lengths, Objects, Ragged, Rows, Sequences, Values, errors
+from h5stream import Crop, Field, H5Dataset, H5StreamLoader, Lengths, Objects, Ragged, Rows, Sequences, errors
 from h5stream.storage import discovery
 
 
-def test_objects_that_lack_a_field_are_told_or_left_out(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for k in range(5):
-            file[f"{k}/x"] = np.full(3, k)
-            if k != 2:
-                file[f"{k}/y"] = np.full(2, k)
-    with pytest.raises(errors.FieldNotFoundError, match=r"'2/y'.*missing='skip'\) leaves"):
-        H5Dataset(tmp_path / "a.h5", ["x", "y"], samples=Objects("*"))
-    dataset = H5Dataset(tmp_path / "a.h5", ["x", "y"], samples=Objects("*", missing="skip"))
-    assert dataset[:][1][:, 0].tolist() == [0, 1, 3, 4]
-    assert "1 segment(s) or object(s) that give no sample left out" in repr(dataset)
-
-
 def test_objects_that_are_unlike_are_told(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["0/x"], file["1/x"], file["2/x"] = np.zeros(3), np.zeros(3), np.zeros(4)
-        file["k/0"], file["k/1"] = np.zeros(3, "f4"), np.zeros(3, "f8")
+    held = {"0/x": np.zeros(3), "1/x": np.zeros(3), "2/x": np.zeros(4)}
+    write_datasets(tmp_path / "a.h5", **held, k__0=np.zeros(3, "f4"), k__1=np.zeros(3, "f8"))
     with pytest.raises(errors.FieldLengthError, match=r"'2/x' holds float64 \(4,\), and '0/x' float64 \(3,\)"):
         H5Dataset(tmp_path / "a.h5", "x", samples=Objects(["0", "1", "2"]))
     with pytest.raises(errors.FieldLengthError, match="'k/1' holds float64"):
@@ -207,25 +193,6 @@ def test_an_array_that_holds_nothing_is_told_with_the_way_out(tmp_path):
         H5Dataset(tmp_path / "a.h5", Field("x", ragged="arrays"), samples=Objects("*"))
     kept = H5Dataset(tmp_path / "a.h5", Field("x", ragged="arrays"), samples=Objects(["0"]))
     assert kept[0].shape == (2, 3)
-
-
-@pytest.mark.parametrize("stored", [{}, {"compression": "gzip", "shuffle": True, "chunks": (1, 2, 2)}], ids=str)
-def test_pairs_name_objects_of_any_shape(tmp_path, stored):
-    """Pairs of proteins, each with an embedding of its own length, as D-SCRIPT reads them."""
-    rng, names = np.random.default_rng(0), [f"P{k}" for k in range(9)]
-    held = {name: rng.random((1, 3 + k, 5 - k % 2), "f4") for k, name in enumerate(names)}
-    write_datasets(tmp_path / "a.h5", **{f"e/{name}": {"data": values, **stored} for name, values in held.items()})
-    first, second = (rng.choice(names, 40).tolist() for _ in range(2))
-    other = Field("e/{}", lookup=second, ragged="arrays", columns=(0, ...))
-    fields = {"a": Field("e/{}", lookup=first, ragged="arrays"), "b": other, "n": Values(range(40))}
-    found = []
-    with H5StreamLoader(tmp_path / "a.h5", 7, shuffle=True, fields=fields) as batches:
-        for batch in batches:
-            for n, a, b in zip(batch["n"].tolist(), batch["a"], batch["b"], strict=True):
-                assert np.array_equal(a.numpy(), held[first[n]])
-                assert np.array_equal(b.numpy(), held[second[n]][0])
-                found.append(n)
-    assert sorted(found) == list(range(40))
 
 
 def test_what_objects_lack_is_not_looked_for_in_the_whole_file(tmp_path, monkeypatch):

@@ -300,9 +300,8 @@ def test_a_forked_child_is_told_how_to_start_workers(server):
 
 
 def test_what_leads_out_of_an_object_is_refused(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["x"] = h5py.ExternalLink("b.h5", "x")
-        file.create_dataset("outside", shape=(3,), dtype="u1", external=[("raw.bin", 0, 3)])
+    outside = {"shape": (3,), "dtype": "u1", "external": [("raw.bin", 0, 3)]}
+    write_datasets(tmp_path / "a.h5", x=h5py.ExternalLink("b.h5", "x"), outside=outside)
     write_datasets(tmp_path / "b.h5", x=np.arange(3))
     (tmp_path / "raw.bin").write_bytes(b"123")
     store = obstore.store.LocalStore(str(tmp_path))
@@ -371,9 +370,13 @@ def test_statistics_count_the_requests_of_each_epoch_and_those_before(server, tm
         with H5StreamLoader(dataset, 10, keep="never") as loader:
             found += [(len(list(loader)), loader.stats().requests) for _ in range(2)]
             said = loader.stats()
+            assert ("object stores: 30 requests for" in str(said)) == (cache is None)
     assert found == [(3, 60), (3, 30), (3, 0), (3, 0)]  # the small field stays; the next epoch is read ahead
     assert said.process_requests > 90
     assert (said.cached_bytes > 30 * 4000, " from the cache; " in str(said)) == (True, True)
+    with H5StreamLoader(server.folder / "0.h5", fields="x") as loader:
+        assert len(list(loader)) == 1
+        assert (loader.stats().requests, "object stores" in str(loader.stats())) == (0, False)
 
 
 def test_that_a_cache_keeps_nothing_or_too_little_is_said(server, tmp_path, caplog):

@@ -404,11 +404,6 @@ def test_what_is_drawn_is_drawn_evenly(groups):
     assert np.abs(counted["rows"] - 1000 * starts / starts.sum()).max() < 60
 
 
-def test_a_sampler_beside_draws_is_refused(groups):
-    with pytest.raises(errors.OptionError, match="draws its samples anew for each epoch"):
-        H5StreamLoader(groups, 4, fields=FIELDS, samples=random(), sampler=[0, 1])
-
-
 def test_joined_datasets_take_one_start_of_each_segment(groups):
     parts = [
         H5Dataset(groups, "x", samples=Sequences(STEPS, of=names, starts="random"))

@@ -20,13 +20,12 @@ def recordings(tmp_path):
     rng, found = np.random.default_rng(3), []
     for k, count in enumerate((5000, 3500)):
         path, times = tmp_path / f"events_{k}.h5", np.sort(rng.integers(0, 90_000, count))
-        with h5py.File(path, "w") as file:
-            for name, dtype in EVENTS.items():
-                data = (
-                    times if name == "t" else rng.integers(0, 2, count) if name == "p" else rng.integers(0, 640, count)
-                )
-                file.create_dataset(f"events/{name}", data=data.astype(dtype), chunks=(333,), compression="gzip")
-            file["t_offset"] = 40_000 + k
+        events = {name: rng.integers(0, 2 if name == "p" else 640, count) for name in "xyp"} | {"t": times}
+        held = {
+            f"events/{name}": {"data": events[name].astype(dtype), "chunks": (333,), "compression": "gzip"}
+            for name, dtype in EVENTS.items()
+        }
+        write_datasets(path, **held, t_offset=40_000 + k)
         found.append((path, 40_000 + k + np.sort(rng.integers(-50, 90_050, 12))))
     return found
 

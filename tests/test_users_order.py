@@ -177,14 +177,6 @@ def test_a_window_or_a_size_that_is_wrong_is_refused_at_its_batch(sample, order,
         list(loader)
 
 
-def test_what_comes_before_a_wrong_window_is_given(sample):
-    with loader_of(sample, lambda *_: Says(FIRST, window([2, ROWS], [1, 1], [0, 1]))) as loader:
-        batches = iter(loader)
-        assert next(batches)[1].tolist() == [0, 1]
-        with pytest.raises(OptionError, match="gave row 1000"):
-            next(batches)
-
-
 def test_a_window_that_does_not_fit_is_refused_with_the_ways_out(sample):
     loader = loader_of(sample, lambda *_: Listed(SCORE, together=20), window=300)
     message = "a window of 1,000 rows of 20 batches, and there is room for 300 rows"

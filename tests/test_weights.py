@@ -184,6 +184,8 @@ def test_a_sampler_and_random_starts_beside_a_draw_are_refused(path):
     samples = Sequences(3, of="demos/*", starts="random")
     with pytest.raises(errors.OptionError, match=r"starts='random'.* draw=Weighted\(...\) must be left out"):
         H5StreamLoader(path, 4, fields="x", samples=samples, draw=Weighted(np.ones(40)))
+    with pytest.raises(errors.OptionError, match="draws its samples anew for each epoch"):
+        H5StreamLoader(path, 4, fields="x", samples=samples, sampler=[0, 1])
 
 
 def test_a_field_beside_those_of_a_dataset_says_how_often(path):

@@ -12,7 +12,7 @@ import torch
 from commands import printed
 from each import for_each
 from inner import processors, stream_all, synchronized_by, trials_by
-from making import make_file, write_datasets
+from making import make_file
 from torch.utils.data import DataLoader
 
 from h5stream import H5StreamLoader, diagnose
@@ -315,18 +315,6 @@ def test_a_stock_loader_is_measured_too(clock):
     assert found.turns == (Turn(knob="num_workers", present="0", try_next="4", why="more batches are made at a time"),)
 
 
-def run(*options):
-    return printed("diagnose", *options, width=200)
-
-
-def test_the_command_takes_what_a_sample_is(tmp_path):
-    path = write_datasets(tmp_path / "a.h5", **{f"data/demo_{k}/actions": np.zeros((20, 7), "f4") for k in range(4)})
-    samples = ["--fields", "actions", "--samples", "Sequences(16, of='data/*')"]
-    done = run(path, "--step-ms", "1", "--seconds", "0.1", "--batch-size", "8", *samples)
-    assert f"{16 * 7 * 4} bytes a row" in done
-    assert "one batch" not in done
-
-
 def test_the_command_says_that_a_batch_larger_than_the_file_has_a_shorter_step(file):
-    done = run(file, "--step-ms", "1", "--seconds", "0.1", "--batch-size", str(ROWS + 1))
+    done = printed("diagnose", file, "--step-ms", "1", "--seconds", "0.1", "--batch-size", str(ROWS + 1), width=200)
     assert f"all {ROWS:,} rows are one batch, with a step as much shorter: try --batch-size {ROWS}" in done

@@ -6,7 +6,6 @@ import re
 import h5py
 import pytest
 from making import make_file
-from seeded import SeededLoader
 
 from h5stream import H5StreamLoader
 
@@ -117,21 +116,3 @@ def test_stores_are_only_read(server, h5stream):
     assert "stores are only read" in ended.err
     ended = h5stream("repack", f"{server.url}/a1.h5", "s3://bucket/b.h5", width=200)
     assert "name a local file" in ended.err
-    ended = h5stream("stage", f"{server.url}/a1.h5", "--to", "fast", "--follow", width=200)
-    assert ended.status == 2
-    assert "cannot be done for objects in stores" in ended.err
-
-
-def test_statistics_count_requests_where_there_were_any(server):
-    with SeededLoader(f"{server.url}/a1.h5", 100, fields="x", keep="never") as loader:
-        server.asked.clear()
-        assert len(list(loader)) == 40
-        found = loader.stats()
-    size = (server.folder / "a1.h5").stat().st_size
-    assert found.requests == len([one for one in server.asked if one[0] == "GET"]) > 0
-    assert size // 2 < found.requested_bytes < size
-    assert f"object stores: {found.requests} requests for" in str(found)
-    with SeededLoader(server.folder / "a1.h5", 100, fields="x") as loader:
-        assert len(list(loader)) == 40
-        assert loader.stats().requests == 0
-        assert "object stores" not in str(loader.stats())

@@ -12,7 +12,6 @@ import sys
 from pathlib import Path
 
 import forking
-import h5py
 import numpy as np
 import pytest
 from amounts import crossed
@@ -195,6 +194,8 @@ def test_samples_that_are_no_rows_are_measured_too(here, h5stream):
     assert "    samples=Sequences(4)," in found["lines"]
     found = json.loads(h5stream("tune", "a1.h5", *words, "--json").out)
     assert found["best"]["rows_per_s"] > 0
+    said = h5stream("diagnose", "a1.h5", "--step-ms", "1", *words, width=200).out
+    assert (f"{4 * (64 + 8)} bytes a row" in said, "one batch" in said) == (True, False)
 
 
 def test_tune_says_what_its_profile_does_not_hold(here, h5stream):
@@ -316,8 +317,7 @@ def test_stage_has_no_good_news_of_a_folder_that_is_not_there(option, here, h5st
 )
 def test_a_wrong_word_is_named(words, said, here, h5stream):
     write_datasets(here / "pair.h5", x=np.arange(10), y=np.arange(11))
-    with h5py.File(here / "groups.h5", "w") as file:
-        file["data/a/x"], file["data/b/x"] = np.arange(10), np.arange(11)
+    write_datasets(here / "groups.h5", data__a__x=np.arange(10), data__b__x=np.arange(11))
     assert_is_one_clear_line(h5stream(*words), said)
 
 

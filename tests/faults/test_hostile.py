@@ -168,11 +168,9 @@ NASTY = "\x1b[2J\x1b]0;owned\x07[bold]name[/]\r\n\u202etfel"
 
 @pytest.fixture
 def nasty(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file[NASTY.replace("/", "|")] = np.zeros((3, 2))
-        file["x"] = np.zeros(4)
-        file.create_dataset("compound", data=np.zeros(3, dtype=[("\x1b[31mred", "f4"), ("b[/red]", "i4")]))
-    return str(tmp_path / "a.h5")
+    compound = np.zeros(3, dtype=[("\x1b[31mred", "f4"), ("b[/red]", "i4")])
+    held = {NASTY.replace("/", "|"): np.zeros((3, 2)), "x": np.zeros(4), "compound": compound}
+    return write_datasets(tmp_path / "a.h5", **held)
 
 
 @pytest.mark.parametrize("arguments", [["inspect"], ["inspect", "--all"], ["inspect", "--json"], ["suggest"]])

@@ -18,15 +18,15 @@ import psutil
 import pytest
 import torch
 from amounts import crossed
-from inner import change_of, fail_in_call, give_up_at_once, open_batches, run_of, stream_all
-from sample_files import gate, one_epoch_at_a_time, reader_threads, write_sample
+from inner import change_of, fail_in_call, open_batches, run_of, stream_all
+from sample_files import one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
 from h5stream.engine import batches, slots
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.landing import chunks, kept
 from h5stream.engine.plan import Placement
-from h5stream.errors import LoaderClosedError, SourceError
+from h5stream.errors import SourceError
 from h5stream.storage.filters import DecodeScratch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -257,14 +257,3 @@ def test_one_loaders_error_leaves_the_other_alone(tmp_path, sample, monkeypatch)
     with pytest.raises(SourceError):
         list(broken)
     assert torch.cat([batch["y"] for batch in iterator]).tolist() == list(range(50, 1000))
-
-
-def test_close_comes_back_though_a_read_hangs(sample, monkeypatch):
-    loader = H5StreamLoader(sample.path, 50, num_workers=2)
-    with gate(monkeypatch) as blocked:
-        give_up_at_once(monkeypatch)
-        held = iter(loader)
-        assert blocked.reached.wait(60)
-        loader.close()
-        with pytest.raises(LoaderClosedError, match="after 0 of 20 batches"):
-            next(held)

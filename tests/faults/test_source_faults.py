@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from inner import read_in_python, stream_all
+from making import write_datasets
 from sample_files import open_descriptors, reader_threads
 
 from h5stream import H5Dataset, H5StreamLoader
@@ -86,10 +87,8 @@ class BrokenHandles:
 @pytest.fixture
 def sample_for_h5py(tmp_path, monkeypatch):
     stream_all(monkeypatch)
-    path = str(tmp_path / "a.h5")
-    with h5py.File(path, "w") as file:
-        file.create_dataset("x", data=np.arange(400).reshape(100, 4), chunks=(10, 4), scaleoffset=0)
-    return path
+    x = {"data": np.arange(400).reshape(100, 4), "chunks": (10, 4), "scaleoffset": 0}
+    return write_datasets(tmp_path / "a.h5", x=x)
 
 
 @pytest.mark.parametrize("before_the_dataset", [False, True])

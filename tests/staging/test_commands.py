@@ -90,8 +90,7 @@ def test_every_option_reaches_repack(source, tmp_path):
 
 
 def test_a_repack_says_which_filters_changed_and_that_a_slower_file_is_not_worth_it(tmp_path, monkeypatch):
-    with h5py.File(tmp_path / "c.h5", "w") as file:
-        file.create_dataset("x", data=np.zeros((9000, 9)), chunks=(90, 9), compression="gzip")
+    write_datasets(tmp_path / "c.h5", x={"data": np.zeros((9000, 9)), "chunks": (90, 9), "compression": "gzip"})
     monkeypatch.setattr("h5stream.baseline.measure.fresh_rates", lambda *given: [100.0, 50.0])
     said = repack(tmp_path / "c.h5", tmp_path / "d.h5")
     assert said.index("gzip-4 -> none, ") < said.index(", larger") < said.index("slower: 0.5 x; keep the old file")

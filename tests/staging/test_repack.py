@@ -109,13 +109,9 @@ def test_a_shuffle_permutes_every_dataset_of_the_samples_and_no_other(tmp_path, 
     rows = 2000
     pair = np.zeros(rows, dtype=[("a", "i4"), ("b", "S3")])
     pair["a"] = np.arange(rows)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("x", data=numbers(rows), chunks=(50, 24), compression="gzip")
-        file["y"] = np.arange(rows)
-        file["deep/obs"] = pair
-        file.create_dataset("deep/words", data=[f"word {i}" for i in range(rows)], dtype=h5py.string_dtype())
-        file["other"] = np.arange(70)
-        file["one"] = 4
+    x = {"data": numbers(rows), "chunks": (50, 24), "compression": "gzip"}
+    held = {"x": x, "y": np.arange(rows), "deep/obs": pair, "deep/words": [f"word {i}" for i in range(rows)]}
+    write_datasets(tmp_path / "a.h5", **held, other=np.arange(70), one=4)
     order, options = permutation(rows, 7), {"fields": ["x", "y"], "shuffle_rows": 7, "chunk_nbytes": 4096}
     result, target = rewritten(tmp_path / "a.h5", folder, order=order, samples=rows, **options)
     assert sorted(result.shuffled) == ["deep/obs", "deep/words", "x", "y"]

@@ -9,11 +9,11 @@ import os
 import stat
 from itertools import pairwise
 
-import h5py
 import numpy as np
 import pytest
 import xxhash
 from inner import after_each_write, around, memory_available
+from making import write_datasets
 from seeded import SeededLoader as H5StreamLoader
 from torch.utils.data import Subset
 
@@ -364,9 +364,8 @@ def source(tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
     for name in ("a.h5", "b.h5"):
-        with h5py.File(folder / name, "w") as file:
-            file["x"] = np.random.default_rng(len(name)).integers(0, 99, (ROWS, 30)).astype("f4")
-            file.create_dataset("y", data=np.arange(ROWS), chunks=(100,), compression="gzip")
+        x = np.random.default_rng(len(name)).integers(0, 99, (ROWS, 30)).astype("f4")
+        write_datasets(folder / name, x=x, y={"data": np.arange(ROWS), "chunks": (100,), "compression": "gzip"})
     return folder / "a.h5"
 
 
@@ -415,21 +414,6 @@ def test_a_loader_that_fails_to_be_made_leases_nothing(source, ram):
     assert not (ram / "other").exists()
 
 
-def test_a_copy_is_reused_also_by_its_own_name_and_a_stale_one_replaced(source, ram):
-    load(source, stage_to=ram).close()
-    before = (ram / "a.h5").stat().st_ino
-    load(source, stage_to=ram).close()
-    assert (ram / "a.h5").stat().st_ino == before
-    with h5py.File(source, "a") as file:
-        file["x"][0] = -1
-    loader = load(source, stage_to=ram)
-    expected = content(load(source))
-    assert content(loader) == expected
-    assert (ram / "a.h5").stat().st_ino != before
-    assert content(load(ram / "a.h5", stage_to=ram)) == expected
-    assert len(list_staged(ram)) == 1
-
-
 @pytest.mark.parametrize("kind", ["pattern", "dataset", "subset"])
 def test_whatever_a_loader_takes_is_staged(source, ram, kind):
     both = [str(source), str(source.with_name("b.h5"))]
@@ -444,8 +428,3 @@ def test_whatever_a_loader_takes_is_staged(source, ram, kind):
     with H5StreamLoader(given, 300, stage_to=ram, **options) as loader:
         assert [str(batch) for batch in loader] == expected
         assert len(list_staged(ram)) == 2
-
-
-def test_what_is_no_folder_is_refused(source):
-    with pytest.raises(errors.OptionError, match="stage_to= takes a folder, not 7"):
-        load(source, stage_to=7)

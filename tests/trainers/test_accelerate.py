@@ -8,7 +8,6 @@ from recorded import BATCH, ROWS, Noted, assert_each_row_once_an_epoch, assert_t
 from torch.utils.data import DataLoader
 
 from h5stream import ChunkBatchSampler, H5Dataset, collate
-from h5stream.errors import OptionError
 
 accelerate = pytest.importorskip("accelerate", reason="needs accelerate: pip install h5stream[trainers]")
 
@@ -51,12 +50,6 @@ def test_a_registered_loaders_place_is_saved_with_the_rest(files, tmp_path):
     accelerator.load_state(tmp_path / "state")
     fit(accelerator, later, optimizer, train)
     assert_each_row_once_an_epoch(model.train_rows + later.train_rows, ROWS, 1)
-
-
-def test_skipping_batches_would_lose_the_fast_path_and_says_what_to_write(files):
-    accelerator, _, _, train, _ = prepared(*loaders_of(*files))
-    with pytest.raises(OptionError, match=r"stock DataLoader.*loader.load_state_dict\(state\).*ignore_data_skip=True"):
-        accelerator.skip_first_batches(train, 3)
 
 
 def test_a_subclass_of_dataloader_would_be_rebuilt_and_its_own_iteration_lost(files):
