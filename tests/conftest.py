@@ -19,8 +19,9 @@ from sample_files import write_sample
 typer.main.get_command = functools.cache(typer.main.get_command)
 
 
-# As many processes as the project's CI has processors, and not as many as a machine has: each may take a GiB or two.
-PROCESSES = 2
+# One more than the project's CI has processors, since some tests wait for a process or a time, and not as many as a
+# machine has: each may take a GiB or two.
+PROCESSES = 3
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -96,8 +96,13 @@ def check(place, numbers=range(COUNT)):
     return dataset
 
 
+@pytest.mark.parametrize(
+    ("_many", "form"),
+    [*itertools.product([1], FORMS), (10_000, "gzip")],
+    ids=lambda value: value if isinstance(value, str) else "kept" if value == 1 else "not kept",
+    indirect=["_many"],
+)
 @pytest.mark.usefixtures("_many")
-@pytest.mark.parametrize("form", FORMS)
 def test_a_file_a_sample_is_what_h5py_reads(place, form):
     for number in range(COUNT):
         write(place.folder, number, **FORMS[form])

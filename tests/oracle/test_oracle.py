@@ -10,7 +10,7 @@ import pytest
 from .kinds import KINDS, case_of
 from .run import run
 
-SEEDS = {"rows": 45, "group_rows": 25, "axis_rows": 20, "sequences": 45, "table": 30, "objects": 45, "boxes": 40}
+SEEDS = {"rows": 30, "group_rows": 17, "axis_rows": 14, "sequences": 30, "table": 20, "objects": 30, "boxes": 27}
 MOST_REFUSED = {"rows": 0.2, "sequences": 0.45, "table": 0.45}
 
 
