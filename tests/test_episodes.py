@@ -3,6 +3,8 @@
 import contextlib
 import os
 import re
+import shutil
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -91,10 +93,10 @@ FRAMES = 120
 """Chunks of an episode, more or less: nodes of a tree have at most 64, so that some trees have a third level."""
 
 
-@pytest.fixture(params=[{}, {"compression": "gzip"}], ids=["none", "gzip"])
-def frames(request, tmp_path):
+@pytest.fixture(scope="module", params=[{}, {"compression": "gzip"}], ids=["none", "gzip"])
+def written(request, tmp_path_factory):
     """Episodes with a chunk for each half of a frame, that were written in any order."""
-    path, rng = tmp_path / "a.h5", np.random.default_rng(0)
+    path, rng = tmp_path_factory.mktemp("frames") / "a.h5", np.random.default_rng(0)
     with h5py.File(path, "w") as file:
         for k in range(12):
             rows = 2400 if k == 5 else FRAMES + 7 * k
@@ -102,6 +104,11 @@ def frames(request, tmp_path):
             for row in rng.permutation(rows) if k % 2 else range(rows):
                 made[row] = row, k, -row
     return path
+
+
+@pytest.fixture
+def frames(written, tmp_path):
+    return Path(shutil.copy(written, tmp_path))
 
 
 def test_trees_of_any_depth(frames, described):

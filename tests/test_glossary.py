@@ -15,7 +15,8 @@ def test_a_newcomer_learns_forty_words():
 
 
 def test_the_code_uses_every_word():
-    assert [word for word in WORDS if len(re.findall(rf"\b{word}s?\b", CODE)) < 10] == []
+    # Each begins with its own letters, which `re` looks for at once.
+    assert [word for word in WORDS if len(re.findall(rf"{word}(?<!\w{word})s?\b", CODE)) < 10] == []
 
 
 def test_what_the_page_names_is_in_the_code():
