@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 import h5stream
+from h5stream.arguments import OLD
+from h5stream.storage.fields import OldField
 
 PUBLIC = """
 Balanced Between Bounds Boxes ChunkBatchSampler Crop Ends Field H5Dataset H5StreamError H5StreamLoader Ids Lengths
@@ -54,6 +56,13 @@ assert logging.root.handlers == [] and logging.getLogger("h5stream").handlers ==
 def test_the_public_names_are_these():
     assert h5stream.__all__ == PUBLIC.split()
     assert [name for name in PUBLIC.split() if not hasattr(h5stream, name)] == []
+
+
+def test_the_changelog_says_what_to_write_for_every_old_argument():
+    text = (Path(__file__).parent.parent / "CHANGELOG.md").read_text()
+    upgrading = text.partition("### Upgrading")[2].partition("\n### ")[0]
+    missing = [name for name in [*OLD, *OldField.__annotations__] if not re.search(rf"\b{name}=", upgrading)]
+    assert missing == []
 
 
 def test_names_that_moved_are_found_with_a_warning():
