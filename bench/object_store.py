@@ -3,8 +3,8 @@
 The store is a server of our own (`bench.object_server`): 60 MB/s a connection, so many MB/s in all, and so many
 milliseconds until the first byte of each answer. Each case is held against the line alone, which is the same object
 fetched by 32 requests of 2 MiB at a time, and against what people do instead, with two workers each: h5py over s3fs,
-and copies in Lance, zarr, Parquet, tar files, MDS and LitData's chunks. Every loader runs in a process of its own. The
-first window of the next epoch, which is read ahead, is among the requests and bytes of an epoch.
+and copies in Lance, zarr, Parquet, tar files, MDS and LitData's chunks. Every loader runs in a process of its own. Ours
+is timed over whole epochs, each behind another: its figures are the means of an epoch.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def line_alone(url: str, name: str, nbytes: int) -> float:
 
 
 def ours(url: str, case: str, folder: Path, budget: str | None = None, threads: int | None = None) -> dict[str, Any]:
-    """Read an epoch, and then more for two seconds, which are timed: each reads the first window of the next one."""
+    """Read an epoch, and then more for two seconds, which are timed."""
     from bench.memory import forget_peak, resident_nbytes, warmed
     from h5stream import H5Dataset, H5StreamLoader, Lengths, Objects, Sequences
 

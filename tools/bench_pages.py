@@ -157,7 +157,7 @@ KINDS = (
         says="Shuffled epochs out of a server of our own: 60 MB/s a connection, 100 MB/s in all, and so many "
         "milliseconds until the first byte of an answer. *Of the line* is what 32 requests of 2 MiB at a time bring of "
         "the same object; *of needed* are bytes fetched over bytes needed, of sequences over those of each, which "
-        "overlap; the first window of the next epoch is among them. *Grown* is the resident memory. The others, with "
+        "overlap: means of whole epochs, each behind another. *Grown* is the resident memory. The others, with "
         "two workers each, are given seconds behind their first batch of 16 samples: h5py over s3fs reads the file, "
         "Lance and zarr copies of it. Others stream copies in their order, through a buffer, and their first batches "
         "count: `datasets` Parquet, WebDataset tar files; MDS and LitData copy shards to the disk "
