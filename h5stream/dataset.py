@@ -83,9 +83,9 @@ class H5Dataset(Dataset[Any]):
         Whether indexing this object gives NumPy arrays and scalars instead of tensors, for code that was written for
         h5py and calls ``.astype``. Loaders give tensors all the same.
     storage_options : dict or store, optional
-        How to open addresses such as ``"s3://bucket/a.h5"``: options of obstore's `from_url` (``config``,
-        ``client_options``, ``retry_config``, ``region`` and other options of that store), or an obstore store. By
-        default, credentials come from the environment.
+        How to open addresses such as ``"s3://bucket/a.h5"``, which need the extra ``remote``: options of obstore's
+        `from_url` (``config``, ``client_options``, ``retry_config``, ``region`` and other options of that store), or an
+        obstore store. By default, credentials come from the environment.
     cache : path, optional
         A folder on a local disk that keeps what is read of objects in stores, so that later epochs, other ranks of this
         machine and later runs read it there. Entries are named by a hash of the object's address, size and ETag: an

@@ -44,7 +44,8 @@ class H5StreamLoader:
         Samples in a batch, by default 8,192; fewer samples are a single batch. None gives single samples, as in
         DataLoader.
     shuffle : bool, optional
-        Whether to shuffle, on two levels and differently in each epoch. Default False.
+        Whether to shuffle, on two levels and differently in each epoch. By default False, but True for a `Mixture` and
+        with ``draw=`` `Weighted`, `Balanced` or a number.
     sampler, batch_sampler : iterable, optional
         An order of your own, as in DataLoader. Each row that lies apart from the others decodes a whole chunk; the
         loader's own shuffle avoids that. torch's random samplers are replaced by what they mean, such as `Weighted`, in
@@ -92,10 +93,10 @@ class H5StreamLoader:
         files do *not* give the same order for the same seed if rows, chunks or windows differ: never zip them.
         ``Field(..., file=)`` makes them fields of one loader.
     window : int, "auto" or "all"
-        Number of rows that are shuffled together. ``"auto"`` is the largest of 4 batches, 1,024 blocks and 256 MiB, as
-        far as two such windows fit 2 GiB, whatever `memory_budget` is; if the budget is too small for them, windows are
-        smaller and the log says so. A block is as many rows as a chunk of the largest field holds. ``"all"`` is an
-        exact global shuffle.
+        Number of rows that are shuffled together. ``"auto"`` is the largest of three numbers of rows: those of 4
+        batches, those of 1,024 blocks, and those that 256 MiB hold (at most 2**20); limited so that two windows fit 2
+        GiB, whatever `memory_budget` is. If the budget is too small for them, windows are smaller and the log says so.
+        A block is as many rows as a chunk of the largest field holds. ``"all"`` is an exact global shuffle.
     memory_budget : int or str, optional
         Bytes that batches, windows, the buffers of threads and rows that stay in memory may take together, as a number
         or a text such as ``"4GiB"``. The default is 2 GiB, or a quarter of the machine's memory if that is less; all
@@ -138,13 +139,15 @@ class H5StreamLoader:
         Number of processes that apply `sample_transform` and `collate_fn`. With 0, the default, the thread that asks
         for batches applies them.
     transform_workers : int, optional
-        Number of processes that apply `batch_transform`, with random numbers that depend on seed, epoch and batch; the
-        same processes as `sample_workers`. With None, the default, the thread that asks for batches applies it.
+        Number of processes that apply `batch_transform`, with random numbers that depend on seed, epoch and batch. They
+        are those of `sample_workers`; if both are given, the numbers must be equal. With None, the default, the thread
+        that asks for batches applies it, also with `sample_workers`.
     **old
         Names of 0.2, which will be removed in 0.4, each with a `DeprecationWarning` that says what to write:
         `transform` is ``batch_transform=``; `order`, `max_batch_rows`, `bucket`, `weights`, `balance`,
         `samples_per_epoch` and `replacement` are ``draw=``; `window_device` is ``device=``; `allow_external` is
-        ``H5Dataset(..., allow_external=True)``; `isolation` has no effect.
+        ``H5Dataset(..., allow_external=True)``; `isolation` has no effect. The changelog has all of them, under
+        "Upgrading".
 
     Raises
     ------
@@ -334,7 +337,8 @@ class H5StreamLoader:
         Returns
         -------
         dict
-            Numbers, texts and lists only, for JSON or ``torch.save``.
+            Numbers, texts and lists only, for JSON or ``torch.save``. ``state["epoch"]`` is the epoch that the next
+            iteration is of; other entries may change between versions.
         """
         return self._cursor.state()
 

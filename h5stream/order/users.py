@@ -204,8 +204,9 @@ class Balanced:
     by : str or array-like
         The classes: the name of a field of few values, numbers or texts, or an array with one value per sample.
     shares : mapping, optional
-        The share of each class in an epoch, relative to the sum of shares; 0 leaves its samples out. Keys are the
-        values of `by`, or the names of AnnData's categories. By default all shares are the same.
+        The share of each class in an epoch, relative to the sum of shares. Every class of the data needs one, and every
+        key must occur in the data; 0 leaves the samples of a class out. Keys are the values of `by`, or the names of
+        AnnData's categories. By default all shares are the same.
     count : int, optional
         Samples of an epoch, of all ranks together. By default as many as there are.
     replacement : bool

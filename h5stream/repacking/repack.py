@@ -155,11 +155,11 @@ def repack(
     contiguous : bool
         Whether to store datasets without chunks; they can then neither grow nor be compressed.
     shuffle_rows : int, optional
-        Seed of one offline shuffle, for files whose neighbouring rows resemble each other. Row ``i`` of the
-        copy is row ``permutation(rows, seed)[i]`` of the source (`h5stream.order.permutation`), in *every*
-        dataset whose first axis is as long as that of `fields`, or of the default fields without them:
-        `RepackResult.shuffled` lists them. Datasets of another length keep their rows, so what looks as if it points
-        to the shuffled rows (bounds, lengths, region references) is refused.
+        Seed of one offline shuffle, for files whose neighbouring rows resemble each other. The order depends on the
+        number of rows and the seed alone, and is that of *every* dataset whose first axis is as long as that of
+        `fields`, or of the default fields without them: `RepackResult.shuffled` lists them. Datasets of another length
+        keep their rows, so what looks as if it points to the shuffled rows (bounds, lengths, region references) is
+        refused.
     overwrite : bool
         Replace a target that exists.
     progress : callable, optional

@@ -38,26 +38,27 @@ ROWS = "rows"
 class Boxes:
     """Samples that are boxes cut from n-dimensional datasets (volumes), at the same place of every field.
 
-    A box is cut along the last axes of a dataset; axes before them, such as channels, are taken whole. Volumes can be
-    in one file, in several, or in groups of files.
+    A box is cut along the last axes of a dataset; axes before them, such as channels, are taken whole, so that a batch
+    is (samples, channels, depth, height, width) with one such axis. Volumes can be in one file, in several, or in
+    groups of files.
 
     Parameters
     ----------
     shape : sequence of int
         Elements of a box along each axis.
     at : str or array-like, keyword-only
-        ``"random"``: `per_epoch` boxes anywhere. ``"grid"``: boxes side by side, or `stride` apart; the last box of an
-        axis is moved back so that it ends with the volume. Or an array with a row for each box: the indices of its
-        first element, after the number of the volume if there are several volumes.
+        ``"random"``, the default: `per_epoch` boxes anywhere. ``"grid"``: boxes side by side, or `stride` apart; the
+        last box of an axis is moved back so that it ends with the volume. Or an array with a row for each box: the
+        indices of its first element, after the number of the volume if there are several volumes.
     stride : sequence of int, optional, keyword-only
         For ``"grid"``: elements from one box to the next along each axis; by default the box's shape.
     per_epoch : int, optional, keyword-only
-        For ``"random"``: the number of boxes in an epoch. Seed and epoch determine which ones.
+        For ``"random"``, which needs it: the number of boxes in an epoch. Seed and epoch determine which ones.
     draw : str, keyword-only
         For ``"random"``: ``"rows"`` draws each place with the same probability, so a large volume more often;
         ``"segments"`` draws each volume equally often.
     halo : sequence of int, optional, keyword-only
-        Elements that are read around a box, on both sides of each axis.
+        Elements that are read around a box, on both sides of each axis. Needs `pad`.
     pad : str or number, optional, keyword-only
         What fills the part of a halo or a large box that is outside of the volume: ``"edge"``, ``"reflect"`` (mirrored
         at the edge, which is not repeated), ``"zeros"`` or a number.

@@ -98,7 +98,7 @@ class Padding:
     Parameters
     ----------
     steps : range or sequence of int, optional
-        The steps to report, as those of a `Field`; by default those of `Sequences`.
+        The steps to report, as ``take=`` of a `Field`; by default those of `Sequences`.
     name : str, optional
         The name of the field if fields have no keys.
 

@@ -42,7 +42,7 @@ class Sequences:
     Parameters
     ----------
     length : int, optional
-        Rows of a sequence; not needed if all fields have `steps` of their own.
+        Rows of a sequence; not needed if all fields have a ``take=`` of their own.
     stride : int, keyword-only
         Rows from the beginning of one sequence to that of the next in a segment.
     of : str, list of str, Ends, Bounds, Lengths or Ids, optional, keyword-only

@@ -120,7 +120,10 @@ class Lengths(_Said):
 
 @dataclass(frozen=True, slots=True)
 class Bounds(_Said):
-    """Segments whose first rows, or ends, are in a dataset; 0 and the number of rows may be left out.
+    """Segments whose first rows, or ends, are in a dataset.
+
+    As ``of=``, 0 and the number of rows may be left out. As ``lookup=``, n samples need n + 1 numbers, where each
+    begins and where the last ends, of which either the first or the last may be left out.
 
     Parameters
     ----------

@@ -28,8 +28,8 @@ class Table:
     columns : mapping of str to array-like, pandas.DataFrame or structured array, optional
         Columns with a value for each sample; more columns may be given as arguments.
     length : int, optional, keyword-only
-        Rows of a sample, for fields without `steps` of their own. Without it, these fields give one row, and no axis of
-        steps.
+        Rows of a sample, for fields without a ``take=`` of their own. Without it, these fields give one row, and no
+        axis of steps.
     pad : str or number, optional, keyword-only
         What fills steps outside of the group or file: see `Sequences`. By default such steps are an error.
     axis : int, optional, keyword-only
@@ -51,7 +51,8 @@ class Table:
     Raises
     ------
     OptionError
-        If there is no column ``row``, columns have different lengths, or rows are not whole numbers.
+        If there is no column ``row`` (with `axis`: ``start``), columns have different lengths, or rows are not whole
+        numbers.
 
     Examples
     --------

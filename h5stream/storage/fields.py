@@ -94,8 +94,8 @@ class Take:
     Parameters
     ----------
     steps : range or sequence of int, optional
-        For ``samples=Sequences(...)``: the rows to take, counted from the row at which a sample begins. The field then
-        has one more axis, that of the steps.
+        For ``samples=Sequences(...)`` or ``Table(...)``: the rows to take, counted from the row at which a sample
+        begins. The field then has one more axis, that of the steps.
     at : str, optional, keyword-only
         For ``samples=Table(...)``: the column with the row that `steps` count from, instead of ``"row"``.
     axis : int or "rows", optional, keyword-only
@@ -105,8 +105,8 @@ class Take:
         Elements of this dataset per element of the other fields: 0.5 for a label of half the resolution, 1 / 3000 for a
         label every 30 seconds beside a recording of 100 values per second.
     pad : str or number, optional, keyword-only
-        What fills steps or boxes outside of the data, if it is not what ``samples=`` says: for example ``"edge"`` for
-        an image, -100 for its label.
+        What fills steps or boxes outside of the data, if it is not what ``samples=`` says, which must have a ``pad=``
+        too: ``"edge"``, ``"zeros"`` or a number, for example ``"edge"`` for an image, -100 for its label.
 
     Raises
     ------
@@ -164,10 +164,10 @@ class Field:
     dtype : torch.dtype, optional, keyword-only
         The type that the batch is cast to, after the stored bytes have reached the batch's device.
     take : range or sequence of int, "all" or Take, optional, keyword-only
-        The rows that a sample takes, counted from the row at which it begins. They are an axis of the sample, also the
-        single row of ``take=[0]``. A `Take` says what else differs from the other fields, such as the axis. ``"all"``
-        is for a dataset that exists once per file, or per group of ``samples=``, and has no axis of rows: every sample
-        gets all of it.
+        With ``samples=Sequences(...)`` or ``Table(...)``: the rows that a sample takes, counted from the row at which
+        it begins. They are an axis of the sample, also the single row of ``take=[0]``. A `Take` says what else differs
+        from the other fields, such as the axis. ``"all"`` is for a dataset that exists once per file, or per group of
+        ``samples=``, and has no axis of rows: every sample gets all of it.
     file : path, pattern or several, optional, keyword-only
         The files that the dataset is in, if they are not those of the other fields: the same number of files, or any
         number with `lookup`.
@@ -182,18 +182,21 @@ class Field:
         epoch anew; `h5stream.order.fractions` gives it random numbers.
     ragged : str or Ragged, optional, keyword-only
         How batches hold samples with different numbers of rows, which `lookup` or values of variable length have:
-        ``"packed"`` (`Packed`, the default with `lookup`), ``"nested"`` (a jagged `torch.nested` tensor over the same
-        memory), ``"pad"`` (`Padded`, as long as the longest sample of the batch) or ``"list"`` (the default for values
-        of variable length, and the form of texts). A single sample is a tensor of its rows. ``"arrays"`` is for whole
-        objects, or rows of groups or files (``Rows(of=)``), whose shapes differ along any axes: the batch is a list of
-        tensors. A `Ragged` says more, such as a crop.
+        ``"packed"`` (`Packed`, the default with ``lookup=`` `Bounds`, `Lengths` or `Between`), ``"nested"`` (a jagged
+        `torch.nested` tensor over the same memory), ``"pad"`` (`Padded`, as long as the longest sample of the batch) or
+        ``"list"`` (the default for values of variable length, and the form of texts). A single sample is a tensor of
+        its rows. ``"arrays"`` is for whole objects, or rows of groups or files (``Rows(of=)``), whose shapes differ
+        along any axes: the batch is a list of tensors. A sparse matrix (AnnData, 10x) needs ``"dense"``, a tensor of
+        (samples, columns), or ``"packed"``, which gives `SparseRows`. A `Ragged` says more, such as a crop.
     decode : str or (str, str), optional, keyword-only
         The format of encoded images that are values of variable length, or rows of bytes: ``"jpeg"``, ``"png"``,
         ``"webp"``, or ``"auto"``, which looks at the first bytes of each. Reader threads decode them. If the images
         that are examined when the files are opened have the same size, a batch is one tensor, (samples, height, width,
         channels), else a list; ``ragged="list"`` makes it a list in any case. Samples of several rows are (samples,
-        steps, height, width, channels), and such images must have the same size. For rows that are filled up to one
-        length, pass a pair: the format, and the dataset that says how many bytes of each row are the image.
+        steps, height, width, channels), and such images must have the same size. Pixels keep the type of the image,
+        uint8 for JPEG, and grayscale images have no axis of channels. For rows that are filled up to one length, pass a
+        pair: the format, and the dataset that says how many bytes of each row are the image. Not with `dtype` or
+        `columns`; `normalise` makes numbers of pixels.
     normalise : dict, optional, keyword-only
         ``mean`` and ``std``, numbers or arrays, and the numbers ``factor`` and ``nan``: the batch becomes
         ``(x * factor - mean) / std``, as float32 unless `dtype` says otherwise, on the device if there is one, and then
