@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, wait
-from typing import Any, NamedTuple
+from typing import Any
 
 from h5stream.errors import IsolatedProcessError, OptionError
 
@@ -13,12 +13,8 @@ TICK_S = 0.1
 """How long a wait lasts at most before `tick` is called."""
 
 
-class Job(NamedTuple):
-    """One call, and the file that an error in it is to name."""
-
-    file: str
-    work: Callable[..., Any]
-    arguments: tuple[Any, ...]
+Job = tuple[str, Callable[..., Any], tuple[Any, ...]]
+"""The file that an error is to name, a function, and what it is called with."""
 
 
 def check_executor(executor: Any) -> None:
@@ -38,20 +34,20 @@ def carried_out(
     # Guarantees: at an error, at Ctrl-C, and when it is closed, jobs that have not begun are cancelled.
     """
     if executor is None:
-        for job in jobs:
-            with _naming(job):
-                result = job.work(*job.arguments)
+        for file, work, arguments in jobs:
+            with _naming(file):
+                result = work(*arguments)
             yield result
         return
     given: list[Future[Any]] = []
     try:
-        for job in jobs:
-            with _naming(job):
-                given.append(executor.submit(job.work, *job.arguments))
-        for job, future in zip(jobs, given, strict=True):
+        for file, work, arguments in jobs:
+            with _naming(file):
+                given.append(executor.submit(work, *arguments))
+        for (file, _, _), future in zip(jobs, given, strict=True):
             while tick is not None and not wait([future], TICK_S).done:
                 tick()
-            with _naming(job):
+            with _naming(file):
                 result = future.result()
             yield result
     finally:
@@ -60,12 +56,12 @@ def carried_out(
 
 
 @contextlib.contextmanager
-def _naming(job: Job) -> Iterator[None]:
+def _naming(file: str) -> Iterator[None]:
     try:
         yield
     except BrokenExecutor as error:
-        raise IsolatedProcessError(f"{job.file}: a process of executor= is gone ({error})") from error
+        raise IsolatedProcessError(f"{file}: a process of executor= is gone ({error})") from error
     except Exception as error:
-        if job.file not in str(error):
-            error.add_note(f"while working on {job.file}")
+        if file not in str(error):
+            error.add_note(f"while working on {file}")
         raise

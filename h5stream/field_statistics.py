@@ -34,7 +34,7 @@ from h5stream.order.places import Places
 from h5stream.samples.ragged import DENSE, changed
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.discovery import did_you_mean
-from h5stream.storage.layout import FieldLayout, SampleLayout, SparseEntry
+from h5stream.storage.layout import FieldLayout, SampleLayout, numbers_of
 from h5stream.storage.remote import ObjectIdentity
 from h5stream.storage.source import FileIdentity
 
@@ -174,8 +174,7 @@ def statistics_of(
 
 def _chosen(layout: SampleLayout, names: Any) -> dict[str, list[int]]:
     """Return the numbers of the fields that are meant, by name; by default those of which anything can be said."""
-    entries = zip(layout.shape.keys, layout.entries, strict=True)
-    every = {name: numbers for key, entry in entries for name, numbers in _entries(key, entry)}
+    every = {name: [*numbers_of(leaf)] for name, leaf in layout.leaves}
     unfit = {}
     for name, (number, *_) in every.items():
         if layout.fields[number].shapes is not None:
@@ -194,15 +193,6 @@ def _chosen(layout: SampleLayout, names: Any) -> dict[str, list[int]]:
         if name in unfit:
             raise OptionError(f"statistics: {unfit[name]}; leave it out")
     return {name: every[name] for name in wanted}
-
-
-def _entries(key: str, entry: Any) -> Iterator[tuple[str, list[int]]]:
-    """Yield the numbers of an entry's fields, or of each member of a compound, by name."""
-    if isinstance(entry, dict):
-        for member, inner in entry.items():
-            yield from _entries(f"{key}:{member}", inner)
-    else:
-        yield key, [entry.values, entry.columns] if isinstance(entry, SparseEntry) else [entry]
 
 
 def _axes(layout: SampleLayout, chosen: Mapping[str, list[int]], axis: Any) -> dict[str, tuple[int, ...]]:
@@ -255,7 +245,7 @@ def _jobs(layout: SampleLayout, rows: Places | None, blocks: Blocks, axes: KeptA
     jobs = []
     for edges, chosen in parts:
         file = layout.files[layout.files_of(edges[:1] if chosen is None else chosen[:1])[0]].each()[0]
-        jobs.append(Job(file.path, _watched, (layout, rows if len(parts) == 1 else chosen, (edges, chosen), axes)))
+        jobs.append((file.path, _watched, (layout, rows if len(parts) == 1 else chosen, (edges, chosen), axes)))
     return jobs
 
 

@@ -36,7 +36,7 @@ from h5stream.sampler import places_of
 from h5stream.samples.segments import Ints, as_array
 from h5stream.settings import Settings
 from h5stream.storage.fields import Field
-from h5stream.storage.layout import DECODED, FieldLayout, SampleLayout, SparseEntry
+from h5stream.storage.layout import DECODED, FieldLayout, SampleLayout, numbers_of
 
 _READ_ROWS = 1 << 20
 _MOST_CLASSES = 1 << 16
@@ -438,9 +438,8 @@ def _field(layout: SampleLayout, name: str | None) -> int:
     if name is None:
         # The first of those that have most.
         return max(ragged, key=lambda number: int(np.asarray(ragged[number].counts).sum()))
-    entries = [entry.values if isinstance(entry, SparseEntry) else entry for entry in layout.entries]
-    pairs = zip(layout.shape.keys, entries, strict=True)
-    known = {key: entry for key, entry in pairs if isinstance(entry, int) and entry in ragged}
+    pairs = ((key, numbers_of(leaf)[0]) for key, leaf in layout.leaves)
+    known = {key: number for key, number in pairs if number in ragged}
     number = known.get(name, layout.field_named(name))
     if number is None or number not in ragged:
         names = ", ".join(map(repr, known))

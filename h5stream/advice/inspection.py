@@ -22,7 +22,7 @@ from h5stream.advice.program import Lines, Proposal, fields_from_text, form_of, 
 from h5stream.dataset import H5Dataset
 from h5stream.engine.footprint import check_budget, default_budget
 from h5stream.errors import H5StreamError, OptionError
-from h5stream.executors import Job, carried_out, check_executor
+from h5stream.executors import carried_out, check_executor
 from h5stream.storage.source import identity_of
 from h5stream.storage.stores import Asked, asked_of_stores
 
@@ -151,7 +151,7 @@ def inspect_files(paths: Sequence[str], *, executor: Executor | None = None, **a
     """
     check_executor(executor)
     look = functools.partial(inspect_file, **asked)
-    return tuple(carried_out([Job(path, look, (path,)) for path in paths], executor))
+    return tuple(carried_out([(path, look, (path,)) for path in paths], executor))
 
 
 def _choose_fields(

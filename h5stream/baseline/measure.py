@@ -25,7 +25,7 @@ from h5stream.repacking.survey import row_sums as raw_sums
 from h5stream.samples.ragged import STACKED
 from h5stream.storage.handles import open_file
 from h5stream.storage.images import decode_image
-from h5stream.storage.layout import DatasetPart, FieldLayout, Lookup, SampleLayout, SparseEntry, Target
+from h5stream.storage.layout import DatasetPart, FieldLayout, Lookup, SampleLayout, SparseEntry, Target, numbers_of
 from h5stream.storage.rowbox import columns_of
 from h5stream.structure import RAGGED, SparseRows, leaves, rows_of, tensors_of
 
@@ -86,8 +86,8 @@ def check_epoch(
     Return how many rows were compared, what is wrong, else nothing, and of fields that were not compared why.
     """
     layout, total = loader.dataset.layout, loader.dataset.layout.rows
-    entries, unlike = entries_of(layout), not_checked(layout)
-    left_out = {layout.fields[_number_of(entries[place])].name: why for place, why in unlike.items()}
+    entries, unlike = [leaf for _, leaf in layout.leaves], not_checked(layout)
+    left_out = {layout.fields[numbers_of(entries[place])[0]].name: why for place, why in unlike.items()}
     # Of a long file only the pages of rows that came are ever touched.
     seen = np.zeros(total, dtype=np.uint8)
     sums = np.zeros((len(entries), total), dtype=np.uint64)
@@ -113,25 +113,12 @@ def check_epoch(
     return *_compare_with_h5py(layout, sums, seen.astype(bool), seconds, unlike), left_out
 
 
-def entries_of(layout: SampleLayout) -> list[int | SparseEntry]:
-    """List what a batch holds, as `leaves` does: numbers of fields, and sparse matrices."""
-
-    def flat(entry: Any) -> list[Any]:
-        return [one for inner in entry.values() for one in flat(inner)] if isinstance(entry, dict) else [entry]
-
-    return [one for entry in layout.entries for one in flat(entry)]
-
-
-def _number_of(entry: int | SparseEntry) -> int:
-    return entry.values if isinstance(entry, SparseEntry) else entry
-
-
 def not_checked(layout: SampleLayout) -> dict[int, str]:
     """Say by their places in a batch why h5py cannot tell what some fields hold; others can be compared."""
     lookups, found = {one.dataset: one for one in layout.lookups}, dict[int, str]()
     filled = {target.field: n for n, parts in enumerate(layout.datasets) for target in parts[0].targets}
-    for place, entry in enumerate(entries_of(layout)):
-        number = _number_of(entry)
+    for place, (_, entry) in enumerate(layout.leaves):
+        number = numbers_of(entry)[0]
         field, dataset = layout.fields[number], filled.get(number)
         lookup = None if dataset is None else lookups.get(dataset)
         if dataset is None:
@@ -151,9 +138,9 @@ def rows_alone(layout: SampleLayout) -> tuple[list[str], str]:
     """Return the paths and members that give each field row by row through h5py, or why there are none."""
     filled = {t.field: (n, parts, t) for n, parts in enumerate(layout.datasets) for t in parts[0].targets}
     names, unlike, mains = list[str](), not_checked(layout), len(layout.aligned)
-    for place, entry in enumerate(entries_of(layout)):
+    for place, (_, entry) in enumerate(layout.leaves):
         n, parts, target = filled.get(entry, (mains, (), None)) if isinstance(entry, int) else (mains, (), None)
-        field, elsewhere = layout.fields[_number_of(entry)].name, any(part.file != k for k, part in enumerate(parts))
+        field, elsewhere = layout.fields[numbers_of(entry)[0]].name, any(part.file != k for k, part in enumerate(parts))
         decoded = target is not None and layout.fields[target.field].images is not None
         if target is None or n >= mains or decoded or elsewhere or target.stacked or place in unlike:
             return [], f"field {field!r} is more than a row of one dataset beside the others"
@@ -165,8 +152,8 @@ def _compare_with_h5py(
     layout: SampleLayout, sums: NDArray[np.uint64], seen: NDArray[np.bool_], seconds: float, unlike: Container[int]
 ) -> tuple[int, str]:
     compared, until = 0, time.perf_counter() + seconds
-    places = [(k, entry) for k, entry in enumerate(entries_of(layout)) if k not in unlike]
-    wanted = {number for _, entry in places for number in _numbers_of(entry)}
+    places = [(k, entry) for k, (_, entry) in enumerate(layout.leaves) if k not in unlike]
+    wanted = {number for _, entry in places for number in numbers_of(entry)}
     for number, start in enumerate(layout.file_starts[:-1]):
         parts = [parts[number] for parts in layout.aligned]
         # Stretches of whole chunks of the field with the most bytes, but where a row is more than what is stored there.
@@ -191,16 +178,12 @@ def _compare_with_h5py(
                         found |= {t.field: _taken(t, joined) for t in targets}
                 for place, entry in places if len(came) else ():
                     if (row_sums(_as_batch(layout, entry, found)) != sums[place, rows][came]).any():
-                        path, name = layout.files[lead.file].path, layout.fields[_number_of(entry)].name
+                        path, name = layout.files[lead.file].path, layout.fields[numbers_of(entry)[0]].name
                         return compared, f"field {name!r}: rows from {rows.start} on differ from h5py's in {path!r}"
                 compared += len(came)
                 if time.perf_counter() >= until:
                     return compared, ""
     return compared, ""
-
-
-def _numbers_of(entry: int | SparseEntry) -> tuple[int, ...]:
-    return (entry.values, entry.columns) if isinstance(entry, SparseEntry) else (entry,)
 
 
 def _taken(target: Target, values: Any) -> Any:
@@ -234,7 +217,7 @@ def _looked_up(
 
 def _as_batch(layout: SampleLayout, entry: int | SparseEntry, found: dict[int, Any]) -> Any:
     """Return what h5py read as a batch holds it."""
-    field = layout.fields[_number_of(entry)]
+    field = layout.fields[numbers_of(entry)[0]]
     if isinstance(entry, SparseEntry):
         values, columns = found[entry.values], found[entry.columns]
         if not entry.is_dense:

@@ -37,7 +37,7 @@ from h5stream.engine.reader import RowReader
 from h5stream.engine.run import Engine
 from h5stream.engine.slots import Slot, SlotFormat, SlotRing
 from h5stream.errors import OptionError, StagingError
-from h5stream.executors import Job, carried_out, check_executor
+from h5stream.executors import carried_out, check_executor
 from h5stream.filesystem import check_fits, explained, flush_folder, give_name, unfinished, usable_bytes
 from h5stream.order.users import ListedOrder
 from h5stream.repacking import Recipe, survey
@@ -207,7 +207,7 @@ def repack(
         raise OptionError("progress= hears of chunks in this process, and executor= works in others; leave one out")
     many = isinstance(source, (list, tuple))
     pairs = _targets(source, target, overwrite) if isinstance(source, (list, tuple)) else [(source, target)]
-    jobs = [Job(str(old), _repacked, (old, new, recipe, overwrite, progress)) for old, new in pairs]
+    jobs = [(str(old), _repacked, (old, new, recipe, overwrite, progress)) for old, new in pairs]
     with opened_with(storage_options):
         results = tuple(carried_out(jobs, executor))
     return results if many else results[0]

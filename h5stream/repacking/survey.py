@@ -626,7 +626,7 @@ def difference(
     for start, stop in _slabs(a, dataset.row_nbytes):
         if fixed:
             one, other = read_rows(a, start, stop), read_rows(b, start, stop)
-            wrong = np.flatnonzero([] if _equal(one.ravel(), other.ravel()) else (one != other).any(axis=1))
+            wrong = np.flatnonzero([] if one.tobytes() == other.tobytes() else (one != other).any(axis=1))
         else:
             pairs = zip(a[start:stop], right[start:stop], strict=True)
             wrong = np.flatnonzero([not same(*pair) for pair in pairs])
@@ -647,12 +647,6 @@ def read_rows(dataset: Any, start: int, stop: int) -> NDArray[np.uint8]:
     """Read the bytes of rows as they are stored."""
     box = read_raw_box(dataset, (start,) + (0,) * (dataset.ndim - 1), (stop - start, *dataset.shape[1:]))
     return box.reshape(-1).view(np.uint8).reshape(stop - start, -1)
-
-
-def _equal(left: NDArray[np.uint8], right: NDArray[np.uint8]) -> bool:
-    words = left.nbytes // 8 * 8  # four to eight times as fast as byte by byte
-    same_words = np.array_equal(left[:words].view(np.uint64), right[:words].view(np.uint64))
-    return same_words and np.array_equal(left[words:], right[words:])
 
 
 def _permuted(a: Any, b: Any, dataset: RawDataset, order: NDArray[np.int64], tell: Tell) -> str:

@@ -18,9 +18,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.samples.kinds import Draws, Sequences
-from h5stream.samples.segments import Edges
-
-Ints = NDArray[np.int64]
+from h5stream.samples.segments import Edges, Ints
 
 Steps = tuple[int, ...]
 

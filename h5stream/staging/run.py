@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from h5stream import filesystem
 from h5stream.errors import H5StreamError, SourceError, UnfollowableReferenceError
-from h5stream.executors import TICK_S, Job, carried_out
+from h5stream.executors import TICK_S, carried_out
 from h5stream.repacking import Recipe
 from h5stream.staging.copying import CopyJob, ParallelCopy, finish, gone, open_part
 from h5stream.staging.folder import CONTROL, Entry, Files, Source, StagingFolder, is_of, new_session, pids_of, state_of
@@ -322,10 +322,10 @@ class StagingRun:
             )
             return
         if self.recipe is None:
-            calls = [Job(job.source.path, _copied, (job, self.threads)) for job in jobs]
+            calls = [(job.source.path, _copied, (job, self.threads)) for job in jobs]
         else:
             plan, told = (self._plan, self._tell) if self.executor is None else (lambda _: None, None)
-            calls = [Job(job.source.path, _rewritten, (job, self.recipe, plan(job.source.path), told)) for job in jobs]
+            calls = [(job.source.path, _rewritten, (job, self.recipe, plan(job.source.path), told)) for job in jobs]
         with contextlib.closing(carried_out(calls, self.executor, self._tick)) as results:
             yield from ([one] for one in results)
 

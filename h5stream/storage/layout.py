@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -437,9 +437,29 @@ class SampleLayout:
         """How many objects libhdf5 was asked for, because their headers were not understood."""
         return max((sum(part.asked for part in parts) for parts in self.datasets), default=0)
 
+    @property
+    def leaves(self) -> list[tuple[str, int | SparseEntry]]:
+        """What a batch holds, by name, as `structure.leaves` lists it: numbers of fields, and sparse matrices."""
+        entries = zip(self.shape.keys, self.entries, strict=True)
+        return [leaf for key, entry in entries for leaf in leaves_of(key, entry)]
+
     def assemble(self, values: Sequence[Any]) -> Any:
         """Put one value for each field into the user's structure."""
         return self.shape.assemble([_pick(entry, values) for entry in self.entries])
+
+
+def leaves_of(key: str, entry: Any) -> Iterator[tuple[str, int | SparseEntry]]:
+    """Yield what an entry holds, by name: a compound has each member, as ``key:member``."""
+    if isinstance(entry, dict):
+        for member, inner in entry.items():
+            yield from leaves_of(f"{key}:{member}", inner)
+    else:
+        yield key, entry
+
+
+def numbers_of(leaf: int | SparseEntry) -> tuple[int, ...]:
+    """Return the numbers of the fields that a leaf is made of, that of its values first."""
+    return (leaf.values, leaf.columns) if isinstance(leaf, SparseEntry) else (leaf,)
 
 
 def _pick(entry: Any, values: Sequence[Any]) -> Any:

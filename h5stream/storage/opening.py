@@ -33,7 +33,7 @@ from h5stream.storage.fields import Asked, Field, Fields, SampleShape, Source, b
 from h5stream.storage.filters import DecodeError
 from h5stream.storage.images import LOOKED_AT, Images, decode_image
 from h5stream.storage.joining import FileParts, check_alike, with_like_strings, with_named_shapes, with_room_for_all
-from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout, SparseEntry
+from h5stream.storage.layout import DatasetPart, FieldLayout, SampleLayout, SparseEntry, leaves_of, numbers_of
 from h5stream.storage.lookups import Key, LookedUp, aligned, counted, forget, shared
 from h5stream.storage.names import Names
 from h5stream.storage.objects import attributes_of, files_of, groups_alike, kept_or_anew, lacks, objects_of
@@ -87,8 +87,9 @@ def _normalised(layout: SampleLayout) -> SampleLayout:
     fields = list(layout.fields)
     for asked, entry in zip(layout.shape.fields, layout.entries, strict=True):
         wanted = asked.normalise if isinstance(asked, Field) else None
-        for number in _numbers_in(entry) if wanted is not None else ():
+        for _, leaf in leaves_of("", entry) if wanted is not None else ():
             assert wanted is not None
+            number = numbers_of(leaf)[0]
             field, is_image = fields[number], fields[number].images is not None
             is_dense = field.ragged is not None and field.ragged.form == DENSE
             shape = (field.ragged.wanted,) if is_dense and field.ragged is not None else field.row_shape
@@ -101,13 +102,6 @@ def _normalised(layout: SampleLayout) -> SampleLayout:
                 raise OptionError(f"field {field.name!r}: {why}")
             fields[number] = replace(field, normalise=wanted)
     return replace(layout, fields=tuple(fields))
-
-
-def _numbers_in(entry: Any) -> list[int]:
-    """Return the numbers of the fields of an entry."""
-    if isinstance(entry, dict):
-        return [number for inner in entry.values() for number in _numbers_in(inner)]
-    return [entry.values if isinstance(entry, SparseEntry) else entry]
 
 
 @dataclass(slots=True)
