@@ -578,7 +578,7 @@ class H5Dataset(Dataset[Any]):
             window = Window(rows=numbers, batch=batch, within=by_row, drawn=self._seed_and_epoch)
             self._reader.read(window, destination, tally)
             self._check_unchanged(numbers)
-        return self._assembler.batch(torch.from_numpy(memory), slot_format, count, objects)
+        return self._assembler.batch(memory, slot_format, count, objects)
 
     def _check_unchanged(self, numbers: Places) -> None:
         """Refuse rows of files that are not what was opened: their chunks may lie elsewhere by now."""

@@ -15,11 +15,6 @@ from typing import Any, Generic, TypeVar
 _T = TypeVar("_T")
 
 
-class _Holding(weakref.ref[Any]):
-    __slots__ = ("value",)
-    value: Any
-
-
 class Lent(Generic[_T]):
     """Values that are lent out, each with an object, and come back once that is dropped.
 
@@ -27,23 +22,23 @@ class Lent(Generic[_T]):
     """
 
     def __init__(self) -> None:
-        self._refs: dict[int, _Holding] = {}
+        self._refs: dict[int, tuple[weakref.ref[Any], _T]] = {}
         self._dropped: collections.deque[Any] = collections.deque()
 
     def lend(self, value: _T, until_dropped: Any) -> None:
         """Lend a value until an object is dropped."""
-        ref = _Holding(until_dropped, self._dropped.append)
-        ref.value = value
-        self._refs[id(ref)] = ref
+        ref = weakref.ref(until_dropped, self._dropped.append)
+        self._refs[id(ref)] = ref, value
 
     def returned(self) -> list[_T]:
         """Return the values that came back since the last call."""
-        values = []
+        values: list[_T] = []
+        if not self._dropped:
+            return values
         with contextlib.suppress(IndexError):  # all are taken, by another thread perhaps
             while True:
-                ref = self._dropped.popleft()
-                del self._refs[id(ref)]
-                values.append(ref.value)
+                _, value = self._refs.pop(id(self._dropped.popleft()))
+                values.append(value)
         return values
 
 
@@ -59,4 +54,4 @@ class Living(Lent[None], Generic[_T]):
         self.returned()
 
     def __iter__(self) -> Iterator[_T]:
-        return iter([one for ref in tuple(self._refs.values()) if (one := ref()) is not None])
+        return iter([one for ref, _ in tuple(self._refs.values()) if (one := ref()) is not None])

@@ -116,7 +116,7 @@ def _read(shared: Any, stretch: Stretch) -> Iterator[Any]:
     threads = max(1, int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
     assembler = Assembler(layout)
     for batch, slot_format in read_through(layout, stretch[1], stretch, threads):
-        value = assembler.batch(torch.from_numpy(batch.slot.memory), slot_format, batch.rows, batch.objects)
+        value = assembler.batch(batch.slot.memory, slot_format, batch.rows, batch.objects)
         columns = dict(pair for name, column in value.items() for pair in _columns(name, column, batch.rows))
         yield BlockAccessor.batch_to_block(columns)
         batch.slot.give_back()

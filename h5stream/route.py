@@ -55,7 +55,7 @@ def route_for(
 
     def leased(batch: ReadyBatch) -> Any:
         """Make tensors over a slot, which goes back when the last of them is dropped."""
-        return assembler.batch(batch.slot.lease(), slot_format, batch.rows, batch.objects, apart=pinned is None)
+        return assembler.batch(batch.slot.lease(), slot_format, batch.rows, batch.objects, within=batch.slot.tensor)
 
     if pinned is not None:
         slots: Callable[[], SlotRing] = functools.partial(PinnedSlots, pinned, slot_format.nbytes)

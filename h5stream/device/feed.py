@@ -115,7 +115,9 @@ class DeviceFeed:
             self._backend.launch(self._side, change.into, held[-1], raw)
             return held[-1]
 
-        value = self._assembler.batch(view, packed, ready.rows, ready.objects, host=host, changed=changed, apart=False)
+        value = self._assembler.batch(
+            ready.slot.memory, packed, ready.rows, ready.objects, within=view, changed=changed
+        )
         if self._transform is not None:
             value = self._backend.call(self._side, self._transform, value)
             held += device_tensors(value, self._backend.device)

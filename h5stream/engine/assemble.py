@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from h5stream.engine.ragged import RaggedRows
-from h5stream.engine.slots import SlotFormat
+from h5stream.engine.slots import Memory, SlotFormat
 from h5stream.errors import OptionError
 from h5stream.samples.ragged import DENSE, STACKED, Normalisation
 from h5stream.storage.layout import FieldLayout, SampleLayout
@@ -115,40 +115,40 @@ class Assembler:
 
     def batch(
         self,
-        packed: torch.Tensor,
+        memory: Memory,
         slot_format: SlotFormat,
         rows: int,
         objects: dict[int, Any],
         *,
-        host: torch.Tensor | None = None,
+        within: torch.Tensor | None = None,
         changed: Changing = Change.on_host,
-        apart: bool = True,
     ) -> Any:
         """Return the batch that a slot holds; its tensors keep the slot leased, but for small ones, which are copies.
 
-        `host` is the slot on the host, where strings are taken from, if `packed` is its copy on a device. `apart` gives
-        each tensor a storage of its own length, so that ``torch.save`` writes no more, and small ones memory of their
-        own; not for memory that torch's allocators must know again: a device's, or pinned.
+        Each tensor has a storage of its own length, so that ``torch.save`` writes no more, and small ones memory of
+        their own. Not so where torch's allocators must know the memory again: tensors are views of `within` then, which
+        is the slot as pinned memory, or its copy on a device.
         """
-        host = packed if host is None else host
         values = [
             _objects(objects[number], f, self._changes[number])
             if f.kind == "object"
-            else self._ragged(number, f, objects[number], changed, packed.device)
+            else self._ragged(number, f, objects[number], changed, None if within is None else within.device)
             if f.kind == "ragged"
-            else self._strings(number, f, host, slot_format, rows)
+            else self._strings(number, f, memory, slot_format, rows)
             if f.kind == "bytes"
-            else self._tensor(number, f, packed, slot_format, rows, changed, apart)
+            else self._tensor(number, f, memory if within is None else within, slot_format, rows, changed)
             for number, f in enumerate(self.layout.fields)
         ]
         for number, shapes in self._own_shapes:
             f = self.layout.fields[shapes]
-            sizes = self._tensor(shapes, f, host, slot_format, rows, changed, apart=False).tolist()
+            sizes = self._tensor(shapes, f, memory, slot_format, rows, changed).tolist()
             values[number] = [one[tuple(map(slice, size))] for one, size in zip(values[number], sizes, strict=True)]
         batch = self.layout.assemble(values)
         return list(batch) if self._gives_lists else batch
 
-    def _ragged(self, number: int, f: FieldLayout, rows: RaggedRows, changed: Changing, device: torch.device) -> Any:
+    def _ragged(
+        self, number: int, f: FieldLayout, rows: RaggedRows, changed: Changing, device: torch.device | None
+    ) -> Any:
         dtype = self._dtypes[number]
         if f.is_listed:
             listed: list[Any] = rows.arrange()
@@ -174,23 +174,24 @@ class Assembler:
                 outside = torch.from_numpy(np.arange(counts.longest) >= counts.lengths[:, None])
                 values[outside] = f.ragged.pad_value
         found = in_form(values, counts.lengths, counts.offsets, f.ragged.form)
-        return found if device.type == "cpu" else with_tensors(found, lambda tensor: tensor.to(device))
+        return (
+            found if device is None or device.type == "cpu" else with_tensors(found, lambda tensor: tensor.to(device))
+        )
 
-    def _strings(self, number: int, f: FieldLayout, host: torch.Tensor, slot_format: SlotFormat, rows: int) -> Any:
+    def _strings(self, number: int, f: FieldLayout, memory: Memory, slot_format: SlotFormat, rows: int) -> Any:
         start = slot_format.offsets[number]
         nbytes = rows * f.row_nbytes
-        strings = host[start : start + nbytes].numpy().view(f.dtype) if nbytes else np.zeros(0, f.dtype)
+        strings = memory[start : start + nbytes].view(f.dtype) if nbytes else np.zeros(0, f.dtype)
         return strings_to_lists(strings.reshape(rows, *f.row_shape), cut_at_nul=f.cut_at_nul)
 
     def _tensor(
         self,
         number: int,
         f: FieldLayout,
-        packed: torch.Tensor,
+        packed: Memory | torch.Tensor,
         slot_format: SlotFormat,
         rows: int,
         changed: Changing,
-        apart: bool,
     ) -> torch.Tensor:
         start = slot_format.offsets[number]
         nbytes = rows * self._row_nbytes[number]
@@ -199,10 +200,10 @@ class Assembler:
         shape = (rows, *f.row_shape)
         if not nbytes:
             tensor = torch.empty(shape, dtype=dtype, device=packed.device)
-        elif apart:
-            tensor = _apart(packed, start, nbytes, f.dtype, shape)
-        else:
+        elif isinstance(packed, torch.Tensor):
             tensor = packed[start : start + nbytes].view(dtype).view(shape)
+        else:
+            tensor = _apart(packed, start, nbytes, f.dtype, shape)
         change = self._changes[number]
         return tensor if change is None else changed(change, tensor)
 
@@ -220,10 +221,10 @@ def _change_of(field: FieldLayout, dtype: torch.dtype | None) -> Change | None:
     return None if field.cast is None or field.cast == dtype else Change(field.cast)
 
 
-def _apart(packed: torch.Tensor, start: int, nbytes: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> torch.Tensor:
-    """Return a field with a storage of its own, by way of NumPy, since torch takes long: over the slot, or a copy."""
-    values: NDArray[Any] = np.ndarray(shape, dtype, packed.numpy(), start)
-    keeps = packed.nbytes / nbytes
+def _apart(memory: Memory, start: int, nbytes: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> torch.Tensor:
+    """Return a field with a storage of its own: over the slot, or a copy."""
+    values: NDArray[Any] = np.ndarray(shape, dtype, memory, start)
+    keeps = memory.nbytes / nbytes
     copied = keeps >= COPIED_SHARE or (nbytes <= COPIED_NBYTES and keeps >= 4)
     return torch.from_numpy(values.copy() if copied else values)
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from h5stream.engine.ragged import RaggedCounts, RaggedMemory, RaggedRows, lend
-from h5stream.engine.slots import Slot, SlotFormat, SlotRing, address_of
+from h5stream.engine.slots import Slot, SlotFormat, SlotRing
 from h5stream.engine.statistics import RunCounters
 from h5stream.engine.tasks import Destination, Task, Tools
 from h5stream.errors import CorruptChunkError, H5StreamError, SourceError
@@ -234,7 +234,7 @@ class OpenBatches:
         every = [batch.objects for batch in window.batches]
         shares = (task.shared.share for task in window.tasks)
         window.destination = Destination(
-            slots=np.array([address_of(batch.slot.memory) for batch in window.batches], dtype=np.int64),
+            slots=np.array([batch.slot.address for batch in window.batches], dtype=np.int64),
             format=self._format,
             row_nbytes=self._placed_nbytes,
             objects=every,

@@ -55,7 +55,8 @@ class Run:
         # Nothing ends a reader in silence: the consumer would wait for ever.
         self._caught = BaseException if threads else Exception
         self._pid = os.getpid()
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()  # that of `_changed`: quicker to take by itself
+        self._changed = threading.Condition(self._lock)
         self._windows: Iterator[Window] | None = iter(order.windows(first_batch))
         self._planning = False
         self._planned: PlannedWindow | None = None
@@ -99,7 +100,7 @@ class Run:
         deadline = time.monotonic() + timeout_s if timeout_s else None
         asked = self.counters.asked(self.ready)
         while True:
-            with self._changed:
+            with self._lock:
                 done, batch = self._try_next()
                 if done:
                     self._tell_of_room()
@@ -162,6 +163,8 @@ class Run:
 
     def left_to_hand_over(self) -> int | None:
         """Return the batches that are open once nothing is left to plan or carry out; None before that."""
+        if self._windows is not None:  # which is true of most batches, and takes no lock
+            return None
         with self._changed:
             return len(self._open) if self._exhausted and self.is_at_rest else None
 
@@ -189,7 +192,7 @@ class Run:
 
     def stop(self, wait_s: float | None = None) -> None:
         """End the threads."""
-        if os.getpid() != self._pid:
+        if _process[0] != self._pid:
             return
         self.counters.end()
         with self._changed:
@@ -495,9 +498,15 @@ def closed() -> LoaderClosedError:
     return LoaderClosedError("the loader was closed; make a new iterator with iter(loader)")
 
 
+_process = [os.getpid()]
+"""The number of this process, which `os.getpid` asks the kernel for, each time anew."""
+
+os.register_at_fork(after_in_child=lambda: _process.__setitem__(0, os.getpid()))
+
+
 def check_process(pid: int) -> None:
     """Refuse to go on in another process than the one that a pass was begun in."""
-    if os.getpid() != pid:
+    if _process[0] != pid:
         raise LoaderClosedError(
             "this iterator was made before a fork, and its reader threads stayed in the parent; "
             "call iter(loader) again in the child"

@@ -80,27 +80,34 @@ def map_memory(nbytes: int) -> Memory:
 class Slot:
     """Memory for one batch, as the kernels see it and as tensors view it, and the ring that it goes back to.
 
-    Without a ring its memory goes back by itself; `tensor` is what is leased of it then, if an allocator has to know.
+    Without a ring its memory goes back by itself; batches are views of `tensor` then, if an allocator has to know.
     """
 
-    __slots__ = ("_ring", "_tensor", "memory")
+    __slots__ = ("_ring", "address", "memory", "tensor")
 
-    def __init__(self, memory: Memory, ring: SlotRing | None = None, tensor: torch.Tensor | None = None) -> None:
-        self.memory, self._ring, self._tensor = memory, ring, tensor
+    def __init__(
+        self,
+        memory: Memory,
+        address: int | None = None,
+        ring: SlotRing | None = None,
+        tensor: torch.Tensor | None = None,
+    ) -> None:
+        self.memory, self._ring, self.tensor = memory, ring, tensor
+        self.address = address_of(memory) if address is None else address
 
     def give_back(self) -> None:
         """Let it be filled again: nothing looks at it any more."""
         if self._ring is not None:
-            self._ring.free.append(self.memory)
+            self._ring.free.append((self.memory, self.address))
 
-    def lease(self) -> torch.Tensor:
-        """Return its bytes as a tensor; it goes back when the last tensor over it is dropped."""
+    def lease(self) -> Memory:
+        """Return its bytes; it goes back when these, and the last array or tensor over them, are dropped."""
         if self._ring is None:
-            return torch.from_numpy(self.memory) if self._tensor is None else self._tensor
-        view = self.memory.view()
-        # The tensor's storage holds the view, and nothing else does.
-        self._ring.lent.lend(self.memory, until_dropped=view)
-        return torch.from_numpy(view)
+            return self.memory
+        # Not `view`, which arrays over it would not hold: NumPy lets them hold what that is a view of.
+        leased = np.frombuffer(self.memory, dtype=np.uint8)
+        self._ring.lent.lend((self.memory, self.address), until_dropped=leased)
+        return leased
 
 
 class SlotRing:
@@ -125,8 +132,8 @@ class SlotRing:
     ) -> None:
         self.slot_nbytes = -(-slot_nbytes // PAGE_NBYTES) * PAGE_NBYTES
         self._allocate = allocate
-        self.free: collections.deque[Memory] = collections.deque()
-        self.lent: Lent[Memory] = Lent()
+        self.free: collections.deque[tuple[Memory, int]] = collections.deque()  # each with its address
+        self.lent: Lent[tuple[Memory, int]] = Lent()
         self._lock = threading.Lock()
         self._arena_slots = min(max(1, arena_nbytes // self.slot_nbytes), 64, most_slots or 64)
         self._most_free = None if most_slots is None else most_slots + self._arena_slots
@@ -141,7 +148,7 @@ class SlotRing:
                 self.free.popleft()
         while True:
             try:
-                return Slot(self.free.pop(), self)
+                return Slot(*self.free.pop(), self)
             except IndexError:
                 with self._lock:
                     if not self.free:
@@ -150,8 +157,8 @@ class SlotRing:
     def _map_arena(self) -> None:
         arena = self._allocate(self._arena_slots * self.slot_nbytes)
         self.held_nbytes += arena.nbytes
-        for k in range(self._arena_slots):
-            self.free.append(arena[k * self.slot_nbytes : (k + 1) * self.slot_nbytes])
+        for begin in range(0, self._arena_slots * self.slot_nbytes, self.slot_nbytes):
+            self.free.append((arena[begin : begin + self.slot_nbytes], address_of(arena) + begin))
 
     @property
     def free_slots(self) -> int:

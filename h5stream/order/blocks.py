@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype
-from h5stream.samples.space import Ints, Space
+from h5stream.samples.segments import Ints
+from h5stream.samples.space import Space
 from h5stream.storage.layout import BLOCK_NBYTES, DECODED, DIRECT, HEAP, DatasetPart, Lookup, SampleLayout
 
 _MAX_BLOCKS = 1 << 26

@@ -174,7 +174,7 @@ class EpochOrder:
 
     def batch_size_of(self, batch: int) -> int:
         """Return the rows of a batch."""
-        return self.cut.start_of(batch + 1) - self.cut.start_of(batch)
+        return self.cut.size_of(batch)
 
     @functools.cached_property
     def _windows(self) -> NDArray[np.int64]:

@@ -22,7 +22,7 @@ from h5stream.order.blocks import Blocks
 from h5stream.order.permutation import BATCHES, BLOCKS, ROWS, permutation
 from h5stream.order.places import Places, in_ranges, new_array, pieces, place_dtype
 from h5stream.order.weights import interleaved
-from h5stream.samples.space import Ints
+from h5stream.samples.segments import Ints
 
 POOL_BATCHES = 64
 """Batches whose samples are sorted by length together. More waste less padding, and mix less: of 64, those of one
@@ -165,6 +165,12 @@ class Cut:
         if batch >= self.batches:
             return self.rows
         return min(batch * self.size, self.rows - 1) if self.edges is None else int(self.edges[batch])
+
+    def size_of(self, batch: int) -> int:
+        """Return the rows of a batch."""
+        if self.edges is None and batch < self.batches - 2:  # the last two may have others
+            return self.size
+        return self.start_of(batch + 1) - self.start_of(batch)
 
     def batch_of(self, output: int) -> int:
         """Return the batch of one output place."""

@@ -18,8 +18,8 @@ from h5stream.compiled._native import deal_groups
 from h5stream.errors import LeakWarning, OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.permutation import SPLITS, permutation
-from h5stream.samples.segments import as_array
-from h5stream.samples.space import Grid, Ints
+from h5stream.samples.segments import Ints, as_array
+from h5stream.samples.space import Grid
 from h5stream.storage.layout import SampleLayout
 from h5stream.storage.source import FilesIdentity
 

@@ -20,7 +20,8 @@ from h5stream.errors import OptionError
 from h5stream.order.blocks import Blocks
 from h5stream.order.permutation import DRAWS, permutation, random_words
 from h5stream.order.places import Places, is_ascending, new_array, pieces, place_dtype, sought
-from h5stream.samples.space import Ints, Space
+from h5stream.samples.segments import Ints
+from h5stream.samples.space import Space
 
 TURNS_A_WINDOW = 16
 """Turns of a source that a window holds, at least: what it has of the source strays by less than one of them."""

@@ -24,8 +24,8 @@ from h5stream.samples.kinds import (
     integer,
     one_of,
 )
-from h5stream.samples.segments import Said, as_array
-from h5stream.samples.space import Accept, Grid, Ints, Listed, Space
+from h5stream.samples.segments import Ints, Said, as_array
+from h5stream.samples.space import Accept, Grid, Listed, Space
 from h5stream.samples.table import ROW, START, Parts, Table, check_begins, part_of_each
 
 RANDOM, GRID = "random", "grid"

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.samples.kinds import checked_steps
-from h5stream.samples.segments import as_array
-from h5stream.samples.space import Ints, Space, Steps
+from h5stream.samples.segments import Ints, as_array
+from h5stream.samples.space import Space, Steps
 
 LookupFunction = Callable[[Ints, int, int], Any]
 """Gives a row for each of some samples, by their numbers, the epoch and the seed."""

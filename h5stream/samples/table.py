@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from h5stream.errors import OptionError
 from h5stream.samples.kinds import Pad, checked_pad, integer
-from h5stream.samples.segments import as_array
-from h5stream.samples.space import Ints, Space, Steps, space_of_rows
+from h5stream.samples.segments import Ints, as_array
+from h5stream.samples.space import Space, Steps, space_of_rows
 
 GROUP, FILE, ROW, START = "group", "file", "row", "start"
 

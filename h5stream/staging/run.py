@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from h5stream import filesystem
 from h5stream.errors import H5StreamError, SourceError, UnfollowableReferenceError
-from h5stream.executors import TICK_S, carried_out
+from h5stream.executors import TICK_S, Job, carried_out
 from h5stream.repacking import Recipe
 from h5stream.staging.copying import CopyJob, ParallelCopy, finish, gone, open_part
 from h5stream.staging.folder import CONTROL, Entry, Files, Source, StagingFolder, is_of, new_session, pids_of, state_of
@@ -321,6 +321,7 @@ class StagingRun:
                 jobs, self.threads, lambda nbytes: self._tell(before + nbytes - sum(self._copied.values()))
             )
             return
+        calls: list[Job]
         if self.recipe is None:
             calls = [(job.source.path, _copied, (job, self.threads)) for job in jobs]
         else:

@@ -118,7 +118,7 @@ class SharedMemory:
         size = max(PAGE_NBYTES, 1 << (nbytes - 1).bit_length())
         if (ring := self._rings.get(size)) is None:
             ring = self._rings.setdefault(size, SlotRing(size, self.allocate))
-        return ring.take().lease()[:nbytes]
+        return torch.from_numpy(ring.take().lease()[:nbytes])
 
     def trim(self) -> None:
         """Let go of what was taken and is free."""

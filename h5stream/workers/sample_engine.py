@@ -254,7 +254,7 @@ class SampleRun:
             return not self._stopped
 
     def _give(self, batch: ReadyBatch) -> None:
-        filled = pack((batch.slot.lease().numpy(), batch.objects), self._engine.memory)
+        filled = pack((batch.slot.lease(), batch.objects), self._engine.memory)
         worker = min(self._engine.workers, key=lambda worker: (worker.gone is not None, len(worker.due)))
         made = worker.post(Job(self._number, batch.number, batch.rows, filled))
         with self._changed:

@@ -28,7 +28,7 @@ from torch.utils.data._utils import worker as torch_worker
 from h5stream.compiled._native import copy_past_cache
 from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
-from h5stream.engine.slots import SlotFormat
+from h5stream.engine.slots import Memory, SlotFormat
 from h5stream.errors import OwnGeneratorWarning
 from h5stream.order.permutation import words_of
 from h5stream.structure import samples_of
@@ -69,9 +69,9 @@ class SampleFunctions:
 
     def made(self, batch: ReadyBatch, collating: Collating, is_called_off: Callable[[], bool]) -> Any:
         """Make the user's batch."""
-        packed = batch.slot.lease()
-        numbers, seeds = self._seeds(packed, batch)
-        value = self.assembler.batch(packed, self.slot_format, batch.rows, batch.objects)
+        memory = batch.slot.lease()
+        numbers, seeds = self._seeds(memory, batch)
+        value = self.assembler.batch(memory, self.slot_format, batch.rows, batch.objects)
         if self.sample_transform is None and self.collate_fn is None and not self.gives_samples:
             seed_all(seeds[0])
             return value if self.transform is None else self.transform(value)
@@ -97,10 +97,10 @@ class SampleFunctions:
                 raise
         return value if self.transform is None else self.transform(value)
 
-    def _seeds(self, packed: torch.Tensor, batch: ReadyBatch) -> tuple[list[int], list[int]]:
+    def _seeds(self, memory: Memory, batch: ReadyBatch) -> tuple[list[int], list[int]]:
         """Return the number and the seed of each sample."""
         begin = self.slot_format.offsets[-1]
-        pairs = packed.numpy()[begin : begin + SEED_NBYTES * batch.rows].view(np.int64).reshape(-1, 2)
+        pairs = memory[begin : begin + SEED_NBYTES * batch.rows].view(np.int64).reshape(-1, 2)
         seeds: NDArray[np.uint64] = pairs[:, 1].view(np.uint64)
         if self.repeats:
             places: NDArray[np.uint64] = np.arange(batch.rows, dtype=np.uint64)

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from h5stream.compiled import _native as kernels
@@ -373,7 +372,7 @@ class Acceptance:
         destination = Destination.of_batch(memory, slot_format, self._layout.fields, [objects])
         placement = Placement(rows=distinct, batch=np.zeros(count, dtype=np.int64), within=np.arange(count))
         self._carry_out(self._plan(placement, self._datasets), destination)
-        batch = self._assembler.batch(torch.from_numpy(memory), slot_format, count, objects)
+        batch = self._assembler.batch(memory, slot_format, count, objects)
         asked = batch if self._on is None else batch[self._on]
         accepted = np.array([_answer(self._rule.function(sample_of(asked, k))) for k in range(count)], dtype=bool)
         answers: NDArray[np.bool_] = accepted[which]
