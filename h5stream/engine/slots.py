@@ -104,8 +104,8 @@ class Slot:
         """Return its bytes; it goes back when these, and the last array or tensor over them, are dropped."""
         if self._ring is None:
             return self.memory
-        # Not `view`, which arrays over it would not hold: NumPy lets them hold what that is a view of.
-        leased = np.frombuffer(self.memory, dtype=np.uint8)
+        # Over a memoryview: of an array over another array NumPy keeps the other one alone, and this must be kept.
+        leased = np.frombuffer(memoryview(self.memory), dtype=np.uint8)
         self._ring.lent.lend((self.memory, self.address), until_dropped=leased)
         return leased
 
