@@ -87,7 +87,7 @@ class Boxes:
 
     shape: tuple[int, ...]
     _: KW_ONLY
-    at: Any = RANDOM
+    at: Any = "random"
     stride: tuple[int, ...] | None = None
     per_epoch: int | None = None
     draw: Draw = "rows"
