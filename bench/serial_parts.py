@@ -69,7 +69,7 @@ def rows_per_s(work: Work, threads: int, chunks: int = 20_000) -> float:
 
 def main() -> int:
     """Print million rows a second, and what of the readers' time is left to them."""
-    counts = (1, 2, 4, 8, 16, 32)
+    counts = (1, 2, 4, 8, 16, 64)
     print("| case | serial, us a chunk | bites at cores | " + " | ".join(f"{n} readers" for n in counts) + " |")
     print("|---|---:|---:|" + "---:|" * len(counts))
     for name, work in CASES.items():
