@@ -279,7 +279,12 @@ class H5StreamLoader:
 
     @property
     def window_size(self) -> Footprint:
-        """How much is read together, and how much memory that takes."""
+        """How much is read together, and how much memory that takes.
+
+        Its `window_rows` and `first_window_rows` are the rows of a window, and of an epoch's first; `batch_nbytes` the
+        bytes of a batch, `max_open_batches` how many are filled or ready at a time, `needed_nbytes` the bytes of all,
+        and `memory_budget` the bytes that they may take.
+        """
         return self._cursor.footprint
 
     @property

@@ -121,9 +121,10 @@ class Diagnosis(Suggestion):
     gpu_ratio : float or None
         Utilisation that the driver measured during the loop, 0 to 1; None without a GPU.
     limit : Limit
-        What limits, with its measured rate.
+        What limits: its `name`, its rate or share as `measured`, and the `turns` that concern it.
     turns : tuple of Turn
-        What to turn next, with `speedup` as the gain for the whole loop, capped by the ceiling.
+        What to turn next: `knob`, its value at `present`, what to `try_next`, `why`, and `speedup`, the gain for the
+        whole loop, capped by the ceiling.
     statistics : LoaderStatistics or None
         The loader's own, alone.
     """

@@ -117,7 +117,7 @@ def inspect_file(
 
 
 def inspect_files(paths: Sequence[str], *, executor: Executor | None = None, **asked: Any) -> tuple[Inspection, ...]:
-    """Look at several files, each as `inspect_file` does: here in turn, or by an executor, each in a call.
+    """Look at several files, and say what their shuffled batches cost: here in turn, or by an executor, each in a call.
 
     Parameters
     ----------
@@ -126,12 +126,15 @@ def inspect_files(paths: Sequence[str], *, executor: Executor | None = None, **a
     executor : concurrent.futures.Executor, optional
         What looks at them: a ``ProcessPoolExecutor``, or that of dask or mpi4py, whose machines see the same folders.
     **asked
-        ``fields``, ``batch_size``, ``memory_budget``, ``threads``, ``allow_external`` of `inspect_file`.
+        ``fields`` (list of names; by default all that can be read together), ``batch_size`` (samples; by default as the
+        loader's, less for short files), ``memory_budget`` (bytes; by default the loader's), ``threads`` (by default one
+        for each processor) and ``allow_external`` (default False), as of `H5StreamLoader`.
 
     Returns
     -------
     tuple of Inspection
-        What each is, in the order of `paths`.
+        What each is, in the order of `paths`: `sample` (what a batch costs, or None, and `no_sample` why), `advice`,
+        `kinds`, `lines` (Python that streams it), and ``to_dict()`` with all that ``h5stream inspect --json`` prints.
 
     Raises
     ------

@@ -80,12 +80,14 @@ class Tuning(Suggestion):
     default, best : Attempt
         The loader's own choice, and ours.
     attempts : tuple of Attempt
-        The best run of each setting, in the order in which they were first tried.
+        The best run of each setting, in the order in which they were first tried. Each has `knob` (what was varied:
+        ``"default"``, ``"threads"`` or ``"window"``), `threads`, `window_rows`, `rows_per_s` (0 where it was refused),
+        `first_batch_s` and `refused` (why it was not run, else empty).
     gain, spread : float
         How many times faster `best` is than `default`, both measured again in turns, 1.0 where nothing was faster
         beyond the noise; and the share by which two runs of one setting differed.
     profile : Profile
-        What to write with `h5stream.profiles.write_profile`.
+        What ``h5stream tune --out`` writes, for `H5StreamLoader.from_profile`.
     """
 
     default: Attempt
