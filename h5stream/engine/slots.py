@@ -105,7 +105,7 @@ class Slot:
         if self._ring is None:
             return self.memory
         # Over a memoryview: of an array over another array NumPy keeps the other one alone, and this must be kept.
-        leased = np.frombuffer(memoryview(self.memory), dtype=np.uint8)
+        leased = np.frombuffer(self.memory.data, dtype=np.uint8)
         self._ring.lent.lend((self.memory, self.address), until_dropped=leased)
         return leased
 
