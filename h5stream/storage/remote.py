@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from h5stream.errors import OptionError, SourceError, SourceNotFoundError
 from h5stream.storage.identity import ByteSource, SourceIdentity
 from h5stream.storage.object_cache import CachedBytes, ObjectCache
-from h5stream.storage.stores import count_request, parts_of, requests, stop_asked, stores, the_library, told, word_of
+from h5stream.storage.stores import count_requests, parts_of, requests, stop_asked, stores, the_library, told, word_of
 
 _log = logging.getLogger("h5stream")
 
@@ -192,13 +192,16 @@ async def _beginning(identity: ObjectIdentity) -> memoryview:
     if isinstance(source, CachedBytes):
         await asyncio.to_thread(source.read_many, (0,), (target,))
         return target
-    return await source.fetched([(0, target)]) if target.nbytes else target
+    if target.nbytes:
+        count_requests(1, target.nbytes)
+        return await source.fetched(0, target.nbytes)
+    return target
 
 
 async def _now(address: str, word: str) -> ObjectIdentity:
     base, path = parts_of(address)
     store = stores[word if word in stores else word_of(base, None)]
-    count_request()
+    count_requests()
     async with requests().room:
         loop = asyncio.get_running_loop()
         silent = loop.call_later(_SILENT_S, loop.run_in_executor, None, _say_silent, base, store)
@@ -217,7 +220,7 @@ async def _now(address: str, word: str) -> ObjectIdentity:
 async def _with_what_lies_below(error: SourceNotFoundError, base: str, store: Any, path: str) -> SourceNotFoundError:
     """Return the error of an object that is not there; if it is a folder, it names a pattern for what lies in it."""
     with contextlib.suppress(Exception):  # a web server has no list, and a store may show it to others only
-        count_request()
+        count_requests()
         async for some in the_library().list(store, prefix=path, chunk_size=50):
             folder, _, name = some[0]["path"].rpartition("/")
             below = f"objects lie below it: {base}/{folder}/*{name[name.rfind('.') :] if '.' in name else ''}"
@@ -289,10 +292,8 @@ class ObjectBytes(ByteSource):
         if group:
             yield group
 
-    async def fetched(self, group: list[tuple[int, memoryview]]) -> memoryview:
-        """Return the bytes from the first of some ranges to the end of the last."""
-        begin, end = group[0][0], max(offset + target.nbytes for offset, target in group)
-        count_request(end - begin)
+    async def fetched(self, begin: int, end: int) -> memoryview:
+        """Return the bytes of a range."""
         asked: dict[str, Any] = {"range": (begin, end)}
         if self.identity.etag.startswith(('"', "W/")):
             asked["if_match"] = self.identity.etag
@@ -317,8 +318,10 @@ def read_sources(wanted: Iterable[tuple[Any, Sequence[int], Sequence[memoryview]
             others.append(asyncio.to_thread(read_once, source, offsets, targets))
     if others:
         _run_beside(others)
-    found = requests().run([source.fetched(group) for source, group in groups]) if groups else ()
-    for (_, group), data in zip(groups, found, strict=True):
+    ends = [max(offset + target.nbytes for offset, target in group) for _, group in groups]
+    asked = [source.fetched(group[0][0], end) for (source, group), end in zip(groups, ends, strict=True)]
+    count_requests(len(asked), sum(ends) - sum(group[0][0] for _, group in groups))
+    for (_, group), data in zip(groups, requests().run(asked) if asked else (), strict=True):
         for offset, target in group:
             target[:] = data[offset - group[0][0] :][: target.nbytes]
 
@@ -551,7 +554,7 @@ def matches(pattern: str) -> list[str]:
     folder = re.split(r"[*?\[]", path, maxsplit=1)[0].rpartition("/")[0]
     found = []
     with told(pattern, "listing"):
-        count_request()
+        count_requests()
         for some in the_library().list(stores[word], prefix=folder or None):
             found += [one["path"] for one in some]
     wanted = path.split("/")

@@ -123,9 +123,9 @@ def count_asked(more: Asked) -> None:
             total[0] = Asked(*map(operator.add, total[0], more))
 
 
-def count_request(nbytes: int = 0) -> None:
-    """Count a request for so many bytes."""
-    count_asked(Asked(1, nbytes))
+def count_requests(requests: int = 1, nbytes: int = 0) -> None:
+    """Count requests for so many bytes together."""
+    count_asked(Asked(requests, nbytes))
 
 
 stores: dict[str, Any] = {}
