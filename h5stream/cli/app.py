@@ -22,7 +22,7 @@ from h5stream.cli.inspect import inspect_command, statistics_command
 from h5stream.cli.monitor import monitor_command
 from h5stream.cli.showing import SafeConsole, never_unprintable
 from h5stream.cli.stage import repack_command, stage_command
-from h5stream.errors import H5StreamError
+from h5stream.errors import H5StreamError, OptionError
 from h5stream.filesystem import ended_by_signals
 
 app = typer.Typer(
@@ -112,6 +112,7 @@ def main() -> None:
     """
     never_unprintable()
     try:
+        _refuse_repeats(sys.argv[1:])
         with ended_by_signals():
             status = app(prog_name="h5stream", standalone_mode=False)
         sys.stdout.flush()  # Here, where a closed pipe is still a case that is looked after.
@@ -127,6 +128,14 @@ def main() -> None:
         sys.exit(130)
     else:
         sys.exit(status if isinstance(status, int) else 0)
+
+
+def _refuse_repeats(words: list[str]) -> None:
+    """Refuse an option that is given twice, of which the last would silently be taken; ``--device`` may be."""
+    names = [word.partition("=")[0] for word in words if re.match(r"--\w", word)]
+    for name in dict.fromkeys(names):
+        if names.count(name) > 1 and name != "--device":
+            raise OptionError(f"{name} is given twice; give it once" + ": --fields a,b" * (name == "--fields"))
 
 
 def _as_typed(message: str) -> str:

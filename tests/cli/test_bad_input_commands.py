@@ -301,6 +301,7 @@ def test_stage_has_no_good_news_of_a_folder_that_is_not_there(option, here, h5st
         (["stage", "--list", "x", "--follow"], "belongs to --to"),
         (["stage", "a1.h5", "--to", "x", "--force"], "belongs to --remove"),
         (["nothing"], "No such command"),
+        (["bench", "a1.h5", "--fields", "x", "--fields=y"], "--fields is given twice; give it once: --fields a,b"),
         (["bench", "a1.h5", "--window", "wide"], "window"),
         (["inspect"], "FILE"),
         (["inspect", "a1.h5", "--samples", "Nothing(3)"], "Nothing is none of Sequences"),
