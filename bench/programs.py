@@ -1,9 +1,9 @@
 """Loaders of real programs: ``python -m bench.programs --json bench/results/programs.json``.
 
 Each program has a file in its own layout, and its own reader, which is measured beside h5stream on the same file, each
-in processes of its own and in turns. Two programs are packages, and come with their reader; of the two others, the
-reader is written here in our own words. All samples of an epoch are compared before anything is timed. Nothing is
-converted, and h5stream keeps nothing between epochs.
+in processes of its own and in turns. Two programs are packages, and come with their reader; of the others, the reader
+is written in our own words (`bench.held_out` has more). All samples of an epoch are compared before anything is timed.
+Nothing is converted, and h5stream keeps nothing between epochs.
 
     pip install -c constraints.txt torch==2.13.0 . einops pyyaml scipy
     pip install --no-deps the_well==1.2.0 salt-ml==0.13.0 atlas-ftag-tools==0.3.3
@@ -31,48 +31,13 @@ import h5py
 import hdf5plugin
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
 
+from bench import held_out
 from bench.child import run_child, warm
 from bench.machine import describe
+from bench.program import IN_ORDER, SHUFFLED, THEIRS, Program, packed
 from h5stream import Bounds, Field, H5StreamLoader, Sequences
 from h5stream.results import Packed
-
-THEIRS, SHUFFLED, IN_ORDER = "theirs", "h5stream", "h5stream, in file order"
-
-
-class Program:
-    """A program: `write` makes its file, `theirs` and `ours` open loaders of equal batches."""
-
-    name, subject, file = "", "", "data.hdf5"
-    packages: tuple[str, ...] = ()
-    """What has to be installed for their reader; nothing where it is written in our own words."""
-    batch, stored = 64, ("none",)
-    """Samples of a batch; the filters with which the file is written."""
-    shuffle, loaders = "all samples", (THEIRS, SHUFFLED)
-    """What their loader shuffles; the loaders that are measured."""
-    full: tuple[int, ...] = ()
-    tiny: tuple[int, ...] = ()
-    """Sizes of the file where it is measured, and in a test."""
-
-    def absent(self) -> list[str]:
-        """List the packages that are missing."""
-        return [name for name in self.packages if not list(importlib.metadata.distributions(name=name))]
-
-    def reader(self) -> Any:
-        """Import their reader, if it is a package."""
-
-    def open(self, loader: str, folder: Path, shuffle: bool = True, workers: int = 2) -> Iterable[Any]:
-        """Open a loader by its name."""
-        if loader == THEIRS:
-            return self.theirs(folder, shuffle, workers)  # type: ignore[attr-defined, no-any-return]
-        shuffle &= loader != IN_ORDER
-        return self.ours(folder / self.file, batch_size=self.batch, shuffle=shuffle, keep="never")  # type: ignore[attr-defined, no-any-return]
-
-    def stock(self, samples: Any, shuffle: bool, workers: int, **more: Any) -> Any:
-        """Put a dataset under a ``DataLoader`` whose workers stay between epochs."""
-        how = {"batch_size": self.batch, "shuffle": shuffle, **more}
-        return DataLoader(samples, num_workers=workers, persistent_workers=workers > 0, **how)
 
 
 class TheWell(Program):
@@ -238,17 +203,7 @@ class WatChMaL(Program):
             file["hit_time"], file["hit_charge"] = rng.standard_normal((2, counts.sum()), "f4")
 
     def theirs(self, folder: Path, shuffle: bool, workers: int) -> Any:
-        return self.stock(Events(folder / self.file, self.hits), shuffle, workers, collate_fn=self.packed)
-
-    @staticmethod
-    def packed(samples: list[Any]) -> dict[str, Any]:
-        """Make a batch: the hits of all events, one after another, and where those of each begin."""
-        batch: dict[str, Any] = {"label": torch.from_numpy(np.stack([one.pop("label") for one in samples]))}
-        for name in samples[0]:
-            parts = [one[name] for one in samples]
-            begins = np.cumsum([0, *map(len, parts)])
-            batch[name] = Packed(torch.from_numpy(np.concatenate(parts)), torch.from_numpy(begins))
-        return batch
+        return self.stock(Events(folder / self.file, self.hits), shuffle, workers, collate_fn=packed)
 
     def ours(self, path: Path, **options: Any) -> Any:
         hits = {name: Field(name, lookup=Bounds("event_hits_index")) for name in self.hits}
@@ -275,6 +230,7 @@ class Events:
 
 
 PROGRAMS: dict[str, Any] = {"the_well": TheWell(), "salt": Salt(), "labram": LaBraM(), "watchmal": WatChMaL()}
+PROGRAMS |= held_out.PROGRAMS
 
 
 def tensors(batch: Any, name: str = "") -> Iterator[tuple[str, Any]]:

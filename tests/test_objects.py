@@ -252,7 +252,7 @@ def test_what_lies_along_another_axis_looks_up_by_its_places(tmp_path):
 # --- objects with numbers in their names, which are rows ---------------------------------------------------------
 
 
-LENGTHS = (12, 5, 30)
+LENGTHS = (12, 5, 30, *range(4, 11))
 WALKS = Sequences(4, of="walk_*", pad="edge")
 
 
@@ -289,6 +289,17 @@ def test_frames_are_rows_of_whatever_takes_rows(walks):
     assert all(np.array_equal(batch[name].numpy(), values) for name, values in expected.items())
     whole = H5Dataset(walks, {"x": Field("frame_{}_depth", ragged="list")}, samples=Objects("walk_*"))[:]["x"]
     assert all(np.array_equal(ours, theirs) for ours, theirs in zip(whole, frames, strict=True))
+
+
+@pytest.mark.parametrize(("chunks", "shape"), [(None, (4,)), ((3,), (4,)), (None, (3, 3)), ((2, 3), (3, 3))])
+@pytest.mark.parametrize("samples", [Rows(of="walk_*"), Sequences(3, of="walk_*")])
+def test_frames_of_many_walks_are_no_groups_of_rows_that_are_alike(tmp_path, samples, chunks, shape):
+    walks = np.random.default_rng(1).integers(0, 99, (12, 4, *shape))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for walk, t in np.ndindex(12, 4):
+            file.create_dataset(f"walk_{walk:02}/frame_{t}_x", data=walks[walk, t], chunks=chunks)
+    frames = walks[:, np.arange(2)[:, None] + np.arange(3)] if isinstance(samples, Sequences) else walks
+    assert np.array_equal(H5Dataset(tmp_path / "a.h5", "frame_{}_x", samples=samples)[:], np.concatenate(frames))
 
 
 def test_an_attribute_that_is_no_number_is_shown_with_the_way_out(walks):

@@ -262,7 +262,10 @@ def groups_alike(
     """
     members, columns, alike = ObjectsOfFile(raw, names), list[Lying](), np.zeros(len(names), dtype=bool)
     members.first = number
-    simple = (part.index is not None and part.file == opened.number and part.lengths is None for part in first.parts)
+    simple = (
+        part.index is not None and part.file == opened.number and part.lengths is None and not part.objects
+        for part in first.parts
+    )
     with contextlib.suppress(UnlikeError, H5StreamError):
         if all(simple) and not first.once and not any(part.along or not part.targets for part in first.parts):
             columns = [Lying(_path_in(names[number], part, None), len(names)) for part in first.parts]

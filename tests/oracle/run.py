@@ -10,7 +10,7 @@ from unittest import mock
 
 from h5stream import errors
 from h5stream.engine.landing import kept
-from h5stream.storage import whereabouts
+from h5stream.storage import opening, whereabouts
 
 from . import writing
 from .compare import WrongError
@@ -51,6 +51,7 @@ def run(case: dict[str, Any]) -> list[dict[str, Any]]:
             return [{"form": "model", "status": "unmodelled", "said": traceback.format_exc()}]
         with (
             mock.patch.object(whereabouts, "MANY", case.get("many", whereabouts.MANY)),
+            mock.patch.object(opening, "_FEW", min(opening._FEW, case.get("many", opening._FEW))),
             mock.patch.object(kept, "KEEP_NBYTES", -1 if case.get("streamed") else kept.KEEP_NBYTES),
         ):
             return [{"form": form["form"], **run_form(reading, form)} for form in case["forms"]]

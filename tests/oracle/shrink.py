@@ -98,7 +98,8 @@ def script(case: Case, result: dict[str, Any], right: str) -> str:
         rest = {key: value for key, value in file.items() if key != "nodes"}
         lines += [f"nodes = {file['nodes']!r}", f"write_file(folder, {{**{rest!r}, 'nodes': nodes}})"]
     if "many" in case:
-        lines += ["from h5stream.storage import whereabouts", f"whereabouts.MANY = {case['many']}"]
+        lines += ["from h5stream.storage import opening, whereabouts"]
+        lines += [f"whereabouts.MANY = opening._FEW = {case['many']}"]
     if case["streamed"]:
         lines += ["from h5stream.engine.landing import kept", "kept.KEEP_NBYTES = -1"]
     source = [f'f"{{folder}}/{name}"' for name in names]
