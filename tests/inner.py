@@ -41,8 +41,8 @@ def run_of(iterator):
 
 
 def change_of(run):
-    """Give the condition of a run that is notified of everything."""
-    return run._changed
+    """Give the condition of a run that its consumer waits for."""
+    return run._batch_came
 
 
 def open_batches(run):

@@ -147,11 +147,11 @@ def with_table(readme: str, table: str) -> str:
 def gpu_table(report: dict[str, Any]) -> str:
     """Make Markdown of a results file of ``bench/gpu.py``: copies, batches a second, utilisation."""
     lines = [f"{report['machine']['gpu']}, {report['machine']['cpus']} CPUs", ""]
-    for section in ("copies", "feed_share", "steady_state", "delayed_consumers", "thread_scaling"):
+    for section in ("copies", "feed_share", "steady_state", "delayed_consumers"):
         if section in report:
             figures = ", ".join(f"{name} {value:,.4g}" for name, value in report[section].items())
             lines.append(f"- {section.replace('_', ' ')}: {figures}")
-    for section in ("batches_per_s", "utilisation"):
+    for section in ("batches_per_s", "thread_scaling", "utilisation"):
         rows = report.get(section, {})
         columns = list(dict.fromkeys(name for row in rows.values() for name in row))
         if columns:

@@ -244,6 +244,8 @@ class RowReader:
         """Return what decodes all that stays in memory, window by window; None where batches do not wait for that."""
         if not self.kept_rows or not isinstance(order, RegroupedOrder) or not order.is_gathered:
             return None
+        if self._keeping is not None and self._keeping.is_filled:
+            return None
         return self._fill_tasks(order.whole.rows_of_windows(first_batch))
 
     def _fill_tasks(self, windows: Iterator[Places]) -> Iterator[Task]:

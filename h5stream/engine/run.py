@@ -33,12 +33,14 @@ EXIT_S = 10.0
 class Run:
     """One pass over an order, carried out by threads or by who asks.
 
-    # Guarantees: everything below `_changed` is read and written under it. Threads take jobs, carry them out
+    # Guarantees: everything below `_lock` is read and written under it. Threads take jobs, carry them out
     # without the lock, and report back; without threads the consumer does, whenever the next batch is not there, and
     # what interrupts it then (Ctrl-C) is its own to handle, at once. Only `next_batch` hands batches over, in order, to
     # one consumer. Nobody touches a slot after its window is complete, and slots go back once nothing is carried out
     # any more, so stopping early frees nothing too soon. `stop` may be called by any thread, twice, inside the garbage
     # collector, and in a forked child, where it does nothing.
+    # Which thread changes what there is to do asks for a job next, and wakes as many others as there are more: one
+    # that is woken for nothing holds up all that run Python.
     # Where all rows stay in memory once they are decoded, the first batches of a shuffled window need almost all of its
     # chunks, and are read with those; while there is no room for more batches readers decode the rest. So that each
     # chunk is decoded once, nothing is planned while any is, and tasks look whether it is there by now.
@@ -55,8 +57,8 @@ class Run:
         # Nothing ends a reader in silence: the consumer would wait for ever.
         self._caught = BaseException if threads else Exception
         self._pid = os.getpid()
-        self._lock = threading.RLock()  # that of `_changed`: quicker to take by itself
-        self._changed = threading.Condition(self._lock)
+        self._lock = threading.RLock()  # that of both conditions: quicker to take by itself
+        self._work_came, self._batch_came = threading.Condition(self._lock), threading.Condition(self._lock)
         self._windows: Iterator[Window] | None = iter(order.windows(first_batch))
         self._planning = False
         self._planned: PlannedWindow | None = None
@@ -121,16 +123,22 @@ class Run:
 
     def next_if_ready(self) -> ReadyBatch | None:
         """Return the next batch if that needs no waiting; None at the end as well."""
-        with self._changed:
+        with self._lock:
             _, batch = self._try_next()
             if batch is not None:
                 self._tell_of_room()
             return batch
 
     def _tell_of_room(self) -> None:
-        """Wake readers where there is room for them to go on: a thread woken for nothing stops the others."""
-        if self._exhausted or self._open.may_need_arranging or (self._planned and self._may_admit()):
-            self._changed.notify_all()
+        """Wake a reader where there is room to go on, who wakes others, and all where nothing more will come."""
+        if self._exhausted:
+            self._work_came.notify_all()
+        elif self._open.may_need_arranging or (self._planned and self._may_admit()):
+            self._work_came.notify()
+
+    def _tell_all(self) -> None:
+        self._work_came.notify_all()
+        self._batch_came.notify_all()
 
     def _try_next(self) -> tuple[bool, ReadyBatch | None]:
         if self._stopped:
@@ -154,7 +162,7 @@ class Run:
                 return batch
             batch.slot.give_back()
             self.left_out.add(batch.number)
-            self._changed.notify_all()  # there is room now, although nothing is handed over
+            self._tell_of_room()  # although nothing is handed over
         return None
 
     @property
@@ -165,7 +173,7 @@ class Run:
         """Return the batches that are open once nothing is left to plan or carry out; None before that."""
         if self._windows is not None:  # which is true of most batches, and takes no lock
             return None
-        with self._changed:
+        with self._lock:
             return len(self._open) if self._exhausted and self.is_at_rest else None
 
     @property
@@ -180,7 +188,7 @@ class Run:
 
     def allow(self, max_open_batches: int, passed_on: int = 0) -> None:
         """Change how many batches may be open; `passed_on` were handed over and count until they are let go."""
-        with self._changed:
+        with self._lock:
             self._max_open, self._passed_on = max_open_batches, passed_on
             self._tell_of_room()
 
@@ -188,23 +196,23 @@ class Run:
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
             raise timed_out(self._open.next, timeout_s)
-        self._changed.wait(left)
+        self._batch_came.wait(left)
 
     def stop(self, wait_s: float | None = None) -> None:
         """End the threads."""
         if _process[0] != self._pid:
             return
         self.counters.end()
-        with self._changed:
+        with self._lock:
             self._stopped = True
             self._windows, self._planned = None, None
             self._jobs.clear()
-            self._changed.notify_all()
+            self._tell_all()
         deadline = time.monotonic() + (STOP_S if wait_s is None else wait_s)
         for thread in self._threads:  # not all are alive, after Ctrl-C in `__init__`
             if thread.is_alive() and thread is not threading.current_thread():
                 thread.join(timeout=max(0.0, deadline - time.monotonic()))
-        with self._changed:
+        with self._lock:
             self._let_go()
 
     def _let_go(self) -> None:
@@ -227,7 +235,7 @@ class Run:
             while (job := self._wait_for_job()) is not None:
                 self._carry_out(job, tally)
         except BaseException as error:  # nothing ends a reader in silence: the consumer would wait for ever
-            with self._changed:
+            with self._lock:
                 self._fail(self._open.next, error)
 
     def _carry_out(self, job: Callable[[Tally], None], tally: Tally) -> None:
@@ -241,11 +249,12 @@ class Run:
 
     def _wait_for_job(self) -> Callable[[Tally], None] | None:
         """Return what to do next, as soon as there is something; None once nothing more will come."""
-        with self._changed:
+        with self._lock:
             while (job := self._take_job()) is None:
                 if self._stopped or (self._exhausted and not self._jobs and not self._open.may_need_arranging):
+                    self._work_came.notify_all()
                     return None
-                self._changed.wait()
+                self._work_came.wait()
             return job
 
     def _take_job(self) -> Callable[[Tally], None] | None:
@@ -261,6 +270,7 @@ class Run:
                 self._fail(window.first_batch, error)
         if self._threads and (batch := self._open.to_arrange(self._max_open - self._open_batches)) is not None:
             self._running += 1
+            self._work_came.notify()  # there may be another
             return functools.partial(self._arrange, batch)
         fills = self._to_decode is not None and any(window.fills for window in self._active)
         may_plan = self._planned is None and not self._planning and self._windows is not None
@@ -293,12 +303,18 @@ class Run:
         """Return the window its slots and queue its tasks; called under the lock."""
         self._open.admit(window)
         if not window.tasks:  # rows without elements: nothing is to be done for them
-            self._open.complete(window)
-            self._changed.notify_all()
+            self._complete(window)
             return
         self._active.append(window)
         self._jobs.extend((window, task) for task in window.tasks)
-        self._changed.notify_all()
+        self._work_came.notify(len(window.tasks))
+
+    def _complete(self, window: PlannedWindow) -> None:
+        """Count what a window brought; called under the lock."""
+        self._open.complete(window)
+        self._batch_came.notify_all()
+        if self._to_decode is not None:
+            self._work_came.notify_all()
 
     def _plan_next(self, tally: Tally) -> None:
         try:
@@ -309,14 +325,16 @@ class Run:
         except self._caught as error:
             self._fail_planning(error)
             return
-        with self._changed:
+        with self._lock:
             self._planning = False
             self._planned = planned
             if planned is None:
                 self._windows = None
-            else:
-                self._planned_adds = sum(number not in self._open for number in planned.numbers)
-            self._changed.notify_all()
+                self._tell_all()
+                return
+            self._planned_adds = sum(number not in self._open for number in planned.numbers)
+            if self._to_decode is not None:
+                self._work_came.notify_all()
 
     def _plan(self) -> PlannedWindow | None:
         windows = self._windows
@@ -350,24 +368,21 @@ class Run:
             failed = window.first_failure(task, error, self._tools(), self.counters if self._skip_corrupt else None)
         except self._caught as error:
             failed = window.first_batch + task.placement.first_batch, error
-        with self._changed:
+        with self._lock:
             # In one step with the count: what completes the window must know of every error in it.
             if failed is not None:
                 self._fail(*failed)
             window.pending -= 1
             last = window.pending == 0
         changed = window.changed_file(self._reader.layout.files) if last else None
-        with self._changed:
+        with self._lock:
             self._running -= 1
             if changed is not None:
                 self._fail(window.first_batch, changed)
             if last:
                 self._active.remove(window)
-                self._open.complete(window)
+                self._complete(window)
             self._let_go()
-            # Nothing waits for another job's end, and each thread woken takes a processor from those that read.
-            if last:
-                self._changed.notify_all()
 
     def _decode_ahead(self, tally: Tally) -> None:
         """Decode something that stays in memory before a batch needs it, which reports what is wrong with it."""
@@ -377,11 +392,11 @@ class Run:
                 task = None if self._to_decode is None else next(self._to_decode, None)
             if task is not None:
                 task.land(NOWHERE, self._tools(tally))
-        with self._changed:
+        with self._lock:
             self._decoding -= 1
             if task is None:
                 self._to_decode = None
-            self._changed.notify_all()
+            self._work_came.notify_all()
 
     def _arrange(self, batch: ReadyBatch, tally: Tally) -> None:
         began = clock()
@@ -391,23 +406,23 @@ class Run:
         except BaseException as error:
             failed = error
         tally.scattered(began)
-        with self._changed:
+        with self._lock:
             self._running -= 1
             batch.arranging = False
             if failed is not None:
                 self._fail(batch.number, failed)
             self._let_go()
-            self._changed.notify_all()
+            self._batch_came.notify_all()
 
     def _fail(self, batch: int, error: BaseException) -> None:
         """Note an error at the first batch that needed the data; nothing after it is planned. Called under the lock."""
         self._open.fail(batch, error)
         self._windows = None
         self._planned = None
-        self._changed.notify_all()
+        self._tell_all()
 
     def _fail_planning(self, error: BaseException) -> None:
-        with self._changed:
+        with self._lock:
             self._planning = False
             self._fail(self._open.first_lacking(self._active), error)
 

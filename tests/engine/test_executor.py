@@ -3,14 +3,16 @@
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 from inner import around, around_decoding, change_of, give_up_at_once, stream_all
 from making import corrupt_chunk, make_file, numbers
-from sample_files import eventually, gate, in_thread, reader_threads
+from sample_files import eventually, gate, in_thread, one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
 from h5stream.engine.plan import Placement
+from h5stream.engine.reader import RowReader
 from h5stream.engine.run import Run
 from h5stream.engine.slots import Slot, SlotRing
 from h5stream.engine.statistics import RunCounters
@@ -110,3 +112,16 @@ def test_readers_are_stopped_before_the_requests_that_they_wait_for():
     code += "one.stop, one.end = lambda _: print('readers'), lambda: print('requests'); run._running.add(one)"
     found = subprocess.check_output([sys.executable, "-c", f"{code}; stores._started.append(one)"], text=True)
     assert found.split() == ["readers", "requests"]
+
+
+def test_readers_without_work_do_not_search_rows_in_memory_for_more(tmp_path, monkeypatch):
+    """What is there is planned once an epoch; each further time keeps Python from the thread that hands over."""
+    one_epoch_at_a_time(monkeypatch)
+    stream_all(monkeypatch)
+    sample, planned = write_sample(tmp_path, rows=20_000, columns=256, chunk_rows=500), []
+    with H5StreamLoader(sample.path, 500, shuffle=True, num_workers=3, fields=["x"]) as loader:
+        list(loader)
+        around(monkeypatch, RowReader, "plan", before=lambda reader, placement, *_: planned.append(len(placement)))
+        for _batch in loader:
+            time.sleep(0.0005)  # so that there is no room, and nothing to do
+    assert sum(planned) == len(sample.x)

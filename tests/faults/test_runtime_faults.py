@@ -18,8 +18,8 @@ import psutil
 import pytest
 import torch
 from amounts import crossed
-from inner import change_of, fail_in_call, open_batches, run_of, stream_all
-from sample_files import one_epoch_at_a_time, reader_threads, write_sample
+from inner import fail_in_call, open_batches, run_of, stream_all
+from sample_files import eventually, one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
 from h5stream.engine import batches, slots
@@ -209,9 +209,8 @@ def test_a_consumer_that_never_comes_back_holds_little_and_ends_with_the_process
     iterator = iter(loader)
     next(iterator)
     run = run_of(iterator)
-    with change_of(run):  # woken whenever something is done; at rest once as much is open as may be
-        assert change_of(run).wait_for(lambda: run.is_at_rest, 60)
-        assert open_batches(run) <= loader.window_size.max_open_batches < 400
+    eventually(lambda: run.is_at_rest)  # once as much is open as may be
+    assert open_batches(run) <= loader.window_size.max_open_batches < 400
     script = "import sys, h5stream; i = iter(h5stream.H5StreamLoader(sys.argv[1], 50, num_workers=2)); next(i)"
     assert forking.run(script, sample.path, whole_end=True).returncode == 0
 

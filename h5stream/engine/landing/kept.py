@@ -41,6 +41,9 @@ GATHERED_NBYTES = 4 * 1024 * 1024
 """Bytes of batches that are gathered at a time where all data is in memory: enough to share the cost of a window, few
 enough to come at once (batches of 256 rows of 1 KiB: 161 us each with 1 MiB, 108 with 4)."""
 
+LEAST_TASK_NBYTES = 2 * 1024 * 1024
+"""Bytes of one task that gathers rows: below it many threads wait for each other's Python rather than copy."""
+
 ASKED_FOR_NBYTES = 16
 CACHED_NBYTES = 8 * 1024 * 1024
 """Rows of this many bytes are asked for ahead in any order, shorter ones where they are not ascending and all of them
@@ -137,6 +140,11 @@ class Kept:
         return self._format.nbytes
 
     @property
+    def is_filled(self) -> bool:
+        """Whether all that there is room for is there."""
+        return all(each.filled.all() for each in self._chunks.values())
+
+    @property
     def destination(self) -> Destination:
         """The memory as a batch that rows are brought to: its first, at the place of their number."""
         return Destination.of_batch(self._memory, self._format, self.layout.fields)
@@ -167,7 +175,7 @@ class Kept:
             tools.tally.memory_bytes += placement.total_rows * row_nbytes
             tools.tally.scattered(since)
 
-        for some in placement.in_steps(max(1, task_nbytes // row_nbytes)):
+        for some in placement.in_steps(max(1, max(LEAST_TASK_NBYTES, task_nbytes) // row_nbytes)):
             yield Task(shared=some, bring=gather)
 
     def copy(self, fields: Sequence[int], placement: Placement, destination: Destination) -> None:
