@@ -21,6 +21,7 @@ from h5stream.engine.statistics import RunCounters, Tally, clock
 from h5stream.engine.tasks import COPIED_TASK_NBYTES, NOWHERE, Task, Tools
 from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import Order, RegroupedOrder, Window
+from h5stream.storage.remote import return_freed_memory
 from h5stream.storage.stores import asked_by, is_address, stop_asked
 
 STOP_S = 1.0
@@ -73,9 +74,9 @@ class Run:
         self._stopped = False
         self.left_out: set[int] = set()  # batches of which nothing was left, as far as they were passed over
         ready_limit = max_open_batches if threads else 1
-        from_stores = any(is_address(file.path) for file in reader.layout.files[:1])
+        self._from_stores = any(is_address(file.path) for file in reader.layout.files[:1])
         self.counters = RunCounters(
-            threads=threads, ready_limit=ready_limit, row_nbytes=self._row_nbytes, from_stores=from_stores
+            threads=threads, ready_limit=ready_limit, row_nbytes=self._row_nbytes, from_stores=self._from_stores
         )
         self._tally = None if threads else self.counters.tally()  # the consumer's
         self._threads = [
@@ -322,6 +323,8 @@ class Run:
             began = clock()
             planned = self._plan()
             tally.plan_ns += clock() - began
+            if self._from_stores:
+                return_freed_memory()
         except self._caught as error:
             self._fail_planning(error)
             return

@@ -8,6 +8,7 @@ import concurrent.futures
 import contextlib
 import contextvars
 import copy
+import ctypes
 import fnmatch
 import functools
 import io
@@ -108,6 +109,16 @@ class Opening:
         for future in self._coming.values():
             future.cancel()
         _trim(HELD_NBYTES // _KEPT_SHARE)
+        return_freed_memory()
+
+
+_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+
+
+def return_freed_memory() -> None:
+    """Return what was freed to the system: of each of many threads, glibc would keep what it ever had at a time."""
+    if _malloc_trim is not None:
+        _malloc_trim(0)
 
 
 _opening: contextvars.ContextVar[Opening | None] = contextvars.ContextVar("opening", default=None)
