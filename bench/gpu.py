@@ -28,6 +28,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from bench.machine import describe
 from h5stream import H5Dataset, H5StreamLoader, allowance
 from h5stream.baseline import naive_loader
 from h5stream.baseline.measure import write_sample_file
@@ -37,7 +38,6 @@ from h5stream.engine.assemble import Assembler
 from h5stream.engine.batches import ReadyBatch
 from h5stream.engine.slots import SlotFormat, SlotRing
 from h5stream.monitor import SystemMonitor
-from tools.bench_machine import machine_facts
 
 FIELDS = ["x", "y"]
 FILTERS: dict[str, dict[str, Any] | None] = {
@@ -390,11 +390,12 @@ def main() -> int:
                 bench.found[section.__name__] = section(bench)
                 took[section.__name__] = round(time.perf_counter() - start, 1)
                 print(f"{section.__name__}: {took[section.__name__]} s", file=sys.stderr, flush=True)
-                report = {"machine": machine_facts() | {"gpu": gpu}, "quick": arguments.quick, **bench.found}
+                report = describe() | {"quick": arguments.quick, "results": bench.found}
+                report["machine"]["gpu"] = gpu
                 report["seconds"] = took | {"in all": round(time.perf_counter() - began, 1)}
                 out.write_text(json.dumps(report, indent=1) + "\n")  # after each, so that a time limit loses one only
     print(json.dumps(report, indent=1))
-    return 1 if report.get("delayed_consumers", {}).get("wrong") else 0
+    return 1 if bench.found.get("delayed_consumers", {}).get("wrong") else 0
 
 
 if __name__ == "__main__":

@@ -128,10 +128,10 @@ class H5StreamLoader:
         may have more than `batch_size` rows, and no window more than `window`; it cannot be combined with `shuffle` or
         a sampler.
     keep : "auto" or "never"
-        Whether decoded rows stay in memory, as many as `memory_budget` has room for beside all else: later epochs do
-        not decode these again. The order is the same. Loaders of this process with the same fields of the same files
-        share the rows. Their memory is freed when the last of these loaders is closed or deleted, or when other loaders
-        without a budget of their own need it.
+        Whether decoded rows, and rows of a store, stay in memory, as many as `memory_budget` has room for beside all
+        else: later epochs do not decode or request these again. The order is the same. Loaders of this process with the
+        same fields of the same files share the rows. Their memory is freed when the last of these loaders is closed or
+        deleted, or when other loaders without a budget of their own need it.
     sample_transform : callable, optional
         Applied to each sample, as ``H5Dataset[i]`` gives it, before samples are collated. What it draws from the global
         generators of Python, NumPy or torch depends on seed, epoch and sample, not on the number of workers.

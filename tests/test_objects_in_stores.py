@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from forking import SERVED, in_forked_child
+from inner import stream_all
 from making import make_file, vlen, write_datasets
 from object_server import ObjectServer
 from real_servers import HTTP, s3, web
@@ -377,6 +378,29 @@ def test_statistics_count_the_requests_of_each_epoch_and_those_before(server, tm
     with H5StreamLoader(server.folder / "0.h5", fields="x") as loader:
         assert len(list(loader)) == 1
         assert (loader.stats().requests, "object stores" in str(loader.stats())) == (0, False)
+
+
+@pytest.mark.parametrize("samples", [None, Sequences(3)])
+@pytest.mark.parametrize(("chunk_rows", "requested"), [(1, False), (4, False), (25, True)])
+def test_unfiltered_rows_of_a_store_stay_in_memory(server, monkeypatch, samples, chunk_rows, requested):
+    """Not those of large chunks: they come without the rows beside them. The order is that of the file."""
+    stream_all(monkeypatch)
+    rows = np.arange(200 * 4096, dtype="i4").reshape(200, 4096)
+    make_file(server.folder / "frames.h5", data=rows, chunks=(chunk_rows, 4096))
+    found = {}
+    for where in (server.folder, server.url):
+        dataset = H5Dataset(f"{where}/frames.h5", "x", samples=samples)
+        for budget, keep in (("1GiB", "auto"), ("1GiB", "never"), ("8MiB", "auto")):
+            with H5StreamLoader(dataset, 16, True, seed=1, memory_budget=budget, keep=keep) as loader:
+                epochs = [[batch.clone() for batch in loader], [batch.clone() for batch in loader]]
+                found[where, budget, keep] = epochs, loader.stats().requests > 0, loader.window_size.window_rows
+    for budget, keep in (("1GiB", "auto"), ("1GiB", "never"), ("8MiB", "auto")):
+        (near, _, near_rows), (far, asked, far_rows) = (found[w, budget, keep] for w in (server.folder, server.url))
+        assert far_rows == near_rows
+        assert all(
+            torch.equal(a, b) for ones, others in zip(near, far, strict=True) for a, b in zip(ones, others, strict=True)
+        )
+        assert asked == (requested or (budget, keep) != ("1GiB", "auto"))
 
 
 def test_that_a_cache_keeps_nothing_or_too_little_is_said(server, tmp_path, caplog):

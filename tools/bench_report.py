@@ -146,13 +146,13 @@ def with_table(readme: str, table: str) -> str:
 
 def gpu_table(report: dict[str, Any]) -> str:
     """Make Markdown of a results file of ``bench/gpu.py``: copies, batches a second, utilisation."""
-    lines = [f"{report['machine']['gpu']}, {report['machine']['cpus']} CPUs", ""]
+    lines, found = [f"{report['machine']['gpu']}, {report['machine']['cpus']} CPUs", ""], report["results"]
     for section in ("copies", "feed_share", "steady_state", "delayed_consumers"):
-        if section in report:
-            figures = ", ".join(f"{name} {value:,.4g}" for name, value in report[section].items())
+        if section in found:
+            figures = ", ".join(f"{name} {value:,.4g}" for name, value in found[section].items())
             lines.append(f"- {section.replace('_', ' ')}: {figures}")
     for section in ("batches_per_s", "thread_scaling", "utilisation"):
-        rows = report.get(section, {})
+        rows = found.get(section, {})
         columns = list(dict.fromkeys(name for row in rows.values() for name in row))
         if columns:
             lines += ["", f"| {section.replace('_', ' ')} | " + " | ".join(columns) + " |"]

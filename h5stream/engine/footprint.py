@@ -31,6 +31,7 @@ from h5stream.samples.ragged import DENSE
 from h5stream.samples.space import neighbours
 from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, FieldLayout, SampleLayout
 from h5stream.storage.names import Names
+from h5stream.storage.remote import REQUEST_NBYTES
 from h5stream.units import as_bytes
 
 _log = logging.getLogger("h5stream")
@@ -771,7 +772,9 @@ class Sizing:
             least = size.window_rows if size.window_rows == most_rows else size.window_rows / LEAST_WINDOW_SHARE
             smaller = self._sized(size.kept, window, room, most_rows)
             size = replace(smaller, memory_budget=budget) if smaller.fits and smaller.window_rows >= least else size
-        rows = rows_to_keep(layout, size.kept, budget - size.needed_nbytes)
+        # What has come from a store is held once more while it is copied.
+        coming = 2 * REQUEST_NBYTES * size.threads if layout.is_far else 0
+        rows = rows_to_keep(layout, size.kept, max(0, budget - size.needed_nbytes - coming), fetched=True)
         yield size.keeping(rows, format_of(layout, rows).nbytes if rows else 0)
         yield size
 

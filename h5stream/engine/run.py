@@ -21,7 +21,7 @@ from h5stream.engine.statistics import RunCounters, Tally, clock
 from h5stream.engine.tasks import COPIED_TASK_NBYTES, NOWHERE, Task, Tools
 from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import Order, RegroupedOrder, Window
-from h5stream.storage.remote import return_freed_memory
+from h5stream.storage.remote import REQUEST_NBYTES, return_freed_memory
 from h5stream.storage.stores import asked_by, is_address, stop_asked
 
 STOP_S = 1.0
@@ -349,7 +349,8 @@ class Run:
         del window  # its batch numbers are as much memory as those of the placement
         # Small windows are cut finely enough that every thread gets a share.
         share = placement.total_rows * self._row_nbytes // (4 * max(1, len(self._threads)))
-        task_nbytes = max(64 * 1024, min(COPIED_TASK_NBYTES, share)) if self._threads else COPIED_TASK_NBYTES
+        most = REQUEST_NBYTES if self._from_stores else COPIED_TASK_NBYTES
+        task_nbytes = max(64 * 1024, min(most, share)) if self._threads else most
         tasks: list[Task] = [*self._reader.plan(placement, task_nbytes)]
         files = self._reader.layout.files_of(placement.rows)
         fills = any(task.keeps for task in tasks)

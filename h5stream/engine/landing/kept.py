@@ -26,7 +26,8 @@ from h5stream.engine.tasks import TASK_NBYTES, Destination, Task, Tools, Way, co
 from h5stream.order.permutation import SAMPLES, words_of
 from h5stream.order.places import Places, is_ascending, pieces, place_dtype
 from h5stream.samples.space import number_outside
-from h5stream.storage.layout import DECODED, VIA_H5PY, DatasetPart, SampleLayout
+from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, SampleLayout
+from h5stream.storage.remote import GAP_NBYTES
 from h5stream.storage.source import FilesIdentity
 
 KEEP_NBYTES = 16 * 1024 * 1024
@@ -70,13 +71,24 @@ def datasets_to_keep(layout: SampleLayout, memory_budget: int) -> tuple[int, ...
     return tuple(chosen)
 
 
-def rows_to_keep(layout: SampleLayout, numbers: tuple[int, ...], nbytes: int) -> dict[int, int]:
-    """Choose how many rows of which other datasets stay in memory once they are decoded, smallest first."""
+def rows_to_keep(
+    layout: SampleLayout, numbers: tuple[int, ...], nbytes: int, *, fetched: bool = False
+) -> dict[int, int]:
+    """Choose how many rows of which other datasets stay in memory once they are decoded, smallest first.
+
+    With `fetched` also of those that come as they are from a store: such rows have no part in how large windows are,
+    so that the order is that of a local file.
+    """
     chosen: dict[int, int] = {}
     for wanted, row_nbytes, number in () if layout.has_boxes else _sizes(layout, ()):
         parts = layout.datasets[number]
         has_images = any(layout.fields[target.field].images is not None for target in parts[0].targets)
-        if number in numbers or has_images or not row_nbytes or not any(is_decoded(part) for part in parts):
+        if (
+            number in numbers
+            or has_images
+            or not row_nbytes
+            or not any(is_decoded(part) or (fetched and _is_fetched(layout, part)) for part in parts)
+        ):
             continue
         fitting = min(wanted, nbytes)
         if fitting and fitting * LEAST_SHARE >= wanted:
@@ -102,8 +114,21 @@ def _sizes(layout: SampleLayout, without: tuple[str, ...]) -> list[tuple[int, in
 
 
 def is_decoded(part: DatasetPart) -> bool:
-    """Tell whether rows of a part cost more than a copy."""
-    return part.access in (DECODED, VIA_H5PY) and part.heap is None and part.chunk_rows > 0 and part.rows > 0
+    """Tell whether rows of a part cost more than a copy, wherever they lie."""
+    return part.access in (DECODED, VIA_H5PY) and _comes_whole(part)
+
+
+def _is_fetched(layout: SampleLayout, part: DatasetPart) -> bool:
+    """Tell whether rows of a part cost more than a copy because they lie in a store.
+
+    Those of a large chunk come without the rows beside them, and all of it may be much more than is wanted.
+    """
+    is_short = part.chunk_rows == 1 or part.chunk_nbytes <= GAP_NBYTES
+    return part.access == DIRECT and layout.is_far and is_short and _comes_whole(part)
+
+
+def _comes_whole(part: DatasetPart) -> bool:
+    return part.heap is None and part.chunk_rows > 0 and part.rows > 0
 
 
 def format_of(layout: SampleLayout, rows: Mapping[int, int]) -> SlotFormat:
@@ -131,7 +156,7 @@ class Kept:
         self._row_nbytes = tuple(field.placed_nbytes for field in layout.fields)
         self._memory = map_memory(self._format.nbytes)
         self.is_whole = False  # whether all of its rows were read
-        self._chunks = {number: _Chunks(layout.datasets[number], count) for number, count in rows.items()}
+        self._chunks = {number: _Chunks(layout, layout.datasets[number], count) for number, count in rows.items()}
         self._filled = {(n, k): there for n, each in self._chunks.items() for k, there in each.of_part.items()}
 
     @property
@@ -317,15 +342,16 @@ def _named(layout: SampleLayout) -> Hashable:
 class _Chunks:
     """Which chunks of a dataset are there, those of one part behind those of the other."""
 
-    def __init__(self, parts: tuple[DatasetPart, ...], rows: int) -> None:
-        counts = [max(0, _whole_chunks(part, rows)) if is_decoded(part) else 0 for part in parts]
+    def __init__(self, layout: SampleLayout, parts: tuple[DatasetPart, ...], rows: int) -> None:
+        is_kept = [is_decoded(part) or _is_fetched(layout, part) for part in parts]
+        counts = [max(0, _whole_chunks(part, rows)) * one for part, one in zip(parts, is_kept, strict=True)]
         # Of each part where its chunks begin in `filled`, its first row, and the rows of a chunk.
         self._edges = np.append(0, np.cumsum(counts))
         self._starts = np.array([part.row_start for part in parts])
         self._lengths = np.array([max(1, part.chunk_rows) for part in parts])
         self.filled = np.zeros(self._edges[-1], dtype=np.bool_)
-        cuts = enumerate(zip(parts, itertools.pairwise(self._edges.tolist()), strict=True))
-        self.of_part = {k: self.filled[low:high] for k, (part, (low, high)) in cuts if is_decoded(part)}
+        cuts = enumerate(itertools.pairwise(self._edges.tolist()))
+        self.of_part = {k: self.filled[low:high] for k, (low, high) in cuts if is_kept[k]}
         # Whether there is room for all of them.
         self.is_all = bool((np.array(counts) * self._lengths >= [part.rows for part in parts]).all())
 
