@@ -8,6 +8,7 @@ python tools/bench_report.py bench/results/NAME.json
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
 import sys
 from pathlib import Path
@@ -15,14 +16,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools.bench_machine import machine_facts, versions
+from bench.machine import describe
 
 
 def compact(raw: dict[str, Any]) -> dict[str, Any]:
     """Keep of a pytest-benchmark file what a reader needs: machine, versions, figures with their spread."""
     return {
-        "machine": machine_facts(),
-        "versions": versions(),
+        **describe({"pytest-benchmark": importlib.metadata.version("pytest-benchmark")}),
         "when": raw["datetime"][:10],
         "results": [
             {
