@@ -105,7 +105,7 @@ class RowReader:
         self._small: Kept | None = None
         self._loading = threading.Lock()
         self.sources: tuple[ByteSource, ...] = tuple(identity.open() for identity in layout.files)
-        self._h5py, self._is_far = H5pyReader(layout), layout.is_far
+        self._h5py, self.is_far = H5pyReader(layout), layout.is_far
         # Rows without elements need no task.
         self._datasets = [n for n, parts in enumerate(layout.datasets) if any(part.pieces for part in parts)]
         # Datasets of which samples take rows in one way are planned together.
@@ -332,7 +332,7 @@ class RowReader:
 
     def _land(self, tasks: Iterable[Task], destination: Destination, tally: Tally | None = None) -> None:
         """Carry tasks out: one after the other, or where each waits for a store, beside one another."""
-        if not self._is_far:
+        if not self.is_far:
             tools = self.tools(tally)
             for task in tasks:
                 task.land(destination, tools)

@@ -22,7 +22,7 @@ from h5stream.engine.tasks import COPIED_TASK_NBYTES, NOWHERE, Task, Tools
 from h5stream.errors import H5StreamError, LoaderClosedError, LoaderTimeoutError
 from h5stream.order.epoch import Order, RegroupedOrder, Window
 from h5stream.storage.remote import REQUEST_NBYTES, return_freed_memory
-from h5stream.storage.stores import asked_by, is_address, stop_asked
+from h5stream.storage.stores import asked_by, stop_asked
 
 STOP_S = 1.0
 """Seconds that ending an epoch waits for its threads; one held up longer, by a file system that hangs, ends later."""
@@ -74,9 +74,8 @@ class Run:
         self._stopped = False
         self.left_out: set[int] = set()  # batches of which nothing was left, as far as they were passed over
         ready_limit = max_open_batches if threads else 1
-        self._from_stores = any(is_address(file.path) for file in reader.layout.files[:1])
         self.counters = RunCounters(
-            threads=threads, ready_limit=ready_limit, row_nbytes=self._row_nbytes, from_stores=self._from_stores
+            threads=threads, ready_limit=ready_limit, row_nbytes=self._row_nbytes, from_stores=reader.is_far
         )
         self._tally = None if threads else self.counters.tally()  # the consumer's
         self._threads = [
@@ -323,7 +322,7 @@ class Run:
             began = clock()
             planned = self._plan()
             tally.plan_ns += clock() - began
-            if self._from_stores:
+            if self._reader.is_far:
                 return_freed_memory()
         except self._caught as error:
             self._fail_planning(error)
@@ -349,7 +348,7 @@ class Run:
         del window  # its batch numbers are as much memory as those of the placement
         # Small windows are cut finely enough that every thread gets a share.
         share = placement.total_rows * self._row_nbytes // (4 * max(1, len(self._threads)))
-        most = REQUEST_NBYTES if self._from_stores else COPIED_TASK_NBYTES
+        most = REQUEST_NBYTES if self._reader.is_far else COPIED_TASK_NBYTES
         task_nbytes = max(64 * 1024, min(most, share)) if self._threads else most
         tasks: list[Task] = [*self._reader.plan(placement, task_nbytes)]
         files = self._reader.layout.files_of(placement.rows)
