@@ -22,7 +22,7 @@ import torch
 
 from bench.learning_data import SOURCES, Data
 from bench.machine import describe
-from h5stream.engine.footprint import Shape
+from h5stream.engine.footprint import Scratch, Shape
 from h5stream.order.blocks import Blocks, make_blocks
 from h5stream.order.epoch import EpochOrder, forecast
 from h5stream.order.line import OrderSettings
@@ -93,7 +93,7 @@ class Layout:
     @property
     def _shape(self) -> Shape:
         rows, nbytes = self.blocks.total_rows, (self.row_nbytes,)
-        return Shape(rows=rows, field_nbytes=nbytes, block_rows=self.block_rows, scratch_nbytes=0)
+        return Shape(rows=rows, field_nbytes=nbytes, block_rows=self.block_rows, scratch=Scratch(0))
 
     def epoch(self, order: str, seed: int, epoch: int) -> EpochOrder:
         """Give the order of an epoch."""

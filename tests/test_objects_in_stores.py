@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 import torch
 from forking import SERVED, in_forked_child
-from inner import stream_all
-from making import make_file, vlen, write_datasets
+from inner import processors, stream_all
+from making import corrupt_chunk, make_file, vlen, write_datasets
 from object_server import ObjectServer
 from real_servers import HTTP, s3, web
 from sample_files import eventually, in_thread
@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader
 
 from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects, Sequences, errors, repack
 from h5stream.storage import remote, stores
+from h5stream.storage.filters import Pipeline
 
 obstore = pytest.importorskip("obstore")
 
@@ -401,6 +402,32 @@ def test_unfiltered_rows_of_a_store_stay_in_memory(server, monkeypatch, samples,
             torch.equal(a, b) for ones, others in zip(near, far, strict=True) for a, b in zip(ones, others, strict=True)
         )
         assert asked == (requested or (budget, keep) != ("1GiB", "auto"))
+
+
+@pytest.mark.parametrize("chunk_rows", [16, 256])
+def test_as_many_threads_decode_at_once_as_there_are_processors(server, monkeypatch, chunk_rows):
+    """More of them, which wait, fit the budget so; and a chunk that does not decode keeps nobody waiting."""
+    stream_all(monkeypatch)
+    processors(monkeypatch, 2)
+    path, used, decode = server.folder / "coded.h5", set(), Pipeline.decode
+    rows = np.arange(4096 * 1024, dtype="i4").reshape(4096, 1024)
+    make_file(path, data=rows, chunks=(chunk_rows, 1024), compression="lzf", fletcher32=True)
+    monkeypatch.setattr(
+        Pipeline,
+        "decode",
+        lambda *given, scratch, **named: used.add(scratch) or decode(*given, scratch=scratch, **named),
+    )
+    options = {"keep": "never", "memory_budget": "256MiB", "num_workers": 64}
+    near, far = (H5StreamLoader(f"{where}/coded.h5", 256, True, **options) for where in (server.folder, server.url))
+    assert 2 < near.num_workers < far.num_workers
+    used.clear()
+    with far:
+        assert sorted(row for batch in far for row in batch[:, 0].tolist()) == rows[:, 0].tolist()
+    assert len(used) == 2
+    for chunk in range(0, 4096, 512):
+        corrupt_chunk(path, (chunk, 0))
+    with H5StreamLoader(f"{server.url}/coded.h5", 256, True, on_error="skip", **options) as loader:
+        assert 0 < sum(len(batch) for batch in loader) < 4096
 
 
 def test_that_a_cache_keeps_nothing_or_too_little_is_said(server, tmp_path, caplog):

@@ -16,6 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from h5stream import allowance
 from h5stream.engine.landing.kept import GATHERED_NBYTES, datasets_to_keep, format_of, is_decoded, rows_to_keep
 from h5stream.engine.landing.unfiltered import UnfilteredRows
 from h5stream.engine.ragged import PADDING_SHARE, SHARES_NBYTES
@@ -162,6 +163,24 @@ class RaggedBytes:
         return 0 < self.arranged == self.most
 
 
+class Scratch(NamedTuple):
+    """What reader threads read into and decode with."""
+
+    nbytes: int  # of one thread
+    decoding_nbytes: int = 0  # what of that is lent to those that decode
+    lent: int = sys.maxsize  # to how many at a time
+
+    def of(self, threads: int) -> int:
+        """Return the bytes of so many threads."""
+        return threads * self.nbytes - max(0, threads - self.lent) * self.decoding_nbytes
+
+    def threads_in(self, nbytes: int) -> int:
+        """Return how many threads share so many bytes; at least one."""
+        if (fitting := nbytes // self.nbytes) >= self.lent:
+            fitting = (nbytes - self.lent * self.decoding_nbytes) // (self.nbytes - self.decoding_nbytes)
+        return max(1, fitting)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """What of the data decides how much memory an epoch takes."""
@@ -169,7 +188,7 @@ class Shape:
     rows: int  # of an epoch
     field_nbytes: tuple[int, ...]  # for each field, of a row in a slot
     block_rows: int  # of the longest block
-    scratch_nbytes: int  # of one reader thread
+    scratch: Scratch
     # that the plan of a window takes for each of its rows while it is made; most of it stays
     plan_row_nbytes: float = 16.0
     place_nbytes: int = 4  # of the number of a row, or of a place
@@ -346,7 +365,7 @@ def _ways(
         window = "auto" if window == "all" else window
 
     def room(share: int) -> int:
-        return memory_budget - max(memory_budget // share, shape.scratch_nbytes) - shape.fixed_nbytes
+        return memory_budget - max(memory_budget // share, shape.scratch.nbytes) - shape.fixed_nbytes
 
     def whole(rows: int) -> _Windows:
         """Return windows of so many rows that are read whole."""
@@ -376,15 +395,15 @@ def _ways(
 
 def _fitted(shape: Shape, windows: _Windows, batch_size: int, memory_budget: int, threads: int) -> Footprint:
     """Return what is taken by as many slots and threads as the budget has room for; the least where it has none."""
-    scratch, slot = shape.scratch_nbytes, shape.batch_nbytes(batch_size) + OPEN_NBYTES
+    scratch, slot = shape.scratch, shape.batch_nbytes(batch_size) + OPEN_NBYTES
     held, (least, most) = windows.held, windows.slots
     plan = math.ceil(held * 3 * shape.place_nbytes) if windows.gathers else shape.plan_nbytes(held)
     fixed = shape.fixed_nbytes + shape.held_nbytes(batch_size, held) + plan
-    left = max(0, memory_budget - fixed - least * slot - scratch)
-    threads = min(threads, 1 + left // scratch)
-    threads = threads_in(scratch, threads, memory_budget) if threads and windows.is_auto else threads
-    all_scratch = max(1, threads) * scratch
-    batches = min(least + (left - all_scratch + scratch) // slot, most)
+    left = max(0, memory_budget - fixed - least * slot - scratch.nbytes)
+    threads = min(threads, scratch.threads_in(left + scratch.nbytes))
+    threads = min(threads, scratch.threads_in(memory_budget // SCRATCH_SHARE)) if windows.is_auto else threads
+    all_scratch = scratch.of(max(1, threads))
+    batches = min(least + (left - all_scratch + scratch.nbytes) // slot, most)
     at_once = batches // 2 if windows.gathers else 0
     return Footprint(
         window_rows=windows.rows,
@@ -400,11 +419,6 @@ def _fitted(shape: Shape, windows: _Windows, batch_size: int, memory_budget: int
         scratch_nbytes=all_scratch,
         batches_at_once=at_once,
     )
-
-
-def threads_in(scratch_nbytes: int, threads: int, memory_budget: int) -> int:
-    """Return as many of these threads as share the part of a budget that is for scratch; at least one."""
-    return max(1, min(threads, max(memory_budget // SCRATCH_SHARE, scratch_nbytes) // scratch_nbytes))
 
 
 def _most_rows(shape: Shape, wished: int, batch_size: int, room: int) -> int:
@@ -428,7 +442,7 @@ def size_order(shape: Shape, *, batch_size: int, window: int | str, shuffle: boo
 # --- what of a layout is counted ---
 
 
-def scratch_nbytes(layout: SampleLayout) -> int:
+def scratch_of(layout: SampleLayout) -> Scratch:
     """Return the scratch of a reader thread: a read, the last chunk of which may be large, and three decoded chunks."""
     largest_stored = largest_chunk = largest_dataset = 0
     for parts in layout.datasets:
@@ -445,7 +459,8 @@ def scratch_nbytes(layout: SampleLayout) -> int:
             largest_chunk = max(largest_chunk, part.chunk_nbytes if part.index is None or part.pipeline.filters else 0)
             if part.index is not None and len(part.index.nbytes):
                 largest_stored = max(largest_stored, int(part.index.nbytes.max()))
-    return max(1, min(TASK_NBYTES, largest_dataset + largest_stored) + largest_stored + 3 * largest_chunk)
+    reading = max(1, min(TASK_NBYTES, largest_dataset + largest_stored) + largest_stored)
+    return Scratch(reading + 3 * largest_chunk, 3 * largest_chunk, allowance.cpus() if layout.is_far else sys.maxsize)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -480,7 +495,7 @@ def shape_of(
         rows=rows,
         field_nbytes=tuple(field.row_nbytes for field in layout.fields),
         block_rows=longest_block(layout),
-        scratch_nbytes=scratch_nbytes(layout),
+        scratch=scratch_of(layout),
         # Row, batch and place there, and its place in its chunk for each dataset.
         plan_row_nbytes=(3 + len(planned)) * place + chunks_a_row * CHUNK_PLAN_NBYTES + _span_nbytes(layout, planned),
         place_nbytes=place,
@@ -653,7 +668,7 @@ class Sizing:
         def sized(budget: int) -> Footprint:
             threads = self.threads
             if not self.threads_asked:  # a machine of 200 processors must not need 200 threads' scratch
-                threads = threads_in(scratch_nbytes(self.layout), threads, budget)
+                threads = min(threads, scratch_of(self.layout).threads_in(budget // SCRATCH_SHARE))
             return replace(self, threads=threads)._within(budget, window)
 
         return self._checked(least_that_fits(sized, self.memory_budget, self.most_budget * (window == "auto")), window)

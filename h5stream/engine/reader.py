@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from queue import SimpleQueue
 from typing import Any, cast
 
 import numpy as np
@@ -45,6 +46,16 @@ order of more rows takes milliseconds, which readers work out ahead."""
 def default_threads(layout: SampleLayout) -> int:
     """Return how many threads read where nobody chose their number."""
     return max(READERS, allowance.cpus()) if layout.is_far else allowance.cpus()
+
+
+def decoders_of(layout: SampleLayout) -> SimpleQueue[DecodeScratch] | None:
+    """Return what is lent to those that decode, where most threads wait for a store; else None: each has its own."""
+    if not layout.is_far:
+        return None
+    lent: SimpleQueue[DecodeScratch] = SimpleQueue()
+    for _ in range(allowance.cpus()):
+        lent.put(DecodeScratch())
+    return lent
 
 
 def way_of(part: DatasetPart, fields: tuple[FieldLayout, ...], source: ByteSource) -> Way:
@@ -132,6 +143,7 @@ class RowReader:
             for parts in layout.datasets
             for part in parts
         )
+        self._decoders = decoders_of(layout)
         self._thread, self._singly = _OwnScratch(), self._ways_singly()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -302,7 +314,7 @@ class RowReader:
 
     def tools(self, tally: Tally | None = None, stopped: Callable[[], bool] = lambda: False) -> Tools:
         """Return what the calling thread carries tasks out with; parameters are those of `Tools`."""
-        return Tools(self.sources, self._h5py, self.scratch, tally or Tally(), stopped)
+        return Tools(self.sources, self._h5py, self.scratch, tally or Tally(), stopped, self._decoders)
 
     @property
     def scratch(self) -> DecodeScratch:

@@ -328,10 +328,10 @@ class Tally:
         self.chunks += reads
         self.decoded_bytes += nbytes
 
-    def decoded(self, since: int, nbytes: int, chunks: int = 1, other_ns: int = 0) -> int:
-        """Count chunks that were decoded since a moment, less time of other work, and return that of its end."""
+    def decoded(self, since: int, nbytes: int, chunks: int = 1) -> int:
+        """Count chunks that were decoded since a moment, and return that of its end."""
         ended = clock()
-        self.decode_ns += ended - since - other_ns
+        self.decode_ns += ended - since
         self.decoded_bytes += nbytes
         self.chunks += chunks
         return ended

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,9 @@ NOWHERE = Destination(slots=np.zeros(0, dtype=np.int64), format=SlotFormat(rows=
 class Tools:
     """What a task is carried out with.
 
-    # Guarantees: belongs to one thread, as its scratch and its counters do; sources and h5py's files are shared.
+    # Guarantees: belongs to one thread, as its scratch and its counters do; sources and h5py's files are shared. Who
+    # has borrowed what it decodes with gives it back before the next read, so that a wait for it ends; only what h5py
+    # is asked for, a chunk that does not decode, is fetched meanwhile.
     """
 
     sources: Sequence[ByteSource]
@@ -111,9 +114,27 @@ class Tools:
     scratch: DecodeScratch
     tally: Tally
     stopped: Callable[[], bool]
+    decoders: SimpleQueue[DecodeScratch] | None = None  # to borrow from; None where a thread decodes with its own
+    _borrowed: DecodeScratch | None = None
+
+    @property
+    def decoding(self) -> DecodeScratch:
+        """What to decode with, until the next read; waits while as many threads decode as there are processors."""
+        if self.decoders is None:
+            return self.scratch
+        if self._borrowed is None:
+            self._borrowed = self.decoders.get()
+        return self._borrowed
+
+    def give_back(self) -> None:
+        """Let others decode with what was borrowed."""
+        if self.decoders is not None and self._borrowed is not None:
+            self.decoders.put(self._borrowed)
+            self._borrowed = None
 
     def read(self, file: int, offsets: NDArray[np.int64], nbytes: NDArray[np.int64]) -> tuple[Bytes, NDArray[np.int64]]:
         """Read ranges of a file to scratch, one behind the other; gives the bytes, and where each begins there."""
+        self.give_back()
         source, began, places, count = self.sources[file], clock(), np.cumsum(nbytes) - nbytes, len(nbytes)
         data, held = self.scratch.buffer("read", int(nbytes.sum())), source.descriptor()
         if not count:
@@ -154,7 +175,10 @@ class Task:
 
     def land(self, destination: Destination, tools: Tools) -> None:
         """Bring the rows to their places."""
-        self.bring(self.shared, destination, tools)
+        try:
+            self.bring(self.shared, destination, tools)
+        finally:
+            tools.give_back()
 
 
 def copying(placement: Placement, copy: Callable[[Placement, Destination], None]) -> Task:

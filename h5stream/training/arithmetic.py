@@ -184,7 +184,7 @@ def loader_memory(
     if block_rows is None:
         block = f"{text_of_bytes(chunk_bytes)} chunk / {row_bytes} B = {shape.block_rows} rows"
     open_batches = f"{size.max_open_batches} batches x {text_of_bytes(size.batch_nbytes)}"
-    readers = f"{max(size.threads, 1)} threads x {text_of_bytes(shape.scratch_nbytes)}"
+    readers = f"{max(size.threads, 1)} threads x {text_of_bytes(shape.scratch.nbytes)}"
     figures = {"batch_bytes": size.batch_nbytes, "window_rows": size.window_rows, "total_bytes": size.needed_nbytes}
     verdict = {"capped": size.window_rows < asked, "smallest_budget_bytes": smallest, "fits": smallest <= budget}
     return _memory(
@@ -211,7 +211,7 @@ def _shape_of(row_bytes: int, chunk_bytes: int, rows: int | None, block_rows: in
         rows=rows,
         field_nbytes=(row_bytes,),
         block_rows=chunk_rows,
-        scratch_nbytes=min(TASK_NBYTES, rows * row_bytes + chunk) + 4 * chunk,
+        scratch=footprint.Scratch(min(TASK_NBYTES, rows * row_bytes + chunk) + 4 * chunk),
         plan_row_nbytes=4 * place_nbytes(rows)
         + max(1.0, chunk_rows * row_bytes / max(1, chunk)) / chunk_rows * footprint.CHUNK_PLAN_NBYTES,
     )

@@ -143,19 +143,13 @@ class ChunkTable:
 
     def _land_stacked(self, destination: Destination, tools: Tools) -> None:
         """Decode all chunks one behind the other, and scatter them with one call a field."""
-        tally, shuffled = tools.tally, 0
-        held: list[int] = []
-        stack = tools.scratch.buffer("stack", len(self.number) * self.part.chunk_nbytes)
         easy, left_shuffled = self._inflatable(tools.scratch)
-        began, before_ns, chunks = clock(), tally.read_ns, 0
         for start, stop, data, at in self.read(tools):
-            chunks += stop - start
+            since, shuffled = clock(), 0
+            held: list[int] = []
+            stack = tools.decoding.buffer("stack", (stop - start) * self.part.chunk_nbytes)
             some, left = easy[start:stop], np.arange(start, stop)
-            if held and shuffled != left_shuffled and some.any():
-                self._scatter_stack(held, stack, shuffled, destination, tools)
-                held = []
-            top = stack[len(held) * self.part.chunk_nbytes :]
-            if self._inflate(left[some], data, at[some], top, tools.scratch):
+            if self._inflate(left[some], data, at[some], stack, tools.decoding):
                 held += left[some].tolist()
                 left, shuffled = left[~some], left_shuffled
             for k in left.tolist():
@@ -168,11 +162,11 @@ class ChunkTable:
                     top[:] = decoded
                 shuffled = own_shuffled
                 held.append(k)
-        # What was not reading was decoding: the clock is not read for every small chunk.
-        since = tally.decoded(began, chunks * self.part.chunk_nbytes, chunks, tally.read_ns - before_ns)
-        if held:
-            self._scatter_stack(held, stack, shuffled, destination, tools)
-        tally.scattered(since)
+            # The clock is not read for every small chunk.
+            since = tools.tally.decoded(since, (stop - start) * self.part.chunk_nbytes, stop - start)
+            if held:
+                self._scatter_stack(held, stack, shuffled, destination, tools)
+            tools.tally.scattered(since)
 
     def _inflatable(self, scratch: DecodeScratch) -> tuple[NDArray[np.bool_], int]:
         """Tell which chunks need inflating and nothing else, and the shuffle that is then still to be undone."""
@@ -201,7 +195,7 @@ class ChunkTable:
     ) -> None:
         chosen, nbytes = np.array(held, dtype=np.int64), self.part.chunk_nbytes
         for program in self.programs:
-            dense = dense_leaf(program, stack[: len(held) * nbytes], shuffled, tools.scratch, len(held))
+            dense = dense_leaf(program, stack[: len(held) * nbytes], shuffled, tools.decoding, len(held))
             stride = nbytes // program.leaf.stored_nbytes * program.leaf.nbytes
             self.place(program, address_of(dense), stride, chosen, destination)
 
@@ -231,7 +225,7 @@ class ChunkTable:
             return tools.h5py.chunk(part, int(self.number[k])), 0
         try:
             data, shuffled = part.pipeline.decode(
-                stored, filter_mask=mask, raw_nbytes=part.chunk_nbytes, scratch=tools.scratch, out=out
+                stored, filter_mask=mask, raw_nbytes=part.chunk_nbytes, scratch=tools.decoding, out=out
             )
         except DecodeError as error:
             return self.ask_h5py(k, error, tools), 0
@@ -275,7 +269,7 @@ class ChunkTable:
                     *destination.of(program.field, rows.each_row()),
                 )
                 continue
-            source = address_of(dense_leaf(program, data, shuffled, tools.scratch))
+            source = address_of(dense_leaf(program, data, shuffled, tools.decoding))
             self.place(program, source, 0, np.array([k]), destination)
 
     def place(self, program: Program, source: int, stride: int, chosen: Ints, destination: Destination) -> None:
