@@ -80,8 +80,8 @@ def planes() -> Iterator[Case]:
         source, out = rng.integers(0, 256, CHUNK, dtype=np.uint8), np.empty(CHUNK, np.uint8)
         begins = np.arange(width) * count
         yield (
-            f"gather_planes, {width} B",
-            lambda s=source, b=begins, n=count, o=out: native.gather_planes(s, b, n, o),
+            f"gather_planes_stack, {width} B",
+            lambda s=source, b=begins, n=count, o=out: native.gather_planes_stack(s, b, n, CHUNK, 1, o),
             count,
         )
 
@@ -95,9 +95,6 @@ def gathered() -> Iterator[Case]:
         rows, (batch, within) = rng.permutation(every)[:count].astype(np.int32), places(count)
         to = rows, batch, within, slots, 0, nbytes
         yield f"gather_any, rows of {nbytes} B", lambda to=to: native.gather_any(at, *to), count
-        offsets, segments = np.arange(0, every, 1000) * nbytes, np.array([[0, 0, nbytes]])
-        chunks = offsets, 1000, 0, nbytes, at, segments
-        yield f"gather, rows of {nbytes} B", lambda c=chunks, to=to: native.gather(at, *c, *to), count
 
 
 def read(folder: str) -> Iterator[Case]:

@@ -77,13 +77,15 @@ class Server:
             self.requests = self.nbytes = 0
             return await self.send(writer, 200, {}, said)
         self.requests += 1
-        self.asked.append((method, url.path, fields.get("range")))
+        request = method, url.path, fields.get("range")
+        self.asked.append(request)
+        number = len(self.asked)
         away = self.distance
         self.together += 1
         self.most_together = max(self.most_together, self.together)
         await asyncio.sleep(away.latency_ms / 1000 * self.drawn.uniform(1 - away.jitter, 1 + away.jitter))
         self.together -= 1
-        fault = self.fault and self.fault(len(self.asked), self.asked[-1])
+        fault = self.fault and self.fault(number, request)
         if isinstance(fault, int):
             return await self.send(writer, fault, {}, b"")
         query = urllib.parse.parse_qs(url.query)

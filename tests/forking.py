@@ -52,9 +52,7 @@ class Forked:
     With `binary` pipes, its errors go where ours do. What it `imports` its parent has imported, once.
     """
 
-    def __init__(
-        self, code, *arguments, environment=None, path=None, own_group=False, binary=False, whole_end=False, imports=()
-    ):
+    def __init__(self, code, *arguments, environment=None, path=None, binary=False, whole_end=False, imports=()):
         pipes = [os.pipe() for _ in range(4)]
         if binary:
             os.dup2(2, pipes[2][1])
@@ -66,7 +64,6 @@ class Forked:
                 arguments=[str(path or "-c"), *map(str, arguments)],
                 environment={**os.environ, **(environment or {})},
                 path=path and str(path),
-                own_group=own_group,
                 whole_end=whole_end,
                 imports=imports,
             )
@@ -284,8 +281,6 @@ def _become(request, ends):
         io.TextIOWrapper(open(number, mode, closefd=False), line_buffering=number == 2, errors=errors)
         for number, mode, errors in ((0, "rb", "strict"), (1, "wb", "strict"), (2, "wb", "backslashreplace"))
     )
-    if request.get("own_group"):
-        os.setpgid(0, 0)
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])

@@ -30,6 +30,15 @@ class Sample:
         return x.numpy().tobytes() == self.x[y.numpy()].tobytes()
 
 
+def plain(batch):
+    """Return lists and numbers where a batch has tensors and arrays."""
+    if isinstance(batch, dict):
+        return {name: plain(value) for name, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        return [plain(value) for value in batch]
+    return batch.tolist() if hasattr(batch, "tolist") else batch
+
+
 def write_sample(folder, name="sample.h5", rows=1000, columns=4, chunk_rows=32, first=0, **storage) -> Sample:
     x = (np.arange(first, first + rows)[:, None] + np.arange(columns) / 8).astype("f4")
     y = np.arange(rows, dtype="i8")

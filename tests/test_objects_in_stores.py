@@ -21,11 +21,11 @@ from inner import processors, stream_all
 from making import corrupt_chunk, make_file, vlen, write_datasets
 from object_server import ObjectServer
 from real_servers import HTTP, s3, web
-from sample_files import eventually, in_thread
+from sample_files import eventually, in_thread, plain
 from torch.utils.data import DataLoader
 
 from h5stream import Bounds, Boxes, Field, H5Dataset, H5StreamLoader, Objects, Sequences, errors, repack
-from h5stream.storage import remote, stores
+from h5stream.storage import object_cache, remote, stores
 from h5stream.storage.filters import Pipeline
 
 obstore = pytest.importorskip("obstore")
@@ -69,12 +69,6 @@ KINDS = {
     "objects": {"fields": {"x": ".", "label": "@label"}, "samples": Objects("o/*")},
     "boxes": {"fields": "volume", "samples": Boxes((5, 8, 8), at="grid", stride=(5, 4, 4))},
 }
-
-
-def plain(value):
-    if isinstance(value, dict):
-        return {name: plain(inner) for name, inner in value.items()}
-    return [plain(inner) for inner in value] if isinstance(value, (list, tuple)) else value.tolist()
 
 
 def readers():
@@ -354,6 +348,35 @@ def test_a_loader_that_is_closed_while_a_store_stalls_waits_for_nothing(server):
     assert readers() <= before
 
 
+@pytest.fixture
+def noise(server):
+    rows = np.random.default_rng(0).integers(0, 256, (16, 1 << 20), "u1")
+    return make_file(server.folder / "noise.h5", data=rows, chunks=(1, 1 << 20), compression="gzip")
+
+
+def test_a_loader_that_is_closed_while_a_cache_waits_leaves_no_thread(server, noise, tmp_path, monkeypatch):
+    before, waiting = readers(), threading.Event()
+    loader = H5StreamLoader(H5Dataset(f"{server.url}/noise.h5", "x", cache=tmp_path), 16, keep="never")
+    monkeypatch.setattr(object_cache, "_lock_pages", lambda *_: waiting.set())
+    batches = iter(loader)
+    found = in_thread(lambda: next(batches))
+    assert waiting.wait(30)
+    in_thread(loader.close).result(5)
+    assert isinstance(found.exception(5), errors.LoaderClosedError)
+    for thread in readers() - before:
+        thread.join(3)  # and not the 10 s that another process has for it
+    assert readers() <= before
+
+
+def test_an_error_ends_what_is_read_beside_it(server, noise):
+    dataset, before = H5Dataset(f"{server.url}/noise.h5", "x"), readers()
+    first = int(dataset.layout.datasets[0][0].chunk_index.offset[0])
+    server.fault = lambda _, request: 404 if f"bytes={first}-" in str(request) else "stall"
+    with pytest.raises(errors.SourceError, match=r"noise\.h5"):
+        in_thread(lambda: dataset[:]).result(10)  # and not the 30 s that a request may take
+    assert readers() <= before
+
+
 def test_the_loader_takes_what_opens_the_stores_and_leaves_it_behind(folder):
     store = obstore.store.LocalStore(str(folder))
     with H5StreamLoader("memory://there/a.h5", 512, fields="y", storage_options=store) as loader:
@@ -424,6 +447,11 @@ def test_as_many_threads_decode_at_once_as_there_are_processors(server, monkeypa
     with far:
         assert sorted(row for batch in far for row in batch[:, 0].tolist()) == rows[:, 0].tolist()
     assert len(used) == 2
+    processors(monkeypatch, 8)
+    with H5StreamLoader(f"{server.url}/coded.h5", 256, **options | {"num_workers": 1}) as one:
+        used.clear()
+        assert sum(len(batch) for batch in one) == 4096
+    assert len(used) == 1  # and not one after the other
     for chunk in range(0, 4096, 512):
         corrupt_chunk(path, (chunk, 0))
     with H5StreamLoader(f"{server.url}/coded.h5", 256, True, on_error="skip", **options) as loader:

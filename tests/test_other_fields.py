@@ -56,7 +56,5 @@ def test_what_is_not_there_for_each_sample_is_refused(path):
         H5StreamLoader(dataset, fields="none")
     with pytest.raises(errors.OptionError, match="not there for each of 100 samples, but for 99"):
         H5StreamLoader(dataset.subset([1]), fields="short")
-    with pytest.raises(errors.OptionError, match="samples= belongs to the H5Dataset"):
-        H5StreamLoader(dataset, samples=Sequences(4, of="demos/*"))
     with pytest.raises(errors.OptionError, match="fields= of a Mixture are those of its sources"):
         H5StreamLoader(Mixture({"a": dataset}, {"a": 1}), fields="x")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from forking import SERVED
 from making import write_datasets
+from test_seed import epoch
 from torch.utils.data import Subset
 
 from h5stream import ChunkBatchSampler, H5Dataset, H5StreamLoader
@@ -24,10 +25,6 @@ def path(tmp_path):
 
 def double(x):
     return 2 * x
-
-
-def epoch(loader):
-    return [batch.tolist() for batch in loader]
 
 
 MADE = {

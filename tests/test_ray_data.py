@@ -7,6 +7,7 @@ import h5py
 import numpy as np
 import pytest
 from making import sparse_group
+from sample_files import plain
 
 from h5stream import Bounds, Boxes, Field, H5Dataset, Objects, Sequences
 from h5stream.errors import OptionError
@@ -58,12 +59,6 @@ KINDS = {
     "boxes": {"fields": "volume", "samples": Boxes((5, 8, 8), at="grid", stride=(5, 4, 4))},
     "chosen": {"fields": ["n", "x"], "rows": np.arange(0, 2000, 7)},
 }
-
-
-def plain(value):
-    if isinstance(value, dict):
-        return {name: plain(inner) for name, inner in value.items()}
-    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def flat(sample, names):

@@ -12,6 +12,7 @@ from amounts import crossed
 from inner import around_reads, stream_all
 from making import write_datasets
 from sample_files import write_sample
+from test_loader_order import batches_of as rows
 from torch.utils.data import RandomSampler
 
 from h5stream import Boxes, ChunkBatchSampler, H5Dataset, H5StreamLoader, Rows, Sequences, Table
@@ -24,10 +25,6 @@ FIELDS = ["x", "y"]
 def make(sample, **options):
     options = {"batch_size": BATCH, "shuffle": True, "seed": 5, "window": 200, "fields": FIELDS, **options}
     return H5StreamLoader(getattr(sample, "path", sample), **options)
-
-
-def rows(batches):
-    return [y.tolist() for _, y in batches]
 
 
 def epochs(loader, count):

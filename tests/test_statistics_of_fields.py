@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from making import corrupt_chunk, read_with_h5py, vlen
+from test_catalogue import settle
 
 from h5stream import Field, H5Dataset, Lengths, Objects, Ragged, Values
 from h5stream.engine.moments import MOST_VALUES, Moments
@@ -24,11 +25,6 @@ KINDS = ["f2", "f4", "f8", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "?"]
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
-def settle(path):
-    os.utime(path, (1e9, 1e9))
-    return str(path)
 
 
 def moments_of(values, pieces=3):

@@ -148,7 +148,6 @@ WRONG = {
     "too many alone": (lambda: Weighted(None, 601, replacement=False), "there are 600"),
     "none": (lambda: 0, r"draw= takes Weighted.*Sized.*a function.* or a positive number of samples, not 0"),
     "no count": (lambda: Weighted("w", 0), "Weighted: count= takes a positive number of samples, not 0"),
-    "a name": (lambda: "w", "draw= takes .*not 'w'"),
     "a name in a size": (lambda: Sized(3, draw="w"), "Sized: draw= takes .*not 'w'"),
     "replacement": (lambda: Weighted("w", replacement=1), "True or False"),
     "many values": (lambda: Balanced("noise"), "has 600 values in 600 samples, which are no classes"),

@@ -125,13 +125,10 @@ def scatter_planes(
     elements, `row_elements` those of one row in the chunk.
     """
 
-def gather_planes(source: _Bytes, planes: _Longs, count: int, out: _Bytes, /) -> None:
-    """Undo a byte shuffle: byte ``k`` of element ``i`` comes from ``source[planes[k] + i]``."""
-
 def gather_planes_stack(
     source: _Bytes, planes: _Longs, count: int, chunk_nbytes: int, chunks: int, out: _Bytes, /
 ) -> None:
-    """Undo the byte shuffle of many small chunks that lie one after the other."""
+    """Undo the byte shuffle of chunks one after the other: byte ``k`` of element ``i`` is at ``planes[k] + i``."""
 
 def gather_leaf(source: _Bytes, stride: int, places: _Longs, count: int, out: _Bytes, /) -> None:
     """Take the bytes of one member out of stored elements: byte ``k`` comes from ``places[k]`` in each."""

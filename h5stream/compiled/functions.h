@@ -270,12 +270,6 @@ FUNCTION(scatter_planes, BYTES("source"), LONGS("planes", 0), TABLE("segments", 
     WITHOUT_GIL(scatter_planes(&to, v[0].at, longs(v + 1), v[2].at, v[2].count, v[3].number));
 END
 
-FUNCTION(gather_planes, BYTES("source"), LONGS("planes", 0), NUMBER("count"), WRITTEN("out", "B", 1, 0))
-    MUST(are_planes_inside(v, v + 1, v[2].number), "planes lie outside of the source")
-    MUST(fits(v + 3, v[2].number, v[1].count), "out is too short")
-    WITHOUT_GIL(gather_planes(v[0].at, longs(v + 1), v[2].number, v[3].at));
-END
-
 FUNCTION(gather_planes_stack, BYTES("source"), LONGS("planes", 0), NUMBER("count"), NUMBER("chunk_nbytes"), NUMBER("chunks"),
          WRITTEN("out", "B", 1, 0))
     const int64_t count = v[2].number, nbytes = v[3].number, chunks = v[4].number, width = v[1].count;
@@ -341,7 +335,7 @@ FUNCTION(place_rows, LONGS("sources", 0), NUMBER("stride"), TABLE("extents", 5),
     MUST(v[0].count == v[2].count, "sources must be as many as extents")
     MUST(are_lengths_of(v + 6), LENGTHS_FIT)
     MUST(are_runs_sound(&of, v[4].count), RUNS_FIT)
-    WITHOUT_GIL(place_rows(&of, v[0].at));
+    WITHOUT_GIL(place_stretch(&of, of.extents, of.extent_count, v[0].at); fence());
 END
 
 FUNCTION(room_of_each, NUMBER("extents"), NUMBER("largest"), NUMBER("room"))
@@ -558,7 +552,7 @@ END
 PyMethodDef FUNCTIONS[] = {
     METHOD(add_integers), METHOD(add_moments), METHOD(add_short_integers), METHOD(add_sparse), METHOD(begins_of_stretches),
     METHOD(copy_past_cache), METHOD(count_bytes), METHOD(count_reads), METHOD(deal_groups), METHOD(fill_behind),
-    METHOD(fill_outside), METHOD(gather_any), METHOD(gather_leaf), METHOD(gather_planes),
+    METHOD(fill_outside), METHOD(gather_any), METHOD(gather_leaf),
     METHOD(gather_planes_stack), METHOD(inflate_each), METHOD(lay_stretches), METHOD(least_and_most), METHOD(order_by_place),
     METHOD(place_boxes), METHOD(place_rows), METHOD(read_dense), METHOD(read_each), METHOD(read_files),
     METHOD(read_objects), METHOD(read_rows), METHOD(room_of_each),

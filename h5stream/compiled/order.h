@@ -193,11 +193,7 @@ static int lay_stretches(Numbers order, Numbers batch, Numbers within, Numbers c
         }
         if (last < 0)
             return WRONG;
-        const int64_t place = number_at(within, sample);
-        if (places.wide)
-            ((int64_t *)places.at)[k] = place;
-        else
-            ((int32_t *)places.at)[k] = (int32_t)place;
+        put(places, k, number_at(within, sample));
         starts[k] = at, lengths[k] = number_at(counts, sample);
         offsets[k + last] = at - starts[edges[last]];
         at += lengths[k];

@@ -93,13 +93,6 @@ static void place_stretch(const Reading *of, const int64_t (*extents)[5], int64_
                 place_row(of, i, k, extents[e], sources[e]);
 }
 
-/* Put rows of one stretch, each extent of which was read, in their places. */
-static void place_rows(Reading *of, const int64_t *sources)
-{
-    place_stretch(of, of->extents, of->extent_count, sources);
-    fence();
-}
-
 /* Return whether what is read of a row is one run, so long that it is best read to its place without a copy. */
 static int goes_to_its_place(const Reading *of, const int64_t *extent)
 {

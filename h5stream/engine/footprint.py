@@ -30,7 +30,7 @@ from h5stream.order.places import place_nbytes
 from h5stream.order.weights import PlannedDraws
 from h5stream.samples.ragged import DENSE
 from h5stream.samples.space import neighbours
-from h5stream.storage.layout import DECODED, DIRECT, DatasetPart, FieldLayout, SampleLayout
+from h5stream.storage.layout import DECODED, DIRECT, VIA_H5PY, DatasetPart, FieldLayout, SampleLayout
 from h5stream.storage.names import Names
 from h5stream.storage.remote import REQUEST_NBYTES
 from h5stream.units import as_bytes
@@ -444,7 +444,7 @@ def size_order(shape: Shape, *, batch_size: int, window: int | str, shuffle: boo
 
 def scratch_of(layout: SampleLayout) -> Scratch:
     """Return the scratch of a reader thread: a read, the last chunk of which may be large, and three decoded chunks."""
-    largest_stored = largest_chunk = largest_dataset = 0
+    largest_stored = largest_chunk = largest_dataset = through_h5py = 0
     for parts in layout.datasets:
         for part in parts:
             if part.targets and layout.fields[part.targets[0].field].images is not None:
@@ -457,10 +457,13 @@ def scratch_of(layout: SampleLayout) -> Scratch:
                 largest_stored = max(largest_stored, part.stored_element_nbytes)
                 continue
             largest_chunk = max(largest_chunk, part.chunk_nbytes if part.index is None or part.pipeline.filters else 0)
+            through_h5py = max(through_h5py, part.chunk_nbytes if part.access == VIA_H5PY else 0)
             if part.index is not None and len(part.index.nbytes):
                 largest_stored = max(largest_stored, int(part.index.nbytes.max()))
     reading = max(1, min(TASK_NBYTES, largest_dataset + largest_stored) + largest_stored)
-    return Scratch(reading + 3 * largest_chunk, 3 * largest_chunk, allowance.cpus() if layout.is_far else sys.maxsize)
+    # What h5py reads is each thread's own.
+    decoding = 3 * max(0, largest_chunk - through_h5py)
+    return Scratch(reading + 3 * largest_chunk, decoding, allowance.cpus() if layout.is_far else sys.maxsize)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

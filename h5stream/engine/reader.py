@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from queue import SimpleQueue
+from queue import LifoQueue
 from typing import Any, cast
 
 import numpy as np
@@ -37,6 +37,7 @@ from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.identity import ByteSource, SourceIdentity
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
 from h5stream.storage.remote import READERS
+from h5stream.storage.stores import over_afterwards
 
 ASKING_ROWS = 65_536
 """Rows of an epoch that the asking thread gathers by itself where all data is in memory: waking another costs more. The
@@ -48,11 +49,14 @@ def default_threads(layout: SampleLayout) -> int:
     return max(READERS, allowance.cpus()) if layout.is_far else allowance.cpus()
 
 
-def decoders_of(layout: SampleLayout) -> SimpleQueue[DecodeScratch] | None:
-    """Return what is lent to those that decode, where most threads wait for a store; else None: each has its own."""
+def decoders_of(layout: SampleLayout) -> LifoQueue[DecodeScratch] | None:
+    """Return what is lent to those that decode, where most threads wait for a store; else None: each has its own.
+
+    The last one that came back goes first: few threads fill few of them.
+    """
     if not layout.is_far:
         return None
-    lent: SimpleQueue[DecodeScratch] = SimpleQueue()
+    lent: LifoQueue[DecodeScratch] = LifoQueue()
     for _ in range(allowance.cpus()):
         lent.put(DecodeScratch())
     return lent
@@ -154,6 +158,7 @@ class RowReader:
         for source in self.sources:
             source.close()
         self._h5py.close()
+        self._decoders = decoders_of(self.layout)
 
     def accepted(self, placement: Placement, stopped: Callable[[], bool] = lambda: False) -> Placement:
         """Return a window's samples again, with others in place of those that the user's function refuses."""
@@ -308,13 +313,17 @@ class RowReader:
     def trim(self, *, decoded: bool = True) -> None:
         """Let go of memory that is for later use, with `decoded` rows; what is planned goes on with what it has."""
         self.ragged_memory.trim()
+        self._decoders = decoders_of(self.layout)
         if decoded and self._keeping is not None:
             self._keeping = None
             self._ways = {}
 
     def tools(self, tally: Tally | None = None, stopped: Callable[[], bool] = lambda: False) -> Tools:
         """Return what the calling thread carries tasks out with; parameters are those of `Tools`."""
-        return Tools(self.sources, self._h5py, self.scratch, tally or Tally(), stopped, self._decoders)
+        # The main thread, which Ctrl-C may interrupt wherever it is, borrows nothing.
+        is_main = threading.current_thread() is threading.main_thread()
+        decoders = None if is_main else self._decoders
+        return Tools(self.sources, self._h5py, self.scratch, tally or Tally(), stopped, decoders)
 
     @property
     def scratch(self) -> DecodeScratch:
@@ -351,11 +360,11 @@ class RowReader:
             return
 
         def land(task: Task) -> Tally:
-            tools = self.tools()
+            tools = self.tools(stopped=is_over)
             task.land(destination, tools)
             return tools.tally
 
-        with ThreadPoolExecutor(READERS, "h5stream-far") as threads:
+        with ThreadPoolExecutor(READERS, "h5stream-far") as threads, over_afterwards() as is_over:
             begun = [threads.submit(contextvars.copy_context().run, land, task) for task in tasks]
             try:
                 for future in begun:

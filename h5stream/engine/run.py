@@ -365,10 +365,11 @@ class Run:
         assert window.destination is not None
         failed: tuple[int, BaseException] | None = None
         try:
-            task.land(window.destination, self._tools(tally))
-        except H5StreamError as error:
-            # With counters that nothing looks at: the task was counted once.
-            failed = window.first_failure(task, error, self._tools(), self.counters if self._skip_corrupt else None)
+            try:
+                task.land(window.destination, self._tools(tally))
+            except H5StreamError as error:
+                # With counters that nothing looks at: the task was counted once.
+                failed = window.first_failure(task, error, self._tools(), self.counters if self._skip_corrupt else None)
         except self._caught as error:
             failed = window.first_batch + task.placement.first_batch, error
         with self._lock:

@@ -388,11 +388,6 @@ class RunCounters:
         self._skipped_chunks.setdefault(chunk)
         return first
 
-    @property
-    def skipped_chunks(self) -> tuple[str, ...]:
-        """The corrupt chunks that were met."""
-        return tuple(self._skipped_chunks.copy())
-
     def begin(self) -> RunCounters:
         """Note that the iteration begins; the readers may have begun before."""
         self._began = clock()
@@ -461,5 +456,5 @@ class RunCounters:
             ready_limit=self._ready_limit,
             starved_share=self._starved / asks,
             skipped_rows=self.skipped_rows,
-            skipped_chunks=self.skipped_chunks,
+            skipped_chunks=tuple(self._skipped_chunks.copy()),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from queue import SimpleQueue
+from queue import LifoQueue
 from typing import Any
 
 import numpy as np
@@ -114,8 +114,8 @@ class Tools:
     scratch: DecodeScratch
     tally: Tally
     stopped: Callable[[], bool]
-    decoders: SimpleQueue[DecodeScratch] | None = None  # to borrow from; None where a thread decodes with its own
-    _borrowed: DecodeScratch | None = None
+    decoders: LifoQueue[DecodeScratch] | None = None  # to borrow from; None where a thread decodes with its own
+    _borrowed: DecodeScratch | None = field(default=None, init=False)
 
     @property
     def decoding(self) -> DecodeScratch:

@@ -176,11 +176,6 @@ Said = Ends | Ids | Lengths | Bounds
 Stretches = Bounds | Lengths | Between
 
 
-def names_of(said: Said | Stretches) -> tuple[Any, ...]:
-    """Return the datasets, or the arrays, that say which rows belong together."""
-    return said.names
-
-
 def in_memory(said: Any) -> bool:
     """Tell whether it is arrays, and not datasets, that say which rows belong together."""
     return isinstance(said, _Said) and not isinstance(said.names[0], str)

@@ -24,7 +24,7 @@ from h5stream.errors import (
 from h5stream.samples.columns import Given, Padding, Values
 from h5stream.samples.kinds import Objects, Rows, Sequences
 from h5stream.samples.ragged import DENSE, STACKED, Ragged, changed
-from h5stream.samples.segments import Between, Bounds, Stretches, in_memory, names_of
+from h5stream.samples.segments import Between, Bounds, Stretches, in_memory
 from h5stream.samples.space import Along, Steps, steps_of
 from h5stream.samples.table import Table
 from h5stream.storage import elements
@@ -434,7 +434,7 @@ def _add_looked_up(found: _Found, key: Key, asked: Field, indptr: str = "") -> A
         if not found.stretches:  # it says of this part alone what others say of all
             found.named = {known.name: len(values[0]) - isinstance(which, Bounds)}
         found.stretches.append((known, which, values, before))
-        found.said_in = found.said_in or (found.opened, names_of(said)[0])
+        found.said_in = found.said_in or (found.opened, said.names[0])
     elif said is not None and not callable(said) and is_first:
         # Of more files than one they do not say which has how many samples.
         found.named = found.named or {known.name: known.count}
@@ -444,7 +444,7 @@ def _add_looked_up(found: _Found, key: Key, asked: Field, indptr: str = "") -> A
 
 def _stretches(found: _Found, known: LookedUp, asked: Field) -> tuple[Stretches, list[Any]]:
     """Return what says which rows samples have, and its values; references to regions say where these begin and end."""
-    names, opened = names_of(asked.lookup), found.opened
+    names, opened = asked.lookup.names, found.opened
     if isinstance(asked.lookup, Bounds) and not is_attribute(opened.file, names[0], opened.path):
         thing = opened.find(names[0])
         if h5py.check_ref_dtype(_inner_dtype(thing)) is h5py.RegionReference:

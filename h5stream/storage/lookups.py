@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from h5stream.errors import FieldLengthError, OptionError
 from h5stream.samples.columns import DrawnRows, LookupFunction
 from h5stream.samples.ragged import STACKED, Crop
-from h5stream.samples.segments import Bounds, Stretches, names_of, stretches_of
+from h5stream.samples.segments import Bounds, Stretches, stretches_of
 from h5stream.samples.space import Space
 from h5stream.storage.discovery import refusal
 from h5stream.storage.layout import DatasetPart, FieldLayout, Lookup
@@ -118,7 +118,7 @@ class LookedUp:
     def count(self) -> int:
         """The samples that what was given is for."""
         if isinstance(self.given, Stretches):
-            return len(names_of(self.given)[0]) - isinstance(self.given, Bounds)
+            return len(self.given.names[0]) - isinstance(self.given, Bounds)
         return len(self.given) if isinstance(self.given, np.ndarray) else 0
 
     def add_part(self, part: DatasetPart, entry: Any, layouts: list[FieldLayout], path: str) -> None:
@@ -169,7 +169,7 @@ class LookedUp:
         of_samples = space is not None and (self.is_given or self.given is not None)
         count = space.samples if space is not None and of_samples else rows
         if isinstance(self.given, Stretches):
-            self.add_stretches(self.given, names_of(self.given), count, 0, paths)
+            self.add_stretches(self.given, self.given.names, count, 0, paths)
             self._check_in_one(paths)
         known: list[Any] = [np.concatenate(each) for each in zip(*self.tables, strict=True)]
         first, counts, spare = known or [None] * 3

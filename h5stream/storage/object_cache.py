@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from h5stream.errors import OptionError
 from h5stream.filesystem import try_flock
 from h5stream.storage.identity import ByteSource
-from h5stream.storage.stores import Asked, count_asked
+from h5stream.storage.stores import Asked, count_asked, raise_if_stopped, stop_asked
 from h5stream.units import as_bytes, text_of_bytes
 
 _log = logging.getLogger("h5stream")
@@ -246,6 +246,7 @@ class CachedBytes(ByteSource):
             until = time.monotonic() + _WAIT_S if ours.any() else until
             left = left[~ours]
             if len(left):
+                raise_if_stopped()
                 time.sleep(_POLL_S)
         count_asked(Asked(cached_nbytes=(len(pages) - fetched) * PAGE_NBYTES))
 
@@ -368,7 +369,7 @@ def _lock_pages(file: int | None, kind: int, low: int, count: int) -> bool:
 def _locked(file: int) -> bool:
     """Lock a file, which whoever has it does for moments; tell whether that was done."""
     until = time.monotonic() + _WAIT_S
-    while not (locked := try_flock(file, fcntl.LOCK_EX)) and time.monotonic() < until:
+    while not (locked := try_flock(file, fcntl.LOCK_EX)) and time.monotonic() < until and not stop_asked.get()():
         time.sleep(_POLL_S)
     return locked
 

@@ -17,7 +17,7 @@ import re
 import shutil
 import socket
 import threading
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
@@ -27,7 +27,16 @@ from urllib.parse import urlsplit
 from h5stream.errors import OptionError, SourceError, SourceNotFoundError
 from h5stream.storage.identity import ByteSource, SourceIdentity
 from h5stream.storage.object_cache import CachedBytes, ObjectCache
-from h5stream.storage.stores import count_requests, parts_of, requests, stop_asked, stores, the_library, told, word_of
+from h5stream.storage.stores import (
+    count_requests,
+    over_afterwards,
+    parts_of,
+    requests,
+    stores,
+    the_library,
+    told,
+    word_of,
+)
 
 _log = logging.getLogger("h5stream")
 
@@ -328,24 +337,14 @@ def read_sources(wanted: Iterable[tuple[Any, Sequence[int], Sequence[memoryview]
         else:
             others.append(asyncio.to_thread(read_once, source, offsets, targets))
     if others:
-        _run_beside(others)
+        with over_afterwards():  # they read in other threads
+            requests().run(others)
     ends = [max(offset + target.nbytes for offset, target in group) for _, group in groups]
     asked = [source.fetched(group[0][0], end) for (source, group), end in zip(groups, ends, strict=True)]
     count_requests(len(asked), sum(ends) - sum(group[0][0] for _, group in groups))
     for (_, group), data in zip(groups, requests().run(asked) if asked else (), strict=True):
         for offset, target in group:
             target[:] = data[offset - group[0][0] :][: target.nbytes]
-
-
-def _run_beside(others: list[Coroutine[Any, Any, None]]) -> None:
-    """Run what reads in other threads; where an exception ends the wait, they end, too."""
-    ended, stopped = threading.Event(), stop_asked.get()
-    token = stop_asked.set(lambda: ended.is_set() or stopped())
-    try:
-        requests().run(others)
-    finally:
-        ended.set()
-        stop_asked.reset(token)
 
 
 def read_once(source: ByteSource, offsets: Sequence[int], targets: Sequence[memoryview]) -> None:
@@ -364,22 +363,21 @@ def fetched_ahead(address: str, folder: str) -> Iterator[None]:
     # Guarantees: the threads that fetch have ended when it ends, and the folder is gone; what a killed process left of
     one is taken over. What they cannot have is asked for again, and reported, by who needs it.
     """
-    size, ended = ObjectIdentity.of(address).size, threading.Event()
+    size = ObjectIdentity.of(address).size
     cache = ObjectCache.of(folder, 2 * size + (1 << 20))
     with opened_with(opening().options, cache), ThreadPoolExecutor(_FETCHING, "h5stream-ahead") as threads:
         source = ObjectIdentity.of(address).open()
 
         def fetch(begin: int) -> None:
-            stop_asked.set(ended.is_set)
             with contextlib.suppress(SourceError):
                 source.read_many((begin,), (memoryview(bytearray(min(REQUEST_NBYTES, size - begin))),))
 
-        for begin in range(0, size, REQUEST_NBYTES) if isinstance(source, CachedBytes) else ():
-            threads.submit(contextvars.copy_context().run, fetch, begin)
         try:
-            yield
+            with over_afterwards():
+                for begin in range(0, size, REQUEST_NBYTES) if isinstance(source, CachedBytes) else ():
+                    threads.submit(contextvars.copy_context().run, fetch, begin)
+                yield
         finally:
-            ended.set()
             threads.shutdown(cancel_futures=True)
             _caches.pop(address, None)
             shutil.rmtree(folder, ignore_errors=True)

@@ -96,6 +96,28 @@ stop_asked: contextvars.ContextVar[Callable[[], bool]] = contextvars.ContextVar(
 """What tells a thread that nobody needs what it reads any more."""
 
 
+def raise_if_stopped() -> None:
+    """Raise an error, which nobody sees, where nobody needs what this thread reads."""
+    if stop_asked.get()():
+        raise SourceError("nobody waits for these bytes any more")
+
+
+@contextlib.contextmanager
+def over_afterwards() -> Iterator[Callable[[], bool]]:
+    """Let what other threads begin to read meanwhile end with the block, however it ends; return what tells them."""
+    ended, stopped = threading.Event(), stop_asked.get()
+
+    def is_over() -> bool:
+        return ended.is_set() or stopped()
+
+    token = stop_asked.set(is_over)
+    try:
+        yield is_over
+    finally:
+        ended.set()
+        stop_asked.reset(token)
+
+
 class Asked(NamedTuple):
     """What was asked of stores, and what a cache had."""
 
@@ -452,11 +474,9 @@ class _Loop:
 
     def wait(self, future: concurrent.futures.Future[T]) -> T:
         """Return what came of some work."""
-        stopped = stop_asked.get()
         try:
             while not concurrent.futures.wait([future], _STOP_S).done:
-                if stopped():
-                    raise SourceError("nobody waits for these bytes any more")
+                raise_if_stopped()
             return future.result()
         finally:
             future.cancel()

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from h5stream.errors import FieldNotFoundError, OptionError
 from h5stream.samples.kinds import Of
-from h5stream.samples.segments import Edges, Said, edges_of, in_memory, names_of
+from h5stream.samples.segments import Edges, Said, edges_of, in_memory
 from h5stream.storage.catalogue import Catalogue
 from h5stream.storage.discovery import behind, dataset_at, did_you_mean, is_hard_link, once_of, refusal, thing_at
 from h5stream.storage.external import Guard
@@ -216,7 +216,7 @@ def edges_in(file: Any, group: str, of: Of, rows: int, path: str, guard: Guard) 
     if not isinstance(of, Said) or in_memory(of):
         return np.array([0, rows], dtype=np.int64)
     above = f"{group}/" if group else ""
-    values = [np.asarray(once_of(file, above + name, path, guard)) for name in names_of(of)]
+    values = [np.asarray(once_of(file, above + name, path, guard)) for name in of.names]
     try:
         return edges_of(of, values, rows)
     except OptionError as error:

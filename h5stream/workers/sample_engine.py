@@ -173,7 +173,7 @@ class SampleRun:
 
     def __init__(self, run: Run, engine: SampleEngine, first_batch: int, max_open_batches: int) -> None:
         self._run, self._engine, self._pid, self._coming = run, engine, os.getpid(), first_batch
-        self.order, self.counters, self.left_out = run.order, run.counters, run.left_out
+        self.counters, self.left_out = run.counters, run.left_out
         self._max_open, self._most = max_open_batches, engine.count * engine.ahead
         self._number = next(engine.numbers)
         lock = threading.RLock()
@@ -202,17 +202,6 @@ class SampleRun:
         if worker is not None:
             worker.end()  # it may do what it does for ever
         raise timed_out(number, timeout_s, is_read=worker is not None)
-
-    def next_if_ready(self) -> ReadyBatch | None:
-        """Return the next batch if that needs no waiting; None at the end as well."""
-        with self._changed:
-            return self._next() if self._is_decided() else None
-
-    @property
-    def ready(self) -> int:
-        """Batches that are made and wait."""
-        with self._changed:
-            return sum(1 for _ in itertools.takewhile(lambda one: one[2].done(), self._due))
 
     def _is_decided(self) -> bool:
         """Tell whether the next batch, an error or the end has come; called under the lock."""

@@ -77,7 +77,6 @@ def test_threads_that_nobody_chose_share_the_scratch_there_is(large, monkeypatch
     processors(monkeypatch, 192)
     loader = H5StreamLoader(large, 512, True, memory_budget=64 << 20, fields="x")
     assert 1 <= loader.num_workers < 192
-    assert next(iter(loader)).shape == (512, 64)
 
 
 @pytest.mark.parametrize("window", ["auto", 100_000])

@@ -5,17 +5,20 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 from inner import around, around_decoding, change_of, give_up_at_once, stream_all
 from making import corrupt_chunk, make_file, numbers
 from sample_files import eventually, gate, in_thread, one_epoch_at_a_time, reader_threads, write_sample
 
 from h5stream import H5StreamLoader
+from h5stream.engine.batches import PlannedWindow
 from h5stream.engine.plan import Placement
 from h5stream.engine.reader import RowReader
 from h5stream.engine.run import Run
 from h5stream.engine.slots import Slot, SlotRing
 from h5stream.engine.statistics import RunCounters
+from h5stream.engine.tasks import Tools
 from h5stream.errors import CorruptChunkError
 
 
@@ -55,6 +58,29 @@ def test_a_window_is_not_handed_over_before_its_errors_are_known(tmp_path, monke
     with pytest.raises(ZeroDivisionError):
         next(iter(loader))
     assert len(decoding) == 2
+
+
+def test_an_error_of_another_kind_while_chunks_are_read_once_more_has_its_batch_too(sample, monkeypatch):
+    def no_memory(*_):
+        raise MemoryError
+
+    corrupt_chunk(sample.path, (640, 0))
+    monkeypatch.setattr(PlannedWindow, "first_failure", no_memory)
+    iterator = iter(H5StreamLoader(sample.path, 32, num_workers=2, window=64))
+    assert [next(iterator)["y"][0].item() for _ in range(20)] == list(range(0, 640, 32))
+    with pytest.raises(MemoryError):
+        next(iterator)
+
+
+def test_chunks_side_by_side_are_read_a_few_at_a_time(tmp_path, monkeypatch):
+    """Scratch is counted for as many, and a window in file order has all that there are."""
+    stream_all(monkeypatch)
+    rows, read = np.random.default_rng(0).integers(0, 256, (64, 1 << 19), "u1"), []
+    path = make_file(tmp_path / "a.h5", data=rows, chunks=(1, 1 << 19), compression="gzip")
+    around(monkeypatch, Tools, "read", before=lambda tools, file, offsets, nbytes: read.append(nbytes.sum()))
+    for batch in H5StreamLoader(path, 64, fields="x", num_workers=1, keep="never"):
+        assert np.array_equal(batch, rows)
+    assert 2 << 20 < max(read) < 3 << 20
 
 
 def test_no_memory_for_a_window_wakes_a_consumer_that_waits_already(sample, monkeypatch):

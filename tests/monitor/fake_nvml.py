@@ -44,7 +44,6 @@ class Instance:
     gi: int
     memory: tuple[int, int] = (1 * GIB, 10 * GIB)
     parent: Card | None = None
-    failures: dict[str, int] = field(default_factory=dict)
 
 
 class FakeError(Exception):
@@ -114,11 +113,10 @@ class FakeNvml:
 
     def nvmlDeviceGetFieldValues(self, handle, fields):
         assert fields == [self.NVML_FI_DEV_PCIE_COUNT_RX_BYTES]
-        code = handle.failures.get("pcie field", 0)
         self._enter("nvmlDeviceGetFieldValues", handle)
         kind = self.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG if handle.wide_counter else self.NVML_VALUE_TYPE_UNSIGNED_INT
         value = SimpleNamespace(ullVal=handle.received, uiVal=handle.received & 0xFFFFFFFF)
-        return [SimpleNamespace(nvmlReturn=code, valueType=kind, value=value)]
+        return [SimpleNamespace(nvmlReturn=0, valueType=kind, value=value)]
 
     # GPM: a sample is a list that holds the card or the instance it was taken from.
 

@@ -296,21 +296,6 @@ SCRIPTS = {
         assert monitor.running
         monitor.stop()
     """,
-    "a child forked while the driver hangs goes on": """
-        fake = FakeNvml(Card("GPU-1"))
-        fake.gate = threading.Event()
-        monitor = SystemMonitor(nvml=fake).start()
-        fake.reached.wait()
-        pid = os.fork()
-        if pid == 0:
-            assert monitor.line().startswith("GPU: n/a")
-            assert monitor.history == ()
-            monitor.stop()
-            os._exit(0)
-        assert os.waitpid(pid, 0)[1] == 0
-        fake.gate.set()
-        monitor.stop()
-    """,
 }
 
 

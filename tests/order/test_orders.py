@@ -277,13 +277,6 @@ def test_the_forecast_is_what_measuring_gives_on_average(rows, block, batch, win
 # --- permutations ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("key", "expected"), [((0,), [0, 8, 7, 5, 4, 3, 2, 1, 6, 9]), ((1, 2, 3), [1, 4, 3, 6, 8, 7, 9, 5, 2, 0])]
-)
-def test_permutations_are_those_of_every_release_before(key, expected):
-    assert permutation(10, *key).tolist() == expected
-
-
 def test_another_key_is_another_permutation():
     # A seed of 33 bits must not run into the epoch that follows it.
     keys = [(0, 0), (0, 1), (1, 0), (1, 1), (2**32, 0), (2**32, 1), (1, 2**32), (2**40, 7)]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from making import make_file, numbers, write_datasets
+from sample_files import plain
 
 from h5stream import ChunkBatchSampler, Field, H5Dataset, H5StreamLoader, repack, stage
 from h5stream.errors import OptionError
@@ -20,12 +21,6 @@ from h5stream.staging import list_staged
 def path(tmp_path_factory):
     held = {"x": np.arange(6), "y": np.arange(6) * 2.0, "g/x": np.arange(4), "g/z": np.arange(4) * 3.0}
     return write_datasets(tmp_path_factory.mktemp("given") / "a.h5", **held, gs=h5py.SoftLink("/g"))
-
-
-def listed(batch):
-    if isinstance(batch, dict):
-        return {key: value.tolist() for key, value in batch.items()}
-    return [value.tolist() for value in batch] if isinstance(batch, (list, tuple)) else batch.tolist()
 
 
 X, Y, GX, GZ = list(range(6)), [0.0, 2, 4, 6, 8, 10], list(range(4)), [0.0, 3, 6, 9]
@@ -50,8 +45,8 @@ def test_open_h5py_objects_stand_for_their_names(path, what, mode):
     make, expected = TAKEN[what]
     with h5py.File(path, mode) as file:
         source, fields = make(file, path)
-        assert listed(H5Dataset(source, fields)[:]) == expected
-        assert listed(next(iter(H5StreamLoader(source, 100, fields=fields)))) == expected
+        assert plain(H5Dataset(source, fields)[:]) == expected
+        assert plain(next(iter(H5StreamLoader(source, 100, fields=fields)))) == expected
 
 
 def test_datasets_of_several_files_are_one_sequence(path, tmp_path):

@@ -52,19 +52,6 @@ def test_a_registered_loaders_place_is_saved_with_the_rest(files, tmp_path):
     assert_each_row_once_an_epoch(model.train_rows + later.train_rows, ROWS, 1)
 
 
-def test_a_subclass_of_dataloader_would_be_rebuilt_and_its_own_iteration_lost(files):
-    """Why `H5StreamLoader` is none."""
-
-    class Ours(DataLoader):
-        def __iter__(self):
-            raise AssertionError("never called")
-
-    dataset = H5Dataset(files[0].path, "y")
-    _, _, _, rebuilt = prepared(Ours(dataset, BATCH))
-    assert type(rebuilt) is not Ours
-    assert len(next(iter(rebuilt))) == BATCH
-
-
 def test_accelerates_own_sharding_of_our_sampler_gives_each_batch_to_one_process(files):
     dataset = H5Dataset(files[0].path, "y")
     from accelerate.data_loader import prepare_data_loader

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from recorded import BATCH, ROWS, assert_each_row_once_an_epoch, loaders_of
+from recorded import BATCH, ROWS, assert_each_row_once_an_epoch
 
 from h5stream import ChunkBatchSampler, H5Dataset, collate
 from h5stream.dataset import Samples
@@ -51,9 +51,3 @@ def test_a_stateful_loader_goes_on_in_the_very_epoch(files, num_workers, taken):
     while len(found) < 48:
         found += rows(later)
     assert found == expected
-
-
-def test_the_loader_itself_keeps_torchdatas_protocol(files):
-    train, _ = loaders_of(*files)
-    assert isinstance(train, stateful.Stateful)
-    assert isinstance(ChunkBatchSampler(train.dataset, BATCH), stateful.Stateful)

@@ -254,7 +254,7 @@ def test_results_are_bounded_by_the_budget(sample):
         iterator = iter(loader)
         next(iterator)
         run = iterator._run
-        eventually(lambda: run.ready + 1 >= 2)
+        eventually(lambda: any(made.done() for *_, made in list(run._due)))
         assert run._most <= 6, "4 MB each, and no more of them than fit"
         assert [int(batch[0, 0]) for batch in iterator] == list(range(10, 200, 10))
 
@@ -321,7 +321,10 @@ def test_a_worker_that_died_with_nothing_to_do_is_given_nothing_more(sample):
         iterator = iter(loader)
         next(iterator)
         dead, other = workers = iterations_of(loader).engine.workers
-        eventually(lambda: iterator._run.ready == 4 and not any(worker.due for worker in workers))
+        made = iterator._run._due
+        eventually(
+            lambda: [one.done() for *_, one in list(made)] == 4 * [True] and not any(worker.due for worker in workers)
+        )
         os.kill(dead.pid, signal.SIGKILL)
         eventually(lambda: dead.gone is not None)
         assert len(list(iterator)) == 19

@@ -334,12 +334,17 @@ def looked_up(index: ChunkIndex, number: Ints) -> dict[str, Ints]:
 
 
 def group_edges(offset: Ints, nbytes: Ints, most_gap: int) -> Ints:
-    """Group chunks that lie close together, so that one read brings them; those never written are left out."""
+    """Group chunks that lie close together, so that one read brings them; those never written are left out.
+
+    No group has many more bytes than scratch is counted for, however many chunks lie side by side.
+    """
     first = int(np.searchsorted(offset, MISSING, side="right"))
     if first == len(offset):
         return np.array([first])
     gap = _gaps(offset, nbytes)[first:]
     apart = (gap < 0) | (gap > most_gap)
+    span = nbytes[first:] + np.append(0, np.where(apart, 0, gap))
+    apart[[cut.start - 1 for cut in cut_by(span, TASK_NBYTES)][1:]] = True
     return np.concatenate([[first], np.flatnonzero(apart) + first + 1, [len(offset)]])
 
 
