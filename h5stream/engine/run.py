@@ -31,7 +31,7 @@ EXIT_S = 10.0
 """Seconds that the interpreter's exit waits for reader threads at most, which would take it down inside a decoder."""
 
 
-LEAST_TASK_NBYTES, LEAST_FAR_TASK_NBYTES = 64 * 1024, 512 * 1024
+FINEST_TASK_NBYTES, FINEST_FAR_TASK_NBYTES = 64 * 1024, 512 * 1024
 """Bytes of a task at the least, so that all threads have one of a small window. What one requests of a store is under
 way together: with tasks of one frame, 32 readers had half of a line whose answers take 100 ms.
 """
@@ -355,7 +355,7 @@ class Run:
         # Small windows are cut finely enough that every thread gets a share.
         share = placement.total_rows * self._row_nbytes // (4 * max(1, len(self._threads)))
         most = REQUEST_NBYTES if self._reader.is_far else COPIED_TASK_NBYTES
-        least = LEAST_FAR_TASK_NBYTES if self._reader.is_far else LEAST_TASK_NBYTES
+        least = FINEST_FAR_TASK_NBYTES if self._reader.is_far else FINEST_TASK_NBYTES
         task_nbytes = max(least, min(most, share)) if self._threads else most
         tasks: list[Task] = [*self._reader.plan(placement, task_nbytes)]
         files = self._reader.layout.files_of(placement.rows)
