@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from inner import stream_all
 from making import corrupt_chunk
-from sample_files import eventually, write_sample
+from sample_files import eventually, plain, write_sample
 
 from h5stream import H5Dataset, H5StreamLoader
 from h5stream.errors import CorruptChunkError
@@ -25,12 +25,8 @@ def make(path, batch_size=48, **options):
     return H5StreamLoader(path, batch_size, **{**given, **options})
 
 
-def listed(batch):
-    return [field.tolist() for field in (batch if isinstance(batch, list | tuple) else [batch])]
-
-
 def epochs(loader, count=3):
-    return [[listed(batch) for batch in loader] for _ in range(count)]
+    return [[plain(batch) for batch in loader] for _ in range(count)]
 
 
 def decoded(loader):
@@ -71,7 +67,7 @@ def test_a_corrupt_chunk_that_is_decoded_ahead_fails_the_batch_that_needs_it(tmp
         loader, found[keep] = make(sample.path, keep=keep, **options), []
         batches = iter(loader)
         with pytest.raises(CorruptChunkError, match=r"chunk \(3200, 0\)"):
-            found[keep].extend(listed(batch) for batch in batches if time.sleep(0.005) is None)
+            found[keep].extend(plain(batch) for batch in batches if time.sleep(0.005) is None)
     assert 0 < len(found["auto"]) < 83
     shared = min(map(len, found.values()))  # a few before it may be lost, with either
     assert found["auto"][:shared] == found["never"][:shared]

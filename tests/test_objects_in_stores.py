@@ -315,6 +315,16 @@ def test_small_objects_are_fetched_many_at_a_time(server):
     assert len(server.asked) < 60
 
 
+def test_each_reader_of_a_small_window_has_several_requests_under_way(server, monkeypatch):
+    stream_all(monkeypatch)
+    make_file(server.folder / "frames.h5", "x", None, data=np.zeros((200, 100_000), "u1"), chunks=(1, 100_000))
+    dataset = H5Dataset(f"{server.url}/frames.h5", "x")
+    server.distance, server.most_together = replace(server.distance, latency_ms=50), 0
+    with H5StreamLoader(dataset, 8, shuffle=True, keep="never", window=16, num_workers=4) as loader:
+        assert len(next(iter(loader))) == 8
+    assert server.most_together > 8
+
+
 def test_many_objects_are_opened_beside_one_another(server):
     for k in range(40):
         make_file(server.folder / f"part-{k:02}.h5", "x", None, data=np.full((30, 4), k), chunks=(10, 4))
@@ -334,6 +344,19 @@ def test_the_nodes_of_a_large_index_are_fetched_together(server):
     dataset = H5Dataset(f"{server.url}/index.h5", "x")
     assert server.most_together > 10
     assert dataset[1999][0] == 1999 % 251
+
+
+def test_small_data_that_an_epoch_was_stopped_before_are_read_by_the_next(server):
+    make_file(server.folder / "small.h5", "x", None, data=np.arange(1, 3001), chunks=(50,), compression="gzip")
+    for _ in range(30):
+        loader = H5StreamLoader(H5Dataset(f"{server.url}/small.h5", "x"), 100, shuffle=True, num_workers=2)
+        iter(loader)
+        loader.close()
+        assert sorted(number for batch in loader for number in batch.tolist()) == [*range(1, 3001)]
+        server.asked.clear()
+        assert len(list(loader)) == 30
+        assert not server.asked
+        loader.close()
 
 
 def test_a_loader_that_is_closed_while_a_store_stalls_waits_for_nothing(server):

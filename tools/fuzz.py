@@ -26,12 +26,39 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from oracle.answers import right_answer  # type: ignore[import-not-found]
+from oracle.compare import plain  # type: ignore[import-not-found]
 from oracle.kinds import KINDS, case_of  # type: ignore[import-not-found]
+from oracle.model import Crops, Model  # type: ignore[import-not-found]
+from oracle.run import write  # type: ignore[import-not-found]
 from oracle.shrink import script, shrink  # type: ignore[import-not-found]
 from oracle.workers import CASE_S, Worker  # type: ignore[import-not-found]
 
 FAILURES = ("wrong", "raw", "unmodelled")
+
+MOST = 12
+"""Samples that stand beside a failing case."""
+
+
+def right_answer(case: dict[str, Any], result: dict[str, Any]) -> str:
+    """Return the samples of a case as h5py has them, or the one that is wrong."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            write(case, Path(folder))
+            model = Model(case, Path(folder))
+            numbers = [result["number"]] if "number" in result else range(min(MOST, len(model.samples)))
+            return "\n".join(f"{number}: {listed(model.sample(number))}" for number in numbers)
+        except Exception as error:
+            return f"the model fails with {error!r}"
+
+
+def listed(value: Any) -> Any:
+    """Return lists and dicts where there are arrays."""
+    if isinstance(value, Crops):
+        return f"{value.length} rows of {listed(value.rows)}"
+    if isinstance(value, dict):
+        return {name: listed(one) for name, one in value.items()}
+    value = plain(value)
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 class Fuzzing:

@@ -37,7 +37,7 @@ from h5stream.storage.filters import DecodeScratch
 from h5stream.storage.identity import ByteSource, SourceIdentity
 from h5stream.storage.layout import DIRECT, VIA_H5PY, DatasetPart, FieldLayout, Lookup, SampleLayout
 from h5stream.storage.remote import READERS
-from h5stream.storage.stores import over_afterwards
+from h5stream.storage.stores import over_afterwards, raise_if_stopped, stop_asked
 
 ASKING_ROWS = 65_536
 """Rows of an epoch that the asking thread gathers by itself where all data is in memory: waking another costs more. The
@@ -288,7 +288,8 @@ class RowReader:
                 for number in self.small:
                     self._land(self.plan_rows(kept.every_row(number), TASK_NBYTES, [number]), kept.destination, tally)
             except H5StreamError:
-                self.small = ()
+                if not stop_asked.get()():  # else whoever streams next reads them
+                    self.small = ()
             else:
                 kept.is_whole, self._small = True, kept
             return tally
@@ -362,6 +363,7 @@ class RowReader:
         def land(task: Task) -> Tally:
             tools = self.tools(stopped=is_over)
             task.land(destination, tools)
+            raise_if_stopped()  # perhaps not all is there
             return tools.tally
 
         with ThreadPoolExecutor(READERS, "h5stream-far") as threads, over_afterwards() as is_over:
