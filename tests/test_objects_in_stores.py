@@ -450,6 +450,17 @@ def test_unfiltered_rows_of_a_store_stay_in_memory(server, monkeypatch, samples,
         assert asked == (requested or (budget, keep) != ("1GiB", "auto"))
 
 
+def test_objects_of_unlike_lengths_stay_in_memory(server):
+    """Not what lies behind the shorter ones, which may be the end of a file."""
+    for k in range(4):
+        write_datasets(server.folder / f"o{k}.h5", x=np.arange(5 - k % 2, dtype="f4") + 10 * k)
+    fields = {"x": Field("x", ragged="list")}
+    dataset = H5Dataset([f"{server.url}/o{k}.h5" for k in range(4)], fields, samples=Objects("files"))
+    with H5StreamLoader(dataset, 4) as loader:
+        for _ in range(2):
+            assert plain(next(iter(loader))["x"]) == [[10.0 * k + j for j in range(5 - k % 2)] for k in range(4)]
+
+
 @pytest.mark.parametrize("chunk_rows", [16, 256])
 def test_as_many_threads_decode_at_once_as_there_are_processors(server, monkeypatch, chunk_rows):
     """More of them, which wait, fit the budget so; and a chunk that does not decode keeps nobody waiting."""

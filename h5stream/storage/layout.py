@@ -176,6 +176,19 @@ class DatasetPart:
             return math.prod(self.index.chunk_shape) * self.stored_element_nbytes
         return self.chunk_rows * self.stored_row_nbytes
 
+    @property
+    def spans(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The first row, counted from its own first, and the number of rows of each object; without any, of all rows."""
+        if self.object_edges is None or self.object_rows is None:
+            return np.zeros(1, dtype=np.int64), np.array([self.rows], dtype=np.int64)
+        return self.object_edges[:-1], self.object_rows
+
+    def rows_of_chunks(self, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many rows chunks have, by their numbers; the last of an object may have fewer than the others."""
+        (begins, counts), first = self.spans, chunks * self.chunk_rows
+        k = np.searchsorted(begins, first, side="right") - 1
+        return np.minimum(self.chunk_rows, begins[k] + counts[k] - first)
+
     def may_be_unfiltered(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Tell which stored chunks may have been left unfiltered because they reach beyond the data.
 

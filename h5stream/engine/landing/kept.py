@@ -175,10 +175,10 @@ class Kept:
         return Destination.of_batch(self._memory, self._format, self.layout.fields)
 
     def every_row(self, number: int) -> Placement:
-        """Return all rows of a dataset, as a span of each part."""
-        spans = [(part.row_start, part.rows) for part in self.layout.datasets[number] if part.rows]
-        first, counts = np.array(spans, dtype=np.int64).reshape(-1, 2).T
-        return _whole(first, counts, self.layout.rows_of(number))
+        """Return all rows of a dataset, as a span of each part, or of each object in it."""
+        spans = [(part.row_start + part.spans[0], part.spans[1]) for part in self.layout.datasets[number]]
+        first, counts = np.concatenate(spans, axis=1)
+        return _whole(first[counts > 0], counts[counts > 0], self.layout.rows_of(number))
 
     def has(self, number: int, placement: Placement) -> bool:
         """Tell whether rows of a dataset, in any order, are all there; spans only where all of the dataset is."""
@@ -265,7 +265,7 @@ class Kept:
         for low in range(0, len(chunks), at_once):
             some = chunks[low : low + at_once]
             first = part.row_start + some * part.chunk_rows
-            counts = np.minimum(part.chunk_rows, part.row_start + part.rows - first)
+            counts = part.rows_of_chunks(some)
             tasks = tuple(way(_whole(first, counts, int(first[-1] + counts[-1])), TASK_NBYTES))
             yield Task(
                 shared=placement[int(edges[low]) : int(edges[min(low + at_once, len(chunks))])],
