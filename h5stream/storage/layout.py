@@ -178,7 +178,7 @@ class DatasetPart:
 
     @property
     def spans(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The first row, counted from its own first, and the number of rows of each object; without any, of all rows."""
+        """The first row of each object, counted from the part's, and how many it has; without objects of all rows."""
         if self.object_edges is None or self.object_rows is None:
             return np.zeros(1, dtype=np.int64), np.array([self.rows], dtype=np.int64)
         return self.object_edges[:-1], self.object_rows
