@@ -187,7 +187,8 @@ class DatasetPart:
         """Return how many rows chunks have, by their numbers; the last of an object may have fewer than the others."""
         (begins, counts), first = self.spans, chunks * self.chunk_rows
         k = np.searchsorted(begins, first, side="right") - 1
-        return np.minimum(self.chunk_rows, begins[k] + counts[k] - first)
+        there: NDArray[np.int64] = begins[k] + counts[k] - first
+        return np.minimum(there, self.chunk_rows)
 
     def may_be_unfiltered(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Tell which stored chunks may have been left unfiltered because they reach beyond the data.
