@@ -237,7 +237,9 @@ def test_visible_devices_of_the_watched_process_count(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-2")
     sample = SystemMonitor(nvml=FakeNvml(Card("GPU-1"), Card("GPU-2"))).sample()
     assert [gpu.uuid for gpu in sample.gpus] == ["GPU-2"]
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, env={"CUDA_VISIBLE_DEVICES": "0"}) as child:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(["sh", "-c", "echo; cat"], **pipes, env={"CUDA_VISIBLE_DEVICES": "0"}) as child:
+        child.stdout.readline()  # the kernel has set its environment up
         sample = SystemMonitor(nvml=FakeNvml(Card("GPU-1"), Card("GPU-2")), pid=child.pid).sample()
         child.stdin.close()
     assert [gpu.uuid for gpu in sample.gpus] == ["GPU-1"]
